@@ -1,0 +1,92 @@
+//! Counters: one plain struct per layer, owned by one worker, read by copying.
+
+/// Declares a struct of `u64` counters that can be added up and listed by name.
+macro_rules! counters {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_doc])* pub $field: u64,)* }
+
+        impl $name {
+            /// Every counter with its name, in declaration order.
+            pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field),)*].into_iter()
+            }
+
+            /// Adds another set to this one.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field = self.$field.wrapping_add(other.$field);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames as the engine sees them.
+    EngineCounters {
+        /// Frames handed to the engine.
+        frames_received,
+        /// Frames handed to the device.
+        frames_sent,
+        /// Frames that are not well-formed Ethernet, IP or TCP.
+        malformed,
+        /// IP or TCP checksum failures.
+        checksum_errors,
+        /// Segments that belong to no connection and no listener.
+        no_connection,
+        /// Times a frame could not be sent because no transmit frame was free.
+        no_transmit_frame,
+    }
+}
+
+counters! {
+    /// TCP, summed over connections.
+    TcpCounters {
+        /// Segments received.
+        segments_received,
+        /// Segments sent, retransmissions included.
+        segments_sent,
+        /// Payload octets accepted.
+        octets_received,
+        /// Payload octets sent for the first time.
+        octets_sent,
+        /// Segments sent again.
+        retransmits,
+        /// Retransmission timeouts.
+        timeouts,
+        /// Fast retransmits begun.
+        fast_retransmits,
+        /// Segments that arrived beyond the next expected octet.
+        out_of_order,
+        /// Segments with nothing new.
+        duplicates,
+        /// Zero-window probes sent.
+        window_probes,
+        /// RST segments received and accepted.
+        resets_received,
+        /// RST segments sent.
+        resets_sent,
+    }
+}
+
+counters! {
+    /// MPA, DDP and RDMAP, summed over connections.
+    RdmaCounters {
+        /// FPDUs received with a good CRC (or with CRC off).
+        fpdus_received,
+        /// FPDUs sent.
+        fpdus_sent,
+        /// FPDUs with a bad CRC.
+        crc_errors,
+        /// Octets placed into registered memory.
+        octets_placed,
+        /// Octets of those that were placed before an earlier octet of the stream had arrived.
+        octets_placed_early,
+        /// Octets kept aside: parts of FPDUs that crossed segments, and out-of-order data not recognised.
+        octets_kept_aside,
+        /// Terminate messages sent.
+        terminates_sent,
+        /// Terminate messages received.
+        terminates_received,
+    }
+}

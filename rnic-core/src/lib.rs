@@ -1,0 +1,18 @@
+//! The iWARP protocol engine.
+//!
+//! Everything here runs on frames, time and randomness that the caller passes in: the engine makes no system
+//! call, reads no clock and starts no thread. (Creating a [`memory`] region or ring is the one place that asks
+//! the kernel for something, and it happens before any traffic.)
+
+pub mod connection;
+pub mod counters;
+pub mod ddp;
+pub mod engine;
+pub mod memory;
+pub mod mpa;
+pub mod rdmap;
+pub mod tcp;
+pub mod testing;
+pub mod time;
+pub mod verbs;
+pub mod wire;

@@ -1,0 +1,32 @@
+//! Transmit frames: where outgoing segments are built, and kept until they are acknowledged.
+
+/// Names one transmit frame of a [`TxFrames`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameId(pub u32);
+
+/// The transmit side of a device: frames to build in, and the queue that sends them.
+///
+/// A frame is owned by its holder (a connection that may have to send it again, or nobody) and, between
+/// [`transmit`](Self::transmit) and its completion, by the device too. It becomes free when neither owns it.
+pub trait TxFrames {
+    /// Takes a free frame, or `None` while all are in use.
+    fn allocate(&mut self) -> Option<FrameId>;
+
+    /// The whole of a frame, to read.
+    fn bytes(&self, frame: FrameId) -> &[u8];
+
+    /// The whole of a frame, to build in. The caller must not change a frame that is [`busy`](Self::busy).
+    fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8];
+
+    /// Whether the device may still read the frame.
+    fn busy(&self, frame: FrameId) -> bool;
+
+    /// Whether the device has room to queue another frame now.
+    fn can_transmit(&self) -> bool;
+
+    /// Queues the first `len` octets of the frame to be sent. Only after [`can_transmit`](Self::can_transmit) said yes.
+    fn transmit(&mut self, frame: FrameId, len: usize);
+
+    /// Gives up ownership. The frame is free at once, or as soon as the device has finished with it.
+    fn release(&mut self, frame: FrameId);
+}

@@ -1,0 +1,3 @@
+//! The rnic-ctl command.
+
+fn main() {}

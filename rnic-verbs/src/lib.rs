@@ -1,0 +1,1 @@
+//! The verbs that an application links.

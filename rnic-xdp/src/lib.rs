@@ -1,0 +1,1 @@
+//! The device: XDP program, AF_XDP rings, worker loop, routes and neighbours.
