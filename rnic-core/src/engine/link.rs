@@ -1,0 +1,348 @@
+//! What an application and a worker share: commands one way, events the other, and the seams of a network.
+//!
+//! Work requests and completions do not pass through here: they have rings of their own.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::memory::doorbell::Doorbells;
+use crate::memory::ring::Producer;
+use crate::memory::table::StagTable;
+use crate::verbs::cq::Arming;
+use crate::verbs::qp::{CqId, QpNumber, QueuePair};
+use crate::verbs::wr::Completion;
+use crate::wire::rdmap::TerminateControl;
+
+use super::snapshot::Snapshot;
+
+/// Names a listener; chosen by the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u32);
+
+/// Names a connection request that waits for an answer; chosen by the engine, never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// Keeps a local port reserved and steered to the engine. The engine drops it with the last connection
+/// (TIME-WAIT included) or listener that uses the port.
+pub type PortLease = Arc<dyn Any + Send + Sync>;
+
+/// How a connection is to be set up.
+#[derive(Clone, Debug)]
+pub struct ConnectionOptions {
+    /// MPA revision to ask for, 1 (RFC 5044) or 2 (RFC 6581). A responder answers what was asked.
+    pub mpa_revision: u8,
+    /// Ask for CRC32c in every FPDU. It is used if either side asks.
+    pub crc: bool,
+    /// Reads and atomics that this side accepts at once.
+    pub ird: u16,
+    /// Reads and atomics that this side wants to have outstanding.
+    pub ord: u16,
+    /// Handed to the peer during MPA start-up: 512 octets at most, 508 with revision 2.
+    pub private_data: Vec<u8>,
+    /// How long an initiator waits between the MPA Reply and its first FPDU. The Linux siw driver can
+    /// overlook octets that reach it within about 3 ms of its Reply.
+    pub first_fpdu_delay: Duration,
+    /// How long the TCP and MPA start-up may take altogether.
+    pub connect_timeout: Duration,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        Self {
+            mpa_revision: 2,
+            crc: true,
+            ird: 16,
+            ord: 16,
+            private_data: Vec::new(),
+            first_fpdu_delay: Duration::ZERO,
+            connect_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What the host asks of the engine.
+pub enum Command {
+    /// Adds a completion queue.
+    CreateCq {
+        /// Its name.
+        cq: CqId,
+        /// Where completions are written.
+        producer: Producer<Completion>,
+        /// Whether the application wants to be told.
+        arming: Arc<Arming>,
+        /// Told when a completion arrives that the application armed for.
+        notify: Waker,
+    },
+    /// Removes a completion queue. Its queue pairs must be gone.
+    DestroyCq(CqId),
+    /// Adds a queue pair, in state Idle.
+    CreateQp(Box<QueuePair>),
+    /// Removes a queue pair; a connection it still has is aborted.
+    DestroyQp(QpNumber),
+    /// Accepts TCP connections on a local address.
+    Listen {
+        /// Its name.
+        listener: ListenerId,
+        /// The address; an unspecified IP address accepts on all.
+        local: SocketAddr,
+        /// The lease of the port.
+        lease: PortLease,
+    },
+    /// Stops listening; requests that wait for an answer are dropped.
+    Unlisten(ListenerId),
+    /// Connects a queue pair.
+    Connect {
+        /// The queue pair, Idle.
+        qp: QpNumber,
+        /// The local address and reserved port.
+        local: SocketAddr,
+        /// The peer.
+        remote: SocketAddr,
+        /// How.
+        options: ConnectionOptions,
+        /// The lease of the local port.
+        lease: PortLease,
+    },
+    /// Accepts a connection request with a queue pair.
+    Accept {
+        /// The request.
+        request: RequestId,
+        /// The queue pair, Idle.
+        qp: QpNumber,
+        /// `crc`, `ird`, `ord` and `private_data` count; the rest was the initiator's to choose.
+        options: ConnectionOptions,
+    },
+    /// Refuses a connection request.
+    Reject {
+        /// The request.
+        request: RequestId,
+        /// Handed to the initiator.
+        private_data: Vec<u8>,
+    },
+    /// Ends a connection after everything posted so far was sent.
+    Disconnect(QpNumber),
+    /// Ends a connection at once, with a TCP RST.
+    Abort(QpNumber),
+    /// Asks for the state of everything.
+    Snapshot(Sender<Snapshot>),
+}
+
+/// Why a connection ended or never came to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndReason {
+    /// The application asked for it.
+    #[error("closed by this side")]
+    Local,
+    /// The peer closed in order.
+    #[error("closed by the peer")]
+    Peer,
+    /// The peer answered the SYN with RST: nobody listens there.
+    #[error("connection refused: nobody listens at that address and port")]
+    Refused,
+    /// The peer sent RST.
+    #[error("connection reset by the peer")]
+    Reset,
+    /// The peer did not answer in time.
+    #[error("timed out: the peer does not answer")]
+    TimedOut,
+    /// No route or no neighbour.
+    #[error("no route to the peer's address, or its neighbour does not answer")]
+    Unreachable,
+    /// The peer's MPA start-up was not acceptable.
+    #[error("MPA start-up failed: {0}")]
+    Startup(String),
+    /// The queue pair named was not there or was in use.
+    #[error("the queue pair is not idle")]
+    QpNotIdle,
+    /// The local address is used by another connection to the same peer.
+    #[error("a connection with these addresses and ports exists")]
+    InUse,
+    /// This side found an error and told the peer with a Terminate message.
+    #[error("this side found an error and sent Terminate ({control}): {error}")]
+    TerminateSent {
+        /// What the Terminate said.
+        control: TerminateControl,
+        /// The error in words.
+        error: String,
+    },
+    /// The peer sent a Terminate message.
+    #[error("the peer sent Terminate ({control})")]
+    TerminateReceived {
+        /// What it said (a Linux siw peer's bit order is read as meant).
+        control: TerminateControl,
+    },
+}
+
+/// What the engine tells the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer asks to connect: answer with [`Command::Accept`] or [`Command::Reject`].
+    ConnectRequest {
+        /// Where it asks.
+        listener: ListenerId,
+        /// The name of the request.
+        request: RequestId,
+        /// Its address.
+        peer: SocketAddr,
+        /// The local address that it chose.
+        local: SocketAddr,
+        /// What it handed over.
+        private_data: Vec<u8>,
+        /// Reads it accepts at once (0 with revision 1: not told).
+        ird: u16,
+        /// Reads it wants to have outstanding (0 with revision 1: not told).
+        ord: u16,
+        /// The MPA revision it speaks.
+        mpa_revision: u8,
+    },
+    /// The request ended before it was answered.
+    RequestGone {
+        /// The name of the request.
+        request: RequestId,
+    },
+    /// A connection stands: requests posted to the queue pair flow.
+    Established {
+        /// The queue pair.
+        qp: QpNumber,
+        /// The local address.
+        local: SocketAddr,
+        /// The peer's address.
+        peer: SocketAddr,
+        /// What the peer handed over (empty on the responder, which saw it in the request).
+        private_data: Vec<u8>,
+        /// Reads this side accepts at once.
+        ird: u16,
+        /// Reads this side may have outstanding.
+        ord: u16,
+    },
+    /// The peer rejected the connection.
+    Rejected {
+        /// The queue pair; it is Idle again.
+        qp: QpNumber,
+        /// What the peer handed over.
+        private_data: Vec<u8>,
+    },
+    /// The connection did not come to be.
+    Failed {
+        /// The queue pair; it is Idle again.
+        qp: QpNumber,
+        /// Why.
+        reason: EndReason,
+    },
+    /// An established connection ended. Every request posted was or will be completed.
+    Disconnected {
+        /// The queue pair, now in Error.
+        qp: QpNumber,
+        /// Why.
+        reason: EndReason,
+    },
+}
+
+/// The application's end of a link.
+#[derive(Clone)]
+pub struct HostEnd {
+    /// The memory that peers may reach; shared by all workers.
+    pub table: Arc<StagTable>,
+    /// Rung after posting to a queue pair.
+    pub doorbells: Arc<Doorbells>,
+    /// Events of the engine.
+    pub events: Receiver<Event>,
+    commands: Sender<Command>,
+    wake: Waker,
+}
+
+impl HostEnd {
+    /// Sends a command and wakes the worker if it sleeps. Says whether a worker is there to receive it.
+    pub fn send(&self, command: Command) -> Result<(), WorkerGone> {
+        self.commands.send(command).map_err(|_| WorkerGone)?;
+        if self.doorbells.ring_commands() {
+            self.wake.wake_by_ref();
+        }
+        Ok(())
+    }
+
+    /// Tells the worker that requests were posted to a queue pair.
+    pub fn ring(&self, qp: QpNumber) {
+        if self.doorbells.ring(qp.0) {
+            self.wake.wake_by_ref();
+        }
+    }
+}
+
+/// The worker has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the worker that drives this device has ended; open the device again")]
+pub struct WorkerGone;
+
+/// The worker's end of a link.
+pub struct EngineEnd {
+    /// The same table as the host's.
+    pub table: Arc<StagTable>,
+    /// Which queue pairs have new requests.
+    pub doorbells: Arc<Doorbells>,
+    /// Commands of the host.
+    pub commands: Receiver<Command>,
+    /// Where events go.
+    pub events: Sender<Event>,
+}
+
+/// Makes a link. `wake` wakes the worker out of its sleep.
+pub fn link(table: Arc<StagTable>, max_qps: u32, wake: Waker) -> (HostEnd, EngineEnd) {
+    let (commands, commands_end) = unbounded();
+    let (events_end, events) = unbounded();
+    let doorbells = Arc::new(Doorbells::new(max_qps));
+    (
+        HostEnd { table: table.clone(), doorbells: doorbells.clone(), events, commands, wake },
+        EngineEnd { table, doorbells, commands: commands_end, events: events_end },
+    )
+}
+
+/// Anything that drives an engine by one turn of its loop.
+pub trait Turn: Send {
+    /// Handles everything that waits, without blocking. Says whether there was anything.
+    fn turn(&mut self) -> bool;
+
+    /// Blocks until there may be something to do, for `at_most` at most.
+    fn wait(&mut self, at_most: Duration);
+}
+
+/// Why a local port could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// Somebody has it.
+    #[error("{0} is in use; choose another port or end the process that holds it (`ss -tlnp`)")]
+    InUse(SocketAddr),
+    /// The address is not this host's.
+    #[error("{0} is not an address of {1}; `ip addr show dev {1}` lists them")]
+    NotLocal(SocketAddr, String),
+    /// No route.
+    #[error("no route to {0} through {1}; `ip route get` shows the way the kernel would take")]
+    NoRoute(SocketAddr, String),
+    /// Anything else.
+    #[error("cannot reserve {address}: {reason}")]
+    Other {
+        /// What was asked for.
+        address: SocketAddr,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// Address services of a network: reserves local ports and steers them to the engine.
+pub trait Net: Send + Sync {
+    /// Reserves a port to listen on; port 0 chooses one.
+    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError>;
+
+    /// Reserves a port to connect from. Without `local`, the address that routes to `remote`, and any port.
+    fn active(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<(SocketAddr, PortLease), NetError>;
+}
