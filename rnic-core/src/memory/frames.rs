@@ -12,6 +12,9 @@ pub trait TxFrames {
     /// Takes a free frame, or `None` while all are in use.
     fn allocate(&mut self) -> Option<FrameId>;
 
+    /// How many frames are free.
+    fn available(&self) -> usize;
+
     /// The whole of a frame, to read.
     fn bytes(&self, frame: FrameId) -> &[u8];
 
