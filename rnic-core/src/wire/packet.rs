@@ -1,0 +1,258 @@
+//! A TCP segment in its frame: the whole way down for received frames, and up for those to be sent.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+pub use super::checksum::Checksums;
+use super::checksum::{combine, pseudo_header_v4, pseudo_header_v6, sum};
+use super::ethernet::{self, EthernetHeader, MacAddr};
+use super::ipv4::{self, Ipv4Header};
+use super::ipv6::{self, Ipv6Header};
+use super::tcp::{self, TcpHeader, TcpSegment};
+
+/// Why a frame holds no TCP segment for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PacketError {
+    /// The frame ends before the header or the length that the header states.
+    #[error("the frame is shorter than its {0} header says")]
+    Truncated(&'static str),
+    /// A field contradicts the format.
+    #[error("the {0} field is invalid")]
+    Malformed(&'static str),
+    /// Neither IPv4 nor IPv6.
+    #[error("EtherType {0:#06x} is not IP")]
+    NotIp(u16),
+    /// Not TCP, or TCP behind IPv6 extension headers.
+    #[error("IP protocol {0} is not TCP")]
+    NotTcp(u8),
+    /// A part of an IP datagram.
+    #[error("the IP datagram is fragmented: lower the sender's MTU")]
+    Fragment,
+    /// Sent to a group, or from an address that nobody can have (RFC 1122 section 4.2.3.10).
+    #[error("the {0} address is not one host's")]
+    NotUnicast(&'static str),
+    /// A checksum does not match.
+    #[error("the {0} checksum is wrong")]
+    Checksum(&'static str),
+}
+
+impl PacketError {
+    /// Whether the frame is well-formed but was damaged on its way.
+    pub const fn is_checksum(self) -> bool {
+        matches!(self, Self::Checksum(_))
+    }
+}
+
+/// A TCP segment and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Link-layer sender: the neighbour that an answer may go to.
+    pub source_mac: MacAddr,
+    /// The peer.
+    pub source: SocketAddr,
+    /// Our end.
+    pub destination: SocketAddr,
+    /// Header and payload.
+    pub segment: TcpSegment<'a>,
+    /// The ECN field of the IP header (RFC 3168): 0 not capable, 1 and 2 capable, 3 congestion experienced.
+    pub ecn: u8,
+}
+
+/// Reads a frame: Ethernet, up to two VLAN tags, IPv4 with options or IPv6 without extension headers, TCP.
+/// Lengths are checked always, checksums unless vouched for. Ethernet padding is cut off.
+pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketError> {
+    let (link, rest) = EthernetHeader::parse(frame)?;
+    if link.destination.is_group() {
+        return Err(PacketError::NotUnicast("destination MAC"));
+    }
+    let datagram = match link.ethertype {
+        ethernet::IPV4 => parse_ipv4(rest, checksums)?,
+        ethernet::IPV6 => parse_ipv6(rest)?,
+        other => return Err(PacketError::NotIp(other)),
+    };
+    if datagram.protocol != tcp::PROTOCOL {
+        return Err(PacketError::NotTcp(datagram.protocol));
+    }
+    if checksums == Checksums::Verify
+        && combine(datagram.pseudo_sum, sum(datagram.payload)) != 0xffff
+    {
+        return Err(PacketError::Checksum("TCP"));
+    }
+    let segment = TcpSegment::parse(datagram.payload)?;
+    Ok(Packet {
+        source_mac: link.source,
+        source: SocketAddr::new(datagram.source, segment.header.source_port),
+        destination: SocketAddr::new(datagram.destination, segment.header.destination_port),
+        segment,
+        ecn: datagram.traffic_class & 3,
+    })
+}
+
+/// What both versions of IP say.
+struct Datagram<'a> {
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    traffic_class: u8,
+    pseudo_sum: u16,
+    payload: &'a [u8],
+}
+
+fn parse_ipv4(octets: &[u8], checksums: Checksums) -> Result<Datagram<'_>, PacketError> {
+    let (header, payload) = Ipv4Header::parse(octets, checksums)?;
+    let Ipv4Header {
+        source,
+        destination,
+        protocol,
+        traffic_class,
+        ..
+    } = header;
+    let nobody = |a: Ipv4Addr| a.is_multicast() || a.is_broadcast() || a.is_unspecified();
+    check_unicast(nobody(source), nobody(destination))?;
+    Ok(Datagram {
+        source: source.into(),
+        destination: destination.into(),
+        protocol,
+        traffic_class,
+        // No longer than 65535: the IP header counted it in 16 bits.
+        pseudo_sum: pseudo_header_v4(source, destination, protocol, payload.len() as u16),
+        payload,
+    })
+}
+
+fn parse_ipv6(octets: &[u8]) -> Result<Datagram<'_>, PacketError> {
+    let (header, payload) = Ipv6Header::parse(octets)?;
+    let Ipv6Header {
+        source,
+        destination,
+        next_header,
+        traffic_class,
+        ..
+    } = header;
+    let nobody = |a: Ipv6Addr| a.is_multicast() || a.is_unspecified();
+    check_unicast(nobody(source), nobody(destination))?;
+    Ok(Datagram {
+        source: source.into(),
+        destination: destination.into(),
+        protocol: next_header,
+        traffic_class,
+        pseudo_sum: pseudo_header_v6(source, destination, next_header, payload.len() as u16),
+        payload,
+    })
+}
+
+fn check_unicast(bad_source: bool, bad_destination: bool) -> Result<(), PacketError> {
+    match (bad_source, bad_destination) {
+        (true, _) => Err(PacketError::NotUnicast("source IP")),
+        (_, true) => Err(PacketError::NotUnicast("destination IP")),
+        _ => Ok(()),
+    }
+}
+
+/// Link and network header of outgoing frames: the same for every segment of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetHeader {
+    /// Our link-layer address.
+    pub source_mac: MacAddr,
+    /// The next hop's.
+    pub destination_mac: MacAddr,
+    /// Tag Control Information of the VLAN tag, if the link is a VLAN.
+    pub vlan: Option<u16>,
+    /// Our address.
+    pub source: IpAddr,
+    /// The peer's address, of the same family.
+    pub destination: IpAddr,
+    /// Time to live.
+    pub hop_limit: u8,
+    /// Differentiated services and ECN.
+    pub traffic_class: u8,
+}
+
+impl NetHeader {
+    /// Octets in front of the TCP header.
+    pub const fn len(&self) -> usize {
+        let link = if self.vlan.is_some() {
+            ethernet::HEADER_LEN + ethernet::VLAN_LEN
+        } else {
+            ethernet::HEADER_LEN
+        };
+        match (self.source, self.destination) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => link + ipv4::HEADER_LEN,
+            _ => link + ipv6::HEADER_LEN,
+        }
+    }
+
+    /// Writes Ethernet, IP and TCP header at the start of `frame`; returns the length of the frame.
+    ///
+    /// The payload stands right behind already, at `self.len() + header.len()`. `payload_sum` is its
+    /// [`sum`]: a retransmission does not have to read it again. Panics if `frame` is too short for the headers.
+    pub fn write(
+        &self,
+        frame: &mut [u8],
+        header: &TcpHeader,
+        payload_len: usize,
+        payload_sum: u16,
+    ) -> usize {
+        let segment_len = header.len() + payload_len;
+        let (ethertype, pseudo_sum) = self.write_network(frame, segment_len);
+        let link = EthernetHeader {
+            destination: self.destination_mac,
+            source: self.source_mac,
+            vlan: self.vlan,
+            ethertype,
+        };
+        link.emit(frame);
+        let tcp = &mut frame[self.len()..];
+        let header_len = header.emit(tcp);
+        let total = combine(combine(pseudo_sum, sum(&tcp[..header_len])), payload_sum);
+        tcp[tcp::CHECKSUM_AT..tcp::CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
+        self.len() + segment_len
+    }
+
+    /// Writes the IP header; returns the EtherType and the sum of the pseudo-header.
+    fn write_network(&self, frame: &mut [u8], segment_len: usize) -> (u16, u16) {
+        let link_len = if self.vlan.is_some() {
+            ethernet::HEADER_LEN + ethernet::VLAN_LEN
+        } else {
+            ethernet::HEADER_LEN
+        };
+        let ip = &mut frame[link_len..];
+        let (traffic_class, hop_limit) = (self.traffic_class, self.hop_limit);
+        match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let header = Ipv4Header {
+                    source,
+                    destination,
+                    protocol: tcp::PROTOCOL,
+                    traffic_class,
+                    hop_limit,
+                };
+                header.emit(ip, segment_len);
+                let pseudo_sum =
+                    pseudo_header_v4(source, destination, tcp::PROTOCOL, segment_len as u16);
+                (ethernet::IPV4, pseudo_sum)
+            }
+            (source, destination) => {
+                let (source, destination) = (as_v6(source), as_v6(destination));
+                let header = Ipv6Header {
+                    source,
+                    destination,
+                    next_header: tcp::PROTOCOL,
+                    traffic_class,
+                    hop_limit,
+                };
+                header.emit(ip, segment_len);
+                let pseudo_sum =
+                    pseudo_header_v6(source, destination, tcp::PROTOCOL, segment_len as u16);
+                (ethernet::IPV6, pseudo_sum)
+            }
+        }
+    }
+}
+
+/// The address for an IPv6 header; an IPv4 one is mapped (RFC 4291 section 2.5.5.2).
+fn as_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
