@@ -1,3 +1,14 @@
 //! Frames kept for transmission, memory regions, the STag table, placement proofs and shared rings.
+//!
+//! Registered memory is written by peers and by the application at any time. Nothing here forms a reference
+//! over it: bytes go in and out through raw pointers, and only a [`place::Placement`] or [`place::Source`],
+//! which the STag table's validation alone can make, leads there from the network.
 
+pub mod doorbell;
+pub mod epoch;
 pub mod frames;
+mod mapping;
+pub mod place;
+pub mod region;
+pub mod ring;
+pub mod table;

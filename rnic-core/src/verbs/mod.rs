@@ -1,1 +1,10 @@
-//! To be written.
+//! Queue pairs, completion queues, work requests and completions: the engine's side of the verbs.
+
+pub mod cq;
+pub mod gather;
+pub mod qp;
+pub mod wr;
+
+pub use gather::{ScatterError, gather, scatter, total_length};
+pub use qp::{CqId, PdId, QpNumber, QpState, QueuePair};
+pub use wr::{Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};

@@ -1,0 +1,106 @@
+//! Doorbells: how an application tells a worker which queue pairs have new work requests.
+//!
+//! A bit per queue pair, and a bit above for each 64 of them. Everything is sequentially consistent, so that of
+//! a ring and a worker's look at the same bit, one sees the other: no request is left behind unseen.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+/// The doorbells of one worker.
+#[derive(Debug)]
+pub struct Doorbells {
+    bells: Box<[AtomicU64]>,
+    /// Bit *i* of word *j*: word 64 *j* + *i* of `bells` has bits.
+    summary: Box<[AtomicU64]>,
+    sleeping: AtomicBool,
+}
+
+impl Doorbells {
+    /// Doorbells 0 to `count` - 1.
+    pub fn new(count: u32) -> Self {
+        let words = (count as usize).div_ceil(64);
+        let zeroes = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect();
+        Self { bells: zeroes(words), summary: zeroes(words.div_ceil(64)), sleeping: AtomicBool::new(false) }
+    }
+
+    /// Rings a doorbell, after the request was pushed. Says whether the worker sleeps and the caller must wake
+    /// it. A number that does not exist rings nothing.
+    #[must_use = "if true, the worker sleeps and has to be woken"]
+    pub fn ring(&self, index: u32) -> bool {
+        let index = index as usize;
+        let Some(bells) = self.bells.get(index / 64) else { return false };
+        // Before the look at the bit comes the push: a bit found set is one that the worker has yet to take.
+        fence(Ordering::SeqCst);
+        set(bells, index % 64);
+        set(&self.summary[index / 4096], index / 64 % 64);
+        self.must_wake()
+    }
+
+    /// Rings without naming a queue pair, after a command was sent. Says whether the caller must wake the worker.
+    #[must_use = "if true, the worker sleeps and has to be woken"]
+    pub fn ring_commands(&self) -> bool {
+        self.must_wake()
+    }
+
+    fn must_wake(&self) -> bool {
+        fence(Ordering::SeqCst);
+        // Of several that ring, one wakes.
+        self.sleeping.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst)
+    }
+
+    /// The worker: silences all doorbells that ring, and visits each.
+    pub fn take(&self, mut visit: impl FnMut(u32)) {
+        for (i, summary) in self.summary.iter().enumerate() {
+            for word in bits(take(summary)).map(|bit| i * 64 + bit) {
+                for bit in bits(take(&self.bells[word])) {
+                    // The bit was taken before the visitor looks at the ring.
+                    fence(Ordering::SeqCst);
+                    visit((word * 64 + bit) as u32);
+                }
+            }
+        }
+    }
+
+    /// Whether any doorbell rings.
+    pub fn is_ringing(&self) -> bool {
+        self.summary.iter().any(|word| word.load(Ordering::SeqCst) != 0)
+    }
+
+    /// The worker, before it sleeps: from here on whoever rings wakes it. Says whether it may sleep; if a
+    /// doorbell rings it must not. Before sleeping it has to look at everything else that is announced by
+    /// [`ring_commands`](Self::ring_commands) once more; if there is something, it calls [`awake`](Self::awake).
+    pub fn prepare_to_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.is_ringing() {
+            self.awake();
+            return false;
+        }
+        true
+    }
+
+    /// The worker, after it slept: nobody needs to wake it.
+    pub fn awake(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Sets a bit, without taking the cache line from its other users if it is set.
+fn set(word: &AtomicU64, bit: usize) {
+    if word.load(Ordering::SeqCst) >> bit & 1 == 0 {
+        word.fetch_or(1 << bit, Ordering::SeqCst);
+    }
+}
+
+/// Takes all bits, without taking the cache line from its other users if there are none.
+fn take(word: &AtomicU64) -> u64 {
+    if word.load(Ordering::SeqCst) == 0 { 0 } else { word.swap(0, Ordering::SeqCst) }
+}
+
+/// The numbers of the bits that are set, lowest first.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = word.trailing_zeros() as usize;
+        word &= word.checked_sub(1)?;
+        Some(bit)
+    })
+}

@@ -1,0 +1,181 @@
+//! Placement proofs: values that only a successful check of an STag can make, and that alone lead to memory.
+
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ptr;
+
+use super::epoch::Guard;
+use super::table::{Access, Origin};
+use crate::verbs::qp::PdId;
+use crate::wire::ddp::{Stag, TaggedOffset};
+
+/// Why memory must not be touched. RFC 5041 section 7.1, RFC 5040 section 7.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TagError {
+    /// Never registered, revoked or invalidated.
+    #[error("STag {0} is not valid")]
+    InvalidStag(Stag),
+    /// It belongs to another protection domain or to another stream.
+    #[error("STag {stag} belongs to another stream or protection domain than {}", pd.0)]
+    NotAssociated {
+        /// The STag.
+        stag: Stag,
+        /// Who asked.
+        pd: PdId,
+    },
+    /// It does not allow this.
+    #[error("STag {stag} does not allow {need:?}")]
+    AccessViolation {
+        /// The STag.
+        stag: Stag,
+        /// What was asked for.
+        need: Access,
+    },
+    /// Not all octets belong to it.
+    #[error("{len} octets at tagged offset {:#x} are not all within STag {stag}", offset.0)]
+    BaseOrBounds {
+        /// The STag.
+        stag: Stag,
+        /// First octet.
+        offset: TaggedOffset,
+        /// Octets.
+        len: usize,
+    },
+    /// The tagged offsets pass 2^64.
+    #[error("{len} octets at tagged offset {:#x} pass the end of the offsets", offset.0)]
+    OffsetWrap {
+        /// First octet.
+        offset: TaggedOffset,
+        /// Octets.
+        len: usize,
+    },
+    /// A peer asks to invalidate an STag that other streams use too. RFC 5040 section 8.1.1.
+    #[error("STag {0} is shared by the streams of its protection domain: a peer cannot invalidate it")]
+    NotInvalidatable(Stag),
+}
+
+impl Guard<'_> {
+    /// Proves that `len` octets may be written at a tagged offset. Zero-length messages are not checked at all
+    /// (RFC 5041 section 5.2): do not ask for them.
+    pub fn for_placement(
+        &self,
+        stag: Stag,
+        offset: TaggedOffset,
+        len: usize,
+        origin: impl Into<Origin>,
+        need: Access,
+    ) -> Result<Placement<'_>, TagError> {
+        let to = self.table().check(stag, offset, len, origin.into(), need)?;
+        Ok(Placement { to, len, guard: PhantomData })
+    }
+
+    /// Proves that `len` octets may be read at a tagged offset.
+    pub fn for_reading(
+        &self,
+        stag: Stag,
+        offset: TaggedOffset,
+        len: usize,
+        origin: impl Into<Origin>,
+        need: Access,
+    ) -> Result<Source<'_>, TagError> {
+        let from = self.table().check(stag, offset, len, origin.into(), need)?;
+        Ok(Source { from, len, guard: PhantomData })
+    }
+
+    /// Makes an STag invalid because a peer (Send with Invalidate) asks for it. Its memory stays mapped until
+    /// its owner revokes it. rfc: 5040-93 5040-94
+    pub fn invalidate(&self, stag: Stag, origin: impl Into<Origin>) -> Result<(), TagError> {
+        self.table().invalidate(stag, origin.into())
+    }
+}
+
+/// Proof that some octets of registered memory may be written.
+///
+/// It cannot outlive the guard that it was made under, whose end lets a revocation finish:
+///
+/// ```compile_fail,E0505
+/// # use rnic_core::memory::{epoch::Worker, table::Access};
+/// # use rnic_core::{verbs::qp::PdId, wire::ddp::{Stag, TaggedOffset}};
+/// fn late(worker: &Worker) {
+///     let guard = worker.enter();
+///     let placement = guard.for_placement(Stag(1), TaggedOffset(0), 8, PdId(1), Access::REMOTE_WRITE);
+///     drop(guard);
+///     placement.unwrap().write(&[0; 8]);
+/// }
+/// ```
+///
+/// In the order that the types allow, it compiles:
+///
+/// ```
+/// # use rnic_core::memory::{epoch::Worker, table::Access};
+/// # use rnic_core::{verbs::qp::PdId, wire::ddp::{Stag, TaggedOffset}};
+/// fn in_time(worker: &Worker) {
+///     let guard = worker.enter();
+///     let placement = guard.for_placement(Stag(1), TaggedOffset(0), 8, PdId(1), Access::REMOTE_WRITE);
+///     placement.unwrap().write(&[0; 8]);
+///     drop(guard);
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Placement<'g> {
+    to: *mut u8,
+    len: usize,
+    guard: PhantomData<&'g Guard<'g>>,
+}
+
+impl Placement<'_> {
+    /// Octets that may be written.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies `bytes` to the first of them.
+    ///
+    /// # Panics
+    ///
+    /// If there are more `bytes` than were validated, which is a mistake of the caller.
+    pub fn write(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len, "placing more octets than were validated");
+        // SAFETY: validation found `len` octets at `to` inside a registered region. The guard that this value
+        // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.to, bytes.len()) };
+    }
+}
+
+/// Proof that some octets of registered memory may be read. It cannot outlive its guard either.
+#[derive(Debug)]
+pub struct Source<'g> {
+    from: *const u8,
+    len: usize,
+    guard: PhantomData<&'g Guard<'g>>,
+}
+
+impl Source<'_> {
+    /// Octets that may be read.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies the first of them to the whole of `bytes`.
+    ///
+    /// # Panics
+    ///
+    /// If more `bytes` are wanted than were validated, which is a mistake of the caller.
+    pub fn read(&self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.len, "reading more octets than were validated");
+        // SAFETY: validation found `len` octets at `from` inside a registered region. The guard that this value
+        // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere.
+        unsafe { ptr::copy_nonoverlapping(self.from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+}

@@ -1,0 +1,337 @@
+//! Single-producer single-consumer rings of fixed entries in memory that two processes can share.
+//!
+//! The mapping, in the byte order of the machine:
+//!
+//! | octets | what |
+//! |---|---|
+//! | 0..8 | magic, `b"rnicring"` |
+//! | 8..12 | layout version, 1 |
+//! | 12..16 | octets in an entry |
+//! | 16..20 | entries, a power of two |
+//! | 128..132 | tail: entries ever pushed, modulo 2^32; written by the producer |
+//! | 256..260 | head: entries ever popped, modulo 2^32; written by the consumer |
+//! | 384.. | the entries |
+//!
+//! Each side keeps its own index privately and reads only the other's, which it does not trust: if the distance
+//! between them exceeds the capacity, the ring is broken, which to a consumer looks empty and to a producer full.
+
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::{align_of, offset_of, size_of};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::mapping::{Mapping, Pages};
+
+const MAGIC: [u8; 8] = *b"rnicring";
+const VERSION: u32 = 1;
+/// Entries that a ring has at most.
+pub const MAX_CAPACITY: u32 = 1 << 20;
+
+#[repr(C, align(128))]
+struct Header {
+    magic: [u8; 8],
+    version: u32,
+    entry_size: u32,
+    capacity: u32,
+    tail: Line,
+    head: Line,
+}
+
+/// An index with its cache lines to itself (two, because they are fetched in pairs).
+#[repr(C, align(128))]
+struct Line(AtomicU32);
+
+const _: () = assert!(offset_of!(Header, tail) == 128 && offset_of!(Header, head) == 256);
+const _: () = assert!(size_of::<Header>() == 384);
+
+/// What an entry has to be: plain octets that are valid whatever the other side wrote.
+pub trait Entry: FromBytes + IntoBytes + Immutable + Copy {}
+impl<T: FromBytes + IntoBytes + Immutable + Copy> Entry for T {}
+
+/// Why there is no ring.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    /// Not a power of two, or too many.
+    #[error("a ring cannot have {0} entries; choose a power of two up to {MAX_CAPACITY}")]
+    Capacity(u32),
+    /// The kernel gave no memory.
+    #[error("cannot map a ring of {len} octets: {source}; free some memory or ask for fewer entries")]
+    Map {
+        /// Octets asked for.
+        len: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The memory that was handed over is not such a ring.
+    #[error("the shared memory is no ring of {entry_size}-octet entries of layout version {VERSION}; use the same release on both sides")]
+    NotARing {
+        /// Octets expected in an entry.
+        entry_size: usize,
+    },
+}
+
+/// The ring is full: the entry was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ring is full")]
+pub struct Full;
+
+/// The mapping that both ends share, with what was checked of its header.
+struct Shared<T> {
+    mapping: Mapping,
+    capacity: u32,
+    entry: PhantomData<fn(T) -> T>,
+}
+
+impl<T: Entry> Shared<T> {
+    const LAYOUT_FITS: () = assert!(align_of::<T>() <= 128 && size_of::<T>() > 0);
+
+    fn octets(capacity: u32) -> usize {
+        size_of::<Header>() + capacity as usize * size_of::<T>()
+    }
+
+    fn create(capacity: u32) -> Result<Self, RingError> {
+        const { Self::LAYOUT_FITS };
+        if !capacity.is_power_of_two() || capacity > MAX_CAPACITY {
+            return Err(RingError::Capacity(capacity));
+        }
+        let len = Self::octets(capacity);
+        let mapping = Mapping::create("rnic-ring", len, Pages::Ordinary)
+            .map_err(|source| RingError::Map { len, source })?;
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            entry_size: size_of::<T>() as u32,
+            capacity,
+            tail: Line(AtomicU32::new(0)),
+            head: Line(AtomicU32::new(0)),
+        };
+        // SAFETY: the mapping is page-aligned, writable, at least as long as a header, and nobody else has it yet.
+        unsafe { mapping.as_mut_ptr().cast::<Header>().write(header) };
+        Ok(Self { mapping, capacity, entry: PhantomData })
+    }
+
+    fn open(file: OwnedFd) -> Result<Self, RingError> {
+        const { Self::LAYOUT_FITS };
+        let refused = RingError::NotARing { entry_size: size_of::<T>() };
+        let mapping = Mapping::open(file).map_err(|source| RingError::Map { len: 0, source })?;
+        if mapping.len() < size_of::<Header>() {
+            return Err(refused);
+        }
+        let header = mapping.as_mut_ptr().cast::<Header>();
+        // SAFETY: the mapping is page-aligned and at least as long as a header. These fields are plain octets,
+        // read once each: what the other side does to them later has no effect.
+        let (magic, version, entry_size, capacity) = unsafe {
+            (
+                (&raw const (*header).magic).read_volatile(),
+                (&raw const (*header).version).read_volatile(),
+                (&raw const (*header).entry_size).read_volatile(),
+                (&raw const (*header).capacity).read_volatile(),
+            )
+        };
+        let ours = magic == MAGIC && version == VERSION && entry_size as usize == size_of::<T>();
+        let sane = capacity.is_power_of_two() && capacity <= MAX_CAPACITY;
+        if !ours || !sane || mapping.len() < Self::octets(capacity) {
+            return Err(refused);
+        }
+        Ok(Self { mapping, capacity, entry: PhantomData })
+    }
+
+    fn header(&self) -> *const Header {
+        self.mapping.as_mut_ptr().cast()
+    }
+
+    fn tail(&self) -> &AtomicU32 {
+        // SAFETY: the header lies in the mapping, which lives as long as `self`; both sides access the index
+        // atomically only.
+        unsafe { &(*self.header()).tail.0 }
+    }
+
+    fn head(&self) -> &AtomicU32 {
+        // SAFETY: as for `tail`.
+        unsafe { &(*self.header()).head.0 }
+    }
+
+    /// Where entry number `index` is.
+    fn slot(&self, index: u32) -> *mut T {
+        let at = (index & (self.capacity - 1)) as usize;
+        self.mapping.as_mut_ptr().wrapping_add(size_of::<Header>()).cast::<T>().wrapping_add(at)
+    }
+}
+
+/// Makes a ring of `capacity` entries, a power of two.
+pub fn ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>), RingError> {
+    let shared = Arc::new(Shared::create(capacity)?);
+    Ok((Producer::new(shared.clone(), 0, 0), Consumer::new(shared, 0, 0)))
+}
+
+/// The end of a ring that entries are pushed into.
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    tail: u32,
+    /// The head as last read.
+    head: Cell<u32>,
+}
+
+impl<T: Entry> Producer<T> {
+    fn new(shared: Arc<Shared<T>>, tail: u32, head: u32) -> Self {
+        Self { shared, tail, head: Cell::new(head) }
+    }
+
+    /// The producing end of a ring that another process made and consumes.
+    pub fn attach(file: OwnedFd) -> Result<Self, RingError> {
+        let shared = Arc::new(Shared::open(file)?);
+        let (tail, head) = (shared.tail().load(Ordering::Acquire), shared.head().load(Ordering::Acquire));
+        Ok(Self::new(shared, tail, head))
+    }
+
+    /// Adds an entry, visible to the consumer at once.
+    pub fn push(&mut self, entry: T) -> Result<(), Full> {
+        if self.free_seen() == 0 && self.free() == 0 {
+            return Err(Full);
+        }
+        // SAFETY: `slot` is inside the mapping and aligned (the entries start at a multiple of 128, `T` needs no
+        // more). The consumer does not read this entry before it sees the new tail.
+        unsafe { self.shared.slot(self.tail).write_volatile(entry) };
+        self.tail = self.tail.wrapping_add(1);
+        self.shared.tail().store(self.tail, Ordering::Release);
+        Ok(())
+    }
+
+    /// Entries that can be pushed now. A broken ring has none.
+    pub fn free(&self) -> u32 {
+        // Acquire: the consumer's copies of the entries it released come before our writing over them.
+        self.head.set(self.shared.head().load(Ordering::Acquire));
+        self.free_seen()
+    }
+
+    fn free_seen(&self) -> u32 {
+        self.shared.capacity.saturating_sub(self.tail.wrapping_sub(self.head.get()))
+    }
+
+    /// Entries pushed and not yet popped.
+    pub fn len(&self) -> u32 {
+        self.capacity() - self.free()
+    }
+
+    /// Whether everything pushed was popped.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Entries that fit.
+    pub fn capacity(&self) -> u32 {
+        self.shared.capacity
+    }
+
+    /// Whether the consumer has written an index that cannot be.
+    pub fn is_broken(&self) -> bool {
+        self.tail.wrapping_sub(self.shared.head().load(Ordering::Relaxed)) > self.shared.capacity
+    }
+}
+
+/// The end of a ring that entries are popped from.
+pub struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    head: u32,
+    /// The tail as last read.
+    tail: Cell<u32>,
+}
+
+impl<T: Entry> Consumer<T> {
+    fn new(shared: Arc<Shared<T>>, head: u32, tail: u32) -> Self {
+        Self { shared, head, tail: Cell::new(tail) }
+    }
+
+    /// The consuming end of a ring that another process made and produces into.
+    pub fn attach(file: OwnedFd) -> Result<Self, RingError> {
+        let shared = Arc::new(Shared::open(file)?);
+        let (head, tail) = (shared.head().load(Ordering::Acquire), shared.tail().load(Ordering::Acquire));
+        Ok(Self::new(shared, head, tail))
+    }
+
+    /// A copy of the entry `ahead` places behind the oldest, which stays where it is.
+    pub fn peek(&self, ahead: u32) -> Option<T> {
+        if ahead >= self.len_seen() && ahead >= self.len() {
+            return None;
+        }
+        // SAFETY: `slot` is inside the mapping and aligned (the entries start at a multiple of 128, `T` needs no
+        // more). The producer leaves it alone until it is released, and if it does not, any octets are a valid
+        // `T`. The copy is made once, so that a later change has no effect on what was checked.
+        Some(unsafe { self.shared.slot(self.head.wrapping_add(ahead)).read_volatile() })
+    }
+
+    /// Takes the oldest entry.
+    pub fn pop(&mut self) -> Option<T> {
+        let entry = self.peek(0)?;
+        self.release(1);
+        Some(entry)
+    }
+
+    /// Gives the `count` oldest entries (or as many as there are) back to the producer.
+    pub fn release(&mut self, count: u32) {
+        let count = if count <= self.len_seen() { count } else { count.min(self.len()) };
+        self.head = self.head.wrapping_add(count);
+        self.shared.head().store(self.head, Ordering::Release);
+    }
+
+    /// Entries that can be popped now. A broken ring has none.
+    pub fn len(&self) -> u32 {
+        // Acquire: the entries were written before the tail that covers them.
+        self.tail.set(self.shared.tail().load(Ordering::Acquire));
+        self.len_seen()
+    }
+
+    fn len_seen(&self) -> u32 {
+        let len = self.tail.get().wrapping_sub(self.head);
+        if len > self.shared.capacity { 0 } else { len }
+    }
+
+    /// Whether there is nothing to pop.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Entries that fit.
+    pub fn capacity(&self) -> u32 {
+        self.shared.capacity
+    }
+
+    /// Whether the producer has written an index that cannot be.
+    pub fn is_broken(&self) -> bool {
+        self.shared.tail().load(Ordering::Relaxed).wrapping_sub(self.head) > self.shared.capacity
+    }
+}
+
+impl<T> AsFd for Producer<T> {
+    /// The ring as a file, for the process that attaches the other end.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.mapping.as_fd()
+    }
+}
+
+impl<T> AsFd for Consumer<T> {
+    /// The ring as a file, for the process that attaches the other end.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.mapping.as_fd()
+    }
+}
+
+impl<T> std::fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Producer").field("tail", &self.tail).field("head", &self.head.get()).finish()
+    }
+}
+
+impl<T> std::fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer").field("head", &self.head).field("tail", &self.tail.get()).finish()
+    }
+}

@@ -1,0 +1,402 @@
+//! The STag table: which memory peers may reach, by which name, and how.
+//!
+//! Workers read it without a lock, inside a batch (see [`epoch`](super::epoch)). A slot is written only while it
+//! is invalid and no worker can still have seen it valid, so its fields never change under a reader.
+
+use std::collections::HashMap;
+use std::ops::{BitOr, Range};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use siphasher::sip::SipHasher24;
+
+use super::epoch::{Worker, Workers};
+use super::place::TagError;
+use super::region::Region;
+use crate::verbs::qp::{PdId, QpNumber};
+use crate::wire::ddp::{Stag, TaggedOffset};
+
+/// What may be done to registered memory. A set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access(pub u8);
+
+impl Access {
+    /// The local side may send from it. Every registration allows this.
+    pub const LOCAL_READ: Self = Self(0);
+    /// The local side may receive into it, and read from a peer into it.
+    pub const LOCAL_WRITE: Self = Self(1);
+    /// Peers may read it with RDMA Read.
+    pub const REMOTE_READ: Self = Self(2);
+    /// Peers may write it with RDMA Write.
+    pub const REMOTE_WRITE: Self = Self(4);
+
+    /// Whether it allows everything that `need` asks for.
+    pub const fn contains(self, need: Self) -> bool {
+        self.0 & need.0 == need.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+    fn bitor(self, rhs: Self) -> Self {
+        Self(self.0 | rhs.0)
+    }
+}
+
+/// Who may use an STag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every stream of a protection domain. Peers cannot invalidate such an STag.
+    Domain(PdId),
+    /// One stream of a protection domain, whose peer may invalidate the STag.
+    Stream(PdId, QpNumber),
+}
+
+impl From<PdId> for Scope {
+    fn from(pd: PdId) -> Self {
+        Self::Domain(pd)
+    }
+}
+
+/// Who uses an STag: a stream, or the protection domain alone (which reaches no STag of a single stream).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The protection domain.
+    pub pd: PdId,
+    /// The queue pair.
+    pub qp: Option<QpNumber>,
+}
+
+impl From<PdId> for Origin {
+    fn from(pd: PdId) -> Self {
+        Self { pd, qp: None }
+    }
+}
+
+impl From<(PdId, QpNumber)> for Origin {
+    fn from((pd, qp): (PdId, QpNumber)) -> Self {
+        Self { pd, qp: Some(qp) }
+    }
+}
+
+/// Why memory was not registered or not revoked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// No slot is free.
+    #[error("all {0} STags are in use; deregister memory or open the device with more")]
+    Full(usize),
+    /// The range is empty or not inside the region.
+    #[error("octets {start}..{end} cannot be registered of a region of {region}: choose a range inside it that is not empty")]
+    Range {
+        /// First octet.
+        start: usize,
+        /// Past the last octet.
+        end: usize,
+        /// Octets in the region.
+        region: usize,
+    },
+    /// Tagged offsets would pass 2^64.
+    #[error("{len} octets do not fit between tagged offset {base:#x} and 2^64; choose a lower base")]
+    OffsetWrap {
+        /// The first tagged offset.
+        base: u64,
+        /// Octets.
+        len: usize,
+    },
+    /// No such registration, or somebody else is revoking it.
+    #[error("STag {0} is not registered")]
+    NotRegistered(Stag),
+    /// The caller runs inside a batch of a worker, and would wait for itself.
+    #[error("STag {0} was made invalid, but its memory cannot be let go inside a worker's batch; revoke it after the batch")]
+    InsideBatch(Stag),
+}
+
+/// Slot scope: any stream of the domain.
+const ANY_STREAM: u64 = u64::MAX;
+
+/// What readers see of a registration.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Slot {
+    /// The STag while it is valid, else 0. Written last (Release), read first (Acquire).
+    live: AtomicU32,
+    access: AtomicU32,
+    pd: AtomicU32,
+    /// The queue pair number, or `ANY_STREAM`.
+    stream: AtomicU64,
+    /// The first tagged offset.
+    base: AtomicU64,
+    start: AtomicPtr<u8>,
+    len: AtomicUsize,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            live: AtomicU32::new(0),
+            access: AtomicU32::new(0),
+            pd: AtomicU32::new(0),
+            stream: AtomicU64::new(ANY_STREAM),
+            base: AtomicU64::new(0),
+            start: AtomicPtr::new(ptr::null_mut()),
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    fn origin_fits(&self, origin: Origin) -> bool {
+        let stream = self.stream.load(Ordering::Relaxed);
+        self.pd.load(Ordering::Relaxed) == origin.pd.0
+            && (stream == ANY_STREAM || origin.qp.is_some_and(|qp| u64::from(qp.0) == stream))
+    }
+}
+
+/// A registration as its owner sees it.
+#[derive(Debug)]
+struct Registration {
+    /// Keeps the memory mapped until no worker can write to it.
+    region: Arc<Region>,
+    revoking: bool,
+}
+
+/// What writers need, behind a lock.
+#[derive(Debug)]
+struct Ledger {
+    random: Random,
+    free: Vec<u32>,
+    last_key: Vec<u8>,
+    registered: HashMap<u32, Registration>,
+}
+
+/// The registered memory of a device.
+///
+/// An STag is a 24-bit index and an 8-bit key. The low bits of the index choose the slot, at random among the
+/// free ones; the rest of the index and the key are random too, and the slot holds the whole STag to compare.
+/// A peer can therefore guess no better than among 2^32.
+#[derive(Debug)]
+pub struct StagTable {
+    /// A power of two of them.
+    slots: Box<[Slot]>,
+    ledger: Mutex<Ledger>,
+    workers: Workers,
+}
+
+impl StagTable {
+    /// A table of `capacity` STags (rounded up to a power of two, 2^24 at most). `seed` must be unpredictable.
+    pub fn new(capacity: usize, seed: [u8; 32]) -> Self {
+        let capacity = capacity.clamp(1, 1 << 24).next_power_of_two();
+        let ledger = Ledger {
+            random: Random::new(seed),
+            free: (0..capacity as u32).collect(),
+            last_key: vec![0; capacity],
+            registered: HashMap::new(),
+        };
+        Self {
+            slots: (0..capacity).map(|_| Slot::new()).collect(),
+            ledger: Mutex::new(ledger),
+            workers: Workers::default(),
+        }
+    }
+
+    /// STags that there can be at once.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// STags that there are now, invalidated ones included.
+    pub fn registered(&self) -> usize {
+        self.lock().registered.len()
+    }
+
+    /// Lets peers and the local side reach octets `range` of a region as tagged offsets from `base`, as `access`
+    /// allows. The name is unpredictable. rfc: 5040-112
+    pub fn register(
+        &self,
+        region: Arc<Region>,
+        range: Range<usize>,
+        base: TaggedOffset,
+        access: Access,
+        scope: impl Into<Scope>,
+    ) -> Result<Stag, TableError> {
+        if range.is_empty() || range.end > region.len() {
+            return Err(TableError::Range { start: range.start, end: range.end, region: region.len() });
+        }
+        let len = range.len();
+        if base.0.checked_add(len as u64 - 1).is_none() {
+            return Err(TableError::OffsetWrap { base: base.0, len });
+        }
+        let (pd, stream) = match scope.into() {
+            Scope::Domain(pd) => (pd, ANY_STREAM),
+            Scope::Stream(pd, qp) => (pd, u64::from(qp.0)),
+        };
+        let mut ledger = self.lock();
+        let stag = ledger.new_stag(self.slots.len()).ok_or(TableError::Full(self.slots.len()))?;
+        let slot = self.slot(stag);
+        slot.access.store(access.0.into(), Ordering::Relaxed);
+        slot.pd.store(pd.0, Ordering::Relaxed);
+        slot.stream.store(stream, Ordering::Relaxed);
+        slot.base.store(base.0, Ordering::Relaxed);
+        slot.start.store(region.as_ptr().wrapping_add(range.start), Ordering::Relaxed);
+        slot.len.store(len, Ordering::Relaxed);
+        ledger.registered.insert(stag.0, Registration { region, revoking: false });
+        slot.live.store(stag.0, Ordering::Release);
+        Ok(stag)
+    }
+
+    /// Ends a registration. When it returns, no worker can reach the memory through this STag any more.
+    /// rfc: 5040-110 5041-91
+    pub fn revoke(&self, stag: Stag) -> Result<(), TableError> {
+        {
+            let mut ledger = self.lock();
+            let registration =
+                ledger.registered.get_mut(&stag.0).ok_or(TableError::NotRegistered(stag))?;
+            if registration.revoking {
+                return Err(TableError::NotRegistered(stag));
+            }
+            self.slot(stag).live.store(0, Ordering::Release);
+            if self.workers.inside_batch() {
+                return Err(TableError::InsideBatch(stag));
+            }
+            registration.revoking = true;
+        }
+        // Without the lock: a worker may need it to finish its batch.
+        self.workers.wait();
+        let mut ledger = self.lock();
+        let registration = ledger.registered.remove(&stag.0);
+        ledger.free.push(self.slot_index(stag));
+        drop(ledger);
+        // Unmapping may take long, and is nobody else's business.
+        drop(registration);
+        Ok(())
+    }
+
+    /// Whether an STag is valid now.
+    pub fn is_valid(&self, stag: Stag) -> bool {
+        stag.0 != 0 && self.slot(stag).live.load(Ordering::Acquire) == stag.0
+    }
+
+    /// A worker's right to read the table.
+    pub fn worker(self: &Arc<Self>) -> Worker {
+        Worker::new(self.clone())
+    }
+
+    pub(super) fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// Makes an STag invalid because a peer asks for it. The caller holds a guard, so the slot is not reused
+    /// meanwhile.
+    pub(super) fn invalidate(&self, stag: Stag, origin: Origin) -> Result<(), TagError> {
+        let slot = self.find(stag, origin)?;
+        // rfc: 5040-111
+        if slot.stream.load(Ordering::Relaxed) == ANY_STREAM {
+            return Err(TagError::NotInvalidatable(stag));
+        }
+        slot.live
+            .compare_exchange(stag.0, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .map_err(|_| TagError::InvalidStag(stag))?;
+        Ok(())
+    }
+
+    /// The address of `len` octets at a tagged offset, if the STag lets `origin` do `need` to all of them. The
+    /// caller holds a guard while it uses the address.
+    pub(super) fn check(
+        &self,
+        stag: Stag,
+        offset: TaggedOffset,
+        len: usize,
+        origin: Origin,
+        need: Access,
+    ) -> Result<*mut u8, TagError> {
+        let slot = self.find(stag, origin)?;
+        if !Access(slot.access.load(Ordering::Relaxed) as u8).contains(need) {
+            return Err(TagError::AccessViolation { stag, need });
+        }
+        // The last octet's offset must be below 2^64.
+        if len > 0 && offset.0.checked_add(len as u64 - 1).is_none() {
+            return Err(TagError::OffsetWrap { offset, len });
+        }
+        let outside = TagError::BaseOrBounds { stag, offset, len };
+        let into = offset.0.checked_sub(slot.base.load(Ordering::Relaxed)).ok_or(outside)?;
+        let into = usize::try_from(into).map_err(|_| outside)?;
+        let room = slot.len.load(Ordering::Relaxed).checked_sub(into).ok_or(outside)?;
+        if len > room {
+            return Err(outside);
+        }
+        Ok(slot.start.load(Ordering::Relaxed).wrapping_add(into))
+    }
+
+    /// The slot of a valid STag that `origin` may use. rfc: 5041-30 5041-86 5041-87
+    fn find(&self, stag: Stag, origin: Origin) -> Result<&Slot, TagError> {
+        let slot = self.slot(stag);
+        // STag 0 would match every invalid slot.
+        if stag.0 == 0 || slot.live.load(Ordering::Acquire) != stag.0 {
+            return Err(TagError::InvalidStag(stag));
+        }
+        if !slot.origin_fits(origin) {
+            return Err(TagError::NotAssociated { stag, pd: origin.pd });
+        }
+        Ok(slot)
+    }
+
+    fn slot_index(&self, stag: Stag) -> u32 {
+        (stag.0 >> 8) & (self.slots.len() - 1) as u32
+    }
+
+    fn slot(&self, stag: Stag) -> &Slot {
+        &self.slots[self.slot_index(stag) as usize]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        // Nothing panics while the ledger is half changed, so a poisoned one is whole.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger {
+    /// Takes a free slot at random and names it: never index 0, never the key it had last.
+    fn new_stag(&mut self, capacity: usize) -> Option<Stag> {
+        if self.free.is_empty() {
+            return None;
+        }
+        let pick = self.random.next() as usize % self.free.len();
+        let slot = self.free.swap_remove(pick);
+        loop {
+            let random = self.random.next() as u32;
+            let index = (random >> 8) & !(capacity as u32 - 1) | slot;
+            let key = random as u8;
+            if index != 0 && key != self.last_key[slot as usize] {
+                self.last_key[slot as usize] = key;
+                return Some(Stag(index << 8 | u32::from(key)));
+            }
+        }
+    }
+}
+
+/// Random numbers that nobody can predict who does not know the seed: SipHash-2-4, a pseudo-random function,
+/// of a counter, under both halves of the seed.
+struct Random {
+    halves: [SipHasher24; 2],
+    counter: u64,
+}
+
+impl Random {
+    fn new(seed: [u8; 32]) -> Self {
+        let mut keys = [[0; 16]; 2];
+        keys[0].copy_from_slice(&seed[..16]);
+        keys[1].copy_from_slice(&seed[16..]);
+        Self { halves: keys.map(|key| SipHasher24::new_with_key(&key)), counter: 0 }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.counter += 1;
+        let block = self.counter.to_le_bytes();
+        self.halves[0].hash(&block) ^ self.halves[1].hash(&block)
+    }
+}
+
+impl std::fmt::Debug for Random {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Random")
+    }
+}

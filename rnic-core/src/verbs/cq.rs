@@ -1,0 +1,207 @@
+//! The engine's side of completion queues.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::task::Waker;
+
+use super::qp::CqId;
+use super::wr::{Completion, WcStatus};
+use crate::memory::ring::Producer;
+
+/// Completion queues that a device has at most.
+pub const MAX_CQS: u32 = 1 << 16;
+
+/// Whether the application wants to be told of the next completion; shared by it and the engine.
+///
+/// As with `ibv_req_notify_cq`: the application arms and then polls once more, because only a completion that
+/// comes after arming notifies, and it notifies once.
+#[derive(Debug, Default)]
+pub struct Arming(AtomicU8);
+
+const NONE: u8 = 0;
+const SOLICITED: u8 = 1;
+const NEXT: u8 = 2;
+
+impl Arming {
+    /// Not armed.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The application: asks to be told of the next completion, or of the next solicited or failed one only.
+    /// What it asked for earlier stays asked for: the wider of the two counts.
+    pub fn arm(&self, solicited_only: bool) {
+        self.0.fetch_max(if solicited_only { SOLICITED } else { NEXT }, Ordering::SeqCst);
+        // Arming comes before the application's last look at the ring, as the engine's push comes before its
+        // look at the arming: one of them sees the other.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The application: takes its wish back.
+    pub fn disarm(&self) {
+        self.0.store(NONE, Ordering::SeqCst);
+    }
+
+    /// Whether a completion would notify now.
+    pub fn is_armed(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != NONE
+    }
+
+    /// The engine, after a push: whether to notify. Disarms if so.
+    fn fire(&self, solicited: bool) -> bool {
+        fence(Ordering::SeqCst);
+        self.0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |armed| {
+                (armed == NEXT || armed == SOLICITED && solicited).then_some(NONE)
+            })
+            .is_ok()
+    }
+}
+
+struct Cq {
+    producer: Producer<Completion>,
+    arming: Arc<Arming>,
+    notify: Waker,
+    /// Completions that found the ring full, in order, and whether each is solicited.
+    backlog: VecDeque<(Completion, bool)>,
+    must_notify: bool,
+}
+
+impl Cq {
+    /// Pushes one completion. Says whether it fitted.
+    fn push(&mut self, completion: Completion, solicited: bool) -> bool {
+        if self.producer.push(completion).is_err() {
+            return false;
+        }
+        self.must_notify |= self.arming.fire(solicited);
+        true
+    }
+}
+
+/// Why a completion queue was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CqError {
+    /// The number is taken.
+    #[error("{0} exists already; choose another number")]
+    Exists(CqId),
+    /// The number is too large.
+    #[error("{0} is not below {MAX_CQS}; number completion queues from 0")]
+    Number(CqId),
+}
+
+/// All completion queues of an engine.
+#[derive(Default)]
+pub struct CqTable {
+    cqs: Vec<Option<Cq>>,
+    /// Queues to notify at the end of the batch; never more than there are queues.
+    to_notify: Vec<CqId>,
+    /// Queues with a backlog.
+    backlogs: usize,
+}
+
+impl CqTable {
+    /// No queues.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a queue. Numbers are best counted from 0.
+    pub fn add(
+        &mut self,
+        id: CqId,
+        producer: Producer<Completion>,
+        notify: Waker,
+        arming: Arc<Arming>,
+    ) -> Result<(), CqError> {
+        if id.0 >= MAX_CQS {
+            return Err(CqError::Number(id));
+        }
+        let index = id.0 as usize;
+        if self.cqs.len() <= index {
+            self.cqs.resize_with(index + 1, || None);
+            self.to_notify.reserve(self.cqs.len());
+        }
+        if self.cqs[index].is_some() {
+            return Err(CqError::Exists(id));
+        }
+        let backlog = VecDeque::new();
+        self.cqs[index] = Some(Cq { producer, arming, notify, backlog, must_notify: false });
+        Ok(())
+    }
+
+    /// Removes a queue with what it still holds.
+    pub fn remove(&mut self, id: CqId) {
+        if let Some(cq) = self.cqs.get_mut(id.0 as usize).and_then(Option::take) {
+            self.backlogs -= usize::from(!cq.backlog.is_empty());
+            self.to_notify.retain(|&other| other != id);
+        }
+    }
+
+    /// Whether there is such a queue.
+    pub fn contains(&self, id: CqId) -> bool {
+        self.cqs.get(id.0 as usize).is_some_and(Option::is_some)
+    }
+
+    /// Writes a completion to a queue; a failed one counts as solicited. One for a queue that is gone is dropped:
+    /// nobody could poll it.
+    ///
+    /// If the ring is full the completion waits in a backlog, at the cost of an allocation. While there is one,
+    /// take no new requests that complete there: that bounds it by the requests already taken.
+    pub fn complete(&mut self, id: CqId, completion: Completion, solicited: bool) {
+        let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) else { return };
+        let solicited = solicited || completion.status != WcStatus::Success as u8;
+        let had_notice = cq.must_notify;
+        if !cq.backlog.is_empty() {
+            cq.backlog.push_back((completion, solicited));
+        } else if !cq.push(completion, solicited) {
+            cq.backlog.push_back((completion, solicited));
+            self.backlogs += 1;
+        }
+        if cq.must_notify && !had_notice {
+            self.to_notify.push(id);
+        }
+    }
+
+    /// Moves as many completions as fit from the backlogs to their rings.
+    pub fn flush(&mut self) {
+        if self.backlogs == 0 {
+            return;
+        }
+        for (index, cq) in self.cqs.iter_mut().enumerate() {
+            let Some(cq) = cq.as_mut().filter(|cq| !cq.backlog.is_empty()) else { continue };
+            let had_notice = cq.must_notify;
+            while let Some(&(completion, solicited)) = cq.backlog.front() {
+                if !cq.push(completion, solicited) {
+                    break;
+                }
+                cq.backlog.pop_front();
+            }
+            self.backlogs -= usize::from(cq.backlog.is_empty());
+            if cq.must_notify && !had_notice {
+                self.to_notify.push(CqId(index as u32));
+            }
+        }
+    }
+
+    /// Whether completions of this queue wait for room.
+    pub fn has_backlog(&self, id: CqId) -> bool {
+        matches!(self.cqs.get(id.0 as usize), Some(Some(cq)) if !cq.backlog.is_empty())
+    }
+
+    /// Whether any completions wait for room. The application gives no sign when it makes some: a worker that
+    /// sleeps meanwhile has to look again after a while.
+    pub fn has_backlogs(&self) -> bool {
+        self.backlogs > 0
+    }
+
+    /// Notifies the applications that armed for what was completed since the last call: once per batch.
+    pub fn notify_all(&mut self) {
+        for id in self.to_notify.drain(..) {
+            if let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) {
+                cq.must_notify = false;
+                cq.notify.wake_by_ref();
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Copying between one run of octets and the pieces of a scatter/gather list.
+
+use std::ops::Range;
+
+use super::wr::Sge;
+use crate::memory::epoch::Guard;
+use crate::memory::place::TagError;
+use crate::memory::table::{Access, Origin};
+use crate::wire::ddp::TaggedOffset;
+
+/// Why nothing was scattered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScatterError {
+    /// The octets do not fit the list.
+    #[error("{end} octets do not fit the {room} of the receive buffer")]
+    TooLong {
+        /// Where the octets would end.
+        end: u64,
+        /// Octets in the list.
+        room: u64,
+    },
+    /// A piece may not be written.
+    #[error(transparent)]
+    Tag(#[from] TagError),
+}
+
+/// Octets in a list.
+pub fn total_length(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
+/// Copies octets `offset..offset + to.len()` of the list to `to`.
+///
+/// If the list is shorter, the octets that it lacks count as past the bounds of its last piece.
+pub fn gather(
+    guard: &Guard<'_>,
+    origin: impl Into<Origin>,
+    sges: &[Sge],
+    offset: u64,
+    to: &mut [u8],
+) -> Result<(), TagError> {
+    let origin = origin.into();
+    let end = offset.saturating_add(to.len() as u64);
+    if end > total_length(sges) {
+        let last = sges.last().copied().unwrap_or_default();
+        let offset = TaggedOffset(last.offset.saturating_add(last.length.into()));
+        return Err(TagError::BaseOrBounds { stag: last.stag(), offset, len: to.len() });
+    }
+    for (sge, at, part) in pieces(sges, offset, to.len()) {
+        guard
+            .for_reading(sge.stag(), at, part.len(), origin, Access::LOCAL_READ)?
+            .read(&mut to[part]);
+    }
+    Ok(())
+}
+
+/// Copies `from` to octets `offset..` of the list. All of it is validated before anything is copied.
+pub fn scatter(
+    guard: &Guard<'_>,
+    origin: impl Into<Origin>,
+    sges: &[Sge],
+    offset: u64,
+    from: &[u8],
+) -> Result<(), ScatterError> {
+    let origin = origin.into();
+    let (end, room) = (offset.saturating_add(from.len() as u64), total_length(sges));
+    if end > room {
+        return Err(ScatterError::TooLong { end, room });
+    }
+    let place = |sge: &Sge, at, len| guard.for_placement(sge.stag(), at, len, origin, Access::LOCAL_WRITE);
+    for (sge, at, part) in pieces(sges, offset, from.len()) {
+        place(sge, at, part.len())?;
+    }
+    for (sge, at, part) in pieces(sges, offset, from.len()) {
+        place(sge, at, part.len())?.write(&from[part]);
+    }
+    Ok(())
+}
+
+/// Cuts octets `offset..offset + len` of the list at the ends of its pieces: for each, the piece, the tagged
+/// offset in it, and which of the `len` octets these are.
+fn pieces(
+    sges: &[Sge],
+    offset: u64,
+    len: usize,
+) -> impl Iterator<Item = (&Sge, TaggedOffset, Range<usize>)> {
+    let mut skip = offset;
+    let mut done = 0;
+    sges.iter().filter_map(move |sge| {
+        let skipped = skip.min(sge.length.into());
+        skip -= skipped;
+        let here = usize::try_from(u64::from(sge.length) - skipped).map_or(len, |here| here.min(len - done));
+        if here == 0 {
+            return None;
+        }
+        let part = done..done + here;
+        done += here;
+        // An offset that wraps lies outside every registration just as surely at its greatest value.
+        Some((sge, TaggedOffset(sge.offset.saturating_add(skipped)), part))
+    })
+}

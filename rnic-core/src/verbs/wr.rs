@@ -1,0 +1,365 @@
+//! Work requests and completions as they stand in the rings: fixed layouts, valid whatever octets they hold.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::wire::ddp::{Stag, TaggedOffset};
+
+/// Scatter/gather elements in a work request at most.
+pub const MAX_SGE: usize = 4;
+/// Octets of inline data in a work request at most.
+pub const MAX_INLINE: usize = 64;
+
+/// One piece of registered local memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Sge {
+    /// Its tagged offset within `lkey`.
+    pub offset: u64,
+    /// Octets.
+    pub length: u32,
+    /// The STag of the registration.
+    pub lkey: u32,
+}
+
+impl Sge {
+    /// The STag of the registration.
+    pub fn stag(&self) -> Stag {
+        Stag(self.lkey)
+    }
+
+    /// Its tagged offset.
+    pub fn tagged_offset(&self) -> TaggedOffset {
+        TaggedOffset(self.offset)
+    }
+}
+
+/// What a send queue's request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WrOpcode {
+    /// RDMA Write.
+    Write = 0,
+    /// RDMA Read.
+    Read = 1,
+    /// Send.
+    Send = 2,
+    /// Send with Invalidate.
+    SendInvalidate = 3,
+}
+
+impl TryFrom<u8> for WrOpcode {
+    type Error = UnknownCode;
+    fn try_from(code: u8) -> Result<Self, UnknownCode> {
+        Ok(match code {
+            0 => Self::Write,
+            1 => Self::Read,
+            2 => Self::Send,
+            3 => Self::SendInvalidate,
+            _ => return Err(UnknownCode(code)),
+        })
+    }
+}
+
+/// A number that stands for no operation, or no status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no code that this release knows")]
+pub struct UnknownCode(pub u8);
+
+/// Bits of [`SendWr::flags`].
+pub mod send_flags {
+    /// Make a completion when it succeeds (it always makes one when it fails).
+    pub const SIGNALED: u8 = 1;
+    /// Send with Solicited Event.
+    pub const SOLICITED: u8 = 2;
+    /// Begin only when all earlier Reads are complete.
+    pub const FENCE: u8 = 4;
+    /// The data stands in the request itself.
+    pub const INLINE: u8 = 8;
+}
+
+/// A request of a send queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SendWr {
+    /// The application's name for it.
+    pub wr_id: u64,
+    /// A [`WrOpcode`].
+    pub opcode: u8,
+    /// [`send_flags`].
+    pub flags: u8,
+    /// Elements of the scatter/gather list.
+    pub sge_count: u16,
+    /// Octets altogether.
+    pub length: u32,
+    /// Write and Read: the peer's STag.
+    pub remote_stag: u32,
+    /// Send with Invalidate: the STag that the peer shall make invalid.
+    pub invalidate_stag: u32,
+    /// Write and Read: where in the peer's STag.
+    pub remote_offset: u64,
+    /// Four [`Sge`]s, or inline data.
+    pub payload: [u8; MAX_INLINE],
+}
+
+const _: () = assert!(size_of::<Sge>() == 16 && size_of::<SendWr>() == 96);
+// What `SendWr::sges` relies on.
+const _: () = assert!(std::mem::offset_of!(SendWr, payload) % align_of::<Sge>() == 0);
+const _: () = assert!(MAX_SGE * size_of::<Sge>() == MAX_INLINE);
+
+impl SendWr {
+    /// A signalled request without data.
+    pub fn new(wr_id: u64, opcode: WrOpcode) -> Self {
+        Self {
+            wr_id,
+            opcode: opcode as u8,
+            flags: send_flags::SIGNALED,
+            sge_count: 0,
+            length: 0,
+            remote_stag: 0,
+            invalidate_stag: 0,
+            remote_offset: 0,
+            payload: [0; MAX_INLINE],
+        }
+    }
+
+    /// The same with registered memory as its data. `None` if there are more than [`MAX_SGE`] pieces or more than
+    /// 2^32 - 1 octets.
+    pub fn with_sges(mut self, sges: &[Sge]) -> Option<Self> {
+        if sges.len() > MAX_SGE {
+            return None;
+        }
+        let octets = sges.as_bytes();
+        self.payload = [0; MAX_INLINE];
+        self.payload[..octets.len()].copy_from_slice(octets);
+        self.sge_count = sges.len() as u16;
+        self.length = u32::try_from(super::gather::total_length(sges)).ok()?;
+        self.flags &= !send_flags::INLINE;
+        Some(self)
+    }
+
+    /// The same with `data` carried in the request. `None` if there are more than [`MAX_INLINE`] octets.
+    pub fn with_inline(mut self, data: &[u8]) -> Option<Self> {
+        if data.len() > MAX_INLINE {
+            return None;
+        }
+        self.payload = [0; MAX_INLINE];
+        self.payload[..data.len()].copy_from_slice(data);
+        self.sge_count = 0;
+        self.length = data.len() as u32;
+        self.flags |= send_flags::INLINE;
+        Some(self)
+    }
+
+    /// The same with other flags (the inline flag stays as it is).
+    pub fn with_flags(mut self, flags: u8) -> Self {
+        self.flags = self.flags & send_flags::INLINE | flags & !send_flags::INLINE;
+        self
+    }
+
+    /// The same, aimed at a peer's memory.
+    pub fn with_remote(mut self, stag: Stag, offset: TaggedOffset) -> Self {
+        self.remote_stag = stag.0;
+        self.remote_offset = offset.0;
+        self
+    }
+
+    /// Its scatter/gather list; none if the data is inline.
+    pub fn sges(&self) -> &[Sge] {
+        if self.is_inline() {
+            return &[];
+        }
+        // Always aligned: see the assertion above.
+        match <[Sge; MAX_SGE]>::ref_from_bytes(&self.payload) {
+            Ok(sges) => &sges[..usize::from(self.sge_count).min(MAX_SGE)],
+            Err(_) => &[],
+        }
+    }
+
+    /// Its inline data; none if it has a scatter/gather list.
+    pub fn inline_data(&self) -> &[u8] {
+        if self.is_inline() { &self.payload[..(self.length as usize).min(MAX_INLINE)] } else { &[] }
+    }
+
+    /// Whether the data stands in the request.
+    pub fn is_inline(&self) -> bool {
+        self.flags & send_flags::INLINE != 0
+    }
+
+    /// What it asks for.
+    pub fn operation(&self) -> Result<WrOpcode, UnknownCode> {
+        WrOpcode::try_from(self.opcode)
+    }
+}
+
+/// A request of a receive queue: a buffer for one message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RecvWr {
+    /// The application's name for it.
+    pub wr_id: u64,
+    /// Elements of the scatter list.
+    pub sge_count: u32,
+    /// Zero.
+    pub _reserved: u32,
+    /// The scatter list.
+    pub sges: [Sge; MAX_SGE],
+}
+
+const _: () = assert!(size_of::<RecvWr>() == 80);
+
+impl RecvWr {
+    /// A buffer of these pieces. `None` if there are more than [`MAX_SGE`].
+    pub fn new(wr_id: u64, sges: &[Sge]) -> Option<Self> {
+        let mut wr = Self { wr_id, sge_count: sges.len() as u32, ..Self::default() };
+        wr.sges.get_mut(..sges.len())?.copy_from_slice(sges);
+        Some(wr)
+    }
+
+    /// The scatter list.
+    pub fn sges(&self) -> &[Sge] {
+        &self.sges[..(self.sge_count as usize).min(MAX_SGE)]
+    }
+
+    /// Octets that fit.
+    pub fn length(&self) -> u64 {
+        super::gather::total_length(self.sges())
+    }
+}
+
+/// How a request ended. The names are those of ibverbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WcStatus {
+    /// It was done.
+    Success = 0,
+    /// The message does not fit the buffer, or the request is longer than a message may be.
+    LocalLengthError = 1,
+    /// The request itself makes no sense.
+    LocalQpOperationError = 2,
+    /// A local piece of memory is not registered for this.
+    LocalProtectionError = 4,
+    /// Not done, because the queue pair failed or closed.
+    WrFlushed = 5,
+    /// The peer found the request invalid.
+    RemoteInvalidRequestError = 9,
+    /// The peer does not allow the access.
+    RemoteAccessError = 10,
+    /// The peer failed.
+    RemoteOperationError = 11,
+    /// The connection failed: reset, or the peer does not answer.
+    TransportError = 12,
+    /// Anything else.
+    GeneralError = 21,
+}
+
+impl TryFrom<u8> for WcStatus {
+    type Error = UnknownCode;
+    fn try_from(code: u8) -> Result<Self, UnknownCode> {
+        Ok(match code {
+            0 => Self::Success,
+            1 => Self::LocalLengthError,
+            2 => Self::LocalQpOperationError,
+            4 => Self::LocalProtectionError,
+            5 => Self::WrFlushed,
+            9 => Self::RemoteInvalidRequestError,
+            10 => Self::RemoteAccessError,
+            11 => Self::RemoteOperationError,
+            12 => Self::TransportError,
+            21 => Self::GeneralError,
+            _ => return Err(UnknownCode(code)),
+        })
+    }
+}
+
+/// What a completion is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WcOpcode {
+    /// A Send, with or without Invalidate.
+    Send = 0,
+    /// An RDMA Write.
+    Write = 1,
+    /// An RDMA Read.
+    Read = 2,
+    /// A message received.
+    Recv = 128,
+}
+
+impl TryFrom<u8> for WcOpcode {
+    type Error = UnknownCode;
+    fn try_from(code: u8) -> Result<Self, UnknownCode> {
+        Ok(match code {
+            0 => Self::Send,
+            1 => Self::Write,
+            2 => Self::Read,
+            128 => Self::Recv,
+            _ => return Err(UnknownCode(code)),
+        })
+    }
+}
+
+impl From<WrOpcode> for WcOpcode {
+    fn from(opcode: WrOpcode) -> Self {
+        match opcode {
+            WrOpcode::Write => Self::Write,
+            WrOpcode::Read => Self::Read,
+            WrOpcode::Send | WrOpcode::SendInvalidate => Self::Send,
+        }
+    }
+}
+
+/// Bits of [`Completion::flags`].
+pub mod completion_flags {
+    /// The message came as Send with Solicited Event.
+    pub const SOLICITED: u16 = 1;
+    /// The message made `invalidated_stag` invalid.
+    pub const WITH_INVALIDATE: u16 = 2;
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Completion {
+    /// The application's name for the request.
+    pub wr_id: u64,
+    /// The queue pair.
+    pub qp: u32,
+    /// Octets received (Recv) or read (Read); on the others, octets sent.
+    pub byte_len: u32,
+    /// A [`WcStatus`].
+    pub status: u8,
+    /// A [`WcOpcode`].
+    pub opcode: u8,
+    /// [`completion_flags`].
+    pub flags: u16,
+    /// The STag that the message made invalid.
+    pub invalidated_stag: u32,
+    /// Zero.
+    pub _reserved: u64,
+}
+
+const _: () = assert!(size_of::<Completion>() == 32);
+
+impl Completion {
+    /// A completion without flags.
+    pub fn new(wr_id: u64, qp: super::QpNumber, opcode: WcOpcode, status: WcStatus, byte_len: u32) -> Self {
+        Self {
+            wr_id,
+            qp: qp.0,
+            byte_len,
+            status: status as u8,
+            opcode: opcode as u8,
+            ..Self::default()
+        }
+    }
+
+    /// How the request ended. A status that this release does not know is [`WcStatus::GeneralError`].
+    pub fn status(&self) -> WcStatus {
+        WcStatus::try_from(self.status).unwrap_or(WcStatus::GeneralError)
+    }
+
+    /// What it is about.
+    pub fn opcode(&self) -> Result<WcOpcode, UnknownCode> {
+        WcOpcode::try_from(self.opcode)
+    }
+}
