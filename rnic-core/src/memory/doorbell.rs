@@ -19,7 +19,11 @@ impl Doorbells {
     pub fn new(count: u32) -> Self {
         let words = (count as usize).div_ceil(64);
         let zeroes = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect();
-        Self { bells: zeroes(words), summary: zeroes(words.div_ceil(64)), sleeping: AtomicBool::new(false) }
+        Self {
+            bells: zeroes(words),
+            summary: zeroes(words.div_ceil(64)),
+            sleeping: AtomicBool::new(false),
+        }
     }
 
     /// Rings a doorbell, after the request was pushed. Says whether the worker sleeps and the caller must wake
@@ -27,7 +31,9 @@ impl Doorbells {
     #[must_use = "if true, the worker sleeps and has to be woken"]
     pub fn ring(&self, index: u32) -> bool {
         let index = index as usize;
-        let Some(bells) = self.bells.get(index / 64) else { return false };
+        let Some(bells) = self.bells.get(index / 64) else {
+            return false;
+        };
         // Before the look at the bit comes the push: a bit found set is one that the worker has yet to take.
         fence(Ordering::SeqCst);
         set(bells, index % 64);
@@ -62,7 +68,9 @@ impl Doorbells {
 
     /// Whether any doorbell rings.
     pub fn is_ringing(&self) -> bool {
-        self.summary.iter().any(|word| word.load(Ordering::SeqCst) != 0)
+        self.summary
+            .iter()
+            .any(|word| word.load(Ordering::SeqCst) != 0)
     }
 
     /// The worker, before it sleeps: from here on whoever rings wakes it. Says whether it may sleep; if a
@@ -93,7 +101,11 @@ fn set(word: &AtomicU64, bit: usize) {
 
 /// Takes all bits, without taking the cache line from its other users if there are none.
 fn take(word: &AtomicU64) -> u64 {
-    if word.load(Ordering::SeqCst) == 0 { 0 } else { word.swap(0, Ordering::SeqCst) }
+    if word.load(Ordering::SeqCst) == 0 {
+        0
+    } else {
+        word.swap(0, Ordering::SeqCst)
+    }
 }
 
 /// The numbers of the bits that are set, lowest first.

@@ -87,7 +87,12 @@ impl Worker {
     pub(super) fn new(table: Arc<StagTable>) -> Self {
         let epoch = Arc::new(Epoch::default());
         table.workers().lock().push(epoch.clone());
-        Self { table, epoch, depth: Cell::new(0), in_batch: false }
+        Self {
+            table,
+            epoch,
+            depth: Cell::new(0),
+            in_batch: false,
+        }
     }
 
     /// The table.
@@ -124,7 +129,9 @@ impl Worker {
         if depth == 0 {
             self.epoch.thread.store(this_thread(), Ordering::Relaxed);
             let count = self.epoch.count.load(Ordering::Relaxed);
-            self.epoch.count.store(count.wrapping_add(1), Ordering::Relaxed);
+            self.epoch
+                .count
+                .store(count.wrapping_add(1), Ordering::Relaxed);
             // Pairs with the fence in `Workers::wait`.
             fence(Ordering::SeqCst);
         }
@@ -136,7 +143,9 @@ impl Worker {
         if depth == 0 {
             let count = self.epoch.count.load(Ordering::Relaxed);
             // Release: the copies of this batch come before it.
-            self.epoch.count.store(count.wrapping_add(1), Ordering::Release);
+            self.epoch
+                .count
+                .store(count.wrapping_add(1), Ordering::Release);
         }
     }
 }
@@ -144,7 +153,10 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.end_batch();
-        self.table.workers().lock().retain(|epoch| !Arc::ptr_eq(epoch, &self.epoch));
+        self.table
+            .workers()
+            .lock()
+            .retain(|epoch| !Arc::ptr_eq(epoch, &self.epoch));
     }
 }
 

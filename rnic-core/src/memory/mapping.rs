@@ -50,7 +50,9 @@ impl Mapping {
     /// Makes zeroed memory of at least `len` octets (rounded up to whole pages), already populated.
     pub(super) fn create(name: &str, len: usize, pages: Pages) -> io::Result<Self> {
         let page = pages.size();
-        let rounded = len.checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
+        let rounded = len
+            .checked_next_multiple_of(page)
+            .ok_or(io::ErrorKind::InvalidInput)?;
         let file_len = i64::try_from(rounded).map_err(|_| io::ErrorKind::InvalidInput)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING | pages.memfd_flags();
         let file = memfd_create(name, flags)?;

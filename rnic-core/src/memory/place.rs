@@ -51,7 +51,9 @@ pub enum TagError {
         len: usize,
     },
     /// A peer asks to invalidate an STag that other streams use too. RFC 5040 section 8.1.1.
-    #[error("STag {0} is shared by the streams of its protection domain: a peer cannot invalidate it")]
+    #[error(
+        "STag {0} is shared by the streams of its protection domain: a peer cannot invalidate it"
+    )]
     NotInvalidatable(Stag),
 }
 
@@ -67,7 +69,11 @@ impl Guard<'_> {
         need: Access,
     ) -> Result<Placement<'_>, TagError> {
         let to = self.table().check(stag, offset, len, origin.into(), need)?;
-        Ok(Placement { to, len, guard: PhantomData })
+        Ok(Placement {
+            to,
+            len,
+            guard: PhantomData,
+        })
     }
 
     /// Proves that `len` octets may be read at a tagged offset.
@@ -80,7 +86,11 @@ impl Guard<'_> {
         need: Access,
     ) -> Result<Source<'_>, TagError> {
         let from = self.table().check(stag, offset, len, origin.into(), need)?;
-        Ok(Source { from, len, guard: PhantomData })
+        Ok(Source {
+            from,
+            len,
+            guard: PhantomData,
+        })
     }
 
     /// Makes an STag invalid because a peer (Send with Invalidate) asks for it. Its memory stays mapped until
@@ -141,7 +151,10 @@ impl Placement<'_> {
     ///
     /// If there are more `bytes` than were validated, which is a mistake of the caller.
     pub fn write(&self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.len, "placing more octets than were validated");
+        assert!(
+            bytes.len() <= self.len,
+            "placing more octets than were validated"
+        );
         // SAFETY: validation found `len` octets at `to` inside a registered region. The guard that this value
         // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.to, bytes.len()) };
@@ -173,7 +186,10 @@ impl Source<'_> {
     ///
     /// If more `bytes` are wanted than were validated, which is a mistake of the caller.
     pub fn read(&self, bytes: &mut [u8]) {
-        assert!(bytes.len() <= self.len, "reading more octets than were validated");
+        assert!(
+            bytes.len() <= self.len,
+            "reading more octets than were validated"
+        );
         // SAFETY: validation found `len` octets at `from` inside a registered region. The guard that this value
         // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere.
         unsafe { ptr::copy_nonoverlapping(self.from, bytes.as_mut_ptr(), bytes.len()) };

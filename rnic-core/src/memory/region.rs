@@ -46,7 +46,9 @@ pub enum RegionError {
     #[error("a memory region of 0 octets was asked for; ask for at least 1")]
     Empty,
     /// The kernel gave no memory.
-    #[error("cannot map {len} octets: {source}; free some memory, raise the memory cgroup's limit or ask for less")]
+    #[error(
+        "cannot map {len} octets: {source}; free some memory, raise the memory cgroup's limit or ask for less"
+    )]
     Map {
         /// Octets asked for.
         len: usize,
@@ -94,7 +96,10 @@ impl Region {
     pub fn allocate(len: usize, pages: HugePages) -> Result<Self, RegionError> {
         let mut region = Self::allocate_unlocked(len, pages)?;
         if !region.locked {
-            region.mapping.lock().map_err(|source| RegionError::Lock { len, source })?;
+            region
+                .mapping
+                .lock()
+                .map_err(|source| RegionError::Lock { len, source })?;
             region.locked = true;
         }
         Ok(region)
@@ -112,12 +117,21 @@ impl Region {
                 // Hugetlb pages are never swapped out: they are locked by nature, whatever the limit on mlock.
                 Ok(mapping) => {
                     let locked = candidate != Pages::Ordinary;
-                    return Ok(Self { mapping, len, asked: pages, pages: candidate, locked });
+                    return Ok(Self {
+                        mapping,
+                        len,
+                        asked: pages,
+                        pages: candidate,
+                        locked,
+                    });
                 }
                 Err(error) => failure = error,
             }
         }
-        Err(RegionError::Map { len, source: failure })
+        Err(RegionError::Map {
+            len,
+            source: failure,
+        })
     }
 
     /// Octets in the region.
@@ -158,7 +172,11 @@ impl Region {
         } else {
             ", because no larger hugepages were free (`sysctl vm.nr_hugepages` reserves 2 MiB ones)"
         };
-        let locked = if self.locked { "locked" } else { "not locked: they may be swapped out" };
+        let locked = if self.locked {
+            "locked"
+        } else {
+            "not locked: they may be swapped out"
+        };
         format!("{} octets on {pages}{missed}; {locked}", self.len)
     }
 
@@ -198,7 +216,11 @@ impl Region {
     /// The address of `len` octets at `offset`, if they lie in the region.
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
         if offset > self.len || len > self.len - offset {
-            return Err(RegionError::OutOfRange { offset, len, region: self.len });
+            return Err(RegionError::OutOfRange {
+                offset,
+                len,
+                region: self.len,
+            });
         }
         Ok(self.as_ptr().wrapping_add(offset))
     }
@@ -239,15 +261,24 @@ mod tests {
         match region.page_size() {
             0x4000_0000 => assert!(report.contains("1 GiB;"), "{report}"),
             0x20_0000 => assert!(report.contains("2 MiB, because"), "{report}"),
-            _ => assert!(report.contains("ordinary") && report.contains("because"), "{report}"),
+            _ => assert!(
+                report.contains("ordinary") && report.contains("because"),
+                "{report}"
+            ),
         }
         assert_eq!(region.base_address() % region.page_size() as u64, 0);
     }
 
     #[test]
     fn empty_and_absurd_sizes_are_refused() {
-        assert!(matches!(Region::allocate(0, HugePages::Prefer), Err(RegionError::Empty)));
-        assert!(matches!(Region::allocate(usize::MAX, HugePages::None), Err(RegionError::Map { .. })));
+        assert!(matches!(
+            Region::allocate(0, HugePages::Prefer),
+            Err(RegionError::Empty)
+        ));
+        assert!(matches!(
+            Region::allocate(usize::MAX, HugePages::None),
+            Err(RegionError::Map { .. })
+        ));
     }
 
     #[test]

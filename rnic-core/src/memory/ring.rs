@@ -22,7 +22,6 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::{align_of, offset_of, size_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -63,7 +62,9 @@ pub enum RingError {
     #[error("a ring cannot have {0} entries; choose a power of two up to {MAX_CAPACITY}")]
     Capacity(u32),
     /// The kernel gave no memory.
-    #[error("cannot map a ring of {len} octets: {source}; free some memory or ask for fewer entries")]
+    #[error(
+        "cannot map a ring of {len} octets: {source}; free some memory or ask for fewer entries"
+    )]
     Map {
         /// Octets asked for.
         len: usize,
@@ -71,7 +72,9 @@ pub enum RingError {
         source: io::Error,
     },
     /// The memory that was handed over is not such a ring.
-    #[error("the shared memory is no ring of {entry_size}-octet entries of layout version {VERSION}; use the same release on both sides")]
+    #[error(
+        "the shared memory is no ring of {entry_size}-octet entries of layout version {VERSION}; use the same release on both sides"
+    )]
     NotARing {
         /// Octets expected in an entry.
         entry_size: usize,
@@ -115,12 +118,18 @@ impl<T: Entry> Shared<T> {
         };
         // SAFETY: the mapping is page-aligned, writable, at least as long as a header, and nobody else has it yet.
         unsafe { mapping.as_mut_ptr().cast::<Header>().write(header) };
-        Ok(Self { mapping, capacity, entry: PhantomData })
+        Ok(Self {
+            mapping,
+            capacity,
+            entry: PhantomData,
+        })
     }
 
     fn open(file: OwnedFd) -> Result<Self, RingError> {
         const { Self::LAYOUT_FITS };
-        let refused = RingError::NotARing { entry_size: size_of::<T>() };
+        let refused = RingError::NotARing {
+            entry_size: size_of::<T>(),
+        };
         let mapping = Mapping::open(file).map_err(|source| RingError::Map { len: 0, source })?;
         if mapping.len() < size_of::<Header>() {
             return Err(refused);
@@ -141,7 +150,11 @@ impl<T: Entry> Shared<T> {
         if !ours || !sane || mapping.len() < Self::octets(capacity) {
             return Err(refused);
         }
-        Ok(Self { mapping, capacity, entry: PhantomData })
+        Ok(Self {
+            mapping,
+            capacity,
+            entry: PhantomData,
+        })
     }
 
     fn header(&self) -> *const Header {
@@ -162,14 +175,21 @@ impl<T: Entry> Shared<T> {
     /// Where entry number `index` is.
     fn slot(&self, index: u32) -> *mut T {
         let at = (index & (self.capacity - 1)) as usize;
-        self.mapping.as_mut_ptr().wrapping_add(size_of::<Header>()).cast::<T>().wrapping_add(at)
+        self.mapping
+            .as_mut_ptr()
+            .wrapping_add(size_of::<Header>())
+            .cast::<T>()
+            .wrapping_add(at)
     }
 }
 
 /// Makes a ring of `capacity` entries, a power of two.
 pub fn ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>), RingError> {
     let shared = Arc::new(Shared::create(capacity)?);
-    Ok((Producer::new(shared.clone(), 0, 0), Consumer::new(shared, 0, 0)))
+    Ok((
+        Producer::new(shared.clone(), 0, 0),
+        Consumer::new(shared, 0, 0),
+    ))
 }
 
 /// The end of a ring that entries are pushed into.
@@ -182,13 +202,20 @@ pub struct Producer<T> {
 
 impl<T: Entry> Producer<T> {
     fn new(shared: Arc<Shared<T>>, tail: u32, head: u32) -> Self {
-        Self { shared, tail, head: Cell::new(head) }
+        Self {
+            shared,
+            tail,
+            head: Cell::new(head),
+        }
     }
 
     /// The producing end of a ring that another process made and consumes.
     pub fn attach(file: OwnedFd) -> Result<Self, RingError> {
         let shared = Arc::new(Shared::open(file)?);
-        let (tail, head) = (shared.tail().load(Ordering::Acquire), shared.head().load(Ordering::Acquire));
+        let (tail, head) = (
+            shared.tail().load(Ordering::Acquire),
+            shared.head().load(Ordering::Acquire),
+        );
         Ok(Self::new(shared, tail, head))
     }
 
@@ -213,7 +240,9 @@ impl<T: Entry> Producer<T> {
     }
 
     fn free_seen(&self) -> u32 {
-        self.shared.capacity.saturating_sub(self.tail.wrapping_sub(self.head.get()))
+        self.shared
+            .capacity
+            .saturating_sub(self.tail.wrapping_sub(self.head.get()))
     }
 
     /// Entries pushed and not yet popped.
@@ -233,7 +262,9 @@ impl<T: Entry> Producer<T> {
 
     /// Whether the consumer has written an index that cannot be.
     pub fn is_broken(&self) -> bool {
-        self.tail.wrapping_sub(self.shared.head().load(Ordering::Relaxed)) > self.shared.capacity
+        self.tail
+            .wrapping_sub(self.shared.head().load(Ordering::Relaxed))
+            > self.shared.capacity
     }
 }
 
@@ -247,13 +278,20 @@ pub struct Consumer<T> {
 
 impl<T: Entry> Consumer<T> {
     fn new(shared: Arc<Shared<T>>, head: u32, tail: u32) -> Self {
-        Self { shared, head, tail: Cell::new(tail) }
+        Self {
+            shared,
+            head,
+            tail: Cell::new(tail),
+        }
     }
 
     /// The consuming end of a ring that another process made and produces into.
     pub fn attach(file: OwnedFd) -> Result<Self, RingError> {
         let shared = Arc::new(Shared::open(file)?);
-        let (head, tail) = (shared.head().load(Ordering::Acquire), shared.tail().load(Ordering::Acquire));
+        let (head, tail) = (
+            shared.head().load(Ordering::Acquire),
+            shared.tail().load(Ordering::Acquire),
+        );
         Ok(Self::new(shared, head, tail))
     }
 
@@ -265,7 +303,11 @@ impl<T: Entry> Consumer<T> {
         // SAFETY: `slot` is inside the mapping and aligned (the entries start at a multiple of 128, `T` needs no
         // more). The producer leaves it alone until it is released, and if it does not, any octets are a valid
         // `T`. The copy is made once, so that a later change has no effect on what was checked.
-        Some(unsafe { self.shared.slot(self.head.wrapping_add(ahead)).read_volatile() })
+        Some(unsafe {
+            self.shared
+                .slot(self.head.wrapping_add(ahead))
+                .read_volatile()
+        })
     }
 
     /// Takes the oldest entry.
@@ -277,7 +319,11 @@ impl<T: Entry> Consumer<T> {
 
     /// Gives the `count` oldest entries (or as many as there are) back to the producer.
     pub fn release(&mut self, count: u32) {
-        let count = if count <= self.len_seen() { count } else { count.min(self.len()) };
+        let count = if count <= self.len_seen() {
+            count
+        } else {
+            count.min(self.len())
+        };
         self.head = self.head.wrapping_add(count);
         self.shared.head().store(self.head, Ordering::Release);
     }
@@ -306,7 +352,11 @@ impl<T: Entry> Consumer<T> {
 
     /// Whether the producer has written an index that cannot be.
     pub fn is_broken(&self) -> bool {
-        self.shared.tail().load(Ordering::Relaxed).wrapping_sub(self.head) > self.shared.capacity
+        self.shared
+            .tail()
+            .load(Ordering::Relaxed)
+            .wrapping_sub(self.head)
+            > self.shared.capacity
     }
 }
 
@@ -326,12 +376,18 @@ impl<T> AsFd for Consumer<T> {
 
 impl<T> std::fmt::Debug for Producer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Producer").field("tail", &self.tail).field("head", &self.head.get()).finish()
+        f.debug_struct("Producer")
+            .field("tail", &self.tail)
+            .field("head", &self.head.get())
+            .finish()
     }
 }
 
 impl<T> std::fmt::Debug for Consumer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Consumer").field("head", &self.head).field("tail", &self.tail.get()).finish()
+        f.debug_struct("Consumer")
+            .field("head", &self.head)
+            .field("tail", &self.tail.get())
+            .finish()
     }
 }

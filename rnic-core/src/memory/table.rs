@@ -87,7 +87,9 @@ pub enum TableError {
     #[error("all {0} STags are in use; deregister memory or open the device with more")]
     Full(usize),
     /// The range is empty or not inside the region.
-    #[error("octets {start}..{end} cannot be registered of a region of {region}: choose a range inside it that is not empty")]
+    #[error(
+        "octets {start}..{end} cannot be registered of a region of {region}: choose a range inside it that is not empty"
+    )]
     Range {
         /// First octet.
         start: usize,
@@ -97,7 +99,9 @@ pub enum TableError {
         region: usize,
     },
     /// Tagged offsets would pass 2^64.
-    #[error("{len} octets do not fit between tagged offset {base:#x} and 2^64; choose a lower base")]
+    #[error(
+        "{len} octets do not fit between tagged offset {base:#x} and 2^64; choose a lower base"
+    )]
     OffsetWrap {
         /// The first tagged offset.
         base: u64,
@@ -108,7 +112,9 @@ pub enum TableError {
     #[error("STag {0} is not registered")]
     NotRegistered(Stag),
     /// The caller runs inside a batch of a worker, and would wait for itself.
-    #[error("STag {0} was made invalid, but its memory cannot be let go inside a worker's batch; revoke it after the batch")]
+    #[error(
+        "STag {0} was made invalid, but its memory cannot be let go inside a worker's batch; revoke it after the batch"
+    )]
     InsideBatch(Stag),
 }
 
@@ -154,7 +160,10 @@ impl Slot {
 /// A registration as its owner sees it.
 #[derive(Debug)]
 struct Registration {
-    /// Keeps the memory mapped until no worker can write to it.
+    #[expect(
+        dead_code,
+        reason = "held so that the memory stays mapped while a worker can write to it"
+    )]
     region: Arc<Region>,
     revoking: bool,
 }
@@ -219,7 +228,11 @@ impl StagTable {
         scope: impl Into<Scope>,
     ) -> Result<Stag, TableError> {
         if range.is_empty() || range.end > region.len() {
-            return Err(TableError::Range { start: range.start, end: range.end, region: region.len() });
+            return Err(TableError::Range {
+                start: range.start,
+                end: range.end,
+                region: region.len(),
+            });
         }
         let len = range.len();
         if base.0.checked_add(len as u64 - 1).is_none() {
@@ -230,15 +243,24 @@ impl StagTable {
             Scope::Stream(pd, qp) => (pd, u64::from(qp.0)),
         };
         let mut ledger = self.lock();
-        let stag = ledger.new_stag(self.slots.len()).ok_or(TableError::Full(self.slots.len()))?;
+        let stag = ledger
+            .new_stag(self.slots.len())
+            .ok_or(TableError::Full(self.slots.len()))?;
         let slot = self.slot(stag);
         slot.access.store(access.0.into(), Ordering::Relaxed);
         slot.pd.store(pd.0, Ordering::Relaxed);
         slot.stream.store(stream, Ordering::Relaxed);
         slot.base.store(base.0, Ordering::Relaxed);
-        slot.start.store(region.as_ptr().wrapping_add(range.start), Ordering::Relaxed);
+        slot.start
+            .store(region.as_ptr().wrapping_add(range.start), Ordering::Relaxed);
         slot.len.store(len, Ordering::Relaxed);
-        ledger.registered.insert(stag.0, Registration { region, revoking: false });
+        ledger.registered.insert(
+            stag.0,
+            Registration {
+                region,
+                revoking: false,
+            },
+        );
         slot.live.store(stag.0, Ordering::Release);
         Ok(stag)
     }
@@ -248,8 +270,10 @@ impl StagTable {
     pub fn revoke(&self, stag: Stag) -> Result<(), TableError> {
         {
             let mut ledger = self.lock();
-            let registration =
-                ledger.registered.get_mut(&stag.0).ok_or(TableError::NotRegistered(stag))?;
+            let registration = ledger
+                .registered
+                .get_mut(&stag.0)
+                .ok_or(TableError::NotRegistered(stag))?;
             if registration.revoking {
                 return Err(TableError::NotRegistered(stag));
             }
@@ -317,9 +341,16 @@ impl StagTable {
             return Err(TagError::OffsetWrap { offset, len });
         }
         let outside = TagError::BaseOrBounds { stag, offset, len };
-        let into = offset.0.checked_sub(slot.base.load(Ordering::Relaxed)).ok_or(outside)?;
+        let into = offset
+            .0
+            .checked_sub(slot.base.load(Ordering::Relaxed))
+            .ok_or(outside)?;
         let into = usize::try_from(into).map_err(|_| outside)?;
-        let room = slot.len.load(Ordering::Relaxed).checked_sub(into).ok_or(outside)?;
+        let room = slot
+            .len
+            .load(Ordering::Relaxed)
+            .checked_sub(into)
+            .ok_or(outside)?;
         if len > room {
             return Err(outside);
         }
@@ -334,7 +365,10 @@ impl StagTable {
             return Err(TagError::InvalidStag(stag));
         }
         if !slot.origin_fits(origin) {
-            return Err(TagError::NotAssociated { stag, pd: origin.pd });
+            return Err(TagError::NotAssociated {
+                stag,
+                pd: origin.pd,
+            });
         }
         Ok(slot)
     }
@@ -385,7 +419,10 @@ impl Random {
         let mut keys = [[0; 16]; 2];
         keys[0].copy_from_slice(&seed[..16]);
         keys[1].copy_from_slice(&seed[16..]);
-        Self { halves: keys.map(|key| SipHasher24::new_with_key(&key)), counter: 0 }
+        Self {
+            halves: keys.map(|key| SipHasher24::new_with_key(&key)),
+            counter: 0,
+        }
     }
 
     fn next(&mut self) -> u64 {

@@ -32,7 +32,10 @@ impl Arming {
     /// The application: asks to be told of the next completion, or of the next solicited or failed one only.
     /// What it asked for earlier stays asked for: the wider of the two counts.
     pub fn arm(&self, solicited_only: bool) {
-        self.0.fetch_max(if solicited_only { SOLICITED } else { NEXT }, Ordering::SeqCst);
+        self.0.fetch_max(
+            if solicited_only { SOLICITED } else { NEXT },
+            Ordering::SeqCst,
+        );
         // Arming comes before the application's last look at the ring, as the engine's push comes before its
         // look at the arming: one of them sees the other.
         fence(Ordering::SeqCst);
@@ -126,7 +129,13 @@ impl CqTable {
             return Err(CqError::Exists(id));
         }
         let backlog = VecDeque::new();
-        self.cqs[index] = Some(Cq { producer, arming, notify, backlog, must_notify: false });
+        self.cqs[index] = Some(Cq {
+            producer,
+            arming,
+            notify,
+            backlog,
+            must_notify: false,
+        });
         Ok(())
     }
 
@@ -149,7 +158,9 @@ impl CqTable {
     /// If the ring is full the completion waits in a backlog, at the cost of an allocation. While there is one,
     /// take no new requests that complete there: that bounds it by the requests already taken.
     pub fn complete(&mut self, id: CqId, completion: Completion, solicited: bool) {
-        let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) else { return };
+        let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) else {
+            return;
+        };
         let solicited = solicited || completion.status != WcStatus::Success as u8;
         let had_notice = cq.must_notify;
         if !cq.backlog.is_empty() {
@@ -169,7 +180,9 @@ impl CqTable {
             return;
         }
         for (index, cq) in self.cqs.iter_mut().enumerate() {
-            let Some(cq) = cq.as_mut().filter(|cq| !cq.backlog.is_empty()) else { continue };
+            let Some(cq) = cq.as_mut().filter(|cq| !cq.backlog.is_empty()) else {
+                continue;
+            };
             let had_notice = cq.must_notify;
             while let Some(&(completion, solicited)) = cq.backlog.front() {
                 if !cq.push(completion, solicited) {

@@ -44,7 +44,11 @@ pub fn gather(
     if end > total_length(sges) {
         let last = sges.last().copied().unwrap_or_default();
         let offset = TaggedOffset(last.offset.saturating_add(last.length.into()));
-        return Err(TagError::BaseOrBounds { stag: last.stag(), offset, len: to.len() });
+        return Err(TagError::BaseOrBounds {
+            stag: last.stag(),
+            offset,
+            len: to.len(),
+        });
     }
     for (sge, at, part) in pieces(sges, offset, to.len()) {
         guard
@@ -67,7 +71,8 @@ pub fn scatter(
     if end > room {
         return Err(ScatterError::TooLong { end, room });
     }
-    let place = |sge: &Sge, at, len| guard.for_placement(sge.stag(), at, len, origin, Access::LOCAL_WRITE);
+    let place =
+        |sge: &Sge, at, len| guard.for_placement(sge.stag(), at, len, origin, Access::LOCAL_WRITE);
     for (sge, at, part) in pieces(sges, offset, from.len()) {
         place(sge, at, part.len())?;
     }
@@ -89,7 +94,8 @@ fn pieces(
     sges.iter().filter_map(move |sge| {
         let skipped = skip.min(sge.length.into());
         skip -= skipped;
-        let here = usize::try_from(u64::from(sge.length) - skipped).map_or(len, |here| here.min(len - done));
+        let here = usize::try_from(u64::from(sge.length) - skipped)
+            .map_or(len, |here| here.min(len - done));
         if here == 0 {
             return None;
         }

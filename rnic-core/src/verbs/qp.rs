@@ -77,6 +77,9 @@ pub struct QueuePair {
 impl QueuePair {
     /// On whose behalf memory is used: this stream of this protection domain.
     pub fn origin(&self) -> Origin {
-        Origin { pd: self.pd, qp: Some(self.number) }
+        Origin {
+            pd: self.pd,
+            qp: Some(self.number),
+        }
     }
 }

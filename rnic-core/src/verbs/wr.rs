@@ -10,7 +10,9 @@ pub const MAX_SGE: usize = 4;
 pub const MAX_INLINE: usize = 64;
 
 /// One piece of registered local memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct Sge {
     /// Its tagged offset within `lkey`.
@@ -177,7 +179,11 @@ impl SendWr {
 
     /// Its inline data; none if it has a scatter/gather list.
     pub fn inline_data(&self) -> &[u8] {
-        if self.is_inline() { &self.payload[..(self.length as usize).min(MAX_INLINE)] } else { &[] }
+        if self.is_inline() {
+            &self.payload[..(self.length as usize).min(MAX_INLINE)]
+        } else {
+            &[]
+        }
     }
 
     /// Whether the data stands in the request.
@@ -192,7 +198,9 @@ impl SendWr {
 }
 
 /// A request of a receive queue: a buffer for one message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct RecvWr {
     /// The application's name for it.
@@ -210,7 +218,11 @@ const _: () = assert!(size_of::<RecvWr>() == 80);
 impl RecvWr {
     /// A buffer of these pieces. `None` if there are more than [`MAX_SGE`].
     pub fn new(wr_id: u64, sges: &[Sge]) -> Option<Self> {
-        let mut wr = Self { wr_id, sge_count: sges.len() as u32, ..Self::default() };
+        let mut wr = Self {
+            wr_id,
+            sge_count: sges.len() as u32,
+            ..Self::default()
+        };
         wr.sges.get_mut(..sges.len())?.copy_from_slice(sges);
         Some(wr)
     }
@@ -317,7 +329,9 @@ pub mod completion_flags {
 }
 
 /// The end of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct Completion {
     /// The application's name for the request.
@@ -342,7 +356,13 @@ const _: () = assert!(size_of::<Completion>() == 32);
 
 impl Completion {
     /// A completion without flags.
-    pub fn new(wr_id: u64, qp: super::QpNumber, opcode: WcOpcode, status: WcStatus, byte_len: u32) -> Self {
+    pub fn new(
+        wr_id: u64,
+        qp: super::QpNumber,
+        opcode: WcOpcode,
+        status: WcStatus,
+        byte_len: u32,
+    ) -> Self {
         Self {
             wr_id,
             qp: qp.0,
