@@ -1,1 +1,5 @@
-//! To be written.
+//! What tests run the engine on: virtual devices and links.
+
+pub mod frames;
+
+pub use frames::VecFrames;
