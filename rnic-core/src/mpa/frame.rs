@@ -1,0 +1,179 @@
+//! One ULPDU in one FPDU: length, ULPDU, pad, CRC (RFC 5044 section 4.1), without markers.
+
+use super::MpaError;
+use super::crc::{self, CRC_LEN};
+
+/// Octets of the ULPDU Length field in front of the ULPDU.
+pub const HEADER_LEN: usize = 2;
+
+/// The smallest MULPDU that MPA offers, whatever the segment size.
+pub const MIN_MULPDU: usize = 128;
+
+/// The largest ULPDU that a sender may post.
+pub const MAX_MULPDU: usize = 64768;
+
+/// Octets of the FPDU that carries a ULPDU of `ulpdu_len` octets: a multiple of four.
+pub const fn fpdu_len(ulpdu_len: usize) -> usize {
+    (HEADER_LEN + ulpdu_len).next_multiple_of(4) + CRC_LEN
+}
+
+/// The largest ULPDU whose FPDU fits in a TCP segment of `emss` payload octets, and 128 if that is less.
+pub const fn mulpdu(emss: usize) -> usize {
+    // rfc: 5044-40
+    clamp(emss.saturating_sub(HEADER_LEN + CRC_LEN + emss % 4))
+}
+
+/// Keeps a MULPDU within the bounds of RFC 5044 section 3.
+pub(super) const fn clamp(mulpdu: usize) -> usize {
+    // rfc: 5044-6, 5044-41
+    if mulpdu < MIN_MULPDU {
+        MIN_MULPDU
+    } else if mulpdu > MAX_MULPDU {
+        MAX_MULPDU
+    } else {
+        mulpdu
+    }
+}
+
+/// Completes an FPDU whose ULPDU already stands at `fpdu[HEADER_LEN..]`: writes the length, zeroes the pad
+/// and writes the CRC (zero with `crc` off). Returns the length of the FPDU.
+///
+/// # Panics
+/// If `fpdu` is shorter than [`fpdu_len`], or the ULPDU longer than [`MAX_MULPDU`].
+pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
+    assert!(
+        ulpdu_len <= MAX_MULPDU,
+        "a ULPDU of {ulpdu_len} octets exceeds {MAX_MULPDU}"
+    );
+    let len = fpdu_len(ulpdu_len);
+    let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
+    body[..HEADER_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
+    // rfc: 5044-12
+    body[HEADER_LEN + ulpdu_len..].fill(0);
+    // rfc: 5044-34, 5044-36
+    field.copy_from_slice(&if crc {
+        crc::to_wire(crc::crc(body))
+    } else {
+        [0; CRC_LEN]
+    });
+    len
+}
+
+/// The length of the FPDU that starts at `stream[0]`, once its length field is there.
+pub(super) fn announced_len(stream: &[u8]) -> Option<usize> {
+    let field = stream.first_chunk::<HEADER_LEN>()?;
+    Some(fpdu_len(u16::from_be_bytes(*field).into()))
+}
+
+/// Splits a whole FPDU off the front of `stream`; `None` if it is not all there.
+pub(super) fn split_fpdu(stream: &[u8]) -> Option<(&[u8], &[u8])> {
+    // rfc: 5044-44, 5044-48
+    stream.split_at_checked(announced_len(stream)?)
+}
+
+/// The ULPDU of a whole FPDU as [`split_fpdu`] cuts it, unverified.
+pub(super) fn ulpdu(fpdu: &[u8]) -> &[u8] {
+    let len = fpdu
+        .first_chunk()
+        .map_or(0, |field| u16::from_be_bytes(*field));
+    // rfc: 5044-27
+    fpdu.get(HEADER_LEN..HEADER_LEN + usize::from(len))
+        .unwrap_or_default()
+}
+
+/// Checks the CRC of a whole FPDU.
+pub(super) fn verify(fpdu: &[u8]) -> Result<(), MpaError> {
+    // rfc: 5044-37, 5044-38
+    let (body, field) = fpdu.split_last_chunk().unwrap_or((fpdu, &[0; CRC_LEN]));
+    let (received, computed) = (crc::from_wire(*field), crc::crc(body));
+    if received == computed {
+        Ok(())
+    } else {
+        Err(MpaError::Crc { received, computed })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// An FPDU around `ulpdu`.
+    pub(in crate::mpa) fn sealed(ulpdu: &[u8], crc: bool) -> Vec<u8> {
+        let mut fpdu = vec![0xa5; fpdu_len(ulpdu.len()) + 3];
+        fpdu[HEADER_LEN..][..ulpdu.len()].copy_from_slice(ulpdu);
+        let len = seal(&mut fpdu, ulpdu.len(), crc);
+        assert!(
+            fpdu[len..].iter().all(|octet| *octet == 0xa5),
+            "wrote behind the FPDU"
+        );
+        fpdu.truncate(len);
+        fpdu
+    }
+
+    /// The DDP segment of RFC 5044 figures 5 and 6: a Send of 24 zero octets.
+    pub(in crate::mpa) fn figure_ulpdu(msn: u8) -> [u8; 42] {
+        let mut ulpdu = [0; 42];
+        ulpdu[..2].copy_from_slice(&[0x41, 0x43]);
+        ulpdu[13] = msn;
+        ulpdu
+    }
+
+    // rfc: 5044-11, 5044-4
+    #[test]
+    fn every_field_in_its_place() {
+        assert_eq!(
+            sealed(&[1, 2, 3, 4, 5], false),
+            [0, 5, 1, 2, 3, 4, 5, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(sealed(&[1, 2], false), [0, 2, 1, 2, 0, 0, 0, 0]);
+        assert_eq!(sealed(&[], false), [0, 0, 0, 0, 0, 0, 0, 0]);
+        let with_crc = sealed(&[1, 2, 3, 4, 5], true);
+        assert_eq!(with_crc[..8], [0, 5, 1, 2, 3, 4, 5, 0]);
+        assert_eq!(with_crc[8..], crc::to_wire(crc::crc(&with_crc[..8])));
+        assert_eq!(sealed(&[7; MAX_MULPDU], true).len(), 64776);
+    }
+
+    // rfc: 5044-12
+    #[test]
+    fn lengths_are_multiples_of_four_with_at_most_three_octets_of_pad() {
+        for len in 0..=300 {
+            let total = fpdu_len(len);
+            assert_eq!(total % 4, 0);
+            assert!(
+                (0..4).contains(&(total - 6 - len)),
+                "ULPDU of {len}: FPDU of {total}"
+            );
+        }
+        assert_eq!(fpdu_len(65535), 65544);
+    }
+
+    #[test]
+    fn a_ulpdu_comes_out_as_it_went_in() {
+        for len in 0..40u8 {
+            let octets: Vec<u8> = (0..len).collect();
+            let fpdu = sealed(&octets, true);
+            let (whole, rest) = split_fpdu(&fpdu).unwrap();
+            assert!(rest.is_empty());
+            verify(whole).unwrap();
+            assert_eq!(ulpdu(whole), octets);
+            assert_eq!(split_fpdu(&fpdu[..fpdu.len() - 1]), None);
+        }
+    }
+
+    // rfc: 5044-5, 5044-6, 5044-40, 5044-41
+    #[test]
+    fn mulpdu_follows_the_segment_size() {
+        assert_eq!(mulpdu(1460), 1454);
+        assert_eq!(mulpdu(1448), 1442);
+        assert_eq!(mulpdu(1447), 1438);
+        assert_eq!(mulpdu(8948), 8942);
+        assert_eq!(mulpdu(65495), MAX_MULPDU);
+        for small in 0..=135 {
+            assert_eq!(mulpdu(small), MIN_MULPDU);
+        }
+        for emss in 136..=9000 {
+            assert!(fpdu_len(mulpdu(emss)) <= emss);
+            assert!(fpdu_len(mulpdu(emss) + 1) > emss - emss % 4);
+        }
+    }
+}

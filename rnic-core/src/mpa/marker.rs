@@ -1,0 +1,188 @@
+//! FPDUs with markers (RFC 5044 sections 4.2 and 4.3), as a peer may require them.
+//!
+//! Positions are octets since the first octet of Full Operation, where the first marker stands.
+
+use super::crc::{self, CRC_LEN};
+use super::frame::{self, HEADER_LEN};
+
+/// Octets from one marker to the next.
+pub const INTERVAL: u64 = 512;
+
+/// Octets of a marker.
+pub const MARKER_LEN: usize = 4;
+
+/// The largest ULPDU whose FPDU fits in a TCP segment of `emss` payload octets with as many markers as can
+/// fall into it, and 128 if that is less.
+pub const fn mulpdu(emss: usize) -> usize {
+    // rfc: 5044-39
+    let markers = MARKER_LEN * emss.div_ceil(INTERVAL as usize);
+    frame::clamp(emss.saturating_sub(HEADER_LEN + CRC_LEN + markers + emss % 4))
+}
+
+/// The FPDU of `ulpdu` as it stands at `position` of a stream with markers. A marker that falls in front of
+/// it is part of it; one that falls behind it is the next FPDU's.
+///
+/// # Panics
+/// If the ULPDU is longer than [`frame::MAX_MULPDU`].
+pub fn seal(ulpdu: &[u8], position: u64, crc: bool) -> Vec<u8> {
+    let mut body = vec![0; frame::fpdu_len(ulpdu.len())];
+    body[HEADER_LEN..][..ulpdu.len()].copy_from_slice(ulpdu);
+    frame::seal(&mut body, ulpdu.len(), false);
+    body.truncate(body.len() - CRC_LEN);
+
+    let mut fpdu = Vec::with_capacity(body.len() + body.len() / 100 + 3 * MARKER_LEN);
+    let mut start = position;
+    if position.is_multiple_of(INTERVAL) {
+        // rfc: 5044-21, 5044-23: between two FPDUs the pointer is zero
+        fpdu.extend_from_slice(&marker(0));
+        start += MARKER_LEN as u64;
+    }
+    let mut rest = &body[..];
+    loop {
+        let here = position + fpdu.len() as u64;
+        if here.is_multiple_of(INTERVAL) {
+            // rfc: 5044-18, 5044-19, 5044-24, 5044-25
+            fpdu.extend_from_slice(&marker((here - start) as u16));
+            continue;
+        }
+        if rest.is_empty() {
+            break;
+        }
+        // Positions, lengths and the interval are multiples of four: no marker ever splits the CRC field.
+        let room = (INTERVAL - here % INTERVAL) as usize;
+        let (now, later) = rest.split_at(room.min(rest.len()));
+        fpdu.extend_from_slice(now);
+        rest = later;
+    }
+    let check = if crc {
+        crc::to_wire(crc::crc(&fpdu))
+    } else {
+        [0; CRC_LEN]
+    };
+    fpdu.extend_from_slice(&check);
+    fpdu
+}
+
+/// A marker that points `distance` octets back, to the length field of the FPDU it falls into.
+fn marker(distance: u16) -> [u8; MARKER_LEN] {
+    // rfc: 5044-14, 5044-15, 5044-16
+    let pointer = (distance & !3).to_be_bytes();
+    [0, 0, pointer[0], pointer[1]]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::frame::tests::{figure_ulpdu, sealed};
+    use super::*;
+
+    /// Takes the markers out of a stream that starts at position 0. Returns what is left, and the pointers
+    /// with the positions of their markers.
+    fn without_markers(stream: &[u8]) -> (Vec<u8>, Vec<(usize, usize)>) {
+        let mut markers = Vec::new();
+        let mut octets = Vec::new();
+        for (index, interval) in stream.chunks(INTERVAL as usize).enumerate() {
+            let (marker, rest) = interval.split_at(MARKER_LEN);
+            assert_eq!(marker[..2], [0, 0]);
+            let pointer = usize::from(u16::from_be_bytes([marker[2], marker[3]]));
+            markers.push((index * INTERVAL as usize, pointer));
+            octets.extend_from_slice(rest);
+        }
+        (octets, markers)
+    }
+
+    /// RFC 5044 figure 5: the first FPDU of a stream.
+    // rfc: 5044-14, 5044-21, 5044-23, 5044-36
+    #[test]
+    fn figure_5() {
+        let mut figure = vec![0, 0, 0, 0, 0x00, 0x2a, 0x41, 0x43];
+        figure.extend([0; 8]);
+        figure.extend([0, 0, 0, 1]);
+        figure.extend([0; 4 + 24]);
+        figure.extend([0x52, 0x23, 0x99, 0x83]);
+        assert_eq!(figure.len(), 0x34);
+        assert_eq!(seal(&figure_ulpdu(1), 0, true), figure);
+        // Apart from the marker and the CRC over it, this is what goes out without markers.
+        assert_eq!(sealed(&figure_ulpdu(1), true)[..0x2c], figure[4..0x30]);
+    }
+
+    /// RFC 5044 figure 6: a second FPDU, behind one of 492 octets.
+    // rfc: 5044-16, 5044-18, 5044-19, 5044-36
+    #[test]
+    fn figure_6() {
+        let mut figure = vec![0x00, 0x2a, 0x41, 0x43];
+        figure.extend([0; 8]);
+        figure.extend([0, 0, 0, 2]);
+        figure.extend([0; 4]);
+        figure.extend([0, 0, 0, 0x14]);
+        figure.extend([0; 24]);
+        figure.extend([0x84, 0x92, 0x58, 0x98]);
+        assert_eq!(figure.len(), 0x220 - 0x1ec);
+        assert_eq!(seal(&figure_ulpdu(2), 0x1ec, true), figure);
+    }
+
+    // rfc: 5044-21, 5044-25
+    #[test]
+    fn a_marker_between_two_fpdus_belongs_to_the_second() {
+        // Marker, 2 + 500 + 2 and CRC: 512 octets, so that the second FPDU starts with a marker.
+        let first = seal(&[1; 500], 0, true);
+        assert_eq!(first.len(), 512);
+        let second = seal(&[2; 10], 512, true);
+        assert_eq!(second[..6], [0, 0, 0, 0, 0, 10]);
+    }
+
+    // rfc: 5044-24, 5044-36
+    #[test]
+    fn a_marker_right_behind_the_pad_is_covered_by_the_crc() {
+        // Marker, 2 + 505 and one octet of pad end at 512: the marker stands in front of the CRC field.
+        let fpdu = seal(&[1; 505], 0, true);
+        assert_eq!(fpdu.len(), 512 + MARKER_LEN + CRC_LEN);
+        assert_eq!(fpdu[512..516], marker(508));
+        assert_eq!(fpdu[516..], crc::to_wire(crc::crc(&fpdu[..516])));
+    }
+
+    // rfc: 5044-39
+    #[test]
+    fn mulpdu_leaves_room_for_the_worst_case() {
+        assert_eq!(mulpdu(1460), 1442);
+        assert_eq!(mulpdu(8948), 8870);
+        assert_eq!(mulpdu(100), frame::MIN_MULPDU);
+        for emss in (160..3000usize).step_by(7) {
+            for position in (0..512).step_by(4) {
+                assert!(seal(&vec![0; mulpdu(emss)], position, false).len() <= emss);
+            }
+        }
+    }
+
+    proptest! {
+        // rfc: 5044-18, 5044-19, 5044-24, 5044-25
+        #[test]
+        fn markers_point_at_the_fpdu_that_holds_them(
+            ulpdus in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1500), 1..12),
+        ) {
+            let (mut stream, mut starts) = (Vec::new(), Vec::new());
+            for ulpdu in &ulpdus {
+                let between = stream.len().is_multiple_of(512);
+                starts.push(stream.len() + if between { MARKER_LEN } else { 0 });
+                stream.extend(seal(ulpdu, stream.len() as u64, true));
+            }
+            let (octets, markers) = without_markers(&stream);
+            for (at, pointer) in markers {
+                if starts.contains(&(at + MARKER_LEN)) {
+                    prop_assert_eq!(pointer, 0);
+                } else {
+                    let start = starts.iter().rev().find(|start| **start <= at);
+                    prop_assert_eq!(Some(&(at - pointer)), start);
+                }
+            }
+            let mut rest = &octets[..];
+            for ulpdu in &ulpdus {
+                let (fpdu, behind) = frame::split_fpdu(rest).unwrap();
+                prop_assert_eq!(frame::ulpdu(fpdu), ulpdu);
+                rest = behind;
+            }
+            prop_assert!(rest.is_empty());
+        }
+    }
+}
