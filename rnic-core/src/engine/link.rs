@@ -298,8 +298,19 @@ pub fn link(table: Arc<StagTable>, max_qps: u32, wake: Waker) -> (HostEnd, Engin
     let (events_end, events) = unbounded();
     let doorbells = Arc::new(Doorbells::new(max_qps));
     (
-        HostEnd { table: table.clone(), doorbells: doorbells.clone(), events, commands, wake },
-        EngineEnd { table, doorbells, commands: commands_end, events: events_end },
+        HostEnd {
+            table: table.clone(),
+            doorbells: doorbells.clone(),
+            events,
+            commands,
+            wake,
+        },
+        EngineEnd {
+            table,
+            doorbells,
+            commands: commands_end,
+            events: events_end,
+        },
     )
 }
 

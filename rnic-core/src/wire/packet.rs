@@ -47,6 +47,10 @@ impl PacketError {
 pub struct Packet<'a> {
     /// Link-layer sender: the neighbour that an answer may go to.
     pub source_mac: MacAddr,
+    /// Link-layer receiver: this host.
+    pub destination_mac: MacAddr,
+    /// Tag Control Information of the innermost VLAN tag.
+    pub vlan: Option<u16>,
     /// The peer.
     pub source: SocketAddr,
     /// Our end.
@@ -80,6 +84,8 @@ pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketErr
     let segment = TcpSegment::parse(datagram.payload)?;
     Ok(Packet {
         source_mac: link.source,
+        destination_mac: link.destination,
+        vlan: link.vlan,
         source: SocketAddr::new(datagram.source, segment.header.source_port),
         destination: SocketAddr::new(datagram.destination, segment.header.destination_port),
         segment,
@@ -168,6 +174,19 @@ pub struct NetHeader {
 }
 
 impl NetHeader {
+    /// The way back to where a packet came from, with the initial TTL that Linux uses.
+    pub const fn reply_to(packet: &Packet<'_>) -> Self {
+        Self {
+            source_mac: packet.destination_mac,
+            destination_mac: packet.source_mac,
+            vlan: packet.vlan,
+            source: packet.destination.ip(),
+            destination: packet.source.ip(),
+            hop_limit: 64,
+            traffic_class: 0,
+        }
+    }
+
     /// Octets in front of the TCP header.
     pub const fn len(&self) -> usize {
         let link = if self.vlan.is_some() {
