@@ -16,3 +16,6 @@ pub mod packet;
 pub mod rdmap;
 mod serial;
 pub mod tcp;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! Tests of the layouts: each field by known octets, every truncation, and round trips of arbitrary values.
+
+mod checksum;
+mod ddp;
+mod mpa;
+mod packet;
+mod rdmap;
+mod serial;
+mod tcp;

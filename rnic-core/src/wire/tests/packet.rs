@@ -1,0 +1,472 @@
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::tcp::any_header;
+use crate::wire::checksum::sum;
+use crate::wire::ethernet::{EthernetHeader, MacAddr};
+use crate::wire::packet::{Checksums, NetHeader, Packet, PacketError, parse};
+use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions, Timestamps};
+use proptest::prelude::*;
+
+/// A SYN of Linux's, as it was on the wire.
+#[rustfmt::skip]
+const SYN: [u8; 74] = [
+    0x52, 0x54, 0x00, 0x77, 0x26, 0x2d, 0x52, 0x54, 0x00, 0x77, 0x79, 0xfe, 0x08, 0x00,
+    0x45, 0x00, 0x00, 0x3c, 0xe9, 0x4a, 0x40, 0x00, 0x40, 0x06, 0x3c, 0xd5,
+    0x0a, 0x4d, 0x00, 0x01, 0x0a, 0x4d, 0x00, 0x02,
+    0xc5, 0x8f, 0x1c, 0x06, 0xc0, 0x64, 0x03, 0xac, 0x00, 0x00, 0x00, 0x00,
+    0xa0, 0x02, 0xfa, 0xf0, 0x08, 0xc9, 0x00, 0x00,
+    0x02, 0x04, 0x05, 0xb4, 0x04, 0x02, 0x08, 0x0a, 0x30, 0x38, 0x59, 0xcc, 0x00, 0x00, 0x00, 0x00,
+    0x01, 0x03, 0x03, 0x06,
+];
+
+const SOURCE_MAC: MacAddr = MacAddr([0x52, 0x54, 0x00, 0x77, 0x79, 0xfe]);
+const DESTINATION_MAC: MacAddr = MacAddr([0x52, 0x54, 0x00, 0x77, 0x26, 0x2d]);
+const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const DESTINATION: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+fn syn_header() -> TcpHeader {
+    TcpHeader {
+        source_port: 0xc58f,
+        destination_port: 7174,
+        seq: Seq(0xc064_03ac),
+        ack: Seq(0),
+        flags: Flags::SYN,
+        window: 64240,
+        urgent: 0,
+        options: TcpOptions {
+            mss: Some(1460),
+            window_scale: Some(6),
+            sack_permitted: true,
+            timestamps: Some(Timestamps {
+                value: 0x3038_59cc,
+                echo: 0,
+            }),
+            ..Default::default()
+        },
+    }
+}
+
+fn net_header(source: IpAddr, destination: IpAddr) -> NetHeader {
+    NetHeader {
+        source_mac: SOURCE_MAC,
+        destination_mac: DESTINATION_MAC,
+        vlan: None,
+        source,
+        destination,
+        hop_limit: 64,
+        traffic_class: 0,
+    }
+}
+
+/// A frame with `payload` behind `header`.
+fn build(net: &NetHeader, header: &TcpHeader, payload: &[u8]) -> Vec<u8> {
+    let at = net.len() + header.len();
+    let mut frame = vec![0xee; at];
+    frame.extend(payload);
+    assert_eq!(
+        net.write(&mut frame, header, payload.len(), sum(payload)),
+        frame.len()
+    );
+    frame
+}
+
+fn v6_frame() -> Vec<u8> {
+    let source = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+    let destination = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+    build(
+        &net_header(source.into(), destination.into()),
+        &syn_header(),
+        b"odd",
+    )
+}
+
+/// Sets the IPv4 header's checksum right after a change.
+fn fix_ipv4_checksum(frame: &mut [u8], header_len: usize) {
+    frame[24..26].copy_from_slice(&[0, 0]);
+    let checksum = !sum(&frame[14..14 + header_len]);
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[test]
+fn a_frame_of_linux_is_read() {
+    let packet = parse(&SYN, Checksums::Verify).unwrap();
+    assert_eq!(packet.source_mac, SOURCE_MAC);
+    assert_eq!(packet.destination_mac, DESTINATION_MAC);
+    assert_eq!(packet.vlan, None);
+    assert_eq!(packet.source, SocketAddr::new(SOURCE.into(), 0xc58f));
+    assert_eq!(
+        packet.destination,
+        SocketAddr::new(DESTINATION.into(), 7174)
+    );
+    assert_eq!(packet.segment.header, syn_header());
+    assert_eq!(packet.segment.payload, b"");
+    assert_eq!(packet.ecn, 0);
+}
+
+#[test]
+fn the_same_frame_is_written_but_for_the_ip_identification() {
+    let frame = build(
+        &net_header(SOURCE.into(), DESTINATION.into()),
+        &syn_header(),
+        &[],
+    );
+    let mut expected = SYN;
+    expected[18..20].copy_from_slice(&[0, 0]);
+    fix_ipv4_checksum(&mut expected, 20);
+    assert_eq!(frame, expected);
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    for frame in [SYN.to_vec(), v6_frame()] {
+        for len in 0..frame.len() {
+            let result = parse(&frame[..len], Checksums::Vouched);
+            assert!(
+                matches!(result, Err(PacketError::Truncated(_))),
+                "{len} octets: {result:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn ethernet_padding_is_cut_off() {
+    for mut frame in [SYN.to_vec(), v6_frame()] {
+        let unpadded = frame.clone();
+        frame.extend([0x55; 13]);
+        assert_eq!(
+            parse(&frame, Checksums::Verify),
+            parse(&unpadded, Checksums::Verify)
+        );
+        assert!(parse(&frame, Checksums::Verify).is_ok());
+    }
+}
+
+#[test]
+fn each_damaged_octet_under_a_checksum_is_noticed() {
+    let frame = build(
+        &net_header(SOURCE.into(), DESTINATION.into()),
+        &syn_header(),
+        b"seven o",
+    );
+    for at in 14..frame.len() {
+        let mut damaged = frame.clone();
+        damaged[at] ^= 0x04;
+        let result = parse(&damaged, Checksums::Verify);
+        assert!(result.is_err(), "octet {at}");
+    }
+    let frame = v6_frame();
+    // The IPv6 header has no checksum of its own: TCP's covers the addresses.
+    for at in 22..frame.len() {
+        let mut damaged = frame.clone();
+        damaged[at] ^= 0x04;
+        assert!(
+            parse(&damaged, Checksums::Verify)
+                .unwrap_err()
+                .is_checksum(),
+            "octet {at}"
+        );
+    }
+}
+
+#[test]
+fn vouched_checksums_are_not_looked_at() {
+    let mut frame = SYN;
+    frame[24] ^= 1;
+    assert_eq!(
+        parse(&frame, Checksums::Verify),
+        Err(PacketError::Checksum("IPv4"))
+    );
+    let mut other = SYN;
+    other[50] ^= 1;
+    assert_eq!(
+        parse(&other, Checksums::Verify),
+        Err(PacketError::Checksum("TCP"))
+    );
+    for frame in [frame, other] {
+        assert_eq!(
+            parse(&frame, Checksums::Vouched),
+            parse(&SYN, Checksums::Verify)
+        );
+    }
+}
+
+#[test]
+fn vlan_tags_are_passed() {
+    let tag =
+        |ethertype: u16, control: u16| [ethertype.to_be_bytes(), control.to_be_bytes()].concat();
+    let plain = parse(&SYN, Checksums::Verify).unwrap();
+    let one = [&SYN[..12], &tag(0x8100, 0x2005), &SYN[12..]].concat();
+    let expected = Packet {
+        vlan: Some(0x2005),
+        ..plain.clone()
+    };
+    assert_eq!(parse(&one, Checksums::Verify), Ok(expected));
+    let (header, _) = EthernetHeader::parse(&one).unwrap();
+    assert_eq!((header.vlan, header.ethertype), (Some(0x2005), 0x0800));
+
+    let two = [&SYN[..12], &tag(0x88a8, 7), &tag(0x8100, 8), &SYN[12..]].concat();
+    assert_eq!(
+        parse(&two, Checksums::Verify),
+        Ok(Packet {
+            vlan: Some(8),
+            ..plain
+        })
+    );
+    assert_eq!(EthernetHeader::parse(&two).unwrap().0.vlan, Some(8));
+
+    let three = [
+        &SYN[..12],
+        &tag(0x8100, 1),
+        &tag(0x8100, 2),
+        &tag(0x8100, 3),
+        &SYN[12..],
+    ]
+    .concat();
+    assert_eq!(
+        parse(&three, Checksums::Verify),
+        Err(PacketError::NotIp(0x8100))
+    );
+    for len in 0..two.len() {
+        assert!(
+            parse(&two[..len], Checksums::Vouched).is_err(),
+            "{len} octets"
+        );
+    }
+}
+
+#[test]
+fn ipv4_options_are_skipped() {
+    let mut frame = [&SYN[..34], &[1, 1, 1, 0, 0x94, 4, 0, 0], &SYN[34..]].concat();
+    frame[14] = 0x47;
+    frame[16..18].copy_from_slice(&68u16.to_be_bytes());
+    fix_ipv4_checksum(&mut frame, 28);
+    assert_eq!(
+        parse(&frame, Checksums::Verify),
+        parse(&SYN, Checksums::Verify)
+    );
+    // A header length beyond the datagram.
+    frame[14] = 0x4f;
+    frame[16..18].copy_from_slice(&40u16.to_be_bytes());
+    assert_eq!(
+        parse(&frame, Checksums::Vouched),
+        Err(PacketError::Malformed("IPv4 length"))
+    );
+}
+
+#[test]
+fn fragments_are_refused() {
+    // More fragments; an offset; both. "Don't fragment" and the reserved bit mean nothing here.
+    for (field, refused) in [
+        (0x2000u16, true),
+        (1, true),
+        (0x3fff, true),
+        (0x4000, false),
+        (0xc000, false),
+    ] {
+        let mut frame = SYN;
+        frame[20..22].copy_from_slice(&field.to_be_bytes());
+        fix_ipv4_checksum(&mut frame, 20);
+        let result = parse(&frame, Checksums::Verify);
+        assert_eq!(
+            result == Err(PacketError::Fragment),
+            refused,
+            "{field:#x}: {result:?}"
+        );
+    }
+    let mut frame = v6_frame();
+    frame[20] = 44;
+    assert_eq!(parse(&frame, Checksums::Verify), Err(PacketError::Fragment));
+}
+
+#[test]
+fn other_protocols_are_refused() {
+    let mut arp = SYN;
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    assert_eq!(
+        parse(&arp, Checksums::Verify),
+        Err(PacketError::NotIp(0x0806))
+    );
+    let mut udp = SYN;
+    udp[23] = 17;
+    fix_ipv4_checksum(&mut udp, 20);
+    assert_eq!(parse(&udp, Checksums::Verify), Err(PacketError::NotTcp(17)));
+    let mut hop_by_hop = v6_frame();
+    hop_by_hop[20] = 0;
+    assert_eq!(
+        parse(&hop_by_hop, Checksums::Verify),
+        Err(PacketError::NotTcp(0))
+    );
+}
+
+#[test]
+fn wrong_versions_and_lengths_are_refused() {
+    let changed = |frame: &[u8], at: usize, to: &[u8]| {
+        let mut frame = frame.to_vec();
+        frame[at..at + to.len()].copy_from_slice(to);
+        parse(&frame, Checksums::Vouched).map(|_| ())
+    };
+    assert_eq!(
+        changed(&SYN, 14, &[0x65]),
+        Err(PacketError::Malformed("IPv4 version"))
+    );
+    assert_eq!(
+        changed(&SYN, 14, &[0x44]),
+        Err(PacketError::Malformed("IPv4 length"))
+    );
+    assert_eq!(
+        changed(&SYN, 16, &[0, 19]),
+        Err(PacketError::Malformed("IPv4 length"))
+    );
+    assert_eq!(
+        changed(&SYN, 16, &[0, 61]),
+        Err(PacketError::Truncated("IPv4"))
+    );
+    assert_eq!(
+        changed(&SYN, 16, &[0, 59]),
+        Err(PacketError::Truncated("TCP"))
+    );
+    assert_eq!(
+        changed(&v6_frame(), 14, &[0x40]),
+        Err(PacketError::Malformed("IPv6 version"))
+    );
+    assert_eq!(
+        changed(&v6_frame(), 18, &[0, 44]),
+        Err(PacketError::Truncated("IPv6"))
+    );
+    assert_eq!(
+        changed(&v6_frame(), 18, &[0, 39]),
+        Err(PacketError::Truncated("TCP"))
+    );
+}
+
+#[test]
+fn groups_are_no_peers() {
+    let mut frame = SYN;
+    frame[..6].copy_from_slice(&MacAddr::BROADCAST.0);
+    let refused = Err(PacketError::NotUnicast("destination MAC"));
+    assert_eq!(parse(&frame, Checksums::Vouched), refused);
+    for (at, which) in [(26, "source IP"), (30, "destination IP")] {
+        for address in [[224, 0, 0, 1], [255; 4], [0; 4]] {
+            let mut frame = SYN;
+            frame[at..at + 4].copy_from_slice(&address);
+            assert_eq!(
+                parse(&frame, Checksums::Vouched),
+                Err(PacketError::NotUnicast(which))
+            );
+        }
+    }
+    for (at, which) in [(22, "source IP"), (38, "destination IP")] {
+        let mut frame = v6_frame();
+        frame[at] = 0xff;
+        assert_eq!(
+            parse(&frame, Checksums::Vouched),
+            Err(PacketError::NotUnicast(which))
+        );
+        frame[at..at + 16].fill(0);
+        assert_eq!(
+            parse(&frame, Checksums::Vouched),
+            Err(PacketError::NotUnicast(which))
+        );
+    }
+}
+
+#[test]
+fn a_reply_goes_where_the_packet_came_from() {
+    let mut net = net_header(SOURCE.into(), DESTINATION.into());
+    net.vlan = Some(0x2005);
+    let frame = build(&net, &syn_header(), &[]);
+    let reply = NetHeader::reply_to(&parse(&frame, Checksums::Verify).unwrap());
+    let back = net_header(DESTINATION.into(), SOURCE.into());
+    let expected = NetHeader {
+        source_mac: DESTINATION_MAC,
+        destination_mac: SOURCE_MAC,
+        vlan: Some(0x2005),
+        ..back
+    };
+    assert_eq!(reply, expected);
+}
+
+#[test]
+fn addresses_are_shown_as_everywhere() {
+    assert_eq!(SOURCE_MAC.to_string(), "52:54:00:77:79:fe");
+    assert_eq!(
+        PacketError::NotIp(0x0806).to_string(),
+        "EtherType 0x0806 is not IP"
+    );
+}
+
+#[test]
+fn traffic_class_and_hop_limit_are_written() {
+    let mut net = net_header(SOURCE.into(), DESTINATION.into());
+    (net.traffic_class, net.hop_limit) = (0xb9, 17);
+    let frame = build(&net, &syn_header(), &[]);
+    assert_eq!((frame[15], frame[22]), (0xb9, 17));
+    assert_eq!(
+        frame[18..22],
+        [0, 0, 0x40, 0],
+        "identification zero, don't fragment"
+    );
+    assert_eq!(parse(&frame, Checksums::Verify).unwrap().ecn, 1);
+
+    net.source = Ipv6Addr::LOCALHOST.into();
+    net.destination = Ipv6Addr::LOCALHOST.into();
+    let frame = build(&net, &syn_header(), &[]);
+    assert_eq!((&frame[14..18], frame[21]), (&[0x6b, 0x90, 0, 0][..], 17));
+    assert_eq!(parse(&frame, Checksums::Verify).unwrap().ecn, 1);
+}
+
+fn any_addresses() -> impl Strategy<Value = (IpAddr, IpAddr)> {
+    let v4 = (1u8..=223, any::<[u8; 3]>()).prop_map(|(a, [b, c, d])| IpAddr::from([a, b, c, d]));
+    let v6 = (1u8..=0xfe, any::<[u8; 15]>()).prop_map(|(first, rest)| {
+        let mut octets = [first; 16];
+        octets[1..].copy_from_slice(&rest);
+        IpAddr::from(octets)
+    });
+    prop_oneof![(v4.clone(), v4), (v6.clone(), v6)]
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_back(
+        header in any_header(),
+        (source, destination) in any_addresses(),
+        macs: ([u8; 6], [u8; 6]),
+        vlan: Option<u16>,
+        (hop_limit, traffic_class) in any::<(u8, u8)>(),
+        payload in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let (source_mac, mut destination_mac) = (MacAddr(macs.0), MacAddr(macs.1));
+        destination_mac.0[0] &= 0xfe;
+        let net =
+            NetHeader { source_mac, destination_mac, vlan, source, destination, hop_limit, traffic_class };
+        let frame = build(&net, &header, &payload);
+        let (link, _) = EthernetHeader::parse(&frame).unwrap();
+        prop_assert_eq!((link.source, link.destination, link.vlan), (source_mac, destination_mac, vlan));
+        let packet = parse(&frame, Checksums::Verify).unwrap();
+        prop_assert_eq!(packet.source_mac, source_mac);
+        prop_assert_eq!(packet.source, SocketAddr::new(source, header.source_port));
+        prop_assert_eq!(packet.destination, SocketAddr::new(destination, header.destination_port));
+        prop_assert_eq!(packet.segment.header, header);
+        prop_assert_eq!(packet.segment.payload, &payload[..]);
+        prop_assert_eq!(packet.ecn, traffic_class & 3);
+    }
+
+    #[test]
+    fn arbitrary_octets_do_no_harm(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = parse(&octets, Checksums::Verify);
+        let _ = parse(&octets, Checksums::Vouched);
+    }
+
+    #[test]
+    fn a_frame_changed_anywhere_does_no_harm(
+        v6: bool, changes in proptest::collection::vec(any::<(proptest::sample::Index, u8)>(), 1..6),
+    ) {
+        let mut frame = if v6 { v6_frame() } else { SYN.to_vec() };
+        for (at, to) in changes {
+            let at = at.index(frame.len());
+            frame[at] = to;
+        }
+        let _ = parse(&frame, Checksums::Vouched);
+    }
+}
