@@ -1,7 +1,6 @@
 //! The CRC32c of an FPDU.
 
-/// Octets of the CRC field.
-pub const CRC_LEN: usize = 4;
+use crate::wire::mpa::CRC_LEN;
 
 /// CRC32c (RFC 5044 section 4.4) of `octets`. [`to_wire`] gives its place on the wire.
 pub fn crc(octets: &[u8]) -> u32 {

@@ -1,7 +1,7 @@
 //! FPDUs out of a TCP stream, however it was cut into segments.
 
-use super::MpaError;
-use super::frame;
+use super::{MpaError, frame};
+use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
 
 /// The octets of one ULPDU.
 pub type Ulpdu<'a> = &'a [u8];
@@ -12,9 +12,7 @@ pub type Ulpdu<'a> = &'a [u8];
 #[derive(Debug)]
 pub struct Deframer {
     crc: bool,
-    /// The beginning of an FPDU; or a whole one that the previous call yielded.
-    held: Vec<u8>,
-    yielded: bool,
+    carried: Carried,
     aligned: bool,
     failure: Option<MpaError>,
 }
@@ -24,8 +22,7 @@ impl Deframer {
     pub fn new(crc: bool) -> Self {
         Self {
             crc,
-            held: Vec::new(),
-            yielded: false,
+            carried: Carried::default(),
             aligned: true,
             failure: None,
         }
@@ -44,53 +41,32 @@ impl Deframer {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        if self.yielded {
-            self.held.clear();
-            self.yielded = false;
-        }
-        let fpdu: &'d [u8] = match frame::split_fpdu(input) {
-            Some((whole, rest)) if self.held.is_empty() => {
-                *input = rest;
-                whole
+        let fpdu: Fpdu<'d> = match Fpdu::parse(input) {
+            Some((fpdu, len)) if self.carried.len() == 0 => {
+                *input = &input[len..];
+                fpdu
             }
-            _ if !self.carry(input) => return Ok(None),
-            _ => &self.held,
+            _ if input.is_empty() => return Ok(None),
+            _ => {
+                self.aligned = false;
+                match self.carried.add(input) {
+                    Some(fpdu) => fpdu,
+                    None => return Ok(None),
+                }
+            }
         };
-        // rfc: 5044-45, 5044-46, 5044-13, 5044-62
-        if self.crc
-            && let Err(failure) = frame::verify(fpdu)
-        {
-            self.failure = Some(failure.clone());
-            return Err(failure);
-        }
-        // rfc: 5044-9, 5044-26
-        Ok(Some(frame::ulpdu(fpdu)))
-    }
-
-    /// Moves octets of the FPDU at hand from `input` to what is held. Returns whether it is complete.
-    fn carry(&mut self, input: &mut &[u8]) -> bool {
-        if input.is_empty() {
-            return false;
-        }
-        self.aligned = false;
-        loop {
-            let wanted = frame::announced_len(&self.held).unwrap_or(frame::HEADER_LEN);
-            let (now, rest) = input.split_at((wanted - self.held.len()).min(input.len()));
-            self.held.extend_from_slice(now);
-            *input = rest;
-            if self.held.len() < wanted {
-                return false;
-            }
-            if wanted > frame::HEADER_LEN {
-                self.yielded = true;
-                return true;
+        match frame::open(&fpdu, self.crc) {
+            Ok(ulpdu) => Ok(Some(ulpdu)),
+            Err(failure) => {
+                self.failure = Some(failure.clone());
+                Err(failure)
             }
         }
     }
 
     /// Octets of an incomplete FPDU that are kept aside.
     pub fn held(&self) -> usize {
-        if self.yielded { 0 } else { self.held.len() }
+        self.carried.len()
     }
 
     /// Whether every input so far began and ended at FPDU boundaries.
@@ -108,9 +84,9 @@ impl Deframer {
         }
         let mut rest = segment;
         while !rest.is_empty() {
-            let (fpdu, behind) = frame::split_fpdu(rest)?;
-            frame::verify(fpdu).ok()?;
-            rest = behind;
+            let (fpdu, len) = Fpdu::parse(rest)?;
+            frame::open(&fpdu, true).ok()?;
+            rest = &rest[len..];
         }
         Some(WholeFpdus { rest: segment })
     }
@@ -133,6 +109,44 @@ impl Deframer {
     }
 }
 
+/// The beginning of an FPDU that crosses segments.
+#[derive(Debug, Default)]
+struct Carried {
+    octets: Vec<u8>,
+    /// The octets are a whole FPDU that was yielded: the next one starts afresh.
+    yielded: bool,
+}
+
+impl Carried {
+    /// Octets that wait for more.
+    fn len(&self) -> usize {
+        if self.yielded { 0 } else { self.octets.len() }
+    }
+
+    /// Moves octets of this FPDU from the front of `input`; the FPDU if that completes it.
+    fn add(&mut self, input: &mut &[u8]) -> Option<Fpdu<'_>> {
+        if self.yielded {
+            self.octets.clear();
+            self.yielded = false;
+        }
+        self.fill(input, LENGTH_LEN);
+        // rfc: 5044-44, 5044-48
+        let length = self.octets.first_chunk::<LENGTH_LEN>()?;
+        self.fill(input, fpdu_len(u16::from_be_bytes(*length).into()));
+        let (fpdu, _) = Fpdu::parse(&self.octets)?;
+        self.yielded = true;
+        Some(fpdu)
+    }
+
+    /// Moves octets from the front of `input` until there are `len`.
+    fn fill(&mut self, input: &mut &[u8], len: usize) {
+        let missing = len.saturating_sub(self.octets.len()).min(input.len());
+        let (now, rest) = input.split_at(missing);
+        self.octets.extend_from_slice(now);
+        *input = rest;
+    }
+}
+
 /// The ULPDUs of a segment of whole, verified FPDUs.
 #[derive(Clone, Debug)]
 pub struct WholeFpdus<'a> {
@@ -143,9 +157,9 @@ impl<'a> Iterator for WholeFpdus<'a> {
     type Item = Ulpdu<'a>;
 
     fn next(&mut self) -> Option<Ulpdu<'a>> {
-        let (fpdu, rest) = frame::split_fpdu(self.rest)?;
-        self.rest = rest;
-        Some(frame::ulpdu(fpdu))
+        let (fpdu, len) = Fpdu::parse(self.rest)?;
+        self.rest = &self.rest[len..];
+        Some(fpdu.ulpdu)
     }
 }
 

@@ -1,10 +1,9 @@
 //! One ULPDU in one FPDU: length, ULPDU, pad, CRC (RFC 5044 section 4.1), without markers.
 
-use super::MpaError;
-use super::crc::{self, CRC_LEN};
+pub use crate::wire::mpa::{CRC_LEN, LENGTH_LEN, fpdu_len};
 
-/// Octets of the ULPDU Length field in front of the ULPDU.
-pub const HEADER_LEN: usize = 2;
+use super::{MpaError, crc};
+use crate::wire::mpa::Fpdu;
 
 /// The smallest MULPDU that MPA offers, whatever the segment size.
 pub const MIN_MULPDU: usize = 128;
@@ -12,15 +11,10 @@ pub const MIN_MULPDU: usize = 128;
 /// The largest ULPDU that a sender may post.
 pub const MAX_MULPDU: usize = 64768;
 
-/// Octets of the FPDU that carries a ULPDU of `ulpdu_len` octets: a multiple of four.
-pub const fn fpdu_len(ulpdu_len: usize) -> usize {
-    (HEADER_LEN + ulpdu_len).next_multiple_of(4) + CRC_LEN
-}
-
 /// The largest ULPDU whose FPDU fits in a TCP segment of `emss` payload octets, and 128 if that is less.
 pub const fn mulpdu(emss: usize) -> usize {
     // rfc: 5044-40
-    clamp(emss.saturating_sub(HEADER_LEN + CRC_LEN + emss % 4))
+    clamp(emss.saturating_sub(LENGTH_LEN + CRC_LEN + emss % 4))
 }
 
 /// Keeps a MULPDU within the bounds of RFC 5044 section 3.
@@ -35,7 +29,7 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
     }
 }
 
-/// Completes an FPDU whose ULPDU already stands at `fpdu[HEADER_LEN..]`: writes the length, zeroes the pad
+/// Completes an FPDU whose ULPDU already stands at `fpdu[LENGTH_LEN..]`: writes the length, zeroes the pad
 /// and writes the CRC (zero with `crc` off). Returns the length of the FPDU.
 ///
 /// # Panics
@@ -47,9 +41,9 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     );
     let len = fpdu_len(ulpdu_len);
     let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
-    body[..HEADER_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
+    body[..LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
     // rfc: 5044-12
-    body[HEADER_LEN + ulpdu_len..].fill(0);
+    body[LENGTH_LEN + ulpdu_len..].fill(0);
     // rfc: 5044-34, 5044-36
     field.copy_from_slice(&if crc {
         crc::to_wire(crc::crc(body))
@@ -59,38 +53,21 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     len
 }
 
-/// The length of the FPDU that starts at `stream[0]`, once its length field is there.
-pub(super) fn announced_len(stream: &[u8]) -> Option<usize> {
-    let field = stream.first_chunk::<HEADER_LEN>()?;
-    Some(fpdu_len(u16::from_be_bytes(*field).into()))
-}
-
-/// Splits a whole FPDU off the front of `stream`; `None` if it is not all there.
-pub(super) fn split_fpdu(stream: &[u8]) -> Option<(&[u8], &[u8])> {
-    // rfc: 5044-44, 5044-48
-    stream.split_at_checked(announced_len(stream)?)
-}
-
-/// The ULPDU of a whole FPDU as [`split_fpdu`] cuts it, unverified.
-pub(super) fn ulpdu(fpdu: &[u8]) -> &[u8] {
-    let len = fpdu
-        .first_chunk()
-        .map_or(0, |field| u16::from_be_bytes(*field));
-    // rfc: 5044-27
-    fpdu.get(HEADER_LEN..HEADER_LEN + usize::from(len))
-        .unwrap_or_default()
-}
-
-/// Checks the CRC of a whole FPDU.
-pub(super) fn verify(fpdu: &[u8]) -> Result<(), MpaError> {
-    // rfc: 5044-37, 5044-38
-    let (body, field) = fpdu.split_last_chunk().unwrap_or((fpdu, &[0; CRC_LEN]));
-    let (received, computed) = (crc::from_wire(*field), crc::crc(body));
-    if received == computed {
-        Ok(())
-    } else {
-        Err(MpaError::Crc { received, computed })
+/// The ULPDU of a received FPDU, its CRC checked if CRCs are used.
+///
+/// # Errors
+/// [`MpaError::Crc`].
+pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError> {
+    // rfc: 5044-13, 5044-45, 5044-46, 5044-60, 5044-62
+    if crc {
+        // rfc: 5044-37, 5044-38
+        let (received, computed) = (crc::from_wire(fpdu.crc), crc::crc(fpdu.covered));
+        if received != computed {
+            return Err(MpaError::Crc { received, computed });
+        }
     }
+    // rfc: 5044-9, 5044-26, 5044-27
+    Ok(fpdu.ulpdu)
 }
 
 #[cfg(test)]
@@ -100,7 +77,7 @@ pub(super) mod tests {
     /// An FPDU around `ulpdu`.
     pub(in crate::mpa) fn sealed(ulpdu: &[u8], crc: bool) -> Vec<u8> {
         let mut fpdu = vec![0xa5; fpdu_len(ulpdu.len()) + 3];
-        fpdu[HEADER_LEN..][..ulpdu.len()].copy_from_slice(ulpdu);
+        fpdu[LENGTH_LEN..][..ulpdu.len()].copy_from_slice(ulpdu);
         let len = seal(&mut fpdu, ulpdu.len(), crc);
         assert!(
             fpdu[len..].iter().all(|octet| *octet == 0xa5),
@@ -152,11 +129,9 @@ pub(super) mod tests {
         for len in 0..40u8 {
             let octets: Vec<u8> = (0..len).collect();
             let fpdu = sealed(&octets, true);
-            let (whole, rest) = split_fpdu(&fpdu).unwrap();
-            assert!(rest.is_empty());
-            verify(whole).unwrap();
-            assert_eq!(ulpdu(whole), octets);
-            assert_eq!(split_fpdu(&fpdu[..fpdu.len() - 1]), None);
+            let (parsed, parsed_len) = Fpdu::parse(&fpdu).unwrap();
+            assert_eq!(parsed_len, fpdu.len());
+            assert_eq!(open(&parsed, true).unwrap(), octets);
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Positions are octets since the first octet of Full Operation, where the first marker stands.
 
-use super::crc::{self, CRC_LEN};
-use super::frame::{self, HEADER_LEN};
+use super::crc;
+use super::frame::{self, CRC_LEN, LENGTH_LEN};
 
 /// Octets from one marker to the next.
 pub const INTERVAL: u64 = 512;
@@ -16,7 +16,7 @@ pub const MARKER_LEN: usize = 4;
 pub const fn mulpdu(emss: usize) -> usize {
     // rfc: 5044-39
     let markers = MARKER_LEN * emss.div_ceil(INTERVAL as usize);
-    frame::clamp(emss.saturating_sub(HEADER_LEN + CRC_LEN + markers + emss % 4))
+    frame::clamp(emss.saturating_sub(LENGTH_LEN + CRC_LEN + markers + emss % 4))
 }
 
 /// The FPDU of `ulpdu` as it stands at `position` of a stream with markers. A marker that falls in front of
@@ -26,7 +26,7 @@ pub const fn mulpdu(emss: usize) -> usize {
 /// If the ULPDU is longer than [`frame::MAX_MULPDU`].
 pub fn seal(ulpdu: &[u8], position: u64, crc: bool) -> Vec<u8> {
     let mut body = vec![0; frame::fpdu_len(ulpdu.len())];
-    body[HEADER_LEN..][..ulpdu.len()].copy_from_slice(ulpdu);
+    body[LENGTH_LEN..][..ulpdu.len()].copy_from_slice(ulpdu);
     frame::seal(&mut body, ulpdu.len(), false);
     body.truncate(body.len() - CRC_LEN);
 
@@ -76,6 +76,7 @@ mod tests {
 
     use super::super::frame::tests::{figure_ulpdu, sealed};
     use super::*;
+    use crate::wire::mpa::Fpdu;
 
     /// Takes the markers out of a stream that starts at position 0. Returns what is left, and the pointers
     /// with the positions of their markers.
@@ -178,9 +179,9 @@ mod tests {
             }
             let mut rest = &octets[..];
             for ulpdu in &ulpdus {
-                let (fpdu, behind) = frame::split_fpdu(rest).unwrap();
-                prop_assert_eq!(frame::ulpdu(fpdu), ulpdu);
-                rest = behind;
+                let (fpdu, len) = Fpdu::parse(rest).unwrap();
+                prop_assert_eq!(fpdu.ulpdu, ulpdu);
+                rest = &rest[len..];
             }
             prop_assert!(rest.is_empty());
         }
