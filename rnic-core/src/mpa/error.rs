@@ -1,0 +1,125 @@
+//! What can go wrong in MPA, and what is then to be done with the connection.
+
+use crate::wire::mpa::{MpaWireError, StartupKind};
+
+/// Why MPA cannot go on with a connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MpaError {
+    /// The CRC of a received FPDU is wrong (RFC 5044 section 8, code 2).
+    #[error(
+        "FPDU with a bad CRC: it carries {received:#010x}, its octets give {computed:#010x}; \
+         something on the path altered the stream and TCP's checksum did not see it"
+    )]
+    Crc {
+        /// The CRC field.
+        received: u32,
+        /// What the octets of the FPDU give.
+        computed: u32,
+    },
+    /// Octets that were recognised as whole FPDUs ahead of order turn out to begin inside another FPDU
+    /// (RFC 5044 section 8, code 3).
+    #[error("an FPDU recognised out of order does not start where the stream before it ends")]
+    Boundary,
+    /// No well-formed start-up frame (RFC 5044 section 8, code 4).
+    #[error("MPA start-up frame: {0}")]
+    Frame(#[from] MpaWireError),
+    /// Both sides play the same role.
+    #[error(
+        "the peer sent an MPA {}: both sides {}, one of them must do the opposite",
+        match .0 { StartupKind::Request => "Request", StartupKind::Reply => "Reply" },
+        match .0 { StartupKind::Request => "initiate", StartupKind::Reply => "respond" }
+    )]
+    SameRole(StartupKind),
+    /// A Request of a revision that does not exist here.
+    #[error("the peer asks for MPA revision {0}: 1 and 2 are spoken here")]
+    RequestRevision(u8),
+    /// A Reply of another revision than was asked.
+    #[error(
+        "the peer answers MPA revision {answered} to revision {asked}: \
+         ask it for revision 1 if it does not know RFC 6581"
+    )]
+    ReplyRevision {
+        /// What the Request said.
+        asked: u8,
+        /// What the Reply says.
+        answered: u8,
+    },
+    /// A Reply without the enhanced connection data that it owes to an enhanced Request.
+    #[error("the peer's Reply lacks the enhanced connection data: ask it for revision 1")]
+    ReplyNotEnhanced,
+    /// The peer requires markers.
+    #[error("the peer requires MPA markers, which are not sent here: turn them off at the peer")]
+    Markers {
+        /// The Reply that rejects the Request; a Reply cannot be answered.
+        rejection: Option<Vec<u8>>,
+    },
+    /// The responder wants to have more reads outstanding than this side can take (RFC 6581 section 9.1;
+    /// Terminate layer 2, type 0, code 6).
+    #[error(
+        "the peer wants {wanted} reads outstanding, this side takes {limit}: \
+         lower the ORD there or raise the IRD here"
+    )]
+    InsufficientIrd {
+        /// The responder's ORD.
+        wanted: u16,
+        /// The most that this side takes.
+        limit: u16,
+    },
+    /// The responder accepts no ready-to-receive message that this side sends, or disagrees about there being
+    /// one (RFC 6581 section 9.2; Terminate layer 2, type 0, code 7).
+    #[error(
+        "no agreement with the peer on the ready-to-receive message of a peer-to-peer connection"
+    )]
+    NoMatchingRtr,
+    /// The caller's private data are too long.
+    #[error("private data of {len} octets: at most {limit} fit in this start-up frame")]
+    PrivateData {
+        /// What was given.
+        len: usize,
+        /// What fits.
+        limit: usize,
+    },
+    /// The caller asks for a revision that does not exist.
+    #[error("MPA revision {0} cannot be asked for: choose 1 or 2")]
+    Revision(u8),
+    /// The caller answers where no Request waits for an answer.
+    #[error("no MPA Request waits for an answer")]
+    NoRequest,
+}
+
+/// What an error asks of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action<'a> {
+    /// The peer made no mistake, the caller did: the connection stands as before.
+    Nothing,
+    /// Close the TCP connection.
+    Close,
+    /// Send these octets, then close the TCP connection.
+    Reject(&'a [u8]),
+    /// Send a Terminate message, then close the TCP connection.
+    Terminate,
+}
+
+impl MpaError {
+    /// What the error asks of the connection.
+    pub fn action(&self) -> Action<'_> {
+        match self {
+            // rfc: 5044-88, 6581-18, 6581-32
+            Self::Crc { .. }
+            | Self::Boundary
+            | Self::InsufficientIrd { .. }
+            | Self::NoMatchingRtr => Action::Terminate,
+            Self::Markers {
+                rejection: Some(octets),
+            } => Action::Reject(octets),
+            // rfc: 5044-66, 5044-72, 5044-75, 5044-78, 5044-86
+            Self::Frame(_)
+            | Self::SameRole(_)
+            | Self::RequestRevision(_)
+            | Self::ReplyRevision { .. }
+            | Self::ReplyNotEnhanced
+            | Self::Markers { rejection: None } => Action::Close,
+            Self::PrivateData { .. } | Self::Revision(_) | Self::NoRequest => Action::Nothing,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The side that sends the Request.
+
+use super::{Incoming, MpaOptions, NOT_NEGOTIATED, Negotiated, Rtr};
+use super::{check_private_data, emit, outbound_depth};
+use crate::mpa::MpaError;
+use crate::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+
+/// The initiator, between its Request and the Reply.
+#[derive(Debug)]
+pub struct Initiator {
+    options: MpaOptions,
+    incoming: Incoming,
+    crc: bool,
+    answered: bool,
+}
+
+/// How the responder answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// FPDUs may flow.
+    Accepted(Negotiated),
+    /// The responder rejects the connection; MPA ends here.
+    Rejected {
+        /// What it handed over.
+        private_data: Vec<u8>,
+        /// The IRD that it stated, if any.
+        peer_ird: Option<u16>,
+        /// The ORD that it stated or would need, if any.
+        peer_ord: Option<u16>,
+    },
+}
+
+impl Initiator {
+    /// Also gives the octets of the Request: send them first.
+    ///
+    /// # Errors
+    /// [`MpaError::Revision`] and [`MpaError::PrivateData`] for options that cannot be asked for.
+    pub fn new(options: MpaOptions) -> Result<(Self, Vec<u8>), MpaError> {
+        // rfc: 5044-64, 6581-4, 6581-41
+        let enhanced = match options.revision {
+            1 => None,
+            2 => Some(request_data(&options)),
+            other => return Err(MpaError::Revision(other)),
+        };
+        check_private_data(&options.private_data, enhanced.is_some())?;
+        // rfc: 5044-63, 5044-70
+        let request = emit(&StartupFrame {
+            kind: StartupKind::Request,
+            markers: false,
+            crc: options.crc,
+            reject: false,
+            enhanced_bit: enhanced.is_some(),
+            reserved: 0,
+            revision: options.revision,
+            enhanced,
+            private_data: &options.private_data,
+        });
+        let initiator = Self {
+            crc: options.crc,
+            options,
+            incoming: Incoming::default(),
+            answered: false,
+        };
+        Ok((initiator, request))
+    }
+
+    /// Takes the Reply from the front of `input`, in whatever pieces it comes; `None` until it is whole.
+    /// Octets behind it stay in `input`: they are FPDUs.
+    ///
+    /// # Errors
+    /// A Reply that is malformed or not acceptable; see [`MpaError::action`].
+    pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, MpaError> {
+        if self.answered {
+            return Ok(None);
+        }
+        let Some(reply) = self.incoming.take(input)? else {
+            return Ok(None);
+        };
+        self.answered = true;
+        // rfc: 5044-79
+        if reply.kind != StartupKind::Reply {
+            return Err(MpaError::SameRole(reply.kind));
+        }
+        // rfc: 5044-32, 5044-61
+        self.crc |= reply.crc;
+        // rfc: 5044-74, 5044-76, 6581-20
+        if reply.reject {
+            return Ok(Some(Reply::Rejected {
+                private_data: reply.private_data.to_vec(),
+                peer_ird: reply.enhanced.map(|enhanced| enhanced.ird),
+                peer_ord: reply.enhanced.map(|enhanced| enhanced.ord),
+            }));
+        }
+        settle(&self.options, self.crc, &reply).map(|settled| Some(Reply::Accepted(settled)))
+    }
+
+    /// Whether CRCs are used as far as is known: what a Terminate about the Reply must be sent with.
+    pub fn crc(&self) -> bool {
+        self.crc
+    }
+}
+
+/// The enhanced data of a Request.
+fn request_data(options: &MpaOptions) -> Enhanced {
+    // rfc: 6581-26
+    if options.negotiate_reads {
+        options.rtr.enhanced(options.ird(), options.ord())
+    } else {
+        options.rtr.enhanced(NOT_NEGOTIATED, NOT_NEGOTIATED)
+    }
+}
+
+/// What an accepting Reply leaves of what was asked.
+fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negotiated, MpaError> {
+    // rfc: 5044-65, 5044-66
+    if reply.revision != options.revision {
+        return Err(MpaError::ReplyRevision {
+            asked: options.revision,
+            answered: reply.revision,
+        });
+    }
+    if reply.markers {
+        return Err(MpaError::Markers { rejection: None });
+    }
+    // rfc: 6581-39
+    if reply.revision >= 2 && reply.enhanced.is_none() {
+        return Err(MpaError::ReplyNotEnhanced);
+    }
+    let mut settled = Negotiated {
+        revision: reply.revision,
+        enhanced: reply.enhanced.is_some(),
+        crc,
+        ird: options.ird(),
+        ord: options.ord(),
+        peer_ird: None,
+        peer_ord: None,
+        rtr: Rtr::NONE,
+        private_data: reply.private_data.to_vec(),
+    };
+    if let Some(theirs) = &reply.enhanced {
+        // rfc: 6581-14
+        settled.peer_ird = Some(theirs.ird);
+        settled.peer_ord = Some(theirs.ord);
+        settled.ord = outbound_depth(settled.ord, theirs.ird);
+        settled.ird = inbound_depth(options, theirs.ord)?;
+        settled.rtr = ready_to_receive(options.rtr, theirs)?;
+        if settled.rtr.read {
+            settled.ord = settled.ord.max(1);
+        }
+    }
+    Ok(settled)
+}
+
+/// How many reads to take at once from a responder that wants `peer_ord` outstanding.
+// rfc: 6581-16, 6581-17, 6581-18, 6581-24
+fn inbound_depth(options: &MpaOptions, peer_ord: u16) -> Result<u16, MpaError> {
+    let ird = options.ird();
+    if !options.negotiate_reads || peer_ord == NOT_NEGOTIATED || peer_ord <= ird {
+        return Ok(ird);
+    }
+    let limit = options.max_ird.max(ird);
+    if peer_ord > limit {
+        return Err(MpaError::InsufficientIrd {
+            wanted: peer_ord,
+            limit,
+        });
+    }
+    Ok(peer_ord)
+}
+
+/// The message to start with: of those that this side can send and the responder takes, one.
+// rfc: 6581-31, 6581-32, 6581-35
+fn ready_to_receive(own: Rtr, theirs: &Enhanced) -> Result<Rtr, MpaError> {
+    if own.is_none() && !theirs.peer_to_peer {
+        return Ok(Rtr::NONE);
+    }
+    // A Write costs the responder nothing; a Read has to be answered.
+    let both = own.and(Rtr::of(theirs));
+    match both {
+        Rtr { write: true, .. } => Ok(Rtr {
+            read: false,
+            ..both
+        }),
+        Rtr { read: true, .. } => Ok(both),
+        Rtr::NONE => Err(MpaError::NoMatchingRtr),
+    }
+}

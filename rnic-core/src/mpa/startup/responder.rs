@@ -1,0 +1,214 @@
+//! The side that answers a Request.
+
+use super::{Incoming, MpaOptions, NOT_NEGOTIATED, Negotiated, Rtr};
+use super::{check_private_data, emit, outbound_depth};
+use crate::mpa::MpaError;
+use crate::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+
+/// The responder, until it has answered.
+#[derive(Debug, Default)]
+pub struct Responder {
+    incoming: Incoming,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Waiting,
+    Asked(Asked),
+    Answered,
+}
+
+/// What the answer has to match.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    revision: u8,
+    crc: bool,
+    enhanced: Option<Enhanced>,
+}
+
+/// What an initiator asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The revision of MPA that it speaks.
+    pub revision: u8,
+    /// Whether it stated depths and the rest of RFC 6581.
+    pub enhanced: bool,
+    /// Whether it asks for CRCs.
+    pub crc: bool,
+    /// Reads that it takes at once; 16383: not negotiated; 0 if not stated.
+    pub ird: u16,
+    /// Reads that it wants to have outstanding; 16383: not negotiated; 0 if not stated.
+    pub ord: u16,
+    /// Whether the connection is peer-to-peer: the initiator starts with a ready-to-receive message.
+    pub peer_to_peer: bool,
+    /// What it hands over.
+    pub private_data: Vec<u8>,
+}
+
+impl Responder {
+    /// Waits for a Request.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the Request from the front of `input`, in whatever pieces it comes; `None` until it is whole.
+    /// Octets behind it stay in `input`.
+    ///
+    /// # Errors
+    /// A Request that is malformed or not acceptable; see [`MpaError::action`].
+    pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<Request>, MpaError> {
+        // rfc: 5044-71
+        if !matches!(self.state, State::Waiting) {
+            return Ok(None);
+        }
+        let Some(request) = self.incoming.take(input)? else {
+            return Ok(None);
+        };
+        self.state = State::Answered;
+        // rfc: 5044-79
+        if request.kind != StartupKind::Request {
+            return Err(MpaError::SameRole(request.kind));
+        }
+        // rfc: 5044-65, 5044-66, 6581-5, 6581-42
+        if !matches!(request.revision, 1 | 2) {
+            return Err(MpaError::RequestRevision(request.revision));
+        }
+        let asked = Asked {
+            revision: request.revision,
+            crc: request.crc,
+            enhanced: request.enhanced,
+        };
+        if request.markers {
+            return Err(MpaError::Markers {
+                rejection: Some(asked.rejection(&[])),
+            });
+        }
+        let enhanced = request.enhanced.unwrap_or_default();
+        let request = Request {
+            revision: request.revision,
+            enhanced: request.enhanced.is_some(),
+            crc: request.crc,
+            // rfc: 6581-14
+            ird: enhanced.ird,
+            ord: enhanced.ord,
+            peer_to_peer: enhanced.peer_to_peer,
+            // rfc: 6581-11
+            private_data: request.private_data.to_vec(),
+        };
+        self.state = State::Asked(asked);
+        Ok(Some(request))
+    }
+
+    /// Accepts the Request: gives the octets of the Reply and what is agreed. FPDUs may be received at once,
+    /// and sent when one has been received.
+    ///
+    /// # Errors
+    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], which leaves the Request to be answered.
+    pub fn accept(&mut self, options: &MpaOptions) -> Result<(Vec<u8>, Negotiated), MpaError> {
+        let asked = self.asked()?;
+        check_private_data(&options.private_data, asked.enhanced.is_some())?;
+        self.state = State::Answered;
+        Ok(asked.acceptance(options))
+    }
+
+    /// Rejects the Request: gives the octets of the Reply. MPA ends here.
+    ///
+    /// # Errors
+    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], which leaves the Request to be answered.
+    pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, MpaError> {
+        let asked = self.asked()?;
+        check_private_data(private_data, asked.enhanced.is_some())?;
+        self.state = State::Answered;
+        Ok(asked.rejection(private_data))
+    }
+
+    fn asked(&self) -> Result<Asked, MpaError> {
+        match self.state {
+            State::Asked(asked) => Ok(asked),
+            State::Waiting | State::Answered => Err(MpaError::NoRequest),
+        }
+    }
+}
+
+impl Asked {
+    /// The accepting Reply, and what it settles.
+    fn acceptance(&self, options: &MpaOptions) -> (Vec<u8>, Negotiated) {
+        let mut settled = Negotiated {
+            revision: self.revision,
+            enhanced: self.enhanced.is_some(),
+            // rfc: 5044-32, 5044-33, 5044-61
+            crc: options.crc || self.crc,
+            ird: options.ird(),
+            ord: options.ord(),
+            peer_ird: self.enhanced.map(|theirs| theirs.ird),
+            peer_ord: self.enhanced.map(|theirs| theirs.ord),
+            rtr: self.rtr(),
+            private_data: Vec::new(),
+        };
+        if settled.rtr.read {
+            settled.ird = settled.ird.max(1);
+        }
+        let enhanced = self.enhanced.map(|theirs| {
+            settled.ord = outbound_depth(settled.ord, theirs.ird);
+            // rfc: 6581-21, 6581-23
+            let stated = |own: u16, asked: u16| {
+                if !options.negotiate_reads || asked == NOT_NEGOTIATED {
+                    NOT_NEGOTIATED
+                } else {
+                    own
+                }
+            };
+            let ird = stated(settled.ird, theirs.ord);
+            let ord = stated(settled.ord, theirs.ird);
+            settled.rtr.enhanced(ird, ord)
+        });
+        let reply = self.reply(settled.crc, false, enhanced, &options.private_data);
+        (reply, settled)
+    }
+
+    /// The rejecting Reply. It states the depths that were asked for: they are not the reason.
+    fn rejection(&self, private_data: &[u8]) -> Vec<u8> {
+        let enhanced = self
+            .enhanced
+            .map(|theirs| self.rtr().enhanced(theirs.ord, theirs.ird));
+        self.reply(self.crc, true, enhanced, private_data)
+    }
+
+    /// A Reply in the revision and form of the Request.
+    // rfc: 6581-40, 6581-43, 6581-44
+    fn reply(
+        &self,
+        crc: bool,
+        reject: bool,
+        enhanced: Option<Enhanced>,
+        private_data: &[u8],
+    ) -> Vec<u8> {
+        emit(&StartupFrame {
+            kind: StartupKind::Reply,
+            markers: false,
+            crc,
+            reject,
+            enhanced_bit: enhanced.is_some(),
+            // rfc: 5044-63
+            reserved: 0,
+            revision: self.revision,
+            enhanced,
+            private_data,
+        })
+    }
+
+    /// The ready-to-receive messages to offer: of those asked for what is taken here, or all that is if
+    /// that leaves none.
+    // rfc: 6581-27, 6581-28, 6581-29, 6581-30, 6581-35
+    fn rtr(&self) -> Rtr {
+        match &self.enhanced {
+            Some(theirs) if theirs.peer_to_peer => match Rtr::of(theirs) {
+                Rtr::NONE => Rtr::ALL,
+                wanted => wanted,
+            },
+            _ => Rtr::NONE,
+        }
+    }
+}
