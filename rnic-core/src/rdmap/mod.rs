@@ -1,1 +1,330 @@
-//! To be written.
+//! The RDMA protocol (RFC 5040): what messages mean.
+//!
+//! As requester it makes messages out of the send queue and completes requests in the order of their posting: a
+//! Send or Write when the peer's TCP has acknowledged its last octet, a Read when the last octet of its response
+//! was delivered. As responder it answers the peer's Read Requests in their order. Own requests and Read Responses
+//! go out in turn, message by message.
+//!
+//! A segment that came is first admitted ([`Rdmap::admit`], which changes nothing), then placed and delivered by DDP,
+//! then handled ([`Rdmap::handle_tagged`], [`Rdmap::handle_untagged`]).
+//!
+//! A local error and a peer's mistake end the stream in the same way: the owner turns the error into a
+//! [`TerminateCause`], hands it to [`Rdmap::terminate`], and sends what [`Rdmap::next_message`] then gives it, which is the
+//! Terminate and nothing after it.
+
+mod error;
+mod message;
+mod requester;
+mod responder;
+mod terminate;
+
+pub use error::RdmapError;
+pub use message::{Outbound, Source, Token};
+pub use terminate::{ReceivedTerminate, TerminateCause};
+
+use crate::memory::epoch::Guard;
+use crate::memory::place::TagError;
+use crate::memory::table::Access;
+use crate::verbs::cq::CqTable;
+use crate::verbs::wr::completion_flags;
+use crate::verbs::{Completion, QpState, QueuePair, WcOpcode, WcStatus};
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
+use crate::wire::rdmap::{Control, Opcode, ReadRequest, VERSION};
+use requester::Requester;
+use responder::Responder;
+
+/// How the stream ends, if it does.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// It does not.
+    Open,
+    /// A Terminate waits to be sent.
+    Terminating(TerminateCause),
+    /// Nothing is sent any more, and what comes in is ignored.
+    Over,
+}
+
+/// RDMAP's state of one stream.
+#[derive(Debug)]
+pub struct Rdmap {
+    requester: Requester,
+    responder: Responder,
+    /// Whose turn it is if both have something to send.
+    response_next: bool,
+    ending: Ending,
+    received: Option<ReceivedTerminate>,
+    /// How the receive whose turn it is completes, if not as flushed.
+    receive_status: Option<WcStatus>,
+}
+
+impl Rdmap {
+    /// A stream on which the peer may have `ird` Reads outstanding and this side `ord`, with a send queue of
+    /// `send_queue` entries.
+    // rfc: 5040-81, 5040-82
+    pub fn new(ird: u16, ord: u16, send_queue: u32) -> Self {
+        Self {
+            requester: Requester::new(ord, send_queue),
+            responder: Responder::new(ird),
+            response_next: false,
+            ending: Ending::Open,
+            received: None,
+            receive_status: None,
+        }
+    }
+
+    /// Checks what a segment claims to be, before it is placed, and says what the peer may do to a tagged buffer
+    /// with it: an RDMA Write needs the right of remote write, a Read Response must go to where an outstanding Read
+    /// wants it. Untagged segments need no right.
+    ///
+    /// Changes nothing: a segment may be admitted before its turn, and again when its turn comes.
+    // rfc: 5040-91, 5040-92, 5040-96, 5040-97
+    pub fn admit(&self, segment: &DdpSegment<'_>) -> Result<Access, RdmapError> {
+        match (&segment.header, opcode(&segment.header)?) {
+            (DdpHeader::Tagged(header), Opcode::ReadResponse) => {
+                self.requester
+                    .admit_response(header, segment.payload.len())?;
+                Ok(Access::LOCAL_WRITE)
+            }
+            (DdpHeader::Tagged(_), _) => Ok(Access::REMOTE_WRITE),
+            (DdpHeader::Untagged(_), _) => Ok(Access::default()),
+        }
+    }
+
+    /// Handles a tagged segment in its turn. A Write is none of the ULP's business; a Read Response completes its Read.
+    // rfc: 5040-26, 5040-48
+    pub fn handle_tagged(
+        &mut self,
+        header: &TaggedHeader,
+        len: u32,
+        qp: &mut QueuePair,
+        cqs: &mut CqTable,
+    ) -> Result<(), RdmapError> {
+        if self.is_ending() {
+            return Ok(());
+        }
+        if opcode(&DdpHeader::Tagged(*header))? == Opcode::ReadResponse {
+            self.requester.read_response(header, len)?;
+            if header.last {
+                self.requester.complete(qp, cqs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles an untagged message in its turn. `octets` are those of a Read Request or Terminate; a Send is in the
+    /// receive that is first in the queue pair.
+    pub fn handle_untagged(
+        &mut self,
+        header: &UntaggedHeader,
+        length: u32,
+        octets: &[u8],
+        qp: &mut QueuePair,
+        cqs: &mut CqTable,
+        guard: &Guard<'_>,
+    ) -> Result<(), RdmapError> {
+        if self.is_ending() {
+            return Ok(());
+        }
+        match opcode(&DdpHeader::Untagged(*header))? {
+            Opcode::ReadRequest => {
+                let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
+                self.responder.receive(*header, request)
+            }
+            Opcode::Terminate => self.handle_terminate(octets, qp),
+            opcode => receive(opcode, header, length, qp, cqs, guard),
+        }
+    }
+
+    // rfc: 5040-66, 5040-67
+    fn handle_terminate(&mut self, octets: &[u8], qp: &mut QueuePair) -> Result<(), RdmapError> {
+        let terminate = ReceivedTerminate::parse(octets).map_err(RdmapError::Malformed)?;
+        self.requester.blame(&terminate);
+        self.received = Some(terminate);
+        self.ending = Ending::Over;
+        qp.state = QpState::Terminate;
+        Ok(())
+    }
+
+    /// The next message to be sent, once the one before it was sent in full (or was cut short by a Terminate).
+    ///
+    /// On an error the owner calls [`terminate`](Self::terminate) and asks again.
+    // rfc: 5040-68, 5040-72, 5040-80
+    pub fn next_message(
+        &mut self,
+        qp: &QueuePair,
+        cqs: &CqTable,
+        guard: &Guard<'_>,
+    ) -> Result<Option<Outbound>, RdmapError> {
+        match self.ending {
+            Ending::Open => {}
+            Ending::Terminating(cause) => {
+                self.ending = Ending::Over;
+                return Ok(Some(cause.message()));
+            }
+            Ending::Over => return Ok(None),
+        }
+        for response in [self.response_next, !self.response_next] {
+            let message = if response {
+                self.responder.next(qp.origin(), guard)?
+            } else {
+                self.requester.next(qp, cqs, guard)?
+            };
+            if message.is_some() {
+                self.response_next = !response;
+                return Ok(message);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last octet of a message was handed to the layers below; it ends at `end` of the stream.
+    pub fn sent(&mut self, token: Token, end: u64) {
+        match token {
+            Token::Request(number) => self.requester.sent(number, end),
+            Token::Response => self.responder.sent(),
+            Token::Terminate => {}
+        }
+    }
+
+    /// The octets of a message could not be read after `cut` octets of it were sent: the memory was revoked meanwhile.
+    /// The error to terminate the stream with; the message cannot be finished.
+    pub fn source_failed(&mut self, token: Token, cut: u32, error: TagError) -> RdmapError {
+        match token {
+            Token::Request(number) => self.requester.source_failed(number),
+            Token::Response => self.responder.source_failed(cut, error),
+            Token::Terminate => None,
+        }
+        .unwrap_or(RdmapError::Queues)
+    }
+
+    /// The peer's TCP acknowledged the stream up to `acked`: completes what is done.
+    pub fn acked(&mut self, acked: u64, qp: &mut QueuePair, cqs: &mut CqTable) {
+        self.requester.acked(acked);
+        self.requester.complete(qp, cqs);
+    }
+
+    /// Ends the stream with a Terminate, which [`next_message`](Self::next_message) gives out next, and last. The first
+    /// error counts. From now on what comes in is to be dropped.
+    // rfc: 5040-89
+    pub fn terminate(&mut self, cause: TerminateCause) {
+        if !self.is_ending() {
+            self.ending = Ending::Terminating(cause);
+            self.receive_status = cause.receive_status();
+        }
+    }
+
+    /// Whether the stream ends: a Terminate was or will be sent, or was received, or everything was flushed. What
+    /// comes in is to be dropped, and a message half sent need not be finished.
+    pub fn is_ending(&self) -> bool {
+        !matches!(self.ending, Ending::Open)
+    }
+
+    /// What the peer's Terminate said, if one came.
+    pub fn received(&self) -> Option<&ReceivedTerminate> {
+        self.received.as_ref()
+    }
+
+    /// Whether something waits for its turn to be sent, which may have to wait longer (for a fence, for Reads
+    /// outstanding, or for room in a completion queue).
+    pub fn has_unsent(&self, qp: &QueuePair) -> bool {
+        match self.ending {
+            Ending::Open => !self.responder.is_idle() || self.requester.has_unbegun(qp),
+            Ending::Terminating(_) => true,
+            Ending::Over => false,
+        }
+    }
+
+    /// Whether every request of either side was carried out, and nothing waits for the other.
+    pub fn is_idle(&self, qp: &QueuePair) -> bool {
+        self.responder.is_idle() && self.requester.is_idle(qp)
+    }
+
+    /// Ends the stream on this side: each request that is in the queues of the queue pair completes, once, those not
+    /// done with [`WcStatus::WrFlushed`]. To be called again when more were posted.
+    pub fn flush(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
+        self.ending = Ending::Over;
+        self.responder.clear();
+        self.requester.flush(qp, cqs);
+        for _ in 0..qp.rq.len() {
+            let Some(wr) = qp.rq.pop() else {
+                break;
+            };
+            let status = self.receive_status.take().unwrap_or(WcStatus::WrFlushed);
+            let completion = Completion::new(wr.wr_id, qp.number, WcOpcode::Recv, status, 0);
+            cqs.complete(qp.recv_cq, completion, false);
+        }
+    }
+}
+
+/// The opcode of a segment, if it may stand there (RFC 5040 figure 4).
+///
+/// A queue that does not exist is left to DDP to refuse. Both RDMAP versions that RFC 5040 names are understood.
+// rfc: 5040-4, 5040-7, 5040-8, 5040-10
+fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
+    let control = Control::from(header.ulp());
+    if control.version > VERSION {
+        return Err(RdmapError::Version(control.version));
+    }
+    let unexpected = RdmapError::UnexpectedOpcode(control);
+    let opcode = Opcode::try_from(control.opcode).map_err(|_| unexpected)?;
+    let in_place = match header {
+        DdpHeader::Tagged(_) => opcode.is_tagged(),
+        DdpHeader::Untagged(header) => match header.queue {
+            QueueNumber::SEND => is_send(opcode),
+            QueueNumber::READ_REQUEST => opcode == Opcode::ReadRequest,
+            QueueNumber::TERMINATE => opcode == Opcode::Terminate,
+            _ => !opcode.is_tagged(),
+        },
+    };
+    if in_place {
+        Ok(opcode)
+    } else {
+        Err(unexpected)
+    }
+}
+
+fn is_send(opcode: Opcode) -> bool {
+    use Opcode::{Send, SendInvalidate, SendSolicited, SendSolicitedInvalidate};
+    matches!(
+        opcode,
+        Send | SendInvalidate | SendSolicited | SendSolicitedInvalidate
+    )
+}
+
+/// Completes the receive that holds a Send.
+// rfc: 5040-53, 5040-54, 5040-57, 5040-60, 5040-69, 5040-75
+fn receive(
+    opcode: Opcode,
+    header: &UntaggedHeader,
+    length: u32,
+    qp: &mut QueuePair,
+    cqs: &mut CqTable,
+    guard: &Guard<'_>,
+) -> Result<(), RdmapError> {
+    use Opcode::{SendInvalidate, SendSolicited, SendSolicitedInvalidate};
+    let solicited = matches!(opcode, SendSolicited | SendSolicitedInvalidate);
+    let invalidate = matches!(opcode, SendInvalidate | SendSolicitedInvalidate);
+    if invalidate {
+        // rfc: 5040-93, 5040-94, 5040-111
+        guard
+            .invalidate(Stag(header.ulp32), qp.origin())
+            .map_err(RdmapError::CannotInvalidate)?;
+    }
+    let wr = qp.rq.pop().ok_or(RdmapError::Queues)?;
+    let mut completion = Completion::new(
+        wr.wr_id,
+        qp.number,
+        WcOpcode::Recv,
+        WcStatus::Success,
+        length,
+    );
+    if solicited {
+        completion.flags |= completion_flags::SOLICITED;
+    }
+    if invalidate {
+        completion.flags |= completion_flags::WITH_INVALIDATE;
+        completion.invalidated_stag = header.ulp32;
+    }
+    cqs.complete(qp.recv_cq, completion, solicited);
+    Ok(())
+}

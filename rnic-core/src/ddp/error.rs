@@ -1,0 +1,102 @@
+//! What DDP finds wrong with a received segment, and the numbers of RFC 5041 section 7.2.
+
+use crate::memory::place::TagError;
+use crate::verbs::WcStatus;
+use crate::wire::ddp::{MessageOffset, Msn, QueueNumber};
+
+/// A received segment that DDP does not place or deliver.
+///
+/// In order, each of these ends the stream. Out of order it only means that the segment was not placed early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DdpError {
+    /// The tagged buffer may not be written so.
+    #[error("a tagged segment was refused: {0}")]
+    Tagged(TagError),
+    /// A segment of another DDP version.
+    #[error("a segment of DDP version {version} came; version 1 is spoken here")]
+    Version {
+        /// The version.
+        version: u8,
+        /// Whether the segment is tagged.
+        tagged: bool,
+    },
+    /// There is no such queue on this stream.
+    #[error("an untagged segment came for queue {0}; there are queues 0, 1 and 2")]
+    InvalidQn(QueueNumber),
+    /// No buffer is posted for the next message of the queue.
+    #[error(
+        "message {msn} of queue {queue} found no buffer; post receives ahead of the peer's sends"
+    )]
+    NoBuffer {
+        /// The queue.
+        queue: QueueNumber,
+        /// The message.
+        msn: Msn,
+    },
+    /// The message was delivered already, or its turn has not come, or it is beyond the last buffer.
+    #[error("message {msn} of queue {queue} is out of range: {next} is next")]
+    MsnRange {
+        /// The queue.
+        queue: QueueNumber,
+        /// The message.
+        msn: Msn,
+        /// The message whose turn it is.
+        next: Msn,
+    },
+    /// The MO lies outside of the buffer, or does not continue what came before.
+    #[error("an untagged segment has message offset {}, not {expected}", offset.0)]
+    InvalidMo {
+        /// The segment's MO.
+        offset: MessageOffset,
+        /// The octet that is next, or, out of turn, the last that the buffer has room for.
+        expected: u64,
+    },
+    /// The message is longer than its buffer.
+    #[error("a message of {length} octets or more came for a buffer of {room}; post larger ones")]
+    TooLong {
+        /// Octets that the message has at least.
+        length: u64,
+        /// Octets of the buffer.
+        room: u64,
+    },
+    /// The posted receive names memory that may not be received into: not the peer's fault.
+    #[error("the posted receive cannot be filled: {0}")]
+    Receive(TagError),
+}
+
+impl DdpError {
+    /// Error type and error code of RFC 5041 section 7.2.
+    ///
+    /// RFC 5041 has no number for an access right that is lacking: the STag has no buffer "that allows placement"
+    /// (check 2 of section 7.1), so it is reported as an invalid STag, as other implementations do.
+    // rfc: 5041-76
+    pub const fn number(&self) -> (u8, u8) {
+        match self {
+            Self::Receive(_) => (0, 0),
+            Self::Tagged(error) => match error {
+                TagError::InvalidStag(_)
+                | TagError::AccessViolation { .. }
+                | TagError::NotInvalidatable(_) => (1, 0),
+                TagError::BaseOrBounds { .. } => (1, 1),
+                TagError::NotAssociated { .. } => (1, 2),
+                TagError::OffsetWrap { .. } => (1, 3),
+            },
+            Self::Version { tagged: true, .. } => (1, 4),
+            Self::InvalidQn(_) => (2, 1),
+            Self::NoBuffer { .. } => (2, 2),
+            Self::MsnRange { .. } => (2, 3),
+            Self::InvalidMo { .. } => (2, 4),
+            Self::TooLong { .. } => (2, 5),
+            Self::Version { tagged: false, .. } => (2, 6),
+        }
+    }
+
+    /// How the receive whose turn it is completes, where the error is about that receive.
+    pub const fn receive_status(&self) -> Option<WcStatus> {
+        match self {
+            Self::TooLong { .. } => Some(WcStatus::LocalLengthError),
+            Self::Receive(_) => Some(WcStatus::LocalProtectionError),
+            _ => None,
+        }
+    }
+}

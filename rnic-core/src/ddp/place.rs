@@ -1,0 +1,139 @@
+//! Placement: every check of RFC 5041 section 7.1, then one copy to where the octets belong.
+
+use super::{Ddp, DdpError};
+use crate::memory::epoch::Guard;
+use crate::memory::table::Access;
+use crate::verbs::{QueuePair, ScatterError, Sge, scatter, total_length};
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, UntaggedHeader};
+
+/// A segment whose payload is where it belongs: what is kept of it until its turn to be delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    pub(super) header: DdpHeader,
+    pub(super) len: u32,
+}
+
+impl Placed {
+    /// The segment's header.
+    pub fn header(&self) -> &DdpHeader {
+        &self.header
+    }
+
+    /// Octets of payload.
+    pub fn payload_len(&self) -> u32 {
+        self.len
+    }
+}
+
+impl Ddp {
+    /// Validates a segment and copies its payload to its place. `right` is what RDMAP says that the peer may do
+    /// to a tagged buffer with this message.
+    ///
+    /// Nothing but memory changes. A segment may therefore be placed before its turn, and more than once; if it is
+    /// refused before its turn, it is to be placed again when its turn comes.
+    // rfc: 5041-52, 5041-74
+    pub fn place(
+        &mut self,
+        segment: &DdpSegment<'_>,
+        right: Access,
+        qp: &QueuePair,
+        guard: &Guard<'_>,
+    ) -> Result<Placed, DdpError> {
+        match &segment.header {
+            // rfc: 5041-15
+            DdpHeader::Tagged(header) => place_tagged(header, segment.payload, right, qp, guard)?,
+            // rfc: 5041-16
+            DdpHeader::Untagged(header) => {
+                self.place_untagged(header, segment.payload, qp, guard)?
+            }
+        }
+        let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
+        Ok(Placed {
+            header: segment.header,
+            len,
+        })
+    }
+
+    // rfc: 5041-72, 5040-95
+    fn place_untagged(
+        &mut self,
+        header: &UntaggedHeader,
+        payload: &[u8],
+        qp: &QueuePair,
+        guard: &Guard<'_>,
+    ) -> Result<(), DdpError> {
+        match header.queue {
+            QueueNumber::SEND => {
+                let ahead = self.sends.ahead(header)?;
+                let receive = qp
+                    .rq
+                    .peek(ahead)
+                    .ok_or_else(|| self.sends.no_buffer(header))?;
+                check_extent(header, payload.len(), total_length(receive.sges()))?;
+                receive_into(receive.sges(), header, payload, qp, guard)
+            }
+            QueueNumber::READ_REQUEST => self.read_requests.place(header, payload),
+            QueueNumber::TERMINATE => self.terminates.place(header, payload),
+            unknown => Err(DdpError::InvalidQn(unknown)),
+        }
+    }
+}
+
+// rfc: 5041-73, 5041-77, 5041-83, 5041-88, 5040-90
+fn place_tagged(
+    header: &TaggedHeader,
+    payload: &[u8],
+    right: Access,
+    qp: &QueuePair,
+    guard: &Guard<'_>,
+) -> Result<(), DdpError> {
+    // rfc: 5041-57, 5041-58
+    if payload.is_empty() {
+        return Ok(());
+    }
+    let placement = guard
+        .for_placement(
+            header.stag,
+            header.offset,
+            payload.len(),
+            qp.origin(),
+            right,
+        )
+        .map_err(DdpError::Tagged)?;
+    placement.write(payload);
+    Ok(())
+}
+
+fn receive_into(
+    sges: &[Sge],
+    header: &UntaggedHeader,
+    payload: &[u8],
+    qp: &QueuePair,
+    guard: &Guard<'_>,
+) -> Result<(), DdpError> {
+    let offset = u64::from(header.offset.0);
+    scatter(guard, qp.origin(), sges, offset, payload).map_err(|error| match error {
+        ScatterError::TooLong { end, room } => DdpError::TooLong { length: end, room },
+        ScatterError::Tag(error) => DdpError::Receive(error),
+    })
+}
+
+/// Checks 3 and 4 of RFC 5041 section 7.1 for untagged segments: the MO, and the MO with the payload, lie in a
+/// buffer of `room` octets. A segment without payload has nothing to check them for.
+pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Result<(), DdpError> {
+    let offset = u64::from(header.offset.0);
+    if len == 0 {
+        return Ok(());
+    }
+    if offset > room {
+        return Err(DdpError::InvalidMo {
+            offset: header.offset,
+            expected: room,
+        });
+    }
+    let length = offset + len as u64;
+    if length > room {
+        return Err(DdpError::TooLong { length, room });
+    }
+    Ok(())
+}

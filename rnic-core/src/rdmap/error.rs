@@ -1,0 +1,119 @@
+//! What RDMAP finds wrong, and the numbers that a Terminate gives it (RFC 5040 figure 9).
+
+use super::terminate::TerminateCause;
+use crate::memory::place::TagError;
+use crate::verbs::WcStatus;
+use crate::wire::ddp::{DdpHeader, Stag, TaggedOffset, UNTAGGED_LEN, UntaggedHeader};
+use crate::wire::rdmap::{Control, RdmapWireError, ReadRequest, TerminateControl};
+
+/// An error that ends the stream. Before its turn, a segment that is not admitted is only not placed early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RdmapError {
+    /// The peer speaks another version.
+    #[error("a message of RDMAP version {0} came; versions 0 and 1 are understood")]
+    Version(u8),
+    /// The opcode is unknown, or does not belong into this queue or buffer, or answers nothing.
+    #[error("{0} came where it has no place")]
+    UnexpectedOpcode(Control),
+    /// The peer has more Read Requests outstanding than it may.
+    #[error("the peer has more than {ird} Reads outstanding, which is the inbound depth agreed on")]
+    TooManyReads {
+        /// Reads that it may have.
+        ird: u16,
+    },
+    /// A Read Request or Terminate has not the form that it must have.
+    #[error("a malformed message came: {0}")]
+    Malformed(RdmapWireError),
+    /// A Send with Invalidate named an STag that the peer may not invalidate.
+    #[error("the peer asked to invalidate an STag: {0}")]
+    CannotInvalidate(TagError),
+    /// A Read Request asks for memory that the peer may not read.
+    #[error("a Read was refused: {error}")]
+    ReadSource {
+        /// Why.
+        error: TagError,
+        /// The DDP header of the request.
+        header: UntaggedHeader,
+        /// What is still to be read.
+        request: ReadRequest,
+    },
+    /// A Read Response writes to another STag than was asked for.
+    #[error("a Read Response came for STag {0}, which no outstanding Read names")]
+    SinkStag(Stag),
+    /// A Read Response does not continue or does not fill what was asked for.
+    #[error("a Read Response of {len} octets at {offset} does not fit the outstanding Read")]
+    SinkBounds {
+        /// Where it writes.
+        offset: TaggedOffset,
+        /// Octets.
+        len: u32,
+    },
+    /// A request of the application could not be carried out.
+    #[error("request {wr_id:#x} could not be carried out: {status:?}")]
+    Request {
+        /// The application's name for it.
+        wr_id: u64,
+        /// How it completes.
+        status: WcStatus,
+    },
+    /// The rings shared with the application are not as they were left.
+    #[error("the application's queues are inconsistent")]
+    Queues,
+}
+
+impl RdmapError {
+    /// Layer, error type and error code of the Terminate that reports it.
+    ///
+    /// A Read Response to another buffer than was asked for is an error of placement, reported by DDP's numbers.
+    // rfc: 5040-18
+    pub const fn control(&self) -> TerminateControl {
+        let (layer, error_type, code) = match self {
+            Self::Request { .. } | Self::Queues => (0, 0, 0x00),
+            Self::ReadSource { error, .. } => (0, 1, protection_code(error)),
+            // rfc: 5040-60
+            Self::CannotInvalidate(_) => (0, 1, 0x09),
+            Self::Version(_) => (0, 2, 0x05),
+            Self::UnexpectedOpcode(_) => (0, 2, 0x06),
+            Self::TooManyReads { .. } => (0, 2, 0x07),
+            Self::Malformed(_) => (0, 2, 0xff),
+            Self::SinkStag(_) => (1, 1, 0x00),
+            Self::SinkBounds { .. } => (1, 1, 0x01),
+        };
+        TerminateControl {
+            layer,
+            error_type,
+            code,
+        }
+    }
+
+    /// The Terminate that reports it. Where the error came with a segment, the caller adds that.
+    pub fn cause(&self) -> TerminateCause {
+        let cause = TerminateCause::new(self.control());
+        match self {
+            Self::ReadSource {
+                header, request, ..
+            } => cause
+                .with_header(
+                    &DdpHeader::Untagged(*header),
+                    UNTAGGED_LEN + ReadRequest::LEN,
+                )
+                .with_read_request(*request),
+            Self::CannotInvalidate(_) => {
+                cause.with_receive_status(Some(WcStatus::RemoteInvalidRequestError))
+            }
+            _ => cause,
+        }
+    }
+}
+
+/// Error codes of the type Remote Protection Error.
+const fn protection_code(error: &TagError) -> u8 {
+    match error {
+        TagError::InvalidStag(_) => 0x00,
+        TagError::BaseOrBounds { .. } => 0x01,
+        TagError::AccessViolation { .. } => 0x02,
+        TagError::NotAssociated { .. } => 0x03,
+        TagError::OffsetWrap { .. } => 0x04,
+        TagError::NotInvalidatable(_) => 0x09,
+    }
+}

@@ -1,0 +1,129 @@
+//! Messages on their way out: what RDMAP decides about them, and where their octets come from.
+
+use crate::memory::epoch::Guard;
+use crate::memory::place::TagError;
+use crate::memory::table::{Access, Origin};
+use crate::verbs::wr::{MAX_INLINE, MAX_SGE};
+use crate::verbs::{Sge, gather};
+use crate::wire::ddp::{
+    DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
+};
+use crate::wire::rdmap::{Control, Opcode};
+
+/// Names a message until it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// A request of the send queue, counted from the first.
+    Request(u64),
+    /// A Read Response.
+    Response,
+    /// The Terminate.
+    Terminate,
+}
+
+/// A message to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outbound {
+    /// The DDP header of its first segment, as far as RDMAP decides it: DDP sets the L bit, MSN and MO.
+    pub header: DdpHeader,
+    /// Octets of the message.
+    pub length: u32,
+    /// Where they come from.
+    pub source: Source,
+    /// Its name.
+    pub token: Token,
+}
+
+/// Where the octets of a message come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A gather list of local memory.
+    Sges {
+        /// The list.
+        sges: [Sge; MAX_SGE],
+        /// Its elements in use.
+        count: usize,
+    },
+    /// The octets themselves.
+    Octets([u8; MAX_INLINE]),
+    /// Memory that the peer may read.
+    Region {
+        /// The STag.
+        stag: Stag,
+        /// Where the message starts.
+        offset: TaggedOffset,
+    },
+}
+
+impl Source {
+    /// Copies octets `offset..offset + to.len()` of the message to `to`. Memory is checked anew each time, because
+    /// it may have been revoked since the message began.
+    pub fn read(
+        &self,
+        guard: &Guard<'_>,
+        origin: Origin,
+        offset: u32,
+        to: &mut [u8],
+    ) -> Result<(), TagError> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Sges { sges, count } => gather(
+                guard,
+                origin,
+                &sges[..(*count).min(MAX_SGE)],
+                offset.into(),
+                to,
+            ),
+            Self::Octets(octets) => {
+                let start = offset as usize;
+                let from = octets
+                    .get(start..start + to.len())
+                    .ok_or(TagError::BaseOrBounds {
+                        stag: Stag(0),
+                        offset: TaggedOffset(offset.into()),
+                        len: to.len(),
+                    })?;
+                to.copy_from_slice(from);
+                Ok(())
+            }
+            Self::Region {
+                stag,
+                offset: start,
+            } => {
+                // The whole message was checked: this does not wrap.
+                let at = TaggedOffset(start.0.wrapping_add(offset.into()));
+                guard
+                    .for_reading(*stag, at, to.len(), origin, Access::REMOTE_READ)?
+                    .read(to);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The header of a message to a tagged buffer of the peer.
+// rfc: 5040-3, 5040-6, 5040-7, 5040-9, 5040-10
+pub(super) fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset) -> DdpHeader {
+    let ulp = Control::new(opcode).into();
+    DdpHeader::Tagged(TaggedHeader {
+        last: false,
+        ulp,
+        stag,
+        offset,
+    })
+}
+
+/// The header of a message to a queue of the peer. `invalidate` is 0 where there is nothing to invalidate.
+// rfc: 5040-3, 5040-5, 5040-6, 5040-7, 5040-9, 5040-10, 5040-12
+pub(super) fn untagged(opcode: Opcode, queue: QueueNumber, invalidate: u32) -> DdpHeader {
+    DdpHeader::Untagged(UntaggedHeader {
+        last: false,
+        ulp: Control::new(opcode).into(),
+        ulp32: invalidate,
+        queue,
+        msn: Msn::FIRST,
+        offset: MessageOffset(0),
+    })
+}

@@ -1,0 +1,515 @@
+//! The requester: send queue entries become messages, in order, and complete in order.
+
+use std::collections::VecDeque;
+
+use super::message::{Outbound, Source, Token, tagged, untagged};
+use super::{RdmapError, ReceivedTerminate};
+use crate::memory::epoch::Guard;
+use crate::memory::table::{Access, Origin};
+use crate::verbs::cq::CqTable;
+use crate::verbs::wr::{MAX_INLINE, MAX_SGE, send_flags};
+use crate::verbs::{
+    Completion, QueuePair, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, total_length,
+};
+use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset};
+use crate::wire::rdmap::{Control, Opcode, ReadRequest};
+
+/// A request that was begun. Its entry stays in the send queue until it completes.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    wr_id: u64,
+    opcode: WcOpcode,
+    signaled: bool,
+    length: u32,
+    target: Target,
+    progress: Progress,
+}
+
+/// What a peer's Terminate can name a request by.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Tagged { stag: Stag, offset: TaggedOffset },
+    Untagged { queue: QueueNumber, msn: Msn },
+    None,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Progress {
+    /// Not all of it was handed down.
+    Sending,
+    /// Handed down, up to this offset of the stream.
+    Sent(u64),
+    /// A Read whose response has not wholly come.
+    Reading,
+    /// A Read that was answered.
+    Read,
+    Failed(WcStatus),
+}
+
+/// A Read whose response is awaited.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    /// Which request.
+    number: u64,
+    stag: Stag,
+    offset: TaggedOffset,
+    length: u32,
+    delivered: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Requester {
+    ord: u16,
+    requests: VecDeque<Request>,
+    /// The number of the first of `requests`.
+    first: u64,
+    reads: VecDeque<Read>,
+    /// The numbers that DDP gives the next Send and the next Read Request.
+    next_send: Msn,
+    next_read: Msn,
+    /// How much of the stream the peer has acknowledged.
+    acked: u64,
+    /// A request failed here: none is begun any more.
+    failed: bool,
+}
+
+/// The message of a request, before it is numbered.
+struct Prepared {
+    header: DdpHeader,
+    length: u32,
+    source: Source,
+}
+
+impl Requester {
+    pub(super) fn new(ord: u16, send_queue: u32) -> Self {
+        Self {
+            ord,
+            requests: VecDeque::with_capacity(send_queue as usize),
+            first: 0,
+            reads: VecDeque::with_capacity(u32::from(ord).min(send_queue) as usize),
+            next_send: Msn::FIRST,
+            next_read: Msn::FIRST,
+            acked: 0,
+            failed: false,
+        }
+    }
+
+    /// The message of the next request, if it may begin.
+    // rfc: 5040-27, 5040-37, 5040-56, 5040-72
+    pub(super) fn next(
+        &mut self,
+        qp: &QueuePair,
+        cqs: &CqTable,
+        guard: &Guard<'_>,
+    ) -> Result<Option<Outbound>, RdmapError> {
+        // A completion queue with a backlog gets no more to complete: that bounds the backlog.
+        if self.failed || cqs.has_backlog(qp.send_cq) {
+            return Ok(None);
+        }
+        let Some(wr) = qp.sq.peek(self.requests.len() as u32) else {
+            return Ok(None);
+        };
+        if !self.may_begin(&wr) {
+            return Ok(None);
+        }
+        let number = self.first + self.requests.len() as u64;
+        match self.prepare(&wr, qp.origin(), guard) {
+            Ok(Prepared {
+                header,
+                length,
+                source,
+            }) => {
+                self.begin(&wr, qp.signal_all, number, &header);
+                Ok(Some(Outbound {
+                    header,
+                    length,
+                    source,
+                    token: Token::Request(number),
+                }))
+            }
+            // rfc: 5040-87, 5040-88
+            Err(status) => {
+                let progress = Progress::Failed(status);
+                self.requests
+                    .push_back(Request::new(&wr, true, Target::None, progress));
+                self.failed = true;
+                Err(RdmapError::Request {
+                    wr_id: wr.wr_id,
+                    status,
+                })
+            }
+        }
+    }
+
+    /// Whether a request may begin now: a fence waits for all Reads, a Read for room among those outstanding.
+    // rfc: 5040-82, 5040-83
+    fn may_begin(&self, wr: &SendWr) -> bool {
+        let fenced = wr.flags & send_flags::FENCE != 0 && !self.reads.is_empty();
+        let read = wr.operation() == Ok(WrOpcode::Read);
+        // Without any Reads allowed it begins, and fails, rather than wait for ever.
+        let too_many = read && self.ord > 0 && self.reads.len() >= usize::from(self.ord);
+        !fenced && !too_many
+    }
+
+    /// Checks a request and makes its message.
+    fn prepare(
+        &self,
+        wr: &SendWr,
+        origin: Origin,
+        guard: &Guard<'_>,
+    ) -> Result<Prepared, WcStatus> {
+        let operation = wr
+            .operation()
+            .map_err(|_| WcStatus::LocalQpOperationError)?;
+        let solicited = wr.flags & send_flags::SOLICITED != 0;
+        let header = match (operation, solicited) {
+            (WrOpcode::Read, _) => return self.prepare_read(wr, origin, guard),
+            // rfc: 5040-24, 5040-25
+            (WrOpcode::Write, _) => tagged(
+                Opcode::Write,
+                Stag(wr.remote_stag),
+                TaggedOffset(wr.remote_offset),
+            ),
+            // rfc: 5040-51, 5040-52, 5040-55, 5040-12
+            (WrOpcode::Send, false) => untagged(Opcode::Send, QueueNumber::SEND, 0),
+            (WrOpcode::Send, true) => untagged(Opcode::SendSolicited, QueueNumber::SEND, 0),
+            // rfc: 5040-58, 5040-59
+            (WrOpcode::SendInvalidate, false) => untagged(
+                Opcode::SendInvalidate,
+                QueueNumber::SEND,
+                wr.invalidate_stag,
+            ),
+            (WrOpcode::SendInvalidate, true) => untagged(
+                Opcode::SendSolicitedInvalidate,
+                QueueNumber::SEND,
+                wr.invalidate_stag,
+            ),
+        };
+        Ok(Prepared {
+            header,
+            length: wr.length,
+            source: source(wr, origin, guard)?,
+        })
+    }
+
+    /// A Read Request. A Read has one sink: the peer's response names one STag, so more pieces than one are refused.
+    // rfc: 5040-30, 5040-31, 5040-35, 5040-36, 5040-40
+    fn prepare_read(
+        &self,
+        wr: &SendWr,
+        origin: Origin,
+        guard: &Guard<'_>,
+    ) -> Result<Prepared, WcStatus> {
+        if self.ord == 0 || wr.is_inline() || wr.sge_count > 1 {
+            return Err(WcStatus::LocalQpOperationError);
+        }
+        let sink = sges(wr)?.first().copied().unwrap_or_default();
+        if sink.length > 0 {
+            guard
+                .for_placement(
+                    sink.stag(),
+                    sink.tagged_offset(),
+                    sink.length as usize,
+                    origin,
+                    Access::LOCAL_WRITE,
+                )
+                .map_err(|_| WcStatus::LocalProtectionError)?;
+        }
+        let request = ReadRequest {
+            sink_stag: sink.stag(),
+            sink_offset: sink.tagged_offset(),
+            length: wr.length,
+            source_stag: Stag(wr.remote_stag),
+            source_offset: TaggedOffset(wr.remote_offset),
+        };
+        let mut octets = [0; MAX_INLINE];
+        let length = request.emit(&mut octets) as u32;
+        let header = untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, 0);
+        Ok(Prepared {
+            header,
+            length,
+            source: Source::Octets(octets),
+        })
+    }
+
+    /// Remembers a request whose message goes out now.
+    fn begin(&mut self, wr: &SendWr, signal_all: bool, number: u64, header: &DdpHeader) {
+        let signaled = signal_all || wr.flags & send_flags::SIGNALED != 0;
+        let is_read = wr.operation() == Ok(WrOpcode::Read);
+        let target = match header {
+            DdpHeader::Tagged(header) => Target::Tagged {
+                stag: header.stag,
+                offset: header.offset,
+            },
+            DdpHeader::Untagged(header) => {
+                let next = if is_read {
+                    &mut self.next_read
+                } else {
+                    &mut self.next_send
+                };
+                let msn = *next;
+                *next = msn.next();
+                Target::Untagged {
+                    queue: header.queue,
+                    msn,
+                }
+            }
+        };
+        let progress = if is_read {
+            Progress::Reading
+        } else {
+            Progress::Sending
+        };
+        self.requests
+            .push_back(Request::new(wr, signaled, target, progress));
+        if is_read {
+            let sink = wr.sges().first().copied().unwrap_or_default();
+            self.reads.push_back(Read {
+                number,
+                stag: sink.stag(),
+                offset: sink.tagged_offset(),
+                length: wr.length,
+                delivered: 0,
+            });
+        }
+    }
+
+    /// The last octet of a request's message was handed down; it ends at `end` of the stream.
+    pub(super) fn sent(&mut self, number: u64, end: u64) {
+        if let Some(request) = self.request(number)
+            && matches!(request.progress, Progress::Sending)
+        {
+            request.progress = Progress::Sent(end);
+        }
+    }
+
+    /// The octets of a request's message became unreadable half-way.
+    pub(super) fn source_failed(&mut self, number: u64) -> Option<RdmapError> {
+        let status = WcStatus::LocalProtectionError;
+        let request = self.request(number)?;
+        request.progress = Progress::Failed(status);
+        let wr_id = request.wr_id;
+        self.failed = true;
+        Some(RdmapError::Request { wr_id, status })
+    }
+
+    /// Whether a segment of a Read Response goes to where an outstanding Read wants it.
+    pub(super) fn admit_response(
+        &self,
+        header: &TaggedHeader,
+        len: usize,
+    ) -> Result<(), RdmapError> {
+        if self.reads.is_empty() {
+            return Err(RdmapError::UnexpectedOpcode(Control::from(header.ulp)));
+        }
+        if len == 0 || self.reads.iter().any(|read| read.takes(header, len)) {
+            return Ok(());
+        }
+        if self.reads.iter().any(|read| read.stag == header.stag) {
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
+            return Err(RdmapError::SinkBounds {
+                offset: header.offset,
+                len,
+            });
+        }
+        Err(RdmapError::SinkStag(header.stag))
+    }
+
+    /// Takes a segment of a Read Response in its turn: it must continue the oldest Read, and end where that ends.
+    // rfc: 5040-70, 5040-77, 5040-79
+    pub(super) fn read_response(
+        &mut self,
+        header: &TaggedHeader,
+        len: u32,
+    ) -> Result<(), RdmapError> {
+        let Some(read) = self.reads.front_mut() else {
+            return Err(RdmapError::UnexpectedOpcode(Control::from(header.ulp)));
+        };
+        let bounds = RdmapError::SinkBounds {
+            offset: header.offset,
+            len,
+        };
+        // rfc: 5041-58 — nothing is checked of a segment that places nothing.
+        if len > 0 {
+            if header.stag != read.stag {
+                return Err(RdmapError::SinkStag(header.stag));
+            }
+            let expected = read.offset.0.checked_add(read.delivered.into());
+            if expected != Some(header.offset.0) || len > read.length - read.delivered {
+                return Err(bounds);
+            }
+            read.delivered += len;
+        }
+        if header.last {
+            if read.delivered != read.length {
+                return Err(bounds);
+            }
+            let number = read.number;
+            self.reads.pop_front();
+            if let Some(request) = self.request(number) {
+                request.progress = Progress::Read;
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer acknowledged the stream up to `acked`.
+    pub(super) fn acked(&mut self, acked: u64) {
+        self.acked = self.acked.max(acked);
+    }
+
+    /// Completes what is done, in the order in which it was posted.
+    // rfc: 5040-73, 5040-74
+    pub(super) fn complete(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
+        while let Some(request) = self.requests.front() {
+            let Some(status) = request.status(self.acked) else {
+                break;
+            };
+            self.complete_first(status, qp, cqs);
+        }
+    }
+
+    /// Marks the request that the peer's Terminate names, so that it completes with more than "flushed".
+    pub(super) fn blame(&mut self, terminate: &ReceivedTerminate) {
+        let named = |request: &&mut Request| match (&terminate.header, request.target) {
+            (Some(DdpHeader::Untagged(header)), Target::Untagged { queue, msn }) => {
+                header.queue == queue && header.msn == msn
+            }
+            (Some(DdpHeader::Tagged(header)), Target::Tagged { stag, offset }) => {
+                let within = header.offset.0.wrapping_sub(offset.0);
+                let is_write = Control::from(header.ulp) == Control::new(Opcode::Write);
+                is_write && header.stag == stag && within < u64::from(request.length)
+            }
+            _ => false,
+        };
+        let acked = self.acked;
+        if let Some(request) = self.requests.iter_mut().find(named)
+            && request.status(acked).is_none()
+        {
+            request.progress = Progress::Failed(terminate.status());
+        }
+    }
+
+    /// Completes every request: those that are done as they ended, the others as flushed.
+    pub(super) fn flush(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
+        while let Some(request) = self.requests.front() {
+            let status = request.status(self.acked).unwrap_or(WcStatus::WrFlushed);
+            self.complete_first(status, qp, cqs);
+        }
+        self.reads.clear();
+        for _ in 0..qp.sq.len() {
+            let Some(wr) = qp.sq.peek(0) else {
+                break;
+            };
+            let request = Request::new(&wr, true, Target::None, Progress::Sending);
+            self.requests.push_back(request);
+            self.complete_first(WcStatus::WrFlushed, qp, cqs);
+        }
+    }
+
+    /// Whether every posted request was completed.
+    pub(super) fn is_idle(&self, qp: &QueuePair) -> bool {
+        qp.sq.is_empty()
+    }
+
+    /// Whether a posted request has not begun.
+    pub(super) fn has_unbegun(&self, qp: &QueuePair) -> bool {
+        qp.sq.len() as usize > self.requests.len()
+    }
+
+    fn complete_first(&mut self, status: WcStatus, qp: &mut QueuePair, cqs: &mut CqTable) {
+        let Some(request) = self.requests.pop_front() else {
+            return;
+        };
+        self.first += 1;
+        qp.sq.release(1);
+        if request.signaled || status != WcStatus::Success {
+            let Request {
+                wr_id,
+                opcode,
+                length,
+                ..
+            } = request;
+            let completion = Completion::new(wr_id, qp.number, opcode, status, length);
+            cqs.complete(qp.send_cq, completion, false);
+        }
+    }
+
+    fn request(&mut self, number: u64) -> Option<&mut Request> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.requests.get_mut(index)
+    }
+}
+
+impl Request {
+    fn new(wr: &SendWr, signaled: bool, target: Target, progress: Progress) -> Self {
+        let opcode = wr.operation().map_or(WcOpcode::Send, WcOpcode::from);
+        Self {
+            wr_id: wr.wr_id,
+            opcode,
+            signaled,
+            length: wr.length,
+            target,
+            progress,
+        }
+    }
+
+    /// How it ended, if it has, once the peer acknowledged the stream up to `acked`.
+    fn status(&self, acked: u64) -> Option<WcStatus> {
+        match self.progress {
+            Progress::Sent(end) if end <= acked => Some(WcStatus::Success),
+            Progress::Read => Some(WcStatus::Success),
+            Progress::Failed(status) => Some(status),
+            Progress::Sent(_) | Progress::Sending | Progress::Reading => None,
+        }
+    }
+}
+
+impl Read {
+    /// Whether `len` octets of a response lie in the sink.
+    fn takes(&self, header: &TaggedHeader, len: usize) -> bool {
+        let end = |start: u64| start.checked_add(len as u64);
+        header.stag == self.stag
+            && header
+                .offset
+                .0
+                .checked_sub(self.offset.0)
+                .and_then(end)
+                .is_some_and(|end| end <= u64::from(self.length))
+    }
+}
+
+/// The scatter/gather list of a request, if its length is what the request says.
+fn sges(wr: &SendWr) -> Result<&[Sge], WcStatus> {
+    if usize::from(wr.sge_count) > MAX_SGE {
+        return Err(WcStatus::LocalQpOperationError);
+    }
+    // rfc: 5041-50
+    if total_length(wr.sges()) != u64::from(wr.length) {
+        return Err(WcStatus::LocalLengthError);
+    }
+    Ok(wr.sges())
+}
+
+/// Where the octets of a Send or Write come from. Pieces without octets name no memory.
+fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<Source, WcStatus> {
+    if wr.is_inline() {
+        let fits = wr.length as usize <= MAX_INLINE;
+        return fits
+            .then_some(Source::Octets(wr.payload))
+            .ok_or(WcStatus::LocalLengthError);
+    }
+    let list = sges(wr)?;
+    for sge in list.iter().filter(|sge| sge.length > 0) {
+        let (offset, len) = (sge.tagged_offset(), sge.length as usize);
+        guard
+            .for_reading(sge.stag(), offset, len, origin, Access::LOCAL_READ)
+            .map_err(|_| WcStatus::LocalProtectionError)?;
+    }
+    let mut sges = [Sge::default(); MAX_SGE];
+    sges[..list.len()].copy_from_slice(list);
+    Ok(Source::Sges {
+        sges,
+        count: list.len(),
+    })
+}
