@@ -1,0 +1,382 @@
+"""The siw virtual machine and the network around it: what ci/siw and ci/interop are made of.
+
+    with Lan() as lan:
+        vm = lan.guest("10.78.0.2")          # boots; ready when it returns
+        print(vm.run("ibv_devinfo").output)  # a shell script in the guest
+
+Everything that is made here is gone when the `with` ends, however it ends. Call
+`leave_nothing_behind()` first, so that signals end it too.
+"""
+
+import base64
+import contextlib
+import ctypes
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+
+CI = pathlib.Path(__file__).resolve().parent.parent
+PREFIX = 24
+
+
+class SiwError(Exception):
+    """Something around the virtual machine failed; the text says what and what to do."""
+
+
+def leave_nothing_behind():
+    """Turns the signals that end a process into an exception, so that `with` blocks unwind."""
+
+    def end(number, _frame):
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, end)
+
+
+def die_with_parent():
+    """Between fork and exec: the child gets SIGKILL when this process dies; Ctrl-C is ours alone."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    os.setsid()
+
+
+def start(command, **options):
+    """Starts a process that does not outlive this one."""
+    options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.Popen([str(word) for word in command], preexec_fn=die_with_parent, **options)
+
+
+def stop(process, gently=signal.SIGTERM, patience=3):
+    """Ends a process that `start` started."""
+    if process.poll() is None:
+        process.send_signal(gently)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+
+
+def call(*command, check=True):
+    """Runs a command to its end; an error names it and what it said."""
+    done = subprocess.run(
+        [str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if check and done.returncode != 0:
+        raise SiwError(f"{' '.join(map(str, command))}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def image():
+    """The directory with vmlinux and initramfs.gz, built if need be."""
+    done = subprocess.run([CI / "siw-image"], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SiwError("ci/siw-image could not build the virtual machine (see above)")
+    return pathlib.Path(done.stdout.strip())
+
+
+def sweep():
+    """Removes what runs that were killed outright could not: their namespaces and directories."""
+    for entry in (*pathlib.Path("/run/netns").glob("rnic-siw-*"),
+                  *pathlib.Path(tempfile.gettempdir()).glob("rnic-siw-*")):
+        owner = entry.name.split("-")[2]
+        if not owner.isdigit() or pathlib.Path("/proc", owner).exists():
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            call("ip", "netns", "delete", entry.name, check=False)
+
+
+class Lan:
+    """A network namespace with a bridge; guests and host interfaces are its ports."""
+
+    def __init__(self, name=None, mtu=1500):
+        self.netns = name or f"rnic-siw-{os.getpid()}"
+        self.mtu = mtu
+        self._things = contextlib.ExitStack()
+        self._numbers = itertools.count()
+
+    def __enter__(self):
+        if os.geteuid() != 0:
+            raise SiwError("network namespaces and taps need root")
+        sweep()
+        with self._things:
+            self.directory = pathlib.Path(tempfile.mkdtemp(prefix=f"rnic-siw-{os.getpid()}-"))
+            self._things.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            call("ip", "netns", "add", self.netns)
+            self._things.callback(call, "ip", "netns", "delete", self.netns, check=False)
+            self.ip("link", "set", "lo", "up")
+            self.ip("link", "add", "bridge", "type", "bridge", "stp_state", 0, "forward_delay", 0,
+                    "mcast_snooping", 0)
+            self._up("bridge")
+            self._things = self._things.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self._things.close()
+
+    def ip(self, *words):
+        return call("ip", "-n", self.netns, *words)
+
+    def inside(self, *command):
+        """The command line that runs `command` in the namespace."""
+        return ["ip", "netns", "exec", self.netns, *command]
+
+    def _up(self, interface):
+        self.ip("link", "set", interface, "mtu", self.mtu, "up")
+
+    def host_port(self, interface, address):
+        """A veth with an address, joined to the bridge by `<interface>-br`, where captures see
+        what an XDP program takes away. Both ends send whole frames with full checksums."""
+        peer = f"{interface}-br"
+        self.ip("link", "add", interface, "type", "veth", "peer", "name", peer)
+        for each in (interface, peer):
+            offloads = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"]
+            call(*self.inside("ethtool", "-K", each, *offloads))
+        self.ip("link", "set", peer, "master", "bridge")
+        self._up(interface)
+        self._up(peer)
+        self.ip("address", "add", f"{address}/{PREFIX}", "dev", interface)
+
+    def tap(self):
+        name = f"tap{next(self._numbers)}"
+        self.ip("tuntap", "add", name, "mode", "tap")
+        self.ip("link", "set", name, "master", "bridge")
+        self._up(name)
+        return name
+
+    def tap_with_address(self, name, address):
+        """A tap outside the bridge, for a single guest and an AF_XDP socket on the tap itself."""
+        self.ip("tuntap", "add", name, "mode", "tap")
+        self._up(name)
+        self.ip("address", "add", f"{address}/{PREFIX}", "dev", name)
+        return name
+
+    def guest(self, address, tap=None, cpus=1):
+        """Boots a virtual machine on a tap (by default a new one on the bridge)."""
+        return self._things.enter_context(Guest(self, address, tap or self.tap(), cpus))
+
+    def capture(self, interface):
+        return Capture(self, interface)
+
+
+@dataclass
+class Result:
+    """How a script in the guest ended. Code 124: it took too long and was stopped."""
+
+    code: int
+    output: str
+
+    def checked(self):
+        if self.code != 0:
+            raise SiwError(f"a command in the guest ended with {self.code}:\n{self.output}")
+        return self.output
+
+
+class Job:
+    """A script that runs in the guest."""
+
+    def __init__(self, guest, identity, timeout):
+        self._guest = guest
+        self._identity = identity
+        self._deadline = time.monotonic() + timeout + 10
+        self._done = threading.Event()
+        self._result = None
+
+    def _finish(self, result):
+        self._result = result
+        self._done.set()
+
+    def wait(self):
+        if not self._done.wait(max(0, self._deadline - time.monotonic())):
+            raise SiwError(f"the guest does not answer; its console said:\n{self._guest.console()}")
+        if self._result is None:
+            raise SiwError(f"the guest is gone; its console said:\n{self._guest.console()}")
+        return self._result
+
+    def running(self):
+        return not self._done.is_set()
+
+    def output(self):
+        """What it has printed so far."""
+        return self._guest.run(f"cat /tmp/job.{self._identity}.out").output
+
+    def kill(self):
+        self._guest.run(f"kill $(cat /tmp/job.{self._identity}.pid)")
+
+
+class Guest:
+    """One virtual machine: Debian's 6.1 kernel, a siw device on eth0, rdma-core's tools."""
+
+    def __init__(self, lan, address, tap, cpus):
+        self.lan = lan
+        self.address = address
+        self._tap = tap
+        self._cpus = cpus
+        self._jobs = {}
+        self._numbers = itertools.count(1)
+        self._ready = threading.Event()
+        self._sending = threading.Lock()
+        self._console = lan.directory / f"{address}.console"
+
+    def __enter__(self):
+        path = self.lan.directory / f"{self.address}.port"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen(1)
+        listener.settimeout(10)
+        self._qemu = start(self._command(path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            self._port, _ = listener.accept()
+        except TimeoutError:
+            stop(self._qemu)
+            raise SiwError(f"qemu does not start: {self._qemu.stderr.read().decode()}") from None
+        finally:
+            listener.close()
+        threading.Thread(target=self._read_answers, daemon=True).start()
+        if not self._ready.wait(60):
+            said = self.console()
+            self.__exit__()
+            raise SiwError(f"the guest does not come up; its console said:\n{said}")
+        return self
+
+    def __exit__(self, *_):
+        stop(self._qemu)
+        self._port.close()
+
+    def _command(self, port):
+        files = image()
+        number = int(self.address.rsplit(".", 1)[1])
+        # Frames as they are on a wire: nothing larger than the MTU, no checksum left to a device.
+        offloads = "".join(
+            f",{name}=off"
+            for name in ("csum gso guest_csum guest_tso4 guest_tso6 guest_ecn guest_ufo "
+                         "host_tso4 host_tso6 host_ecn host_ufo mrg_rxbuf").split()
+        )
+        arguments = f"rnic.address={self.address}/{PREFIX} rnic.mtu={self.lan.mtu}"
+        return self.lan.inside(
+            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "512",
+            "-smp", self._cpus, "-machine", "q35", "-nodefaults", "-display", "none", "-no-reboot",
+            "-kernel", files / "vmlinux", "-initrd", files / "initramfs.gz",
+            "-append", f"console=ttyS0 quiet panic=-1 {arguments}",
+            "-serial", f"file:{self._console}",
+            "-netdev", f"tap,id=net,ifname={self._tap},script=no,downscript=no",
+            "-device", f"virtio-net-pci,netdev=net,romfile=,mac=52:54:00:78:00:{number:02x}{offloads}",
+            "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
+            "-chardev", f"socket,id=port,path={port}",
+            "-device", "virtserialport,chardev=port,name=rnic",
+        )
+
+    def _read_answers(self):
+        with contextlib.suppress(OSError), self._port.makefile("rb") as lines:
+            for line in lines:
+                words = line.decode().split()
+                if words == ["ready"]:
+                    self._ready.set()
+                elif len(words) >= 2 and int(words[0]) in self._jobs:
+                    output = base64.b64decode(words[2]) if len(words) > 2 else b""
+                    result = Result(int(words[1]), output.decode(errors="replace"))
+                    self._jobs.pop(int(words[0]))._finish(result)
+        for job in list(self._jobs.values()):
+            job._finish(None)
+
+    def spawn(self, script, timeout=60):
+        """Starts a shell script in the guest; it is stopped after `timeout` seconds."""
+        identity = next(self._numbers)
+        job = self._jobs[identity] = Job(self, identity, timeout)
+        text = base64.b64encode(script.encode()).decode()
+        with self._sending:
+            self._port.sendall(f"{identity} {timeout} {text}\n".encode())
+        return job
+
+    def run(self, script, timeout=60):
+        """Runs a shell script in the guest to its end."""
+        return self.spawn(script, timeout).wait()
+
+    def listen(self, script, port, timeout=60):
+        """Starts a server in the guest and returns when it listens on a TCP port."""
+        job = self.spawn(script, timeout)
+        wanted = f":{port:04X} "
+        for _ in range(100):
+            table = self.run("cat /proc/net/tcp /proc/net/tcp6").output
+            if any(wanted in line and " 0A " in line for line in table.splitlines()):
+                return job
+            if not job.running():
+                raise SiwError(f"'{script}' ended early:\n{job.wait().output}")
+            time.sleep(0.05)
+        raise SiwError(f"'{script}' does not listen on port {port}:\n{job.output()}")
+
+    def switch(self, name, value):
+        """Sets one of siw's switches: mpa_version, mpa_crc_required, mpa_crc_strict, peer_to_peer."""
+        self.run(f"echo {value} >/sys/module/siw/parameters/{name}").checked()
+
+    def console(self):
+        with contextlib.suppress(OSError):
+            return "\n".join(self._console.read_text(errors="replace").splitlines()[-30:])
+        return ""
+
+
+class Capture:
+    """tcpdump on one interface of a Lan, and tshark's reading of what it saw."""
+
+    def __init__(self, lan, interface):
+        self._lan = lan
+        self._interface = interface
+        self.path = lan.directory / f"{interface}-{time.monotonic_ns()}.pcap"
+
+    def __enter__(self):
+        self._tcpdump = start(
+            self._lan.inside("tcpdump", "-i", self._interface, "-U", "-s", "0", "-Z", "root",
+                             "--immediate-mode", "-w", self.path),
+            stderr=subprocess.PIPE, text=True,
+        )
+        line = self._tcpdump.stderr.readline()
+        while line and "listening on" not in line:
+            line = self._tcpdump.stderr.readline()
+        if not line:
+            raise SiwError(f"tcpdump cannot capture on {self._interface}")
+        return self
+
+    def __exit__(self, *_):
+        time.sleep(0.2)
+        stop(self._tcpdump, signal.SIGINT)
+
+    def packets(self, display_filter):
+        """The frames that match, each as tshark's tree of layers with the raw octets beside it."""
+        text = call("tshark", "-r", self.path, "-Y", display_filter, "-T", "json", "-x",
+                    "--no-duplicate-keys")
+        return [packet["_source"]["layers"] for packet in json.loads(text or "[]")]
+
+    def terminates(self):
+        """Each Terminate on the wire: (sender's address, its control word's first two octets)."""
+        found = []
+        for layers in self.packets("iwarp_rdma.opcode == 7"):
+            control = next(find(layers, "iwarp_rdma.term_ctrl_raw"))[0]
+            found.append((layers["ip"]["ip.src"], bytes.fromhex(control)[:2]))
+        return found
+
+
+def find(tree, key):
+    """Every value under `key`, at any depth."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            if name == key:
+                yield value
+            else:
+                yield from find(value, key)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from find(value, key)
