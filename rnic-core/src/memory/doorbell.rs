@@ -26,6 +26,11 @@ impl Doorbells {
         }
     }
 
+    /// How many doorbells there are.
+    pub fn count(&self) -> u32 {
+        self.bells.len() as u32 * 64
+    }
+
     /// Rings a doorbell, after the request was pushed. Says whether the worker sleeps and the caller must wake
     /// it. A number that does not exist rings nothing.
     #[must_use = "if true, the worker sleeps and has to be woken"]

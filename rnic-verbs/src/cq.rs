@@ -1,0 +1,283 @@
+//! Completion queues and their channels.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use rnic_core::engine::Command;
+use rnic_core::memory::ring::{Consumer, ring};
+use rnic_core::verbs::cq::Arming;
+use rnic_core::verbs::qp::{CqId, QpNumber};
+use rnic_core::verbs::wr::{self, WcOpcode, WcStatus, completion_flags};
+use rnic_core::wire::ddp::Stag;
+
+use crate::device::{Device, Inner};
+use crate::error::Error;
+
+/// The end of a work request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion(wr::Completion);
+
+impl Completion {
+    /// The application's name for the request.
+    pub fn wr_id(&self) -> u64 {
+        self.0.wr_id
+    }
+
+    /// How it ended.
+    pub fn status(&self) -> WcStatus {
+        self.0.status()
+    }
+
+    /// Whether it was done.
+    pub fn is_success(&self) -> bool {
+        self.status() == WcStatus::Success
+    }
+
+    /// What was asked for, or [`WcOpcode::Recv`].
+    pub fn opcode(&self) -> WcOpcode {
+        // Only this release's engine writes completions.
+        self.0.opcode().unwrap_or(WcOpcode::Recv)
+    }
+
+    /// The queue pair.
+    pub fn qp(&self) -> QpNumber {
+        QpNumber(self.0.qp)
+    }
+
+    /// Octets received, read or sent.
+    pub fn byte_len(&self) -> u32 {
+        self.0.byte_len
+    }
+
+    /// Whether the message came as Send with Solicited Event.
+    pub fn is_solicited(&self) -> bool {
+        self.0.flags & completion_flags::SOLICITED != 0
+    }
+
+    /// The STag that the message made invalid (Send with Invalidate).
+    pub fn invalidated(&self) -> Option<Stag> {
+        (self.0.flags & completion_flags::WITH_INVALIDATE != 0)
+            .then_some(Stag(self.0.invalidated_stag))
+    }
+}
+
+/// How the engine tells the application: an eventfd, and a flag that costs nothing to look at.
+#[derive(Debug)]
+struct Channel {
+    fd: EventFd,
+    fired: AtomicBool,
+}
+
+impl Channel {
+    fn new() -> Result<Self, Error> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let fd = EventFd::from_value_and_flags(0, flags)
+            .map_err(|errno| Error::Channel(errno.into()))?;
+        Ok(Self {
+            fd,
+            fired: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes a notification. One that comes meanwhile may be seen twice, but never missed.
+    fn take(&self) -> bool {
+        let fired = self.fired.swap(false, Ordering::AcqRel);
+        if fired {
+            // Nothing to read means that it was read already.
+            let _ = self.fd.read();
+        }
+        fired
+    }
+}
+
+impl Wake for Channel {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Fails only if 2^64 - 2 notifications are pending.
+        let _ = self.fd.write(1);
+        self.fired.store(true, Ordering::Release);
+    }
+}
+
+/// What queue pairs keep of their completion queues: the engine's part goes when nobody uses it any more.
+#[derive(Debug)]
+pub(crate) struct CqHandle {
+    pub(crate) id: CqId,
+    device: Device,
+}
+
+impl CqHandle {
+    pub(crate) fn belongs_to(&self, device: &Arc<Inner>) -> bool {
+        Arc::ptr_eq(&self.device.inner, device)
+    }
+}
+
+impl Drop for CqHandle {
+    fn drop(&mut self) {
+        // Without a worker there is nothing to destroy.
+        let _ = self.device.inner.send(Command::DestroyCq(self.id));
+        self.device.inner.return_cq(self.id);
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    pub(crate) handle: Arc<CqHandle>,
+    ring: Consumer<wr::Completion>,
+    arming: Arc<Arming>,
+    channel: Arc<Channel>,
+}
+
+impl Device {
+    /// A completion queue of `capacity` entries (rounded up to a power of two). If it is full, completions wait in
+    /// the engine, which takes up no new requests that complete here.
+    pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
+        let (producer, consumer) = ring(
+            capacity
+                .max(1)
+                .checked_next_power_of_two()
+                .unwrap_or(u32::MAX),
+        )?;
+        let channel = Arc::new(Channel::new()?);
+        let arming = Arc::new(Arming::new());
+        let id = self.inner.new_cq()?;
+        let handle = Arc::new(CqHandle {
+            id,
+            device: self.clone(),
+        });
+        let notify = Waker::from(channel.clone());
+        self.inner.send(Command::CreateCq {
+            cq: id,
+            producer,
+            arming: arming.clone(),
+            notify,
+        })?;
+        Ok(Cq {
+            handle,
+            ring: consumer,
+            arming,
+            channel,
+        })
+    }
+}
+
+impl Cq {
+    /// Takes completions, oldest first, and says how many. Without any it runs the device, if that is driven
+    /// inline, and looks again.
+    pub fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let taken = self.take(completions);
+        if taken == 0 && self.handle.device.inner.drive() {
+            return self.take(completions);
+        }
+        taken
+    }
+
+    /// Takes the oldest completion.
+    pub fn poll_one(&mut self) -> Option<Completion> {
+        let mut one = [Completion::default()];
+        (self.poll(&mut one) == 1).then_some(one[0])
+    }
+
+    fn take(&mut self, completions: &mut [Completion]) -> usize {
+        let mut taken = 0;
+        while let Some(slot) = completions.get_mut(taken) {
+            let Some(completion) = self.ring.peek(taken as u32) else {
+                break;
+            };
+            *slot = Completion(completion);
+            taken += 1;
+        }
+        if taken > 0 {
+            self.ring.release(taken as u32);
+        }
+        taken
+    }
+
+    /// Asks to be notified of the next completion, or of the next solicited or failed one only. As with
+    /// `ibv_req_notify_cq`: poll once more afterwards, because what had come before does not notify.
+    pub fn arm(&self, solicited_only: bool) {
+        self.arming.arm(solicited_only);
+    }
+
+    /// Waits until there is a completion. Says whether there is; false after `timeout`.
+    pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
+        self.arm(false);
+        self.block(timeout, || !self.ring.is_empty() || self.channel.take())?;
+        Ok(!self.ring.is_empty())
+    }
+
+    /// Waits for the notification that [`arm`](Self::arm) asked for. False after `timeout`.
+    pub fn wait_notified(&self, timeout: Duration) -> Result<bool, Error> {
+        self.block(timeout, || self.channel.take())
+    }
+
+    /// Takes a notification that the [file descriptor](AsFd) announced, so that it can announce the next.
+    pub fn acknowledge(&self) -> bool {
+        self.channel.take()
+    }
+
+    /// Waits until `done`, or `timeout`. Says whether it is.
+    fn block(&self, timeout: Duration, done: impl Fn() -> bool) -> Result<bool, Error> {
+        let device = &self.handle.device.inner;
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            if done() {
+                return Ok(true);
+            }
+            let did = device.drive();
+            let left = deadline.map_or(Duration::MAX, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                return Ok(done());
+            }
+            if did {
+                continue;
+            }
+            if device.is_inline() {
+                device.idle(left.min(Duration::from_millis(50)));
+            } else {
+                self.sleep(left)?;
+            }
+        }
+    }
+
+    /// Sleeps until the channel's file descriptor is readable.
+    fn sleep(&self, at_most: Duration) -> Result<(), Error> {
+        // Rounded up: a wait of less than a millisecond must not spin.
+        let millis = u16::try_from(at_most.as_millis() + 1).unwrap_or(u16::MAX);
+        let mut fds = [PollFd::new(self.channel.fd.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::from(millis)) {
+            Ok(0) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Ok(_) => {
+                // Readable, although the flag may come a moment later.
+                self.channel.fired.store(true, Ordering::Release);
+                Ok(())
+            }
+            Err(errno) => Err(Error::Channel(errno.into())),
+        }
+    }
+
+    /// Entries that fit.
+    pub fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+}
+
+impl AsFd for Cq {
+    /// The completion channel: readable after a notification that [`Cq::arm`] asked for, until
+    /// [`Cq::acknowledge`]. Of use to `poll` or `epoll` if a thread drives the device; driven inline, nothing
+    /// happens while the application sleeps in them.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.fd.as_fd()
+    }
+}

@@ -1,0 +1,272 @@
+//! The device: a link to an engine, whoever drives it, and the numbers of its objects.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::bounded;
+use rnic_core::engine::Snapshot;
+use rnic_core::engine::{Command, HostEnd, Net, Turn};
+use rnic_core::verbs::cq::MAX_CQS;
+use rnic_core::verbs::qp::{CqId, PdId, QpNumber};
+
+use crate::error::Error;
+use crate::events::Router;
+
+/// Who runs the engine.
+pub enum Driver {
+    /// A thread that runs already. What is in the box is dropped with the device, and ends the thread.
+    Thread(Box<dyn Any + Send + Sync>),
+    /// Nobody else: [`Cq::poll`](crate::Cq::poll) and everything that waits run it. Best where cores are few.
+    Inline(Box<dyn Turn>),
+}
+
+impl Driver {
+    /// Starts a thread that busy-polls, and sleeps when there was nothing to do for `idle`.
+    pub fn spawn(mut turn: Box<dyn Turn>, idle: Duration) -> Result<Self, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("rnic-worker".into())
+            .spawn(move || run(&mut *turn, idle, &stopped))
+            .map_err(Error::Thread)?;
+        Ok(Self::Thread(Box::new(Running {
+            stop,
+            thread: Some(thread),
+        })))
+    }
+}
+
+/// How long a spawned thread sleeps at most: the time that stopping it takes.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+
+fn run(turn: &mut dyn Turn, idle: Duration, stop: &AtomicBool) {
+    let mut busy_at = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        if turn.turn() {
+            busy_at = Instant::now();
+        } else if busy_at.elapsed() >= idle {
+            turn.wait(LONGEST_SLEEP);
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    settle(turn);
+}
+
+/// Lets the engine act on the last commands, so that peers hear of it.
+fn settle(turn: &mut dyn Turn) {
+    let until = Instant::now() + Duration::from_millis(20);
+    while turn.turn() && Instant::now() < until {}
+}
+
+/// A thread that ends when this is dropped.
+struct Running {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A worker that panicked has said so on stderr already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An RDMA device. A handle: clones name the same device, which is closed with the last object made from it.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) host: HostEnd,
+    pub(crate) net: Arc<dyn Net>,
+    pub(crate) router: Router,
+    inline: Option<Mutex<Box<dyn Turn>>>,
+    numbers: Mutex<Numbers>,
+    next_pd: AtomicU32,
+    /// Declared last: the thread ends after the objects above sent their last commands.
+    _thread: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// Numbers of objects. The oldest that was given back is given out first, and only when all others were used: an
+/// event of a destroyed object that is still under way finds no new object of that number.
+struct Numbers {
+    qps: Pool,
+    cqs: Pool,
+    next_listener: u32,
+}
+
+struct Pool {
+    next: u32,
+    limit: u32,
+    returned: VecDeque<u32>,
+}
+
+impl Pool {
+    fn new(limit: u32) -> Self {
+        Self {
+            next: 0,
+            limit,
+            returned: VecDeque::new(),
+        }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        if self.next < self.limit {
+            self.next += 1;
+            return Some(self.next - 1);
+        }
+        self.returned.pop_front()
+    }
+}
+
+impl Device {
+    /// A device over a link, the network's address services, and whoever drives the engine.
+    pub fn new(host: HostEnd, net: Arc<dyn Net>, driver: Driver) -> Self {
+        let (inline, thread) = match driver {
+            Driver::Inline(turn) => (Some(Mutex::new(turn)), None),
+            Driver::Thread(keeper) => (None, Some(keeper)),
+        };
+        let numbers = Numbers {
+            qps: Pool::new(host.doorbells.count()),
+            cqs: Pool::new(MAX_CQS),
+            next_listener: 0,
+        };
+        Self {
+            inner: Arc::new(Inner {
+                router: Router::new(host.events.clone()),
+                host,
+                net,
+                inline,
+                numbers: Mutex::new(numbers),
+                next_pd: AtomicU32::new(1),
+                _thread: thread,
+            }),
+        }
+    }
+
+    /// Whether the application drives the engine by polling.
+    pub fn is_inline(&self) -> bool {
+        self.inner.inline.is_some()
+    }
+
+    /// Runs the engine once if it is driven inline. Says whether there was anything to do. For an application
+    /// that watches its memory rather than a completion queue.
+    pub fn drive(&self) -> bool {
+        self.inner.drive()
+    }
+
+    /// The state of the engine. `None` if it does not answer within `timeout`.
+    pub fn snapshot(&self, timeout: Duration) -> Result<Option<Snapshot>, Error> {
+        let (answer, answers) = bounded(1);
+        self.inner.send(Command::Snapshot(answer))?;
+        let until = Instant::now() + timeout;
+        loop {
+            self.inner.drive();
+            let pause = if self.is_inline() {
+                Duration::ZERO
+            } else {
+                timeout
+            };
+            match answers.recv_timeout(pause) {
+                Ok(snapshot) => return Ok(Some(snapshot)),
+                Err(_) if Instant::now() >= until => return Ok(None),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("inline", &self.is_inline())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
+        Ok(self.host.send(command)?)
+    }
+
+    /// One turn, if this device is driven inline and nobody else is at it.
+    pub(crate) fn drive(&self) -> bool {
+        self.try_inline().is_some_and(|mut turn| turn.turn())
+    }
+
+    /// Waits for something to do, in the way that fits the driver. Nothing is lost if another thread drives.
+    pub(crate) fn idle(&self, at_most: Duration) {
+        match self.try_inline() {
+            Some(mut turn) => turn.wait(at_most),
+            None => std::thread::sleep(at_most.min(Duration::from_micros(200))),
+        }
+    }
+
+    pub(crate) fn is_inline(&self) -> bool {
+        self.inline.is_some()
+    }
+
+    fn try_inline(&self) -> Option<MutexGuard<'_, Box<dyn Turn>>> {
+        // The engine is left alone after a panic inside it.
+        self.inline.as_ref()?.try_lock().ok()
+    }
+
+    pub(crate) fn new_pd(&self) -> PdId {
+        PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn new_qp(&self) -> Result<QpNumber, Error> {
+        let mut numbers = self.numbers();
+        let limit = numbers.qps.limit;
+        numbers
+            .qps
+            .take()
+            .map(QpNumber)
+            .ok_or(Error::NoQueuePair(limit))
+    }
+
+    pub(crate) fn return_qp(&self, number: QpNumber) {
+        self.numbers().qps.returned.push_back(number.0);
+    }
+
+    pub(crate) fn new_cq(&self) -> Result<CqId, Error> {
+        self.numbers()
+            .cqs
+            .take()
+            .map(CqId)
+            .ok_or(Error::NoCompletionQueue(MAX_CQS))
+    }
+
+    pub(crate) fn return_cq(&self, id: CqId) {
+        self.numbers().cqs.returned.push_back(id.0);
+    }
+
+    pub(crate) fn new_listener(&self) -> u32 {
+        let mut numbers = self.numbers();
+        numbers.next_listener = numbers.next_listener.wrapping_add(1);
+        numbers.next_listener
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        // Whole after every statement.
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(Ok(turn)) = self.inline.as_mut().map(Mutex::get_mut) {
+            settle(&mut **turn);
+        }
+    }
+}

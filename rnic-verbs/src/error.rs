@@ -1,0 +1,113 @@
+//! What can go wrong at this face, and what to do about it.
+
+use std::io;
+use std::time::Duration;
+
+use rnic_core::engine::{EndReason, NetError, WorkerGone};
+use rnic_core::memory::region::RegionError;
+use rnic_core::memory::ring::RingError;
+use rnic_core::memory::table::TableError;
+
+/// Why an object was not made, or an operation on it not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody drives the device any more.
+    #[error(transparent)]
+    WorkerGone(#[from] WorkerGone),
+    /// A queue could not be made.
+    #[error("cannot make a queue: {0}")]
+    Queue(#[from] RingError),
+    /// Memory could not be had or accessed.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// Memory could not be registered or deregistered.
+    #[error(transparent)]
+    Registration(#[from] TableError),
+    /// A local address or port could not be had.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// All queue pairs are in use.
+    #[error("all {0} queue pairs of the device are in use; drop some or open the device with more")]
+    NoQueuePair(u32),
+    /// All completion queues are in use.
+    #[error("all {0} completion queues of the device are in use; drop some or share them")]
+    NoCompletionQueue(u32),
+    /// Objects of two devices were put together.
+    #[error("the {0} belongs to another device; use objects of one device together")]
+    OtherDevice(&'static str),
+    /// The completion channel could not be made or waited for.
+    #[error("completion channel: {0}")]
+    Channel(io::Error),
+    /// The thread that was to drive the device could not be started.
+    #[error(
+        "cannot start the thread that drives the device: {0}; raise the limit of processes or drive it inline"
+    )]
+    Thread(io::Error),
+    /// The private data is too long.
+    #[error("{len} octets of private data do not fit the {max} that MPA start-up carries")]
+    PrivateData {
+        /// Octets given.
+        len: usize,
+        /// Octets that fit.
+        max: usize,
+    },
+}
+
+/// Why a work request was not posted. Nothing was queued, and no completion will come of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The send queue is full.
+    #[error(
+        "all {0} entries of the send queue are in use; poll completions first or ask for more with max_send_wr"
+    )]
+    SendQueueFull(u32),
+    /// The receive queue is full.
+    #[error(
+        "all {0} entries of the receive queue are in use; poll completions first or ask for more with max_recv_wr"
+    )]
+    ReceiveQueueFull(u32),
+    /// Too much inline data.
+    #[error("{len} octets do not fit inline, {max} do; send them from registered memory")]
+    InlineTooLong {
+        /// Octets given.
+        len: usize,
+        /// Octets that fit.
+        max: usize,
+    },
+    /// Too many pieces of memory.
+    #[error("{count} scatter/gather elements were given, {max} fit a request")]
+    TooManyElements {
+        /// Elements given.
+        count: usize,
+        /// Elements that fit.
+        max: usize,
+    },
+    /// More than a message can carry.
+    #[error("{0} octets do not fit one message, 4294967295 do; send several")]
+    TooLong(u64),
+    /// A Read places its data in one piece of registered memory (RFC 5040 section 4.4 names one sink).
+    #[error(
+        "an RDMA Read needs one piece of registered memory to read into; post one Read for each piece"
+    )]
+    ReadSink,
+}
+
+/// Why a connection did not come to be.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The peer declined.
+    #[error("the peer rejected the connection ({} octets of private data)", private_data.len())]
+    Rejected {
+        /// What the peer had to say.
+        private_data: Vec<u8>,
+    },
+    /// It failed.
+    #[error(transparent)]
+    Failed(#[from] EndReason),
+    /// Neither happened in time; the attempt goes on.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] Error),
+}

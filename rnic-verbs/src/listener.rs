@@ -1,0 +1,178 @@
+//! Listening, and answering those who ask to connect.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rnic_core::engine::{Command, ConnectionOptions, ListenerId};
+
+use crate::device::{Device, Inner};
+use crate::error::Error;
+use crate::events::{Pending, QpState};
+use crate::qp::Qp;
+
+/// Octets of private data in an MPA start-up frame (RFC 5044 section 7.1.1).
+const MAX_PRIVATE_DATA: usize = 512;
+/// Octets of those that revision 2 takes for itself (RFC 6581 section 4).
+const ENHANCED_HEADER: usize = 4;
+
+/// Refuses private data that does not fit.
+pub(crate) fn check_private_data(data: &[u8], mpa_revision: u8) -> Result<(), Error> {
+    let max = if mpa_revision >= 2 {
+        MAX_PRIVATE_DATA - ENHANCED_HEADER
+    } else {
+        MAX_PRIVATE_DATA
+    };
+    if data.len() > max {
+        return Err(Error::PrivateData {
+            len: data.len(),
+            max,
+        });
+    }
+    Ok(())
+}
+
+/// A local port where peers ask to connect. Dropping it closes it and forgets requests that wait.
+#[derive(Debug)]
+pub struct Listener {
+    device: Device,
+    id: ListenerId,
+    local: SocketAddr,
+}
+
+impl Device {
+    /// Listens. Port 0 chooses a free one; an unspecified address listens on all.
+    pub fn listen(&self, local: SocketAddr) -> Result<Listener, Error> {
+        let (local, lease) = self.inner.net.listen(local)?;
+        let id = ListenerId(self.inner.new_listener());
+        self.inner
+            .router
+            .boxes()
+            .listeners
+            .insert(id, Default::default());
+        // Owns the mailbox from here on, whatever fails.
+        let listener = Listener {
+            device: self.clone(),
+            id,
+            local,
+        };
+        self.inner.send(Command::Listen {
+            listener: id,
+            local,
+            lease,
+        })?;
+        Ok(listener)
+    }
+}
+
+impl Listener {
+    /// The address and port.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The next peer that asks to connect, after waiting for one for `timeout` at most.
+    pub fn next_request(&self, timeout: Duration) -> Result<Option<ConnectRequest>, Error> {
+        let device = &self.device.inner;
+        let pending = device.router.wait(device, timeout, |boxes| {
+            boxes.listeners.get_mut(&self.id)?.pop_front()
+        })?;
+        Ok(pending.map(|pending| ConnectRequest {
+            device: device.clone(),
+            pending,
+            answered: false,
+        }))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Without a worker nobody listens.
+        let _ = self.device.inner.send(Command::Unlisten(self.id));
+        self.device.inner.router.boxes().listeners.remove(&self.id);
+    }
+}
+
+/// A peer that asks to connect. Dropped without an answer, it is rejected.
+pub struct ConnectRequest {
+    device: Arc<Inner>,
+    pending: Pending,
+    answered: bool,
+}
+
+impl ConnectRequest {
+    /// The peer's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.pending.peer
+    }
+
+    /// The local address that it chose.
+    pub fn local(&self) -> SocketAddr {
+        self.pending.local
+    }
+
+    /// What it handed over.
+    pub fn private_data(&self) -> &[u8] {
+        &self.pending.private_data
+    }
+
+    /// Reads that it accepts at once; 0 if its MPA revision does not tell.
+    pub fn ird(&self) -> u16 {
+        self.pending.ird
+    }
+
+    /// Reads that it wants to have outstanding; 0 if its MPA revision does not tell.
+    pub fn ord(&self) -> u16 {
+        self.pending.ord
+    }
+
+    /// The MPA revision that it speaks.
+    pub fn mpa_revision(&self) -> u8 {
+        self.pending.mpa_revision
+    }
+
+    /// Accepts with an idle queue pair, whose receive buffers should be posted by now. Of the options, `crc`,
+    /// `ird`, `ord` and `private_data` count. The queue pair's [`wait_established`](Qp::wait_established) tells how it went.
+    pub fn accept(mut self, qp: &mut Qp, options: ConnectionOptions) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.device, qp.inner()) {
+            return Err(Error::OtherDevice("queue pair"));
+        }
+        check_private_data(&options.private_data, self.pending.mpa_revision)?;
+        self.answered = true;
+        qp.set_state(QpState::Connecting);
+        self.device.send(Command::Accept {
+            request: self.pending.request,
+            qp: qp.number(),
+            options,
+        })
+    }
+
+    /// Declines, with words for the peer.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
+        check_private_data(private_data, self.pending.mpa_revision)?;
+        self.send_reject(private_data.to_vec())
+    }
+
+    fn send_reject(&mut self, private_data: Vec<u8>) -> Result<(), Error> {
+        self.answered = true;
+        self.device.send(Command::Reject {
+            request: self.pending.request,
+            private_data,
+        })
+    }
+}
+
+impl Drop for ConnectRequest {
+    fn drop(&mut self) {
+        if !self.answered {
+            // Without a worker nobody waits for the answer.
+            let _ = self.send_reject(Vec::new());
+        }
+    }
+}
+
+impl std::fmt::Debug for ConnectRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.pending.fmt(f)
+    }
+}

@@ -1,0 +1,217 @@
+//! Protection domains and memory regions.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rnic_core::memory::region::Region;
+use rnic_core::memory::table::{Access, Scope, TableError};
+use rnic_core::verbs::qp::PdId;
+use rnic_core::wire::ddp::{Stag, TaggedOffset};
+
+use crate::device::{Device, Inner};
+use crate::error::Error;
+use crate::qp::Qp;
+use crate::request::{RemoteAddress, Sge};
+
+/// A protection domain: queue pairs reach only memory of their own domain. A handle: clones name the same domain.
+#[derive(Clone, Debug)]
+pub struct Pd {
+    pub(crate) device: Device,
+    pub(crate) id: PdId,
+}
+
+impl Device {
+    /// A new protection domain.
+    pub fn pd(&self) -> Pd {
+        Pd {
+            device: self.clone(),
+            id: self.inner.new_pd(),
+        }
+    }
+}
+
+impl Pd {
+    /// Registers a whole region. Its tagged offsets are its virtual addresses.
+    pub fn register(&self, region: &Arc<Region>, access: Access) -> Result<Mr, Error> {
+        self.registration(region).access(access).register()
+    }
+
+    /// Registers memory in all detail.
+    pub fn registration(&self, region: &Arc<Region>) -> Registration<'_> {
+        Registration {
+            pd: self,
+            region: region.clone(),
+            range: 0..region.len(),
+            base: None,
+            access: Access::LOCAL_WRITE,
+            scope: Scope::Domain(self.id),
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+/// How memory is to be registered.
+#[derive(Debug)]
+pub struct Registration<'a> {
+    pd: &'a Pd,
+    region: Arc<Region>,
+    range: Range<usize>,
+    base: Option<TaggedOffset>,
+    access: Access,
+    scope: Scope,
+}
+
+impl Registration<'_> {
+    /// Only these octets of the region.
+    pub fn range(mut self, range: Range<usize>) -> Self {
+        self.range = range;
+        self
+    }
+
+    /// The tagged offset of the first octet; without it, the virtual address.
+    pub fn base(mut self, base: u64) -> Self {
+        self.base = Some(TaggedOffset(base));
+        self
+    }
+
+    /// What may be done with it; without this, local use only.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Only for the peer of this queue pair, who may then invalidate it (Send with Invalidate).
+    pub fn only_for(mut self, qp: &Qp) -> Self {
+        self.scope = Scope::Stream(self.pd.id, qp.number());
+        self
+    }
+
+    /// Registers.
+    pub fn register(self) -> Result<Mr, Error> {
+        let device = self.pd.device.inner.clone();
+        let start = self.region.base_address() + self.range.start as u64;
+        let base = self.base.unwrap_or(TaggedOffset(start));
+        let stag = device.host.table.register(
+            self.region.clone(),
+            self.range.clone(),
+            base,
+            self.access,
+            self.scope,
+        )?;
+        Ok(Mr {
+            device,
+            region: self.region,
+            range: self.range,
+            base,
+            stag,
+            registered: true,
+        })
+    }
+}
+
+/// Registered memory. Dropping it deregisters it: after that nobody, peers and queued requests included, reaches the
+/// memory through it.
+pub struct Mr {
+    device: Arc<Inner>,
+    region: Arc<Region>,
+    range: Range<usize>,
+    base: TaggedOffset,
+    stag: Stag,
+    registered: bool,
+}
+
+impl Mr {
+    /// Its Steering Tag: the name by which peers and local requests reach it.
+    pub fn stag(&self) -> Stag {
+        self.stag
+    }
+
+    /// Octets registered.
+    #[expect(clippy::len_without_is_empty, reason = "a registration is never empty")]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// The tagged offset of the first octet.
+    pub fn base(&self) -> u64 {
+        self.base.0
+    }
+
+    /// What a peer needs to know to read or write from octet `offset` on.
+    pub fn remote(&self, offset: usize) -> RemoteAddress {
+        RemoteAddress {
+            stag: self.stag,
+            offset: self.base.0.wrapping_add(offset as u64),
+        }
+    }
+
+    /// `length` octets from octet `offset` on, for a local request. If they are not inside the registration, the
+    /// request that uses them completes with a protection error.
+    pub fn sge(&self, offset: usize, length: u32) -> Sge {
+        Sge::new(self.stag, self.base.0.wrapping_add(offset as u64), length)
+    }
+
+    /// The region that it is part of.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Copies octets out, from octet `offset` of the registration on. It may hold a mixture of old and new octets
+    /// if a peer writes meanwhile.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
+        Ok(self
+            .region
+            .read(self.range.start.saturating_add(offset), to)?)
+    }
+
+    /// Copies octets in, from octet `offset` of the registration on.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
+        Ok(self
+            .region
+            .write(self.range.start.saturating_add(offset), from)?)
+    }
+
+    /// Reads one octet afresh: for a loop that waits for a peer's write.
+    pub fn load(&self, offset: usize) -> Result<u8, Error> {
+        Ok(self.region.load(self.range.start.saturating_add(offset))?)
+    }
+
+    /// Whether it is still valid: a peer may have invalidated it.
+    pub fn is_valid(&self) -> bool {
+        self.device.host.table.is_valid(self.stag)
+    }
+
+    /// Deregisters it. When this returns no placement through it is under way any more, nor will there be one.
+    pub fn deregister(mut self) -> Result<(), Error> {
+        Ok(self.revoke()?)
+    }
+
+    fn revoke(&mut self) -> Result<(), TableError> {
+        if std::mem::take(&mut self.registered) {
+            self.device.host.table.revoke(self.stag)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // Fails only where it was revoked behind our back, or inside a worker's batch, where it is invalid from now
+        // on and its memory stays mapped.
+        let _ = self.revoke();
+    }
+}
+
+impl std::fmt::Debug for Mr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mr")
+            .field("stag", &self.stag)
+            .field("base", &self.base)
+            .field("len", &self.len())
+            .finish()
+    }
+}

@@ -1,0 +1,232 @@
+//! Queue pairs: making them, posting to them, and connecting them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rnic_core::engine::{Command, ConnectionOptions};
+use rnic_core::memory::ring::{Producer, ring};
+use rnic_core::verbs::qp::{self, QpNumber, QueuePair};
+use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr};
+
+use crate::cq::{Cq, CqHandle};
+use crate::device::{Device, Inner};
+use crate::error::{ConnectError, Error, PostError};
+use crate::events::{ConnectionEvent, Established, QpBox, QpState};
+use crate::listener::check_private_data;
+use crate::memory::Pd;
+use crate::request::{SendRequest, Sge, elements};
+
+/// What a queue pair can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCaps {
+    /// Send requests posted and not yet taken up (rounded up to a power of two).
+    pub max_send_wr: u32,
+    /// Receive requests (rounded up to a power of two).
+    pub max_recv_wr: u32,
+    /// Pieces of memory in a request, 4 at most.
+    pub max_sge: usize,
+    /// Octets of inline data, 64 at most.
+    pub max_inline: usize,
+    /// Every request makes a completion, whether it asks for one or not.
+    pub signal_all: bool,
+}
+
+impl Default for QpCaps {
+    fn default() -> Self {
+        Self {
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
+            signal_all: false,
+        }
+    }
+}
+
+/// A queue pair. It may move between threads, but one thread at a time uses it. Dropping it aborts its connection.
+#[derive(Debug)]
+pub struct Qp {
+    device: Device,
+    number: QpNumber,
+    caps: QpCaps,
+    sq: Producer<SendWr>,
+    rq: Producer<RecvWr>,
+    /// Keep the completion queues while completions may still be written.
+    _cqs: [Arc<CqHandle>; 2],
+}
+
+impl Pd {
+    /// A queue pair that completes to these queues.
+    pub fn qp(&self, send_cq: &Cq, recv_cq: &Cq, caps: QpCaps) -> Result<Qp, Error> {
+        let device = &self.device.inner;
+        for cq in [send_cq, recv_cq] {
+            if !cq.handle.belongs_to(device) {
+                return Err(Error::OtherDevice("completion queue"));
+            }
+        }
+        let entries = |count: u32| count.max(1).checked_next_power_of_two().unwrap_or(u32::MAX);
+        let (sq, sq_consumer) = ring(entries(caps.max_send_wr))?;
+        let (rq, rq_consumer) = ring(entries(caps.max_recv_wr))?;
+        let number = device.new_qp()?;
+        let pair = QueuePair {
+            number,
+            pd: self.id,
+            sq: sq_consumer,
+            rq: rq_consumer,
+            send_cq: send_cq.handle.id,
+            recv_cq: recv_cq.handle.id,
+            state: qp::QpState::Idle,
+            signal_all: caps.signal_all,
+        };
+        device.router.boxes().qps.insert(number, QpBox::default());
+        // Owns the number from here on, whatever fails.
+        let cqs = [send_cq.handle.clone(), recv_cq.handle.clone()];
+        let qp = Qp {
+            device: self.device.clone(),
+            number,
+            caps,
+            sq,
+            rq,
+            _cqs: cqs,
+        };
+        device.send(Command::CreateQp(Box::new(pair)))?;
+        Ok(qp)
+    }
+}
+
+impl Qp {
+    /// Its number, which completions tell.
+    pub fn number(&self) -> QpNumber {
+        self.number
+    }
+
+    /// Posts a request to the send queue. Before the connection stands it waits; after it ended it completes with
+    /// [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must stay as it is until it completes.
+    pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        let wr = request.encode(self.caps.max_sge, self.caps.max_inline)?;
+        self.sq
+            .push(wr)
+            .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))?;
+        self.inner().host.ring(self.number);
+        Ok(())
+    }
+
+    /// Posts a buffer for one message to the receive queue: one must be there for every Send of the peer's.
+    pub fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), PostError> {
+        let (sges, count) = elements(pieces, self.caps.max_sge)?;
+        let too_many = PostError::TooManyElements {
+            count,
+            max: MAX_SGE,
+        };
+        let wr = RecvWr::new(wr_id, &sges[..count]).ok_or(too_many)?;
+        self.rq
+            .push(wr)
+            .map_err(|_| PostError::ReceiveQueueFull(self.rq.capacity()))?;
+        // In error, the engine has to see it to flush it.
+        self.inner().host.ring(self.number);
+        Ok(())
+    }
+
+    /// Requests that fit the send queue now.
+    pub fn send_room(&self) -> u32 {
+        self.sq.free()
+    }
+
+    /// Begins to connect. [`wait_established`](Self::wait_established) tells how it went. Without `local`, the
+    /// address that routes to the peer and any free port.
+    pub fn connect(
+        &mut self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        options: ConnectionOptions,
+    ) -> Result<(), Error> {
+        check_private_data(&options.private_data, options.mpa_revision)?;
+        let device = self.inner();
+        let (local, lease) = device.net.active(remote, local)?;
+        self.set_state(QpState::Connecting);
+        device.send(Command::Connect {
+            qp: self.number,
+            local,
+            remote,
+            options,
+            lease,
+        })
+    }
+
+    /// Connects, and waits for the outcome.
+    pub fn connect_blocking(
+        &mut self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        options: ConnectionOptions,
+    ) -> Result<Established, ConnectError> {
+        // The engine ends the attempt itself; this is for one that does not.
+        let timeout = options.connect_timeout + Duration::from_secs(1);
+        self.connect(remote, local, options)?;
+        self.wait_established(timeout)
+    }
+
+    /// Waits until the connection stands or has failed.
+    pub fn wait_established(&mut self, timeout: Duration) -> Result<Established, ConnectError> {
+        match self.next_event(timeout)? {
+            Some(ConnectionEvent::Established(established)) => Ok(established),
+            Some(ConnectionEvent::Rejected(private_data)) => {
+                Err(ConnectError::Rejected { private_data })
+            }
+            Some(ConnectionEvent::Failed(reason) | ConnectionEvent::Disconnected(reason)) => {
+                Err(ConnectError::Failed(reason))
+            }
+            None => Err(ConnectError::TimedOut(timeout)),
+        }
+    }
+
+    /// The next thing that happened to the connection, after waiting for it for `timeout` at most.
+    pub fn next_event(&mut self, timeout: Duration) -> Result<Option<ConnectionEvent>, Error> {
+        let device = self.inner();
+        device.router.wait(device, timeout, |boxes| {
+            boxes.qps.get_mut(&self.number)?.events.pop_front()
+        })
+    }
+
+    /// Ends the connection in order: everything posted to the send queue so far is sent first. The outcome is a
+    /// [`Disconnected`](ConnectionEvent::Disconnected) event.
+    pub fn disconnect(&mut self) -> Result<(), Error> {
+        self.inner().send(Command::Disconnect(self.number))
+    }
+
+    /// Ends the connection at once. The peer sees a reset.
+    pub fn abort(&mut self) -> Result<(), Error> {
+        self.inner().send(Command::Abort(self.number))
+    }
+
+    /// Where the connection stands.
+    pub fn state(&self) -> QpState {
+        self.inner()
+            .router
+            .boxes()
+            .qps
+            .get(&self.number)
+            .map_or(QpState::Error, |mailbox| mailbox.state)
+    }
+
+    pub(crate) fn set_state(&self, state: QpState) {
+        if let Some(mailbox) = self.inner().router.boxes().qps.get_mut(&self.number) {
+            mailbox.state = state;
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.device.inner
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        let device = self.inner();
+        // Without a worker there is nothing to destroy.
+        let _ = device.send(Command::DestroyQp(self.number));
+        device.router.boxes().qps.remove(&self.number);
+        device.return_qp(self.number);
+    }
+}
