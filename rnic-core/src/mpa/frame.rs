@@ -135,6 +135,18 @@ pub(super) mod tests {
         }
     }
 
+    /// A Send of five octets by the Linux siw driver (capture 40-crc-both-odd5).
+    #[test]
+    fn the_crc_of_siw() {
+        let mut fpdu = vec![0x00, 0x17, 0x41, 0x43];
+        fpdu.extend([0; 11]);
+        fpdu.extend([1, 0, 0, 0, 0, 0x00, 0x07, 0x0e, 0x15, 0x1c, 0, 0, 0]);
+        fpdu.extend([0x45, 0xa3, 0x74, 0x37]);
+        let (parsed, _) = Fpdu::parse(&fpdu).unwrap();
+        let ulpdu = open(&parsed, true).unwrap();
+        assert_eq!(sealed(ulpdu, true), fpdu);
+    }
+
     // rfc: 5044-5, 5044-6, 5044-40, 5044-41
     #[test]
     fn mulpdu_follows_the_segment_size() {

@@ -1,0 +1,275 @@
+//! What both sides settle: revision, CRC, read depths and the ready-to-receive message.
+
+use super::*;
+
+mod revisions {
+    use super::*;
+
+    /// A responder answers in the revision and form of the Request.
+    // rfc: 5044-53, 6581-5, 6581-40, 6581-42, 6581-43, 6581-44
+    #[test]
+    fn answers_match_the_request() {
+        let own = options(2, false, 5, 6);
+        let cases = [
+            ("00010000", "00010000", false),
+            ("00020000", "00020000", false),
+            ("1002000400070008", "1002000400050006", true),
+            // S is a reserved bit in revision 1.
+            ("10010004aabbccdd", "00010000", false),
+        ];
+        for (asking, expected, enhanced) in cases {
+            let (octets, settled) = accept(&request(asking), &own);
+            assert_eq!(octets, reply(expected), "{asking}");
+            assert_eq!(settled.enhanced, enhanced);
+            assert_eq!((settled.ird, settled.ord), (5, 6));
+        }
+    }
+
+    // rfc: 5044-65, 5044-66
+    #[test]
+    fn other_revisions_are_closed_on() {
+        for revision in (0..=255u8).filter(|revision| !matches!(revision, 1 | 2)) {
+            let error = asked(&request(&format!("00{revision:02x}0000"))).unwrap_err();
+            assert_eq!(error, MpaError::RequestRevision(revision));
+            assert_eq!(error.action(), Action::Close);
+        }
+    }
+
+    // rfc: 5044-66, 6581-39
+    #[test]
+    fn a_reply_of_another_revision_or_form_ends_the_connection() {
+        for asked in [1, 2] {
+            for answered in (0..=255u8).filter(|answered| *answered != asked) {
+                let error = answer(
+                    &options(asked, true, 1, 1),
+                    &reply(&format!("00{answered:02x}0000")),
+                );
+                let error = error.unwrap_err();
+                assert_eq!(error, MpaError::ReplyRevision { asked, answered });
+                assert_eq!(error.action(), Action::Close);
+            }
+        }
+        let error = answer(&options(2, true, 1, 1), &reply("00020000")).unwrap_err();
+        assert_eq!(error, MpaError::ReplyNotEnhanced);
+        assert_eq!(error.action(), Action::Close);
+    }
+
+    // rfc: 5044-64, 6581-4
+    #[test]
+    fn only_revisions_1_and_2_can_be_asked_for() {
+        for revision in [0, 3, 255] {
+            let error = Initiator::new(options(revision, true, 1, 1)).unwrap_err();
+            assert_eq!(error, MpaError::Revision(revision));
+            assert_eq!(error.action(), Action::Nothing);
+        }
+    }
+}
+
+mod crc {
+    use super::*;
+
+    // rfc: 5044-2, 5044-30, 5044-32, 5044-33, 5044-60, 5044-61
+    #[test]
+    fn used_if_either_side_asks() {
+        assert!(MpaOptions::default().crc);
+        for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+            for revision in [1, 2] {
+                let initiating = options(revision, ours, 1, 1);
+                let (mut initiator, asking) = Initiator::new(initiating).unwrap();
+                assert_eq!(initiator.crc(), ours);
+                let (answering, responder) = accept(&asking, &options(revision, theirs, 1, 1));
+                assert_eq!(responder.crc, ours || theirs);
+                let Ok(Some(Reply::Accepted(settled))) = initiator.receive(&mut &answering[..])
+                else {
+                    panic!("not accepted");
+                };
+                assert_eq!(settled.crc, ours || theirs);
+                assert_eq!(initiator.crc(), ours || theirs);
+            }
+        }
+    }
+}
+
+mod reads {
+    use super::*;
+
+    /// Responder: own IRD and ORD, asked for, stated in the Reply, used.
+    // rfc: 6581-15, 6581-21, 6581-23
+    #[test]
+    fn responder() {
+        let cases = [
+            ((16, 16), (16, 16), (16, 16), (16, 16)),
+            ((2, 2), (16, 16), (2, 2), (2, 2)),
+            ((16, 16), (2, 3), (16, 2), (16, 2)),
+            ((16, 16), (0, 0), (16, 0), (16, 0)),
+            ((0, 0), (4, 4), (0, 0), (0, 0)),
+            ((7, 8), (0x3fff, 4), (7, 0x3fff), (7, 8)),
+            ((7, 8), (4, 0x3fff), (0x3fff, 4), (7, 4)),
+            ((7, 8), (0x3fff, 0x3fff), (0x3fff, 0x3fff), (7, 8)),
+            (
+                (0xffff, 0xffff),
+                (0x3ffe, 1),
+                (0x3ffe, 0x3ffe),
+                (0x3ffe, 0x3ffe),
+            ),
+        ];
+        for ((ird, ord), (their_ird, their_ord), stated, used) in cases {
+            let asking = request(&format!("10020004{their_ird:04x}{their_ord:04x}"));
+            let (octets, settled) = accept(&asking, &options(2, false, ird, ord));
+            let expected = reply(&format!("10020004{:04x}{:04x}", stated.0, stated.1));
+            assert_eq!(
+                octets, expected,
+                "{ird}/{ord} asked {their_ird}/{their_ord}"
+            );
+            assert_eq!((settled.ird, settled.ord), used);
+            assert_eq!(
+                (settled.peer_ird, settled.peer_ord),
+                (Some(their_ird), Some(their_ord))
+            );
+        }
+    }
+
+    /// Initiator: own IRD and ORD, stated by the responder, used.
+    // rfc: 6581-14, 6581-17, 6581-22, 6581-24
+    #[test]
+    fn initiator() {
+        let cases = [
+            ((16, 16), (16, 16), (16, 16)),
+            ((16, 16), (2, 2), (16, 2)),
+            ((4, 4), (128, 4), (4, 4)),
+            ((4, 4), (4, 128), (128, 4)),
+            ((0, 0), (0, 0), (0, 0)),
+            ((7, 8), (0x3fff, 3), (7, 8)),
+            ((7, 8), (3, 0x3fff), (7, 3)),
+            ((500, 8), (3, 400), (500, 3)),
+        ];
+        for ((ird, ord), (their_ird, their_ord), used) in cases {
+            let answering = reply(&format!("10020004{their_ird:04x}{their_ord:04x}"));
+            let settled = accepted(&options(2, false, ird, ord), &answering);
+            assert_eq!(
+                (settled.ird, settled.ord),
+                used,
+                "{ird}/{ord}: {their_ird}/{their_ord}"
+            );
+            assert_eq!(
+                (settled.peer_ird, settled.peer_ord),
+                (Some(their_ird), Some(their_ord))
+            );
+        }
+    }
+
+    // rfc: 6581-16, 6581-18, 6581-19
+    #[test]
+    fn an_ird_that_cannot_be_raised_far_enough_is_terminated() {
+        let own = options(2, false, 4, 4);
+        let (mut initiator, _) = Initiator::new(own).unwrap();
+        let error = initiator.receive(&mut &reply("5002 0004 0001 0081")[..]);
+        let error = error.unwrap_err();
+        let expected = MpaError::InsufficientIrd {
+            wanted: 129,
+            limit: 128,
+        };
+        assert_eq!(error, expected);
+        assert_eq!(error.action(), Action::Terminate);
+        assert!(initiator.crc(), "the Terminate needs a CRC");
+    }
+
+    // rfc: 6581-21, 6581-22, 6581-23, 6581-24
+    #[test]
+    fn left_to_the_ulp() {
+        let own = MpaOptions {
+            negotiate_reads: false,
+            ..options(2, false, 7, 8)
+        };
+        let (_, asking) = Initiator::new(own.clone()).unwrap();
+        assert_eq!(asking, request("1002 0004 3fff 3fff"));
+        let settled = accepted(&own, &reply("1002 0004 3fff 3fff"));
+        assert_eq!((settled.ird, settled.ord), (7, 8));
+        // siw states numbers all the same.
+        let settled = accepted(&own, &reply("1002 0004 0004 0080"));
+        assert_eq!((settled.ird, settled.ord), (7, 4));
+        let (octets, settled) = accept(&request("1002 0004 0004 0004"), &own);
+        assert_eq!(octets, reply("1002 0004 3fff 3fff"));
+        assert_eq!((settled.ird, settled.ord), (7, 4));
+    }
+}
+
+mod peer_to_peer {
+    use super::*;
+
+    const WRITE: Rtr = Rtr {
+        write: true,
+        read: false,
+    };
+    const READ: Rtr = Rtr {
+        write: false,
+        read: true,
+    };
+
+    /// Flags A and B beside IRD, C and D beside ORD.
+    // rfc: 6581-27, 6581-28, 6581-29, 6581-30, 6581-35, 6581-36, 6581-37
+    #[test]
+    fn responder() {
+        let cases = [
+            // A, B, C, D of the Request -> of the Reply
+            ("c001c001", "8001c001", Rtr::ALL),
+            ("80018001", "80018001", WRITE),
+            ("80014001", "80014001", READ),
+            // Send alone, or nothing: all that is taken here.
+            ("c0010001", "8001c001", Rtr::ALL),
+            ("80010001", "8001c001", Rtr::ALL),
+            // Without A the others mean nothing.
+            ("4001c001", "00010001", Rtr::NONE),
+        ];
+        for (asking, answering, rtr) in cases {
+            let asking = request(&format!("10020004{asking}"));
+            let (octets, settled) = accept(&asking, &options(2, false, 1, 1));
+            assert_eq!(octets, reply(&format!("10020004{answering}")));
+            assert_eq!(settled.rtr, rtr);
+        }
+    }
+
+    #[test]
+    fn a_read_as_the_first_message_needs_a_depth_of_one() {
+        let (octets, settled) = accept(&request("1002 0004 8000 4000"), &options(2, false, 0, 0));
+        assert_eq!(octets, reply("1002 0004 8001 4000"));
+        assert_eq!(settled.ird, 1);
+        let own = MpaOptions {
+            rtr: READ,
+            ..options(2, false, 0, 0)
+        };
+        assert_eq!(accepted(&own, &octets).ord, 1);
+    }
+
+    // rfc: 6581-25, 6581-26, 6581-31, 6581-34
+    #[test]
+    fn initiator() {
+        let cases = [
+            (Rtr::NONE, "00010001", Ok(Rtr::NONE)),
+            (Rtr::NONE, "4001c001", Ok(Rtr::NONE)),
+            (Rtr::ALL, "8001c001", Ok(WRITE)),
+            (Rtr::ALL, "80014001", Ok(READ)),
+            (WRITE, "8001c001", Ok(WRITE)),
+            (READ, "8001c001", Ok(READ)),
+            // No common message, none at all, or no agreement that there is one.
+            (WRITE, "80014001", Err(MpaError::NoMatchingRtr)),
+            (Rtr::ALL, "c0010001", Err(MpaError::NoMatchingRtr)),
+            (Rtr::ALL, "0001c001", Err(MpaError::NoMatchingRtr)),
+            (Rtr::NONE, "80018001", Err(MpaError::NoMatchingRtr)),
+        ];
+        for (rtr, answering, expected) in cases {
+            let own = MpaOptions {
+                rtr,
+                ..options(2, false, 1, 1)
+            };
+            let result = answer(&own, &reply(&format!("10020004{answering}")));
+            let result = result.map(|reply| match reply {
+                Reply::Accepted(settled) => settled.rtr,
+                rejected => panic!("{rejected:?}"),
+            });
+            assert_eq!(result, expected, "{rtr:?}, {answering}");
+        }
+        // rfc: 6581-32, 6581-33
+        assert_eq!(MpaError::NoMatchingRtr.action(), Action::Terminate);
+    }
+}
