@@ -1,1 +1,195 @@
-int main(void) { return 0; }
+// What rdma-core's tools do not do: wrong remote keys, rejections, private data. Runs in the guest.
+//
+//   siw-peer connect HOST PORT [TEXT]     connect with private data TEXT, then disconnect
+//   siw-peer accept PORT [TEXT]           accept one connection with TEXT, wait for its end
+//   siw-peer reject PORT TEXT             reject one connection with TEXT
+//   siw-peer bad-write HOST PORT          connect, then Write (Read) 64 octets with a wrong rkey
+//   siw-peer bad-read HOST PORT
+//   siw-peer accept-bad-write PORT        the same on the first connection that comes in, once the
+//                                         initiator has sent a message
+//   siw-peer accept-bad-read PORT
+//
+// Prints one "name=value" line for each thing that happens; exit code 0 if all of it did.
+
+#include <errno.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Neither side ever hands out this key: rkeys here are random, and the low octet is the key part.
+enum { WRONG_RKEY = 0x5a5a5a5a, LENGTH = 64, WRONG_ADDRESS = 0x10000 };
+
+struct peer {
+    struct rdma_cm_id *listener; // only on the passive side
+    struct rdma_cm_id *id;
+    struct ibv_mr *mr;
+    char buffer[LENGTH];
+};
+
+static void die(const char *what) {
+    printf("failed=%s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static void print_private_data(const char *what, const struct rdma_cm_id *id) {
+    const struct rdma_conn_param *conn = &id->event->param.conn;
+    printf("%s_private_data=%.*s\n", what, conn->private_data_len,
+           conn->private_data ? (const char *)conn->private_data : "");
+    printf("%s_depths=%u/%u\n", what, conn->responder_resources, conn->initiator_depth);
+}
+
+static struct rdma_conn_param connection(const char *text) {
+    struct rdma_conn_param param = {.responder_resources = 4, .initiator_depth = 4};
+    if (text) {
+        param.private_data = text;
+        param.private_data_len = strlen(text);
+    }
+    return param;
+}
+
+static struct rdma_cm_id *endpoint(char *host, char *port, int flags) {
+    struct rdma_addrinfo hints = {.ai_flags = flags, .ai_port_space = RDMA_PS_TCP};
+    struct ibv_qp_init_attr queues = {
+        .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
+        .sq_sig_all = 1,
+    };
+    struct rdma_addrinfo *address;
+    struct rdma_cm_id *id;
+    if (rdma_getaddrinfo(host, port, &hints, &address)) die("rdma_getaddrinfo");
+    if (rdma_create_ep(&id, address, NULL, &queues)) die("rdma_create_ep");
+    rdma_freeaddrinfo(address);
+    return id;
+}
+
+static void prepare(struct peer *peer) {
+    peer->mr = rdma_reg_msgs(peer->id, peer->buffer, LENGTH);
+    if (!peer->mr) die("rdma_reg_msgs");
+    // A peer such as rping's client sends as soon as it is connected.
+    if (rdma_post_recv(peer->id, NULL, peer->buffer, LENGTH, peer->mr)) die("rdma_post_recv");
+}
+
+static void connect_to(struct peer *peer, char *host, char *port, const char *text) {
+    struct rdma_conn_param param = connection(text);
+    peer->id = endpoint(host, port, 0);
+    prepare(peer);
+    if (rdma_connect(peer->id, &param)) {
+        if (peer->id->event && peer->id->event->event == RDMA_CM_EVENT_REJECTED) {
+            printf("rejected=%d\n", peer->id->event->status);
+            print_private_data("reply", peer->id);
+            exit(0);
+        }
+        die("rdma_connect");
+    }
+    printf("established=1\n");
+    print_private_data("reply", peer->id);
+}
+
+static void wait_for_request(struct peer *peer, char *port) {
+    peer->listener = endpoint(NULL, port, RAI_PASSIVE);
+    if (rdma_listen(peer->listener, 1)) die("rdma_listen");
+    if (rdma_get_request(peer->listener, &peer->id)) die("rdma_get_request");
+    print_private_data("request", peer->id);
+}
+
+static void accept_from(struct peer *peer, char *port, const char *text) {
+    struct rdma_conn_param param = connection(text);
+    wait_for_request(peer, port);
+    prepare(peer);
+    if (rdma_accept(peer->id, &param)) die("rdma_accept");
+    printf("established=1\n");
+}
+
+// The next event of the connection, behind the ones that the calls above took themselves.
+static enum rdma_cm_event_type next_event(struct peer *peer) {
+    struct rdma_event_channel *channel = peer->id->channel;
+    struct rdma_cm_event *event;
+    if (rdma_get_cm_event(channel, &event)) die("rdma_get_cm_event");
+    enum rdma_cm_event_type type = event->event;
+    printf("event=%s\n", rdma_event_str(type));
+    rdma_ack_cm_event(event);
+    return type;
+}
+
+static void wait_for_the_end(struct peer *peer) {
+    // Calls on this identifier complete by themselves; what comes now is the peer's doing.
+    while (next_event(peer) != RDMA_CM_EVENT_DISCONNECTED) continue;
+}
+
+static void print_async_events(struct ibv_context *verbs) {
+    struct pollfd ready = {.fd = verbs->async_fd, .events = POLLIN};
+    struct ibv_async_event event;
+    while (poll(&ready, 1, 200) > 0 && ibv_get_async_event(verbs, &event) == 0) {
+        printf("async=%s\n", ibv_event_type_str(event.event_type));
+        ibv_ack_async_event(&event);
+    }
+}
+
+// siw does not wait for the initiator's first FPDU, as a responder must (RFC 5044, 7.1.2).
+static void wait_for_first_message(struct peer *peer) {
+    struct ibv_wc wc;
+    if (rdma_get_recv_comp(peer->id, &wc) <= 0) die("rdma_get_recv_comp");
+    printf("received=%s\n", ibv_wc_status_str(wc.status));
+}
+
+static void use_wrong_rkey(struct peer *peer, enum ibv_wr_opcode opcode) {
+    struct ibv_sge sge = {
+        .addr = (uintptr_t)peer->buffer, .length = LENGTH, .lkey = peer->mr->lkey};
+    struct ibv_send_wr wr = {.opcode = opcode, .sg_list = &sge, .num_sge = 1};
+    struct ibv_send_wr *bad;
+    struct ibv_wc wc;
+    wr.wr.rdma.rkey = WRONG_RKEY;
+    wr.wr.rdma.remote_addr = WRONG_ADDRESS;
+    if ((errno = ibv_post_send(peer->id->qp, &wr, &bad))) die("ibv_post_send");
+    // A Write has completed, for its initiator, before the peer looks at it; a Read has not.
+    if (rdma_get_send_comp(peer->id, &wc) > 0)
+        printf("completion=%s\n", ibv_wc_status_str(wc.status));
+    wait_for_the_end(peer);
+    print_async_events(peer->id->verbs);
+}
+
+static int usage(void) {
+    printf("usage: siw-peer connect|bad-write|bad-read HOST PORT [TEXT] |\n"
+           "       accept|reject|accept-bad-write|accept-bad-read PORT [TEXT]\n");
+    return 2;
+}
+
+int main(int count, char **words) {
+    struct peer peer = {0};
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (count < 3) return usage();
+    const char *what = words[1];
+    const char *text = NULL;
+    if (strncmp(what, "accept", 6) == 0 || strcmp(what, "reject") == 0) {
+        if (count > 3) text = words[3];
+        if (strcmp(what, "reject") == 0) {
+            wait_for_request(&peer, words[2]);
+            if (rdma_reject(peer.id, text, text ? strlen(text) : 0)) die("rdma_reject");
+            printf("rejected=1\n");
+            return 0;
+        }
+        accept_from(&peer, words[2], text);
+        if (strcmp(what, "accept") != 0) {
+            what += strlen("accept-");
+            wait_for_first_message(&peer);
+        }
+    } else {
+        if (count < 4) return usage();
+        if (count > 4) text = words[4];
+        connect_to(&peer, words[2], words[3], text);
+    }
+    if (strcmp(what, "bad-write") == 0)
+        use_wrong_rkey(&peer, IBV_WR_RDMA_WRITE);
+    else if (strcmp(what, "bad-read") == 0)
+        use_wrong_rkey(&peer, IBV_WR_RDMA_READ);
+    else if (strcmp(what, "connect") == 0)
+        rdma_disconnect(peer.id);
+    else if (strcmp(what, "accept") == 0)
+        wait_for_the_end(&peer);
+    else
+        return usage();
+    return 0;
+}

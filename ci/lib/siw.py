@@ -356,8 +356,9 @@ class Capture:
 
     def packets(self, display_filter):
         """The frames that match, each as tshark's tree of layers with the raw octets beside it."""
-        text = call("tshark", "-r", self.path, "-Y", display_filter, "-T", "json", "-x",
-                    "--no-duplicate-keys")
+        # iWARP is recognised by its looks, which a port that means something else must not prevent.
+        text = call("tshark", "-r", self.path, "-o", "tcp.try_heuristic_first:TRUE",
+                    "-Y", display_filter, "-T", "json", "-x", "--no-duplicate-keys")
         return [packet["_source"]["layers"] for packet in json.loads(text or "[]")]
 
     def terminates(self):
