@@ -1,0 +1,230 @@
+//! The layers keep apart: who may name whom, and where `unsafe` may stand.
+
+#[path = "support/source.rs"]
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use source::{Import, Token, imports, tokens};
+
+/// The protocol layers: none knows of another, and `connection` alone knows all of them.
+const PROTOCOLS: [&str; 4] = ["tcp", "mpa", "ddp", "rdmap"];
+
+/// What a protocol layer may stand on.
+const FOUNDATION: [&str; 5] = ["wire", "memory", "verbs", "time", "counters"];
+
+/// Where `unsafe` may stand: files, or directories with all that is in them.
+const UNSAFE: [&str; 3] = [
+    "rnic-core/src/memory",
+    "rnic-xdp/src/ring",
+    "rnic-xdp/src/mapping",
+];
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The source files under a directory.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let entries = fs::read_dir(&directory)
+            .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        for path in entries.map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Where a file stands in the module tree: `src/wire/rdmap/terminate.rs` is wire, rdmap, terminate.
+fn module_path(file: &Path, source: &Path) -> Vec<String> {
+    let relative = file.strip_prefix(source).unwrap().with_extension("");
+    let mut names: Vec<_> = relative
+        .iter()
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
+    if matches!(
+        names.last().map(String::as_str),
+        Some("mod" | "lib" | "main")
+    ) {
+        names.pop();
+    }
+    names
+}
+
+/// For each top-level module of rnic-core, what its files name at the top of the crate.
+fn imports_by_module() -> BTreeMap<String, BTreeSet<(Import, PathBuf)>> {
+    let source = workspace().join("rnic-core/src");
+    let mut by_module: BTreeMap<String, BTreeSet<_>> = BTreeMap::new();
+    for file in files(&source) {
+        let path = module_path(&file, &source);
+        let Some(top) = path.first() else { continue };
+        let text = fs::read_to_string(&file).unwrap();
+        let names = imports(&text, &path.iter().map(String::as_str).collect::<Vec<_>>());
+        let entry = by_module.entry(top.clone()).or_default();
+        entry.extend(names.into_iter().map(|import| (import, file.clone())));
+    }
+    by_module
+}
+
+/// Fails where `module` names anything but itself and `allowed`. Its tests may use `testing` too.
+fn check(module: &str, allowed: &[&str]) {
+    for (import, file) in imports_by_module().remove(module).expect(module) {
+        let name = import.module.as_str();
+        let known =
+            name == module || allowed.contains(&name) || (import.in_tests && name == "testing");
+        assert!(
+            known,
+            "{}: {module} must not know {name}, only {allowed:?}",
+            file.display()
+        );
+    }
+}
+
+#[test]
+fn protocol_layers_do_not_know_each_other() {
+    for layer in PROTOCOLS {
+        check(layer, &FOUNDATION);
+    }
+}
+
+#[test]
+fn wire_knows_no_other_module() {
+    check("wire", &[]);
+}
+
+/// Otherwise one protocol layer could reach another through what both stand on.
+#[test]
+fn the_foundation_knows_no_protocol_layer() {
+    for module in FOUNDATION.iter().filter(|module| **module != "wire") {
+        check(module, &FOUNDATION);
+    }
+}
+
+#[test]
+fn only_the_connection_knows_all_protocol_layers() {
+    for (module, names) in imports_by_module() {
+        let known = |layer: &&str| names.iter().any(|(import, _)| import.module == *layer);
+        let all = PROTOCOLS.iter().all(known);
+        assert!(
+            !all || module == "connection",
+            "{module} knows all protocol layers"
+        );
+    }
+}
+
+#[test]
+fn unsafe_stands_where_it_is_allowed() {
+    let mut seen = 0;
+    for member in ["rnic-core", "rnic-xdp", "rnic-verbs", "rnic-ctl"] {
+        for file in files(&workspace().join(member).join("src")) {
+            let text = fs::read_to_string(&file).unwrap();
+            if !tokens(&text).contains(&Token::Word("unsafe")) {
+                continue;
+            }
+            let name = file.strip_prefix(workspace()).unwrap().with_extension("");
+            let allowed = UNSAFE.iter().any(|place| name.starts_with(place));
+            assert!(
+                allowed,
+                "{}: unsafe is confined to {UNSAFE:?}",
+                file.display()
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "the search finds nothing any more");
+}
+
+/// The search itself: it would be no use if it overlooked a way to name a module.
+mod search {
+    use super::*;
+
+    fn named(source: &str, path: &[&str]) -> Vec<String> {
+        imports(source, path)
+            .into_iter()
+            .map(|import| import.module)
+            .collect()
+    }
+
+    #[test]
+    fn finds_every_form_of_path() {
+        let path = ["mpa", "deframe"];
+        assert_eq!(named("use crate::tcp::Seq;", &path), ["tcp"]);
+        assert_eq!(
+            named("use crate::{tcp::{Seq, Flags}, wire, ddp as d};", &path),
+            ["ddp", "tcp", "wire"]
+        );
+        assert_eq!(named("use super::super::tcp;", &path), ["tcp"]);
+        assert_eq!(
+            named("use super::{frame, super::{rdmap, ddp::Stag}};", &path),
+            ["ddp", "mpa", "rdmap"]
+        );
+        assert_eq!(named("use super::frame;", &path), ["mpa"]);
+        assert_eq!(
+            named("fn f(x: crate::tcp::Seq) { crate::ddp::g() }", &path),
+            ["ddp", "tcp"]
+        );
+        assert_eq!(named("use crate::*;", &path), ["Other('*')"]);
+        assert_eq!(
+            named("pub(crate) struct S; pub(super) fn f() {}", &path),
+            [""; 0]
+        );
+        assert_eq!(named("m! { $crate::tcp::x }", &path), ["tcp"]);
+    }
+
+    #[test]
+    fn counts_inline_modules() {
+        let source = "mod tests { use super::super::tcp; use super::super::super::ddp; } use super::super::wire;";
+        let found = imports(source, &["mpa", "deframe"]);
+        let import = |module: &str, in_tests| Import {
+            module: module.to_owned(),
+            in_tests,
+        };
+        assert_eq!(
+            found,
+            [
+                import("ddp", true),
+                import("mpa", true),
+                import("wire", false)
+            ]
+            .into()
+        );
+    }
+
+    #[test]
+    fn passes_over_comments_and_literals() {
+        let source = r##"
+            // crate::tcp
+            /* crate::ddp /* nested */ unsafe */
+            const A: &str = "crate::rdmap \" unsafe";
+            const B: &str = r#"crate::rdmap " unsafe"#;
+            const C: [char; 2] = ['"', '\''];
+            fn f<'a>(x: &'a str) -> crate::wire::X<'a> { x }
+            const D: &[u8] = b"unsafe";
+        "##;
+        assert_eq!(named(source, &["mpa"]), ["wire"]);
+        assert!(!tokens(source).contains(&Token::Word("unsafe")));
+        assert!(tokens("fn f() { unsafe { g() } }").contains(&Token::Word("unsafe")));
+    }
+
+    #[test]
+    fn sees_what_is_known_to_be_there() {
+        let by_module = imports_by_module();
+        let knows = |module: &str, name: &str| {
+            by_module[module]
+                .iter()
+                .any(|(import, _)| import.module == name && !import.in_tests)
+        };
+        assert!(knows("mpa", "wire") && knows("ddp", "memory"));
+        assert!(!knows("mpa", "tcp"));
+    }
+}
