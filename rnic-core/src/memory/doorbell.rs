@@ -121,3 +121,95 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
         Some(bit)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    use std::thread;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn takes_exactly_what_was_rung(
+            count in 0..10_000u32,
+            rung in prop::collection::vec(0..10_000u32, 0..100),
+        ) {
+            let bells = Doorbells::new(count);
+            for &bell in &rung {
+                prop_assert!(!bells.ring(bell));
+            }
+            // Those that do not exist may share a word with the last that do.
+            let exists = |bell: &u32| *bell < count.next_multiple_of(64);
+            let expected: BTreeSet<u32> = rung.into_iter().filter(exists).collect();
+            prop_assert_eq!(bells.is_ringing(), !expected.is_empty());
+            let mut taken = Vec::new();
+            bells.take(|bell| taken.push(bell));
+            prop_assert_eq!(taken, expected.into_iter().collect::<Vec<_>>());
+            prop_assert!(!bells.is_ringing());
+        }
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_once() {
+        let bells = Doorbells::new(100);
+        assert!(bells.prepare_to_sleep());
+        assert!(bells.ring(70));
+        assert!(!bells.ring(70));
+        assert!(!bells.ring_commands());
+        // One that rings keeps the worker awake.
+        assert!(!bells.prepare_to_sleep());
+        bells.take(|_| {});
+        assert!(bells.prepare_to_sleep());
+        assert!(bells.ring_commands());
+        assert!(!bells.ring_commands());
+        assert!(bells.prepare_to_sleep());
+        bells.awake();
+        assert!(!bells.ring(1));
+    }
+
+    /// Each of two threads posts and rings; the worker sleeps (parks) whenever it may. A lost ring or a lost
+    /// wake-up would leave it asleep for ever.
+    #[test]
+    fn no_ring_is_lost() {
+        const POSTS: u32 = 30_000;
+        let bells = Arc::new(Doorbells::new(200));
+        let posted: Arc<[AtomicU32; 2]> = Arc::default();
+        let worker = thread::current();
+        let posters: Vec<_> = [(0, 5), (1, 199)]
+            .into_iter()
+            .map(|(poster, bell)| {
+                let (bells, posted, worker) = (bells.clone(), posted.clone(), worker.clone());
+                thread::spawn(move || {
+                    for n in 1..=POSTS {
+                        posted[poster].store(n, Ordering::Release);
+                        if bells.ring(bell) {
+                            worker.unpark();
+                        }
+                        if n % 64 == 0 {
+                            thread::yield_now();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut seen = [0; 2];
+        while seen != [POSTS; 2] {
+            bells.take(|bell| {
+                let poster = usize::from(bell == 199);
+                seen[poster] = posted[poster].load(Ordering::Acquire);
+            });
+            if seen != [POSTS; 2] && bells.prepare_to_sleep() {
+                thread::park();
+                bells.awake();
+            }
+        }
+        posters
+            .into_iter()
+            .for_each(|poster| poster.join().unwrap());
+    }
+}

@@ -42,14 +42,14 @@ impl Workers {
     /// Whether the calling thread is inside a batch, so that waiting would never end.
     pub(super) fn inside_batch(&self) -> bool {
         self.lock().iter().any(|epoch| {
-            epoch.count.load(Ordering::Relaxed) % 2 == 1
+            epoch.count.load(Ordering::Acquire) % 2 == 1
                 && epoch.thread.load(Ordering::Relaxed) == this_thread()
         })
     }
 
     /// Waits until every worker has been outside a batch since the call.
     pub(super) fn wait(&self) {
-        // Pairs with the fence in `Worker::enter_batch`: either the worker's lookups come after what the caller
+        // Pairs with the fence in `Worker::open`: either the worker's lookups come after what the caller
         // wrote, or its odd epoch is seen here.
         fence(Ordering::SeqCst);
         let inside: Vec<(Arc<Epoch>, u64)> = self
@@ -129,9 +129,10 @@ impl Worker {
         if depth == 0 {
             self.epoch.thread.store(this_thread(), Ordering::Relaxed);
             let count = self.epoch.count.load(Ordering::Relaxed);
+            // Release: whoever sees the batch sees its thread.
             self.epoch
                 .count
-                .store(count.wrapping_add(1), Ordering::Relaxed);
+                .store(count.wrapping_add(1), Ordering::Release);
             // Pairs with the fence in `Workers::wait`.
             fence(Ordering::SeqCst);
         }

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
@@ -76,9 +77,17 @@ impl Mapping {
     }
 
     fn map(file: OwnedFd, len: usize) -> io::Result<Self> {
-        // Populated at once, so that no page fault happens on the data path.
-        let map = MmapOptions::new().len(len).populate().map_raw(&file)?;
-        Ok(Self { map, file })
+        let map = MmapOptions::new().len(len).map_raw(&file)?;
+        // Populated at once, so that no page fault happens on the data path. The kernel says if it has not the
+        // pages after all (a hugetlb cgroup's limit), where a later access would be SIGBUS.
+        match map.advise(Advice::PopulateWrite) {
+            // Linux before 5.14.
+            Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                let map = MmapOptions::new().len(len).populate().map_raw(&file)?;
+                Ok(Self { map, file })
+            }
+            done => done.map(|()| Self { map, file }),
+        }
     }
 
     /// Keeps the pages in memory (mlock).

@@ -9,6 +9,7 @@ pub mod epoch;
 pub mod frames;
 mod mapping;
 pub mod place;
+mod random;
 pub mod region;
 pub mod ring;
 pub mod table;

@@ -25,7 +25,7 @@ pub enum TagError {
         pd: PdId,
     },
     /// It does not allow this.
-    #[error("STag {stag} does not allow {need:?}")]
+    #[error("STag {stag} does not allow all of: {need}")]
     AccessViolation {
         /// The STag.
         stag: Stag,
@@ -94,7 +94,8 @@ impl Guard<'_> {
     }
 
     /// Makes an STag invalid because a peer (Send with Invalidate) asks for it. Its memory stays mapped until
-    /// its owner revokes it. rfc: 5040-93 5040-94
+    /// its owner revokes it.
+    // rfc: 5040-93 5040-94
     pub fn invalidate(&self, stag: Stag, origin: impl Into<Origin>) -> Result<(), TagError> {
         self.table().invalidate(stag, origin.into())
     }

@@ -13,7 +13,7 @@ use super::mapping::{Mapping, Pages};
 /// [`report`](Region::report) says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
-    /// The largest hugepages that do not exceed the region.
+    /// 1 GiB for whole multiples of that, 2 MiB for other regions of at least that, ordinary pages below.
     #[default]
     Prefer,
     /// 2 MiB.
@@ -32,7 +32,7 @@ impl HugePages {
             Self::OneGiB => &[OneGiB, TwoMiB, Ordinary],
             Self::TwoMiB => &[TwoMiB, Ordinary],
             Self::None => &[Ordinary],
-            Self::Prefer if len >= OneGiB.size() => &[OneGiB, TwoMiB, Ordinary],
+            Self::Prefer if len.is_multiple_of(OneGiB.size()) => &[OneGiB, TwoMiB, Ordinary],
             Self::Prefer if len >= TwoMiB.size() => &[TwoMiB, Ordinary],
             Self::Prefer => &[Ordinary],
         }

@@ -391,3 +391,6 @@ impl<T> std::fmt::Debug for Consumer<T> {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,15 +4,15 @@
 //! is invalid and no worker can still have seen it valid, so its fields never change under a reader.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::{BitOr, Range};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use siphasher::sip::SipHasher24;
-
 use super::epoch::{Worker, Workers};
 use super::place::TagError;
+use super::random::Random;
 use super::region::Region;
 use crate::verbs::qp::{PdId, QpNumber};
 use crate::wire::ddp::{Stag, TaggedOffset};
@@ -34,6 +34,24 @@ impl Access {
     /// Whether it allows everything that `need` asks for.
     pub const fn contains(self, need: Self) -> bool {
         self.0 & need.0 == need.0
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("local read")?;
+        let rights = [
+            (Self::LOCAL_WRITE, "local write"),
+            (Self::REMOTE_READ, "remote read"),
+            (Self::REMOTE_WRITE, "remote write"),
+        ];
+        for (_, name) in rights
+            .into_iter()
+            .filter(|&(right, _)| self.contains(right))
+        {
+            write!(f, ", {name}")?;
+        }
+        Ok(())
     }
 }
 
@@ -191,9 +209,9 @@ pub struct StagTable {
 }
 
 impl StagTable {
-    /// A table of `capacity` STags (rounded up to a power of two, 2^24 at most). `seed` must be unpredictable.
+    /// A table of `capacity` STags (rounded up to a power of two, 2^20 at most). `seed` must be unpredictable.
     pub fn new(capacity: usize, seed: [u8; 32]) -> Self {
-        let capacity = capacity.clamp(1, 1 << 24).next_power_of_two();
+        let capacity = capacity.clamp(1, 1 << 20).next_power_of_two();
         let ledger = Ledger {
             random: Random::new(seed),
             free: (0..capacity as u32).collect(),
@@ -217,8 +235,8 @@ impl StagTable {
         self.lock().registered.len()
     }
 
-    /// Lets peers and the local side reach octets `range` of a region as tagged offsets from `base`, as `access`
-    /// allows. The name is unpredictable. rfc: 5040-112
+    /// Lets `scope` reach octets `range` of a region as tagged offsets from `base`, as `access` allows.
+    // rfc: 5041-79 5041-80 5041-81 5041-82 5041-89 5041-90 5040-108 5040-109
     pub fn register(
         &self,
         region: Arc<Region>,
@@ -235,7 +253,7 @@ impl StagTable {
             });
         }
         let len = range.len();
-        if base.0.checked_add(len as u64 - 1).is_none() {
+        if base.0.checked_add(len as u64).is_none() {
             return Err(TableError::OffsetWrap { base: base.0, len });
         }
         let (pd, stream) = match scope.into() {
@@ -266,7 +284,10 @@ impl StagTable {
     }
 
     /// Ends a registration. When it returns, no worker can reach the memory through this STag any more.
-    /// rfc: 5040-110 5041-91
+    ///
+    /// It waits for the batches that are under way. On [`TableError::InsideBatch`] the STag is invalid already, but
+    /// the registration remains: try again after the batch.
+    // rfc: 5040-110 5041-91 5042-11
     pub fn revoke(&self, stag: Stag) -> Result<(), TableError> {
         {
             let mut ledger = self.lock();
@@ -312,7 +333,7 @@ impl StagTable {
     /// meanwhile.
     pub(super) fn invalidate(&self, stag: Stag, origin: Origin) -> Result<(), TagError> {
         let slot = self.find(stag, origin)?;
-        // rfc: 5040-111
+        // Other streams may use it too. rfc: 5040-111
         if slot.stream.load(Ordering::Relaxed) == ANY_STREAM {
             return Err(TagError::NotInvalidatable(stag));
         }
@@ -324,6 +345,7 @@ impl StagTable {
 
     /// The address of `len` octets at a tagged offset, if the STag lets `origin` do `need` to all of them. The
     /// caller holds a guard while it uses the address.
+    // rfc: 5041-73 5041-88 5040-100 5040-101 5040-102 5040-107 5042-10
     pub(super) fn check(
         &self,
         stag: Stag,
@@ -336,8 +358,8 @@ impl StagTable {
         if !Access(slot.access.load(Ordering::Relaxed) as u8).contains(need) {
             return Err(TagError::AccessViolation { stag, need });
         }
-        // The last octet's offset must be below 2^64.
-        if len > 0 && offset.0.checked_add(len as u64 - 1).is_none() {
+        // The sum itself must not wrap, so the octet at offset 2^64 - 1 cannot be reached.
+        if offset.0.checked_add(len as u64).is_none() {
             return Err(TagError::OffsetWrap { offset, len });
         }
         let outside = TagError::BaseOrBounds { stag, offset, len };
@@ -357,7 +379,8 @@ impl StagTable {
         Ok(slot.start.load(Ordering::Relaxed).wrapping_add(into))
     }
 
-    /// The slot of a valid STag that `origin` may use. rfc: 5041-30 5041-86 5041-87
+    /// The slot of a valid STag that `origin` may use.
+    // rfc: 5041-30 5041-77 5041-78 5041-86 5041-87 5040-98 5040-99 5040-105 5040-106 5042-8 5042-9
     fn find(&self, stag: Stag, origin: Origin) -> Result<&Slot, TagError> {
         let slot = self.slot(stag);
         // STag 0 would match every invalid slot.
@@ -389,6 +412,7 @@ impl StagTable {
 
 impl Ledger {
     /// Takes a free slot at random and names it: never index 0, never the key it had last.
+    // rfc: 5040-112
     fn new_stag(&mut self, capacity: usize) -> Option<Stag> {
         if self.free.is_empty() {
             return None;
@@ -407,33 +431,5 @@ impl Ledger {
     }
 }
 
-/// Random numbers that nobody can predict who does not know the seed: SipHash-2-4, a pseudo-random function,
-/// of a counter, under both halves of the seed.
-struct Random {
-    halves: [SipHasher24; 2],
-    counter: u64,
-}
-
-impl Random {
-    fn new(seed: [u8; 32]) -> Self {
-        let mut keys = [[0; 16]; 2];
-        keys[0].copy_from_slice(&seed[..16]);
-        keys[1].copy_from_slice(&seed[16..]);
-        Self {
-            halves: keys.map(|key| SipHasher24::new_with_key(&key)),
-            counter: 0,
-        }
-    }
-
-    fn next(&mut self) -> u64 {
-        self.counter += 1;
-        let block = self.counter.to_le_bytes();
-        self.halves[0].hash(&block) ^ self.halves[1].hash(&block)
-    }
-}
-
-impl std::fmt::Debug for Random {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Random")
-    }
-}
+#[cfg(test)]
+mod tests;

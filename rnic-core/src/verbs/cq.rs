@@ -218,3 +218,6 @@ impl CqTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

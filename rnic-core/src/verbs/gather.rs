@@ -94,14 +94,16 @@ fn pieces(
     sges.iter().filter_map(move |sge| {
         let skipped = skip.min(sge.length.into());
         skip -= skipped;
-        let here = usize::try_from(u64::from(sge.length) - skipped)
-            .map_or(len, |here| here.min(len - done));
+        let here = (u64::from(sge.length) - skipped).min((len - done) as u64) as usize;
         if here == 0 {
             return None;
         }
         let part = done..done + here;
         done += here;
-        // An offset that wraps lies outside every registration just as surely at its greatest value.
+        // Where an offset would wrap, its greatest value is refused as well: an octet there ends past 2^64 - 1.
         Some((sge, TaggedOffset(sge.offset.saturating_add(skipped)), part))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -383,3 +383,69 @@ impl Completion {
         WcOpcode::try_from(self.opcode)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn lists_and_inline_data_come_back() {
+        let sges = [1, 2, 3].map(|n| Sge {
+            offset: n,
+            length: 10,
+            lkey: 7,
+        });
+        let wr = SendWr::new(1, WrOpcode::Write).with_sges(&sges).unwrap();
+        assert_eq!(
+            (wr.sges(), wr.length, wr.inline_data()),
+            (&sges[..], 30, &[][..])
+        );
+        let wr = wr
+            .with_inline(b"hello")
+            .unwrap()
+            .with_flags(send_flags::SOLICITED);
+        assert_eq!(
+            (wr.sges(), wr.length, wr.inline_data()),
+            (&[][..], 5, &b"hello"[..])
+        );
+        assert_eq!(wr.flags, send_flags::SOLICITED | send_flags::INLINE);
+        let wr = wr.with_sges(&[]).unwrap();
+        assert_eq!((wr.sges(), wr.length, wr.is_inline()), (&[][..], 0, false));
+        assert!(wr.with_inline(&[0; MAX_INLINE + 1]).is_none());
+        assert!(wr.with_sges(&[sges[0]; MAX_SGE + 1]).is_none());
+        let huge = Sge {
+            length: u32::MAX,
+            ..sges[0]
+        };
+        assert!(wr.with_sges(&[huge, sges[0]]).is_none());
+        assert!(RecvWr::new(1, &[sges[0]; MAX_SGE + 1]).is_none());
+        assert_eq!(RecvWr::new(1, &sges).unwrap().length(), 30);
+    }
+
+    /// An application may write anything into a ring.
+    #[test]
+    fn any_octets_are_a_request() {
+        let wr = SendWr::read_from_bytes(&[0xff; 96]).unwrap();
+        assert_eq!((wr.sges().len(), wr.inline_data().len()), (0, MAX_INLINE));
+        let wr = SendWr { flags: 0, ..wr };
+        assert_eq!(wr.sges().len(), MAX_SGE);
+        assert_eq!(wr.operation(), Err(UnknownCode(0xff)));
+        let wr = RecvWr::read_from_bytes(&[0xff; 80]).unwrap();
+        assert_eq!(wr.length(), 4 * u64::from(u32::MAX));
+        let completion = Completion {
+            status: 0xfe,
+            ..Completion::new_zeroed()
+        };
+        assert_eq!(completion.status(), WcStatus::GeneralError);
+    }
+
+    #[test]
+    fn codes_round_trip() {
+        for code in 0..=u8::MAX {
+            assert!(WrOpcode::try_from(code).is_ok_and(|op| op as u8 == code) || code > 3);
+            assert!(WcStatus::try_from(code).map_or(true, |status| status as u8 == code));
+            assert!(WcOpcode::try_from(code).map_or(true, |op| op as u8 == code));
+        }
+    }
+}

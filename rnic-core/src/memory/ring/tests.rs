@@ -1,0 +1,184 @@
+use std::collections::VecDeque;
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A ring whose indices start at `index`.
+fn ring_at<T: Entry>(capacity: u32, index: u32) -> (Producer<T>, Consumer<T>) {
+    let shared = Arc::new(Shared::create(capacity).unwrap());
+    shared.tail().store(index, Ordering::Relaxed);
+    shared.head().store(index, Ordering::Relaxed);
+    (
+        Producer::new(shared.clone(), index, index),
+        Consumer::new(shared, index, index),
+    )
+}
+
+#[test]
+fn capacity_is_a_power_of_two() {
+    for wrong in [0, 3, 100, MAX_CAPACITY * 2, u32::MAX] {
+        assert!(matches!(ring::<u64>(wrong), Err(RingError::Capacity(n)) if n == wrong));
+    }
+    assert_eq!(ring::<u64>(1).unwrap().0.capacity(), 1);
+}
+
+#[test]
+fn full_and_empty() {
+    let (mut producer, mut consumer) = ring::<u64>(4).unwrap();
+    assert!(producer.is_empty() && consumer.is_empty());
+    assert_eq!(consumer.pop(), None);
+    for n in 0..4 {
+        assert_eq!(producer.free(), 4 - n as u32);
+        producer.push(n).unwrap();
+    }
+    assert_eq!(producer.push(4), Err(Full));
+    assert_eq!((producer.len(), consumer.len()), (4, 4));
+    assert_eq!(
+        [0, 3, 4, u32::MAX].map(|ahead| consumer.peek(ahead)),
+        [Some(0), Some(3), None, None]
+    );
+    consumer.release(2);
+    producer.push(4).unwrap();
+    assert_eq!(consumer.pop(), Some(2));
+    // No more is released than there is.
+    consumer.release(100);
+    assert_eq!((producer.len(), consumer.len()), (0, 0));
+    assert!(!producer.is_broken() && !consumer.is_broken());
+}
+
+#[test]
+fn entries_stay_in_order_across_threads() {
+    const COUNT: u64 = 400_000;
+    let (mut producer, mut consumer) = ring_at::<[u64; 12]>(64, u32::MAX - 1000);
+    let pusher = thread::spawn(move || {
+        for n in 0..COUNT {
+            while producer.push([n; 12]).is_err() {
+                thread::yield_now();
+            }
+        }
+    });
+    let mut next = 0;
+    while next < COUNT {
+        // Now and then in batches, as a worker does.
+        let batch = if next % 3 == 0 { consumer.len() } else { 1 };
+        for ahead in 0..batch {
+            let Some(entry) = consumer.peek(ahead) else {
+                thread::yield_now();
+                break;
+            };
+            assert_eq!(entry, [next; 12]);
+            next += 1;
+            if batch == 1 {
+                consumer.release(1);
+            }
+        }
+        if batch > 1 {
+            consumer.release(batch);
+        }
+    }
+    pusher.join().unwrap();
+    assert!(consumer.is_empty());
+}
+
+proptest! {
+    #[test]
+    fn behaves_like_a_bounded_queue(
+        index in prop_oneof![Just(0), u32::MAX - 40..=u32::MAX],
+        bits in 0..5u32,
+        steps in prop::collection::vec((0..4u8, 0..20u32), 0..200),
+    ) {
+        let capacity = 1 << bits;
+        let (mut producer, mut consumer) = ring_at::<u64>(capacity, index);
+        let mut model = VecDeque::new();
+        for (n, (step, argument)) in steps.into_iter().enumerate() {
+            match step {
+                0 | 1 => {
+                    let fits = model.len() < capacity as usize;
+                    prop_assert_eq!(producer.push(n as u64).is_ok(), fits);
+                    if fits {
+                        model.push_back(n as u64);
+                    }
+                }
+                2 => prop_assert_eq!(consumer.pop(), model.pop_front()),
+                _ => {
+                    prop_assert_eq!(consumer.peek(argument), model.get(argument as usize).copied());
+                    consumer.release(argument);
+                    model.drain(..model.len().min(argument as usize));
+                }
+            }
+            prop_assert_eq!(consumer.len() as usize, model.len());
+            prop_assert_eq!(producer.free() as usize, capacity as usize - model.len());
+        }
+    }
+
+    /// Whatever the other side writes into its index, nothing is read or written outside the ring.
+    #[test]
+    fn lies_of_the_other_side_look_empty_or_full(ours in any::<u32>(), theirs in any::<u32>()) {
+        let (producer, mut consumer) = ring_at::<u64>(8, ours);
+        producer.shared.tail().store(theirs, Ordering::Relaxed);
+        let said = theirs.wrapping_sub(ours);
+        prop_assert_eq!(consumer.is_broken(), said > 8);
+        prop_assert_eq!(consumer.len(), if said > 8 { 0 } else { said });
+        prop_assert_eq!(consumer.peek(0).is_some(), (1..=8).contains(&said));
+        consumer.release(u32::MAX);
+        prop_assert_eq!(consumer.head, if said > 8 { ours } else { theirs });
+
+        let (mut producer, consumer) = ring_at::<u64>(8, ours);
+        consumer.shared.head().store(theirs, Ordering::Relaxed);
+        let used = ours.wrapping_sub(theirs);
+        prop_assert_eq!(producer.is_broken(), used > 8);
+        prop_assert_eq!(producer.free(), 8u32.saturating_sub(used));
+        // Within its cached view of the ring (empty, as it was made) it still writes inside the ring.
+        while producer.push(1).is_ok() {}
+        prop_assert!(producer.tail.wrapping_sub(ours) <= 16);
+    }
+}
+
+#[test]
+fn another_process_attaches_by_file() {
+    let (mut producer, mut consumer) = ring::<u64>(8).unwrap();
+    producer.push(1).unwrap();
+    producer.push(2).unwrap();
+    assert_eq!(consumer.pop(), Some(1));
+    let file = producer.as_fd().try_clone_to_owned().unwrap();
+    let mut attached = Consumer::<u64>::attach(file).unwrap();
+    drop(consumer);
+    assert_eq!((attached.capacity(), attached.pop()), (8, Some(2)));
+
+    let file = attached.as_fd().try_clone_to_owned().unwrap();
+    drop(producer);
+    let mut producer = Producer::<u64>::attach(file).unwrap();
+    producer.push(3).unwrap();
+    assert_eq!(attached.pop(), Some(3));
+}
+
+#[test]
+fn what_is_no_such_ring_is_refused() {
+    let (producer, consumer) = ring::<u64>(8).unwrap();
+    let file = || producer.as_fd().try_clone_to_owned().unwrap();
+    // Entries of another size.
+    assert!(matches!(
+        Consumer::<[u64; 2]>::attach(file()),
+        Err(RingError::NotARing { entry_size: 16 })
+    ));
+    // More entries than the memory holds, or a number that is no capacity.
+    for capacity in [0, 3, 1 << 12, u32::MAX] {
+        let header = consumer.shared.mapping.as_mut_ptr().cast::<Header>();
+        // SAFETY: the header lies in the mapping, and no other thread uses it.
+        unsafe { (&raw mut (*header).capacity).write_volatile(capacity) };
+        assert!(matches!(
+            Producer::<u64>::attach(file()),
+            Err(RingError::NotARing { .. })
+        ));
+    }
+    // Memory that could shrink.
+    let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
+    let unsealed = nix::sys::memfd::memfd_create("rnic-test", flags).unwrap();
+    nix::unistd::ftruncate(&unsealed, 4096).unwrap();
+    assert!(matches!(
+        Consumer::<u64>::attach(unsealed),
+        Err(RingError::Map { .. })
+    ));
+}
