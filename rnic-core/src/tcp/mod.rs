@@ -1,1 +1,473 @@
-//! To be written.
+//! TCP (RFC 9293) as pure logic: segments, the application's wishes and time go in, segments come out.
+//!
+//! A [`Tcp`] is one connection. It knows nothing of what the stream carries and copies none of it: received
+//! octets are offered to the owner, who places them and says so with [`Tcp::took`]; octets to send are in frames
+//! that the owner built, and the frame is the retransmission buffer until the peer has acknowledged it.
+//!
+//! Positions in either stream are offsets of 64 bits, 0 being the first octet after the SYN. Sequence numbers
+//! stay inside.
+//!
+//! `arrival` is what a received segment does, `output` what is sent; `recv` and `send` are the two directions'
+//! state, `recovery` and `congestion` decide what and how much may be in flight.
+
+mod arrival;
+mod config;
+mod congestion;
+mod options;
+mod output;
+mod ranges;
+mod recovery;
+mod recv;
+mod rtt;
+mod send;
+mod seq;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use core::ops::Range;
+use core::time::Duration;
+
+pub use self::config::TcpConfig;
+pub use self::seq::Seq;
+pub use self::state::State;
+
+use self::options::Negotiated;
+use self::recovery::Recovery;
+use self::recv::Receiver;
+use self::rtt::RttEstimator;
+use self::send::{Fin, Sender};
+use crate::counters::TcpCounters;
+use crate::memory::frames::{FrameId, TxFrames};
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
+
+/// Why a connection ended before both ends had closed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TcpFailure {
+    /// The peer answered our SYN with RST.
+    #[error("the peer refused the connection: nothing listens on that port")]
+    Refused,
+    /// The peer sent RST.
+    #[error("the peer reset the connection")]
+    Reset,
+    /// The peer stopped acknowledging.
+    #[error("the peer does not answer: check that it is up and that the path to it works")]
+    TimedOut,
+    /// [`Tcp::abort`] was called.
+    #[error("the connection was aborted on this side")]
+    Aborted,
+}
+
+/// Octets of the peer's stream that have not been taken yet, and are inside the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamData<'a> {
+    /// Stream offset of the first octet; beyond [`Tcp::receive_offset`] if something before it is missing.
+    pub offset: u64,
+    /// The octets. None of them has been taken before.
+    pub bytes: &'a [u8],
+}
+
+/// A segment to send: the caller writes the headers in front of the payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The TCP header, complete but for its checksum.
+    pub header: TcpHeader,
+    /// What follows it.
+    pub payload: Payload,
+}
+
+/// The payload of an [`Outgoing`] segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// No payload: the segment goes into a fresh frame, which the caller releases once it is queued.
+    None,
+    /// A queued frame as it is: its id, octets of payload, and their ones-complement sum.
+    Whole(FrameId, u16, u16),
+    /// A piece of a queued frame, where the window has no room for the whole: these octets of the frame, to be
+    /// copied to a fresh frame, which the caller releases once it is queued.
+    Part(FrameId, Range<usize>),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Tcp {
+    state: State,
+    failure: Option<TcpFailure>,
+    local_port: u16,
+    remote_port: u16,
+    max_retries: u8,
+    syn_retries: u8,
+    time_wait: Duration,
+    /// The MSS option of our SYN.
+    mss_to_offer: u16,
+    options: Negotiated,
+    recv: Receiver,
+    send: Sender,
+    recovery: Recovery,
+    rtt: RttEstimator,
+    /// Our SYN has to be sent (again).
+    syn_due: bool,
+    syn_sent_at: Option<Instant>,
+    /// One SYN was sent: its round-trip time can be told.
+    syn_sent_once: bool,
+    /// The retransmission timer, or the persist timer while the peer's window keeps all from being sent.
+    retransmit_at: Option<Instant>,
+    /// The persist timer has expired: send one probe.
+    probe_due: bool,
+    /// A probe was sent into a closed window, and the window has not opened since.
+    probing: bool,
+    /// Expirations since the peer last answered.
+    retries: u8,
+    /// A frame to send again was still in the device: look again then.
+    device_retry_at: Option<Instant>,
+    time_wait_ends: Option<Instant>,
+    /// A RST to send.
+    reset: Option<TcpHeader>,
+    challenges: ChallengeLimit,
+    counters: TcpCounters,
+}
+
+/// Limits challenge ACKs (RFC 5961 section 7).
+#[derive(Debug)]
+struct ChallengeLimit {
+    since: Instant,
+    sent: u8,
+}
+
+impl ChallengeLimit {
+    const PER_SECOND: u8 = 10;
+
+    fn allows(&mut self, now: Instant) -> bool {
+        if now.since(self.since) >= Duration::from_secs(1) {
+            *self = Self {
+                since: now,
+                sent: 0,
+            };
+        }
+        let allowed = self.sent < Self::PER_SECOND;
+        self.sent += u8::from(allowed);
+        allowed
+    }
+}
+
+impl Tcp {
+    /// Opens a connection actively: a SYN waits to be sent.
+    ///
+    /// `isn` must be unpredictable to others (RFC 6528).
+    pub fn connect(
+        now: Instant,
+        config: &TcpConfig,
+        local_port: u16,
+        remote_port: u16,
+        isn: Seq,
+    ) -> Self {
+        Self::new(now, config, State::SynSent, (local_port, remote_port), isn)
+    }
+
+    /// Opens a connection passively, for a SYN that reached a listener: a SYN-ACK waits to be sent.
+    pub fn accept(now: Instant, config: &TcpConfig, isn: Seq, syn: &TcpSegment<'_>) -> Self {
+        let header = &syn.header;
+        let ports = (header.destination_port, header.source_port);
+        let mut tcp = Self::new(now, config, State::SynReceived, ports, isn);
+        tcp.take_syn(now, header);
+        tcp
+    }
+
+    fn new(now: Instant, config: &TcpConfig, state: State, ports: (u16, u16), isn: Seq) -> Self {
+        let options = Negotiated::offer(config);
+        Self {
+            state,
+            failure: None,
+            local_port: ports.0,
+            remote_port: ports.1,
+            max_retries: config.max_retries,
+            syn_retries: config.syn_retries,
+            time_wait: config.time_wait,
+            recv: Receiver::new(config.receive_window, options.mss, config.delayed_ack),
+            send: Sender::new(isn),
+            recovery: Recovery::new(u64::from(options.max_payload()), options.sack),
+            mss_to_offer: options.mss,
+            options,
+            rtt: RttEstimator::new(config.initial_rto, config.min_rto, config.max_rto),
+            syn_due: true,
+            syn_sent_at: None,
+            syn_sent_once: false,
+            retransmit_at: None,
+            probe_due: false,
+            probing: false,
+            retries: 0,
+            device_retry_at: None,
+            time_wait_ends: None,
+            reset: None,
+            challenges: ChallengeLimit {
+                since: now,
+                sent: 0,
+            },
+            counters: TcpCounters::default(),
+        }
+    }
+
+    /// The owner has placed or kept these octets of the peer's stream: they are acknowledged, and never offered
+    /// again. Octets that were offered and not taken count as lost, and the peer sends them again.
+    pub fn took(&mut self, now: Instant, range: Range<u64>) {
+        self.counters.octets_received += range.end.saturating_sub(range.start);
+        self.recv.took(range);
+        self.take_fin(now);
+    }
+
+    /// Takes the peer's FIN if it is the next in order.
+    fn take_fin(&mut self, now: Instant) {
+        if self.recv.take_fin() {
+            self.enter(now, self.state.after_peer_fin());
+        }
+    }
+
+    /// The next in-order offset of the peer's stream that has not been taken.
+    pub fn receive_offset(&self) -> u64 {
+        self.recv.next()
+    }
+
+    /// The ranges taken beyond [`receive_offset`](Self::receive_offset), in ascending order.
+    pub fn taken_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.recv.taken().iter()
+    }
+
+    /// The owner keeps this many octets aside: the window is smaller by them. What the peer has been promised
+    /// stays promised.
+    pub fn set_held(&mut self, octets: u32) {
+        self.recv.set_held(octets);
+    }
+
+    /// Whether the peer has closed its stream and all of it has been taken.
+    pub fn peer_closed(&self) -> bool {
+        self.recv.finished()
+    }
+
+    /// Whether to build and [`queue`](Self::queue) one more segment of at most
+    /// [`max_payload`](Self::max_payload) octets: it could be sent now, or is needed to probe a closed window.
+    pub fn wants_data(&self) -> bool {
+        if !self.state.may_queue() || !self.send.all_sent() || self.send.has_lost() {
+            return false;
+        }
+        if self.send.is_empty() {
+            return true;
+        }
+        let len = u64::from(self.options.max_payload());
+        self.recovery.allows(&self.send, len) && self.send.window_suffices(len)
+    }
+
+    /// Octets of payload that fit into a segment. Settled once the connection is established.
+    pub fn max_payload(&self) -> usize {
+        usize::from(self.options.max_payload())
+    }
+
+    /// Takes over a frame whose payload is `len` octets (at least 1, at most
+    /// [`max_payload`](Self::max_payload)) from `payload_at`, with their ones-complement sum. Returns the stream
+    /// offset past them. The frame is released when it is acknowledged, or by
+    /// [`release_frames`](Self::release_frames).
+    pub fn queue(&mut self, frame: FrameId, payload_at: u16, len: u16, payload_sum: u16) -> u64 {
+        let end = self.send.queue(frame, payload_at, len, payload_sum);
+        if len < self.options.max_payload() {
+            self.push();
+        }
+        end
+    }
+
+    /// Nothing follows the segment queued last for now: the peer shall not wait for more before it acknowledges
+    /// (PSH). A segment that is not full has this anyway. Call it before the segment is polled.
+    pub fn push(&mut self) {
+        if let Some(last) = self.send.last_mut() {
+            last.push = true;
+        }
+    }
+
+    /// The offset up to which the peer has acknowledged our stream.
+    pub fn acked_offset(&self) -> u64 {
+        self.send.acked()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let timers = [
+            self.retransmit_at,
+            self.recv.next_timeout(),
+            self.time_wait_ends,
+            self.device_retry_at,
+        ];
+        timers.into_iter().flatten().min()
+    }
+
+    /// Time has passed. Poll for segments to send afterwards.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.recv.handle_timeout(now);
+        let expired = |timer: Option<Instant>| timer.is_some_and(|at| at <= now);
+        if expired(self.device_retry_at) {
+            self.device_retry_at = None;
+        }
+        if expired(self.time_wait_ends) {
+            self.finish(None);
+        }
+        if expired(self.retransmit_at) {
+            self.retransmission_timeout(now);
+        }
+    }
+
+    fn retransmission_timeout(&mut self, now: Instant) {
+        if !self.state.is_opening() && self.send.flight() == 0 && !self.send.has_unsent() {
+            self.retransmit_at = None;
+            return;
+        }
+        let limit = if self.state.is_opening() {
+            self.syn_retries
+        } else {
+            self.max_retries
+        };
+        if self.retries >= limit {
+            self.finish(Some(TcpFailure::TimedOut));
+            return;
+        }
+        let first = self.retries == 0;
+        self.retries += 1;
+        self.rtt.back_off();
+        self.retransmit_at = Some(now + self.rtt.timeout());
+        if self.state.is_opening() {
+            self.counters.timeouts += 1;
+            self.syn_due = true;
+        } else if self.send.window_closed() || self.send.flight() == 0 {
+            self.probe_due = true;
+        } else {
+            self.counters.timeouts += 1;
+            self.recovery.on_timeout(&mut self.send, first);
+        }
+    }
+
+    /// Closes our stream: a FIN follows what is queued. The peer's stream stays open.
+    pub fn close(&mut self, now: Instant) {
+        match self.state {
+            State::SynSent => self.finish(None),
+            // SYN-RECEIVED becomes FIN-WAIT-1 when the handshake is done.
+            State::SynReceived | State::Established | State::CloseWait => {
+                self.send.fin = Fin::Queued;
+                self.enter(now, self.state.after_close());
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives the connection up: a RST waits to be sent if the peer knows of the connection.
+    pub fn abort(&mut self) {
+        if !matches!(self.state, State::Closed | State::SynSent | State::TimeWait) {
+            self.reset = Some(TcpHeader {
+                seq: self.send.seq(self.send.nxt()),
+                ack: self.recv.ack(),
+                flags: Flags::RST | Flags::ACK,
+                ..self.bare_header()
+            });
+        }
+        if self.state != State::Closed {
+            self.finish(Some(TcpFailure::Aborted));
+        }
+    }
+
+    /// The state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why the connection ended, if not by both ends closing it.
+    pub fn failure(&self) -> Option<TcpFailure> {
+        self.failure
+    }
+
+    /// Whether the connection is closed and has nothing more to send: after
+    /// [`release_frames`](Self::release_frames) it may be forgotten.
+    pub fn is_finished(&self) -> bool {
+        self.state == State::Closed && self.reset.is_none()
+    }
+
+    /// Gives back every frame that is still held. Only for a connection that is closed: what the frames hold
+    /// cannot be sent any more.
+    pub fn release_frames<F: TxFrames>(&mut self, frames: &mut F) {
+        self.send.release_all(frames);
+    }
+
+    /// What this connection has counted.
+    pub fn counters(&self) -> &TcpCounters {
+        &self.counters
+    }
+
+    /// The smoothed round-trip time, once it has been measured.
+    pub fn smoothed_rtt(&self) -> Option<Duration> {
+        self.rtt.smoothed()
+    }
+
+    /// The congestion window and the slow-start threshold, in octets.
+    pub fn congestion_window(&self) -> (u64, u64) {
+        let congestion = self.recovery.congestion();
+        (congestion.window(), congestion.slow_start_threshold())
+    }
+
+    /// The answer to a segment that belongs to no connection (RFC 9293 section 3.5.2): a RST, unless the segment
+    /// is one itself.
+    pub fn reset_reply(segment: &TcpSegment<'_>) -> Option<TcpHeader> {
+        let header = &segment.header;
+        if header.flags.rst() {
+            return None;
+        }
+        let (seq, ack, flags) = if header.flags.ack() {
+            (header.ack, Seq(0), Flags::RST)
+        } else {
+            (
+                Seq(0),
+                header.seq + segment.sequence_len(),
+                Flags::RST | Flags::ACK,
+            )
+        };
+        Some(TcpHeader {
+            source_port: header.destination_port,
+            destination_port: header.source_port,
+            seq,
+            ack,
+            flags,
+            ..TcpHeader::default()
+        })
+    }
+
+    /// A state is reached by the way of the protocol.
+    fn enter(&mut self, now: Instant, state: State) {
+        if state == self.state {
+            return;
+        }
+        self.state = state;
+        match state {
+            State::TimeWait => {
+                self.retransmit_at = None;
+                self.time_wait_ends = Some(now + self.time_wait);
+            }
+            State::Closed => self.finish(None),
+            _ => {}
+        }
+    }
+
+    /// The connection is over: no timer runs, and nothing but a RST is sent.
+    fn finish(&mut self, failure: Option<TcpFailure>) {
+        self.state = State::Closed;
+        self.failure = failure;
+        self.syn_due = false;
+        self.probe_due = false;
+        self.retransmit_at = None;
+        self.device_retry_at = None;
+        self.time_wait_ends = None;
+        self.recv.owe_nothing();
+    }
+
+    /// A header with nothing but the ports.
+    fn bare_header(&self) -> TcpHeader {
+        TcpHeader {
+            source_port: self.local_port,
+            destination_port: self.remote_port,
+            ..TcpHeader::default()
+        }
+    }
+}

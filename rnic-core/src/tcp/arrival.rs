@@ -1,0 +1,357 @@
+//! What a received segment does (RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323).
+
+use super::recovery::Recovery;
+use super::recv::Offer;
+use super::{Fin, State, StreamData, Tcp, TcpFailure};
+use crate::memory::frames::TxFrames;
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
+
+/// How far behind the next expected octet a duplicate may begin for its acknowledgment to count.
+const RECENT: i64 = 0xffff;
+
+/// Whether to go on with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Continue,
+    Drop,
+}
+
+impl Tcp {
+    /// Handles a segment of this connection, and returns what of its data is new: the owner places or keeps it,
+    /// and calls [`took`](Self::took) for that. Frames that it acknowledges are released.
+    ///
+    /// Poll for segments to send afterwards, once for a batch of received segments.
+    pub fn receive<'a, F: TxFrames>(
+        &mut self,
+        now: Instant,
+        segment: &TcpSegment<'a>,
+        frames: &mut F,
+    ) -> Option<StreamData<'a>> {
+        self.counters.segments_received += 1;
+        let data = match self.state {
+            State::Closed => None,
+            State::SynSent => {
+                self.receive_in_syn_sent(now, &segment.header);
+                None
+            }
+            _ => self.receive_synchronized(now, segment, frames),
+        };
+        if self.state == State::Closed {
+            self.release_frames(frames);
+        }
+        data
+    }
+
+    /// RFC 9293 section 3.10.7.3. Data on a SYN is left for the peer to send again.
+    fn receive_in_syn_sent(&mut self, now: Instant, header: &TcpHeader) {
+        let flags = header.flags;
+        let ours_acked = flags.ack() && self.send.offset_of(header.ack) == 0;
+        if flags.ack() && !ours_acked {
+            self.refuse_ack(header);
+        } else if flags.rst() {
+            if ours_acked {
+                self.counters.resets_received += 1;
+                self.finish(Some(TcpFailure::Refused));
+            }
+        } else if flags.syn() {
+            self.take_syn(now, header);
+            if ours_acked {
+                self.establish(now, header);
+                self.recv.ack_now();
+            } else {
+                // Both opened at the same time.
+                self.state = State::SynReceived;
+                self.syn_due = true;
+            }
+        }
+    }
+
+    /// The peer's SYN: its sequence number, window and options.
+    pub(super) fn take_syn(&mut self, now: Instant, header: &TcpHeader) {
+        self.recv.synchronize(header.seq);
+        self.options.settle(now, &header.options);
+        if !self.options.scaling {
+            self.recv.refuse_scaling();
+        }
+        // Until the handshake is over nothing is sent, so the first ACK may set the scaled window.
+        self.send.window.update(-1, 0, header.window);
+        if let Some(scale) = header.options.window_scale
+            && self.options.scaling
+        {
+            self.send.window.scale = scale;
+        }
+        self.recovery = Recovery::new(u64::from(self.options.max_payload()), self.options.sack);
+    }
+
+    /// Our SYN is acknowledged, and we have the peer's.
+    fn establish(&mut self, now: Instant, header: &TcpHeader) {
+        if self.retries > 0 {
+            self.rtt.handshake_timed_out();
+            self.recovery.on_lost_syn();
+        }
+        let measured = match self.syn_sent_at {
+            Some(sent_at) if self.syn_sent_once => Some(now.since(sent_at)),
+            _ => self.options.round_trip(now, &header.options),
+        };
+        if let Some(rtt) = measured {
+            self.rtt.sample(rtt);
+        }
+        self.retries = 0;
+        self.retransmit_at = None;
+        self.syn_due = false;
+        let state = State::Established;
+        self.state = if self.send.fin == Fin::Queued {
+            state.after_close()
+        } else {
+            state
+        };
+    }
+
+    fn receive_synchronized<'a, F: TxFrames>(
+        &mut self,
+        now: Instant,
+        segment: &TcpSegment<'a>,
+        frames: &mut F,
+    ) -> Option<StreamData<'a>> {
+        let header = &segment.header;
+        let flags = header.flags;
+        let start = self.recv.offset_of(header.seq);
+        if flags.rst() {
+            self.receive_reset(now, start);
+            return None;
+        }
+        if flags.syn() {
+            self.receive_late_syn(now, header, start);
+            return None;
+        }
+        let len = segment.payload.len() as u64 + u64::from(flags.fin());
+        if self.options.is_old(now, &header.options) {
+            self.counters.duplicates += 1;
+            self.answer_unacceptable(now, len);
+            return None;
+        }
+        if !self.recv.acceptable(start, len) {
+            self.counters.duplicates += 1;
+            self.receive_unacceptable(now, header, start, len, frames);
+            return None;
+        }
+        if self.recv.reaches_last_ack(start) {
+            self.options.remember(now, &header.options);
+        }
+        // RFC 9293 section 3.10.7.4, fifth: a segment without ACK says nothing.
+        if !flags.ack() || self.receive_ack(now, header, start, len, frames) == Verdict::Drop {
+            return None;
+        }
+        self.receive_text(now, segment, start)
+    }
+
+    /// RFC 5961 section 3.2: only the very next sequence number resets; one elsewhere in the window is asked
+    /// about, by an ACK that makes a true peer repeat it right.
+    fn receive_reset(&mut self, now: Instant, start: i64) {
+        if start == self.recv.position().cast_signed() {
+            self.counters.resets_received += 1;
+            // In TIME-WAIT nothing is lost by it.
+            self.finish((self.state != State::TimeWait).then_some(TcpFailure::Reset));
+        } else if self.recv.acceptable(start, 0) {
+            self.challenge(now);
+        }
+    }
+
+    /// A SYN after the first one.
+    fn receive_late_syn(&mut self, now: Instant, header: &TcpHeader, start: i64) {
+        let again = start == -1;
+        if self.state == State::SynReceived && again {
+            if header.flags.ack() && self.send.offset_of(header.ack) == 0 {
+                // The end of a simultaneous open (RFC 9293 figure 7).
+                self.establish(now, header);
+                self.recv.ack_now();
+            } else {
+                self.syn_due = true;
+            }
+        } else {
+            // RFC 5961 section 4.2.
+            self.challenge(now);
+        }
+    }
+
+    /// A segment outside the window is answered by an ACK; what a recent duplicate acknowledges still counts.
+    fn receive_unacceptable<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        start: i64,
+        len: u64,
+        frames: &mut F,
+    ) {
+        self.answer_unacceptable(now, len);
+        if self.state == State::TimeWait && header.flags.fin() {
+            self.time_wait_ends = Some(now + self.time_wait);
+        }
+        let behind = self.recv.position().cast_signed().saturating_sub(start);
+        let recent = (0..=RECENT).contains(&behind) && self.state != State::SynReceived;
+        if recent && header.flags.ack() {
+            self.receive_ack(now, header, start, len, frames);
+        }
+    }
+
+    fn answer_unacceptable(&mut self, now: Instant, len: u64) {
+        if len > 0 {
+            self.recv.ack_alone();
+        } else {
+            // Nothing was lost on us: two ends that disagree must not answer each other's ACKs for ever.
+            self.challenge(now);
+        }
+    }
+
+    /// The acknowledgment field, and the window with it.
+    fn receive_ack<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        start: i64,
+        len: u64,
+        frames: &mut F,
+    ) -> Verdict {
+        let offset = self.send.offset_of(header.ack);
+        if self.state == State::SynReceived {
+            if offset != 0 {
+                self.refuse_ack(header);
+                return Verdict::Drop;
+            }
+            self.establish(now, header);
+        }
+        let ack = match u64::try_from(offset) {
+            Ok(ack) if ack >= self.send.una() && ack <= self.send.nxt() => ack,
+            _ => return self.receive_strange_ack(now, offset),
+        };
+        let moved = self.send.window.update(start, ack, header.window);
+        let sacked = self.options.sack && self.send.apply_sack(&header.options.sack);
+        if ack > self.send.una() {
+            self.receive_new_ack(now, header, ack, frames);
+        } else if self.send.flight() > 0 && len == 0 && !moved && !self.send.window_closed() {
+            let fast = self.recovery.on_duplicate(&mut self.send, sacked);
+            self.counters.fast_retransmits += u64::from(fast);
+        }
+        if sacked {
+            let fast = self.recovery.on_sack(&mut self.send);
+            self.counters.fast_retransmits += u64::from(fast);
+        }
+        self.follow_window(now);
+        if self.state == State::Closed {
+            Verdict::Drop
+        } else {
+            Verdict::Continue
+        }
+    }
+
+    /// An acknowledgment of something never sent is answered and its segment dropped, and so is one too old to
+    /// be true (RFC 5961 section 5.2). One just old is ignored, and its segment is not.
+    fn receive_strange_ack(&mut self, now: Instant, offset: i64) -> Verdict {
+        let una = self.send.una().cast_signed();
+        let oldest = una.saturating_sub_unsigned(self.send.window.largest);
+        if (oldest..una).contains(&offset) {
+            return Verdict::Continue;
+        }
+        self.challenge(now);
+        Verdict::Drop
+    }
+
+    fn receive_new_ack<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        ack: u64,
+        frames: &mut F,
+    ) {
+        let flight = self.send.flight();
+        let progress = self.send.acknowledge(ack, frames);
+        let measured = match progress.sent_at {
+            Some(sent_at) => Some(now.since(sent_at)),
+            None => self.options.round_trip(now, &header.options),
+        };
+        if let Some(rtt) = measured {
+            self.rtt.sample(rtt);
+        }
+        self.retries = 0;
+        self.recovery
+            .on_progress(&mut self.send, progress.octets, flight);
+        // RFC 6298 sections 5.2 and 5.3.
+        self.retransmit_at = (self.send.flight() > 0).then(|| now + self.rtt.timeout());
+        if self.send.fin == Fin::Acked {
+            self.enter(now, self.state.after_fin_acked());
+        }
+    }
+
+    /// The persist state begins and ends with the peer's window.
+    fn follow_window(&mut self, now: Instant) {
+        if self.send.window_closed() {
+            // The peer answers: it may keep its window closed for as long as it likes (RFC 9293 section
+            // 3.8.6.1).
+            self.retries = 0;
+        } else if self.probing {
+            self.probing = false;
+            self.probe_due = false;
+            self.retries = 0;
+            self.rtt.end_backoff();
+            self.send.lose_probe();
+            self.retransmit_at = (self.send.flight() > 0).then(|| now + self.rtt.timeout());
+        } else if self.send.flight() == 0 {
+            // It was the persist timer, if any.
+            self.retransmit_at = None;
+        }
+    }
+
+    /// Data and FIN of an acceptable segment.
+    fn receive_text<'a>(
+        &mut self,
+        now: Instant,
+        segment: &TcpSegment<'a>,
+        start: i64,
+    ) -> Option<StreamData<'a>> {
+        let len = segment.payload.len() as u64;
+        let flags = segment.header.flags;
+        if flags.fin() {
+            self.recv.note_fin(start.saturating_add_unsigned(len));
+        }
+        if len == 0 {
+            if flags.fin() {
+                self.recv.ack_now();
+                self.take_fin(now);
+            }
+            return None;
+        }
+        let Offer::Take(range) = self.recv.offer(now, start, len, flags.psh()) else {
+            self.counters.duplicates += 1;
+            self.take_fin(now);
+            return None;
+        };
+        self.counters.out_of_order += u64::from(range.start > self.recv.next());
+        // The range is inside the segment: both differences fit.
+        let from = (range.start.cast_signed() - start) as usize;
+        let to = (range.end.cast_signed() - start) as usize;
+        Some(StreamData {
+            offset: range.start,
+            bytes: segment.payload.get(from..to)?,
+        })
+    }
+
+    /// A challenge ACK, unless there were many lately.
+    fn challenge(&mut self, now: Instant) {
+        if self.challenges.allows(now) {
+            self.recv.ack_alone();
+        }
+    }
+
+    /// During the handshake, an ACK for something else than our SYN is from another connection.
+    fn refuse_ack(&mut self, header: &TcpHeader) {
+        if !header.flags.rst() {
+            let reset = TcpHeader {
+                seq: header.ack,
+                flags: Flags::RST,
+                ..self.bare_header()
+            };
+            self.reset = Some(reset);
+        }
+    }
+}

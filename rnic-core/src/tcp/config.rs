@@ -1,0 +1,53 @@
+//! What a connection is told when it is opened.
+
+use core::time::Duration;
+
+/// Settings of a connection. `Default` suits a path of Ethernet's MTU.
+#[derive(Clone, Debug)]
+pub struct TcpConfig {
+    /// The largest segment to receive, and to send if the peer takes it: the path's MTU less the IP header less
+    /// 20 octets of TCP header. TCP options reduce the payload further (RFC 6691).
+    pub mss: u16,
+    /// Octets of receive window to offer.
+    pub receive_window: u32,
+    /// Offer timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// Added to the millisecond clock in timestamps: unpredictable to others, and the same for all connections
+    /// between two hosts (RFC 7323 section 5.4).
+    pub timestamp_offset: u32,
+    /// Offer selective acknowledgments (RFC 2018).
+    pub sack: bool,
+    /// Retransmission timeout before there is a sample of the round-trip time.
+    pub initial_rto: Duration,
+    /// The least that the retransmission timeout stays above the round-trip time.
+    pub min_rto: Duration,
+    /// The longest retransmission timeout, and the longest interval between zero-window probes.
+    pub max_rto: Duration,
+    /// How long an ACK may wait for a second segment or for data to travel with.
+    pub delayed_ack: Duration,
+    /// Retransmissions of a SYN before the connection fails.
+    pub syn_retries: u8,
+    /// Retransmissions of the same octets, or zero-window probes without any answer, before the connection fails.
+    pub max_retries: u8,
+    /// How long a connection that closed first stays to answer late segments: twice the segment lifetime.
+    pub time_wait: Duration,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            mss: 1460,
+            receive_window: 512 * 1024,
+            timestamps: true,
+            timestamp_offset: 0,
+            sack: true,
+            initial_rto: Duration::from_secs(1),
+            min_rto: Duration::from_millis(200),
+            max_rto: Duration::from_secs(60),
+            delayed_ack: Duration::from_millis(40),
+            syn_retries: 7,
+            max_retries: 10,
+            time_wait: Duration::from_secs(60),
+        }
+    }
+}

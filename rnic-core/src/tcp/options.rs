@@ -1,0 +1,116 @@
+//! What the two ends agreed on in their SYNs.
+
+use core::time::Duration;
+
+use super::TcpConfig;
+use crate::time::Instant;
+use crate::wire::tcp::{TcpOptions, Timestamps};
+
+/// The segment size of a peer that states none (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: u16 = 536;
+/// Smaller segments are not made, whatever the peer says: it would pay with our time.
+const LEAST_MSS: u16 = 88;
+/// After this time without a segment the peer's clock may have wrapped (RFC 7323 section 5.5).
+const TIMESTAMP_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
+/// Octets of the timestamps option, padded.
+const TIMESTAMPS_LEN: u16 = 12;
+
+/// Options in use.
+#[derive(Debug)]
+pub(super) struct Negotiated {
+    /// The largest payload with a header of 20 octets.
+    pub(super) mss: u16,
+    pub(super) sack: bool,
+    pub(super) scaling: bool,
+    timestamps: Option<TimestampState>,
+}
+
+/// Timestamps of a connection that uses them.
+#[derive(Debug)]
+struct TimestampState {
+    /// Added to our clock.
+    offset: u32,
+    /// The peer's timestamp to echo (TS.Recent), and when it came.
+    recent: u32,
+    recent_at: Instant,
+}
+
+impl Negotiated {
+    /// What we offer.
+    pub(super) fn offer(config: &TcpConfig) -> Self {
+        let state = TimestampState {
+            offset: config.timestamp_offset,
+            recent: 0,
+            recent_at: Instant::ZERO,
+        };
+        Self {
+            mss: config.mss.max(LEAST_MSS),
+            sack: config.sack,
+            scaling: true,
+            timestamps: config.timestamps.then_some(state),
+        }
+    }
+
+    /// Keeps of the offer what the peer's SYN agrees to.
+    pub(super) fn settle(&mut self, now: Instant, peer: &TcpOptions) {
+        self.mss = self.mss.min(peer.mss.unwrap_or(DEFAULT_MSS).max(LEAST_MSS));
+        self.sack &= peer.sack_permitted;
+        self.scaling &= peer.window_scale.is_some();
+        match (&mut self.timestamps, peer.timestamps) {
+            (Some(state), Some(theirs)) => (state.recent, state.recent_at) = (theirs.value, now),
+            _ => self.timestamps = None,
+        }
+    }
+
+    /// The most payload that a data segment takes.
+    pub(super) fn max_payload(&self) -> u16 {
+        self.mss
+            - if self.timestamps.is_some() {
+                TIMESTAMPS_LEN
+            } else {
+                0
+            }
+    }
+
+    /// Our timestamps option now, if timestamps are in use.
+    pub(super) fn stamp(&self, now: Instant) -> Option<Timestamps> {
+        let state = self.timestamps.as_ref()?;
+        Some(Timestamps {
+            value: state.clock(now),
+            echo: state.recent,
+        })
+    }
+
+    /// Whether a segment is older than what has been received, by its timestamp (PAWS, RFC 7323 section 5). A
+    /// segment without a timestamp passes, as it does in Linux: some middleboxes remove the option.
+    pub(super) fn is_old(&self, now: Instant, options: &TcpOptions) -> bool {
+        let (Some(state), Some(theirs)) = (&self.timestamps, options.timestamps) else {
+            return false;
+        };
+        let behind = theirs.value.wrapping_sub(state.recent).cast_signed() < 0;
+        behind && now.since(state.recent_at) < TIMESTAMP_LIFETIME
+    }
+
+    /// Remembers the timestamp to echo, from a segment that reaches the last acknowledged octet (RFC 7323
+    /// section 4.3).
+    pub(super) fn remember(&mut self, now: Instant, options: &TcpOptions) {
+        if let (Some(state), Some(theirs)) = (&mut self.timestamps, options.timestamps) {
+            (state.recent, state.recent_at) = (theirs.value, now);
+        }
+    }
+
+    /// The round-trip time by the timestamp that the peer echoes. `None` if it is none of ours.
+    pub(super) fn round_trip(&self, now: Instant, options: &TcpOptions) -> Option<Duration> {
+        let (state, theirs) = (self.timestamps.as_ref()?, options.timestamps?);
+        let millis = state.clock(now).wrapping_sub(theirs.echo);
+        // A day is beyond belief: the echo is bogus, or was never set.
+        (theirs.echo != 0 && millis < 86_400_000).then(|| Duration::from_millis(u64::from(millis)))
+    }
+}
+
+impl TimestampState {
+    fn clock(&self, now: Instant) -> u32 {
+        // The clock of the option wraps by design.
+        (now.as_millis() as u32).wrapping_add(self.offset)
+    }
+}

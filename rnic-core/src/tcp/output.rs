@@ -1,0 +1,238 @@
+//! What is sent: retransmissions, data, FIN, acknowledgments, and the segments of the handshake.
+
+use super::send::SentSegment;
+use super::{Fin, Outgoing, Payload, State, Tcp};
+use crate::memory::frames::TxFrames;
+use crate::time::Instant;
+use crate::wire::tcp::{Flags, TcpHeader, TcpOptions};
+use core::time::Duration;
+
+/// When to look again whether the device has finished with a frame that is to be sent again.
+const DEVICE_RETRY: Duration = Duration::from_millis(1);
+
+impl Tcp {
+    /// The next segment to send; call until `None`. The caller does send it: where the device has no room, or no
+    /// frame is free for a segment that needs a fresh one, it does not call.
+    ///
+    /// Build and queue what [`wants_data`](Self::wants_data) asks for first: an ACK that is due then travels with
+    /// the data.
+    pub fn poll_transmit<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
+        let outgoing = self.next_segment(now, frames)?;
+        self.counters.segments_sent += 1;
+        Some(outgoing)
+    }
+
+    fn next_segment<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
+        if let Some(header) = self.reset.take() {
+            self.counters.resets_sent += 1;
+            return Some(Outgoing {
+                header,
+                payload: Payload::None,
+            });
+        }
+        if self.syn_due {
+            return Some(self.syn(now));
+        }
+        if self.recv.owes_duplicate() {
+            return Some(self.pure_ack(now));
+        }
+        if self.state.may_send() {
+            let segment = self
+                .probe(now)
+                .or_else(|| self.retransmission(now, frames))
+                .or_else(|| self.new_data(now))
+                .or_else(|| self.fin(now));
+            if segment.is_some() {
+                return segment;
+            }
+            self.persist(now);
+        }
+        self.recv.ack_due().then(|| self.pure_ack(now))
+    }
+
+    fn syn(&mut self, now: Instant) -> Outgoing {
+        self.syn_due = false;
+        let received = self.state == State::SynReceived;
+        self.arm_timer(now);
+        self.syn_sent_once = self.syn_sent_at.is_none();
+        self.syn_sent_at = Some(now);
+        self.counters.retransmits += u64::from(!self.syn_sent_once);
+        let options = TcpOptions {
+            mss: Some(self.mss_to_offer),
+            window_scale: self.options.scaling.then(|| self.recv.scale()),
+            sack_permitted: self.options.sack,
+            timestamps: self.options.stamp(now),
+            ..TcpOptions::default()
+        };
+        let mut header = TcpHeader {
+            seq: self.send.syn(),
+            flags: Flags::SYN,
+            window: self.recv.advertise_in_syn(),
+            options,
+            ..self.bare_header()
+        };
+        if received {
+            header.flags |= Flags::ACK;
+            header.ack = self.recv.ack();
+        }
+        Outgoing {
+            header,
+            payload: Payload::None,
+        }
+    }
+
+    /// A header that acknowledges all that was taken, and settles every ACK that is due.
+    fn header(&mut self, now: Instant, offset: u64, flags: Flags) -> TcpHeader {
+        TcpHeader {
+            seq: self.send.seq(offset),
+            ack: self.recv.ack(),
+            flags: flags | Flags::ACK,
+            window: self.recv.advertise(),
+            options: TcpOptions {
+                timestamps: self.options.stamp(now),
+                ..TcpOptions::default()
+            },
+            ..self.bare_header()
+        }
+    }
+
+    fn pure_ack(&mut self, now: Instant) -> Outgoing {
+        let mut header = self.header(now, self.send.nxt(), Flags::NONE);
+        if self.options.sack {
+            header.options.sack = self.recv.sack_blocks();
+        }
+        Outgoing {
+            header,
+            payload: Payload::None,
+        }
+    }
+
+    /// Octets `from..to` of a segment: the frame itself if that is all of it.
+    fn data(&mut self, now: Instant, segment: &SentSegment, from: u16, to: u16) -> Outgoing {
+        let whole = (from, to) == (0, segment.len);
+        let push = segment.push && to == segment.len;
+        let flags = if push { Flags::PSH } else { Flags::NONE };
+        let header = self.header(now, segment.start + u64::from(from), flags);
+        let at = usize::from(segment.payload_at);
+        let payload = if whole {
+            Payload::Whole(segment.frame, segment.len, segment.payload_sum)
+        } else {
+            Payload::Part(segment.frame, at + usize::from(from)..at + usize::from(to))
+        };
+        Outgoing { header, payload }
+    }
+
+    /// One octet (or the FIN) into a closed window, or what fits into one that has stayed too small for a
+    /// segment (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
+    fn probe(&mut self, now: Instant) -> Option<Outgoing> {
+        if !core::mem::take(&mut self.probe_due) {
+            return None;
+        }
+        self.probing |= self.send.window_closed();
+        self.counters.window_probes += 1;
+        if self.send.flight() > 0 {
+            return Some(self.probe_again(now));
+        }
+        let Some(segment) = self.send.next_unsent().cloned() else {
+            return Some(self.send_fin(now));
+        };
+        let left = u64::from(segment.len - segment.sent);
+        // At most `left`, which fits.
+        let octets = self.send.window_room().clamp(1, left) as u16;
+        let (from, to) = (segment.sent, segment.sent + octets);
+        self.send.mark_sent(now, to);
+        self.counters.octets_sent += u64::from(octets);
+        Some(self.data(now, &segment, from, to))
+    }
+
+    /// The first octet not acknowledged, once more.
+    fn probe_again(&mut self, now: Instant) -> Outgoing {
+        let una = self.send.una();
+        let Some(head) = self.send.head_sent_again(now) else {
+            return self.send_fin(now);
+        };
+        let from = una.saturating_sub(head.start).min(u64::from(head.len) - 1) as u16;
+        self.data(now, &head, from, from + 1)
+    }
+
+    /// The first segment thought lost, as far as the windows allow.
+    fn retransmission<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
+        if !self.send.has_lost() || self.device_retry_at.is_some() {
+            return None;
+        }
+        let edge = self.send.window.edge;
+        let Some((index, segment)) = self.send.next_lost() else {
+            return Some(self.send_fin(now));
+        };
+        let segment = segment.clone();
+        let octets = edge
+            .saturating_sub(segment.start)
+            .min(u64::from(segment.len)) as u16;
+        if octets == 0
+            || !self
+                .recovery
+                .allows_retransmission(&self.send, u64::from(octets))
+        {
+            return None;
+        }
+        if frames.busy(segment.frame) {
+            self.device_retry_at = Some(now + DEVICE_RETRY);
+            return None;
+        }
+        self.recovery.on_retransmission();
+        self.counters.retransmits += 1;
+        self.send.mark_retransmitted(now, index, octets);
+        self.arm_timer(now);
+        Some(self.data(now, &segment, 0, octets))
+    }
+
+    /// The next segment that has not been sent, or the rest of one.
+    fn new_data(&mut self, now: Instant) -> Option<Outgoing> {
+        if self.send.has_lost() {
+            return None;
+        }
+        let segment = self.send.next_unsent()?;
+        let left = u64::from(segment.len - segment.sent);
+        if !self.recovery.allows(&self.send, left) || !self.send.window_suffices(left) {
+            return None;
+        }
+        let segment = segment.clone();
+        let to = segment.sent + self.send.window_room().min(left) as u16;
+        self.send.mark_sent(now, to);
+        self.counters.octets_sent += u64::from(to - segment.sent);
+        self.arm_timer(now);
+        Some(self.data(now, &segment, segment.sent, to))
+    }
+
+    /// The FIN, once all data is sent.
+    fn fin(&mut self, now: Instant) -> Option<Outgoing> {
+        let ready = self.send.fin == Fin::Queued && self.send.all_sent() && !self.send.has_lost();
+        (ready && self.send.window_room() > 0).then(|| self.send_fin(now))
+    }
+
+    fn send_fin(&mut self, now: Instant) -> Outgoing {
+        if self.send.fin != Fin::Queued {
+            self.counters.retransmits += 1;
+        }
+        self.send.mark_fin_sent();
+        self.arm_timer(now);
+        let header = self.header(now, self.send.nxt() - 1, Flags::FIN);
+        Outgoing {
+            header,
+            payload: Payload::None,
+        }
+    }
+
+    /// Nothing is in flight whose ACK could open the window: ask for it from time to time.
+    fn persist(&mut self, now: Instant) {
+        if self.send.flight() == 0 && self.send.has_unsent() {
+            self.arm_timer(now);
+        }
+    }
+
+    fn arm_timer(&mut self, now: Instant) {
+        if self.retransmit_at.is_none() {
+            self.retransmit_at = Some(now + self.rtt.timeout());
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The receiving direction: what was taken, what the peer may send, and when to acknowledge.
+
+use core::ops::Range;
+use core::time::Duration;
+
+use super::ranges::RangeSet;
+use super::seq::{Origin, Seq};
+use crate::time::Instant;
+use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlocks};
+
+/// Ranges beyond the next expected octet that are kept track of. Data that would need one more is dropped: a
+/// peer that sends every second octet costs no more than this.
+const MAX_TAKEN_RANGES: usize = 256;
+/// In-order segments that may stay without an ACK (RFC 9293 section 3.8.6.3).
+const SEGMENTS_PER_ACK: u8 = 2;
+
+/// One direction's receiver.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    origin: Origin,
+    /// The next in-order offset that is not taken.
+    next: u64,
+    /// Taken beyond `next`.
+    taken: RangeSet,
+    /// The ranges of `taken` that grew last, latest first: what SACK reports (RFC 2018 section 4).
+    recent: [Range<u64>; SackBlocks::MAX],
+    /// Where the stream ends, once a FIN said so.
+    end: Option<u64>,
+    /// The FIN has been taken in order.
+    finished: bool,
+    /// Octets that the owner accepts beyond `next`, less `held`.
+    capacity: u32,
+    held: u32,
+    /// What was last acknowledged (Last.ACK.sent), as an offset.
+    acked: u64,
+    /// The right edge of the window as last advertised. It never moves back.
+    edge: u64,
+    /// Shift count of our window field.
+    scale: u8,
+    /// A gain of the window that is worth telling (RFC 9293 section 3.8.6.2.2).
+    worthwhile: u64,
+    schedule: AckSchedule,
+}
+
+/// When to acknowledge.
+#[derive(Debug)]
+struct AckSchedule {
+    delay: Duration,
+    /// Pure ACKs to send at once, one for each segment that has to be answered on its own: duplicate ACKs.
+    duplicates: u8,
+    /// An ACK to send at once, on a data segment if there is one.
+    due: bool,
+    /// An ACK to send by then.
+    by: Option<Instant>,
+    /// In-order segments since the last ACK.
+    segments: u8,
+}
+
+/// What part of a segment the owner is offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Offer {
+    /// These offsets: new, and inside the window.
+    Take(Range<u64>),
+    /// Nothing of it is wanted.
+    Nothing,
+}
+
+impl Receiver {
+    /// A receiver whose peer's SYN is not known yet.
+    pub(super) fn new(capacity: u32, mss: u16, delay: Duration) -> Self {
+        let scale = (0..MAX_WINDOW_SCALE).find(|&scale| capacity >> scale <= 0xffff);
+        let scale = scale.unwrap_or(MAX_WINDOW_SCALE);
+        let capacity = capacity.min(0xffff << scale);
+        Self {
+            origin: Origin::new(Seq(0)),
+            next: 0,
+            taken: RangeSet::default(),
+            recent: [const { 0..0 }; SackBlocks::MAX],
+            end: None,
+            finished: false,
+            capacity,
+            held: 0,
+            acked: 0,
+            edge: 0,
+            scale,
+            worthwhile: u64::from(capacity / 2).min(u64::from(mss)),
+            schedule: AckSchedule {
+                delay,
+                duplicates: 0,
+                due: false,
+                by: None,
+                segments: 0,
+            },
+        }
+    }
+
+    /// The shift count to offer in our SYN.
+    pub(super) fn scale(&self) -> u8 {
+        self.scale
+    }
+
+    /// The peer's SYN has this sequence number.
+    pub(super) fn synchronize(&mut self, syn: Seq) {
+        self.origin = Origin::new(syn);
+    }
+
+    /// The peer does not scale windows: neither do we (RFC 7323 section 2.2).
+    pub(super) fn refuse_scaling(&mut self) {
+        self.scale = 0;
+        self.capacity = self.capacity.min(0xffff);
+    }
+
+    /// The next in-order offset that is not taken.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// RCV.NXT as an offset: the FIN counts.
+    pub(super) fn position(&self) -> u64 {
+        self.next + u64::from(self.finished)
+    }
+
+    /// The acknowledgment number to send.
+    pub(super) fn ack(&self) -> Seq {
+        self.origin.seq(self.position())
+    }
+
+    /// The offset of a received sequence number.
+    pub(super) fn offset_of(&self, seq: Seq) -> i64 {
+        self.origin.offset(seq, self.position())
+    }
+
+    /// The right edge of the advertised window.
+    pub(super) fn edge(&self) -> u64 {
+        self.edge.max(self.position())
+    }
+
+    pub(super) fn taken(&self) -> &RangeSet {
+        &self.taken
+    }
+
+    /// Whether the peer's FIN has been taken in order.
+    pub(super) fn finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Whether a segment from offset `start` reaches back to what was last acknowledged: its timestamp is then
+    /// the one to echo (RFC 7323 section 4.3).
+    pub(super) fn reaches_last_ack(&self, start: i64) -> bool {
+        start <= self.acked.cast_signed()
+    }
+
+    /// Whether a segment that takes `len` octets of sequence space from offset `start` overlaps the window
+    /// (RFC 9293 section 3.4). One that begins just where we wait is let in even while the window is closed, so
+    /// that its ACK and a bare FIN count.
+    pub(super) fn acceptable(&self, start: i64, len: u64) -> bool {
+        let (position, edge) = (self.position().cast_signed(), self.edge().cast_signed());
+        if len == 0 {
+            return position <= start && start <= edge;
+        }
+        let end = start.saturating_add_unsigned(len);
+        position < end && (start < edge || start == position)
+    }
+
+    /// A segment with `len` octets of data from offset `start` has come: what of it is new? Decides as well
+    /// when it will be acknowledged. `push`: the sender waits for nothing more to send.
+    pub(super) fn offer(&mut self, now: Instant, start: i64, len: u64, push: bool) -> Offer {
+        let wanted = self.wanted(start, len);
+        if wanted.is_empty() {
+            self.schedule.duplicate();
+            return Offer::Nothing;
+        }
+        if wanted.start > self.next {
+            self.schedule.duplicate();
+            if self.taken.len() >= MAX_TAKEN_RANGES && !self.taken.joins(&wanted) {
+                return Offer::Nothing;
+            }
+        } else {
+            // RFC 5681 section 4.2: a segment that fills a hole is acknowledged at once. So is one that the
+            // sender pushes: its work request completes with the ACK.
+            let at_once = push || !self.taken.is_empty();
+            self.schedule.in_order(now, at_once);
+        }
+        Offer::Take(wanted)
+    }
+
+    /// The first offsets of a segment that are inside the window and not taken.
+    fn wanted(&self, start: i64, len: u64) -> Range<u64> {
+        let end = start.saturating_add_unsigned(len);
+        let Ok(end) = u64::try_from(end) else {
+            return 0..0;
+        };
+        // From here on nothing is negative: the segment ends past offset 0.
+        let start = u64::try_from(start).unwrap_or(0).max(self.next);
+        let end = end.min(self.edge).min(self.end.unwrap_or(u64::MAX));
+        if start >= end {
+            return 0..0;
+        }
+        if self.taken.is_empty() {
+            start..end
+        } else {
+            self.taken.first_gap(start..end)
+        }
+    }
+
+    /// The owner has placed or kept these offsets.
+    pub(super) fn took(&mut self, range: Range<u64>) {
+        let start = range.start.max(self.next);
+        if start >= range.end {
+            return;
+        }
+        if start == self.next && self.taken.is_empty() {
+            self.next = range.end;
+            return;
+        }
+        let merged = self.taken.insert(start..range.end);
+        self.next = self.taken.advance(self.next);
+        self.report_first(merged);
+    }
+
+    /// Puts a range at the head of those that SACK reports; those that it swallowed leave.
+    fn report_first(&mut self, range: Range<u64>) {
+        let old = core::mem::replace(&mut self.recent, [const { 0..0 }; SackBlocks::MAX]);
+        let others = old
+            .into_iter()
+            .filter(|other| other.start < range.start || other.end > range.end);
+        let next = self.next;
+        let kept = core::iter::once(range.clone())
+            .chain(others)
+            .filter(|kept| kept.end > next);
+        for (slot, kept) in self.recent.iter_mut().zip(kept) {
+            *slot = kept;
+        }
+    }
+
+    /// The SACK blocks to send.
+    pub(super) fn sack_blocks(&self) -> SackBlocks {
+        let mut blocks = SackBlocks::EMPTY;
+        if self.taken.is_empty() {
+            return blocks;
+        }
+        for range in self.recent.iter().filter(|range| range.end > self.next) {
+            blocks.push(self.origin.seq(range.start), self.origin.seq(range.end));
+        }
+        blocks
+    }
+
+    /// A FIN stands at this offset. One that contradicts what is known already is ignored.
+    pub(super) fn note_fin(&mut self, at: i64) {
+        let Ok(at) = u64::try_from(at) else {
+            return;
+        };
+        let taken_to = self.taken.end().unwrap_or(self.next);
+        if self.end.is_none() && at >= taken_to && at <= self.edge() {
+            self.end = Some(at);
+        }
+    }
+
+    /// Takes the FIN if everything before it has been taken. True only the first time.
+    pub(super) fn take_fin(&mut self) -> bool {
+        if self.finished || self.end != Some(self.next) {
+            return false;
+        }
+        self.finished = true;
+        self.schedule.due = true;
+        true
+    }
+
+    /// Octets kept aside by the owner: they reduce the window. A window that opens again is told to the peer.
+    pub(super) fn set_held(&mut self, octets: u32) {
+        self.held = octets;
+        let open = self.edge.saturating_sub(self.position());
+        let gain = (self.position() + self.room()).saturating_sub(self.edge);
+        if open < u64::from(self.capacity) / 2 && gain >= self.worthwhile {
+            self.schedule.due = true;
+        }
+    }
+
+    fn room(&self) -> u64 {
+        u64::from(self.capacity.saturating_sub(self.held))
+    }
+
+    /// The window field of a segment that carries our ACK now. The right edge moves only forward, and only if
+    /// it is worth it; every ACK that is due or scheduled is done with.
+    pub(super) fn advertise(&mut self) -> u16 {
+        self.schedule.sent();
+        let position = self.position();
+        self.acked = position;
+        let target = position + self.room();
+        let edge = if target >= self.edge + self.worthwhile {
+            target
+        } else {
+            self.edge
+        };
+        let open = edge.saturating_sub(position);
+        // The field counts in units: rounding down may not pull the edge back behind what the peer was told.
+        let mut field = open >> self.scale;
+        if position + (field << self.scale) < self.edge {
+            field += 1;
+        }
+        let field = field.min(0xffff);
+        self.edge = self.edge.max(position + (field << self.scale));
+        field as u16
+    }
+
+    /// The window field of a SYN: never scaled (RFC 7323 section 2.2).
+    pub(super) fn advertise_in_syn(&mut self) -> u16 {
+        self.schedule.sent();
+        let field = self.room().min(0xffff);
+        self.edge = self.edge.max(field);
+        field as u16
+    }
+
+    /// Acknowledge at once, on any segment.
+    pub(super) fn ack_now(&mut self) {
+        self.schedule.due = true;
+    }
+
+    /// Answer at once with an ACK of its own.
+    pub(super) fn ack_alone(&mut self) {
+        self.schedule.duplicate();
+    }
+
+    /// Whether a duplicate ACK waits, which has to go out without data.
+    pub(super) fn owes_duplicate(&self) -> bool {
+        self.schedule.duplicates > 0
+    }
+
+    /// Whether an ACK has to go out now.
+    pub(super) fn ack_due(&self) -> bool {
+        self.schedule.due
+    }
+
+    /// When a delayed ACK is due.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.schedule.by
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.schedule.by.is_some_and(|by| by <= now) {
+            self.schedule.by = None;
+            self.schedule.due = true;
+        }
+    }
+
+    /// No ACK is owed any longer: the connection is gone.
+    pub(super) fn owe_nothing(&mut self) {
+        self.schedule.duplicates = 0;
+        self.schedule.sent();
+    }
+}
+
+impl AckSchedule {
+    fn duplicate(&mut self) {
+        self.duplicates = self.duplicates.saturating_add(1);
+    }
+
+    fn in_order(&mut self, now: Instant, at_once: bool) {
+        self.segments = self.segments.saturating_add(1);
+        let at_once = at_once || self.duplicates > 0;
+        // Duplicates not sent yet would follow an ACK for new data, and look to the peer like a loss.
+        self.duplicates = 0;
+        if at_once || self.segments >= SEGMENTS_PER_ACK {
+            self.due = true;
+        } else if self.by.is_none() {
+            self.by = Some(now + self.delay);
+        }
+    }
+
+    /// An ACK is on its way.
+    fn sent(&mut self) {
+        self.duplicates = self.duplicates.saturating_sub(1);
+        self.due = false;
+        self.by = None;
+        self.segments = 0;
+    }
+}
