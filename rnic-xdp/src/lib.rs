@@ -1,1 +1,25 @@
 //! The device: XDP program, AF_XDP rings, worker loop, routes and neighbours.
+
+mod error;
+#[allow(dead_code, unused_imports)]
+mod netlink;
+mod port;
+mod reserve;
+#[allow(dead_code)]
+mod routes;
+pub mod steering;
+pub mod testing;
+
+pub use error::OpenError;
+pub use netlink::NetlinkError;
+pub use port::{
+    PortConfig, PortReport, RxPort, RxSide, TxCounters, TxSide, XdpPort, ZeroCopyChoice,
+};
+pub use reserve::XdpNet;
+
+/// The steering program, compiled from `ebpf/steer.bpf.c`, as libbpf-cargo generates it.
+#[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all)]
+#[allow(clippy::undocumented_unsafe_blocks)]
+pub mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
+}

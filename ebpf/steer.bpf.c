@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * Steers the TCP segments of reserved local ports into AF_XDP sockets and passes everything else to the
+ * kernel untouched. Never edits a frame, never drops one.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "steer.h"
+
+#define MAX_VLAN_TAGS 2
+#define IPV4_MORE_FRAGMENTS 0x2000
+#define IPV4_FRAGMENT_OFFSET 0x1fff
+
+struct vlan_tag {
+	__be16 control;
+	__be16 ethertype;
+};
+
+/* The ports stand first in the TCP header; nothing else of it matters here. */
+struct tcp_ports {
+	__u8 source[2];
+	__u8 destination[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STEER_MAX_ENTRIES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct steer_key);
+	__type(value, __u32);
+} steer_map SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, STEER_MAX_QUEUES);
+	__type(key, __u32);
+	__type(value, __u32);
+} steer_sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, STEER_VERDICTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} steer_counters SEC(".maps");
+
+static __always_inline void count(__u32 verdict)
+{
+	__u64 *counter = bpf_map_lookup_elem(&steer_counters, &verdict);
+
+	if (counter)
+		*counter += 1;
+}
+
+/* Skips the Ethernet header and up to two VLAN tags. Returns the EtherType (host order), 0 if truncated. */
+static __always_inline __u16 parse_ethernet(void **cursor, void *end)
+{
+	struct ethhdr *ethernet = *cursor;
+	__u16 ethertype;
+
+	if ((void *)(ethernet + 1) > end)
+		return 0;
+	ethertype = bpf_ntohs(ethernet->h_proto);
+	*cursor = ethernet + 1;
+
+#pragma unroll
+	for (int i = 0; i < MAX_VLAN_TAGS; i++) {
+		struct vlan_tag *tag = *cursor;
+
+		if (ethertype != ETH_P_8021Q && ethertype != ETH_P_8021AD)
+			break;
+		if ((void *)(tag + 1) > end)
+			return 0;
+		ethertype = bpf_ntohs(tag->ethertype);
+		*cursor = tag + 1;
+	}
+	return ethertype;
+}
+
+/* Fills in family and address, and moves the cursor to the TCP header. STEER_REDIRECTED stands for "go on". */
+static __always_inline int parse_ipv4(void **cursor, void *end, struct steer_key *key)
+{
+	struct iphdr *ip = *cursor;
+	__u32 header_len;
+
+	if ((void *)(ip + 1) > end)
+		return STEER_TRUNCATED;
+	header_len = ip->ihl * 4;
+	if (ip->version != 4 || header_len < sizeof(*ip))
+		return STEER_TRUNCATED;
+	if (ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET))
+		return STEER_FRAGMENT;
+	if (ip->protocol != IPPROTO_TCP)
+		return STEER_NOT_TCP;
+
+	key->family = STEER_IPV4;
+	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
+	*cursor = (void *)ip + header_len;
+	return STEER_REDIRECTED;
+}
+
+static __always_inline int parse_ipv6(void **cursor, void *end, struct steer_key *key)
+{
+	struct ipv6hdr *ip = *cursor;
+
+	if ((void *)(ip + 1) > end)
+		return STEER_TRUNCATED;
+	if (ip->version != 6)
+		return STEER_TRUNCATED;
+	if (ip->nexthdr == IPPROTO_FRAGMENT)
+		return STEER_FRAGMENT;
+	if (ip->nexthdr != IPPROTO_TCP)
+		return STEER_NOT_TCP;
+
+	key->family = STEER_IPV6;
+	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
+	*cursor = ip + 1;
+	return STEER_REDIRECTED;
+}
+
+/* Reads the local address and port of a frame into the key. */
+static __always_inline int classify(void *cursor, void *end, struct steer_key *key)
+{
+	struct tcp_ports *ports;
+	int verdict;
+
+	switch (parse_ethernet(&cursor, end)) {
+	case ETH_P_IP:
+		verdict = parse_ipv4(&cursor, end, key);
+		break;
+	case ETH_P_IPV6:
+		verdict = parse_ipv6(&cursor, end, key);
+		break;
+	case 0:
+		verdict = STEER_TRUNCATED;
+		break;
+	default:
+		verdict = STEER_NOT_TCP;
+	}
+	if (verdict != STEER_REDIRECTED)
+		return verdict;
+
+	ports = cursor;
+	if ((void *)(ports + 1) > end)
+		return STEER_TRUNCATED;
+	__builtin_memcpy(key->port, ports->destination, sizeof(key->port));
+	return STEER_REDIRECTED;
+}
+
+/* Whether the address and port, or the port at any address, are in the map. */
+static __always_inline int is_steered(struct steer_key *key)
+{
+	if (bpf_map_lookup_elem(&steer_map, key))
+		return 1;
+	__builtin_memset(key->address, 0, sizeof(key->address));
+	return bpf_map_lookup_elem(&steer_map, key) != 0;
+}
+
+SEC("xdp.frags")
+int steer(struct xdp_md *context)
+{
+	void *frame = (void *)(long)context->data;
+	void *end = (void *)(long)context->data_end;
+	struct steer_key key = {};
+	int action;
+	int verdict = classify(frame, end, &key);
+
+	if (verdict != STEER_REDIRECTED) {
+		count(verdict);
+		return XDP_PASS;
+	}
+	if (!is_steered(&key)) {
+		count(STEER_NOT_STEERED);
+		return XDP_PASS;
+	}
+
+	/* The low bits of the flags are what to return where the queue has no socket. */
+	action = bpf_redirect_map(&steer_sockets, context->rx_queue_index, XDP_PASS);
+	count(action == XDP_REDIRECT ? STEER_REDIRECTED : STEER_NO_SOCKET);
+	return action;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* The layout of the steering maps, shared by steer.bpf.c and rnic-xdp/src/steering/layout.rs. */
+#ifndef RNIC_STEER_H
+#define RNIC_STEER_H
+
+#include <linux/types.h>
+
+/* Values of steer_key.family. */
+#define STEER_IPV4 4
+#define STEER_IPV6 6
+
+/* Local ports that can be steered at once: every port of a few addresses. */
+#define STEER_MAX_ENTRIES 65536
+
+/* Upper bound of receive queues; set to the device's number when loaded. */
+#define STEER_MAX_QUEUES 64
+
+/* Key of steer_map. An all-zero address stands for any local address of the family. */
+struct steer_key {
+	__u8 address[16]; /* network order; IPv4 in the first four octets, the rest zero */
+	__u8 port[2];     /* local TCP port, network order */
+	__u8 family;      /* STEER_IPV4 or STEER_IPV6 */
+	__u8 reserved;    /* zero */
+};
+
+/* What became of a frame: index into steer_counters, one slot per CPU. */
+enum steer_verdict {
+	STEER_REDIRECTED = 0,   /* to the AF_XDP socket of its receive queue */
+	STEER_NO_SOCKET = 1,    /* steered, but its queue has no socket: passed to the kernel */
+	STEER_NOT_STEERED = 2,  /* TCP for an address and port that are not ours: passed */
+	STEER_FRAGMENT = 3,     /* an IP fragment: passed */
+	STEER_NOT_TCP = 4,      /* another protocol, or IPv6 with extension headers: passed */
+	STEER_TRUNCATED = 5,    /* too short for the headers it announces: passed */
+	STEER_VERDICTS = 6,
+};
+
+#endif

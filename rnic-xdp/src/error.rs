@@ -1,0 +1,174 @@
+//! Why a device could not be opened, with the remedy in each message.
+
+use std::io;
+
+use crate::netlink::NetlinkError;
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no such device in this network namespace.
+    #[error(
+        "there is no network device {netdev} here; `ip link` lists those of this network namespace"
+    )]
+    NoSuchDevice {
+        /// What was asked for.
+        netdev: String,
+    },
+    /// The device is down.
+    #[error("{netdev} is down; `ip link set dev {netdev} up` starts it")]
+    Down {
+        /// The device.
+        netdev: String,
+    },
+    /// A capability is missing.
+    #[error(
+        "not permitted to {doing}; run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN"
+    )]
+    NotPermitted {
+        /// What was refused.
+        doing: &'static str,
+    },
+    /// Another program of this kind runs there already.
+    #[error(
+        "another rnic process drives {netdev} already (XDP program {program}); end it or choose another device"
+    )]
+    AlreadyDriven {
+        /// The device.
+        netdev: String,
+        /// The id of its XDP program.
+        program: u32,
+    },
+    /// An XDP program of somebody else is attached.
+    #[error(
+        "{netdev} has another XDP program attached: \"{name}\" (id {program}, {attachment}); stop the software \
+         that attached it, or detach it with `ip link set dev {netdev} {detach} off`"
+    )]
+    OtherProgram {
+        /// The device.
+        netdev: String,
+        /// The name of the program.
+        name: String,
+        /// The id of the program.
+        program: u32,
+        /// How it is attached: "native", "generic", ...
+        attachment: &'static str,
+        /// The keyword of `ip link` that detaches it.
+        detach: &'static str,
+    },
+    /// The kernel did not accept the steering program.
+    #[error("the kernel did not load the steering program; it needs Linux 5.18 or later: {reason}")]
+    Load {
+        /// What libbpf and the verifier said.
+        reason: String,
+    },
+    /// The driver cannot run XDP programs.
+    #[error(
+        "{netdev} cannot run XDP programs natively ({reason}); use the generic mode, or another device"
+    )]
+    NoNative {
+        /// The device.
+        netdev: String,
+        /// What the kernel said.
+        reason: String,
+    },
+    /// The queues are too few for XDP.
+    #[error(
+        "{netdev} has too few queues for XDP: a veth needs as many receive queues as its peer has transmit queues, \
+         a NIC as many transmit queues as CPUs; see `ethtool -l {netdev}` and set them with `ethtool -L {netdev}`"
+    )]
+    TooFewQueues {
+        /// The device.
+        netdev: String,
+    },
+    /// The MTU is larger than the driver can do with XDP.
+    #[error(
+        "the MTU of {netdev} ({mtu}), or its veth peer's, is larger than its driver supports with XDP; lower it: \
+         `ip link set dev {netdev} mtu 1500`"
+    )]
+    MtuTooLarge {
+        /// The device.
+        netdev: String,
+        /// Its MTU.
+        mtu: u32,
+    },
+    /// The program could not be attached for another reason.
+    #[error("cannot attach the steering program to {netdev}: {source}")]
+    Attach {
+        /// The device.
+        netdev: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Not enough memory may be locked.
+    #[error(
+        "not permitted to lock the {octets} octets of frames; grant CAP_IPC_LOCK or raise the limit \
+         (`ulimit -l`, LimitMEMLOCK= of systemd)"
+    )]
+    LockedMemory {
+        /// Octets of the UMEM.
+        octets: usize,
+    },
+    /// No memory for frames.
+    #[error("cannot make the {octets} octets of frames of a queue: {source}; ask for fewer frames")]
+    Memory {
+        /// Octets of the UMEM.
+        octets: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A queue is in use.
+    #[error(
+        "queue {queue} of {netdev} is in use by another AF_XDP socket; end the process that has it (`ss --xdp -p`)"
+    )]
+    QueueBusy {
+        /// The device.
+        netdev: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// Zero-copy was required.
+    #[error(
+        "queue {queue} of {netdev} has no zero-copy mode ({source}); allow copying, or use another device"
+    )]
+    NoZeroCopy {
+        /// The device.
+        netdev: String,
+        /// The queue.
+        queue: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A socket could not be made or bound.
+    #[error("cannot open an AF_XDP socket on queue {queue} of {netdev}: {source}")]
+    Socket {
+        /// The device.
+        netdev: String,
+        /// The queue.
+        queue: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A value of the configuration makes no sense.
+    #[error("{field} = {value} is not possible: {rule}")]
+    Config {
+        /// The field.
+        field: &'static str,
+        /// What it was set to.
+        value: String,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// The kernel does not answer.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// Some other resource could not be had.
+    #[error("cannot {doing}: {source}")]
+    System {
+        /// What for.
+        doing: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,183 @@
+//! Generic netlink: the `ethtool` and `netdev` families, for queue counts and XDP features.
+
+use nix::sys::socket::SockProtocol;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::NetlinkError;
+use super::message::{Attributes, Builder, Message};
+use super::socket::{Answer, Groups, Socket};
+
+const CONTROL_FAMILY: u16 = 0x10;
+const CONTROL_GET_FAMILY: u8 = 3;
+const CONTROL_FAMILY_ID: u16 = 1;
+const CONTROL_FAMILY_NAME: u16 = 2;
+
+const ETHTOOL_HEADER: u16 = 1;
+const ETHTOOL_HEADER_DEV_INDEX: u16 = 1;
+const ETHTOOL_FEATURES_GET: u8 = 11;
+const ETHTOOL_FEATURES_ACTIVE: u16 = 4;
+const ETHTOOL_BITSET_BITS: u16 = 3;
+const ETHTOOL_BITSET_BITS_BIT: u16 = 1;
+const ETHTOOL_BITSET_BIT_NAME: u16 = 2;
+const ETHTOOL_BITSET_NOMASK: u16 = 1;
+const ETHTOOL_CHANNELS_GET: u8 = 17;
+const ETHTOOL_CHANNELS_RX_COUNT: u16 = 6;
+const ETHTOOL_CHANNELS_TX_COUNT: u16 = 7;
+const ETHTOOL_CHANNELS_COMBINED_COUNT: u16 = 9;
+
+const NETDEV_DEV_GET: u8 = 1;
+const NETDEV_DEV_IFINDEX: u16 = 1;
+const NETDEV_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
+
+/// `struct genlmsghdr`
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct GenericHeader {
+    command: u8,
+    version: u8,
+    reserved: u16,
+}
+
+impl GenericHeader {
+    fn new(command: u8) -> Self {
+        Self {
+            command,
+            version: 1,
+            reserved: 0,
+        }
+    }
+}
+
+/// Queues in use, as `ethtool -l` counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Channels {
+    pub(crate) rx: u32,
+    pub(crate) tx: u32,
+}
+
+/// What a driver says of its XDP support.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct XdpFeatures {
+    mask: u64,
+    /// Most frames of a packet in zero-copy mode.
+    pub(crate) zero_copy_segments: u32,
+}
+
+impl XdpFeatures {
+    /// Programs run in the driver.
+    pub(crate) fn native(self) -> bool {
+        self.mask & 0x1 != 0
+    }
+
+    /// Frames can be redirected to sockets.
+    pub(crate) fn redirect(self) -> bool {
+        self.mask & 0x2 != 0
+    }
+
+    /// AF_XDP without copying.
+    pub(crate) fn zero_copy(self) -> bool {
+        self.mask & 0x8 != 0
+    }
+
+    /// Received packets of several buffers.
+    pub(crate) fn multi_buffer(self) -> bool {
+        self.mask & 0x20 != 0
+    }
+}
+
+/// A generic netlink socket.
+#[derive(Debug)]
+pub(crate) struct Generic(Socket);
+
+impl Generic {
+    pub(crate) fn open() -> Result<Self, NetlinkError> {
+        Socket::open(SockProtocol::NetlinkGeneric, Groups::NONE)
+            .map(Self)
+            .map_err(|source| NetlinkError::Socket {
+                doing: "open a generic socket",
+                source,
+            })
+    }
+
+    fn family(&mut self, name: &str) -> Result<u16, NetlinkError> {
+        let doing = "find a generic netlink family";
+        let header = GenericHeader::new(CONTROL_GET_FAMILY);
+        let messages = self.0.request(doing, Answer::One, |flags| {
+            Builder::new(CONTROL_FAMILY, flags, &header).string(CONTROL_FAMILY_NAME, name)
+        })?;
+        first(&messages, |attributes| attributes.value(CONTROL_FAMILY_ID))
+            .ok_or(NetlinkError::Answer { doing })
+    }
+
+    fn ethtool(
+        &mut self,
+        doing: &'static str,
+        command: u8,
+        link: u32,
+    ) -> Result<Vec<Message>, NetlinkError> {
+        let family = self.family("ethtool")?;
+        let header = GenericHeader::new(command);
+        self.0.request(doing, Answer::One, |flags| {
+            Builder::new(family, flags, &header).nested(
+                ETHTOOL_HEADER,
+                &[(ETHTOOL_HEADER_DEV_INDEX, &link.to_ne_bytes())],
+            )
+        })
+    }
+
+    /// Queues in use; refused with EOPNOTSUPP by drivers that do not say.
+    pub(crate) fn channels(&mut self, link: u32) -> Result<Channels, NetlinkError> {
+        let doing = "read the queue counts";
+        let messages = self.ethtool(doing, ETHTOOL_CHANNELS_GET, link)?;
+        let read = |attributes: Attributes<'_>| {
+            let combined = attributes
+                .value(ETHTOOL_CHANNELS_COMBINED_COUNT)
+                .unwrap_or(0);
+            let count = |kind| attributes.value::<u32>(kind).unwrap_or(0);
+            Some(Channels {
+                rx: combined + count(ETHTOOL_CHANNELS_RX_COUNT),
+                tx: combined + count(ETHTOOL_CHANNELS_TX_COUNT),
+            })
+        };
+        first(&messages, read).ok_or(NetlinkError::Answer { doing })
+    }
+
+    /// The names of the offloads that are on, as `ethtool -k` shows them in its long form.
+    pub(crate) fn active_features(&mut self, link: u32) -> Result<Vec<String>, NetlinkError> {
+        let doing = "read the offloads";
+        let messages = self.ethtool(doing, ETHTOOL_FEATURES_GET, link)?;
+        let read = |attributes: Attributes<'_>| {
+            let active = attributes.nested(ETHTOOL_FEATURES_ACTIVE)?;
+            active.get(ETHTOOL_BITSET_NOMASK)?; // a plain list: what is listed is on
+            let bits = active.nested(ETHTOOL_BITSET_BITS)?.iter();
+            let names = bits
+                .filter(|(kind, _)| *kind == ETHTOOL_BITSET_BITS_BIT)
+                .filter_map(|(_, bit)| Attributes::new(bit).string(ETHTOOL_BITSET_BIT_NAME));
+            Some(names.collect())
+        };
+        first(&messages, read).ok_or(NetlinkError::Answer { doing })
+    }
+
+    /// XDP features (Linux 6.3 and later).
+    pub(crate) fn xdp_features(&mut self, link: u32) -> Result<XdpFeatures, NetlinkError> {
+        let doing = "read the XDP features";
+        let family = self.family("netdev")?;
+        let header = GenericHeader::new(NETDEV_DEV_GET);
+        let messages = self.0.request(doing, Answer::One, |flags| {
+            Builder::new(family, flags, &header).attribute(NETDEV_DEV_IFINDEX, &link.to_ne_bytes())
+        })?;
+        let read = |attributes: Attributes<'_>| {
+            Some(XdpFeatures {
+                mask: attributes.value(NETDEV_DEV_XDP_FEATURES)?,
+                zero_copy_segments: attributes.value(NETDEV_DEV_XDP_ZC_MAX_SEGS).unwrap_or(1),
+            })
+        };
+        first(&messages, read).ok_or(NetlinkError::Answer { doing })
+    }
+}
+
+fn first<T>(messages: &[Message], read: impl Fn(Attributes<'_>) -> Option<T>) -> Option<T> {
+    let (_, attributes) = messages.first()?.split::<GenericHeader>()?;
+    read(attributes)
+}

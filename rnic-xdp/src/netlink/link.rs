@@ -1,0 +1,216 @@
+//! Links: devices, their addresses, VLANs on them and XDP programs attached to them.
+
+use rnic_core::wire::ethernet::MacAddr;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::NetlinkError;
+use super::message::{Attributes, Builder, Message};
+use super::socket::{Answer, RouteSocket};
+
+const NEW_LINK: u16 = 16;
+const DELETED_LINK: u16 = 17;
+const GET_LINK: u16 = 18;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VLAN_ID: u16 = 1;
+const IFLA_VLAN_PROTOCOL: u16 = 5;
+const IFLA_NUM_TX_QUEUES: u16 = 31;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const IFLA_XDP_DRV_PROG_ID: u16 = 5;
+const IFLA_XDP_SKB_PROG_ID: u16 = 6;
+const IFLA_XDP_HW_PROG_ID: u16 = 7;
+const IFLA_PARENT_DEV_NAME: u16 = 56;
+const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
+
+const IFF_UP: u32 = 1;
+const ETHERTYPE_8021Q: u16 = 0x8100;
+
+/// `struct ifinfomsg`
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct InterfaceInfo {
+    family: u8,
+    padding: u8,
+    kind: u16,
+    index: i32,
+    flags: u32,
+    change: u32,
+}
+
+/// A VLAN device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Vlan {
+    /// The device that carries it.
+    pub(crate) parent: u32,
+    /// VLAN identifier.
+    pub(crate) id: u16,
+    /// Tagged by 802.1Q, the only kind that we can send.
+    pub(crate) is_8021q: bool,
+}
+
+/// How an XDP program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum XdpAttachment {
+    Native,
+    Generic,
+    Offloaded,
+    Several,
+}
+
+/// An XDP program on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttachedXdp {
+    pub(crate) program: u32,
+    pub(crate) attachment: XdpAttachment,
+}
+
+/// A network device.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) up: bool,
+    pub(crate) mac: MacAddr,
+    pub(crate) mtu: u32,
+    /// Kind of a virtual device: "veth", "vlan", ...
+    pub(crate) kind: Option<String>,
+    pub(crate) vlan: Option<Vlan>,
+    /// Queues allocated, of which fewer may be in use.
+    pub(crate) rx_queues: u32,
+    pub(crate) tx_queues: u32,
+    pub(crate) xdp: Option<AttachedXdp>,
+    /// Bus and name of the hardware device: ("pci", "0000:01:00.0").
+    pub(crate) hardware: Option<(String, String)>,
+}
+
+impl Link {
+    /// Reads a link message; `None` for any other.
+    pub(crate) fn from_message(message: &Message) -> Option<Self> {
+        if message.kind != NEW_LINK {
+            return None;
+        }
+        let (info, attributes) = message.split::<InterfaceInfo>()?;
+        let mac = attributes
+            .value::<[u8; 6]>(IFLA_ADDRESS)
+            .unwrap_or_default();
+        let link_info = attributes.nested(IFLA_LINKINFO);
+        let kind = link_info.and_then(|info| info.string(IFLA_INFO_KIND));
+        let is_vlan = kind.as_deref() == Some("vlan");
+        let vlan_data = link_info
+            .filter(|_| is_vlan)
+            .and_then(|info| info.nested(IFLA_INFO_DATA));
+        Some(Self {
+            index: info.index.try_into().ok()?,
+            name: attributes.string(IFLA_IFNAME)?,
+            up: info.flags & IFF_UP != 0,
+            mac: MacAddr(mac),
+            mtu: attributes.value(IFLA_MTU).unwrap_or(0),
+            vlan: vlan_data.and_then(|data| vlan(attributes, data)),
+            kind,
+            rx_queues: attributes.value(IFLA_NUM_RX_QUEUES).unwrap_or(1),
+            tx_queues: attributes.value(IFLA_NUM_TX_QUEUES).unwrap_or(1),
+            xdp: attributes.nested(IFLA_XDP).and_then(attached_xdp),
+            hardware: attributes
+                .string(IFLA_PARENT_DEV_BUS_NAME)
+                .zip(attributes.string(IFLA_PARENT_DEV_NAME)),
+        })
+    }
+
+    /// Whether a message is about links at all.
+    pub(crate) fn is_link_message(message: &Message) -> bool {
+        matches!(message.kind, NEW_LINK | DELETED_LINK)
+    }
+}
+
+fn vlan(link: Attributes<'_>, data: Attributes<'_>) -> Option<Vlan> {
+    let protocol = data
+        .value(IFLA_VLAN_PROTOCOL)
+        .map_or(ETHERTYPE_8021Q, u16::from_be_bytes);
+    Some(Vlan {
+        parent: link.value(IFLA_LINK)?,
+        id: data.value(IFLA_VLAN_ID)?,
+        is_8021q: protocol == ETHERTYPE_8021Q,
+    })
+}
+
+fn attached_xdp(xdp: Attributes<'_>) -> Option<AttachedXdp> {
+    let attachment = match xdp.value::<u8>(IFLA_XDP_ATTACHED)? {
+        1 => XdpAttachment::Native,
+        2 => XdpAttachment::Generic,
+        3 => XdpAttachment::Offloaded,
+        4 => XdpAttachment::Several,
+        _ => return None,
+    };
+    let program = [
+        IFLA_XDP_PROG_ID,
+        IFLA_XDP_DRV_PROG_ID,
+        IFLA_XDP_SKB_PROG_ID,
+        IFLA_XDP_HW_PROG_ID,
+    ]
+    .into_iter()
+    .find_map(|kind| xdp.value::<u32>(kind).filter(|id| *id != 0))?;
+    Some(AttachedXdp {
+        program,
+        attachment,
+    })
+}
+
+const READ_LINK: &str = "read a network device";
+
+/// A device by its name; `None` if there is none.
+pub(crate) fn link_by_name(
+    socket: &mut RouteSocket,
+    name: &str,
+) -> Result<Option<Link>, NetlinkError> {
+    one(socket, |flags| {
+        Builder::new(GET_LINK, flags, &InterfaceInfo::default()).string(IFLA_IFNAME, name)
+    })
+}
+
+/// A device by its index; `None` if there is none.
+pub(crate) fn link_by_index(
+    socket: &mut RouteSocket,
+    index: u32,
+) -> Result<Option<Link>, NetlinkError> {
+    let info = InterfaceInfo {
+        index: index as i32,
+        ..Default::default()
+    };
+    one(socket, |flags| Builder::new(GET_LINK, flags, &info))
+}
+
+fn one(
+    socket: &mut RouteSocket,
+    build: impl Fn(u16) -> Builder,
+) -> Result<Option<Link>, NetlinkError> {
+    let absent = [
+        nix::libc::ENODEV,
+        nix::libc::ENOENT,
+        nix::libc::ERANGE,
+        nix::libc::EINVAL,
+    ];
+    match socket.0.request(READ_LINK, Answer::One, build) {
+        Ok(messages) => Ok(messages.iter().find_map(Link::from_message)),
+        Err(error) if error.refusal().is_some_and(|code| absent.contains(&code)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Every device.
+pub(crate) fn links(socket: &mut RouteSocket) -> Result<Vec<Link>, NetlinkError> {
+    let messages = socket
+        .0
+        .request("list the network devices", Answer::Dump, |flags| {
+            Builder::new(GET_LINK, flags, &InterfaceInfo::default())
+        })?;
+    Ok(messages.iter().filter_map(Link::from_message).collect())
+}

@@ -1,0 +1,59 @@
+//! Netlink: what the kernel knows of links, addresses, routes, neighbours and their features.
+//!
+//! Requests are answered within the call, and notifications are read without blocking, so that a worker can
+//! follow changes from its loop without an asynchronous runtime.
+
+use std::io;
+
+mod address;
+mod generic;
+mod link;
+mod message;
+mod neighbour;
+mod route;
+mod socket;
+
+pub(crate) use address::{Address, addresses};
+pub(crate) use generic::{Channels, Generic, XdpFeatures};
+pub(crate) use link::{AttachedXdp, Link, Vlan, XdpAttachment, link_by_index, link_by_name, links};
+pub(crate) use message::Message;
+pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};
+pub(crate) use route::{Route, route};
+pub(crate) use socket::{Groups, RouteSocket, Socket};
+
+/// Why the kernel did not answer a question.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// The netlink socket does not work.
+    #[error("cannot talk to the kernel over netlink to {doing}: {source}")]
+    Socket {
+        /// What was asked.
+        doing: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The kernel refused.
+    #[error("the kernel refused to {doing}: {source}")]
+    Refused {
+        /// What was asked.
+        doing: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The answer is not there or not of the expected form.
+    #[error("the kernel's answer makes no sense while trying to {doing}")]
+    Answer {
+        /// What was asked.
+        doing: &'static str,
+    },
+}
+
+impl NetlinkError {
+    /// The error number of a refusal.
+    pub(crate) fn refusal(&self) -> Option<i32> {
+        match self {
+            Self::Refused { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Routes: the way that the kernel would take.
+
+use std::net::IpAddr;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::NetlinkError;
+use super::message::{Builder, Message};
+use super::socket::{Answer, RouteSocket};
+
+const NEW_ROUTE: u16 = 24;
+const DELETED_ROUTE: u16 = 25;
+const GET_ROUTE: u16 = 26;
+
+const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PREFSRC: u16 = 7;
+const RTA_METRICS: u16 = 8;
+const RTA_VIA: u16 = 18;
+const RTAX_MTU: u16 = 2;
+
+const RTN_UNICAST: u8 = 1;
+
+/// `struct rtmsg`
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RouteInfo {
+    family: u8,
+    destination_len: u8,
+    source_len: u8,
+    traffic_class: u8,
+    table: u8,
+    protocol: u8,
+    scope: u8,
+    kind: u8,
+    flags: u32,
+}
+
+/// The way to a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// The device that leads there.
+    pub(crate) link: u32,
+    /// The router; `None` if the destination is on the link.
+    pub(crate) gateway: Option<IpAddr>,
+    /// The local address to use.
+    pub(crate) source: Option<IpAddr>,
+    /// MTU of the route or of the path, where the kernel knows one.
+    pub(crate) mtu: Option<u32>,
+}
+
+impl Route {
+    fn from_message(message: &Message) -> Option<Self> {
+        let (info, attributes) = message.split::<RouteInfo>()?;
+        if message.kind != NEW_ROUTE || info.kind != RTN_UNICAST {
+            return None;
+        }
+        // An IPv4 route through an IPv6 router names it in RTA_VIA: family, then address.
+        let via = || {
+            let (family, octets) = attributes.get(RTA_VIA)?.split_at_checked(2)?;
+            let address: [u8; 16] = octets.try_into().ok()?;
+            (family != [0, 0]).then(|| IpAddr::from(address))
+        };
+        Some(Self {
+            link: attributes.value(RTA_OIF)?,
+            gateway: attributes.address(RTA_GATEWAY).or_else(via),
+            source: attributes.address(RTA_PREFSRC),
+            mtu: attributes
+                .nested(RTA_METRICS)
+                .and_then(|metrics| metrics.value(RTAX_MTU)),
+        })
+    }
+
+    /// Whether a message is about routes.
+    pub(crate) fn is_route_message(message: &Message) -> bool {
+        matches!(message.kind, NEW_ROUTE | DELETED_ROUTE)
+    }
+}
+
+pub(crate) fn family_of(address: IpAddr) -> u8 {
+    let family = match address {
+        IpAddr::V4(_) => nix::libc::AF_INET,
+        IpAddr::V6(_) => nix::libc::AF_INET6,
+    };
+    family as u8
+}
+
+/// Asks for the way to `destination`, from a given local address and through a given device if stated.
+/// `None`: there is no unicast way (unreachable, or it is this host itself).
+pub(crate) fn route(
+    socket: &mut RouteSocket,
+    destination: IpAddr,
+    source: Option<IpAddr>,
+    link: Option<u32>,
+) -> Result<Option<Route>, NetlinkError> {
+    let bits = if destination.is_ipv4() { 32 } else { 128 };
+    let info = RouteInfo {
+        family: family_of(destination),
+        destination_len: bits,
+        source_len: if source.is_some() { bits } else { 0 },
+        ..Default::default()
+    };
+    let answer = socket.0.request("look up a route", Answer::One, |flags| {
+        let mut request = Builder::new(GET_ROUTE, flags, &info).address(RTA_DST, destination);
+        if let Some(source) = source {
+            request = request.address(RTA_SRC, source);
+        }
+        if let Some(link) = link {
+            request = request.attribute(RTA_OIF, &link.to_ne_bytes());
+        }
+        request
+    });
+    match answer {
+        Ok(messages) => Ok(messages.iter().find_map(Route::from_message)),
+        // Unreachable, prohibited, no such device, not a local source: no way in each case.
+        Err(NetlinkError::Refused { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,182 @@
+//! A netlink socket: questions with answers, and notifications.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
+    setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::NetlinkError;
+use super::message::{Builder, Message, parse};
+
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const FLAG_REQUEST: u16 = 0x1;
+const FLAG_MULTI: u16 = 0x2;
+const FLAG_ACK: u16 = 0x4;
+const FLAG_DUMP: u16 = 0x300;
+const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
+
+/// Kernel answers come within the call; this only keeps a fault from hanging us.
+const ANSWER_TIMEOUT_SECONDS: i64 = 5;
+/// A dump that was overtaken by a change is asked for again this often.
+const DUMP_ATTEMPTS: usize = 5;
+
+/// Multicast groups to follow, as a mask of `RTMGRP_*`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Groups(u32);
+
+impl Groups {
+    pub(crate) const NONE: Self = Self(0);
+    /// Links, neighbours, addresses and routes of both families.
+    pub(crate) const ALL: Self = Self(0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400);
+}
+
+/// How a request is to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// One message.
+    One,
+    /// Any number of messages.
+    Dump,
+    /// A confirmation, with further request flags (`NLM_F_CREATE`, ...).
+    Acknowledgement(u16),
+}
+
+/// A netlink socket of any protocol.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Socket {
+    pub(crate) fn open(protocol: SockProtocol, groups: Groups) -> io::Result<Self> {
+        let fd = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            protocol,
+        )?;
+        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups.0))?;
+        setsockopt(
+            &fd,
+            sockopt::ReceiveTimeout,
+            &TimeVal::seconds(ANSWER_TIMEOUT_SECONDS),
+        )?;
+        Ok(Self {
+            fd,
+            sequence: 0,
+            buffer: vec![0; 65536],
+        })
+    }
+
+    /// Sends a request and collects its answer.
+    pub(crate) fn request(
+        &mut self,
+        doing: &'static str,
+        answer: Answer,
+        build: impl Fn(u16) -> Builder,
+    ) -> Result<Vec<Message>, NetlinkError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let messages = self.request_once(doing, answer, &build)?;
+            let interrupted = |message: &Message| message.flags & FLAG_DUMP_INTERRUPTED != 0;
+            if answer != Answer::Dump || !messages.iter().any(interrupted) {
+                return Ok(messages);
+            }
+        }
+        Err(NetlinkError::Answer { doing })
+    }
+
+    fn request_once(
+        &mut self,
+        doing: &'static str,
+        answer: Answer,
+        build: impl Fn(u16) -> Builder,
+    ) -> Result<Vec<Message>, NetlinkError> {
+        let failed = |source: Errno| NetlinkError::Socket {
+            doing,
+            source: source.into(),
+        };
+        let flags = match answer {
+            Answer::One => 0,
+            Answer::Dump => FLAG_DUMP,
+            Answer::Acknowledgement(more) => FLAG_ACK | more,
+        };
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = build(FLAG_REQUEST | flags).finish(self.sequence);
+        send(self.fd.as_raw_fd(), &request, MsgFlags::empty()).map_err(failed)?;
+
+        let mut messages = Vec::new();
+        loop {
+            let len = match recv(self.fd.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
+                Err(Errno::EINTR) => continue,
+                other => other.map_err(failed)?,
+            };
+            for message in parse(&self.buffer[..len]) {
+                if message.sequence != self.sequence {
+                    continue; // a notification, or the rest of a request given up
+                }
+                if message.kind == ERROR || message.kind == DONE {
+                    let code = message.split::<i32>().map_or(0, |(code, _)| code);
+                    return match code {
+                        0 => Ok(messages),
+                        code => Err(NetlinkError::Refused {
+                            doing,
+                            source: io::Error::from_raw_os_error(code.saturating_neg()),
+                        }),
+                    };
+                }
+                let more = message.flags & FLAG_MULTI != 0;
+                messages.push(message);
+                if answer == Answer::One && !more {
+                    return Ok(messages);
+                }
+            }
+        }
+    }
+
+    /// The notifications that wait, or `None` if the kernel had to drop some: read the state anew.
+    pub(crate) fn notifications(&mut self) -> io::Result<Option<Vec<Message>>> {
+        let mut messages = Vec::new();
+        loop {
+            match recv(
+                self.fd.as_raw_fd(),
+                &mut self.buffer,
+                MsgFlags::MSG_DONTWAIT,
+            ) {
+                Ok(len) => messages.extend(parse(&self.buffer[..len])),
+                Err(Errno::EAGAIN) => return Ok(Some(messages)),
+                Err(Errno::EINTR) => {}
+                Err(Errno::ENOBUFS) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A socket that answers questions on links, addresses, routes and neighbours.
+#[derive(Debug)]
+pub(crate) struct RouteSocket(pub(crate) Socket);
+
+impl RouteSocket {
+    pub(crate) fn open() -> Result<Self, NetlinkError> {
+        Socket::open(SockProtocol::NetlinkRoute, Groups::NONE)
+            .map(Self)
+            .map_err(|source| NetlinkError::Socket {
+                doing: "open a socket",
+                source,
+            })
+    }
+}

@@ -1,0 +1,295 @@
+//! A port: the AF_XDP sockets of every receive queue of a device, and its steering program.
+
+use std::fmt;
+use std::io;
+
+use crate::error::OpenError;
+use crate::netlink::{Generic, Link, RouteSocket, link_by_name};
+use crate::steering::{Mode, ModeChoice, SteeredPorts, Steering, SteeringCounters};
+
+mod rx;
+mod socket;
+mod tx;
+mod umem;
+
+pub use rx::{RxPort, RxSide};
+use socket::{Place, Rings};
+use tx::TxParts;
+pub use tx::{TxCounters, TxSide};
+use umem::{FrameLayout, Umem, UmemRings};
+
+/// Whether frames may be copied between the device and the UMEM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZeroCopyChoice {
+    /// Without copying where the driver can.
+    #[default]
+    Auto,
+    /// Always copy.
+    Never,
+    /// Without copying, or not at all.
+    Require,
+}
+
+/// How a port is to be opened. All numbers of frames and ring entries are powers of two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// The network device.
+    pub netdev: String,
+    /// Native or generic XDP.
+    pub mode: ModeChoice,
+    /// With or without copying.
+    pub zero_copy: ZeroCopyChoice,
+    /// Frames of each receive queue. All of them are used in turn: more of them absorb longer bursts, fewer stay
+    /// in cache.
+    pub rx_frames: u32,
+    /// Frames to send from. Each is held until its octets are acknowledged, so there must be more than the
+    /// windows of all connections that send at once have segments; the last one freed is used first, so that
+    /// many do not cost cache.
+    pub tx_frames: u32,
+    /// Entries of the transmit ring: the most frames that one system call sends.
+    pub tx_ring: u32,
+    /// Use hugepages if there are any.
+    pub huge_pages: bool,
+}
+
+impl PortConfig {
+    /// The defaults for a device.
+    pub fn new(netdev: impl Into<String>) -> Self {
+        Self {
+            netdev: netdev.into(),
+            mode: ModeChoice::default(),
+            zero_copy: ZeroCopyChoice::default(),
+            rx_frames: 512,
+            tx_frames: 4096,
+            tx_ring: 128,
+            huge_pages: true,
+        }
+    }
+
+    fn check(&self) -> Result<(), OpenError> {
+        let fields = [
+            ("rx_frames", self.rx_frames),
+            ("tx_frames", self.tx_frames),
+            ("tx_ring", self.tx_ring),
+        ];
+        let wrong = fields
+            .into_iter()
+            .find(|(_, value)| !value.is_power_of_two() || *value < 16 || *value > 1 << 20);
+        match wrong {
+            None => Ok(()),
+            Some((field, value)) => Err(OpenError::Config {
+                field,
+                value: value.to_string(),
+                rule: "a power of two from 16 to 1048576 is needed",
+            }),
+        }
+    }
+}
+
+/// What was opened, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortReport {
+    /// The device.
+    pub netdev: String,
+    /// XDP mode.
+    pub mode: Mode,
+    /// Receive queues.
+    pub queues: u32,
+    /// Every queue works without copying.
+    pub zero_copy: bool,
+    /// Every UMEM lies on hugepages.
+    pub huge_pages: bool,
+    /// Octets of a frame.
+    pub frame_size: u32,
+    /// MTU of the device.
+    pub link_mtu: u32,
+    /// The largest IP datagram sent and received: a larger MTU of the device is not used to the full.
+    pub mtu: u32,
+}
+
+impl fmt::Display for PortReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: XDP {}, {}, {} queue{}, UMEM on {}, frames of {}, MTU {}",
+            self.netdev,
+            self.mode,
+            if self.zero_copy { "zero-copy" } else { "copy" },
+            self.queues,
+            if self.queues == 1 { "" } else { "s" },
+            if self.huge_pages {
+                "hugepages"
+            } else {
+                "ordinary pages"
+            },
+            self.frame_size,
+            self.mtu,
+        )?;
+        if self.mtu < self.link_mtu {
+            write!(f, " (of {}: no multi-buffer frames)", self.link_mtu)?;
+        }
+        Ok(())
+    }
+}
+
+/// An open device. Dropping it detaches the program and gives the queues back.
+pub struct XdpPort {
+    /// The receive side.
+    pub rx: RxSide,
+    /// The transmit side.
+    pub tx: TxSide,
+    steering: Steering,
+    link: Link,
+    report: PortReport,
+}
+
+impl XdpPort {
+    /// Attaches the steering program to a device and opens a socket on each of its receive queues. Until ports are
+    /// reserved, all frames go to the kernel as before.
+    pub fn open(config: &PortConfig) -> Result<Self, OpenError> {
+        config.check()?;
+        let netdev = || config.netdev.clone();
+        let mut routes = RouteSocket::open()?;
+        let link = link_by_name(&mut routes, &config.netdev)?
+            .ok_or_else(|| OpenError::NoSuchDevice { netdev: netdev() })?;
+        if !link.up {
+            return Err(OpenError::Down { netdev: netdev() });
+        }
+        let queues = rx_queues(&link);
+        let mut steering = Steering::attach(&link, config.mode, queues.max(link.rx_queues))?;
+        let layout = FrameLayout::for_mtu(link.mtu);
+
+        let mut opened = Opened::default();
+        for queue in 0..queues {
+            opened.add_queue(config, &mut steering, layout, queue)?;
+        }
+        let Some(tx) = opened.tx else {
+            return Err(OpenError::TooFewQueues { netdev: netdev() });
+        };
+        let report = PortReport {
+            netdev: netdev(),
+            mode: steering.mode().clone(),
+            queues,
+            zero_copy: opened.zero_copy,
+            huge_pages: opened.huge_pages,
+            frame_size: layout.size,
+            link_mtu: link.mtu,
+            mtu: link.mtu.min(layout.max_mtu),
+        };
+        Ok(Self {
+            rx: RxSide::new(opened.rx),
+            tx,
+            steering,
+            link,
+            report,
+        })
+    }
+
+    /// What was opened.
+    pub fn report(&self) -> &PortReport {
+        &self.report
+    }
+
+    /// What the steering program did.
+    pub fn steering_counters(&self) -> io::Result<SteeringCounters> {
+        self.steering.counters()
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(crate) fn steered_ports(&self) -> SteeredPorts {
+        self.steering.ports()
+    }
+}
+
+/// Queues as they are opened one by one.
+struct Opened {
+    rx: Vec<RxPort>,
+    tx: Option<TxSide>,
+    zero_copy: bool,
+    huge_pages: bool,
+}
+
+impl Default for Opened {
+    fn default() -> Self {
+        Self {
+            rx: Vec::new(),
+            tx: None,
+            zero_copy: true,
+            huge_pages: true,
+        }
+    }
+}
+
+impl Opened {
+    /// Opens a queue; the first one sends too.
+    fn add_queue(
+        &mut self,
+        config: &PortConfig,
+        steering: &mut Steering,
+        layout: FrameLayout,
+        queue: u32,
+    ) -> Result<(), OpenError> {
+        let sends = self.tx.is_none();
+        let tx_frames = if sends { config.tx_frames } else { 0 };
+        let rings = UmemRings {
+            fill: config.rx_frames,
+            // Frames on their way through a device that copies fill it too.
+            completion: if sends {
+                config.tx_frames
+            } else {
+                config.tx_ring
+            },
+        };
+        let frames = config.rx_frames + tx_frames;
+        let (umem, frames) = Umem::new(layout, frames, rings, config.huge_pages)?;
+        self.huge_pages &= umem.is_huge();
+
+        // Generic mode has no way around the copy.
+        let zero_copy = match steering.mode() {
+            Mode::Native => config.zero_copy,
+            Mode::Generic { .. } if config.zero_copy == ZeroCopyChoice::Require => {
+                ZeroCopyChoice::Require
+            }
+            Mode::Generic { .. } => ZeroCopyChoice::Never,
+        };
+        let place = Place {
+            netdev: &config.netdev,
+            queue,
+            zero_copy,
+            rx_ring: config.rx_frames,
+            tx_ring: config.tx_ring,
+        };
+        let rings = Rings::open(&umem, &place)?;
+        self.zero_copy &= rings.zero_copy;
+        rings.allow_in_flight(frames.len() * layout.size as usize);
+        steering.add_socket(queue, rings.rx.fd())?;
+
+        let (rx_frames, rest) = frames.split_at(config.rx_frames as usize);
+        if sends {
+            self.tx = Some(TxSide::new(TxParts {
+                umem: umem.clone(),
+                layout,
+                tx: rings.tx,
+                completion: rings.completion,
+                zero_copy: rings.zero_copy,
+                frames: rest[..config.tx_frames as usize].to_vec(),
+                ring_size: config.tx_ring,
+            }));
+        }
+        self.rx
+            .push(RxPort::new(umem, rings.rx, rings.fill, rx_frames));
+        Ok(())
+    }
+}
+
+/// Receive queues in use: what ethtool counts, or what the device allocated where it does not say.
+fn rx_queues(link: &Link) -> u32 {
+    let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
+    match counted {
+        Ok(channels) if channels.rx > 0 => channels.rx,
+        _ => link.rx_queues.max(1),
+    }
+}

@@ -1,0 +1,161 @@
+//! Local ports: reserved with a socket of the kernel, so that it gives them to nobody else, and steered here.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, getsockname, setsockopt, socket,
+    sockopt,
+};
+use rnic_core::engine::{Net, NetError, PortLease};
+
+use crate::netlink::{NetlinkError, RouteSocket, addresses, link_by_index};
+use crate::port::XdpPort;
+use crate::routes::Way;
+use crate::steering::SteeredPorts;
+
+/// The address services of an open port.
+#[derive(Debug)]
+pub struct XdpNet {
+    netdev: String,
+    device: u32,
+    max_mtu: u32,
+    routes: Mutex<RouteSocket>,
+    steered: SteeredPorts,
+}
+
+/// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
+#[derive(Debug)]
+struct Lease {
+    local: SocketAddr,
+    steered: SteeredPorts,
+    /// Bound, never listening: the kernel answers nothing on its behalf but RST.
+    _socket: OwnedFd,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // The steering ends before the port is free for others, whose segments it would steal. There is nothing
+        // to do if it fails: the entry goes with the map.
+        let _ = self.steered.remove(self.local);
+    }
+}
+
+impl XdpNet {
+    /// The services of a port, in the network namespace of this thread.
+    pub fn new(port: &XdpPort) -> Result<Self, NetlinkError> {
+        Ok(Self {
+            netdev: port.report().netdev.clone(),
+            device: port.link().index,
+            max_mtu: port.report().mtu,
+            routes: Mutex::new(RouteSocket::open()?),
+            steered: port.steered_ports(),
+        })
+    }
+
+    /// Binds a kernel socket, so that the port is ours, and steers the port here: in this order, and both before
+    /// anything is sent from it.
+    fn reserve(&self, wanted: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+        let (socket, local) = bound(wanted).map_err(|errno| match errno {
+            Errno::EADDRINUSE => NetError::InUse(wanted),
+            Errno::EADDRNOTAVAIL => NetError::NotLocal(wanted, self.netdev.clone()),
+            Errno::EACCES => other(wanted, "ports below 1024 need CAP_NET_BIND_SERVICE"),
+            errno => other(wanted, errno.desc()),
+        })?;
+        let steer = self.steered.add(local);
+        steer.map_err(|error| other(local, format!("cannot steer the port here: {error}")))?;
+        let lease = Lease {
+            local,
+            steered: self.steered.clone(),
+            _socket: socket,
+        };
+        Ok((local, Arc::new(lease)))
+    }
+
+    /// An address must be one of the device, or of a VLAN on it: frames for others do not come by here.
+    fn check_local(&self, local: SocketAddr) -> Result<(), NetError> {
+        if local.ip().is_unspecified() {
+            return Ok(());
+        }
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |error: NetlinkError| other(local, error);
+        let addresses = addresses(&mut routes).map_err(failed)?;
+        for own in addresses.iter().filter(|own| own.address == local.ip()) {
+            let link = link_by_index(&mut routes, own.index).map_err(failed)?;
+            let on_vlan = link.and_then(|link| link.vlan);
+            if own.index == self.device || on_vlan.is_some_and(|vlan| vlan.parent == self.device) {
+                return Ok(());
+            }
+        }
+        Err(NetError::NotLocal(local, self.netdev.clone()))
+    }
+
+    /// The local address to reach a destination from.
+    fn source_for(
+        &self,
+        remote: SocketAddr,
+        wanted: Option<SocketAddr>,
+    ) -> Result<SocketAddr, NetError> {
+        let stated = wanted
+            .map(|local| local.ip())
+            .filter(|ip| !ip.is_unspecified());
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let way = Way::find(&mut routes, self.device, self.max_mtu, remote.ip(), stated);
+        let way = way.map_err(|error| other(remote, error))?;
+        let no_route = || NetError::NoRoute(remote, self.netdev.clone());
+        let way = way.ok_or_else(no_route)?;
+        let source = stated.or(way.source).ok_or_else(no_route)?;
+        Ok(SocketAddr::new(
+            source,
+            wanted.map_or(0, |local| local.port()),
+        ))
+    }
+}
+
+impl Net for XdpNet {
+    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+        self.check_local(local)?;
+        self.reserve(local)
+    }
+
+    fn active(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let local = self.source_for(remote, local)?;
+        self.check_local(local)?;
+        self.reserve(local)
+    }
+}
+
+/// A TCP socket bound to an address; port 0 chooses one.
+fn bound(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
+    let family = match wanted {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    if wanted.is_ipv6() {
+        // Steering entries are of one family each.
+        setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+    }
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(wanted))?;
+    let name: SockaddrStorage = getsockname(socket.as_raw_fd())?;
+    let port = match (name.as_sockaddr_in(), name.as_sockaddr_in6()) {
+        (Some(v4), _) => v4.port(),
+        (_, Some(v6)) => v6.port(),
+        _ => return Err(Errno::EAFNOSUPPORT),
+    };
+    // Without the scope that an IPv6 link-local address was bound with: headers do not carry it.
+    Ok((socket, SocketAddr::new(wanted.ip(), port)))
+}
+
+fn other(address: SocketAddr, reason: impl ToString) -> NetError {
+    NetError::Other {
+        address,
+        reason: reason.to_string(),
+    }
+}

@@ -1,0 +1,252 @@
+//! Next hops: the kernel's routes and neighbours, resolved for the engine and followed as they change.
+//!
+//! The kernel does all the work: it chooses the route, asks for the neighbour (ARP, neighbour discovery) and
+//! confirms it now and then, as for a packet of its own. This module asks it to, and passes on what comes of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::socket::SockProtocol;
+use rnic_core::engine::NextHop;
+use rnic_core::time::Instant;
+
+use crate::netlink::{
+    Address, Groups, Link, Message, Neighbour, NetlinkError, Route, RouteSocket, Socket,
+    ask_for_neighbour, neighbour,
+};
+
+mod way;
+
+pub(crate) use way::Way;
+
+/// A destination that could not be resolved is tried again after this.
+const RETRY: Duration = Duration::from_secs(1);
+/// Changes of routes, addresses and links within this time are looked at together.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Destinations kept track of. Beyond, those in use are asked for again.
+const MAX_DESTINATIONS: usize = 16384;
+
+/// What the engine is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Update {
+    /// Frames for the destination go this way.
+    Set(IpAddr, NextHop),
+    /// The way is gone; another is being looked for.
+    Clear(IpAddr),
+}
+
+/// What is known of a destination.
+#[derive(Clone, Copy, Debug, Default)]
+struct Destination {
+    way: Option<Way>,
+    /// As the engine was told.
+    told: Option<NextHop>,
+}
+
+/// The next hops that the engine asked for.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    device: u32,
+    max_mtu: u32,
+    questions: RouteSocket,
+    changes: Socket,
+    destinations: HashMap<IpAddr, Destination>,
+    updates: VecDeque<Update>,
+    /// When to try again what could not be resolved.
+    retry_at: Option<Instant>,
+    /// When to look at all routes anew.
+    refresh_at: Option<Instant>,
+}
+
+impl Routes {
+    /// Follows the ways through a device, in the network namespace of this thread.
+    pub(crate) fn open(device: u32, max_mtu: u32) -> Result<Self, NetlinkError> {
+        let changes = Socket::open(SockProtocol::NetlinkRoute, Groups::ALL);
+        Ok(Self {
+            device,
+            max_mtu,
+            questions: RouteSocket::open()?,
+            changes: changes.map_err(|source| NetlinkError::Socket {
+                doing: "follow routes and neighbours",
+                source,
+            })?,
+            destinations: HashMap::new(),
+            updates: VecDeque::new(),
+            retry_at: None,
+            refresh_at: None,
+        })
+    }
+
+    /// The engine wants to know the next hop of a destination. The answer comes as an update.
+    pub(crate) fn request(&mut self, now: Instant, destination: IpAddr) {
+        match self.destinations.get_mut(&destination) {
+            Some(known) => self
+                .updates
+                .extend(known.told.map(|hop| Update::Set(destination, hop))),
+            None => {
+                self.make_room();
+                self.destinations
+                    .insert(destination, Destination::default());
+                self.resolve(now, destination);
+            }
+        }
+    }
+
+    /// Takes in what changed, without blocking.
+    pub(crate) fn poll(&mut self, now: Instant) {
+        match self.changes.notifications() {
+            Ok(Some(messages)) => self.handle_changes(now, &messages),
+            // Some were lost, or the socket failed for once: look at everything anew.
+            Ok(None) | Err(_) => self.refresh_at = Some(now),
+        }
+        if self.refresh_at.is_some_and(|at| at <= now) {
+            self.refresh_at = None;
+            self.resolve_all(now, |_| true);
+        }
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            self.resolve_all(now, |destination| destination.told.is_none());
+        }
+    }
+
+    /// The next thing to tell the engine.
+    pub(crate) fn poll_update(&mut self) -> Option<Update> {
+        self.updates.pop_front()
+    }
+
+    /// When to [`poll`](Self::poll) even if the kernel says nothing.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.refresh_at.into_iter().chain(self.retry_at).min()
+    }
+
+    fn handle_changes(&mut self, now: Instant, messages: &[Message]) {
+        // Of several messages on a neighbour the last one counts.
+        let mut last = HashMap::new();
+        for message in messages {
+            if let Some(neighbour) = Neighbour::from_message(message) {
+                last.insert((neighbour.link, neighbour.address), neighbour);
+            } else if Link::is_link_message(message)
+                || Address::is_address_message(message)
+                || Route::is_route_message(message)
+            {
+                self.refresh_at.get_or_insert(now + SETTLE);
+            }
+        }
+        if last.is_empty() {
+            return;
+        }
+        let concerned = |destination: &Destination| {
+            let way = destination.way?;
+            last.get(&(way.link, way.neighbour)).copied()
+        };
+        let found = self.destinations.iter();
+        let found: Vec<_> = found
+            .filter_map(|(address, destination)| Some((*address, concerned(destination)?)))
+            .collect();
+        for (destination, neighbour) in found {
+            self.apply(now, destination, Some(neighbour), true);
+        }
+    }
+
+    fn resolve_all(&mut self, now: Instant, which: impl Fn(&Destination) -> bool) {
+        let chosen = self
+            .destinations
+            .iter()
+            .filter(|(_, destination)| which(destination));
+        let chosen: Vec<_> = chosen.map(|(address, _)| *address).collect();
+        for destination in chosen {
+            self.resolve(now, destination);
+        }
+    }
+
+    /// Looks up route and neighbour anew.
+    fn resolve(&mut self, now: Instant, destination: IpAddr) {
+        let found = self.look_up(destination);
+        let (way, neighbour) = match found {
+            Ok(found) => found,
+            // The kernel is short of something, or the question was not to its liking: not a reason to change.
+            Err(_) => {
+                self.retry_at.get_or_insert(now + RETRY);
+                return;
+            }
+        };
+        if let Some(known) = self.destinations.get_mut(&destination) {
+            known.way = way;
+        }
+        self.apply(now, destination, neighbour, false);
+    }
+
+    fn look_up(
+        &mut self,
+        destination: IpAddr,
+    ) -> Result<(Option<Way>, Option<Neighbour>), NetlinkError> {
+        let questions = &mut self.questions;
+        let way = Way::find(questions, self.device, self.max_mtu, destination, None)?;
+        let neighbour = match way {
+            Some(way) => neighbour(questions, way.link, way.neighbour)?,
+            None => None,
+        };
+        Ok((way, neighbour))
+    }
+
+    /// Draws the consequences of what the kernel says of a destination's neighbour, by itself (`news`) or asked.
+    fn apply(
+        &mut self,
+        now: Instant,
+        destination: IpAddr,
+        neighbour: Option<Neighbour>,
+        news: bool,
+    ) {
+        let Some(known) = self.destinations.get_mut(&destination) else {
+            return;
+        };
+        let mac = neighbour.and_then(|neighbour| neighbour.mac);
+        let hop = known.way.zip(mac).map(|(way, mac)| way.next_hop(mac));
+        if hop != known.told {
+            known.told = hop;
+            self.updates.push_back(match hop {
+                Some(hop) => Update::Set(destination, hop),
+                None => Update::Clear(destination),
+            });
+        }
+        if hop.is_none() {
+            self.retry_at.get_or_insert(now + RETRY);
+        }
+        let Some(way) = known.way else { return };
+        // A neighbour that has just failed is asked for again when it is time to retry, not at once.
+        let failed = news && neighbour.is_some_and(|neighbour| neighbour.failed);
+        let stale = neighbour.is_some_and(|neighbour| neighbour.stale);
+        if stale || mac.is_none() && !failed {
+            // A refusal shows as a neighbour that stays unresolved, and is tried again.
+            let _ = ask_for_neighbour(&mut self.questions, way.link, way.neighbour);
+        }
+    }
+
+    /// Keeps the number of destinations bounded: peers that nobody talks to any more, or that never were.
+    fn make_room(&mut self) {
+        if self.destinations.len() < MAX_DESTINATIONS {
+            return;
+        }
+        let unresolved = |destination: &Destination| destination.told.is_none();
+        let all = self
+            .destinations
+            .values()
+            .filter(|known| unresolved(known))
+            .count()
+            < MAX_DESTINATIONS / 2;
+        let forgotten = self
+            .destinations
+            .extract_if(|_, known| all || unresolved(known));
+        // Where one of them is in use, the engine asks again.
+        self.updates
+            .extend(forgotten.map(|(address, _)| Update::Clear(address)));
+    }
+}
+
+impl AsFd for Routes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+}

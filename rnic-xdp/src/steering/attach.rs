@@ -1,0 +1,39 @@
+//! The BPF link that holds the program on its device.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys;
+
+/// How the program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum In {
+    /// In the driver, or not at all.
+    Driver,
+    /// In the kernel's stack.
+    Stack,
+}
+
+/// Attaches a program to a device until the returned link is closed: by us, or by the kernel when the process
+/// ends. libbpf-rs attaches with a link too, but lets the kernel choose the mode.
+pub(super) fn attach(program: BorrowedFd<'_>, device: u32, mode: In) -> io::Result<OwnedFd> {
+    // SAFETY: all-zero is a valid value of this plain C structure of integers, pointers that may be null, and a
+    // union of the same.
+    let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
+    options.sz = size_of_val(&options) as _;
+    options.flags = match mode {
+        In::Driver => libbpf_sys::XDP_FLAGS_DRV_MODE,
+        In::Stack => libbpf_sys::XDP_FLAGS_SKB_MODE,
+    };
+    let device = i32::try_from(device).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the call reads `options`, which lives through it, and keeps no pointer to it.
+    let fd = unsafe {
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), device, libbpf_sys::BPF_XDP, &options)
+    };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(fd.saturating_neg()));
+    }
+    // SAFETY: the kernel has just made this descriptor (close-on-exec), and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

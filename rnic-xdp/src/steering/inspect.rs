@@ -1,0 +1,101 @@
+//! The steering of a device as any process can see it: through the id of the program that is attached.
+
+use std::io;
+use std::net::SocketAddr;
+
+use aya::maps::{HashMap, Map, MapData, PerCpuArray};
+use aya::programs::{ProgramInfo, loaded_programs};
+
+use super::layout::{self, KeyOctets, SteeringCounters};
+use super::{PROGRAM_NAME, io_error, map_from, read_counters};
+use crate::netlink::{NetlinkError, RouteSocket, link_by_name};
+
+/// Why the steering of a device cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SteeringError {
+    /// There is no such device in this network namespace.
+    #[error("there is no network device {0} here; `ip link` lists those of this network namespace")]
+    NoSuchDevice(String),
+    /// No XDP program at all.
+    #[error("no rnic process drives {0}: it has no XDP program")]
+    NotDriven(String),
+    /// Another XDP program.
+    #[error("no rnic process drives {netdev}: its XDP program is \"{name}\" (id {program})")]
+    OtherProgram {
+        /// The device.
+        netdev: String,
+        /// The name of the program.
+        name: String,
+        /// Its id.
+        program: u32,
+    },
+    /// A map could not be read.
+    #[error("cannot read the steering maps of {netdev}: {source}; it takes root (CAP_SYS_ADMIN)")]
+    Unreadable {
+        /// The device.
+        netdev: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The kernel does not answer.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+}
+
+/// What became of the frames that a device received since its program was attached.
+pub fn counters(netdev: &str) -> Result<SteeringCounters, SteeringError> {
+    let map = attached_map(netdev, "steer_counters")?;
+    let read = || read_counters(&PerCpuArray::try_from(map).map_err(io_error)?);
+    read().map_err(|source| unreadable(netdev, source))
+}
+
+/// The local addresses and ports that are steered to the process that drives a device.
+pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
+    let map = attached_map(netdev, "steer_map")?;
+    let read = || -> io::Result<Vec<SocketAddr>> {
+        let map = HashMap::<MapData, KeyOctets, u32>::try_from(map).map_err(io_error)?;
+        let keys = map.keys().filter_map(Result::ok);
+        let mut entries: Vec<_> = keys.filter_map(|key| layout::local(&key)).collect();
+        entries.sort();
+        Ok(entries)
+    };
+    read().map_err(|source| unreadable(netdev, source))
+}
+
+/// The program with an id; `None` if it is gone or may not be seen.
+pub(crate) fn program_info(id: u32) -> Option<ProgramInfo> {
+    loaded_programs()
+        .filter_map(Result::ok)
+        .find(|info| info.id() == id)
+}
+
+fn attached_map(netdev: &str, name: &str) -> Result<Map, SteeringError> {
+    let link = link_by_name(&mut RouteSocket::open()?, netdev)?
+        .ok_or_else(|| SteeringError::NoSuchDevice(netdev.to_string()))?;
+    let attached = link
+        .xdp
+        .ok_or_else(|| SteeringError::NotDriven(netdev.to_string()))?;
+    let denied = || unreadable(netdev, io::ErrorKind::PermissionDenied.into());
+    let program = program_info(attached.program).ok_or_else(denied)?;
+    let maps = program.map_ids().ok().flatten().ok_or_else(denied)?;
+    let found = maps.into_iter().filter_map(|id| MapData::from_id(id).ok());
+    let found = found
+        .filter(|map| map.info().is_ok_and(|info| info.name() == name.as_bytes()))
+        .find_map(|map| map_from(map).ok());
+    match found {
+        Some(map) if program.name() == PROGRAM_NAME.as_bytes() => Ok(map),
+        _ => Err(SteeringError::OtherProgram {
+            netdev: netdev.to_string(),
+            name: String::from_utf8_lossy(program.name()).into_owned(),
+            program: attached.program,
+        }),
+    }
+}
+
+fn unreadable(netdev: &str, source: io::Error) -> SteeringError {
+    SteeringError::Unreadable {
+        netdev: netdev.to_string(),
+        source,
+    }
+}

@@ -1,0 +1,324 @@
+//! Steering: the XDP program of a device, its map of local ports, its sockets and its counters.
+//!
+//! The program is attached by a BPF link, and nothing is pinned: when the process ends, however it ends, the
+//! kernel detaches the program and frees its maps. Others find the maps through the id of the program that
+//! is attached.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aya::maps::{HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use nix::libc;
+
+use crate::error::OpenError;
+use crate::netlink::{AttachedXdp, Link, RouteSocket, XdpAttachment, link_by_index};
+use crate::skeleton::SteerSkelBuilder;
+
+mod attach;
+mod inspect;
+mod layout;
+mod log;
+
+use attach::In;
+pub(crate) use inspect::program_info;
+pub use inspect::{SteeringError, counters, entries};
+pub use layout::SteeringCounters;
+use layout::{KeyOctets, VERDICTS, key};
+
+/// The name of the program, by which other processes know it.
+pub(crate) const PROGRAM_NAME: &str = "steer";
+/// The value of every entry: the key says it all.
+const STEERED: u32 = 1;
+
+/// Which XDP mode to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModeChoice {
+    /// Native, or generic where the driver has no XDP.
+    #[default]
+    Auto,
+    /// In the driver only.
+    Native,
+    /// In the kernel's stack: works with every device, slower on real NICs.
+    Generic,
+}
+
+/// The XDP mode in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// In the kernel's stack.
+    Generic {
+        /// Why not in the driver.
+        reason: String,
+    },
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Native => f.write_str("native"),
+            Self::Generic { reason } => write!(f, "generic ({reason})"),
+        }
+    }
+}
+
+/// The steering program of one device, attached as long as this lives.
+pub(crate) struct Steering {
+    /// Closing it detaches the program.
+    _link: OwnedFd,
+    mode: Mode,
+    sockets: XskMap<MapData>,
+    ports: SteeredPorts,
+    counters: PerCpuArray<MapData, u64>,
+}
+
+impl Steering {
+    /// Loads the program and attaches it. Frames go to the kernel until sockets and ports are added.
+    pub(crate) fn attach(link: &Link, choice: ModeChoice, queues: u32) -> Result<Self, OpenError> {
+        if let Some(attached) = link.xdp {
+            return Err(occupied(link, attached));
+        }
+        let loaded = Loaded::load(queues)?;
+        let (fd, mode) = loaded.attach(link, choice)?;
+        Ok(Self {
+            _link: fd,
+            mode,
+            sockets: loaded.sockets,
+            ports: SteeredPorts {
+                map: Arc::new(Mutex::new(loaded.ports)),
+            },
+            counters: loaded.counters,
+        })
+    }
+
+    /// The mode in use.
+    pub(crate) fn mode(&self) -> &Mode {
+        &self.mode
+    }
+
+    /// Sends the steered frames of a receive queue to a socket. The entry goes when the socket does.
+    pub(crate) fn add_socket(
+        &mut self,
+        queue: u32,
+        socket: &impl AsRawFd,
+    ) -> Result<(), OpenError> {
+        self.sockets
+            .set(queue, socket.as_raw_fd(), 0)
+            .map_err(|error| OpenError::System {
+                doing: "hand a socket to the steering program",
+                source: io_error(error),
+            })
+    }
+
+    /// The map of ports, to be shared.
+    pub(crate) fn ports(&self) -> SteeredPorts {
+        self.ports.clone()
+    }
+
+    /// What became of the frames so far.
+    pub(crate) fn counters(&self) -> io::Result<SteeringCounters> {
+        read_counters(&self.counters)
+    }
+}
+
+/// The local ports whose segments come to this process.
+#[derive(Clone)]
+pub(crate) struct SteeredPorts {
+    map: Arc<Mutex<HashMap<MapData, KeyOctets, u32>>>,
+}
+
+impl std::fmt::Debug for SteeredPorts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SteeredPorts")
+    }
+}
+
+impl SteeredPorts {
+    pub(crate) fn add(&self, local: SocketAddr) -> io::Result<()> {
+        self.lock().insert(key(local), STEERED, 0).map_err(io_error)
+    }
+
+    pub(crate) fn remove(&self, local: SocketAddr) -> io::Result<()> {
+        self.lock().remove(&key(local)).map_err(io_error)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<MapData, KeyOctets, u32>> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The program and its maps, in the kernel but not attached.
+struct Loaded {
+    program: OwnedFd,
+    sockets: XskMap<MapData>,
+    ports: HashMap<MapData, KeyOctets, u32>,
+    counters: PerCpuArray<MapData, u64>,
+}
+
+impl Loaded {
+    /// libbpf loads; from then on aya handles the maps.
+    fn load(queues: u32) -> Result<Self, OpenError> {
+        log::capture();
+        let refused = |error: libbpf_rs::Error| match error.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => OpenError::NotPermitted {
+                doing: "load an XDP program",
+            },
+            _ => OpenError::Load {
+                reason: format!("{error}{}", log::said()),
+            },
+        };
+        let mut object = MaybeUninit::uninit();
+        let mut open = SteerSkelBuilder::default()
+            .open(&mut object)
+            .map_err(refused)?;
+        open.maps
+            .steer_sockets
+            .set_max_entries(queues)
+            .map_err(refused)?;
+        let skeleton = open.load().map_err(refused)?;
+        Self::keep(
+            skeleton.progs.steer.as_fd(),
+            skeleton.maps.steer_sockets.as_fd(),
+            skeleton.maps.steer_map.as_fd(),
+            skeleton.maps.steer_counters.as_fd(),
+        )
+        .map_err(|source| OpenError::System {
+            doing: "keep the steering maps",
+            source,
+        })
+    }
+
+    /// Takes over from the skeleton, which closes its own descriptors.
+    fn keep(
+        program: BorrowedFd<'_>,
+        sockets: BorrowedFd<'_>,
+        ports: BorrowedFd<'_>,
+        counters: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
+        let own = |fd: BorrowedFd<'_>| {
+            let data = MapData::from_fd(fd.try_clone_to_owned()?).map_err(io_error)?;
+            map_from(data)
+        };
+        Ok(Self {
+            program: program.try_clone_to_owned()?,
+            sockets: own(sockets)?.try_into().map_err(io_error)?,
+            ports: own(ports)?.try_into().map_err(io_error)?,
+            counters: own(counters)?.try_into().map_err(io_error)?,
+        })
+    }
+
+    fn attach(&self, link: &Link, choice: ModeChoice) -> Result<(OwnedFd, Mode), OpenError> {
+        let attach_in = |mode| attach::attach(self.program.as_fd(), link.index, mode);
+        let reason = match choice {
+            ModeChoice::Generic => "as configured".to_string(),
+            ModeChoice::Native | ModeChoice::Auto => match attach_in(In::Driver) {
+                Ok(fd) => return Ok((fd, Mode::Native)),
+                Err(error) if choice == ModeChoice::Auto && means_no_native(&error) => {
+                    format!("its driver has no native XDP: {error}")
+                }
+                Err(error) => return Err(attach_error(link, error)),
+            },
+        };
+        match attach_in(In::Stack) {
+            Ok(fd) => Ok((fd, Mode::Generic { reason })),
+            Err(error) => Err(attach_error(link, error)),
+        }
+    }
+}
+
+/// Linux' own "operation not supported", which some drivers return.
+const ENOTSUPP: i32 = 524;
+
+fn means_no_native(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EOPNOTSUPP | libc::EINVAL | ENOTSUPP)
+    )
+}
+
+fn attach_error(link: &Link, error: io::Error) -> OpenError {
+    let netdev = link.name.clone();
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted {
+            doing: "attach an XDP program",
+        },
+        Some(libc::EBUSY | libc::EEXIST) => occupied_now(link, error),
+        Some(libc::ENOSPC) => OpenError::TooFewQueues { netdev },
+        Some(libc::ERANGE) => OpenError::MtuTooLarge {
+            netdev,
+            mtu: link.mtu,
+        },
+        Some(libc::ENODEV) => OpenError::NoSuchDevice { netdev },
+        _ if means_no_native(&error) => OpenError::NoNative {
+            netdev,
+            reason: error.to_string(),
+        },
+        _ => OpenError::Attach {
+            netdev,
+            source: error,
+        },
+    }
+}
+
+/// Somebody attached a program since we looked: look again, to name it.
+fn occupied_now(link: &Link, error: io::Error) -> OpenError {
+    let again = RouteSocket::open().and_then(|mut socket| link_by_index(&mut socket, link.index));
+    match again.ok().flatten().and_then(|link| link.xdp) {
+        Some(attached) => occupied(link, attached),
+        None => OpenError::Attach {
+            netdev: link.name.clone(),
+            source: error,
+        },
+    }
+}
+
+fn occupied(link: &Link, attached: AttachedXdp) -> OpenError {
+    let netdev = link.name.clone();
+    let program = attached.program;
+    let name = program_info(program).map_or("?".to_string(), |info| {
+        String::from_utf8_lossy(info.name()).into_owned()
+    });
+    if name == PROGRAM_NAME {
+        return OpenError::AlreadyDriven { netdev, program };
+    }
+    let (attachment, detach) = match attached.attachment {
+        XdpAttachment::Native => ("native", "xdp"),
+        XdpAttachment::Generic => ("generic", "xdpgeneric"),
+        XdpAttachment::Offloaded => ("offloaded", "xdpoffload"),
+        XdpAttachment::Several => ("in several modes", "xdp"),
+    };
+    OpenError::OtherProgram {
+        netdev,
+        name,
+        program,
+        attachment,
+        detach,
+    }
+}
+
+fn map_from(data: MapData) -> io::Result<Map> {
+    Map::from_map_data(data).map_err(io_error)
+}
+
+fn read_counters(map: &PerCpuArray<MapData, u64>) -> io::Result<SteeringCounters> {
+    let mut values = [0; VERDICTS as usize];
+    for (index, value) in (0..VERDICTS).zip(&mut values) {
+        let per_cpu = map.get(&index, 0).map_err(io_error)?;
+        *value = per_cpu.iter().sum();
+    }
+    Ok(SteeringCounters::from_values(values))
+}
+
+fn io_error(error: MapError) -> io::Error {
+    match error {
+        MapError::SyscallError(error) => error.io_error,
+        MapError::IoError(error) => error,
+        MapError::KeyNotFound | MapError::ElementNotFound => io::ErrorKind::NotFound.into(),
+        other => io::Error::other(other.to_string()),
+    }
+}

@@ -1,0 +1,149 @@
+//! Network namespaces and veth pairs for tests that need the real kernel. Uses the `ip` command.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::process::{Command, id};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use nix::sched::{CloneFlags, setns};
+use nix::unistd::geteuid;
+
+/// Whether a test that needs root can run. Without root it says so on standard error, and fails where
+/// `RNIC_REQUIRE_ROOT=1` or `CI=true` asks for every test.
+pub fn is_root(test: &str) -> bool {
+    if geteuid().is_root() {
+        return true;
+    }
+    let set = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    assert!(
+        !set("RNIC_REQUIRE_ROOT", "1") && !set("CI", "true"),
+        "{test} needs root: network namespaces, XDP and AF_XDP"
+    );
+    eprintln!(
+        "SKIPPED: {test} needs root (network namespaces, XDP and AF_XDP); run it with sudo -E"
+    );
+    false
+}
+
+/// A network namespace of its own, gone when dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes a namespace with its loopback device up. The name must not be longer than a few letters; the
+    /// process id and a number are added, so that tests do not meet.
+    pub fn new(name: &str) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rnic-xdp-{name}-{}-{number}", id());
+        run("ip", ["netns", "add", &name])?;
+        let namespace = Self { name };
+        namespace.ip("link set dev lo up")?;
+        Ok(namespace)
+    }
+
+    /// Its name, as in `ip netns`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs an `ip` command in it, arguments separated by blanks.
+    pub fn ip(&self, arguments: &str) -> io::Result<String> {
+        let start = ["-n", &self.name];
+        run("ip", start.into_iter().chain(arguments.split_whitespace()))
+    }
+
+    /// A command that will run in it.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+
+    /// Runs a closure on a thread that lives in the namespace; so do the threads and processes that it starts.
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        let enter = || -> io::Result<()> {
+            let namespace = File::open(format!("/run/netns/{}", self.name))?;
+            Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
+        };
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                enter().unwrap_or_else(|error| panic!("cannot enter {}: {error}", self.name));
+                body()
+            });
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if let Err(error) = run("ip", ["netns", "del", &self.name]) {
+            eprintln!("{} stays behind: {error}", self.name);
+        }
+    }
+}
+
+/// One end of a veth pair to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct VethEnd<'a> {
+    /// Where it is to be.
+    pub namespace: &'a Namespace,
+    /// Its name: 15 characters at most.
+    pub name: &'a str,
+    /// Its addresses with prefix lengths, separated by blanks: "10.0.0.1/24 fd00::1/64".
+    pub addresses: &'a str,
+}
+
+/// Joins two namespaces by a veth pair with as many queues each way as stated, up, with its addresses usable.
+pub fn veth_pair(one: VethEnd<'_>, other: VethEnd<'_>, queues: u32) -> io::Result<()> {
+    let count = format!("numtxqueues {queues} numrxqueues {queues}");
+    one.namespace.ip(&format!(
+        "link add {} {count} type veth peer name {} netns {} {count}",
+        one.name, other.name, other.namespace.name
+    ))?;
+    for end in [one, other] {
+        for address in end.addresses.split_whitespace() {
+            // Without duplicate address detection, IPv6 addresses are usable at once.
+            let nodad = if address.contains(':') { "nodad" } else { "" };
+            let command = format!("addr add {address} dev {} {nodad}", end.name);
+            end.namespace.ip(&command)?;
+        }
+        end.namespace.ip(&format!("link set dev {} up", end.name))?;
+    }
+    Ok(())
+}
+
+/// Switches the offloads off that hide the wire from an AF_XDP peer: a kernel end of a veth pair otherwise sends
+/// partial checksums and packets larger than its MTU.
+pub fn disable_offloads(namespace: &Namespace, netdev: &str) -> io::Result<()> {
+    let mut command = namespace.command("ethtool");
+    command.args([
+        "-K", netdev, "tx", "off", "tso", "off", "gso", "off", "gro", "off",
+    ]);
+    output(command).map(drop)
+}
+
+fn run<A: AsRef<OsStr>>(
+    program: &str,
+    arguments: impl IntoIterator<Item = A>,
+) -> io::Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    output(command)
+}
+
+fn output(mut command: Command) -> io::Result<String> {
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{command:?}: {}", stderr.trim())))
+}

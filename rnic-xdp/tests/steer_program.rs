@@ -1,0 +1,457 @@
+//! The steering program in the kernel, frame by frame, against an oracle in Rust.
+
+use std::collections::HashSet;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, ProgramInput};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use rnic_core::wire::packet::{Checksums, parse};
+use rnic_xdp::skeleton::{SteerSkel, SteerSkelBuilder};
+use rnic_xdp::testing::{Namespace, is_root};
+use xsk_rs::config::{LibxdpFlags, SocketConfig, UmemConfig};
+use xsk_rs::{Socket, Umem};
+
+const XDP_PASS: u32 = 2;
+const XDP_REDIRECT: u32 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Redirected = 0,
+    NotSteered = 2,
+    Fragment = 3,
+    NotTcp = 4,
+    Truncated = 5,
+}
+
+/// What the program is to do with a frame, written anew from its description.
+fn oracle(frame: &[u8], steered: &HashSet<SocketAddr>) -> Verdict {
+    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+    let classify = || -> Option<Result<SocketAddr, Verdict>> {
+        let mut ethertype = word(12)?;
+        let mut ip = 14;
+        for _ in 0..2 {
+            if ethertype == 0x8100 || ethertype == 0x88a8 {
+                ethertype = word(ip + 2)?;
+                ip += 4;
+            }
+        }
+        let header = frame.get(ip..)?;
+        let (address, tcp): (IpAddr, usize) = match ethertype {
+            0x0800 => {
+                let header: &[u8; 20] = header.first_chunk()?;
+                let header_len = usize::from(header[0] & 15) * 4;
+                if header[0] >> 4 != 4 || header_len < 20 {
+                    return None;
+                }
+                // More fragments, or not the first: all but the "don't fragment" and the reserved bit.
+                if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
+                    return Some(Err(Verdict::Fragment));
+                }
+                if header[9] != 6 {
+                    return Some(Err(Verdict::NotTcp));
+                }
+                let address: [u8; 4] = header[16..20].try_into().ok()?;
+                (Ipv4Addr::from(address).into(), ip + header_len)
+            }
+            0x86dd => {
+                let header: &[u8; 40] = header.first_chunk()?;
+                if header[0] >> 4 != 6 {
+                    return None;
+                }
+                match header[6] {
+                    6 => {}
+                    44 => return Some(Err(Verdict::Fragment)),
+                    _ => return Some(Err(Verdict::NotTcp)),
+                }
+                let address: [u8; 16] = header[24..40].try_into().ok()?;
+                (Ipv6Addr::from(address).into(), ip + 40)
+            }
+            0 => return None,
+            _ => return Some(Err(Verdict::NotTcp)),
+        };
+        Some(Ok(SocketAddr::new(
+            address,
+            word(tcp + 2).filter(|_| frame.len() >= tcp + 4)?,
+        )))
+    };
+    match classify() {
+        None => Verdict::Truncated,
+        Some(Err(verdict)) => verdict,
+        Some(Ok(local)) => {
+            let any: IpAddr = match local {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let steered = |address| steered.contains(&SocketAddr::new(address, local.port()));
+            if steered(local.ip()) || steered(any) {
+                Verdict::Redirected
+            } else {
+                Verdict::NotSteered
+            }
+        }
+    }
+}
+
+/// The program in the kernel, with a socket for queue 0.
+struct Rig<'obj> {
+    skeleton: SteerSkel<'obj>,
+    steered: HashSet<SocketAddr>,
+}
+
+impl<'obj> Rig<'obj> {
+    fn load(object: &'obj mut MaybeUninit<libbpf_rs::OpenObject>) -> Self {
+        let open = SteerSkelBuilder::default().open(object).unwrap();
+        let skeleton = open.load().unwrap();
+        Self {
+            skeleton,
+            steered: HashSet::new(),
+        }
+    }
+
+    fn steer(&mut self, local: &str) {
+        let local: SocketAddr = local.parse().unwrap();
+        let mut key = [0; 20];
+        match local.ip() {
+            IpAddr::V4(address) => key[..4].copy_from_slice(&address.octets()),
+            IpAddr::V6(address) => key[..16].copy_from_slice(&address.octets()),
+        }
+        key[16..18].copy_from_slice(&local.port().to_be_bytes());
+        key[18] = if local.is_ipv4() { 4 } else { 6 };
+        let map = &self.skeleton.maps.steer_map;
+        map.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY)
+            .unwrap();
+        self.steered.insert(local);
+    }
+
+    fn counters(&self) -> Vec<u64> {
+        let counter = |index: u32| {
+            let map = &self.skeleton.maps.steer_counters;
+            let values = map
+                .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
+                .unwrap()
+                .unwrap();
+            let value = |octets: &Vec<u8>| u64::from_ne_bytes(octets[..8].try_into().unwrap());
+            values.iter().map(value).sum()
+        };
+        (0..6).map(counter).collect()
+    }
+
+    /// Runs the program on a frame. Returns its action, and the counter that it moved.
+    fn run(&self, frame: &[u8]) -> (u32, usize) {
+        let before = self.counters();
+        let mut out = vec![0; frame.len() + 64];
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..Default::default()
+        };
+        let output = self.skeleton.progs.steer.test_run(input).unwrap();
+        assert_eq!(
+            output.data.as_deref(),
+            Some(frame),
+            "the program edits no frame"
+        );
+        let action = output.return_value;
+        let after = self.counters();
+        let moved: Vec<_> = (0..6)
+            .filter(|&index| after[index] != before[index])
+            .collect();
+        assert_eq!(moved.len(), 1, "one counter each");
+        (action, moved[0])
+    }
+
+    fn check(&self, frame: &[u8]) -> Verdict {
+        let expected = oracle(frame, &self.steered);
+        let (action, counter) = self.run(frame);
+        assert_eq!(counter, expected as usize, "{frame:02x?}");
+        let expected_action = match expected {
+            Verdict::Redirected => XDP_REDIRECT,
+            _ => XDP_PASS,
+        };
+        assert_eq!(action, expected_action, "{frame:02x?}");
+        self.check_against_engine(frame, expected);
+        expected
+    }
+
+    /// A frame that the engine would take must have been classified by the destination that the engine reads.
+    fn check_against_engine(&self, frame: &[u8], verdict: Verdict) {
+        let Ok(packet) = parse(frame, Checksums::Vouched) else {
+            return;
+        };
+        let any = match packet.destination {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let ours = self.steered.contains(&packet.destination)
+            || self
+                .steered
+                .contains(&SocketAddr::new(any, packet.destination.port()));
+        assert_eq!(verdict == Verdict::Redirected, ours, "{frame:02x?}");
+        assert!(ours || verdict == Verdict::NotSteered, "{frame:02x?}");
+    }
+}
+
+/// Runs a test with the loaded program and a socket in its map.
+fn with_rig(test: &str, body: impl FnOnce(&mut Rig<'_>) + Send) {
+    if !is_root(test) {
+        return;
+    }
+    let namespace = Namespace::new("prog").unwrap();
+    namespace.run(|| {
+        let (umem, _) = Umem::new(UmemConfig::default(), 16.try_into().unwrap(), false).unwrap();
+        let config = SocketConfig::builder()
+            .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
+            .build();
+        let interface = "lo".parse().unwrap();
+        // SAFETY: the first socket of this UMEM.
+        #[allow(unsafe_code)]
+        let (_tx, rx, _rings) = unsafe { Socket::new(config, &umem, &interface, 0) }.unwrap();
+        let mut object = MaybeUninit::uninit();
+        let mut rig = Rig::load(&mut object);
+        let fd = rx.fd().as_raw_fd();
+        let sockets = &rig.skeleton.maps.steer_sockets;
+        let slot = 0u32.to_ne_bytes();
+        sockets
+            .update(&slot, &fd.to_ne_bytes(), MapFlags::ANY)
+            .unwrap();
+        for local in [
+            "10.1.2.3:4420",
+            "0.0.0.0:7",
+            "[fd00::1]:4420",
+            "[::]:9",
+            "10.1.2.3:0",
+        ] {
+            rig.steer(local);
+        }
+        body(&mut rig);
+    });
+}
+
+fn ethernet(tags: &[u16], ethertype: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    for tag in tags {
+        frame.extend(tag.to_be_bytes());
+        frame.extend(100u16.to_be_bytes());
+    }
+    frame.extend(ethertype.to_be_bytes());
+    frame
+}
+
+struct Ipv4 {
+    options: usize,
+    fragment: u16,
+    protocol: u8,
+    destination: [u8; 4],
+}
+
+const PLAIN: Ipv4 = Ipv4 {
+    options: 0,
+    fragment: 0x4000,
+    protocol: 6,
+    destination: [10, 1, 2, 3],
+};
+
+fn ipv4(tags: &[u16], ip: &Ipv4, port: u16, payload: usize) -> Vec<u8> {
+    let mut frame = ethernet(tags, 0x0800);
+    let header_len = 20 + ip.options * 4;
+    let total = (header_len + 20 + payload) as u16;
+    frame.extend([0x40 | (header_len / 4) as u8, 0]);
+    frame.extend(total.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(ip.fragment.to_be_bytes());
+    frame.extend([64, ip.protocol, 0, 0, 10, 9, 9, 9]);
+    frame.extend(ip.destination);
+    frame.extend(std::iter::repeat_n(1, ip.options * 4));
+    frame.extend(tcp(port));
+    frame.resize(frame.len() + payload, 0xaa);
+    frame
+}
+
+fn ipv6(tags: &[u16], next_header: u8, destination: &str, port: u16, payload: usize) -> Vec<u8> {
+    let mut frame = ethernet(tags, 0x86dd);
+    frame.extend([0x60, 0, 0, 0]);
+    frame.extend((20 + payload as u16).to_be_bytes());
+    frame.extend([next_header, 64]);
+    frame.extend("fd00::99".parse::<Ipv6Addr>().unwrap().octets());
+    frame.extend(destination.parse::<Ipv6Addr>().unwrap().octets());
+    frame.extend(tcp(port));
+    frame.resize(frame.len() + payload, 0xaa);
+    frame
+}
+
+fn tcp(port: u16) -> [u8; 20] {
+    let mut header = [0; 20];
+    header[0..2].copy_from_slice(&50000u16.to_be_bytes());
+    header[2..4].copy_from_slice(&port.to_be_bytes());
+    header[12] = 0x50;
+    header[13] = 0x10;
+    header
+}
+
+#[test]
+fn frames_of_every_kind_get_their_verdict() {
+    with_rig("frames_of_every_kind_get_their_verdict", |rig| {
+        for tags in [
+            &[][..],
+            &[0x8100],
+            &[0x88a8],
+            &[0x88a8, 0x8100],
+            &[0x8100, 0x8100],
+        ] {
+            assert_eq!(
+                rig.check(&ipv4(tags, &PLAIN, 4420, 100)),
+                Verdict::Redirected
+            );
+            assert_eq!(rig.check(&ipv4(tags, &PLAIN, 7, 0)), Verdict::Redirected);
+            assert_eq!(rig.check(&ipv4(tags, &PLAIN, 9, 0)), Verdict::NotSteered);
+            let destination = "fd00::1";
+            assert_eq!(
+                rig.check(&ipv6(tags, 6, destination, 4420, 100)),
+                Verdict::Redirected
+            );
+            assert_eq!(
+                rig.check(&ipv6(tags, 6, "fd00::2", 9, 0)),
+                Verdict::Redirected
+            );
+            assert_eq!(
+                rig.check(&ipv6(tags, 6, "fd00::2", 7, 0)),
+                Verdict::NotSteered
+            );
+            assert_eq!(rig.check(&ethernet(tags, 0x0806)), Verdict::NotTcp);
+        }
+        let three_tags = ipv4(&[0x8100; 3], &PLAIN, 4420, 0);
+        assert_eq!(rig.check(&three_tags), Verdict::NotTcp);
+        for options in 1..=10 {
+            let ip = Ipv4 { options, ..PLAIN };
+            assert_eq!(rig.check(&ipv4(&[], &ip, 4420, 10)), Verdict::Redirected);
+        }
+        for fragment in [0x2000, 0x0001, 0x3fff, 0x1fff] {
+            let ip = Ipv4 { fragment, ..PLAIN };
+            assert_eq!(rig.check(&ipv4(&[], &ip, 4420, 10)), Verdict::Fragment);
+        }
+        for protocol in [1, 17, 132] {
+            let ip = Ipv4 { protocol, ..PLAIN };
+            assert_eq!(rig.check(&ipv4(&[], &ip, 4420, 10)), Verdict::NotTcp);
+        }
+        for next_header in [0, 43, 60, 58, 17, 51] {
+            let frame = ipv6(&[], next_header, "fd00::1", 4420, 10);
+            assert_eq!(rig.check(&frame), Verdict::NotTcp);
+        }
+        assert_eq!(
+            rig.check(&ipv6(&[], 44, "fd00::1", 4420, 10)),
+            Verdict::Fragment
+        );
+    });
+}
+
+#[test]
+fn a_queue_without_socket_passes_and_counts() {
+    with_rig("a_queue_without_socket_passes_and_counts", |rig| {
+        let slot = 0u32.to_ne_bytes();
+        rig.skeleton.maps.steer_sockets.delete(&slot).unwrap();
+        let (action, counter) = rig.run(&ipv4(&[], &PLAIN, 4420, 0));
+        assert_eq!((action, counter), (XDP_PASS, 1));
+    });
+}
+
+#[test]
+fn frames_cut_anywhere_pass_as_truncated() {
+    with_rig("frames_cut_anywhere_pass_as_truncated", |rig| {
+        let options = Ipv4 {
+            options: 3,
+            ..PLAIN
+        };
+        let whole = [
+            ipv4(&[0x88a8, 0x8100], &options, 4420, 8),
+            ipv6(&[0x8100], 6, "fd00::1", 4420, 8),
+        ];
+        for frame in whole {
+            // The kernel does not run the program on less than an Ethernet header.
+            for len in 14..frame.len() {
+                rig.check(&frame[..len]);
+            }
+            assert_eq!(rig.check(&frame), Verdict::Redirected);
+        }
+    });
+}
+
+/// Frames that are mostly right, with a few octets changed and a cut.
+fn any_frame() -> impl Strategy<Value = Vec<u8>> {
+    let tags = prop::collection::vec(prop::sample::select(vec![0x8100u16, 0x88a8]), 0..4);
+    let port = prop::sample::select(vec![4420u16, 7, 9, 0, 80, 65535]);
+    let v4 = (
+        prop::sample::select(vec![[10, 1, 2, 3], [10, 1, 2, 4], [0; 4]]),
+        0usize..=10,
+        prop::sample::select(vec![0u16, 0x4000, 0x8000, 0x2000, 0x00ff]),
+        prop::sample::select(vec![6u8, 6, 6, 17]),
+    );
+    let v6 = (
+        prop::sample::select(vec!["fd00::1", "fd00::2", "::"]),
+        prop::sample::select(vec![6u8, 6, 6, 0, 44, 17]),
+    );
+    let frame = (tags, port, v4, v6, any::<bool>(), 0usize..80).prop_map(
+        |(tags, port, v4, v6, is_v4, payload)| {
+            let (destination, options, fragment, protocol) = v4;
+            let ip = Ipv4 {
+                options,
+                fragment,
+                protocol,
+                destination,
+            };
+            match is_v4 {
+                true => ipv4(&tags, &ip, port, payload),
+                false => ipv6(&tags, v6.1, v6.0, port, payload),
+            }
+        },
+    );
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
+    (frame, changes, any::<bool>(), any::<prop::sample::Index>()).prop_map(
+        |(mut frame, changes, cut, at)| {
+            for (index, octet) in changes {
+                let at = index.index(frame.len());
+                frame[at] = octet;
+            }
+            if cut {
+                frame.truncate(14 + at.index(frame.len() - 14));
+            }
+            frame
+        },
+    )
+}
+
+#[test]
+fn random_frames_agree_with_the_oracle() {
+    with_rig("random_frames_agree_with_the_oracle", |rig| {
+        let mut runner = TestRunner::new(Config {
+            cases: 20_000,
+            failure_persistence: None,
+            ..Config::default()
+        });
+        let test = |frame: Vec<u8>| {
+            rig.check(&frame);
+            Ok(())
+        };
+        runner.run(&any_frame(), test).unwrap();
+    });
+}
+
+#[test]
+fn frames_of_several_buffers_are_steered_by_their_first() {
+    with_rig(
+        "frames_of_several_buffers_are_steered_by_their_first",
+        |rig| {
+            assert_eq!(
+                rig.check(&ipv4(&[], &PLAIN, 4420, 9000)),
+                Verdict::Redirected
+            );
+            assert_eq!(
+                rig.check(&ipv6(&[], 6, "fd00::3", 80, 9000)),
+                Verdict::NotSteered
+            );
+        },
+    );
+}
