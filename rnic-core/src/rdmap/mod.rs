@@ -14,6 +14,7 @@
 
 mod error;
 mod message;
+mod prepare;
 mod requester;
 mod responder;
 mod terminate;

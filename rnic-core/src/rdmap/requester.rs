@@ -2,17 +2,15 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Outbound, Source, Token, tagged, untagged};
+use super::message::{Outbound, Token};
+use super::prepare::{Prepared, prepare};
 use super::{RdmapError, ReceivedTerminate};
 use crate::memory::epoch::Guard;
-use crate::memory::table::{Access, Origin};
 use crate::verbs::cq::CqTable;
-use crate::verbs::wr::{MAX_INLINE, MAX_SGE, send_flags};
-use crate::verbs::{
-    Completion, QueuePair, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, total_length,
-};
+use crate::verbs::wr::send_flags;
+use crate::verbs::{Completion, QueuePair, SendWr, WcOpcode, WcStatus, WrOpcode};
 use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset};
-use crate::wire::rdmap::{Control, Opcode, ReadRequest};
+use crate::wire::rdmap::{Control, Opcode};
 
 /// A request that was begun. Its entry stays in the send queue until it completes.
 #[derive(Clone, Copy, Debug)]
@@ -73,13 +71,6 @@ pub(super) struct Requester {
     failed: bool,
 }
 
-/// The message of a request, before it is numbered.
-struct Prepared {
-    header: DdpHeader,
-    length: u32,
-    source: Source,
-}
-
 impl Requester {
     pub(super) fn new(ord: u16, send_queue: u32) -> Self {
         Self {
@@ -113,7 +104,7 @@ impl Requester {
             return Ok(None);
         }
         let number = self.first + self.requests.len() as u64;
-        match self.prepare(&wr, qp.origin(), guard) {
+        match prepare(&wr, self.ord, qp.origin(), guard) {
             Ok(Prepared {
                 header,
                 length,
@@ -149,87 +140,6 @@ impl Requester {
         // Without any Reads allowed it begins, and fails, rather than wait for ever.
         let too_many = read && self.ord > 0 && self.reads.len() >= usize::from(self.ord);
         !fenced && !too_many
-    }
-
-    /// Checks a request and makes its message.
-    fn prepare(
-        &self,
-        wr: &SendWr,
-        origin: Origin,
-        guard: &Guard<'_>,
-    ) -> Result<Prepared, WcStatus> {
-        let operation = wr
-            .operation()
-            .map_err(|_| WcStatus::LocalQpOperationError)?;
-        let solicited = wr.flags & send_flags::SOLICITED != 0;
-        let header = match (operation, solicited) {
-            (WrOpcode::Read, _) => return self.prepare_read(wr, origin, guard),
-            // rfc: 5040-24, 5040-25
-            (WrOpcode::Write, _) => tagged(
-                Opcode::Write,
-                Stag(wr.remote_stag),
-                TaggedOffset(wr.remote_offset),
-            ),
-            // rfc: 5040-51, 5040-52, 5040-55, 5040-12
-            (WrOpcode::Send, false) => untagged(Opcode::Send, QueueNumber::SEND, 0),
-            (WrOpcode::Send, true) => untagged(Opcode::SendSolicited, QueueNumber::SEND, 0),
-            // rfc: 5040-58, 5040-59
-            (WrOpcode::SendInvalidate, false) => untagged(
-                Opcode::SendInvalidate,
-                QueueNumber::SEND,
-                wr.invalidate_stag,
-            ),
-            (WrOpcode::SendInvalidate, true) => untagged(
-                Opcode::SendSolicitedInvalidate,
-                QueueNumber::SEND,
-                wr.invalidate_stag,
-            ),
-        };
-        Ok(Prepared {
-            header,
-            length: wr.length,
-            source: source(wr, origin, guard)?,
-        })
-    }
-
-    /// A Read Request. A Read has one sink: the peer's response names one STag, so more pieces than one are refused.
-    // rfc: 5040-30, 5040-31, 5040-35, 5040-36, 5040-40
-    fn prepare_read(
-        &self,
-        wr: &SendWr,
-        origin: Origin,
-        guard: &Guard<'_>,
-    ) -> Result<Prepared, WcStatus> {
-        if self.ord == 0 || wr.is_inline() || wr.sge_count > 1 {
-            return Err(WcStatus::LocalQpOperationError);
-        }
-        let sink = sges(wr)?.first().copied().unwrap_or_default();
-        if sink.length > 0 {
-            guard
-                .for_placement(
-                    sink.stag(),
-                    sink.tagged_offset(),
-                    sink.length as usize,
-                    origin,
-                    Access::LOCAL_WRITE,
-                )
-                .map_err(|_| WcStatus::LocalProtectionError)?;
-        }
-        let request = ReadRequest {
-            sink_stag: sink.stag(),
-            sink_offset: sink.tagged_offset(),
-            length: wr.length,
-            source_stag: Stag(wr.remote_stag),
-            source_offset: TaggedOffset(wr.remote_offset),
-        };
-        let mut octets = [0; MAX_INLINE];
-        let length = request.emit(&mut octets) as u32;
-        let header = untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, 0);
-        Ok(Prepared {
-            header,
-            length,
-            source: Source::Octets(octets),
-        })
     }
 
     /// Remembers a request whose message goes out now.
@@ -477,39 +387,4 @@ impl Read {
                 .and_then(end)
                 .is_some_and(|end| end <= u64::from(self.length))
     }
-}
-
-/// The scatter/gather list of a request, if its length is what the request says.
-fn sges(wr: &SendWr) -> Result<&[Sge], WcStatus> {
-    if usize::from(wr.sge_count) > MAX_SGE {
-        return Err(WcStatus::LocalQpOperationError);
-    }
-    // rfc: 5041-50
-    if total_length(wr.sges()) != u64::from(wr.length) {
-        return Err(WcStatus::LocalLengthError);
-    }
-    Ok(wr.sges())
-}
-
-/// Where the octets of a Send or Write come from. Pieces without octets name no memory.
-fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<Source, WcStatus> {
-    if wr.is_inline() {
-        let fits = wr.length as usize <= MAX_INLINE;
-        return fits
-            .then_some(Source::Octets(wr.payload))
-            .ok_or(WcStatus::LocalLengthError);
-    }
-    let list = sges(wr)?;
-    for sge in list.iter().filter(|sge| sge.length > 0) {
-        let (offset, len) = (sge.tagged_offset(), sge.length as usize);
-        guard
-            .for_reading(sge.stag(), offset, len, origin, Access::LOCAL_READ)
-            .map_err(|_| WcStatus::LocalProtectionError)?;
-    }
-    let mut sges = [Sge::default(); MAX_SGE];
-    sges[..list.len()].copy_from_slice(list);
-    Ok(Source::Sges {
-        sges,
-        count: list.len(),
-    })
 }
