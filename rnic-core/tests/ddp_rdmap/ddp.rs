@@ -1,0 +1,507 @@
+//! Every check of RFC 5041 section 7.1, its number of section 7.2, and that nothing is placed when it fails.
+
+use rnic_core::ddp::{Ddp, DdpError};
+use rnic_core::memory::place::TagError;
+use rnic_core::memory::table::{Access, Scope};
+use rnic_core::verbs::{QpNumber, RecvWr, Sge, WcStatus};
+use rnic_core::wire::ddp::{DdpSegment, DdpWireError, Msn, QueueNumber, Stag};
+use rnic_core::wire::rdmap::Opcode;
+
+use crate::fixture::{
+    BASE, End, MEMORY, OTHER_PD, PD, QP, Refused, all_rights, send, tagged, untagged,
+};
+
+const SEND: QueueNumber = QueueNumber::SEND;
+
+/// The error of a segment that comes in its turn, which placed nothing.
+fn refused(end: &mut End, ulpdu: &[u8]) -> DdpError {
+    let before = end.memory(0, MEMORY);
+    let error = match end.receive(ulpdu) {
+        Err(Refused::Ddp(error)) => error,
+        other => panic!("{other:?} is not an error of DDP"),
+    };
+    assert!(end.memory(0, MEMORY) == before, "{error} was placed");
+    error
+}
+
+fn write(stag: Stag, offset: u64, payload: &[u8]) -> Vec<u8> {
+    tagged(Opcode::Write, true, stag, offset, payload)
+}
+
+fn end_with_receives(count: u64) -> End {
+    let mut end = End::new(4, 4);
+    for wr_id in 0..count {
+        end.post_receive(wr_id, wr_id as usize * 100, 100);
+    }
+    end
+}
+
+#[test]
+fn a_write_lands_where_it_says() {
+    // rfc: 5041-15, 5041-52
+    let mut end = End::new(0, 0);
+    let ulpdu = write(end.stag, BASE + 1000, b"placed");
+    end.receive(&ulpdu).unwrap();
+    assert_eq!(end.memory(999, 8), b"\0placed\0");
+    assert!(end.received().is_empty());
+}
+
+#[test]
+fn tagged_invalid_stag() {
+    // rfc: 5041-30, 5041-73, 5041-83
+    let mut end = End::new(0, 0);
+    let unknown = Stag(end.stag.0 ^ 1);
+    let error = refused(&mut end, &write(unknown, BASE, b"x"));
+    assert_eq!(error, DdpError::Tagged(TagError::InvalidStag(unknown)));
+    assert_eq!(error.number(), (1, 0));
+}
+
+#[test]
+fn tagged_stag_zero_is_never_valid() {
+    let mut end = End::new(0, 0);
+    assert_eq!(
+        refused(&mut end, &write(Stag(0), BASE, b"x")).number(),
+        (1, 0)
+    );
+}
+
+#[test]
+fn tagged_revoked_stag() {
+    // rfc: 5041-91
+    let mut end = End::new(0, 0);
+    let stag = end.register(0, 100, all_rights(), PD);
+    end.receive(&write(stag, BASE, b"x")).unwrap();
+    end.table.revoke(stag).unwrap();
+    assert_eq!(refused(&mut end, &write(stag, BASE, b"y")).number(), (1, 0));
+}
+
+#[test]
+fn tagged_without_remote_write() {
+    let rights = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_READ];
+    for right in rights {
+        let mut end = End::new(0, 0);
+        let stag = end.register(0, 100, right, PD);
+        let error = refused(&mut end, &write(stag, BASE, b"x"));
+        assert!(matches!(
+            error,
+            DdpError::Tagged(TagError::AccessViolation { .. })
+        ));
+        assert_eq!(error.number(), (1, 0));
+    }
+}
+
+#[test]
+fn tagged_base_and_bounds_violation() {
+    // rfc: 5041-88
+    let outside = [
+        (BASE + 99, 1),
+        (BASE + 200, 1),
+        (BASE + 150, 51),
+        (0, 1),
+        (BASE + 100, 101),
+    ];
+    for (offset, len) in outside {
+        let mut end = End::new(0, 0);
+        let stag = end.register(100, 100, all_rights(), PD);
+        let error = refused(&mut end, &write(stag, offset, &vec![1; len]));
+        assert_eq!(error.number(), (1, 1), "{offset:#x} {len}");
+    }
+    for (offset, len) in [(BASE + 100, 100), (BASE + 199, 1), (BASE + 150, 50)] {
+        let mut end = End::new(0, 0);
+        let stag = end.register(100, 100, all_rights(), PD);
+        end.receive(&write(stag, offset, &vec![1; len])).unwrap();
+    }
+}
+
+#[test]
+fn tagged_of_another_protection_domain() {
+    // rfc: 5041-77, 5041-86
+    let mut end = End::new(0, 0);
+    let stag = end.register(0, 100, all_rights(), OTHER_PD);
+    let error = refused(&mut end, &write(stag, BASE, b"x"));
+    assert!(matches!(
+        error,
+        DdpError::Tagged(TagError::NotAssociated { .. })
+    ));
+    assert_eq!(error.number(), (1, 2));
+}
+
+#[test]
+fn tagged_of_another_stream() {
+    // rfc: 5041-78, 5041-87
+    let mut end = End::new(0, 0);
+    let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, QpNumber(99)));
+    assert_eq!(refused(&mut end, &write(stag, BASE, b"x")).number(), (1, 2));
+    let mut end = End::new(0, 0);
+    let own = end.register(0, 100, all_rights(), Scope::Stream(PD, QP));
+    end.receive(&write(own, BASE, b"x")).unwrap();
+}
+
+#[test]
+fn tagged_offset_wraps() {
+    for (offset, len) in [(u64::MAX, 2), (u64::MAX - 9, 20)] {
+        let mut end = End::new(0, 0);
+        let stag = end.stag;
+        let error = refused(&mut end, &write(stag, offset, &vec![1; len]));
+        assert!(matches!(
+            error,
+            DdpError::Tagged(TagError::OffsetWrap { .. })
+        ));
+        assert_eq!(error.number(), (1, 3));
+    }
+}
+
+#[test]
+fn tagged_without_payload_is_not_checked() {
+    // rfc: 5041-57, 5041-58
+    let mut end = End::new(0, 0);
+    for (stag, offset) in [
+        (Stag(0), 0),
+        (Stag(0xdead_beef), u64::MAX),
+        (end.stag, 1 << 60),
+    ] {
+        end.receive(&write(stag, offset, b"")).unwrap();
+    }
+}
+
+#[test]
+fn version_numbers() {
+    // rfc: 5041-23
+    for (ulpdu, is_tagged, code) in [
+        (write(Stag(1), 0, b"x"), true, (1, 4)),
+        (send(1, b"x"), false, (2, 6)),
+    ] {
+        let mut ulpdu = ulpdu;
+        ulpdu[0] = ulpdu[0] & !3 | 2;
+        let Err(DdpWireError::Version { version, tagged }) = DdpSegment::parse(&ulpdu) else {
+            panic!("version 2 was read");
+        };
+        assert_eq!((version, tagged), (2, is_tagged));
+        assert_eq!(DdpError::Version { version, tagged }.number(), code);
+    }
+}
+
+#[test]
+fn a_send_fills_the_receives_in_their_order() {
+    // rfc: 5041-16, 5040-53
+    let mut end = end_with_receives(2);
+    end.receive(&send(1, b"first")).unwrap();
+    end.receive(&send(2, b"second")).unwrap();
+    assert_eq!(end.memory(0, 6), b"first\0");
+    assert_eq!(end.memory(100, 7), b"second\0");
+    let lengths: Vec<_> = end
+        .received()
+        .iter()
+        .map(|c| (c.wr_id, c.byte_len))
+        .collect();
+    assert_eq!(lengths, [(0, 5), (1, 6)]);
+}
+
+#[test]
+fn untagged_invalid_qn() {
+    // rfc: 5041-72
+    for queue in [3, 4, u32::MAX] {
+        let mut end = end_with_receives(1);
+        let ulpdu = untagged(Opcode::Send, true, QueueNumber(queue), 1, 0, b"x");
+        let error = refused(&mut end, &ulpdu);
+        assert_eq!(error, DdpError::InvalidQn(QueueNumber(queue)));
+        assert_eq!(error.number(), (2, 1));
+    }
+}
+
+#[test]
+fn untagged_no_buffer() {
+    for payload in [&b"x"[..], b""] {
+        // rfc: 5040-57
+        let mut end = end_with_receives(1);
+        end.receive(&send(1, b"x")).unwrap();
+        let error = refused(&mut end, &send(2, payload));
+        assert_eq!(
+            error,
+            DdpError::NoBuffer {
+                queue: SEND,
+                msn: Msn(2)
+            }
+        );
+        assert_eq!(error.number(), (2, 2));
+    }
+}
+
+#[test]
+fn untagged_msn_already_delivered() {
+    // rfc: 5041-61
+    let mut end = end_with_receives(3);
+    end.receive(&send(1, b"x")).unwrap();
+    let error = refused(&mut end, &send(1, b"y"));
+    assert_eq!(
+        error,
+        DdpError::MsnRange {
+            queue: SEND,
+            msn: Msn(1),
+            next: Msn(2)
+        }
+    );
+    assert_eq!(error.number(), (2, 3));
+}
+
+#[test]
+fn untagged_msn_zero_comes_before_the_first() {
+    // rfc: 5041-43
+    let mut end = end_with_receives(1);
+    assert_eq!(refused(&mut end, &send(0, b"x")).number(), (2, 3));
+}
+
+#[test]
+fn untagged_msn_beyond_the_last_buffer() {
+    let mut end = end_with_receives(2);
+    assert_eq!(refused(&mut end, &send(3, b"x")).number(), (2, 3));
+}
+
+#[test]
+fn untagged_msn_that_leaves_one_out_is_not_delivered() {
+    // rfc: 5041-62, 5041-63
+    let mut end = end_with_receives(2);
+    let Err(Refused::Ddp(error)) = end.receive(&send(2, b"x")) else {
+        panic!("message 2 was taken before message 1");
+    };
+    assert_eq!(error.number(), (2, 3));
+    assert!(end.received().is_empty());
+}
+
+#[test]
+fn untagged_mo_outside_of_the_buffer() {
+    let mut end = end_with_receives(1);
+    let error = refused(&mut end, &untagged(Opcode::Send, true, SEND, 1, 101, b"x"));
+    assert!(matches!(error, DdpError::InvalidMo { .. }));
+    assert_eq!(error.number(), (2, 4));
+    let mut end = end_with_receives(1);
+    let last = untagged(Opcode::Send, true, SEND, 1, u32::MAX, b"x");
+    assert_eq!(refused(&mut end, &last).number(), (2, 4));
+}
+
+#[test]
+fn untagged_mo_that_does_not_continue() {
+    // rfc: 5041-20, 5041-47, 5041-53
+    for (offset, payload) in [(0, &b"xy"[..]), (5, b"x"), (9, b"x"), (11, b"x"), (11, b"")] {
+        let mut end = end_with_receives(1);
+        end.receive(&untagged(Opcode::Send, false, SEND, 1, 0, b"0123456789"))
+            .unwrap();
+        let next = untagged(Opcode::Send, true, SEND, 1, offset, payload);
+        let Err(Refused::Ddp(error)) = end.receive(&next) else {
+            panic!("a segment at {offset} was taken for one at 10");
+        };
+        assert_eq!(error.number(), (2, 4));
+        assert!(end.received().is_empty());
+    }
+    let mut end = end_with_receives(1);
+    let first = untagged(Opcode::Send, true, SEND, 1, 1, b"x");
+    assert!(matches!(
+        end.receive(&first),
+        Err(Refused::Ddp(DdpError::InvalidMo { .. }))
+    ));
+}
+
+#[test]
+fn untagged_message_too_long() {
+    let mut end = end_with_receives(1);
+    let error = refused(&mut end, &send(1, &[1; 101]));
+    assert_eq!(
+        error,
+        DdpError::TooLong {
+            length: 101,
+            room: 100
+        }
+    );
+    assert_eq!(error.number(), (2, 5));
+    let mut end = end_with_receives(1);
+    end.receive(&untagged(Opcode::Send, false, SEND, 1, 0, &[1; 60]))
+        .unwrap();
+    let second = untagged(Opcode::Send, true, SEND, 1, 60, &[1; 41]);
+    assert_eq!(refused(&mut end, &second).number(), (2, 5));
+    // The receive in question says what happened to it; the next is flushed.
+    end.post_receive(9, 500, 100);
+    end.flush();
+    let expected = [(0, WcStatus::LocalLengthError), (9, WcStatus::WrFlushed)];
+    assert_eq!(end.received_ids(), expected);
+}
+
+#[test]
+fn untagged_message_that_fits_exactly() {
+    let mut end = end_with_receives(1);
+    end.receive(&send(1, &[7; 100])).unwrap();
+    assert_eq!(end.memory(0, 101), [&[7; 100][..], &[0]].concat());
+    assert_eq!(end.received()[0].byte_len, 100);
+}
+
+#[test]
+fn a_receive_into_memory_of_somebody_else_is_a_local_error() {
+    let cases = [
+        (OTHER_PD, all_rights()),
+        (PD, Access::REMOTE_READ | Access::REMOTE_WRITE),
+    ];
+    for (pd, rights) in cases {
+        let mut end = End::new(0, 0);
+        let lkey = end.register(0, 100, rights, pd).0;
+        let sge = Sge {
+            offset: BASE,
+            length: 100,
+            lkey,
+        };
+        end.post_receive_wr(RecvWr::new(1, &[sge]).unwrap());
+        let error = refused(&mut end, &send(1, b"x"));
+        assert!(matches!(error, DdpError::Receive(_)));
+        assert_eq!(error.number(), (0, 0));
+        end.flush();
+        assert_eq!(end.received_ids(), [(1, WcStatus::LocalProtectionError)]);
+    }
+}
+
+#[test]
+fn a_message_scatters_over_the_pieces_of_its_receive() {
+    let mut end = End::new(0, 0);
+    let sges = [
+        end.sge(0, 3),
+        end.sge(50, 0),
+        end.sge(100, 4),
+        end.sge(200, 10),
+    ];
+    end.post_receive_wr(RecvWr::new(5, &sges).unwrap());
+    end.receive(&untagged(Opcode::Send, false, SEND, 1, 0, b"abcde"))
+        .unwrap();
+    end.receive(&untagged(Opcode::Send, true, SEND, 1, 5, b"fghi"))
+        .unwrap();
+    assert_eq!(end.memory(0, 4), b"abc\0");
+    assert_eq!(end.memory(100, 5), b"defg\0");
+    assert_eq!(end.memory(200, 3), b"hi\0");
+    assert_eq!(end.received()[0].byte_len, 9);
+}
+
+#[test]
+fn a_send_without_payload_takes_a_receive() {
+    // rfc: 5040-57
+    let mut end = end_with_receives(2);
+    end.receive(&send(1, b"")).unwrap();
+    end.receive(&send(2, b"x")).unwrap();
+    let lengths: Vec<_> = end
+        .received()
+        .iter()
+        .map(|c| (c.wr_id, c.byte_len))
+        .collect();
+    assert_eq!(lengths, [(0, 0), (1, 1)]);
+}
+
+#[test]
+fn a_receive_without_pieces_takes_a_send_without_payload() {
+    let mut end = End::new(0, 0);
+    end.post_receive_wr(RecvWr::new(1, &[]).unwrap());
+    end.post_receive_wr(RecvWr::new(2, &[]).unwrap());
+    end.receive(&send(1, b"")).unwrap();
+    assert_eq!(refused(&mut end, &send(2, b"x")).number(), (2, 5));
+}
+
+#[test]
+fn segments_are_placed_out_of_order_and_delivered_in_order() {
+    // rfc: 5041-21, 5041-61, 5041-62, 5041-63
+    let mut end = end_with_receives(2);
+    let stag = end.stag;
+    let stream = [
+        untagged(Opcode::Send, false, SEND, 1, 0, b"one "),
+        write(stag, BASE + 500, b"written"),
+        untagged(Opcode::Send, true, SEND, 1, 4, b"and more"),
+        send(2, b"two"),
+    ];
+    let mut placed: Vec<_> = [3, 2, 1, 0, 2]
+        .map(|i| (i, end.place(&stream[i]).unwrap()))
+        .into();
+    assert_eq!(end.memory(0, 13), b"one and more\0");
+    assert_eq!(end.memory(100, 4), b"two\0");
+    assert_eq!(end.memory(500, 8), b"written\0");
+    assert!(end.received().is_empty(), "placement is not delivery");
+    placed.truncate(4);
+    placed.sort_by_key(|(i, _)| *i);
+    for (_, segment) in placed {
+        end.deliver(segment).unwrap();
+    }
+    let lengths: Vec<_> = end
+        .received()
+        .iter()
+        .map(|c| (c.wr_id, c.byte_len))
+        .collect();
+    assert_eq!(lengths, [(0, 12), (1, 3)]);
+}
+
+#[test]
+fn what_cannot_be_placed_early_is_placed_in_its_turn() {
+    let mut end = end_with_receives(1);
+    assert!(matches!(
+        end.place(&send(2, b"two")),
+        Err(Refused::Ddp(DdpError::MsnRange { .. }))
+    ));
+    end.receive(&send(1, b"one")).unwrap();
+    end.post_receive(7, 300, 100);
+    end.receive(&send(2, b"two")).unwrap();
+    assert_eq!(end.memory(300, 3), b"two");
+    assert_eq!(
+        end.received_ids(),
+        [(0, WcStatus::Success), (7, WcStatus::Success)]
+    );
+}
+
+#[test]
+fn message_numbers_wrap() {
+    // rfc: 5041-44
+    let mut end = end_with_receives(4);
+    end.ddp = Ddp::at(4, Msn(u32::MAX - 1));
+    let early = end.place(&send(1, b"d")).unwrap();
+    for (msn, payload) in [(u32::MAX - 1, b"a"), (u32::MAX, b"b"), (0, b"c")] {
+        end.receive(&send(msn, payload)).unwrap();
+    }
+    end.deliver(early).unwrap();
+    assert_eq!([0, 100, 200, 300].map(|at| end.memory(at, 1)[0]), *b"abcd");
+    assert_eq!(end.received().len(), 4);
+    assert_eq!(refused(&mut end, &send(u32::MAX, b"x")).number(), (2, 3));
+}
+
+#[test]
+fn read_request_queue_checks_its_buffers() {
+    // rfc: 5040-95
+    let request = |msn, offset, payload: &[u8]| {
+        let queue = QueueNumber::READ_REQUEST;
+        untagged(Opcode::ReadRequest, true, queue, msn, offset, payload)
+    };
+    for (ulpdu, code) in [
+        (request(0, 0, &[0; 28]), (2, 3)),
+        // IRD is 4: there is a buffer for the fifth, which RDMAP refuses, and none beyond it.
+        (request(6, 0, &[0; 28]), (2, 3)),
+        (request(1, 29, &[0; 1]), (2, 4)),
+        (request(1, 0, &[0; 29]), (2, 5)),
+        (request(1, 20, &[0; 9]), (2, 5)),
+    ] {
+        let mut end = End::new(4, 4);
+        assert_eq!(refused(&mut end, &ulpdu).number(), code);
+    }
+}
+
+#[test]
+fn terminate_queue_has_one_buffer() {
+    // rfc: 5040-64, 5040-65
+    let terminate = |msn, payload: &[u8]| {
+        untagged(
+            Opcode::Terminate,
+            true,
+            QueueNumber::TERMINATE,
+            msn,
+            0,
+            payload,
+        )
+    };
+    assert_eq!(
+        refused(&mut End::new(0, 0), &terminate(2, &[0; 4])).number(),
+        (2, 3)
+    );
+    assert_eq!(
+        refused(&mut End::new(0, 0), &terminate(1, &[0; 53])).number(),
+        (2, 5)
+    );
+    End::new(0, 0).receive(&terminate(1, &[0; 52])).unwrap();
+}

@@ -1,0 +1,10 @@
+//! DDP and RDMAP together, without MPA and TCP below them: each check by itself, and two ends that exchange
+//! segments through memory.
+
+mod ddp;
+mod fixture;
+mod pair;
+mod requester;
+mod responder;
+mod segmentation;
+mod terminate;

@@ -1,0 +1,613 @@
+//! What the send queue becomes, and how requests complete.
+
+use rnic_core::memory::table::Access;
+use rnic_core::rdmap::{RdmapError, Token};
+use rnic_core::verbs::wr::send_flags::{FENCE, INLINE, SIGNALED, SOLICITED};
+use rnic_core::verbs::{SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
+use rnic_core::wire::rdmap::{Control, Opcode, ReadRequest};
+
+use crate::fixture::{BASE, End, OTHER_PD, PD, Refused, all_rights, inline, tagged};
+
+fn opcode(header: &DdpHeader) -> Opcode {
+    Opcode::try_from(Control::from(header.ulp()).opcode).unwrap()
+}
+
+fn write(end: &End, wr_id: u64, start: usize, len: usize) -> SendWr {
+    SendWr::new(wr_id, WrOpcode::Write)
+        .with_sges(&[end.sge(start, len)])
+        .unwrap()
+        .with_remote(Stag(0x99), TaggedOffset(0x1_0000_0000))
+}
+
+fn read(end: &End, wr_id: u64, start: usize, len: usize) -> SendWr {
+    SendWr::new(wr_id, WrOpcode::Read)
+        .with_sges(&[end.sge(start, len)])
+        .unwrap()
+        .with_remote(Stag(0x99), TaggedOffset(0x44))
+}
+
+fn send(wr_id: u64) -> SendWr {
+    SendWr::new(wr_id, WrOpcode::Send)
+}
+
+/// A segment of a Read Response to this end's memory.
+fn response(end: &End, last: bool, start: usize, payload: &[u8]) -> Vec<u8> {
+    tagged(
+        Opcode::ReadResponse,
+        last,
+        end.stag,
+        BASE + start as u64,
+        payload,
+    )
+}
+
+#[test]
+fn a_write_becomes_a_tagged_message() {
+    // rfc: 5040-24, 5040-25
+    let mut end = End::new(0, 0);
+    end.fill(10, b"written");
+    end.post(write(&end, 1, 10, 7));
+    let message = end.next_message().unwrap().unwrap();
+    let DdpHeader::Tagged(header) = message.header else {
+        panic!("a Write is tagged");
+    };
+    assert_eq!(
+        (header.stag, header.offset),
+        (Stag(0x99), TaggedOffset(0x1_0000_0000))
+    );
+    assert_eq!((header.ulp, header.last), (0x40, false));
+    assert_eq!(end.octets(&message), b"written");
+}
+
+#[test]
+fn sends_become_untagged_messages_of_queue_0() {
+    // rfc: 5040-5, 5040-12, 5040-51, 5040-52, 5040-55, 5040-58, 5040-59
+    let cases = [
+        (WrOpcode::Send, 0, Opcode::Send, 0),
+        (WrOpcode::Send, SOLICITED, Opcode::SendSolicited, 0),
+        (WrOpcode::SendInvalidate, 0, Opcode::SendInvalidate, 0xabcd),
+        (
+            WrOpcode::SendInvalidate,
+            SOLICITED,
+            Opcode::SendSolicitedInvalidate,
+            0xabcd,
+        ),
+    ];
+    for (wr_opcode, flags, expected, invalidate) in cases {
+        let mut end = End::new(0, 0);
+        let mut wr = SendWr::new(1, wr_opcode).with_flags(flags);
+        wr.invalidate_stag = 0xabcd;
+        end.post(wr);
+        let message = end.next_message().unwrap().unwrap();
+        let DdpHeader::Untagged(header) = message.header else {
+            panic!("a Send is untagged");
+        };
+        assert_eq!(opcode(&message.header), expected);
+        assert_eq!(
+            (header.queue, header.ulp32),
+            (QueueNumber::SEND, invalidate)
+        );
+    }
+}
+
+#[test]
+fn a_read_becomes_a_read_request() {
+    // rfc: 5040-14, 5040-30, 5040-31, 5040-35, 5040-36
+    let mut end = End::new(0, 1);
+    end.post(read(&end, 1, 500, 300));
+    let message = end.next_message().unwrap().unwrap();
+    let DdpHeader::Untagged(header) = message.header else {
+        panic!("a Read Request is untagged");
+    };
+    assert_eq!(
+        (header.queue, header.ulp, header.ulp32),
+        (QueueNumber::READ_REQUEST, 0x41, 0)
+    );
+    let expected = ReadRequest {
+        sink_stag: end.stag,
+        sink_offset: TaggedOffset(BASE + 500),
+        length: 300,
+        source_stag: Stag(0x99),
+        source_offset: TaggedOffset(0x44),
+    };
+    assert_eq!(ReadRequest::parse(inline(&message)), Ok(expected));
+}
+
+#[test]
+fn a_message_gathers_its_pieces() {
+    let mut end = End::new(0, 0);
+    end.fill(0, b"abc");
+    end.fill(100, b"defgh");
+    let nowhere = Sge {
+        offset: 5,
+        length: 0,
+        lkey: 0,
+    };
+    let sges = [end.sge(0, 3), nowhere, end.sge(100, 5)];
+    end.post(send(1).with_sges(&sges).unwrap());
+    let message = end.next_message().unwrap().unwrap();
+    assert_eq!(end.octets(&message), b"abcdefgh");
+}
+
+#[test]
+fn inline_data_needs_no_memory() {
+    let mut end = End::new(0, 0);
+    for len in [0, 1, 64] {
+        let data = vec![7; len];
+        end.post(send(1).with_inline(&data).unwrap());
+        let message = end.next_message().unwrap().unwrap();
+        assert_eq!(end.octets(&message), data);
+    }
+}
+
+#[test]
+fn writes_and_sends_complete_when_acknowledged() {
+    // rfc: 5040-73
+    let mut end = End::new(0, 0);
+    end.post(write(&end, 1, 0, 10));
+    end.post(send(2));
+    end.messages();
+    assert_eq!(end.stream, 200);
+    end.acked(99);
+    assert!(end.sent().is_empty());
+    end.acked(100);
+    let done = end.sent();
+    assert_eq!((done.len(), done[0].wr_id, done[0].byte_len), (1, 1, 10));
+    assert_eq!(done[0].opcode(), Ok(WcOpcode::Write));
+    assert!(end.rdmap.has_unsent(&end.qp) || !end.rdmap.is_idle(&end.qp));
+    end.acked(200);
+    assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
+    assert!(end.rdmap.is_idle(&end.qp));
+}
+
+#[test]
+fn a_message_not_wholly_sent_does_not_complete() {
+    let mut end = End::new(0, 0);
+    end.post(write(&end, 1, 0, 1000));
+    end.next_segment(500).unwrap();
+    end.acked(end.stream);
+    assert!(end.sent().is_empty());
+    while end.next_segment(500).is_some() {}
+    end.acked(end.stream);
+    assert_eq!(end.sent_ids(), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn unsignalled_requests_complete_in_silence() {
+    let mut end = End::new(0, 0);
+    end.post(send(1).with_flags(0));
+    end.post(send(2).with_flags(SIGNALED));
+    end.post(send(3).with_flags(0));
+    end.messages();
+    end.acked(end.stream);
+    assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
+    assert!(end.rdmap.is_idle(&end.qp), "their entries are free again");
+    end.qp.signal_all = true;
+    end.post(send(4).with_flags(0));
+    end.messages();
+    end.acked(end.stream);
+    assert_eq!(end.sent_ids(), [(4, WcStatus::Success)]);
+}
+
+#[test]
+fn requests_complete_in_the_order_of_their_posting() {
+    // rfc: 5040-74
+    let mut end = End::new(0, 4);
+    end.post(send(1));
+    end.post(read(&end, 2, 0, 4));
+    end.post(send(3));
+    end.messages();
+    // The response comes before anything was acknowledged.
+    let ulpdu = response(&end, true, 0, b"data");
+    end.receive(&ulpdu).unwrap();
+    assert!(
+        end.sent().is_empty(),
+        "the Read waits for the Send before it"
+    );
+    end.acked(100);
+    assert_eq!(
+        end.sent_ids(),
+        [(1, WcStatus::Success), (2, WcStatus::Success)]
+    );
+    end.acked(300);
+    assert_eq!(end.sent_ids(), [(3, WcStatus::Success)]);
+
+    end.post(read(&end, 4, 0, 4));
+    end.post(send(5));
+    end.messages();
+    end.acked(end.stream);
+    assert!(
+        end.sent().is_empty(),
+        "the Send waits for the Read before it"
+    );
+    let ulpdu = response(&end, true, 0, b"data");
+    end.receive(&ulpdu).unwrap();
+    assert_eq!(
+        end.sent_ids(),
+        [(4, WcStatus::Success), (5, WcStatus::Success)]
+    );
+}
+
+#[test]
+fn a_read_completes_with_the_last_octet_of_its_response() {
+    // rfc: 5040-48, 5040-77, 5040-79
+    let mut end = End::new(0, 1);
+    end.post(read(&end, 1, 0, 10));
+    end.messages();
+    let first = response(&end, false, 0, b"01234");
+    let second = response(&end, true, 5, b"56789");
+    let early = end.place(&second).unwrap();
+    assert_eq!(end.memory(0, 10), b"\0\0\0\0\x0056789");
+    end.receive(&first).unwrap();
+    assert!(end.sent().is_empty());
+    end.deliver(early).unwrap();
+    let done = end.sent();
+    assert_eq!((done[0].wr_id, done[0].byte_len), (1, 10));
+    assert_eq!(done[0].opcode(), Ok(WcOpcode::Read));
+    assert_eq!(end.memory(0, 10), b"0123456789");
+}
+
+#[test]
+fn a_read_of_nothing_completes_whatever_its_response_names() {
+    // rfc: 5041-58
+    let mut end = End::new(0, 1);
+    end.post(SendWr::new(1, WrOpcode::Read));
+    end.messages();
+    let ulpdu = tagged(Opcode::ReadResponse, true, Stag(0x1234), u64::MAX, b"");
+    end.receive(&ulpdu).unwrap();
+    assert_eq!(end.sent_ids(), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn read_responses_go_where_a_read_wants_them() {
+    let refused = |end: &mut End, ulpdu: &[u8]| match end.receive(ulpdu) {
+        Err(Refused::Rdmap(error)) => {
+            let control = error.control();
+            (control.layer, control.error_type, control.code)
+        }
+        other => panic!("{other:?} is not an error of RDMAP"),
+    };
+    let end_with_reads = || {
+        let mut end = End::new(0, 4);
+        end.post(read(&end, 1, 100, 10));
+        end.post(read(&end, 2, 200, 10));
+        end.messages();
+        end
+    };
+    let mut end = End::new(0, 4);
+    let ulpdu = response(&end, true, 0, b"unasked");
+    assert_eq!(refused(&mut end, &ulpdu), (0, 2, 6));
+    assert_eq!(end.memory(0, 1), [0]);
+
+    let mut end = end_with_reads();
+    let other = end.register(0, 1000, all_rights(), PD);
+    let ulpdu = tagged(Opcode::ReadResponse, true, other, BASE + 100, &[1; 10]);
+    assert_eq!(refused(&mut end, &ulpdu), (1, 1, 0));
+
+    // Before, behind and past the sink: nothing is placed.
+    for (start, len) in [(99, 1), (110, 1), (105, 6), (100, 11), (0, 1)] {
+        let mut end = end_with_reads();
+        let ulpdu = response(&end, true, start, &vec![1; len]);
+        assert_eq!(refused(&mut end, &ulpdu), (1, 1, 1), "{start} {len}");
+        assert_eq!(end.memory(0, 300), [0; 300]);
+    }
+    // In a sink, but not where the response stands; too short; of the wrong Read.
+    for (last, start, len) in [
+        (false, 101, 1),
+        (true, 100, 9),
+        (true, 200, 10),
+        (true, 100, 0),
+    ] {
+        let mut end = end_with_reads();
+        let ulpdu = response(&end, last, start, &vec![1; len]);
+        assert_eq!(refused(&mut end, &ulpdu), (1, 1, 1), "{start} {len}");
+        assert!(end.sent().is_empty());
+    }
+}
+
+#[test]
+fn a_response_to_a_read_that_was_answered_is_refused() {
+    let mut end = End::new(0, 4);
+    end.post(read(&end, 1, 100, 10));
+    end.messages();
+    let ulpdu = response(&end, true, 100, &[1; 10]);
+    end.receive(&ulpdu).unwrap();
+    assert!(matches!(
+        end.receive(&ulpdu),
+        Err(Refused::Rdmap(RdmapError::UnexpectedOpcode(_)))
+    ));
+}
+
+#[test]
+fn the_sink_of_a_read_needs_no_remote_right_and_grants_none() {
+    let mut end = End::new(0, 4);
+    let sink = end.register(0, 100, Access::LOCAL_WRITE, PD);
+    let sge = Sge {
+        offset: BASE,
+        length: 10,
+        lkey: sink.0,
+    };
+    end.post(SendWr::new(1, WrOpcode::Read).with_sges(&[sge]).unwrap());
+    end.messages();
+    let ulpdu = tagged(Opcode::Write, true, sink, BASE, &[1; 10]);
+    assert!(matches!(end.place(&ulpdu), Err(Refused::Ddp(_))));
+    let ulpdu = tagged(Opcode::ReadResponse, true, sink, BASE, &[1; 10]);
+    end.receive(&ulpdu).unwrap();
+}
+
+#[test]
+fn no_more_reads_are_outstanding_than_agreed_on() {
+    // rfc: 5040-82, 5040-83
+    let mut end = End::new(0, 2);
+    for wr_id in 0..5 {
+        end.post(read(&end, wr_id, wr_id as usize * 10, 10));
+    }
+    end.post(send(9));
+    assert_eq!(end.messages().len(), 2);
+    assert_eq!(
+        end.messages().len(),
+        0,
+        "the third Read waits, and all behind it"
+    );
+    let ulpdu = response(&end, true, 0, &[1; 10]);
+    end.receive(&ulpdu).unwrap();
+    assert_eq!(end.messages().len(), 1);
+    for i in 1..5 {
+        let ulpdu = response(&end, true, i * 10, &[1; 10]);
+        end.receive(&ulpdu).unwrap();
+        end.messages();
+    }
+    end.acked(end.stream);
+    let order: Vec<_> = end.sent_ids().iter().map(|(wr_id, _)| *wr_id).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4, 9]);
+}
+
+#[test]
+fn a_read_fails_where_none_are_allowed() {
+    let mut end = End::new(4, 0);
+    end.post(read(&end, 1, 0, 10));
+    let error = end.next_message().unwrap_err();
+    let status = WcStatus::LocalQpOperationError;
+    assert_eq!(error, RdmapError::Request { wr_id: 1, status });
+    end.acked(0);
+    assert_eq!(end.sent_ids(), [(1, status)]);
+}
+
+#[test]
+fn a_fence_waits_for_earlier_reads() {
+    let mut end = End::new(0, 4);
+    end.post(read(&end, 1, 0, 10));
+    end.post(read(&end, 2, 10, 10));
+    end.post(send(3).with_flags(FENCE | SIGNALED));
+    assert_eq!(end.messages().len(), 2);
+    let ulpdu = response(&end, true, 0, &[1; 10]);
+    end.receive(&ulpdu).unwrap();
+    assert_eq!(end.messages().len(), 0);
+    let ulpdu = response(&end, true, 10, &[1; 10]);
+    end.receive(&ulpdu).unwrap();
+    assert_eq!(end.messages().len(), 1);
+    // With no Reads outstanding it holds nothing up.
+    end.post(send(4).with_flags(FENCE));
+    assert_eq!(end.messages().len(), 1);
+}
+
+/// How a request that cannot be carried out completes.
+fn failure(end: &mut End, wr: SendWr) -> WcStatus {
+    end.post(send(100));
+    end.post(wr);
+    end.post(send(200));
+    let first = end.next_message().unwrap().unwrap();
+    end.rdmap.sent(first.token, 50);
+    let error = end.next_message().unwrap_err();
+    let RdmapError::Request { wr_id, status } = error else {
+        panic!("{error}");
+    };
+    assert_eq!(wr_id, wr.wr_id);
+    assert_eq!((error.control().layer, error.control().error_type), (0, 0));
+    // A Terminate goes out in its place, without headers, and nothing after it.
+    end.rdmap.terminate(error.cause());
+    let terminate = end.next_message().unwrap().unwrap();
+    assert_eq!(
+        (terminate.token, inline(&terminate)),
+        (Token::Terminate, &[0; 4][..])
+    );
+    assert_eq!(end.next_message(), Ok(None));
+    // The one before it still completes when it is acknowledged; the one behind is flushed.
+    end.acked(50);
+    assert_eq!(end.sent_ids(), [(100, WcStatus::Success), (wr_id, status)]);
+    end.flush();
+    assert_eq!(end.sent_ids(), [(200, WcStatus::WrFlushed)]);
+    status
+}
+
+#[test]
+fn local_protection_errors() {
+    // rfc: 5040-87, 5040-88
+    let keys = |end: &End| {
+        [
+            Stag(0),
+            Stag(0x1234_5678),
+            end.register(0, 100, all_rights(), OTHER_PD),
+        ]
+    };
+    for operation in [
+        WrOpcode::Write,
+        WrOpcode::Read,
+        WrOpcode::Send,
+        WrOpcode::SendInvalidate,
+    ] {
+        for which in 0..3 {
+            let mut end = End::new(4, 4);
+            let lkey = keys(&end)[which].0;
+            let bad = Sge {
+                offset: BASE,
+                length: 10,
+                lkey,
+            };
+            let wr = SendWr::new(1, operation).with_sges(&[bad]).unwrap();
+            assert_eq!(failure(&mut end, wr), WcStatus::LocalProtectionError);
+        }
+        let mut end = End::new(4, 4);
+        let lkey = end.register(0, 100, all_rights(), PD).0;
+        let outside = Sge {
+            offset: BASE + 95,
+            length: 10,
+            lkey,
+        };
+        let wr = SendWr::new(1, operation).with_sges(&[outside]).unwrap();
+        assert_eq!(failure(&mut end, wr), WcStatus::LocalProtectionError);
+    }
+    // Any of the pieces.
+    let mut end = End::new(4, 4);
+    let bad = Sge {
+        offset: BASE,
+        length: 1,
+        lkey: 0,
+    };
+    let wr = send(1).with_sges(&[end.sge(0, 5), bad]).unwrap();
+    assert_eq!(failure(&mut end, wr), WcStatus::LocalProtectionError);
+    // The sink of a Read must be writable.
+    let mut end = End::new(4, 4);
+    let lkey = end
+        .register(0, 100, Access::REMOTE_READ | Access::REMOTE_WRITE, PD)
+        .0;
+    let sge = Sge {
+        offset: BASE,
+        length: 10,
+        lkey,
+    };
+    let wr = SendWr::new(1, WrOpcode::Read).with_sges(&[sge]).unwrap();
+    assert_eq!(failure(&mut end, wr), WcStatus::LocalProtectionError);
+}
+
+#[test]
+fn requests_that_make_no_sense() {
+    let mut end = End::new(4, 4);
+    let two = SendWr::new(1, WrOpcode::Read)
+        .with_sges(&[end.sge(0, 5), end.sge(5, 5)])
+        .unwrap();
+    assert_eq!(failure(&mut end, two), WcStatus::LocalQpOperationError);
+
+    let inline_read = SendWr::new(1, WrOpcode::Read).with_inline(b"x").unwrap();
+    assert_eq!(
+        failure(&mut End::new(4, 4), inline_read),
+        WcStatus::LocalQpOperationError
+    );
+
+    let mut unknown = send(1);
+    unknown.opcode = 77;
+    assert_eq!(
+        failure(&mut End::new(4, 4), unknown),
+        WcStatus::LocalQpOperationError
+    );
+
+    let mut many = send(1);
+    many.sge_count = 5;
+    assert_eq!(
+        failure(&mut End::new(4, 4), many),
+        WcStatus::LocalQpOperationError
+    );
+
+    let mut long = send(1);
+    (long.flags, long.length) = (INLINE, 65);
+    assert_eq!(
+        failure(&mut End::new(4, 4), long),
+        WcStatus::LocalLengthError
+    );
+}
+
+#[test]
+fn lengths_that_do_not_add_up() {
+    // rfc: 5041-50
+    let mut end = End::new(4, 4);
+    let mut wr = send(1).with_sges(&[end.sge(0, 10)]).unwrap();
+    wr.length = 9;
+    assert_eq!(failure(&mut end, wr), WcStatus::LocalLengthError);
+
+    // 2^32 + 9 octets, which 32 bits would hold as 9.
+    let mut end = End::new(4, 4);
+    let lkey = end.stag.0;
+    let pieces = [0x8000_0000, 0x8000_0009].map(|length| Sge {
+        offset: BASE,
+        length,
+        lkey,
+    });
+    let mut wr = send(1).with_sges(&pieces[..1]).unwrap();
+    wr.payload[16..32].copy_from_slice(zerocopy::IntoBytes::as_bytes(&pieces[1]));
+    (wr.sge_count, wr.length) = (2, 9);
+    assert_eq!(failure(&mut end, wr), WcStatus::LocalLengthError);
+}
+
+#[test]
+fn memory_revoked_in_the_middle_of_a_message() {
+    let mut end = End::new(0, 0);
+    let lkey = end.register(0, 1000, all_rights(), PD);
+    let sge = Sge {
+        offset: BASE,
+        length: 1000,
+        lkey: lkey.0,
+    };
+    end.post(send(1).with_sges(&[sge]).unwrap());
+    end.post(send(2));
+    end.next_segment(118).unwrap();
+    end.table.revoke(lkey).unwrap();
+    let terminate = end.next_segment(118).unwrap();
+    assert_eq!(terminate[1], 0x47);
+    assert_eq!(end.next_segment(118), None);
+    end.flush();
+    let expected = [
+        (1, WcStatus::LocalProtectionError),
+        (2, WcStatus::WrFlushed),
+    ];
+    assert_eq!(end.sent_ids(), expected);
+}
+
+#[test]
+fn a_full_completion_queue_holds_requests_back() {
+    let mut end = End::with_rings(0, 0, 16, 2);
+    for wr_id in 0..6 {
+        end.post(send(wr_id));
+    }
+    for _ in 0..3 {
+        let message = end.next_message().unwrap().unwrap();
+        end.rdmap.sent(message.token, 10);
+    }
+    end.acked(10);
+    assert_eq!(
+        end.next_message(),
+        Ok(None),
+        "three completions, room for two"
+    );
+    assert!(end.rdmap.has_unsent(&end.qp));
+    assert_eq!(end.sent_ids().len(), 2);
+    end.cqs.flush();
+    assert!(end.next_message().unwrap().is_some());
+    assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
+}
+
+#[test]
+fn tokens_of_flushed_requests_are_harmless() {
+    let mut end = End::new(0, 0);
+    end.post(send(1));
+    let message = end.next_message().unwrap().unwrap();
+    end.flush();
+    end.rdmap.sent(message.token, 10);
+    end.acked(10);
+    assert_eq!(end.sent_ids(), [(1, WcStatus::WrFlushed)]);
+}
+
+#[test]
+fn the_queue_goes_round_more_than_once() {
+    let mut end = End::with_rings(0, 4, 4, 16);
+    for round in 0..20u64 {
+        for i in 0..4 {
+            end.post(send(round * 4 + i));
+        }
+        assert!(!end.can_post());
+        end.messages();
+        end.acked(end.stream);
+        let ids: Vec<_> = end.sent_ids().iter().map(|(wr_id, _)| *wr_id).collect();
+        assert_eq!(ids, [0, 1, 2, 3].map(|i| round * 4 + i));
+    }
+}

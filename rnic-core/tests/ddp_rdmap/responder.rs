@@ -1,0 +1,401 @@
+//! What a peer asks for: admission, Reads, Sends with their variants.
+
+use rnic_core::memory::table::{Access, Scope};
+use rnic_core::rdmap::{Outbound, RdmapError, Token};
+use rnic_core::verbs::wr::completion_flags;
+use rnic_core::verbs::{QpNumber, SendWr, WcStatus, WrOpcode};
+use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
+use rnic_core::wire::rdmap::{Control, Opcode, ReadRequest};
+
+use crate::fixture::{BASE, End, OTHER_PD, PD, QP, Refused, all_rights, send, tagged, untagged};
+
+/// Layer, type and code of the error that a segment in its turn meets at RDMAP.
+fn refused(end: &mut End, ulpdu: &[u8]) -> (u8, u8, u8) {
+    match end.receive(ulpdu) {
+        Err(Refused::Rdmap(error)) => numbers(error),
+        other => panic!("{other:?} is not an error of RDMAP"),
+    }
+}
+
+fn numbers(error: RdmapError) -> (u8, u8, u8) {
+    let control = error.control();
+    (control.layer, control.error_type, control.code)
+}
+
+fn request(stag: Stag, offset: u64, length: u32) -> ReadRequest {
+    ReadRequest {
+        sink_stag: Stag(0x5151_5151),
+        sink_offset: TaggedOffset(0x77),
+        length,
+        source_stag: stag,
+        source_offset: TaggedOffset(offset),
+    }
+}
+
+fn read_request(msn: u32, request: ReadRequest) -> Vec<u8> {
+    let mut octets = [0; ReadRequest::LEN];
+    request.emit(&mut octets);
+    let queue = QueueNumber::READ_REQUEST;
+    untagged(Opcode::ReadRequest, true, queue, msn, 0, &octets)
+}
+
+fn response(message: &Outbound) -> (Stag, u64, u32) {
+    assert_eq!(message.token, Token::Response);
+    let DdpHeader::Tagged(header) = message.header else {
+        panic!("a Read Response is tagged");
+    };
+    assert_eq!(
+        Control::from(header.ulp),
+        Control::new(Opcode::ReadResponse)
+    );
+    (header.stag, header.offset.0, message.length)
+}
+
+#[test]
+fn rdmap_versions() {
+    // rfc: 5040-10, 5040-92, 5040-97
+    for (version, good) in [(0, true), (1, true), (2, false), (3, false)] {
+        let mut end = End::new(1, 1);
+        end.post_receive(1, 0, 10);
+        let mut ulpdu = send(1, b"x");
+        ulpdu[1] = version << 6 | ulpdu[1] & 0x3f;
+        if good {
+            end.receive(&ulpdu).unwrap();
+        } else {
+            assert_eq!(refused(&mut end, &ulpdu), (0, 2, 5));
+            assert_eq!(end.memory(0, 1), [0]);
+        }
+    }
+}
+
+#[test]
+fn reserved_bits_of_the_control_octet_are_ignored() {
+    // rfc: 5040-11
+    let mut end = End::new(1, 1);
+    end.post_receive(1, 0, 10);
+    let mut ulpdu = send(1, b"x");
+    ulpdu[1] |= 0x30;
+    end.receive(&ulpdu).unwrap();
+}
+
+#[test]
+fn opcodes_have_their_places() {
+    // rfc: 5040-7, 5040-8, 5040-91, 5040-96
+    for code in 0..16u8 {
+        for queue in [None, Some(0), Some(1), Some(2)] {
+            let mut end = End::new(1, 1);
+            end.post_receive(1, 0, 100);
+            let mut ulpdu = match queue {
+                None => tagged(Opcode::Write, true, end.stag, BASE, b"x"),
+                Some(queue) => untagged(Opcode::Send, true, QueueNumber(queue), 1, 0, &[0; 28]),
+            };
+            ulpdu[1] = 0x40 | code;
+            let good = match queue {
+                // A Read Response that was not asked for is as unexpected.
+                None => code == 0,
+                Some(0) => (3..=6).contains(&code),
+                Some(1) => code == 1,
+                _ => code == 7,
+            };
+            let admitted = end.place(&ulpdu);
+            if good {
+                admitted.unwrap();
+            } else {
+                assert_eq!(refused(&mut end, &ulpdu), (0, 2, 6), "{code} in {queue:?}");
+                assert_eq!(end.memory(0, 1), [0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_is_answered_to_where_it_says() {
+    // rfc: 5040-15, 5040-29, 5040-41
+    let mut end = End::new(4, 0);
+    end.fill(100, b"source");
+    let ulpdu = read_request(1, request(end.stag, BASE + 100, 6));
+    end.receive(&ulpdu).unwrap();
+    let message = end.next_message().unwrap().unwrap();
+    assert_eq!(response(&message), (Stag(0x5151_5151), 0x77, 6));
+    assert_eq!(end.octets(&message), b"source");
+    end.rdmap.sent(message.token, 10);
+    assert_eq!(end.next_message(), Ok(None));
+    assert!(end.rdmap.is_idle(&end.qp));
+}
+
+#[test]
+fn reads_are_answered_in_order() {
+    // rfc: 5040-38, 5040-49, 5040-78
+    let mut end = End::new(4, 0);
+    for msn in 1..=4 {
+        let ulpdu = read_request(msn, request(end.stag, BASE, msn * 10));
+        end.receive(&ulpdu).unwrap();
+    }
+    let lengths: Vec<_> = end
+        .messages()
+        .iter()
+        .map(|message| response(message).2)
+        .collect();
+    assert_eq!(lengths, [10, 20, 30, 40]);
+}
+
+#[test]
+fn a_read_is_not_begun_before_its_turn() {
+    // rfc: 5040-71, 5040-76
+    let mut end = End::new(4, 0);
+    end.post_receive(1, 0, 100);
+    let stag = end.stag;
+    let early = end.place(&read_request(1, request(stag, BASE, 3))).unwrap();
+    assert_eq!(end.next_message(), Ok(None));
+    end.receive(&send(1, b"new")).unwrap();
+    end.deliver(early).unwrap();
+    let message = end.next_message().unwrap().unwrap();
+    assert_eq!(end.octets(&message), b"new");
+}
+
+#[test]
+fn a_read_request_in_two_segments() {
+    let mut end = End::new(1, 0);
+    let mut octets = [0; ReadRequest::LEN];
+    request(end.stag, BASE, 9).emit(&mut octets);
+    let queue = QueueNumber::READ_REQUEST;
+    end.receive(&untagged(
+        Opcode::ReadRequest,
+        false,
+        queue,
+        1,
+        0,
+        &octets[..11],
+    ))
+    .unwrap();
+    assert_eq!(end.next_message(), Ok(None));
+    end.receive(&untagged(
+        Opcode::ReadRequest,
+        true,
+        queue,
+        1,
+        11,
+        &octets[11..],
+    ))
+    .unwrap();
+    assert_eq!(response(&end.messages()[0]).2, 9);
+}
+
+#[test]
+fn a_read_request_that_is_too_short() {
+    for len in [0, 27] {
+        let mut end = End::new(1, 0);
+        let queue = QueueNumber::READ_REQUEST;
+        let ulpdu = untagged(Opcode::ReadRequest, true, queue, 1, 0, &vec![0; len]);
+        assert_eq!(refused(&mut end, &ulpdu), (0, 2, 0xff));
+    }
+}
+
+#[test]
+fn more_reads_than_agreed_on() {
+    // rfc: 5040-81, 5040-84
+    for ird in [0u16, 1, 3] {
+        let mut end = End::new(ird, 0);
+        let good = request(end.stag, BASE, 1);
+        for msn in 1..=u32::from(ird) {
+            end.receive(&read_request(msn, good)).unwrap();
+        }
+        let over = read_request(u32::from(ird) + 1, good);
+        assert_eq!(refused(&mut end, &over), (0, 2, 7));
+    }
+}
+
+#[test]
+fn a_read_has_its_place_until_its_response_was_sent() {
+    let mut end = End::new(1, 0);
+    let good = request(end.stag, BASE, 1);
+    end.receive(&read_request(1, good)).unwrap();
+    let first = end.next_message().unwrap().unwrap();
+    end.rdmap.sent(first.token, 10);
+    end.receive(&read_request(2, good)).unwrap();
+    assert!(end.next_message().unwrap().is_some());
+    assert_eq!(refused(&mut end, &read_request(3, good)), (0, 2, 7));
+}
+
+#[test]
+fn read_source_is_checked() {
+    // rfc: 5040-42, 5040-98, 5040-99, 5040-100, 5040-101, 5040-102
+    let end = End::new(1, 0);
+    let foreign = end.register(0, 100, all_rights(), OTHER_PD);
+    let other_stream = end.register(0, 100, all_rights(), Scope::Stream(PD, QpNumber(99)));
+    let unreadable = end.register(0, 100, Access::REMOTE_WRITE | Access::LOCAL_WRITE, PD);
+    let small = end.register(100, 100, Access::REMOTE_READ, PD);
+    drop(end);
+    for (stag, offset, length, code) in [
+        (Some(Stag(0)), BASE, 1, 0x00),
+        (Some(Stag(0x1234_5678)), BASE, 1, 0x00),
+        (Some(small), BASE + 99, 1, 0x01),
+        (Some(small), BASE + 100, 101, 0x01),
+        (Some(small), BASE + 200, 1, 0x01),
+        (None, BASE, u32::MAX, 0x01),
+        (Some(unreadable), BASE, 1, 0x02),
+        (Some(foreign), BASE, 1, 0x03),
+        (Some(other_stream), BASE, 1, 0x03),
+        (None, u64::MAX, 2, 0x04),
+    ] {
+        // The same seed gives the same STags.
+        let mut end = End::new(1, 0);
+        end.register(0, 100, all_rights(), OTHER_PD);
+        end.register(0, 100, all_rights(), Scope::Stream(PD, QpNumber(99)));
+        end.register(0, 100, Access::REMOTE_WRITE | Access::LOCAL_WRITE, PD);
+        end.register(100, 100, Access::REMOTE_READ, PD);
+        let stag = stag.unwrap_or(end.stag);
+        end.receive(&read_request(1, request(stag, offset, length)))
+            .unwrap();
+        let error = end.next_message().unwrap_err();
+        assert_eq!(numbers(error), (0, 1, code), "{error}");
+    }
+}
+
+#[test]
+fn a_read_of_nothing_is_not_checked() {
+    // rfc: 5040-43, 5040-44
+    let mut end = End::new(2, 0);
+    end.receive(&read_request(1, request(Stag(0), 0, 0)))
+        .unwrap();
+    end.receive(&read_request(2, request(Stag(77), u64::MAX, 0)))
+        .unwrap();
+    for message in end.messages() {
+        assert_eq!(response(&message), (Stag(0x5151_5151), 0x77, 0));
+    }
+    assert!(end.rdmap.is_idle(&end.qp));
+}
+
+#[test]
+fn a_read_whose_source_is_revoked_on_the_way() {
+    let mut end = End::new(1, 0);
+    let stag = end.register(0, 1000, all_rights(), PD);
+    end.receive(&read_request(1, request(stag, BASE, 1000)))
+        .unwrap();
+    assert_eq!(end.next_segment(114).unwrap().len(), 114);
+    assert_eq!(end.next_segment(114).unwrap().len(), 114);
+    end.table.revoke(stag).unwrap();
+    end.next_segment(114).unwrap();
+    let Some(Refused::Rdmap(RdmapError::ReadSource { request: left, .. })) = end.refused else {
+        panic!("{:?}", end.refused);
+    };
+    let expected = ReadRequest {
+        sink_offset: TaggedOffset(0x77 + 200),
+        length: 800,
+        source_offset: TaggedOffset(BASE + 200),
+        ..request(stag, BASE, 1000)
+    };
+    assert_eq!(left, expected);
+}
+
+#[test]
+fn responses_and_requests_take_turns() {
+    let mut end = End::new(8, 8);
+    for msn in 1..=4 {
+        let ulpdu = read_request(msn, request(end.stag, BASE, 1));
+        end.receive(&ulpdu).unwrap();
+    }
+    for wr_id in 0..4 {
+        end.post(SendWr::new(wr_id, WrOpcode::Send));
+    }
+    let turns: Vec<_> = end
+        .messages()
+        .iter()
+        .map(|message| message.token == Token::Response)
+        .collect();
+    assert_eq!(turns, [false, true, false, true, false, true, false, true]);
+}
+
+#[test]
+fn solicited_sends_say_so() {
+    let mut end = End::new(0, 0);
+    for (msn, opcode) in [(1, Opcode::Send), (2, Opcode::SendSolicited)] {
+        end.post_receive(msn.into(), 0, 10);
+        let ulpdu = untagged(opcode, true, QueueNumber::SEND, msn, 0, b"x");
+        end.receive(&ulpdu).unwrap();
+    }
+    let flags: Vec<_> = end
+        .received()
+        .iter()
+        .map(|completion| completion.flags)
+        .collect();
+    assert_eq!(flags, [0, completion_flags::SOLICITED]);
+}
+
+fn send_invalidate(opcode: Opcode, stag: Stag) -> Vec<u8> {
+    let mut ulpdu = untagged(opcode, true, QueueNumber::SEND, 1, 0, b"x");
+    ulpdu[2..6].copy_from_slice(&stag.0.to_be_bytes());
+    ulpdu
+}
+
+#[test]
+fn send_with_invalidate() {
+    // rfc: 5040-5, 5040-60, 5040-93, 5040-94
+    for (opcode, flags) in [
+        (Opcode::SendInvalidate, completion_flags::WITH_INVALIDATE),
+        (
+            Opcode::SendSolicitedInvalidate,
+            completion_flags::WITH_INVALIDATE | completion_flags::SOLICITED,
+        ),
+    ] {
+        let mut end = End::new(0, 0);
+        end.post_receive(1, 0, 10);
+        let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, QP));
+        let ulpdu = send_invalidate(opcode, stag);
+        let placed = end.place(&ulpdu).unwrap();
+        assert!(end.table.is_valid(stag), "placement invalidates nothing");
+        end.deliver(placed).unwrap();
+        assert!(!end.table.is_valid(stag));
+        let completion = end.received()[0];
+        assert_eq!(
+            (completion.flags, completion.invalidated_stag),
+            (flags, stag.0)
+        );
+        let write = tagged(Opcode::Write, true, stag, BASE, b"x");
+        assert!(end.receive(&write).is_err());
+    }
+}
+
+#[test]
+fn a_send_that_cannot_invalidate() {
+    // rfc: 5040-60, 5040-93, 5040-94, 5040-111
+    for scope in [
+        Scope::Stream(OTHER_PD, QP),
+        Scope::Stream(PD, QpNumber(99)),
+        Scope::Domain(OTHER_PD),
+        Scope::Domain(PD),
+    ] {
+        let mut end = End::new(0, 0);
+        end.post_receive(1, 0, 10);
+        let stag = end.register(0, 100, all_rights(), scope);
+        assert_eq!(
+            refused(&mut end, &send_invalidate(Opcode::SendInvalidate, stag)),
+            (0, 1, 9)
+        );
+        assert!(end.table.is_valid(stag));
+        end.flush();
+        assert_eq!(
+            end.received_ids(),
+            [(1, WcStatus::RemoteInvalidRequestError)]
+        );
+    }
+    for stag in [Stag(0), Stag(0x1234_5678)] {
+        let mut end = End::new(0, 0);
+        end.post_receive(1, 0, 10);
+        assert_eq!(
+            refused(&mut end, &send_invalidate(Opcode::SendInvalidate, stag)),
+            (0, 1, 9)
+        );
+    }
+}
+
+#[test]
+fn the_invalidate_field_of_a_plain_send_is_ignored() {
+    // rfc: 5040-12
+    let mut end = End::new(0, 0);
+    end.post_receive(1, 0, 10);
+    let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, QP));
+    end.receive(&send_invalidate(Opcode::Send, stag)).unwrap();
+    assert!(end.table.is_valid(stag));
+    assert_eq!(end.received()[0].flags, 0);
+}

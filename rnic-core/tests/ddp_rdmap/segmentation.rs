@@ -1,0 +1,177 @@
+//! RFC 5041 section 5.2.
+
+use proptest::prelude::*;
+use rnic_core::ddp::{Ddp, Segmenter};
+use rnic_core::wire::ddp::{
+    DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset,
+    UNTAGGED_LEN, UntaggedHeader,
+};
+
+fn tagged(offset: u64) -> DdpHeader {
+    DdpHeader::Tagged(TaggedHeader {
+        last: false,
+        ulp: 0x40,
+        stag: Stag(0xaabb_ccdd),
+        offset: TaggedOffset(offset),
+    })
+}
+
+fn untagged(queue: QueueNumber) -> DdpHeader {
+    DdpHeader::Untagged(UntaggedHeader {
+        last: false,
+        ulp: 0x44,
+        ulp32: 0x0102_0304,
+        queue,
+        msn: Msn::FIRST,
+        offset: MessageOffset(0),
+    })
+}
+
+/// Offset in the header (TO or MO), payload octets, L bit of each segment.
+fn cuts(header: DdpHeader, length: u32, mulpdu: usize) -> Vec<(u64, usize, bool)> {
+    let mut segmenter = Segmenter::new(header, length);
+    std::iter::from_fn(|| segmenter.next(mulpdu))
+        .map(|cut| {
+            let at = match cut.header {
+                DdpHeader::Tagged(header) => header.offset.0,
+                DdpHeader::Untagged(header) => header.offset.0.into(),
+            };
+            assert_eq!(cut.last, cut.header.last());
+            (at, cut.len, cut.last)
+        })
+        .collect()
+}
+
+#[test]
+fn untagged_example_of_rfc_5041() {
+    // rfc: 5041-53
+    let expected = [(0, 1482, false), (1482, 566, true)];
+    assert_eq!(cuts(untagged(QueueNumber::SEND), 2048, 1500), expected);
+}
+
+#[test]
+fn tagged_example_of_rfc_5041() {
+    // rfc: 5041-55
+    let expected = [(16384, 1486, false), (17870, 562, true)];
+    assert_eq!(cuts(tagged(16384), 2048, 1500), expected);
+}
+
+#[test]
+fn a_message_without_payload_is_one_segment() {
+    // rfc: 5041-56
+    assert_eq!(cuts(tagged(5), 0, 1500), [(5, 0, true)]);
+    assert_eq!(cuts(tagged(5), 0, TAGGED_LEN), [(5, 0, true)]);
+    assert_eq!(
+        cuts(untagged(QueueNumber::SEND), 0, UNTAGGED_LEN),
+        [(0, 0, true)]
+    );
+}
+
+#[test]
+fn a_message_that_fits_exactly_has_no_empty_last_segment() {
+    assert_eq!(cuts(tagged(0), 86, 100), [(0, 86, true)]);
+    assert_eq!(cuts(tagged(0), 172, 100), [(0, 86, false), (86, 86, true)]);
+}
+
+#[test]
+fn a_mulpdu_without_room_cuts_nothing_until_it_grows() {
+    let mut segmenter = Segmenter::new(untagged(QueueNumber::SEND), 10);
+    assert_eq!(segmenter.next(UNTAGGED_LEN - 1), None);
+    assert_eq!(segmenter.next(UNTAGGED_LEN), None);
+    assert!(!segmenter.is_finished());
+    assert_eq!(segmenter.next(UNTAGGED_LEN + 4).unwrap().len, 4);
+    assert_eq!(segmenter.cut(), 4);
+    assert_eq!(segmenter.next(1500).unwrap().len, 6);
+    assert!(segmenter.is_finished());
+    assert_eq!(segmenter.next(1500), None);
+}
+
+#[test]
+fn the_largest_message_is_cut_to_its_last_octet() {
+    // rfc: 5041-50
+    let mut segmenter = Segmenter::new(tagged(u64::from(u32::MAX)), u32::MAX);
+    let mut sum = 0u64;
+    while let Some(cut) = segmenter.next(65535) {
+        assert_eq!(u64::from(cut.offset), sum);
+        sum += cut.len as u64;
+        assert_eq!(cut.last, sum == u64::from(u32::MAX));
+    }
+    assert_eq!(sum, u64::from(u32::MAX));
+}
+
+#[test]
+fn a_tagged_message_that_passes_the_last_offset_wraps_and_does_not_panic() {
+    let mut segmenter = Segmenter::new(tagged(u64::MAX - 50), 200);
+    while segmenter.next(100).is_some() {}
+    assert!(segmenter.is_finished());
+}
+
+#[test]
+fn messages_are_numbered_from_one_in_each_queue() {
+    // rfc: 5041-42, 5041-43
+    let mut ddp = Ddp::new(1);
+    let mut msn = |queue| match ddp.start_message(untagged(queue), 0).next(100) {
+        Some(cut) => match cut.header {
+            DdpHeader::Untagged(header) => header.msn.0,
+            DdpHeader::Tagged(_) => panic!("tagged"),
+        },
+        None => panic!("no segment"),
+    };
+    assert_eq!(msn(QueueNumber::SEND), 1);
+    assert_eq!(msn(QueueNumber::SEND), 2);
+    assert_eq!(msn(QueueNumber::READ_REQUEST), 1);
+    assert_eq!(msn(QueueNumber::SEND), 3);
+    assert_eq!(msn(QueueNumber::TERMINATE), 1);
+}
+
+#[test]
+fn message_numbers_wrap_to_zero() {
+    // rfc: 5041-44
+    let mut ddp = Ddp::at(1, Msn(u32::MAX));
+    let mut msn = || match ddp.start_message(untagged(QueueNumber::SEND), 0).next(100) {
+        Some(cut) => match cut.header {
+            DdpHeader::Untagged(header) => header.msn.0,
+            DdpHeader::Tagged(_) => panic!("tagged"),
+        },
+        None => panic!("no segment"),
+    };
+    assert_eq!([msn(), msn(), msn()], [u32::MAX, 0, 1]);
+}
+
+proptest! {
+    // rfc: 5041-17, 5041-18, 5041-28, 5041-33, 5041-38, 5041-40, 5041-45, 5041-49, 5041-51
+    #[test]
+    fn segments_fit_cover_the_message_and_share_their_fields(
+        length in 0u32..200_000,
+        mulpdus in prop::collection::vec(UNTAGGED_LEN + 1..9000, 1..10),
+        offset: u64,
+        is_tagged: bool,
+    ) {
+        let header = if is_tagged { tagged(offset) } else { untagged(QueueNumber::SEND) };
+        let mut segmenter = Segmenter::new(header, length);
+        let mut expected = 0;
+        let mut sizes = mulpdus.iter().cycle();
+        loop {
+            let mulpdu = *sizes.next().unwrap();
+            let Some(cut) = segmenter.next(mulpdu) else { break };
+            prop_assert!(cut.header.len() + cut.len <= mulpdu);
+            prop_assert_eq!(cut.offset, expected);
+            prop_assert_eq!(cut.last, cut.offset + cut.len as u32 == length);
+            // Without the fields of the segment itself, all headers are the same.
+            match (cut.header, header) {
+                (DdpHeader::Tagged(is), DdpHeader::Tagged(was)) => {
+                    let at = was.offset.0.wrapping_add(cut.offset.into());
+                    prop_assert_eq!(is, TaggedHeader { last: cut.last, offset: TaggedOffset(at), ..was });
+                }
+                (DdpHeader::Untagged(is), DdpHeader::Untagged(was)) => {
+                    let at = MessageOffset(cut.offset);
+                    prop_assert_eq!(is, UntaggedHeader { last: cut.last, offset: at, ..was });
+                }
+                _ => prop_assert!(false, "the kind changed"),
+            }
+            expected += cut.len as u32;
+        }
+        prop_assert_eq!(expected, length);
+        prop_assert!(segmenter.is_finished());
+    }
+}
