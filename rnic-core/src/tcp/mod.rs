@@ -82,11 +82,25 @@ pub struct Outgoing {
 pub enum Payload {
     /// No payload: the segment goes into a fresh frame, which the caller releases once it is queued.
     None,
-    /// A queued frame as it is: its id, octets of payload, and their ones-complement sum.
-    Whole(FrameId, u16, u16),
-    /// A piece of a queued frame, where the window has no room for the whole: these octets of the frame, to be
-    /// copied to a fresh frame, which the caller releases once it is queued.
-    Part(FrameId, Range<usize>),
+    /// The payload of a queued frame as it is.
+    Whole {
+        /// The frame.
+        frame: FrameId,
+        /// Where its payload starts.
+        payload_at: u16,
+        /// Octets of payload.
+        len: u16,
+        /// Their ones-complement sum.
+        sum: u16,
+    },
+    /// A piece of a queued frame, where the window has no room for the whole: to be copied to a fresh frame, which
+    /// the caller releases once it is queued.
+    Part {
+        /// The frame.
+        frame: FrameId,
+        /// These octets of it.
+        range: Range<usize>,
+    },
 }
 
 /// One connection.
@@ -260,6 +274,11 @@ impl Tcp {
     /// Octets of payload that fit into a segment. Settled once the connection is established.
     pub fn max_payload(&self) -> usize {
         usize::from(self.options.max_payload())
+    }
+
+    /// Octets of the TCP header in front of a payload: the same for each data segment of an established connection.
+    pub fn data_header_len(&self) -> usize {
+        usize::from(self.options.data_header_len())
     }
 
     /// Takes over a frame whose payload is `len` octets (at least 1, at most

@@ -8,12 +8,15 @@ use crate::wire::tcp::{TcpOptions, Timestamps};
 
 /// The segment size of a peer that states none (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
-/// Smaller segments are not made, whatever the peer says: it would pay with our time.
-const LEAST_MSS: u16 = 88;
+/// Smaller segments are not made, whatever the peer says: it would pay with our time, and the smallest FPDU that
+/// MPA may be limited to (RFC 5044 section 4.3) must fit beside the timestamps.
+const LEAST_MSS: u16 = 160;
 /// After this time without a segment the peer's clock may have wrapped (RFC 7323 section 5.5).
 const TIMESTAMP_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 /// Octets of the timestamps option, padded.
 const TIMESTAMPS_LEN: u16 = 12;
+/// Octets of the header without options.
+const HEADER_LEN: u16 = 20;
 
 /// Options in use.
 #[derive(Debug)]
@@ -70,6 +73,11 @@ impl Negotiated {
             } else {
                 0
             }
+    }
+
+    /// Octets of the header of a data segment.
+    pub(super) fn data_header_len(&self) -> u16 {
+        HEADER_LEN + (self.mss - self.max_payload())
     }
 
     /// Our timestamps option now, if timestamps are in use.

@@ -115,9 +115,17 @@ impl Tcp {
         let header = self.header(now, segment.start + u64::from(from), flags);
         let at = usize::from(segment.payload_at);
         let payload = if whole {
-            Payload::Whole(segment.frame, segment.len, segment.payload_sum)
+            Payload::Whole {
+                frame: segment.frame,
+                payload_at: segment.payload_at,
+                len: segment.len,
+                sum: segment.payload_sum,
+            }
         } else {
-            Payload::Part(segment.frame, at + usize::from(from)..at + usize::from(to))
+            Payload::Part {
+                frame: segment.frame,
+                range: at + usize::from(from)..at + usize::from(to),
+            }
         };
         Outgoing { header, payload }
     }

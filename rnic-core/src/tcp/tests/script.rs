@@ -173,13 +173,15 @@ impl Script {
     fn payload(&self, outgoing: &Outgoing) -> Vec<u8> {
         match &outgoing.payload {
             Payload::None => Vec::new(),
-            Payload::Whole(frame, len, sum) => {
+            Payload::Whole {
+                frame, len, sum, ..
+            } => {
                 let at = usize::from(PAYLOAD_AT);
                 let payload = &self.frames.bytes(*frame)[at..at + usize::from(*len)];
                 assert_eq!(checksum::sum(payload), *sum);
                 payload.to_vec()
             }
-            Payload::Part(frame, range) => self.frames.bytes(*frame)[range.clone()].to_vec(),
+            Payload::Part { frame, range } => self.frames.bytes(*frame)[range.clone()].to_vec(),
         }
     }
 
