@@ -1,1 +1,329 @@
-//! To be written.
+//! The spine: one connection owns its TCP, MPA, DDP and RDMAP state and walks data through them.
+//!
+//! It parses nothing and knows no rule of a layer; it knows the order of the layers.
+
+mod lifecycle;
+mod path;
+mod receive;
+mod reorder;
+mod startup;
+mod stream;
+mod terminate;
+mod transmit;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::counters::TcpCounters;
+use crate::engine::{
+    ConnectionFacts, ConnectionOptions, Counters, EndReason, Event, FlowKey, ListenerId, NextHop,
+    PortLease, RequestId,
+};
+use crate::memory::epoch::Guard;
+use crate::memory::frames::TxFrames;
+use crate::mpa::startup::{Initiator, Responder};
+use crate::rdmap::Rdmap;
+use crate::tcp::{Seq, State, Tcp, TcpConfig};
+use crate::time::Instant;
+use crate::verbs::cq::CqTable;
+use crate::verbs::qp::QueuePair;
+use crate::wire::tcp::TcpSegment;
+
+pub(crate) use self::path::Path;
+use self::reorder::Reorder;
+use self::stream::Stream;
+
+/// How long a responder waits for the initiator's MPA Request, and for the application's answer to it.
+const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the orderly end of a connection may take before it is cut off with a RST.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the engine lends to a connection for one call.
+pub(crate) struct Context<'a, 'g> {
+    pub(crate) now: Instant,
+    pub(crate) guard: &'a Guard<'g>,
+    pub(crate) cqs: &'a mut CqTable,
+    pub(crate) events: &'a mut VecDeque<Event>,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) next_request: &'a mut u64,
+}
+
+/// What came of an attempt to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transmit {
+    /// One frame was queued in the device.
+    Sent,
+    /// There is nothing to send now.
+    Idle,
+    /// There is something to send but no frame to build it in.
+    Starved,
+}
+
+/// How far a connection has come.
+enum Phase {
+    /// Initiator: until the MPA Reply.
+    Connecting {
+        qp: Box<QueuePair>,
+        initiator: Initiator,
+        options: ConnectionOptions,
+    },
+    /// Responder: until the MPA Request is complete.
+    Responding {
+        listener: ListenerId,
+        responder: Responder,
+    },
+    /// Responder: until the application answers the request.
+    Waiting {
+        listener: ListenerId,
+        request: RequestId,
+        responder: Responder,
+    },
+    /// FPDUs flow.
+    Streaming(Box<Stream>),
+    /// Only TCP is left.
+    Closing,
+}
+
+/// One connection.
+pub(crate) struct Connection {
+    /// Whether the engine has it in its line of connections that may have something to send.
+    pub(crate) queued: bool,
+    key: FlowKey,
+    tcp: Tcp,
+    path: Path,
+    phase: Phase,
+    /// MPA start-up octets that wait to be sent.
+    startup_octets: Vec<u8>,
+    reorder: Reorder,
+    /// When the current phase must be over.
+    deadline: Option<Instant>,
+    /// FIN is to be sent after everything else.
+    fin_asked: bool,
+    new_request: Option<RequestId>,
+    gone_request: Option<RequestId>,
+    returned_qp: Option<Box<QueuePair>>,
+    unreachable: bool,
+    _lease: PortLease,
+}
+
+impl Connection {
+    /// An active open. Gives the queue pair back if the options cannot be asked for.
+    pub(crate) fn connect(
+        now: Instant,
+        key: FlowKey,
+        lease: PortLease,
+        qp: Box<QueuePair>,
+        options: ConnectionOptions,
+        config: &TcpConfig,
+        isn: Seq,
+    ) -> Result<Self, (Box<QueuePair>, EndReason)> {
+        let tcp = Tcp::connect(now, config, key.local.port(), key.remote.port(), isn);
+        let (initiator, request) = match Initiator::new(startup::mpa_options(&options)) {
+            Ok(begun) => begun,
+            Err(error) => return Err((qp, EndReason::Startup(error.to_string()))),
+        };
+        let deadline = Some(now + options.connect_timeout);
+        let phase = Phase::Connecting {
+            qp,
+            initiator,
+            options,
+        };
+        let path = Path::unknown(&key);
+        let new = Self::new(key, tcp, path, phase, lease);
+        Ok(Self {
+            startup_octets: request,
+            deadline,
+            ..new
+        })
+    }
+
+    /// A passive open.
+    #[allow(clippy::too_many_arguments)] // each is a different thing that a SYN meets
+    pub(crate) fn accept_syn(
+        now: Instant,
+        key: FlowKey,
+        lease: PortLease,
+        listener: ListenerId,
+        path: Path,
+        config: &TcpConfig,
+        isn: Seq,
+        syn: &TcpSegment<'_>,
+    ) -> Self {
+        let tcp = Tcp::accept(now, config, isn, syn);
+        let phase = Phase::Responding {
+            listener,
+            responder: Responder::new(),
+        };
+        Self {
+            deadline: Some(now + START_UP_TIMEOUT),
+            ..Self::new(key, tcp, path, phase, lease)
+        }
+    }
+
+    fn new(key: FlowKey, tcp: Tcp, path: Path, phase: Phase, lease: PortLease) -> Self {
+        Self {
+            queued: false,
+            key,
+            tcp,
+            path,
+            phase,
+            startup_octets: Vec::new(),
+            reorder: Reorder::default(),
+            deadline: None,
+            fin_asked: false,
+            new_request: None,
+            gone_request: None,
+            returned_qp: None,
+            unreachable: false,
+            _lease: lease,
+        }
+    }
+
+    pub(crate) fn key(&self) -> FlowKey {
+        self.key
+    }
+
+    /// Whether it still holds a place among those whose start-up is not over.
+    pub(crate) fn is_half_open(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Connecting { .. } | Phase::Responding { .. } | Phase::Waiting { .. }
+        )
+    }
+
+    /// Nothing is left to do: it may be forgotten.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.tcp.is_finished()
+    }
+
+    /// Whether a segment asks for a new connection.
+    pub(crate) fn may_open(segment: &TcpSegment<'_>) -> bool {
+        let flags = segment.header.flags;
+        flags.syn() && !flags.ack() && !flags.rst() && !flags.fin()
+    }
+
+    /// Whether a SYN for the same addresses may take its place: it only waits out its TIME-WAIT.
+    pub(crate) fn yields_to(&self, segment: &TcpSegment<'_>) -> bool {
+        self.tcp.state() == State::TimeWait && Self::may_open(segment)
+    }
+
+    /// The request to be announced to the engine, once.
+    pub(crate) fn take_new_request(&mut self) -> Option<RequestId> {
+        self.new_request.take()
+    }
+
+    /// A request that will not be answered any more.
+    pub(crate) fn take_gone_request(&mut self) -> Option<RequestId> {
+        self.gone_request.take()
+    }
+
+    /// The request that waits for the application's answer.
+    pub(crate) fn request(&self) -> Option<RequestId> {
+        match &self.phase {
+            Phase::Waiting { request, .. } => Some(*request),
+            _ => None,
+        }
+    }
+
+    /// The listener of a connection that was not answered yet.
+    pub(crate) fn listener(&self) -> Option<ListenerId> {
+        match &self.phase {
+            Phase::Responding { listener, .. } | Phase::Waiting { listener, .. } => Some(*listener),
+            _ => None,
+        }
+    }
+
+    /// A queue pair whose connection did not come to be.
+    pub(crate) fn take_returned_qp(&mut self) -> Option<Box<QueuePair>> {
+        self.returned_qp.take()
+    }
+
+    /// The queue pair, when the connection is forgotten.
+    pub(crate) fn into_qp(self) -> Option<Box<QueuePair>> {
+        match self.phase {
+            Phase::Connecting { qp, .. } => Some(qp),
+            Phase::Streaming(stream) => Some(stream.into_qp()),
+            _ => self.returned_qp,
+        }
+    }
+
+    /// Follows the route to the peer.
+    pub(crate) fn set_next_hop(&mut self, hop: &NextHop) {
+        self.path.set_next_hop(hop);
+    }
+
+    /// The peer cannot be reached: hopeless for a connection being opened.
+    pub(crate) fn set_unreachable(&mut self) {
+        self.unreachable = matches!(self.phase, Phase::Connecting { .. });
+    }
+
+    /// Handles a segment of the peer.
+    pub(crate) fn handle_segment<F: TxFrames>(
+        &mut self,
+        segment: &TcpSegment<'_>,
+        context: &mut Context<'_, '_>,
+        tx: &mut F,
+    ) {
+        if let Some(data) = self.tcp.receive(context.now, segment, tx) {
+            self.receive_data(data, context);
+        }
+        self.settle(context);
+    }
+
+    /// When it next wants to be looked at without a cause from outside.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let held_back = match &self.phase {
+            Phase::Streaming(stream) => stream.held_back_until(),
+            _ => None,
+        };
+        [self.tcp.next_timeout(), self.deadline, held_back]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Handles whatever has come due.
+    pub(crate) fn handle_timeout(&mut self, context: &mut Context<'_, '_>) {
+        if self.tcp.next_timeout().is_some_and(|at| at <= context.now) {
+            self.tcp.handle_timeout(context.now);
+        }
+        if self.unreachable {
+            self.fail(EndReason::Unreachable, context);
+        } else if self.deadline.is_some_and(|at| at <= context.now) {
+            self.fail(EndReason::TimedOut, context);
+        }
+        self.settle(context);
+    }
+
+    /// Gives back every frame that is kept for retransmission.
+    pub(crate) fn release_frames<F: TxFrames>(&mut self, tx: &mut F) {
+        self.tcp.release_frames(tx);
+    }
+
+    /// What TCP has counted.
+    pub(crate) fn tcp_counters(&self) -> &TcpCounters {
+        self.tcp.counters()
+    }
+
+    /// For an administrator.
+    pub(crate) fn facts(&self) -> ConnectionFacts {
+        let phase = match &self.phase {
+            Phase::Connecting { .. } => "MPA request sent",
+            Phase::Responding { .. } => "waiting for the MPA request",
+            Phase::Waiting { .. } => "waiting for the application's answer",
+            Phase::Streaming(_) => "streaming",
+            Phase::Closing => "closing",
+        };
+        ConnectionFacts {
+            local: self.key.local,
+            remote: self.key.remote,
+            state: format!("{:?}, {phase}", self.tcp.state()),
+        }
+    }
+}
+
+/// Completes whatever was posted to a queue pair that has no connection any more.
+pub(crate) fn flush(qp: &mut QueuePair, cqs: &mut CqTable) {
+    Rdmap::new(0, 0, 0).flush(qp, cqs);
+}

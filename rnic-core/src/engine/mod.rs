@@ -1,13 +1,467 @@
 //! The engine: flow table, timers and the order of work. It holds no protocol rule.
 
+mod commands;
+mod driver;
+mod flows;
 mod link;
-#[allow(dead_code)] // the engine that asks it comes next
 mod next_hops;
 mod snapshot;
+mod timers;
 
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use slab::Slab;
+
+use crate::connection::{Connection, Context, Path, Transmit};
+use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
+use crate::memory::epoch::Guard;
+use crate::memory::frames::TxFrames;
+use crate::tcp::{Seq, Tcp, TcpConfig};
+use crate::time::Instant;
+use crate::verbs::cq::CqTable;
+use crate::wire::packet::{self, Checksums, NetHeader, Packet, PacketError};
+
+pub use self::driver::{Batch, Driver};
 pub use self::link::{
     Command, ConnectionOptions, EndReason, EngineEnd, Event, HostEnd, ListenerId, Net, NetError,
     PortLease, RequestId, Turn, WorkerGone, link,
 };
 pub use self::next_hops::NextHop;
 pub use self::snapshot::{ConnectionFacts, Snapshot};
+
+pub(crate) use self::flows::FlowKey;
+
+use self::commands::{Listener, QueuePairs};
+use self::flows::{Flows, Keyed};
+use self::next_hops::NextHops;
+use self::timers::Timers;
+
+/// What an engine needs to know of its device and how much it may hold.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Largest IP packet that the device sends and receives, in octets.
+    pub mtu: u16,
+    /// Connections at once. Further ones are refused.
+    pub max_connections: usize,
+    /// Connections at once whose start-up is not over. Further SYNs are dropped, so that the peer tries again.
+    pub max_half_open: usize,
+    /// TCP's settings; `mss` is derived from the MTU of each path.
+    pub tcp: TcpConfig,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            mtu: 1500,
+            max_connections: 65_536,
+            max_half_open: 1024,
+            tcp: TcpConfig::default(),
+        }
+    }
+}
+
+/// Every counter of one engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Frames.
+    pub engine: EngineCounters,
+    /// TCP, summed over connections that are gone; a [`Snapshot`] adds those that are there.
+    pub tcp: TcpCounters,
+    /// MPA, DDP and RDMAP, summed over connections.
+    pub rdma: RdmaCounters,
+}
+
+/// The protocol engine of one worker.
+pub struct Engine {
+    config: EngineConfig,
+    connections: Slab<Connection>,
+    flows: Flows,
+    timers: Timers,
+    /// Connections that may have something to send, each once.
+    ready: VecDeque<usize>,
+    half_open: usize,
+    listeners: HashMap<ListenerId, Listener>,
+    /// The connection of each request that waits for an answer.
+    requests: HashMap<RequestId, usize>,
+    next_request: u64,
+    qps: QueuePairs,
+    cqs: CqTable,
+    next_hops: NextHops,
+    events: VecDeque<Event>,
+    counters: Counters,
+    isn_secret: Keyed,
+}
+
+impl Engine {
+    /// An engine without connections. `secret` must be unpredictable.
+    pub fn new(config: EngineConfig, secret: [u8; 32]) -> Self {
+        let (mut flow_key, mut isn_key) = ([0; 16], [0; 16]);
+        flow_key.copy_from_slice(&secret[..16]);
+        isn_key.copy_from_slice(&secret[16..]);
+        Self {
+            config,
+            connections: Slab::new(),
+            flows: Flows::new(Keyed::new(&flow_key)),
+            timers: Timers::default(),
+            ready: VecDeque::new(),
+            half_open: 0,
+            listeners: HashMap::new(),
+            requests: HashMap::new(),
+            next_request: 1,
+            qps: QueuePairs::default(),
+            cqs: CqTable::default(),
+            next_hops: NextHops::default(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            isn_secret: Keyed::new(&isn_key),
+        }
+    }
+
+    /// Every counter.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Handles one received frame.
+    pub fn handle_frame<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        frame: &[u8],
+        checksums: Checksums,
+        tx: &mut F,
+    ) {
+        self.counters.engine.frames_received += 1;
+        let packet = match packet::parse(frame, checksums) {
+            Ok(packet) => packet,
+            Err(error) => return self.count_unreadable(&error),
+        };
+        let key = FlowKey {
+            local: packet.destination,
+            remote: packet.source,
+        };
+        let index = match self.flows.find(&key) {
+            Some(index) if self.may_be_replaced(index, &packet) => {
+                self.forget(index, tx);
+                self.open_passive(now, key, &packet)
+            }
+            Some(index) => Some(index),
+            None => self.open_passive(now, key, &packet),
+        };
+        let Some(index) = index else {
+            self.counters.engine.no_connection += 1;
+            return self.reset_stranger(&packet, tx);
+        };
+        self.with_connection(index, now, guard, tx, |connection, context, tx| {
+            connection.handle_segment(&packet.segment, context, tx);
+        });
+    }
+
+    fn count_unreadable(&mut self, error: &PacketError) {
+        match error {
+            PacketError::Checksum(_) => self.counters.engine.checksum_errors += 1,
+            _ => self.counters.engine.malformed += 1,
+        }
+    }
+
+    /// A SYN may replace a connection that only waits out its TIME-WAIT.
+    fn may_be_replaced(&self, index: usize, packet: &Packet<'_>) -> bool {
+        self.connections[index].yields_to(&packet.segment)
+    }
+
+    /// A connection for a SYN to a listener, or `None` if the segment deserves a RST.
+    fn open_passive(&mut self, now: Instant, key: FlowKey, packet: &Packet<'_>) -> Option<usize> {
+        let syn = &packet.segment;
+        if !Connection::may_open(syn) {
+            return None;
+        }
+        let (id, lease) = self.find_listener(key.local)?;
+        if self.half_open >= self.config.max_half_open
+            || self.connections.len() >= self.config.max_connections
+        {
+            return None;
+        }
+        let path = Path::reply_to(packet, self.config.mtu);
+        let isn = self.initial_sequence_number(now, &key);
+        let config = self.tcp_config(&key, path.mtu);
+        let mut connection = Connection::accept_syn(now, key, lease, id, path, &config, isn, syn);
+        if let Some(hop) = self.next_hops.find(key.remote.ip()) {
+            connection.set_next_hop(&hop);
+        }
+        Some(self.insert(connection))
+    }
+
+    fn find_listener(&self, local: SocketAddr) -> Option<(ListenerId, PortLease)> {
+        let any: IpAddr = match local {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        [local, SocketAddr::new(any, local.port())]
+            .iter()
+            .find_map(|address| {
+                let (id, listener) = self.listeners.iter().find(|(_, l)| l.local == *address)?;
+                Some((*id, listener.lease.clone()))
+            })
+    }
+
+    /// RFC 6528: a clock of 4 microseconds plus a secret function of the addresses.
+    fn initial_sequence_number(&self, now: Instant, key: &FlowKey) -> Seq {
+        let mut hasher = self.isn_secret.build_hasher();
+        std::hash::Hash::hash(key, &mut hasher);
+        let clock = now.as_nanos() / 4_000;
+        Seq(clock.wrapping_add(hasher.finish()) as u32)
+    }
+
+    fn tcp_config(&self, key: &FlowKey, path_mtu: u16) -> TcpConfig {
+        let ip_header = if key.local.is_ipv4() { 20 } else { 40 };
+        let mss = self.config.mtu.min(path_mtu).saturating_sub(ip_header + 20);
+        TcpConfig {
+            mss,
+            ..self.config.tcp.clone()
+        }
+    }
+
+    fn insert(&mut self, connection: Connection) -> usize {
+        let key = connection.key();
+        let index = self.connections.insert(connection);
+        self.flows.insert(key, index);
+        self.half_open += 1;
+        index
+    }
+
+    /// Answers a segment that belongs to nothing with RST (RFC 9293 section 3.5.2), over the link it came from.
+    fn reset_stranger<F: TxFrames>(&mut self, packet: &Packet<'_>, tx: &mut F) {
+        let Some(header) = Tcp::reset_reply(&packet.segment) else {
+            return;
+        };
+        if !tx.can_transmit() {
+            return;
+        }
+        let Some(id) = tx.allocate() else { return };
+        let net = NetHeader::reply_to(packet);
+        let len = net.write(tx.bytes_mut(id), &header, 0, 0);
+        tx.transmit(id, len);
+        tx.release(id);
+        self.counters.engine.frames_sent += 1;
+        self.counters.tcp.resets_sent += 1;
+    }
+
+    /// Runs something on a connection, then sees to what follows from it.
+    fn with_connection<F: TxFrames, R>(
+        &mut self,
+        index: usize,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+        run: impl FnOnce(&mut Connection, &mut Context<'_, '_>, &mut F) -> R,
+    ) -> R {
+        let result = self.touch(index, now, guard, |connection, context| {
+            run(connection, context, tx)
+        });
+        if self.connections[index].is_finished() {
+            self.forget(index, tx);
+        }
+        result
+    }
+
+    /// The same where no frame can become free.
+    fn touch<R>(
+        &mut self,
+        index: usize,
+        now: Instant,
+        guard: &Guard<'_>,
+        run: impl FnOnce(&mut Connection, &mut Context<'_, '_>) -> R,
+    ) -> R {
+        let connection = &mut self.connections[index];
+        let was_half_open = connection.is_half_open();
+        let mut context = Context {
+            now,
+            guard,
+            cqs: &mut self.cqs,
+            events: &mut self.events,
+            counters: &mut self.counters,
+            next_request: &mut self.next_request,
+        };
+        let result = run(connection, &mut context);
+        if was_half_open && !connection.is_half_open() {
+            self.half_open -= 1;
+        }
+        if let Some(request) = connection.take_new_request() {
+            self.requests.insert(request, index);
+        }
+        if let Some(request) = connection.take_gone_request() {
+            self.requests.remove(&request);
+        }
+        if let Some(qp) = connection.take_returned_qp() {
+            self.qps.put_back(qp);
+        }
+        if !connection.queued {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+        self.timers.arm(index, connection.next_timeout());
+        result
+    }
+
+    /// Removes a connection; its queue pair, if it still has one, goes back to the table.
+    fn forget<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
+        let mut connection = self.connections.remove(index);
+        self.flows.remove(&connection.key());
+        self.timers.disarm(index);
+        if connection.is_half_open() {
+            self.half_open -= 1;
+        }
+        if connection.queued {
+            self.ready.retain(|ready| *ready != index);
+        }
+        if let Some(request) = connection.request() {
+            self.requests.remove(&request);
+            self.events.push_back(Event::RequestGone { request });
+        }
+        connection.release_frames(tx);
+        self.counters.tcp.add(connection.tcp_counters());
+        if let Some(qp) = connection.into_qp() {
+            self.qps.put_back(qp);
+        }
+    }
+
+    /// Sends at most one frame of the next connection that has one. Call until it says no.
+    pub fn poll_transmit<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) -> bool {
+        for _ in 0..self.ready.len() {
+            if !tx.can_transmit() || tx.available() == 0 {
+                self.counters.engine.no_transmit_frame += 1;
+                return false;
+            }
+            let Some(index) = self.ready.pop_front() else {
+                return false;
+            };
+            self.connections[index].queued = false;
+            match self.transmit_one(index, now, guard, tx) {
+                Transmit::Sent => {
+                    self.counters.engine.frames_sent += 1;
+                    return true;
+                }
+                Transmit::Starved => self.counters.engine.no_transmit_frame += 1,
+                Transmit::Idle => {}
+            }
+        }
+        false
+    }
+
+    /// A connection that sent something, or lacks a frame to, goes to the end of the line; one that has nothing
+    /// to send leaves it.
+    fn transmit_one<F: TxFrames>(
+        &mut self,
+        index: usize,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) -> Transmit {
+        let transmit = self.with_connection(index, now, guard, tx, |connection, context, tx| {
+            connection.poll_transmit(context, tx)
+        });
+        if transmit == Transmit::Idle && self.ready.back() == Some(&index) {
+            self.ready.pop_back();
+            self.connections[index].queued = false;
+        }
+        transmit
+    }
+
+    /// Whether something waits for room in the device, for a free frame or for room in a completion queue.
+    pub fn has_backlog(&self) -> bool {
+        !self.ready.is_empty() || self.cqs.has_backlogs()
+    }
+
+    /// When the next timer goes off.
+    pub fn next_timeout(&mut self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Handles the timers that have gone off. Says whether there were any.
+    pub fn handle_timeouts<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) -> bool {
+        let mut any = false;
+        while let Some(index) = self.timers.pop(now) {
+            any = true;
+            self.with_connection(index, now, guard, tx, |connection, context, _| {
+                connection.handle_timeout(context);
+            });
+        }
+        any
+    }
+
+    /// The next thing the host should know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Tells applications of the completions they armed for; once a batch.
+    pub fn notify_completions(&mut self) {
+        if self.cqs.has_backlogs() {
+            self.cqs.flush();
+            // Queue pairs that waited for room in a completion queue may go on.
+            for (index, connection) in &mut self.connections {
+                if !connection.queued {
+                    connection.queued = true;
+                    self.ready.push_back(index);
+                }
+            }
+        }
+        self.cqs.notify_all();
+    }
+
+    /// A destination whose next hop the engine needs to know.
+    pub fn poll_next_hop_request(&mut self) -> Option<IpAddr> {
+        self.next_hops.poll_request()
+    }
+
+    /// Tells the next hop of a destination, or that it changed.
+    pub fn set_next_hop(&mut self, destination: IpAddr, hop: NextHop) {
+        self.next_hops.set(destination, hop);
+        for (index, connection) in &mut self.connections {
+            if connection.key().remote.ip() == destination {
+                connection.set_next_hop(&hop);
+                if !connection.queued {
+                    connection.queued = true;
+                    self.ready.push_back(index);
+                }
+            }
+        }
+    }
+
+    /// Tells that a destination cannot be reached.
+    pub fn set_unreachable(&mut self, destination: IpAddr) {
+        self.next_hops.forget(destination);
+        for (index, connection) in &mut self.connections {
+            if connection.key().remote.ip() == destination {
+                connection.set_unreachable();
+                self.timers.arm(index, Some(Instant::ZERO));
+            }
+        }
+    }
+
+    /// The state of everything.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut tcp = self.counters.tcp;
+        for (_, connection) in &self.connections {
+            tcp.add(connection.tcp_counters());
+        }
+        Snapshot {
+            engine: self.counters.engine,
+            tcp,
+            rdma: self.counters.rdma,
+            connections: self.connections.iter().map(|(_, c)| c.facts()).collect(),
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! What tests run the engine on: virtual devices and links.
 
 pub mod frames;
+pub mod in_memory;
+pub mod link;
+pub mod simulation;
 
 pub use frames::VecFrames;

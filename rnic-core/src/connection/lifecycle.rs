@@ -1,0 +1,119 @@
+//! How connections end: in order, by a failure of TCP, by the application's wish.
+
+use crate::engine::{EndReason, Event};
+use crate::tcp::TcpFailure;
+
+use super::{CLOSE_TIMEOUT, Connection, Context, Phase};
+
+impl Connection {
+    /// Draws the conclusions from whatever TCP has learnt.
+    pub(super) fn settle(&mut self, context: &mut Context<'_, '_>) {
+        if let Some(failure) = self.tcp.failure() {
+            self.end(end_reason(failure), context);
+            return;
+        }
+        if let Phase::Streaming(stream) = &mut self.phase {
+            stream.handle_acked(self.tcp.acked_offset(), context);
+            let finished = stream.closing && stream.is_drained();
+            if finished || stream.wants_close() {
+                self.close(context);
+            }
+        }
+        if self.tcp.peer_closed() {
+            self.handle_peer_close(context);
+        }
+    }
+
+    /// The peer's FIN: RDMA streams have no half-closed state that is of use, so this side closes too.
+    fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
+        let reason = match &self.phase {
+            Phase::Streaming(stream) if stream.closing => EndReason::Local,
+            Phase::Streaming(stream) if stream.held() > 0 => EndReason::Reset,
+            Phase::Streaming(_) => EndReason::Peer,
+            Phase::Closing => EndReason::Local,
+            _ => EndReason::Startup("the peer closed the connection during start-up".into()),
+        };
+        let refused_half_way = self.is_half_open();
+        self.end(reason, context);
+        if refused_half_way {
+            self.startup_octets.clear();
+        }
+        self.close(context);
+    }
+
+    /// Sends FIN after what is queued, and sees to it that the end does not take for ever.
+    pub(super) fn close(&mut self, context: &mut Context<'_, '_>) {
+        if !self.fin_asked {
+            self.fin_asked = true;
+            self.deadline = Some(context.now + CLOSE_TIMEOUT);
+        }
+    }
+
+    /// Ends with a RST and a reason.
+    pub(super) fn fail(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+        self.end(reason, context);
+        self.tcp.abort();
+        self.deadline = None;
+    }
+
+    /// The application wants to end in order: after all that it posted.
+    pub(crate) fn disconnect(&mut self, context: &mut Context<'_, '_>) {
+        match &mut self.phase {
+            Phase::Streaming(stream) => {
+                stream.closing = true;
+                self.deadline.get_or_insert(context.now + CLOSE_TIMEOUT);
+                self.settle(context);
+            }
+            Phase::Closing => {}
+            _ => self.fail(EndReason::Local, context),
+        }
+    }
+
+    /// The application wants to end now.
+    pub(crate) fn abort(&mut self, context: &mut Context<'_, '_>) {
+        self.fail(EndReason::Local, context);
+    }
+
+    /// The application gave up its queue pair. A stream that has ended goes on only to tell the peer so.
+    pub(crate) fn orphan(&mut self, context: &mut Context<'_, '_>) {
+        match &self.phase {
+            Phase::Streaming(stream) if stream.has_ended() => {}
+            Phase::Closing => {}
+            _ => self.fail(EndReason::Local, context),
+        }
+    }
+
+    /// Tells the application, once, that and why its connection is over.
+    pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+        match &mut self.phase {
+            Phase::Streaming(stream) => stream.end(reason, context),
+            Phase::Connecting { .. } => {
+                if let Phase::Connecting { qp, .. } = self.take_phase() {
+                    context.events.push_back(Event::Failed {
+                        qp: qp.number,
+                        reason,
+                    });
+                    self.returned_qp = Some(qp);
+                }
+            }
+            Phase::Waiting { request, .. } => {
+                context
+                    .events
+                    .push_back(Event::RequestGone { request: *request });
+                self.gone_request = Some(*request);
+                self.phase = Phase::Closing;
+            }
+            Phase::Responding { .. } => self.phase = Phase::Closing,
+            Phase::Closing => {}
+        }
+    }
+}
+
+fn end_reason(failure: TcpFailure) -> EndReason {
+    match failure {
+        TcpFailure::Refused => EndReason::Refused,
+        TcpFailure::Reset => EndReason::Reset,
+        TcpFailure::TimedOut => EndReason::TimedOut,
+        TcpFailure::Aborted => EndReason::Local,
+    }
+}

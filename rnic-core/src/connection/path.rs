@@ -1,0 +1,58 @@
+//! How a connection's frames leave this host.
+
+use crate::engine::{FlowKey, NextHop};
+use crate::wire::ethernet::MacAddr;
+use crate::wire::packet::{NetHeader, Packet};
+
+/// Time to live of what we send, as Linux has it.
+const HOP_LIMIT: u8 = 64;
+
+/// The link and network headers of a connection, once its next hop is known.
+pub(crate) struct Path {
+    /// Path MTU in octets of an IP packet.
+    pub(crate) mtu: u16,
+    header: NetHeader,
+    known: bool,
+}
+
+impl Path {
+    /// The next hop is still being found out.
+    pub(crate) fn unknown(key: &FlowKey) -> Self {
+        let header = NetHeader {
+            source_mac: MacAddr::default(),
+            destination_mac: MacAddr::default(),
+            vlan: None,
+            source: key.local.ip(),
+            destination: key.remote.ip(),
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+        };
+        Self {
+            mtu: 0,
+            header,
+            known: false,
+        }
+    }
+
+    /// Back the way that a packet came: good until the route is known.
+    pub(crate) fn reply_to(packet: &Packet<'_>, mtu: u16) -> Self {
+        Self {
+            mtu,
+            header: NetHeader::reply_to(packet),
+            known: true,
+        }
+    }
+
+    pub(crate) fn set_next_hop(&mut self, hop: &NextHop) {
+        self.header.source_mac = hop.source_mac;
+        self.header.destination_mac = hop.destination_mac;
+        self.header.vlan = hop.vlan;
+        self.mtu = hop.mtu;
+        self.known = true;
+    }
+
+    /// The headers to write, or `None` while the next hop is unknown.
+    pub(crate) fn header(&self) -> Option<&NetHeader> {
+        self.known.then_some(&self.header)
+    }
+}

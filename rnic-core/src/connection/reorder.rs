@@ -1,0 +1,105 @@
+//! What has arrived ahead of the stream's front: FPDUs that were placed early, and octets kept aside.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::ddp::Placed;
+
+/// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlyFpdu {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) placed: Placed,
+}
+
+/// Out-of-order data of one connection, by stream offset.
+///
+/// Nothing here overlaps: TCP offers no octets at whose front it was told that they were taken, and the
+/// caller cuts the rest at [`next_start`](Self::next_start). So what is kept aside never exceeds the receive window.
+#[derive(Default)]
+pub(super) struct Reorder {
+    early: VecDeque<EarlyFpdu>,
+    aside: BTreeMap<u64, Vec<u8>>,
+    aside_octets: usize,
+}
+
+impl Reorder {
+    /// Octets kept in memory of our own: the receive window accounts for them.
+    pub(super) fn held(&self) -> usize {
+        self.aside_octets
+    }
+
+    /// Where the first octet behind `offset` lies that is here already.
+    pub(super) fn next_start(&self, offset: u64) -> u64 {
+        let early = self
+            .early
+            .iter()
+            .map(|fpdu| fpdu.start)
+            .find(|start| *start >= offset);
+        let aside = self.aside.range(offset..).next().map(|(start, _)| *start);
+        early.unwrap_or(u64::MAX).min(aside.unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn insert_early(&mut self, fpdu: EarlyFpdu) {
+        let at = self.early.partition_point(|other| other.start < fpdu.start);
+        self.early.insert(at, fpdu);
+    }
+
+    /// Where the first early FPDU begins.
+    pub(super) fn early_start(&self) -> Option<u64> {
+        self.early.front().map(|fpdu| fpdu.start)
+    }
+
+    pub(super) fn pop_early(&mut self) -> Option<EarlyFpdu> {
+        self.early.pop_front()
+    }
+
+    /// Keeps octets aside.
+    pub(super) fn insert_aside(&mut self, offset: u64, bytes: &[u8]) {
+        if !bytes.is_empty() && !self.aside.contains_key(&offset) {
+            self.aside_octets += bytes.len();
+            self.aside.insert(offset, bytes.to_vec());
+        }
+    }
+
+    /// Takes the first chunk that reaches beyond `offset`, if it begins at or before it. Chunks that lie
+    /// wholly before are dropped.
+    pub(super) fn take_aside(&mut self, offset: u64) -> Option<(u64, Vec<u8>)> {
+        while let Some(entry) = self.aside.first_entry() {
+            if *entry.key() > offset {
+                return None;
+            }
+            let (start, bytes) = entry.remove_entry();
+            self.aside_octets -= bytes.len();
+            if start + bytes.len() as u64 > offset {
+                return Some((start, bytes));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aside_chunks_come_back_in_order_and_are_counted() {
+        let mut reorder = Reorder::default();
+        reorder.insert_aside(20, b"cd");
+        reorder.insert_aside(10, b"0123456789ab");
+        assert_eq!(reorder.next_start(0), 10);
+        assert_eq!(reorder.next_start(11), 20);
+        assert_eq!(reorder.next_start(21), u64::MAX);
+        assert_eq!(reorder.held(), 14);
+        assert_eq!(reorder.take_aside(9), None);
+        assert_eq!(reorder.take_aside(12), Some((10, b"0123456789ab".to_vec())));
+        assert_eq!(
+            reorder.take_aside(22),
+            None,
+            "a chunk wholly before the offset is dropped"
+        );
+        assert_eq!(reorder.held(), 0);
+        assert_eq!(reorder.next_start(0), u64::MAX);
+    }
+}

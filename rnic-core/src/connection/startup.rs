@@ -1,0 +1,198 @@
+//! MPA start-up as the spine sees it: octets in, decisions of both applications, octets out.
+
+use crate::engine::{ConnectionOptions, EndReason, Event, RequestId};
+use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request, Rtr};
+use crate::mpa::{Action, MpaError};
+use crate::verbs::qp::{QpState, QueuePair};
+
+use super::stream::{Hold, Stream};
+use super::{Connection, Context, Phase};
+
+pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
+    MpaOptions {
+        revision: options.mpa_revision,
+        crc: options.crc,
+        ird: options.ird,
+        ord: options.ord,
+        private_data: options.private_data.clone(),
+        ..MpaOptions::default()
+    }
+}
+
+impl Connection {
+    /// Initiator: octets of the MPA Reply. Those behind it stay in `bytes`.
+    pub(super) fn receive_reply(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
+        let Phase::Connecting { initiator, .. } = &mut self.phase else {
+            return;
+        };
+        match initiator.receive(bytes) {
+            Ok(None) => {}
+            Ok(Some(Reply::Accepted(negotiated))) => self.start_as_initiator(negotiated, context),
+            Ok(Some(Reply::Rejected { private_data, .. })) => {
+                if let Phase::Connecting { qp, .. } = self.take_phase() {
+                    let event = Event::Rejected {
+                        qp: qp.number,
+                        private_data,
+                    };
+                    context.events.push_back(event);
+                    self.returned_qp = Some(qp);
+                }
+                self.close(context);
+            }
+            Err(error) if error.action() == Action::Terminate => {
+                self.refuse_reply(&error, context);
+            }
+            Err(error) => self.fail(EndReason::Startup(error.to_string()), context),
+        }
+    }
+
+    /// A Reply that asks for too much is answered by a Terminate message (RFC 6581 section 9.1).
+    fn refuse_reply(&mut self, error: &MpaError, context: &mut Context<'_, '_>) {
+        let Phase::Connecting { qp, initiator, .. } = self.take_phase() else {
+            return;
+        };
+        let unused = Negotiated {
+            revision: 2,
+            enhanced: true,
+            crc: initiator.crc(),
+            ird: 0,
+            ord: 0,
+            peer_ird: None,
+            peer_ord: None,
+            rtr: Rtr::NONE,
+            private_data: Vec::new(),
+        };
+        let mut stream = Stream::new(qp, &unused, Hold::Nothing);
+        stream.terminate(&error.clone().into(), context);
+        self.phase = Phase::Streaming(Box::new(stream));
+    }
+
+    fn start_as_initiator(&mut self, negotiated: Negotiated, context: &mut Context<'_, '_>) {
+        let Phase::Connecting { qp, options, .. } = self.take_phase() else {
+            return;
+        };
+        let hold = match options.first_fpdu_delay {
+            delay if delay.is_zero() => Hold::Nothing,
+            delay => Hold::Until(context.now + delay),
+        };
+        self.start_streaming(qp, negotiated, hold, context);
+    }
+
+    /// Responder: octets of the MPA Request.
+    pub(super) fn receive_request(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
+        let Phase::Responding { responder, .. } = &mut self.phase else {
+            return;
+        };
+        match responder.receive(bytes) {
+            Ok(None) => {}
+            Ok(Some(request)) => self.announce_request(request, context),
+            Err(error) => self.refuse_request(error, context),
+        }
+    }
+
+    fn announce_request(&mut self, asked: Request, context: &mut Context<'_, '_>) {
+        let Phase::Responding {
+            listener,
+            responder,
+        } = self.take_phase()
+        else {
+            return;
+        };
+        let request = RequestId(*context.next_request);
+        *context.next_request += 1;
+        self.new_request = Some(request);
+        self.phase = Phase::Waiting {
+            listener,
+            request,
+            responder,
+        };
+        self.deadline = None;
+        context.events.push_back(Event::ConnectRequest {
+            listener,
+            request,
+            peer: self.key.remote,
+            local: self.key.local,
+            private_data: asked.private_data,
+            ird: asked.ird,
+            ord: asked.ord,
+            mpa_revision: asked.revision,
+        });
+    }
+
+    fn refuse_request(&mut self, error: MpaError, context: &mut Context<'_, '_>) {
+        self.phase = Phase::Closing;
+        match error.action() {
+            Action::Reject(octets) => {
+                self.startup_octets = octets.to_vec();
+                self.close(context);
+            }
+            _ => self.tcp.abort(),
+        }
+    }
+
+    /// The application accepts the request with a queue pair.
+    pub(crate) fn accept(
+        &mut self,
+        qp: Box<QueuePair>,
+        options: &ConnectionOptions,
+        context: &mut Context<'_, '_>,
+    ) {
+        let Phase::Waiting { responder, .. } = &mut self.phase else {
+            return self.return_qp(qp, EndReason::Reset, context);
+        };
+        match responder.accept(&mpa_options(options)) {
+            Ok((reply, negotiated)) => {
+                self.startup_octets = reply;
+                // rfc: 5044-71: the first FPDU is the initiator's.
+                self.start_streaming(qp, negotiated, Hold::ForFirstFpdu, context);
+            }
+            Err(error) => {
+                self.return_qp(qp, EndReason::Startup(error.to_string()), context);
+                self.abort(context);
+            }
+        }
+    }
+
+    fn return_qp(&mut self, qp: Box<QueuePair>, reason: EndReason, context: &mut Context<'_, '_>) {
+        context.events.push_back(Event::Failed {
+            qp: qp.number,
+            reason,
+        });
+        self.returned_qp = Some(qp);
+    }
+
+    /// The application refuses the request.
+    pub(crate) fn reject(&mut self, private_data: &[u8], context: &mut Context<'_, '_>) {
+        if let Phase::Waiting { mut responder, .. } = self.take_phase() {
+            // The host checked that the private data fit.
+            self.startup_octets = responder.reject(private_data).unwrap_or_default();
+            self.close(context);
+        }
+    }
+
+    fn start_streaming(
+        &mut self,
+        mut qp: Box<QueuePair>,
+        negotiated: Negotiated,
+        hold: Hold,
+        context: &mut Context<'_, '_>,
+    ) {
+        qp.state = QpState::Rts;
+        self.deadline = None;
+        let (ird, ord) = (negotiated.ird, negotiated.ord);
+        context.events.push_back(Event::Established {
+            qp: qp.number,
+            local: self.key.local,
+            peer: self.key.remote,
+            private_data: negotiated.private_data.clone(),
+            ird,
+            ord,
+        });
+        self.phase = Phase::Streaming(Box::new(Stream::new(qp, &negotiated, hold)));
+    }
+
+    /// Leaves the present phase; what follows is set by the caller or is only TCP's.
+    pub(super) fn take_phase(&mut self) -> Phase {
+        std::mem::replace(&mut self.phase, Phase::Closing)
+    }
+}

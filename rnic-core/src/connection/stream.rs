@@ -1,0 +1,360 @@
+//! A connection whose FPDUs flow: MPA's framing, DDP's placement and RDMAP's messages in one place.
+
+use crate::ddp::{Ddp, Delivery, Placed, Segmenter};
+use crate::engine::{EndReason, Event};
+use crate::mpa::startup::Negotiated;
+use crate::mpa::{Deframer, frame};
+use crate::rdmap::{Outbound, Rdmap};
+use crate::time::Instant;
+use crate::verbs::qp::{QpState, QueuePair};
+use crate::wire::ddp::DdpSegment;
+use crate::wire::mpa::LENGTH_LEN;
+
+use super::Context;
+use super::reorder::{EarlyFpdu, Reorder};
+use super::terminate::StreamError;
+
+/// What keeps a side from sending its first FPDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    Nothing,
+    /// The initiator was asked to wait.
+    Until(Instant),
+    /// A responder waits for the initiator's first FPDU.
+    ForFirstFpdu,
+}
+
+/// A message that is being cut into FPDUs.
+struct Sending {
+    outbound: Outbound,
+    segmenter: Segmenter,
+    /// The last FPDU was built: TCP will say where it ends.
+    complete: bool,
+}
+
+impl Sending {
+    fn new(outbound: Outbound, ddp: &mut Ddp) -> Self {
+        let segmenter = ddp.start_message(outbound.header, outbound.length);
+        Self {
+            outbound,
+            segmenter,
+            complete: false,
+        }
+    }
+}
+
+/// The layers above TCP, once MPA start-up is over.
+pub(super) struct Stream {
+    /// The application asked to end in order.
+    pub(super) closing: bool,
+    deframer: Deframer,
+    upper: Upper,
+    crc: bool,
+    hold: Hold,
+    sending: Option<Sending>,
+    ended: bool,
+}
+
+impl Stream {
+    pub(super) fn new(qp: Box<QueuePair>, negotiated: &Negotiated, hold: Hold) -> Self {
+        Self {
+            closing: false,
+            deframer: Deframer::new(negotiated.crc),
+            upper: Upper {
+                ddp: Ddp::new(negotiated.ird),
+                rdmap: Rdmap::new(negotiated.ird, negotiated.ord, qp.sq.capacity()),
+                qp,
+            },
+            crc: negotiated.crc,
+            hold,
+            sending: None,
+            ended: false,
+        }
+    }
+
+    pub(super) fn into_qp(self) -> Box<QueuePair> {
+        self.upper.qp
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Octets of an FPDU whose rest has not arrived.
+    pub(super) fn held(&self) -> usize {
+        self.deframer.held()
+    }
+
+    /// Octets in order, from TCP.
+    pub(super) fn receive(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
+        while !self.ended {
+            let outcome = match self.deframer.next(&mut bytes) {
+                Ok(None) => return,
+                Ok(Some(ulpdu)) => {
+                    context.counters.rdma.fpdus_received += 1;
+                    self.upper.receive(ulpdu, context)
+                }
+                Err(error) => Err(StreamError::from(error)),
+            };
+            self.hold_no_longer();
+            self.conclude(outcome, context);
+        }
+    }
+
+    /// The initiator's first FPDU frees the responder to send.
+    fn hold_no_longer(&mut self) {
+        if self.hold == Hold::ForFirstFpdu {
+            self.hold = Hold::Nothing;
+        }
+    }
+
+    /// An out-of-order segment: if it is whole FPDUs that are in order themselves, their payload is placed now.
+    /// Errors are left for when their turn comes. Returns how many octets were placed.
+    pub(super) fn place_early(
+        &mut self,
+        start: u64,
+        segment: &[u8],
+        reorder: &mut Reorder,
+        context: &mut Context<'_, '_>,
+    ) -> usize {
+        if self.ended || !self.deframer.aligned() {
+            return 0;
+        }
+        let Some(fpdus) = self.deframer.whole_fpdus(segment) else {
+            return 0;
+        };
+        let mut at = 0;
+        for ulpdu in fpdus {
+            let Ok(placed) = self.upper.place(ulpdu, context) else {
+                break;
+            };
+            let len = frame::fpdu_len(ulpdu.len());
+            let start = start + at as u64;
+            reorder.insert_early(EarlyFpdu {
+                start,
+                end: start + len as u64,
+                placed,
+            });
+            context.counters.rdma.octets_placed_early += u64::from(placed.payload_len());
+            at += len;
+        }
+        at
+    }
+
+    /// The stream has come to an FPDU that was placed early.
+    pub(super) fn deliver_early(&mut self, fpdu: &EarlyFpdu, context: &mut Context<'_, '_>) {
+        if self.ended {
+            return;
+        }
+        let outcome = match self.deframer.pass_over() {
+            Ok(()) => {
+                context.counters.rdma.fpdus_received += 1;
+                let placed = fpdu.placed;
+                self.upper
+                    .deliver(placed, context)
+                    .map_err(|error| error.about_placed(&placed))
+            }
+            Err(error) => Err(StreamError::from(error)),
+        };
+        self.hold_no_longer();
+        self.conclude(outcome, context);
+    }
+
+    /// An error ends the stream: the peer is told by a Terminate message, the application by an event.
+    fn conclude(&mut self, outcome: Result<(), StreamError>, context: &mut Context<'_, '_>) {
+        match outcome {
+            Ok(()) => {
+                if let Some(terminate) = self.upper.rdmap.received() {
+                    context.counters.rdma.terminates_received += 1;
+                    let control = terminate.control;
+                    self.end(EndReason::TerminateReceived { control }, context);
+                }
+            }
+            Err(error) => self.terminate(&error, context),
+        }
+    }
+
+    /// Sends a Terminate for the first error.
+    pub(super) fn terminate(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
+        if self.ended {
+            return;
+        }
+        if error.is_crc() {
+            context.counters.rdma.crc_errors += 1;
+        }
+        let cause = error.cause();
+        let Upper { qp, rdmap, ddp } = &mut self.upper;
+        rdmap.terminate(cause);
+        self.sending = match rdmap.next_message(qp, context.cqs, context.guard) {
+            Ok(Some(outbound)) => Some(Sending::new(outbound, ddp)),
+            _ => None,
+        };
+        context.counters.rdma.terminates_sent += 1;
+        let control = cause.control();
+        self.end(
+            EndReason::TerminateSent {
+                control,
+                error: error.to_string(),
+            },
+            context,
+        );
+    }
+
+    /// The stream is over for the application: every request it posted completes.
+    pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+        if self.ended {
+            return;
+        }
+        self.ended = true;
+        let Upper { qp, rdmap, .. } = &mut self.upper;
+        qp.state = QpState::Error;
+        rdmap.flush(qp, context.cqs);
+        context.events.push_back(Event::Disconnected {
+            qp: qp.number,
+            reason,
+        });
+    }
+
+    /// Requests posted after the end complete too.
+    pub(super) fn flush_posted(&mut self, context: &mut Context<'_, '_>) {
+        if self.ended {
+            self.upper.rdmap.flush(&mut self.upper.qp, context.cqs);
+        }
+    }
+
+    /// The peer acknowledged the stream up to here.
+    pub(super) fn handle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) {
+        if !self.ended {
+            self.upper
+                .rdmap
+                .acked(acked, &mut self.upper.qp, context.cqs);
+        }
+    }
+
+    /// When the first FPDU may go.
+    pub(super) fn held_back_until(&self) -> Option<Instant> {
+        match self.hold {
+            Hold::Until(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The Terminate that ends the stream is still to be sent.
+    pub(super) fn has_terminate_to_send(&self) -> bool {
+        self.ended && self.sending.is_some()
+    }
+
+    /// Everything that the application posted has completed, and the peer has its answers.
+    pub(super) fn is_drained(&self) -> bool {
+        self.sending.is_none() && self.upper.rdmap.is_idle(&self.upper.qp)
+    }
+
+    /// Nothing more will be sent: the stream has ended and the peer was told.
+    pub(super) fn wants_close(&self) -> bool {
+        self.ended && self.sending.is_none()
+    }
+
+    /// Whether there is something to send now. May begin a message.
+    pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
+        match self.hold {
+            Hold::Until(at) if at <= context.now => self.hold = Hold::Nothing,
+            Hold::Until(_) | Hold::ForFirstFpdu => return false,
+            Hold::Nothing => {}
+        }
+        if self.sending.is_none() && !self.ended {
+            self.begin_message(context);
+        }
+        self.sending.is_some()
+    }
+
+    fn begin_message(&mut self, context: &mut Context<'_, '_>) {
+        let Upper { qp, rdmap, ddp } = &mut self.upper;
+        match rdmap.next_message(qp, context.cqs, context.guard) {
+            Ok(Some(outbound)) => self.sending = Some(Sending::new(outbound, ddp)),
+            Ok(None) => {}
+            Err(error) => self.terminate(&StreamError::from(error), context),
+        }
+    }
+
+    /// Builds the next FPDU in `frame`, for a segment of at most `room` octets. Returns its length.
+    pub(super) fn build_fpdu(
+        &mut self,
+        frame: &mut [u8],
+        room: usize,
+        context: &mut Context<'_, '_>,
+    ) -> usize {
+        let Some(sending) = &mut self.sending else {
+            return 0;
+        };
+        let Some(cut) = sending.segmenter.next(frame::mulpdu(room)) else {
+            return 0;
+        };
+        let header_len = cut.header.emit(&mut frame[LENGTH_LEN..]);
+        let payload_at = LENGTH_LEN + header_len;
+        let payload = &mut frame[payload_at..payload_at + cut.len];
+        let Upper { qp, rdmap, .. } = &mut self.upper;
+        let Outbound { source, token, .. } = sending.outbound;
+        if let Err(error) = source.read(context.guard, qp.origin(), cut.offset, payload) {
+            let error = rdmap.source_failed(token, cut.offset, error);
+            self.terminate(&StreamError::from(error), context);
+            return 0;
+        }
+        sending.complete = cut.last;
+        context.counters.rdma.fpdus_sent += 1;
+        frame::seal(frame, header_len + cut.len, self.crc)
+    }
+
+    /// TCP has taken the FPDU just built; it ends at `end` of the stream.
+    pub(super) fn handle_queued(&mut self, end: u64) {
+        if let Some(sending) = self.sending.take_if(|sending| sending.complete) {
+            self.upper.rdmap.sent(sending.outbound.token, end);
+        }
+    }
+}
+
+/// DDP and RDMAP with the queue pair that they serve.
+struct Upper {
+    ddp: Ddp,
+    rdmap: Rdmap,
+    qp: Box<QueuePair>,
+}
+
+impl Upper {
+    fn receive(&mut self, ulpdu: &[u8], context: &mut Context<'_, '_>) -> Result<(), StreamError> {
+        let placed = self
+            .place(ulpdu, context)
+            .map_err(|error| error.about(ulpdu))?;
+        context.counters.rdma.octets_placed += u64::from(placed.payload_len());
+        self.deliver(placed, context)
+            .map_err(|error| error.about(ulpdu))
+    }
+
+    /// Validates and copies; changes nothing else.
+    fn place(&mut self, ulpdu: &[u8], context: &Context<'_, '_>) -> Result<Placed, StreamError> {
+        let segment = DdpSegment::parse(ulpdu)?;
+        let right = self.rdmap.admit(&segment)?;
+        Ok(self.ddp.place(&segment, right, &self.qp, context.guard)?)
+    }
+
+    fn deliver(
+        &mut self,
+        placed: Placed,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), StreamError> {
+        let Self { ddp, rdmap, qp } = self;
+        match ddp.deliver(placed)? {
+            None => {}
+            Some(Delivery::Tagged { header, len }) => {
+                rdmap.handle_tagged(&header, len, qp, context.cqs)?;
+            }
+            Some(Delivery::Untagged {
+                header,
+                length,
+                octets,
+            }) => {
+                rdmap.handle_untagged(&header, length, octets, qp, context.cqs, context.guard)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! Which Terminate reports which error: the one place where the layers' errors meet.
+
+use crate::ddp::{DdpError, Placed};
+use crate::mpa::MpaError;
+use crate::rdmap::{RdmapError, TerminateCause};
+use crate::wire::ddp::{DdpWireError, header_octets};
+use crate::wire::rdmap::TerminateControl;
+
+/// An error that ends a stream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum LayerError {
+    #[error(transparent)]
+    Mpa(#[from] MpaError),
+    #[error(transparent)]
+    Segment(#[from] DdpWireError),
+    #[error(transparent)]
+    Ddp(#[from] DdpError),
+    #[error(transparent)]
+    Rdmap(#[from] RdmapError),
+}
+
+/// An error, and the segment that showed it. In a box, because it is large and rare.
+#[derive(Clone, Debug)]
+pub(super) struct StreamError(Box<(LayerError, TerminateCause)>);
+
+impl<E: Into<LayerError>> From<E> for StreamError {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        let cause = cause(&error);
+        Self(Box::new((error, cause)))
+    }
+}
+
+impl StreamError {
+    /// Adds the segment that showed the error, as it came.
+    pub(super) fn about(mut self, ulpdu: &[u8]) -> Self {
+        if let Some(header) = header_octets(ulpdu) {
+            self.0.1 = self.0.1.with_segment(header, ulpdu.len());
+        }
+        self
+    }
+
+    /// The same where the segment was placed earlier.
+    pub(super) fn about_placed(mut self, placed: &Placed) -> Self {
+        let len = placed.header().len() + placed.payload_len() as usize;
+        self.0.1 = self.0.1.with_header(placed.header(), len);
+        self
+    }
+
+    pub(super) fn cause(&self) -> TerminateCause {
+        self.0.1
+    }
+
+    pub(super) fn is_crc(&self) -> bool {
+        matches!(self.0.0, LayerError::Mpa(MpaError::Crc { .. }))
+    }
+}
+
+impl std::fmt::Display for StreamError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.0.fmt(f)
+    }
+}
+
+/// Layer, error type and error code: RFC 5040 figure 9, with DDP's numbers of RFC 5041 section 7.2 and MPA's of
+/// RFC 5044 section 8.
+fn cause(error: &LayerError) -> TerminateCause {
+    const DDP: u8 = 1;
+    const LLP: u8 = 2;
+    let (layer, error_type, code) = match error {
+        LayerError::Rdmap(error) => return error.cause(),
+        LayerError::Mpa(MpaError::Crc { .. }) => (LLP, 0, 0x02),
+        LayerError::Mpa(MpaError::Boundary) => (LLP, 0, 0x03),
+        LayerError::Mpa(MpaError::InsufficientIrd { .. }) => (LLP, 0, 0x06),
+        LayerError::Mpa(MpaError::NoMatchingRtr) => (LLP, 0, 0x07),
+        // Start-up errors that are answered by other means than a Terminate.
+        LayerError::Mpa(_) => (LLP, 0, 0x04),
+        // Too short for a DDP header: MPA's length field was wrong.
+        LayerError::Segment(DdpWireError::TooShort(_)) => (LLP, 0, 0x03),
+        LayerError::Segment(DdpWireError::Version { tagged: true, .. }) => (DDP, 1, 0x04),
+        LayerError::Segment(DdpWireError::Version { tagged: false, .. }) => (DDP, 2, 0x06),
+        LayerError::Ddp(error) => {
+            let (error_type, code) = error.number();
+            let layer = if error_type == 0 { 0 } else { DDP };
+            let control = TerminateControl {
+                layer,
+                error_type,
+                code,
+            };
+            return TerminateCause::new(control).with_receive_status(error.receive_status());
+        }
+    };
+    TerminateCause::new(TerminateControl {
+        layer,
+        error_type,
+        code,
+    })
+}

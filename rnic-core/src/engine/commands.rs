@@ -1,0 +1,247 @@
+//! What the host asks for, and the queue pairs and listeners it made.
+
+use std::net::SocketAddr;
+
+use crate::connection::{self, Connection, Context};
+use crate::memory::epoch::Guard;
+use crate::time::Instant;
+use crate::verbs::qp::{QpNumber, QpState, QueuePair};
+
+use super::{
+    Command, ConnectionOptions, EndReason, Engine, Event, FlowKey, ListenerId, PortLease, RequestId,
+};
+
+/// A local address that accepts connections.
+pub(super) struct Listener {
+    pub(super) local: SocketAddr,
+    pub(super) lease: PortLease,
+}
+
+/// Where a queue pair is.
+enum Place {
+    /// Not connected, or no longer.
+    Here(Box<QueuePair>),
+    /// With its connection.
+    Connected(usize),
+}
+
+/// Queue pairs by number.
+#[derive(Default)]
+pub(super) struct QueuePairs {
+    places: Vec<Option<Place>>,
+}
+
+impl QueuePairs {
+    fn place(&mut self, number: QpNumber) -> &mut Option<Place> {
+        let index = number.0 as usize;
+        if self.places.len() <= index {
+            self.places.resize_with(index + 1, || None);
+        }
+        &mut self.places[index]
+    }
+
+    fn connection_of(&self, number: QpNumber) -> Option<usize> {
+        match self.places.get(number.0 as usize)?.as_ref()? {
+            Place::Connected(index) => Some(*index),
+            Place::Here(_) => None,
+        }
+    }
+
+    /// Takes an idle queue pair to connect it.
+    fn take_idle(&mut self, number: QpNumber) -> Option<Box<QueuePair>> {
+        let place = self.place(number);
+        match place.take() {
+            Some(Place::Here(qp)) if qp.state == QpState::Idle => Some(qp),
+            other => {
+                *place = other;
+                None
+            }
+        }
+    }
+
+    fn put_idle(&mut self, qp: Box<QueuePair>) {
+        let number = qp.number;
+        *self.place(number) = Some(Place::Here(qp));
+    }
+
+    /// A queue pair came back from its connection. If the host destroyed it meanwhile, it ends here.
+    pub(super) fn put_back(&mut self, qp: Box<QueuePair>) {
+        let place = self.place(qp.number);
+        if place.is_some() {
+            *place = Some(Place::Here(qp));
+        }
+    }
+}
+
+impl Engine {
+    /// Carries out a command of the host.
+    pub fn handle_command(&mut self, now: Instant, guard: &Guard<'_>, command: Command) {
+        match command {
+            Command::CreateCq {
+                cq,
+                producer,
+                arming,
+                notify,
+            } => {
+                // The host counts its queues: a number used twice is lost on it alone.
+                let _ = self.cqs.add(cq, producer, notify, arming);
+            }
+            Command::DestroyCq(cq) => self.cqs.remove(cq),
+            Command::CreateQp(qp) => self.qps.put_idle(qp),
+            Command::DestroyQp(qp) => self.destroy_qp(now, guard, qp),
+            Command::Listen {
+                listener,
+                local,
+                lease,
+            } => {
+                self.listeners.insert(listener, Listener { local, lease });
+            }
+            Command::Unlisten(listener) => self.unlisten(now, guard, listener),
+            Command::Connect {
+                qp,
+                local,
+                remote,
+                options,
+                lease,
+            } => {
+                self.connect(now, qp, FlowKey { local, remote }, options, lease);
+            }
+            Command::Accept {
+                request,
+                qp,
+                options,
+            } => {
+                self.accept(now, guard, request, qp, &options);
+            }
+            Command::Reject {
+                request,
+                private_data,
+            } => {
+                if let Some(index) = self.requests.remove(&request) {
+                    self.touch(index, now, guard, |connection, context| {
+                        connection.reject(&private_data, context);
+                    });
+                }
+            }
+            Command::Disconnect(qp) => self.on_qp(now, guard, qp, Connection::disconnect),
+            Command::Abort(qp) => self.on_qp(now, guard, qp, Connection::abort),
+            Command::Snapshot(reply) => {
+                // Whoever asked may have given up waiting.
+                let _ = reply.send(self.snapshot());
+            }
+        }
+    }
+
+    fn on_qp(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        qp: QpNumber,
+        run: impl FnOnce(&mut Connection, &mut Context<'_, '_>),
+    ) {
+        if let Some(index) = self.qps.connection_of(qp) {
+            self.touch(index, now, guard, run);
+        }
+    }
+
+    fn destroy_qp(&mut self, now: Instant, guard: &Guard<'_>, qp: QpNumber) {
+        let connection = self.qps.connection_of(qp);
+        *self.qps.place(qp) = None;
+        if let Some(index) = connection {
+            self.touch(index, now, guard, Connection::orphan);
+        }
+    }
+
+    fn unlisten(&mut self, now: Instant, guard: &Guard<'_>, listener: ListenerId) {
+        self.listeners.remove(&listener);
+        let of_listener: Vec<usize> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.listener() == Some(listener))
+            .map(|(index, _)| index)
+            .collect();
+        for index in of_listener {
+            self.touch(index, now, guard, Connection::abort);
+        }
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        number: QpNumber,
+        key: FlowKey,
+        options: ConnectionOptions,
+        lease: PortLease,
+    ) {
+        let fail = |engine: &mut Self, reason| {
+            engine
+                .events
+                .push_back(Event::Failed { qp: number, reason });
+        };
+        if self.flows.contains(&key) {
+            return fail(self, EndReason::InUse);
+        }
+        let Some(qp) = self.qps.take_idle(number) else {
+            return fail(self, EndReason::QpNotIdle);
+        };
+        let hop = self.next_hops.find(key.remote.ip());
+        let config = self.tcp_config(&key, hop.map_or(self.config.mtu, |hop| hop.mtu));
+        let isn = self.initial_sequence_number(now, &key);
+        let connection = Connection::connect(now, key, lease, qp, options, &config, isn);
+        let mut connection = match connection {
+            Ok(connection) => connection,
+            Err((qp, reason)) => {
+                self.qps.put_idle(qp);
+                return fail(self, reason);
+            }
+        };
+        if let Some(hop) = hop {
+            connection.set_next_hop(&hop);
+        }
+        let timeout = connection.next_timeout();
+        connection.queued = true;
+        let index = self.insert(connection);
+        self.ready.push_back(index);
+        self.timers.arm(index, timeout);
+        *self.qps.place(number) = Some(Place::Connected(index));
+    }
+
+    fn accept(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        request: RequestId,
+        number: QpNumber,
+        options: &ConnectionOptions,
+    ) {
+        let Some(&index) = self.requests.get(&request) else {
+            let reason = EndReason::Reset;
+            return self.events.push_back(Event::Failed { qp: number, reason });
+        };
+        let Some(qp) = self.qps.take_idle(number) else {
+            let reason = EndReason::QpNotIdle;
+            return self.events.push_back(Event::Failed { qp: number, reason });
+        };
+        self.requests.remove(&request);
+        *self.qps.place(number) = Some(Place::Connected(index));
+        self.touch(index, now, guard, |connection, context| {
+            connection.accept(qp, options, context);
+        });
+    }
+
+    /// New requests were posted to a queue pair.
+    pub fn handle_doorbell(&mut self, number: u32) {
+        let number = QpNumber(number);
+        if let Some(index) = self.qps.connection_of(number) {
+            let connection = &mut self.connections[index];
+            if !connection.queued {
+                connection.queued = true;
+                self.ready.push_back(index);
+            }
+        } else if let Some(Place::Here(qp)) = self.qps.place(number)
+            && qp.state == QpState::Error
+        {
+            connection::flush(qp, &mut self.cqs);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! One turn of a worker, without the device: what [`Turn`](super::link::Turn) implementations share.
+
+use std::net::IpAddr;
+
+use crate::engine::{Engine, EngineConfig, EngineEnd, NextHop};
+use crate::memory::epoch::{Guard, Worker};
+use crate::memory::frames::TxFrames;
+use crate::time::Instant;
+use crate::wire::packet::Checksums;
+
+/// Commands taken in one turn, so that frames are not kept waiting.
+const COMMANDS_PER_TURN: usize = 64;
+
+/// An engine with its link to the host.
+pub struct Driver {
+    engine: Engine,
+    end: EngineEnd,
+    memory: Worker,
+}
+
+impl Driver {
+    /// An engine that obeys `end`. `secret` must be unpredictable: sequence numbers and hashes depend on it.
+    pub fn new(config: EngineConfig, secret: [u8; 32], end: EngineEnd) -> Self {
+        let memory = end.table.worker();
+        Self {
+            engine: Engine::new(config, secret),
+            end,
+            memory,
+        }
+    }
+
+    /// Begins a turn: commands are carried out. Until the batch ends no memory region is taken away.
+    pub fn begin(&mut self, now: Instant) -> Batch<'_> {
+        let mut batch = Batch {
+            engine: &mut self.engine,
+            end: &self.end,
+            guard: self.memory.enter(),
+            now,
+            busy: false,
+        };
+        batch.handle_commands();
+        batch
+    }
+
+    /// A destination whose next hop the engine needs to know.
+    pub fn poll_next_hop_request(&mut self) -> Option<IpAddr> {
+        self.engine.poll_next_hop_request()
+    }
+
+    /// Tells the next hop of a destination, or that it changed.
+    pub fn set_next_hop(&mut self, destination: IpAddr, hop: NextHop) {
+        self.engine.set_next_hop(destination, hop);
+    }
+
+    /// Tells that a destination cannot be reached: connections being opened to it fail, established ones go on
+    /// with the next hop they know, and the next question is asked anew.
+    pub fn set_unreachable(&mut self, destination: IpAddr) {
+        self.engine.set_unreachable(destination);
+    }
+
+    /// When the next timer goes off.
+    pub fn next_timeout(&mut self) -> Option<Instant> {
+        self.engine.next_timeout()
+    }
+
+    /// Whether something waits for room in the device or for a free frame: then a worker must not sleep long.
+    pub fn has_backlog(&self) -> bool {
+        self.engine.has_backlog()
+    }
+
+    /// The engine, for its counters.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The link, for a worker that sleeps and is woken by its doorbells.
+    pub fn end(&self) -> &EngineEnd {
+        &self.end
+    }
+}
+
+/// One turn of a worker.
+pub struct Batch<'a> {
+    engine: &'a mut Engine,
+    end: &'a EngineEnd,
+    guard: Guard<'a>,
+    now: Instant,
+    busy: bool,
+}
+
+impl Batch<'_> {
+    fn handle_commands(&mut self) {
+        for command in self.end.commands.try_iter().take(COMMANDS_PER_TURN) {
+            self.busy = true;
+            self.engine.handle_command(self.now, &self.guard, command);
+        }
+    }
+
+    /// Handles one received frame, from the destination MAC address on.
+    pub fn handle_frame<F: TxFrames>(&mut self, frame: &[u8], checksums: Checksums, tx: &mut F) {
+        self.busy = true;
+        self.engine
+            .handle_frame(self.now, &self.guard, frame, checksums, tx);
+    }
+
+    /// Ends the turn: new work requests, timers, frames to send, completions and events. Says whether the turn had
+    /// anything to do.
+    pub fn finish<F: TxFrames>(mut self, tx: &mut F) -> bool {
+        let engine = &mut *self.engine;
+        self.end.doorbells.take(|qp| {
+            self.busy = true;
+            engine.handle_doorbell(qp);
+        });
+        self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
+        while engine.poll_transmit(self.now, &self.guard, tx) {
+            self.busy = true;
+        }
+        while let Some(event) = engine.poll_event() {
+            self.busy = true;
+            // A host that has gone no longer wants its events.
+            let _ = self.end.events.send(event);
+        }
+        engine.notify_completions();
+        self.busy
+    }
+}

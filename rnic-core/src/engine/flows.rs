@@ -1,0 +1,82 @@
+//! Finding a connection by its addresses.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+
+use siphasher::sip::SipHasher13;
+
+/// The two ends of a connection, as this host sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FlowKey {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+}
+
+/// Hashes with a secret, so that a peer cannot choose ports that collide.
+#[derive(Clone)]
+pub(crate) struct Keyed {
+    k0: u64,
+    k1: u64,
+}
+
+impl Keyed {
+    pub(crate) fn new(secret: &[u8; 16]) -> Self {
+        let (k0, k1) = secret.split_at(8);
+        let word = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        Self {
+            k0: word(k0),
+            k1: word(k1),
+        }
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = SipHasher13;
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.k0, self.k1)
+    }
+}
+
+/// Connections by their addresses, and the one found last.
+pub(crate) struct Flows {
+    by_key: HashMap<FlowKey, usize, Keyed>,
+    last: Option<(FlowKey, usize)>,
+}
+
+impl Flows {
+    pub(crate) fn new(hasher: Keyed) -> Self {
+        Self {
+            by_key: HashMap::with_hasher(hasher),
+            last: None,
+        }
+    }
+
+    pub(crate) fn find(&mut self, key: &FlowKey) -> Option<usize> {
+        if let Some((last, index)) = &self.last
+            && last == key
+        {
+            return Some(*index);
+        }
+        let index = *self.by_key.get(key)?;
+        self.last = Some((*key, index));
+        Some(index)
+    }
+
+    pub(crate) fn contains(&self, key: &FlowKey) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    pub(crate) fn insert(&mut self, key: FlowKey, index: usize) {
+        self.by_key.insert(key, index);
+    }
+
+    pub(crate) fn remove(&mut self, key: &FlowKey) {
+        self.by_key.remove(key);
+        self.last = None;
+    }
+}

@@ -1,0 +1,173 @@
+//! A link on virtual time that loses, reorders, duplicates, damages and re-cuts frames from a seed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::time::Instant;
+use crate::wire::checksum::sum;
+use crate::wire::ethernet::EthernetHeader;
+use crate::wire::packet::{Checksums, NetHeader, parse};
+use crate::wire::tcp::{Flags, Seq};
+
+/// What a link does to frames. Each share is in thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Impairments {
+    /// One way.
+    pub delay: Duration,
+    /// Frames that never arrive.
+    pub loss: u32,
+    /// Frames that arrive twice.
+    pub duplication: u32,
+    /// Frames with one bit turned over.
+    pub corruption: u32,
+    /// Frames that take up to `jitter` longer, so that others overtake them.
+    pub reordering: u32,
+    /// The most that a reordered frame is late.
+    pub jitter: Duration,
+    /// Data segments that are cut in two, as a middlebox may do.
+    pub cutting: u32,
+}
+
+/// A frame under way.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Travelling {
+    arrives: Instant,
+    /// Keeps frames that arrive at the same time in order.
+    number: u64,
+    to: usize,
+    frame: Vec<u8>,
+}
+
+/// A link between two ends, 0 and 1.
+pub struct Link {
+    impairments: Impairments,
+    rng: Rng,
+    travelling: BinaryHeap<Reverse<Travelling>>,
+    numbered: u64,
+    sent: u64,
+    lost: u64,
+}
+
+impl Link {
+    /// A link that behaves the same for the same seed.
+    pub fn new(impairments: Impairments, seed: u64) -> Self {
+        let rng = Rng::with_seed(seed);
+        Self {
+            impairments,
+            rng,
+            travelling: BinaryHeap::new(),
+            numbered: 0,
+            sent: 0,
+            lost: 0,
+        }
+    }
+
+    /// From now on frames fare differently.
+    pub fn set_impairments(&mut self, impairments: Impairments) {
+        self.impairments = impairments;
+    }
+
+    /// Frames sent so far, and how many of them were lost.
+    pub fn sent_and_lost(&self) -> (u64, u64) {
+        (self.sent, self.lost)
+    }
+
+    fn happens(&mut self, thousandths: u32) -> bool {
+        thousandths > 0 && self.rng.u32(0..1000) < thousandths
+    }
+
+    /// Sends a frame to an end.
+    pub fn send(&mut self, now: Instant, to: usize, frame: Vec<u8>) {
+        if self.happens(self.impairments.cutting)
+            && let Some((first, second)) = cut(&frame, &mut self.rng)
+        {
+            self.send_piece(now, to, first);
+            self.send_piece(now, to, second);
+        } else {
+            self.send_piece(now, to, frame);
+        }
+    }
+
+    fn send_piece(&mut self, now: Instant, to: usize, mut frame: Vec<u8>) {
+        self.sent += 1;
+        if self.happens(self.impairments.loss) {
+            self.lost += 1;
+            return;
+        }
+        if self.happens(self.impairments.duplication) {
+            self.put_on_way(now, to, frame.clone());
+        }
+        if self.happens(self.impairments.corruption) {
+            let bit = self.rng.usize(0..frame.len() * 8);
+            frame[bit / 8] ^= 1 << (bit % 8);
+        }
+        self.put_on_way(now, to, frame);
+    }
+
+    fn put_on_way(&mut self, now: Instant, to: usize, frame: Vec<u8>) {
+        let mut arrives = now + self.impairments.delay;
+        if self.happens(self.impairments.reordering) {
+            let jitter = self.impairments.jitter.as_nanos() as u64;
+            arrives = arrives + Duration::from_nanos(self.rng.u64(0..=jitter));
+        }
+        self.numbered += 1;
+        let number = self.numbered;
+        self.travelling.push(Reverse(Travelling {
+            arrives,
+            number,
+            to,
+            frame,
+        }));
+    }
+
+    /// When the next frame arrives.
+    pub fn next_arrival(&self) -> Option<Instant> {
+        self.travelling.peek().map(|Reverse(next)| next.arrives)
+    }
+
+    /// Takes a frame that has arrived, and the end it arrived at.
+    pub fn receive(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
+        if self.next_arrival()? > now {
+            return None;
+        }
+        self.travelling
+            .pop()
+            .map(|Reverse(next)| (next.to, next.frame))
+    }
+}
+
+/// Cuts a data segment in two at a random octet, with correct headers on both.
+fn cut(frame: &[u8], rng: &mut Rng) -> Option<(Vec<u8>, Vec<u8>)> {
+    let packet = parse(frame, Checksums::Verify).ok()?;
+    let payload = packet.segment.payload;
+    if payload.len() < 2 {
+        return None;
+    }
+    let at = rng.usize(1..payload.len());
+    let (link, _) = EthernetHeader::parse(frame).ok()?;
+    let net = NetHeader {
+        source_mac: link.source,
+        destination_mac: link.destination,
+        vlan: link.vlan,
+        source: packet.source.ip(),
+        destination: packet.destination.ip(),
+        hop_limit: 64,
+        traffic_class: packet.ecn,
+    };
+    let mut first = packet.segment.header;
+    let mut second = first;
+    first.flags = Flags(first.flags.0 & !(Flags::FIN.0 | Flags::PSH.0));
+    second.seq = Seq(second.seq.0.wrapping_add(at as u32));
+    let build = |header, piece: &[u8]| {
+        let header: crate::wire::tcp::TcpHeader = header;
+        let headers_len = net.len() + header.len();
+        let mut frame = vec![0; headers_len + piece.len()];
+        frame[headers_len..].copy_from_slice(piece);
+        net.write(&mut frame, &header, piece.len(), sum(piece));
+        frame
+    };
+    Some((build(first, &payload[..at]), build(second, &payload[at..])))
+}

@@ -1,0 +1,259 @@
+//! Two engines over a link that loses, reorders, duplicates, damages and re-cuts frames, on virtual time.
+//!
+//! Whatever the link does: every octet arrives where it belongs, every request completes once and in order,
+//! every Send is delivered once and in order.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event};
+use rnic_core::memory::table::Access;
+use rnic_core::testing::link::Impairments;
+use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
+use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::wire::ddp::TaggedOffset;
+
+/// Room for each operation.
+const SLOT: usize = 24_000;
+
+/// Operations in each direction.
+const OPERATIONS: usize = 12;
+
+/// Seeds tried by the long test.
+const SEEDS: u64 = 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Write,
+    Read,
+    Send,
+}
+
+/// One host's half of a run.
+struct Side {
+    qp: TestQp,
+    /// Where operations take their data from, slot by slot.
+    source: SharedRegion,
+    /// What the peer writes to and where its Sends arrive.
+    target: SharedRegion,
+    /// Where data that was read arrives.
+    sink: SharedRegion,
+    operations: Vec<(Kind, usize)>,
+    completions: Vec<Completion>,
+}
+
+fn side(sim: &mut Simulation, host: usize, qp: TestQp, rng: &mut Rng) -> Side {
+    let len = SLOT * OPERATIONS;
+    let noise: Vec<u8> = (0..len).map(|_| rng.u8(..)).collect();
+    let everything = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let kinds = [Kind::Write, Kind::Read, Kind::Send];
+    let sizes = [0, 1, 64, 1400, 1460, 5000, SLOT];
+    Side {
+        qp,
+        source: sim.hosts[host].share(&noise, everything),
+        target: sim.hosts[host].share(&vec![0; len], everything),
+        sink: sim.hosts[host].share(&vec![0; len], everything),
+        operations: (0..OPERATIONS)
+            .map(|_| {
+                let size = sizes[rng.usize(..sizes.len())];
+                let size = if rng.bool() {
+                    size
+                } else {
+                    rng.usize(0..=SLOT)
+                };
+                (kinds[rng.usize(..kinds.len())], size)
+            })
+            .collect(),
+        completions: Vec::new(),
+    }
+}
+
+fn sge(region: &SharedRegion, slot: usize, len: usize) -> Sge {
+    Sge {
+        offset: (slot * SLOT) as u64,
+        length: len as u32,
+        lkey: region.stag.0,
+    }
+}
+
+fn post_receives(sim: &Simulation, host: usize, side: &mut Side, peer: &Side) {
+    for (slot, (kind, _)) in peer.operations.iter().enumerate() {
+        if *kind == Kind::Send {
+            let wr = RecvWr::new(slot as u64, &[sge(&side.target, slot, SLOT)]).unwrap();
+            sim.hosts[host].post_recv(&mut side.qp, wr);
+        }
+    }
+}
+
+fn post_operations(sim: &Simulation, host: usize, side: &mut Side, peer: &Side) {
+    for (slot, (kind, len)) in side.operations.iter().enumerate() {
+        let offset = TaggedOffset((slot * SLOT) as u64);
+        let id = slot as u64;
+        let wr = match kind {
+            Kind::Write => SendWr::new(id, WrOpcode::Write)
+                .with_remote(peer.target.stag, offset)
+                .with_sges(&[sge(&side.source, slot, *len)]),
+            Kind::Read => SendWr::new(id, WrOpcode::Read)
+                .with_remote(peer.source.stag, offset)
+                .with_sges(&[sge(&side.sink, slot, *len)]),
+            Kind::Send => {
+                SendWr::new(id, WrOpcode::Send).with_sges(&[sge(&side.source, slot, *len)])
+            }
+        };
+        sim.hosts[host].post_send(&mut side.qp, wr.unwrap());
+    }
+}
+
+fn is_receive(completion: &Completion) -> bool {
+    completion.opcode() == Ok(WcOpcode::Recv)
+}
+
+/// How many completions this side is to see.
+fn expected(side: &Side, peer: &Side) -> usize {
+    let receives = peer
+        .operations
+        .iter()
+        .filter(|(kind, _)| *kind == Kind::Send)
+        .count();
+    side.operations.len() + receives
+}
+
+fn check(side: &Side, peer: &Side, seed: u64) {
+    for completion in &side.completions {
+        assert_eq!(
+            completion.status(),
+            WcStatus::Success,
+            "seed {seed}: {completion:?}"
+        );
+    }
+    let sent: Vec<u64> = side
+        .completions
+        .iter()
+        .filter(|c| !is_receive(c))
+        .map(|c| c.wr_id)
+        .collect();
+    assert_eq!(
+        sent,
+        (0..OPERATIONS as u64).collect::<Vec<_>>(),
+        "seed {seed}: order of requests"
+    );
+    let received: Vec<(u64, u32)> = side
+        .completions
+        .iter()
+        .filter(|c| is_receive(c))
+        .map(|c| (c.wr_id, c.byte_len))
+        .collect();
+    let sends = peer
+        .operations
+        .iter()
+        .enumerate()
+        .filter(|(_, (kind, _))| *kind == Kind::Send);
+    let wanted: Vec<(u64, u32)> = sends
+        .map(|(slot, (_, len))| (slot as u64, *len as u32))
+        .collect();
+    assert_eq!(received, wanted, "seed {seed}: Sends delivered");
+
+    let (mine, theirs) = (side.source.content(), peer.source.content());
+    let (arrived, read) = (peer.target.content(), side.sink.content());
+    for (slot, (kind, len)) in side.operations.iter().enumerate() {
+        let range = slot * SLOT..slot * SLOT + len;
+        let (got, wanted) = match kind {
+            Kind::Read => (&read[range.clone()], &theirs[range]),
+            _ => (&arrived[range.clone()], &mine[range]),
+        };
+        assert!(
+            got == wanted,
+            "seed {seed}: content of {kind:?} {slot}, {len} octets"
+        );
+    }
+}
+
+fn impairments(rng: &mut Rng) -> Impairments {
+    let share = |rng: &mut Rng, most: u32| if rng.bool() { rng.u32(0..=most) } else { 0 };
+    Impairments {
+        delay: Duration::from_micros(rng.u64(1..2000)),
+        loss: share(rng, 50),
+        duplication: share(rng, 50),
+        corruption: share(rng, 20),
+        reordering: share(rng, 200),
+        jitter: Duration::from_micros(rng.u64(1..3000)),
+        cutting: share(rng, 300),
+    }
+}
+
+fn run(seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    let config = EngineConfig::default();
+    let mut sim = Simulation::new(&config, impairments(&mut rng), seed);
+    let options = ConnectionOptions {
+        crc: rng.u8(0..4) > 0,
+        mpa_revision: rng.u8(1..=2),
+        ord: rng.u16(1..=4),
+        ..ConnectionOptions::default()
+    };
+    let Some((active, passive)) = sim.connect(&options) else {
+        panic!(
+            "seed {seed}: no connection: {:?} {:?}",
+            sim.hosts[0].events, sim.hosts[1].events
+        );
+    };
+    let mut first = side(&mut sim, 0, active, &mut rng);
+    let mut second = side(&mut sim, 1, passive, &mut rng);
+    post_receives(&sim, 0, &mut first, &second);
+    post_receives(&sim, 1, &mut second, &first);
+    post_operations(&sim, 0, &mut first, &second);
+    post_operations(&sim, 1, &mut second, &first);
+    let done = sim.run_until(Duration::from_secs(300), |_| {
+        first.completions.extend(first.qp.poll());
+        second.completions.extend(second.qp.poll());
+        first.completions.len() >= expected(&first, &second)
+            && second.completions.len() >= expected(&second, &first)
+    });
+    let events = (&sim.hosts[0].events, &sim.hosts[1].events);
+    assert!(
+        done,
+        "seed {seed}: {} and {} completions, {events:?}",
+        first.completions.len(),
+        second.completions.len()
+    );
+    check(&first, &second, seed);
+    check(&second, &first, seed);
+    close(&mut sim, &first, &second, seed);
+}
+
+/// An orderly end reaches both sides.
+fn close(sim: &mut Simulation, first: &Side, second: &Side, seed: u64) {
+    sim.hosts[0].command(Command::Disconnect(first.qp.number));
+    let numbers = [first.qp.number, second.qp.number];
+    let over = sim.run_until(Duration::from_secs(120), |sim| {
+        (0..2).all(|host| {
+            sim.hosts[host].events.iter().any(
+                |event| matches!(event, Event::Disconnected { qp, .. } if *qp == numbers[host]),
+            )
+        })
+    });
+    assert!(
+        over,
+        "seed {seed}: {:?} {:?}",
+        sim.hosts[0].events, sim.hosts[1].events
+    );
+    let reason = sim.hosts[1].events.iter().find_map(|event| match event {
+        Event::Disconnected { reason, .. } => Some(reason.clone()),
+        _ => None,
+    });
+    assert_eq!(reason, Some(EndReason::Peer), "seed {seed}");
+}
+
+#[test]
+fn every_octet_arrives_once_and_in_order_whatever_the_link_does() {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                (0..SEEDS)
+                    .filter(|seed| seed % threads == thread)
+                    .for_each(run)
+            });
+        }
+    });
+}
