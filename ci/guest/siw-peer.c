@@ -3,6 +3,8 @@
 //   siw-peer connect HOST PORT [TEXT]     connect with private data TEXT, then disconnect
 //   siw-peer accept PORT [TEXT]           accept one connection with TEXT, wait for its end
 //   siw-peer reject PORT TEXT             reject one connection with TEXT
+//   siw-peer pong PORT                    rping's server, which takes what depths it likes: rdma-core's
+//                                         takes the peer's, and those are 0 with MPA revision 1
 //   siw-peer bad-write HOST PORT          connect, then Write (Read) 64 octets with a wrong rkey
 //   siw-peer bad-read HOST PORT
 //   siw-peer accept-bad-write PORT        the same on the first connection that comes in, once the
@@ -11,6 +13,7 @@
 //
 // Prints one "name=value" line for each thing that happens; exit code 0 if all of it did.
 
+#include <endian.h>
 #include <errno.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
@@ -21,7 +24,10 @@
 #include <string.h>
 
 // Neither side ever hands out this key: rkeys here are random, and the low octet is the key part.
-enum { WRONG_RKEY = 0x5a5a5a5a, LENGTH = 64, WRONG_ADDRESS = 0x10000 };
+enum { WRONG_RKEY = 0x5a5a5a5a, WRONG_ADDRESS = 0x10000 };
+
+// The largest message here, and the length of rping's control messages.
+enum { LENGTH = 65536, INFO_LENGTH = 16, BAD_LENGTH = 64 };
 
 struct peer {
     struct rdma_cm_id *listener; // only on the passive side
@@ -137,7 +143,7 @@ static void wait_for_first_message(struct peer *peer) {
 
 static void use_wrong_rkey(struct peer *peer, enum ibv_wr_opcode opcode) {
     struct ibv_sge sge = {
-        .addr = (uintptr_t)peer->buffer, .length = LENGTH, .lkey = peer->mr->lkey};
+        .addr = (uintptr_t)peer->buffer, .length = BAD_LENGTH, .lkey = peer->mr->lkey};
     struct ibv_send_wr wr = {.opcode = opcode, .sg_list = &sge, .num_sge = 1};
     struct ibv_send_wr *bad;
     struct ibv_wc wc;
@@ -151,45 +157,91 @@ static void use_wrong_rkey(struct peer *peer, enum ibv_wr_opcode opcode) {
     print_async_events(peer->id->verbs);
 }
 
-static int usage(void) {
-    printf("usage: siw-peer connect|bad-write|bad-read HOST PORT [TEXT] |\n"
-           "       accept|reject|accept-bad-write|accept-bad-read PORT [TEXT]\n");
-    return 2;
+static int send_completed(struct peer *peer) {
+    struct ibv_wc wc;
+    return rdma_get_send_comp(peer->id, &wc) > 0 && wc.status == IBV_WC_SUCCESS;
 }
 
-int main(int count, char **words) {
+// rping's protocol: what the client offers by its first message is read, and written to where its second
+// message says; a message of ours, whose content means nothing, follows each.
+static void pong(struct peer *peer) {
+    char *data = peer->buffer + INFO_LENGTH;
+    struct ibv_wc wc;
+    for (unsigned messages = 0;; messages++) {
+        if (rdma_get_recv_comp(peer->id, &wc) <= 0 || wc.status != IBV_WC_SUCCESS) {
+            printf("rounds=%u\n", messages / 2);
+            wait_for_the_end(peer);
+            return;
+        }
+        struct {
+            __be64 address;
+            __be32 rkey, length;
+        } info;
+        memcpy(&info, peer->buffer, sizeof info);
+        uint64_t address = be64toh(info.address);
+        uint32_t rkey = be32toh(info.rkey), length = be32toh(info.length);
+        if (length > LENGTH - INFO_LENGTH) length = LENGTH - INFO_LENGTH;
+        int failed = messages % 2 == 0
+            ? rdma_post_read(peer->id, NULL, data, length, peer->mr, 0, address, rkey)
+            : rdma_post_write(peer->id, NULL, data, length, peer->mr, 0, address, rkey);
+        if (failed || !send_completed(peer)) die("reading or writing the client's buffer");
+        if (rdma_post_recv(peer->id, NULL, peer->buffer, INFO_LENGTH, peer->mr)) die("rdma_post_recv");
+        if (rdma_post_send(peer->id, NULL, data, INFO_LENGTH, peer->mr, 0) || !send_completed(peer))
+            die("answering the client");
+    }
+}
+
+static void connect_only(struct peer *peer) { rdma_disconnect(peer->id); }
+static void bad_write(struct peer *peer) { use_wrong_rkey(peer, IBV_WR_RDMA_WRITE); }
+static void bad_read(struct peer *peer) { use_wrong_rkey(peer, IBV_WR_RDMA_READ); }
+
+static void accept_bad_write(struct peer *peer) {
+    wait_for_first_message(peer);
+    bad_write(peer);
+}
+
+static void accept_bad_read(struct peer *peer) {
+    wait_for_first_message(peer);
+    bad_read(peer);
+}
+
+static void reject(char *port, const char *text) {
     struct peer peer = {0};
+    wait_for_request(&peer, port);
+    if (rdma_reject(peer.id, text, text ? strlen(text) : 0)) die("rdma_reject");
+    printf("rejected=1\n");
+}
+
+static const struct {
+    const char *name;
+    int listens;
+    void (*once_connected)(struct peer *);
+} commands[] = {
+    {"connect", 0, connect_only},         {"accept", 1, wait_for_the_end},
+    {"bad-write", 0, bad_write},          {"accept-bad-write", 1, accept_bad_write},
+    {"bad-read", 0, bad_read},            {"accept-bad-read", 1, accept_bad_read},
+    {"pong", 1, pong},                    {"reject", 1, NULL},
+};
+
+int main(int count, char **words) {
+    static struct peer peer;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (count < 3) return usage();
-    const char *what = words[1];
-    const char *text = NULL;
-    if (strncmp(what, "accept", 6) == 0 || strcmp(what, "reject") == 0) {
-        if (count > 3) text = words[3];
-        if (strcmp(what, "reject") == 0) {
-            wait_for_request(&peer, words[2]);
-            if (rdma_reject(peer.id, text, text ? strlen(text) : 0)) die("rdma_reject");
-            printf("rejected=1\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        int text_at = commands[i].listens ? 3 : 4;
+        if (count < text_at || strcmp(words[1], commands[i].name) != 0) continue;
+        const char *text = count > text_at ? words[text_at] : NULL;
+        if (!commands[i].once_connected) {
+            reject(words[2], text);
             return 0;
         }
-        accept_from(&peer, words[2], text);
-        if (strcmp(what, "accept") != 0) {
-            what += strlen("accept-");
-            wait_for_first_message(&peer);
-        }
-    } else {
-        if (count < 4) return usage();
-        if (count > 4) text = words[4];
-        connect_to(&peer, words[2], words[3], text);
+        if (commands[i].listens)
+            accept_from(&peer, words[2], text);
+        else
+            connect_to(&peer, words[2], words[3], text);
+        commands[i].once_connected(&peer);
+        return 0;
     }
-    if (strcmp(what, "bad-write") == 0)
-        use_wrong_rkey(&peer, IBV_WR_RDMA_WRITE);
-    else if (strcmp(what, "bad-read") == 0)
-        use_wrong_rkey(&peer, IBV_WR_RDMA_READ);
-    else if (strcmp(what, "connect") == 0)
-        rdma_disconnect(peer.id);
-    else if (strcmp(what, "accept") == 0)
-        wait_for_the_end(&peer);
-    else
-        return usage();
-    return 0;
+    printf("usage: siw-peer connect|bad-write|bad-read HOST PORT [TEXT]\n"
+           "       siw-peer accept|reject|pong|accept-bad-write|accept-bad-read PORT [TEXT]\n");
+    return 2;
 }

@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# What ci/demo and ci/test share. Sourced with `set -euo pipefail` on; $root is the source tree.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=ci/deps
+source "$root/ci/deps"
+
+say() { printf '%s\n' "$*"; }
+die() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+need_cargo() {
+    # A toolchain that rustup installed is often not on root's PATH.
+    command -v cargo >/dev/null || PATH=$PATH:$HOME/.cargo/bin
+    command -v cargo >/dev/null || die "no cargo here: install a Rust toolchain (https://rustup.rs), 1.88 or newer"
+}
+
+target_dir() { echo "${CARGO_TARGET_DIR:-$root/target}"; }
+
+# 2 MiB pages: at least $1 of them, until the end. `hugepages_restore` belongs into the EXIT trap.
+hugepages_reserve() {
+    local file=/proc/sys/vm/nr_hugepages
+    hugepages_before=$(<$file)
+    ((hugepages_before >= $1)) && return
+    if ! { echo "$1" >$file; } 2>/dev/null || (($(<$file) < $1)); then
+        say "only $(<$file) of $1 hugepages are to be had; ordinary pages serve for the rest"
+    fi
+}
+
+hugepages_restore() {
+    [[ -z ${hugepages_before-} ]] || echo "$hugepages_before" >/proc/sys/vm/nr_hugepages
+    hugepages_before=
+}
