@@ -14,6 +14,8 @@
 //!
 //! Each side keeps its own index privately and reads only the other's, which it does not trust: if the distance
 //! between them exceeds the capacity, the ring is broken, which to a consumer looks empty and to a producer full.
+//! Entries are copied in and out as atomic words, so that a side that breaks the rules yields wrong entries and
+//! nothing worse.
 
 #![allow(unsafe_code)]
 
@@ -22,8 +24,9 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::{align_of, offset_of, size_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -51,7 +54,8 @@ struct Line(AtomicU32);
 const _: () = assert!(offset_of!(Header, tail) == 128 && offset_of!(Header, head) == 256);
 const _: () = assert!(size_of::<Header>() == 384);
 
-/// What an entry has to be: plain octets that are valid whatever the other side wrote.
+/// What an entry has to be: plain octets that are valid whatever the other side wrote, in whole words of 64 bits
+/// (which the compiler checks where a ring is made).
 pub trait Entry: FromBytes + IntoBytes + Immutable + Copy {}
 impl<T: FromBytes + IntoBytes + Immutable + Copy> Entry for T {}
 
@@ -94,7 +98,8 @@ struct Shared<T> {
 }
 
 impl<T: Entry> Shared<T> {
-    const LAYOUT_FITS: () = assert!(align_of::<T>() <= 128 && size_of::<T>() > 0);
+    const LAYOUT_FITS: () =
+        assert!(align_of::<T>() == 8 && size_of::<T>() > 0 && size_of::<T>().is_multiple_of(8));
 
     fn octets(capacity: u32) -> usize {
         size_of::<Header>() + capacity as usize * size_of::<T>()
@@ -172,14 +177,37 @@ impl<T: Entry> Shared<T> {
         unsafe { &(*self.header()).head.0 }
     }
 
-    /// Where entry number `index` is.
-    fn slot(&self, index: u32) -> *mut T {
-        let at = (index & (self.capacity - 1)) as usize;
-        self.mapping
+    /// The words of entry number `index`.
+    fn words(&self, index: u32) -> &[AtomicU64] {
+        let at = (index & (self.capacity - 1)) as usize * size_of::<T>();
+        let first = self
+            .mapping
             .as_mut_ptr()
-            .wrapping_add(size_of::<Header>())
-            .cast::<T>()
-            .wrapping_add(at)
+            .wrapping_add(size_of::<Header>() + at);
+        // SAFETY: the entry lies in the mapping, which lives as long as `self`. Its address is a multiple of 8, as
+        // the entries start at one and each has a multiple of 8 octets. Both sides access it atomically only.
+        unsafe { slice::from_raw_parts(first.cast(), size_of::<T>() / 8) }
+    }
+
+    /// Writes entry number `index`.
+    fn store(&self, index: u32, entry: T) {
+        let from = (&raw const entry).cast::<u64>();
+        for (n, word) in self.words(index).iter().enumerate() {
+            // SAFETY: an entry has as many words as `words` yields, is aligned like them, and has no padding.
+            word.store(unsafe { from.add(n).read() }, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies entry number `index`.
+    fn load(&self, index: u32) -> T {
+        let mut entry = T::new_zeroed();
+        let to = (&raw mut entry).cast::<u64>();
+        for (n, word) in self.words(index).iter().enumerate() {
+            // SAFETY: an entry has as many words as `words` yields, is aligned like them, and is valid whatever
+            // they are.
+            unsafe { to.add(n).write(word.load(Ordering::Relaxed)) };
+        }
+        entry
     }
 }
 
@@ -224,9 +252,7 @@ impl<T: Entry> Producer<T> {
         if self.free_seen() == 0 && self.free() == 0 {
             return Err(Full);
         }
-        // SAFETY: `slot` is inside the mapping and aligned (the entries start at a multiple of 128, `T` needs no
-        // more). The consumer does not read this entry before it sees the new tail.
-        unsafe { self.shared.slot(self.tail).write_volatile(entry) };
+        self.shared.store(self.tail, entry);
         self.tail = self.tail.wrapping_add(1);
         self.shared.tail().store(self.tail, Ordering::Release);
         Ok(())
@@ -300,14 +326,8 @@ impl<T: Entry> Consumer<T> {
         if ahead >= self.len_seen() && ahead >= self.len() {
             return None;
         }
-        // SAFETY: `slot` is inside the mapping and aligned (the entries start at a multiple of 128, `T` needs no
-        // more). The producer leaves it alone until it is released, and if it does not, any octets are a valid
-        // `T`. The copy is made once, so that a later change has no effect on what was checked.
-        Some(unsafe {
-            self.shared
-                .slot(self.head.wrapping_add(ahead))
-                .read_volatile()
-        })
+        // Copied once: what the producer does to it later has no effect on what is checked here.
+        Some(self.shared.load(self.head.wrapping_add(ahead)))
     }
 
     /// Takes the oldest entry.

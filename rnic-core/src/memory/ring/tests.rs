@@ -50,7 +50,7 @@ fn full_and_empty() {
 
 #[test]
 fn entries_stay_in_order_across_threads() {
-    const COUNT: u64 = 400_000;
+    const COUNT: u64 = 2_000_000;
     let (mut producer, mut consumer) = ring_at::<[u64; 12]>(64, u32::MAX - 1000);
     let pusher = thread::spawn(move || {
         for n in 0..COUNT {
