@@ -78,9 +78,8 @@ impl Workers {
 pub struct Worker {
     table: Arc<StagTable>,
     epoch: Arc<Epoch>,
-    /// Batches and guards open now: the epoch is odd while there are any.
+    /// Guards open now: the epoch is odd while there are any.
     depth: Cell<u32>,
-    in_batch: bool,
 }
 
 impl Worker {
@@ -91,7 +90,6 @@ impl Worker {
             table,
             epoch,
             depth: Cell::new(0),
-            in_batch: false,
         }
     }
 
@@ -100,27 +98,11 @@ impl Worker {
         &self.table
     }
 
-    /// Opens the table for reading until the guard is dropped. The end of the last open guard is a quiescent
-    /// point, unless a batch is open: then that is its end. Do not sleep while holding a guard.
+    /// Begins a batch: opens the table for reading until the guard is dropped, which is a quiescent point. Guards
+    /// may nest; then the end of the last one is. Do not sleep while holding one.
     pub fn enter(&self) -> Guard<'_> {
         self.open();
         Guard { worker: self }
-    }
-
-    /// Begins a batch, inside which [`enter`](Self::enter) costs next to nothing. Does nothing inside one.
-    pub fn begin_batch(&mut self) {
-        if !self.in_batch {
-            self.in_batch = true;
-            self.open();
-        }
-    }
-
-    /// Ends a batch, which is a quiescent point. Does nothing outside one.
-    pub fn end_batch(&mut self) {
-        if self.in_batch {
-            self.in_batch = false;
-            self.close();
-        }
     }
 
     fn open(&self) {
@@ -153,7 +135,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.end_batch();
+        // No guard is left, but one may have been forgotten instead of dropped.
+        if self.depth.replace(1) > 0 {
+            self.close();
+        }
         self.table
             .workers()
             .lock()

@@ -199,7 +199,7 @@ struct Ledger {
 ///
 /// An STag is a 24-bit index and an 8-bit key. The low bits of the index choose the slot, at random among the
 /// free ones; the rest of the index and the key are random too, and the slot holds the whole STag to compare.
-/// A peer can therefore guess no better than among 2^32.
+/// A peer that guesses therefore has all 32 bits to guess, however small the table is.
 #[derive(Debug)]
 pub struct StagTable {
     /// A power of two of them.

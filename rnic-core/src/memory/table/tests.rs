@@ -258,12 +258,11 @@ proptest! {
 /// A worker that writes through the STag whenever it is valid, in batches like those of an engine.
 fn writer(table: Arc<StagTable>, stag: Stag, stop: Arc<AtomicBool>) -> thread::JoinHandle<u64> {
     thread::spawn(move || {
-        let mut worker = table.worker();
+        let worker = table.worker();
         let mut placed = 0u64;
         while !stop.load(Ordering::Relaxed) {
-            worker.begin_batch();
+            let guard = worker.enter();
             for _ in 0..32 {
-                let guard = worker.enter();
                 let at = TaggedOffset(0);
                 if let Ok(placement) = guard.for_placement(stag, at, 4096, PD, Access::REMOTE_WRITE)
                 {
@@ -271,7 +270,6 @@ fn writer(table: Arc<StagTable>, stag: Stag, stop: Arc<AtomicBool>) -> thread::J
                     placement.write(&[placed as u8; 4096]);
                 }
             }
-            worker.end_batch();
         }
         placed
     })
@@ -328,8 +326,8 @@ fn revocation_waits_for_a_batch_under_way_and_no_longer() {
     let stag = table
         .register(region.clone(), 0..8, TaggedOffset(0), ALL, PD)
         .unwrap();
-    let mut worker = table.worker();
-    worker.begin_batch();
+    let worker = table.worker();
+    let guard = worker.enter();
     let revoked = Arc::new(AtomicBool::new(false));
     let revoker = thread::spawn({
         let (table, revoked) = (table.clone(), revoked.clone());
@@ -342,7 +340,6 @@ fn revocation_waits_for_a_batch_under_way_and_no_longer() {
         thread::yield_now();
     }
     // Inside the batch others still register, and end registrations elsewhere.
-    let guard = worker.enter();
     let other = table
         .register(region.clone(), 0..8, TaggedOffset(0), ALL, PD)
         .unwrap();
@@ -351,13 +348,12 @@ fn revocation_waits_for_a_batch_under_way_and_no_longer() {
             .for_placement(stag, TaggedOffset(0), 8, PD, ALL)
             .is_err()
     );
-    drop(guard);
     thread::sleep(Duration::from_millis(5));
     assert!(!revoked.load(Ordering::SeqCst));
     // The slot is not free yet and its memory is held.
     assert_eq!(Arc::strong_count(&region), 3);
-    worker.end_batch();
-    worker.begin_batch();
+    drop(guard);
+    let _next_batch = worker.enter();
     revoker.join().unwrap();
     assert_eq!(Arc::strong_count(&region), 2);
     assert!(table.is_valid(other));
@@ -369,12 +365,13 @@ fn a_thread_that_drives_its_worker_revokes_between_batches() {
     let stag = table
         .register(region, 0..8, TaggedOffset(0), ALL, PD)
         .unwrap();
-    let mut worker = table.worker();
-    worker.begin_batch();
+    let worker = table.worker();
+    let (guard, nested) = (worker.enter(), worker.enter());
+    drop(guard);
     // Inside, it would wait for itself.
     assert_eq!(table.revoke(stag), Err(TableError::InsideBatch(stag)));
     assert!(!table.is_valid(stag));
-    worker.end_batch();
+    drop(nested);
     assert_eq!(table.revoke(stag), Ok(()));
     drop(worker.enter());
 }
@@ -385,8 +382,8 @@ fn a_worker_that_is_gone_holds_nobody_up() {
     let stag = table
         .register(region, 0..8, TaggedOffset(0), ALL, PD)
         .unwrap();
-    let mut worker = table.worker();
-    worker.begin_batch();
+    let worker = table.worker();
+    std::mem::forget(worker.enter());
     drop(worker);
     assert_eq!(table.revoke(stag), Ok(()));
 }
