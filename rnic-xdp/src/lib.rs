@@ -1,21 +1,24 @@
 //! The device: XDP program, AF_XDP rings, worker loop, routes and neighbours.
 
+mod bell;
 mod error;
-#[allow(dead_code, unused_imports)]
+pub mod facts;
 mod netlink;
 mod port;
 mod reserve;
-#[allow(dead_code)]
 mod routes;
 pub mod steering;
 pub mod testing;
+mod worker;
 
+pub use bell::{Bell, bell};
 pub use error::OpenError;
 pub use netlink::NetlinkError;
 pub use port::{
     PortConfig, PortReport, RxPort, RxSide, TxCounters, TxSide, XdpPort, ZeroCopyChoice,
 };
 pub use reserve::XdpNet;
+pub use worker::Worker;
 
 /// The steering program, compiled from `ebpf/steer.bpf.c`, as libbpf-cargo generates it.
 #[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all)]

@@ -205,12 +205,36 @@ fn one(
     }
 }
 
-/// Every device.
-pub(crate) fn links(socket: &mut RouteSocket) -> Result<Vec<Link>, NetlinkError> {
-    let messages = socket
-        .0
-        .request("list the network devices", Answer::Dump, |flags| {
-            Builder::new(GET_LINK, flags, &InterfaceInfo::default())
-        })?;
-    Ok(messages.iter().filter_map(Link::from_message).collect())
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::message::parse;
+
+    #[test]
+    fn a_vlan_names_its_parent_and_tag() {
+        let info = InterfaceInfo {
+            index: 7,
+            flags: IFF_UP,
+            ..Default::default()
+        };
+        let mut data = Vec::new();
+        data.extend([6, 0, 1, 0, 42, 0, 0, 0]); // IFLA_VLAN_ID
+        data.extend([6, 0, 5, 0, 0x81, 0x00, 0, 0]); // IFLA_VLAN_PROTOCOL, network order
+        let octets = Builder::new(NEW_LINK, 0, &info)
+            .string(IFLA_IFNAME, "v42")
+            .attribute(IFLA_LINK, &3u32.to_ne_bytes())
+            .nested(
+                IFLA_LINKINFO,
+                &[(IFLA_INFO_KIND, b"vlan\0"), (IFLA_INFO_DATA, &data)],
+            )
+            .finish(1);
+        let link = Link::from_message(&parse(&octets)[0]).unwrap();
+        assert!(link.up && link.index == 7 && link.name == "v42");
+        let expected = Vlan {
+            parent: 3,
+            id: 42,
+            is_8021q: true,
+        };
+        assert_eq!(link.vlan, Some(expected));
+    }
 }

@@ -14,8 +14,8 @@ mod route;
 mod socket;
 
 pub(crate) use address::{Address, addresses};
-pub(crate) use generic::{Channels, Generic, XdpFeatures};
-pub(crate) use link::{AttachedXdp, Link, Vlan, XdpAttachment, link_by_index, link_by_name, links};
+pub(crate) use generic::{Generic, XdpFeatures};
+pub(crate) use link::{AttachedXdp, Link, Vlan, XdpAttachment, link_by_index, link_by_name};
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};
 pub(crate) use route::{Route, route};

@@ -285,6 +285,11 @@ impl Opened {
     }
 }
 
+/// The largest MTU that is used to the full.
+pub(crate) fn largest_mtu() -> u32 {
+    FrameLayout::for_mtu(u32::MAX).max_mtu
+}
+
 /// Receive queues in use: what ethtool counts, or what the device allocated where it does not say.
 fn rx_queues(link: &Link) -> u32 {
     let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));

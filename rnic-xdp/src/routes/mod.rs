@@ -17,15 +17,17 @@ use crate::netlink::{
     ask_for_neighbour, neighbour,
 };
 
+#[cfg(test)]
+mod tests;
 mod way;
 
 pub(crate) use way::Way;
 
-/// A destination that could not be resolved is tried again after this.
+/// A destination that was reachable once and is no more is looked for this often.
 const RETRY: Duration = Duration::from_secs(1);
 /// Changes of routes, addresses and links within this time are looked at together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Destinations kept track of. Beyond, those in use are asked for again.
+/// Destinations kept track of at once.
 const MAX_DESTINATIONS: usize = 16384;
 
 /// What the engine is to be told.
@@ -33,8 +35,8 @@ const MAX_DESTINATIONS: usize = 16384;
 pub(crate) enum Update {
     /// Frames for the destination go this way.
     Set(IpAddr, NextHop),
-    /// The way is gone; another is being looked for.
-    Clear(IpAddr),
+    /// There is no way, or nobody answers there.
+    Unreachable(IpAddr),
 }
 
 /// What is known of a destination.
@@ -43,6 +45,8 @@ struct Destination {
     way: Option<Way>,
     /// As the engine was told.
     told: Option<NextHop>,
+    /// It was reachable and is no more.
+    lost: bool,
 }
 
 /// The next hops that the engine asked for.
@@ -54,7 +58,7 @@ pub(crate) struct Routes {
     changes: Socket,
     destinations: HashMap<IpAddr, Destination>,
     updates: VecDeque<Update>,
-    /// When to try again what could not be resolved.
+    /// When to look again for what became unreachable.
     retry_at: Option<Instant>,
     /// When to look at all routes anew.
     refresh_at: Option<Instant>,
@@ -79,19 +83,18 @@ impl Routes {
         })
     }
 
-    /// The engine wants to know the next hop of a destination. The answer comes as an update.
+    /// The engine wants to know the next hop of a destination. The answer comes as an update, at once or when the
+    /// neighbour has answered.
     pub(crate) fn request(&mut self, now: Instant, destination: IpAddr) {
-        match self.destinations.get_mut(&destination) {
-            Some(known) => self
-                .updates
-                .extend(known.told.map(|hop| Update::Set(destination, hop))),
-            None => {
-                self.make_room();
-                self.destinations
-                    .insert(destination, Destination::default());
-                self.resolve(now, destination);
-            }
+        if let Some(known) = self.destinations.get(&destination) {
+            self.updates
+                .extend(known.told.map(|hop| Update::Set(destination, hop)));
+            return;
         }
+        self.make_room();
+        self.destinations
+            .insert(destination, Destination::default());
+        self.resolve(now, destination);
     }
 
     /// Takes in what changed, without blocking.
@@ -107,7 +110,7 @@ impl Routes {
         }
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
-            self.resolve_all(now, |destination| destination.told.is_none());
+            self.resolve_all(now, |destination| destination.lost);
         }
     }
 
@@ -163,14 +166,10 @@ impl Routes {
 
     /// Looks up route and neighbour anew.
     fn resolve(&mut self, now: Instant, destination: IpAddr) {
-        let found = self.look_up(destination);
-        let (way, neighbour) = match found {
-            Ok(found) => found,
-            // The kernel is short of something, or the question was not to its liking: not a reason to change.
-            Err(_) => {
-                self.retry_at.get_or_insert(now + RETRY);
-                return;
-            }
+        let Ok((way, neighbour)) = self.look_up(destination) else {
+            // The kernel is short of something: no reason to change what is known.
+            self.refresh_at.get_or_insert(now + RETRY);
+            return;
         };
         if let Some(known) = self.destinations.get_mut(&destination) {
             known.way = way;
@@ -202,46 +201,59 @@ impl Routes {
         let Some(known) = self.destinations.get_mut(&destination) else {
             return;
         };
+        let Some(way) = known.way else {
+            return self.lose(now, destination);
+        };
         let mac = neighbour.and_then(|neighbour| neighbour.mac);
-        let hop = known.way.zip(mac).map(|(way, mac)| way.next_hop(mac));
-        if hop != known.told {
-            known.told = hop;
-            self.updates.push_back(match hop {
-                Some(hop) => Update::Set(destination, hop),
-                None => Update::Clear(destination),
-            });
+        if let Some(hop) = mac.map(|mac| way.next_hop(mac)) {
+            known.lost = false;
+            if known.told.replace(hop) != Some(hop) {
+                self.updates.push_back(Update::Set(destination, hop));
+            }
         }
-        if hop.is_none() {
-            self.retry_at.get_or_insert(now + RETRY);
+        // Of a neighbour that failed before we asked, the kernel must be made to think again.
+        if news && neighbour.is_some_and(|neighbour| neighbour.failed) {
+            return self.lose(now, destination);
         }
-        let Some(way) = known.way else { return };
-        // A neighbour that has just failed is asked for again when it is time to retry, not at once.
-        let failed = news && neighbour.is_some_and(|neighbour| neighbour.failed);
-        let stale = neighbour.is_some_and(|neighbour| neighbour.stale);
-        if stale || mac.is_none() && !failed {
-            // A refusal shows as a neighbour that stays unresolved, and is tried again.
+        if mac.is_none() || neighbour.is_some_and(|neighbour| neighbour.stale) {
+            // If it is refused, the neighbour stays unknown, and a connection to it times out.
             let _ = ask_for_neighbour(&mut self.questions, way.link, way.neighbour);
         }
     }
 
-    /// Keeps the number of destinations bounded: peers that nobody talks to any more, or that never were.
+    /// A destination cannot be reached. If it was never reachable, it is forgotten: the engine may ask again.
+    /// Else connections may exist that it will be good for again.
+    fn lose(&mut self, now: Instant, destination: IpAddr) {
+        let Some(known) = self.destinations.get_mut(&destination) else {
+            return;
+        };
+        if known.told.is_none() && !known.lost {
+            self.destinations.remove(&destination);
+        } else {
+            self.retry_at.get_or_insert(now + RETRY);
+            if known.lost {
+                return; // as the engine knows
+            }
+            known.lost = true;
+            known.told = None;
+        }
+        self.updates.push_back(Update::Unreachable(destination));
+    }
+
+    /// Keeps the number of destinations bounded: whoever sends a SYN adds one. Those that are not resolved go first,
+    /// then all; new connections ask again.
     fn make_room(&mut self) {
         if self.destinations.len() < MAX_DESTINATIONS {
             return;
         }
-        let unresolved = |destination: &Destination| destination.told.is_none();
-        let all = self
+        let unresolved = self
             .destinations
-            .values()
-            .filter(|known| unresolved(known))
-            .count()
-            < MAX_DESTINATIONS / 2;
-        let forgotten = self
-            .destinations
-            .extract_if(|_, known| all || unresolved(known));
-        // Where one of them is in use, the engine asks again.
+            .extract_if(|_, known| known.told.is_none());
         self.updates
-            .extend(forgotten.map(|(address, _)| Update::Clear(address)));
+            .extend(unresolved.map(|(address, _)| Update::Unreachable(address)));
+        if self.destinations.len() >= MAX_DESTINATIONS / 2 {
+            self.destinations.clear();
+        }
     }
 }
 

@@ -1,0 +1,47 @@
+//! What wakes a sleeping worker: an eventfd behind a [`Waker`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// The worker's end: readable once rung.
+#[derive(Debug)]
+pub struct Bell(Arc<Ringer>);
+
+#[derive(Debug)]
+struct Ringer(EventFd);
+
+impl Wake for Ringer {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // It fails only when it has rung 2^64 - 2 times unheard: then it rings anyway.
+        let _ = self.0.write(1);
+    }
+}
+
+/// A bell, and the waker that rings it: for [`rnic_core::engine::link`].
+pub fn bell() -> io::Result<(Bell, Waker)> {
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let ringer = Arc::new(Ringer(EventFd::from_value_and_flags(0, flags)?));
+    Ok((Bell(ringer.clone()), Waker::from(ringer)))
+}
+
+impl Bell {
+    /// Silences it.
+    pub(crate) fn silence(&self) {
+        // It fails where it was not rung.
+        let _ = self.0.0.read();
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.0.as_fd()
+    }
+}

@@ -1,0 +1,323 @@
+//! A network device: driver, queues, XDP modes, offloads.
+
+use std::fs;
+
+use super::Fact;
+use crate::netlink::{
+    Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
+};
+use crate::port::{PortConfig, XdpPort, largest_mtu};
+use crate::steering::{Mode, PROGRAM_NAME, program_info};
+
+const DEVICE: &str = "device";
+
+/// Drivers with a record of faults in zero-copy mode.
+const FAULTY_ZERO_COPY: [&str; 3] = ["i40e", "ice", "igb"];
+
+pub(super) fn facts(netdev: &str) -> Vec<Fact> {
+    let link = RouteSocket::open().and_then(|mut socket| link_by_name(&mut socket, netdev));
+    let link = match link {
+        Ok(Some(link)) => link,
+        Ok(None) => {
+            let remedy = "`ip link` lists the devices of this network namespace";
+            return vec![Fact::fail(DEVICE, format!("there is no {netdev}"), remedy)];
+        }
+        Err(error) => {
+            return vec![Fact::fail(
+                DEVICE,
+                error.to_string(),
+                "see the kernel's log",
+            )];
+        }
+    };
+    let features = Generic::open().and_then(|mut socket| socket.xdp_features(link.index));
+    let mut facts = vec![
+        device(&link),
+        driver(&link),
+        xdp(&link, &features),
+        zero_copy(&link, &features),
+    ];
+    facts.extend([attached(&link), queues(&link), mtu(&link)]);
+    facts.extend(offloads(&link));
+    facts.extend(numa(&link));
+    facts
+}
+
+pub(super) fn trial(netdev: &str) -> Fact {
+    let name = "trial";
+    match XdpPort::open(&PortConfig::new(netdev)) {
+        Ok(port) => {
+            let report = port.report();
+            match report.mode {
+                Mode::Native => Fact::ok(name, report.to_string()),
+                Mode::Generic { .. } => Fact::warn(
+                    name,
+                    report.to_string(),
+                    "a device with native XDP is faster, and does not reorder a kernel peer's segments",
+                ),
+            }
+        }
+        // The message names the remedy itself.
+        Err(error) => {
+            let text = error.to_string();
+            let (found, remedy) = text
+                .split_once(';')
+                .unwrap_or((&text, "see the kernel's log"));
+            Fact::fail(name, found, remedy.trim())
+        }
+    }
+}
+
+fn device(link: &Link) -> Fact {
+    let found = format!("{}, {}", link.name, link.mac);
+    if let Some(vlan) = link.vlan {
+        let parent =
+            RouteSocket::open().and_then(|mut socket| link_by_index(&mut socket, vlan.parent));
+        let parent = parent
+            .ok()
+            .flatten()
+            .map_or("the device that carries it".to_string(), |link| link.name);
+        let remedy = format!("open {parent}: VLANs on it are followed by their routes");
+        return Fact::warn(DEVICE, format!("{found}, VLAN {}", vlan.id), remedy);
+    }
+    if link.up {
+        Fact::ok(DEVICE, found)
+    } else {
+        Fact::fail(
+            DEVICE,
+            format!("{found}, down"),
+            format!("ip link set dev {} up", link.name),
+        )
+    }
+}
+
+/// The driver of a hardware device, or the kind of a virtual one.
+fn driver_name(link: &Link) -> Option<String> {
+    let of_hardware = |(bus, name): &(String, String)| {
+        let driver = fs::read_link(format!("/sys/bus/{bus}/devices/{name}/driver")).ok()?;
+        Some(driver.file_name()?.to_string_lossy().into_owned())
+    };
+    link.hardware
+        .as_ref()
+        .and_then(of_hardware)
+        .or(link.kind.clone())
+}
+
+fn driver(link: &Link) -> Fact {
+    let name = "driver";
+    let Some(driver) = driver_name(link) else {
+        return Fact::ok(name, "not stated by the kernel");
+    };
+    if FAULTY_ZERO_COPY.contains(&driver.as_str()) {
+        let remedy = "it has had faults in zero-copy mode: frames lost that were passed to the kernel, queues stuck after a \
+                      process was killed; keep the kernel current, or choose copying";
+        return Fact::warn(name, driver, remedy);
+    }
+    Fact::ok(name, driver)
+}
+
+fn xdp(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
+    let name = "native XDP";
+    match features {
+        Err(_) => Fact::warn(name, "not stated by the kernel", "open the device to see"),
+        Ok(features) if features.native() && features.redirect() => {
+            let buffers = if features.multi_buffer() {
+                ", multi-buffer"
+            } else {
+                ""
+            };
+            Fact::ok(name, format!("yes{buffers}"))
+        }
+        Ok(_) => Fact::warn(
+            name,
+            format!("no: {} gets generic XDP", link.name),
+            "generic XDP is slower on real NICs and reorders a kernel peer's segments; use a device whose driver has XDP",
+        ),
+    }
+}
+
+fn zero_copy(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
+    let name = "zero-copy";
+    match features {
+        Err(_) => Fact::warn(name, "not stated by the kernel", "open the device to see"),
+        Ok(features) if features.zero_copy() => Fact::ok(
+            name,
+            format!(
+                "yes, {} buffers a packet",
+                features.zero_copy_segments.max(1)
+            ),
+        ),
+        // Nothing can be done about a virtual device.
+        Ok(_) if link.hardware.is_none() => Fact::ok(name, "no: frames are copied once more"),
+        Ok(_) => Fact::warn(
+            name,
+            "no: frames are copied once more",
+            "a driver with zero-copy AF_XDP (mlx5, ice, i40e, ixgbe, igc, ...) is faster",
+        ),
+    }
+}
+
+fn attached(link: &Link) -> Fact {
+    let name = "XDP program";
+    let Some(attached) = link.xdp else {
+        return Fact::ok(name, "none attached");
+    };
+    let program = program_info(attached.program);
+    let program = program.map(|info| String::from_utf8_lossy(info.name()).into_owned());
+    match program.as_deref() {
+        Some(PROGRAM_NAME) => Fact::ok(name, format!("an rnic process drives {} now", link.name)),
+        other => Fact::fail(
+            name,
+            format!(
+                "\"{}\" (id {}) is attached",
+                other.unwrap_or("?"),
+                attached.program
+            ),
+            format!(
+                "stop the software that attached it, or `ip link set dev {} xdp off`",
+                link.name
+            ),
+        ),
+    }
+}
+
+fn queues(link: &Link) -> Fact {
+    let name = "queues";
+    match Generic::open().and_then(|mut socket| socket.channels(link.index)) {
+        Ok(channels) => Fact::ok(
+            name,
+            format!("{} receive, {} transmit", channels.rx, channels.tx),
+        ),
+        Err(_) => Fact::ok(
+            name,
+            format!(
+                "{} receive, {} transmit allocated",
+                link.rx_queues, link.tx_queues
+            ),
+        ),
+    }
+}
+
+fn mtu(link: &Link) -> Fact {
+    let name = "MTU";
+    let largest = largest_mtu();
+    if link.mtu > largest {
+        return Fact::warn(
+            name,
+            format!("{}, of which {largest} are used", link.mtu),
+            "packets of several buffers are not used, and an MTU that is used in full costs the driver less: \
+             lower it to that",
+        );
+    }
+    Fact::ok(name, link.mtu.to_string())
+}
+
+fn offloads(link: &Link) -> Vec<Fact> {
+    let name = "offloads";
+    let active = Generic::open().and_then(|mut socket| socket.active_features(link.index));
+    let Ok(active) = active else {
+        return vec![Fact::ok(name, "not stated by the driver")];
+    };
+    let on = |feature: &str| active.iter().any(|found| found == feature);
+    let turn_off = |feature: &str| format!("ethtool -K {} {feature} off", link.name);
+    let mut facts = Vec::new();
+    if on("rx-lro") {
+        let found =
+            "LRO is on: drivers refuse XDP with it, or merge segments before the program sees them";
+        facts.push(Fact::fail(name, found, turn_off("lro")));
+    }
+    if on("rx-gro-hw") {
+        let found = "hardware GRO is on: it merges segments before the program sees them";
+        facts.push(Fact::fail(name, found, turn_off("rx-gro-hw")));
+    }
+    if facts.is_empty() {
+        facts.push(Fact::ok(name, "none that merges received segments"));
+    }
+    facts
+}
+
+fn numa(link: &Link) -> Option<Fact> {
+    let (bus, device) = link.hardware.as_ref()?;
+    let node = fs::read_to_string(format!("/sys/bus/{bus}/devices/{device}/numa_node")).ok()?;
+    let node: i32 = node.trim().parse().ok()?;
+    let found = match node {
+        0.. => format!("{node}: run the worker on a CPU of this node (`numactl -N {node}`)"),
+        _ => "one for all".to_string(),
+    };
+    Some(Fact::ok("NUMA node", found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Verdict;
+    use crate::steering::ModeChoice;
+    use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+
+    fn find<'a>(facts: &'a [Fact], name: &str) -> &'a Fact {
+        facts.iter().find(|fact| fact.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_veth_is_described() {
+        if !is_root("a_veth_is_described") {
+            return;
+        }
+        let namespace = Namespace::new("facts").unwrap();
+        let end = |name| VethEnd {
+            namespace: &namespace,
+            name,
+            addresses: "",
+        };
+        veth_pair(end("one"), end("other"), 2).unwrap();
+        let found = namespace.run(|| facts("one"));
+        for fact in &found {
+            assert_eq!(
+                fact.remedy.is_none(),
+                fact.verdict == Verdict::Ok,
+                "{fact:?}"
+            );
+        }
+        assert_eq!(find(&found, "driver").found, "veth");
+        assert_eq!(find(&found, "queues").found, "2 receive, 2 transmit");
+        assert_eq!(find(&found, "MTU").found, "1500");
+        assert_eq!(find(&found, "native XDP").verdict, Verdict::Ok);
+        assert!(find(&found, "zero-copy").found.starts_with("no"));
+        assert_eq!(find(&found, "XDP program").found, "none attached");
+        let trial = namespace.run(|| trial("one"));
+        assert_eq!(trial.verdict, Verdict::Ok, "{trial:?}");
+
+        namespace.ip("link set dev one mtu 9000").unwrap();
+        namespace.ip("link set dev one down").unwrap();
+        let found = namespace.run(|| facts("one"));
+        assert_eq!(find(&found, "MTU").verdict, Verdict::Warn);
+        assert_eq!(find(&found, "device").verdict, Verdict::Fail);
+        let trial = namespace.run(|| super::trial("one"));
+        assert_eq!(
+            trial.remedy.as_deref(),
+            Some("`ip link set dev one up` starts it")
+        );
+        assert_eq!(namespace.run(|| facts("absent"))[0].verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn a_port_in_use_is_told_from_a_foreign_program() {
+        if !is_root("a_port_in_use_is_told_from_a_foreign_program") {
+            return;
+        }
+        let namespace = Namespace::new("facts").unwrap();
+        namespace.ip("link add bridge0 type bridge").unwrap();
+        namespace.ip("link set dev bridge0 up").unwrap();
+        namespace.run(|| {
+            let config = PortConfig {
+                mode: ModeChoice::Generic,
+                ..PortConfig::new("bridge0")
+            };
+            let _port = XdpPort::open(&config).unwrap();
+            let found = facts("bridge0");
+            assert_eq!(find(&found, "native XDP").verdict, Verdict::Warn);
+            let program = find(&found, "XDP program");
+            assert_eq!(program.found, "an rnic process drives bridge0 now");
+        });
+    }
+}

@@ -1,0 +1,205 @@
+//! The host: kernel, rights, memory.
+
+use std::fs;
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::utsname::uname;
+
+use super::Fact;
+
+pub(super) fn facts() -> Vec<Fact> {
+    let capabilities = effective_capabilities();
+    vec![
+        kernel(),
+        jit(),
+        rights(capabilities),
+        locked_memory(capabilities),
+        huge_pages(),
+        cpus(),
+    ]
+}
+
+/// XDP programs that take packets of several buffers.
+const NEEDED: (u32, u32) = (5, 18);
+/// The kernel tells which XDP features a driver has.
+const TELLS_FEATURES: (u32, u32) = (6, 3);
+
+fn kernel() -> Fact {
+    let name = "kernel";
+    let release = match uname() {
+        Ok(found) => found.release().to_string_lossy().into_owned(),
+        Err(error) => return Fact::warn(name, format!("unknown: {error}"), "Linux 5.18 is needed"),
+    };
+    match version(&release) {
+        Some(found) if found < NEEDED => Fact::fail(
+            name,
+            release,
+            "Linux 5.18 or later is needed, for multi-buffer XDP programs",
+        ),
+        Some(found) if found < TELLS_FEATURES => Fact::warn(
+            name,
+            release,
+            "before Linux 6.3 the kernel does not tell which XDP features a driver has: open the device to see",
+        ),
+        _ => Fact::ok(name, release),
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-']).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn jit() -> Fact {
+    let name = "BPF JIT";
+    match read_number("/proc/sys/net/core/bpf_jit_enable") {
+        Some(0) => Fact::warn(
+            name,
+            "off: the steering program is interpreted",
+            "sysctl net.core.bpf_jit_enable=1",
+        ),
+        Some(_) => Fact::ok(name, "on"),
+        None => Fact::ok(name, "not stated by this kernel"),
+    }
+}
+
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_NET_RAW: u32 = 13;
+const CAP_IPC_LOCK: u32 = 14;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_BPF: u32 = 39;
+
+fn effective_capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+fn has(capabilities: u64, bit: u32) -> bool {
+    capabilities >> bit & 1 != 0
+}
+
+fn rights(capabilities: u64) -> Fact {
+    let name = "rights";
+    let needed = [
+        (CAP_NET_ADMIN, "CAP_NET_ADMIN"),
+        (CAP_NET_RAW, "CAP_NET_RAW"),
+        (CAP_BPF, "CAP_BPF"),
+        (CAP_SYS_ADMIN, "CAP_SYS_ADMIN"),
+    ];
+    let missing = needed
+        .into_iter()
+        .filter(|(bit, _)| !has(capabilities, *bit));
+    let missing: Vec<_> = missing.map(|(_, name)| name).collect();
+    if missing.is_empty() {
+        return Fact::ok(
+            name,
+            "sufficient to attach XDP programs and open AF_XDP sockets",
+        );
+    }
+    let found = format!("without {}", missing.join(", "));
+    // The last one only finds the maps of other processes: counters.
+    if missing == ["CAP_SYS_ADMIN"] {
+        return Fact::warn(
+            name,
+            found,
+            "the steering counters of other processes cannot be read; run as root",
+        );
+    }
+    Fact::fail(
+        name,
+        found,
+        "run as root, or give the program these capabilities with setcap",
+    )
+}
+
+/// What a port of one queue needs at least, with some room.
+const LOCKED_NEED: u64 = 64 << 20;
+
+fn locked_memory(capabilities: u64) -> Fact {
+    let name = "locked memory";
+    if has(capabilities, CAP_IPC_LOCK) {
+        return Fact::ok(name, "unlimited (CAP_IPC_LOCK)");
+    }
+    let remedy = "grant CAP_IPC_LOCK, or raise the limit: ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit";
+    match getrlimit(Resource::RLIMIT_MEMLOCK) {
+        Ok((soft, _)) if soft >= LOCKED_NEED => Fact::ok(name, octets(soft)),
+        Ok((soft, _)) => Fact::fail(
+            name,
+            format!("{} and no CAP_IPC_LOCK", octets(soft)),
+            remedy,
+        ),
+        Err(error) => Fact::warn(name, format!("unknown: {error}"), remedy),
+    }
+}
+
+fn octets(count: u64) -> String {
+    match count {
+        u64::MAX => "unlimited".to_string(),
+        count if count >= 1 << 20 => format!("{} MiB", count >> 20),
+        count => format!("{} KiB", count >> 10),
+    }
+}
+
+fn huge_pages() -> Fact {
+    let name = "hugepages";
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |key: &str| {
+        let value = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
+        value.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let remedy = "echo 512 > /proc/sys/vm/nr_hugepages (1 GiB); without them regions and frames lie on ordinary pages";
+    let Some((total, free)) = field("HugePages_Total:").zip(field("HugePages_Free:")) else {
+        return Fact::warn(name, "this kernel has none", remedy);
+    };
+    let size = octets(field("Hugepagesize:").unwrap_or(0) << 10);
+    let found = format!("{free} of {total} free, {size} each");
+    if free == 0 {
+        return Fact::warn(name, found, remedy);
+    }
+    Fact::ok(name, found)
+}
+
+fn cpus() -> Fact {
+    let name = "CPUs";
+    let count = std::thread::available_parallelism().map_or(1, |count| count.get());
+    if count == 1 {
+        return Fact::warn(
+            name,
+            "1",
+            "drive the device inline: a worker thread would compete with its application",
+        );
+    }
+    Fact::ok(name, count.to_string())
+}
+
+fn read_number(path: &str) -> Option<i64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_any_release() {
+        assert_eq!(version("6.18.44-fc-v657"), Some((6, 18)));
+        assert_eq!(version("5.4"), Some((5, 4)));
+        assert_eq!(version("6.1-rc3"), Some((6, 1)));
+        assert_eq!(version("next"), None);
+    }
+
+    #[test]
+    fn every_fact_but_a_good_one_has_a_remedy() {
+        for fact in facts() {
+            assert_eq!(
+                fact.remedy.is_none(),
+                fact.verdict == super::super::Verdict::Ok,
+                "{fact:?}"
+            );
+        }
+        assert_eq!(rights(u64::MAX).verdict, super::super::Verdict::Ok);
+        assert_eq!(rights(0).verdict, super::super::Verdict::Fail);
+    }
+}

@@ -1,0 +1,318 @@
+//! Next hops in namespaces: resolved by the kernel, and followed.
+
+use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant as Clock};
+
+use rnic_core::engine::NextHop;
+use rnic_core::time::Instant;
+use rnic_core::wire::ethernet::MacAddr;
+
+use super::{Routes, Update};
+use crate::netlink::{RouteSocket, link_by_name};
+use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+
+/// Two namespaces, and the routes of the first one's device.
+struct Rig {
+    east: Namespace,
+    west: Namespace,
+    routes: Routes,
+    started: Clock,
+}
+
+impl Rig {
+    fn new(name: &str) -> Self {
+        let (east, west) = (Namespace::new(name).unwrap(), Namespace::new(name).unwrap());
+        let end = |namespace, name, addresses| VethEnd {
+            namespace,
+            name,
+            addresses,
+        };
+        veth_pair(
+            end(&east, "east", "10.77.0.1/24 fd77::1/64"),
+            end(&west, "west", "10.77.0.2/24 fd77::2/64"),
+            1,
+        )
+        .unwrap();
+        let routes = east.run(|| {
+            let link = link_by_name(&mut RouteSocket::open().unwrap(), "east")
+                .unwrap()
+                .unwrap();
+            Routes::open(link.index, 3818).unwrap()
+        });
+        Self {
+            east,
+            west,
+            routes,
+            started: Clock::now(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.started.elapsed().as_nanos() as u64 + 1)
+    }
+
+    fn request(&mut self, destination: &str) {
+        let now = self.now();
+        self.routes.request(now, destination.parse().unwrap());
+    }
+
+    fn poll(&mut self) -> Option<Update> {
+        let now = self.now();
+        self.routes.poll(now);
+        self.routes.poll_update()
+    }
+
+    /// The next update, within seconds.
+    fn update(&mut self) -> Update {
+        let deadline = Clock::now() + Duration::from_secs(8);
+        loop {
+            if let Some(update) = self.poll() {
+                return update;
+            }
+            assert!(Clock::now() < deadline, "no update");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits for a destination to be resolved.
+    fn set(&mut self, destination: &str) -> NextHop {
+        let wanted: IpAddr = destination.parse().unwrap();
+        match self.update() {
+            Update::Set(destination, hop) if destination == wanted => hop,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn mac(&self, namespace: &Namespace, netdev: &str) -> MacAddr {
+        namespace.run(|| {
+            let link = link_by_name(&mut RouteSocket::open().unwrap(), netdev);
+            link.unwrap().unwrap().mac
+        })
+    }
+}
+
+#[test]
+fn neighbours_on_the_link_are_resolved() {
+    if !is_root("neighbours_on_the_link_are_resolved") {
+        return;
+    }
+    let mut rig = Rig::new("onlink");
+    let expected = NextHop {
+        source_mac: rig.mac(&rig.east, "east"),
+        destination_mac: rig.mac(&rig.west, "west"),
+        vlan: None,
+        mtu: 1500,
+    };
+    for destination in ["10.77.0.2", "fd77::2"] {
+        rig.request(destination);
+        assert_eq!(rig.set(destination), expected);
+        // Asked again, the answer comes again.
+        rig.request(destination);
+        assert_eq!(rig.set(destination), expected);
+    }
+}
+
+#[test]
+fn gateways_stand_for_what_lies_behind_them() {
+    if !is_root("gateways_stand_for_what_lies_behind_them") {
+        return;
+    }
+    let mut rig = Rig::new("gateway");
+    rig.east
+        .ip("route add 192.0.2.0/24 via 10.77.0.2 mtu 1400")
+        .unwrap();
+    rig.east.ip("route add 2001:db8::/64 via fd77::2").unwrap();
+    rig.east
+        .ip("route add 198.51.100.0/24 via inet6 fd77::2")
+        .unwrap();
+    let gateway = rig.mac(&rig.west, "west");
+    for (destination, mtu) in [
+        ("192.0.2.9", 1400),
+        ("2001:db8::9", 1500),
+        ("198.51.100.1", 1500),
+    ] {
+        rig.request(destination);
+        let hop = rig.set(destination);
+        assert_eq!(
+            (hop.destination_mac, hop.mtu),
+            (gateway, mtu),
+            "{destination}"
+        );
+    }
+}
+
+#[test]
+fn vlans_are_found_by_their_routes() {
+    if !is_root("vlans_are_found_by_their_routes") {
+        return;
+    }
+    let mut rig = Rig::new("vlan");
+    for (namespace, netdev, address) in [(&rig.east, "east", 1), (&rig.west, "west", 2)] {
+        let made = namespace.ip(&format!("link add link {netdev} name v42 type vlan id 42"));
+        if let Err(error) = made {
+            assert!(error.to_string().contains("Unknown device type"), "{error}");
+            eprintln!("SKIPPED: vlans_are_found_by_their_routes needs a kernel with VLANs");
+            return;
+        }
+        namespace
+            .ip(&format!("addr add 10.42.0.{address}/24 dev v42"))
+            .unwrap();
+        namespace.ip("link set dev v42 mtu 1300 up").unwrap();
+    }
+    rig.request("10.42.0.2");
+    let hop = rig.set("10.42.0.2");
+    assert_eq!((hop.vlan, hop.mtu), (Some(42), 1300));
+    assert_eq!(hop.destination_mac, rig.mac(&rig.west, "west"));
+}
+
+#[test]
+fn changes_are_followed() {
+    if !is_root("changes_are_followed") {
+        return;
+    }
+    let mut rig = Rig::new("change");
+    rig.request("10.77.0.2");
+    rig.set("10.77.0.2");
+    let wait = |rig: &mut Rig| rig.set("10.77.0.2");
+
+    rig.east
+        .ip("neigh replace 10.77.0.2 lladdr 02:00:00:00:00:99 dev east nud permanent")
+        .unwrap();
+    assert_eq!(
+        wait(&mut rig).destination_mac,
+        MacAddr([2, 0, 0, 0, 0, 0x99])
+    );
+
+    rig.east.ip("link set dev east mtu 1280").unwrap();
+    assert_eq!(wait(&mut rig).mtu, 1280);
+
+    // The kernel forgets the neighbours of a device whose address changes, and is asked for them again.
+    rig.east
+        .ip("link set dev east address 02:00:00:00:00:77")
+        .unwrap();
+    while wait(&mut rig).source_mac != MacAddr([2, 0, 0, 0, 0, 0x77]) {}
+
+    rig.east.ip("addr del 10.77.0.1/24 dev east").unwrap();
+    assert_eq!(
+        rig.update(),
+        Update::Unreachable("10.77.0.2".parse().unwrap())
+    );
+    rig.east.ip("addr add 10.77.0.1/24 dev east").unwrap();
+    wait(&mut rig);
+}
+
+#[test]
+fn what_cannot_be_reached_is_said_so() {
+    if !is_root("what_cannot_be_reached_is_said_so") {
+        return;
+    }
+    let mut rig = Rig::new("silent");
+    // Not routed, this host's own, not one host's.
+    for destination in [
+        "203.0.113.1",
+        "10.77.0.1",
+        "127.0.0.1",
+        "224.0.0.1",
+        "2001:db8::1",
+    ] {
+        rig.request(destination);
+        assert_eq!(
+            rig.poll(),
+            Some(Update::Unreachable(destination.parse().unwrap()))
+        );
+    }
+    // On the link, but nobody answers: the kernel gives up after some seconds.
+    rig.request("10.77.0.3");
+    assert_eq!(rig.poll(), None);
+    assert_eq!(
+        rig.update(),
+        Update::Unreachable("10.77.0.3".parse().unwrap())
+    );
+    assert!(rig.routes.destinations.is_empty());
+    rig.west.ip("addr add 10.77.0.3/24 dev west").unwrap();
+    rig.request("10.77.0.3");
+    assert_eq!(
+        rig.set("10.77.0.3").destination_mac,
+        rig.mac(&rig.west, "west")
+    );
+}
+
+#[test]
+fn what_was_reachable_is_looked_for_until_it_is_again() {
+    if !is_root("what_was_reachable_is_looked_for_until_it_is_again") {
+        return;
+    }
+    let mut rig = Rig::new("lost");
+    rig.request("10.77.0.2");
+    rig.set("10.77.0.2");
+    rig.west.ip("addr del 10.77.0.2/24 dev west").unwrap();
+    rig.east.ip("neigh flush dev east").unwrap();
+    assert_eq!(
+        rig.update(),
+        Update::Unreachable("10.77.0.2".parse().unwrap())
+    );
+    rig.west.ip("addr add 10.77.0.2/24 dev west").unwrap();
+    assert_eq!(
+        rig.set("10.77.0.2").destination_mac,
+        rig.mac(&rig.west, "west")
+    );
+}
+
+#[test]
+fn of_two_devices_with_the_same_network_the_given_one_is_used() {
+    if !is_root("of_two_devices_with_the_same_network_the_given_one_is_used") {
+        return;
+    }
+    let mut rig = Rig::new("rails");
+    // A second rail with a better route to the same network.
+    let end = |namespace, name, addresses| VethEnd {
+        namespace,
+        name,
+        addresses,
+    };
+    let (east, west) = (&rig.east, &rig.west);
+    veth_pair(
+        end(east, "rail", "10.77.0.11/24"),
+        end(west, "lair", "10.77.0.12/24"),
+        1,
+    )
+    .unwrap();
+    east.ip("route replace 10.77.0.0/24 dev rail metric 0")
+        .unwrap();
+    east.ip("route add 10.99.0.0/24 dev rail").unwrap();
+    rig.request("10.77.0.2");
+    let hop = rig.set("10.77.0.2");
+    assert_eq!(hop.source_mac, rig.mac(&rig.east, "east"));
+    rig.request("10.99.0.1");
+    let elsewhere = Update::Unreachable("10.99.0.1".parse().unwrap());
+    assert_eq!(
+        rig.poll(),
+        Some(elsewhere),
+        "it is not in a network of this device"
+    );
+}
+
+#[test]
+fn the_number_of_destinations_is_bounded() {
+    if !is_root("the_number_of_destinations_is_bounded") {
+        return;
+    }
+    let mut rig = Rig::new("many");
+    rig.request("10.77.0.2");
+    rig.set("10.77.0.2");
+    // Twice as many as there may be, behind a router that does not answer: one entry in the kernel's table, which
+    // all namespaces share.
+    rig.east
+        .ip("route add 100.64.0.0/10 via 10.77.0.9")
+        .unwrap();
+    let now = rig.now();
+    for number in 0..2 * super::MAX_DESTINATIONS as u32 {
+        rig.routes
+            .request(now, IpAddr::V4((0x6440_0000 + number).into()));
+        assert!(rig.routes.destinations.len() <= super::MAX_DESTINATIONS);
+    }
+    rig.routes.updates.clear();
+    rig.request("10.77.0.2");
+    rig.set("10.77.0.2");
+}

@@ -1,0 +1,147 @@
+//! The worker: drives one engine over one port, turn by turn, and sleeps when asked to.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant as Clock};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Turn};
+use rnic_core::time::Instant;
+use rnic_core::wire::packet::Checksums;
+
+use crate::bell::Bell;
+use crate::netlink::NetlinkError;
+use crate::port::{PortReport, XdpPort};
+use crate::routes::{Routes, Update};
+
+/// Changes of routes and neighbours are looked for this often.
+const ROUTES_EVERY: Duration = Duration::from_millis(1);
+/// The longest sleep while something waits for the device or for a free frame, which nothing announces.
+const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
+/// How long to let a device be that has gone.
+const GONE_SLEEP: Duration = Duration::from_millis(10);
+
+/// Drives an engine over a port: on a thread of its own or inline, whoever calls [`Turn::turn`].
+pub struct Worker {
+    driver: Driver,
+    port: XdpPort,
+    routes: Routes,
+    routes_at: Instant,
+    bell: Bell,
+    started: Clock,
+}
+
+impl Worker {
+    /// A worker for an open port, in the network namespace of this thread. The engine's MTU becomes the port's.
+    ///
+    /// `secret` must be unpredictable. `bell` is the one whose waker `end`'s link was made with.
+    pub fn new(
+        port: XdpPort,
+        config: EngineConfig,
+        secret: [u8; 32],
+        end: EngineEnd,
+        bell: Bell,
+    ) -> Result<Self, NetlinkError> {
+        let mtu = port.report().mtu;
+        let config = EngineConfig {
+            mtu: mtu.try_into().unwrap_or(u16::MAX),
+            ..config
+        };
+        Ok(Self {
+            routes: Routes::open(port.link().index, mtu)?,
+            driver: Driver::new(config, secret, end),
+            port,
+            routes_at: Instant::ZERO,
+            bell,
+            started: Clock::now(),
+        })
+    }
+
+    /// What the port is.
+    pub fn report(&self) -> &PortReport {
+        self.port.report()
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.started.elapsed()
+    }
+
+    /// Asks for next hops, and passes on what became known. Says whether there was anything.
+    fn follow_routes(&mut self, now: Instant) -> bool {
+        while let Some(destination) = self.driver.poll_next_hop_request() {
+            self.routes.request(now, destination);
+        }
+        if now >= self.routes_at {
+            self.routes_at = now + ROUTES_EVERY;
+            self.routes.poll(now);
+        }
+        let mut any = false;
+        while let Some(update) = self.routes.poll_update() {
+            any = true;
+            match update {
+                Update::Set(destination, hop) => self.driver.set_next_hop(destination, hop),
+                Update::Unreachable(destination) => self.driver.set_unreachable(destination),
+            }
+        }
+        any
+    }
+
+    /// How long it may sleep: until a timer goes off, or something may have got room.
+    fn longest_sleep(&mut self, at_most: Duration) -> Duration {
+        let now = self.now();
+        let timers = self
+            .driver
+            .next_timeout()
+            .into_iter()
+            .chain(self.routes.next_timeout());
+        let sleep = timers.map(|at| at.since(now)).fold(at_most, Duration::min);
+        if self.driver.has_backlog() || self.port.tx.is_pending() {
+            sleep.min(BACKLOG_SLEEP)
+        } else {
+            sleep
+        }
+    }
+
+    /// Sleeps until a frame arrives, the bell rings, a route changes, or time is up.
+    fn sleep(&self, at_most: Duration) {
+        let sockets = self.port.rx.sockets();
+        let fds = sockets.chain([self.bell.as_fd(), self.routes.as_fd()]);
+        // Rounded down: rather awake too early than too late.
+        let timeout = PollTimeout::try_from(at_most.as_millis()).unwrap_or(PollTimeout::MAX);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // Interrupted by a signal is as good as woken.
+        let _ = poll(&mut fds, timeout);
+        self.bell.silence();
+
+        let failed = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
+        let gone = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.intersects(failed));
+        if fds.iter().any(gone) {
+            std::thread::sleep(at_most.min(GONE_SLEEP));
+        }
+    }
+}
+
+impl Turn for Worker {
+    fn turn(&mut self) -> bool {
+        let now = self.now();
+        let port = &mut self.port;
+        let mut batch = self.driver.begin(now);
+        for queue in port.rx.queues_mut() {
+            for index in 0..queue.receive() {
+                batch.handle_frame(queue.frame(index), Checksums::Verify, &mut port.tx);
+            }
+            queue.refill();
+        }
+        let busy = batch.finish(&mut port.tx);
+        port.tx.kick();
+        self.follow_routes(now) || busy
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        let at_most = self.longest_sleep(at_most);
+        let end = self.driver.end();
+        if end.doorbells.prepare_to_sleep() && end.commands.is_empty() {
+            self.sleep(at_most);
+        }
+        self.driver.end().doorbells.awake();
+    }
+}
