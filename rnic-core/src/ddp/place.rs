@@ -64,7 +64,7 @@ impl Ddp {
     ) -> Result<(), DdpError> {
         match header.queue {
             QueueNumber::SEND => {
-                let ahead = self.sends.ahead(header)?;
+                let ahead = self.sends.ahead(header);
                 let receive = qp
                     .rq
                     .peek(ahead)
@@ -119,12 +119,9 @@ fn receive_into(
 }
 
 /// Checks 3 and 4 of RFC 5041 section 7.1 for untagged segments: the MO, and the MO with the payload, lie in a
-/// buffer of `room` octets. A segment without payload has nothing to check them for.
+/// buffer of `room` octets.
 pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Result<(), DdpError> {
     let offset = u64::from(header.offset.0);
-    if len == 0 {
-        return Ok(());
-    }
     if offset > room {
         return Err(DdpError::InvalidMo {
             offset: header.offset,

@@ -23,12 +23,10 @@ impl Order {
         Self { next, delivered: 0 }
     }
 
-    /// How many messages come before this one: 0 if its turn has come. What was delivered is out of range.
-    pub(super) fn ahead(&self, header: &UntaggedHeader) -> Result<u32, DdpError> {
-        if header.msn.before(self.next) {
-            return Err(self.out_of_range(header));
-        }
-        Ok(header.msn.distance_from(self.next))
+    /// How many messages come before this one: 0 if its turn has come. A message that was delivered already is as
+    /// far ahead as the numbers go round: beyond every buffer.
+    pub(super) fn ahead(&self, header: &UntaggedHeader) -> u32 {
+        header.msn.distance_from(self.next)
     }
 
     /// The error for a message beyond the last buffer: where it is next in turn, the buffer is what is missing.
@@ -111,7 +109,7 @@ impl<const SIZE: usize> Buffers<SIZE> {
         header: &UntaggedHeader,
         payload: &[u8],
     ) -> Result<(), DdpError> {
-        let ahead = self.order.ahead(header)? as usize;
+        let ahead = self.order.ahead(header) as usize;
         if ahead >= self.buffers.len() {
             return Err(self.order.no_buffer(header));
         }
@@ -136,5 +134,32 @@ impl<const SIZE: usize> Buffers<SIZE> {
         let buffer = self.first;
         self.first = (self.first + 1) % self.buffers.len();
         Ok(self.buffers[buffer].get(..length as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ddp::{MessageOffset, QueueNumber};
+
+    #[test]
+    fn a_message_of_2_to_the_32_octets_is_too_long() {
+        // rfc: 5041-50
+        let mut header = UntaggedHeader {
+            last: false,
+            ulp: 0,
+            ulp32: 0,
+            queue: QueueNumber::SEND,
+            msn: Msn::FIRST,
+            offset: MessageOffset(0),
+        };
+        let mut order = Order::new();
+        assert_eq!(order.deliver(&header, u32::MAX - 9), Ok(None));
+        header.offset = MessageOffset(u32::MAX - 9);
+        let mut longest = order;
+        header.last = true;
+        assert_eq!(longest.deliver(&header, 9), Ok(Some(u32::MAX)));
+        let too_long = order.deliver(&header, 10);
+        assert!(matches!(too_long, Err(DdpError::TooLong { .. })));
     }
 }

@@ -229,7 +229,7 @@ impl Rdmap {
     /// outstanding, or for room in a completion queue).
     pub fn has_unsent(&self, qp: &QueuePair) -> bool {
         match self.ending {
-            Ending::Open => !self.responder.is_idle() || self.requester.has_unbegun(qp),
+            Ending::Open => self.responder.has_waiting() || self.requester.has_unbegun(qp),
             Ending::Terminating(_) => true,
             Ending::Over => false,
         }

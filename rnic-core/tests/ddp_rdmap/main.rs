@@ -6,5 +6,6 @@ mod fixture;
 mod pair;
 mod requester;
 mod responder;
+mod robust;
 mod segmentation;
 mod terminate;

@@ -236,7 +236,8 @@ fn read_source_is_checked() {
         (Some(unreadable), BASE, 1, 0x02),
         (Some(foreign), BASE, 1, 0x03),
         (Some(other_stream), BASE, 1, 0x03),
-        (None, u64::MAX, 2, 0x04),
+        (None, u64::MAX, 1, 0x04),
+        (None, u64::MAX - 9, 20, 0x04),
     ] {
         // The same seed gives the same STags.
         let mut end = End::new(1, 0);

@@ -1,0 +1,181 @@
+//! A peer that sends anything: nothing panics, nothing is written but what was granted, and every request completes
+//! once.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use rnic_core::ddp::Placed;
+use rnic_core::memory::table::Access;
+use rnic_core::verbs::{RecvWr, SendWr, Sge, WrOpcode};
+use rnic_core::wire::ddp::{
+    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset,
+    UntaggedHeader,
+};
+
+use crate::fixture::{BASE, End, MEMORY, PD, Ulpdu, segment};
+
+/// The memory: each use has a part of this size, and the rest is nobody's.
+const PART: usize = 4096;
+const RECEIVES: usize = PART;
+const SINKS: usize = 3 * PART;
+const GRANTED: usize = 5 * PART;
+const REQUESTS: usize = 8;
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A segment is placed before its turn, to be delivered later.
+    Early(Ulpdu),
+    /// A segment comes in its turn.
+    InTurn(Ulpdu),
+    /// The oldest segment placed early is delivered.
+    Deliver,
+    /// This end sends a segment.
+    Send,
+    /// The peer acknowledges everything.
+    Acknowledge,
+}
+
+/// Values near those that mean something.
+fn number(meaningful: Vec<u32>) -> impl Strategy<Value = u32> {
+    let near = (prop::sample::select(meaningful), 0..4u32)
+        .prop_map(|(value, off)| value.wrapping_add(off).wrapping_sub(1));
+    prop_oneof![10 => near, 1 => any::<u32>()]
+}
+
+fn ulpdu(stags: Vec<Stag>) -> impl Strategy<Value = Ulpdu> {
+    let ulp = prop_oneof![8 => 0x40..0x48u8, 1 => any::<u8>()];
+    let len = prop_oneof![Just(0usize), 1..40usize, Just(28usize), 1..1500usize];
+    let stag = prop_oneof![8 => prop::sample::select(stags), 1 => any::<u32>().prop_map(Stag)];
+    let base = BASE as u32;
+    let starts = [RECEIVES, SINKS, GRANTED].map(|part| base + part as u32);
+    let ends = starts.map(|start| start + PART as u32);
+    let offset = prop_oneof![
+        10 => number([starts, ends].concat()).prop_map(u64::from),
+        1 => any::<u64>(),
+    ];
+    let tagged =
+        (any::<bool>(), ulp.clone(), stag, offset).prop_map(|(last, ulp, stag, offset)| {
+            let offset = TaggedOffset(offset);
+            DdpHeader::Tagged(TaggedHeader {
+                last,
+                ulp,
+                stag,
+                offset,
+            })
+        });
+    let queue = number(vec![0, 1, 2]);
+    let (msn, offset) = (number(vec![1, 2, 4]), number(vec![0, 28, PART as u32]));
+    let untagged = (any::<bool>(), ulp, any::<u32>(), queue, msn, offset).prop_map(
+        |(last, ulp, ulp32, queue, msn, offset)| {
+            DdpHeader::Untagged(UntaggedHeader {
+                last,
+                ulp,
+                ulp32,
+                queue: QueueNumber(queue),
+                msn: Msn(msn),
+                offset: MessageOffset(offset),
+            })
+        },
+    );
+    (prop_oneof![tagged, untagged], len).prop_map(|(header, len)| segment(header, &vec![0xee; len]))
+}
+
+fn steps(stags: Vec<Stag>) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => ulpdu(stags.clone()).prop_map(Step::Early),
+        3 => ulpdu(stags).prop_map(Step::InTurn),
+        2 => Just(Step::Deliver),
+        2 => Just(Step::Send),
+        1 => Just(Step::Acknowledge),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+/// An end with receives, Reads and Sends posted, and one part of its memory granted to the peer.
+fn end() -> (End, Vec<Stag>) {
+    let mut end = End::new(2, 4);
+    let receives = end.register(RECEIVES, PART, Access::LOCAL_WRITE, PD);
+    let sinks = end.register(SINKS, PART, Access::LOCAL_WRITE, PD);
+    let granted = end.register(
+        GRANTED,
+        PART,
+        Access::REMOTE_WRITE | Access::REMOTE_READ,
+        PD,
+    );
+    for wr_id in 0..REQUESTS {
+        let length = PART / REQUESTS;
+        let sge = |part: usize, lkey: Stag| Sge {
+            offset: BASE + (part + wr_id * length) as u64,
+            length: length as u32,
+            lkey: lkey.0,
+        };
+        let wr_id = wr_id as u64;
+        end.post_receive_wr(RecvWr::new(wr_id, &[sge(RECEIVES, receives)]).unwrap());
+        let opcode = if wr_id % 2 == 0 {
+            WrOpcode::Read
+        } else {
+            WrOpcode::Send
+        };
+        end.post(
+            SendWr::new(wr_id, opcode)
+                .with_sges(&[sge(SINKS, sinks)])
+                .unwrap(),
+        );
+    }
+    (end, vec![receives, sinks, granted])
+}
+
+/// Whether the peer may ever have reached this octet.
+fn reachable(at: usize) -> bool {
+    [RECEIVES, SINKS, GRANTED]
+        .iter()
+        .any(|part| (*part..*part + PART).contains(&at))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    // rfc: 5041-74, 5041-88, 5040-107
+    #[test]
+    fn a_peer_that_sends_anything(steps in steps(end().1)) {
+        let (mut end, _) = end();
+        let mut placed: Vec<Placed> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Early(ulpdu) => placed.extend(end.place(&ulpdu)),
+                Step::InTurn(ulpdu) => { let _ = end.receive(&ulpdu); }
+                Step::Deliver if !placed.is_empty() && !end.rdmap.is_ending() => {
+                    if let Err(error) = end.deliver(placed.remove(0)) {
+                        end.refuse(error, None);
+                    }
+                }
+                Step::Deliver => {}
+                Step::Send => { end.next_segment(200); }
+                Step::Acknowledge => end.acked(end.stream),
+            }
+        }
+        end.flush();
+        for completions in [end.sent(), end.received()] {
+            let ids: HashSet<_> = completions.iter().map(|done| done.wr_id).collect();
+            prop_assert_eq!((completions.len(), ids.len()), (REQUESTS, REQUESTS));
+        }
+        let memory = end.memory(0, MEMORY);
+        prop_assert!(memory.iter().enumerate().all(|(at, octet)| *octet == 0 || reachable(at)));
+    }
+
+    #[test]
+    fn a_peer_that_sends_noise(noise in prop::collection::vec(
+        prop::collection::vec(any::<u8>(), 0..100), 0..20,
+    )) {
+        let (mut end, _) = end();
+        for ulpdu in noise {
+            if DdpSegment::parse(&ulpdu).is_ok() {
+                let _ = end.place(&ulpdu);
+                let _ = end.receive(&ulpdu);
+            }
+        }
+        end.flush();
+        prop_assert_eq!(end.sent().len() + end.received().len(), 2 * REQUESTS);
+    }
+}
