@@ -265,7 +265,7 @@ impl Requester {
 
     /// The peer acknowledged the stream up to `acked`.
     pub(super) fn acked(&mut self, acked: u64) {
-        self.acked = self.acked.max(acked);
+        self.acked = acked;
     }
 
     /// Completes what is done, in the order in which it was posted.

@@ -61,6 +61,8 @@ pub(crate) struct End {
     pub(crate) cqs: CqTable,
     pub(crate) ddp: Ddp,
     pub(crate) rdmap: Rdmap,
+    /// Whether completions notify.
+    pub(crate) arming: Arc<Arming>,
     sq: Producer<SendWr>,
     rq: Producer<RecvWr>,
     send_done: Consumer<Completion>,
@@ -100,9 +102,9 @@ impl End {
         let (send_cq, send_done) = ring(completions).unwrap();
         let (recv_cq, recv_done) = ring(completions).unwrap();
         let mut cqs = CqTable::new();
+        let arming = Arc::new(Arming::new());
         for (id, producer) in [(SEND_CQ, send_cq), (RECV_CQ, recv_cq)] {
-            let arming = Arc::new(Arming::new());
-            cqs.add(id, producer, Waker::noop().clone(), arming)
+            cqs.add(id, producer, Waker::noop().clone(), arming.clone())
                 .unwrap();
         }
         let qp = QueuePair {
@@ -124,6 +126,7 @@ impl End {
             cqs,
             ddp: Ddp::new(ird),
             rdmap: Rdmap::new(ird, ord, queue),
+            arming,
             sq,
             rq,
             send_done,

@@ -285,6 +285,8 @@ fn read_responses_go_where_a_read_wants_them() {
     let ulpdu = tagged(Opcode::ReadResponse, true, other, BASE + 100, &[1; 10]);
     assert_eq!(refused(&mut end, &ulpdu), (1, 1, 0));
 
+    assert_eq!(end.memory(100, 10), [0; 10]);
+
     // Before, behind and past the sink: nothing is placed.
     for (start, len) in [(99, 1), (110, 1), (105, 6), (100, 11), (0, 1)] {
         let mut end = end_with_reads();
@@ -303,6 +305,45 @@ fn read_responses_go_where_a_read_wants_them() {
         let ulpdu = response(&end, last, start, &vec![1; len]);
         assert_eq!(refused(&mut end, &ulpdu), (1, 1, 1), "{start} {len}");
         assert!(end.sent().is_empty());
+    }
+}
+
+#[test]
+fn responses_come_in_the_order_of_the_reads() {
+    // rfc: 5040-70
+    let mut end = End::new(0, 4);
+    let sinks = [0, 1].map(|_| end.register(0, 100, Access::LOCAL_WRITE, PD));
+    for sink in sinks {
+        let sge = Sge {
+            offset: BASE,
+            length: 10,
+            lkey: sink.0,
+        };
+        let wr = SendWr::new(1, WrOpcode::Read).with_sges(&[sge]).unwrap();
+        end.post(wr);
+    }
+    end.messages();
+    // An outstanding Read wants it, so that it may be placed early, but it is not the first's.
+    let second = tagged(Opcode::ReadResponse, true, sinks[1], BASE, &[1; 10]);
+    let early = end.place(&second).unwrap();
+    let error = end.deliver(early).unwrap_err();
+    assert_eq!(error, Refused::Rdmap(RdmapError::SinkStag(sinks[1])));
+    assert!(end.sent().is_empty());
+}
+
+#[test]
+fn a_response_that_fits_a_later_read_only_is_refused() {
+    for last in [false, true] {
+        let mut end = End::new(0, 4);
+        end.post(read(&end, 1, 100, 10));
+        end.post(read(&end, 2, 100, 20));
+        end.messages();
+        let long = response(&end, last, 100, &[1; 20]);
+        let error = end.receive(&long).unwrap_err();
+        assert!(matches!(
+            error,
+            Refused::Rdmap(RdmapError::SinkBounds { .. })
+        ));
     }
 }
 
@@ -370,6 +411,8 @@ fn a_read_fails_where_none_are_allowed() {
     let error = end.next_message().unwrap_err();
     let status = WcStatus::LocalQpOperationError;
     assert_eq!(error, RdmapError::Request { wr_id: 1, status });
+    end.post(send(2));
+    assert_eq!(end.next_message(), Ok(None), "nothing begins behind it");
     end.acked(0);
     assert_eq!(end.sent_ids(), [(1, status)]);
 }

@@ -310,7 +310,9 @@ fn responses_and_requests_take_turns() {
 #[test]
 fn solicited_sends_say_so() {
     let mut end = End::new(0, 0);
+    end.arming.arm(true);
     for (msn, opcode) in [(1, Opcode::Send), (2, Opcode::SendSolicited)] {
+        assert!(end.arming.is_armed(), "a plain Send wakes nobody");
         end.post_receive(msn.into(), 0, 10);
         let ulpdu = untagged(opcode, true, QueueNumber::SEND, msn, 0, b"x");
         end.receive(&ulpdu).unwrap();
@@ -321,6 +323,7 @@ fn solicited_sends_say_so() {
         .map(|completion| completion.flags)
         .collect();
     assert_eq!(flags, [0, completion_flags::SOLICITED]);
+    assert!(!end.arming.is_armed(), "the application was told");
 }
 
 fn send_invalidate(opcode: Opcode, stag: Stag) -> Vec<u8> {

@@ -112,7 +112,7 @@ fn end() -> (End, Vec<Stag>) {
         };
         let wr_id = wr_id as u64;
         end.post_receive_wr(RecvWr::new(wr_id, &[sge(RECEIVES, receives)]).unwrap());
-        let opcode = if wr_id % 2 == 0 {
+        let opcode = if wr_id < 4 {
             WrOpcode::Read
         } else {
             WrOpcode::Send

@@ -316,6 +316,7 @@ fn flush_completes_everything_once() {
     end.post(SendWr::new(1, WrOpcode::Send));
     end.post(
         SendWr::new(2, WrOpcode::Write)
+            .with_flags(0)
             .with_sges(&[sge(&end)])
             .unwrap(),
     );
@@ -372,6 +373,56 @@ fn flush_does_not_take_back_what_was_done() {
     end.flush();
     let expected = [(1, WcStatus::WrFlushed), (2, WcStatus::Success)];
     assert_eq!(end.sent_ids(), expected);
+}
+
+/// A peer's Terminate that quotes a segment.
+fn quoting(control: TerminateControl, ulpdu: &[u8]) -> Vec<u8> {
+    let mut octets = [0; Terminate::MAX_LEN];
+    let len = Terminate {
+        control,
+        ddp_segment_length: Some(ulpdu.len() as u16),
+        ddp_header: header_octets(ulpdu),
+        rdma_header: None,
+    }
+    .emit(&mut octets);
+    incoming(&octets[..len])
+}
+
+#[test]
+fn a_terminate_does_not_take_back_what_was_done() {
+    let mut end = End::new(0, 4);
+    end.post(SendWr::new(1, WrOpcode::Send));
+    let sge = end.sge(0, 4);
+    end.post(SendWr::new(2, WrOpcode::Read).with_sges(&[sge]).unwrap());
+    end.messages();
+    let response = tagged(Opcode::ReadResponse, true, end.stag, BASE, b"data");
+    end.receive(&response).unwrap();
+    let queue = QueueNumber::READ_REQUEST;
+    let request = untagged(Opcode::ReadRequest, true, queue, 1, 0, &[0; 28]);
+    end.receive(&quoting(control(0, 1, 0), &request)).unwrap();
+    end.flush();
+    let expected = [(1, WcStatus::WrFlushed), (2, WcStatus::Success)];
+    assert_eq!(end.sent_ids(), expected);
+}
+
+#[test]
+fn a_write_is_not_blamed_for_a_read_response() {
+    for (opcode, status) in [
+        (Opcode::Write, WcStatus::RemoteAccessError),
+        (Opcode::ReadResponse, WcStatus::WrFlushed),
+    ] {
+        let mut end = End::new(0, 0);
+        let wr = SendWr::new(1, WrOpcode::Write)
+            .with_inline(b"data")
+            .unwrap()
+            .with_remote(Stag(9), TaggedOffset(100));
+        end.post(wr);
+        end.messages();
+        let quoted = tagged(opcode, true, Stag(9), 102, b"ta");
+        end.receive(&quoting(control(1, 1, 0), &quoted)).unwrap();
+        end.flush();
+        assert_eq!(end.sent_ids(), [(1, status)]);
+    }
 }
 
 #[test]
