@@ -190,6 +190,11 @@ impl Tcp {
         }
         let behind = self.recv.position().cast_signed().saturating_sub(start);
         let recent = (0..=RECENT).contains(&behind) && self.state != State::SynReceived;
+        if recent {
+            // A retransmission of what we have: its ACK was lost. Echoing the later timestamp tells the peer
+            // the time of this round trip, not of all that it waited.
+            self.options.remember(now, &header.options);
+        }
         if recent && header.flags.ack() {
             self.receive_ack(now, header, start, len, frames);
         }

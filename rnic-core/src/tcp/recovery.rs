@@ -98,7 +98,10 @@ impl Recovery {
                 // A partial ACK: what follows was lost as well, and one segment of it leaves the network as
                 // the retransmission arrived (RFC 6582 section 3.2, step 3).
                 self.arrived = self.arrived.saturating_sub(octets.saturating_sub(self.mss));
-                send.lose_head();
+                // A peer with SACK would have told of what it has beyond (RFC 6675's NextSeg, rule 3).
+                if !self.sack || send.has_sacked() {
+                    send.lose_head();
+                }
                 self.urgent = send.has_lost();
             }
             Phase::Timeout { until } => {

@@ -206,6 +206,11 @@ impl Sender {
         !self.all_sent() || self.fin == Fin::Queued
     }
 
+    /// Whether the peer has selectively acknowledged anything beyond `una`.
+    pub(super) fn has_sacked(&self) -> bool {
+        self.sacked > 0
+    }
+
     /// Whether something thought lost waits to be sent again.
     pub(super) fn has_lost(&self) -> bool {
         self.lost > 0 || self.fin == Fin::Lost
@@ -465,6 +470,22 @@ impl Sender {
         head.sent_at = now;
         head.retransmitted = true;
         Some(head.clone())
+    }
+
+    /// The first segment that is held.
+    #[cfg(test)]
+    pub(super) fn first(&self) -> Option<&SentSegment> {
+        self.segments.front()
+    }
+
+    /// As if so many octets had been sent and acknowledged.
+    #[cfg(test)]
+    pub(super) fn skip(&mut self, octets: u64) {
+        assert!(self.segments.is_empty());
+        self.una += octets;
+        self.nxt += octets;
+        self.end += octets;
+        self.window.edge += octets;
     }
 
     /// Gives every frame back.

@@ -1,4 +1,12 @@
 //! Scripts in the manner of packetdrill, on virtual time, and tests of two ends against each other.
 
+mod acknowledging;
+mod closing;
 mod handshake;
+mod hostile;
+mod loss;
+mod pair;
+mod reset;
 mod script;
+mod timestamps;
+mod windows;

@@ -14,7 +14,7 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use crate::memory::frames::TxFrames;
+use crate::memory::frames::{FrameId, TxFrames};
 use crate::tcp::{Outgoing, Payload, Seq, State, Tcp, TcpConfig};
 use crate::testing::VecFrames;
 use crate::time::Instant;
@@ -61,7 +61,7 @@ pub(super) struct Script {
     pub(super) take: bool,
     /// Octets that the application has yet to send, and those it has queued.
     unqueued: u64,
-    queued: u64,
+    pub(super) queued: u64,
 }
 
 /// A segment as the script wrote it.
@@ -137,7 +137,8 @@ impl Script {
         self.tcp.close(self.now);
     }
 
-    fn pump(&mut self) {
+    /// Queues one segment, if the connection wants it.
+    pub(super) fn pump(&mut self) {
         // One by one, as a caller would that sends each segment as it is built.
         if self.unqueued > 0 && self.tcp.wants_data() {
             let len = self.unqueued.min(self.tcp.max_payload() as u64);
@@ -159,7 +160,8 @@ impl Script {
         self.pump();
         let outgoing = self.tcp.poll_transmit(self.now, &self.frames)?;
         let payload = self.payload(&outgoing);
-        let start = u64::from(outgoing.header.seq.distance_from(OUR_ISN));
+        let start =
+            u64::from(outgoing.header.seq.distance_from(OUR_ISN)) + (self.queued >> 32 << 32);
         if !payload.is_empty() {
             let offset = start - 1;
             assert_eq!(payload, pattern_of(offset..offset + payload.len() as u64));
@@ -230,6 +232,15 @@ impl Script {
         self.now = end;
     }
 
+    pub(super) fn frames_free(&self) -> usize {
+        self.frames.available()
+    }
+
+    /// The frame of the first segment not acknowledged.
+    pub(super) fn first_frame(&self) -> FrameId {
+        self.tcp.send.first().expect("a segment is held").frame
+    }
+
     #[track_caller]
     pub(super) fn expect_state(&self, state: State) {
         assert_eq!(self.tcp.state(), state);
@@ -239,7 +250,7 @@ impl Script {
 /// A segment that was sent.
 pub(super) struct Sent {
     pub(super) header: TcpHeader,
-    len: u64,
+    pub(super) len: u64,
 }
 
 impl Sent {

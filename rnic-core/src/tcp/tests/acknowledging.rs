@@ -1,0 +1,236 @@
+//! Receiving data: what is offered, and when it is acknowledged.
+
+use super::script::{OUR_ISN, PEER_ISN, Script, ms, plain};
+use crate::tcp::TcpConfig;
+use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
+
+fn open() -> Script {
+    Script::established(&plain(), "mss 1000,sackOK", 60_000)
+}
+
+#[test]
+fn every_second_segment_is_acknowledged() {
+    let mut t = open();
+    assert_eq!(t.inject(". 1:1001(1000) ack 1"), Some(0..1000));
+    t.expect_nothing();
+    assert_eq!(t.inject(". 1001:2001(1000) ack 1"), Some(1000..2000));
+    t.expect(". 1:1(0) ack 2001");
+    t.inject(". 2001:3001(1000) ack 1");
+    t.expect_nothing();
+}
+
+#[test]
+fn a_single_segment_is_acknowledged_after_40_ms() {
+    let mut t = open();
+    t.inject(". 1:1001(1000) ack 1");
+    t.pass(ms(10));
+    t.expect_after(ms(30), ". 1:1(0) ack 1001");
+    t.expect_nothing();
+    assert_eq!(t.tcp.next_timeout(), None);
+}
+
+#[test]
+fn a_batch_gets_one_acknowledgment() {
+    let mut t = open();
+    for start in (0..10_000).step_by(1000) {
+        t.inject(&format!(". {}:{}(1000) ack 1", start + 1, start + 1001));
+    }
+    t.expect(". 1:1(0) ack 10001");
+    t.expect_nothing();
+}
+
+#[test]
+fn data_carries_the_acknowledgment() {
+    let mut t = open();
+    t.inject(". 1:1001(1000) ack 1");
+    t.write(10);
+    t.expect("P. 1:11(10) ack 1001");
+    t.expect_nothing();
+    t.inject(". 1001:2001(1000) ack 11");
+    t.inject(". 2001:3001(1000) ack 11");
+    t.write(10);
+    t.expect("P. 11:21(10) ack 3001");
+    t.expect_nothing();
+}
+
+#[test]
+fn what_is_pushed_is_acknowledged_at_once() {
+    let mut t = open();
+    t.inject("P. 1:101(100) ack 1");
+    t.expect(". 1:1(0) ack 101");
+}
+
+#[test]
+fn each_segment_out_of_order_gets_an_acknowledgment_with_its_block_first() {
+    let mut t = open();
+    assert_eq!(t.inject(". 1001:2001(1000) ack 1"), Some(1000..2000));
+    t.expect(". 1:1(0) ack 1 <sack 1001:2001>");
+    assert_eq!(t.inject(". 3001:4001(1000) ack 1"), Some(3000..4000));
+    t.expect(". 1:1(0) ack 1 <sack 3001:4001 1001:2001>");
+    assert_eq!(t.inject(". 5001:6001(1000) ack 1"), Some(5000..6000));
+    t.expect(". 1:1(0) ack 1 <sack 5001:6001 3001:4001 1001:2001>");
+    // It joins two blocks.
+    assert_eq!(t.inject(". 2001:3001(1000) ack 1"), Some(2000..3000));
+    t.expect(". 1:1(0) ack 1 <sack 1001:4001 5001:6001>");
+    assert_eq!(
+        t.tcp.taken_ranges().collect::<Vec<_>>(),
+        [1000..4000, 5000..6000]
+    );
+    // It fills the first hole: at once, and the rest of the blocks with it.
+    assert_eq!(t.inject(". 1:1001(1000) ack 1"), Some(0..1000));
+    t.expect(". 1:1(0) ack 4001 <sack 5001:6001>");
+    assert_eq!(t.inject(". 4001:5001(1000) ack 1"), Some(4000..5000));
+    t.expect(". 1:1(0) ack 6001");
+    t.expect_nothing();
+    assert_eq!(t.tcp.receive_offset(), 6000);
+}
+
+#[test]
+fn four_blocks_at_most_and_three_beside_timestamps() {
+    let mut t = open();
+    let mut with_timestamps = Script::established(
+        &TcpConfig {
+            timestamps: true,
+            ..plain()
+        },
+        "mss 1000,sackOK,TS val 1 ecr 0",
+        60_000,
+    );
+    for n in [2, 4, 6, 8, 10_u32] {
+        let segment = format!(". {}:{}(10) ack 1", n * 10 + 1, n * 10 + 11);
+        t.inject(&segment);
+        with_timestamps.inject(&segment);
+    }
+    for _ in 0..4 {
+        t.next();
+        with_timestamps.next();
+    }
+    t.expect(". 1:1(0) ack 1 <sack 101:111 81:91 61:71 41:51>");
+    // The fourth does not fit into 40 octets of options.
+    let sent = with_timestamps.next().unwrap();
+    assert_eq!(sent.header.len(), 60);
+}
+
+#[test]
+fn without_sack_duplicates_are_plain_one_for_each_segment() {
+    let mut t = Script::established(&plain(), "mss 1000", 60_000);
+    for start in [1001, 2001, 3001_u32] {
+        t.inject(&format!(". {start}:{}(1000) ack 1", start + 1000));
+    }
+    for _ in 0..3 {
+        t.expect(". 1:1(0) ack 1");
+    }
+    t.expect_nothing();
+}
+
+#[test]
+fn duplicates_not_sent_yet_are_dropped_when_the_hole_is_filled() {
+    // Else they would follow an ACK of everything, and look like three duplicates of it.
+    let mut t = open();
+    for start in [1001, 2001, 3001, 4001, 1_u32] {
+        t.inject(&format!(". {start}:{}(1000) ack 1", start + 1000));
+    }
+    t.expect(". 1:1(0) ack 5001");
+    t.expect_nothing();
+}
+
+#[test]
+fn duplicate_acknowledgments_carry_no_data() {
+    let mut t = open();
+    t.inject(". 1001:2001(1000) ack 1");
+    t.write(10);
+    t.expect(". 1:1(0) ack 1 <sack 1001:2001>");
+    t.expect("P. 1:11(10) ack 1");
+}
+
+#[test]
+fn what_was_taken_is_not_offered_again() {
+    let mut t = open();
+    t.inject(". 1:1001(1000) ack 1");
+    t.inject(". 2001:3001(1000) ack 1");
+    t.next();
+    assert_eq!(t.inject(". 1:1001(1000) ack 1"), None);
+    t.expect(". 1:1(0) ack 1001 <sack 2001:3001>");
+    assert_eq!(t.inject(". 2001:2501(500) ack 1"), None);
+    t.expect(". 1:1(0) ack 1001 <sack 2001:3001>");
+    // Cut at both ends.
+    assert_eq!(t.inject(". 501:2201(1700) ack 1"), Some(1000..2000));
+    t.expect(". 1:1(0) ack 3001");
+    // Cut where the next taken range begins.
+    t.inject(". 3501:4001(500) ack 1");
+    t.next();
+    assert_eq!(t.inject(". 3001:5001(2000) ack 1"), Some(3000..3500));
+    t.expect(". 1:1(0) ack 4001");
+    // Cut at the front by a taken range out of order.
+    t.inject(". 5001:5501(500) ack 1");
+    t.next();
+    assert_eq!(t.inject(". 5201:5801(600) ack 1"), Some(5500..5800));
+}
+
+#[test]
+fn what_was_not_taken_is_offered_again_and_never_acknowledged() {
+    let mut t = open();
+    t.take = false;
+    assert_eq!(t.inject(". 1:1001(1000) ack 1"), Some(0..1000));
+    assert_eq!(t.inject(". 2001:3001(1000) ack 1"), Some(2000..3000));
+    t.expect(". 1:1(0) ack 1");
+    t.take = true;
+    assert_eq!(t.inject(". 1:1001(1000) ack 1"), Some(0..1000));
+    assert_eq!(t.inject(". 1001:3001(2000) ack 1"), Some(1000..3000));
+    t.expect(". 1:1(0) ack 3001");
+}
+
+#[test]
+fn a_part_of_a_segment_may_be_taken() {
+    let mut t = open();
+    t.take = false;
+    t.inject(". 1:1001(1000) ack 1");
+    t.tcp.took(t.now, 0..400);
+    assert_eq!(t.tcp.receive_offset(), 400);
+    t.take = true;
+    assert_eq!(t.inject(". 1:1001(1000) ack 1"), Some(400..1000));
+    t.expect(". 1:1(0) ack 1001");
+}
+
+#[test]
+fn holes_without_number_are_not_kept_track_of() {
+    let mut t = open();
+    let mut offered = 0;
+    for n in 1..1000_u32 {
+        offered += u32::from(
+            t.inject(&format!(". {}:{}(1) ack 1", 2 * n + 1, 2 * n + 2))
+                .is_some(),
+        );
+    }
+    assert_eq!(offered, 256);
+    // What joins a known range still gets in.
+    assert_eq!(t.inject(". 4:5(1) ack 1"), Some(3..4));
+    assert_eq!(t.inject(". 1:3(2) ack 1"), Some(0..2));
+}
+
+#[test]
+fn streams_longer_than_4_gib() {
+    let mut t = open();
+    let mut seq = PEER_ISN + 1;
+    for n in 0..90_000_u64 {
+        let header = TcpHeader {
+            seq,
+            ack: OUR_ISN + 1,
+            flags: Flags::ACK | Flags::PSH,
+            ..TcpHeader::default()
+        };
+        let segment = TcpSegment {
+            header,
+            payload: &[0; 50_000],
+        };
+        let data = t
+            .tcp
+            .receive(t.now, &segment, &mut t.frames)
+            .expect("new data");
+        assert_eq!((data.offset, data.bytes.len()), (n * 50_000, 50_000));
+        t.tcp.took(t.now, data.offset..data.offset + 50_000);
+        seq += 50_000;
+        assert_eq!(t.next().expect("an ACK").header.ack, seq);
+    }
+    assert!(t.tcp.receive_offset() > 1 << 32);
+}

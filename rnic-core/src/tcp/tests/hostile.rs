@@ -1,0 +1,191 @@
+//! Whatever comes in, nothing panics and nothing is believed that cannot be.
+
+use proptest::prelude::*;
+
+use super::pair::Random;
+use super::script::{OUR_ISN, PEER_ISN, Script, ms, plain, seconds};
+use crate::memory::frames::TxFrames;
+use crate::tcp::{State, Tcp, TcpConfig};
+use crate::wire::tcp::{Flags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
+
+/// A connection in each state, by a way that leads there.
+fn in_state(state: State, config: &TcpConfig) -> Script {
+    if state == State::SynSent {
+        let mut t = Script::connect(config);
+        t.next();
+        return t;
+    }
+    if state == State::SynReceived {
+        let mut t = Script::accept(config, "S 0:0(0) win 60000 <mss 1000,sackOK,wscale 4>");
+        t.next();
+        return t;
+    }
+    let mut t = Script::established(config, "mss 1000,sackOK,wscale 4,TS val 9 ecr 0", 60_000);
+    t.write(6000);
+    while t.next().is_some() {}
+    let way: &[&str] = match state {
+        State::FinWait1 => &["close"],
+        State::FinWait2 => &["close", ". 1:1(0) ack 6002 <TS val 10 ecr 0>"],
+        State::CloseWait => &["F. 1:1(0) ack 1 <TS val 10 ecr 0>"],
+        State::Closing => &["close", "F. 1:1(0) ack 1 <TS val 10 ecr 0>"],
+        State::LastAck => &["F. 1:1(0) ack 1 <TS val 10 ecr 0>", "close"],
+        State::TimeWait => &["close", "F. 1:1(0) ack 6002 <TS val 10 ecr 0>"],
+        State::Closed => &["R 1:1(0)"],
+        _ => &[],
+    };
+    for step in way {
+        match *step {
+            "close" => t.close(),
+            segment => drop(t.inject(segment)),
+        }
+        while t.next().is_some() {}
+    }
+    t.expect_state(state);
+    t
+}
+
+const STATES: [State; 10] = [
+    State::SynSent,
+    State::SynReceived,
+    State::Established,
+    State::FinWait1,
+    State::FinWait2,
+    State::CloseWait,
+    State::Closing,
+    State::LastAck,
+    State::TimeWait,
+    State::Closed,
+];
+
+/// A number near one of the interesting ones, or any.
+fn near(random: &mut Random, interesting: &[u32]) -> u32 {
+    let base = interesting[random.below(interesting.len() as u64) as usize];
+    match random.below(8) {
+        0 => random.next() as u32,
+        1 => base,
+        2 => base.wrapping_add(1 << 31),
+        3 => base.wrapping_add(random.below(70_000) as u32),
+        4 => base.wrapping_sub(random.below(70_000) as u32),
+        _ => base.wrapping_add(random.below(9) as u32).wrapping_sub(4),
+    }
+}
+
+fn segment<'a>(random: &mut Random, payload: &'a [u8]) -> TcpSegment<'a> {
+    let ours = [0, 1, 1001, 5001, 6001, 6002].map(|n| OUR_ISN.0.wrapping_add(n));
+    let theirs = [0, 1, 2, 1001, 60_001].map(|n| PEER_ISN.0.wrapping_add(n));
+    let mut options = TcpOptions::default();
+    if random.below(2) == 0 {
+        let stamp = near(random, &[9, 10, 1_000_000]);
+        options.timestamps = Some(Timestamps {
+            value: stamp,
+            echo: near(random, &[0, 1_000_000]),
+        });
+    }
+    for _ in 0..random.below(5) {
+        let (left, right) = (near(random, &ours), near(random, &ours));
+        options
+            .sack
+            .push(crate::tcp::Seq(left), crate::tcp::Seq(right));
+    }
+    if random.below(4) == 0 {
+        options.mss = Some(random.next() as u16);
+        options.window_scale = Some(random.below(15) as u8);
+        options.sack_permitted = random.below(2) == 0;
+    }
+    let flags = match random.below(4) {
+        0 => Flags(random.next() as u8),
+        1 => Flags::ACK | Flags(random.next() as u8 & 0x09),
+        _ => Flags::ACK,
+    };
+    let len = [0, 0, 1, 100, 1000][random.below(5) as usize];
+    TcpSegment {
+        header: TcpHeader {
+            source_port: 2000,
+            destination_port: 1000,
+            seq: crate::tcp::Seq(near(random, &theirs)),
+            ack: crate::tcp::Seq(near(random, &ours)),
+            flags,
+            window: [0, 1, 500, 60_000, 65_535][random.below(5) as usize],
+            urgent: random.next() as u16,
+            options,
+        },
+        payload: &payload[..len],
+    }
+}
+
+/// Runs random segments, times and calls against a connection.
+fn torture(t: &mut Script, seed: u64, steps: u32) {
+    let mut random = Random(seed);
+    let payload = [0; 1000];
+    let mut sent_to = t.queued;
+    for _ in 0..steps {
+        let segment = segment(&mut random, &payload);
+        let before = t.tcp.receive_offset();
+        if let Some(data) = t.tcp.receive(t.now, &segment, &mut t.frames) {
+            let end = data.offset + data.bytes.len() as u64;
+            assert!(data.offset >= before && !data.bytes.is_empty());
+            assert!(end <= t.tcp.recv.edge());
+            if random.below(4) > 0 {
+                t.tcp.took(t.now, data.offset..end);
+            }
+        }
+        match random.below(20) {
+            0 => t.close(),
+            1 => t.tcp.set_held(random.below(100_000) as u32),
+            2 => t.write(random.below(3000)),
+            3 => t.pass(ms(random.below(300))),
+            4 => t.pass(seconds(random.below(3))),
+            5 if random.below(20) == 0 => t.tcp.abort(),
+            _ => {}
+        }
+        let mut sent = 0;
+        while t.next().is_some() {
+            sent += 1;
+            assert!(sent < 1000, "it never stops sending");
+        }
+        sent_to = sent_to.max(t.queued);
+        assert!(
+            t.tcp.acked_offset() <= sent_to,
+            "acknowledged what was never queued"
+        );
+        assert!(t.tcp.send.una() <= t.tcp.send.nxt());
+        assert!(t.tcp.send.pipe() <= t.tcp.send.flight() + 1460);
+    }
+    t.tcp.abort();
+    t.tcp.release_frames(&mut t.frames);
+    assert_eq!(t.frames.available(), 256, "frames are lost");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn random_segments_into_every_state(seed: u64, timestamps: bool) {
+        let config = TcpConfig { timestamps, receive_window: 100_000, ..plain() };
+        for state in STATES {
+            torture(&mut in_state(state, &config), seed, 60);
+        }
+    }
+
+    #[test]
+    fn a_random_syn_is_accepted(seed: u64) {
+        let mut random = Random(seed);
+        let mut syn = segment(&mut random, &[0; 1000]);
+        syn.header.flags = Flags::SYN;
+        let mut t = Script::connect(&plain());
+        t.tcp = Tcp::accept(t.now, &TcpConfig::default(), OUR_ISN, &syn);
+        prop_assert!(t.tcp.max_payload() >= 76);
+        torture(&mut t, seed, 30);
+    }
+}
+
+#[test]
+fn long_torture_in_the_established_state() {
+    for seed in 0..20 {
+        let config = TcpConfig {
+            receive_window: 500_000,
+            ..plain()
+        };
+        torture(&mut in_state(State::Established, &config), seed, 3000);
+    }
+}

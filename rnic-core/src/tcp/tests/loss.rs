@@ -1,0 +1,363 @@
+//! Sending data, and finding and repairing losses.
+
+use core::time::Duration;
+
+use super::script::{Script, ms, plain, seconds};
+use crate::memory::frames::TxFrames;
+use crate::tcp::{State, TcpConfig, TcpFailure};
+
+fn with_sack() -> Script {
+    Script::established(&plain(), "mss 1000,sackOK", 60_000)
+}
+
+fn without_sack() -> Script {
+    Script::established(&plain(), "mss 1000", 60_000)
+}
+
+/// Expects segments of 1000 octets that begin at these thousands.
+#[track_caller]
+fn expect_segments(t: &mut Script, thousands: impl IntoIterator<Item = u64>) {
+    for n in thousands {
+        t.expect(&format!(
+            ". {}:{}(1000) ack 1",
+            n * 1000 + 1,
+            n * 1000 + 1001
+        ));
+    }
+}
+
+#[test]
+fn ten_segments_first_then_slow_start() {
+    let mut t = with_sack();
+    t.write(100_000);
+    expect_segments(&mut t, 0..10);
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 2001");
+    expect_segments(&mut t, 10..14);
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 10001");
+    expect_segments(&mut t, 14..30);
+    t.expect_nothing();
+}
+
+#[test]
+fn frames_are_held_until_they_are_acknowledged_wholly() {
+    let mut t = with_sack();
+    t.write(3000);
+    while t.next().is_some() {}
+    assert_eq!(t.frames.available(), 253);
+    t.inject(". 1:1(0) ack 1500");
+    assert_eq!(t.tcp.acked_offset(), 1499);
+    assert_eq!(t.frames.available(), 254);
+    t.inject(". 1:1(0) ack 2001");
+    assert_eq!(t.frames.available(), 255);
+    t.inject(". 1:1(0) ack 3001");
+    assert_eq!(t.frames.available(), 256);
+    assert_eq!(t.tcp.next_timeout(), None);
+}
+
+#[test]
+fn pushes_the_segment_that_is_not_full_and_what_it_is_told_to() {
+    let mut t = with_sack();
+    t.write(1500);
+    t.expect(". 1:1001(1000) ack 1");
+    t.expect("P. 1001:1501(500) ack 1");
+    t.write(1000);
+    t.pump();
+    t.tcp.push();
+    t.expect("P. 1501:2501(1000) ack 1");
+}
+
+#[test]
+fn the_timer_sends_again_with_doubled_intervals_until_it_gives_up() {
+    let mut t = Script::established(
+        &TcpConfig {
+            max_retries: 4,
+            ..plain()
+        },
+        "mss 1000",
+        60_000,
+    );
+    t.write(1000);
+    t.expect(". 1:1001(1000) ack 1");
+    // The handshake took no time: the minimum holds.
+    for wait in [200, 400, 800, 1600] {
+        t.expect_after(ms(wait), ". 1:1001(1000) ack 1");
+    }
+    t.pass(ms(3199));
+    t.expect_state(State::Established);
+    t.pass(ms(1));
+    t.expect_nothing();
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+    assert_eq!(t.tcp.counters().timeouts, 4);
+    assert!(t.tcp.is_finished());
+    t.tcp.release_frames(&mut t.frames);
+    assert_eq!(t.frames.available(), 256);
+}
+
+#[test]
+fn the_timer_restarts_with_each_new_acknowledgment() {
+    let mut t = without_sack();
+    t.write(2000);
+    expect_segments(&mut t, 0..2);
+    t.pass(ms(150));
+    t.inject(". 1:1(0) ack 1001");
+    // The sample of 150 ms: SRTT 18.75, RTTVAR 37.5 (the first one was 0), so the minimum rules.
+    t.expect_after(Duration::from_micros(218_750), ". 1001:2001(1000) ack 1");
+}
+
+#[test]
+fn after_a_timeout_slow_start_from_one_segment() {
+    let mut t = without_sack();
+    t.write(20_000);
+    expect_segments(&mut t, 0..10);
+    t.expect_after(ms(200), ". 1:1001(1000) ack 1");
+    t.expect_nothing();
+    assert_eq!(t.tcp.congestion_window(), (1000, 5000));
+    t.inject(". 1:1(0) ack 1001");
+    expect_segments(&mut t, 1..3);
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 3001");
+    expect_segments(&mut t, 3..7);
+    t.expect_nothing();
+    // Slow start ends at half of what was in flight.
+    t.inject(". 1:1(0) ack 7001");
+    assert_eq!(t.tcp.congestion_window(), (5000, 5000));
+    expect_segments(&mut t, 7..12);
+    t.expect_nothing();
+}
+
+#[test]
+fn karn_the_backoff_ends_with_a_sample_of_what_was_sent_once() {
+    let mut t = without_sack();
+    t.write(2000);
+    expect_segments(&mut t, 0..2);
+    t.expect_after(ms(200), ". 1:1001(1000) ack 1");
+    t.inject(". 1:1(0) ack 1001");
+    t.expect(". 1001:2001(1000) ack 1");
+    t.expect_after(ms(400), ". 1001:2001(1000) ack 1");
+    t.inject(". 1:1(0) ack 2001");
+    t.write(1000);
+    t.expect(". 2001:3001(1000) ack 1");
+    t.pass(ms(10));
+    t.inject(". 1:1(0) ack 3001");
+    t.write(1000);
+    t.expect(". 3001:4001(1000) ack 1");
+    t.pass(ms(200));
+    t.expect_nothing();
+    t.pass(ms(5));
+    t.expect(". 3001:4001(1000) ack 1");
+}
+
+#[test]
+fn fast_retransmit_and_newreno_without_sack() {
+    let mut t = without_sack();
+    t.write(100_000);
+    expect_segments(&mut t, 0..10);
+    // Segments 0 and 4 are lost. Two duplicates send something new each (limited transmit).
+    t.inject(". 1:1(0) ack 1");
+    expect_segments(&mut t, [10]);
+    t.inject(". 1:1(0) ack 1");
+    expect_segments(&mut t, [11]);
+    t.inject(". 1:1(0) ack 1");
+    expect_segments(&mut t, [0]);
+    t.expect_nothing();
+    assert_eq!(t.tcp.congestion_window(), (6000, 6000));
+    assert_eq!(t.tcp.counters().fast_retransmits, 1);
+    // Of the twelve in flight, nine arrive beyond the first hole; 6 may be in flight from the sixth on.
+    for _ in 0..3 {
+        t.inject(". 1:1(0) ack 1");
+        t.expect_nothing();
+    }
+    t.inject(". 1:1(0) ack 1");
+    expect_segments(&mut t, [12]);
+    t.inject(". 1:1(0) ack 1");
+    expect_segments(&mut t, [13]);
+    // A partial ACK shows the next hole at once.
+    t.inject(". 1:1(0) ack 4001");
+    expect_segments(&mut t, [4]);
+    // All that was sent before recovery is acknowledged: recovery ends.
+    t.inject(". 1:1(0) ack 12001");
+    assert_eq!(t.tcp.congestion_window().1, 6000);
+    t.inject(". 1:1(0) ack 14001");
+    assert_eq!(t.tcp.counters().fast_retransmits, 1);
+    assert_eq!(t.tcp.counters().timeouts, 0);
+    assert_eq!(t.tcp.counters().retransmits, 2);
+}
+
+#[test]
+fn duplicates_after_recovery_do_not_begin_another() {
+    // RFC 6582 section 3.2, step 1: they may be echoes of unneeded retransmissions.
+    let mut t = without_sack();
+    t.write(100_000);
+    expect_segments(&mut t, 0..10);
+    t.expect_after(ms(200), ". 1:1001(1000) ack 1");
+    t.inject(". 1:1(0) ack 10001");
+    expect_segments(&mut t, 10..12);
+    for _ in 0..6 {
+        t.inject(". 1:1(0) ack 10001");
+    }
+    assert_eq!(t.tcp.counters().fast_retransmits, 0);
+    assert_eq!(t.tcp.counters().retransmits, 1);
+}
+
+#[test]
+fn what_is_no_duplicate_acknowledgment() {
+    let mut t = without_sack();
+    t.write(5000);
+    expect_segments(&mut t, 0..5);
+    for n in 0..4_u64 {
+        // With data, with a different window.
+        t.inject(&format!(". {}:{}(10) ack 1", n * 10 + 1, n * 10 + 11));
+        t.inject(&format!(". 41:41(0) ack 1 win {}", 50_000 + n));
+    }
+    while let Some(sent) = t.next() {
+        assert_eq!(sent.len, 0);
+    }
+    assert_eq!(t.tcp.counters().fast_retransmits, 0);
+}
+
+#[test]
+fn sack_names_the_lost_segments_and_only_those_are_sent_again() {
+    let mut t = with_sack();
+    t.write(100_000);
+    expect_segments(&mut t, 0..10);
+    // 0, 2 and 5 are lost.
+    t.inject(". 1:1(0) ack 1 <sack 1001:2001>");
+    expect_segments(&mut t, [10]);
+    t.inject(". 1:1(0) ack 1 <sack 3001:4001 1001:2001>");
+    expect_segments(&mut t, [11]);
+    // Three above the first: recovery, with 12 in flight.
+    t.inject(". 1:1(0) ack 1 <sack 3001:5001 1001:2001>");
+    expect_segments(&mut t, [0]);
+    t.expect_nothing();
+    assert_eq!(t.tcp.congestion_window(), (6000, 6000));
+    // Three above the third as well, but eight in flight: 0 again, 5, 7 to 11, and 6 has just left.
+    t.inject(". 1:1(0) ack 1 <sack 6001:7001 3001:5001 1001:2001>");
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 1 <sack 6001:8001 3001:5001 1001:2001>");
+    t.expect_nothing();
+    // Three above the sixth: it has left the network too, so that there is room for two.
+    t.inject(". 1:1(0) ack 1 <sack 6001:9001 3001:5001 1001:2001>");
+    expect_segments(&mut t, [2, 5]);
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 1 <sack 6001:10001 3001:5001 1001:2001>");
+    expect_segments(&mut t, [12]);
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 2001 <sack 6001:10001 3001:5001>");
+    t.inject(". 1:1(0) ack 5001 <sack 6001:10001>");
+    t.inject(". 1:1(0) ack 10001");
+    while t.next().is_some() {}
+    assert_eq!(t.tcp.counters().retransmits, 3);
+    assert_eq!(t.tcp.counters().fast_retransmits, 1);
+}
+
+#[test]
+fn after_a_timeout_sacked_segments_are_not_sent_again() {
+    let mut t = with_sack();
+    t.write(5000);
+    expect_segments(&mut t, 0..5);
+    t.inject(". 1:1(0) ack 1 <sack 1001:2001 3001:4001>");
+    t.expect_after(ms(200), ". 1:1001(1000) ack 1");
+    t.inject(". 1:1(0) ack 2001 <sack 3001:4001>");
+    expect_segments(&mut t, [2, 4]);
+    t.inject(". 1:1(0) ack 5001");
+    t.expect_nothing();
+    assert_eq!(t.tcp.counters().retransmits, 3);
+}
+
+#[test]
+fn a_peer_that_forgets_what_it_sacked_gets_it_again() {
+    let mut t = with_sack();
+    t.write(3000);
+    expect_segments(&mut t, 0..3);
+    t.inject(". 1:1(0) ack 1 <sack 1001:3001>");
+    t.expect_after(ms(200), ". 1:1001(1000) ack 1");
+    t.inject(". 1:1(0) ack 1001");
+    t.expect_nothing();
+    // No sample since the first timeout: the second one is doubled.
+    t.expect_after(ms(400), ". 1001:2001(1000) ack 1");
+    t.inject(". 1:1(0) ack 2001");
+    t.expect(". 2001:3001(1000) ack 1");
+}
+
+#[test]
+fn sack_blocks_that_make_no_sense_are_ignored() {
+    let mut t = with_sack();
+    t.write(5000);
+    expect_segments(&mut t, 0..5);
+    t.inject(". 1:1(0) ack 2001");
+    for blocks in [
+        "1:1001 1001:2001",
+        "6001:7001 4001:9001",
+        "4001:3001 3001:3001",
+        "2501:2900",
+        "0:5001",
+    ] {
+        t.inject(&format!(". 1:1(0) ack 2001 <sack {blocks}>"));
+    }
+    t.expect_nothing();
+    assert_eq!(t.tcp.counters().fast_retransmits, 0);
+    assert_eq!(t.tcp.send.pipe(), 3000);
+}
+
+#[test]
+fn a_frame_that_the_device_still_has_is_not_sent_again_until_it_is_done() {
+    let mut t = with_sack();
+    t.frames.hold();
+    t.write(1000);
+    t.expect(". 1:1001(1000) ack 1");
+    let frame = t.first_frame();
+    t.frames.transmit(frame, 1000);
+    t.pass(ms(200));
+    t.expect_nothing();
+    t.frames.complete();
+    t.expect_after(ms(1), ". 1:1001(1000) ack 1");
+}
+
+#[test]
+fn acknowledged_while_the_device_still_has_it() {
+    let mut t = with_sack();
+    t.frames.hold();
+    t.write(1000);
+    t.expect(". 1:1001(1000) ack 1");
+    let frame = t.first_frame();
+    t.frames.transmit(frame, 1000);
+    t.inject(". 1:1(0) ack 1001");
+    assert_eq!(t.frames.available(), 255);
+    t.frames.complete();
+    assert_eq!(t.frames.available(), 256);
+}
+
+#[test]
+fn an_idle_application_does_not_grow_the_window() {
+    let mut t = with_sack();
+    for n in 0..50_u64 {
+        t.write(100);
+        t.next().unwrap();
+        t.inject(&format!(". 1:1(0) ack {}", n * 100 + 101));
+    }
+    assert_eq!(t.tcp.congestion_window().0, 10_000);
+}
+
+#[test]
+fn a_stream_of_more_than_4_gib_is_sent() {
+    let mut t = with_sack();
+    let mut acked = 0_u64;
+    while acked < (1 << 32) + 100_000 {
+        t.tcp.send.skip(1_000_000);
+        acked += 1_000_000;
+    }
+    t.queued = acked;
+    t.write(1000);
+    let seq = (acked + 1) as u32;
+    t.expect(&format!(". {seq}:{}(1000) ack 1", seq + 1000));
+    t.inject(&format!(". 1:1(0) ack {}", seq + 1000));
+    assert_eq!(t.tcp.acked_offset(), acked + 1000);
+    t.expect_nothing();
+    assert!(
+        t.tcp
+            .next_timeout()
+            .is_none_or(|at| at > t.now + seconds(1))
+    );
+}
