@@ -1,0 +1,281 @@
+//! Two engines over AF_XDP on a veth pair, through the verbs that an application uses.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rnic_core::engine::{EngineConfig, link};
+use rnic_core::memory::table::StagTable;
+use rnic_verbs::{
+    Access, ConnectError, ConnectionOptions, Cq, Device, Driver, EndReason, HugePages, Mr, Pd, Qp,
+    QpCaps, Region, SendRequest,
+};
+use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
+use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell, steering};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Who runs an engine.
+#[derive(Clone, Copy, Debug)]
+enum Runs {
+    /// A thread that sleeps after so long without work.
+    Thread(Duration),
+    Inline,
+}
+
+/// A device on a port, in a namespace.
+fn device(namespace: &Namespace, config: &PortConfig, seed: u8, runs: Runs) -> Device {
+    namespace.run(|| {
+        let port = XdpPort::open(config).unwrap();
+        let net = Arc::new(XdpNet::new(&port).unwrap());
+        let (bell, waker) = bell().unwrap();
+        let table = Arc::new(StagTable::new(1024, [seed; 32]));
+        let (host, end) = link(table, 256, waker);
+        let worker = Worker::new(port, EngineConfig::default(), [seed + 1; 32], end, bell).unwrap();
+        let driver = match runs {
+            Runs::Thread(idle) => Driver::spawn(Box::new(worker), idle).unwrap(),
+            Runs::Inline => Driver::Inline(Box::new(worker)),
+        };
+        Device::new(host, net, driver)
+    })
+}
+
+/// A queue pair with its completion queue and its memory.
+struct End {
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+    pd: Pd,
+}
+
+impl End {
+    fn new(device: &Device, octets: usize) -> Self {
+        let pd = device.pd();
+        let cq = device.cq(256).unwrap();
+        let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
+        let region = Arc::new(Region::allocate(octets, HugePages::None).unwrap());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = pd.register(&region, access).unwrap();
+        Self { cq, qp, mr, pd }
+    }
+
+    fn completion(&mut self) -> rnic_verbs::Completion {
+        let deadline = Instant::now() + SOON;
+        loop {
+            if let Some(completion) = self.cq.poll_one() {
+                assert!(completion.is_success(), "{completion:?}");
+                return completion;
+            }
+            assert!(Instant::now() < deadline, "no completion");
+        }
+    }
+}
+
+/// Two joined namespaces and a device in each.
+struct Rig {
+    east: Namespace,
+    west: Namespace,
+    client: Device,
+    server: Device,
+}
+
+impl Rig {
+    fn new(mtu: u32, queues: u32, runs: Runs) -> Self {
+        let (east, west) = (
+            Namespace::new("eng").unwrap(),
+            Namespace::new("eng").unwrap(),
+        );
+        let end = |namespace, name, addresses| VethEnd {
+            namespace,
+            name,
+            addresses,
+        };
+        veth_pair(
+            end(&east, "east", "10.77.0.1/24 fd77::1/64"),
+            end(&west, "west", "10.77.0.2/24 fd77::2/64"),
+            queues,
+        )
+        .unwrap();
+        for (namespace, netdev) in [(&east, "east"), (&west, "west")] {
+            namespace
+                .ip(&format!("link set dev {netdev} mtu {mtu}"))
+                .unwrap();
+        }
+        Self {
+            client: device(&east, &PortConfig::new("east"), 1, runs),
+            server: device(&west, &PortConfig::new("west"), 101, runs),
+            east,
+            west,
+        }
+    }
+
+    /// Connects two fresh ends through a listener at an address.
+    fn connect(&self, address: &str, octets: usize) -> (End, End) {
+        let address: SocketAddr = address.parse().unwrap();
+        let listener = self.west.run(|| self.server.listen(address)).unwrap();
+        let (mut client, mut server) = (
+            End::new(&self.client, octets),
+            End::new(&self.server, octets),
+        );
+        let options = ConnectionOptions::default;
+        self.east
+            .run(|| client.qp.connect(listener.local_address(), None, options()))
+            .unwrap();
+        let mut request = None;
+        self.until("a request", || {
+            request = listener.next_request(Duration::ZERO).unwrap();
+            request.is_some()
+        });
+        request.unwrap().accept(&mut server.qp, options()).unwrap();
+        for qp in [&mut client.qp, &mut server.qp] {
+            self.until("a connection", || {
+                qp.next_event(Duration::ZERO).unwrap().is_some()
+            });
+        }
+        (client, server)
+    }
+
+    /// Drives both devices, if they are driven inline, until something is so.
+    fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let deadline = Instant::now() + SOON;
+        while !condition() {
+            self.client.drive();
+            self.server.drive();
+            assert!(Instant::now() < deadline, "{what} does not happen");
+        }
+    }
+
+    /// Sends and writes both ways, and checks every octet.
+    fn exchange(&self, client: &mut End, server: &mut End, len: usize) {
+        let data: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
+        let mut found = vec![0; len];
+
+        client.mr.write(0, &data).unwrap();
+        let sge = [client.mr.sge(0, len as u32)];
+        let write = SendRequest::write(server.mr.remote(0))
+            .memory(&sge)
+            .wr_id(1);
+        client.qp.post_send(&write).unwrap();
+        self.until("a write", || self.poll(client, 1));
+        server.mr.read(0, &mut found).unwrap();
+        assert!(found == data, "what was written is there");
+
+        server.mr.write(0, &vec![0; len]).unwrap();
+        server
+            .qp
+            .post_recv(2, &[server.mr.sge(0, len as u32)])
+            .unwrap();
+        client
+            .qp
+            .post_send(&SendRequest::send().memory(&sge).wr_id(3))
+            .unwrap();
+        self.until("a receive", || self.poll(server, 2));
+        self.until("a send", || self.poll(client, 3));
+        server.mr.read(0, &mut found).unwrap();
+        assert!(found == data, "what was sent is there");
+
+        client.mr.write(0, &vec![0; len]).unwrap();
+        let read = SendRequest::read(server.mr.remote(0)).memory(&sge).wr_id(4);
+        client.qp.post_send(&read).unwrap();
+        self.until("a read", || self.poll(client, 4));
+        client.mr.read(0, &mut found).unwrap();
+        assert!(found == data, "what was read is there");
+    }
+
+    fn poll(&self, end: &mut End, wr_id: u64) -> bool {
+        end.cq.poll_one().is_some_and(|completion| {
+            assert!(completion.is_success(), "{completion:?}");
+            assert_eq!(completion.wr_id(), wr_id);
+            true
+        })
+    }
+}
+
+#[test]
+fn everything_works_over_a_veth_pair() {
+    if !is_root("everything_works_over_a_veth_pair") {
+        return;
+    }
+    let spinning = Runs::Thread(Duration::from_secs(1));
+    for (mtu, queues, runs) in [
+        (1500, 1, Runs::Inline),
+        (1500, 2, spinning),
+        (9000, 1, Runs::Inline),
+        (1280, 1, Runs::Thread(Duration::ZERO)),
+    ] {
+        let rig = Rig::new(mtu, queues, runs);
+        let mut open = Vec::new();
+        for address in ["10.77.0.2:4420", "[fd77::2]:4420"] {
+            let (mut client, mut server) = rig.connect(address, 4 << 20);
+            for len in [1, 64, 1461, 65_536, 4 << 20] {
+                rig.exchange(&mut client, &mut server, len);
+            }
+            open.push((client, server));
+        }
+        // The kernel's TCP saw nothing: it would have answered with resets.
+        for (namespace, netdev) in [(&rig.east, "east"), (&rig.west, "west")] {
+            let counters = namespace.run(|| steering::counters(netdev)).unwrap();
+            assert!(counters.redirected > 1000, "{counters:?}");
+            assert_eq!(
+                (counters.no_socket, counters.not_steered),
+                (0, 0),
+                "{counters:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_sleeping_worker_wakes() {
+    if !is_root("a_sleeping_worker_wakes") {
+        return;
+    }
+    let rig = Rig::new(1500, 1, Runs::Thread(Duration::ZERO));
+    let (mut client, mut server) = rig.connect("10.77.0.2:4420", 4096);
+    for round in 0..50 {
+        // Long enough for both workers to fall asleep.
+        std::thread::sleep(Duration::from_millis(5));
+        let started = Instant::now();
+        server.qp.post_recv(round, &[server.mr.sge(0, 64)]).unwrap();
+        client
+            .qp
+            .post_send(&SendRequest::send().inline(b"awake?").wr_id(round))
+            .unwrap();
+        assert_eq!(server.completion().wr_id(), round);
+        assert_eq!(client.completion().wr_id(), round);
+        assert!(
+            started.elapsed() < Duration::from_millis(500),
+            "{:?}",
+            started.elapsed()
+        );
+    }
+}
+
+#[test]
+fn what_nobody_answers_fails_with_its_reason() {
+    if !is_root("what_nobody_answers_fails_with_its_reason") {
+        return;
+    }
+    let rig = Rig::new(1500, 1, Runs::Thread(Duration::from_millis(1)));
+    let connect = |to: &str| {
+        let mut end = End::new(&rig.client, 4096);
+        let to: SocketAddr = to.parse().unwrap();
+        let error = rig.east.run(|| {
+            end.qp
+                .connect_blocking(to, None, ConnectionOptions::default())
+        });
+        drop(end.pd);
+        error.err().unwrap()
+    };
+    let refused = connect("10.77.0.2:9");
+    assert!(
+        matches!(refused, ConnectError::Failed(EndReason::Refused)),
+        "{refused}"
+    );
+    // No neighbour answers for this address: the kernel gives up after some seconds.
+    let absent = connect("10.77.0.99:9");
+    assert!(
+        matches!(absent, ConnectError::Failed(EndReason::Unreachable)),
+        "{absent}"
+    );
+}
