@@ -137,7 +137,13 @@ impl End {
         header.emit(&mut octets);
         match payload {
             Payload::None => {}
-            Payload::Whole(frame, len, sum) => {
+            Payload::Whole {
+                frame,
+                payload_at,
+                len,
+                sum,
+            } => {
+                assert_eq!(payload_at, 74);
                 assert!(
                     !self.frames.busy(frame),
                     "a frame is sent again while the device has it"
@@ -147,7 +153,7 @@ impl End {
                 octets.extend_from_slice(payload);
                 self.transmit(frame);
             }
-            Payload::Part(frame, range) => {
+            Payload::Part { frame, range } => {
                 octets.extend_from_slice(&self.frames.bytes(frame)[range])
             }
         }
