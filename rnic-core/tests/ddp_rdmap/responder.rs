@@ -206,6 +206,22 @@ fn more_reads_than_agreed_on() {
 }
 
 #[test]
+fn one_response_at_a_time() {
+    let mut end = End::new(2, 0);
+    for msn in 1..=2 {
+        let ulpdu = read_request(msn, request(end.stag, BASE, msn));
+        end.receive(&ulpdu).unwrap();
+    }
+    let first = end.next_message().unwrap().unwrap();
+    assert!(end.rdmap.has_unsent(&end.qp));
+    assert_eq!(end.next_message(), Ok(None));
+    end.rdmap.sent(first.token, 10);
+    let second = end.next_message().unwrap().unwrap();
+    assert_eq!((first.length, second.length), (1, 2));
+    assert!(!end.rdmap.has_unsent(&end.qp) && !end.rdmap.is_idle(&end.qp));
+}
+
+#[test]
 fn a_read_has_its_place_until_its_response_was_sent() {
     let mut end = End::new(1, 0);
     let good = request(end.stag, BASE, 1);
