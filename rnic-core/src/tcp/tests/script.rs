@@ -178,7 +178,7 @@ impl Script {
             Payload::Whole {
                 frame, len, sum, ..
             } => {
-                let at = usize::from(*payload_at);
+                let at = usize::from(PAYLOAD_AT);
                 let payload = &self.frames.bytes(*frame)[at..at + usize::from(*len)];
                 assert_eq!(checksum::sum(payload), *sum);
                 payload.to_vec()
