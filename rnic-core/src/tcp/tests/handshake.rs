@@ -201,7 +201,7 @@ fn the_handshake_is_ended_only_by_the_right_acknowledgment() {
 fn segment_size_of_a_peer_that_says_none_or_nonsense() {
     for (options, expected) in [
         ("", 536),
-        ("mss 0", 88),
+        ("mss 0", 160),
         ("mss 65535", 1000),
         ("mss 536", 536),
     ] {

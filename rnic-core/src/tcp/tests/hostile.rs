@@ -174,7 +174,7 @@ proptest! {
         syn.header.flags = Flags::SYN;
         let mut t = Script::connect(&plain());
         t.tcp = Tcp::accept(t.now, &TcpConfig::default(), OUR_ISN, &syn);
-        prop_assert!(t.tcp.max_payload() >= 76);
+        prop_assert!(t.tcp.max_payload() >= 148);
         torture(&mut t, seed, 30);
     }
 }
