@@ -301,7 +301,7 @@ impl Tcp {
             self.rtt.end_backoff();
             self.send.lose_probe();
             self.retransmit_at = (self.send.flight() > 0).then(|| now + self.rtt.timeout());
-        } else if self.send.flight() == 0 {
+        } else if self.send.flight() == 0 && !self.send.is_blocked() {
             // It was the persist timer, if any.
             self.retransmit_at = None;
         }

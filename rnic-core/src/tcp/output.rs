@@ -190,6 +190,10 @@ impl Tcp {
         self.recovery.on_retransmission();
         self.counters.retransmits += 1;
         self.send.mark_retransmitted(now, index, octets);
+        if index == 0 {
+            // A whole timeout for the answer: on a long path the timer has run for a round trip already.
+            self.retransmit_at = None;
+        }
         self.arm_timer(now);
         Some(self.data(now, &segment, 0, octets))
     }
@@ -233,7 +237,7 @@ impl Tcp {
 
     /// Nothing is in flight whose ACK could open the window: ask for it from time to time.
     fn persist(&mut self, now: Instant) {
-        if self.send.flight() == 0 && self.send.has_unsent() {
+        if self.send.flight() == 0 && self.send.is_blocked() {
             self.arm_timer(now);
         }
     }

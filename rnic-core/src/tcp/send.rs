@@ -233,6 +233,14 @@ impl Sender {
         room >= len || (room > 0 && room >= self.window.largest / 2)
     }
 
+    /// Whether the peer's window keeps what is next from being sent.
+    pub(super) fn is_blocked(&self) -> bool {
+        match self.next_unsent() {
+            Some(next) => !self.window_suffices(u64::from(next.len - next.sent)),
+            None => self.fin == Fin::Queued && self.window_room() == 0,
+        }
+    }
+
     /// Takes over a frame with `len` octets of payload.
     pub(super) fn queue(
         &mut self,

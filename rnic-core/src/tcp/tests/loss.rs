@@ -186,6 +186,25 @@ fn fast_retransmit_and_newreno_without_sack() {
 }
 
 #[test]
+fn a_fast_retransmit_gets_a_whole_timeout() {
+    // On a path of 300 ms the timer stands at 500 ms, of which 300 have passed when the loss shows.
+    let mut t = Script::connect(&plain());
+    t.next();
+    t.pass(ms(300));
+    t.inject("S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");
+    t.next();
+    t.write(6000);
+    expect_segments(&mut t, 0..6);
+    t.pass(ms(300));
+    t.inject(". 1:1(0) ack 1 <sack 1001:4001>");
+    expect_segments(&mut t, [0]);
+    t.pass(ms(300));
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 6001");
+    assert_eq!(t.tcp.counters().timeouts, 0);
+}
+
+#[test]
 fn duplicates_after_recovery_do_not_begin_another() {
     // RFC 6582 section 3.2, step 1: they may be echoes of unneeded retransmissions.
     let mut t = without_sack();

@@ -109,6 +109,42 @@ fn a_silly_window_waits_for_more_and_then_takes_what_there_is() {
 }
 
 #[test]
+fn a_silly_window_is_not_waited_on_for_ever_while_the_peer_sends() {
+    let mut t = open(5000);
+    t.write(6000);
+    for _ in 0..5 {
+        t.next().expect("a segment");
+    }
+    t.inject(". 1:1(0) ack 5001 win 300");
+    t.expect_nothing();
+    for n in 0..19_u64 {
+        t.pass(ms(10));
+        t.inject(&format!(
+            "P. {}:{}(10) ack 5001 win 300",
+            n * 10 + 1,
+            n * 10 + 11
+        ));
+        t.expect(&format!(". 5001:5001(0) ack {}", n * 10 + 11));
+    }
+    t.expect_after(ms(10), ". 5001:5301(300) ack 191");
+}
+
+#[test]
+fn the_persist_timer_does_not_outlive_its_reason() {
+    let mut t = open(5000);
+    t.write(6000);
+    for _ in 0..5 {
+        t.next().expect("a segment");
+    }
+    t.inject(". 1:1(0) ack 5001 win 300");
+    t.expect_nothing();
+    t.pass(ms(190));
+    t.inject(". 1:1(0) ack 5001 win 5000");
+    t.expect(". 5001:6001(1000) ack 1");
+    t.expect_after(ms(200), ". 5001:6001(1000) ack 1");
+}
+
+#[test]
 fn half_of_the_largest_window_is_not_silly() {
     let mut t = open(800);
     t.write(2000);
