@@ -1,0 +1,422 @@
+//! A host on virtual time: an engine, its device, and what an application has of both.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+
+use crossbeam_channel::bounded;
+
+use crate::engine::{
+    Command, ConnectionOptions, Driver, EndReason, EngineConfig, Event, HostEnd, ListenerId,
+    NextHop, PortLease, RequestId, Snapshot, link,
+};
+use crate::memory::frames::TxFrames;
+use crate::memory::region::{HugePages, Region};
+use crate::memory::ring::{Consumer, Producer, ring};
+use crate::memory::table::{Access, Scope, StagTable};
+use crate::time::Instant;
+use crate::verbs::cq::Arming;
+use crate::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair};
+use crate::verbs::wr::{Completion, RecvWr, SendWr};
+use crate::wire::ddp::{Stag, TaggedOffset};
+use crate::wire::ethernet::MacAddr;
+use crate::wire::packet::Checksums;
+
+use super::VecFrames;
+
+/// The protection domain of queue pairs and memory, unless a test asks for another.
+pub const PD: PdId = PdId(1);
+
+/// Transmit frames of a host, unless a test asks for another number.
+const FRAMES: usize = 2048;
+
+/// Queue pairs and STags of a host.
+const OBJECTS: usize = 256;
+
+/// Turns after which hosts that still find something to do at the same time never come to rest.
+pub(super) const MOST_TURNS: usize = 10_000;
+
+/// How large the queues of a queue pair are, and whose they are.
+#[derive(Clone, Copy, Debug)]
+pub struct QpSettings {
+    /// The protection domain.
+    pub pd: PdId,
+    /// Entries of the send queue and of the receive queue.
+    pub ring: u32,
+    /// Entries of the completion queue.
+    pub cq: u32,
+    /// Whether every request makes a completion.
+    pub signal_all: bool,
+}
+
+impl Default for QpSettings {
+    fn default() -> Self {
+        Self {
+            pd: PD,
+            ring: 256,
+            cq: 512,
+            signal_all: true,
+        }
+    }
+}
+
+/// A region that the peer may reach, at addresses that begin at zero.
+pub struct SharedRegion {
+    /// Its memory.
+    pub region: Arc<Region>,
+    /// Its name.
+    pub stag: Stag,
+}
+
+impl SharedRegion {
+    /// A copy of its content.
+    pub fn content(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.region.len()];
+        self.region
+            .read(0, &mut bytes)
+            .expect("the whole region is in the region");
+        bytes
+    }
+}
+
+/// Counts how often an application is told of completions.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The application's end of a queue pair, with one completion queue.
+pub struct TestQp {
+    /// Its name.
+    pub number: QpNumber,
+    /// Asks to be told of completions.
+    pub arming: Arc<Arming>,
+    bell: Arc<Bell>,
+    sq: Producer<SendWr>,
+    rq: Producer<RecvWr>,
+    cq: Consumer<Completion>,
+}
+
+impl TestQp {
+    /// Completions since the last call.
+    pub fn poll(&mut self) -> Vec<Completion> {
+        std::iter::from_fn(|| self.cq.pop()).collect()
+    }
+
+    /// The next completion.
+    pub fn poll_one(&mut self) -> Option<Completion> {
+        self.cq.pop()
+    }
+
+    /// How often the application was told of completions so far.
+    pub fn notified(&self) -> usize {
+        self.bell.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One host.
+pub struct Host {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Events since the test took them.
+    pub events: Vec<Event>,
+    /// What the worker answers when the engine asks for a next hop.
+    pub neighbours: Neighbours,
+    end: HostEnd,
+    driver: Driver,
+    tx: VecFrames,
+    frames: usize,
+    qps: u32,
+    lease: PortLease,
+}
+
+/// What a host knows of the way to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbours {
+    /// Each answers, over a link of this MTU.
+    Known(u16),
+    /// None answers.
+    Unreachable,
+    /// It is still being found out.
+    Unresolved,
+}
+
+impl Host {
+    pub(super) fn new(index: u8, config: EngineConfig, seed: u64) -> Self {
+        let mut secret = [index; 32];
+        secret[..8].copy_from_slice(&seed.to_le_bytes());
+        let table = Arc::new(StagTable::new(OBJECTS, secret));
+        let (end, engine_end) = link(table, OBJECTS as u32, Waker::noop().clone());
+        Self {
+            address: Ipv4Addr::new(192, 0, 2, index + 1),
+            events: Vec::new(),
+            neighbours: Neighbours::Known(9000),
+            end,
+            driver: Driver::new(config, secret, engine_end),
+            tx: VecFrames::new(FRAMES),
+            frames: FRAMES,
+            qps: 0,
+            lease: Arc::new(()),
+        }
+    }
+
+    /// Gives the host other transmit frames, before it has sent anything.
+    pub fn set_frames(&mut self, count: usize) {
+        self.tx = VecFrames::new(count);
+        self.frames = count;
+    }
+
+    /// Transmit frames that somebody holds.
+    pub fn frames_in_use(&self) -> usize {
+        self.frames - self.tx.available()
+    }
+
+    /// Listeners and connections that hold a port.
+    pub fn leases(&self) -> usize {
+        Arc::strong_count(&self.lease) - 1
+    }
+
+    /// A lease as a network gives one: it is counted.
+    pub fn lease(&self) -> PortLease {
+        self.lease.clone()
+    }
+
+    /// The state of the engine.
+    pub fn snapshot(&mut self, now: Instant) -> Snapshot {
+        let (answer, answers) = bounded(1);
+        self.command(Command::Snapshot(answer));
+        // Commands that were sent before it come first, a number in each turn.
+        for _ in 0..MOST_TURNS {
+            self.driver.begin(now);
+            if let Ok(snapshot) = answers.try_recv() {
+                return snapshot;
+            }
+        }
+        panic!("the engine does not answer");
+    }
+
+    /// Sends a command to the engine.
+    pub fn command(&self, command: Command) {
+        self.end.send(command).expect("the engine is there");
+    }
+
+    /// The engine.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Registers fresh memory with content for the whole of [`PD`].
+    pub fn share(&self, content: &[u8], access: Access) -> SharedRegion {
+        self.share_with(content, access, PD)
+    }
+
+    /// Registers fresh memory with content.
+    pub fn share_with(
+        &self,
+        content: &[u8],
+        access: Access,
+        scope: impl Into<Scope>,
+    ) -> SharedRegion {
+        let region = Region::allocate_unlocked(content.len().max(1), HugePages::None)
+            .expect("ordinary memory is there");
+        region.write(0, content).expect("the content fits");
+        let region = Arc::new(region);
+        let range = 0..region.len();
+        let stag = self
+            .end
+            .table
+            .register(region.clone(), range, TaggedOffset(0), access, scope)
+            .expect("the table has room");
+        SharedRegion { region, stag }
+    }
+
+    /// Takes a region away from the peer.
+    pub fn revoke(&self, stag: Stag) {
+        self.end.table.revoke(stag).expect("it was registered");
+    }
+
+    /// Whether an STag names memory.
+    pub fn is_valid(&self, stag: Stag) -> bool {
+        self.end.table.is_valid(stag)
+    }
+
+    /// A queue pair, Idle.
+    pub fn create_qp(&mut self) -> TestQp {
+        self.create_qp_with(QpSettings::default())
+    }
+
+    /// A queue pair, Idle, with queues of other sizes.
+    pub fn create_qp_with(&mut self, settings: QpSettings) -> TestQp {
+        self.qps += 1;
+        self.create_numbered_qp(QpNumber(self.qps), settings)
+    }
+
+    /// A queue pair, Idle, with a number that the test chooses.
+    pub fn create_numbered_qp(&mut self, number: QpNumber, settings: QpSettings) -> TestQp {
+        let id = CqId(number.0);
+        let (sq, sq_end) = ring(settings.ring).expect("memory for a ring");
+        let (rq, rq_end) = ring(settings.ring).expect("memory for a ring");
+        let (cq_end, cq) = ring(settings.cq).expect("memory for a ring");
+        let (arming, bell) = (Arc::new(Arming::new()), Arc::new(Bell::default()));
+        self.command(Command::CreateCq {
+            cq: id,
+            producer: cq_end,
+            arming: arming.clone(),
+            notify: Waker::from(bell.clone()),
+        });
+        self.command(Command::CreateQp(Box::new(QueuePair {
+            number,
+            pd: settings.pd,
+            sq: sq_end,
+            rq: rq_end,
+            send_cq: id,
+            recv_cq: id,
+            state: QpState::Idle,
+            signal_all: settings.signal_all,
+        })));
+        TestQp {
+            number,
+            arming,
+            bell,
+            sq,
+            rq,
+            cq,
+        }
+    }
+
+    /// Destroys a queue pair and its completion queue.
+    pub fn destroy_qp(&self, qp: TestQp) {
+        self.command(Command::DestroyQp(qp.number));
+        self.command(Command::DestroyCq(CqId(qp.number.0)));
+    }
+
+    /// Posts a request to send.
+    pub fn post_send(&self, qp: &mut TestQp, wr: SendWr) {
+        qp.sq
+            .push(wr)
+            .expect("the test leaves room in the send queue");
+        self.end.ring(qp.number);
+    }
+
+    /// Posts a buffer to receive into.
+    pub fn post_recv(&self, qp: &mut TestQp, wr: RecvWr) {
+        qp.rq
+            .push(wr)
+            .expect("the test leaves room in the receive queue");
+        self.end.ring(qp.number);
+    }
+
+    /// An address of this host.
+    pub fn socket(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address.into(), port)
+    }
+
+    /// Listens on a port.
+    pub fn listen(&self, port: u16) {
+        self.command(Command::Listen {
+            listener: ListenerId(u32::from(port)),
+            local: self.socket(port),
+            lease: self.lease(),
+        });
+    }
+
+    /// Stops listening on a port.
+    pub fn unlisten(&self, port: u16) {
+        self.command(Command::Unlisten(ListenerId(u32::from(port))));
+    }
+
+    /// Begins to connect a queue pair, from a local port to an address.
+    pub fn connect(&self, qp: &TestQp, port: u16, remote: SocketAddr, options: &ConnectionOptions) {
+        self.command(Command::Connect {
+            qp: qp.number,
+            local: self.socket(port),
+            remote,
+            options: options.clone(),
+            lease: self.lease(),
+        });
+    }
+
+    /// Accepts a request.
+    pub fn accept(&self, request: RequestId, qp: &TestQp, options: &ConnectionOptions) {
+        self.command(Command::Accept {
+            request,
+            qp: qp.number,
+            options: options.clone(),
+        });
+    }
+
+    /// Answers questions for next hops. Says whether there were any.
+    fn answer_next_hops(&mut self) -> bool {
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let mut any = false;
+        while let Some(destination) = self.driver.poll_next_hop_request() {
+            match self.neighbours {
+                Neighbours::Known(mtu) => {
+                    let hop = NextHop {
+                        source_mac: mac,
+                        destination_mac: mac,
+                        vlan: None,
+                        mtu,
+                    };
+                    self.driver.set_next_hop(destination, hop);
+                }
+                Neighbours::Unreachable => self.driver.set_unreachable(destination),
+                Neighbours::Unresolved => continue,
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// When the engine's next timer goes off.
+    pub(super) fn next_timeout(&mut self) -> Option<Instant> {
+        self.driver.next_timeout()
+    }
+
+    /// One turn of the worker. Says whether there was anything to do, and what was sent.
+    pub(super) fn turn(&mut self, now: Instant, frames: &[Vec<u8>]) -> (bool, Vec<Vec<u8>>) {
+        let mut batch = self.driver.begin(now);
+        for frame in frames {
+            batch.handle_frame(frame, Checksums::Verify, &mut self.tx);
+        }
+        let busy = batch.finish(&mut self.tx) | self.answer_next_hops();
+        self.events.extend(self.end.events.try_iter());
+        (busy, self.tx.take_transmitted())
+    }
+
+    /// The requests to connect among the events.
+    pub fn connect_requests(&self) -> impl Iterator<Item = RequestId> {
+        self.events.iter().filter_map(|event| match event {
+            Event::ConnectRequest { request, .. } => Some(*request),
+            _ => None,
+        })
+    }
+
+    /// Whether a queue pair is connected.
+    pub fn is_established(&self, number: QpNumber) -> bool {
+        let established =
+            |event: &&Event| matches!(event, Event::Established { qp, .. } if *qp == number);
+        self.events.iter().any(|event| established(&event))
+    }
+
+    /// Why the connection of a queue pair ended, once it has.
+    pub fn end_of(&self, number: QpNumber) -> Option<EndReason> {
+        self.events.iter().find_map(|event| match event {
+            Event::Disconnected { qp, reason } if *qp == number => Some(reason.clone()),
+            _ => None,
+        })
+    }
+
+    /// Why the connection of a queue pair did not come to be.
+    pub fn failure_of(&self, number: QpNumber) -> Option<EndReason> {
+        self.events.iter().find_map(|event| match event {
+            Event::Failed { qp, reason } if *qp == number => Some(reason.clone()),
+            _ => None,
+        })
+    }
+}
