@@ -13,12 +13,7 @@ impl Connection {
         } else {
             self.receive_in_order(data, context);
         }
-        let part_of_fpdu = match &self.phase {
-            Phase::Streaming(stream) => stream.held(),
-            _ => 0,
-        };
-        self.tcp
-            .set_held((self.reorder.held() + part_of_fpdu) as u32);
+        self.tcp.set_held(self.kept_aside() as u32);
     }
 
     /// Octets with a hole in front of them. FPDUs that can be recognised are placed at once; the rest is kept.
@@ -36,11 +31,26 @@ impl Connection {
             }
             _ => 0,
         };
-        let rest = &bytes[placed..];
-        self.reorder.insert_aside(data.offset + placed as u64, rest);
-        context.counters.rdma.octets_kept_aside += rest.len() as u64;
-        self.tcp
-            .took(context.now, data.offset..data.offset + bytes.len() as u64);
+        let (start, rest) = (data.offset + placed as u64, &bytes[placed..]);
+        let end = if self.keep_aside(start, rest, context) {
+            start + rest.len() as u64
+        } else {
+            start
+        };
+        self.tcp.took(context.now, data.offset..end);
+    }
+
+    /// Keeps octets until their turn comes. Says no where there is no room: the peer sends them again.
+    fn keep_aside(&mut self, start: u64, bytes: &[u8], context: &mut Context<'_, '_>) -> bool {
+        if matches!(self.phase, Phase::Closing) {
+            // Nobody waits for them.
+            return true;
+        }
+        let kept = self.reorder.insert_aside(start, bytes);
+        if kept {
+            context.counters.rdma.octets_kept_aside += bytes.len() as u64;
+        }
+        kept
     }
 
     /// Octets at the front of the stream, and whatever waited behind them.

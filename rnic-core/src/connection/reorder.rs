@@ -4,6 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::ddp::Placed;
 
+/// Pieces kept aside that do not touch: more of them are left for the peer to send again, so that a peer that
+/// sends many small ones costs little more memory than they have octets.
+const MAX_PIECES: usize = 512;
+
 /// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EarlyFpdu {
@@ -31,11 +35,8 @@ impl Reorder {
 
     /// Where the first octet behind `offset` lies that is here already.
     pub(super) fn next_start(&self, offset: u64) -> u64 {
-        let early = self
-            .early
-            .iter()
-            .map(|fpdu| fpdu.start)
-            .find(|start| *start >= offset);
+        let at = self.early.partition_point(|fpdu| fpdu.start < offset);
+        let early = self.early.get(at).map(|fpdu| fpdu.start);
         let aside = self.aside.range(offset..).next().map(|(start, _)| *start);
         early.unwrap_or(u64::MAX).min(aside.unwrap_or(u64::MAX))
     }
@@ -54,12 +55,28 @@ impl Reorder {
         self.early.pop_front()
     }
 
-    /// Keeps octets aside.
-    pub(super) fn insert_aside(&mut self, offset: u64, bytes: &[u8]) {
-        if !bytes.is_empty() && !self.aside.contains_key(&offset) {
-            self.aside_octets += bytes.len();
-            self.aside.insert(offset, bytes.to_vec());
+    /// Keeps octets aside. Says no if there are too many pieces already.
+    pub(super) fn insert_aside(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return true;
         }
+        let full = self.aside.len() >= MAX_PIECES;
+        match self.aside.range_mut(..=offset).next_back() {
+            Some((start, piece)) if start + piece.len() as u64 == offset => {
+                piece.extend_from_slice(bytes);
+            }
+            _ if full => return false,
+            _ => {
+                self.aside.insert(offset, bytes.to_vec());
+            }
+        }
+        self.aside_octets += bytes.len();
+        true
+    }
+
+    /// Forgets everything: the stream is over.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
     }
 
     /// Takes the first chunk that reaches beyond `offset`, if it begins at or before it. Chunks that lie
@@ -86,8 +103,8 @@ mod tests {
     #[test]
     fn aside_chunks_come_back_in_order_and_are_counted() {
         let mut reorder = Reorder::default();
-        reorder.insert_aside(20, b"cd");
-        reorder.insert_aside(10, b"0123456789ab");
+        assert!(reorder.insert_aside(20, b"cd"));
+        assert!(reorder.insert_aside(10, b"0123456789ab"));
         assert_eq!(reorder.next_start(0), 10);
         assert_eq!(reorder.next_start(11), 20);
         assert_eq!(reorder.next_start(21), u64::MAX);
@@ -101,5 +118,21 @@ mod tests {
         );
         assert_eq!(reorder.held(), 0);
         assert_eq!(reorder.next_start(0), u64::MAX);
+    }
+
+    #[test]
+    fn many_small_pieces_become_one_or_are_refused() {
+        let mut reorder = Reorder::default();
+        for offset in 100..200 {
+            assert!(reorder.insert_aside(offset, b"x"));
+        }
+        assert_eq!((reorder.aside.len(), reorder.held()), (1, 100));
+        for offset in (1000..1000 + 2 * MAX_PIECES as u64 - 2).step_by(2) {
+            assert!(reorder.insert_aside(offset, b"x"));
+        }
+        assert!(!reorder.insert_aside(10, b"x"));
+        assert!(reorder.insert_aside(200, b"x"), "it adds to a piece");
+        assert_eq!(reorder.aside.len(), MAX_PIECES);
+        assert_eq!(reorder.held(), 101 + MAX_PIECES - 1);
     }
 }
