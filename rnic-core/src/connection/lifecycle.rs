@@ -1,7 +1,7 @@
 //! How connections end: in order, by a failure of TCP, by the application's wish.
 
 use crate::engine::{EndReason, Event};
-use crate::tcp::TcpFailure;
+use crate::tcp::{State, TcpFailure};
 
 use super::{CLOSE_TIMEOUT, Connection, Context, Phase};
 
@@ -10,17 +10,55 @@ impl Connection {
     pub(super) fn settle(&mut self, context: &mut Context<'_, '_>) {
         if let Some(failure) = self.tcp.failure() {
             self.end(end_reason(failure), context);
+            self.leave_stream(context);
             return;
         }
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.handle_acked(self.tcp.acked_offset(), context);
-            let finished = stream.closing && stream.is_drained();
-            if finished || stream.wants_close() {
+            if stream.closing && stream.is_drained() {
                 self.close(context);
             }
         }
         if self.tcp.peer_closed() {
             self.handle_peer_close(context);
+        }
+        self.leave_stream(context);
+        self.follow_close(context);
+    }
+
+    /// A stream that is over gives its queue pair back: only TCP is left.
+    pub(super) fn leave_stream(&mut self, context: &mut Context<'_, '_>) {
+        if !matches!(&self.phase, Phase::Streaming(stream) if stream.is_over()) {
+            return;
+        }
+        if let Phase::Streaming(stream) = self.take_phase() {
+            self.returned_qp = Some(stream.into_qp());
+        }
+        self.reorder.clear();
+        self.close(context);
+    }
+
+    /// The orderly end may take as long as it gets on, and a Terminate as long as any other end. TIME-WAIT has a
+    /// time of its own.
+    fn follow_close(&mut self, context: &mut Context<'_, '_>) {
+        let (draining, terminating) = match &self.phase {
+            Phase::Streaming(stream) => (stream.closing, stream.has_ended()),
+            _ => (false, false),
+        };
+        if self.tcp.state() == State::TimeWait {
+            self.deadline = None;
+        } else if draining || self.fin_asked || terminating {
+            // What the peer sends counts while this side has still something to wait for.
+            let received = if self.fin_asked {
+                0
+            } else {
+                self.tcp.receive_offset()
+            };
+            let progress = (self.tcp.acked_offset(), received);
+            if self.deadline.is_none() || progress != self.progress {
+                self.progress = progress;
+                self.deadline = Some(context.now + CLOSE_TIMEOUT);
+            }
         }
     }
 
@@ -61,7 +99,6 @@ impl Connection {
         match &mut self.phase {
             Phase::Streaming(stream) => {
                 stream.closing = true;
-                self.deadline.get_or_insert(context.now + CLOSE_TIMEOUT);
                 self.settle(context);
             }
             Phase::Closing => {}
@@ -74,12 +111,17 @@ impl Connection {
         self.fail(EndReason::Local, context);
     }
 
-    /// The application gave up its queue pair. A stream that has ended goes on only to tell the peer so.
-    pub(crate) fn orphan(&mut self, context: &mut Context<'_, '_>) {
+    /// The application gave up its queue pair: nobody is there to be told anything. A stream that has ended goes on
+    /// only to tell the peer so.
+    pub(crate) fn orphan(&mut self) {
         match &self.phase {
             Phase::Streaming(stream) if stream.has_ended() => {}
             Phase::Closing => {}
-            _ => self.fail(EndReason::Local, context),
+            _ => {
+                self.phase = Phase::Closing;
+                self.tcp.abort();
+                self.deadline = None;
+            }
         }
     }
 

@@ -33,10 +33,10 @@ pub(crate) use self::path::Path;
 use self::reorder::Reorder;
 use self::stream::Stream;
 
-/// How long a responder waits for the initiator's MPA Request, and for the application's answer to it.
+/// How long a responder waits for the initiator's MPA Request. The application's answer may take any time.
 const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the orderly end of a connection may take before it is cut off with a RST.
+/// How long the orderly end of a connection may go without progress before it is cut off with a RST.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the engine lends to a connection for one call.
@@ -98,6 +98,8 @@ pub(crate) struct Connection {
     reorder: Reorder,
     /// When the current phase must be over.
     deadline: Option<Instant>,
+    /// How far a connection that is closing has come: our stream acknowledged, the peer's received.
+    progress: (u64, u64),
     /// FIN is to be sent after everything else.
     fin_asked: bool,
     new_request: Option<RequestId>,
@@ -171,6 +173,7 @@ impl Connection {
             startup_octets: Vec::new(),
             reorder: Reorder::default(),
             deadline: None,
+            progress: (0, 0),
             fin_asked: false,
             new_request: None,
             gone_request: None,
@@ -251,6 +254,7 @@ impl Connection {
     /// Follows the route to the peer.
     pub(crate) fn set_next_hop(&mut self, hop: &NextHop) {
         self.path.set_next_hop(hop);
+        self.tcp.limit_mss(self.key.mss(hop.mtu));
     }
 
     /// The peer cannot be reached: hopeless for a connection being opened.
@@ -288,6 +292,9 @@ impl Connection {
         if self.tcp.next_timeout().is_some_and(|at| at <= context.now) {
             self.tcp.handle_timeout(context.now);
         }
+        if let Phase::Streaming(stream) = &mut self.phase {
+            stream.handle_timeout(context.now);
+        }
         if self.unreachable {
             self.fail(EndReason::Unreachable, context);
         } else if self.deadline.is_some_and(|at| at <= context.now) {
@@ -306,6 +313,15 @@ impl Connection {
         self.tcp.counters()
     }
 
+    /// Octets in memory of our own.
+    fn kept_aside(&self) -> usize {
+        let part_of_fpdu = match &self.phase {
+            Phase::Streaming(stream) => stream.held(),
+            _ => 0,
+        };
+        self.reorder.held() + part_of_fpdu
+    }
+
     /// For an administrator.
     pub(crate) fn facts(&self) -> ConnectionFacts {
         let phase = match &self.phase {
@@ -319,6 +335,7 @@ impl Connection {
             local: self.key.local,
             remote: self.key.remote,
             state: format!("{:?}, {phase}", self.tcp.state()),
+            kept_aside: self.kept_aside(),
         }
     }
 }

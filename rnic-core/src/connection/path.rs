@@ -9,8 +9,6 @@ const HOP_LIMIT: u8 = 64;
 
 /// The link and network headers of a connection, once its next hop is known.
 pub(crate) struct Path {
-    /// Path MTU in octets of an IP packet.
-    pub(crate) mtu: u16,
     header: NetHeader,
     known: bool,
 }
@@ -28,16 +26,14 @@ impl Path {
             traffic_class: 0,
         };
         Self {
-            mtu: 0,
             header,
             known: false,
         }
     }
 
     /// Back the way that a packet came: good until the route is known.
-    pub(crate) fn reply_to(packet: &Packet<'_>, mtu: u16) -> Self {
+    pub(crate) fn reply_to(packet: &Packet<'_>) -> Self {
         Self {
-            mtu,
             header: NetHeader::reply_to(packet),
             known: true,
         }
@@ -47,7 +43,6 @@ impl Path {
         self.header.source_mac = hop.source_mac;
         self.header.destination_mac = hop.destination_mac;
         self.header.vlan = hop.vlan;
-        self.mtu = hop.mtu;
         self.known = true;
     }
 

@@ -1,11 +1,12 @@
 //! MPA start-up as the spine sees it: octets in, decisions of both applications, octets out.
 
 use crate::engine::{ConnectionOptions, EndReason, Event, RequestId};
-use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request, Rtr};
+use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request};
 use crate::mpa::{Action, MpaError};
 use crate::verbs::qp::{QpState, QueuePair};
 
 use super::stream::{Hold, Stream};
+use super::terminate::StreamError;
 use super::{Connection, Context, Phase};
 
 pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
@@ -51,20 +52,11 @@ impl Connection {
         let Phase::Connecting { qp, initiator, .. } = self.take_phase() else {
             return;
         };
-        let unused = Negotiated {
-            revision: 2,
-            enhanced: true,
-            crc: initiator.crc(),
-            ird: 0,
-            ord: 0,
-            peer_ird: None,
-            peer_ord: None,
-            rtr: Rtr::NONE,
-            private_data: Vec::new(),
-        };
-        let mut stream = Stream::new(qp, &unused, Hold::Nothing);
-        stream.terminate(&error.clone().into(), context);
-        self.phase = Phase::Streaming(Box::new(stream));
+        let error = StreamError::from(error.clone());
+        self.startup_octets = error.fpdu(initiator.crc());
+        context.counters.rdma.terminates_sent += 1;
+        self.return_qp(qp, error.end_reason(), context);
+        self.close(context);
     }
 
     fn start_as_initiator(&mut self, negotiated: Negotiated, context: &mut Context<'_, '_>) {
@@ -143,7 +135,7 @@ impl Connection {
         match responder.accept(&mpa_options(options)) {
             Ok((reply, negotiated)) => {
                 self.startup_octets = reply;
-                // rfc: 5044-71: the first FPDU is the initiator's.
+                // rfc: 5044-77: the first FPDU is the initiator's.
                 self.start_streaming(qp, negotiated, Hold::ForFirstFpdu, context);
             }
             Err(error) => {

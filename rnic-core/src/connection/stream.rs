@@ -135,7 +135,9 @@ impl Stream {
                 end: start + len as u64,
                 placed,
             });
-            context.counters.rdma.octets_placed_early += u64::from(placed.payload_len());
+            let octets = u64::from(placed.payload_len());
+            context.counters.rdma.octets_placed += octets;
+            context.counters.rdma.octets_placed_early += octets;
             at += len;
         }
         at
@@ -182,30 +184,26 @@ impl Stream {
         if error.is_crc() {
             context.counters.rdma.crc_errors += 1;
         }
-        let cause = error.cause();
         let Upper { qp, rdmap, ddp } = &mut self.upper;
-        rdmap.terminate(cause);
-        self.sending = match rdmap.next_message(qp, context.cqs, context.guard) {
+        rdmap.terminate(error.cause());
+        let terminate = match rdmap.next_message(qp, context.cqs, context.guard) {
             Ok(Some(outbound)) => Some(Sending::new(outbound, ddp)),
             _ => None,
         };
         context.counters.rdma.terminates_sent += 1;
-        let control = cause.control();
-        self.end(
-            EndReason::TerminateSent {
-                control,
-                error: error.to_string(),
-            },
-            context,
-        );
+        self.end(error.end_reason(), context);
+        self.sending = terminate;
     }
 
-    /// The stream is over for the application: every request it posted completes.
+    /// The stream is over for the application: every request it posted completes, and what was not sent of a
+    /// message never is.
+    // rfc: 5040-68
     pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         if self.ended {
             return;
         }
         self.ended = true;
+        self.sending = None;
         let Upper { qp, rdmap, .. } = &mut self.upper;
         qp.state = QpState::Error;
         rdmap.flush(qp, context.cqs);
@@ -239,6 +237,13 @@ impl Stream {
         }
     }
 
+    /// The time has come at which the first FPDU may go.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.held_back_until().is_some_and(|at| at <= now) {
+            self.hold = Hold::Nothing;
+        }
+    }
+
     /// The Terminate that ends the stream is still to be sent.
     pub(super) fn has_terminate_to_send(&self) -> bool {
         self.ended && self.sending.is_some()
@@ -250,16 +255,14 @@ impl Stream {
     }
 
     /// Nothing more will be sent: the stream has ended and the peer was told.
-    pub(super) fn wants_close(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.ended && self.sending.is_none()
     }
 
     /// Whether there is something to send now. May begin a message.
     pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
-        match self.hold {
-            Hold::Until(at) if at <= context.now => self.hold = Hold::Nothing,
-            Hold::Until(_) | Hold::ForFirstFpdu => return false,
-            Hold::Nothing => {}
+        if self.hold != Hold::Nothing {
+            return false;
         }
         if self.sending.is_none() && !self.ended {
             self.begin_message(context);

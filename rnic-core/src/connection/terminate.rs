@@ -1,9 +1,11 @@
 //! Which Terminate reports which error: the one place where the layers' errors meet.
 
-use crate::ddp::{DdpError, Placed};
-use crate::mpa::MpaError;
-use crate::rdmap::{RdmapError, TerminateCause};
+use crate::ddp::{Ddp, DdpError, Placed};
+use crate::engine::EndReason;
+use crate::mpa::{MpaError, frame};
+use crate::rdmap::{RdmapError, Source, TerminateCause};
 use crate::wire::ddp::{DdpWireError, header_octets};
+use crate::wire::mpa::LENGTH_LEN;
 use crate::wire::rdmap::TerminateControl;
 
 /// An error that ends a stream.
@@ -49,6 +51,33 @@ impl StreamError {
 
     pub(super) fn cause(&self) -> TerminateCause {
         self.0.1
+    }
+
+    /// How the application is told.
+    pub(super) fn end_reason(&self) -> EndReason {
+        EndReason::TerminateSent {
+            control: self.cause().control(),
+            error: self.to_string(),
+        }
+    }
+
+    /// The FPDU of the Terminate, where the stream that it ends never began.
+    pub(super) fn fpdu(&self, crc: bool) -> Vec<u8> {
+        let outbound = self.cause().message();
+        let mut segmenter = Ddp::new(0).start_message(outbound.header, outbound.length);
+        let (Some(cut), Source::Octets(octets)) =
+            (segmenter.next(frame::MAX_MULPDU), outbound.source)
+        else {
+            return Vec::new();
+        };
+        let header_len = cut.header.len();
+        let ulpdu_len = header_len + cut.len;
+        let mut fpdu = vec![0; frame::fpdu_len(ulpdu_len)];
+        let ulpdu = &mut fpdu[LENGTH_LEN..];
+        cut.header.emit(ulpdu);
+        ulpdu[header_len..ulpdu_len].copy_from_slice(&octets[..cut.len]);
+        frame::seal(&mut fpdu, ulpdu_len, crc);
+        fpdu
     }
 
     pub(super) fn is_crc(&self) -> bool {

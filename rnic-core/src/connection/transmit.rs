@@ -55,6 +55,10 @@ impl Connection {
             let len = self.build(at, tx.bytes_mut(frame), context);
             if len == 0 {
                 tx.release(frame);
+                // The source of the message is gone: a Terminate goes in its place.
+                if self.has_terminate_to_send() {
+                    continue;
+                }
                 break;
             }
             self.queue(frame, at, len, tx);
@@ -95,16 +99,14 @@ impl Connection {
         }
     }
 
+    fn has_terminate_to_send(&self) -> bool {
+        matches!(&self.phase, Phase::Streaming(stream) if stream.has_terminate_to_send())
+    }
+
     /// Sends FIN once there is nothing else.
     fn finish_sending(&mut self, context: &mut Context<'_, '_>) {
-        let terminate_waits = match &self.phase {
-            Phase::Streaming(stream) => stream.has_terminate_to_send(),
-            _ => false,
-        };
-        if self.fin_asked && self.startup_octets.is_empty() && !terminate_waits {
-            self.tcp.close(context.now);
-        } else if matches!(&self.phase, Phase::Streaming(stream) if stream.wants_close()) {
-            self.close(context);
+        self.leave_stream(context);
+        if self.fin_asked && self.startup_octets.is_empty() && !self.has_terminate_to_send() {
             self.tcp.close(context.now);
         }
     }

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use crate::connection::{self, Connection, Context};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
+use crate::verbs::cq::CqTable;
 use crate::verbs::qp::{QpNumber, QpState, QueuePair};
 
+use super::flows::plain;
 use super::{
     Command, ConnectionOptions, EndReason, Engine, Event, FlowKey, ListenerId, PortLease, RequestId,
 };
@@ -59,17 +61,27 @@ impl QueuePairs {
         }
     }
 
-    fn put_idle(&mut self, qp: Box<QueuePair>) {
+    fn put(&mut self, qp: Box<QueuePair>) {
         let number = qp.number;
         *self.place(number) = Some(Place::Here(qp));
     }
 
-    /// A queue pair came back from its connection. If the host destroyed it meanwhile, it ends here.
-    pub(super) fn put_back(&mut self, qp: Box<QueuePair>) {
-        let place = self.place(qp.number);
-        if place.is_some() {
-            *place = Some(Place::Here(qp));
+    /// A queue pair came back from its connection. If the host destroyed it meanwhile, it ends here: its number
+    /// may be another's by now.
+    pub(super) fn put_back(
+        &mut self,
+        connection: usize,
+        mut qp: Box<QueuePair>,
+        cqs: &mut CqTable,
+    ) {
+        if self.connection_of(qp.number) != Some(connection) {
+            return;
         }
+        if qp.state == QpState::Error {
+            // What was posted while it was on its way here.
+            connection::flush(&mut qp, cqs);
+        }
+        self.put(qp);
     }
 }
 
@@ -87,13 +99,14 @@ impl Engine {
                 let _ = self.cqs.add(cq, producer, notify, arming);
             }
             Command::DestroyCq(cq) => self.cqs.remove(cq),
-            Command::CreateQp(qp) => self.qps.put_idle(qp),
+            Command::CreateQp(qp) => self.qps.put(qp),
             Command::DestroyQp(qp) => self.destroy_qp(now, guard, qp),
             Command::Listen {
                 listener,
                 local,
                 lease,
             } => {
+                let local = plain(local);
                 self.listeners.insert(listener, Listener { local, lease });
             }
             Command::Unlisten(listener) => self.unlisten(now, guard, listener),
@@ -104,7 +117,7 @@ impl Engine {
                 options,
                 lease,
             } => {
-                self.connect(now, qp, FlowKey { local, remote }, options, lease);
+                self.connect(now, qp, FlowKey::new(local, remote), options, lease);
             }
             Command::Accept {
                 request,
@@ -148,7 +161,7 @@ impl Engine {
         let connection = self.qps.connection_of(qp);
         *self.qps.place(qp) = None;
         if let Some(index) = connection {
-            self.touch(index, now, guard, Connection::orphan);
+            self.touch(index, now, guard, |connection, _| connection.orphan());
         }
     }
 
@@ -185,13 +198,13 @@ impl Engine {
             return fail(self, EndReason::QpNotIdle);
         };
         let hop = self.next_hops.find(key.remote.ip());
-        let config = self.tcp_config(&key, hop.map_or(self.config.mtu, |hop| hop.mtu));
+        let config = self.tcp_config(&key);
         let isn = self.initial_sequence_number(now, &key);
         let connection = Connection::connect(now, key, lease, qp, options, &config, isn);
         let mut connection = match connection {
             Ok(connection) => connection,
             Err((qp, reason)) => {
-                self.qps.put_idle(qp);
+                self.qps.put(qp);
                 return fail(self, reason);
             }
         };
@@ -224,7 +237,14 @@ impl Engine {
         };
         self.requests.remove(&request);
         *self.qps.place(number) = Some(Place::Connected(index));
+        // From here on the way to the peer is worth following; its SYN alone was not.
+        let hop = self
+            .next_hops
+            .find(self.connections[index].key().remote.ip());
         self.touch(index, now, guard, |connection, context| {
+            if let Some(hop) = hop {
+                connection.set_next_hop(&hop);
+            }
             connection.accept(qp, options, context);
         });
     }

@@ -112,6 +112,7 @@ impl Batch<'_> {
             engine.handle_doorbell(qp);
         });
         self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
+        self.busy |= engine.flush_completions();
         while engine.poll_transmit(self.now, &self.guard, tx) {
             self.busy = true;
         }

@@ -13,6 +13,27 @@ pub(crate) struct FlowKey {
     pub(crate) remote: SocketAddr,
 }
 
+impl FlowKey {
+    /// The two ends, without what is a matter of this host alone (the scope of a link-local address).
+    pub(crate) fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+        Self {
+            local: plain(local),
+            remote: plain(remote),
+        }
+    }
+
+    /// The largest TCP segment in an IP packet of `mtu` octets, less options.
+    pub(crate) fn mss(&self, mtu: u16) -> u16 {
+        let ip_header = if self.local.is_ipv4() { 20 } else { 40 };
+        mtu.saturating_sub(ip_header + 20)
+    }
+}
+
+/// An address as a packet has it.
+pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
+}
+
 /// Hashes with a secret, so that a peer cannot choose ports that collide.
 #[derive(Clone)]
 pub(crate) struct Keyed {

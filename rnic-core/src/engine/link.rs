@@ -83,7 +83,8 @@ pub enum Command {
     DestroyCq(CqId),
     /// Adds a queue pair, in state Idle.
     CreateQp(Box<QueuePair>),
-    /// Removes a queue pair; a connection it still has is aborted.
+    /// Removes a queue pair; a connection it still has is aborted. Nothing more is heard of either: requests that
+    /// were posted make no completion, and the number may be used again.
     DestroyQp(QpNumber),
     /// Accepts TCP connections on a local address.
     Listen {

@@ -73,6 +73,14 @@ pub struct Counters {
     pub rdma: RdmaCounters,
 }
 
+/// Why a segment found no connection.
+enum Stranger {
+    /// It belongs to nothing here: it deserves a RST.
+    Refused,
+    /// It would begin one too many: its sender shall try again.
+    Ignored,
+}
+
 /// The protocol engine of one worker.
 pub struct Engine {
     config: EngineConfig,
@@ -142,17 +150,21 @@ impl Engine {
             local: packet.destination,
             remote: packet.source,
         };
-        let index = match self.flows.find(&key) {
+        let found = match self.flows.find(&key) {
             Some(index) if self.may_be_replaced(index, &packet) => {
                 self.forget(index, tx);
                 self.open_passive(now, key, &packet)
             }
-            Some(index) => Some(index),
+            Some(index) => Ok(index),
             None => self.open_passive(now, key, &packet),
         };
-        let Some(index) = index else {
-            self.counters.engine.no_connection += 1;
-            return self.reset_stranger(&packet, tx);
+        let index = match found {
+            Ok(index) => index,
+            Err(Stranger::Ignored) => return self.counters.engine.no_connection += 1,
+            Err(Stranger::Refused) => {
+                self.counters.engine.no_connection += 1;
+                return self.reset_stranger(&packet, tx);
+            }
         };
         self.with_connection(index, now, guard, tx, |connection, context, tx| {
             connection.handle_segment(&packet.segment, context, tx);
@@ -166,31 +178,36 @@ impl Engine {
         }
     }
 
-    /// A SYN may replace a connection that only waits out its TIME-WAIT.
+    /// A SYN to a listener may replace a connection that only waits out its TIME-WAIT.
     fn may_be_replaced(&self, index: usize, packet: &Packet<'_>) -> bool {
         self.connections[index].yields_to(&packet.segment)
+            && self.find_listener(packet.destination).is_some()
     }
 
-    /// A connection for a SYN to a listener, or `None` if the segment deserves a RST.
-    fn open_passive(&mut self, now: Instant, key: FlowKey, packet: &Packet<'_>) -> Option<usize> {
+    /// A connection for a SYN to a listener.
+    fn open_passive(
+        &mut self,
+        now: Instant,
+        key: FlowKey,
+        packet: &Packet<'_>,
+    ) -> Result<usize, Stranger> {
         let syn = &packet.segment;
-        if !Connection::may_open(syn) {
-            return None;
+        if !Connection::may_open(syn) || self.connections.len() >= self.config.max_connections {
+            return Err(Stranger::Refused);
         }
-        let (id, lease) = self.find_listener(key.local)?;
-        if self.half_open >= self.config.max_half_open
-            || self.connections.len() >= self.config.max_connections
-        {
-            return None;
+        let (id, lease) = self.find_listener(key.local).ok_or(Stranger::Refused)?;
+        if self.half_open >= self.config.max_half_open {
+            return Err(Stranger::Ignored);
         }
-        let path = Path::reply_to(packet, self.config.mtu);
+        let path = Path::reply_to(packet);
         let isn = self.initial_sequence_number(now, &key);
-        let config = self.tcp_config(&key, path.mtu);
+        let config = self.tcp_config(&key);
         let mut connection = Connection::accept_syn(now, key, lease, id, path, &config, isn, syn);
-        if let Some(hop) = self.next_hops.find(key.remote.ip()) {
+        // Only looked up: whoever forges addresses must not make us ask for each of them.
+        if let Some(hop) = self.next_hops.peek(key.remote.ip()) {
             connection.set_next_hop(&hop);
         }
-        Some(self.insert(connection))
+        Ok(self.insert(connection))
     }
 
     fn find_listener(&self, local: SocketAddr) -> Option<(ListenerId, PortLease)> {
@@ -214,11 +231,14 @@ impl Engine {
         Seq(clock.wrapping_add(hasher.finish()) as u32)
     }
 
-    fn tcp_config(&self, key: &FlowKey, path_mtu: u16) -> TcpConfig {
-        let ip_header = if key.local.is_ipv4() { 20 } else { 40 };
-        let mss = self.config.mtu.min(path_mtu).saturating_sub(ip_header + 20);
+    /// TCP's settings for a connection. What the path allows beyond the device comes with the next hop.
+    fn tcp_config(&self, key: &FlowKey) -> TcpConfig {
+        // RFC 7323 section 5.4: the same for all connections between two hosts, and no telling of our clock.
+        let mut hasher = self.isn_secret.build_hasher();
+        std::hash::Hash::hash(&(key.local.ip(), key.remote.ip()), &mut hasher);
         TcpConfig {
-            mss,
+            mss: key.mss(self.config.mtu),
+            timestamp_offset: hasher.finish() as u32,
             ..self.config.tcp.clone()
         }
     }
@@ -295,7 +315,7 @@ impl Engine {
             self.requests.remove(&request);
         }
         if let Some(qp) = connection.take_returned_qp() {
-            self.qps.put_back(qp);
+            self.qps.put_back(index, qp, &mut self.cqs);
         }
         if !connection.queued {
             connection.queued = true;
@@ -323,7 +343,7 @@ impl Engine {
         connection.release_frames(tx);
         self.counters.tcp.add(connection.tcp_counters());
         if let Some(qp) = connection.into_qp() {
-            self.qps.put_back(qp);
+            self.qps.put_back(index, qp, &mut self.cqs);
         }
     }
 
@@ -406,11 +426,11 @@ impl Engine {
         self.events.pop_front()
     }
 
-    /// Tells applications of the completions they armed for; once a batch.
-    pub fn notify_completions(&mut self) {
-        if self.cqs.has_backlogs() {
-            self.cqs.flush();
-            // Queue pairs that waited for room in a completion queue may go on.
+    /// Moves completions for which the application has made room. Says whether there were any: then queue pairs
+    /// that waited for it may go on.
+    pub fn flush_completions(&mut self) -> bool {
+        let moved = self.cqs.has_backlogs() && self.cqs.flush();
+        if moved {
             for (index, connection) in &mut self.connections {
                 if !connection.queued {
                     connection.queued = true;
@@ -418,6 +438,11 @@ impl Engine {
                 }
             }
         }
+        moved
+    }
+
+    /// Tells applications of the completions they armed for; once a batch.
+    pub fn notify_completions(&mut self) {
         self.cqs.notify_all();
     }
 

@@ -34,6 +34,11 @@ impl NextHops {
         })
     }
 
+    /// The next hop for a destination, if it is known already.
+    pub(crate) fn peek(&self, destination: IpAddr) -> Option<NextHop> {
+        self.known.get(&destination).copied().flatten()
+    }
+
     pub(crate) fn set(&mut self, destination: IpAddr, hop: NextHop) {
         self.known.insert(destination, Some(hop));
     }

@@ -13,6 +13,9 @@ pub struct ConnectionFacts {
     pub remote: SocketAddr,
     /// TCP state and protocol phase, in words.
     pub state: String,
+    /// Octets that arrived and wait in memory of the engine's own: parts of FPDUs, and what came ahead of others
+    /// and was not recognised.
+    pub kept_aside: usize,
 }
 
 /// Everything at one moment.

@@ -91,7 +91,7 @@ impl TerminateCause {
 
     /// The message to be sent.
     // rfc: 5040-61, 5040-62, 5040-63, 5040-12
-    pub(super) fn message(&self) -> Outbound {
+    pub fn message(&self) -> Outbound {
         let mut octets = [0; MAX_INLINE];
         let length = self.terminate(&mut [0; ReadRequest::LEN]).emit(&mut octets);
         Outbound {

@@ -276,6 +276,15 @@ impl Tcp {
         usize::from(self.options.max_payload())
     }
 
+    /// The path takes segments of at most `mss` octets. Segments that are queued stay as they are.
+    pub fn limit_mss(&mut self, mss: u16) {
+        self.options.limit_mss(mss);
+        if self.syn_sent_at.is_none() {
+            self.mss_to_offer = self.options.mss;
+            self.recovery = Recovery::new(u64::from(self.options.max_payload()), self.options.sack);
+        }
+    }
+
     /// Octets of the TCP header in front of a payload: the same for each data segment of an established connection.
     pub fn data_header_len(&self) -> usize {
         usize::from(self.options.data_header_len())

@@ -54,6 +54,11 @@ impl Negotiated {
         }
     }
 
+    /// Segments may not be larger than `mss`.
+    pub(super) fn limit_mss(&mut self, mss: u16) {
+        self.mss = self.mss.min(mss.max(LEAST_MSS));
+    }
+
     /// Keeps of the offer what the peer's SYN agrees to.
     pub(super) fn settle(&mut self, now: Instant, peer: &TcpOptions) {
         self.mss = self.mss.min(peer.mss.unwrap_or(DEFAULT_MSS).max(LEAST_MSS));

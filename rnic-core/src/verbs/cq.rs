@@ -174,10 +174,11 @@ impl CqTable {
         }
     }
 
-    /// Moves as many completions as fit from the backlogs to their rings.
-    pub fn flush(&mut self) {
+    /// Moves as many completions as fit from the backlogs to their rings. Says whether there were any.
+    pub fn flush(&mut self) -> bool {
+        let mut moved = false;
         if self.backlogs == 0 {
-            return;
+            return moved;
         }
         for (index, cq) in self.cqs.iter_mut().enumerate() {
             let Some(cq) = cq.as_mut().filter(|cq| !cq.backlog.is_empty()) else {
@@ -189,12 +190,14 @@ impl CqTable {
                     break;
                 }
                 cq.backlog.pop_front();
+                moved = true;
             }
             self.backlogs -= usize::from(cq.backlog.is_empty());
             if cq.must_notify && !had_notice {
                 self.to_notify.push(CqId(index as u32));
             }
         }
+        moved
     }
 
     /// Whether completions of this queue wait for room.

@@ -1,0 +1,283 @@
+//! What tests of the engine share: requests, connections to raw peers, and the proof that nothing is left over.
+
+#![allow(dead_code)] // each test file uses some of it
+
+use std::time::Duration;
+
+use rnic_core::engine::{ConnectionOptions, EngineConfig, Event, RequestId};
+use rnic_core::memory::table::Access;
+use rnic_core::testing::link::Impairments;
+use rnic_core::testing::raw_peer::startup;
+use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
+use rnic_core::verbs::wr::{
+    Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, send_flags,
+};
+use rnic_core::wire::ddp::{
+    DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
+};
+use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::rdmap::{Control, Opcode};
+
+/// Everything that memory can be registered for.
+pub(crate) fn all_rights() -> Access {
+    Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE
+}
+
+/// Two hosts and a link that only takes its time.
+pub(crate) fn simulation() -> Simulation {
+    simulation_with(&EngineConfig::default(), 1)
+}
+
+pub(crate) fn simulation_with(config: &EngineConfig, seed: u64) -> Simulation {
+    let link = Impairments {
+        delay: Duration::from_micros(50),
+        ..Impairments::default()
+    };
+    Simulation::new(config, link, seed)
+}
+
+/// A link over which nothing arrives.
+pub(crate) fn cut_link() -> Impairments {
+    Impairments {
+        loss: 1000,
+        ..Impairments::default()
+    }
+}
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// The first `len` octets of a region.
+pub(crate) fn sge(region: &SharedRegion, len: usize) -> Sge {
+    Sge {
+        offset: 0,
+        length: len as u32,
+        lkey: region.stag.0,
+    }
+}
+
+pub(crate) fn send(id: u64, from: &SharedRegion, len: usize) -> SendWr {
+    let wr = SendWr::new(id, WrOpcode::Send);
+    wr.with_sges(&[sge(from, len)]).unwrap()
+}
+
+pub(crate) fn inline_send(id: u64, octets: &[u8]) -> SendWr {
+    SendWr::new(id, WrOpcode::Send).with_inline(octets).unwrap()
+}
+
+pub(crate) fn invalidate(id: u64, stag: Stag) -> SendWr {
+    SendWr {
+        invalidate_stag: stag.0,
+        ..SendWr::new(id, WrOpcode::SendInvalidate)
+    }
+}
+
+pub(crate) fn solicited(wr: SendWr) -> SendWr {
+    wr.with_flags(send_flags::SIGNALED | send_flags::SOLICITED)
+}
+
+pub(crate) fn write(id: u64, from: &SharedRegion, to: Stag, len: usize) -> SendWr {
+    SendWr::new(id, WrOpcode::Write)
+        .with_remote(to, TaggedOffset(0))
+        .with_sges(&[sge(from, len)])
+        .unwrap()
+}
+
+pub(crate) fn read(id: u64, into: &SharedRegion, from: Stag, len: usize) -> SendWr {
+    SendWr::new(id, WrOpcode::Read)
+        .with_remote(from, TaggedOffset(0))
+        .with_sges(&[sge(into, len)])
+        .unwrap()
+}
+
+pub(crate) fn recv(id: u64, into: &SharedRegion, len: usize) -> RecvWr {
+    RecvWr::new(id, &[sge(into, len)]).unwrap()
+}
+
+/// A receive for a message without octets.
+pub(crate) fn empty_recv(id: u64) -> RecvWr {
+    RecvWr::new(id, &[]).unwrap()
+}
+
+/// What a completion says: whose it is, what of, how it ended.
+pub(crate) fn outcome(completion: &Completion) -> (u64, WcOpcode, WcStatus) {
+    (
+        completion.wr_id,
+        completion.opcode().unwrap(),
+        completion.status(),
+    )
+}
+
+pub(crate) fn outcomes(qp: &mut TestQp) -> Vec<(u64, WcOpcode, WcStatus)> {
+    qp.poll().iter().map(outcome).collect()
+}
+
+/// Runs until a queue pair has made `count` completions, and gives them.
+pub(crate) fn completions(
+    sim: &mut Simulation,
+    qp: &mut TestQp,
+    count: usize,
+    limit: Duration,
+) -> Vec<Completion> {
+    let mut all = Vec::new();
+    let done = sim.run_until(limit, |_| {
+        all.extend(qp.poll());
+        all.len() >= count
+    });
+    let events = (&sim.hosts[0].events, &sim.hosts[1].events);
+    assert!(done, "{} of {count} completions: {events:?}", all.len());
+    all
+}
+
+/// Runs for long enough that nothing has a reason to be there any more, and checks that nothing is.
+pub(crate) fn assert_nothing_left(sim: &mut Simulation) {
+    sim.run_for(SECOND * 600);
+    for host in 0..2 {
+        let snapshot = sim.hosts[host].snapshot(sim.now);
+        assert!(
+            snapshot.connections.is_empty(),
+            "host {host}: {:?}",
+            snapshot.connections
+        );
+        assert_eq!(sim.hosts[host].frames_in_use(), 0, "frames of host {host}");
+        assert_eq!(sim.hosts[host].leases(), 0, "leases of host {host}");
+        assert!(!sim.hosts[host].driver().has_backlog(), "host {host}");
+    }
+}
+
+/// A queue pair of host 0 that a raw peer has connected to.
+pub(crate) struct RawConnection {
+    pub(crate) peer: usize,
+    pub(crate) qp: TestQp,
+}
+
+/// The MPA Request that raw peers send, unless a test is about that.
+pub(crate) fn request(depth: u16) -> Vec<u8> {
+    startup(&StartupFrame {
+        kind: StartupKind::Request,
+        markers: false,
+        crc: true,
+        reject: false,
+        enhanced_bit: true,
+        reserved: 0,
+        revision: 2,
+        enhanced: Some(Enhanced {
+            ird: depth,
+            ord: depth,
+            ..Enhanced::default()
+        }),
+        private_data: &[],
+    })
+}
+
+/// The MPA Reply that raw peers send.
+pub(crate) fn reply(depth: u16) -> Vec<u8> {
+    let mut octets = request(depth);
+    octets[7..10].copy_from_slice(b"Rep");
+    octets
+}
+
+/// The last request to connect that a host was told of.
+pub(crate) fn last_request(sim: &Simulation, host: usize) -> RequestId {
+    sim.hosts[host]
+        .connect_requests()
+        .last()
+        .expect("a peer has asked to connect")
+}
+
+/// A raw peer connects to a queue pair of host 0.
+pub(crate) fn accept_raw(sim: &mut Simulation, options: &ConnectionOptions) -> RawConnection {
+    let qp = sim.hosts[0].create_qp();
+    let peer = accept_raw_with(sim, &qp, options);
+    RawConnection { peer, qp }
+}
+
+/// The same with a queue pair that is there already.
+pub(crate) fn accept_raw_with(
+    sim: &mut Simulation,
+    qp: &TestQp,
+    options: &ConnectionOptions,
+) -> usize {
+    const PORT: u16 = 4420;
+    sim.hosts[0].listen(PORT);
+    let peer = sim.add_raw_peer(0, PORT);
+    sim.raw[peer].connect();
+    sim.run_now();
+    sim.raw[peer].send(&request(16));
+    sim.run_now();
+    let request = last_request(sim, 0);
+    sim.hosts[0].accept(request, qp, options);
+    sim.hosts[0].unlisten(PORT);
+    sim.run_now();
+    let (kind, reply) = sim.raw[peer].take_startup().expect("the host replies");
+    assert_eq!((kind, reply.reject), (StartupKind::Reply, false));
+    assert!(sim.hosts[0].is_established(qp.number));
+    peer
+}
+
+/// A queue pair of host 0 connects to a raw peer, which accepts.
+pub(crate) fn connect_raw(sim: &mut Simulation, options: &ConnectionOptions) -> RawConnection {
+    let qp = sim.hosts[0].create_qp();
+    let peer = sim.add_raw_peer(0, 0);
+    let address = sim.raw[peer].address();
+    let port = 41_000 + qp.number.0 as u16;
+    sim.hosts[0].connect(&qp, port, address, options);
+    sim.run_now();
+    let (kind, _) = sim.raw[peer].take_startup().expect("the host asks");
+    assert_eq!(kind, StartupKind::Request);
+    sim.raw[peer].send(&reply(16));
+    sim.run_now();
+    assert!(sim.hosts[0].is_established(qp.number));
+    RawConnection { peer, qp }
+}
+
+/// The header of a segment to a queue.
+pub(crate) fn untagged(opcode: Opcode, queue: QueueNumber, msn: u32, last: bool) -> UntaggedHeader {
+    UntaggedHeader {
+        last,
+        ulp: Control::new(opcode).into(),
+        ulp32: 0,
+        queue,
+        msn: Msn(msn),
+        offset: MessageOffset(0),
+    }
+}
+
+/// The header of a Send that is one segment.
+pub(crate) fn send_header(msn: u32) -> DdpHeader {
+    DdpHeader::Untagged(untagged(Opcode::Send, QueueNumber::SEND, msn, true))
+}
+
+/// The header of a segment to a tagged buffer.
+pub(crate) fn tagged(opcode: Opcode, stag: Stag, offset: u64, last: bool) -> DdpHeader {
+    DdpHeader::Tagged(TaggedHeader {
+        last,
+        ulp: Control::new(opcode).into(),
+        stag,
+        offset: TaggedOffset(offset),
+    })
+}
+
+/// The header of a Write that is one segment.
+pub(crate) fn write_header(stag: Stag, offset: u64) -> DdpHeader {
+    tagged(Opcode::Write, stag, offset, true)
+}
+
+/// A segment that changes nothing: a Write without octets. A responder may send once it has come.
+pub(crate) fn nothing() -> DdpHeader {
+    write_header(Stag(0), 0)
+}
+
+/// How often a host was told of the end of a queue pair's connection.
+pub(crate) fn ends(sim: &Simulation, host: usize, qp: &TestQp) -> usize {
+    let number = qp.number;
+    sim.hosts[host]
+        .events
+        .iter()
+        .filter(|event| matches!(event, Event::Disconnected { qp, .. } if *qp == number))
+        .count()
+}
+
+/// Octets that differ from one another.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+}
