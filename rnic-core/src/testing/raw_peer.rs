@@ -98,7 +98,7 @@ impl RawPeer {
     /// Sends octets as the next of the stream, in one segment.
     pub fn send(&mut self, octets: &[u8]) {
         self.segment(self.next, Flags::ACK | Flags::PSH, octets);
-        self.next = self.next + octets.len() as u32;
+        self.next += octets.len() as u32;
     }
 
     /// Sends octets in one segment, `ahead` octets beyond the next of the stream, which stays where it is.
@@ -108,13 +108,13 @@ impl RawPeer {
 
     /// Octets that were sent out of turn count as sent.
     pub fn skip(&mut self, octets: u32) {
-        self.next = self.next + octets;
+        self.next += octets;
     }
 
     /// Sends FIN.
     pub fn close(&mut self) {
         self.segment(self.next, Flags::ACK | Flags::FIN, &[]);
-        self.next = self.next + 1;
+        self.next += 1;
     }
 
     /// Sends RST.
