@@ -1,3 +1,62 @@
-//! The rnic-ctl command.
+//! rnic-ctl: measures and diagnoses rnic.
 
-fn main() {}
+mod cli;
+mod device;
+mod doctor;
+mod failure;
+mod interrupt;
+mod perf;
+mod rping;
+mod steering;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use serde_json::json;
+
+use cli::{Cli, Command};
+use failure::{Failure, Outcome};
+use interrupt::Interrupt;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(&cli) {
+        Ok(code) => code,
+        Err(failure) => {
+            if cli.json {
+                println!("{:#}", failure.to_json());
+            } else {
+                eprintln!("rnic-ctl: {failure}");
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Outcome<ExitCode> {
+    let interrupt =
+        Interrupt::install().map_err(|why| Failure::environment("watch for Ctrl-C", why))?;
+    match &cli.command {
+        Command::Perf(args) => perf::run(args, cli.json, &interrupt)?,
+        Command::Rping(args) => rping::run(args, cli.json, &interrupt)?,
+        Command::Doctor(args) => return doctor::run(args, cli.json),
+        Command::Steering(args) => steering::run(args, cli.json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Help goes to standard output and is no error; a wrong command line is one, also for those who read JSON.
+fn usage(error: &clap::Error) -> ExitCode {
+    let wants_json = std::env::args_os().any(|arg| arg == "-j" || arg == "--json");
+    if error.use_stderr() && wants_json {
+        let text = error.render().to_string();
+        let text = text.trim().trim_start_matches("error: ");
+        println!("{:#}", json!({ "error": text, "exit_code": 2 }));
+    } else if error.print().is_err() {
+        // Nobody reads: the exit code still tells.
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}

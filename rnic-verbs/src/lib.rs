@@ -31,6 +31,6 @@ pub use rnic_core::engine::{ConnectionOptions, EndReason};
 pub use rnic_core::memory::region::{HugePages, Region};
 pub use rnic_core::memory::table::Access;
 pub use rnic_core::verbs::qp::QpNumber;
-pub use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+pub use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, WcOpcode, WcStatus};
 pub use rnic_core::wire::ddp::Stag;
 pub use rnic_core::wire::rdmap::TerminateControl;

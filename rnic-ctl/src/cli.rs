@@ -1,0 +1,133 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::doctor::DoctorArgs;
+use crate::perf::args::PerfArgs;
+use crate::rping::RpingArgs;
+use crate::steering::SteeringArgs;
+
+/// RDMA in user space: measure and diagnose it.
+///
+/// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
+/// interface), 130 interrupted.
+#[derive(Debug, Parser)]
+#[command(name = "rnic-ctl", version)]
+pub(crate) struct Cli {
+    /// Print JSON
+    #[arg(short, long, global = true)]
+    pub json: bool,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Perf(Box<PerfArgs>),
+    Rping(RpingArgs),
+    Doctor(DoctorArgs),
+    Steering(SteeringArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::perf::args::{Length, Plan, Test};
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    fn plan(line: &str) -> Result<Plan, String> {
+        match parse(line).map_err(|error| error.to_string())?.command {
+            Command::Perf(args) => args.plan().map_err(|failure| failure.to_string()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn perftests_letters_are_understood() {
+        let line = "rnic-ctl perf write-bw -s 4096 -n 100 -t 16 -q 4 -p 1234 -F -v --report_gbits --out_json 192.0.2.1";
+        let plan = plan(line).unwrap();
+        assert_eq!(
+            (plan.test, plan.sizes.as_slice()),
+            (Test::WriteBw, [4096].as_slice())
+        );
+        assert_eq!(plan.length, Length::Iterations(100));
+        assert_eq!((plan.depth, plan.qps, plan.verify), (16, 4, true));
+    }
+
+    #[test]
+    fn defaults_are_perftests() {
+        let bandwidth = plan("rnic-ctl perf read-bw --netdev eth0").unwrap();
+        assert_eq!(
+            (bandwidth.sizes.as_slice(), bandwidth.depth),
+            ([65536].as_slice(), 128)
+        );
+        assert_eq!(bandwidth.length, Length::Iterations(5000));
+        let latency = plan("rnic-ctl perf send-lat --netdev eth0").unwrap();
+        assert_eq!(
+            (latency.sizes.as_slice(), latency.length),
+            ([2].as_slice(), Length::Iterations(1000))
+        );
+    }
+
+    #[test]
+    fn all_sizes_are_the_powers_of_two_to_8_mib() {
+        let plan = plan("rnic-ctl perf write-lat -a").unwrap();
+        assert_eq!(
+            (plan.sizes.len(), plan.sizes.first(), plan.sizes.last()),
+            (23, Some(&2), Some(&8388608))
+        );
+    }
+
+    #[test]
+    fn durations_and_margins() {
+        let (duration, margin) = (Duration::from_secs(10), Duration::from_secs(2));
+        assert_eq!(
+            plan("rnic-ctl perf write-bw -D 10 -f 2").unwrap().length,
+            Length::Time { duration, margin }
+        );
+        assert!(
+            plan("rnic-ctl perf write-bw -D 10 -f 5")
+                .unwrap_err()
+                .contains("longer -D")
+        );
+        assert!(plan("rnic-ctl perf write-bw -f 5").is_err());
+        assert!(plan("rnic-ctl perf write-bw -D 10 -n 5").is_err());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "rnic-ctl perf",
+            "rnic-ctl perf atomic-bw",
+            "rnic-ctl perf write-bw -s 1 -a",
+            "rnic-ctl perf write-bw -q 0",
+            "rnic-ctl perf write-bw -t 0",
+            "rnic-ctl perf write-bw -n 0",
+            "rnic-ctl perf write-lat -s 0",
+            "rnic-ctl perf write-lat -q 2",
+            "rnic-ctl perf write-bw --in-memory 192.0.2.1",
+        ] {
+            assert!(plan(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn json_is_for_every_command() {
+        assert!(parse("rnic-ctl perf write-bw -j").unwrap().json);
+        assert!(parse("rnic-ctl -j rping -s --netdev eth0").unwrap().json);
+    }
+}

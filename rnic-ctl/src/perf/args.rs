@@ -1,0 +1,260 @@
+//! The command line of `rnic-ctl perf`: perftest's option letters.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::device::DeviceArgs;
+use crate::failure::{Failure, Outcome};
+
+/// The largest message of `-a`.
+pub(crate) const LARGEST: u64 = 8 << 20;
+/// Requests between which a run of `-n` is bounded; perftest's default.
+const BANDWIDTH_ITERATIONS: u64 = 5000;
+const LATENCY_ITERATIONS: u64 = 1000;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Test {
+    /// Bandwidth of RDMA Write
+    WriteBw,
+    /// Bandwidth of RDMA Read
+    ReadBw,
+    /// Bandwidth of Send
+    SendBw,
+    /// Latency of RDMA Write: half a round trip
+    WriteLat,
+    /// Latency of RDMA Read: a whole round trip
+    ReadLat,
+    /// Latency of Send: half a round trip
+    SendLat,
+}
+
+/// The operation that a test uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Write,
+    Read,
+    Send,
+}
+
+impl Test {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::WriteBw,
+        Self::ReadBw,
+        Self::SendBw,
+        Self::WriteLat,
+        Self::ReadLat,
+        Self::SendLat,
+    ];
+
+    pub(crate) fn operation(self) -> Operation {
+        match self {
+            Self::WriteBw | Self::WriteLat => Operation::Write,
+            Self::ReadBw | Self::ReadLat => Operation::Read,
+            Self::SendBw | Self::SendLat => Operation::Send,
+        }
+    }
+
+    pub(crate) fn is_latency(self) -> bool {
+        matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat)
+    }
+
+    /// As on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::WriteBw => "write-bw",
+            Self::ReadBw => "read-bw",
+            Self::SendBw => "send-bw",
+            Self::WriteLat => "write-lat",
+            Self::ReadLat => "read-lat",
+            Self::SendLat => "send-lat",
+        }
+    }
+
+    /// As a heading.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::WriteBw => "RDMA_Write BW Test",
+            Self::ReadBw => "RDMA_Read BW Test",
+            Self::SendBw => "Send BW Test",
+            Self::WriteLat => "RDMA_Write Latency Test",
+            Self::ReadLat => "RDMA_Read Latency Test",
+            Self::SendLat => "Send Latency Test",
+        }
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Measures bandwidth or latency between two hosts. Start it without a host on one, then with that host on the other;
+/// the client's options decide.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PerfArgs {
+    /// What to measure
+    pub test: Test,
+
+    /// The server's name or address; without it, be the server
+    pub host: Option<String>,
+
+    #[command(flatten)]
+    pub device: DeviceArgs,
+
+    /// Run server and client in this process, over a link in memory: needs neither root nor a NIC
+    #[arg(long, conflicts_with_all = ["host", "netdev"])]
+    pub in_memory: bool,
+
+    /// The local address to use or listen on
+    #[arg(long, value_name = "ADDRESS")]
+    pub local: Option<IpAddr>,
+
+    /// TCP port of the server
+    #[arg(short, long, default_value_t = 18515)]
+    pub port: u16,
+
+    /// Octets in a message [default: 65536 for bandwidth, 2 for latency]
+    #[arg(short, long, value_parser = clap::value_parser!(u64).range(0..=1 << 30), conflicts_with = "all")]
+    pub size: Option<u64>,
+
+    /// Measure all sizes from 2 to 8388608 octets
+    #[arg(short, long)]
+    pub all: bool,
+
+    /// Messages to measure [default: 5000 for bandwidth, 1000 for latency]
+    #[arg(short = 'n', long = "iters", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "duration")]
+    pub iters: Option<u64>,
+
+    /// Measure for this many seconds instead of a number of messages
+    #[arg(short = 'D', long, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub duration: Option<u64>,
+
+    /// With -D: seconds at the beginning and at the end that do not count
+    #[arg(short = 'f', long, default_value_t = 0, requires = "duration")]
+    pub margin: u64,
+
+    /// Messages under way at once (bandwidth)
+    #[arg(short = 't', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    pub tx_depth: u32,
+
+    /// Queue pairs, each a connection (bandwidth)
+    #[arg(short = 'q', long = "qp", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub qps: u16,
+
+    /// Check every octet that arrives; slower
+    #[arg(short = 'v', long)]
+    pub verify: bool,
+
+    /// Accepted for perftest's sake: the CPU's frequency does not matter here
+    #[arg(short = 'F', long = "CPU-freq")]
+    pub cpu_freq: bool,
+
+    /// Report Gb/s instead of MB/s (2^20 octets)
+    #[arg(long = "report_gbits", alias = "report-gbits")]
+    pub report_gbits: bool,
+
+    /// Write the report to a file as JSON too
+    #[arg(long = "out_json", alias = "out-json")]
+    pub out_json: bool,
+
+    /// The file for --out_json
+    #[arg(
+        long = "out_json_file",
+        alias = "out-json-file",
+        value_name = "FILE",
+        requires = "out_json"
+    )]
+    pub out_json_file: Option<PathBuf>,
+}
+
+/// How long a run lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// So many messages on each connection.
+    Iterations(u64),
+    /// So long, of which the margins at both ends do not count.
+    Time {
+        duration: Duration,
+        margin: Duration,
+    },
+}
+
+/// What was asked for, checked and with defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub test: Test,
+    pub sizes: Vec<u64>,
+    pub length: Length,
+    pub depth: u32,
+    pub qps: u16,
+    pub verify: bool,
+}
+
+impl PerfArgs {
+    /// Checks what clap cannot.
+    pub(crate) fn plan(&self) -> Outcome<Plan> {
+        let latency = self.test.is_latency();
+        let sizes = match (self.all, self.size) {
+            (true, _) => (1..)
+                .map(|power| 1 << power)
+                .take_while(|&size| size <= LARGEST)
+                .collect(),
+            (false, Some(size)) => vec![size],
+            (false, None) => vec![if latency { 2 } else { 1 << 16 }],
+        };
+        if self.test == Test::WriteLat && sizes == [0] {
+            return Err(Failure::usage(
+                "-s 0",
+                "write-lat waits for the last octet of a message; choose 1 or more",
+            ));
+        }
+        if latency && self.qps > 1 {
+            return Err(Failure::usage(
+                "-q",
+                "latency is measured on one queue pair; leave -q out",
+            ));
+        }
+        let length = match self.duration {
+            Some(seconds) if seconds <= 2 * self.margin => {
+                let why = format!(
+                    "margins of {} s leave nothing of {seconds} s; choose a longer -D",
+                    self.margin
+                );
+                return Err(Failure::usage("-f", why));
+            }
+            Some(seconds) => Length::Time {
+                duration: Duration::from_secs(seconds),
+                margin: Duration::from_secs(self.margin),
+            },
+            None => Length::Iterations(self.iters.unwrap_or(if latency {
+                LATENCY_ITERATIONS
+            } else {
+                BANDWIDTH_ITERATIONS
+            })),
+        };
+        let (depth, qps, verify) = (self.tx_depth, self.qps, self.verify);
+        Ok(Plan {
+            test: self.test,
+            sizes,
+            length,
+            depth: if latency { 1 } else { depth },
+            qps,
+            verify,
+        })
+    }
+
+    /// Where `--out_json` writes to.
+    pub(crate) fn json_file(&self) -> Option<PathBuf> {
+        self.out_json.then(|| {
+            self.out_json_file
+                .clone()
+                .unwrap_or_else(|| PathBuf::from("perftest_out.json"))
+        })
+    }
+}

@@ -1,0 +1,205 @@
+//! The control connection: an RDMA connection of its own, on which both sides talk about the test.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rnic_verbs::{
+    Completion, ConnectionEvent, Cq, Device, HugePages, Mr, Pd, Qp, QpCaps, Region, SendRequest,
+    WcOpcode,
+};
+
+use super::message::{LEN, Message};
+use crate::failure::{Doing, Failure, Outcome};
+use crate::interrupt::Interrupt;
+
+/// Messages under way at once.
+const SENDS: u64 = 16;
+/// A side that waits says every so often that it is there.
+const ALIVE: Duration = Duration::from_secs(1);
+/// A side that waits looks up every so often.
+const NAP: Duration = Duration::from_millis(50);
+/// How long after the last traffic a side spins before it sleeps.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// The control connection of one side.
+pub(super) struct Control {
+    pub qp: Qp,
+    device: Device,
+    cq: Cq,
+    mr: Mr,
+    /// Receive buffers; the send buffers follow them.
+    receives: u64,
+    sent: u64,
+    sends_done: u64,
+    /// Received out of turn.
+    kept: Vec<Message>,
+    alive_at: Instant,
+}
+
+impl Control {
+    /// Before it is connected. Every data connection may have several messages under way.
+    pub(super) fn new(device: &Device, pd: &Pd, qps: u16) -> Outcome<Self> {
+        let receives = 64 + 8 * u64::from(qps);
+        let doing = "make the control connection";
+        let entries = (receives + SENDS) as u32;
+        let region = Region::allocate(entries as usize * LEN, HugePages::None).doing(doing)?;
+        let mr = pd
+            .register(&Arc::new(region), rnic_verbs::Access::LOCAL_WRITE)
+            .doing(doing)?;
+        let cq = device.cq(entries).doing(doing)?;
+        let caps = QpCaps {
+            max_send_wr: SENDS as u32,
+            max_recv_wr: receives as u32,
+            ..QpCaps::default()
+        };
+        let mut qp = pd.qp(&cq, &cq, caps).doing(doing)?;
+        for slot in 0..receives {
+            qp.post_recv(slot, &[mr.sge(slot as usize * LEN, LEN as u32)])
+                .doing(doing)?;
+        }
+        let alive_at = Instant::now() + ALIVE;
+        let device = device.clone();
+        Ok(Self {
+            qp,
+            device,
+            cq,
+            mr,
+            receives,
+            sent: 0,
+            sends_done: 0,
+            kept: Vec::new(),
+            alive_at,
+        })
+    }
+
+    /// Sends a message.
+    pub(super) fn send(&mut self, message: &Message) -> Outcome {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.sent - self.sends_done >= SENDS {
+            if let Some(message) = self.poll_any()? {
+                self.kept.push(message);
+            } else if Instant::now() > deadline {
+                return Err(Failure::operation(
+                    "talk to the other side",
+                    "it takes no more messages",
+                ));
+            }
+        }
+        let slot = (self.receives + self.sent % SENDS) as usize;
+        let doing = "send a control message";
+        self.mr.write(slot * LEN, &message.encode()).doing(doing)?;
+        self.qp
+            .post_send(&SendRequest::send().memory(&[self.mr.sge(slot * LEN, LEN as u32)]))
+            .doing(doing)?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// A message that has arrived. One that says that the other side failed is this side's failure too.
+    pub(super) fn poll(&mut self) -> Outcome<Option<Message>> {
+        let message = if self.kept.is_empty() {
+            self.poll_any()?
+        } else {
+            Some(self.kept.remove(0))
+        };
+        match message {
+            Some(Message::Failed(why)) => Err(Failure::operation("the other side failed", why)),
+            Some(Message::Alive) => Ok(None),
+            other => Ok(other),
+        }
+    }
+
+    fn poll_any(&mut self) -> Outcome<Option<Message>> {
+        let mut completions = [Completion::default()];
+        if self.cq.poll(&mut completions) == 0 {
+            return Ok(None);
+        }
+        let [completion] = completions;
+        if !completion.is_success() {
+            return Err(self.ended(&completion));
+        }
+        if completion.opcode() != WcOpcode::Recv {
+            self.sends_done += 1;
+            return Ok(None);
+        }
+        let slot = completion.wr_id() as usize * LEN;
+        let mut octets = [0; LEN];
+        let doing = "receive a control message";
+        self.mr.read(slot, &mut octets).doing(doing)?;
+        self.qp
+            .post_recv(completion.wr_id(), &[self.mr.sge(slot, LEN as u32)])
+            .doing(doing)?;
+        match Message::decode(
+            octets
+                .get(..completion.byte_len() as usize)
+                .unwrap_or_default(),
+        ) {
+            Some(message) => Ok(Some(message)),
+            None => Err(Failure::operation(
+                doing,
+                "it makes no sense; use the same release on both sides",
+            )),
+        }
+    }
+
+    /// Waits for a message, however long. Other work is done meanwhile: what `meanwhile` does is called now and
+    /// then.
+    pub(super) fn receive(
+        &mut self,
+        interrupt: &Interrupt,
+        mut meanwhile: impl FnMut() -> Outcome,
+    ) -> Outcome<Message> {
+        let mut busy_at = Instant::now();
+        let mut look_up = busy_at + NAP;
+        loop {
+            if let Some(message) = self.poll()? {
+                return Ok(message);
+            }
+            let now = Instant::now();
+            if now >= look_up {
+                look_up = now + NAP;
+                interrupt.check()?;
+                meanwhile()?;
+                self.say_alive(now)?;
+            }
+            if self.device.drive() {
+                busy_at = now;
+            } else if !self.device.is_inline() || now - busy_at > PATIENCE {
+                self.cq.wait(NAP).doing("wait for the other side")?;
+            }
+        }
+    }
+
+    /// Says that this side is there, if it has not done so for a while.
+    pub(super) fn say_alive(&mut self, now: Instant) -> Outcome {
+        if now >= self.alive_at && self.sent - self.sends_done < SENDS {
+            self.alive_at = now + ALIVE;
+            self.send(&Message::Alive)?;
+        }
+        Ok(())
+    }
+
+    /// Why a request failed: mostly because the connection ended.
+    fn ended(&mut self, completion: &Completion) -> Failure {
+        why_ended(&mut self.qp, completion)
+    }
+}
+
+/// Why a request of a queue pair failed: because its connection ended, or else by the request's own status.
+pub(super) fn why_ended(qp: &mut Qp, completion: &Completion) -> Failure {
+    let what = "connection to the other side";
+    match qp.next_event(Duration::from_millis(500)) {
+        Ok(Some(ConnectionEvent::Disconnected(reason) | ConnectionEvent::Failed(reason))) => {
+            Failure::operation(what, reason)
+        }
+        Ok(_) => Failure::operation(
+            what,
+            format!(
+                "{:?} failed: {:?}",
+                completion.opcode(),
+                completion.status()
+            ),
+        ),
+        Err(error) => Failure::operation(what, error),
+    }
+}

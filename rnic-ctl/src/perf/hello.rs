@@ -1,0 +1,234 @@
+//! What both sides tell each other in the private data of their connections.
+
+use rnic_verbs::{RemoteAddress, Stag};
+use zerocopy::byteorder::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::args::Test;
+
+const MAGIC: [u8; 8] = *b"rnicperf";
+const VERSION: u16 = 1;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Messages about the test.
+    Control,
+    /// The test, on the queue pair of this number.
+    Data(u16),
+}
+
+/// What the client says when it connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub test: Test,
+    pub role: Role,
+    /// The same on all connections of a client.
+    pub session: u64,
+    /// Data connections.
+    pub qps: u16,
+    /// Messages under way at once.
+    pub depth: u32,
+    /// Octets in the largest message.
+    pub largest: u64,
+    pub verify: bool,
+    /// Where the server writes to (`write-lat`).
+    pub buffer: RemoteAddress,
+}
+
+/// What the server answers when it accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Where the client writes to or reads from.
+    pub buffer: RemoteAddress,
+}
+
+/// No buffer: what a connection has that needs none.
+pub(super) const NO_BUFFER: RemoteAddress = RemoteAddress {
+    stag: Stag(0),
+    offset: 0,
+};
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHello {
+    magic: [u8; 8],
+    version: U16,
+    test: u8,
+    verify: u8,
+    is_data: U16,
+    index: U16,
+    qps: U16,
+    reserved: U16,
+    depth: U32,
+    stag: U32,
+    session: U64,
+    largest: U64,
+    offset: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawAnswer {
+    magic: [u8; 8],
+    offset: U64,
+    stag: U32,
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (is_data, index) = match self.role {
+            Role::Control => (0, 0),
+            Role::Data(index) => (1, index),
+        };
+        let raw = RawHello {
+            magic: MAGIC,
+            version: VERSION.into(),
+            test: Test::ALL
+                .iter()
+                .position(|&test| test == self.test)
+                .unwrap_or_default() as u8,
+            verify: self.verify.into(),
+            is_data: is_data.into(),
+            index: index.into(),
+            qps: self.qps.into(),
+            reserved: 0.into(),
+            depth: self.depth.into(),
+            stag: self.buffer.stag.0.into(),
+            session: self.session.into(),
+            largest: self.largest.into(),
+            offset: self.buffer.offset.into(),
+        };
+        raw.as_bytes().to_vec()
+    }
+
+    /// Reads what a client said; otherwise what is wrong with it.
+    pub(super) fn decode(octets: &[u8]) -> Result<Self, String> {
+        let raw = match RawHello::read_from_prefix(octets) {
+            Ok((raw, _)) if raw.magic == MAGIC => raw,
+            _ => return Err("the client is not rnic-ctl perf".into()),
+        };
+        if raw.version.get() != VERSION {
+            return Err(format!(
+                "the client speaks version {} of this exchange, the server {VERSION}; use the same release",
+                raw.version
+            ));
+        }
+        let test = Test::ALL
+            .get(usize::from(raw.test))
+            .ok_or("the client asks for a test of a later release")?;
+        let hello = Self {
+            test: *test,
+            role: if raw.is_data.get() == 0 {
+                Role::Control
+            } else {
+                Role::Data(raw.index.get())
+            },
+            session: raw.session.get(),
+            qps: raw.qps.get(),
+            depth: raw.depth.get(),
+            largest: raw.largest.get(),
+            verify: raw.verify != 0,
+            buffer: RemoteAddress {
+                stag: Stag(raw.stag.get()),
+                offset: raw.offset.get(),
+            },
+        };
+        // The limits of the command line.
+        let sane = (1..=512).contains(&hello.qps)
+            && (1..=16384).contains(&hello.depth)
+            && hello.largest <= 1 << 30;
+        if sane {
+            Ok(hello)
+        } else {
+            Err("the client asks for more than a test may use".into())
+        }
+    }
+}
+
+impl Answer {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let Self { buffer } = self;
+        RawAnswer {
+            magic: MAGIC,
+            offset: buffer.offset.into(),
+            stag: buffer.stag.0.into(),
+        }
+        .as_bytes()
+        .to_vec()
+    }
+
+    pub(super) fn decode(octets: &[u8]) -> Option<Self> {
+        let (raw, _) = RawAnswer::read_from_prefix(octets).ok()?;
+        let buffer = RemoteAddress {
+            stag: Stag(raw.stag.get()),
+            offset: raw.offset.get(),
+        };
+        (raw.magic == MAGIC).then_some(Self { buffer })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            test: Test::ReadBw,
+            role: Role::Data(7),
+            session: 0x0123_4567_89ab_cdef,
+            qps: 8,
+            depth: 128,
+            largest: 8 << 20,
+            verify: true,
+            buffer: RemoteAddress {
+                stag: Stag(0xdead_beef),
+                offset: 1 << 40,
+            },
+        }
+    }
+
+    #[test]
+    fn hellos_travel() {
+        for test in Test::ALL {
+            for role in [Role::Control, Role::Data(511)] {
+                let hello = Hello {
+                    test,
+                    role,
+                    ..hello()
+                };
+                assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+            }
+        }
+        let answer = Answer {
+            buffer: hello().buffer,
+        };
+        assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+    }
+
+    #[test]
+    fn strangers_are_told_what_is_wrong() {
+        assert!(
+            Hello::decode(b"")
+                .unwrap_err()
+                .contains("not rnic-ctl perf")
+        );
+        let mut octets = hello().encode();
+        octets[9] = 2;
+        assert!(Hello::decode(&octets).unwrap_err().contains("version 2"));
+        let mut octets = hello().encode();
+        octets[10] = 6;
+        assert!(
+            Hello::decode(&octets)
+                .unwrap_err()
+                .contains("later release")
+        );
+        let greedy = Hello {
+            largest: u64::MAX,
+            ..hello()
+        };
+        assert!(Hello::decode(&greedy.encode()).is_err());
+        assert_eq!(Answer::decode(b"rnicperf"), None);
+        assert_eq!(Answer::decode(&[0; 64]), None);
+    }
+}

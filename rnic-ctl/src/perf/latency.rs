@@ -1,0 +1,285 @@
+//! Measuring latency: one message at a time, both sides.
+
+use std::time::Instant;
+
+use rnic_verbs::{Completion, MAX_INLINE, SendRequest, WcOpcode};
+
+use super::args::{Length, Operation, Test};
+use super::buffer::Pattern;
+use super::message::Message;
+use super::progress::Progress;
+use super::report::Row;
+use super::session::Session;
+use super::stats::{Latency, Thinned};
+use crate::failure::{Doing, Failure, Outcome};
+
+/// Samples kept.
+const SAMPLES: usize = 1 << 22;
+/// Requests between two that make a completion.
+const MODERATION: u64 = 16;
+/// Fruitless looks between two looks up from a loop that spins.
+const SPINS: u32 = 256;
+
+/// A game of ping and pong with one message size.
+pub(super) struct Game<'a> {
+    session: &'a mut Session,
+    progress: &'a mut Progress,
+    size: u64,
+    sent: u64,
+    received: u64,
+    pattern: Pattern,
+    bad: u64,
+    spins: u32,
+    /// The client said that it is over.
+    is_over: Option<u64>,
+    share: f64,
+}
+
+impl<'a> Game<'a> {
+    pub(super) fn new(session: &'a mut Session, size: u64, progress: &'a mut Progress) -> Self {
+        Self {
+            session,
+            progress,
+            size,
+            sent: 0,
+            received: 0,
+            pattern: Pattern::default(),
+            bad: 0,
+            spins: 0,
+            is_over: None,
+            share: 0.0,
+        }
+    }
+
+    /// The client: measures. Returns the figures, and how many messages were not as they should be.
+    pub(super) fn measure(mut self, length: Length) -> Outcome<(Row, u64)> {
+        let mut samples = Thinned::new(SAMPLES);
+        let started = Instant::now();
+        let mut before = started;
+        loop {
+            match length {
+                Length::Iterations(count) if self.sent == count => break,
+                Length::Iterations(count) => self.share = self.sent as f64 / count as f64,
+                Length::Time { duration, .. } => {
+                    self.share = (before - started).as_secs_f64() / duration.as_secs_f64();
+                    if self.share >= 1.0 {
+                        break;
+                    }
+                }
+            }
+            self.send()?;
+            self.receive()?;
+            let now = Instant::now();
+            let counts = match length {
+                Length::Iterations(_) => true,
+                Length::Time { duration, margin } => {
+                    before - started >= margin && now - started <= duration - margin
+                }
+            };
+            if counts {
+                samples.push((now - before).as_nanos() as u64);
+            }
+            before = now;
+        }
+        // A Read is a round trip by itself; of the others, each direction is half of one.
+        let divisor = if self.session.hello.test == Test::ReadLat {
+            1.0
+        } else {
+            2.0
+        };
+        let latency = Latency::of(samples.items(), divisor).ok_or_else(|| {
+            Failure::operation(
+                "measure latency",
+                "no message came back in time; choose a longer -D",
+            )
+        })?;
+        Ok((
+            Row::Latency {
+                size: self.size,
+                iterations: self.sent,
+                latency,
+            },
+            self.bad,
+        ))
+    }
+
+    /// The server: returns every message, until the client says that it is over. Returns how many there were, and
+    /// how many were not as they should be.
+    pub(super) fn answer(mut self) -> Outcome<(u64, u64)> {
+        loop {
+            self.receive()?;
+            if let Some(messages) = self.is_over {
+                if messages != self.received {
+                    let why = format!("{} of {messages} messages arrived", self.received);
+                    return Err(Failure::operation("measure latency", why));
+                }
+                return Ok((self.received, self.bad));
+            }
+            self.send()?;
+        }
+    }
+
+    fn operation(&self) -> Operation {
+        self.session.hello.test.operation()
+    }
+
+    /// What tells that Write number `sequence` has arrived: its last octet.
+    fn mark(sequence: u64) -> u8 {
+        // Never the same twice in a row, and the first is not the zero that memory holds before.
+        (sequence % 255) as u8 + 1
+    }
+
+    fn send(&mut self) -> Outcome {
+        let hello = self.session.hello;
+        let flow = &mut self.session.flows[0];
+        let (sequence, len) = (self.sent, self.size as usize);
+        let operation = hello.test.operation();
+        if operation == Operation::Read {
+            let piece = [flow.incoming()?.sge(0, self.size as u32)];
+            let pieces = if len == 0 { &[][..] } else { &piece };
+            flow.qp
+                .post_send(&SendRequest::read(flow.remote(0)).memory(pieces))
+                .doing("post a Read")?;
+            self.sent += 1;
+            return Ok(());
+        }
+        let mr = flow.outgoing()?;
+        if hello.verify {
+            self.pattern.fill(mr, 0, flow.index, sequence, len)?;
+        }
+        if operation == Operation::Write {
+            mr.write(len - 1, &[Self::mark(sequence)])
+                .doing("mark a message")?;
+        }
+        let mut octets = [0; MAX_INLINE];
+        let pieces = [mr.sge(0, self.size as u32)];
+        let request = match operation {
+            Operation::Write => SendRequest::write(flow.remote(0)),
+            _ => SendRequest::send(),
+        };
+        let request = if let Some(inline) = octets.get_mut(..len) {
+            mr.read(0, inline).doing("read a message")?;
+            request.inline(inline)
+        } else {
+            request.memory(&pieces)
+        };
+        let request = request.signaled((sequence + 1).is_multiple_of(MODERATION));
+        flow.qp.post_send(&request).doing("post a message")?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Waits for the next message, or the end of the game.
+    fn receive(&mut self) -> Outcome {
+        let sequence = self.received;
+        match self.operation() {
+            Operation::Write => {
+                let last = self.size as usize - 1;
+                while self.session.flows[0]
+                    .incoming()?
+                    .load(last)
+                    .doing("watch memory")?
+                    != Self::mark(sequence)
+                {
+                    self.poll()?;
+                    if self.look_up()? {
+                        return Ok(());
+                    }
+                }
+                self.received += 1;
+            }
+            Operation::Send | Operation::Read => {
+                while self.received == sequence {
+                    self.poll()?;
+                    if self.received == sequence && self.look_up()? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        if self.session.hello.verify {
+            self.check(sequence)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a completion. It also drives the device.
+    fn poll(&mut self) -> Outcome {
+        let mut completions = [Completion::default()];
+        if self.session.cq.poll(&mut completions) == 0 {
+            return Ok(());
+        }
+        let [completion] = completions;
+        self.session.check(&completion)?;
+        match completion.opcode() {
+            WcOpcode::Recv => {
+                let hello = self.session.hello;
+                self.session.flows[0].post_receive(&hello, completion.wr_id())?;
+                self.received += 1;
+            }
+            WcOpcode::Read => self.received += 1,
+            WcOpcode::Send | WcOpcode::Write => {}
+        }
+        Ok(())
+    }
+
+    /// After a number of fruitless looks: whether the game is over, or the other side gone, or the user has had
+    /// enough.
+    fn look_up(&mut self) -> Outcome<bool> {
+        self.spins += 1;
+        if self.spins < SPINS {
+            std::hint::spin_loop();
+            return Ok(false);
+        }
+        self.spins = 0;
+        match self.session.control.poll()? {
+            Some(Message::Done { messages }) => {
+                self.is_over = Some(messages);
+                return Ok(true);
+            }
+            Some(other) => {
+                return Err(Failure::operation(
+                    "measure latency",
+                    format!("the other side said {other:?} meanwhile"),
+                ));
+            }
+            None => {}
+        }
+        let now = Instant::now();
+        if self.progress.is_due(now) {
+            self.progress.show(now, self.share)?;
+            self.session.flows[0].check()?;
+            self.session.control.say_alive(now)?;
+        }
+        Ok(false)
+    }
+
+    /// Checks the message that has arrived. The last octet of a Write can be there before others that were lost on
+    /// the way, so those get time.
+    fn check(&mut self, sequence: u64) -> Outcome {
+        let operation = self.operation();
+        // The mark is not part of the pattern; a Read always finds the same.
+        let len = self.size as usize - usize::from(operation == Operation::Write);
+        let sequence = if operation == Operation::Read {
+            0
+        } else {
+            sequence
+        };
+        let patience = std::time::Duration::from_secs(2);
+        let started = Instant::now();
+        loop {
+            let flow = &self.session.flows[0];
+            let good = self
+                .pattern
+                .check(flow.incoming()?, 0, flow.index, sequence, len)?;
+            if good {
+                return Ok(());
+            }
+            if operation != Operation::Write || started.elapsed() > patience {
+                self.bad += 1;
+                return Ok(());
+            }
+            self.poll()?;
+        }
+    }
+}

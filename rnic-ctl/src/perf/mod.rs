@@ -1,0 +1,360 @@
+//! `rnic-ctl perf`: bandwidth and latency between two hosts, as perftest reports them.
+
+pub(crate) mod args;
+mod bandwidth;
+mod buffer;
+mod control;
+mod hello;
+mod latency;
+mod message;
+mod progress;
+mod report;
+mod serve;
+mod session;
+mod stats;
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+
+use rnic_verbs::Device;
+use serde_json::{Value, json};
+
+use self::args::{PerfArgs, Plan, Test};
+use self::hello::{Hello, NO_BUFFER, Role};
+use self::message::Message;
+use self::progress::Progress;
+use self::report::{RULE, Row, Unit, columns};
+use self::session::Session;
+use crate::device::{Opened, secret};
+use crate::failure::{Doing, Failure, Outcome};
+use crate::interrupt::Interrupt;
+
+/// Runs the command.
+pub(crate) fn run(args: &PerfArgs, json: bool, interrupt: &Interrupt) -> Outcome {
+    let plan = args.plan()?;
+    let mut report = Report::new(args, &plan, json);
+    if args.in_memory {
+        in_memory(args, &plan, &mut report, interrupt)?;
+    } else if let Some(host) = &args.host {
+        let server = resolve(host, args.port, args.local)?;
+        let opened = args.device.open()?;
+        client(&opened, server, args.local, &plan, &mut report, interrupt)?;
+    } else {
+        let opened = args.device.open()?;
+        let local = SocketAddr::new(
+            args.local.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
+            args.port,
+        );
+        let listener = opened
+            .device
+            .listen(local)
+            .doing(format!("listen on {local}"))?;
+        report.line(RULE);
+        report.listening(format_args!(
+            " listening on {}, waiting for a client",
+            listener.local_address()
+        ));
+        server(&opened, &listener, plan.test, &mut report, interrupt)?;
+    }
+    report.finish()
+}
+
+/// The address of a host, of the family that fits the local one.
+pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Outcome<SocketAddr> {
+    let what = || format!("find the host {host}");
+    let addresses = (host, port)
+        .to_socket_addrs()
+        .map_err(|why| Failure::operation(what(), why))?;
+    let fits =
+        |address: &SocketAddr| local.is_none_or(|local| local.is_ipv4() == address.is_ipv4());
+    addresses
+        .into_iter()
+        .find(fits)
+        .ok_or_else(|| Failure::operation(what(), "it has no address of that family"))
+}
+
+fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let ([near, far], address) = args.device.open_in_memory()?;
+    report
+        .line("Both sides run in this process, over a link in memory: no NIC, no kernel, no XDP.");
+    let listener = far
+        .device
+        .listen(SocketAddr::new(address, args.port))
+        .doing("listen in memory")?;
+    let address = listener.local_address();
+    std::thread::scope(|scope| {
+        let test = plan.test;
+        let serving = scope
+            .spawn(move || server(&far, &listener, test, &mut Report::silent(test), interrupt));
+        let result = client(&near, address, None, plan, report, interrupt);
+        if result.is_err() {
+            interrupt.set();
+        }
+        let served = serving
+            .join()
+            .unwrap_or_else(|_| Err(Failure::operation("serve", "the server side panicked")));
+        result.and(served)
+    })
+}
+
+fn server(
+    opened: &Opened,
+    listener: &rnic_verbs::Listener,
+    test: Test,
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Outcome {
+    let mut session = session::accept(&opened.device, listener, test, interrupt)?;
+    report.begin(opened, &session, "server");
+    match serve::serve(&mut session, interrupt, |row| report.row(row)) {
+        Ok(()) => session.close(interrupt, false),
+        Err(failure) => {
+            session.fail(&opened.device, &failure);
+            Err(failure)
+        }
+    }
+}
+
+fn client(
+    opened: &Opened,
+    server: SocketAddr,
+    local: Option<IpAddr>,
+    plan: &Plan,
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Outcome {
+    let hello = Hello {
+        test: plan.test,
+        role: Role::Control,
+        session: u64::from_le_bytes(*secret()?.first_chunk().unwrap_or(&[0; 8])),
+        qps: plan.qps,
+        depth: plan.depth,
+        largest: plan.sizes.iter().copied().max().unwrap_or(0),
+        verify: plan.verify,
+        buffer: NO_BUFFER,
+    };
+    let device: &Device = &opened.device;
+    let mut session = session::connect(device, server, local, hello, interrupt)?;
+    report.begin(opened, &session, "client");
+    match measure(&mut session, plan, report, interrupt) {
+        Ok(()) => session.close(interrupt, true),
+        Err(failure) => {
+            session.fail(device, &failure);
+            Err(failure)
+        }
+    }
+}
+
+/// The client: a run for each size.
+fn measure(
+    session: &mut Session,
+    plan: &Plan,
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Outcome {
+    for &size in &plan.sizes {
+        prepare(session, size)?;
+        session.control.send(&Message::Begin { size })?;
+        expect(session, interrupt, |message| {
+            matches!(message, Message::Ready)
+        })?;
+        let mut progress = Progress::new(interrupt, report.shows_progress);
+        let (row, bad) = if plan.test.is_latency() {
+            latency::Game::new(session, size, &mut progress).measure(plan.length)?
+        } else {
+            let (row, bad) = bandwidth::run(session, size, plan.length, &mut progress)?;
+            (Row::Bandwidth(row), bad)
+        };
+        drop(progress);
+        let messages = match row {
+            Row::Bandwidth(row) => row.iterations,
+            Row::Latency { iterations, .. } => iterations,
+        };
+        session.control.send(&Message::Done { messages })?;
+        let arrived = expect(session, interrupt, |message| {
+            matches!(message, Message::Arrived { .. })
+        })?;
+        if let Message::Arrived {
+            checksum,
+            bad: bad_there,
+            ..
+        } = arrived
+        {
+            verify(session, size, messages, bad + bad_there, checksum)?;
+        }
+        report.row(row);
+        session.control.send(&Message::Figures(row.to_figures()))?;
+    }
+    Ok(())
+}
+
+/// What is checked afterwards must not be there before.
+fn prepare(session: &Session, size: u64) -> Outcome {
+    let hello = session.hello;
+    let layout = buffer::Layout::new(hello.largest, size, hello.depth, hello.verify);
+    for flow in &session.flows {
+        match hello.test {
+            Test::WriteLat => buffer::clear(flow.incoming()?, size as usize)?,
+            Test::WriteBw if hello.verify => buffer::clear(flow.outgoing()?, layout.len())?,
+            Test::ReadBw | Test::ReadLat if hello.verify => {
+                buffer::clear(flow.incoming()?, layout.len())?
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the message that must come next. Credits may come before it.
+fn expect(
+    session: &mut Session,
+    interrupt: &Interrupt,
+    is_it: impl Fn(&Message) -> bool,
+) -> Outcome<Message> {
+    loop {
+        let Session { control, flows, .. } = session;
+        let message = control.receive(interrupt, || {
+            flows.iter_mut().try_for_each(|flow| flow.check())
+        })?;
+        match message {
+            message if is_it(&message) => return Ok(message),
+            Message::Credit { flow, count } => {
+                if let Some(flow) = flows.get_mut(flow as usize) {
+                    flow.granted += count;
+                }
+            }
+            other => {
+                let why = format!("the server said {other:?}, which makes no sense now");
+                return Err(Failure::operation("run the test", why));
+            }
+        }
+    }
+}
+
+/// Fails if something arrived other than it was sent.
+fn verify(session: &Session, size: u64, messages: u64, bad: u64, arrived: u32) -> Outcome {
+    let hello = session.hello;
+    if bad > 0 {
+        let why = format!(
+            "{bad} of {messages} messages of {size} octets did not arrive as they were sent"
+        );
+        return Err(Failure::operation("verify", why));
+    }
+    if hello.verify && hello.test == Test::WriteBw {
+        let layout = buffer::Layout::new(hello.largest, size, hello.depth, true);
+        let sum = |sum, flow: &session::Flow| buffer::checksum(flow.outgoing()?, layout.len(), sum);
+        let sent = session.flows.iter().try_fold(0, sum)?;
+        if sent != arrived {
+            let why = format!(
+                "after messages of {size} octets the server's memory has CRC32c {arrived:#010x}, not {sent:#010x}"
+            );
+            return Err(Failure::operation("verify", why));
+        }
+    }
+    Ok(())
+}
+
+/// Where results go.
+struct Report {
+    test: Test,
+    unit: Unit,
+    /// A table on standard output.
+    prints: bool,
+    /// One JSON object on standard output in the end.
+    json: bool,
+    json_file: Option<std::path::PathBuf>,
+    shows_progress: bool,
+    info: Value,
+    results: Vec<Value>,
+}
+
+impl Report {
+    fn new(args: &PerfArgs, plan: &Plan, json: bool) -> Self {
+        Self {
+            unit: if args.report_gbits {
+                Unit::GigaBits
+            } else {
+                Unit::MegaBytes
+            },
+            prints: !json,
+            json,
+            json_file: args.json_file(),
+            shows_progress: true,
+            ..Self::silent(plan.test)
+        }
+    }
+
+    fn silent(test: Test) -> Self {
+        Self {
+            test,
+            unit: Unit::MegaBytes,
+            prints: false,
+            json: false,
+            json_file: None,
+            shows_progress: false,
+            info: Value::Null,
+            results: Vec::new(),
+        }
+    }
+
+    fn line(&self, line: impl std::fmt::Display) {
+        if self.prints {
+            println!("{line}");
+        }
+    }
+
+    /// Tells that a client may connect, also where the only JSON object is yet to come.
+    fn listening(&self, line: impl std::fmt::Display) {
+        if self.json {
+            eprintln!("{line}");
+        } else {
+            self.line(line);
+        }
+    }
+
+    fn begin(&mut self, opened: &Opened, session: &Session, role: &str) {
+        let hello = &session.hello;
+        self.info = json!({
+            "test": self.test.name(),
+            "role": role,
+            "device": opened.description,
+            "memory": session.memory,
+            "qps": hello.qps,
+            "tx_depth": hello.depth,
+            "verified": hello.verify,
+        });
+        let verified = if hello.verify {
+            "every message"
+        } else {
+            "no (-v checks every message)"
+        };
+        self.line(RULE);
+        self.line(format_args!("                    {}", self.test.title()));
+        self.line(format_args!(" Device          : {}", opened.description));
+        self.line(format_args!(" Memory          : {}", session.memory));
+        self.line(format_args!(" Number of qps   : {}", hello.qps));
+        if !self.test.is_latency() {
+            self.line(format_args!(" TX depth        : {}", hello.depth));
+        }
+        self.line(format_args!(" Data verified   : {verified}"));
+        self.line(RULE);
+        self.line(columns(self.test, self.unit));
+    }
+
+    fn row(&mut self, row: Row) {
+        self.line(row.to_line(self.unit));
+        self.results.push(row.to_json(self.unit));
+    }
+
+    fn finish(self) -> Outcome {
+        self.line(RULE);
+        let json = json!({ "test_info": self.info, "results": self.results });
+        if self.json {
+            println!("{json:#}");
+        }
+        if let Some(file) = self.json_file {
+            fs::write(&file, format!("{json:#}\n")).doing(format!("write {}", file.display()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! A progress bar on standard error, for runs that take long and people who watch.
+
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::failure::Outcome;
+use crate::interrupt::Interrupt;
+
+/// Runs shorter than this show no bar.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a loop looks up from its work: half of the second within which Ctrl-C has to end it is plenty.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What a measuring loop calls now and then.
+pub(super) struct Progress {
+    interrupt: Interrupt,
+    started: Instant,
+    next: Instant,
+    wanted: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Of a run that begins now. `wanted` is false where nobody shall see it.
+    pub(super) fn new(interrupt: &Interrupt, wanted: bool) -> Self {
+        let started = Instant::now();
+        let wanted = wanted && stderr().is_terminal();
+        Self {
+            interrupt: interrupt.clone(),
+            started,
+            next: started + TICK,
+            wanted,
+            bar: None,
+        }
+    }
+
+    /// Whether it is time to look up from work, at `now`.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now >= self.next
+    }
+
+    /// Shows how far the run is, as a share of 1. Fails if the user wants to stop.
+    pub(super) fn show(&mut self, now: Instant, share: f64) -> Outcome {
+        self.next = now + TICK;
+        if self.wanted && now - self.started >= PATIENCE {
+            let bar = self.bar.get_or_insert_with(new_bar);
+            bar.set_position((share.clamp(0.0, 1.0) * 1000.0) as u64);
+        }
+        self.interrupt.check()
+    }
+}
+
+fn new_bar() -> ProgressBar {
+    let bar = ProgressBar::new(1000);
+    // The template is a constant; should this release of the library not know it, its own will do.
+    if let Ok(style) =
+        ProgressStyle::with_template(" {elapsed} [{bar:50}] {percent}% (about {eta} left)")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

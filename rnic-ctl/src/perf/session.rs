@@ -1,0 +1,433 @@
+//! The connections of a test: one for control, and the data connections.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rnic_verbs::{
+    Access, Completion, ConnectError, ConnectRequest, ConnectionEvent, ConnectionOptions, Cq,
+    Device, Listener, Mr, Pd, Qp, QpCaps, QpNumber, RemoteAddress,
+};
+
+use super::args::Test;
+use super::buffer::{Layout, Memory};
+use super::control::{Control, why_ended};
+use super::hello::{Answer, Hello, NO_BUFFER, Role};
+use super::message::Message;
+use crate::failure::{Doing, Failure, Outcome};
+use crate::interrupt::Interrupt;
+
+/// How long the other side has for what needs no work.
+const PROMPTLY: Duration = Duration::from_secs(2);
+
+/// A data connection.
+pub(super) struct Flow {
+    pub qp: Qp,
+    pub index: u16,
+    /// Where messages of this side come from.
+    pub outgoing: Option<Mr>,
+    /// Where messages from the other side arrive.
+    pub incoming: Option<Mr>,
+    /// The other side's memory.
+    pub remote: RemoteAddress,
+    /// `send-bw`: receives that the server has posted since the beginning, and Sends posted by the client.
+    pub granted: u64,
+    pub used: u64,
+}
+
+/// All connections of a test.
+pub(super) struct Session {
+    pub control: Control,
+    pub flows: Vec<Flow>,
+    /// Where all requests of the flows complete.
+    pub cq: Cq,
+    /// What the client asked for.
+    pub hello: Hello,
+    /// What the memory consists of.
+    pub memory: String,
+}
+
+/// The objects of a side before it is connected.
+struct Setup {
+    pd: Pd,
+    cq: Cq,
+    hello: Hello,
+    outgoing: Option<Memory>,
+    incoming: Option<Memory>,
+}
+
+impl Setup {
+    fn new(device: &Device, hello: Hello, is_client: bool) -> Outcome<Self> {
+        let Hello {
+            qps,
+            largest,
+            depth,
+            verify,
+            ..
+        } = hello;
+        let (sends, receives) = match hello.test {
+            Test::WriteLat | Test::SendLat => (true, true),
+            Test::WriteBw | Test::SendBw => (is_client, !is_client),
+            Test::ReadBw | Test::ReadLat => (!is_client, is_client),
+        };
+        let memory = |wanted: bool| {
+            wanted
+                .then(|| Memory::allocate(qps, largest, depth, verify))
+                .transpose()
+        };
+        let entries = (2 * u32::from(qps) * depth.max(RECEIVES)).min(1 << 16);
+        let cq = device.cq(entries).doing("make a completion queue")?;
+        Ok(Self {
+            pd: device.pd(),
+            cq,
+            hello,
+            outgoing: memory(sends)?,
+            incoming: memory(receives)?,
+        })
+    }
+
+    /// A data connection, not connected, its receives posted.
+    fn flow(&self, index: u16) -> Outcome<Flow> {
+        let register = |memory: &Option<Memory>, access| {
+            memory
+                .as_ref()
+                .map(|memory| memory.register(&self.pd, index, access))
+                .transpose()
+        };
+        let outgoing = register(&self.outgoing, Access::REMOTE_READ)?;
+        let incoming = register(&self.incoming, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let depth = self.hello.depth.max(RECEIVES);
+        let caps = QpCaps {
+            max_send_wr: depth,
+            max_recv_wr: depth,
+            ..QpCaps::default()
+        };
+        let qp = self
+            .pd
+            .qp(&self.cq, &self.cq, caps)
+            .doing("make a queue pair")?;
+        let granted = receives(&self.hello);
+        let mut flow = Flow {
+            qp,
+            index,
+            outgoing,
+            incoming,
+            remote: NO_BUFFER,
+            granted,
+            used: 0,
+        };
+        for slot in 0..granted {
+            flow.post_receive(&self.hello, slot)?;
+        }
+        Ok(flow)
+    }
+
+    /// Where the other side may write to or read from, if the test does so.
+    fn advertised(&self, flow: &Flow) -> RemoteAddress {
+        let mr = match self.hello.test {
+            Test::WriteBw | Test::WriteLat => &flow.incoming,
+            Test::ReadBw | Test::ReadLat => &flow.outgoing,
+            Test::SendBw | Test::SendLat => &None,
+        };
+        mr.as_ref().map_or(NO_BUFFER, |mr| mr.remote(0))
+    }
+
+    fn finish(self, control: Control, flows: Vec<Flow>) -> Session {
+        let memory = self
+            .incoming
+            .or(self.outgoing)
+            .map(|memory| memory.report())
+            .unwrap_or_default();
+        Session {
+            control,
+            flows,
+            cq: self.cq,
+            hello: self.hello,
+            memory,
+        }
+    }
+}
+
+/// Receives posted for `send-lat`, where one message at a time is under way.
+const RECEIVES: u32 = 8;
+
+/// Receives that a side posts on each connection.
+fn receives(hello: &Hello) -> u64 {
+    match hello.test {
+        Test::SendLat => RECEIVES.into(),
+        Test::SendBw => receive_layout(hello).depth,
+        _ => 0,
+    }
+}
+
+/// Receive buffers are for the largest message, whatever the run.
+pub(super) fn receive_layout(hello: &Hello) -> Layout {
+    Layout::new(hello.largest, hello.largest, hello.depth, hello.verify)
+}
+
+impl Flow {
+    /// Posts the receive buffer of a slot, if this side receives at all.
+    pub(super) fn post_receive(&mut self, hello: &Hello, slot: u64) -> Outcome {
+        if let Some(mr) = &self.incoming {
+            let sge = mr.sge(receive_layout(hello).offset(slot), hello.largest as u32);
+            self.qp.post_recv(slot, &[sge]).doing("post a receive")?;
+        }
+        Ok(())
+    }
+
+    /// The memory that a test of this kind must have on this side.
+    pub(super) fn outgoing(&self) -> Outcome<&Mr> {
+        self.outgoing.as_ref().ok_or_else(no_memory)
+    }
+
+    /// The memory that a test of this kind must have on this side.
+    pub(super) fn incoming(&self) -> Outcome<&Mr> {
+        self.incoming.as_ref().ok_or_else(no_memory)
+    }
+
+    /// A place in the other side's memory.
+    pub(super) fn remote(&self, offset: usize) -> RemoteAddress {
+        RemoteAddress {
+            offset: self.remote.offset.wrapping_add(offset as u64),
+            ..self.remote
+        }
+    }
+
+    /// Fails if the connection has ended.
+    pub(super) fn check(&mut self) -> Outcome {
+        while let Some(event) = self
+            .qp
+            .next_event(Duration::ZERO)
+            .doing("watch the connections")?
+        {
+            match event {
+                ConnectionEvent::Established(_) => {}
+                ConnectionEvent::Rejected(text) => return Err(rejected(&text)),
+                ConnectionEvent::Failed(reason) | ConnectionEvent::Disconnected(reason) => {
+                    return Err(Failure::operation(
+                        format!("data connection {}", self.index),
+                        reason,
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn no_memory() -> Failure {
+    Failure::operation("run the test", "this side has no memory for it")
+}
+
+fn rejected(text: &[u8]) -> Failure {
+    let text = String::from_utf8_lossy(text);
+    let text = text.trim_end_matches('\0');
+    Failure::operation(
+        "connect",
+        if text.is_empty() {
+            "the server refused"
+        } else {
+            text
+        },
+    )
+}
+
+/// Connects to a server.
+pub(super) fn connect(
+    device: &Device,
+    server: SocketAddr,
+    local: Option<IpAddr>,
+    hello: Hello,
+    interrupt: &Interrupt,
+) -> Outcome<Session> {
+    let mut setup = Setup::new(device, hello, true)?;
+    let connect = |qp: &mut Qp, hello: Hello| -> Outcome<Vec<u8>> {
+        interrupt.check()?;
+        let options = ConnectionOptions {
+            private_data: hello.encode(),
+            ..ConnectionOptions::default()
+        };
+        let local = local.map(|address| SocketAddr::new(address, 0));
+        match qp.connect_blocking(server, local, options) {
+            Ok(established) => Ok(established.private_data),
+            Err(ConnectError::Rejected { private_data }) => Err(rejected(&private_data)),
+            Err(error) => Err(Failure::operation(format!("connect to {server}"), error)),
+        }
+    };
+    let mut control = Control::new(device, &setup.pd, hello.qps)?;
+    connect(&mut control.qp, hello)?;
+    // The server speaks only after it has heard from the client (RFC 5044 section 7.1.3).
+    control.send(&Message::Alive)?;
+    let mut flows = Vec::new();
+    for index in 0..hello.qps {
+        let mut flow = setup.flow(index)?;
+        let hello = Hello {
+            role: Role::Data(index),
+            buffer: setup.advertised(&flow),
+            ..hello
+        };
+        let answer = connect(&mut flow.qp, hello)?;
+        let no_answer = || {
+            Failure::operation(
+                format!("connect to {server}"),
+                "the server is not rnic-ctl perf",
+            )
+        };
+        flow.remote = Answer::decode(&answer).ok_or_else(no_answer)?.buffer;
+        flows.push(flow);
+    }
+    setup.hello = hello;
+    Ok(setup.finish(control, flows))
+}
+
+/// Waits for a client of the same test.
+pub(super) fn accept(
+    device: &Device,
+    listener: &Listener,
+    test: Test,
+    interrupt: &Interrupt,
+) -> Outcome<Session> {
+    let (request, hello) = loop {
+        let request = next_request(listener, interrupt)?;
+        match admit(&request, test) {
+            Ok(hello) => break (request, hello),
+            Err((why, goes_on)) => {
+                let why = format!("{} was refused: {why}", request.peer());
+                request.reject(why.as_bytes()).doing("refuse a client")?;
+                if !goes_on {
+                    // Let the refusal go out.
+                    settle(device);
+                    return Err(Failure::operation("accept a client", why));
+                }
+                eprintln!("rnic-ctl: {why}");
+            }
+        }
+    };
+    let setup = Setup::new(device, hello, false)?;
+    let mut control = Control::new(device, &setup.pd, hello.qps)?;
+    request
+        .accept(&mut control.qp, answer(NO_BUFFER))
+        .doing("accept a client")?;
+    let mut flows: Vec<Flow> = Vec::new();
+    while flows.len() < usize::from(hello.qps) {
+        let request = next_request(listener, interrupt)?;
+        let index = flows.len() as u16;
+        let Some(remote) = expected(&request, &hello, index) else {
+            let why = b"the server is busy with another client; try again";
+            request.reject(why).doing("refuse a client")?;
+            continue;
+        };
+        let mut flow = setup.flow(index)?;
+        flow.remote = remote;
+        let answer = answer(setup.advertised(&flow));
+        request
+            .accept(&mut flow.qp, answer)
+            .doing("accept a client")?;
+        flows.push(flow);
+    }
+    Ok(setup.finish(control, flows))
+}
+
+/// The client's buffer, if this is the data connection of this number that it was to open.
+fn expected(request: &ConnectRequest, first: &Hello, index: u16) -> Option<RemoteAddress> {
+    let hello = Hello::decode(request.private_data()).ok()?;
+    let fits = hello.session == first.session && hello.role == Role::Data(index);
+    fits.then_some(hello.buffer)
+}
+
+fn answer(buffer: RemoteAddress) -> ConnectionOptions {
+    ConnectionOptions {
+        private_data: Answer { buffer }.encode(),
+        ..ConnectionOptions::default()
+    }
+}
+
+fn next_request(listener: &Listener, interrupt: &Interrupt) -> Outcome<ConnectRequest> {
+    loop {
+        interrupt.check()?;
+        let nap = Duration::from_millis(200);
+        if let Some(request) = listener.next_request(nap).doing("wait for a client")? {
+            return Ok(request);
+        }
+    }
+}
+
+/// Whether a client may begin; otherwise why not, and whether to wait for another.
+fn admit(request: &ConnectRequest, test: Test) -> Result<Hello, (String, bool)> {
+    let hello = Hello::decode(request.private_data()).map_err(|why| (why, true))?;
+    if hello.role != Role::Control {
+        return Err(("another client was served before; start again".into(), true));
+    }
+    if hello.test != test {
+        let why = format!(
+            "the server runs {test}, the client {}; start both with the same test",
+            hello.test
+        );
+        return Err((why, false));
+    }
+    Ok(hello)
+}
+
+/// Gives the device time to send what is queued.
+fn settle(device: &Device) {
+    let until = Instant::now() + Duration::from_millis(100);
+    while Instant::now() < until {
+        if !device.drive() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Session {
+    /// The connection that a completion belongs to.
+    pub(super) fn flow(&self, qp: QpNumber) -> Outcome<usize> {
+        let found = self.flows.iter().position(|flow| flow.qp.number() == qp);
+        found.ok_or_else(|| Failure::operation("poll completions", format!("{qp} is not ours")))
+    }
+
+    /// Fails with the reason if a request failed.
+    pub(super) fn check(&mut self, completion: &Completion) -> Outcome {
+        if completion.is_success() {
+            return Ok(());
+        }
+        let flow = self.flow(completion.qp())?;
+        Err(why_ended(&mut self.flows[flow].qp, completion))
+    }
+
+    /// Ends all connections in order. `is_client`: says so first, otherwise the other side did.
+    pub(super) fn close(mut self, interrupt: &Interrupt, is_client: bool) -> Outcome {
+        self.control.send(&Message::Bye)?;
+        if is_client {
+            while self.control.receive(interrupt, || Ok(()))? != Message::Bye {}
+        }
+        let deadline = Instant::now() + PROMPTLY;
+        let flows = self.flows.iter_mut().map(|flow| &mut flow.qp);
+        let mut qps: Vec<&mut Qp> = flows.chain([&mut self.control.qp]).collect();
+        if is_client {
+            for qp in &mut qps {
+                qp.disconnect().doing("disconnect")?;
+            }
+        }
+        for qp in qps {
+            loop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match qp.next_event(left).doing("disconnect")? {
+                    Some(ConnectionEvent::Established(_)) => {}
+                    // Not in time: dropping the queue pair resets the connection.
+                    Some(_) | None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the other side why this one cannot go on, if it still listens.
+    pub(super) fn fail(mut self, device: &Device, failure: &Failure) {
+        if self
+            .control
+            .send(&Message::Failed(failure.to_string()))
+            .is_ok()
+        {
+            settle(device);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The command line of `rnic-ctl rping`: rping's option letters and some diagnostics.
+
+use std::net::IpAddr;
+
+use clap::{ArgGroup, Args, ValueEnum};
+
+use crate::device::DeviceArgs;
+
+/// Pings with Send, RDMA Read and RDMA Write, as rdma-core's rping does, which may be at the other end.
+#[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("role").required(true).args(["server", "client"]))]
+pub(crate) struct RpingArgs {
+    /// Be the server
+    #[arg(short, long)]
+    pub server: bool,
+
+    /// Be the client
+    #[arg(short, long, requires = "where")]
+    pub client: bool,
+
+    /// The server's name or address; for a server the address to listen on
+    #[arg(short, long, value_name = "ADDRESS", group = "where")]
+    pub address: Option<String>,
+
+    /// The client's own address
+    #[arg(short = 'I', long, value_name = "ADDRESS")]
+    pub source: Option<IpAddr>,
+
+    /// TCP port of the server
+    #[arg(short, long, default_value_t = 7174)]
+    pub port: u16,
+
+    #[command(flatten)]
+    pub device: DeviceArgs,
+
+    /// Run both sides in this process, over a link in memory
+    #[arg(long, conflicts_with_all = ["address", "netdev"], group = "where")]
+    pub in_memory: bool,
+
+    /// Pings; 0 goes on until Ctrl-C
+    #[arg(short = 'C', long, default_value_t = 0)]
+    pub count: u64,
+
+    /// Octets in a ping
+    #[arg(short = 'S', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(26..=65535))]
+    pub size: u32,
+
+    /// Print the text of each ping
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Check that what comes back is what was sent
+    #[arg(short = 'V', long)]
+    pub validate: bool,
+
+    /// Tell every step on standard error
+    #[arg(short, long)]
+    pub debug: bool,
+
+    /// Client: the MPA revision to ask for
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub mpa_revision: u8,
+
+    /// Do not ask for CRCs; they are used nevertheless if the other side asks
+    #[arg(long)]
+    pub no_crc: bool,
+
+    /// Client: milliseconds between the server's MPA Reply and the first message. The Linux siw driver can overlook
+    /// what reaches it within 3 ms
+    #[arg(long, value_name = "MS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=10_000))]
+    pub first_fpdu_delay: u64,
+
+    /// Server: reject the first client with this private data
+    #[arg(long, value_name = "TEXT", conflicts_with = "client")]
+    pub reject: Option<String>,
+
+    /// Client: private data to connect with
+    #[arg(long, value_name = "TEXT", conflicts_with = "server")]
+    pub private_data: Option<String>,
+
+    /// A diagnostic: use a wrong rkey for the first operation of this kind (server), or give one away (client). The
+    /// Terminate message that ends the connection is reported, and the exit code is 1
+    #[arg(long, value_name = "OPERATION", num_args = 0..=1, default_missing_value = "read")]
+    pub bad_rkey: Option<BadRkey>,
+}
+
+/// Which operation gets a wrong rkey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BadRkey {
+    /// The RDMA Read of the ping
+    Read,
+    /// The RDMA Write that brings it back
+    Write,
+}

@@ -1,0 +1,72 @@
+//! `rnic-ctl steering`: what the XDP program of an interface does with its frames.
+
+use clap::Args;
+use rnic_xdp::steering;
+use serde_json::{Map, json};
+
+use crate::failure::{Failure, Outcome};
+
+/// Shows which local ports go to the rnic process of an interface, and what became of the frames so far.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SteeringArgs {
+    /// The network interface
+    #[arg(long, value_name = "IF")]
+    netdev: String,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &SteeringArgs, json: bool) -> Outcome {
+    let netdev = &args.netdev;
+    let failed = |why| failure(netdev, &why);
+    let counters = steering::counters(netdev).map_err(failed)?;
+    let ports = steering::entries(netdev).map_err(failed)?;
+    if json {
+        let counters: Map<_, _> = counters
+            .entries()
+            .map(|(name, frames)| (name.to_owned(), frames.into()))
+            .collect();
+        let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+        println!(
+            "{:#}",
+            json!({ "netdev": netdev, "frames": counters, "steered": ports })
+        );
+        return Ok(());
+    }
+    println!("{netdev}: frames received, by what became of them");
+    for (name, frames) in counters.entries() {
+        println!(
+            "  {:<12} {frames:>14}  {}",
+            name.replace('_', " "),
+            explain(name)
+        );
+    }
+    println!("{netdev}: local addresses and ports steered to rnic");
+    for port in &ports {
+        println!("  {port}");
+    }
+    if ports.is_empty() {
+        println!("  none");
+    }
+    Ok(())
+}
+
+fn failure(netdev: &str, why: &steering::SteeringError) -> Failure {
+    use steering::SteeringError::{NotDriven, OtherProgram};
+    let what = format!("read the steering of {netdev}");
+    match why {
+        NotDriven(_) | OtherProgram { .. } => Failure::operation(what, why),
+        _ => Failure::environment(what, why),
+    }
+}
+
+fn explain(counter: &str) -> &'static str {
+    match counter {
+        "redirected" => "to rnic; the kernel's TCP saw none of them",
+        "no_socket" => "to the kernel: for a steered port, on a queue without a socket",
+        "not_steered" => "to the kernel: TCP for other ports",
+        "fragments" => "to the kernel: IP fragments",
+        "not_tcp" => "to the kernel: other protocols",
+        "truncated" => "to the kernel: shorter than their headers say",
+        _ => "",
+    }
+}
