@@ -127,6 +127,8 @@ pub struct Host {
     pub events: Vec<Event>,
     /// What the worker answers when the engine asks for a next hop.
     pub neighbours: Neighbours,
+    /// How often the engine asked for a next hop.
+    pub questions: usize,
     end: HostEnd,
     driver: Driver,
     tx: VecFrames,
@@ -156,6 +158,7 @@ impl Host {
             address: Ipv4Addr::new(192, 0, 2, index + 1),
             events: Vec::new(),
             neighbours: Neighbours::Known(9000),
+            questions: 0,
             end,
             driver: Driver::new(config, secret, engine_end),
             tx: VecFrames::new(FRAMES),
@@ -355,6 +358,7 @@ impl Host {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let mut any = false;
         while let Some(destination) = self.driver.poll_next_hop_request() {
+            self.questions += 1;
             match self.neighbours {
                 Neighbours::Known(mtu) => {
                     let hop = NextHop {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use crate::mpa::frame;
 use crate::wire::checksum::{Checksums, sum};
 use crate::wire::ddp::{DdpHeader, DdpSegment};
-use crate::wire::ethernet::MacAddr;
+use crate::wire::ethernet::{self, MacAddr};
 use crate::wire::mpa::{Fpdu, LENGTH_LEN, StartupFrame, StartupKind};
 use crate::wire::packet::{NetHeader, Packet, parse};
 use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions};
@@ -42,6 +42,8 @@ pub struct RawPeer {
     pub offered: u32,
     /// Segments that the host sent, with or without data.
     pub segments: usize,
+    /// Octets of the largest IP packet that the host sent.
+    pub largest_packet: usize,
     next: Seq,
     expected: Option<Seq>,
     read: usize,
@@ -64,6 +66,7 @@ impl RawPeer {
             acknowledged: 0,
             offered: 0,
             segments: 0,
+            largest_packet: 0,
             next: ISN,
             expected: None,
             read: 0,
@@ -177,6 +180,7 @@ impl RawPeer {
         let packet = parse(frame, Checksums::Verify).expect("the host sends well-formed frames");
         let header = packet.segment.header;
         self.segments += 1;
+        self.largest_packet = self.largest_packet.max(frame.len() - ethernet::HEADER_LEN);
         self.reset |= header.flags.rst();
         if header.flags.syn() {
             return self.handle_syn(&packet);

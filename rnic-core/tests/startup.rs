@@ -1,0 +1,640 @@
+//! How connections come to be, or do not: TCP's handshake, MPA's, and what either side may get wrong.
+
+mod common;
+
+use common::*;
+use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event};
+use rnic_core::testing::link::Impairments;
+use rnic_core::testing::raw_peer::startup;
+use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
+use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::wire::ddp::{DdpHeader, QueueNumber};
+use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::rdmap::{Terminate, TerminateControl};
+use std::time::Duration;
+
+/// Host 0 tries to connect to port 7000 of host 1, for a minute at most.
+fn try_to_connect(sim: &mut Simulation, qp: &TestQp, options: &ConnectionOptions) -> EndReason {
+    let remote = sim.hosts[1].socket(7000);
+    sim.hosts[0].events.clear();
+    sim.hosts[0].connect(qp, 45_000, remote, options);
+    let failed = sim.run_until(SECOND * 60, |sim| {
+        sim.hosts[0].failure_of(qp.number).is_some()
+    });
+    assert!(failed, "{:?}", sim.hosts[0].events);
+    assert_eq!(sim.hosts[0].events.len(), 1);
+    sim.hosts[0].failure_of(qp.number).unwrap()
+}
+
+#[test]
+fn an_attempt_that_fails_leaves_the_queue_pair_idle() {
+    let mut sim = simulation();
+    let options = ConnectionOptions {
+        connect_timeout: SECOND * 5,
+        ..ConnectionOptions::default()
+    };
+    let mut qp = sim.hosts[0].create_qp();
+    sim.hosts[0].post_recv(&mut qp, empty_recv(1));
+
+    assert_eq!(
+        try_to_connect(&mut sim, &qp, &options),
+        EndReason::Refused,
+        "nobody listens"
+    );
+
+    sim.link.set_impairments(cut_link());
+    let begun = sim.now;
+    assert_eq!(try_to_connect(&mut sim, &qp, &options), EndReason::TimedOut);
+    assert_eq!(sim.now.since(begun), SECOND * 5);
+    sim.link.set_impairments(Impairments::default());
+    assert!(qp.poll().is_empty(), "the receive waits for a connection");
+
+    let passive = sim.hosts[1].create_qp();
+    let options = ConnectionOptions::default();
+    assert!(sim.connect_pair(&qp, &passive, &options, &options));
+    sim.hosts[0].command(Command::Abort(qp.number));
+    sim.run_now();
+    let flushed = (1, WcOpcode::Recv, WcStatus::WrFlushed);
+    assert_eq!(outcomes(&mut qp), [flushed]);
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn a_host_without_a_way_fails_at_once_and_one_that_waits_for_it_in_time() {
+    let mut sim = simulation();
+    let options = ConnectionOptions {
+        connect_timeout: SECOND * 5,
+        ..ConnectionOptions::default()
+    };
+    let qp = sim.hosts[0].create_qp();
+    sim.hosts[0].neighbours = Neighbours::Unreachable;
+    for attempt in 1..3 {
+        let begun = sim.now;
+        let reason = try_to_connect(&mut sim, &qp, &options);
+        assert_eq!(reason, EndReason::Unreachable);
+        assert_eq!(sim.now, begun);
+        assert_eq!(sim.hosts[0].questions, attempt, "each attempt asks anew");
+    }
+    sim.hosts[0].neighbours = Neighbours::Unresolved;
+    assert_eq!(try_to_connect(&mut sim, &qp, &options), EndReason::TimedOut);
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn what_cannot_be_asked_for_fails_at_once() {
+    let mut sim = simulation();
+    let qp = sim.hosts[0].create_qp();
+    let too_long = |mpa_revision, len| ConnectionOptions {
+        mpa_revision,
+        private_data: vec![0; len],
+        ..ConnectionOptions::default()
+    };
+    for options in [too_long(1, 513), too_long(2, 509), too_long(3, 0)] {
+        let reason = try_to_connect(&mut sim, &qp, &options);
+        assert!(matches!(reason, EndReason::Startup(_)), "{reason}");
+    }
+    let options = ConnectionOptions::default();
+    let (used, _passive) = sim.connect(&options).unwrap();
+    let reason = try_to_connect(&mut sim, &used, &options);
+    assert_eq!(reason, EndReason::QpNotIdle);
+    sim.hosts[0].events.clear();
+    let (remote, port) = (sim.hosts[1].socket(7174), 40_000 + used.number.0 as u16);
+    sim.hosts[0].connect(&qp, port, remote, &options);
+    sim.run_now();
+    assert_eq!(sim.hosts[0].failure_of(qp.number), Some(EndReason::InUse));
+    sim.hosts[0].command(Command::Abort(used.number));
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn private_data_of_every_length_arrive_both_ways() {
+    for (mpa_revision, most) in [(1, 512), (2, 508)] {
+        for len in [0, 1, most] {
+            let mut sim = simulation();
+            let mine = ConnectionOptions {
+                mpa_revision,
+                private_data: pattern(len),
+                ..ConnectionOptions::default()
+            };
+            let theirs = ConnectionOptions {
+                private_data: pattern(len).into_iter().rev().collect(),
+                ..mine.clone()
+            };
+            let (active, _) = sim.connect_with(&mine, &theirs).unwrap();
+            let asked = sim.hosts[1].events.iter().any(|event| {
+                matches!(event, Event::ConnectRequest { private_data, mpa_revision: revision, .. }
+                    if *private_data == mine.private_data && *revision == mpa_revision)
+            });
+            let answered = sim.hosts[0].events.iter().any(|event| {
+                matches!(event, Event::Established { private_data, .. }
+                    if *private_data == theirs.private_data)
+            });
+            assert!(asked && answered, "revision {mpa_revision}, {len} octets");
+            sim.hosts[0].command(Command::Disconnect(active.number));
+            assert_nothing_left(&mut sim);
+        }
+    }
+}
+
+#[test]
+fn a_rejection_tells_why_and_leaves_the_queue_pair_idle() {
+    for (mpa_revision, most) in [(1, 512), (2, 508)] {
+        let mut sim = simulation();
+        let options = ConnectionOptions {
+            mpa_revision,
+            ..ConnectionOptions::default()
+        };
+        sim.hosts[1].listen(7000);
+        let remote = sim.hosts[1].socket(7000);
+        let qp = sim.hosts[0].create_qp();
+        sim.hosts[0].connect(&qp, 45_000, remote, &options);
+        assert!(sim.run_until(SECOND, |sim| sim.hosts[1].connect_requests().count() == 1));
+        let request = last_request(&sim, 1);
+        let private_data = pattern(most);
+        sim.hosts[1].command(Command::Reject {
+            request,
+            private_data: private_data.clone(),
+        });
+        sim.hosts[1].unlisten(7000);
+        sim.run_for(SECOND);
+        let rejected = Event::Rejected {
+            qp: qp.number,
+            private_data,
+        };
+        assert_eq!(sim.hosts[0].events, [rejected]);
+        let passive = sim.hosts[1].create_qp();
+        assert!(sim.connect_pair(&qp, &passive, &options, &options));
+        sim.hosts[0].command(Command::Abort(qp.number));
+        assert_nothing_left(&mut sim);
+    }
+}
+
+#[test]
+fn read_depths_are_settled_by_both_sides() {
+    let depths = |mpa_revision, ird, ord| ConnectionOptions {
+        mpa_revision,
+        ird,
+        ord,
+        ..ConnectionOptions::default()
+    };
+    let settled = |mine, theirs| {
+        let mut sim = simulation();
+        let (active, passive) = sim.connect_with(&mine, &theirs).unwrap();
+        let of = |host: usize, qp: &TestQp| {
+            sim.hosts[host].events.iter().find_map(|event| match event {
+                Event::Established {
+                    qp: number,
+                    ird,
+                    ord,
+                    ..
+                } if *number == qp.number => Some((*ird, *ord)),
+                _ => None,
+            })
+        };
+        (of(0, &active).unwrap(), of(1, &passive).unwrap())
+    };
+    let both = settled(depths(2, 4, 8), depths(2, 3, 10));
+    assert_eq!(
+        both,
+        ((4, 3), (3, 4)),
+        "neither asks for more than is taken"
+    );
+    let both = settled(depths(2, 0, 8), depths(2, 3, 0));
+    assert_eq!(both, ((0, 3), (3, 0)));
+    let both = settled(depths(1, 4, 8), depths(1, 3, 10));
+    assert_eq!(both, ((4, 8), (3, 10)), "revision 1 does not tell");
+}
+
+#[test]
+fn crcs_are_used_if_either_side_asks() {
+    for (host_asks, peer_asks) in [(false, false), (true, false), (false, true), (true, true)] {
+        let options = ConnectionOptions {
+            crc: host_asks,
+            ..ConnectionOptions::default()
+        };
+        let mut sim = simulation();
+        let mut qp = sim.hosts[0].create_qp();
+        sim.hosts[0].listen(4420);
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        let mut octets = request(4);
+        octets[16] = octets[16] & !0x40 | if peer_asks { 0x40 } else { 0 };
+        sim.raw[peer].send(&octets);
+        sim.run_now();
+        let request = last_request(&sim, 0);
+        sim.hosts[0].accept(request, &qp, &options);
+        sim.run_now();
+        let (_, reply) = sim.raw[peer].take_startup().unwrap();
+        let used = host_asks || peer_asks;
+        assert_eq!(reply.crc, used);
+        sim.raw[peer].crc = used;
+        sim.raw[peer].send_ddp(nothing(), &[]);
+        sim.hosts[0].post_send(&mut qp, inline_send(1, b"hello"));
+        sim.run_now();
+        // What is taken is checked to be sealed as agreed.
+        let (header, payload) = sim.raw[peer].take_ddp().unwrap();
+        assert_eq!((header, &payload[..]), (send_header(1), &b"hello"[..]));
+    }
+}
+
+#[test]
+fn a_responder_waits_for_the_first_fpdu() {
+    let mut sim = simulation();
+    let mut qp = sim.hosts[0].create_qp();
+    // Posted before there is a connection, and while there is one.
+    sim.hosts[0].post_send(&mut qp, inline_send(1, b"one"));
+    let peer = accept_raw_with(&mut sim, &qp, &ConnectionOptions::default());
+    sim.hosts[0].post_send(&mut qp, inline_send(2, b"two"));
+    sim.run_for(SECOND * 5);
+    assert_eq!(sim.raw[peer].take_ulpdu(), None);
+    // A part of an FPDU is not one.
+    let fpdu = sim.raw[peer].fpdu(&rnic_core::testing::raw_peer::ddp(nothing(), &[]));
+    sim.raw[peer].send(&fpdu[..10]);
+    sim.run_for(SECOND);
+    assert_eq!(sim.raw[peer].take_ulpdu(), None);
+    sim.raw[peer].send(&fpdu[10..]);
+    sim.run_now();
+    assert_eq!(sim.raw[peer].take_ddp().unwrap().1, b"one");
+    assert_eq!(sim.raw[peer].take_ddp().unwrap().1, b"two");
+    sim.run_for(SECOND);
+    let sent = |id| (id, WcOpcode::Send, WcStatus::Success);
+    assert_eq!(outcomes(&mut qp), [sent(1), sent(2)]);
+}
+
+#[test]
+fn requests_wait_for_the_connection_to_stand() {
+    let mut sim = simulation();
+    let (mut active, mut passive) = (sim.hosts[0].create_qp(), sim.hosts[1].create_qp());
+    let region = sim.hosts[0].share(&pattern(3000), all_rights());
+    let sink = sim.hosts[1].share(&[0; 3000], all_rights());
+    sim.hosts[0].post_recv(&mut active, recv(1, &region, 3000));
+    sim.hosts[0].post_send(&mut active, send(2, &region, 3000));
+    sim.hosts[1].post_recv(&mut passive, recv(3, &sink, 3000));
+    sim.hosts[1].post_send(&mut passive, inline_send(4, b"back"));
+    sim.run_now();
+    let options = ConnectionOptions::default();
+    assert!(sim.connect_pair(&active, &passive, &options, &options));
+    let first = completions(&mut sim, &mut active, 2, SECOND);
+    let second = completions(&mut sim, &mut passive, 2, SECOND);
+    let all = first.iter().chain(&second);
+    assert!(all.clone().all(|c| c.status() == WcStatus::Success));
+    assert_eq!(sink.content(), pattern(3000));
+    assert_eq!(&region.content()[..4], b"back");
+}
+
+#[test]
+fn an_initiator_can_be_asked_to_wait_before_its_first_fpdu() {
+    let delay = Duration::from_millis(3);
+    let options = ConnectionOptions {
+        first_fpdu_delay: delay,
+        ..ConnectionOptions::default()
+    };
+    let mut sim = simulation();
+    let mut raw = connect_raw(&mut sim, &options);
+    sim.hosts[0].post_send(&mut raw.qp, inline_send(1, b"patience"));
+    sim.run_for(delay - Duration::from_nanos(1));
+    assert_eq!(sim.raw[raw.peer].take_ulpdu(), None);
+    sim.run_for(Duration::from_nanos(1));
+    assert_eq!(sim.raw[raw.peer].take_ddp().unwrap().1, b"patience");
+    // It is over: what follows goes at once.
+    sim.hosts[0].post_send(&mut raw.qp, inline_send(2, b"more"));
+    sim.run_now();
+    assert_eq!(sim.raw[raw.peer].take_ddp().unwrap().1, b"more");
+}
+
+#[test]
+fn start_up_frames_come_in_any_pieces() {
+    let mut sim = simulation();
+    let qp = sim.hosts[0].create_qp();
+    sim.hosts[0].listen(4420);
+    let peer = sim.add_raw_peer(0, 4420);
+    sim.raw[peer].connect();
+    sim.run_now();
+    for octet in request(4) {
+        assert_eq!(sim.hosts[0].connect_requests().count(), 0);
+        sim.raw[peer].send(&[octet]);
+        sim.run_now();
+    }
+    let asked = last_request(&sim, 0);
+    sim.hosts[0].accept(asked, &qp, &ConnectionOptions::default());
+    sim.run_now();
+    assert!(sim.hosts[0].is_established(qp.number));
+
+    let qp = sim.hosts[0].create_qp();
+    let peer = sim.add_raw_peer(0, 0);
+    let address = sim.raw[peer].address();
+    sim.hosts[0].connect(&qp, 41_000, address, &ConnectionOptions::default());
+    sim.run_now();
+    for octet in reply(4) {
+        assert!(!sim.hosts[0].is_established(qp.number));
+        sim.raw[peer].send(&[octet]);
+        sim.run_now();
+    }
+    assert!(sim.hosts[0].is_established(qp.number));
+}
+
+/// FPDUs may follow the Reply in the same segment, and arrive before it.
+#[test]
+fn fpdus_may_follow_the_reply_at_once() {
+    for reply_first in [true, false] {
+        let mut sim = simulation();
+        let mut qp = sim.hosts[0].create_qp();
+        sim.hosts[0].post_recv(&mut qp, empty_recv(1));
+        let peer = sim.add_raw_peer(0, 0);
+        let address = sim.raw[peer].address();
+        sim.hosts[0].connect(&qp, 41_000, address, &ConnectionOptions::default());
+        sim.run_now();
+        let fpdu = sim.raw[peer].fpdu(&rnic_core::testing::raw_peer::ddp(send_header(1), &[]));
+        let reply = reply(4);
+        if reply_first {
+            sim.raw[peer].send(&[&reply[..], &fpdu].concat());
+        } else {
+            sim.raw[peer].send_ahead(reply.len() as u32, &fpdu);
+            sim.run_now();
+            sim.raw[peer].send(&reply);
+        }
+        sim.run_now();
+        assert!(sim.hosts[0].is_established(qp.number));
+        let received = (1, WcOpcode::Recv, WcStatus::Success);
+        assert_eq!(outcomes(&mut qp), [received]);
+    }
+}
+
+#[test]
+fn bad_requests_are_refused() {
+    let good = request(4);
+    let changed = |at: usize, octet: u8| {
+        let mut octets = good.clone();
+        octets[at] = octet;
+        octets
+    };
+    // Octets, and whether a rejecting Reply answers them.
+    let cases = [
+        ("no MPA", vec![b'G'; 40], false),
+        ("a Reply", reply(4), false),
+        ("revision 0", changed(17, 0), false),
+        ("revision 3", changed(17, 3), false),
+        ("too much private data", changed(18, 3), false),
+        ("no room for the enhanced data", changed(19, 3), false),
+        ("markers", changed(16, good[16] | 0x80), true),
+    ];
+    for (name, octets, rejected) in cases {
+        let mut sim = simulation();
+        sim.hosts[0].listen(4420);
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        sim.raw[peer].send(&octets);
+        sim.run_for(SECOND);
+        assert!(sim.hosts[0].events.is_empty(), "{name}");
+        let raw = &mut sim.raw[peer];
+        assert_eq!(raw.finished, rejected, "{name}");
+        assert_eq!(raw.reset, !rejected, "{name}");
+        let reply = raw.take_startup().map(|(kind, reply)| (kind, reply.reject));
+        let wanted = rejected.then_some((StartupKind::Reply, true));
+        assert_eq!(reply, wanted, "{name}");
+        sim.hosts[0].unlisten(4420);
+        assert_nothing_left(&mut sim);
+    }
+}
+
+/// A host that connects gets these octets for an answer.
+fn answer_with(octets: &[u8]) -> (Simulation, TestQp, usize) {
+    let mut sim = simulation();
+    let qp = sim.hosts[0].create_qp();
+    let peer = sim.add_raw_peer(0, 0);
+    let address = sim.raw[peer].address();
+    sim.hosts[0].connect(&qp, 41_000, address, &ConnectionOptions::default());
+    sim.run_now();
+    sim.raw[peer].take_startup().expect("the host asks");
+    sim.raw[peer].send(octets);
+    sim.run_now();
+    (sim, qp, peer)
+}
+
+#[test]
+fn bad_replies_fail_the_attempt() {
+    let good = reply(4);
+    let changed = |at: usize, octet: u8| {
+        let mut octets = good.clone();
+        octets[at] = octet;
+        octets
+    };
+    let cases = [
+        ("no MPA", vec![b'H'; 40]),
+        ("a Request", request(4)),
+        ("revision 1", changed(17, 1)),
+        ("not enhanced", changed(16, good[16] & !0x10)),
+        ("markers", changed(16, good[16] | 0x80)),
+        ("too much private data", changed(18, 3)),
+    ];
+    for (name, octets) in cases {
+        let (mut sim, qp, peer) = answer_with(&octets);
+        let reason = sim.hosts[0].failure_of(qp.number);
+        assert!(matches!(reason, Some(EndReason::Startup(_))), "{name}");
+        assert_eq!(sim.hosts[0].events.len(), 1, "{name}");
+        assert!(sim.raw[peer].reset, "{name}");
+        assert_nothing_left(&mut sim);
+    }
+}
+
+// rfc: 6581-18, 6581-32
+#[test]
+fn a_reply_that_asks_too_much_is_answered_by_a_terminate() {
+    let answer = |enhanced| {
+        startup(&StartupFrame {
+            kind: StartupKind::Reply,
+            markers: false,
+            crc: true,
+            reject: false,
+            enhanced_bit: true,
+            reserved: 0,
+            revision: 2,
+            enhanced: Some(enhanced),
+            private_data: &[],
+        })
+    };
+    let deep = Enhanced {
+        ird: 4,
+        ord: 4000,
+        ..Enhanced::default()
+    };
+    let peer_to_peer = Enhanced {
+        peer_to_peer: true,
+        rtr_send: true,
+        ..Enhanced::default()
+    };
+    for (enhanced, code) in [(deep, 6), (peer_to_peer, 7)] {
+        let (mut sim, qp, peer) = answer_with(&answer(enhanced));
+        let control = TerminateControl {
+            layer: 2,
+            error_type: 0,
+            code,
+        };
+        let reason = sim.hosts[0].failure_of(qp.number);
+        assert!(
+            matches!(&reason, Some(EndReason::TerminateSent { control: sent, .. }) if *sent == control),
+            "{reason:?}"
+        );
+        assert_eq!(sim.hosts[0].events.len(), 1, "it never stood");
+        let (header, payload) = sim.raw[peer].take_ddp().unwrap();
+        assert!(
+            matches!(header, DdpHeader::Untagged(header) if header.queue == QueueNumber::TERMINATE
+                && header.msn.0 == 1 && header.last)
+        );
+        let terminate = Terminate::parse(&payload).unwrap();
+        assert_eq!((terminate.control, terminate.ddp_header), (control, None));
+        assert!(sim.raw[peer].finished);
+        sim.raw[peer].close();
+        sim.run_now();
+        // The queue pair is as good as new.
+        let passive = sim.hosts[1].create_qp();
+        let options = ConnectionOptions::default();
+        assert!(sim.connect_pair(&qp, &passive, &options, &options));
+        sim.hosts[0].command(Command::Abort(qp.number));
+        assert_nothing_left(&mut sim);
+    }
+}
+
+#[test]
+fn a_peer_that_goes_during_start_up_fails_the_attempt() {
+    for reset in [false, true] {
+        let (mut sim, qp, peer) = answer_with(&reply(4)[..7]);
+        if reset {
+            sim.raw[peer].abort();
+        } else {
+            sim.raw[peer].close();
+        }
+        sim.run_now();
+        let reason = sim.hosts[0].failure_of(qp.number).unwrap();
+        assert_eq!(reason == EndReason::Reset, reset, "{reason}");
+        assert!(sim.raw[peer].finished || reset);
+
+        // And as the one that asks, before and after its Request is complete.
+        for len in [7, 24] {
+            sim.hosts[0].listen(4420);
+            let peer = sim.add_raw_peer(0, 4420);
+            sim.raw[peer].connect();
+            sim.run_now();
+            sim.raw[peer].send(&request(4)[..len]);
+            sim.run_now();
+            sim.hosts[0].events.clear();
+            if reset {
+                sim.raw[peer].abort();
+            } else {
+                sim.raw[peer].close();
+            }
+            sim.run_now();
+            let gone = |event: &Event| matches!(event, Event::RequestGone { .. });
+            assert_eq!(
+                sim.hosts[0].events.iter().filter(|e| gone(e)).count(),
+                len / 24
+            );
+            sim.hosts[0].unlisten(4420);
+        }
+        assert_nothing_left(&mut sim);
+    }
+}
+
+#[test]
+fn an_fpdu_before_the_reply_ends_the_connection() {
+    let mut sim = simulation();
+    sim.hosts[0].listen(4420);
+    let peer = sim.add_raw_peer(0, 4420);
+    sim.raw[peer].connect();
+    sim.run_now();
+    let fpdu = sim.raw[peer].fpdu(&rnic_core::testing::raw_peer::ddp(nothing(), &[]));
+    sim.raw[peer].send(&[request(4), fpdu].concat());
+    sim.run_now();
+    assert!(sim.raw[peer].reset);
+    let request = last_request(&sim, 0);
+    assert!(
+        sim.hosts[0]
+            .events
+            .contains(&Event::RequestGone { request })
+    );
+    sim.hosts[0].unlisten(4420);
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn a_peer_that_never_asks_is_cut_off() {
+    let mut sim = simulation();
+    sim.hosts[0].listen(4420);
+    let peer = sim.add_raw_peer(0, 4420);
+    sim.raw[peer].connect();
+    sim.run_now();
+    assert_eq!(sim.hosts[0].snapshot(sim.now).connections.len(), 1);
+    sim.run_for(SECOND * 9);
+    assert!(!sim.raw[peer].reset);
+    sim.run_for(SECOND);
+    assert!(sim.raw[peer].reset);
+    sim.hosts[0].unlisten(4420);
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn syns_beyond_the_limit_are_ignored_and_cost_no_question() {
+    let config = EngineConfig {
+        max_half_open: 8,
+        ..EngineConfig::default()
+    };
+    let mut sim = simulation_with(&config, 1);
+    sim.hosts[0].listen(4420);
+    for number in 0..12 {
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        let answered = sim.raw[peer].segments > 0;
+        assert_eq!(answered, number < 8);
+        assert!(!sim.raw[peer].reset);
+    }
+    assert_eq!(sim.hosts[0].questions, 0);
+    // When the others have given up, there is room again.
+    sim.run_for(SECOND * 11);
+    let peer = sim.add_raw_peer(0, 4420);
+    sim.raw[peer].connect();
+    sim.run_now();
+    assert!(sim.raw[peer].segments > 0 && !sim.raw[peer].reset);
+    sim.hosts[0].unlisten(4420);
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused() {
+    let config = EngineConfig {
+        max_connections: 2,
+        ..EngineConfig::default()
+    };
+    let mut sim = simulation_with(&config, 1);
+    sim.hosts[0].listen(4420);
+    for number in 0..3 {
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        assert_eq!(sim.raw[peer].reset, number == 2);
+    }
+    sim.hosts[0].unlisten(4420);
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn segments_keep_to_what_the_route_takes() {
+    for active in [true, false] {
+        let mut sim = simulation();
+        sim.hosts[0].neighbours = Neighbours::Known(1000);
+        let options = ConnectionOptions::default();
+        let mut raw = if active {
+            connect_raw(&mut sim, &options)
+        } else {
+            accept_raw(&mut sim, &options)
+        };
+        let source = sim.hosts[0].share(&pattern(50_000), all_rights());
+        sim.raw[raw.peer].send_ddp(nothing(), &[]);
+        sim.hosts[0].post_send(&mut raw.qp, send(1, &source, 50_000));
+        completions(&mut sim, &mut raw.qp, 1, SECOND * 10);
+        let largest = sim.raw[raw.peer].largest_packet;
+        assert!((990..=1000).contains(&largest), "{largest} octets");
+    }
+}
