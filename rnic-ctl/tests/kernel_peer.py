@@ -8,7 +8,6 @@ and against an encoder and decoder that share no code with it.
     kernel_peer.py server ADDRESS PORT COUNT SIZE
 """
 
-import os
 import random
 import socket
 import struct
@@ -164,7 +163,9 @@ class Peer:
 def run_client(peer, count, size):
     source, sink = 0x1234AB, 0x5678CD
     for number in range(count):
-        text = (f"rdma-ping-{number}: ".encode() + os.urandom(size))[:size]
+        # As rping's: printable, with a NUL at the end, up to which its server writes the text back.
+        letters = bytes(random.randrange(33, 127) for _ in range(size))
+        text = (f"rdma-ping-{number}: ".encode() + letters)[: size - 1] + bytes(1)
         peer.memory = {source: bytearray(text), sink: bytearray(size)}
         peer.send_untagged(SEND, 0, struct.pack(">QII", 0, source, size))
         peer.serve_until_send()
