@@ -16,7 +16,7 @@ use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions};
 /// Our initial sequence number.
 const ISN: Seq = Seq(0xffff_f000);
 
-/// The shift count of windows, both ways.
+/// The shift count of the windows that it offers.
 pub const WINDOW_SCALE: u8 = 4;
 
 /// One end of one TCP connection, in the hands of a test.
@@ -44,6 +44,7 @@ pub struct RawPeer {
     pub segments: usize,
     /// Octets of the largest IP packet that the host sent.
     pub largest_packet: usize,
+    host_scale: u8,
     next: Seq,
     expected: Option<Seq>,
     read: usize,
@@ -67,6 +68,7 @@ impl RawPeer {
             offered: 0,
             segments: 0,
             largest_packet: 0,
+            host_scale: 0,
             next: ISN,
             expected: None,
             read: 0,
@@ -186,7 +188,7 @@ impl RawPeer {
             return self.handle_syn(&packet);
         }
         self.acknowledged = header.ack.distance_from(ISN + 1);
-        self.offered = u32::from(header.window) << WINDOW_SCALE;
+        self.offered = u32::from(header.window) << self.host_scale;
         if self.expected != Some(header.seq) {
             // An old segment once more: a peer that counts would acknowledge it again.
             if self.acknowledges && packet.segment.sequence_len() > 0 {
@@ -208,6 +210,7 @@ impl RawPeer {
 
     fn handle_syn(&mut self, packet: &Packet<'_>) {
         self.expected = Some(packet.segment.header.seq + 1);
+        self.host_scale = packet.segment.header.options.window_scale.unwrap_or(0);
         if packet.segment.header.flags.ack() {
             self.acknowledge();
         } else {

@@ -1,0 +1,310 @@
+//! Peers that mean harm, or are merely strange: memory stays bounded, nothing panics, nobody else is hurt.
+
+mod common;
+
+use common::*;
+use fastrand::Rng;
+use rnic_core::engine::{ConnectionOptions, EndReason, EngineConfig};
+use rnic_core::testing::raw_peer::{ddp, fpdu};
+use rnic_core::testing::simulation::Simulation;
+use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
+use rnic_core::wire::rdmap::Opcode;
+
+/// A receive window that a test can fill.
+const WINDOW: u32 = 64 * 1024;
+
+fn small_window() -> Simulation {
+    let mut config = EngineConfig::default();
+    config.tcp.receive_window = WINDOW;
+    simulation_with(&config, 1)
+}
+
+fn kept_aside(sim: &mut Simulation) -> usize {
+    let snapshot = sim.hosts[0].snapshot(sim.now);
+    snapshot.connections.iter().map(|c| c.kept_aside).sum()
+}
+
+/// The window that was promised stays promised, so what is kept aside never exceeds it; nothing beyond is offered.
+#[test]
+fn what_is_kept_aside_never_exceeds_the_window() {
+    for seed in 0..20 {
+        let mut rng = Rng::with_seed(seed);
+        let mut sim = small_window();
+        let raw = accept_raw(&mut sim, &ConnectionOptions::default());
+        sim.raw[raw.peer].send_ddp(nothing(), &[]);
+        sim.run_now();
+        // Nothing of it is an FPDU that can be recognised, and the first octet never comes.
+        let mut noise: Vec<u8> = (0..1460).map(|_| rng.u8(..)).collect();
+        noise[..2].copy_from_slice(&[0, 16]);
+        let start = sim.raw[raw.peer].acknowledged;
+        for _ in 0..400 {
+            let ahead = rng.u32(1..WINDOW * 2);
+            let len = rng.usize(1..=noise.len());
+            sim.raw[raw.peer].send_ahead(ahead, &noise[..len]);
+            if rng.u8(0..4) == 0 {
+                sim.run_now();
+                let kept = kept_aside(&mut sim);
+                assert!(kept <= WINDOW as usize, "seed {seed}: {kept} octets");
+            }
+        }
+        sim.run_now();
+        let kept = kept_aside(&mut sim);
+        assert!(kept > WINDOW as usize / 2, "the test does not fill it");
+        let peer = &sim.raw[raw.peer];
+        assert_eq!(peer.acknowledged, start);
+        assert!(peer.offered <= WINDOW);
+        // The connection is as alive as before: with the missing octets it is found to be no FPDU.
+        sim.raw[raw.peer].send(&noise);
+        sim.run_for(SECOND);
+        let reason = sim.hosts[0].end_of(raw.qp.number);
+        assert!(
+            matches!(reason, Some(EndReason::TerminateSent { .. })),
+            "seed {seed}: {reason:?}"
+        );
+        assert_eq!(kept_aside(&mut sim), 0, "it is over");
+        assert_nothing_left(&mut sim);
+    }
+}
+
+#[test]
+fn the_window_shrinks_by_what_is_kept_aside() {
+    let mut sim = small_window();
+    let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
+    sim.raw[raw.peer].send_ddp(nothing(), &[]);
+    sim.run_now();
+    // An FPDU of 40,000 octets, whose front comes in order: as long as it is not whole it is kept.
+    let region = sim.hosts[0].share(&vec![0; 40_000], all_rights());
+    let receive = recv(1, &region, 40_000);
+    sim.hosts[0].post_recv(&mut raw.qp, receive);
+    let data = pattern(40_000);
+    let large = fpdu(&ddp(send_header(1), &data), true);
+    let mut edge = 0;
+    let mut sent = 0;
+    for piece in large.chunks(1000) {
+        assert_eq!(kept_aside(&mut sim), sent);
+        sim.raw[raw.peer].send(piece);
+        sim.run_for(SECOND / 10);
+        sent += piece.len();
+        let peer = &sim.raw[raw.peer];
+        // What is acknowledged and what may still come, together: no more than before the FPDU began.
+        let right = peer.acknowledged + peer.offered;
+        if edge == 0 {
+            edge = right;
+        }
+        if sent < large.len() {
+            assert!(right <= edge + 1500, "the window did not shrink");
+        }
+    }
+    sim.run_for(SECOND / 10);
+    let peer = &sim.raw[raw.peer];
+    assert!(peer.offered > WINDOW - 3000, "the window is open again");
+    assert_eq!(outcomes(&mut raw.qp)[0].2, WcStatus::Success);
+    assert_eq!(region.content(), data);
+}
+
+/// Single octets that leave gaps: each costs a piece, and TCP and the engine bound their number.
+#[test]
+fn octets_that_leave_gaps_cost_little() {
+    let mut sim = small_window();
+    let raw = accept_raw(&mut sim, &ConnectionOptions::default());
+    sim.raw[raw.peer].send_ddp(nothing(), &[]);
+    sim.run_now();
+    for ahead in (1..WINDOW).step_by(2) {
+        sim.raw[raw.peer].send_ahead(ahead, &[0]);
+    }
+    sim.run_now();
+    assert!(kept_aside(&mut sim) <= 512);
+    // Descending, so that each lies in front of what is there.
+    for ahead in (WINDOW / 2..WINDOW).rev() {
+        sim.raw[raw.peer].send_ahead(ahead, &[0]);
+    }
+    sim.run_now();
+    assert!(kept_aside(&mut sim) <= WINDOW as usize);
+}
+
+#[test]
+fn a_peer_that_does_not_align_is_not_placed_early() {
+    let mut sim = simulation();
+    let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
+    let region = sim.hosts[0].share(&[0; 4096], all_rights());
+    let part = |at: usize| {
+        let header = write_header(region.stag, at as u64);
+        fpdu(&ddp(header, &pattern(4096)[at..at + 256]), true)
+    };
+    // Aligned so far: what comes ahead is placed, though what is missing never came.
+    let peer = &mut sim.raw[raw.peer];
+    peer.send(&part(0));
+    let len = part(256).len() as u32;
+    peer.send_ahead(len, &part(512));
+    sim.run_now();
+    assert_eq!(region.content()[512..768], pattern(4096)[512..768]);
+    let early = |sim: &mut Simulation| sim.hosts[0].snapshot(sim.now).rdma.octets_placed_early;
+    assert_eq!(early(&mut sim), 256);
+    let peer = &mut sim.raw[raw.peer];
+    peer.send(&part(256));
+    peer.skip(len);
+    // An FPDU in two segments: from now on nothing that comes ahead is trusted.
+    let (front, back) = (part(768)[..100].to_vec(), part(768)[100..].to_vec());
+    peer.send(&front);
+    peer.send(&back);
+    peer.send_ahead(len, &part(1280));
+    sim.run_now();
+    assert_eq!(region.content()[1280..1536], [0; 256]);
+    assert_eq!(early(&mut sim), 256);
+    assert_eq!(kept_aside(&mut sim), len as usize);
+    // It is taken all the same when its turn comes.
+    let peer = &mut sim.raw[raw.peer];
+    peer.send(&part(1024));
+    peer.skip(len);
+    sim.run_now();
+    assert_eq!(region.content()[..1536], pattern(4096)[..1536]);
+    assert_eq!(kept_aside(&mut sim), 0);
+    sim.hosts[0].post_recv(&mut raw.qp, empty_recv(1));
+    sim.raw[raw.peer].send_ddp(send_header(1), &[]);
+    sim.run_now();
+    let received = (1, WcOpcode::Recv, WcStatus::Success);
+    assert_eq!(outcomes(&mut raw.qp), [received]);
+}
+
+/// Without CRCs nothing ahead of order can be recognised.
+#[test]
+fn nothing_is_placed_early_without_crcs() {
+    let mut sim = simulation();
+    let options = ConnectionOptions {
+        crc: false,
+        ..ConnectionOptions::default()
+    };
+    let (mut active, _passive) = sim.connect(&options).unwrap();
+    let mut link = rnic_core::testing::link::Impairments {
+        delay: SECOND / 1000,
+        loss: 20,
+        ..Default::default()
+    };
+    sim.link.set_impairments(link);
+    let data = pattern(1_000_000);
+    let source = sim.hosts[0].share(&data, all_rights());
+    let target = sim.hosts[1].share(&vec![0; data.len()], all_rights());
+    let wr = write(1, &source, target.stag, data.len());
+    sim.hosts[0].post_send(&mut active, wr);
+    completions(&mut sim, &mut active, 1, SECOND * 60);
+    let rdma = sim.hosts[1].snapshot(sim.now).rdma;
+    assert_eq!(rdma.octets_placed_early, 0);
+    assert!(rdma.octets_kept_aside > 0);
+    assert_eq!(target.content(), data);
+
+    // With them it is, and is counted as placed once.
+    let (mut active, _passive) = {
+        link.loss = 0;
+        sim.link.set_impairments(link);
+        let pair = sim.connect(&ConnectionOptions::default()).unwrap();
+        link.loss = 20;
+        sim.link.set_impairments(link);
+        pair
+    };
+    let before = sim.hosts[1].snapshot(sim.now).rdma;
+    sim.hosts[0].post_send(&mut active, wr);
+    completions(&mut sim, &mut active, 1, SECOND * 60);
+    let after = sim.hosts[1].snapshot(sim.now).rdma;
+    assert!(after.octets_placed_early > before.octets_placed_early);
+    let placed = after.octets_placed - before.octets_placed;
+    assert_eq!(placed, data.len() as u64);
+}
+
+/// An FPDU that the peer never finishes, and FIN in the middle of it.
+#[test]
+fn a_stream_that_ends_inside_an_fpdu_was_cut_off() {
+    let mut sim = simulation();
+    let raw = accept_raw(&mut sim, &ConnectionOptions::default());
+    let whole = fpdu(&ddp(nothing(), &[]), true);
+    sim.raw[raw.peer].send(&whole[..12]);
+    sim.raw[raw.peer].close();
+    sim.run_now();
+    let reason = sim.hosts[0].end_of(raw.qp.number);
+    assert_eq!(reason, Some(EndReason::Reset));
+    assert_nothing_left(&mut sim);
+}
+
+/// Any octets at all in place of FPDUs, well sealed or not, in order or not.
+#[test]
+fn any_octets_are_survived() {
+    let mut terminated = 0;
+    for seed in 0..300 {
+        let mut rng = Rng::with_seed(seed);
+        let mut sim = small_window();
+        let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
+        let region = sim.hosts[0].share(&[0; 4096], all_rights());
+        for id in 0..3 {
+            let receive = recv(id, &region, 1000);
+            sim.hosts[0].post_recv(&mut raw.qp, receive);
+        }
+        let wr = read(9, &region, Stag(7), 100);
+        sim.hosts[0].post_send(&mut raw.qp, wr);
+        for _ in 0..20 {
+            let octets = strange_fpdu(&mut rng, region.stag);
+            let peer = &mut sim.raw[raw.peer];
+            match rng.u8(0..8) {
+                0 => peer.send_ahead(rng.u32(0..WINDOW), &octets),
+                1 => {
+                    let cut = rng.usize(..=octets.len());
+                    peer.send(&octets[..cut]);
+                    peer.send(&octets[cut..]);
+                }
+                2 => peer.window = rng.u16(0..100),
+                _ => peer.send(&octets),
+            }
+            if rng.bool() {
+                sim.run_now();
+            }
+        }
+        sim.run_now();
+        let reason = sim.hosts[0].end_of(raw.qp.number);
+        terminated += usize::from(matches!(reason, Some(EndReason::TerminateSent { .. })));
+        sim.raw[raw.peer].abort();
+        sim.run_for(SECOND * 30);
+        let number = raw.qp.number;
+        sim.hosts[0].command(rnic_core::engine::Command::Abort(number));
+        sim.run_now();
+        let all = outcomes(&mut raw.qp);
+        assert_eq!(all.len(), 4, "seed {seed}: {all:?}");
+        assert_nothing_left(&mut sim);
+    }
+    assert!(
+        terminated > 100,
+        "only {terminated} of the streams were wrong"
+    );
+}
+
+fn strange_fpdu(rng: &mut Rng, stag: Stag) -> Vec<u8> {
+    let payload: Vec<u8> = (0..rng.usize(0..600)).map(|_| rng.u8(..)).collect();
+    let opcodes = [
+        Opcode::Write,
+        Opcode::ReadRequest,
+        Opcode::ReadResponse,
+        Opcode::Send,
+        Opcode::SendInvalidate,
+        Opcode::Terminate,
+    ];
+    let opcode = opcodes[rng.usize(..opcodes.len())];
+    let last = rng.u8(0..4) > 0;
+    let header = if rng.bool() {
+        tagged(opcode, stag, rng.u64(0..4096), last)
+    } else {
+        let queue = QueueNumber(rng.u32(0..3));
+        DdpHeader::Untagged(untagged(opcode, queue, rng.u32(0..3), last))
+    };
+    let mut ulpdu = ddp(header, &payload);
+    if rng.u8(0..4) == 0 {
+        let at = rng.usize(..ulpdu.len());
+        ulpdu[at] = rng.u8(..);
+    }
+    if rng.u8(0..8) == 0 {
+        ulpdu.truncate(rng.usize(..ulpdu.len()));
+    }
+    let mut octets = fpdu(&ulpdu, true);
+    if rng.u8(0..16) == 0 {
+        let at = rng.usize(..octets.len());
+        octets[at] ^= 1 << rng.u8(0..8);
+    }
+    octets
+}
