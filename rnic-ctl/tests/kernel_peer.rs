@@ -14,7 +14,11 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel_peer.py"
 /// Two namespaces: rnic has the first, the kernel's TCP the second.
 fn link(name: &str) -> (Namespace, Namespace) {
     let (ours, kernels) = (Namespace::new(name).unwrap(), Namespace::new(name).unwrap());
-    let end = |namespace, name, addresses| VethEnd { namespace, name, addresses };
+    let end = |namespace, name, addresses| VethEnd {
+        namespace,
+        name,
+        addresses,
+    };
     veth_pair(
         end(&ours, "ours", "10.77.0.1/24 fd77::1/64"),
         end(&kernels, "kernels", "10.77.0.2/24 fd77::2/64"),
@@ -27,7 +31,9 @@ fn link(name: &str) -> (Namespace, Namespace) {
 
 fn rping(namespace: &Namespace, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_rnic-ctl"));
-    command.args(["rping", "--netdev", "ours", "-p", PORT, "-C", ROUNDS, "-V"]).args(arguments);
+    command
+        .args(["rping", "--netdev", "ours", "-p", PORT, "-C", ROUNDS, "-V"])
+        .args(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -68,19 +74,28 @@ fn client_when_ready(mut client: impl FnMut() -> Command, what: &str) -> Output 
 
 fn kernel_connects(ours_address: &str, size: &str) {
     let (ours, kernels) = link("kc");
-    let server = rping(&ours, &["-s", "-a", ours_address, "-S", size]).spawn().unwrap();
-    client_when_ready(|| script(&kernels, "client", ours_address, size), "the script as client");
+    let server = rping(&ours, &["-s", "-a", ours_address, "-S", size])
+        .spawn()
+        .unwrap();
+    client_when_ready(
+        || script(&kernels, "client", ours_address, size),
+        "the script as client",
+    );
     finish(server, "rping as server");
 }
 
 fn kernel_listens(kernels_address: &str, size: &str) {
     let (ours, kernels) = link("kl");
-    let mut server = script(&kernels, "server", kernels_address, size).spawn().unwrap();
+    let mut server = script(&kernels, "server", kernels_address, size)
+        .spawn()
+        .unwrap();
     let mut listening = String::new();
     let stdout = server.stdout.take().unwrap();
     BufReader::new(stdout).read_line(&mut listening).unwrap();
     assert_eq!(listening, "listening\n");
-    let client = rping(&ours, &["-c", "-a", kernels_address, "-S", size]).spawn().unwrap();
+    let client = rping(&ours, &["-c", "-a", kernels_address, "-S", size])
+        .spawn()
+        .unwrap();
     finish(client, "rping as client");
     finish(server, "the script as server");
 }
