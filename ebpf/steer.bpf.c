@@ -163,7 +163,7 @@ static __always_inline int is_steered(struct steer_key *key)
 }
 
 SEC("xdp.frags")
-int steer(struct xdp_md *context)
+int rnic_steer(struct xdp_md *context)
 {
 	void *frame = (void *)(long)context->data;
 	void *end = (void *)(long)context->data_end;

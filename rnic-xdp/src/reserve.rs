@@ -16,7 +16,8 @@ use crate::port::XdpPort;
 use crate::routes::Way;
 use crate::steering::SteeredPorts;
 
-/// The address services of an open port.
+/// The address services of an open port. Ports are reserved in the network namespace of the calling thread, which
+/// must be the device's.
 #[derive(Debug)]
 pub struct XdpNet {
     netdev: String,
@@ -58,7 +59,7 @@ impl XdpNet {
     /// Binds a kernel socket, so that the port is ours, and steers the port here: in this order, and both before
     /// anything is sent from it.
     fn reserve(&self, wanted: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
-        let (socket, local) = bound(wanted).map_err(|errno| match errno {
+        let (socket, local) = bound(wanted, self.device).map_err(|errno| match errno {
             Errno::EADDRINUSE => NetError::InUse(wanted),
             Errno::EADDRNOTAVAIL => NetError::NotLocal(wanted, self.netdev.clone()),
             Errno::EACCES => other(wanted, "ports below 1024 need CAP_NET_BIND_SERVICE"),
@@ -131,8 +132,8 @@ impl Net for XdpNet {
     }
 }
 
-/// A TCP socket bound to an address; port 0 chooses one.
-fn bound(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
+/// A TCP socket bound to an address, on `device` if it is link-local; port 0 chooses one.
+fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno> {
     let family = match wanted {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -142,14 +143,21 @@ fn bound(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
         // Steering entries are of one family each.
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
     }
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(wanted))?;
+    let mut with_scope = wanted;
+    if let SocketAddr::V6(address) = &mut with_scope
+        && address.ip().is_unicast_link_local()
+        && address.scope_id() == 0
+    {
+        address.set_scope_id(device);
+    }
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(with_scope))?;
     let name: SockaddrStorage = getsockname(socket.as_raw_fd())?;
     let port = match (name.as_sockaddr_in(), name.as_sockaddr_in6()) {
         (Some(v4), _) => v4.port(),
         (_, Some(v6)) => v6.port(),
         _ => return Err(Errno::EAFNOSUPPORT),
     };
-    // Without the scope that an IPv6 link-local address was bound with: headers do not carry it.
+    // Without the scope of a link-local address: headers do not carry it.
     Ok((socket, SocketAddr::new(wanted.ip(), port)))
 }
 

@@ -149,7 +149,7 @@ impl<'obj> Rig<'obj> {
             data_out: Some(&mut out),
             ..Default::default()
         };
-        let output = self.skeleton.progs.steer.test_run(input).unwrap();
+        let output = self.skeleton.progs.rnic_steer.test_run(input).unwrap();
         assert_eq!(
             output.data.as_deref(),
             Some(frame),

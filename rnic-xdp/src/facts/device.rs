@@ -113,6 +113,11 @@ fn driver(link: &Link) -> Fact {
                       process was killed; keep the kernel current, or choose copying";
         return Fact::warn(name, driver, remedy);
     }
+    if driver == "veth" {
+        let peer =
+            "a kernel peer at its other end must compute its checksums (`ethtool -K PEER tx off`)";
+        return Fact::ok(name, format!("{driver}; {peer}"));
+    }
     Fact::ok(name, driver)
 }
 
@@ -278,7 +283,7 @@ mod tests {
                 "{fact:?}"
             );
         }
-        assert_eq!(find(&found, "driver").found, "veth");
+        assert!(find(&found, "driver").found.starts_with("veth; "));
         assert_eq!(find(&found, "queues").found, "2 receive, 2 transmit");
         assert_eq!(find(&found, "MTU").found, "1500");
         assert_eq!(find(&found, "native XDP").verdict, Verdict::Ok);

@@ -15,9 +15,21 @@ pub(super) enum In {
     Stack,
 }
 
-/// Attaches a program to a device until the returned link is closed: by us, or by the kernel when the process
-/// ends. libbpf-rs attaches with a link too, but lets the kernel choose the mode.
-pub(super) fn attach(program: BorrowedFd<'_>, device: u32, mode: In) -> io::Result<OwnedFd> {
+/// A program's hold on a device. The kernel ends it with the last descriptor, at the latest when the process ends.
+#[derive(Debug)]
+pub(super) struct Attachment(OwnedFd);
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // At once, even if a process that was just started has not closed its copy of the descriptor yet. If it
+        // fails, because the device has gone, there is nothing to end.
+        // SAFETY: the call takes a descriptor, which is open, and no pointers.
+        let _ = unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) };
+    }
+}
+
+/// Attaches a program to a device. libbpf-rs attaches with a link too, but lets the kernel choose the mode.
+pub(super) fn attach(program: BorrowedFd<'_>, device: u32, mode: In) -> io::Result<Attachment> {
     // SAFETY: all-zero is a valid value of this plain C structure of integers, pointers that may be null, and a
     // union of the same.
     let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
@@ -35,5 +47,5 @@ pub(super) fn attach(program: BorrowedFd<'_>, device: u32, mode: In) -> io::Resu
         return Err(io::Error::from_raw_os_error(fd.saturating_neg()));
     }
     // SAFETY: the kernel has just made this descriptor (close-on-exec), and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(Attachment(unsafe { OwnedFd::from_raw_fd(fd) }))
 }

@@ -23,14 +23,14 @@ mod inspect;
 mod layout;
 mod log;
 
-use attach::In;
+use attach::{Attachment, In};
 pub(crate) use inspect::program_info;
 pub use inspect::{SteeringError, counters, entries};
 pub use layout::SteeringCounters;
 use layout::{KeyOctets, VERDICTS, key};
 
 /// The name of the program, by which other processes know it.
-pub(crate) const PROGRAM_NAME: &str = "steer";
+pub(crate) const PROGRAM_NAME: &str = "rnic_steer";
 /// The value of every entry: the key says it all.
 const STEERED: u32 = 1;
 
@@ -69,8 +69,8 @@ impl std::fmt::Display for Mode {
 
 /// The steering program of one device, attached as long as this lives.
 pub(crate) struct Steering {
-    /// Closing it detaches the program.
-    _link: OwnedFd,
+    /// Dropping it detaches the program.
+    _attachment: Attachment,
     mode: Mode,
     sockets: XskMap<MapData>,
     ports: SteeredPorts,
@@ -84,9 +84,9 @@ impl Steering {
             return Err(occupied(link, attached));
         }
         let loaded = Loaded::load(queues)?;
-        let (fd, mode) = loaded.attach(link, choice)?;
+        let (attachment, mode) = loaded.attach(link, choice)?;
         Ok(Self {
-            _link: fd,
+            _attachment: attachment,
             mode,
             sockets: loaded.sockets,
             ports: SteeredPorts {
@@ -182,7 +182,7 @@ impl Loaded {
             .map_err(refused)?;
         let skeleton = open.load().map_err(refused)?;
         Self::keep(
-            skeleton.progs.steer.as_fd(),
+            skeleton.progs.rnic_steer.as_fd(),
             skeleton.maps.steer_sockets.as_fd(),
             skeleton.maps.steer_map.as_fd(),
             skeleton.maps.steer_counters.as_fd(),
@@ -212,7 +212,7 @@ impl Loaded {
         })
     }
 
-    fn attach(&self, link: &Link, choice: ModeChoice) -> Result<(OwnedFd, Mode), OpenError> {
+    fn attach(&self, link: &Link, choice: ModeChoice) -> Result<(Attachment, Mode), OpenError> {
         let attach_in = |mode| attach::attach(self.program.as_fd(), link.index, mode);
         let reason = match choice {
             ModeChoice::Generic => "as configured".to_string(),
