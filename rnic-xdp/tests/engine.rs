@@ -207,7 +207,7 @@ fn everything_works_over_a_veth_pair() {
         let mut open = Vec::new();
         for address in ["10.77.0.2:4420", "[fd77::2]:4420"] {
             let (mut client, mut server) = rig.connect(address, 4 << 20);
-            for len in [1, 64, 1461, 65_536, 4 << 20] {
+            for len in [0, 1, 64, 1461, 65_536, 4 << 20] {
                 rig.exchange(&mut client, &mut server, len);
             }
             open.push((client, server));
@@ -222,6 +222,73 @@ fn everything_works_over_a_veth_pair() {
                 "{counters:?}"
             );
         }
+    }
+}
+
+#[test]
+fn sixty_four_connections_share_a_link() {
+    if !is_root("sixty_four_connections_share_a_link") {
+        return;
+    }
+    const LEN: usize = 100_000;
+    let rig = Rig::new(1500, 1, Runs::Inline);
+    let mut ends: Vec<(End, End)> = (0..64)
+        .map(|port| rig.connect(&format!("10.77.0.2:{}", 5000 + port), LEN))
+        .collect();
+    for (number, (client, server)) in ends.iter_mut().enumerate() {
+        client.mr.write(0, &vec![number as u8 + 1; LEN]).unwrap();
+        let sge = [client.mr.sge(0, LEN as u32)];
+        let write = SendRequest::write(server.mr.remote(0)).memory(&sge);
+        client.qp.post_send(&write.wr_id(1)).unwrap();
+        server
+            .qp
+            .post_recv(2, &[server.mr.sge(0, LEN as u32)])
+            .unwrap();
+    }
+    // All write at once; then each sends the first octets of what it wrote.
+    for (client, server) in &mut ends {
+        rig.until("a write", || rig.poll(client, 1));
+        let sge = [client.mr.sge(0, 10)];
+        let send = SendRequest::send().memory(&sge).wr_id(3);
+        client.qp.post_send(&send).unwrap();
+        rig.until("a receive", || rig.poll(server, 2));
+    }
+    for (number, (_, server)) in ends.iter().enumerate() {
+        let mut found = vec![0; LEN];
+        server.mr.read(0, &mut found).unwrap();
+        assert!(found.iter().all(|octet| *octet == number as u8 + 1));
+    }
+}
+
+#[test]
+fn a_message_of_a_gibibyte() {
+    if !is_root("a_message_of_a_gibibyte") {
+        return;
+    }
+    const LEN: usize = 1 << 30;
+    const PIECE: usize = 1 << 20;
+    let rig = Rig::new(1500, 1, Runs::Inline);
+    let (mut client, server) = rig.connect("10.77.0.2:4420", LEN);
+    let piece = |number: usize| -> Vec<u8> {
+        let word = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let words = (0..PIECE / 8).map(|at| word.wrapping_mul(at as u64 + 1));
+        words.flat_map(u64::to_le_bytes).collect()
+    };
+    for number in 0..LEN / PIECE {
+        client.mr.write(number * PIECE, &piece(number)).unwrap();
+    }
+    let sge = [client.mr.sge(0, LEN as u32)];
+    let write = SendRequest::write(server.mr.remote(0)).memory(&sge);
+    client.qp.post_send(&write.wr_id(1)).unwrap();
+    let deadline = Instant::now() + 60 * SOON;
+    while !rig.poll(&mut client, 1) {
+        rig.server.drive();
+        assert!(Instant::now() < deadline, "the write does not end");
+    }
+    let mut found = vec![0; PIECE];
+    for number in 0..LEN / PIECE {
+        server.mr.read(number * PIECE, &mut found).unwrap();
+        assert!(found == piece(number), "piece {number}");
     }
 }
 
