@@ -76,9 +76,7 @@ impl Tcp {
         }
         // Until the handshake is over nothing is sent, so the first ACK may set the scaled window.
         self.send.window.update(-1, 0, header.window);
-        if let Some(scale) = header.options.window_scale
-            && self.options.scaling
-        {
+        if let Some(scale) = header.options.window_scale {
             self.send.window.scale = scale;
         }
         self.recovery = Recovery::new(u64::from(self.options.max_payload()), self.options.sack);

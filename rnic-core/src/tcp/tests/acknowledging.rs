@@ -51,6 +51,11 @@ fn data_carries_the_acknowledgment() {
     t.write(10);
     t.expect("P. 11:21(10) ack 3001");
     t.expect_nothing();
+    t.inject(". 3001:3001(0) ack 21");
+    assert_eq!(t.tcp.next_timeout(), None);
+    // The count of segments starts anew as well.
+    t.inject(". 3001:4001(1000) ack 21");
+    t.expect_nothing();
 }
 
 #[test]
@@ -131,6 +136,17 @@ fn duplicates_not_sent_yet_are_dropped_when_the_hole_is_filled() {
         t.inject(&format!(". {start}:{}(1000) ack 1", start + 1000));
     }
     t.expect(". 1:1(0) ack 5001");
+    t.expect_nothing();
+}
+
+#[test]
+fn what_follows_a_duplicate_in_the_same_batch_is_acknowledged_at_once() {
+    let mut t = open();
+    t.inject("P. 1:1001(1000) ack 1");
+    t.next();
+    t.inject(". 1:1001(1000) ack 1");
+    t.inject(". 1001:2001(1000) ack 1");
+    t.expect(". 1:1(0) ack 2001");
     t.expect_nothing();
 }
 

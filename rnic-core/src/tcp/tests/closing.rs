@@ -161,6 +161,16 @@ fn the_fin_counts_only_when_its_data_is_taken() {
 }
 
 #[test]
+fn a_fin_on_data_that_was_taken_before_counts() {
+    let mut t = open();
+    t.inject("P. 1:101(100) ack 1");
+    t.next();
+    assert_eq!(t.inject("FP. 1:101(100) ack 1"), None);
+    t.expect_state(State::CloseWait);
+    t.expect(". 1:1(0) ack 102");
+}
+
+#[test]
 fn nothing_comes_after_the_fin() {
     let mut t = open();
     t.inject("F. 1:1(0) ack 1");

@@ -135,6 +135,8 @@ fn after_a_lost_syn_one_segment_and_three_seconds() {
     t.expect(". 1:1001(1000) ack 1");
     t.expect_after(seconds(3), ". 1:1001(1000) ack 1");
     assert_eq!(t.tcp.smoothed_rtt(), None);
+    // The first timeout of these octets: it sets the threshold.
+    assert_eq!(t.tcp.congestion_window(), (1000, 2000));
 }
 
 #[test]
@@ -192,6 +194,11 @@ fn the_handshake_is_ended_only_by_the_right_acknowledgment() {
     t.expect("R 0:0(0)");
     t.inject("P 1:11(10)");
     t.expect_nothing();
+    for ack in [1, 2] {
+        // Not even that, from outside the window.
+        t.inject(&format!(". 0:0(0) ack {ack}"));
+        t.expect(". 1:1(0) ack 1");
+    }
     t.expect_state(State::SynReceived);
     t.inject("R 1:1(0)");
     assert_eq!(t.tcp.failure(), Some(TcpFailure::Reset));

@@ -108,11 +108,18 @@ fn a_segment_outside_the_window_is_answered() {
     let mut t = open();
     assert_eq!(t.inject(". 70001:70101(100) ack 1"), None);
     t.expect(". 1:1(0) ack 1");
+    // What it acknowledges does not count.
+    t.write(500);
+    t.expect("P. 1:501(500) ack 1");
+    assert_eq!(t.inject(". 70001:70101(100) ack 501"), None);
+    t.expect(". 501:501(0) ack 1");
+    assert_eq!(t.tcp.acked_offset(), 0);
+    t.inject(". 1:1(0) ack 501");
     // A keep-alive.
-    assert_eq!(t.inject(". 0:0(0) ack 1"), None);
-    t.expect(". 1:1(0) ack 1");
-    assert_eq!(t.inject(". 0:1(1) ack 1"), None);
-    t.expect(". 1:1(0) ack 1");
+    assert_eq!(t.inject(". 0:0(0) ack 501"), None);
+    t.expect(". 501:501(0) ack 1");
+    assert_eq!(t.inject(". 0:1(1) ack 501"), None);
+    t.expect(". 501:501(0) ack 1");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The peer's window and ours.
 
 use super::script::{Script, ms, plain, seconds};
+use crate::memory::frames::TxFrames;
 use crate::tcp::{State, TcpConfig, TcpFailure};
 
 /// An established connection whose peer offers this window.
@@ -170,6 +171,22 @@ fn a_part_that_was_lost_is_sent_again() {
 }
 
 #[test]
+fn the_rest_of_a_lost_part_waits_for_the_part() {
+    let mut t = open(800);
+    t.frames.hold();
+    t.write(1000);
+    t.expect(". 1:801(800) ack 1");
+    t.frames.transmit(t.first_frame(), 1000);
+    t.pass(ms(200));
+    t.inject(". 1:1(0) ack 1 win 5000");
+    t.expect_nothing();
+    t.frames.complete();
+    t.expect_after(ms(1), ". 1:1001(1000) ack 1");
+    t.inject(". 1:1(0) ack 1001 win 5000");
+    assert_eq!(t.frames_free(), 256);
+}
+
+#[test]
 fn a_window_that_shrinks_is_obeyed() {
     let mut t = open(5000);
     t.write(10_000);
@@ -277,13 +294,23 @@ fn what_is_held_shrinks_the_window_but_never_its_right_edge() {
 }
 
 #[test]
+fn what_is_held_counts_against_the_window_that_can_be_told() {
+    // Not scaled, 64 KiB less one octet are all that the peer can use.
+    let mut t = Script::established(&TcpConfig::default(), "mss 1000", 60_000);
+    t.tcp.set_held(60_000);
+    t.inject("P. 1:20001(20000) ack 1");
+    t.expect(". 1:1(0) ack 20001 win 45535");
+}
+
+#[test]
 fn a_segment_is_cut_at_the_right_edge() {
     let config = TcpConfig {
         receive_window: 1500,
         ..plain()
     };
     let mut t = Script::established(&config, "mss 1000", 60_000);
-    assert_eq!(t.inject(". 1:2001(2000) ack 1"), Some(0..1500));
+    // The FIN goes with what is cut off.
+    assert_eq!(t.inject("F. 1:2001(2000) ack 1"), Some(0..1500));
     assert_eq!(t.inject("F. 1501:1501(0) ack 1"), None);
     t.expect(". 1:1(0) ack 1502");
     t.expect_state(State::CloseWait);
