@@ -22,8 +22,8 @@ target_dir() { echo "${CARGO_TARGET_DIR:-$root/target}"; }
 # 2 MiB pages: at least $1 of them, until the end. `hugepages_restore` belongs into the EXIT trap.
 hugepages_reserve() {
     local file=/proc/sys/vm/nr_hugepages
+    (($(<$file) < $1)) || return 0
     hugepages_before=$(<$file)
-    ((hugepages_before >= $1)) && return
     if ! { echo "$1" >$file; } 2>/dev/null || (($(<$file) < $1)); then
         say "only $(<$file) of $1 hugepages are to be had; ordinary pages serve for the rest"
     fi

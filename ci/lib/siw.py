@@ -121,6 +121,8 @@ class Lan:
             self.ip("link", "set", "lo", "up")
             self.ip("link", "add", "bridge", "type", "bridge", "stp_state", 0, "forward_delay", 0,
                     "mcast_snooping", 0)
+            # It stands for a switch: it must not answer for the host's address, which the kernel counts as its too.
+            self.ip("link", "set", "bridge", "arp", "off", "addrgenmode", "none")
             self._up("bridge")
             self._things = self._things.pop_all()
         return self
@@ -146,7 +148,7 @@ class Lan:
         for each in (interface, peer):
             offloads = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"]
             call(*self.inside("ethtool", "-K", each, *offloads))
-        self.ip("link", "set", peer, "master", "bridge")
+        self.ip("link", "set", peer, "master", "bridge", "addrgenmode", "none")
         self._up(interface)
         self._up(peer)
         self.ip("address", "add", f"{address}/{PREFIX}", "dev", interface)
@@ -154,7 +156,7 @@ class Lan:
     def tap(self):
         name = f"tap{next(self._numbers)}"
         self.ip("tuntap", "add", name, "mode", "tap")
-        self.ip("link", "set", name, "master", "bridge")
+        self.ip("link", "set", name, "master", "bridge", "addrgenmode", "none")
         self._up(name)
         return name
 
