@@ -13,7 +13,7 @@ use rnic_verbs::{
 use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
 use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell, steering};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 /// Who runs an engine.
 #[derive(Clone, Copy, Debug)]

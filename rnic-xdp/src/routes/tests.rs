@@ -65,7 +65,7 @@ impl Rig {
 
     /// The next update, within seconds.
     fn update(&mut self) -> Update {
-        let deadline = Clock::now() + Duration::from_secs(8);
+        let deadline = Clock::now() + Duration::from_secs(20);
         loop {
             if let Some(update) = self.poll() {
                 return update;
