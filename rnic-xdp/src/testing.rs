@@ -39,7 +39,7 @@ impl Namespace {
     pub fn new(name: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("rnic-xdp-{name}-{}-{number}", id());
+        let name = format!("rnic-{name}-{}-{number}", id());
         run("ip", ["netns", "add", &name])?;
         let namespace = Self { name };
         namespace.ip("link set dev lo up")?;

@@ -1,0 +1,164 @@
+//! The test bed: two network namespaces joined by a veth pair, and threads on processors of their own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::thread;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
+
+use crate::Failure;
+
+/// How many processors drive the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cores {
+    /// One thread drives both.
+    One,
+    /// A thread each.
+    Two,
+}
+
+impl Cores {
+    pub(crate) fn count(self) -> u8 {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+}
+
+/// One of the two hosts.
+pub(crate) struct Host {
+    namespace: Namespace,
+    pub(crate) netdev: &'static str,
+    pub(crate) address: Ipv4Addr,
+}
+
+impl Host {
+    /// Runs something on a thread in the host's namespace; what it opens stays there.
+    pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        self.namespace.run(body)
+    }
+
+    pub(crate) fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address.into(), port)
+    }
+}
+
+/// Two hosts.
+pub(crate) struct Bed {
+    pub(crate) client: Host,
+    pub(crate) server: Host,
+    processors: Vec<usize>,
+}
+
+impl Bed {
+    /// Makes it; dropping it removes it.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let host = |netdev, last| -> Result<Host, Failure> {
+            Ok(Host {
+                namespace: Namespace::new("bench")?,
+                netdev,
+                address: Ipv4Addr::new(10, 77, 10, last),
+            })
+        };
+        let (client, server) = (host("rnic-client", 1)?, host("rnic-server", 2)?);
+        let addresses = [&client, &server].map(|host| format!("{}/24", host.address));
+        let end = |host: &'static str, namespace, addresses| VethEnd {
+            namespace,
+            name: host,
+            addresses,
+        };
+        veth_pair(
+            end(client.netdev, &client.namespace, &addresses[0]),
+            end(server.netdev, &server.namespace, &addresses[1]),
+            1,
+        )?;
+        Ok(Self {
+            client,
+            server,
+            processors: processors()?,
+        })
+    }
+
+    /// Whether there is a processor for each end.
+    pub(crate) fn allows(&self, cores: Cores) -> bool {
+        self.processors.len() >= usize::from(cores.count())
+    }
+
+    /// Switches the kernel's segmentation and checksum offloads, which let it send 64 KiB at once over a veth pair.
+    pub(crate) fn set_offloads(&self, on: bool) -> Result<(), Failure> {
+        let state = if on { "on" } else { "off" };
+        for host in [&self.client, &self.server] {
+            let mut ethtool = host.namespace.command("ethtool");
+            ethtool.args(["-K", host.netdev, "tx", state, "tso", state, "gso", state]);
+            succeed(ethtool)?;
+        }
+        Ok(())
+    }
+
+    /// Runs something on the first processor alone.
+    pub(crate) fn on_one<T: Send>(
+        &self,
+        body: impl FnOnce() -> Result<T, Failure> + Send,
+    ) -> Result<T, Failure> {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.pin(0)?;
+                body()
+            });
+            thread
+                .join()
+                .unwrap_or_else(|_| Err("a measuring thread panicked".into()))
+        })
+    }
+
+    /// Runs both at the same time, each on a processor of its own.
+    pub(crate) fn on_two<A: Send, B: Send>(
+        &self,
+        one: impl FnOnce() -> Result<A, Failure> + Send,
+        other: impl FnOnce() -> Result<B, Failure> + Send,
+    ) -> Result<(A, B), Failure> {
+        thread::scope(|scope| {
+            let one = scope.spawn(|| {
+                self.pin(0)?;
+                one()
+            });
+            let other = scope.spawn(|| {
+                self.pin(1)?;
+                other()
+            });
+            let panicked = |_| Err("a measuring thread panicked".into());
+            let one = one.join().unwrap_or_else(panicked);
+            let other = other
+                .join()
+                .unwrap_or_else(|_| Err("a measuring thread panicked".into()));
+            Ok((one?, other?))
+        })
+    }
+
+    fn pin(&self, thread: usize) -> Result<(), Failure> {
+        let mut set = CpuSet::new();
+        set.set(self.processors[thread % self.processors.len()])?;
+        Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+    }
+}
+
+/// The processors that this process may use.
+pub(crate) fn processors() -> Result<Vec<usize>, Failure> {
+    let set = sched_getaffinity(Pid::from_raw(0))?;
+    let all = 0..CpuSet::count();
+    Ok(all
+        .filter(|cpu| set.is_set(*cpu).unwrap_or(false))
+        .collect())
+}
+
+fn succeed(mut command: Command) -> Result<(), Failure> {
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{command:?}: {}", stderr.trim()).into())
+}

@@ -1,0 +1,314 @@
+//! The engine without I/O: two engines whose frames stay where they were built.
+
+use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant as Clock;
+
+use rnic_core::engine::{
+    Command, ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop, link,
+};
+use rnic_core::memory::region::{HugePages, Region};
+use rnic_core::memory::ring::{Consumer, Producer, ring};
+use rnic_core::memory::table::{Access, StagTable};
+use rnic_core::mpa::crc;
+use rnic_core::time::Instant;
+use rnic_core::verbs::cq::Arming;
+use rnic_core::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair};
+use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WrOpcode, send_flags};
+use rnic_core::wire::checksum;
+use rnic_core::wire::ddp::{Stag, TaggedOffset};
+use rnic_core::wire::ethernet::MacAddr;
+use rnic_core::wire::packet::Checksums;
+
+use crate::Failure;
+use crate::pool::Pool;
+use crate::stats::Samples;
+
+/// Octets of a Write.
+const MESSAGE: usize = 64 * 1024;
+/// Octets of each side's memory: few enough to stay in the second-level cache.
+const REGION: usize = 4 * MESSAGE;
+/// Segments in one step: sent, then received, then acknowledged.
+const STEP: usize = 64;
+/// Ethernet, IPv4 and TCP with timestamps.
+const TCP_AT: usize = 14 + 20;
+const FPDU_AT: usize = TCP_AT + 32;
+/// MPA's length and CRC, and DDP's header of a Write.
+const FPDU_OVERHEAD: usize = 2 + 14 + 4;
+const PD: PdId = PdId(1);
+const PORT: u16 = 4791;
+
+/// One engine and its application.
+struct Host {
+    address: Ipv4Addr,
+    end: HostEnd,
+    driver: Driver,
+    pool: Pool,
+    region: Arc<Region>,
+    stag: Stag,
+    sq: Producer<SendWr>,
+    cq: Consumer<Completion>,
+    /// Empty: nothing is sent to this queue pair.
+    _rq: Producer<RecvWr>,
+}
+
+impl Host {
+    fn new(index: u8) -> Result<Self, Failure> {
+        let table = Arc::new(StagTable::new(64, [index; 32]));
+        let (end, engine_end) = link(table, 16, Waker::noop().clone());
+        let region = Arc::new(Region::allocate(REGION, HugePages::Prefer)?);
+        let stag = end.table.register(
+            region.clone(),
+            0..REGION,
+            TaggedOffset(0),
+            Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            PD,
+        )?;
+        let (sq, sq_end) = ring(64)?;
+        let (rq, rq_end) = ring(64)?;
+        let (cq_end, cq) = ring(64)?;
+        end.send(Command::CreateCq {
+            cq: CqId(1),
+            producer: cq_end,
+            arming: Arc::new(Arming::new()),
+            notify: Waker::noop().clone(),
+        })?;
+        end.send(Command::CreateQp(Box::new(QueuePair {
+            number: QpNumber(1),
+            pd: PD,
+            sq: sq_end,
+            rq: rq_end,
+            send_cq: CqId(1),
+            recv_cq: CqId(1),
+            state: QpState::Idle,
+            signal_all: false,
+        })))?;
+        Ok(Self {
+            address: Ipv4Addr::new(192, 0, 2, index),
+            end,
+            driver: Driver::new(EngineConfig::default(), [index; 32], engine_end),
+            pool: Pool::new(1024, STEP),
+            region,
+            stag,
+            sq,
+            cq,
+            _rq: rq,
+        })
+    }
+
+    fn answer_next_hops(&mut self) {
+        while let Some(destination) = self.driver.poll_next_hop_request() {
+            let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+            let hop = NextHop {
+                source_mac: mac,
+                destination_mac: mac,
+                vlan: None,
+                mtu: 1500,
+            };
+            self.driver.set_next_hop(destination, hop);
+        }
+    }
+
+    /// Accepts who asks; says how many connections came to stand.
+    fn handle_events(&self) -> Result<usize, Failure> {
+        let mut established = 0;
+        for event in self.end.events.try_iter() {
+            match event {
+                Event::ConnectRequest { request, .. } => self.end.send(Command::Accept {
+                    request,
+                    qp: QpNumber(1),
+                    options: ConnectionOptions::default(),
+                })?,
+                Event::Established { .. } => established += 1,
+                other => return Err(format!("the engines did not connect: {other:?}").into()),
+            }
+        }
+        Ok(established)
+    }
+
+    /// Takes completions and keeps the send queue full of Writes.
+    fn post_writes(&mut self, to: Stag) {
+        while self.cq.pop().is_some() {}
+        let mut posted = false;
+        while self.sq.free() > 0 {
+            let sge = Sge {
+                offset: 0,
+                length: MESSAGE as u32,
+                lkey: self.stag.0,
+            };
+            let write = SendWr::new(0, WrOpcode::Write)
+                .with_flags(send_flags::SIGNALED)
+                .with_remote(to, TaggedOffset(0))
+                .with_sges(&[sge]);
+            posted |= write.is_some_and(|write| self.sq.push(write).is_ok());
+        }
+        if posted {
+            self.end.ring(QpNumber(1));
+        }
+    }
+}
+
+/// The receiver's turn. A function of its own, for profilers.
+#[inline(never)]
+fn receive_batch(receiver: &mut Host, sender: &Pool, now: Instant) {
+    turn(receiver, sender, now);
+}
+
+/// The sender's turn. Its arguments have another order, or the compiler makes one function of the two.
+#[inline(never)]
+fn transmit_batch(receiver: &Pool, sender: &mut Host, now: Instant) {
+    turn(sender, receiver, now);
+}
+
+/// One turn of `host`, on the frames that `peer` sent.
+#[inline(always)]
+fn turn(host: &mut Host, peer: &Pool, now: Instant) {
+    let mut batch = host.driver.begin(now);
+    for frame in peer.sent() {
+        batch.handle_frame(frame, Checksums::Verify, &mut host.pool);
+    }
+    batch.finish(&mut host.pool);
+}
+
+/// What the protocol makes of octets received, and nothing else: CRC, and copy into the region.
+fn receive_octets(frame: &[u8], region: &Region, at: usize, with_sum: bool) -> u32 {
+    let sum = if with_sum {
+        checksum::sum(&frame[TCP_AT..])
+    } else {
+        0
+    };
+    let fpdu = &frame[FPDU_AT..];
+    // The region has room for a frame from every place.
+    let _ = region.write(at, &fpdu[FPDU_OVERHEAD..]);
+    crc::crc(fpdu) ^ u32::from(sum)
+}
+
+/// The same for octets to be sent.
+fn transmit_octets(frame: &mut [u8], region: &Region, at: usize, with_sum: bool) -> u32 {
+    let fpdu = &mut frame[FPDU_AT..];
+    let _ = region.read(at, &mut fpdu[FPDU_OVERHEAD..]);
+    let sum = if with_sum { checksum::sum(fpdu) } else { 0 };
+    crc::crc(fpdu) ^ u32::from(sum)
+}
+
+/// Nanoseconds for a segment, one sample for each step; each thing on the same segments.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Times {
+    /// The engine receives them and builds its acknowledgements.
+    pub(crate) receive: Samples,
+    /// The engine handles the acknowledgements and builds as many segments.
+    pub(crate) transmit: Samples,
+    /// Copy and CRC alone, without and with the TCP checksum.
+    pub(crate) octets_received: [Samples; 2],
+    /// The same on transmit.
+    pub(crate) octets_sent: [Samples; 2],
+}
+
+/// A sender and a receiver of Writes.
+pub(crate) struct Pair {
+    sender: Host,
+    receiver: Host,
+    started: Clock,
+    /// Where the octets alone are sent from.
+    frames: Box<[[u8; 2048]]>,
+    steps: usize,
+}
+
+impl Pair {
+    /// Two engines, connected.
+    pub(crate) fn connect() -> Result<Self, Failure> {
+        let mut pair = Self {
+            sender: Host::new(1)?,
+            receiver: Host::new(2)?,
+            started: Clock::now(),
+            frames: vec![[0; 2048]; STEP].into_boxed_slice(),
+            steps: 0,
+        };
+        let local = SocketAddr::new(pair.sender.address.into(), 40_000);
+        let remote = SocketAddr::new(pair.receiver.address.into(), PORT);
+        pair.receiver.end.send(Command::Listen {
+            listener: ListenerId(1),
+            local: remote,
+            lease: Arc::new(()),
+        })?;
+        pair.sender.end.send(Command::Connect {
+            qp: QpNumber(1),
+            local,
+            remote,
+            options: ConnectionOptions::default(),
+            lease: Arc::new(()),
+        })?;
+        let mut established = 0;
+        while established < 2 {
+            pair.step(&mut Times::default());
+            for host in [&pair.sender, &pair.receiver] {
+                established += host.handle_events()?;
+            }
+        }
+        Ok(pair)
+    }
+
+    /// A batch of segments to the receiver, its acknowledgements back.
+    fn step(&mut self, times: &mut Times) {
+        let now = Instant::ZERO + self.started.elapsed();
+        let transmit = clocked(|| transmit_batch(&self.receiver.pool, &mut self.sender, now));
+        self.receiver.pool.delivered();
+        let full = self.sender.pool.sent().count() == STEP;
+        // In turn before and after, so that neither always finds the frames warmer.
+        self.steps += 1;
+        if full && self.steps.is_multiple_of(2) {
+            self.octets_alone(times);
+        }
+        let receive = clocked(|| receive_batch(&mut self.receiver, &self.sender.pool, now));
+        if full && !self.steps.is_multiple_of(2) {
+            self.octets_alone(times);
+        }
+        if full {
+            times.transmit.push(transmit);
+            times.receive.push(receive);
+        }
+        self.sender.pool.delivered();
+        self.sender.answer_next_hops();
+        self.receiver.answer_next_hops();
+    }
+
+    /// The octets of the segments on the wire, without a protocol around them.
+    fn octets_alone(&mut self, times: &mut Times) {
+        let place = |number: usize| number * 1460 % (REGION - 2048);
+        let data = |frame: &&[u8]| frame.len() > FPDU_AT + FPDU_OVERHEAD;
+        for (index, with_sum) in [(0, false), (1, true)] {
+            let (from, to) = (&self.sender.region, &self.receiver.region);
+            times.octets_received[index].push(clocked(|| {
+                for (number, frame) in self.sender.pool.sent().filter(data).enumerate() {
+                    black_box(receive_octets(frame, to, place(number), with_sum));
+                }
+            }));
+            let frames = &mut self.frames;
+            times.octets_sent[index].push(clocked(|| {
+                for (number, sent) in self.sender.pool.sent().filter(data).enumerate() {
+                    let frame = &mut frames[number % STEP][..sent.len()];
+                    black_box(transmit_octets(frame, from, place(number), with_sum));
+                }
+            }));
+        }
+    }
+
+    /// Measures some batches of 64 segments in full flow.
+    pub(crate) fn measure(&mut self, batches: usize) -> Times {
+        let mut times = Times::default();
+        while times.receive.values().len() < batches {
+            self.sender.post_writes(self.receiver.stag);
+            self.step(&mut times);
+        }
+        times
+    }
+}
+
+/// Nanoseconds for each segment of a step.
+fn clocked(what: impl FnOnce()) -> f64 {
+    let began = Clock::now();
+    what();
+    began.elapsed().as_nanos() as f64 / STEP as f64
+}

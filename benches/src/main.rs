@@ -1,0 +1,147 @@
+//! Measures rnic beside what a user would pick instead, and beside the limits of the machine: raw AF_XDP, the
+//! kernel's TCP, and the copies and CRCs alone. Everything in one run, alternating.
+
+mod bed;
+mod effort;
+mod engine;
+mod kernel;
+mod machine;
+mod pace;
+mod pingpong;
+mod plan;
+mod pool;
+mod raw;
+mod rdma;
+mod report;
+mod stats;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::bed::Bed;
+use crate::effort::Effort;
+use crate::plan::Row;
+use crate::report::Report;
+
+const USAGE: &str =
+    "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE]
+       rnic-bench --engine BATCHES
+
+  --quick          one short repetition: shows that everything works, not how fast
+  --repetitions N  of each measurement, alternating (default 7)
+  --seconds S      length of a bandwidth measurement (default 0.5)
+  --only TEXT      measurements whose name contains it (raw, tcp, write, send, bw, lat, engine)
+  --json FILE      writes the results there too
+  --engine N       only runs N batches of 64 segments through the engine, for a profiler
+
+Needs root: it makes two network namespaces joined by a veth pair, and removes them.";
+
+/// Whatever keeps a measurement from being made.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+struct Options {
+    repetitions: usize,
+    effort: Effort,
+    only: Option<String>,
+    json: Option<String>,
+    engine: Option<usize>,
+}
+
+fn main() -> ExitCode {
+    let options = match parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("rnic-bench: {error}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rnic-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>, Failure> {
+    let mut options = Options {
+        repetitions: 7,
+        effort: Effort {
+            duration: Duration::from_millis(500),
+            round_trips: 20_000,
+            batches: 4_000,
+        },
+        only: None,
+        json: None,
+        engine: None,
+    };
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--quick" => {
+                options.repetitions = 1;
+                options.effort = Effort {
+                    duration: Duration::from_millis(50),
+                    round_trips: 500,
+                    batches: 100,
+                };
+            }
+            "--repetitions" => options.repetitions = value()?.parse()?,
+            "--seconds" => {
+                options.effort.duration = Duration::try_from_secs_f64(value()?.parse()?)?
+            }
+            "--only" => options.only = Some(value()?),
+            "--json" => options.json = Some(value()?),
+            "--engine" => options.engine = Some(value()?.parse()?),
+            "-h" | "--help" => return Ok(None),
+            other => return Err(format!("{other} is not an option").into()),
+        }
+    }
+    Ok(Some(options))
+}
+
+fn run(options: &Options) -> Result<(), Failure> {
+    if let Some(batches) = options.engine {
+        engine::Pair::connect()?.measure(batches);
+        return Ok(());
+    }
+    if !nix::unistd::geteuid().is_root() {
+        return Err("run it as root: it makes network namespaces and opens AF_XDP sockets".into());
+    }
+    let machine = machine::describe();
+    let bed = Bed::new()?;
+    let mut plan = plan::everything()?;
+    let wanted = |row: &Row| {
+        bed.allows(row.cores)
+            && options
+                .only
+                .as_ref()
+                .is_none_or(|only| row.id.contains(only))
+    };
+    plan.retain(|measurement| measurement.rows.iter().any(wanted));
+    for repetition in 1..=options.repetitions {
+        for measurement in &mut plan {
+            measurement.repeat(&bed, &options.effort)?;
+        }
+        eprintln!("repetition {repetition} of {} done", options.repetitions);
+    }
+    let rows: Vec<_> = plan
+        .iter()
+        .flat_map(|measurement| &measurement.rows)
+        .collect();
+    let report = Report {
+        machine: &machine,
+        repetitions: options.repetitions,
+        rows: &rows,
+    };
+    print!("{}", report.table());
+    if let Some(file) = &options.json {
+        std::fs::write(file, report.json())?;
+    }
+    Ok(())
+}

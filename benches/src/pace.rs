@@ -1,0 +1,68 @@
+//! How fast octets move: over a whole run, and while nothing disturbs it.
+
+use std::time::Instant;
+
+use crate::stats::Samples;
+
+/// Octets of the pieces that are timed: about half a millisecond's worth.
+const PIECE: u64 = 1024 * 1024;
+
+/// Counts octets as they arrive.
+pub(crate) struct Pace {
+    began: Instant,
+    octets: u64,
+    piece_began: Instant,
+    piece_octets: u64,
+    /// Gigabits in a second of each piece.
+    pieces: Samples,
+}
+
+/// Gigabits in a second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bandwidth {
+    /// The median of the pieces: what a run does while the machine does nothing else. It hides stalls.
+    pub(crate) steady: f64,
+    /// Of the whole run: what other load on the machine took, and stalls, count.
+    pub(crate) mean: f64,
+}
+
+impl Pace {
+    /// Counts from now on.
+    pub(crate) fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            began: now,
+            octets: 0,
+            piece_began: now,
+            piece_octets: 0,
+            pieces: Samples::default(),
+        }
+    }
+
+    /// These have arrived.
+    pub(crate) fn add(&mut self, octets: usize) {
+        self.piece_octets += octets as u64;
+        if self.piece_octets >= PIECE {
+            let now = Instant::now();
+            let time = now - self.piece_began;
+            self.pieces
+                .push((self.piece_octets * 8) as f64 / time.as_nanos() as f64);
+            self.octets += self.piece_octets;
+            (self.piece_began, self.piece_octets) = (now, 0);
+        }
+    }
+
+    /// The run is over.
+    pub(crate) fn end(self) -> Bandwidth {
+        let octets = self.octets + self.piece_octets;
+        let mean = (octets * 8) as f64 / self.began.elapsed().as_nanos() as f64;
+        Bandwidth {
+            steady: if self.pieces.values().is_empty() {
+                mean
+            } else {
+                self.pieces.median()
+            },
+            mean,
+        }
+    }
+}
