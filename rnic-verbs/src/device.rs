@@ -44,13 +44,24 @@ impl Driver {
 /// How long a spawned thread sleeps at most: the time that stopping it takes.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
+/// Turns without work after which a spinning thread offers its CPU: where there are more threads than CPUs, the one
+/// that has the work may be waiting for it.
+const TURNS_PER_YIELD: u32 = 64;
+
 fn run(turn: &mut dyn Turn, idle: Duration, stop: &AtomicBool) {
     let mut busy_at = Instant::now();
+    let mut idle_turns = 0u32;
     while !stop.load(Ordering::Relaxed) {
         if turn.turn() {
             busy_at = Instant::now();
-        } else if busy_at.elapsed() >= idle {
+            idle_turns = 0;
+            continue;
+        }
+        idle_turns = idle_turns.wrapping_add(1);
+        if busy_at.elapsed() >= idle {
             turn.wait(LONGEST_SLEEP);
+        } else if idle_turns.is_multiple_of(TURNS_PER_YIELD) {
+            std::thread::yield_now();
         } else {
             std::hint::spin_loop();
         }
