@@ -101,6 +101,11 @@ fn the_window_shrinks_by_what_is_kept_aside() {
     assert!(peer.offered > WINDOW - 3000, "the window is open again");
     assert_eq!(outcomes(&mut raw.qp)[0].2, WcStatus::Success);
     assert_eq!(region.content(), data);
+    let counted = sim.hosts[0].snapshot(sim.now).rdma.octets_kept_aside;
+    assert_eq!(
+        counted as usize,
+        large.chunks(1000).rev().skip(1).flatten().count()
+    );
 }
 
 /// Single octets that leave gaps: each costs a piece, and TCP and the engine bound their number.

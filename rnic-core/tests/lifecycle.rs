@@ -250,6 +250,24 @@ fn a_queue_pair_can_be_destroyed_while_connecting_and_its_number_used_again() {
     use_again(&mut sim, again);
 }
 
+#[test]
+fn a_queue_pair_can_be_destroyed_while_its_terminate_waits_and_its_number_used_again() {
+    let mut sim = simulation();
+    let raw = accept_raw(&mut sim, &ConnectionOptions::default());
+    let number = raw.qp.number;
+    sim.raw[raw.peer].window = 0;
+    sim.raw[raw.peer].send_ddp(nothing(), &[]);
+    sim.raw[raw.peer].send_ddp(send_header(1), &[]);
+    sim.run_now();
+    assert!(sim.hosts[0].end_of(number).is_some(), "no receive");
+    sim.hosts[0].destroy_qp(raw.qp);
+    let again = sim.hosts[0].create_numbered_qp(number, QpSettings::default());
+    sim.hosts[0].events.clear();
+    // The old connection is forgotten meanwhile.
+    sim.run_for(SECOND * 300);
+    use_again(&mut sim, again);
+}
+
 /// A queue pair with a number that another had is as good as any.
 fn use_again(sim: &mut Simulation, mut active: TestQp) {
     let mut passive = sim.hosts[1].create_qp();

@@ -26,28 +26,25 @@ impl Connection {
         self.follow_close(context);
     }
 
-    /// A stream that is over gives its queue pair back: only TCP is left.
+    /// A stream that has ended gives its queue pair back: only TCP is left, and a Terminate if there is one.
     pub(super) fn leave_stream(&mut self, context: &mut Context<'_, '_>) {
-        if !matches!(&self.phase, Phase::Streaming(stream) if stream.is_over()) {
+        if !matches!(&self.phase, Phase::Streaming(stream) if stream.has_ended()) {
             return;
         }
-        if let Phase::Streaming(stream) = self.take_phase() {
+        if let Phase::Streaming(mut stream) = self.take_phase() {
+            self.loose_octets.extend(stream.take_last_words());
             self.returned_qp = Some(stream.into_qp());
         }
         self.reorder.clear();
         self.close(context);
     }
 
-    /// The orderly end may take as long as it gets on, and a Terminate as long as any other end. TIME-WAIT has a
-    /// time of its own.
+    /// The orderly end may take as long as it gets on. TIME-WAIT has a time of its own.
     fn follow_close(&mut self, context: &mut Context<'_, '_>) {
-        let (draining, terminating) = match &self.phase {
-            Phase::Streaming(stream) => (stream.closing, stream.has_ended()),
-            _ => (false, false),
-        };
+        let draining = matches!(&self.phase, Phase::Streaming(stream) if stream.closing);
         if self.tcp.state() == State::TimeWait {
             self.deadline = None;
-        } else if draining || self.fin_asked || terminating {
+        } else if draining || self.fin_asked {
             // What the peer sends counts while this side has still something to wait for.
             let received = if self.fin_asked {
                 0
@@ -74,7 +71,7 @@ impl Connection {
         let refused_half_way = self.is_half_open();
         self.end(reason, context);
         if refused_half_way {
-            self.startup_octets.clear();
+            self.loose_octets.clear();
         }
         self.close(context);
     }
@@ -111,18 +108,11 @@ impl Connection {
         self.fail(EndReason::Local, context);
     }
 
-    /// The application gave up its queue pair: nobody is there to be told anything. A stream that has ended goes on
-    /// only to tell the peer so.
+    /// The application gave up its queue pair: the connection is cut off, and nobody is there to be told.
     pub(crate) fn orphan(&mut self) {
-        match &self.phase {
-            Phase::Streaming(stream) if stream.has_ended() => {}
-            Phase::Closing => {}
-            _ => {
-                self.phase = Phase::Closing;
-                self.tcp.abort();
-                self.deadline = None;
-            }
-        }
+        self.phase = Phase::Closing;
+        self.tcp.abort();
+        self.deadline = None;
     }
 
     /// Tells the application, once, that and why its connection is over.

@@ -93,8 +93,8 @@ pub(crate) struct Connection {
     tcp: Tcp,
     path: Path,
     phase: Phase,
-    /// MPA start-up octets that wait to be sent.
-    startup_octets: Vec<u8>,
+    /// What no stream sends and waits to be sent: MPA start-up frames, and the Terminate of a stream that is over.
+    loose_octets: Vec<u8>,
     reorder: Reorder,
     /// When the current phase must be over.
     deadline: Option<Instant>,
@@ -134,7 +134,7 @@ impl Connection {
         let path = Path::unknown(&key);
         let new = Self::new(key, tcp, path, phase, lease);
         Ok(Self {
-            startup_octets: request,
+            loose_octets: request,
             deadline,
             ..new
         })
@@ -170,7 +170,7 @@ impl Connection {
             tcp,
             path,
             phase,
-            startup_octets: Vec::new(),
+            loose_octets: Vec::new(),
             reorder: Reorder::default(),
             deadline: None,
             progress: (0, 0),

@@ -1,12 +1,13 @@
 //! MPA start-up as the spine sees it: octets in, decisions of both applications, octets out.
 
+use crate::ddp::Ddp;
 use crate::engine::{ConnectionOptions, EndReason, Event, RequestId};
 use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request};
 use crate::mpa::{Action, MpaError};
 use crate::verbs::qp::{QpState, QueuePair};
 
 use super::stream::{Hold, Stream};
-use super::terminate::StreamError;
+use super::terminate::{self, StreamError};
 use super::{Connection, Context, Phase};
 
 pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
@@ -53,7 +54,8 @@ impl Connection {
             return;
         };
         let error = StreamError::from(error.clone());
-        self.startup_octets = error.fpdu(initiator.crc());
+        let mut ddp = Ddp::new(0);
+        self.loose_octets = terminate::fpdu(&error.cause().message(), &mut ddp, initiator.crc());
         context.counters.rdma.terminates_sent += 1;
         self.return_qp(qp, error.end_reason(), context);
         self.close(context);
@@ -115,7 +117,7 @@ impl Connection {
         self.phase = Phase::Closing;
         match error.action() {
             Action::Reject(octets) => {
-                self.startup_octets = octets.to_vec();
+                self.loose_octets = octets.to_vec();
                 self.close(context);
             }
             _ => self.tcp.abort(),
@@ -134,7 +136,7 @@ impl Connection {
         };
         match responder.accept(&mpa_options(options)) {
             Ok((reply, negotiated)) => {
-                self.startup_octets = reply;
+                self.loose_octets = reply;
                 // rfc: 5044-77: the first FPDU is the initiator's.
                 self.start_streaming(qp, negotiated, Hold::ForFirstFpdu, context);
             }
@@ -157,7 +159,7 @@ impl Connection {
     pub(crate) fn reject(&mut self, private_data: &[u8], context: &mut Context<'_, '_>) {
         if let Phase::Waiting { mut responder, .. } = self.take_phase() {
             // The host checked that the private data fit.
-            self.startup_octets = responder.reject(private_data).unwrap_or_default();
+            self.loose_octets = responder.reject(private_data).unwrap_or_default();
             self.close(context);
         }
     }

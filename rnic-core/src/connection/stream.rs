@@ -12,7 +12,7 @@ use crate::wire::mpa::LENGTH_LEN;
 
 use super::Context;
 use super::reorder::{EarlyFpdu, Reorder};
-use super::terminate::StreamError;
+use super::terminate::{self, StreamError};
 
 /// What keeps a side from sending its first FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub(super) struct Stream {
     hold: Hold,
     sending: Option<Sending>,
     ended: bool,
+    /// The Terminate that the peer is owed.
+    last_words: Vec<u8>,
 }
 
 impl Stream {
@@ -69,11 +71,17 @@ impl Stream {
             hold,
             sending: None,
             ended: false,
+            last_words: Vec::new(),
         }
     }
 
     pub(super) fn into_qp(self) -> Box<QueuePair> {
         self.upper.qp
+    }
+
+    /// What is still to be sent of a stream that has ended.
+    pub(super) fn take_last_words(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.last_words)
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -87,10 +95,16 @@ impl Stream {
 
     /// Octets in order, from TCP.
     pub(super) fn receive(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
+        let mut held = self.deframer.held();
         while !self.ended {
             let outcome = match self.deframer.next(&mut bytes) {
-                Ok(None) => return,
+                Ok(None) => {
+                    let more = self.deframer.held() - held;
+                    context.counters.rdma.octets_kept_aside += more as u64;
+                    return;
+                }
                 Ok(Some(ulpdu)) => {
+                    held = 0;
                     context.counters.rdma.fpdus_received += 1;
                     self.upper.receive(ulpdu, context)
                 }
@@ -117,7 +131,7 @@ impl Stream {
         reorder: &mut Reorder,
         context: &mut Context<'_, '_>,
     ) -> usize {
-        if self.ended || !self.deframer.aligned() {
+        if self.ended {
             return 0;
         }
         let Some(fpdus) = self.deframer.whole_fpdus(segment) else {
@@ -186,13 +200,11 @@ impl Stream {
         }
         let Upper { qp, rdmap, ddp } = &mut self.upper;
         rdmap.terminate(error.cause());
-        let terminate = match rdmap.next_message(qp, context.cqs, context.guard) {
-            Ok(Some(outbound)) => Some(Sending::new(outbound, ddp)),
-            _ => None,
-        };
+        if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
+            self.last_words = terminate::fpdu(&outbound, ddp, self.crc);
+        }
         context.counters.rdma.terminates_sent += 1;
         self.end(error.end_reason(), context);
-        self.sending = terminate;
     }
 
     /// The stream is over for the application: every request it posted completes, and what was not sent of a
@@ -211,13 +223,6 @@ impl Stream {
             qp: qp.number,
             reason,
         });
-    }
-
-    /// Requests posted after the end complete too.
-    pub(super) fn flush_posted(&mut self, context: &mut Context<'_, '_>) {
-        if self.ended {
-            self.upper.rdmap.flush(&mut self.upper.qp, context.cqs);
-        }
     }
 
     /// The peer acknowledged the stream up to here.
@@ -244,19 +249,9 @@ impl Stream {
         }
     }
 
-    /// The Terminate that ends the stream is still to be sent.
-    pub(super) fn has_terminate_to_send(&self) -> bool {
-        self.ended && self.sending.is_some()
-    }
-
     /// Everything that the application posted has completed, and the peer has its answers.
     pub(super) fn is_drained(&self) -> bool {
         self.sending.is_none() && self.upper.rdmap.is_idle(&self.upper.qp)
-    }
-
-    /// Nothing more will be sent: the stream has ended and the peer was told.
-    pub(super) fn is_over(&self) -> bool {
-        self.ended && self.sending.is_none()
     }
 
     /// Whether there is something to send now. May begin a message.

@@ -3,7 +3,7 @@
 use crate::ddp::{Ddp, DdpError, Placed};
 use crate::engine::EndReason;
 use crate::mpa::{MpaError, frame};
-use crate::rdmap::{RdmapError, Source, TerminateCause};
+use crate::rdmap::{Outbound, RdmapError, Source, TerminateCause};
 use crate::wire::ddp::{DdpWireError, header_octets};
 use crate::wire::mpa::LENGTH_LEN;
 use crate::wire::rdmap::TerminateControl;
@@ -61,25 +61,6 @@ impl StreamError {
         }
     }
 
-    /// The FPDU of the Terminate, where the stream that it ends never began.
-    pub(super) fn fpdu(&self, crc: bool) -> Vec<u8> {
-        let outbound = self.cause().message();
-        let mut segmenter = Ddp::new(0).start_message(outbound.header, outbound.length);
-        let (Some(cut), Source::Octets(octets)) =
-            (segmenter.next(frame::MAX_MULPDU), outbound.source)
-        else {
-            return Vec::new();
-        };
-        let header_len = cut.header.len();
-        let ulpdu_len = header_len + cut.len;
-        let mut fpdu = vec![0; frame::fpdu_len(ulpdu_len)];
-        let ulpdu = &mut fpdu[LENGTH_LEN..];
-        cut.header.emit(ulpdu);
-        ulpdu[header_len..ulpdu_len].copy_from_slice(&octets[..cut.len]);
-        frame::seal(&mut fpdu, ulpdu_len, crc);
-        fpdu
-    }
-
     pub(super) fn is_crc(&self) -> bool {
         matches!(self.0.0, LayerError::Mpa(MpaError::Crc { .. }))
     }
@@ -89,6 +70,23 @@ impl std::fmt::Display for StreamError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.0.fmt(f)
     }
+}
+
+/// The whole FPDU of a Terminate message.
+pub(super) fn fpdu(outbound: &Outbound, ddp: &mut Ddp, crc: bool) -> Vec<u8> {
+    let mut segmenter = ddp.start_message(outbound.header, outbound.length);
+    let (Some(cut), Source::Octets(octets)) = (segmenter.next(frame::MAX_MULPDU), outbound.source)
+    else {
+        return Vec::new();
+    };
+    let header_len = cut.header.len();
+    let ulpdu_len = header_len + cut.len;
+    let mut fpdu = vec![0; frame::fpdu_len(ulpdu_len)];
+    let ulpdu = &mut fpdu[LENGTH_LEN..];
+    cut.header.emit(ulpdu);
+    ulpdu[header_len..ulpdu_len].copy_from_slice(&octets[..cut.len]);
+    frame::seal(&mut fpdu, ulpdu_len, crc);
+    fpdu
 }
 
 /// Layer, error type and error code: RFC 5040 figure 9, with DDP's numbers of RFC 5041 section 7.2 and MPA's of

@@ -17,9 +17,6 @@ impl Connection {
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> Transmit {
-        if let Phase::Streaming(stream) = &mut self.phase {
-            stream.flush_posted(context);
-        }
         let Some(header_len) = self.path.header().map(NetHeader::len) else {
             return Transmit::Idle;
         };
@@ -55,11 +52,12 @@ impl Connection {
             let len = self.build(at, tx.bytes_mut(frame), context);
             if len == 0 {
                 tx.release(frame);
-                // The source of the message is gone: a Terminate goes in its place.
-                if self.has_terminate_to_send() {
-                    continue;
+                // The source of the message is gone. The Terminate that takes its place never comes to nothing.
+                self.leave_stream(context);
+                if self.loose_octets.is_empty() {
+                    break;
                 }
-                break;
+                continue;
             }
             self.queue(frame, at, len, tx);
         }
@@ -69,20 +67,20 @@ impl Connection {
 
     fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
         match &mut self.phase {
-            _ if !self.startup_octets.is_empty() => true,
+            _ if !self.loose_octets.is_empty() => true,
             Phase::Streaming(stream) => stream.has_output(context),
             _ => false,
         }
     }
 
-    /// Builds the payload of one segment at `at` in a frame: start-up octets, or one FPDU. Returns its length.
+    /// Builds the payload of one segment at `at` in a frame: loose octets, or one FPDU. Returns its length.
     fn build(&mut self, at: usize, frame: &mut [u8], context: &mut Context<'_, '_>) -> usize {
         let room = self.tcp.max_payload();
         let payload = &mut frame[at..];
-        if !self.startup_octets.is_empty() {
-            let len = room.min(self.startup_octets.len());
-            payload[..len].copy_from_slice(&self.startup_octets[..len]);
-            self.startup_octets.drain(..len);
+        if !self.loose_octets.is_empty() {
+            let len = room.min(self.loose_octets.len());
+            payload[..len].copy_from_slice(&self.loose_octets[..len]);
+            self.loose_octets.drain(..len);
             return len;
         }
         match &mut self.phase {
@@ -99,14 +97,10 @@ impl Connection {
         }
     }
 
-    fn has_terminate_to_send(&self) -> bool {
-        matches!(&self.phase, Phase::Streaming(stream) if stream.has_terminate_to_send())
-    }
-
     /// Sends FIN once there is nothing else.
     fn finish_sending(&mut self, context: &mut Context<'_, '_>) {
         self.leave_stream(context);
-        if self.fin_asked && self.startup_octets.is_empty() && !self.has_terminate_to_send() {
+        if self.fin_asked && self.loose_octets.is_empty() {
             self.tcp.close(context.now);
         }
     }

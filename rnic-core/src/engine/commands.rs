@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use crate::connection::{self, Connection, Context};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
-use crate::verbs::cq::CqTable;
 use crate::verbs::qp::{QpNumber, QpState, QueuePair};
 
 use super::flows::plain;
@@ -68,20 +67,10 @@ impl QueuePairs {
 
     /// A queue pair came back from its connection. If the host destroyed it meanwhile, it ends here: its number
     /// may be another's by now.
-    pub(super) fn put_back(
-        &mut self,
-        connection: usize,
-        mut qp: Box<QueuePair>,
-        cqs: &mut CqTable,
-    ) {
-        if self.connection_of(qp.number) != Some(connection) {
-            return;
+    pub(super) fn put_back(&mut self, connection: usize, qp: Box<QueuePair>) {
+        if self.connection_of(qp.number) == Some(connection) {
+            self.put(qp);
         }
-        if qp.state == QpState::Error {
-            // What was posted while it was on its way here.
-            connection::flush(&mut qp, cqs);
-        }
-        self.put(qp);
     }
 }
 
@@ -160,6 +149,8 @@ impl Engine {
     fn destroy_qp(&mut self, now: Instant, guard: &Guard<'_>, qp: QpNumber) {
         let connection = self.qps.connection_of(qp);
         *self.qps.place(qp) = None;
+        // News of this batch that the host has not seen would be taken for news of the next with this number.
+        self.events.retain(|event| event.qp() != Some(qp));
         if let Some(index) = connection {
             self.touch(index, now, guard, |connection, _| connection.orphan());
         }

@@ -245,6 +245,19 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The queue pair that it is about.
+    pub fn qp(&self) -> Option<QpNumber> {
+        match self {
+            Self::ConnectRequest { .. } | Self::RequestGone { .. } => None,
+            Self::Established { qp, .. }
+            | Self::Rejected { qp, .. }
+            | Self::Failed { qp, .. }
+            | Self::Disconnected { qp, .. } => Some(*qp),
+        }
+    }
+}
+
 /// The application's end of a link.
 #[derive(Clone)]
 pub struct HostEnd {

@@ -315,7 +315,7 @@ impl Engine {
             self.requests.remove(&request);
         }
         if let Some(qp) = connection.take_returned_qp() {
-            self.qps.put_back(index, qp, &mut self.cqs);
+            self.qps.put_back(index, qp);
         }
         if !connection.queued {
             connection.queued = true;
@@ -343,7 +343,7 @@ impl Engine {
         connection.release_frames(tx);
         self.counters.tcp.add(connection.tcp_counters());
         if let Some(qp) = connection.into_qp() {
-            self.qps.put_back(index, qp, &mut self.cqs);
+            self.qps.put_back(index, qp);
         }
     }
 

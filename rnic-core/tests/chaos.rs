@@ -1,0 +1,360 @@
+//! Two hosts that do anything at any time over a bad link: connect, accept, reject, post, disconnect, abort, destroy,
+//! revoke. Whatever they do, every request completes once and in order, every event fits what went before, and in
+//! the end nothing is left.
+
+mod common;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use common::*;
+use fastrand::Rng;
+use rnic_core::engine::{Command, ConnectionOptions, EngineConfig, Event, RequestId};
+use rnic_core::testing::link::Impairments;
+use rnic_core::testing::simulation::{QpSettings, SharedRegion, Simulation, TestQp};
+use rnic_core::verbs::qp::QpNumber;
+use rnic_core::verbs::wr::{SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::wire::ddp::{Stag, TaggedOffset};
+
+const SEEDS: u64 = 300;
+const STEPS: usize = 120;
+const QUEUE_PAIRS: usize = 5;
+const PORT: u16 = 7000;
+const REGION: usize = 20_000;
+
+/// What a host knows of a queue pair from events.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Idle,
+    Connecting,
+    Up,
+    Over,
+}
+
+/// A queue pair, and what was posted to it and has not completed.
+struct Queues {
+    qp: TestQp,
+    state: State,
+    sends: VecDeque<u64>,
+    receives: VecDeque<u64>,
+}
+
+impl Queues {
+    fn new(qp: TestQp) -> Self {
+        Self {
+            qp,
+            state: State::Idle,
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+        }
+    }
+
+    /// Completions come once, in order, and only where there is or was a connection.
+    fn poll(&mut self, seed: u64) {
+        for completion in self.qp.poll() {
+            let (id, opcode, status) = outcome(&completion);
+            let queue = match opcode {
+                WcOpcode::Recv => &mut self.receives,
+                _ => &mut self.sends,
+            };
+            assert_eq!(queue.pop_front(), Some(id), "seed {seed}: {completion:?}");
+            assert!(
+                matches!(self.state, State::Up | State::Over),
+                "seed {seed}: {completion:?} without a connection"
+            );
+            assert!(
+                status == WcStatus::Success || self.state == State::Over,
+                "seed {seed}: {completion:?} on a connection that stands"
+            );
+        }
+    }
+}
+
+struct World {
+    seed: u64,
+    rng: Rng,
+    sim: Simulation,
+    queues: [HashMap<QpNumber, Queues>; 2],
+    regions: [Vec<SharedRegion>; 2],
+    requests: [Vec<RequestId>; 2],
+    next_id: u64,
+    next_port: u16,
+    ended: usize,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let link = impairments(&mut rng);
+        let mut sim = Simulation::new(&EngineConfig::default(), link, seed);
+        let (mut queues, mut regions) = ([HashMap::new(), HashMap::new()], [vec![], vec![]]);
+        for host in 0..2 {
+            sim.hosts[host].listen(PORT);
+            if rng.u8(0..4) == 0 {
+                sim.hosts[host].set_frames(60);
+            }
+            for _ in 0..QUEUE_PAIRS {
+                let qp = sim.hosts[host].create_qp();
+                queues[host].insert(qp.number, Queues::new(qp));
+                regions[host].push(sim.hosts[host].share(&[0; REGION], all_rights()));
+            }
+        }
+        Self {
+            seed,
+            rng,
+            sim,
+            queues,
+            regions,
+            requests: Default::default(),
+            next_id: 0,
+            next_port: 10_000,
+            ended: 0,
+        }
+    }
+
+    fn some_qp(&mut self, host: usize) -> &mut Queues {
+        let number = QpNumber(self.rng.u32(1..=QUEUE_PAIRS as u32));
+        self.queues[host].get_mut(&number).unwrap()
+    }
+
+    fn some_region(&mut self, host: usize) -> (Stag, Sge) {
+        let at = self.rng.usize(..self.regions[host].len());
+        let region = &self.regions[host][at];
+        let len = if self.rng.bool() {
+            self.rng.usize(0..REGION)
+        } else {
+            self.rng.usize(0..100)
+        };
+        (region.stag, sge(region, len))
+    }
+
+    fn options(&mut self) -> ConnectionOptions {
+        ConnectionOptions {
+            mpa_revision: self.rng.u8(1..=2),
+            crc: self.rng.bool(),
+            first_fpdu_delay: Duration::from_micros(self.rng.u64(0..2) * 500),
+            connect_timeout: Duration::from_secs(self.rng.u64(1..20)),
+            ..ConnectionOptions::default()
+        }
+    }
+
+    fn step(&mut self) {
+        let host = self.rng.usize(0..2);
+        match self.rng.u8(0..32) {
+            0..=3 => self.connect(host),
+            4..=8 => self.answer(host),
+            9..=19 => self.post_send(host),
+            20..=25 => self.post_recv(host),
+            26 => {
+                let number = self.some_qp(host).qp.number;
+                self.sim.hosts[host].command(Command::Disconnect(number));
+            }
+            27 => {
+                let number = self.some_qp(host).qp.number;
+                self.sim.hosts[host].command(Command::Abort(number));
+            }
+            28 => self.destroy(host),
+            29 => self.revoke(host),
+            _ => {
+                let micros = self.rng.u64(0..20_000);
+                self.run_for(Duration::from_micros(micros));
+            }
+        }
+        if self.rng.bool() {
+            self.run_for(Duration::from_micros(10));
+        }
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        self.sim.run_for(time);
+        for host in 0..2 {
+            for event in std::mem::take(&mut self.sim.hosts[host].events) {
+                self.handle(host, event);
+            }
+            for queues in self.queues[host].values_mut() {
+                queues.poll(self.seed);
+            }
+        }
+    }
+
+    /// Each event fits what is known.
+    fn handle(&mut self, host: usize, event: Event) {
+        let (qp, from, to) = match event {
+            Event::ConnectRequest { request, .. } => return self.requests[host].push(request),
+            Event::RequestGone { request } => {
+                return self.requests[host].retain(|other| *other != request);
+            }
+            Event::Established { qp, .. } => (qp, State::Connecting, State::Up),
+            Event::Rejected { qp, .. } | Event::Failed { qp, .. } => {
+                (qp, State::Connecting, State::Idle)
+            }
+            Event::Disconnected { qp, .. } => (qp, State::Up, State::Over),
+        };
+        self.ended += usize::from(to == State::Over);
+        let queues = self.queues[host].get_mut(&qp).unwrap();
+        assert_eq!(queues.state, from, "seed {}: {event:?}", self.seed);
+        queues.state = to;
+    }
+
+    fn connect(&mut self, host: usize) {
+        let options = self.options();
+        let remote = self.sim.hosts[1 - host].socket(PORT);
+        self.next_port += 1;
+        let port = self.next_port;
+        let queues = self.some_qp(host);
+        if queues.state != State::Idle {
+            return;
+        }
+        queues.state = State::Connecting;
+        let number = queues.qp.number;
+        let qp = &self.queues[host][&number].qp;
+        self.sim.hosts[host].connect(qp, port, remote, &options);
+    }
+
+    fn answer(&mut self, host: usize) {
+        let Some(request) = self.requests[host].pop() else {
+            return;
+        };
+        if self.rng.u8(0..8) == 0 {
+            let private_data = pattern(self.rng.usize(0..500));
+            return self.sim.hosts[host].command(Command::Reject {
+                request,
+                private_data,
+            });
+        }
+        let options = self.options();
+        let queues = self.some_qp(host);
+        if queues.state != State::Idle {
+            return self.requests[host].push(request);
+        }
+        queues.state = State::Connecting;
+        let number = queues.qp.number;
+        let qp = &self.queues[host][&number].qp;
+        self.sim.hosts[host].accept(request, qp, &options);
+    }
+
+    fn post_send(&mut self, host: usize) {
+        let (_, local) = self.some_region(host);
+        let (remote, _) = self.some_region(1 - host);
+        self.next_id += 1;
+        let id = self.next_id;
+        let local = match self.rng.u8(0..60) {
+            // Not registered here.
+            0 => Sge {
+                lkey: local.lkey ^ 0xff00,
+                ..local
+            },
+            _ => local,
+        };
+        let offset = match self.rng.u8(0..60) {
+            0 => TaggedOffset(REGION as u64),
+            _ => TaggedOffset(0),
+        };
+        let opcodes = [WrOpcode::Send, WrOpcode::Write, WrOpcode::Read];
+        let opcode = opcodes[self.rng.usize(..3)];
+        let wr = SendWr::new(id, opcode).with_remote(remote, offset);
+        let wr = wr.with_sges(&[local]).unwrap();
+        let queues = self.some_qp(host);
+        if queues.sends.len() < 200 {
+            queues.sends.push_back(id);
+            let number = queues.qp.number;
+            let qp = &mut self.queues[host].get_mut(&number).unwrap().qp;
+            self.sim.hosts[host].post_send(qp, wr);
+        }
+    }
+
+    fn post_recv(&mut self, host: usize) {
+        let (stag, _) = self.some_region(host);
+        for _ in 0..self.rng.usize(1..4) {
+            self.next_id += 1;
+            let id = self.next_id;
+            let whole = Sge {
+                offset: 0,
+                length: REGION as u32,
+                lkey: stag.0,
+            };
+            let queues = self.some_qp(host);
+            if queues.receives.len() < 200 {
+                queues.receives.push_back(id);
+                let number = queues.qp.number;
+                let qp = &mut self.queues[host].get_mut(&number).unwrap().qp;
+                let wr = rnic_core::verbs::wr::RecvWr::new(id, &[whole]).unwrap();
+                self.sim.hosts[host].post_recv(qp, wr);
+            }
+        }
+    }
+
+    /// The number is used again at once.
+    fn destroy(&mut self, host: usize) {
+        let number = self.some_qp(host).qp.number;
+        let old = self.queues[host].remove(&number).unwrap();
+        self.sim.hosts[host].destroy_qp(old.qp);
+        let qp = self.sim.hosts[host].create_numbered_qp(number, QpSettings::default());
+        self.queues[host].insert(number, Queues::new(qp));
+    }
+
+    fn revoke(&mut self, host: usize) {
+        let at = self.rng.usize(..self.regions[host].len());
+        let fresh = self.sim.hosts[host].share(&[0; REGION], all_rights());
+        let old = std::mem::replace(&mut self.regions[host][at], fresh);
+        self.sim.hosts[host].revoke(old.stag);
+    }
+
+    /// Everybody stops; then everything has completed, and nothing is left.
+    fn finish(mut self) -> usize {
+        self.sim.link.set_impairments(Impairments::default());
+        for host in 0..2 {
+            self.sim.hosts[host].unlisten(PORT);
+            for number in 1..=QUEUE_PAIRS as u32 {
+                let end = match self.rng.bool() {
+                    true => Command::Disconnect(QpNumber(number)),
+                    false => Command::Abort(QpNumber(number)),
+                };
+                self.sim.hosts[host].command(end);
+            }
+        }
+        self.run_for(SECOND * 900);
+        for queues in self.queues.iter().flat_map(HashMap::values) {
+            let (sends, receives) = (queues.sends.len(), queues.receives.len());
+            match queues.state {
+                State::Idle => {}
+                State::Over => assert_eq!((sends, receives), (0, 0), "seed {}", self.seed),
+                other => panic!("seed {}: a queue pair is still {other:?}", self.seed),
+            }
+        }
+        assert_nothing_left(&mut self.sim);
+        self.ended
+    }
+}
+
+fn impairments(rng: &mut Rng) -> Impairments {
+    let mut share = |most| if rng.bool() { rng.u32(0..=most) } else { 0 };
+    let (loss, duplication, reordering, cutting) = (share(30), share(30), share(100), share(100));
+    Impairments {
+        delay: Duration::from_micros(rng.u64(1..500)),
+        loss,
+        duplication,
+        reordering,
+        jitter: Duration::from_micros(500),
+        cutting,
+        ..Impairments::default()
+    }
+}
+
+fn run(seed: u64) -> usize {
+    let mut world = World::new(seed);
+    for _ in 0..STEPS {
+        world.step();
+    }
+    world.run_for(SECOND / 10);
+    world.finish()
+}
+
+#[test]
+fn whatever_hosts_do_every_request_completes_once_and_nothing_is_left() {
+    let ended: usize = (0..SEEDS).map(run).sum();
+    assert!(
+        ended > SEEDS as usize,
+        "{ended} connections stood and ended"
+    );
+}
