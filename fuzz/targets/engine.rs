@@ -1,0 +1,245 @@
+//! A whole engine and a peer that plays by no rules once it is connected: nothing panics, what the host keeps aside
+//! stays within its window, every work request completes once, and nothing of the connection is left.
+#![no_main]
+
+use std::time::Duration;
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use rnic_core::engine::{Command, ConnectionOptions, EngineConfig, Event};
+use rnic_core::memory::table::Access;
+use rnic_core::testing::host::{SharedRegion, TestQp};
+use rnic_core::testing::link::Impairments;
+use rnic_core::testing::raw_peer::{RawPeer, startup};
+use rnic_core::testing::simulation::Simulation;
+use rnic_core::verbs::wr::{RecvWr, SendWr, Sge, WrOpcode};
+use rnic_core::wire::ddp::{
+    DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
+};
+use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+
+const PORT: u16 = 4420;
+const WINDOW: u32 = 16 << 10;
+const REGION: usize = 4096;
+/// Longer than anything the engine waits for.
+const LONG: Duration = Duration::from_secs(600);
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    crc: bool,
+    actions: Vec<Action<'a>>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Action<'a> {
+    Octets(&'a [u8]),
+    Ahead(u32, &'a [u8]),
+    Ulpdu {
+        octets: &'a [u8],
+        cut: u8,
+    },
+    Tagged {
+        control: u8,
+        known: bool,
+        offset: u16,
+        last: bool,
+        payload: &'a [u8],
+    },
+    Untagged {
+        control: u8,
+        queue: u8,
+        msn: u8,
+        offset: u16,
+        last: bool,
+        payload: &'a [u8],
+    },
+    Window(u16),
+    Acknowledge(bool),
+    Finish,
+    Wait(u16),
+    PostSend {
+        read: bool,
+        length: u16,
+    },
+    PostReceive(u16),
+    Disconnect,
+    Revoke,
+}
+
+fn request(crc: bool) -> Vec<u8> {
+    startup(&StartupFrame {
+        kind: StartupKind::Request,
+        markers: false,
+        crc,
+        reject: false,
+        enhanced_bit: true,
+        reserved: 0,
+        revision: 2,
+        private_data: &[],
+        enhanced: Some(Enhanced {
+            ird: 4,
+            ord: 4,
+            ..Enhanced::default()
+        }),
+    })
+}
+
+/// The raw peer is connected to a queue pair of host 0.
+fn connected(crc: bool) -> Option<(Simulation, TestQp)> {
+    let mut config = EngineConfig::default();
+    config.tcp.receive_window = WINDOW;
+    let mut sim = Simulation::new(&config, Impairments::default(), 1);
+    let qp = sim.hosts[0].create_qp();
+    sim.hosts[0].listen(PORT);
+    let peer = sim.add_raw_peer(0, PORT);
+    sim.raw[peer].crc = crc;
+    sim.raw[peer].connect();
+    sim.run_now();
+    sim.raw[peer].send(&request(crc));
+    sim.run_now();
+    let asked = sim.hosts[0].events.iter().find_map(|event| match event {
+        Event::ConnectRequest { request, .. } => Some(*request),
+        _ => None,
+    })?;
+    let options = ConnectionOptions {
+        crc,
+        ..ConnectionOptions::default()
+    };
+    sim.hosts[0].accept(asked, &qp, &options);
+    sim.hosts[0].unlisten(PORT);
+    sim.run_now();
+    Some((sim, qp))
+}
+
+fn local(region: &SharedRegion, length: u16) -> Sge {
+    Sge {
+        offset: 0,
+        length: u32::from(length) % REGION as u32,
+        lkey: region.stag.0,
+    }
+}
+
+/// What the host's application has done.
+#[derive(Default)]
+struct Posted {
+    sends: usize,
+    receives: usize,
+    revoked: bool,
+}
+
+fn act(
+    action: Action<'_>,
+    sim: &mut Simulation,
+    qp: &mut TestQp,
+    region: &SharedRegion,
+    posted: &mut Posted,
+) {
+    let number = qp.number;
+    let peer: &mut RawPeer = &mut sim.raw[0];
+    match action {
+        Action::Octets(octets) => peer.send(octets),
+        Action::Ahead(distance, octets) => peer.send_ahead(distance % (2 * WINDOW), octets),
+        Action::Ulpdu { octets, cut } => {
+            let fpdu = peer.fpdu(octets);
+            let (one, other) = fpdu.split_at(usize::from(cut).min(fpdu.len()));
+            peer.send(one);
+            peer.send(other);
+        }
+        Action::Tagged {
+            control,
+            known,
+            offset,
+            last,
+            payload,
+        } => {
+            let stag = if known {
+                region.stag
+            } else {
+                Stag(offset.into())
+            };
+            let offset = TaggedOffset(offset.into());
+            let header = TaggedHeader {
+                last,
+                ulp: control,
+                stag,
+                offset,
+            };
+            peer.send_ddp(DdpHeader::Tagged(header), payload);
+        }
+        Action::Untagged {
+            control,
+            queue,
+            msn,
+            offset,
+            last,
+            payload,
+        } => {
+            let header = UntaggedHeader {
+                last,
+                ulp: control,
+                ulp32: region.stag.0,
+                queue: QueueNumber(queue.into()),
+                msn: Msn(msn.into()),
+                offset: MessageOffset(offset.into()),
+            };
+            peer.send_ddp(DdpHeader::Untagged(header), payload);
+        }
+        Action::Window(window) => {
+            peer.window = window;
+            peer.acknowledge();
+        }
+        Action::Acknowledge(does) => peer.acknowledges = does,
+        Action::Finish => peer.close(),
+        Action::Wait(milliseconds) => sim.run_for(Duration::from_millis(milliseconds.into())),
+        Action::PostSend { read, length } if posted.sends < 16 => {
+            posted.sends += 1;
+            let opcode = if read {
+                WrOpcode::Read
+            } else {
+                WrOpcode::Write
+            };
+            let wr = SendWr::new(1, opcode).with_remote(Stag(7), TaggedOffset(0));
+            let wr = wr
+                .with_sges(&[local(region, length)])
+                .expect("one buffer fits");
+            sim.hosts[0].post_send(qp, wr);
+        }
+        Action::PostReceive(length) if posted.receives < 16 => {
+            posted.receives += 1;
+            let wr = RecvWr::new(2, &[local(region, length)]).expect("one buffer fits");
+            sim.hosts[0].post_recv(qp, wr);
+        }
+        Action::Disconnect => sim.hosts[0].command(Command::Disconnect(number)),
+        Action::Revoke if !posted.revoked => {
+            posted.revoked = true;
+            sim.hosts[0].revoke(region.stag);
+        }
+        Action::PostSend { .. } | Action::PostReceive(_) | Action::Revoke => {}
+    }
+}
+
+fuzz_target!(|input: Input| {
+    let Some((mut sim, mut qp)) = connected(input.crc) else {
+        panic!("an honest start-up fails");
+    };
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let region = sim.hosts[0].share(&[0; REGION], rights);
+    let mut posted = Posted::default();
+    for action in input.actions.into_iter().take(64) {
+        act(action, &mut sim, &mut qp, &region, &mut posted);
+        sim.run_now();
+        for connection in sim.hosts[0].snapshot(sim.now).connections {
+            assert!(
+                connection.kept_aside <= WINDOW as usize + (64 << 10),
+                "{connection:?}"
+            );
+        }
+    }
+    let number = qp.number;
+    sim.hosts[0].command(Command::Abort(number));
+    sim.run_for(LONG);
+    assert_eq!(qp.poll().len(), posted.sends + posted.receives);
+    assert!(sim.hosts[0].snapshot(sim.now).connections.is_empty());
+    assert_eq!(sim.hosts[0].frames_in_use(), 0);
+    assert_eq!(sim.hosts[0].leases(), 0);
+});
