@@ -139,10 +139,10 @@ impl Tcp {
         self.probing |= self.send.window_closed();
         self.counters.window_probes += 1;
         if self.send.flight() > 0 {
-            return Some(self.probe_again(now));
+            return self.probe_again(now);
         }
         let Some(segment) = self.send.next_unsent().cloned() else {
-            return Some(self.send_fin(now));
+            return (self.send.fin == Fin::Queued).then(|| self.send_fin(now));
         };
         let left = u64::from(segment.len - segment.sent);
         // At most `left`, which fits.
@@ -154,13 +154,13 @@ impl Tcp {
     }
 
     /// The first octet not acknowledged, once more.
-    fn probe_again(&mut self, now: Instant) -> Outgoing {
+    fn probe_again(&mut self, now: Instant) -> Option<Outgoing> {
         let una = self.send.una();
         let Some(head) = self.send.head_sent_again(now) else {
-            return self.send_fin(now);
+            return self.fin_again(now);
         };
         let from = una.saturating_sub(head.start).min(u64::from(head.len) - 1) as u16;
-        self.data(now, &head, from, from + 1)
+        Some(self.data(now, &head, from, from + 1))
     }
 
     /// The first segment thought lost, as far as the windows allow.
@@ -170,7 +170,7 @@ impl Tcp {
         }
         let edge = self.send.window.edge;
         let Some((index, segment)) = self.send.next_lost() else {
-            return Some(self.send_fin(now));
+            return self.fin_again(now);
         };
         let segment = segment.clone();
         let octets = edge
@@ -218,14 +218,20 @@ impl Tcp {
 
     /// The FIN, once all data is sent.
     fn fin(&mut self, now: Instant) -> Option<Outgoing> {
-        let ready = self.send.fin == Fin::Queued && self.send.all_sent() && !self.send.has_lost();
+        let ready = self.send.fin == Fin::Queued && self.send.all_sent();
         (ready && self.send.window_room() > 0).then(|| self.send_fin(now))
     }
 
-    fn send_fin(&mut self, now: Instant) -> Outgoing {
-        if self.send.fin != Fin::Queued {
-            self.counters.retransmits += 1;
+    /// The FIN once more, if it was sent and is not acknowledged.
+    fn fin_again(&mut self, now: Instant) -> Option<Outgoing> {
+        if !matches!(self.send.fin, Fin::InFlight | Fin::Lost) {
+            return None;
         }
+        self.counters.retransmits += 1;
+        Some(self.send_fin(now))
+    }
+
+    fn send_fin(&mut self, now: Instant) -> Outgoing {
         self.send.mark_fin_sent();
         self.arm_timer(now);
         let header = self.header(now, self.send.nxt() - 1, Flags::FIN);

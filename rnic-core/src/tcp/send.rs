@@ -69,8 +69,8 @@ pub(super) enum Fin {
 pub(super) struct Progress {
     /// Octets newly acknowledged, the FIN included.
     pub(super) octets: u64,
-    /// When the latest of them was sent, if this ACK can only be the answer to that: each of them was sent once
-    /// (Karn's rule), and none was selectively acknowledged before.
+    /// When the latest of them was sent that had not been selectively acknowledged, if all of them were sent only
+    /// once (Karn's rule).
     pub(super) sent_at: Option<Instant>,
 }
 
@@ -311,14 +311,19 @@ impl Sender {
                 Fate::Sacked => self.sacked -= u64::from(head.len),
                 Fate::Lost => self.lost -= u64::from(head.sent),
             }
-            once &= !head.retransmitted && head.fate == Fate::InFlight;
-            progress.sent_at = once.then_some(head.sent_at);
+            once &= !head.retransmitted;
+            if head.fate != Fate::Sacked {
+                progress.sent_at = Some(head.sent_at);
+            }
             frames.release(head.frame);
             self.segments.pop_front();
             self.unsent = self.unsent.saturating_sub(1);
         }
         if ack > self.end {
             self.fin = Fin::Acked;
+        }
+        if !once {
+            progress.sent_at = None;
         }
         progress
     }

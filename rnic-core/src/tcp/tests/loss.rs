@@ -57,6 +57,34 @@ fn frames_are_held_until_they_are_acknowledged_wholly() {
 }
 
 #[test]
+fn what_was_queued_unasked_waits_for_the_window() {
+    let mut t = with_sack();
+    for _ in 0..12 {
+        t.queue(1000);
+    }
+    expect_segments(&mut t, 0..10);
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 1001");
+    expect_segments(&mut t, 10..12);
+}
+
+#[test]
+fn the_round_trip_is_not_measured_by_what_was_sacked_before() {
+    let mut t = with_sack();
+    t.write(1000);
+    t.expect(". 1:1001(1000) ack 1");
+    t.pass(ms(100));
+    t.write(1000);
+    t.expect(". 1001:2001(1000) ack 1");
+    t.pass(ms(10));
+    t.inject(". 1:1(0) ack 1 <sack 1001:2001>");
+    t.pass(ms(50));
+    t.inject(". 1:1(0) ack 2001");
+    // An eighth of the first segment's 160 ms, as the handshake took no time.
+    assert_eq!(t.tcp.smoothed_rtt(), Some(ms(20)));
+}
+
+#[test]
 fn pushes_the_segment_that_is_not_full_and_what_it_is_told_to() {
     let mut t = with_sack();
     t.write(1500);
@@ -263,12 +291,35 @@ fn sack_names_the_lost_segments_and_only_those_are_sent_again() {
     t.inject(". 1:1(0) ack 1 <sack 6001:10001 3001:5001 1001:2001>");
     expect_segments(&mut t, [12]);
     t.expect_nothing();
-    t.inject(". 1:1(0) ack 2001 <sack 6001:10001 3001:5001>");
-    t.inject(". 1:1(0) ack 5001 <sack 6001:10001>");
-    t.inject(". 1:1(0) ack 10001");
-    while t.next().is_some() {}
+    // Partial ACKs: the next holes have been sent again already.
+    for ack in [
+        "2001 <sack 6001:10001 3001:5001>",
+        "5001 <sack 6001:10001>",
+        "10001",
+    ] {
+        t.inject(&format!(". 1:1(0) ack {ack}"));
+        while t.next().is_some() {}
+    }
     assert_eq!(t.tcp.counters().retransmits, 3);
     assert_eq!(t.tcp.counters().fast_retransmits, 1);
+}
+
+#[test]
+fn a_hole_found_by_a_partial_acknowledgment_is_filled_once() {
+    let mut t = with_sack();
+    t.write(10_000);
+    expect_segments(&mut t, 0..10);
+    // 0 and 5 are lost; the partial ACK comes when only 6 has arrived beyond the second.
+    t.inject(". 1:1(0) ack 1 <sack 1001:5001>");
+    expect_segments(&mut t, [0]);
+    t.inject(". 1:1(0) ack 1 <sack 6001:7001 1001:5001>");
+    t.inject(". 1:1(0) ack 5001 <sack 6001:7001>");
+    expect_segments(&mut t, [5]);
+    t.inject(". 1:1(0) ack 5001 <sack 6001:8001>");
+    t.inject(". 1:1(0) ack 5001 <sack 6001:10001>");
+    t.expect_nothing();
+    t.inject(". 1:1(0) ack 10001");
+    assert_eq!(t.tcp.counters().retransmits, 2);
 }
 
 #[test]
@@ -308,6 +359,8 @@ fn sack_blocks_that_make_no_sense_are_ignored() {
     t.inject(". 1:1(0) ack 2001");
     for blocks in [
         "1:1001 1001:2001",
+        "1001:4001",
+        "2001:2900",
         "6001:7001 4001:9001",
         "4001:3001 3001:3001",
         "2501:2900",

@@ -137,22 +137,26 @@ impl Script {
         self.tcp.close(self.now);
     }
 
-    /// Queues one segment, if the connection wants it.
+    /// Queues one segment, if the connection wants it: one by one, as a caller would that sends each segment as it
+    /// is built.
     pub(super) fn pump(&mut self) {
-        // One by one, as a caller would that sends each segment as it is built.
         if self.unqueued > 0 && self.tcp.wants_data() {
             let len = self.unqueued.min(self.tcp.max_payload() as u64);
-            let frame = self.frames.allocate().expect("a free frame");
-            let payload = pattern_of(self.queued..self.queued + len);
-            let at = usize::from(PAYLOAD_AT);
-            self.frames.bytes_mut(frame)[at..at + payload.len()].copy_from_slice(&payload);
-            self.queued += len;
             self.unqueued -= len;
-            let end = self
-                .tcp
-                .queue(frame, PAYLOAD_AT, len as u16, checksum::sum(&payload));
-            assert_eq!(end, self.queued);
+            self.queue(len);
         }
+    }
+
+    /// Queues a segment that the connection does not ask for.
+    pub(super) fn queue(&mut self, len: u64) {
+        let frame = self.frames.allocate().expect("a free frame");
+        let payload = pattern_of(self.queued..self.queued + len);
+        let at = usize::from(PAYLOAD_AT);
+        self.frames.bytes_mut(frame)[at..at + payload.len()].copy_from_slice(&payload);
+        self.queued += len;
+        let sum = checksum::sum(&payload);
+        let end = self.tcp.queue(frame, PAYLOAD_AT, len as u16, sum);
+        assert_eq!(end, self.queued);
     }
 
     /// The next segment to send.

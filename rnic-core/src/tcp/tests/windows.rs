@@ -251,6 +251,20 @@ fn the_fin_probes_as_well() {
 }
 
 #[test]
+fn a_probe_that_has_become_needless_is_not_sent() {
+    let mut t = open(2000);
+    t.write(1000);
+    t.expect(". 1:1001(1000) ack 1");
+    // Shrunk to nothing; the timer expires, and then comes the ACK of all there is.
+    t.inject(". 1:1(0) ack 1 win 0");
+    t.pass(ms(200));
+    t.inject(". 1:1(0) ack 1001 win 0");
+    t.expect_nothing();
+    t.expect_state(State::Established);
+    assert_eq!(t.tcp.next_timeout(), None);
+}
+
+#[test]
 fn our_window_slides_with_what_is_taken() {
     let config = TcpConfig {
         receive_window: 10_000,
