@@ -197,7 +197,8 @@ def main():
         peer.connect()
         run_client(peer, count, size)
     else:
-        listener = socket.create_server(place)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server(place, family=family)
         print("listening", flush=True)
         connection, _ = listener.accept()
         connection.settimeout(20)

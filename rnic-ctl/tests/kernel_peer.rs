@@ -89,15 +89,17 @@ fn kernel_listens(kernels_address: &str, size: &str) {
     let mut server = script(&kernels, "server", kernels_address, size)
         .spawn()
         .unwrap();
+    let mut said = BufReader::new(server.stdout.take().unwrap());
     let mut listening = String::new();
-    let stdout = server.stdout.take().unwrap();
-    BufReader::new(stdout).read_line(&mut listening).unwrap();
+    said.read_line(&mut listening).unwrap();
     assert_eq!(listening, "listening\n");
     let client = rping(&ours, &["-c", "-a", kernels_address, "-S", size])
         .spawn()
         .unwrap();
     finish(client, "rping as client");
+    // The script's last word has somewhere to go until it has ended.
     finish(server, "the script as server");
+    drop(said);
 }
 
 #[test]

@@ -69,10 +69,18 @@ fn run(turn: &mut dyn Turn, idle: Duration, stop: &AtomicBool) {
     settle(turn);
 }
 
-/// Lets the engine act on the last commands, so that peers hear of it.
+/// How long the last words to peers may take: a rejection, a Terminate, the FIN and its acknowledgement.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Lets the engine act on the last commands, and end its connections: what a peer has not acknowledged when the
+/// device goes, the kernel answers with a RST.
 fn settle(turn: &mut dyn Turn) {
-    let until = Instant::now() + Duration::from_millis(20);
-    while turn.turn() && Instant::now() < until {}
+    let until = Instant::now() + LAST_WORDS;
+    while turn.turn() || !turn.is_settled() {
+        if Instant::now() >= until {
+            return;
+        }
+    }
 }
 
 /// A thread that ends when this is dropped.

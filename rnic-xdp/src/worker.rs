@@ -136,6 +136,10 @@ impl Turn for Worker {
         self.follow_routes(now) || busy
     }
 
+    fn is_settled(&self) -> bool {
+        self.driver.is_settled()
+    }
+
     fn wait(&mut self, at_most: Duration) {
         let at_most = self.longest_sleep(at_most);
         let end = self.driver.end();

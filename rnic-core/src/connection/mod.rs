@@ -200,6 +200,11 @@ impl Connection {
         self.tcp.is_finished()
     }
 
+    /// Nothing is left to be said to the peer.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_finished() || self.tcp.state() == State::TimeWait
+    }
+
     /// Whether a segment asks for a new connection.
     pub(crate) fn may_open(segment: &TcpSegment<'_>) -> bool {
         let flags = segment.header.flags;

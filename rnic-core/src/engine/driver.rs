@@ -68,6 +68,11 @@ impl Driver {
         self.engine.has_backlog()
     }
 
+    /// Whether no connection owes its peer anything.
+    pub fn is_settled(&self) -> bool {
+        self.end.commands.is_empty() && self.engine.is_settled()
+    }
+
     /// The engine, for its counters.
     pub fn engine(&self) -> &Engine {
         &self.engine

@@ -333,6 +333,9 @@ pub trait Turn: Send {
     /// Handles everything that waits, without blocking. Says whether there was anything.
     fn turn(&mut self) -> bool;
 
+    /// Whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.
+    fn is_settled(&self) -> bool;
+
     /// Blocks until there may be something to do, for `at_most` at most.
     fn wait(&mut self, at_most: Duration);
 }

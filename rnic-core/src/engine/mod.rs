@@ -476,6 +476,13 @@ impl Engine {
         }
     }
 
+    /// Whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.
+    pub fn is_settled(&self) -> bool {
+        self.connections
+            .iter()
+            .all(|(_, connection)| connection.is_settled())
+    }
+
     /// The state of everything.
     pub fn snapshot(&self) -> Snapshot {
         let mut tcp = self.counters.tcp;

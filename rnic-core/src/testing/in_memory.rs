@@ -148,6 +148,10 @@ impl Turn for InMemoryWorker {
         busy
     }
 
+    fn is_settled(&self) -> bool {
+        self.driver.is_settled()
+    }
+
     fn wait(&mut self, at_most: Duration) {
         let now = self.now();
         let until_timer = self.driver.next_timeout().map(|at| at.since(now));
