@@ -15,18 +15,23 @@ pub enum Checksums {
 ///
 /// Sums of parts may be [`combine`]d where each part but the last has an even length.
 pub fn sum(octets: &[u8]) -> u16 {
-    // Any word size gives the same sum, and so does the machine's byte order, up to one swap at the end.
+    // Any word size gives the same sum, and so does the machine's byte order, up to one swap at the end. In
+    // this form the compiler makes a wide loop of it: the halves of the words are summed apart, the lower one
+    // as what is left of the whole.
     let (words, rest) = octets.as_chunks::<8>();
-    let mut total: u128 = words
-        .iter()
-        .map(|word| u128::from(u64::from_ne_bytes(*word)))
-        .sum();
+    let (mut whole, mut high) = (0u64, 0u64);
+    for word in words {
+        let word = u64::from_ne_bytes(*word);
+        whole = whole.wrapping_add(word);
+        high += word >> 32;
+    }
+    let low = whole.wrapping_sub(high << 32);
     let mut last = [0; 8];
     for (to, from) in last.iter_mut().zip(rest) {
         *to = *from;
     }
-    total += u128::from(u64::from_ne_bytes(last));
-    u16::from_be(fold(total))
+    let last = u64::from_ne_bytes(last);
+    u16::from_be(fold(low + high + (last & 0xffff_ffff) + (last >> 32)))
 }
 
 /// The ones-complement sum of two sums.
@@ -35,21 +40,17 @@ pub fn combine(a: u16, b: u16) -> u16 {
     sum + u16::from(carry)
 }
 
-/// Adds the carries back in until 16 bits remain.
-fn fold(total: u128) -> u16 {
-    let mut total = (total & u128::from(u64::MAX)) + (total >> 64);
-    while let high = total >> 16
-        && high != 0
-    {
-        total = (total & 0xffff) + high;
-    }
-    total as u16
+/// Adds the upper words to the lowest until one remains. The sum of halves of words is far below 2^48.
+fn fold(total: u64) -> u16 {
+    let total = (total & 0xffff) + (total >> 16 & 0xffff) + (total >> 32);
+    let total = (total & 0xffff) + (total >> 16);
+    ((total & 0xffff) + (total >> 16)) as u16
 }
 
 /// The sum of the IPv4 pseudo-header (RFC 9293 section 3.1).
 pub fn pseudo_header_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: u16) -> u16 {
-    let addresses = combine(sum(&source.octets()), sum(&destination.octets()));
-    combine(addresses, combine(u16::from(protocol), len))
+    let addresses = u64::from(source.to_bits()) + u64::from(destination.to_bits());
+    fold(addresses + u64::from(protocol) + u64::from(len))
 }
 
 /// The sum of the IPv6 pseudo-header (RFC 8200 section 8.1).
