@@ -207,6 +207,8 @@ fn a_window_that_shrinks_is_obeyed() {
         t.expect(". 1001:1002(1) ack 1");
         t.inject(". 1:1(0) ack 1001 win 0");
     }
+    // Nor are the answers taken for duplicate ACKs.
+    assert_eq!(t.tcp.counters().fast_retransmits, 0);
     t.inject(". 1:1(0) ack 1001 win 5000");
     t.expect(". 1001:2001(1000) ack 1");
     t.expect_state(State::Established);
