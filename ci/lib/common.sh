@@ -14,7 +14,7 @@ die() {
 need_cargo() {
     # A toolchain that rustup installed is often not on root's PATH.
     command -v cargo >/dev/null || PATH=$PATH:$HOME/.cargo/bin
-    command -v cargo >/dev/null || die "no cargo here: install a Rust toolchain (https://rustup.rs), 1.88 or newer"
+    command -v cargo >/dev/null || die "no cargo here: install a Rust toolchain (https://rustup.rs), 1.89 or newer"
 }
 
 target_dir() { echo "${CARGO_TARGET_DIR:-$root/target}"; }
