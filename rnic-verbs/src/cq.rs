@@ -187,7 +187,8 @@ impl Cq {
         (self.poll(&mut one) == 1).then_some(one[0])
     }
 
-    fn take(&mut self, completions: &mut [Completion]) -> usize {
+    /// The same without running the device: for an application that does so by [`Device::drive`] or by another queue.
+    pub fn take(&mut self, completions: &mut [Completion]) -> usize {
         let mut taken = 0;
         while let Some(slot) = completions.get_mut(taken) {
             let Some(completion) = self.ring.peek(taken as u32) else {
@@ -265,6 +266,11 @@ impl Cq {
             }
             Err(errno) => Err(Error::Channel(errno.into())),
         }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.handle.device
     }
 
     /// Entries that fit.

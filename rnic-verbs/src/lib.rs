@@ -8,6 +8,68 @@
 //!
 //! All handles may move between threads. A [`Qp`] and a [`Cq`] belong to one thread at a time. Dropping an object
 //! gives it back: a [`Qp`] aborts its connection, an [`Mr`] can no longer be reached.
+//!
+//! # Example
+//!
+//! One side lends the other a piece of memory, by telling where it is when it accepts the connection; the other
+//! side writes to it. Here two engines are joined in memory; on a NIC, `rnic_xdp` provides the link, the network
+//! and the worker.
+//!
+//! ```
+//! use std::{net::SocketAddr, sync::Arc, time::Duration};
+//! use rnic_core::testing::in_memory;
+//! use rnic_verbs::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let soon = Duration::from_secs(5);
+//! let (near, far) = in_memory::pair([[1; 32], [2; 32]]); // secrets; use random ones
+//! let address = SocketAddr::new(far.address, 4420);
+//! // A thread drives the far device. Polling drives the near one.
+//! let driver = Driver::spawn(Box::new(far.worker), Duration::from_millis(1))?;
+//! let far = Device::new(far.host, far.net, driver);
+//! let near = Device::new(near.host, near.net, Driver::Inline(Box::new(near.worker)));
+//!
+//! let listener = far.listen(address)?;
+//! let server = std::thread::spawn(move || -> Result<String, Error> {
+//!     let (pd, cq) = (far.pd(), far.cq(16)?);
+//!     let mut qp = pd.qp(&cq, &cq, QpCaps::default())?;
+//!     let region = Arc::new(Region::allocate_unlocked(4096, HugePages::None)?);
+//!     let mr = pd.register(&region, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//!     let RemoteAddress { stag, offset } = mr.remote(0);
+//!     let mut private_data = stag.0.to_be_bytes().to_vec();
+//!     private_data.extend(offset.to_be_bytes());
+//!
+//!     let request = listener.next_request(soon)?.expect("a client");
+//!     let options = ConnectionOptions { private_data, ..ConnectionOptions::default() };
+//!     request.accept(&mut qp, options)?;
+//!     // The client closes when it has written.
+//!     while !matches!(qp.next_event(soon)?, Some(ConnectionEvent::Disconnected(_)) | None) {}
+//!     let mut text = [0; 13];
+//!     region.read(0, &mut text)?;
+//!     Ok(String::from_utf8_lossy(&text).into_owned())
+//! });
+//!
+//! let (pd, mut cq) = (near.pd(), near.cq(16)?);
+//! let mut qp = pd.qp(&cq, &cq, QpCaps::default())?;
+//! let established = qp.connect_blocking(address, None, ConnectionOptions::default())?;
+//! let (stag, offset) = established.private_data.split_at(4);
+//! let there = RemoteAddress {
+//!     stag: Stag(u32::from_be_bytes(stag.try_into()?)),
+//!     offset: u64::from_be_bytes(offset.try_into()?),
+//! };
+//! qp.post_send(&SendRequest::write(there).inline(b"hello, memory").wr_id(7))?;
+//! let done = loop {
+//!     if let Some(completion) = cq.poll_one() {
+//!         break completion;
+//!     }
+//! };
+//! assert_eq!((done.wr_id(), done.status()), (7, WcStatus::Success));
+//! qp.disconnect()?;
+//! qp.next_event(soon)?;
+//! assert_eq!(server.join().unwrap()?, "hello, memory");
+//! # Ok(())
+//! # }
+//! ```
 
 mod cq;
 mod device;

@@ -8,7 +8,7 @@ use rnic_verbs::{Completion, SendRequest};
 use super::args::{Length, Operation};
 use super::buffer::{Layout, Pattern};
 use super::message::Message;
-use super::progress::Progress;
+use super::progress::{Idle, Progress};
 use super::report::Bandwidth;
 use super::session::Session;
 use super::stats::{Stretch, Thinned, peak_rate};
@@ -44,6 +44,7 @@ struct Run<'a> {
     stretches: Thinned<Stretch>,
     pattern: Pattern,
     bad: u64,
+    idle: Idle,
 }
 
 /// Runs one message size and returns the figures, and how many messages were not as they should be.
@@ -78,6 +79,7 @@ pub(super) fn run(
         stretches: Thinned::new(STRETCHES),
         pattern: Pattern::default(),
         bad: 0,
+        idle: Idle::new(&session.cq),
         session,
     };
     let row = match length {
@@ -172,7 +174,7 @@ impl Run<'_> {
         if blocked && count == 0 {
             self.take_credits()?;
         }
-        Ok(())
+        self.idle.after(count, &self.session.cq)
     }
 
     /// Fills the send queue of a connection. Says whether the other side's receives are used up.

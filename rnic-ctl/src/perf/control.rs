@@ -76,6 +76,7 @@ impl Control {
     pub(super) fn send(&mut self, message: &Message) -> Outcome {
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.sent - self.sends_done >= SENDS {
+            self.device.drive();
             if let Some(message) = self.poll_any()? {
                 self.kept.push(message);
             } else if Instant::now() > deadline {
@@ -95,7 +96,7 @@ impl Control {
         Ok(())
     }
 
-    /// A message that has arrived. One that says that the other side failed is this side's failure too.
+    /// A message that has arrived; the caller drives the device. One that says that the other side failed is this side's failure too.
     pub(super) fn poll(&mut self) -> Outcome<Option<Message>> {
         let message = if self.kept.is_empty() {
             self.poll_any()?
@@ -111,7 +112,7 @@ impl Control {
 
     fn poll_any(&mut self) -> Outcome<Option<Message>> {
         let mut completions = [Completion::default()];
-        if self.cq.poll(&mut completions) == 0 {
+        if self.cq.take(&mut completions) == 0 {
             return Ok(None);
         }
         let [completion] = completions;

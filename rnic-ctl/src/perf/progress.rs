@@ -4,8 +4,9 @@ use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rnic_verbs::Cq;
 
-use crate::failure::Outcome;
+use crate::failure::{Doing, Outcome};
 use crate::interrupt::Interrupt;
 
 /// Runs shorter than this show no bar.
@@ -49,6 +50,39 @@ impl Progress {
             bar.set_position((share.clamp(0.0, 1.0) * 1000.0) as u64);
         }
         self.interrupt.check()
+    }
+}
+
+/// Fruitless looks at a completion queue before a thread sleeps that does not drive the device itself.
+const LOOKS: u32 = 1000;
+
+/// What a loop that polls a completion queue does when there is nothing: where a thread drives the device, it leaves
+/// the core to that thread.
+pub(crate) struct Idle {
+    spins: bool,
+    fruitless: u32,
+}
+
+impl Idle {
+    pub(crate) fn new(cq: &Cq) -> Self {
+        Self {
+            spins: cq.device().is_inline(),
+            fruitless: 0,
+        }
+    }
+
+    /// After a look that found so many completions.
+    pub(crate) fn after(&mut self, found: usize, cq: &Cq) -> Outcome {
+        if found > 0 || self.spins {
+            self.fruitless = 0;
+            return Ok(());
+        }
+        self.fruitless += 1;
+        if self.fruitless >= LOOKS {
+            cq.wait(Duration::from_millis(1))
+                .doing("wait for completions")?;
+        }
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use super::args::Test;
 use super::buffer::{Layout, Pattern, checksum, clear};
 use super::latency::Game;
 use super::message::Message;
-use super::progress::Progress;
+use super::progress::{Idle, Progress};
 use super::report::Row;
 use super::session::{Session, receive_layout};
 use crate::failure::{Failure, Outcome};
@@ -110,6 +110,7 @@ struct Sink<'a> {
     untold: Vec<u64>,
     pattern: Pattern,
     bad: u64,
+    idle: Idle,
 }
 
 impl<'a> Sink<'a> {
@@ -117,6 +118,7 @@ impl<'a> Sink<'a> {
         let receives = receive_layout(&session.hello).depth;
         let lanes = session.flows.len();
         Self {
+            idle: Idle::new(&session.cq),
             session,
             size,
             credit: (receives / 4).max(1),
@@ -149,6 +151,7 @@ impl<'a> Sink<'a> {
                 self.take(completion)?;
             }
             fruitless = if count == 0 { fruitless + 1 } else { 0 };
+            self.idle.after(count, &self.session.cq)?;
             if count == 0 && fruitless.is_multiple_of(64) {
                 match self.session.control.poll()? {
                     Some(Message::Done { messages }) => expected = Some((messages, Instant::now())),

@@ -221,14 +221,12 @@ fn no_memory() -> Failure {
 fn rejected(text: &[u8]) -> Failure {
     let text = String::from_utf8_lossy(text);
     let text = text.trim_end_matches('\0');
-    Failure::operation(
-        "connect",
-        if text.is_empty() {
-            "the server refused"
-        } else {
-            text
-        },
-    )
+    let why = if text.is_empty() {
+        "no reason given"
+    } else {
+        text
+    };
+    Failure::operation("refused by the server", why)
 }
 
 /// Connects to a server.
@@ -291,14 +289,14 @@ pub(super) fn accept(
         match admit(&request, test) {
             Ok(hello) => break (request, hello),
             Err((why, goes_on)) => {
-                let why = format!("{} was refused: {why}", request.peer());
-                request.reject(why.as_bytes()).doing("refuse a client")?;
+                let what = format!("refuse {}", request.peer());
+                request.reject(why.as_bytes()).doing(&what)?;
                 if !goes_on {
                     // Let the refusal go out.
                     settle(device);
-                    return Err(Failure::operation("accept a client", why));
+                    return Err(Failure::operation(what, why));
                 }
-                eprintln!("rnic-ctl: {why}");
+                eprintln!("rnic-ctl: {what}: {why}");
             }
         }
     };

@@ -1,0 +1,270 @@
+//! The command as its users run it, both sides in one process over a link in memory: needs no rights.
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+fn rnic_ctl(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rnic-ctl"));
+    command.args(line.split_whitespace());
+    command
+}
+
+fn run(line: &str) -> Output {
+    rnic_ctl(line).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn succeed(line: &str) -> String {
+    let output = run(line);
+    assert!(
+        output.status.success(),
+        "{line}: {}\n{}",
+        stdout(&output),
+        stderr(&output)
+    );
+    stdout(&output)
+}
+
+fn json(line: &str) -> Value {
+    serde_json::from_str(&succeed(line)).unwrap()
+}
+
+#[test]
+fn every_test_measures_and_verifies() {
+    for test in [
+        "write-bw",
+        "read-bw",
+        "send-bw",
+        "write-lat",
+        "read-lat",
+        "send-lat",
+    ] {
+        for size in [1, 64, 5000, 200_000] {
+            let report = json(&format!(
+                "-j perf {test} --in-memory -v -n 60 -t 16 -s {size}"
+            ));
+            assert_eq!(report["test_info"]["test"], test);
+            assert_eq!(report["test_info"]["verified"], true);
+            let row = &report["results"][0];
+            assert_eq!(
+                (row["MsgSize"].as_u64(), row["n_iterations"].as_u64()),
+                (Some(size), Some(60))
+            );
+            let figure = if test.ends_with("bw") {
+                "BW_average"
+            } else {
+                "t_typical"
+            };
+            assert!(row[figure].as_f64().unwrap() > 0.0, "{report}");
+        }
+    }
+}
+
+#[test]
+fn messages_without_octets() {
+    for test in ["write-bw", "read-bw", "send-bw", "read-lat", "send-lat"] {
+        let report = json(&format!("-j perf {test} --in-memory -v -n 30 -s 0"));
+        assert_eq!(report["results"][0]["n_iterations"], 30, "{test}");
+    }
+}
+
+#[test]
+fn several_connections_and_a_thread_each() {
+    for test in ["write-bw", "read-bw", "send-bw"] {
+        let report = json(&format!(
+            "-j perf {test} --in-memory --thread -v -q 5 -n 40 -s 3000"
+        ));
+        assert_eq!(report["results"][0]["n_iterations"], 200, "{test}");
+    }
+}
+
+#[test]
+fn all_sizes_are_measured() {
+    let table = succeed("perf send-bw --in-memory -a -n 5 -t 4 -v");
+    let rows: Vec<&str> = table
+        .lines()
+        .filter(|line| line.starts_with(' ') && line.contains(" 5 "))
+        .collect();
+    assert_eq!(rows.len(), 23, "{table}");
+    assert!(
+        rows[0].starts_with(" 2 ") && rows[22].starts_with(" 8388608 "),
+        "{table}"
+    );
+    let table = succeed("perf write-lat --in-memory -a -n 3 -v");
+    assert_eq!(
+        table.lines().filter(|line| line.contains(" 3 ")).count(),
+        23,
+        "{table}"
+    );
+}
+
+#[test]
+fn the_table_is_perftests() {
+    let table = succeed("perf write-bw --in-memory -n 20 -s 1000 --report_gbits -F");
+    assert!(table.contains("over a link in memory"), "{table}");
+    let heading =
+        " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]";
+    assert!(table.contains(heading), "{table}");
+}
+
+#[test]
+fn a_run_by_time_lasts_that_long() {
+    for test in ["write-bw", "send-lat"] {
+        let began = Instant::now();
+        let report = json(&format!("-j perf {test} --in-memory -D 2 -f 0 -s 100 -t 8"));
+        assert!(
+            (2000..8000).contains(&began.elapsed().as_millis()),
+            "{:?}",
+            began.elapsed()
+        );
+        assert!(
+            report["results"][0]["n_iterations"].as_u64().unwrap() > 10,
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn the_report_can_go_to_a_file() {
+    let file = std::env::temp_dir().join(format!("rnic-ctl-report-{}.json", std::process::id()));
+    succeed(&format!(
+        "perf write-lat --in-memory -n 20 --out_json --out_json_file {}",
+        file.display()
+    ));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(report["results"][0]["n_iterations"], 20);
+}
+
+#[test]
+fn rping_pings() {
+    let said = succeed("rping -c --in-memory -C 3 -v -V");
+    assert_eq!(said.matches("ping data: rdma-ping-").count(), 3, "{said}");
+    for options in [
+        "-S 65535",
+        "-S 26",
+        "--no-crc",
+        "--mpa-revision 1",
+        "--thread",
+        "--first-fpdu-delay 0",
+    ] {
+        let report = json(&format!("-j rping -c --in-memory -C 5 -V {options}"));
+        assert_eq!(report["pings"], 5, "{options}");
+    }
+    let said = succeed("rping -s --in-memory -C 3 -v");
+    assert_eq!(
+        said.matches("server ping data: rdma-ping-").count(),
+        3,
+        "{said}"
+    );
+}
+
+#[test]
+fn a_wrong_rkey_is_answered_by_terminate() {
+    for (operation, layer) in [("read", 0), ("write", 1)] {
+        for (role, direction) in [("-c", "sent"), ("-s", "received")] {
+            let output = run(&format!(
+                "-j rping {role} --in-memory -C 3 --bad-rkey {operation}"
+            ));
+            assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+            let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+            let terminate = &report["terminate"];
+            assert_eq!(terminate["direction"], direction, "{report}");
+            assert_eq!(
+                (&terminate["layer"], &terminate["type"], &terminate["code"]),
+                (&layer.into(), &1.into(), &0.into())
+            );
+            let words = format!("Terminate {direction}: layer {layer}, type 1, code 0x00");
+            assert!(
+                report["error"].as_str().unwrap().contains(&words),
+                "{report}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_server_rejects() {
+    let said = succeed("rping -s --in-memory --reject go-away");
+    assert!(
+        said.contains("rejected the client, who had said nothing"),
+        "{said}"
+    );
+}
+
+#[test]
+fn ctrl_c_ends_it_within_a_second() {
+    for line in [
+        "perf write-bw --in-memory -D 60",
+        "perf send-lat --in-memory -D 60",
+        "rping -c --in-memory",
+    ] {
+        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+            let mut command = rnic_ctl(line);
+            let mut child = command
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(700));
+            let pressed = Instant::now();
+            kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+            let status = child.wait().unwrap();
+            // The second, and what a loaded machine needs.
+            assert!(
+                pressed.elapsed() < Duration::from_secs(3),
+                "{line}: {:?}",
+                pressed.elapsed()
+            );
+            assert_eq!(status.code(), Some(130), "{line}");
+        }
+    }
+}
+
+#[test]
+fn exit_codes_tell_what_kind_of_failure() {
+    for (line, code, words) in [
+        ("perf write-bw", 2, "--netdev"),
+        ("perf write-lat --in-memory -s 0", 2, "last octet"),
+        ("perf nothing", 2, "nothing"),
+        ("rping --in-memory", 2, "--server"),
+        ("perf write-bw --netdev rnic-absent", 3, "rnic-absent"),
+        ("steering --netdev rnic-absent", 3, "rnic-absent"),
+    ] {
+        let output = run(line);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{line}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains(words),
+            "{line}: {}",
+            stderr(&output)
+        );
+        let output = run(&format!("-j {line}"));
+        assert_eq!(output.status.code(), Some(code), "-j {line}");
+        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert!(
+            report["error"].as_str().unwrap().contains(words),
+            "-j {line}: {report}"
+        );
+        assert_eq!(report["exit_code"], code);
+    }
+    let output = run("doctor --netdev rnic-absent");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("FAIL"), "{}", stdout(&output));
+    assert!(run("--help").status.success() && run("--version").status.success());
+}
