@@ -1,4 +1,4 @@
-//! Ctrl-C: a flag that every loop looks at.
+//! Ctrl-C: a flag that every loop looks at. A part of the program that has failed can stop the others in the same way.
 
 use std::io;
 use std::sync::Arc;
@@ -9,29 +9,37 @@ use signal_hook::flag;
 
 use crate::failure::{Failure, Outcome};
 
-/// Whether the user wants to stop.
+/// Whether to stop.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt {
+    signalled: Arc<AtomicBool>,
+    set: Arc<AtomicBool>,
+}
 
 impl Interrupt {
     /// From here on the first SIGINT, SIGTERM or SIGHUP sets the flag, and the second ends the process.
     pub(crate) fn install() -> io::Result<Self> {
         let interrupt = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            flag::register_conditional_shutdown(signal, 130, interrupt.0.clone())?;
-            flag::register(signal, interrupt.0.clone())?;
+            flag::register_conditional_shutdown(signal, 130, interrupt.signalled.clone())?;
+            flag::register(signal, interrupt.signalled.clone())?;
         }
         Ok(interrupt)
     }
 
-    /// Sets the flag.
+    /// Stops the other parts of the program.
     pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.set.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the user wants to stop: whatever fails then is a consequence.
+    pub(crate) fn is_signalled(&self) -> bool {
+        self.signalled.load(Ordering::Relaxed)
     }
 
     /// Fails once the flag is set.
     pub(crate) fn check(&self) -> Outcome {
-        if self.0.load(Ordering::Relaxed) {
+        if self.is_signalled() || self.set.load(Ordering::Relaxed) {
             Err(Failure::interrupted())
         } else {
             Ok(())

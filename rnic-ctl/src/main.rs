@@ -23,9 +23,21 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    match run(&cli) {
+    let interrupt = match Interrupt::install() {
+        Ok(interrupt) => interrupt,
+        Err(why) => {
+            eprintln!("rnic-ctl: cannot watch for Ctrl-C: {why}");
+            return ExitCode::from(3);
+        }
+    };
+    match run(&cli, &interrupt) {
         Ok(code) => code,
         Err(failure) => {
+            let failure = if interrupt.is_signalled() {
+                Failure::interrupted()
+            } else {
+                failure
+            };
             if cli.json {
                 println!("{:#}", failure.to_json());
             } else {
@@ -36,12 +48,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> Outcome<ExitCode> {
-    let interrupt =
-        Interrupt::install().map_err(|why| Failure::environment("watch for Ctrl-C", why))?;
+fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
     match &cli.command {
-        Command::Perf(args) => perf::run(args, cli.json, &interrupt)?,
-        Command::Rping(args) => rping::run(args, cli.json, &interrupt)?,
+        Command::Perf(args) => perf::run(args, cli.json, interrupt)?,
+        Command::Rping(args) => rping::run(args, cli.json, interrupt)?,
         Command::Doctor(args) => return doctor::run(args, cli.json),
         Command::Steering(args) => steering::run(args, cli.json)?,
     }

@@ -70,7 +70,7 @@ fn run(turn: &mut dyn Turn, idle: Duration, stop: &AtomicBool) {
 }
 
 /// How long the last words to peers may take: a rejection, a Terminate, the FIN and its acknowledgement.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Lets the engine act on the last commands, and end its connections: what a peer has not acknowledged when the
 /// device goes, the kernel answers with a RST.

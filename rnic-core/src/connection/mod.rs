@@ -274,6 +274,7 @@ impl Connection {
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) {
+        // Data first: a Terminate that comes with the acknowledgement of a request says how that request ended.
         if let Some(data) = self.tcp.receive(context.now, segment, tx) {
             self.receive_data(data, context);
         }
