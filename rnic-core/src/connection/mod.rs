@@ -95,6 +95,8 @@ pub(crate) struct Connection {
     phase: Phase,
     /// What no stream sends and waits to be sent: MPA start-up frames, and the Terminate of a stream that is over.
     loose_octets: Vec<u8>,
+    /// Where those that were sent end in the stream.
+    loose_end: u64,
     reorder: Reorder,
     /// When the current phase must be over.
     deadline: Option<Instant>,
@@ -171,6 +173,7 @@ impl Connection {
             path,
             phase,
             loose_octets: Vec::new(),
+            loose_end: 0,
             reorder: Reorder::default(),
             deadline: None,
             progress: (0, 0),

@@ -92,15 +92,18 @@ impl Connection {
     fn queue<F: TxFrames>(&mut self, frame: FrameId, at: usize, len: usize, tx: &F) {
         let sum = checksum::sum(&tx.bytes(frame)[at..at + len]);
         let end = self.tcp.queue(frame, at as u16, len as u16, sum);
-        if let Phase::Streaming(stream) = &mut self.phase {
-            stream.handle_queued(end);
+        match &mut self.phase {
+            Phase::Streaming(stream) => stream.handle_queued(end),
+            _ => self.loose_end = end,
         }
     }
 
     /// Sends FIN once there is nothing else.
     fn finish_sending(&mut self, context: &mut Context<'_, '_>) {
         self.leave_stream(context);
-        if self.fin_asked && self.loose_octets.is_empty() {
+        // A siw that finds a FIN right behind a rejecting Reply does not read the Reply.
+        let heard = self.loose_octets.is_empty() && self.tcp.acked_offset() >= self.loose_end;
+        if self.fin_asked && heard {
             self.tcp.close(context.now);
         }
     }
