@@ -293,9 +293,10 @@ fn an_initiator_can_be_asked_to_wait_before_its_first_fpdu() {
     let mut sim = simulation();
     let mut raw = connect_raw(&mut sim, &options);
     sim.hosts[0].post_send(&mut raw.qp, inline_send(1, b"patience"));
-    sim.run_for(delay - Duration::from_nanos(1));
+    let moment = Duration::from_micros(1);
+    sim.run_for(delay - moment);
     assert_eq!(sim.raw[raw.peer].take_ulpdu(), None);
-    sim.run_for(Duration::from_nanos(1));
+    sim.run_for(moment);
     assert_eq!(sim.raw[raw.peer].take_ddp().unwrap().1, b"patience");
     // It is over: what follows goes at once.
     sim.hosts[0].post_send(&mut raw.qp, inline_send(2, b"more"));

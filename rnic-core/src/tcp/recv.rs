@@ -14,6 +14,10 @@ const MAX_TAKEN_RANGES: usize = 256;
 /// In-order segments that may stay without an ACK (RFC 9293 section 3.8.6.3).
 const SEGMENTS_PER_ACK: u8 = 2;
 
+/// The least delay that there is: until the next turn of the worker. An application that answers at once has posted
+/// its answer by then, and the ACK travels with it.
+const NEXT_TURN: Duration = Duration::from_nanos(1);
+
 /// One direction's receiver.
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -176,10 +180,8 @@ impl Receiver {
                 return Offer::Nothing;
             }
         } else {
-            // RFC 5681 section 4.2: a segment that fills a hole is acknowledged at once. So is one that the
-            // sender pushes: its work request completes with the ACK.
-            let at_once = push || !self.taken.is_empty();
-            self.schedule.in_order(now, at_once);
+            // RFC 5681 section 4.2: a segment that fills a hole is acknowledged at once.
+            self.schedule.in_order(now, !self.taken.is_empty(), push);
         }
         Offer::Take(wanted)
     }
@@ -355,15 +357,18 @@ impl AckSchedule {
         self.duplicates = self.duplicates.saturating_add(1);
     }
 
-    fn in_order(&mut self, now: Instant, at_once: bool) {
+    /// `push`: the sender waits, for its work request completes with the ACK.
+    fn in_order(&mut self, now: Instant, at_once: bool, push: bool) {
         self.segments = self.segments.saturating_add(1);
         let at_once = at_once || self.duplicates > 0;
         // Duplicates not sent yet would follow an ACK for new data, and look to the peer like a loss.
         self.duplicates = 0;
+        let delay = if push { NEXT_TURN } else { self.delay };
         if at_once || self.segments >= SEGMENTS_PER_ACK {
             self.due = true;
-        } else if self.by.is_none() {
-            self.by = Some(now + self.delay);
+        } else {
+            let by = now + delay;
+            self.by = Some(self.by.map_or(by, |earlier| earlier.min(by)));
         }
     }
 

@@ -1,5 +1,7 @@
 //! Receiving data: what is offered, and when it is acknowledged.
 
+use core::time::Duration;
+
 use super::script::{OUR_ISN, PEER_ISN, Script, ms, plain};
 use crate::tcp::TcpConfig;
 use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
@@ -59,10 +61,23 @@ fn data_carries_the_acknowledgment() {
 }
 
 #[test]
-fn what_is_pushed_is_acknowledged_at_once() {
+fn what_is_pushed_is_acknowledged_in_the_next_turn() {
     let mut t = open();
     t.inject("P. 1:101(100) ack 1");
+    t.expect_nothing();
+    t.pass(Duration::from_nanos(1));
     t.expect(". 1:1(0) ack 101");
+}
+
+#[test]
+fn an_answer_to_what_was_pushed_carries_its_acknowledgment() {
+    let mut t = open();
+    t.inject("P. 1:101(100) ack 1");
+    t.expect_nothing();
+    t.pass(Duration::from_nanos(1));
+    t.write(100);
+    t.expect("P. 1:101(100) ack 101");
+    t.expect_nothing();
 }
 
 #[test]
@@ -246,7 +261,7 @@ fn streams_longer_than_4_gib() {
         assert_eq!((data.offset, data.bytes.len()), (n * 50_000, 50_000));
         t.tcp.took(t.now, data.offset..data.offset + 50_000);
         seq += 50_000;
-        assert_eq!(t.next().expect("an ACK").header.ack, seq);
+        assert_eq!(t.next_turn().expect("an ACK").header.ack, seq);
     }
     assert!(t.tcp.receive_offset() > 1 << 32);
 }

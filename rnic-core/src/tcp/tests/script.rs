@@ -176,6 +176,12 @@ impl Script {
         })
     }
 
+    /// The next segment, the least time later.
+    pub(super) fn next_turn(&mut self) -> Option<Sent> {
+        self.pass(Duration::from_nanos(1));
+        self.next()
+    }
+
     fn payload(&self, outgoing: &Outgoing) -> Vec<u8> {
         match &outgoing.payload {
             Payload::None => Vec::new(),
@@ -191,10 +197,10 @@ impl Script {
         }
     }
 
-    /// The next segment is this one, now.
+    /// The next segment is this one, now or in the next turn, where an ACK for pushed octets waits.
     #[track_caller]
     pub(super) fn expect(&mut self, text: &str) {
-        let Some(sent) = self.next() else {
+        let Some(sent) = self.next().or_else(|| self.next_turn()) else {
             panic!("expected {text}, but nothing is sent");
         };
         assert_eq!(sent.show(text), text);
