@@ -3,7 +3,7 @@
 use crate::engine::{EndReason, Event};
 use crate::tcp::{State, TcpFailure};
 
-use super::{CLOSE_TIMEOUT, Connection, Context, Phase};
+use super::{CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, Phase};
 
 impl Connection {
     /// Draws the conclusions from whatever TCP has learnt.
@@ -54,7 +54,12 @@ impl Connection {
             let progress = (self.tcp.acked_offset(), received);
             if self.deadline.is_none() || progress != self.progress {
                 self.progress = progress;
-                self.deadline = Some(context.now + CLOSE_TIMEOUT);
+                let patience = if self.fin_asked {
+                    CLOSE_TIMEOUT
+                } else {
+                    DRAIN_TIMEOUT
+                };
+                self.deadline = Some(context.now + patience);
             }
         }
     }

@@ -36,7 +36,9 @@ use self::stream::Stream;
 /// How long a responder waits for the initiator's MPA Request. The application's answer may take any time.
 const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the orderly end of a connection may go without progress before it is cut off with a RST.
+/// How long the orderly end of a connection may go without progress before it is cut off with a RST: while requests
+/// are still on their way, and when only the end itself is.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the engine lends to a connection for one call.
