@@ -632,18 +632,24 @@ fn a_local_error_is_told_to_the_peer_at_once() {
         }
         let peer = &mut scene.sim.raw[scene.peer];
         peer.acknowledges = true;
+        let early = peer.take_ddp();
+        let is_terminate = |(header, _): &(DdpHeader, _)| matches!(header, DdpHeader::Untagged(h) if h.queue == QueueNumber::TERMINATE);
+        assert_eq!(
+            early.as_ref().is_some_and(is_terminate),
+            bad_from_the_start,
+            "it waits for no acknowledgment"
+        );
         peer.acknowledge();
         scene.sim.run_now();
         let failed = (1, WcOpcode::Send, WcStatus::LocalProtectionError);
         assert_eq!(outcomes(&mut scene.qp)[0], failed);
         let peer = &mut scene.sim.raw[scene.peer];
-        let mut last = None;
+        let mut last = early;
         while let Some(segment) = peer.take_ddp() {
             last = Some(segment);
         }
-        let (header, payload) = last.expect("a Terminate");
-        assert!(matches!(header, DdpHeader::Untagged(h) if h.queue == QueueNumber::TERMINATE));
-        let terminate = Terminate::parse(&payload).unwrap();
+        let last = last.filter(is_terminate).expect("a Terminate");
+        let terminate = Terminate::parse(&last.1).unwrap();
         let control = terminate.control;
         assert_eq!((control.layer, control.error_type, control.code), (0, 0, 0));
         assert_eq!((terminate.ddp_header, terminate.rdma_header), (None, None));

@@ -302,11 +302,13 @@ impl Stream {
         frame::seal(frame, header_len + cut.len, self.crc)
     }
 
-    /// TCP has taken the FPDU just built; it ends at `end` of the stream.
-    pub(super) fn handle_queued(&mut self, end: u64) {
-        if let Some(sending) = self.sending.take_if(|sending| sending.complete) {
+    /// TCP has taken the FPDU just built; it ends at `end` of the stream. Says whether it was the last of its message.
+    pub(super) fn handle_queued(&mut self, end: u64) -> bool {
+        let complete = self.sending.take_if(|sending| sending.complete);
+        if let Some(sending) = &complete {
             self.upper.rdmap.sent(sending.outbound.token, end);
         }
+        complete.is_some()
     }
 }
 

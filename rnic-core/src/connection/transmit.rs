@@ -40,7 +40,11 @@ impl Connection {
     ) -> bool {
         while self.tcp.wants_data() {
             if !self.has_output(context) {
-                break;
+                // Beginning a message may have ended the stream: then its Terminate is what is left to send.
+                self.leave_stream(context);
+                if self.loose_octets.is_empty() {
+                    break;
+                }
             }
             if tx.available() <= RESERVED_FRAMES {
                 return false;
@@ -92,9 +96,15 @@ impl Connection {
     fn queue<F: TxFrames>(&mut self, frame: FrameId, at: usize, len: usize, tx: &F) {
         let sum = checksum::sum(&tx.bytes(frame)[at..at + len]);
         let end = self.tcp.queue(frame, at as u16, len as u16, sum);
-        match &mut self.phase {
+        let complete = match &mut self.phase {
             Phase::Streaming(stream) => stream.handle_queued(end),
-            _ => self.loose_end = end,
+            _ => {
+                self.loose_end = end;
+                self.loose_octets.is_empty()
+            }
+        };
+        if complete {
+            self.tcp.push();
         }
     }
 
@@ -166,7 +176,13 @@ fn copy_piece<F: TxFrames>(
 ) -> Option<(FrameId, usize, u16, bool)> {
     let copy = tx.allocate()?;
     let len = range.len();
-    let piece = tx.bytes(source)[range].to_vec();
-    tx.bytes_mut(copy)[at..at + len].copy_from_slice(&piece);
-    Some((copy, len, checksum::sum(&piece), false))
+    let mut chunk = [0; 256];
+    for done in (0..len).step_by(chunk.len()) {
+        let chunk = &mut chunk[..(len - done).min(256)];
+        let from = range.start + done;
+        chunk.copy_from_slice(&tx.bytes(source)[from..from + chunk.len()]);
+        tx.bytes_mut(copy)[at + done..at + done + chunk.len()].copy_from_slice(chunk);
+    }
+    let sum = checksum::sum(&tx.bytes(copy)[at..at + len]);
+    Some((copy, len, sum, false))
 }
