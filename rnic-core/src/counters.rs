@@ -34,7 +34,7 @@ counters! {
         checksum_errors,
         /// Segments that belong to no connection and no listener.
         no_connection,
-        /// Times a frame could not be sent because no transmit frame was free.
+        /// Times a connection could not go on sending because the device had no room or no frame was free.
         no_transmit_frame,
     }
 }

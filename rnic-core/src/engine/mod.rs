@@ -73,6 +73,14 @@ pub struct Counters {
     pub rdma: RdmaCounters,
 }
 
+/// Frames that a connection may send before others have their turn: a run of them meets its state in cache, and
+/// the peer finds it in one piece.
+const BURST: u64 = 16;
+
+fn has_room<F: TxFrames>(tx: &F) -> bool {
+    tx.can_transmit() && tx.available() > 0
+}
+
 /// Why a segment found no connection.
 enum Stranger {
     /// It belongs to nothing here: it deserves a RST.
@@ -347,7 +355,7 @@ impl Engine {
         }
     }
 
-    /// Sends at most one frame of the next connection that has one. Call until it says no.
+    /// Sends a burst of the next connection that has something to send. Call until it says no.
     pub fn poll_transmit<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -355,7 +363,7 @@ impl Engine {
         tx: &mut F,
     ) -> bool {
         for _ in 0..self.ready.len() {
-            if !tx.can_transmit() || tx.available() == 0 {
+            if !has_room(tx) {
                 self.counters.engine.no_transmit_frame += 1;
                 return false;
             }
@@ -363,35 +371,45 @@ impl Engine {
                 return false;
             };
             self.connections[index].queued = false;
-            match self.transmit_one(index, now, guard, tx) {
-                Transmit::Sent => {
-                    self.counters.engine.frames_sent += 1;
-                    return true;
-                }
-                Transmit::Starved => self.counters.engine.no_transmit_frame += 1,
-                Transmit::Idle => {}
+            let sent = self.transmit_burst(index, now, guard, tx);
+            self.counters.engine.frames_sent += sent;
+            if sent > 0 {
+                return true;
             }
         }
         false
     }
 
-    /// A connection that sent something, or lacks a frame to, goes to the end of the line; one that has nothing
-    /// to send leaves it.
-    fn transmit_one<F: TxFrames>(
+    /// A connection that may have more to send, or lacks a frame to, goes to the end of the line; one that has
+    /// nothing to send leaves it. Returns the number of frames.
+    fn transmit_burst<F: TxFrames>(
         &mut self,
         index: usize,
         now: Instant,
         guard: &Guard<'_>,
         tx: &mut F,
-    ) -> Transmit {
-        let transmit = self.with_connection(index, now, guard, tx, |connection, context, tx| {
-            connection.poll_transmit(context, tx)
+    ) -> u64 {
+        let mut sent = 0;
+        let last = self.with_connection(index, now, guard, tx, |connection, context, tx| {
+            while sent < BURST && has_room(tx) {
+                match connection.poll_transmit(context, tx) {
+                    Transmit::Sent => sent += 1,
+                    other => return other,
+                }
+            }
+            Transmit::Sent
         });
-        if transmit == Transmit::Idle && self.ready.back() == Some(&index) {
-            self.ready.pop_back();
-            self.connections[index].queued = false;
+        match last {
+            Transmit::Sent => {}
+            Transmit::Starved => self.counters.engine.no_transmit_frame += 1,
+            Transmit::Idle => {
+                if self.ready.back() == Some(&index) {
+                    self.ready.pop_back();
+                    self.connections[index].queued = false;
+                }
+            }
         }
-        transmit
+        sent
     }
 
     /// Whether something waits for room in the device, for a free frame or for room in a completion queue.
