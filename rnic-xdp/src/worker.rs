@@ -10,7 +10,7 @@ use rnic_core::wire::packet::Checksums;
 
 use crate::bell::Bell;
 use crate::netlink::NetlinkError;
-use crate::port::{PortReport, XdpPort};
+use crate::port::{PortReport, RX_BATCH, XdpPort};
 use crate::routes::{Routes, Update};
 
 /// Changes of routes and neighbours are looked for this often.
@@ -126,10 +126,14 @@ impl Turn for Worker {
         let port = &mut self.port;
         let mut batch = self.driver.begin(now);
         for queue in port.rx.queues_mut() {
-            for index in 0..queue.receive() {
+            let count = queue.receive();
+            for index in 0..count {
                 batch.handle_frame(queue.frame(index), Checksums::Verify, &mut port.tx);
             }
             queue.refill();
+            if count == RX_BATCH {
+                batch.expect_more();
+            }
         }
         let busy = batch.finish(&mut port.tx);
         port.tx.kick();

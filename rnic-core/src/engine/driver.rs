@@ -11,11 +11,16 @@ use crate::wire::packet::Checksums;
 /// Commands taken in one turn, so that frames are not kept waiting.
 const COMMANDS_PER_TURN: usize = 64;
 
+/// Turns in a row in which timers may wait for frames that have arrived already.
+const TURNS_WITHOUT_TIMERS: u8 = 16;
+
 /// An engine with its link to the host.
 pub struct Driver {
     engine: Engine,
     end: EngineEnd,
     memory: Worker,
+    /// Turns since timers were looked at.
+    without_timers: u8,
 }
 
 impl Driver {
@@ -26,6 +31,7 @@ impl Driver {
             engine: Engine::new(config, secret),
             end,
             memory,
+            without_timers: 0,
         }
     }
 
@@ -35,6 +41,8 @@ impl Driver {
             engine: &mut self.engine,
             end: &self.end,
             guard: self.memory.enter(),
+            without_timers: &mut self.without_timers,
+            more_to_come: false,
             now,
             busy: false,
         };
@@ -89,6 +97,8 @@ pub struct Batch<'a> {
     engine: &'a mut Engine,
     end: &'a EngineEnd,
     guard: Guard<'a>,
+    without_timers: &'a mut u8,
+    more_to_come: bool,
     now: Instant,
     busy: bool,
 }
@@ -108,6 +118,12 @@ impl Batch<'_> {
             .handle_frame(self.now, &self.guard, frame, checksums, tx);
     }
 
+    /// More frames have arrived than this turn handles. After a pause of this process they may hold the
+    /// acknowledgments that timers wait for: those are looked at when the frames have been.
+    pub fn expect_more(&mut self) {
+        self.more_to_come = true;
+    }
+
     /// Ends the turn: new work requests, timers, frames to send, completions and events. Says whether the turn had
     /// anything to do.
     pub fn finish<F: TxFrames>(mut self, tx: &mut F) -> bool {
@@ -116,7 +132,12 @@ impl Batch<'_> {
             self.busy = true;
             engine.handle_doorbell(qp);
         });
-        self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
+        if self.more_to_come && *self.without_timers < TURNS_WITHOUT_TIMERS {
+            *self.without_timers += 1;
+        } else {
+            *self.without_timers = 0;
+            self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
+        }
         self.busy |= engine.flush_completions();
         while engine.poll_transmit(self.now, &self.guard, tx) {
             self.busy = true;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant as Clock};
 
-use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
 use crate::engine::{Driver, EngineConfig, HostEnd, Net, NetError, NextHop, PortLease, Turn, link};
 use crate::memory::table::StagTable;
@@ -139,6 +139,9 @@ impl Turn for InMemoryWorker {
         for frame in frames.take(BATCH) {
             batch.handle_frame(&frame, Checksums::Verify, &mut self.tx);
         }
+        if !self.from_peer.is_empty() {
+            batch.expect_more();
+        }
         let busy = batch.finish(&mut self.tx);
         self.answer_next_hops();
         for frame in self.tx.take_transmitted() {
@@ -162,7 +165,11 @@ impl Turn for InMemoryWorker {
             return self.driver.end().doorbells.awake();
         }
         select! {
-            recv(self.from_peer) -> frame => self.waiting = frame.ok(),
+            recv(self.from_peer) -> frame => match frame {
+                Ok(frame) => self.waiting = Some(frame),
+                // A peer that has gone would end every wait at once.
+                Err(_) => self.from_peer = never(),
+            },
             recv(self.woken) -> _ => {}
             default(at_most) => {}
         }

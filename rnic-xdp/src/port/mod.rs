@@ -12,6 +12,7 @@ mod socket;
 mod tx;
 mod umem;
 
+pub(crate) use rx::BATCH as RX_BATCH;
 pub use rx::{RxPort, RxSide};
 use socket::{Place, Rings};
 use tx::TxParts;

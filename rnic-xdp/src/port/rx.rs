@@ -10,7 +10,7 @@ use super::socket::borrow;
 use super::umem::Umem;
 
 /// Frames taken from a ring at once.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 
 /// The receive side of all queues of a device.
 #[derive(Debug)]
