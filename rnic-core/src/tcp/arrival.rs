@@ -74,6 +74,9 @@ impl Tcp {
         if !self.options.scaling {
             self.recv.refuse_scaling();
         }
+        if self.options.sack {
+            self.recv.use_sack();
+        }
         // Until the handshake is over nothing is sent, so the first ACK may set the scaled window.
         self.send.window.update(-1, 0, header.window);
         if let Some(scale) = header.options.window_scale {
@@ -302,6 +305,7 @@ impl Tcp {
         } else if self.send.flight() == 0 && !self.send.is_blocked() {
             // It was the persist timer, if any.
             self.retransmit_at = None;
+            self.probe_due = false;
         }
     }
 

@@ -346,6 +346,13 @@ impl Tcp {
             self.retransmit_at = None;
             return;
         }
+        let waits = self.recovery.waits_to_retransmit(&self.send) && !self.send.window_closed();
+        if self.syn_due || self.probe_due || waits {
+            // What was to be sent at the last expiry has not left, as the device was busy: that says nothing about
+            // the peer.
+            self.retransmit_at = Some(now + self.rtt.timeout());
+            return;
+        }
         let limit = if self.state.is_opening() {
             self.syn_retries
         } else {

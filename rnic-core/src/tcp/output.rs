@@ -109,31 +109,40 @@ impl Tcp {
 
     /// Octets `from..to` of a segment: the frame itself if that is all of it.
     fn data(&mut self, now: Instant, segment: &SentSegment, from: u16, to: u16) -> Outgoing {
-        let whole = (from, to) == (0, segment.len);
-        let push = segment.push && to == segment.len;
-        let flags = if push { Flags::PSH } else { Flags::NONE };
-        let header = self.header(now, segment.start + u64::from(from), flags);
-        let at = usize::from(segment.payload_at);
-        let payload = if whole {
-            Payload::Whole {
+        let mut outgoing = self.part(now, segment, from, to);
+        if (from, to) == (0, segment.len) {
+            outgoing.payload = Payload::Whole {
                 frame: segment.frame,
                 payload_at: segment.payload_at,
                 len: segment.len,
                 sum: segment.payload_sum,
-            }
-        } else {
-            Payload::Part {
+            };
+        }
+        outgoing
+    }
+
+    /// Octets `from..to` of a segment, to be copied.
+    fn part(&mut self, now: Instant, segment: &SentSegment, from: u16, to: u16) -> Outgoing {
+        let push = segment.push && to == segment.len;
+        let flags = if push { Flags::PSH } else { Flags::NONE };
+        let at = usize::from(segment.payload_at);
+        Outgoing {
+            header: self.header(now, segment.start + u64::from(from), flags),
+            payload: Payload::Part {
                 frame: segment.frame,
                 range: at + usize::from(from)..at + usize::from(to),
-            }
-        };
-        Outgoing { header, payload }
+            },
+        }
     }
 
     /// One octet (or the FIN) into a closed window, or what fits into one that has stayed too small for a
     /// segment (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     fn probe(&mut self, now: Instant) -> Option<Outgoing> {
         if !core::mem::take(&mut self.probe_due) {
+            return None;
+        }
+        if !self.send.window_closed() && !self.send.is_blocked() {
+            // The window has opened since the timer expired.
             return None;
         }
         self.probing |= self.send.window_closed();
@@ -149,6 +158,7 @@ impl Tcp {
         let octets = self.send.window_room().clamp(1, left) as u16;
         let (from, to) = (segment.sent, segment.sent + octets);
         self.send.mark_sent(now, to);
+        self.arm_timer(now);
         self.counters.octets_sent += u64::from(octets);
         Some(self.data(now, &segment, from, to))
     }
@@ -159,8 +169,10 @@ impl Tcp {
         let Some(head) = self.send.head_sent_again(now) else {
             return self.fin_again(now);
         };
+        self.arm_timer(now);
         let from = una.saturating_sub(head.start).min(u64::from(head.len) - 1) as u16;
-        Some(self.data(now, &head, from, from + 1))
+        // Never the frame itself, not even one of a single octet: the device may still have it.
+        Some(self.part(now, &head, from, from + 1))
     }
 
     /// The first segment thought lost, as far as the windows allow.
@@ -227,6 +239,7 @@ impl Tcp {
         if !matches!(self.send.fin, Fin::InFlight | Fin::Lost) {
             return None;
         }
+        self.recovery.on_retransmission();
         self.counters.retransmits += 1;
         Some(self.send_fin(now))
     }

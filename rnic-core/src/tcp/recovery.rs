@@ -67,6 +67,11 @@ impl Recovery {
         self.urgent || pipe == 0 || pipe + len <= self.congestion.window()
     }
 
+    /// Whether the retransmission that recovery begins with has not been sent yet.
+    pub(super) fn waits_to_retransmit(&self, send: &Sender) -> bool {
+        self.urgent && send.head_is_lost()
+    }
+
     /// A retransmission was sent.
     pub(super) fn on_retransmission(&mut self) {
         self.urgent = false;

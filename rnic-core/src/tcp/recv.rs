@@ -52,6 +52,8 @@ struct AckSchedule {
     delay: Duration,
     /// Pure ACKs to send at once, one for each segment that has to be answered on its own: duplicate ACKs.
     duplicates: u8,
+    /// One of those speaks for all that are due: its SACK blocks tell what a count of them would.
+    one_for_all: bool,
     /// An ACK to send at once, on a data segment if there is one.
     due: bool,
     /// An ACK to send by then.
@@ -91,6 +93,7 @@ impl Receiver {
             schedule: AckSchedule {
                 delay,
                 duplicates: 0,
+                one_for_all: false,
                 due: false,
                 by: None,
                 segments: 0,
@@ -112,6 +115,11 @@ impl Receiver {
     pub(super) fn refuse_scaling(&mut self) {
         self.scale = 0;
         self.capacity = self.capacity.min(0xffff);
+    }
+
+    /// The peer understands SACK.
+    pub(super) fn use_sack(&mut self) {
+        self.schedule.one_for_all = true;
     }
 
     /// The next in-order offset that is not taken.
@@ -354,7 +362,11 @@ impl Receiver {
 
 impl AckSchedule {
     fn duplicate(&mut self) {
-        self.duplicates = self.duplicates.saturating_add(1);
+        self.duplicates = if self.one_for_all {
+            1
+        } else {
+            self.duplicates.saturating_add(1)
+        };
     }
 
     /// `push`: the sender waits, for its work request completes with the ACK.

@@ -114,8 +114,11 @@ pub(super) struct PeerWindow {
 
 impl PeerWindow {
     /// Takes the window of a segment, unless an older one. True if the right edge changed.
+    ///
+    /// A later acknowledgment is newer wherever its segment stands in the peer's stream: a retransmission may be
+    /// the only one to bring it.
     pub(super) fn update(&mut self, at: i64, ack: u64, field: u16) -> bool {
-        if (at, ack) < (self.set_at, self.set_by_ack) {
+        if (ack, at) < (self.set_by_ack, self.set_at) {
             return false;
         }
         (self.set_at, self.set_by_ack) = (at, ack);
@@ -209,6 +212,14 @@ impl Sender {
     /// Whether the peer has selectively acknowledged anything beyond `una`.
     pub(super) fn has_sacked(&self) -> bool {
         self.sacked > 0
+    }
+
+    /// Whether the first octets not acknowledged are thought lost and wait to be sent again.
+    pub(super) fn head_is_lost(&self) -> bool {
+        match self.segments.front() {
+            Some(head) => head.fate == Fate::Lost,
+            None => self.fin == Fin::Lost,
+        }
     }
 
     /// Whether something thought lost waits to be sent again.

@@ -121,14 +121,25 @@ fn four_blocks_at_most_and_three_beside_timestamps() {
         t.inject(&segment);
         with_timestamps.inject(&segment);
     }
-    for _ in 0..4 {
-        t.next();
-        with_timestamps.next();
-    }
     t.expect(". 1:1(0) ack 1 <sack 101:111 81:91 61:71 41:51>");
+    t.expect_nothing();
     // The fourth does not fit into 40 octets of options.
     let sent = with_timestamps.next().unwrap();
     assert_eq!(sent.header.len(), 60);
+}
+
+#[test]
+fn with_sack_a_batch_of_segments_out_of_order_gets_one_acknowledgment() {
+    let mut t = open();
+    for n in 1..8_u32 {
+        t.inject(&format!(
+            ". {}:{}(1000) ack 1",
+            n * 1000 + 1,
+            n * 1000 + 1001
+        ));
+    }
+    t.expect(". 1:1(0) ack 1 <sack 1001:8001>");
+    t.expect_nothing();
 }
 
 #[test]

@@ -386,6 +386,43 @@ fn a_frame_that_the_device_still_has_is_not_sent_again_until_it_is_done() {
 }
 
 #[test]
+fn a_retransmission_that_cannot_leave_costs_neither_patience_nor_back_off() {
+    let config = TcpConfig {
+        max_retries: 2,
+        ..plain()
+    };
+    let mut t = Script::established(&config, "mss 1000", 60_000);
+    t.frames.hold();
+    t.write(1000);
+    t.expect(". 1:1001(1000) ack 1");
+    t.frames.transmit(t.first_frame(), 1000);
+    // Only the first expiry counts while the device is stuck.
+    for _ in 0..1000 {
+        t.pass(ms(10));
+        t.expect_nothing();
+    }
+    assert_eq!(t.tcp.counters().timeouts, 1);
+    t.frames.complete();
+    t.expect_after(ms(1), ". 1:1001(1000) ack 1");
+    t.pass(ms(400));
+    t.expect(". 1:1001(1000) ack 1");
+}
+
+#[test]
+fn a_syn_that_cannot_leave_costs_no_patience() {
+    let config = TcpConfig {
+        syn_retries: 2,
+        ..plain()
+    };
+    let mut t = Script::connect(&config);
+    t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
+    // The device has no room: nobody polls.
+    t.pass(seconds(100));
+    t.expect_state(State::SynSent);
+    t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
+}
+
+#[test]
 fn acknowledged_while_the_device_still_has_it() {
     let mut t = with_sack();
     t.frames.hold();

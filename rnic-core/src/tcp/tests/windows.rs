@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::script::{Script, ms, plain, seconds};
 use crate::memory::frames::TxFrames;
-use crate::tcp::{State, TcpConfig, TcpFailure};
+use crate::tcp::{Payload, State, TcpConfig, TcpFailure};
 
 /// An established connection whose peer offers this window.
 fn open(window: u32) -> Script {
@@ -225,6 +225,58 @@ fn an_old_window_does_not_replace_a_newer_one() {
     // Sent before that one, arrived after it.
     t.inject(". 1:1(0) ack 1001 win 0");
     t.expect(". 1001:2001(1000) ack 1");
+}
+
+#[test]
+fn a_retransmission_that_alone_brings_a_new_acknowledgment_opens_the_window() {
+    let mut t = open(1000);
+    t.write(2000);
+    t.expect(". 1:1001(1000) ack 1");
+    t.inject(". 11:21(10) ack 1 win 1000");
+    t.inject(". 1:11(10) ack 1001 win 1000");
+    t.expect(". 1001:2001(1000) ack 21");
+}
+
+#[test]
+fn a_probe_is_dropped_when_the_window_opens_first_and_its_data_gets_a_timer() {
+    let mut t = open(1000);
+    t.write(2000);
+    t.expect(". 1:1001(1000) ack 1");
+    t.inject(". 1:1(0) ack 1001 win 0");
+    t.expect_nothing();
+    // The persist timer expires, and the window opens before anything is sent.
+    t.pass(ms(200));
+    t.inject(". 1:1(0) ack 1001 win 1000");
+    t.expect(". 1001:2001(1000) ack 1");
+    assert_eq!(t.tcp.counters().window_probes, 0);
+    t.expect_after(ms(400), ". 1001:2001(1000) ack 1");
+}
+
+#[test]
+fn a_probe_is_timed() {
+    let mut t = open(1000);
+    t.write(2000);
+    t.expect(". 1:1001(1000) ack 1");
+    t.inject(". 1:1(0) ack 1001 win 0");
+    t.expect_nothing();
+    t.pass(ms(200));
+    // A window too small for a segment opens meanwhile: still a matter of probing.
+    t.inject(". 1:1(0) ack 1001 win 300");
+    t.expect(". 1001:1301(300) ack 1");
+    t.expect_after(ms(400), ". 1001:1301(300) ack 1");
+}
+
+#[test]
+fn a_probe_of_one_octet_is_never_the_frame_that_the_device_may_have() {
+    let mut t = open(1);
+    t.frames.hold();
+    t.write(1);
+    t.expect("P. 1:2(1) ack 1");
+    t.frames.transmit(t.first_frame(), 101);
+    t.inject(". 1:1(0) ack 1 win 0");
+    t.pass(ms(200));
+    let outgoing = t.tcp.poll_transmit(t.now, &t.frames).expect("a probe");
+    assert!(matches!(outgoing.payload, Payload::Part { .. }));
 }
 
 #[test]
