@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use rnic_core::engine::Command;
+use rnic_core::engine::{Command, WorkerGone};
 use rnic_core::memory::ring::{Consumer, ring};
 use rnic_core::verbs::cq::Arming;
 use rnic_core::verbs::qp::{CqId, QpNumber};
 use rnic_core::verbs::wr::{self, WcOpcode, WcStatus, completion_flags};
 use rnic_core::wire::ddp::Stag;
 
-use crate::device::{Device, Inner};
+use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
 
 /// The end of a work request.
@@ -66,11 +66,13 @@ impl Completion {
     }
 }
 
-/// How the engine tells the application: an eventfd, and a flag that costs nothing to look at.
+/// How the engine tells the application: an eventfd, and flags that cost nothing to look at.
 #[derive(Debug)]
 struct Channel {
     fd: EventFd,
     fired: AtomicBool,
+    /// The engine is gone: nothing will come any more.
+    closed: AtomicBool,
 }
 
 impl Channel {
@@ -81,29 +83,47 @@ impl Channel {
         Ok(Self {
             fd,
             fired: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         })
     }
 
     /// Takes a notification. One that comes meanwhile may be seen twice, but never missed.
     fn take(&self) -> bool {
-        let fired = self.fired.swap(false, Ordering::AcqRel);
-        if fired {
-            // Nothing to read means that it was read already.
-            let _ = self.fd.read();
-        }
-        fired
+        // Without one, not even a system call.
+        self.fired.load(Ordering::Relaxed) && self.acknowledge()
+    }
+
+    /// The same for who may know of the notification from the file descriptor, which announces it before the flag.
+    fn acknowledge(&self) -> bool {
+        let announced = self.fd.read().is_ok();
+        self.fired.swap(false, Ordering::AcqRel) || announced
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 }
 
-impl Wake for Channel {
+/// The engine's end of a channel.
+struct Notifier(Arc<Channel>);
+
+impl Wake for Notifier {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
         // Fails only if 2^64 - 2 notifications are pending.
-        let _ = self.fd.write(1);
-        self.fired.store(true, Ordering::Release);
+        let _ = self.0.fd.write(1);
+        self.0.fired.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Notifier {
+    /// While the application has its queue, only the engine's end, a panic for one, takes this away.
+    fn drop(&mut self) {
+        self.0.closed.store(true, Ordering::Release);
+        let _ = self.0.fd.write(1);
     }
 }
 
@@ -154,7 +174,7 @@ impl Device {
             id,
             device: self.clone(),
         });
-        let notify = Waker::from(channel.clone());
+        let notify = Waker::from(Arc::new(Notifier(channel.clone())));
         self.inner.send(Command::CreateCq {
             cq: id,
             producer,
@@ -175,7 +195,7 @@ impl Cq {
     /// inline, and looks again.
     pub fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let taken = self.take(completions);
-        if taken == 0 && self.handle.device.inner.drive() {
+        if taken == 0 && self.handle.device.drive() {
             return self.take(completions);
         }
         taken
@@ -209,11 +229,22 @@ impl Cq {
         self.arming.arm(solicited_only);
     }
 
-    /// Waits until there is a completion. Says whether there is; false after `timeout`.
+    /// Waits until there is a completion. Says whether there is; false after `timeout`. What [`arm`](Self::arm) asked
+    /// for before is forgotten.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         self.arm(false);
-        self.block(timeout, || !self.ring.is_empty() || self.channel.take())?;
-        Ok(!self.ring.is_empty())
+        let waited = self.block(timeout, || {
+            while self.ring.is_empty() {
+                if !self.channel.take() {
+                    return false;
+                }
+                // It was for completions that were polled already.
+                self.arm(false);
+            }
+            true
+        });
+        self.arming.disarm();
+        waited
     }
 
     /// Waits for the notification that [`arm`](Self::arm) asked for. False after `timeout`.
@@ -221,9 +252,10 @@ impl Cq {
         self.block(timeout, || self.channel.take())
     }
 
-    /// Takes a notification that the [file descriptor](AsFd) announced, so that it can announce the next.
+    /// Takes a notification that the [file descriptor](AsFd) announced, so that it can announce the next. If the
+    /// device's worker has ended, the descriptor stays readable.
     pub fn acknowledge(&self) -> bool {
-        self.channel.take()
+        self.channel.acknowledge()
     }
 
     /// Waits until `done`, or `timeout`. Says whether it is.
@@ -231,11 +263,16 @@ impl Cq {
         let device = &self.handle.device.inner;
         let deadline = Instant::now().checked_add(timeout);
         loop {
+            // Looked at first: what the engine did before it went still counts.
+            let closed = self.channel.is_closed();
             if done() {
                 return Ok(true);
             }
-            let did = device.drive();
-            let left = deadline.map_or(Duration::MAX, |at| {
+            if closed {
+                return Err(WorkerGone.into());
+            }
+            let did = device.drive()?;
+            let left = deadline.map_or(LONGEST_WAIT, |at| {
                 at.saturating_duration_since(Instant::now())
             });
             if left.is_zero() {
@@ -245,7 +282,7 @@ impl Cq {
                 continue;
             }
             if device.is_inline() {
-                device.idle(left.min(Duration::from_millis(50)));
+                device.idle(left);
             } else {
                 self.sleep(left)?;
             }
@@ -285,5 +322,19 @@ impl AsFd for Cq {
     /// happens while the application sleeps in them.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between the engine's write to the file descriptor and its setting of the flag.
+    #[test]
+    fn what_the_file_descriptor_announced_can_be_acknowledged() {
+        let channel = Channel::new().unwrap();
+        channel.fd.write(1).unwrap();
+        assert!(channel.acknowledge());
+        assert!(!channel.acknowledge() && !channel.take());
     }
 }

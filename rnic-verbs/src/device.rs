@@ -4,13 +4,12 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::bounded;
-use rnic_core::engine::Snapshot;
-use rnic_core::engine::{Command, HostEnd, Net, Turn};
+use crossbeam_channel::{RecvTimeoutError, bounded};
+use rnic_core::engine::{Command, HostEnd, Net, Snapshot, Turn, WorkerGone};
 use rnic_core::verbs::cq::MAX_CQS;
 use rnic_core::verbs::qp::{CqId, PdId, QpNumber};
 
@@ -68,6 +67,12 @@ fn run(turn: &mut dyn Turn, idle: Duration, stop: &AtomicBool) {
     }
     settle(turn);
 }
+
+/// How long the application's thread sleeps at a time while it drives the engine inline.
+const LONGEST_IDLE: Duration = Duration::from_millis(50);
+
+/// How long anything waits at a time that was to wait without end.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// How long the last words to peers may take: a rejection, a Terminate, the FIN and its acknowledgement.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -181,25 +186,32 @@ impl Device {
     /// Runs the engine once if it is driven inline. Says whether there was anything to do. For an application
     /// that watches its memory rather than a completion queue.
     pub fn drive(&self) -> bool {
-        self.inner.drive()
+        // A worker that has panicked has nothing to do; everything that waits says so.
+        self.inner.drive().unwrap_or(false)
     }
 
     /// The state of the engine. `None` if it does not answer within `timeout`.
     pub fn snapshot(&self, timeout: Duration) -> Result<Option<Snapshot>, Error> {
         let (answer, answers) = bounded(1);
         self.inner.send(Command::Snapshot(answer))?;
-        let until = Instant::now() + timeout;
+        // A wait of centuries is one without end.
+        let until = Instant::now().checked_add(timeout);
         loop {
-            self.inner.drive();
+            let did = self.inner.drive()?;
+            let left = until.map_or(LONGEST_WAIT, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
             let pause = if self.is_inline() {
                 Duration::ZERO
             } else {
-                timeout
+                left
             };
             match answers.recv_timeout(pause) {
                 Ok(snapshot) => return Ok(Some(snapshot)),
-                Err(_) if Instant::now() >= until => return Ok(None),
-                Err(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(WorkerGone.into()),
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) if did || !self.is_inline() => {}
+                Err(RecvTimeoutError::Timeout) => self.inner.idle(left),
             }
         }
     }
@@ -219,15 +231,17 @@ impl Inner {
     }
 
     /// One turn, if this device is driven inline and nobody else is at it.
-    pub(crate) fn drive(&self) -> bool {
-        self.try_inline().is_some_and(|mut turn| turn.turn())
+    pub(crate) fn drive(&self) -> Result<bool, WorkerGone> {
+        Ok(self.try_inline()?.is_some_and(|mut turn| turn.turn()))
     }
 
     /// Waits for something to do, in the way that fits the driver. Nothing is lost if another thread drives.
     pub(crate) fn idle(&self, at_most: Duration) {
         match self.try_inline() {
-            Some(mut turn) => turn.wait(at_most),
-            None => std::thread::sleep(at_most.min(Duration::from_micros(200))),
+            Ok(Some(mut turn)) => turn.wait(at_most.min(LONGEST_IDLE)),
+            Ok(None) => std::thread::sleep(at_most.min(Duration::from_micros(200))),
+            // The next turn says so.
+            Err(WorkerGone) => {}
         }
     }
 
@@ -235,9 +249,13 @@ impl Inner {
         self.inline.is_some()
     }
 
-    fn try_inline(&self) -> Option<MutexGuard<'_, Box<dyn Turn>>> {
-        // The engine is left alone after a panic inside it.
-        self.inline.as_ref()?.try_lock().ok()
+    fn try_inline(&self) -> Result<Option<MutexGuard<'_, Box<dyn Turn>>>, WorkerGone> {
+        match self.inline.as_ref().map(Mutex::try_lock) {
+            Some(Ok(turn)) => Ok(Some(turn)),
+            Some(Err(TryLockError::WouldBlock)) | None => Ok(None),
+            // It panicked: the engine is left alone.
+            Some(Err(TryLockError::Poisoned(_))) => Err(WorkerGone),
+        }
     }
 
     pub(crate) fn new_pd(&self) -> PdId {

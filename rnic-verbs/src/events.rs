@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
+use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded};
 use rnic_core::engine::{EndReason, Event, ListenerId, RequestId, WorkerGone};
 use rnic_core::verbs::qp::QpNumber;
 
-use crate::device::Inner;
+use crate::device::{Inner, LONGEST_WAIT};
 use crate::error::Error;
 
 /// A connection that stands.
@@ -79,13 +79,15 @@ pub(crate) struct Boxes {
     pub(crate) listeners: HashMap<ListenerId, VecDeque<Pending>>,
     /// Some thread blocks on the channel, on everybody's behalf.
     pumping: bool,
+    /// The engine's end of the channel is gone, and no event is left in it.
+    worker_gone: bool,
 }
 
 impl Boxes {
     /// Puts an event where it belongs. One for an object that is gone is dropped; a request that came for a
     /// listener that is gone was dropped by the engine too.
     fn deliver(&mut self, event: Event) {
-        let (qp, event, state) = match event {
+        match event {
             Event::ConnectRequest {
                 listener,
                 request,
@@ -96,24 +98,23 @@ impl Boxes {
                 ord,
                 mpa_revision,
             } => {
-                if let Some(queue) = self.listeners.get_mut(&listener) {
-                    queue.push_back(Pending {
-                        request,
-                        peer,
-                        local,
-                        private_data,
-                        ird,
-                        ord,
-                        mpa_revision,
-                    });
-                }
-                return;
+                let Some(queue) = self.listeners.get_mut(&listener) else {
+                    return;
+                };
+                queue.push_back(Pending {
+                    request,
+                    peer,
+                    local,
+                    private_data,
+                    ird,
+                    ord,
+                    mpa_revision,
+                });
             }
             Event::RequestGone { request } => {
                 for queue in self.listeners.values_mut() {
                     queue.retain(|pending| pending.request != request);
                 }
-                return;
             }
             Event::Established {
                 qp,
@@ -130,37 +131,41 @@ impl Boxes {
                     ird,
                     ord,
                 };
-                (
-                    qp,
-                    ConnectionEvent::Established(established),
-                    QpState::Connected,
-                )
+                self.deliver_to(qp, ConnectionEvent::Established(established));
             }
             Event::Rejected { qp, private_data } => {
-                (qp, ConnectionEvent::Rejected(private_data), QpState::Idle)
+                self.deliver_to(qp, ConnectionEvent::Rejected(private_data));
             }
-            Event::Failed { qp, reason } => (qp, ConnectionEvent::Failed(reason), QpState::Idle),
+            Event::Failed { qp, reason } => self.deliver_to(qp, ConnectionEvent::Failed(reason)),
             Event::Disconnected { qp, reason } => {
-                (qp, ConnectionEvent::Disconnected(reason), QpState::Error)
+                self.deliver_to(qp, ConnectionEvent::Disconnected(reason));
             }
-        };
+        }
+    }
+
+    fn deliver_to(&mut self, qp: QpNumber, event: ConnectionEvent) {
         if let Some(mailbox) = self.qps.get_mut(&qp) {
+            mailbox.state = match event {
+                ConnectionEvent::Established(_) => QpState::Connected,
+                ConnectionEvent::Rejected(_) | ConnectionEvent::Failed(_) => QpState::Idle,
+                ConnectionEvent::Disconnected(_) => QpState::Error,
+            };
             mailbox.events.push_back(event);
-            mailbox.state = state;
         }
     }
 }
 
-/// The channel and the mailboxes.
+/// The channel and the mailboxes. Events leave the channel only under the lock of the mailboxes, so that they reach
+/// these in order.
 #[derive(Debug)]
 pub(crate) struct Router {
     events: Receiver<Event>,
     boxes: Mutex<Boxes>,
+    /// For those who wait while another thread pumps.
     changed: Condvar,
+    /// For the one who pumps: somebody else has delivered, and there may be nothing left in the channel to wake it.
+    nudge: (Sender<()>, Receiver<()>),
 }
-
-/// How long the application's thread sleeps at a time while it drives the engine inline.
-const INLINE_SLEEP: Duration = Duration::from_millis(50);
 
 impl Router {
     pub(crate) fn new(events: Receiver<Event>) -> Self {
@@ -168,16 +173,27 @@ impl Router {
             events,
             boxes: Mutex::default(),
             changed: Condvar::new(),
+            nudge: bounded(1),
         }
     }
 
     /// The mailboxes, with everything that has arrived.
     pub(crate) fn boxes(&self) -> MutexGuard<'_, Boxes> {
         let mut boxes = self.lock();
-        // What the channel's end means is found out by whoever waits.
-        while let Ok(event) = self.events.try_recv() {
-            boxes.deliver(event);
+        let mut delivered = false;
+        boxes.worker_gone = loop {
+            match self.events.try_recv() {
+                Ok(event) => boxes.deliver(event),
+                Err(end) => break end == TryRecvError::Disconnected,
+            }
+            delivered = true;
+        };
+        if delivered {
             self.changed.notify_all();
+            if boxes.pumping {
+                // A full channel means that it is nudged already.
+                let _ = self.nudge.0.try_send(());
+            }
         }
         boxes
     }
@@ -196,67 +212,53 @@ impl Router {
             if let Some(found) = take(&mut boxes) {
                 return Ok(Some(found));
             }
+            if boxes.worker_gone {
+                return Err(WorkerGone.into());
+            }
             let now = Instant::now();
-            let left = deadline.map_or(Duration::from_secs(3600), |at| {
-                at.saturating_duration_since(now)
-            });
+            let left = deadline.map_or(LONGEST_WAIT, |at| at.saturating_duration_since(now));
             if device.is_inline() {
                 drop(boxes);
-                if self.events.is_empty() && self.disconnected() {
-                    return Err(WorkerGone.into());
-                }
-                let did = device.drive();
+                let did = device.drive()?;
                 if self.events.is_empty() {
                     if left.is_zero() {
                         return Ok(None);
                     }
                     if !did {
-                        device.idle(left.min(INLINE_SLEEP));
+                        device.idle(left);
                     }
                 }
             } else if left.is_zero() {
                 return Ok(None);
             } else {
-                self.block(boxes, left)?;
+                self.block(boxes, left);
             }
         }
     }
 
-    /// Whether the engine's end is gone. Keeps an event that it finds instead.
-    fn disconnected(&self) -> bool {
-        match self.events.try_recv() {
-            Ok(event) => {
-                self.lock().deliver(event);
-                false
-            }
-            Err(TryRecvError::Empty) => false,
-            Err(TryRecvError::Disconnected) => true,
-        }
-    }
-
-    /// Blocks until some event was delivered, by this thread or the one that pumps, or `left` has passed.
-    fn block(&self, mut boxes: MutexGuard<'_, Boxes>, left: Duration) -> Result<(), Error> {
+    /// Blocks until there may be news, or `left` has passed. One thread, the pump, waits for the channel, the others
+    /// for what the pump or a passer-by delivers.
+    fn block(&self, mut boxes: MutexGuard<'_, Boxes>, left: Duration) {
         if boxes.pumping {
-            // The pump notifies when it delivers and when it stops.
             drop(
                 self.changed
                     .wait_timeout(boxes, left)
                     .unwrap_or_else(PoisonError::into_inner),
             );
-            return Ok(());
+            return;
         }
         boxes.pumping = true;
+        // From here on whoever delivers nudges; what came before concerns nobody any more.
+        let _ = self.nudge.1.try_recv();
         drop(boxes);
-        let event = self.events.recv_timeout(left);
-        let mut boxes = self.lock();
-        boxes.pumping = false;
+        let mut ready = Select::new();
+        ready.recv(&self.events);
+        ready.recv(&self.nudge.1);
+        // News, the worker's end or the time: the caller looks.
+        let _ = ready.ready_timeout(left);
+        self.lock().pumping = false;
+        // One of the others takes over.
         self.changed.notify_all();
-        match event {
-            Ok(event) => boxes.deliver(event),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(WorkerGone.into()),
-        }
-        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Boxes> {
@@ -264,3 +266,6 @@ impl Router {
         self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

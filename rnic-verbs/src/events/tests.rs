@@ -1,0 +1,100 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+
+use rnic_core::engine::{EngineEnd, Net, NetError, PortLease, link};
+use rnic_core::memory::table::StagTable;
+
+use super::*;
+use crate::device::{Device, Driver};
+
+const QP: QpNumber = QpNumber(0);
+/// Longer than any test takes that does not hang.
+const LONG: Duration = Duration::from_secs(20);
+
+struct Nowhere;
+
+impl Net for Nowhere {
+    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+        Err(NetError::InUse(local))
+    }
+
+    fn active(
+        &self,
+        remote: SocketAddr,
+        _local: Option<SocketAddr>,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        Err(NetError::InUse(remote))
+    }
+}
+
+/// A device whose engine is the test.
+fn device() -> (Device, EngineEnd) {
+    let table = Arc::new(StagTable::new(1, [0; 32]));
+    let (host, engine) = link(table, 1, Waker::noop().clone());
+    let device = Device::new(host, Arc::new(Nowhere), Driver::Thread(Box::new(())));
+    let boxes = &mut device.inner.router.boxes().qps;
+    boxes.insert(QP, QpBox::default());
+    (device.clone(), engine)
+}
+
+fn next(device: &Device) -> Result<Option<ConnectionEvent>, Error> {
+    let inner = &device.inner;
+    inner.router.wait(inner, LONG, |boxes| {
+        boxes.qps.get_mut(&QP)?.events.pop_front()
+    })
+}
+
+/// One thread waits for its events; another looks into the mailboxes as they come, and so delivers some of them.
+#[test]
+fn whoever_delivers_wakes_the_pump_and_keeps_the_order() {
+    const PAIRS: u32 = 10_000;
+    let (device, engine) = device();
+    let router = &device.inner.router;
+    let over = AtomicBool::new(false);
+    let numbered = |number: u32| number.to_be_bytes().to_vec();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for pair in 0..PAIRS {
+                while !router.lock().pumping && !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                // Two, so that they can overtake each other.
+                for private_data in [numbered(2 * pair), numbered(2 * pair + 1)] {
+                    let event = Event::Rejected {
+                        qp: QP,
+                        private_data,
+                    };
+                    engine.events.send(event).unwrap();
+                }
+                drop(router.boxes());
+            }
+        });
+        let wrong = (0..2 * PAIRS).find_map(|number| {
+            let began = Instant::now();
+            let event = next(&device);
+            // One that nobody wakes finds its event all the same when its time is over.
+            let woken = began.elapsed() < LONG;
+            match event {
+                Ok(Some(ConnectionEvent::Rejected(data))) if data == numbered(number) && woken => {
+                    None
+                }
+                other => Some((number, woken, other)),
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        assert!(wrong.is_none(), "{wrong:?}");
+    });
+}
+
+#[test]
+fn everybody_who_waits_hears_of_the_end() {
+    let (device, engine) = device();
+    std::thread::scope(|scope| {
+        let waiters: Vec<_> = (0..3).map(|_| scope.spawn(|| next(&device))).collect();
+        drop(engine);
+        for waiter in waiters {
+            assert!(matches!(waiter.join().unwrap(), Err(Error::WorkerGone(_))));
+        }
+    });
+}
