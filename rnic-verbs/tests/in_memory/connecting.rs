@@ -1,0 +1,89 @@
+//! How connections come to be and end.
+
+use rnic_verbs::{ConnectError, ConnectionOptions, EndReason, Error, QpCaps, QpState, WcStatus};
+
+use crate::fixture::{MIXED, SOON, Side, connected, devices};
+
+#[test]
+fn a_rejected_client_hears_why() {
+    let (near_device, far_device, address) = devices(MIXED);
+    let listener = far_device.listen(address).unwrap();
+    let mut near = Side::new(&near_device);
+    let server = std::thread::spawn(move || {
+        listener
+            .next_request(SOON)
+            .unwrap()
+            .unwrap()
+            .reject(b"not today")
+            .unwrap();
+        // Without an answer a request is rejected too.
+        drop(listener.next_request(SOON).unwrap().unwrap());
+        listener
+    });
+    for expected in [&b"not today"[..], b""] {
+        match near
+            .qp
+            .connect_blocking(address, None, ConnectionOptions::default())
+        {
+            Err(ConnectError::Rejected { private_data }) => assert_eq!(private_data, expected),
+            other => panic!("{other:?}"),
+        }
+        // It may try again.
+        assert_eq!(near.qp.state(), QpState::Idle);
+    }
+    drop(server.join().unwrap());
+    match near
+        .qp
+        .connect_blocking(address, None, ConnectionOptions::default())
+    {
+        Err(ConnectError::Failed(EndReason::Refused)) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_sent() {
+    let (near_device, far_device, address) = devices(MIXED);
+    let mut near = Side::new(&near_device);
+    for (mpa_revision, max) in [(1, 512), (2, 508)] {
+        let options = ConnectionOptions {
+            mpa_revision,
+            private_data: vec![0; max + 1],
+            ..ConnectionOptions::default()
+        };
+        match near.qp.connect(address, None, options) {
+            Err(Error::PrivateData { len, max: limit }) => assert_eq!((len, limit), (max + 1, max)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let foreign = far_device.cq(1).unwrap();
+    assert!(matches!(
+        near.pd.qp(&near.cq, &foreign, QpCaps::default()),
+        Err(Error::OtherDevice(_))
+    ));
+    let listener = far_device.listen(address).unwrap();
+    assert!(matches!(far_device.listen(address), Err(Error::Net(_))));
+    drop(listener);
+}
+
+#[test]
+fn an_abort_is_seen_as_a_reset() {
+    let (mut near, mut far, _listener) = connected(MIXED);
+    far.qp.post_recv(3, &[]).unwrap();
+    near.qp.abort().unwrap();
+    assert_eq!(near.end(), EndReason::Local);
+    assert_eq!(far.end(), EndReason::Reset);
+    let flushed = far.completion();
+    assert_eq!(
+        (flushed.wr_id(), flushed.status()),
+        (3, WcStatus::WrFlushed)
+    );
+}
+
+#[test]
+fn dropping_a_queue_pair_tells_the_peer() {
+    let (near, mut far, _listener) = connected(MIXED);
+    // The last handle of the device too: what it has to say still goes out.
+    drop(near);
+    assert_eq!(far.end(), EndReason::Reset);
+}

@@ -1,0 +1,135 @@
+//! Two devices, and a connection between them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rnic_core::testing::in_memory::{InMemoryDevice, pair};
+use rnic_verbs::{
+    Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, Driver, EndReason,
+    HugePages, Listener, Mr, Pd, Qp, QpCaps, QpState, Region, WcStatus,
+};
+
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+pub(crate) const PORT: u16 = 4420;
+
+/// Which devices a thread drives; the others are driven by polling.
+#[derive(Clone, Copy)]
+pub(crate) struct Threads {
+    pub(crate) near: bool,
+    pub(crate) far: bool,
+}
+
+/// What most tests use: the near side polls, the far side has a thread.
+pub(crate) const MIXED: Threads = Threads {
+    near: false,
+    far: true,
+};
+
+pub(crate) fn open(end: InMemoryDevice, thread: bool) -> Device {
+    let turn = Box::new(end.worker);
+    let driver = if thread {
+        Driver::spawn(turn, Duration::from_millis(1)).unwrap()
+    } else {
+        Driver::Inline(turn)
+    };
+    Device::new(end.host, end.net, driver)
+}
+
+pub(crate) fn devices(threads: Threads) -> (Device, Device, SocketAddr) {
+    let (near, far) = pair([[1; 32], [2; 32]]);
+    let address = SocketAddr::new(far.address, PORT);
+    (open(near, threads.near), open(far, threads.far), address)
+}
+
+/// One side of a connection, with a page of memory that the other may read and write.
+pub(crate) struct Side {
+    pub(crate) pd: Pd,
+    pub(crate) cq: Cq,
+    pub(crate) qp: Qp,
+    pub(crate) mr: Mr,
+}
+
+impl Side {
+    pub(crate) fn new(device: &Device) -> Self {
+        Self::with_caps(device, QpCaps::default())
+    }
+
+    pub(crate) fn with_caps(device: &Device, caps: QpCaps) -> Self {
+        let pd = device.pd();
+        let cq = device.cq(256).unwrap();
+        let qp = pd.qp(&cq, &cq, caps).unwrap();
+        let mr = register(&pd, 1 << 20);
+        Self { pd, cq, qp, mr }
+    }
+
+    /// The next completion, which may be a failed one.
+    pub(crate) fn completion(&mut self) -> Completion {
+        let until = Instant::now() + SOON;
+        while Instant::now() < until {
+            if let Some(completion) = self.cq.poll_one() {
+                return completion;
+            }
+            self.cq.wait(Duration::from_millis(20)).unwrap();
+        }
+        panic!("nothing completed");
+    }
+
+    pub(crate) fn done(&mut self) -> Completion {
+        let completion = self.completion();
+        assert_eq!(completion.status(), WcStatus::Success, "{completion:?}");
+        completion
+    }
+
+    pub(crate) fn end(&mut self) -> EndReason {
+        loop {
+            match self.qp.next_event(SOON).unwrap() {
+                Some(ConnectionEvent::Disconnected(reason) | ConnectionEvent::Failed(reason)) => {
+                    return reason;
+                }
+                Some(_) => {}
+                None => panic!("the connection does not end"),
+            }
+        }
+    }
+}
+
+pub(crate) fn register(pd: &Pd, len: usize) -> Mr {
+    let region = Region::allocate_unlocked(len, HugePages::None).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    pd.register(&Arc::new(region), access).unwrap()
+}
+
+pub(crate) fn join(near: &mut Side, far: &mut Side, listener: &Listener) {
+    let options = ConnectionOptions {
+        private_data: b"ping".to_vec(),
+        ..ConnectionOptions::default()
+    };
+    near.qp
+        .connect(listener.local_address(), None, options)
+        .unwrap();
+    let request = loop {
+        // Nobody else drives the near side yet.
+        near.qp.next_event(Duration::ZERO).unwrap();
+        if let Some(request) = listener.next_request(Duration::from_millis(1)).unwrap() {
+            break request;
+        }
+    };
+    assert_eq!(request.private_data(), b"ping");
+    let options = ConnectionOptions {
+        private_data: b"pong".to_vec(),
+        ..ConnectionOptions::default()
+    };
+    request.accept(&mut far.qp, options).unwrap();
+    let established = near.qp.wait_established(SOON).unwrap();
+    assert_eq!(established.private_data, b"pong");
+    assert_eq!(near.qp.state(), QpState::Connected);
+}
+
+pub(crate) fn connected(threads: Threads) -> (Side, Side, Listener) {
+    let (near_device, far_device, address) = devices(threads);
+    let listener = far_device.listen(address).unwrap();
+    let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
+    join(&mut near, &mut far, &listener);
+    (near, far, listener)
+}

@@ -1,0 +1,7 @@
+//! The verbs over two engines that are joined in memory.
+
+mod completions;
+mod connecting;
+mod devices;
+mod fixture;
+mod requests;

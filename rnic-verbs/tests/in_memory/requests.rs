@@ -1,0 +1,223 @@
+//! What requests do, and what is refused of them.
+
+use std::sync::Arc;
+
+use rnic_verbs::{
+    Access, EndReason, HugePages, PostError, QpCaps, QpState, Region, SendRequest, WcOpcode,
+    WcStatus,
+};
+
+use crate::fixture::{MIXED, Side, Threads, connected, devices, join};
+
+#[test]
+fn every_operation_moves_its_data() {
+    for threads in [
+        MIXED,
+        Threads {
+            near: true,
+            far: true,
+        },
+    ] {
+        let (mut near, mut far, _listener) = connected(threads);
+        let text: Vec<u8> = (0..100_000_u32).map(|i| (i * 7) as u8).collect();
+        near.mr.write(0, &text).unwrap();
+
+        // Write, in two pieces.
+        let pieces = [near.mr.sge(0, 60_000), near.mr.sge(60_000, 40_000)];
+        near.qp
+            .post_send(
+                &SendRequest::write(far.mr.remote(5))
+                    .memory(&pieces)
+                    .wr_id(1),
+            )
+            .unwrap();
+        let done = near.done();
+        assert_eq!(
+            (done.wr_id(), done.opcode(), done.qp()),
+            (1, WcOpcode::Write, near.qp.number())
+        );
+        let mut back = vec![0; text.len()];
+        far.mr.read(5, &mut back).unwrap();
+        assert!(back == text);
+
+        // Read it back to another place.
+        let sink = [near.mr.sge(500_000, 100_000)];
+        near.qp
+            .post_send(&SendRequest::read(far.mr.remote(5)).memory(&sink).wr_id(2))
+            .unwrap();
+        let done = near.done();
+        assert_eq!(
+            (done.wr_id(), done.opcode(), done.byte_len()),
+            (2, WcOpcode::Read, 100_000)
+        );
+        near.mr.read(500_000, &mut back).unwrap();
+        assert!(back == text);
+
+        // Send, from memory and inline, into two posted buffers.
+        let buffers = [far.mr.sge(200_000, 60_000), far.mr.sge(300_000, 60_000)];
+        far.qp.post_recv(7, &buffers).unwrap();
+        far.qp.post_recv(8, &buffers).unwrap();
+        near.qp
+            .post_send(
+                &SendRequest::send()
+                    .memory(&[near.mr.sge(0, 100_000)])
+                    .unsignaled(),
+            )
+            .unwrap();
+        near.qp
+            .post_send(&SendRequest::send().inline(b"hello").solicited().wr_id(4))
+            .unwrap();
+        assert_eq!(near.done().wr_id(), 4);
+        let done = far.done();
+        assert_eq!(
+            (done.wr_id(), done.opcode(), done.byte_len()),
+            (7, WcOpcode::Recv, 100_000)
+        );
+        assert!(!done.is_solicited());
+        let done = far.done();
+        assert_eq!(
+            (done.wr_id(), done.byte_len(), done.is_solicited()),
+            (8, 5, true)
+        );
+        let mut hello = [0; 5];
+        far.mr.read(200_000, &mut hello).unwrap();
+        assert_eq!(&hello, b"hello");
+        far.mr.read(300_000, &mut back[..40_000]).unwrap();
+        assert!(back[..40_000] == text[60_000..]);
+
+        near.qp.disconnect().unwrap();
+        assert_eq!(near.end(), EndReason::Local);
+        assert_eq!(far.end(), EndReason::Peer);
+        assert_eq!(near.qp.state(), QpState::Error);
+    }
+}
+
+#[test]
+fn posting_checks_what_it_can() {
+    let (near_device, ..) = devices(MIXED);
+    let caps = QpCaps {
+        max_send_wr: 2,
+        max_recv_wr: 2,
+        max_sge: 2,
+        max_inline: 16,
+        signal_all: false,
+    };
+    let mut side = Side::with_caps(&near_device, caps);
+    let piece = side.mr.sge(0, 10);
+    let long = PostError::InlineTooLong { len: 17, max: 16 };
+    assert_eq!(
+        side.qp.post_send(&SendRequest::send().inline(&[0; 17])),
+        Err(long)
+    );
+    let many = PostError::TooManyElements { count: 3, max: 2 };
+    assert_eq!(side.qp.post_recv(0, &[piece; 3]), Err(many));
+    // Before the connection stands, requests wait.
+    for _ in 0..2 {
+        side.qp.post_send(&SendRequest::send()).unwrap();
+        side.qp.post_recv(0, &[piece]).unwrap();
+    }
+    assert_eq!(side.qp.send_room(), 0);
+    assert_eq!(
+        side.qp.post_send(&SendRequest::send()),
+        Err(PostError::SendQueueFull(2))
+    );
+    assert_eq!(
+        side.qp.post_recv(0, &[]),
+        Err(PostError::ReceiveQueueFull(2))
+    );
+    assert_eq!(side.qp.state(), QpState::Idle);
+}
+
+#[test]
+fn requests_posted_early_flow_once_connected() {
+    let (near_device, far_device, address) = devices(MIXED);
+    let listener = far_device.listen(address).unwrap();
+    let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
+    near.qp
+        .post_send(&SendRequest::send().inline(b"early"))
+        .unwrap();
+    far.qp.post_recv(1, &[far.mr.sge(0, 5)]).unwrap();
+    join(&mut near, &mut far, &listener);
+    near.done();
+    assert_eq!(far.done().byte_len(), 5);
+}
+
+#[test]
+fn deregistered_memory_is_out_of_reach() {
+    let (mut near, far, _listener) = connected(MIXED);
+    let Side {
+        mr,
+        qp: far_qp,
+        pd: _pd,
+        cq: far_cq,
+    } = far;
+    let (remote, region) = (mr.remote(0), mr.region().clone());
+    mr.deregister().unwrap();
+    near.qp
+        .post_send(&SendRequest::write(remote).inline(b"x").wr_id(1))
+        .unwrap();
+    near.qp
+        .post_send(
+            &SendRequest::read(remote)
+                .memory(&[near.mr.sge(0, 1)])
+                .wr_id(2),
+        )
+        .unwrap();
+    match near.end() {
+        EndReason::TerminateReceived { control } => {
+            assert_eq!((control.layer, control.error_type), (1, 1))
+        }
+        other => panic!("{other:?}"),
+    }
+    // No request is lost: each completes, and those after the end are flushed.
+    let failed = [near.completion(), near.completion()];
+    assert_eq!(failed.map(|completion| completion.wr_id()), [1, 2]);
+    assert_ne!(failed[1].status(), WcStatus::Success);
+    near.qp.post_send(&SendRequest::send().wr_id(3)).unwrap();
+    near.qp.post_recv(4, &[]).unwrap();
+    let mut flushed = [near.completion(), near.completion()]
+        .map(|completion| (completion.wr_id(), completion.status()));
+    flushed.sort_by_key(|(wr_id, _)| *wr_id);
+    assert_eq!(
+        flushed,
+        [(3, WcStatus::WrFlushed), (4, WcStatus::WrFlushed)]
+    );
+    assert_eq!(region.load(0).unwrap(), 0);
+    drop((far_qp, far_cq));
+}
+
+#[test]
+fn a_peer_invalidates_what_was_meant_for_it() {
+    let (mut near, mut far, _listener) = connected(MIXED);
+    let region = Arc::new(Region::allocate_unlocked(4096, HugePages::None).unwrap());
+    let lent = far
+        .pd
+        .registration(&region)
+        .access(Access::REMOTE_READ)
+        .base(0)
+        .only_for(&far.qp)
+        .register()
+        .unwrap();
+    assert!(lent.is_valid() && lent.base() == 0);
+    far.qp.post_recv(1, &[]).unwrap();
+    near.qp
+        .post_send(&SendRequest::send_invalidate(lent.stag()))
+        .unwrap();
+    near.done();
+    assert_eq!(far.done().invalidated(), Some(lent.stag()));
+    assert!(!lent.is_valid());
+}
+
+#[test]
+fn local_memory_is_checked_too() {
+    let (mut near, _far, _listener) = connected(MIXED);
+    let outside = near.mr.sge(near.mr.len(), 1);
+    near.qp
+        .post_send(&SendRequest::send().memory(&[outside]).wr_id(5))
+        .unwrap();
+    let failed = near.completion();
+    assert_eq!(
+        (failed.wr_id(), failed.status()),
+        (5, WcStatus::LocalProtectionError)
+    );
+}
