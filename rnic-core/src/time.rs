@@ -26,6 +26,15 @@ impl Instant {
         self.0 / 1_000_000
     }
 
+    /// The earliest of those that are set.
+    #[inline]
+    pub fn earliest<const N: usize>(times: [Option<Self>; N]) -> Option<Self> {
+        // The end of time stands for none: 584 years away.
+        let nanos = |time: Option<Self>| time.map_or(u64::MAX, Self::as_nanos);
+        let first = times.into_iter().map(nanos).fold(u64::MAX, u64::min);
+        (first != u64::MAX).then_some(Self(first))
+    }
+
     /// The time from `earlier` to here; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

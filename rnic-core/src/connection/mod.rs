@@ -292,10 +292,7 @@ impl Connection {
             Phase::Streaming(stream) => stream.held_back_until(),
             _ => None,
         };
-        [self.tcp.next_timeout(), self.deadline, held_back]
-            .into_iter()
-            .flatten()
-            .min()
+        Instant::earliest([self.tcp.next_timeout(), self.deadline, held_back])
     }
 
     /// Handles whatever has come due.

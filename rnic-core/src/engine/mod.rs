@@ -150,28 +150,30 @@ impl Engine {
         tx: &mut F,
     ) {
         self.counters.engine.frames_received += 1;
-        let packet = match packet::parse(frame, checksums) {
+        // By reference: it is large, and moving it would cost as much as reading the frame.
+        let parsed = packet::parse(frame, checksums);
+        let packet = match &parsed {
             Ok(packet) => packet,
-            Err(error) => return self.count_unreadable(&error),
+            Err(error) => return self.count_unreadable(error),
         };
         let key = FlowKey {
             local: packet.destination,
             remote: packet.source,
         };
         let found = match self.flows.find(&key) {
-            Some(index) if self.may_be_replaced(index, &packet) => {
+            Some(index) if self.may_be_replaced(index, packet) => {
                 self.forget(index, tx);
-                self.open_passive(now, key, &packet)
+                self.open_passive(now, key, packet)
             }
             Some(index) => Ok(index),
-            None => self.open_passive(now, key, &packet),
+            None => self.open_passive(now, key, packet),
         };
         let index = match found {
             Ok(index) => index,
             Err(Stranger::Ignored) => return self.counters.engine.no_connection += 1,
             Err(Stranger::Refused) => {
                 self.counters.engine.no_connection += 1;
-                return self.reset_stranger(&packet, tx);
+                return self.reset_stranger(packet, tx);
             }
         };
         self.with_connection(index, now, guard, tx, |connection, context, tx| {

@@ -317,13 +317,12 @@ impl Tcp {
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let timers = [
+        Instant::earliest([
             self.retransmit_at,
             self.recv.next_timeout(),
             self.time_wait_ends,
             self.device_retry_at,
-        ];
-        timers.into_iter().flatten().min()
+        ])
     }
 
     /// Time has passed. Poll for segments to send afterwards.

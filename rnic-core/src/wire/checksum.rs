@@ -15,6 +15,20 @@ pub enum Checksums {
 ///
 /// Sums of parts may be [`combine`]d where each part but the last has an even length.
 pub fn sum(octets: &[u8]) -> u16 {
+    if octets.len() < WIDE {
+        return sum_words(octets);
+    }
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || sum_words(octets),
+    )
+}
+
+/// From this length on wider vectors make up for the choice of them.
+const WIDE: usize = 256;
+
+#[inline(always)]
+fn sum_words(octets: &[u8]) -> u16 {
     // Any word size gives the same sum, and so does the machine's byte order, up to one swap at the end. In
     // this form the compiler makes a wide loop of it: the halves of the words are summed apart, the lower one
     // as what is left of the whole.

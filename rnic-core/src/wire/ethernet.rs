@@ -80,6 +80,7 @@ pub struct EthernetHeader {
 
 impl EthernetHeader {
     /// Reads the header of a frame and up to two VLAN tags; returns what follows (with the padding, if any).
+    #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let too_short = PacketError::Truncated("Ethernet");
         let (raw, mut rest) = RawHeader::ref_from_prefix(frame).map_err(|_| too_short)?;

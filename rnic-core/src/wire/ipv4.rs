@@ -47,6 +47,7 @@ pub struct Ipv4Header {
 impl Ipv4Header {
     /// Reads a datagram at the start of `octets`; returns its payload, cut to the length that the header states.
     /// Options are skipped; fragments are refused.
+    #[inline]
     pub fn parse(octets: &[u8], checksums: Checksums) -> Result<(Self, &[u8]), PacketError> {
         let too_short = PacketError::Truncated("IPv4");
         let (raw, _) = RawHeader::ref_from_prefix(octets).map_err(|_| too_short)?;

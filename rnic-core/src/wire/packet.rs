@@ -103,6 +103,7 @@ struct Datagram<'a> {
     payload: &'a [u8],
 }
 
+#[inline]
 fn parse_ipv4(octets: &[u8], checksums: Checksums) -> Result<Datagram<'_>, PacketError> {
     let (header, payload) = Ipv4Header::parse(octets, checksums)?;
     let Ipv4Header {

@@ -205,8 +205,16 @@ mod kind {
 
 impl TcpOptions {
     /// Reads an option list. Where it is malformed, reading stops; what came before counts.
+    #[inline]
     pub fn parse(mut octets: &[u8]) -> Self {
         let mut options = Self::default();
+        // Nearly every segment's (RFC 7323 appendix A).
+        if let [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10, value @ ..] = octets
+            && value.len() == 8
+        {
+            options.parse_one(kind::TIMESTAMPS, value);
+            return options;
+        }
         loop {
             match octets {
                 [] | [kind::END, ..] => return options,
@@ -222,6 +230,7 @@ impl TcpOptions {
     }
 
     /// Reads one option; one of a wrong length is ignored.
+    #[inline]
     fn parse_one(&mut self, kind: u8, value: &[u8]) {
         match (kind, value) {
             (kind::MSS, &[high, low]) => {
@@ -402,6 +411,7 @@ pub struct TcpSegment<'a> {
 
 impl<'a> TcpSegment<'a> {
     /// Reads a segment that fills `octets`. The checksum needs the IP addresses, and is not looked at here.
+    #[inline]
     pub fn parse(octets: &'a [u8]) -> Result<Self, PacketError> {
         let too_short = PacketError::Truncated("TCP");
         let (raw, _) = RawHeader::ref_from_prefix(octets).map_err(|_| too_short)?;
