@@ -170,6 +170,32 @@ fn a_rejection_tells_why_and_leaves_the_queue_pair_idle() {
 }
 
 #[test]
+fn a_request_accepted_with_a_busy_queue_pair_is_rejected() {
+    let mut sim = simulation();
+    let options = ConnectionOptions::default();
+    let (first, busy) = (sim.hosts[0].create_qp(), sim.hosts[1].create_qp());
+    assert!(sim.connect_pair(&first, &busy, &options, &options));
+    sim.hosts[1].events.clear();
+    let second = sim.hosts[0].create_qp();
+    let remote = sim.hosts[1].socket(7000);
+    sim.hosts[1].listen(7000);
+    sim.hosts[0].connect(&second, 45_001, remote, &options);
+    assert!(sim.run_until(SECOND, |sim| {
+        sim.hosts[1].connect_requests().next().is_some()
+    }));
+    let request = sim.hosts[1].connect_requests().next().unwrap();
+    sim.hosts[1].accept(request, &busy, &options);
+    let rejected = Event::Rejected {
+        qp: second.number,
+        private_data: Vec::new(),
+    };
+    // The peer does not wait until its time is over.
+    assert!(sim.run_until(SECOND, |sim| sim.hosts[0].events.contains(&rejected)));
+    let failure = sim.hosts[1].failure_of(busy.number);
+    assert_eq!(failure, Some(EndReason::QpNotIdle));
+}
+
+#[test]
 fn read_depths_are_settled_by_both_sides() {
     let depths = |mpa_revision, ird, ord| ConnectionOptions {
         mpa_revision,

@@ -118,13 +118,7 @@ impl Engine {
             Command::Reject {
                 request,
                 private_data,
-            } => {
-                if let Some(index) = self.requests.remove(&request) {
-                    self.touch(index, now, guard, |connection, context| {
-                        connection.reject(&private_data, context);
-                    });
-                }
-            }
+            } => self.reject(now, guard, request, &private_data),
             Command::Disconnect(qp) => self.on_qp(now, guard, qp, Connection::disconnect),
             Command::Abort(qp) => self.on_qp(now, guard, qp, Connection::abort),
             Command::Snapshot(reply) => {
@@ -223,6 +217,8 @@ impl Engine {
             return self.events.push_back(Event::Failed { qp: number, reason });
         };
         let Some(qp) = self.qps.take_idle(number) else {
+            // The host has answered: nobody else will.
+            self.reject(now, guard, request, &[]);
             let reason = EndReason::QpNotIdle;
             return self.events.push_back(Event::Failed { qp: number, reason });
         };
@@ -238,6 +234,14 @@ impl Engine {
             }
             connection.accept(qp, options, context);
         });
+    }
+
+    fn reject(&mut self, now: Instant, guard: &Guard<'_>, request: RequestId, private_data: &[u8]) {
+        if let Some(index) = self.requests.remove(&request) {
+            self.touch(index, now, guard, |connection, context| {
+                connection.reject(private_data, context);
+            });
+        }
     }
 
     /// New requests were posted to a queue pair.
