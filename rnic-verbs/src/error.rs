@@ -35,6 +35,12 @@ pub enum Error {
     /// Objects of two devices were put together.
     #[error("the {0} belongs to another device; use objects of one device together")]
     OtherDevice(&'static str),
+    /// The queue pair is connected, connecting, or was connected.
+    #[error("the queue pair is not idle; make another one for another connection")]
+    NotIdle,
+    /// The queue pair has no connection.
+    #[error("the queue pair is not connected; there is nothing to disconnect")]
+    NotConnected,
     /// The completion channel could not be made or waited for.
     #[error("completion channel: {0}")]
     Channel(io::Error),

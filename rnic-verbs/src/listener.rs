@@ -5,21 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rnic_core::engine::{Command, ConnectionOptions, ListenerId};
+use rnic_core::wire::mpa::{ENHANCED_LEN, MAX_PRIVATE_DATA};
 
 use crate::device::{Device, Inner};
 use crate::error::Error;
-use crate::events::{Pending, QpState};
+use crate::events::Pending;
 use crate::qp::Qp;
-
-/// Octets of private data in an MPA start-up frame (RFC 5044 section 7.1.1).
-const MAX_PRIVATE_DATA: usize = 512;
-/// Octets of those that revision 2 takes for itself (RFC 6581 section 4).
-const ENHANCED_HEADER: usize = 4;
 
 /// Refuses private data that does not fit.
 pub(crate) fn check_private_data(data: &[u8], mpa_revision: u8) -> Result<(), Error> {
     let max = if mpa_revision >= 2 {
-        MAX_PRIVATE_DATA - ENHANCED_HEADER
+        MAX_PRIVATE_DATA - ENHANCED_LEN
     } else {
         MAX_PRIVATE_DATA
     };
@@ -131,15 +127,16 @@ impl ConnectRequest {
         self.pending.mpa_revision
     }
 
-    /// Accepts with an idle queue pair, whose receive buffers should be posted by now. Of the options, `crc`,
+    /// Accepts with an idle queue pair (any other is refused, and the peer rejected), whose receive buffers should be posted by now. Of the options, `crc`,
     /// `ird`, `ord` and `private_data` count. The queue pair's [`wait_established`](Qp::wait_established) tells how it went.
     pub fn accept(mut self, qp: &mut Qp, options: ConnectionOptions) -> Result<(), Error> {
         if !Arc::ptr_eq(&self.device, qp.inner()) {
             return Err(Error::OtherDevice("queue pair"));
         }
         check_private_data(&options.private_data, self.pending.mpa_revision)?;
+        qp.check_idle()?;
         self.answered = true;
-        qp.set_state(QpState::Connecting);
+        qp.begin_connecting();
         self.device.send(Command::Accept {
             request: self.pending.request,
             qp: qp.number(),

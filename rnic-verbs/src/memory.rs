@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rnic_core::memory::region::Region;
+use rnic_core::memory::region::{Region, RegionError};
 use rnic_core::memory::table::{Access, Scope, TableError};
 use rnic_core::verbs::qp::PdId;
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
@@ -93,7 +93,11 @@ impl Registration<'_> {
     /// Registers.
     pub fn register(self) -> Result<Mr, Error> {
         let device = self.pd.device.inner.clone();
-        let start = self.region.base_address() + self.range.start as u64;
+        // A range that passes the end is refused below.
+        let start = self
+            .region
+            .base_address()
+            .wrapping_add(self.range.start as u64);
         let base = self.base.unwrap_or(TaggedOffset(start));
         let stag = device.host.table.register(
             self.region.clone(),
@@ -163,21 +167,29 @@ impl Mr {
     /// Copies octets out, from octet `offset` of the registration on. It may hold a mixture of old and new octets
     /// if a peer writes meanwhile.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
-        Ok(self
-            .region
-            .read(self.range.start.saturating_add(offset), to)?)
+        Ok(self.region.read(self.at(offset, to.len())?, to)?)
     }
 
     /// Copies octets in, from octet `offset` of the registration on.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
-        Ok(self
-            .region
-            .write(self.range.start.saturating_add(offset), from)?)
+        Ok(self.region.write(self.at(offset, from.len())?, from)?)
     }
 
     /// Reads one octet afresh: for a loop that waits for a peer's write.
     pub fn load(&self, offset: usize) -> Result<u8, Error> {
-        Ok(self.region.load(self.range.start.saturating_add(offset))?)
+        Ok(self.region.load(self.at(offset, 1)?)?)
+    }
+
+    /// Where octets of the registration are in the region, if they all belong to it.
+    fn at(&self, offset: usize, len: usize) -> Result<usize, RegionError> {
+        if offset > self.len() || len > self.len() - offset {
+            return Err(RegionError::OutOfRange {
+                offset,
+                len,
+                region: self.len(),
+            });
+        }
+        Ok(self.range.start + offset)
     }
 
     /// Whether it is still valid: a peer may have invalidated it.
@@ -186,13 +198,13 @@ impl Mr {
     }
 
     /// Deregisters it. When this returns no placement through it is under way any more, nor will there be one.
-    pub fn deregister(mut self) -> Result<(), Error> {
-        Ok(self.revoke()?)
-    }
-
-    fn revoke(&mut self) -> Result<(), TableError> {
-        if std::mem::take(&mut self.registered) {
-            self.device.host.table.revoke(self.stag)?;
+    ///
+    /// Inside a worker's batch it fails after making the STag invalid: try again after the batch.
+    pub fn deregister(&mut self) -> Result<(), Error> {
+        if self.registered {
+            let revoked = self.device.host.table.revoke(self.stag);
+            self.registered = matches!(revoked, Err(TableError::InsideBatch(_)));
+            revoked?;
         }
         Ok(())
     }
@@ -202,7 +214,7 @@ impl Drop for Mr {
     fn drop(&mut self) {
         // Fails only where it was revoked behind our back, or inside a worker's batch, where it is invalid from now
         // on and its memory stays mapped.
-        let _ = self.revoke();
+        let _ = self.deregister();
     }
 }
 

@@ -133,7 +133,7 @@ impl Qp {
         self.sq.free()
     }
 
-    /// Begins to connect. [`wait_established`](Self::wait_established) tells how it went. Without `local`, the
+    /// Begins to connect, if it is idle. [`wait_established`](Self::wait_established) tells how it went. Without `local`, the
     /// address that routes to the peer and any free port.
     pub fn connect(
         &mut self,
@@ -142,9 +142,10 @@ impl Qp {
         options: ConnectionOptions,
     ) -> Result<(), Error> {
         check_private_data(&options.private_data, options.mpa_revision)?;
+        self.check_idle()?;
         let device = self.inner();
         let (local, lease) = device.net.active(remote, local)?;
-        self.set_state(QpState::Connecting);
+        self.begin_connecting();
         device.send(Command::Connect {
             qp: self.number,
             local,
@@ -162,7 +163,9 @@ impl Qp {
         options: ConnectionOptions,
     ) -> Result<Established, ConnectError> {
         // The engine ends the attempt itself; this is for one that does not.
-        let timeout = options.connect_timeout + Duration::from_secs(1);
+        let timeout = options
+            .connect_timeout
+            .saturating_add(Duration::from_secs(1));
         self.connect(remote, local, options)?;
         self.wait_established(timeout)
     }
@@ -190,9 +193,20 @@ impl Qp {
     }
 
     /// Ends the connection in order: everything posted to the send queue so far is sent first. The outcome is a
-    /// [`Disconnected`](ConnectionEvent::Disconnected) event.
+    /// [`Disconnected`](ConnectionEvent::Disconnected) event, or [`Failed`](ConnectionEvent::Failed) if the connection
+    /// does not stand yet. Refused if there is no connection and no outcome waits to be seen.
     pub fn disconnect(&mut self) -> Result<(), Error> {
-        self.inner().send(Command::Disconnect(self.number))
+        let device = self.inner();
+        if let Some(mailbox) = device.router.boxes().qps.get(&self.number)
+            && matches!(mailbox.state, QpState::Idle | QpState::Error)
+        {
+            return if mailbox.events.is_empty() {
+                Err(Error::NotConnected)
+            } else {
+                Ok(())
+            };
+        }
+        device.send(Command::Disconnect(self.number))
     }
 
     /// Ends the connection at once. The peer sees a reset.
@@ -210,9 +224,19 @@ impl Qp {
             .map_or(QpState::Error, |mailbox| mailbox.state)
     }
 
-    pub(crate) fn set_state(&self, state: QpState) {
+    /// A queue pair connects once; only after an attempt that failed it may try again.
+    pub(crate) fn check_idle(&self) -> Result<(), Error> {
+        match self.state() {
+            QpState::Idle => Ok(()),
+            _ => Err(Error::NotIdle),
+        }
+    }
+
+    /// What happened to an earlier attempt is of no interest any more.
+    pub(crate) fn begin_connecting(&self) {
         if let Some(mailbox) = self.inner().router.boxes().qps.get_mut(&self.number) {
-            mailbox.state = state;
+            mailbox.events.clear();
+            mailbox.state = QpState::Connecting;
         }
     }
 

@@ -1,5 +1,7 @@
 //! How connections come to be and end.
 
+use std::time::Duration;
+
 use rnic_verbs::{ConnectError, ConnectionOptions, EndReason, Error, QpCaps, QpState, WcStatus};
 
 use crate::fixture::{MIXED, SOON, Side, connected, devices};
@@ -86,4 +88,92 @@ fn dropping_a_queue_pair_tells_the_peer() {
     // The last handle of the device too: what it has to say still goes out.
     drop(near);
     assert_eq!(far.end(), EndReason::Reset);
+}
+
+#[test]
+fn only_an_idle_queue_pair_connects() {
+    let (mut near, mut far, listener) = connected(MIXED);
+    let options = ConnectionOptions::default;
+    let address = listener.local_address();
+    let again = near.qp.connect(address, None, options());
+    assert!(matches!(again, Err(Error::NotIdle)));
+    assert_eq!(near.qp.state(), QpState::Connected);
+
+    // Another client, whose request is answered with a queue pair that is in use.
+    let mut other = near.pd.qp(&near.cq, &near.cq, QpCaps::default()).unwrap();
+    other.connect(address, None, options()).unwrap();
+    assert!(matches!(
+        other.connect(address, None, options()),
+        Err(Error::NotIdle)
+    ));
+    let request = loop {
+        assert!(other.next_event(Duration::ZERO).unwrap().is_none());
+        if let Some(request) = listener.next_request(Duration::from_millis(1)).unwrap() {
+            break request;
+        }
+    };
+    let accepted = request.accept(&mut far.qp, options());
+    assert!(matches!(accepted, Err(Error::NotIdle)));
+    assert_eq!(far.qp.state(), QpState::Connected);
+    assert!(matches!(
+        other.wait_established(SOON),
+        Err(ConnectError::Rejected { .. })
+    ));
+
+    near.qp.disconnect().unwrap();
+    near.end();
+    far.end();
+    assert!(matches!(
+        far.qp.connect(address, None, options()),
+        Err(Error::NotIdle)
+    ));
+}
+
+#[test]
+fn what_happened_to_one_attempt_is_not_told_of_the_next() {
+    let (near, _far, address) = devices(MIXED);
+    let mut near = Side::new(&near);
+    let options = ConnectionOptions::default;
+    for _ in 0..2 {
+        near.qp.connect(address, None, options()).unwrap();
+        // Nobody listens. The event stays where it is.
+        while near.qp.state() != QpState::Idle {
+            near.cq.poll_one();
+        }
+    }
+    near.qp.connect(address, None, options()).unwrap();
+    assert_eq!(near.qp.next_event(Duration::ZERO).unwrap(), None);
+    assert_eq!(near.end(), EndReason::Refused);
+    assert_eq!(near.qp.next_event(Duration::ZERO).unwrap(), None);
+}
+
+#[test]
+fn only_a_connection_can_be_disconnected() {
+    let (mut near, mut far, _listener) = connected(MIXED);
+    let mut idle = near.pd.qp(&near.cq, &near.cq, QpCaps::default()).unwrap();
+    assert!(matches!(idle.disconnect(), Err(Error::NotConnected)));
+    near.qp.disconnect().unwrap();
+    assert_eq!(near.end(), EndReason::Local);
+    assert!(matches!(near.qp.disconnect(), Err(Error::NotConnected)));
+    // Here the outcome waits to be seen already.
+    while far.qp.state() != QpState::Error {
+        std::thread::yield_now();
+    }
+    far.qp.disconnect().unwrap();
+    assert_eq!(far.end(), EndReason::Peer);
+    assert!(matches!(far.qp.disconnect(), Err(Error::NotConnected)));
+}
+
+#[test]
+fn a_wait_of_any_length_can_be_asked_for() {
+    let (near, _far, address) = devices(MIXED);
+    let mut near = Side::new(&near);
+    let options = ConnectionOptions {
+        connect_timeout: Duration::MAX,
+        ..ConnectionOptions::default()
+    };
+    assert!(matches!(
+        near.qp.connect_blocking(address, None, options),
+        Err(ConnectError::Failed(EndReason::Refused))
+    ));
 }

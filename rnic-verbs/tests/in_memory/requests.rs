@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use rnic_core::memory::table::TableError;
+use rnic_core::testing::in_memory::pair;
 use rnic_verbs::{
-    Access, EndReason, HugePages, PostError, QpCaps, QpState, Region, SendRequest, WcOpcode,
+    Access, EndReason, Error, HugePages, PostError, QpCaps, QpState, Region, SendRequest, WcOpcode,
     WcStatus,
 };
 
-use crate::fixture::{MIXED, Side, Threads, connected, devices, join};
+use crate::fixture::{MIXED, Side, Threads, connected, devices, join, open, register};
 
 #[test]
 fn every_operation_moves_its_data() {
@@ -152,6 +154,8 @@ fn deregistered_memory_is_out_of_reach() {
         cq: far_cq,
     } = far;
     let (remote, region) = (mr.remote(0), mr.region().clone());
+    let mut mr = mr;
+    mr.deregister().unwrap();
     mr.deregister().unwrap();
     near.qp
         .post_send(&SendRequest::write(remote).inline(b"x").wr_id(1))
@@ -220,4 +224,44 @@ fn local_memory_is_checked_too() {
         (failed.wr_id(), failed.status()),
         (5, WcStatus::LocalProtectionError)
     );
+}
+
+#[test]
+fn a_registration_reaches_its_own_octets_only() {
+    let (near, ..) = devices(MIXED);
+    let pd = near.pd();
+    let region = Arc::new(Region::allocate_unlocked(4096, HugePages::None).unwrap());
+    let mr = pd.registration(&region).range(100..200).register().unwrap();
+    mr.write(90, &[7; 10]).unwrap();
+    let mut back = [0; 10];
+    mr.read(90, &mut back).unwrap();
+    assert_eq!((back, region.load(199).unwrap()), ([7; 10], 7));
+    assert!(mr.load(99).is_ok() && mr.write(100, &[]).is_ok());
+    assert!(mr.load(100).is_err());
+    assert!(mr.load(usize::MAX).is_err());
+    assert!(mr.write(91, &[1; 10]).is_err());
+    assert!(mr.read(91, &mut back).is_err());
+    assert_eq!(region.load(200).unwrap(), 0);
+    for range in [usize::MAX - 1..usize::MAX, 4096..4097, 5..5] {
+        let refused = pd.registration(&region).range(range).register();
+        assert!(matches!(refused, Err(Error::Registration(_))));
+    }
+}
+
+#[test]
+fn what_could_not_be_let_go_inside_a_batch_can_be_after_it() {
+    let (end, _peer) = pair([[1; 32], [2; 32]]);
+    let worker = end.host.table.worker();
+    let mut mr = register(&open(end, false).pd(), 4096);
+    let region = mr.region().clone();
+    let batch = worker.enter();
+    assert!(matches!(
+        mr.deregister(),
+        Err(Error::Registration(TableError::InsideBatch(_)))
+    ));
+    assert!(!mr.is_valid());
+    drop(batch);
+    let before = Arc::strong_count(&region);
+    mr.deregister().unwrap();
+    assert_eq!(Arc::strong_count(&region), before - 1);
 }
