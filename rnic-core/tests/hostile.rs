@@ -108,6 +108,36 @@ fn the_window_shrinks_by_what_is_kept_aside() {
     );
 }
 
+/// A peer without window scaling may have FPDUs larger than the window: they must not wait for each other for ever.
+#[test]
+fn an_fpdu_larger_than_the_window_gets_through() {
+    let mut config = EngineConfig::default();
+    config.tcp.receive_window = 16 * 1024;
+    let mut sim = simulation_with(&config, 1);
+    let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
+    sim.raw[raw.peer].send_ddp(nothing(), &[]);
+    sim.run_now();
+    let region = sim.hosts[0].share(&vec![0; 60_000], all_rights());
+    let receive = recv(1, &region, 60_000);
+    sim.hosts[0].post_recv(&mut raw.qp, receive);
+    let data = pattern(60_000);
+    let large = fpdu(&ddp(send_header(1), &data), true);
+    let mut rest = &large[..];
+    let mut next = sim.raw[raw.peer].acknowledged;
+    while !rest.is_empty() {
+        let peer = &mut sim.raw[raw.peer];
+        let room = (peer.acknowledged + peer.offered).saturating_sub(next);
+        let (piece, later) = rest.split_at(rest.len().min(room as usize).min(1000));
+        assert!(!piece.is_empty(), "{} octets are not let in", rest.len());
+        peer.send(piece);
+        next += piece.len() as u32;
+        rest = later;
+        sim.run_for(SECOND / 10);
+    }
+    assert_eq!(outcomes(&mut raw.qp)[0].2, WcStatus::Success);
+    assert_eq!(region.content(), data);
+}
+
 /// Single octets that leave gaps: each costs a piece, and TCP and the engine bound their number.
 #[test]
 fn octets_that_leave_gaps_cost_little() {

@@ -13,7 +13,11 @@ impl Connection {
         } else {
             self.receive_in_order(data, context);
         }
-        self.tcp.set_held(self.kept_aside() as u32);
+        let missing = match &self.phase {
+            Phase::Streaming(stream) => stream.missing(),
+            _ => 0,
+        };
+        self.tcp.set_held(self.kept_aside() as u32, missing as u32);
     }
 
     /// Octets with a hole in front of them. FPDUs that can be recognised are placed at once; the rest is kept.

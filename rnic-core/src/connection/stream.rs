@@ -93,6 +93,11 @@ impl Stream {
         self.deframer.held()
     }
 
+    /// Octets that this FPDU still lacks.
+    pub(super) fn missing(&self) -> usize {
+        self.deframer.missing()
+    }
+
     /// Octets in order, from TCP.
     pub(super) fn receive(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
         let mut held = self.deframer.held();

@@ -69,6 +69,11 @@ impl Deframer {
         self.carried.len()
     }
 
+    /// Octets that the incomplete FPDU still lacks, as far as its length is known.
+    pub fn missing(&self) -> usize {
+        self.carried.missing()
+    }
+
     /// Whether every input so far began and ended at FPDU boundaries.
     pub fn aligned(&self) -> bool {
         self.aligned
@@ -121,6 +126,13 @@ impl Carried {
     /// Octets that wait for more.
     fn len(&self) -> usize {
         if self.yielded { 0 } else { self.octets.len() }
+    }
+
+    /// Octets to come until it is whole.
+    fn missing(&self) -> usize {
+        let length = self.octets.first_chunk::<LENGTH_LEN>();
+        let whole = length.map_or(0, |length| fpdu_len(u16::from_be_bytes(*length).into()));
+        whole.saturating_sub(self.octets.len())
     }
 
     /// Moves octets of this FPDU from the front of `input`; the FPDU if that completes it.

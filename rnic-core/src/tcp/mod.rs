@@ -247,10 +247,10 @@ impl Tcp {
         self.recv.taken().iter()
     }
 
-    /// The owner keeps this many octets aside: the window is smaller by them. What the peer has been promised
-    /// stays promised.
-    pub fn set_held(&mut self, octets: u32) {
-        self.recv.set_held(octets);
+    /// The owner keeps this many octets aside: the window is smaller by them, but never smaller than what is
+    /// `missing` until the owner can make use of them. What the peer has been promised stays promised.
+    pub fn set_held(&mut self, octets: u32, missing: u32) {
+        self.recv.set_held(octets, missing);
     }
 
     /// Whether the peer has closed its stream and all of it has been taken.

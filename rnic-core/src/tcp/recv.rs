@@ -276,9 +276,10 @@ impl Receiver {
         true
     }
 
-    /// Octets kept aside by the owner: they reduce the window. A window that opens again is told to the peer.
-    pub(super) fn set_held(&mut self, octets: u32) {
-        self.held = octets;
+    /// Octets kept aside by the owner reduce the window; `missing` ones must get in, or they are kept for ever. A
+    /// window that opens again is told to the peer.
+    pub(super) fn set_held(&mut self, octets: u32, missing: u32) {
+        self.held = octets.min(self.capacity.saturating_sub(missing));
         let open = self.edge.saturating_sub(self.position());
         let gain = (self.position() + self.room()).saturating_sub(self.edge);
         if open < u64::from(self.capacity) / 2 && gain >= self.worthwhile {

@@ -131,7 +131,9 @@ fn torture(t: &mut Script, seed: u64, steps: u32) {
         }
         match random.below(20) {
             0 => t.close(),
-            1 => t.tcp.set_held(random.below(100_000) as u32),
+            1 => t
+                .tcp
+                .set_held(random.below(100_000) as u32, random.below(100_000) as u32),
             2 => t.write(random.below(3000)),
             3 => t.pass(ms(random.below(300))),
             4 => t.pass(seconds(random.below(3))),

@@ -220,7 +220,7 @@ impl End {
             }
         }
         if random.percent(trouble.held) && self.released_at.is_none() {
-            tcp.set_held(self.config.receive_window - random.below(3) as u32 * 700);
+            tcp.set_held(self.config.receive_window - random.below(3) as u32 * 700, 0);
             self.released_at = Some(now + Duration::from_millis(random.below(1500)));
         }
         let acked = tcp.acked_offset();
@@ -238,7 +238,7 @@ impl End {
         let Some(tcp) = self.tcp.as_mut() else { return };
         if self.released_at.is_some_and(|at| at <= now) {
             self.released_at = None;
-            tcp.set_held(0);
+            tcp.set_held(0, 0);
         }
         tcp.handle_timeout(now);
     }
