@@ -15,7 +15,7 @@ use rnic_core::memory::table::{Access, StagTable};
 use rnic_core::mpa::crc;
 use rnic_core::time::Instant;
 use rnic_core::verbs::cq::Arming;
-use rnic_core::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair};
+use rnic_core::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair, StreamId};
 use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WrOpcode, send_flags};
 use rnic_core::wire::checksum;
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
@@ -77,6 +77,7 @@ impl Host {
         })?;
         end.send(Command::CreateQp(Box::new(QueuePair {
             number: QpNumber(1),
+            stream: StreamId(1),
             pd: PD,
             sq: sq_end,
             rq: rq_end,
@@ -114,8 +115,8 @@ impl Host {
     /// Accepts who asks; says how many connections came to stand.
     fn handle_events(&self) -> Result<usize, Failure> {
         let mut established = 0;
-        for event in self.end.events.try_iter() {
-            match event {
+        for notice in self.end.events.try_iter() {
+            match notice.event {
                 Event::ConnectRequest { request, .. } => self.end.send(Command::Accept {
                     request,
                     qp: QpNumber(1),

@@ -24,7 +24,7 @@ fn statuses(completions: &[Completion]) -> Vec<WcStatus> {
 #[test]
 fn a_send_with_invalidate_takes_the_memory_away_at_once() {
     let (mut sim, mut active, mut passive) = connected();
-    let scope = Scope::Stream(PD, passive.number);
+    let scope = Scope::Stream(PD, passive.stream);
     let target = sim.hosts[1].share_with(&[0; 100], all_rights(), scope);
     let source = sim.hosts[0].share(&[7; 100], all_rights());
     sim.hosts[1].post_recv(&mut passive, empty_recv(1));

@@ -480,7 +480,7 @@ fn a_stag_that_the_peer_may_not_invalidate() {
     let scene = scene(2);
     let other = Scope::Stream(
         rnic_core::testing::simulation::PD,
-        scene.bystanders.0.number,
+        scene.bystanders.0.stream,
     );
     let theirs = scene.sim.hosts[0].share_with(&[0; LEN], all_rights(), other);
     let header = UntaggedHeader {

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use rnic_core::engine::{Command, HostEnd, Net, Snapshot, Turn, WorkerGone};
 use rnic_core::verbs::cq::MAX_CQS;
-use rnic_core::verbs::qp::{CqId, PdId, QpNumber};
+use rnic_core::verbs::qp::{CqId, PdId, QpNumber, StreamId};
 
 use crate::error::Error;
 use crate::events::Router;
@@ -117,12 +117,12 @@ pub(crate) struct Inner {
     inline: Option<Mutex<Box<dyn Turn>>>,
     numbers: Mutex<Numbers>,
     next_pd: AtomicU32,
+    next_stream: AtomicU64,
     /// Declared last: the thread ends after the objects above sent their last commands.
     _thread: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Numbers of objects. The oldest that was given back is given out first, and only when all others were used: an
-/// event of a destroyed object that is still under way finds no new object of that number.
+/// Numbers of objects. The oldest that was given back is given out first, and only when all others were used.
 struct Numbers {
     qps: Pool,
     cqs: Pool,
@@ -173,6 +173,7 @@ impl Device {
                 inline,
                 numbers: Mutex::new(numbers),
                 next_pd: AtomicU32::new(1),
+                next_stream: AtomicU64::new(0),
                 _thread: thread,
             }),
         }
@@ -260,6 +261,11 @@ impl Inner {
 
     pub(crate) fn new_pd(&self) -> PdId {
         PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Never given out again: whatever is still under way for a queue pair that is gone finds no other.
+    pub(crate) fn new_stream(&self) -> StreamId {
+        StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn new_qp(&self) -> Result<QpNumber, Error> {

@@ -6,8 +6,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded};
-use rnic_core::engine::{EndReason, Event, ListenerId, RequestId, WorkerGone};
-use rnic_core::verbs::qp::QpNumber;
+use rnic_core::engine::{EndReason, Event, ListenerId, Notice, RequestId, WorkerGone};
+use rnic_core::verbs::qp::{QpNumber, StreamId};
 
 use crate::device::{Inner, LONGEST_WAIT};
 use crate::error::Error;
@@ -66,10 +66,21 @@ pub(crate) struct Pending {
     pub(crate) mpa_revision: u8,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct QpBox {
+    stream: StreamId,
     pub(crate) events: VecDeque<ConnectionEvent>,
     pub(crate) state: QpState,
+}
+
+impl QpBox {
+    pub(crate) fn new(stream: StreamId) -> Self {
+        Self {
+            stream,
+            events: VecDeque::new(),
+            state: QpState::Idle,
+        }
+    }
 }
 
 /// Mailboxes of all objects.
@@ -86,7 +97,7 @@ pub(crate) struct Boxes {
 impl Boxes {
     /// Puts an event where it belongs. One for an object that is gone is dropped; a request that came for a
     /// listener that is gone was dropped by the engine too.
-    fn deliver(&mut self, event: Event) {
+    fn deliver(&mut self, Notice { stream, event }: Notice) {
         match event {
             Event::ConnectRequest {
                 listener,
@@ -131,20 +142,24 @@ impl Boxes {
                     ird,
                     ord,
                 };
-                self.deliver_to(qp, ConnectionEvent::Established(established));
+                self.deliver_to(qp, stream, ConnectionEvent::Established(established));
             }
             Event::Rejected { qp, private_data } => {
-                self.deliver_to(qp, ConnectionEvent::Rejected(private_data));
+                self.deliver_to(qp, stream, ConnectionEvent::Rejected(private_data));
             }
-            Event::Failed { qp, reason } => self.deliver_to(qp, ConnectionEvent::Failed(reason)),
+            Event::Failed { qp, reason } => {
+                self.deliver_to(qp, stream, ConnectionEvent::Failed(reason))
+            }
             Event::Disconnected { qp, reason } => {
-                self.deliver_to(qp, ConnectionEvent::Disconnected(reason));
+                self.deliver_to(qp, stream, ConnectionEvent::Disconnected(reason));
             }
         }
     }
 
-    fn deliver_to(&mut self, qp: QpNumber, event: ConnectionEvent) {
-        if let Some(mailbox) = self.qps.get_mut(&qp) {
+    fn deliver_to(&mut self, qp: QpNumber, stream: Option<StreamId>, event: ConnectionEvent) {
+        if let Some(mailbox) = self.qps.get_mut(&qp)
+            && stream == Some(mailbox.stream)
+        {
             mailbox.state = match event {
                 ConnectionEvent::Established(_) => QpState::Connected,
                 ConnectionEvent::Rejected(_) | ConnectionEvent::Failed(_) => QpState::Idle,
@@ -159,7 +174,7 @@ impl Boxes {
 /// these in order.
 #[derive(Debug)]
 pub(crate) struct Router {
-    events: Receiver<Event>,
+    events: Receiver<Notice>,
     boxes: Mutex<Boxes>,
     /// For those who wait while another thread pumps.
     changed: Condvar,
@@ -168,7 +183,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    pub(crate) fn new(events: Receiver<Event>) -> Self {
+    pub(crate) fn new(events: Receiver<Notice>) -> Self {
         Self {
             events,
             boxes: Mutex::default(),
@@ -183,7 +198,7 @@ impl Router {
         let mut delivered = false;
         boxes.worker_gone = loop {
             match self.events.try_recv() {
-                Ok(event) => boxes.deliver(event),
+                Ok(notice) => boxes.deliver(notice),
                 Err(end) => break end == TryRecvError::Disconnected,
             }
             delivered = true;

@@ -86,7 +86,7 @@ impl Registration<'_> {
 
     /// Only for the peer of this queue pair, who may then invalidate it (Send with Invalidate).
     pub fn only_for(mut self, qp: &Qp) -> Self {
-        self.scope = Scope::Stream(self.pd.id, qp.number());
+        self.scope = Scope::Stream(self.pd.id, qp.stream());
         self
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rnic_core::engine::{Command, ConnectionOptions};
 use rnic_core::memory::ring::{Producer, ring};
-use rnic_core::verbs::qp::{self, QpNumber, QueuePair};
+use rnic_core::verbs::qp::{self, QpNumber, QueuePair, StreamId};
 use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr};
 
 use crate::cq::{Cq, CqHandle};
@@ -49,6 +49,7 @@ impl Default for QpCaps {
 pub struct Qp {
     device: Device,
     number: QpNumber,
+    stream: StreamId,
     caps: QpCaps,
     sq: Producer<SendWr>,
     rq: Producer<RecvWr>,
@@ -68,9 +69,10 @@ impl Pd {
         let entries = |count: u32| count.max(1).checked_next_power_of_two().unwrap_or(u32::MAX);
         let (sq, sq_consumer) = ring(entries(caps.max_send_wr))?;
         let (rq, rq_consumer) = ring(entries(caps.max_recv_wr))?;
-        let number = device.new_qp()?;
+        let (number, stream) = (device.new_qp()?, device.new_stream());
         let pair = QueuePair {
             number,
+            stream,
             pd: self.id,
             sq: sq_consumer,
             rq: rq_consumer,
@@ -79,12 +81,14 @@ impl Pd {
             state: qp::QpState::Idle,
             signal_all: caps.signal_all,
         };
-        device.router.boxes().qps.insert(number, QpBox::default());
+        let mailbox = QpBox::new(stream);
+        device.router.boxes().qps.insert(number, mailbox);
         // Owns the number from here on, whatever fails.
         let cqs = [send_cq.handle.clone(), recv_cq.handle.clone()];
         let qp = Qp {
             device: self.device.clone(),
             number,
+            stream,
             caps,
             sq,
             rq,
@@ -99,6 +103,10 @@ impl Qp {
     /// Its number, which completions tell.
     pub fn number(&self) -> QpNumber {
         self.number
+    }
+
+    pub(crate) fn stream(&self) -> StreamId {
+        self.stream
     }
 
     /// Posts a request to the send queue. Before the connection stands it waits; after it ended it completes with

@@ -1,11 +1,12 @@
 //! What the host asks for, and the queue pairs and listeners it made.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use crate::connection::{self, Connection, Context};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
-use crate::verbs::qp::{QpNumber, QpState, QueuePair};
+use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
 
 use super::flows::plain;
 use super::{
@@ -30,6 +31,8 @@ enum Place {
 #[derive(Default)]
 pub(super) struct QueuePairs {
     places: Vec<Option<Place>>,
+    /// The stream of each, or of the last that had the number.
+    streams: HashMap<QpNumber, StreamId>,
 }
 
 impl QueuePairs {
@@ -48,6 +51,11 @@ impl QueuePairs {
         }
     }
 
+    /// The stream of a queue pair.
+    pub(super) fn stream(&self, number: QpNumber) -> Option<StreamId> {
+        self.streams.get(&number).copied()
+    }
+
     /// Takes an idle queue pair to connect it.
     fn take_idle(&mut self, number: QpNumber) -> Option<Box<QueuePair>> {
         let place = self.place(number);
@@ -62,6 +70,7 @@ impl QueuePairs {
 
     fn put(&mut self, qp: Box<QueuePair>) {
         let number = qp.number;
+        self.streams.insert(number, qp.stream);
         *self.place(number) = Some(Place::Here(qp));
     }
 

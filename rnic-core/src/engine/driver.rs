@@ -142,10 +142,10 @@ impl Batch<'_> {
         while engine.poll_transmit(self.now, &self.guard, tx) {
             self.busy = true;
         }
-        while let Some(event) = engine.poll_event() {
+        while let Some(notice) = engine.poll_event() {
             self.busy = true;
             // A host that has gone no longer wants its events.
-            let _ = self.end.events.send(event);
+            let _ = self.end.events.send(notice);
         }
         engine.notify_completions();
         self.busy

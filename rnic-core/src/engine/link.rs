@@ -14,7 +14,7 @@ use crate::memory::doorbell::Doorbells;
 use crate::memory::ring::Producer;
 use crate::memory::table::StagTable;
 use crate::verbs::cq::Arming;
-use crate::verbs::qp::{CqId, QpNumber, QueuePair};
+use crate::verbs::qp::{CqId, QpNumber, QueuePair, StreamId};
 use crate::verbs::wr::Completion;
 use crate::wire::rdmap::TerminateControl;
 
@@ -258,6 +258,15 @@ impl Event {
     }
 }
 
+/// An event on its way to the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The stream of the queue pair that it is about: by the time the host reads it, another may have the number.
+    pub stream: Option<StreamId>,
+    /// The event.
+    pub event: Event,
+}
+
 /// The application's end of a link.
 #[derive(Clone)]
 pub struct HostEnd {
@@ -266,7 +275,7 @@ pub struct HostEnd {
     /// Rung after posting to a queue pair.
     pub doorbells: Arc<Doorbells>,
     /// Events of the engine.
-    pub events: Receiver<Event>,
+    pub events: Receiver<Notice>,
     commands: Sender<Command>,
     wake: Waker,
 }
@@ -303,7 +312,7 @@ pub struct EngineEnd {
     /// Commands of the host.
     pub commands: Receiver<Command>,
     /// Where events go.
-    pub events: Sender<Event>,
+    pub events: Sender<Notice>,
 }
 
 /// Makes a link. `wake` wakes the worker out of its sleep.

@@ -26,7 +26,7 @@ use crate::wire::packet::{self, Checksums, NetHeader, Packet, PacketError};
 pub use self::driver::{Batch, Driver};
 pub use self::link::{
     Command, ConnectionOptions, EndReason, EngineEnd, Event, HostEnd, ListenerId, Net, NetError,
-    PortLease, RequestId, Turn, WorkerGone, link,
+    Notice, PortLease, RequestId, Turn, WorkerGone, link,
 };
 pub use self::next_hops::NextHop;
 pub use self::snapshot::{ConnectionFacts, Snapshot};
@@ -442,8 +442,11 @@ impl Engine {
     }
 
     /// The next thing the host should know.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+    pub fn poll_event(&mut self) -> Option<Notice> {
+        let event = self.events.pop_front()?;
+        // Those of a queue pair that had the number before went with it.
+        let stream = event.qp().and_then(|qp| self.qps.stream(qp));
+        Some(Notice { stream, event })
     }
 
     /// Moves completions for which the application has made room. Says whether there were any: then queue pairs

@@ -14,7 +14,7 @@ use super::epoch::{Worker, Workers};
 use super::place::TagError;
 use super::random::Random;
 use super::region::Region;
-use crate::verbs::qp::{PdId, QpNumber};
+use crate::verbs::qp::{PdId, StreamId};
 use crate::wire::ddp::{Stag, TaggedOffset};
 
 /// What may be done to registered memory. A set.
@@ -68,7 +68,7 @@ pub enum Scope {
     /// Every stream of a protection domain. Peers cannot invalidate such an STag.
     Domain(PdId),
     /// One stream of a protection domain, whose peer may invalidate the STag.
-    Stream(PdId, QpNumber),
+    Stream(PdId, StreamId),
 }
 
 impl From<PdId> for Scope {
@@ -82,19 +82,22 @@ impl From<PdId> for Scope {
 pub struct Origin {
     /// The protection domain.
     pub pd: PdId,
-    /// The queue pair.
-    pub qp: Option<QpNumber>,
+    /// The stream.
+    pub stream: Option<StreamId>,
 }
 
 impl From<PdId> for Origin {
     fn from(pd: PdId) -> Self {
-        Self { pd, qp: None }
+        Self { pd, stream: None }
     }
 }
 
-impl From<(PdId, QpNumber)> for Origin {
-    fn from((pd, qp): (PdId, QpNumber)) -> Self {
-        Self { pd, qp: Some(qp) }
+impl From<(PdId, StreamId)> for Origin {
+    fn from((pd, stream): (PdId, StreamId)) -> Self {
+        Self {
+            pd,
+            stream: Some(stream),
+        }
     }
 }
 
@@ -136,7 +139,7 @@ pub enum TableError {
     InsideBatch(Stag),
 }
 
-/// Slot scope: any stream of the domain.
+/// Slot scope: any stream of the domain. Streams are counted from 0, and never so far.
 const ANY_STREAM: u64 = u64::MAX;
 
 /// What readers see of a registration.
@@ -147,7 +150,7 @@ struct Slot {
     live: AtomicU32,
     access: AtomicU32,
     pd: AtomicU32,
-    /// The queue pair number, or `ANY_STREAM`.
+    /// The stream, or `ANY_STREAM`.
     stream: AtomicU64,
     /// The first tagged offset.
     base: AtomicU64,
@@ -171,7 +174,7 @@ impl Slot {
     fn origin_fits(&self, origin: Origin) -> bool {
         let stream = self.stream.load(Ordering::Relaxed);
         self.pd.load(Ordering::Relaxed) == origin.pd.0
-            && (stream == ANY_STREAM || origin.qp.is_some_and(|qp| u64::from(qp.0) == stream))
+            && (stream == ANY_STREAM || origin.stream == Some(StreamId(stream)))
     }
 }
 
@@ -258,7 +261,7 @@ impl StagTable {
         }
         let (pd, stream) = match scope.into() {
             Scope::Domain(pd) => (pd, ANY_STREAM),
-            Scope::Stream(pd, qp) => (pd, u64::from(qp.0)),
+            Scope::Stream(pd, stream) => (pd, stream.0),
         };
         let mut ledger = self.lock();
         let stag = ledger

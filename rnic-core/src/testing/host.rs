@@ -17,7 +17,7 @@ use crate::memory::ring::{Consumer, Producer, ring};
 use crate::memory::table::{Access, Scope, StagTable};
 use crate::time::Instant;
 use crate::verbs::cq::Arming;
-use crate::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair};
+use crate::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair, StreamId};
 use crate::verbs::wr::{Completion, RecvWr, SendWr};
 use crate::wire::ddp::{Stag, TaggedOffset};
 use crate::wire::ethernet::MacAddr;
@@ -94,6 +94,8 @@ impl Wake for Bell {
 pub struct TestQp {
     /// Its name.
     pub number: QpNumber,
+    /// Its stream.
+    pub stream: StreamId,
     /// Asks to be told of completions.
     pub arming: Arc<Arming>,
     bell: Arc<Bell>,
@@ -134,6 +136,7 @@ pub struct Host {
     tx: VecFrames,
     frames: usize,
     qps: u32,
+    streams: u64,
     lease: PortLease,
 }
 
@@ -164,6 +167,7 @@ impl Host {
             tx: VecFrames::new(FRAMES),
             frames: FRAMES,
             qps: 0,
+            streams: 0,
             lease: Arc::new(()),
         }
     }
@@ -262,6 +266,8 @@ impl Host {
     /// A queue pair, Idle, with a number that the test chooses.
     pub fn create_numbered_qp(&mut self, number: QpNumber, settings: QpSettings) -> TestQp {
         let id = CqId(number.0);
+        let stream = StreamId(self.streams);
+        self.streams += 1;
         let (sq, sq_end) = ring(settings.ring).expect("memory for a ring");
         let (rq, rq_end) = ring(settings.ring).expect("memory for a ring");
         let (cq_end, cq) = ring(settings.cq).expect("memory for a ring");
@@ -274,6 +280,7 @@ impl Host {
         });
         self.command(Command::CreateQp(Box::new(QueuePair {
             number,
+            stream,
             pd: settings.pd,
             sq: sq_end,
             rq: rq_end,
@@ -284,6 +291,7 @@ impl Host {
         })));
         TestQp {
             number,
+            stream,
             arming,
             bell,
             sq,
@@ -389,7 +397,8 @@ impl Host {
             batch.handle_frame(frame, Checksums::Verify, &mut self.tx);
         }
         let busy = batch.finish(&mut self.tx) | self.answer_next_hops();
-        self.events.extend(self.end.events.try_iter());
+        let notices = self.end.events.try_iter();
+        self.events.extend(notices.map(|notice| notice.event));
         (busy, self.tx.take_transmitted())
     }
 

@@ -7,5 +7,5 @@ pub mod wr;
 
 pub use cq::{Arming, CqTable};
 pub use gather::{ScatterError, gather, scatter, total_length};
-pub use qp::{CqId, PdId, QpNumber, QpState, QueuePair};
+pub use qp::{CqId, PdId, QpNumber, QpState, QueuePair, StreamId};
 pub use wr::{Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};

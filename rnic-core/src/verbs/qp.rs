@@ -10,6 +10,10 @@ use crate::memory::table::Origin;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QpNumber(pub u32);
 
+/// Names the stream of a queue pair, as long as there is one: never used again, unlike the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
 /// Names a protection domain of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PdId(pub u32);
@@ -57,6 +61,8 @@ pub enum QpState {
 pub struct QueuePair {
     /// Its name.
     pub number: QpNumber,
+    /// What memory meant for it alone, and its events, go by.
+    pub stream: StreamId,
     /// Its protection domain.
     pub pd: PdId,
     /// Work requests to send.
@@ -79,7 +85,7 @@ impl QueuePair {
     pub fn origin(&self) -> Origin {
         Origin {
             pd: self.pd,
-            qp: Some(self.number),
+            stream: Some(self.stream),
         }
     }
 }

@@ -3,12 +3,12 @@
 use rnic_core::ddp::{Ddp, DdpError};
 use rnic_core::memory::place::TagError;
 use rnic_core::memory::table::{Access, Scope};
-use rnic_core::verbs::{QpNumber, RecvWr, Sge, WcStatus};
+use rnic_core::verbs::{RecvWr, Sge, StreamId, WcStatus};
 use rnic_core::wire::ddp::{DdpSegment, DdpWireError, Msn, QueueNumber, Stag};
 use rnic_core::wire::rdmap::Opcode;
 
 use crate::fixture::{
-    BASE, End, MEMORY, OTHER_PD, PD, QP, Refused, all_rights, send, tagged, untagged,
+    BASE, End, MEMORY, OTHER_PD, PD, Refused, STREAM, all_rights, send, tagged, untagged,
 };
 
 const SEND: QueueNumber = QueueNumber::SEND;
@@ -130,10 +130,10 @@ fn tagged_of_another_protection_domain() {
 fn tagged_of_another_stream() {
     // rfc: 5041-78, 5041-87
     let mut end = End::new(0, 0);
-    let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, QpNumber(99)));
+    let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, StreamId(99)));
     assert_eq!(refused(&mut end, &write(stag, BASE, b"x")).number(), (1, 2));
     let mut end = End::new(0, 0);
-    let own = end.register(0, 100, all_rights(), Scope::Stream(PD, QP));
+    let own = end.register(0, 100, all_rights(), Scope::Stream(PD, STREAM));
     end.receive(&write(own, BASE, b"x")).unwrap();
 }
 

@@ -11,7 +11,7 @@ use rnic_core::memory::table::{Access, Scope, StagTable};
 use rnic_core::rdmap::{Outbound, Rdmap, RdmapError, Source};
 use rnic_core::verbs::cq::{Arming, CqTable};
 use rnic_core::verbs::{
-    Completion, CqId, PdId, QpNumber, QpState, QueuePair, RecvWr, SendWr, Sge, WcStatus,
+    Completion, CqId, PdId, QpNumber, QpState, QueuePair, RecvWr, SendWr, Sge, StreamId, WcStatus,
 };
 use rnic_core::wire::ddp::{
     DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset,
@@ -22,6 +22,7 @@ use rnic_core::wire::rdmap::{Control, Opcode};
 pub(crate) const PD: PdId = PdId(7);
 pub(crate) const OTHER_PD: PdId = PdId(8);
 pub(crate) const QP: QpNumber = QpNumber(3);
+pub(crate) const STREAM: StreamId = StreamId(33);
 /// Octets of memory of each end.
 pub(crate) const MEMORY: usize = 1 << 20;
 /// The tagged offset of the first octet of memory.
@@ -109,6 +110,7 @@ impl End {
         }
         let qp = QueuePair {
             number: QP,
+            stream: STREAM,
             pd: PD,
             sq: sq_end,
             rq: rq_end,

@@ -9,7 +9,7 @@ use rnic_core::verbs::wr::{completion_flags, send_flags};
 use rnic_core::verbs::{SendWr, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{Msn, Stag, TaggedOffset};
 
-use crate::fixture::{BASE, End, MEMORY, PD, QP, Ulpdu, all_rights, pattern, pump};
+use crate::fixture::{BASE, End, MEMORY, PD, STREAM, Ulpdu, all_rights, pattern, pump};
 
 /// Where each half of the memory is for what: own data, and what the peer writes or sends.
 const HALF: usize = MEMORY / 2;
@@ -120,7 +120,7 @@ fn post(asker: &mut End, other: &mut End, asks: &[Ask], seed: u64) -> Expected {
         }
         let mut invalidated = Stag(0);
         if ask.operation == Operation::SendInvalidate {
-            invalidated = other.register(at, 1, all_rights(), Scope::Stream(PD, QP));
+            invalidated = other.register(at, 1, all_rights(), Scope::Stream(PD, STREAM));
             wr.invalidate_stag = invalidated.0;
             wc_flags |= completion_flags::WITH_INVALIDATE;
         }

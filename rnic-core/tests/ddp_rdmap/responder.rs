@@ -3,11 +3,13 @@
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::rdmap::{Outbound, RdmapError, Token};
 use rnic_core::verbs::wr::completion_flags;
-use rnic_core::verbs::{QpNumber, SendWr, WcStatus, WrOpcode};
+use rnic_core::verbs::{SendWr, StreamId, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{Control, Opcode, ReadRequest};
 
-use crate::fixture::{BASE, End, OTHER_PD, PD, QP, Refused, all_rights, send, tagged, untagged};
+use crate::fixture::{
+    BASE, End, OTHER_PD, PD, Refused, STREAM, all_rights, send, tagged, untagged,
+};
 
 /// Layer, type and code of the error that a segment in its turn meets at RDMAP.
 fn refused(end: &mut End, ulpdu: &[u8]) -> (u8, u8, u8) {
@@ -238,7 +240,7 @@ fn read_source_is_checked() {
     // rfc: 5040-42, 5040-98, 5040-99, 5040-100, 5040-101, 5040-102
     let end = End::new(1, 0);
     let foreign = end.register(0, 100, all_rights(), OTHER_PD);
-    let other_stream = end.register(0, 100, all_rights(), Scope::Stream(PD, QpNumber(99)));
+    let other_stream = end.register(0, 100, all_rights(), Scope::Stream(PD, StreamId(99)));
     let unreadable = end.register(0, 100, Access::REMOTE_WRITE | Access::LOCAL_WRITE, PD);
     let small = end.register(100, 100, Access::REMOTE_READ, PD);
     drop(end);
@@ -258,7 +260,7 @@ fn read_source_is_checked() {
         // The same seed gives the same STags.
         let mut end = End::new(1, 0);
         end.register(0, 100, all_rights(), OTHER_PD);
-        end.register(0, 100, all_rights(), Scope::Stream(PD, QpNumber(99)));
+        end.register(0, 100, all_rights(), Scope::Stream(PD, StreamId(99)));
         end.register(0, 100, Access::REMOTE_WRITE | Access::LOCAL_WRITE, PD);
         end.register(100, 100, Access::REMOTE_READ, PD);
         let stag = stag.unwrap_or(end.stag);
@@ -360,7 +362,7 @@ fn send_with_invalidate() {
     ] {
         let mut end = End::new(0, 0);
         end.post_receive(1, 0, 10);
-        let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, QP));
+        let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, STREAM));
         let ulpdu = send_invalidate(opcode, stag);
         let placed = end.place(&ulpdu).unwrap();
         assert!(end.table.is_valid(stag), "placement invalidates nothing");
@@ -380,8 +382,8 @@ fn send_with_invalidate() {
 fn a_send_that_cannot_invalidate() {
     // rfc: 5040-60, 5040-93, 5040-94, 5040-111
     for scope in [
-        Scope::Stream(OTHER_PD, QP),
-        Scope::Stream(PD, QpNumber(99)),
+        Scope::Stream(OTHER_PD, STREAM),
+        Scope::Stream(PD, StreamId(99)),
         Scope::Domain(OTHER_PD),
         Scope::Domain(PD),
     ] {
@@ -414,7 +416,7 @@ fn the_invalidate_field_of_a_plain_send_is_ignored() {
     // rfc: 5040-12
     let mut end = End::new(0, 0);
     end.post_receive(1, 0, 10);
-    let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, QP));
+    let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, STREAM));
     end.receive(&send_invalidate(Opcode::Send, stag)).unwrap();
     assert!(end.table.is_valid(stag));
     assert_eq!(end.received()[0].flags, 0);

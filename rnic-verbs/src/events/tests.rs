@@ -9,6 +9,7 @@ use super::*;
 use crate::device::{Device, Driver};
 
 const QP: QpNumber = QpNumber(0);
+const STREAM: StreamId = StreamId(7);
 /// Longer than any test takes that does not hang.
 const LONG: Duration = Duration::from_secs(20);
 
@@ -34,8 +35,15 @@ fn device() -> (Device, EngineEnd) {
     let (host, engine) = link(table, 1, Waker::noop().clone());
     let device = Device::new(host, Arc::new(Nowhere), Driver::Thread(Box::new(())));
     let boxes = &mut device.inner.router.boxes().qps;
-    boxes.insert(QP, QpBox::default());
+    boxes.insert(QP, QpBox::new(STREAM));
     (device.clone(), engine)
+}
+
+fn about(stream: StreamId, event: Event) -> Notice {
+    Notice {
+        stream: Some(stream),
+        event,
+    }
 }
 
 fn next(device: &Device) -> Result<Option<ConnectionEvent>, Error> {
@@ -65,7 +73,7 @@ fn whoever_delivers_wakes_the_pump_and_keeps_the_order() {
                         qp: QP,
                         private_data,
                     };
-                    engine.events.send(event).unwrap();
+                    engine.events.send(about(STREAM, event)).unwrap();
                 }
                 drop(router.boxes());
             }
@@ -97,4 +105,15 @@ fn everybody_who_waits_hears_of_the_end() {
             assert!(matches!(waiter.join().unwrap(), Err(Error::WorkerGone(_))));
         }
     });
+}
+
+#[test]
+fn news_of_a_queue_pair_that_is_gone_is_not_taken_for_its_successor_s() {
+    let (device, engine) = device();
+    for (stream, reason) in [(StreamId(6), EndReason::Reset), (STREAM, EndReason::Peer)] {
+        let event = Event::Disconnected { qp: QP, reason };
+        engine.events.send(about(stream, event)).unwrap();
+    }
+    let expected = ConnectionEvent::Disconnected(EndReason::Peer);
+    assert_eq!(next(&device).unwrap(), Some(expected));
 }

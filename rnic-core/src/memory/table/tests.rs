@@ -66,7 +66,7 @@ fn only_its_own_domain_or_stream_uses_an_stag() {
     let shared = table
         .register(region.clone(), 0..8, TaggedOffset(0), ALL, PD)
         .unwrap();
-    let scope = Scope::Stream(PD, QpNumber(7));
+    let scope = Scope::Stream(PD, StreamId(7));
     let own = table
         .register(region, 8..16, TaggedOffset(0), ALL, scope)
         .unwrap();
@@ -79,13 +79,13 @@ fn only_its_own_domain_or_stream_uses_an_stag() {
     };
     let refused = |stag, pd| Err(TagError::NotAssociated { stag, pd });
     assert_eq!(reads(shared, PD.into()), Ok(()));
-    assert_eq!(reads(shared, (PD, QpNumber(1)).into()), Ok(()));
+    assert_eq!(reads(shared, (PD, StreamId(1)).into()), Ok(()));
     assert_eq!(reads(shared, PdId(4).into()), refused(shared, PdId(4)));
-    assert_eq!(reads(own, (PD, QpNumber(7)).into()), Ok(()));
-    assert_eq!(reads(own, (PD, QpNumber(8)).into()), refused(own, PD));
+    assert_eq!(reads(own, (PD, StreamId(7)).into()), Ok(()));
+    assert_eq!(reads(own, (PD, StreamId(8)).into()), refused(own, PD));
     assert_eq!(reads(own, PD.into()), refused(own, PD));
     assert_eq!(
-        reads(own, (PdId(4), QpNumber(7)).into()),
+        reads(own, (PdId(4), StreamId(7)).into()),
         refused(own, PdId(4))
     );
     assert_eq!(
@@ -126,13 +126,13 @@ fn a_peer_invalidates_only_what_is_its_streams_alone() {
     let shared = table
         .register(region.clone(), 0..8, TaggedOffset(0), ALL, PD)
         .unwrap();
-    let scope = Scope::Stream(PD, QpNumber(7));
+    let scope = Scope::Stream(PD, StreamId(7));
     let own = table
         .register(region, 0..8, TaggedOffset(0), ALL, scope)
         .unwrap();
     let worker = table.worker();
     let guard = worker.enter();
-    let (us, them) = ((PD, QpNumber(7)), (PD, QpNumber(8)));
+    let (us, them) = ((PD, StreamId(7)), (PD, StreamId(8)));
     assert_eq!(
         guard.invalidate(shared, us),
         Err(TagError::NotInvalidatable(shared))
