@@ -34,6 +34,10 @@ counters! {
         checksum_errors,
         /// Segments that belong to no connection and no listener.
         no_connection,
+        /// SYNs answered with a cookie, because too many connections were half open.
+        syn_cookies_sent,
+        /// Connections that came to be by such a cookie.
+        syn_cookies_received,
         /// Times a connection could not go on sending because the device had no room or no frame was free.
         no_transmit_frame,
     }

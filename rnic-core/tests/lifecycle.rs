@@ -444,7 +444,7 @@ fn time_wait_lasts_its_time() {
 }
 
 #[test]
-fn a_syn_ends_a_time_wait_only_where_somebody_listens() {
+fn a_later_syn_ends_a_time_wait_where_somebody_listens() {
     let mut sim = simulation();
     let raw = accept_raw(&mut sim, &ConnectionOptions::default());
     sim.hosts[0].command(Command::Disconnect(raw.qp.number));
@@ -457,6 +457,11 @@ fn a_syn_ends_a_time_wait_only_where_somebody_listens() {
     sim.run_now();
     assert!(facts(&mut sim)[0].state.starts_with("TimeWait"));
     sim.hosts[0].listen(4420);
+    // The SYN of the connection that is over, once more.
+    sim.raw[raw.peer].connect();
+    sim.run_now();
+    assert!(facts(&mut sim)[0].state.starts_with("TimeWait"));
+    sim.raw[raw.peer].isn += 0x1000_0000;
     sim.raw[raw.peer].connect();
     sim.run_now();
     assert!(facts(&mut sim)[0].state.starts_with("Established"));

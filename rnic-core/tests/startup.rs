@@ -602,33 +602,6 @@ fn a_peer_that_never_asks_is_cut_off() {
 }
 
 #[test]
-fn syns_beyond_the_limit_are_ignored_and_cost_no_question() {
-    let config = EngineConfig {
-        max_half_open: 8,
-        ..EngineConfig::default()
-    };
-    let mut sim = simulation_with(&config, 1);
-    sim.hosts[0].listen(4420);
-    for number in 0..12 {
-        let peer = sim.add_raw_peer(0, 4420);
-        sim.raw[peer].connect();
-        sim.run_now();
-        let answered = sim.raw[peer].segments > 0;
-        assert_eq!(answered, number < 8);
-        assert!(!sim.raw[peer].reset);
-    }
-    assert_eq!(sim.hosts[0].questions, 0);
-    // When the others have given up, there is room again.
-    sim.run_for(SECOND * 11);
-    let peer = sim.add_raw_peer(0, 4420);
-    sim.raw[peer].connect();
-    sim.run_now();
-    assert!(sim.raw[peer].segments > 0 && !sim.raw[peer].reset);
-    sim.hosts[0].unlisten(4420);
-    assert_nothing_left(&mut sim);
-}
-
-#[test]
 fn connections_beyond_the_limit_are_refused() {
     let config = EngineConfig {
         max_connections: 2,

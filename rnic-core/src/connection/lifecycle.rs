@@ -73,7 +73,7 @@ impl Connection {
             Phase::Closing => EndReason::Local,
             _ => EndReason::Startup("the peer closed the connection during start-up".into()),
         };
-        let refused_half_way = self.is_half_open();
+        let refused_half_way = self.is_starting();
         self.end(reason, context);
         if refused_half_way {
             self.loose_octets.clear();

@@ -62,6 +62,26 @@ pub(crate) enum Transmit {
     Starved,
 }
 
+/// How a passive connection begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arrival {
+    /// With a SYN, to be answered with this initial sequence number.
+    Syn(Seq),
+    /// With the ACK of a SYN cookie, and the peer's segment size that was in it.
+    Cookie(Seq, u16),
+}
+
+/// How little is known of a passive connection's peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its address may be forged.
+    HalfOpen,
+    /// It has not been accepted yet.
+    Starting,
+    /// It has been accepted, or was asked by us.
+    Grown,
+}
+
 /// How far a connection has come.
 enum Phase {
     /// Initiator: until the MPA Reply.
@@ -144,7 +164,7 @@ impl Connection {
         })
     }
 
-    /// A passive open.
+    /// A passive open: by a SYN, or by the ACK that brings back a cookie.
     #[allow(clippy::too_many_arguments)] // each is a different thing that a SYN meets
     pub(crate) fn accept_syn(
         now: Instant,
@@ -153,10 +173,13 @@ impl Connection {
         listener: ListenerId,
         path: Path,
         config: &TcpConfig,
-        isn: Seq,
-        syn: &TcpSegment<'_>,
+        arrival: Arrival,
+        segment: &TcpSegment<'_>,
     ) -> Self {
-        let tcp = Tcp::accept(now, config, isn, syn);
+        let tcp = match arrival {
+            Arrival::Syn(isn) => Tcp::accept(now, config, isn, segment),
+            Arrival::Cookie(isn, mss) => Tcp::accept_cookie(now, config, isn, mss, segment),
+        };
         let phase = Phase::Responding {
             listener,
             responder: Responder::new(),
@@ -192,8 +215,17 @@ impl Connection {
         self.key
     }
 
-    /// Whether it still holds a place among those whose start-up is not over.
-    pub(crate) fn is_half_open(&self) -> bool {
+    /// How far a passive connection has come.
+    pub(crate) fn stage(&self) -> Stage {
+        match self.phase {
+            Phase::Responding { .. } if self.tcp.state() == State::SynReceived => Stage::HalfOpen,
+            Phase::Responding { .. } | Phase::Waiting { .. } => Stage::Starting,
+            _ => Stage::Grown,
+        }
+    }
+
+    /// Whether its start-up is not over.
+    pub(super) fn is_starting(&self) -> bool {
         matches!(
             self.phase,
             Phase::Connecting { .. } | Phase::Responding { .. } | Phase::Waiting { .. }
@@ -216,9 +248,9 @@ impl Connection {
         flags.syn() && !flags.ack() && !flags.rst() && !flags.fin()
     }
 
-    /// Whether a SYN for the same addresses may take its place: it only waits out its TIME-WAIT.
-    pub(crate) fn yields_to(&self, segment: &TcpSegment<'_>) -> bool {
-        self.tcp.state() == State::TimeWait && Self::may_open(segment)
+    /// Whether a SYN for the same addresses may take its place, and with which initial sequence number at least.
+    pub(crate) fn yields_to(&self, syn: &TcpSegment<'_>) -> Option<Seq> {
+        self.tcp.yields_to(syn)
     }
 
     /// The request to be announced to the engine, once.

@@ -5,6 +5,10 @@ use crate::tcp::StreamData;
 
 use super::{Connection, Context, Phase};
 
+/// What is kept aside before FPDUs flow. A start-up frame has 532 octets at most and mostly comes whole; whoever sends
+/// more ahead of it must not cost a window each.
+const MAX_ASIDE_IN_STARTUP: usize = 4096;
+
 impl Connection {
     /// Takes what TCP found acceptable.
     pub(super) fn receive_data(&mut self, data: StreamData<'_>, context: &mut Context<'_, '_>) {
@@ -49,6 +53,9 @@ impl Connection {
         if matches!(self.phase, Phase::Closing) {
             // Nobody waits for them.
             return true;
+        }
+        if self.is_starting() && self.reorder.held() + bytes.len() > MAX_ASIDE_IN_STARTUP {
+            return false;
         }
         let kept = self.reorder.insert_aside(start, bytes);
         if kept {

@@ -56,6 +56,17 @@ impl Keyed {
     }
 }
 
+impl Keyed {
+    /// Another secret that follows from this one.
+    pub(crate) fn derive(&self, purpose: &str) -> Self {
+        let word = |number: u8| self.hash_one((purpose, number));
+        Self {
+            k0: word(0),
+            k1: word(1),
+        }
+    }
+}
+
 impl BuildHasher for Keyed {
     type Hasher = SipHasher13;
     fn build_hasher(&self) -> SipHasher13 {

@@ -1,27 +1,28 @@
 //! The engine: flow table, timers and the order of work. It holds no protocol rule.
 
 mod commands;
+mod cookies;
 mod driver;
 mod flows;
 mod link;
 mod next_hops;
+mod passive;
 mod snapshot;
 mod timers;
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, Hasher};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 
 use slab::Slab;
 
-use crate::connection::{Connection, Context, Path, Transmit};
+use crate::connection::{Connection, Context, Transmit};
 use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
-use crate::tcp::{Seq, Tcp, TcpConfig};
+use crate::tcp::TcpConfig;
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
-use crate::wire::packet::{self, Checksums, NetHeader, Packet, PacketError};
+use crate::wire::packet::{self, Checksums, PacketError};
 
 pub use self::driver::{Batch, Driver};
 pub use self::link::{
@@ -34,8 +35,10 @@ pub use self::snapshot::{ConnectionFacts, Snapshot};
 pub(crate) use self::flows::FlowKey;
 
 use self::commands::{Listener, QueuePairs};
+use self::cookies::Cookies;
 use self::flows::{Flows, Keyed};
 use self::next_hops::NextHops;
+use self::passive::{Stranger, Young};
 use self::timers::Timers;
 
 /// What an engine needs to know of its device and how much it may hold.
@@ -45,7 +48,8 @@ pub struct EngineConfig {
     pub mtu: u16,
     /// Connections at once. Further ones are refused.
     pub max_connections: usize,
-    /// Connections at once whose start-up is not over. Further SYNs are dropped, so that the peer tries again.
+    /// Connections to listeners at once whose handshake is not over. Further SYNs are answered with a cookie and
+    /// forgotten. Eight times as many may be in MPA start-up; beyond that they are left for their peers to try again.
     pub max_half_open: usize,
     /// TCP's settings; `mss` is derived from the MTU of each path.
     pub tcp: TcpConfig,
@@ -81,14 +85,6 @@ fn has_room<F: TxFrames>(tx: &F) -> bool {
     tx.can_transmit() && tx.available() > 0
 }
 
-/// Why a segment found no connection.
-enum Stranger {
-    /// It belongs to nothing here: it deserves a RST.
-    Refused,
-    /// It would begin one too many: its sender shall try again.
-    Ignored,
-}
-
 /// The protocol engine of one worker.
 pub struct Engine {
     config: EngineConfig,
@@ -97,7 +93,7 @@ pub struct Engine {
     timers: Timers,
     /// Connections that may have something to send, each once.
     ready: VecDeque<usize>,
-    half_open: usize,
+    young: Young,
     listeners: HashMap<ListenerId, Listener>,
     /// The connection of each request that waits for an answer.
     requests: HashMap<RequestId, usize>,
@@ -108,6 +104,7 @@ pub struct Engine {
     events: VecDeque<Event>,
     counters: Counters,
     isn_secret: Keyed,
+    cookies: Cookies,
 }
 
 impl Engine {
@@ -116,13 +113,14 @@ impl Engine {
         let (mut flow_key, mut isn_key) = ([0; 16], [0; 16]);
         flow_key.copy_from_slice(&secret[..16]);
         isn_key.copy_from_slice(&secret[16..]);
+        let isn_secret = Keyed::new(&isn_key);
         Self {
             config,
             connections: Slab::new(),
             flows: Flows::new(Keyed::new(&flow_key)),
             timers: Timers::default(),
             ready: VecDeque::new(),
-            half_open: 0,
+            young: Young::default(),
             listeners: HashMap::new(),
             requests: HashMap::new(),
             next_request: 1,
@@ -131,7 +129,8 @@ impl Engine {
             next_hops: NextHops::default(),
             events: VecDeque::new(),
             counters: Counters::default(),
-            isn_secret: Keyed::new(&isn_key),
+            cookies: Cookies::new(isn_secret.derive("SYN cookies")),
+            isn_secret,
         }
     }
 
@@ -156,24 +155,14 @@ impl Engine {
             Ok(packet) => packet,
             Err(error) => return self.count_unreadable(error),
         };
-        let key = FlowKey {
-            local: packet.destination,
-            remote: packet.source,
-        };
-        let found = match self.flows.find(&key) {
-            Some(index) if self.may_be_replaced(index, packet) => {
-                self.forget(index, tx);
-                self.open_passive(now, key, packet)
-            }
-            Some(index) => Ok(index),
-            None => self.open_passive(now, key, packet),
-        };
-        let index = match found {
+        let index = match self.find_or_open(now, packet, tx) {
             Ok(index) => index,
-            Err(Stranger::Ignored) => return self.counters.engine.no_connection += 1,
-            Err(Stranger::Refused) => {
+            Err(stranger) => {
                 self.counters.engine.no_connection += 1;
-                return self.reset_stranger(packet, tx);
+                if let Stranger::Answered(header) = stranger {
+                    self.reply(packet, &header, tx);
+                }
+                return;
             }
         };
         self.with_connection(index, now, guard, tx, |connection, context, tx| {
@@ -188,94 +177,12 @@ impl Engine {
         }
     }
 
-    /// A SYN to a listener may replace a connection that only waits out its TIME-WAIT.
-    fn may_be_replaced(&self, index: usize, packet: &Packet<'_>) -> bool {
-        self.connections[index].yields_to(&packet.segment)
-            && self.find_listener(packet.destination).is_some()
-    }
-
-    /// A connection for a SYN to a listener.
-    fn open_passive(
-        &mut self,
-        now: Instant,
-        key: FlowKey,
-        packet: &Packet<'_>,
-    ) -> Result<usize, Stranger> {
-        let syn = &packet.segment;
-        if !Connection::may_open(syn) || self.connections.len() >= self.config.max_connections {
-            return Err(Stranger::Refused);
-        }
-        let (id, lease) = self.find_listener(key.local).ok_or(Stranger::Refused)?;
-        if self.half_open >= self.config.max_half_open {
-            return Err(Stranger::Ignored);
-        }
-        let path = Path::reply_to(packet);
-        let isn = self.initial_sequence_number(now, &key);
-        let config = self.tcp_config(&key);
-        let mut connection = Connection::accept_syn(now, key, lease, id, path, &config, isn, syn);
-        // Only looked up: whoever forges addresses must not make us ask for each of them.
-        if let Some(hop) = self.next_hops.peek(key.remote.ip()) {
-            connection.set_next_hop(&hop);
-        }
-        Ok(self.insert(connection))
-    }
-
-    fn find_listener(&self, local: SocketAddr) -> Option<(ListenerId, PortLease)> {
-        let any: IpAddr = match local {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        [local, SocketAddr::new(any, local.port())]
-            .iter()
-            .find_map(|address| {
-                let (id, listener) = self.listeners.iter().find(|(_, l)| l.local == *address)?;
-                Some((*id, listener.lease.clone()))
-            })
-    }
-
-    /// RFC 6528: a clock of 4 microseconds plus a secret function of the addresses.
-    fn initial_sequence_number(&self, now: Instant, key: &FlowKey) -> Seq {
-        let mut hasher = self.isn_secret.build_hasher();
-        std::hash::Hash::hash(key, &mut hasher);
-        let clock = now.as_nanos() / 4_000;
-        Seq(clock.wrapping_add(hasher.finish()) as u32)
-    }
-
-    /// TCP's settings for a connection. What the path allows beyond the device comes with the next hop.
-    fn tcp_config(&self, key: &FlowKey) -> TcpConfig {
-        // RFC 7323 section 5.4: the same for all connections between two hosts, and no telling of our clock.
-        let mut hasher = self.isn_secret.build_hasher();
-        std::hash::Hash::hash(&(key.local.ip(), key.remote.ip()), &mut hasher);
-        TcpConfig {
-            mss: key.mss(self.config.mtu),
-            timestamp_offset: hasher.finish() as u32,
-            ..self.config.tcp.clone()
-        }
-    }
-
     fn insert(&mut self, connection: Connection) -> usize {
         let key = connection.key();
+        self.young.add(connection.stage());
         let index = self.connections.insert(connection);
         self.flows.insert(key, index);
-        self.half_open += 1;
         index
-    }
-
-    /// Answers a segment that belongs to nothing with RST (RFC 9293 section 3.5.2), over the link it came from.
-    fn reset_stranger<F: TxFrames>(&mut self, packet: &Packet<'_>, tx: &mut F) {
-        let Some(header) = Tcp::reset_reply(&packet.segment) else {
-            return;
-        };
-        if !tx.can_transmit() {
-            return;
-        }
-        let Some(id) = tx.allocate() else { return };
-        let net = NetHeader::reply_to(packet);
-        let len = net.write(tx.bytes_mut(id), &header, 0, 0);
-        tx.transmit(id, len);
-        tx.release(id);
-        self.counters.engine.frames_sent += 1;
-        self.counters.tcp.resets_sent += 1;
     }
 
     /// Runs something on a connection, then sees to what follows from it.
@@ -305,7 +212,7 @@ impl Engine {
         run: impl FnOnce(&mut Connection, &mut Context<'_, '_>) -> R,
     ) -> R {
         let connection = &mut self.connections[index];
-        let was_half_open = connection.is_half_open();
+        let before = connection.stage();
         let mut context = Context {
             now,
             guard,
@@ -315,8 +222,10 @@ impl Engine {
             next_request: &mut self.next_request,
         };
         let result = run(connection, &mut context);
-        if was_half_open && !connection.is_half_open() {
-            self.half_open -= 1;
+        let after = connection.stage();
+        if before != after {
+            self.young.remove(before);
+            self.young.add(after);
         }
         if let Some(request) = connection.take_new_request() {
             self.requests.insert(request, index);
@@ -340,9 +249,7 @@ impl Engine {
         let mut connection = self.connections.remove(index);
         self.flows.remove(&connection.key());
         self.timers.disarm(index);
-        if connection.is_half_open() {
-            self.half_open -= 1;
-        }
+        self.young.remove(connection.stage());
         if connection.queued {
             self.ready.retain(|ready| *ready != index);
         }

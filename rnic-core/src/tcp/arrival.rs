@@ -93,7 +93,8 @@ impl Tcp {
         }
         let measured = match self.syn_sent_at {
             Some(sent_at) if self.syn_sent_once => Some(now.since(sent_at)),
-            _ => self.options.round_trip(now, &header.options),
+            Some(_) => self.options.round_trip(now, &header.options),
+            None => None,
         };
         if let Some(rtt) = measured {
             self.rtt.sample(rtt);
@@ -310,6 +311,9 @@ impl Tcp {
     }
 
     /// Data and FIN of an acceptable segment.
+    ///
+    /// Urgent data is data like any other (RFC 6093 section 6 advises applications to ask for just that): an RDMA
+    /// stream has no use for it, and what marks it changes nothing that is delivered. We never send any.
     fn receive_text<'a>(
         &mut self,
         now: Instant,

@@ -13,11 +13,13 @@
 mod arrival;
 mod config;
 mod congestion;
+mod cookie;
 mod options;
 mod output;
 mod ranges;
 mod recovery;
 mod recv;
+mod reuse;
 mod rtt;
 mod send;
 mod seq;

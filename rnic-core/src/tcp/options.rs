@@ -1,5 +1,6 @@
 //! What the two ends agreed on in their SYNs.
 
+use core::cmp::Ordering;
 use core::time::Duration;
 
 use super::TcpConfig;
@@ -102,6 +103,19 @@ impl Negotiated {
         };
         let behind = theirs.value.wrapping_sub(state.recent).cast_signed() < 0;
         behind && now.since(state.recent_at) < TIMESTAMP_LIFETIME
+    }
+
+    /// Whether options of the peer's are newer than what has been received, by their timestamp: equal if that cannot
+    /// be told.
+    pub(super) fn age_of(&self, options: &TcpOptions) -> Ordering {
+        let (Some(state), Some(theirs)) = (&self.timestamps, options.timestamps) else {
+            return Ordering::Equal;
+        };
+        theirs
+            .value
+            .wrapping_sub(state.recent)
+            .cast_signed()
+            .cmp(&0)
     }
 
     /// Remembers the timestamp to echo, from a segment that reaches the last acknowledged octet (RFC 7323

@@ -50,7 +50,7 @@ impl Tcp {
         self.recv.ack_due().then(|| self.pure_ack(now))
     }
 
-    fn syn(&mut self, now: Instant) -> Outgoing {
+    pub(super) fn syn(&mut self, now: Instant) -> Outgoing {
         self.syn_due = false;
         let received = self.state == State::SynReceived;
         self.arm_timer(now);

@@ -13,7 +13,7 @@ use crate::wire::mpa::{Fpdu, LENGTH_LEN, StartupFrame, StartupKind};
 use crate::wire::packet::{NetHeader, Packet, parse};
 use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
-/// Our initial sequence number.
+/// Our initial sequence number, unless a test asks for another.
 const ISN: Seq = Seq(0xffff_f000);
 
 /// The shift count of the windows that it offers.
@@ -21,6 +21,8 @@ pub const WINDOW_SCALE: u8 = 4;
 
 /// One end of one TCP connection, in the hands of a test.
 pub struct RawPeer {
+    /// The sequence number of its SYN.
+    pub isn: Seq,
     address: SocketAddr,
     host_address: SocketAddr,
     host: usize,
@@ -55,6 +57,7 @@ impl RawPeer {
     pub(super) fn new(number: u8, host: usize, host_address: SocketAddr) -> Self {
         let address = Ipv4Addr::new(192, 0, 2, 100 + number);
         Self {
+            isn: ISN,
             address: SocketAddr::new(address.into(), 50_000 + u16::from(number)),
             host_address,
             host,
@@ -96,8 +99,21 @@ impl RawPeer {
 
     /// Sends SYN.
     pub fn connect(&mut self) {
-        self.segment(ISN, Flags::SYN, &[]);
-        self.next = ISN + 1;
+        self.segment(self.isn, Flags::SYN, &[]);
+        self.next = self.isn + 1;
+    }
+
+    /// Sends a SYN that seems to come from somewhere else: whatever answers it goes astray.
+    pub fn forge_syn(&mut self, source: SocketAddr) {
+        let header = TcpHeader {
+            source_port: source.port(),
+            destination_port: self.host_address.port(),
+            flags: Flags::SYN,
+            window: self.window,
+            ..TcpHeader::default()
+        };
+        let forged = frame(source, self.host_address, &header, &[]);
+        self.outbox.push(forged);
     }
 
     /// Sends octets as the next of the stream, in one segment.
@@ -187,7 +203,7 @@ impl RawPeer {
         if header.flags.syn() {
             return self.handle_syn(&packet);
         }
-        self.acknowledged = header.ack.distance_from(ISN + 1);
+        self.acknowledged = header.ack.distance_from(self.isn + 1);
         self.offered = u32::from(header.window) << self.host_scale;
         if self.expected != Some(header.seq) {
             // An old segment once more: a peer that counts would acknowledge it again.
@@ -212,12 +228,14 @@ impl RawPeer {
         self.expected = Some(packet.segment.header.seq + 1);
         self.host_scale = packet.segment.header.options.window_scale.unwrap_or(0);
         if packet.segment.header.flags.ack() {
-            self.acknowledge();
+            if self.acknowledges {
+                self.acknowledge();
+            }
         } else {
             // The host connects to us.
             self.host_address = packet.source;
-            self.segment(ISN, Flags::SYN | Flags::ACK, &[]);
-            self.next = ISN + 1;
+            self.segment(self.isn, Flags::SYN | Flags::ACK, &[]);
+            self.next = self.isn + 1;
         }
     }
 

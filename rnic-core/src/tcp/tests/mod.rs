@@ -2,11 +2,14 @@
 
 mod acknowledging;
 mod closing;
+mod cookie;
 mod handshake;
 mod hostile;
 mod loss;
 mod pair;
 mod reset;
 mod script;
+mod time_wait;
 mod timestamps;
+mod urgent;
 mod windows;

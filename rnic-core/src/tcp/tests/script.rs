@@ -128,6 +128,44 @@ impl Script {
         Some(range)
     }
 
+    /// Whether a SYN may replace the connection, and where the new one begins at least.
+    pub(super) fn yields_to(&self, text: &str) -> Option<u32> {
+        let Written { header, payload } = parse(text);
+        let segment = TcpSegment {
+            header,
+            payload: &payload,
+        };
+        let least = self.tcp.yields_to(&segment)?;
+        Some(least.distance_from(OUR_ISN))
+    }
+
+    /// The connection of a SYN that was answered with a cookie, and the SYN-ACK that was the answer.
+    pub(super) fn accept_cookie(
+        config: &TcpConfig,
+        syn: &str,
+        mss: u16,
+        ack: impl FnOnce(&str) -> String,
+    ) -> (Self, String) {
+        let now = Instant::ZERO + Duration::from_secs(1000);
+        let syn = parse(syn);
+        let segment = TcpSegment {
+            header: syn.header,
+            payload: &syn.payload,
+        };
+        let header = Tcp::answer_with_cookie(now, config, OUR_ISN, &segment);
+        let answer = Sent { header, len: 0 }.show("win <>");
+        let ack = ack(&answer);
+        let Written { header, payload } = parse(&ack);
+        let segment = TcpSegment {
+            header,
+            payload: &payload,
+        };
+        let tcp = Tcp::accept_cookie(now, config, OUR_ISN, mss, &segment);
+        let mut script = Self::over(tcp, now);
+        script.inject(&ack);
+        (script, answer)
+    }
+
     /// The application has so many more octets to send. They are queued as the connection wants them.
     pub(super) fn write(&mut self, octets: u64) {
         self.unqueued += octets;
@@ -363,6 +401,7 @@ fn parse(text: &str) -> Written {
         match word {
             "ack" => header.ack = OUR_ISN + number,
             "win" => header.window = number as u16,
+            "urg" => header.urgent = number as u16,
             other => panic!("no field {other}"),
         }
     }

@@ -1,0 +1,222 @@
+//! How connections come to listeners: SYNs, and the ACKs of those that were answered with a cookie.
+
+use std::hash::BuildHasher;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::connection::{Arrival, Connection, Path, Stage};
+use crate::memory::frames::TxFrames;
+use crate::tcp::{Seq, Tcp, TcpConfig};
+use crate::time::Instant;
+use crate::wire::packet::{NetHeader, Packet};
+use crate::wire::tcp::TcpHeader;
+
+use super::{Engine, FlowKey, ListenerId, PortLease};
+
+/// Connections at once whose MPA start-up is not over, for each whose handshake may not be: their peers' addresses
+/// are true, but nothing else is known of them.
+const STARTING_PER_HALF_OPEN: usize = 8;
+
+/// Passive connections that have not come far.
+#[derive(Default)]
+pub(super) struct Young {
+    /// The SYN-ACK is not acknowledged.
+    pub(super) half_open: usize,
+    /// MPA start-up is not over, half-open ones among them.
+    pub(super) starting: usize,
+}
+
+impl Young {
+    pub(super) fn add(&mut self, stage: Stage) {
+        self.half_open += usize::from(stage == Stage::HalfOpen);
+        self.starting += usize::from(stage != Stage::Grown);
+    }
+
+    pub(super) fn remove(&mut self, stage: Stage) {
+        self.half_open -= usize::from(stage == Stage::HalfOpen);
+        self.starting -= usize::from(stage != Stage::Grown);
+    }
+}
+
+/// What becomes of a segment that belongs to no connection.
+pub(super) enum Stranger {
+    /// It is answered: with RST, or with a SYN-ACK of which nothing is remembered.
+    Answered(TcpHeader),
+    /// It is not answered: its sender shall try again, or need not know.
+    Ignored,
+}
+
+impl Engine {
+    /// The connection of a packet: one that is there, or a new one.
+    pub(super) fn find_or_open<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        tx: &mut F,
+    ) -> Result<usize, Stranger> {
+        let key = FlowKey {
+            local: packet.destination,
+            remote: packet.source,
+        };
+        match self.flows.find(&key) {
+            Some(index) => Ok(self.replace(now, index, &key, packet, tx).unwrap_or(index)),
+            None => self.open_passive(now, &key, packet),
+        }
+    }
+
+    /// A SYN to a listener may replace a connection that only waits out its TIME-WAIT.
+    fn replace<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        index: usize,
+        key: &FlowKey,
+        packet: &Packet<'_>,
+        tx: &mut F,
+    ) -> Option<usize> {
+        if !Connection::may_open(&packet.segment) || self.is_crowded() {
+            return None;
+        }
+        let least = self.connections[index].yields_to(&packet.segment)?;
+        let listener = self.find_listener(key.local)?;
+        let isn = self.initial_sequence_number(now, key);
+        let isn = if isn.after(least) { isn } else { least };
+        self.forget(index, tx);
+        Some(self.open(now, key, packet, listener, Arrival::Syn(isn)))
+    }
+
+    /// A connection for a segment that belongs to none.
+    fn open_passive(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        packet: &Packet<'_>,
+    ) -> Result<usize, Stranger> {
+        let segment = &packet.segment;
+        let cookie = self.find_cookie(now, key, packet);
+        let wanted = cookie.is_some() || Connection::may_open(segment);
+        let listener = self
+            .find_listener(key.local)
+            .filter(|_| wanted && self.connections.len() < self.config.max_connections);
+        let Some(listener) = listener else {
+            return Err(self.refuse(packet));
+        };
+        let starting = STARTING_PER_HALF_OPEN * self.config.max_half_open;
+        if self.young.starting >= starting {
+            return Err(Stranger::Ignored);
+        }
+        if let Some((cookie, mss)) = cookie {
+            self.counters.engine.syn_cookies_received += 1;
+            return Ok(self.open(now, key, packet, listener, Arrival::Cookie(cookie, mss)));
+        }
+        if self.is_crowded() {
+            return Err(self.answer_with_cookie(now, key, packet));
+        }
+        let isn = self.initial_sequence_number(now, key);
+        Ok(self.open(now, key, packet, listener, Arrival::Syn(isn)))
+    }
+
+    /// Whether no more half-open connections are to be remembered.
+    fn is_crowded(&self) -> bool {
+        self.young.half_open >= self.config.max_half_open
+    }
+
+    fn open(
+        &mut self,
+        now: Instant,
+        key: &FlowKey,
+        packet: &Packet<'_>,
+        (listener, lease): (ListenerId, PortLease),
+        arrival: Arrival,
+    ) -> usize {
+        let path = Path::reply_to(packet);
+        let config = self.tcp_config(key);
+        let segment = &packet.segment;
+        let mut connection =
+            Connection::accept_syn(now, *key, lease, listener, path, &config, arrival, segment);
+        // Only looked up: whoever forges addresses must not make us ask for each of them.
+        if let Some(hop) = self.next_hops.peek(key.remote.ip()) {
+            connection.set_next_hop(&hop);
+        }
+        self.insert(connection)
+    }
+
+    /// The cookie that a segment brings back, and the segment size in it.
+    fn find_cookie(&self, now: Instant, key: &FlowKey, packet: &Packet<'_>) -> Option<(Seq, u16)> {
+        let header = &packet.segment.header;
+        let flags = header.flags;
+        let may_be = flags.ack() && !flags.syn() && !flags.rst();
+        may_be
+            .then(|| self.cookies.check(now, key, header))
+            .flatten()
+    }
+
+    /// Answers a SYN for which there is no room: its peer is remembered when it has proved to be there.
+    fn answer_with_cookie(&mut self, now: Instant, key: &FlowKey, packet: &Packet<'_>) -> Stranger {
+        let syn = &packet.segment;
+        let mut config = self.tcp_config(key);
+        if let Some(hop) = self.next_hops.peek(key.remote.ip()) {
+            config.mss = config.mss.min(key.mss(hop.mtu));
+        }
+        let cookie = self.cookies.make(now, key, &syn.header);
+        self.counters.engine.syn_cookies_sent += 1;
+        Stranger::Answered(Tcp::answer_with_cookie(now, &config, cookie, syn))
+    }
+
+    /// RFC 9293 section 3.5.2.
+    fn refuse(&mut self, packet: &Packet<'_>) -> Stranger {
+        match Tcp::reset_reply(&packet.segment) {
+            Some(reset) => {
+                self.counters.tcp.resets_sent += 1;
+                Stranger::Answered(reset)
+            }
+            None => Stranger::Ignored,
+        }
+    }
+
+    /// Sends a segment of no connection, over the link that another came from.
+    pub(super) fn reply<F: TxFrames>(
+        &mut self,
+        packet: &Packet<'_>,
+        header: &TcpHeader,
+        tx: &mut F,
+    ) {
+        if !tx.can_transmit() {
+            return;
+        }
+        let Some(id) = tx.allocate() else { return };
+        let net = NetHeader::reply_to(packet);
+        let len = net.write(tx.bytes_mut(id), header, 0, 0);
+        tx.transmit(id, len);
+        tx.release(id);
+        self.counters.engine.frames_sent += 1;
+    }
+
+    fn find_listener(&self, local: SocketAddr) -> Option<(ListenerId, PortLease)> {
+        let any: IpAddr = match local {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        [local, SocketAddr::new(any, local.port())]
+            .iter()
+            .find_map(|address| {
+                let (id, listener) = self.listeners.iter().find(|(_, l)| l.local == *address)?;
+                Some((*id, listener.lease.clone()))
+            })
+    }
+
+    /// RFC 6528: a clock of 4 microseconds plus a secret function of the addresses.
+    pub(super) fn initial_sequence_number(&self, now: Instant, key: &FlowKey) -> Seq {
+        let clock = now.as_nanos() / 4_000;
+        Seq(clock.wrapping_add(self.isn_secret.hash_one(key)) as u32)
+    }
+
+    /// TCP's settings for a connection. What the path allows beyond the device comes with the next hop.
+    pub(super) fn tcp_config(&self, key: &FlowKey) -> TcpConfig {
+        // RFC 7323 section 5.4: the same for all connections between two hosts, and no telling of our clock.
+        let hosts = (key.local.ip(), key.remote.ip());
+        TcpConfig {
+            mss: key.mss(self.config.mtu),
+            timestamp_offset: self.isn_secret.hash_one(hosts) as u32,
+            ..self.config.tcp.clone()
+        }
+    }
+}
