@@ -91,6 +91,56 @@ fn frames_cross_between_two_ports() {
     assert_eq!(west.run(|| steering::entries("west")).unwrap(), [local]);
 }
 
+/// The kernel shows us received frames before it gives up their places in the fill ring: frames that go back at that
+/// very moment must not get lost.
+#[test]
+fn no_frame_is_lost_in_a_flood() {
+    if !is_root("no_frame_is_lost_in_a_flood") {
+        return;
+    }
+    const FRAMES: usize = 64;
+    let (east, west) = pair("flood", 1);
+    let mut one = open(&east, "east").unwrap();
+    let few = PortConfig {
+        rx_frames: FRAMES as u32,
+        ..PortConfig::new("west")
+    };
+    let (mut other, net) = open_net(&west, few);
+    let (local, _lease) = west
+        .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
+        .unwrap();
+    let octets = frame(local.port(), 10);
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            for round in 0..300_000 {
+                (0..1 + round % 16).for_each(|_| send(&mut one, &octets));
+                one.tx.kick();
+            }
+        });
+        while !flood.is_finished() {
+            for queue in other.rx.queues_mut() {
+                if queue.receive() > 0 {
+                    queue.refill();
+                }
+            }
+        }
+    });
+    eventually("silence", || {
+        one.tx.kick();
+        let mut found = 0;
+        other
+            .rx
+            .queues_mut()
+            .for_each(|queue| found += queue.receive());
+        found == 0 && !one.tx.is_pending()
+    });
+
+    // All of them still receive.
+    (0..FRAMES).for_each(|_| send(&mut one, &octets));
+    one.tx.kick();
+    assert_eq!(receive(&mut other, FRAMES).len(), FRAMES);
+}
+
 #[test]
 fn a_frame_stays_its_owners_until_released() {
     if !is_root("a_frame_stays_its_owners_until_released") {

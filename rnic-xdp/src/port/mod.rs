@@ -236,7 +236,7 @@ impl Opened {
         let sends = self.tx.is_none();
         let tx_frames = if sends { config.tx_frames } else { 0 };
         let rings = UmemRings {
-            fill: config.rx_frames,
+            fill: config.rx_frames * rx::FILL_ENTRIES_PER_FRAME,
             // Frames on their way through a device that copies fill it too.
             completion: if sends {
                 config.tx_frames

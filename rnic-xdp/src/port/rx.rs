@@ -11,6 +11,9 @@ use super::umem::Umem;
 
 /// Frames taken from a ring at once.
 pub(crate) const BATCH: usize = 64;
+/// The kernel lets us see a batch of received frames before it gives up their entries of the fill ring. With one
+/// entry for each frame, there would be no room to give a frame back until it has.
+pub(super) const FILL_ENTRIES_PER_FRAME: u32 = 2;
 
 /// The receive side of all queues of a device.
 #[derive(Debug)]
@@ -32,11 +35,6 @@ impl RxSide {
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().map(|queue| borrow(&queue.rx))
     }
-
-    /// Whether a frame waits on any queue.
-    pub fn is_waiting(&mut self) -> bool {
-        self.queues.iter_mut().any(|queue| queue.rx.nb_avail(1) > 0)
-    }
 }
 
 /// One receive queue.
@@ -51,7 +49,7 @@ pub struct RxPort {
 }
 
 impl RxPort {
-    /// Takes over the frames of `descriptors`, all of which fit into the fill ring.
+    /// Takes over the frames of `descriptors`; the fill ring has [twice](FILL_ENTRIES_PER_FRAME) the room.
     pub(super) fn new(
         umem: Umem,
         rx: RxQueue,
@@ -59,7 +57,8 @@ impl RxPort {
         descriptors: &[FrameDesc],
     ) -> Self {
         // SAFETY: the frames are this UMEM's, fresh, and in no other ring.
-        unsafe { fill.produce(descriptors) };
+        let taken = unsafe { fill.produce(descriptors) };
+        debug_assert_eq!(taken, descriptors.len(), "an empty ring of twice the size");
         let batch = vec![FrameDesc::default(); BATCH].into_boxed_slice();
         let mut port = Self {
             umem,
@@ -73,9 +72,12 @@ impl RxPort {
     }
 
     /// Takes what has arrived, up to a batch; returns the number of frames. Gives the frames of the last batch
-    /// back first.
+    /// back first, and takes none while the fill ring has no room for those.
     pub fn receive(&mut self) -> usize {
         self.refill();
+        if self.held > 0 {
+            return 0;
+        }
         // SAFETY: the ring is this UMEM's.
         self.held = unsafe { self.rx.consume(&mut self.batch) };
         self.held
@@ -90,13 +92,15 @@ impl RxPort {
         unsafe { self.umem.bytes(descriptor) }
     }
 
-    /// Gives the frames of the batch back to the device.
+    /// Gives the frames of the batch back to the device. All or none: if the ring has no room, they are kept for
+    /// the next time.
     pub fn refill(&mut self) {
         if self.held > 0 {
-            // The ring has room for every frame of this side: all are accepted.
             // SAFETY: these frames came from the receive ring and are in no other; no slice of them is left.
-            unsafe { self.fill.produce(&self.batch[..self.held]) };
-            self.held = 0;
+            let taken = unsafe { self.fill.produce(&self.batch[..self.held]) };
+            if taken == self.held {
+                self.held = 0;
+            }
         }
         self.wake_device();
     }
