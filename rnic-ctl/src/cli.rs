@@ -10,7 +10,7 @@ use crate::steering::SteeringArgs;
 /// RDMA in user space: measure and diagnose it.
 ///
 /// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
-/// interface), 130 interrupted.
+/// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
 #[derive(Debug, Parser)]
 #[command(name = "rnic-ctl", version)]
 pub(crate) struct Cli {

@@ -8,6 +8,7 @@ use rnic_xdp::facts::{self, Fact, Verdict};
 use serde_json::{Value, json};
 
 use crate::failure::Outcome;
+use crate::out;
 
 /// Checks what this host and an interface can do, and says how to mend what fails. The exit code is 1 if something does.
 #[derive(Clone, Debug, Args)]
@@ -33,13 +34,11 @@ pub(crate) fn run(args: &DoctorArgs, json: bool) -> Outcome<ExitCode> {
     let fails = has_failures(&host) || has_failures(&device);
     if json {
         let (host, device) = (to_json(&host), to_json(&device));
-        println!(
-            "{:#}",
-            json!({ "netdev": netdev, "ok": !fails, "host": host, "device": device })
-        );
+        let report = json!({ "netdev": netdev, "ok": !fails, "host": host, "device": device });
+        out::line(format_args!("{report:#}"))?;
     } else {
-        print!("{}", render("host", &host));
-        print!("{}", render(netdev, &device));
+        out::write(&render("host", &host))?;
+        out::write(&render(netdev, &device))?;
     }
     Ok(if fails {
         ExitCode::from(1)

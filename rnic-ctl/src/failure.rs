@@ -14,6 +14,8 @@ pub(crate) enum Kind {
     Usage = 2,
     /// This host or this user lacks something: root, XDP, memory, an interface.
     Environment = 3,
+    /// Nobody reads standard output any more; the code is what shells make of a SIGPIPE.
+    ClosedPipe = 141,
     /// Ctrl-C or SIGTERM; the code is the one that shells know.
     Interrupted = 130,
 }
@@ -64,6 +66,19 @@ impl Failure {
             kind: Kind::Interrupted,
             ..Self::operation("interrupted", "stopped by a signal")
         }
+    }
+
+    /// Nobody reads standard output any more.
+    pub(crate) fn closed_pipe() -> Self {
+        Self {
+            kind: Kind::ClosedPipe,
+            ..Self::operation("write to standard output", "nobody reads it any more")
+        }
+    }
+
+    /// Another part of the program has failed, and says why.
+    pub(crate) fn stopped() -> Self {
+        Self::operation("stopped", "the other side failed")
     }
 
     /// With more to tell for `-j`.

@@ -1,8 +1,9 @@
 //! Ctrl-C: a flag that every loop looks at. A part of the program that has failed can stop the others in the same way.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -13,8 +14,12 @@ use crate::failure::{Failure, Outcome};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt {
     signalled: Arc<AtomicBool>,
-    set: Arc<AtomicBool>,
+    /// When a part of the program failed.
+    failed: Arc<OnceLock<Instant>>,
 }
+
+/// What is left to the other parts, once one has failed, to find out by themselves and to say better why.
+const GRACE: Duration = Duration::from_secs(1);
 
 impl Interrupt {
     /// From here on the first SIGINT, SIGTERM or SIGHUP sets the flag, and the second ends the process.
@@ -27,9 +32,20 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Stops the other parts of the program.
-    pub(crate) fn set(&self) {
-        self.set.store(true, Ordering::Relaxed);
+    /// Runs a part of the program. If it fails or panics, the other parts are stopped, a little later.
+    pub(crate) fn guard<T>(&self, part: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        struct Alarm<'a>(Option<&'a Interrupt>);
+        impl Drop for Alarm<'_> {
+            fn drop(&mut self) {
+                if let Some(interrupt) = self.0 {
+                    interrupt.failed.get_or_init(Instant::now);
+                }
+            }
+        }
+        let mut alarm = Alarm(Some(self));
+        let done = part()?;
+        alarm.0 = None;
+        Ok(done)
     }
 
     /// Whether the user wants to stop: whatever fails then is a consequence.
@@ -39,10 +55,47 @@ impl Interrupt {
 
     /// Fails once the flag is set.
     pub(crate) fn check(&self) -> Outcome {
-        if self.is_signalled() || self.set.load(Ordering::Relaxed) {
-            Err(Failure::interrupted())
-        } else {
-            Ok(())
+        if self.is_signalled() {
+            return Err(Failure::interrupted());
         }
+        match self.failed.get() {
+            Some(at) if at.elapsed() >= GRACE => Err(Failure::stopped()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    fn is_stopped(interrupt: &Interrupt) -> bool {
+        let deadline = Instant::now() + 20 * GRACE;
+        while Instant::now() < deadline {
+            if let Err(failure) = interrupt.check() {
+                return failure == Failure::stopped();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
+    #[test]
+    fn a_part_that_fails_or_panics_stops_the_others() {
+        let failing = Interrupt::default();
+        let outcome = failing.guard(|| Err::<(), _>(Failure::closed_pipe()));
+        assert_eq!(outcome, Err(Failure::closed_pipe()));
+        assert!(is_stopped(&failing));
+
+        let panicking = Interrupt::default();
+        let part = AssertUnwindSafe(|| panicking.guard::<()>(|| panic!("on purpose")));
+        assert!(catch_unwind(part).is_err());
+        assert!(is_stopped(&panicking));
+
+        let fine = Interrupt::default();
+        assert_eq!(fine.guard(|| Ok(7)), Ok(7));
+        assert!(fine.failed.get().is_none());
     }
 }

@@ -1,10 +1,14 @@
 //! rnic-ctl: measures and diagnoses rnic.
 
+// They panic where nobody reads: `out` does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 mod device;
 mod doctor;
 mod failure;
 mod interrupt;
+mod out;
 mod perf;
 mod rping;
 mod steering;
@@ -15,7 +19,7 @@ use clap::Parser;
 use serde_json::json;
 
 use cli::{Cli, Command};
-use failure::{Failure, Outcome};
+use failure::{Failure, Kind, Outcome};
 use interrupt::Interrupt;
 
 fn main() -> ExitCode {
@@ -26,7 +30,7 @@ fn main() -> ExitCode {
     let interrupt = match Interrupt::install() {
         Ok(interrupt) => interrupt,
         Err(why) => {
-            eprintln!("rnic-ctl: cannot watch for Ctrl-C: {why}");
+            out::note(format_args!("rnic-ctl: cannot watch for Ctrl-C: {why}"));
             return ExitCode::from(3);
         }
     };
@@ -38,10 +42,11 @@ fn main() -> ExitCode {
             } else {
                 failure
             };
-            if cli.json {
-                println!("{:#}", failure.to_json());
-            } else {
-                eprintln!("rnic-ctl: {failure}");
+            match failure.kind {
+                Kind::ClosedPipe => {}
+                // If nobody reads this either, the exit code still tells.
+                _ if cli.json => drop(out::line(format_args!("{:#}", failure.to_json()))),
+                _ => out::note(format_args!("rnic-ctl: {failure}")),
             }
             failure.exit_code()
         }
@@ -64,9 +69,11 @@ fn usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && wants_json {
         let text = error.render().to_string();
         let text = text.trim().trim_start_matches("error: ");
-        println!("{:#}", json!({ "error": text, "exit_code": 2 }));
-    } else if error.print().is_err() {
+        let report = json!({ "error": text, "exit_code": 2 });
+        drop(out::line(format_args!("{report:#}")));
+    } else {
         // Nobody reads: the exit code still tells.
+        drop(error.print());
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

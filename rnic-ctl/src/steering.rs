@@ -5,6 +5,7 @@ use rnic_xdp::steering;
 use serde_json::{Map, json};
 
 use crate::failure::{Failure, Outcome};
+use crate::out;
 
 /// Shows which local ports go to the rnic process of an interface, and what became of the frames so far.
 #[derive(Clone, Debug, Args)]
@@ -26,26 +27,24 @@ pub(crate) fn run(args: &SteeringArgs, json: bool) -> Outcome {
             .map(|(name, frames)| (name.to_owned(), frames.into()))
             .collect();
         let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
-        println!(
-            "{:#}",
-            json!({ "netdev": netdev, "frames": counters, "steered": ports })
-        );
-        return Ok(());
+        let report = json!({ "netdev": netdev, "frames": counters, "steered": ports });
+        return out::line(format_args!("{report:#}"));
     }
-    println!("{netdev}: frames received, by what became of them");
+    out::line(format_args!(
+        "{netdev}: frames received, by what became of them"
+    ))?;
     for (name, frames) in counters.entries() {
-        println!(
-            "  {:<12} {frames:>14}  {}",
-            name.replace('_', " "),
-            explain(name)
-        );
+        let (name, meaning) = (name.replace('_', " "), explain(name));
+        out::line(format_args!("  {name:<12} {frames:>14}  {meaning}"))?;
     }
-    println!("{netdev}: local addresses and ports steered to rnic");
+    out::line(format_args!(
+        "{netdev}: local addresses and ports steered to rnic"
+    ))?;
     for port in &ports {
-        println!("  {port}");
+        out::line(format_args!("  {port}"))?;
     }
     if ports.is_empty() {
-        println!("  none");
+        out::line("  none")?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The command as its users run it, both sides in one process over a link in memory: needs no rights.
 
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -229,6 +230,45 @@ fn ctrl_c_ends_it_within_a_second() {
             );
             assert_eq!(status.code(), Some(130), "{line}");
         }
+    }
+}
+
+/// Waits for a child with patience, but not for ever.
+fn wait(mut child: Child, what: &str) -> Output {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("{what} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    for (line, lines_read) in [
+        ("rping -c --in-memory -v", 2),
+        ("rping -s --in-memory -v", 2),
+        ("rping -c --in-memory --thread -v", 1),
+        ("perf write-lat --in-memory -a", 0),
+        ("-j perf send-bw --in-memory -n 10", 0),
+        ("doctor --netdev lo --no-trial", 0),
+    ] {
+        let mut command = rnic_ctl(line);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        for _ in 0..lines_read {
+            let mut text = String::new();
+            said.read_line(&mut text).unwrap();
+            assert!(text.contains("ping data"), "{line}: {text}");
+        }
+        drop(said);
+        let output = wait(child, line);
+        assert_eq!(output.status.code(), Some(141), "{line}");
+        assert_eq!(stderr(&output), "", "{line}");
     }
 }
 

@@ -28,6 +28,7 @@ use self::session::Session;
 use crate::device::{Opened, secret};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::out;
 
 /// Runs the command.
 pub(crate) fn run(args: &PerfArgs, json: bool, interrupt: &Interrupt) -> Outcome {
@@ -49,11 +50,11 @@ pub(crate) fn run(args: &PerfArgs, json: bool, interrupt: &Interrupt) -> Outcome
             .device
             .listen(local)
             .doing(format!("listen on {local}"))?;
-        report.line(RULE);
+        report.line(RULE)?;
         report.listening(format_args!(
             " listening on {}, waiting for a client",
             listener.local_address()
-        ));
+        ))?;
         server(&opened, &listener, plan.test, &mut report, interrupt)?;
     }
     report.finish()
@@ -75,8 +76,9 @@ pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Outcome<S
 
 fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let ([near, far], address) = args.device.open_in_memory()?;
-    report
-        .line("Both sides run in this process, over a link in memory: no NIC, no kernel, no XDP.");
+    report.line(
+        "Both sides run in this process, over a link in memory: no NIC, no kernel, no XDP.",
+    )?;
     let listener = far
         .device
         .listen(SocketAddr::new(address, args.port))
@@ -84,16 +86,20 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
     let address = listener.local_address();
     std::thread::scope(|scope| {
         let test = plan.test;
-        let serving = scope
-            .spawn(move || server(&far, &listener, test, &mut Report::silent(test), interrupt));
-        let result = client(&near, address, None, plan, report, interrupt);
-        if result.is_err() {
-            interrupt.set();
-        }
+        let serving = scope.spawn(move || {
+            let mut silent = Report::silent(test);
+            interrupt.guard(|| server(&far, &listener, test, &mut silent, interrupt))
+        });
+        let result = interrupt.guard(|| client(&near, address, None, plan, report, interrupt));
+        // Its last words.
+        drop(near);
         let served = serving
             .join()
             .unwrap_or_else(|_| Err(Failure::operation("serve", "the server side panicked")));
-        result.and(served)
+        match result {
+            Err(failure) if failure == Failure::stopped() => served,
+            result => result.and(served),
+        }
     })
 }
 
@@ -105,8 +111,8 @@ fn server(
     interrupt: &Interrupt,
 ) -> Outcome {
     let mut session = session::accept(&opened.device, listener, test, interrupt)?;
-    report.begin(opened, &session, "server");
-    match serve::serve(&mut session, interrupt, |row| report.row(row)) {
+    let begun = report.begin(opened, &session, "server");
+    match begun.and_then(|()| serve::serve(&mut session, interrupt, |row| report.row(row))) {
         Ok(()) => session.close(interrupt, false),
         Err(failure) => {
             session.fail(&opened.device, &failure);
@@ -135,8 +141,8 @@ fn client(
     };
     let device: &Device = &opened.device;
     let mut session = session::connect(device, server, local, hello, interrupt)?;
-    report.begin(opened, &session, "client");
-    match measure(&mut session, plan, report, interrupt) {
+    let begun = report.begin(opened, &session, "client");
+    match begun.and_then(|()| measure(&mut session, plan, report, interrupt)) {
         Ok(()) => session.close(interrupt, true),
         Err(failure) => {
             session.fail(device, &failure);
@@ -182,7 +188,7 @@ fn measure(
         {
             verify(session, size, messages, bad + bad_there, checksum)?;
         }
-        report.row(row);
+        report.row(row)?;
         session.control.send(&Message::Figures(row.to_figures()))?;
     }
     Ok(())
@@ -297,22 +303,22 @@ impl Report {
         }
     }
 
-    fn line(&self, line: impl std::fmt::Display) {
+    fn line(&self, line: impl std::fmt::Display) -> Outcome {
         if self.prints {
-            println!("{line}");
+            out::line(line)?;
         }
+        Ok(())
     }
 
     /// Tells that a client may connect, also where the only JSON object is yet to come.
-    fn listening(&self, line: impl std::fmt::Display) {
+    fn listening(&self, line: impl std::fmt::Display) -> Outcome {
         if self.json {
-            eprintln!("{line}");
-        } else {
-            self.line(line);
+            out::note(&line);
         }
+        self.line(line)
     }
 
-    fn begin(&mut self, opened: &Opened, session: &Session, role: &str) {
+    fn begin(&mut self, opened: &Opened, session: &Session, role: &str) -> Outcome {
         let hello = &session.hello;
         self.info = json!({
             "test": self.test.name(),
@@ -328,32 +334,32 @@ impl Report {
         } else {
             "no (-v checks every message)"
         };
-        self.line(RULE);
-        self.line(format_args!("                    {}", self.test.title()));
-        self.line(format_args!(" Device          : {}", opened.description));
-        self.line(format_args!(" Memory          : {}", session.memory));
-        self.line(format_args!(" Number of qps   : {}", hello.qps));
+        self.line(RULE)?;
+        self.line(format_args!("                    {}", self.test.title()))?;
+        self.line(format_args!(" Device          : {}", opened.description))?;
+        self.line(format_args!(" Memory          : {}", session.memory))?;
+        self.line(format_args!(" Number of qps   : {}", hello.qps))?;
         if !self.test.is_latency() {
-            self.line(format_args!(" TX depth        : {}", hello.depth));
+            self.line(format_args!(" TX depth        : {}", hello.depth))?;
         }
-        self.line(format_args!(" Data verified   : {verified}"));
-        self.line(RULE);
-        self.line(columns(self.test, self.unit));
+        self.line(format_args!(" Data verified   : {verified}"))?;
+        self.line(RULE)?;
+        self.line(columns(self.test, self.unit))
     }
 
-    fn row(&mut self, row: Row) {
-        self.line(row.to_line(self.unit));
+    fn row(&mut self, row: Row) -> Outcome {
         self.results.push(row.to_json(self.unit));
+        self.line(row.to_line(self.unit))
     }
 
     fn finish(self) -> Outcome {
-        self.line(RULE);
         let json = json!({ "test_info": self.info, "results": self.results });
-        if self.json {
-            println!("{json:#}");
+        if let Some(file) = &self.json_file {
+            fs::write(file, format!("{json:#}\n")).doing(format!("write {}", file.display()))?;
         }
-        if let Some(file) = self.json_file {
-            fs::write(&file, format!("{json:#}\n")).doing(format!("write {}", file.display()))?;
+        self.line(RULE)?;
+        if self.json {
+            out::line(format_args!("{json:#}"))?;
         }
         Ok(())
     }

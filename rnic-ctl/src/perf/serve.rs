@@ -18,14 +18,14 @@ use crate::interrupt::Interrupt;
 pub(super) fn serve(
     session: &mut Session,
     interrupt: &Interrupt,
-    mut report: impl FnMut(Row),
+    mut report: impl FnMut(Row) -> Outcome,
 ) -> Outcome {
     loop {
         match receive(session, interrupt)? {
             Message::Begin { size } if size <= session.hello.largest => {
                 run(session, size, interrupt)?
             }
-            Message::Figures(figures) => report(Row::from_figures(session.hello.test, figures)),
+            Message::Figures(figures) => report(Row::from_figures(session.hello.test, figures))?,
             Message::Bye => return Ok(()),
             other => return Err(unexpected(&other)),
         }

@@ -15,6 +15,7 @@ use super::hello::{Answer, Hello, NO_BUFFER, Role};
 use super::message::Message;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::out;
 
 /// How long the other side has for what needs no work.
 const PROMPTLY: Duration = Duration::from_secs(2);
@@ -296,7 +297,7 @@ pub(super) fn accept(
                     settle(device);
                     return Err(Failure::operation(what, why));
                 }
-                eprintln!("rnic-ctl: {what}: {why}");
+                out::note(format_args!("rnic-ctl: {what}: {why}"));
             }
         }
     };

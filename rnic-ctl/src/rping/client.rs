@@ -10,6 +10,7 @@ use super::peer::{Next, Peer, memory, options};
 use super::{End, Summary, ended, quoted};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::out;
 
 /// Pings a server.
 pub(super) fn run(
@@ -104,7 +105,8 @@ fn ping(
         ));
     }
     if args.verbose {
-        println!("ping data: {}", String::from_utf8_lossy(text(&back)));
+        let text = String::from_utf8_lossy(text(&back));
+        out::line(format_args!("ping data: {text}"))?;
     }
     Ok(None)
 }

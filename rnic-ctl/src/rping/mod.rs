@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 pub(crate) use self::args::RpingArgs;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::out;
 use crate::perf::resolve;
 
 /// What came of it.
@@ -57,9 +58,9 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
             opened.description
         );
         if json {
-            eprintln!("{listening}");
+            out::note(listening);
         } else {
-            println!("{listening}");
+            out::line(listening)?;
         }
         server::run(&opened.device, &listener, args, interrupt)?
     } else {
@@ -72,8 +73,7 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
         ));
         client::run(&opened.device, server, args, interrupt)?
     };
-    print(args, &summary, json);
-    Ok(())
+    print(args, &summary, json)
 }
 
 /// Both sides in this process.
@@ -107,12 +107,13 @@ fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
                 args.clone(),
             )
         };
-        let serving =
-            scope.spawn(move || server::run(&far.device, &listener, &at_server, interrupt));
-        let as_client = client::run(&near.device, address, &at_client, interrupt);
-        if as_client.is_err() && !args.server {
-            interrupt.set();
-        }
+        let serving = scope.spawn(move || {
+            interrupt.guard(|| server::run(&far.device, &listener, &at_server, interrupt))
+        });
+        let as_client =
+            interrupt.guard(|| client::run(&near.device, address, &at_client, interrupt));
+        // Its last words.
+        drop(near);
         let as_server = serving
             .join()
             .unwrap_or_else(|_| Err(Failure::operation("serve", "the server side panicked")));
@@ -120,19 +121,19 @@ fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
     })
 }
 
-fn print(args: &RpingArgs, summary: &Summary, json: bool) {
+fn print(args: &RpingArgs, summary: &Summary, json: bool) -> Outcome {
     let role = if args.server { "server" } else { "client" };
     if json {
-        println!("{:#}", to_json(role, summary));
-        return;
+        return out::line(format_args!("{:#}", to_json(role, summary)));
     }
     let pings = summary.pings;
     match &summary.end {
         End::Closed if args.verbose => {
-            println!("{role}: {pings} pings; {}", summary.end.in_words())
+            let end = summary.end.in_words();
+            out::line(format_args!("{role}: {pings} pings; {end}"))
         }
-        End::Closed => {}
-        _ => println!("{role}: {}", summary.end.in_words()),
+        End::Closed => Ok(()),
+        _ => out::line(format_args!("{role}: {}", summary.end.in_words())),
     }
 }
 
@@ -218,7 +219,7 @@ impl RpingArgs {
 
     fn debug(&self, what: impl std::fmt::Display) {
         if self.debug {
-            eprintln!("rping: {what}");
+            out::note(format_args!("rping: {what}"));
         }
     }
 }
