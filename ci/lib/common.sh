@@ -33,3 +33,13 @@ hugepages_restore() {
     [[ -z ${hugepages_before-} ]] || echo "$hugepages_before" >/proc/sys/vm/nr_hugepages
     hugepages_before=
 }
+
+# Deletes the network namespaces of tests and benchmarks that were killed: their names are
+# rnic-WHAT-PID-NUMBER, and a PID that runs no more needs none.
+namespaces_sweep() {
+    local namespace pid
+    for namespace in $(ip netns list 2>/dev/null | grep -oE '^rnic-[^ ]*-[0-9]+-[0-9]+'); do
+        pid=${namespace%-*} pid=${pid##*-}
+        [[ -d /proc/$pid ]] || ip netns delete "$namespace" 2>/dev/null || true
+    done
+}
