@@ -14,9 +14,7 @@ mod worker;
 pub use bell::{Bell, bell};
 pub use error::OpenError;
 pub use netlink::NetlinkError;
-pub use port::{
-    PortConfig, PortReport, RxPort, RxSide, TxCounters, TxSide, XdpPort, ZeroCopyChoice,
-};
+pub use port::{PortConfig, PortReport, RxPort, RxSide, TxSide, XdpPort, ZeroCopyChoice};
 pub use reserve::XdpNet;
 pub use worker::Worker;
 

@@ -68,7 +68,8 @@ impl Worker {
     /// Asks for next hops, and passes on what became known. Says whether there was anything.
     fn follow_routes(&mut self, now: Instant) -> bool {
         while let Some(destination) = self.driver.poll_next_hop_request() {
-            self.routes.request(now, destination);
+            self.routes.request(destination);
+            self.routes_at = now;
         }
         if now >= self.routes_at {
             self.routes_at = now + ROUTES_EVERY;
@@ -102,9 +103,9 @@ impl Worker {
     }
 
     /// Sleeps until a frame arrives, the bell rings, a route changes, or time is up.
-    fn sleep(&self, at_most: Duration) {
-        let sockets = self.port.rx.sockets();
-        let fds = sockets.chain([self.bell.as_fd(), self.routes.as_fd()]);
+    fn sleep(&mut self, at_most: Duration) {
+        let others = [self.routes.as_fd(), self.bell.as_fd()];
+        let fds = others.into_iter().chain(self.port.rx.sockets());
         // Rounded down: rather awake too early than too late.
         let timeout = PollTimeout::try_from(at_most.as_millis()).unwrap_or(PollTimeout::MAX);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -112,9 +113,15 @@ impl Worker {
         let _ = poll(&mut fds, timeout);
         self.bell.silence();
 
+        // An error of the routes' socket says that news were lost: it ends when they are read anew.
+        let has_news = fds[0].any() == Some(true);
         let failed = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
         let gone = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.intersects(failed));
-        if fds.iter().any(gone) {
+        let is_gone = fds[others.len()..].iter().any(gone);
+        if has_news {
+            self.routes_at = Instant::ZERO;
+        }
+        if is_gone {
             std::thread::sleep(at_most.min(GONE_SLEEP));
         }
     }

@@ -6,40 +6,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use common::{SOON, eventually, open, open_net, open_with, pair};
+use common::{SOON, eventually, frame, open, open_net, open_with, pair, send};
 use rnic_core::engine::{Net, NetError};
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::steering::{self, Mode, ModeChoice};
 use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
 use rnic_xdp::{PortConfig, XdpPort};
-
-/// An Ethernet frame with a TCP segment for 10.77.0.2:`port`, checksums left out, the payload counting up.
-fn frame(port: u16, payload: usize) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-    let total = (40 + payload) as u16;
-    frame.extend([0x45, 0]);
-    frame.extend(total.to_be_bytes());
-    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
-    frame.extend(40000u16.to_be_bytes());
-    frame.extend(port.to_be_bytes());
-    frame.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
-    frame.extend((0..payload).map(|at| at as u8));
-    frame
-}
-
-fn send(port: &mut XdpPort, octets: &[u8]) {
-    let id = port.tx.allocate().unwrap();
-    port.tx.bytes_mut(id)[..octets.len()].copy_from_slice(octets);
-    eventually("room to transmit", || {
-        if !port.tx.can_transmit() {
-            port.tx.kick();
-        }
-        port.tx.can_transmit()
-    });
-    port.tx.transmit(id, octets.len());
-    assert!(port.tx.busy(id));
-    port.tx.release(id);
-}
 
 /// Receives `count` frames.
 fn receive(port: &mut XdpPort, count: usize) -> Vec<Vec<u8>> {

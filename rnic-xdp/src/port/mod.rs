@@ -16,7 +16,7 @@ pub(crate) use rx::BATCH as RX_BATCH;
 pub use rx::{RxPort, RxSide};
 use socket::{Place, Rings};
 use tx::TxParts;
-pub use tx::{TxCounters, TxSide};
+pub use tx::TxSide;
 use umem::{FrameLayout, Umem, UmemRings};
 
 /// Whether frames may be copied between the device and the UMEM.

@@ -16,17 +16,6 @@ const OWNED: u8 = 1;
 /// It is in the transmit ring, on its way, or in the completion ring.
 const IN_DEVICE: u8 = 2;
 
-/// What the transmit side did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TxCounters {
-    /// Frames queued.
-    pub frames: u64,
-    /// System calls that made the kernel send them.
-    pub kicks: u64,
-    /// Those that failed: the device is down or gone.
-    pub kick_errors: u64,
-}
-
 /// The transmit side of a device: queue 0 sends for all connections, so that nothing is reordered.
 #[derive(Debug)]
 pub struct TxSide {
@@ -48,7 +37,6 @@ pub struct TxSide {
     /// Free entries of the ring, as far as known.
     room: u32,
     completed: Box<[FrameDesc]>,
-    counters: TxCounters,
 }
 
 /// What a transmit side is made of.
@@ -88,13 +76,7 @@ impl TxSide {
             ring_size,
             room: ring_size,
             completed: vec![FrameDesc::default(); BATCH].into_boxed_slice(),
-            counters: TxCounters::default(),
         }
-    }
-
-    /// What it did so far.
-    pub fn counters(&self) -> TxCounters {
-        self.counters
     }
 
     /// Whether frames still wait in the transmit ring for the kernel to take them.
@@ -124,9 +106,8 @@ impl TxSide {
     fn drive(&mut self) {
         let mut left = self.ring_size - self.tx.nb_free_exact();
         while left > 0 && self.tx.needs_wakeup() {
-            self.counters.kicks += 1;
+            // The device is down or gone: what is in the ring waits until it is up again.
             if self.tx.wakeup().is_err() {
-                self.counters.kick_errors += 1;
                 return;
             }
             let before = left;
@@ -214,7 +195,6 @@ impl TxFrames for TxSide {
         self.states[index] |= IN_DEVICE;
         self.queued.push(descriptor);
         self.room = self.room.saturating_sub(1);
-        self.counters.frames += 1;
     }
 
     fn release(&mut self, frame: FrameId) {

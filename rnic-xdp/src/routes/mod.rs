@@ -23,10 +23,12 @@ mod way;
 
 pub(crate) use way::Way;
 
-/// A destination that was reachable once and is no more is looked for this often.
+/// A destination whose next hop is not known is looked for this often: requests can be refused, and news get lost.
 const RETRY: Duration = Duration::from_secs(1);
 /// Changes of routes, addresses and links within this time are looked at together.
 const SETTLE: Duration = Duration::from_millis(50);
+/// Destinations looked up at once: each takes some questions to the kernel, and frames wait meanwhile.
+const LOOKUPS_PER_POLL: usize = 16;
 /// Destinations kept track of at once.
 const MAX_DESTINATIONS: usize = 16384;
 
@@ -47,6 +49,8 @@ struct Destination {
     told: Option<NextHop>,
     /// It was reachable and is no more.
     lost: bool,
+    /// It waits to be looked up.
+    queued: bool,
 }
 
 /// The next hops that the engine asked for.
@@ -57,8 +61,10 @@ pub(crate) struct Routes {
     questions: RouteSocket,
     changes: Socket,
     destinations: HashMap<IpAddr, Destination>,
+    /// Those to be looked up, first come first served.
+    queue: VecDeque<IpAddr>,
     updates: VecDeque<Update>,
-    /// When to look again for what became unreachable.
+    /// When to look again for what is not known.
     retry_at: Option<Instant>,
     /// When to look at all routes anew.
     refresh_at: Option<Instant>,
@@ -77,27 +83,32 @@ impl Routes {
                 source,
             })?,
             destinations: HashMap::new(),
+            queue: VecDeque::new(),
             updates: VecDeque::new(),
             retry_at: None,
             refresh_at: None,
         })
     }
 
-    /// The engine wants to know the next hop of a destination. The answer comes as an update, at once or when the
-    /// neighbour has answered.
-    pub(crate) fn request(&mut self, now: Instant, destination: IpAddr) {
+    /// The engine wants to know the next hop of a destination. The answer comes as an update, with the next
+    /// [`poll`](Self::poll) or when the neighbour has answered.
+    pub(crate) fn request(&mut self, destination: IpAddr) {
         if let Some(known) = self.destinations.get(&destination) {
             self.updates
                 .extend(known.told.map(|hop| Update::Set(destination, hop)));
             return;
         }
         self.make_room();
-        self.destinations
-            .insert(destination, Destination::default());
-        self.resolve(now, destination);
+        let new = Destination {
+            queued: true,
+            ..Destination::default()
+        };
+        self.destinations.insert(destination, new);
+        self.queue.push_back(destination);
     }
 
-    /// Takes in what changed, without blocking.
+    /// Takes in what changed, and then looks up some destinations: in this order, so that old news of a neighbour
+    /// do not answer a new question. Does not block.
     pub(crate) fn poll(&mut self, now: Instant) {
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(now, &messages),
@@ -106,11 +117,20 @@ impl Routes {
         }
         if self.refresh_at.is_some_and(|at| at <= now) {
             self.refresh_at = None;
-            self.resolve_all(now, |_| true);
+            self.enqueue(|_| true);
         }
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
-            self.resolve_all(now, |destination| destination.lost);
+            self.enqueue(|destination| destination.told.is_none());
+        }
+        for _ in 0..LOOKUPS_PER_POLL {
+            let Some(destination) = self.queue.pop_front() else {
+                break;
+            };
+            if let Some(known) = self.destinations.get_mut(&destination) {
+                known.queued = false;
+                self.resolve(now, destination);
+            }
         }
     }
 
@@ -121,7 +141,9 @@ impl Routes {
 
     /// When to [`poll`](Self::poll) even if the kernel says nothing.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.refresh_at.into_iter().chain(self.retry_at).min()
+        let at_once = (!self.queue.is_empty()).then_some(Instant::ZERO);
+        let timers = [at_once, self.refresh_at, self.retry_at];
+        timers.into_iter().flatten().min()
     }
 
     fn handle_changes(&mut self, now: Instant, messages: &[Message]) {
@@ -153,14 +175,13 @@ impl Routes {
         }
     }
 
-    fn resolve_all(&mut self, now: Instant, which: impl Fn(&Destination) -> bool) {
-        let chosen = self
-            .destinations
-            .iter()
-            .filter(|(_, destination)| which(destination));
-        let chosen: Vec<_> = chosen.map(|(address, _)| *address).collect();
-        for destination in chosen {
-            self.resolve(now, destination);
+    /// Has some destinations looked up, those left out that are waiting for it already.
+    fn enqueue(&mut self, which: impl Fn(&Destination) -> bool) {
+        for (address, known) in &mut self.destinations {
+            if !known.queued && which(known) {
+                known.queued = true;
+                self.queue.push_back(*address);
+            }
         }
     }
 
@@ -175,6 +196,10 @@ impl Routes {
             known.way = way;
         }
         self.apply(now, destination, neighbour, false);
+        let known = self.destinations.get(&destination);
+        if known.is_some_and(|known| known.told.is_none()) {
+            self.retry_at.get_or_insert(now + RETRY);
+        }
     }
 
     fn look_up(
@@ -216,7 +241,7 @@ impl Routes {
             return self.lose(now, destination);
         }
         if mac.is_none() || neighbour.is_some_and(|neighbour| neighbour.stale) {
-            // If it is refused, the neighbour stays unknown, and a connection to it times out.
+            // If it is refused, for its table is full for one, it is tried again.
             let _ = ask_for_neighbour(&mut self.questions, way.link, way.neighbour);
         }
     }
@@ -254,6 +279,8 @@ impl Routes {
         if self.destinations.len() >= MAX_DESTINATIONS / 2 {
             self.destinations.clear();
         }
+        self.queue
+            .retain(|address| self.destinations.contains_key(address));
     }
 }
 

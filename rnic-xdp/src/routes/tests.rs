@@ -8,8 +8,8 @@ use rnic_core::engine::NextHop;
 use rnic_core::time::Instant;
 use rnic_core::wire::ethernet::MacAddr;
 
-use super::{Routes, Update};
-use crate::netlink::{RouteSocket, link_by_name};
+use super::{LOOKUPS_PER_POLL, Routes, Update};
+use crate::netlink::{Neighbour, RouteSocket, link_by_name, neighbour};
 use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
 
 /// Two namespaces, and the routes of the first one's device.
@@ -53,8 +53,23 @@ impl Rig {
     }
 
     fn request(&mut self, destination: &str) {
-        let now = self.now();
-        self.routes.request(now, destination.parse().unwrap());
+        self.routes.request(destination.parse().unwrap());
+    }
+
+    /// What the kernel knows of a neighbour.
+    fn neighbour(&mut self, address: &str) -> Option<Neighbour> {
+        let device = self.routes.device;
+        let questions = &mut self.routes.questions;
+        neighbour(questions, device, address.parse().unwrap()).unwrap()
+    }
+
+    /// Waits, without a look at the news, until the kernel knows something of a neighbour.
+    fn until(&mut self, address: &str, known: impl Fn(Neighbour) -> bool) {
+        let deadline = Clock::now() + Duration::from_secs(20);
+        while !self.neighbour(address).is_some_and(&known) {
+            assert!(Clock::now() < deadline, "{:?}", self.neighbour(address));
+            sleep(Duration::from_millis(1));
+        }
     }
 
     fn poll(&mut self) -> Option<Update> {
@@ -306,13 +321,80 @@ fn the_number_of_destinations_is_bounded() {
     rig.east
         .ip("route add 100.64.0.0/10 via 10.77.0.9")
         .unwrap();
-    let now = rig.now();
     for number in 0..2 * super::MAX_DESTINATIONS as u32 {
         rig.routes
-            .request(now, IpAddr::V4((0x6440_0000 + number).into()));
+            .request(IpAddr::V4((0x6440_0000 + number).into()));
         assert!(rig.routes.destinations.len() <= super::MAX_DESTINATIONS);
+        assert!(rig.routes.queue.len() <= super::MAX_DESTINATIONS);
     }
+    rig.routes.destinations.clear();
     rig.routes.updates.clear();
     rig.request("10.77.0.2");
     rig.set("10.77.0.2");
+}
+
+#[test]
+fn news_that_got_lost_are_asked_for() {
+    if !is_root("news_that_got_lost_are_asked_for") {
+        return;
+    }
+    let mut rig = Rig::new("news");
+    rig.request("10.77.0.2");
+    assert_eq!(rig.poll(), None);
+    rig.until("10.77.0.2", |neighbour| neighbour.mac.is_some());
+    assert!(rig.routes.changes.notifications().unwrap().is_some());
+    rig.set("10.77.0.2");
+}
+
+#[test]
+fn old_news_do_not_answer_a_new_question() {
+    if !is_root("old_news_do_not_answer_a_new_question") {
+        return;
+    }
+    let mut rig = Rig::new("old");
+    rig.east.ip("route add 192.0.2.0/24 via 10.77.0.3").unwrap();
+    rig.request("192.0.2.1");
+    assert_eq!(rig.poll(), None);
+    rig.until("10.77.0.3", |neighbour| neighbour.failed);
+    rig.west.ip("addr add 10.77.0.3/24 dev west").unwrap();
+    rig.request("192.0.2.2");
+    let first = "192.0.2.1".parse().unwrap();
+    assert_eq!(rig.update(), Update::Unreachable(first));
+    rig.set("192.0.2.2");
+}
+
+#[test]
+fn after_a_change_destinations_are_looked_up_some_at_a_time() {
+    if !is_root("after_a_change_destinations_are_looked_up_some_at_a_time") {
+        return;
+    }
+    let mut rig = Rig::new("some");
+    rig.east
+        .ip("route add 100.64.0.0/10 via 10.77.0.2")
+        .unwrap();
+    let count = 10 * LOOKUPS_PER_POLL;
+    for number in 0..count as u32 {
+        rig.routes
+            .request(IpAddr::V4((0x6440_0000 + number).into()));
+    }
+    for _ in 0..count {
+        rig.update();
+    }
+
+    rig.east.ip("link set dev east mtu 1280").unwrap();
+    let mut polls = 0;
+    let mut changed = 0;
+    let deadline = Clock::now() + Duration::from_secs(20);
+    while changed < count {
+        assert!(Clock::now() < deadline, "{changed} of {count} changed");
+        let mut update = rig.poll();
+        polls += usize::from(update.is_some());
+        let before = changed;
+        while let Some(Update::Set(_, hop)) = update {
+            changed += usize::from(hop.mtu == 1280);
+            update = rig.routes.poll_update();
+        }
+        assert!(changed - before <= LOOKUPS_PER_POLL);
+    }
+    assert!(polls >= 10, "{polls}");
 }

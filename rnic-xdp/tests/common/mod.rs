@@ -4,6 +4,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 use rnic_xdp::{OpenError, PortConfig, XdpNet, XdpPort};
 
@@ -48,4 +49,32 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what} does not happen");
         sleep(Duration::from_millis(1));
     }
+}
+
+/// An Ethernet frame with a TCP segment for 10.77.0.2:`port`, checksums left out, the payload counting up.
+pub(crate) fn frame(port: u16, payload: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    let total = (40 + payload) as u16;
+    frame.extend([0x45, 0]);
+    frame.extend(total.to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
+    frame.extend(40000u16.to_be_bytes());
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    frame.extend((0..payload).map(|at| at as u8));
+    frame
+}
+
+pub(crate) fn send(port: &mut XdpPort, octets: &[u8]) {
+    let id = port.tx.allocate().unwrap();
+    port.tx.bytes_mut(id)[..octets.len()].copy_from_slice(octets);
+    eventually("room to transmit", || {
+        if !port.tx.can_transmit() {
+            port.tx.kick();
+        }
+        port.tx.can_transmit()
+    });
+    port.tx.transmit(id, octets.len());
+    assert!(port.tx.busy(id));
+    port.tx.release(id);
 }
