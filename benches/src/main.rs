@@ -4,6 +4,7 @@
 mod bed;
 mod effort;
 mod engine;
+mod impaired;
 mod kernel;
 mod machine;
 mod pace;
@@ -26,6 +27,7 @@ use crate::report::Report;
 const USAGE: &str =
     "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE]
        rnic-bench --engine BATCHES
+       rnic-bench impaired|box --help
 
   --quick          one short repetition: shows that everything works, not how fast
   --repetitions N  of each measurement, alternating (default 7)
@@ -48,18 +50,41 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = match parse(std::env::args().skip(1)) {
+    let mut arguments = std::env::args().skip(1).peekable();
+    let command = arguments.next_if(|first| first == "impaired" || first == "box");
+    match command.as_deref() {
+        Some("impaired") => execute(
+            impaired::Options::parse(arguments),
+            impaired::USAGE,
+            impaired::run,
+        ),
+        Some(_) => execute(
+            impaired::Options::parse(arguments),
+            impaired::USAGE,
+            impaired::run_box,
+        ),
+        None => execute(parse(arguments), USAGE, run),
+    }
+}
+
+/// Does what the command line asks for: `None` asks for help.
+fn execute<O>(
+    options: Result<Option<O>, Failure>,
+    usage: &str,
+    command: impl FnOnce(&O) -> Result<(), Failure>,
+) -> ExitCode {
+    let options = match options {
         Ok(Some(options)) => options,
         Ok(None) => {
-            println!("{USAGE}");
+            println!("{usage}");
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            eprintln!("rnic-bench: {error}\n{USAGE}");
+            eprintln!("rnic-bench: {error}\n{usage}");
             return ExitCode::from(2);
         }
     };
-    match run(&options) {
+    match command(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rnic-bench: {error}");

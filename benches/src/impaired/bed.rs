@@ -1,0 +1,129 @@
+//! Two hosts and the box between them, in three network namespaces.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use rnic_xdp::testing::{Namespace, VethEnd, disable_offloads, veth_pair};
+
+use super::forwarder::{Account, Forwarder};
+use super::lane::Impairments;
+use crate::Failure;
+
+/// One of the two hosts.
+pub(crate) struct Host {
+    namespace: Namespace,
+    pub(crate) netdev: &'static str,
+    pub(crate) address: Ipv4Addr,
+    mac: &'static str,
+}
+
+impl Host {
+    /// Runs something on a thread in the host's namespace; what it opens stays there.
+    pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        self.namespace.run(body)
+    }
+
+    pub(crate) fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address.into(), port)
+    }
+
+    /// Joins it to the box. What the wire carries is what its kernel would put on a NIC without offloads.
+    fn join(&self, middle: &Namespace, port: &str) -> Result<(), Failure> {
+        let address = format!("{}/24", self.address);
+        let end = |namespace, name, addresses| VethEnd {
+            namespace,
+            name,
+            addresses,
+        };
+        veth_pair(
+            end(&self.namespace, self.netdev, &address),
+            end(middle, port, ""),
+            1,
+        )?;
+        self.namespace.ip(&format!(
+            "link set dev {} address {}",
+            self.netdev, self.mac
+        ))?;
+        disable_offloads(&self.namespace, self.netdev)?;
+        disable_offloads(middle, port)?;
+        Ok(())
+    }
+
+    /// Knows the other host: no ARP has to pass the box.
+    fn knows(&self, other: &Self) -> Result<(), Failure> {
+        self.namespace.ip(&format!(
+            "neigh replace {} lladdr {} dev {} nud permanent",
+            other.address, other.mac, self.netdev
+        ))?;
+        Ok(())
+    }
+}
+
+/// The hosts: rnic is on the left, the kernel on the right, or on both sides.
+pub(crate) struct Bed {
+    pub(crate) left: Host,
+    pub(crate) right: Host,
+    middle: Namespace,
+}
+
+/// The interfaces of the box.
+const PORTS: [&str; 2] = ["box-left", "box-right"];
+
+impl Bed {
+    /// Makes it; dropping it removes it.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let host = |netdev, last, mac| -> Result<Host, Failure> {
+            Ok(Host {
+                namespace: Namespace::new("bench")?,
+                netdev,
+                address: Ipv4Addr::new(10, 77, 20, last),
+                mac,
+            })
+        };
+        let bed = Self {
+            left: host("left", 1, "02:00:00:4d:14:01")?,
+            right: host("right", 2, "02:00:00:4d:14:02")?,
+            middle: Namespace::new("bench")?,
+        };
+        bed.left.join(&bed.middle, PORTS[0])?;
+        bed.right.join(&bed.middle, PORTS[1])?;
+        bed.left.knows(&bed.right)?;
+        bed.right.knows(&bed.left)?;
+        Ok(bed)
+    }
+
+    /// Does something while the box passes frames, impaired in either direction. Says also what became of the frames
+    /// from the left and from the right.
+    pub(crate) fn while_impaired<T>(
+        &self,
+        impairments: Impairments,
+        seed: u64,
+        capture: Option<&Path>,
+        body: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(T, [Account; 2]), Failure> {
+        let stop = &AtomicBool::new(false);
+        let (opened, is_open) = mpsc::channel();
+        let pass = move || {
+            let forwarder = Forwarder::open(PORTS, [impairments; 2], seed, capture)?;
+            // Somebody waits for it.
+            let _ = opened.send(());
+            forwarder.run(stop)
+        };
+        thread::scope(|scope| {
+            let running = scope.spawn(|| self.middle.run(pass));
+            let outcome = match is_open.recv() {
+                Ok(()) => body(),
+                Err(_) => Err("the box does not open".into()),
+            };
+            stop.store(true, Ordering::Release);
+            let accounts = running
+                .join()
+                .unwrap_or_else(|_| Err("the box panicked".into()));
+            let accounts = accounts?;
+            Ok((outcome?, accounts))
+        })
+    }
+}
