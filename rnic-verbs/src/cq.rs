@@ -159,7 +159,8 @@ pub struct Cq {
 
 impl Device {
     /// A completion queue of `capacity` entries (rounded up to a power of two). If it is full, completions wait in
-    /// the engine, which takes up no new requests that complete here.
+    /// the engine, which takes up no new requests that complete here. A connection ends when more receives wait than
+    /// its receive queue has entries.
     pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
         let (producer, consumer) = ring(
             capacity

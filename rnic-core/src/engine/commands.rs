@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use crate::connection::{self, Connection, Context};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
+use crate::verbs::cq::CqTable;
 use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
 
 use super::flows::plain;
@@ -262,10 +263,26 @@ impl Engine {
                 connection.queued = true;
                 self.ready.push_back(index);
             }
-        } else if let Some(Place::Here(qp)) = self.qps.place(number)
-            && qp.state == QpState::Error
-        {
-            connection::flush(qp, &mut self.cqs);
+        } else if let Some(Place::Here(qp)) = self.qps.place(number) {
+            flush(qp, &mut self.cqs);
         }
+    }
+
+    /// Completion queues have room again: flushes what was posted meanwhile to queue pairs that are over.
+    pub(super) fn flush_queue_pairs(&mut self) {
+        for place in self.qps.places.iter_mut().flatten() {
+            if let Place::Here(qp) = place {
+                flush(qp, &mut self.cqs);
+            }
+        }
+    }
+}
+
+/// Completes what was posted to a queue pair that is over. As long as completions wait for room the requests stay
+/// where they are: the application cannot have more waiting than its queues hold.
+fn flush(qp: &mut QueuePair, cqs: &mut CqTable) {
+    let has_room = !cqs.has_backlog(qp.send_cq) && !cqs.has_backlog(qp.recv_cq);
+    if qp.state == QpState::Error && has_room {
+        connection::flush(qp, cqs);
     }
 }

@@ -361,6 +361,7 @@ impl Engine {
     pub fn flush_completions(&mut self) -> bool {
         let moved = self.cqs.has_backlogs() && self.cqs.flush();
         if moved {
+            self.flush_queue_pairs();
             for (index, connection) in &mut self.connections {
                 if !connection.queued {
                     connection.queued = true;

@@ -56,6 +56,11 @@ pub enum RdmapError {
         /// How it completes.
         status: WcStatus,
     },
+    /// The application leaves so many receive completions unpolled that no more can be kept for it.
+    #[error(
+        "{0} completions of received messages wait for the application to poll them; poll in time or ask for a larger completion queue"
+    )]
+    Overrun(usize),
     /// The rings shared with the application are not as they were left.
     #[error("the application's queues are inconsistent")]
     Queues,
@@ -68,7 +73,7 @@ impl RdmapError {
     // rfc: 5040-18
     pub const fn control(&self) -> TerminateControl {
         let (layer, error_type, code) = match self {
-            Self::Request { .. } | Self::Queues => (0, 0, 0x00),
+            Self::Request { .. } | Self::Overrun(_) | Self::Queues => (0, 0, 0x00),
             Self::ReadSource { error, .. } => (0, 1, protection_code(error)),
             // rfc: 5040-60
             Self::CannotInvalidate(_) => (0, 1, 0x09),

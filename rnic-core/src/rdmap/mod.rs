@@ -303,6 +303,11 @@ fn receive(
     guard: &Guard<'_>,
 ) -> Result<(), RdmapError> {
     use Opcode::{SendInvalidate, SendSolicited, SendSolicitedInvalidate};
+    // What waits for room is kept as long as it is no more than the receive queue could hold.
+    let waiting = cqs.backlog(qp.recv_cq);
+    if waiting >= qp.rq.capacity() as usize {
+        return Err(RdmapError::Overrun(waiting));
+    }
     let solicited = matches!(opcode, SendSolicited | SendSolicitedInvalidate);
     let invalidate = matches!(opcode, SendInvalidate | SendSolicitedInvalidate);
     if invalidate {

@@ -51,7 +51,7 @@ impl Arming {
         self.0.load(Ordering::SeqCst) != NONE
     }
 
-    /// The engine, after a push: whether to notify. Disarms if so.
+    /// The engine, after its pushes of a batch: whether to notify. Disarms if so.
     fn fire(&self, solicited: bool) -> bool {
         fence(Ordering::SeqCst);
         self.0
@@ -62,13 +62,22 @@ impl Arming {
     }
 }
 
+/// What was written to a queue in this batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum News {
+    Nothing,
+    Unsolicited,
+    /// At least one that is solicited or failed.
+    Solicited,
+}
+
 struct Cq {
     producer: Producer<Completion>,
     arming: Arc<Arming>,
     notify: Waker,
     /// Completions that found the ring full, in order, and whether each is solicited.
     backlog: VecDeque<(Completion, bool)>,
-    must_notify: bool,
+    news: News,
 }
 
 impl Cq {
@@ -77,7 +86,11 @@ impl Cq {
         if self.producer.push(completion).is_err() {
             return false;
         }
-        self.must_notify |= self.arming.fire(solicited);
+        self.news = self.news.max(if solicited {
+            News::Solicited
+        } else {
+            News::Unsolicited
+        });
         true
     }
 }
@@ -97,10 +110,10 @@ pub enum CqError {
 #[derive(Default)]
 pub struct CqTable {
     cqs: Vec<Option<Cq>>,
-    /// Queues to notify at the end of the batch; never more than there are queues.
-    to_notify: Vec<CqId>,
+    /// Queues with news, for the end of the batch; never more than there are queues.
+    with_news: Vec<CqId>,
     /// Queues with a backlog.
-    backlogs: usize,
+    with_backlog: Vec<CqId>,
 }
 
 impl CqTable {
@@ -123,7 +136,7 @@ impl CqTable {
         let index = id.0 as usize;
         if self.cqs.len() <= index {
             self.cqs.resize_with(index + 1, || None);
-            self.to_notify.reserve(self.cqs.len());
+            self.with_news.reserve(self.cqs.len());
         }
         if self.cqs[index].is_some() {
             return Err(CqError::Exists(id));
@@ -134,16 +147,17 @@ impl CqTable {
             arming,
             notify,
             backlog,
-            must_notify: false,
+            news: News::Nothing,
         });
         Ok(())
     }
 
     /// Removes a queue with what it still holds.
     pub fn remove(&mut self, id: CqId) {
-        if let Some(cq) = self.cqs.get_mut(id.0 as usize).and_then(Option::take) {
-            self.backlogs -= usize::from(!cq.backlog.is_empty());
-            self.to_notify.retain(|&other| other != id);
+        if let Some(cq) = self.cqs.get_mut(id.0 as usize) {
+            *cq = None;
+            self.with_backlog.retain(|&other| other != id);
+            self.with_news.retain(|&other| other != id);
         }
     }
 
@@ -155,36 +169,38 @@ impl CqTable {
     /// Writes a completion to a queue; a failed one counts as solicited. One for a queue that is gone is dropped:
     /// nobody could poll it.
     ///
-    /// If the ring is full the completion waits in a backlog, at the cost of an allocation. While there is one,
-    /// take no new requests that complete there: that bounds it by the requests already taken.
+    /// If the ring is full the completion waits in a backlog, at the cost of an allocation. Its users bound it: while
+    /// there is one they begin no request that completes there, and flush nothing more than they held when their
+    /// connection ended; a peer's messages end the connection when as many wait as its receive queue has entries.
     pub fn complete(&mut self, id: CqId, completion: Completion, solicited: bool) {
         let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) else {
             return;
         };
         let solicited = solicited || completion.status != WcStatus::Success as u8;
-        let had_notice = cq.must_notify;
+        let had_news = cq.news != News::Nothing;
         if !cq.backlog.is_empty() {
             cq.backlog.push_back((completion, solicited));
         } else if !cq.push(completion, solicited) {
             cq.backlog.push_back((completion, solicited));
-            self.backlogs += 1;
-        }
-        if cq.must_notify && !had_notice {
-            self.to_notify.push(id);
+            self.with_backlog.push(id);
+        } else if !had_news {
+            self.with_news.push(id);
         }
     }
 
     /// Moves as many completions as fit from the backlogs to their rings. Says whether there were any.
     pub fn flush(&mut self) -> bool {
+        let Self {
+            cqs,
+            with_news,
+            with_backlog,
+        } = self;
         let mut moved = false;
-        if self.backlogs == 0 {
-            return moved;
-        }
-        for (index, cq) in self.cqs.iter_mut().enumerate() {
-            let Some(cq) = cq.as_mut().filter(|cq| !cq.backlog.is_empty()) else {
-                continue;
+        with_backlog.retain(|&id| {
+            let Some(Some(cq)) = cqs.get_mut(id.0 as usize) else {
+                return false;
             };
-            let had_notice = cq.must_notify;
+            let had_news = cq.news != News::Nothing;
             while let Some(&(completion, solicited)) = cq.backlog.front() {
                 if !cq.push(completion, solicited) {
                     break;
@@ -192,31 +208,42 @@ impl CqTable {
                 cq.backlog.pop_front();
                 moved = true;
             }
-            self.backlogs -= usize::from(cq.backlog.is_empty());
-            if cq.must_notify && !had_notice {
-                self.to_notify.push(CqId(index as u32));
+            if !had_news && cq.news != News::Nothing {
+                with_news.push(id);
             }
-        }
+            !cq.backlog.is_empty()
+        });
         moved
+    }
+
+    /// How many completions of this queue wait for room.
+    pub fn backlog(&self, id: CqId) -> usize {
+        match self.cqs.get(id.0 as usize) {
+            Some(Some(cq)) => cq.backlog.len(),
+            _ => 0,
+        }
     }
 
     /// Whether completions of this queue wait for room.
     pub fn has_backlog(&self, id: CqId) -> bool {
-        matches!(self.cqs.get(id.0 as usize), Some(Some(cq)) if !cq.backlog.is_empty())
+        self.backlog(id) > 0
     }
 
     /// Whether any completions wait for room. The application gives no sign when it makes some: a worker that
     /// sleeps meanwhile has to look again after a while.
     pub fn has_backlogs(&self) -> bool {
-        self.backlogs > 0
+        !self.with_backlog.is_empty()
     }
 
-    /// Notifies the applications that armed for what was completed since the last call: once per batch.
+    /// Notifies the applications that armed for what was completed since the last call: once per batch, which also
+    /// looks at each queue's arming once only.
     pub fn notify_all(&mut self) {
-        for id in self.to_notify.drain(..) {
+        for id in self.with_news.drain(..) {
             if let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) {
-                cq.must_notify = false;
-                cq.notify.wake_by_ref();
+                let news = std::mem::replace(&mut cq.news, News::Nothing);
+                if cq.arming.fire(news == News::Solicited) {
+                    cq.notify.wake_by_ref();
+                }
             }
         }
     }

@@ -334,6 +334,7 @@ fn solicited_sends_say_so() {
         end.post_receive(msn.into(), 0, 10);
         let ulpdu = untagged(opcode, true, QueueNumber::SEND, msn, 0, b"x");
         end.receive(&ulpdu).unwrap();
+        end.cqs.notify_all();
     }
     let flags: Vec<_> = end
         .received()

@@ -4,9 +4,9 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rnic_verbs::{Cq, SendRequest};
+use rnic_verbs::{Cq, Device, EndReason, QpCaps, QpState, SendRequest, WcStatus};
 
-use crate::fixture::{MIXED, SOON, Threads, connected};
+use crate::fixture::{MIXED, SOON, Side, Threads, connected, devices, join};
 
 #[test]
 fn a_notification_comes_once_and_for_what_was_asked() {
@@ -92,4 +92,74 @@ fn a_stale_notification_does_not_end_a_wait() {
     near.qp.post_send(&SendRequest::send()).unwrap();
     while far.cq.poll_one().is_none() {}
     assert!(!far.cq.wait_notified(Duration::from_millis(50)).unwrap());
+}
+
+/// A side whose completion queue holds 4 and whose receive queue 8.
+fn small(device: &Device) -> Side {
+    let caps = QpCaps {
+        max_recv_wr: 8,
+        ..QpCaps::default()
+    };
+    let mut side = Side::new(device);
+    side.cq = device.cq(4).unwrap();
+    side.qp = side.pd.qp(&side.cq, &side.cq, caps).unwrap();
+    side
+}
+
+#[test]
+fn receives_that_nobody_polls_end_the_connection() {
+    let (near_device, far_device, address) = devices(MIXED);
+    let listener = far_device.listen(address).unwrap();
+    let (mut near, mut far) = (Side::new(&near_device), small(&far_device));
+    join(&mut near, &mut far, &listener);
+    let mut posted = 0;
+    let refused = loop {
+        assert!(posted < 100);
+        far.qp.post_recv(posted, &[]).unwrap();
+        posted += 1;
+        near.qp.post_send(&SendRequest::send()).unwrap();
+        near.completion();
+        if near.qp.state() != QpState::Connected {
+            break near.end();
+        }
+        // The far side has taken the message when it has acknowledged this.
+        let sink = [near.mr.sge(0, 1)];
+        let read = SendRequest::read(far.mr.remote(0)).memory(&sink);
+        near.qp.post_send(&read).unwrap();
+        if near.completion().status() != WcStatus::Success {
+            break near.end();
+        }
+    };
+    match refused {
+        EndReason::TerminateReceived { control } => {
+            assert_eq!((control.layer, control.error_type, control.code), (0, 0, 0));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(posted, 4 + 8 + 1);
+    // No completion is lost, and the one that did not fit was flushed.
+    for wr_id in 0..posted {
+        let completion = far.completion();
+        assert_eq!(completion.wr_id(), wr_id);
+        assert_eq!(completion.is_success(), wr_id < 12);
+    }
+}
+
+#[test]
+fn flushed_requests_that_nobody_polls_stay_in_their_queue() {
+    let (near_device, far_device, address) = devices(MIXED);
+    let listener = far_device.listen(address).unwrap();
+    let (mut near, mut far) = (small(&near_device), Side::new(&far_device));
+    join(&mut near, &mut far, &listener);
+    near.qp.disconnect().unwrap();
+    near.end();
+    let mut posted = 0;
+    for _ in 0..1000 {
+        posted += u64::from(near.qp.post_recv(posted, &[]).is_ok());
+        while near_device.drive() {}
+    }
+    assert!(posted <= 4 + 8 + 8, "{posted}");
+    for wr_id in 0..posted {
+        assert_eq!(near.completion().wr_id(), wr_id);
+    }
 }

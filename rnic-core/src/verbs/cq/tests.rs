@@ -86,6 +86,19 @@ impl Setup {
 }
 
 #[test]
+fn one_solicited_completion_of_a_batch_is_enough() {
+    let mut s = setup(64);
+    s.arming.arm(true);
+    for solicited in [false, true, false] {
+        s.table.complete(CQ, done(0), solicited);
+    }
+    assert_eq!(s.complete(done(0), false), 1);
+    // The next batch is another.
+    s.arming.arm(true);
+    assert_eq!(s.complete(done(0), false), 1);
+}
+
+#[test]
 fn one_notification_per_batch() {
     let mut s = setup(64);
     for _ in 0..5 {
@@ -105,6 +118,7 @@ fn a_full_queue_keeps_the_order_and_notifies_when_it_delivers() {
         s.table.complete(CQ, done(n), false);
     }
     assert!(s.table.has_backlog(CQ) && s.table.has_backlogs());
+    assert_eq!(s.table.backlog(CQ), 6);
     let mut got = Vec::new();
     for n in 10..12 {
         got.extend(s.consumer.pop().map(|c| c.wr_id));
@@ -113,6 +127,7 @@ fn a_full_queue_keeps_the_order_and_notifies_when_it_delivers() {
         s.table.flush();
     }
     got.extend(std::iter::from_fn(|| s.consumer.pop()).map(|c| c.wr_id));
+    s.table.notify_all();
     s.arming.arm(false);
     s.table.notify_all();
     assert_eq!(s.wakes.0.load(Ordering::SeqCst), 0);
