@@ -4,6 +4,7 @@
 
 use std::marker::PhantomData;
 use std::ptr;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::epoch::Guard;
 use super::table::{Access, Origin};
@@ -146,7 +147,8 @@ impl Placement<'_> {
         self.len == 0
     }
 
-    /// Copies `bytes` to the first of them.
+    /// Copies `bytes` to the first of them, and the last octet last: an application that waits for it (with
+    /// [`Region::load`](super::region::Region::load)) then sees the others too. A plain copy writes in any order.
     ///
     /// # Panics
     ///
@@ -156,9 +158,18 @@ impl Placement<'_> {
             bytes.len() <= self.len,
             "placing more octets than were validated"
         );
+        let Some((last, others)) = bytes.split_last() else {
+            return;
+        };
         // SAFETY: validation found `len` octets at `to` inside a registered region. The guard that this value
-        // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.to, bytes.len()) };
+        // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere. The
+        // application and other workers may access the same octets meanwhile: that race is RDMA's nature, both
+        // sides only ever copy octets, of which every value is valid, and which of them win is the peers' business.
+        // One octet is always aligned.
+        unsafe {
+            ptr::copy_nonoverlapping(others.as_ptr(), self.to, others.len());
+            AtomicU8::from_ptr(self.to.add(others.len())).store(*last, Ordering::Release);
+        }
     }
 }
 

@@ -41,6 +41,17 @@ pub fn gather(
 ) -> Result<(), TagError> {
     let origin = origin.into();
     let end = offset.saturating_add(to.len() as u64);
+    // Most lists are one piece.
+    if let [sge] = sges
+        && end <= sge.length.into()
+        && !to.is_empty()
+    {
+        let at = TaggedOffset(sge.offset.saturating_add(offset));
+        guard
+            .for_reading(sge.stag(), at, to.len(), origin, Access::LOCAL_READ)?
+            .read(to);
+        return Ok(());
+    }
     if end > total_length(sges) {
         let last = sges.last().copied().unwrap_or_default();
         let offset = TaggedOffset(last.offset.saturating_add(last.length.into()));
@@ -73,8 +84,11 @@ pub fn scatter(
     }
     let place =
         |sge: &Sge, at, len| guard.for_placement(sge.stag(), at, len, origin, Access::LOCAL_WRITE);
-    for (sge, at, part) in pieces(sges, offset, from.len()) {
-        place(sge, at, part.len())?;
+    // A list of one piece is validated whole before its copy anyway.
+    if sges.len() > 1 {
+        for (sge, at, part) in pieces(sges, offset, from.len()) {
+            place(sge, at, part.len())?;
+        }
     }
     for (sge, at, part) in pieces(sges, offset, from.len()) {
         place(sge, at, part.len())?.write(&from[part]);
