@@ -68,11 +68,6 @@ impl Segmenter {
         self.finished
     }
 
-    /// Octets of the message that were cut so far.
-    pub fn cut(&self) -> u32 {
-        self.cut
-    }
-
     fn header_len(&self) -> usize {
         match self.header {
             DdpHeader::Tagged(_) => TAGGED_LEN,

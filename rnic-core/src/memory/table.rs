@@ -234,7 +234,8 @@ impl StagTable {
     }
 
     /// STags that there are now, invalidated ones included.
-    pub fn registered(&self) -> usize {
+    #[cfg(test)]
+    fn registered(&self) -> usize {
         self.lock().registered.len()
     }
 

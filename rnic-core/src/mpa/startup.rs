@@ -9,8 +9,6 @@ mod responder;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
 pub use initiator::{Initiator, Reply};
 pub use responder::{Request, Responder};
 
@@ -18,9 +16,6 @@ use super::MpaError;
 use crate::wire::mpa::{
     ENHANCED_LEN, Enhanced, MAX_DEPTH, MAX_PRIVATE_DATA, STARTUP_LEN, StartupFrame,
 };
-
-/// How long a peer may take over its start-up frame.
-pub const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A read depth that says: not negotiated here, the ULP sees to it.
 const NOT_NEGOTIATED: u16 = MAX_DEPTH;

@@ -28,7 +28,7 @@ use crate::memory::place::TagError;
 use crate::memory::table::Access;
 use crate::verbs::cq::CqTable;
 use crate::verbs::wr::completion_flags;
-use crate::verbs::{Completion, QpState, QueuePair, WcOpcode, WcStatus};
+use crate::verbs::{Completion, QueuePair, WcOpcode, WcStatus};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
 use crate::wire::rdmap::{Control, Opcode, ReadRequest, VERSION};
 use requester::Requester;
@@ -131,18 +131,17 @@ impl Rdmap {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder.receive(*header, request)
             }
-            Opcode::Terminate => self.handle_terminate(octets, qp),
+            Opcode::Terminate => self.handle_terminate(octets),
             opcode => receive(opcode, header, length, qp, cqs, guard),
         }
     }
 
     // rfc: 5040-66, 5040-67
-    fn handle_terminate(&mut self, octets: &[u8], qp: &mut QueuePair) -> Result<(), RdmapError> {
+    fn handle_terminate(&mut self, octets: &[u8]) -> Result<(), RdmapError> {
         let terminate = ReceivedTerminate::parse(octets).map_err(RdmapError::Malformed)?;
         self.requester.blame(&terminate);
         self.received = Some(terminate);
         self.ending = Ending::Over;
-        qp.state = QpState::Terminate;
         Ok(())
     }
 
@@ -223,16 +222,6 @@ impl Rdmap {
     /// What the peer's Terminate said, if one came.
     pub fn received(&self) -> Option<&ReceivedTerminate> {
         self.received.as_ref()
-    }
-
-    /// Whether something waits for its turn to be sent, which may have to wait longer (for a fence, for Reads
-    /// outstanding, or for room in a completion queue).
-    pub fn has_unsent(&self, qp: &QueuePair) -> bool {
-        match self.ending {
-            Ending::Open => self.responder.has_waiting() || self.requester.has_unbegun(qp),
-            Ending::Terminating(_) => true,
-            Ending::Over => false,
-        }
     }
 
     /// Whether every request of either side was carried out, and nothing waits for the other.

@@ -322,11 +322,6 @@ impl Requester {
         qp.sq.is_empty()
     }
 
-    /// Whether a posted request has not begun.
-    pub(super) fn has_unbegun(&self, qp: &QueuePair) -> bool {
-        qp.sq.len() as usize > self.requests.len()
-    }
-
     fn complete_first(&mut self, status: WcStatus, qp: &mut QueuePair, cqs: &mut CqTable) {
         let Some(request) = self.requests.pop_front() else {
             return;

@@ -111,11 +111,6 @@ impl Responder {
         })
     }
 
-    /// Whether a request waits for its answer to begin.
-    pub(super) fn has_waiting(&self) -> bool {
-        self.reads.len() > usize::from(self.answering)
-    }
-
     /// Whether every request was answered.
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty()

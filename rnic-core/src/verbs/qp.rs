@@ -48,10 +48,6 @@ pub enum QpState {
     Idle,
     /// Connected: requests flow.
     Rts,
-    /// Closing in order: what was posted is still sent.
-    Closing,
-    /// An error was found, here or by the peer; a Terminate message goes out or came in.
-    Terminate,
     /// Over: every request completes with `WrFlushed`.
     Error,
 }

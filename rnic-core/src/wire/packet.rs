@@ -35,13 +35,6 @@ pub enum PacketError {
     Checksum(&'static str),
 }
 
-impl PacketError {
-    /// Whether the frame is well-formed but was damaged on its way.
-    pub const fn is_checksum(self) -> bool {
-        matches!(self, Self::Checksum(_))
-    }
-}
-
 /// A TCP segment and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
