@@ -26,6 +26,10 @@ pub(crate) struct DeviceArgs {
     #[arg(long)]
     pub thread: bool,
 
+    /// With --thread: milliseconds for which it polls without finding anything before it sleeps
+    #[arg(long, value_name = "MS", default_value_t = 10, requires = "thread", value_parser = clap::value_parser!(u64).range(..=60_000))]
+    pub idle: u64,
+
     /// How to attach the XDP program
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]
     pub xdp_mode: XdpMode,
@@ -57,8 +61,6 @@ impl From<XdpMode> for ModeChoice {
 const STAGS: usize = 4096;
 /// Queue pairs that a device has.
 const QUEUE_PAIRS: u32 = 1024;
-/// How long a thread busy-polls without finding anything before it sleeps.
-const IDLE: Duration = Duration::from_millis(10);
 
 /// An open device.
 pub(crate) struct Opened {
@@ -108,7 +110,7 @@ impl DeviceArgs {
 
     fn driver(&self, turn: Box<dyn Turn>) -> Outcome<Driver> {
         if self.thread {
-            Driver::spawn(turn, IDLE).doing("open a device")
+            Driver::spawn(turn, Duration::from_millis(self.idle)).doing("open a device")
         } else {
             Ok(Driver::Inline(turn))
         }

@@ -4,6 +4,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
+mod connect;
 mod device;
 mod doctor;
 mod failure;

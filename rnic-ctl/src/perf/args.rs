@@ -147,7 +147,7 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'q', long = "qp", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
     pub qps: u16,
 
-    /// Check every octet that arrives; slower
+    /// Check every message that arrives, with write-bw what lies in memory in the end; slower
     #[arg(short = 'v', long)]
     pub verify: bool,
 

@@ -9,6 +9,7 @@ use rnic_verbs::{
 };
 
 use super::message::{LEN, Message};
+use super::progress::LOOKS_TO_YIELD;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 
@@ -152,6 +153,7 @@ impl Control {
     ) -> Outcome<Message> {
         let mut busy_at = Instant::now();
         let mut look_up = busy_at + NAP;
+        let mut fruitless = 0_u32;
         loop {
             if let Some(message) = self.poll()? {
                 return Ok(message);
@@ -167,6 +169,11 @@ impl Control {
                 busy_at = now;
             } else if !self.device.is_inline() || now - busy_at > PATIENCE {
                 self.cq.wait(NAP).doing("wait for the other side")?;
+            } else {
+                fruitless = fruitless.wrapping_add(1);
+                if fruitless.is_multiple_of(LOOKS_TO_YIELD) {
+                    std::thread::yield_now();
+                }
             }
         }
     }

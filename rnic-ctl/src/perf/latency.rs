@@ -7,7 +7,7 @@ use rnic_verbs::{Completion, MAX_INLINE, SendRequest, WcOpcode};
 use super::args::{Length, Operation, Test};
 use super::buffer::Pattern;
 use super::message::Message;
-use super::progress::Progress;
+use super::progress::{LOOKS_TO_YIELD, Progress};
 use super::report::Row;
 use super::session::Session;
 use super::stats::{Latency, Thinned};
@@ -228,7 +228,11 @@ impl<'a> Game<'a> {
     fn look_up(&mut self) -> Outcome<bool> {
         self.spins += 1;
         if self.spins < SPINS {
-            std::hint::spin_loop();
+            if self.spins.is_multiple_of(LOOKS_TO_YIELD) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
             return Ok(false);
         }
         self.spins = 0;

@@ -115,7 +115,7 @@ fn server(
     match begun.and_then(|()| serve::serve(&mut session, interrupt, |row| report.row(row))) {
         Ok(()) => session.close(interrupt, false),
         Err(failure) => {
-            session.fail(&opened.device, &failure);
+            session.fail(&failure);
             Err(failure)
         }
     }
@@ -145,7 +145,7 @@ fn client(
     match begun.and_then(|()| measure(&mut session, plan, report, interrupt)) {
         Ok(()) => session.close(interrupt, true),
         Err(failure) => {
-            session.fail(device, &failure);
+            session.fail(&failure);
             Err(failure)
         }
     }
@@ -329,10 +329,11 @@ impl Report {
             "tx_depth": hello.depth,
             "verified": hello.verify,
         });
-        let verified = if hello.verify {
-            "every message"
-        } else {
-            "no (-v checks every message)"
+        let verified = match self.test {
+            _ if !hello.verify => "no (-v does)",
+            // Of messages that overwrite each other, the last one counts.
+            Test::WriteBw => "what lies in memory in the end",
+            _ => "every message",
         };
         self.line(RULE)?;
         self.line(format_args!("                    {}", self.test.title()))?;

@@ -55,6 +55,9 @@ impl Progress {
 
 /// Fruitless looks at a completion queue before a thread sleeps that does not drive the device itself.
 const LOOKS: u32 = 1000;
+/// Fruitless looks before a thread that drives the device offers its core to others: should the other side share the
+/// core, nothing would come before the end of a time slice.
+pub(super) const LOOKS_TO_YIELD: u32 = 64;
 
 /// What a loop that polls a completion queue does when there is nothing: where a thread drives the device, it leaves
 /// the core to that thread.
@@ -73,12 +76,17 @@ impl Idle {
 
     /// After a look that found so many completions.
     pub(crate) fn after(&mut self, found: usize, cq: &Cq) -> Outcome {
-        if found > 0 || self.spins {
+        if found > 0 {
             self.fruitless = 0;
             return Ok(());
         }
-        self.fruitless += 1;
-        if self.fruitless >= LOOKS {
+        self.fruitless = self.fruitless.saturating_add(1);
+        if self.spins {
+            if self.fruitless >= LOOKS_TO_YIELD {
+                self.fruitless = 0;
+                std::thread::yield_now();
+            }
+        } else if self.fruitless >= LOOKS {
             cq.wait(Duration::from_millis(1))
                 .doing("wait for completions")?;
         }

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use rnic_verbs::{
-    Access, Completion, ConnectError, ConnectRequest, ConnectionEvent, ConnectionOptions, Cq,
-    Device, Listener, Mr, Pd, Qp, QpCaps, QpNumber, RemoteAddress,
+    Access, Completion, ConnectRequest, ConnectionEvent, ConnectionOptions, Cq, Device, Listener,
+    Mr, Pd, Qp, QpCaps, QpNumber, RemoteAddress,
 };
 
 use super::args::Test;
@@ -19,6 +19,12 @@ use crate::out;
 
 /// How long the other side has for what needs no work.
 const PROMPTLY: Duration = Duration::from_secs(2);
+/// How long the other side has to hear why this one fails.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long a client may take for its next connection: it makes its memory first, gibibytes perhaps.
+const NEXT_CONNECTION: Duration = Duration::from_secs(30);
+/// Octets of a rejection's words: they are private data of an MPA frame.
+const MAX_WORDS: usize = 400;
 
 /// A data connection.
 pub(super) struct Flow {
@@ -240,17 +246,13 @@ pub(super) fn connect(
 ) -> Outcome<Session> {
     let mut setup = Setup::new(device, hello, true)?;
     let connect = |qp: &mut Qp, hello: Hello| -> Outcome<Vec<u8>> {
-        interrupt.check()?;
         let options = ConnectionOptions {
             private_data: hello.encode(),
             ..ConnectionOptions::default()
         };
         let local = local.map(|address| SocketAddr::new(address, 0));
-        match qp.connect_blocking(server, local, options) {
-            Ok(established) => Ok(established.private_data),
-            Err(ConnectError::Rejected { private_data }) => Err(rejected(&private_data)),
-            Err(error) => Err(Failure::operation(format!("connect to {server}"), error)),
-        }
+        let established = crate::connect::connect(qp, server, local, options, interrupt, rejected)?;
+        Ok(established.private_data)
     };
     let mut control = Control::new(device, &setup.pd, hello.qps)?;
     connect(&mut control.qp, hello)?;
@@ -278,52 +280,90 @@ pub(super) fn connect(
     Ok(setup.finish(control, flows))
 }
 
-/// Waits for a client of the same test.
+/// Waits for a client of the same test, and for all its connections.
 pub(super) fn accept(
     device: &Device,
     listener: &Listener,
     test: Test,
     interrupt: &Interrupt,
 ) -> Outcome<Session> {
-    let (request, hello) = loop {
-        let request = next_request(listener, interrupt)?;
+    loop {
+        let Some(request) = next_request(listener, interrupt, None)? else {
+            continue;
+        };
+        let peer = request.peer();
         match admit(&request, test) {
-            Ok(hello) => break (request, hello),
+            Ok(hello) => match accept_all(device, listener, request, hello, interrupt)? {
+                Some(session) => return Ok(session),
+                None => out::note(format_args!(
+                    "rnic-ctl: {peer} has gone before the test began"
+                )),
+            },
             Err((why, goes_on)) => {
-                let what = format!("refuse {}", request.peer());
+                let what = format!("refuse {peer}");
                 request.reject(why.as_bytes()).doing(&what)?;
                 if !goes_on {
-                    // Let the refusal go out.
-                    settle(device);
                     return Err(Failure::operation(what, why));
                 }
                 out::note(format_args!("rnic-ctl: {what}: {why}"));
             }
         }
+    }
+}
+
+/// Accepts a client's connections, the first of which is `request`. `None` if the others do not come.
+fn accept_all(
+    device: &Device,
+    listener: &Listener,
+    request: ConnectRequest,
+    hello: Hello,
+    interrupt: &Interrupt,
+) -> Outcome<Option<Session>> {
+    let made = Setup::new(device, hello, false).and_then(|setup| {
+        let control = Control::new(device, &setup.pd, hello.qps)?;
+        Ok((setup, control))
+    });
+    let (setup, mut control) = match made {
+        Ok(made) => made,
+        Err(failure) => return Err(decline(request, failure)),
     };
-    let setup = Setup::new(device, hello, false)?;
-    let mut control = Control::new(device, &setup.pd, hello.qps)?;
     request
         .accept(&mut control.qp, answer(NO_BUFFER))
         .doing("accept a client")?;
     let mut flows: Vec<Flow> = Vec::new();
+    let mut deadline = Instant::now() + NEXT_CONNECTION;
     while flows.len() < usize::from(hello.qps) {
-        let request = next_request(listener, interrupt)?;
+        let Some(request) = next_request(listener, interrupt, Some(deadline))? else {
+            return Ok(None);
+        };
         let index = flows.len() as u16;
         let Some(remote) = expected(&request, &hello, index) else {
             let why = b"the server is busy with another client; try again";
             request.reject(why).doing("refuse a client")?;
             continue;
         };
-        let mut flow = setup.flow(index)?;
+        let mut flow = match setup.flow(index) {
+            Ok(flow) => flow,
+            Err(failure) => return Err(decline(request, failure)),
+        };
         flow.remote = remote;
         let answer = answer(setup.advertised(&flow));
         request
             .accept(&mut flow.qp, answer)
             .doing("accept a client")?;
         flows.push(flow);
+        deadline = Instant::now() + NEXT_CONNECTION;
     }
-    Ok(setup.finish(control, flows))
+    Ok(Some(setup.finish(control, flows)))
+}
+
+/// Declines in the words of this side's own failure.
+fn decline(request: ConnectRequest, failure: Failure) -> Failure {
+    let words = failure.to_string();
+    let words = &words.as_bytes()[..words.len().min(MAX_WORDS)];
+    // What counts is the failure, not whether the client hears of it.
+    drop(request.reject(words));
+    failure
 }
 
 /// The client's buffer, if this is the data connection of this number that it was to open.
@@ -340,11 +380,17 @@ fn answer(buffer: RemoteAddress) -> ConnectionOptions {
     }
 }
 
-fn next_request(listener: &Listener, interrupt: &Interrupt) -> Outcome<ConnectRequest> {
+/// Waits for a request to connect, until a deadline if there is one.
+fn next_request(
+    listener: &Listener,
+    interrupt: &Interrupt,
+    deadline: Option<Instant>,
+) -> Outcome<Option<ConnectRequest>> {
     loop {
         interrupt.check()?;
         let nap = Duration::from_millis(200);
-        if let Some(request) = listener.next_request(nap).doing("wait for a client")? {
+        let request = listener.next_request(nap).doing("wait for a client")?;
+        if request.is_some() || deadline.is_some_and(|at| Instant::now() >= at) {
             return Ok(request);
         }
     }
@@ -364,16 +410,6 @@ fn admit(request: &ConnectRequest, test: Test) -> Result<Hello, (String, bool)> 
         return Err((why, false));
     }
     Ok(hello)
-}
-
-/// Gives the device time to send what is queued.
-fn settle(device: &Device) {
-    let until = Instant::now() + Duration::from_millis(100);
-    while Instant::now() < until {
-        if !device.drive() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
 }
 
 impl Session {
@@ -420,13 +456,14 @@ impl Session {
     }
 
     /// Tells the other side why this one cannot go on, if it still listens.
-    pub(super) fn fail(mut self, device: &Device, failure: &Failure) {
-        if self
-            .control
-            .send(&Message::Failed(failure.to_string()))
-            .is_ok()
-        {
-            settle(device);
+    pub(super) fn fail(mut self, failure: &Failure) {
+        let qp = match self.control.send(&Message::Failed(failure.to_string())) {
+            Ok(()) => &mut self.control.qp,
+            Err(_) => return,
+        };
+        // What was sent goes out before the end; dropping the queue pair would overtake it.
+        if qp.disconnect().is_ok() {
+            drop(qp.next_event(LAST_WORDS));
         }
     }
 }

@@ -10,7 +10,8 @@ use crate::device::DeviceArgs;
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("role").required(true).args(["server", "client"]))]
 pub(crate) struct RpingArgs {
-    /// Be the server
+    /// Be the server, for one client. A client that vanishes without a word, killed or cut off, is waited for until
+    /// Ctrl-C, as by rping
     #[arg(short, long)]
     pub server: bool,
 

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use rnic_verbs::{Access, ConnectError, ConnectionOptions, Device, EndReason, Mr};
+use rnic_verbs::{Access, ConnectionOptions, Device, EndReason, Mr};
 
 use super::args::{BadRkey, RpingArgs};
 use super::info::{Info, ping_text, text, wrong_rkey};
 use super::peer::{Next, Peer, memory, options};
 use super::{End, Summary, ended, quoted};
+use crate::connect::connect;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::out;
@@ -24,28 +25,20 @@ pub(super) fn run(
     let source = memory(&peer.pd, size, Access::REMOTE_READ)?;
     let sink = memory(&peer.pd, size, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let local = args.source.map(|address| SocketAddr::new(address, 0));
-    let what = format!("connect to {server}");
     let private_data = args.private_data.clone().unwrap_or_default().into_bytes();
     let connecting = ConnectionOptions {
         private_data,
         ..options(args)
     };
-    match peer.qp.connect_blocking(server, local, connecting) {
-        Ok(established) => {
-            args.debug(format_args!(
-                "connected to {server}, IRD {}, ORD {}",
-                established.ird, established.ord
-            ));
-        }
-        Err(ConnectError::Rejected { private_data }) => {
-            let why = format!(
-                "rejected by the server; private data: {}",
-                quoted(&private_data)
-            );
-            return Err(Failure::operation(what, why));
-        }
-        Err(error) => return Err(Failure::operation(what, error)),
-    }
+    let rejected = |said: &[u8]| {
+        let why = format!("rejected by the server; private data: {}", quoted(said));
+        Failure::operation(format!("connect to {server}"), why)
+    };
+    let established = connect(&mut peer.qp, server, local, connecting, interrupt, rejected)?;
+    args.debug(format_args!(
+        "connected to {server}, IRD {}, ORD {}",
+        established.ird, established.ord
+    ));
     let mut pings = 0;
     while args.count == 0 || pings < args.count {
         match ping(&mut peer, &source, &sink, pings, args) {

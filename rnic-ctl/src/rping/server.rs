@@ -1,6 +1,6 @@
 //! The server of rping.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rnic_verbs::{Access, ConnectRequest, Device, EndReason, Listener, Mr, SendRequest, WcOpcode};
 
@@ -40,7 +40,7 @@ pub(super) fn run(
         quoted(request.private_data())
     ));
     if let Some(words) = &args.reject {
-        return reject(device, request, words);
+        return reject(request, words);
     }
     let mut peer = Peer::new(device, interrupt)?;
     let buffer = memory(&peer.pd, LARGEST as usize, Access::LOCAL_WRITE)?;
@@ -56,18 +56,11 @@ pub(super) fn run(
     }
 }
 
-fn reject(device: &Device, request: ConnectRequest, words: &str) -> Outcome<Summary> {
+fn reject(request: ConnectRequest, words: &str) -> Outcome<Summary> {
     let said = request.private_data().to_vec();
     request
         .reject(words.as_bytes())
         .doing("reject the client")?;
-    // Until the client has it.
-    let until = Instant::now() + Duration::from_millis(500);
-    while Instant::now() < until {
-        if !device.drive() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
     Ok(Summary {
         pings: 0,
         end: End::Rejected(said),

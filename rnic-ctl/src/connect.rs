@@ -1,0 +1,41 @@
+//! Connecting to a server, with an eye on Ctrl-C.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, Qp};
+
+use crate::failure::{Doing, Failure, Outcome};
+use crate::interrupt::Interrupt;
+
+/// Ctrl-C is looked for so often.
+const NAP: Duration = Duration::from_millis(100);
+
+/// Connects, and waits for the outcome. `rejected` makes a failure of what the server says when it declines.
+pub(crate) fn connect(
+    qp: &mut Qp,
+    server: SocketAddr,
+    local: Option<SocketAddr>,
+    options: ConnectionOptions,
+    interrupt: &Interrupt,
+    rejected: impl FnOnce(&[u8]) -> Failure,
+) -> Outcome<Established> {
+    let what = format!("connect to {server}");
+    // The engine ends the attempt itself; this is for one that does not.
+    let timeout = options.connect_timeout + Duration::from_secs(1);
+    let until = Instant::now() + timeout;
+    qp.connect(server, local, options).doing(&what)?;
+    loop {
+        interrupt.check()?;
+        let failed = match qp.next_event(NAP).doing(&what)? {
+            Some(ConnectionEvent::Established(established)) => return Ok(established),
+            Some(ConnectionEvent::Rejected(private_data)) => return Err(rejected(&private_data)),
+            Some(ConnectionEvent::Failed(reason) | ConnectionEvent::Disconnected(reason)) => {
+                ConnectError::Failed(reason)
+            }
+            None if Instant::now() >= until => ConnectError::TimedOut(timeout),
+            None => continue,
+        };
+        return Err(Failure::operation(what, failed));
+    }
+}
