@@ -66,6 +66,8 @@ counters! {
         duplicates,
         /// Zero-window probes sent.
         window_probes,
+        /// Questions whether a silent peer is there.
+        keepalives,
         /// RST segments received and accepted.
         resets_received,
         /// RST segments sent.

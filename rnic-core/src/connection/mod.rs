@@ -144,7 +144,8 @@ impl Connection {
         config: &TcpConfig,
         isn: Seq,
     ) -> Result<Self, (Box<QueuePair>, EndReason)> {
-        let tcp = Tcp::connect(now, config, key.local.port(), key.remote.port(), isn);
+        let mut tcp = Tcp::connect(now, config, key.local.port(), key.remote.port(), isn);
+        startup::set_tcp_options(&mut tcp, &options);
         let (initiator, request) = match Initiator::new(startup::mpa_options(&options)) {
             Ok(begun) => begun,
             Err(error) => return Err((qp, EndReason::Startup(error.to_string()))),

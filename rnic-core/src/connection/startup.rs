@@ -4,6 +4,7 @@ use crate::ddp::Ddp;
 use crate::engine::{ConnectionOptions, EndReason, Event, RequestId};
 use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request};
 use crate::mpa::{Action, MpaError};
+use crate::tcp::Tcp;
 use crate::verbs::qp::{QpState, QueuePair};
 
 use super::stream::{Hold, Stream};
@@ -18,6 +19,16 @@ pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
         ord: options.ord,
         private_data: options.private_data.clone(),
         ..MpaOptions::default()
+    }
+}
+
+/// What the options say of TCP; about what they do not mention, the engine's settings hold.
+pub(super) fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
+    if options.keepalive.is_some() {
+        tcp.set_keepalive(options.keepalive);
+    }
+    if options.user_timeout.is_some() {
+        tcp.set_user_timeout(options.user_timeout);
     }
 }
 
@@ -136,6 +147,7 @@ impl Connection {
         };
         match responder.accept(&mpa_options(options)) {
             Ok((reply, negotiated)) => {
+                set_tcp_options(&mut self.tcp, options);
                 self.loose_octets = reply;
                 // rfc: 5044-77: the first FPDU is the initiator's.
                 self.start_streaming(qp, negotiated, Hold::ForFirstFpdu, context);

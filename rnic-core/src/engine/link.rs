@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crate::memory::doorbell::Doorbells;
 use crate::memory::ring::Producer;
 use crate::memory::table::StagTable;
+use crate::tcp::Keepalive;
 use crate::verbs::cq::Arming;
 use crate::verbs::qp::{CqId, QpNumber, QueuePair, StreamId};
 use crate::verbs::wr::Completion;
@@ -50,6 +51,13 @@ pub struct ConnectionOptions {
     pub first_fpdu_delay: Duration,
     /// How long the TCP and MPA start-up may take altogether.
     pub connect_timeout: Duration,
+    /// Ask a peer that has been silent for long whether it is there: a Read would else wait for ever for one that has
+    /// gone. `None`: as the engine's TCP settings say, which is not to ask by default.
+    pub keepalive: Option<Keepalive>,
+    /// How long the peer may leave what it is owed without acknowledgment before the connection fails, as
+    /// `TCP_USER_TIMEOUT` sets it for the kernel's TCP. `None`: as the engine's TCP settings say, where by default the
+    /// number of retransmissions decides.
+    pub user_timeout: Option<Duration>,
 }
 
 impl Default for ConnectionOptions {
@@ -62,6 +70,8 @@ impl Default for ConnectionOptions {
             private_data: Vec::new(),
             first_fpdu_delay: Duration::ZERO,
             connect_timeout: Duration::from_secs(10),
+            keepalive: None,
+            user_timeout: None,
         }
     }
 }
@@ -116,7 +126,7 @@ pub enum Command {
         request: RequestId,
         /// The queue pair, Idle.
         qp: QpNumber,
-        /// `crc`, `ird`, `ord` and `private_data` count; the rest was the initiator's to choose.
+        /// `crc`, `ird`, `ord`, `private_data`, `keepalive` and `user_timeout` count; the rest was the initiator's to choose.
         options: ConnectionOptions,
     },
     /// Refuses a connection request.

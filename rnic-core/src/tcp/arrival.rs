@@ -102,6 +102,8 @@ impl Tcp {
         self.retries = 0;
         self.retransmit_at = None;
         self.syn_due = false;
+        self.liveness.hear(now);
+        self.liveness.progress(now, false);
         let state = State::Established;
         self.state = if self.send.fin == Fin::Queued {
             state.after_close()
@@ -138,6 +140,7 @@ impl Tcp {
             self.receive_unacceptable(now, header, start, len, frames);
             return None;
         }
+        self.liveness.hear(now);
         if self.recv.reaches_last_ack(start) {
             self.options.remember(now, &header.options);
         }
@@ -284,7 +287,9 @@ impl Tcp {
         self.recovery
             .on_progress(&mut self.send, progress.octets, flight);
         // RFC 6298 sections 5.2 and 5.3.
-        self.retransmit_at = (self.send.flight() > 0).then(|| now + self.rtt.timeout());
+        let more = self.send.flight() > 0;
+        self.retransmit_at = more.then(|| now + self.rtt.timeout());
+        self.liveness.progress(now, more);
         if self.send.fin == Fin::Acked {
             self.enter(now, self.state.after_fin_acked());
         }
@@ -302,10 +307,13 @@ impl Tcp {
             self.retries = 0;
             self.rtt.end_backoff();
             self.send.lose_probe();
-            self.retransmit_at = (self.send.flight() > 0).then(|| now + self.rtt.timeout());
+            let more = self.send.flight() > 0;
+            self.retransmit_at = more.then(|| now + self.rtt.timeout());
+            self.liveness.progress(now, more);
         } else if self.send.flight() == 0 && !self.send.is_blocked() {
             // It was the persist timer, if any.
             self.retransmit_at = None;
+            self.liveness.progress(now, false);
             self.probe_due = false;
         }
     }

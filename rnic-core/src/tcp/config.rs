@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use super::Keepalive;
+
 /// Settings of a connection. `Default` suits a path of Ethernet's MTU.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
@@ -29,6 +31,13 @@ pub struct TcpConfig {
     pub syn_retries: u8,
     /// Retransmissions of the same octets, or zero-window probes without any answer, before the connection fails.
     pub max_retries: u8,
+    /// Ask a silent peer whether it is there.
+    pub keepalive: Option<Keepalive>,
+    /// How long the peer may leave what it is owed without acknowledgment before the connection fails: decides instead
+    /// of `max_retries`, and of the number of questions that keepalive asks.
+    pub user_timeout: Option<Duration>,
+    /// How long a peer that has acknowledged our FIN may be silent without sending its own.
+    pub fin_wait: Duration,
     /// How long a connection that closed first stays to answer late segments: twice the segment lifetime.
     pub time_wait: Duration,
 }
@@ -47,6 +56,9 @@ impl Default for TcpConfig {
             delayed_ack: Duration::from_millis(40),
             syn_retries: 7,
             max_retries: 10,
+            keepalive: None,
+            user_timeout: None,
+            fin_wait: Duration::from_secs(60),
             time_wait: Duration::from_secs(60),
         }
     }

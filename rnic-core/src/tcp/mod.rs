@@ -14,6 +14,7 @@ mod arrival;
 mod config;
 mod congestion;
 mod cookie;
+mod liveness;
 mod options;
 mod output;
 mod ranges;
@@ -31,9 +32,11 @@ use core::ops::Range;
 use core::time::Duration;
 
 pub use self::config::TcpConfig;
+pub use self::liveness::Keepalive;
 pub use self::seq::Seq;
 pub use self::state::State;
 
+use self::liveness::Liveness;
 use self::options::Negotiated;
 use self::recovery::Recovery;
 use self::recv::Receiver;
@@ -141,6 +144,7 @@ pub struct Tcp {
     /// A RST to send.
     reset: Option<TcpHeader>,
     challenges: ChallengeLimit,
+    liveness: Liveness,
     counters: TcpCounters,
 }
 
@@ -220,6 +224,7 @@ impl Tcp {
                 since: now,
                 sent: 0,
             },
+            liveness: Liveness::new(now, config),
             counters: TcpCounters::default(),
         }
     }
@@ -324,6 +329,7 @@ impl Tcp {
             self.recv.next_timeout(),
             self.time_wait_ends,
             self.device_retry_at,
+            self.liveness_timeout(),
         ])
     }
 
@@ -340,6 +346,7 @@ impl Tcp {
         if expired(self.retransmit_at) {
             self.retransmission_timeout(now);
         }
+        self.check_liveness(now);
     }
 
     fn retransmission_timeout(&mut self, now: Instant) {
@@ -356,6 +363,8 @@ impl Tcp {
         }
         let limit = if self.state.is_opening() {
             self.syn_retries
+        } else if self.liveness.has_user_timeout() {
+            u8::MAX
         } else {
             self.max_retries
         };
@@ -364,7 +373,7 @@ impl Tcp {
             return;
         }
         let first = self.retries == 0;
-        self.retries += 1;
+        self.retries = self.retries.saturating_add(1);
         self.rtt.back_off();
         self.retransmit_at = Some(now + self.rtt.timeout());
         if self.state.is_opening() {

@@ -33,6 +33,9 @@ impl Tcp {
         if self.syn_due {
             return Some(self.syn(now));
         }
+        if let Some(probe) = self.keepalive_probe(now) {
+            return Some(probe);
+        }
         if self.recv.owes_duplicate() {
             return Some(self.pure_ack(now));
         }
@@ -82,7 +85,7 @@ impl Tcp {
     }
 
     /// A header that acknowledges all that was taken, and settles every ACK that is due.
-    fn header(&mut self, now: Instant, offset: u64, flags: Flags) -> TcpHeader {
+    pub(super) fn header(&mut self, now: Instant, offset: u64, flags: Flags) -> TcpHeader {
         TcpHeader {
             seq: self.send.seq(offset),
             ack: self.recv.ack(),
@@ -262,6 +265,7 @@ impl Tcp {
     }
 
     fn arm_timer(&mut self, now: Instant) {
+        self.liveness.owe(now);
         if self.retransmit_at.is_none() {
             self.retransmit_at = Some(now + self.rtt.timeout());
         }

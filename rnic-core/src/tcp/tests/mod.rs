@@ -5,6 +5,7 @@ mod closing;
 mod cookie;
 mod handshake;
 mod hostile;
+mod liveness;
 mod loss;
 mod pair;
 mod reset;

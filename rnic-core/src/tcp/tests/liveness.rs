@@ -1,0 +1,211 @@
+//! Keepalive, the user timeout, and a FIN that never comes.
+
+use super::script::{Script, ms, plain, seconds};
+use crate::tcp::{Keepalive, State, TcpConfig, TcpFailure};
+
+fn with(keepalive: bool, user_timeout: Option<u64>) -> Script {
+    let config = TcpConfig {
+        keepalive: keepalive.then(Keepalive::default),
+        user_timeout: user_timeout.map(seconds),
+        ..plain()
+    };
+    Script::established(&config, "mss 1000,sackOK", 60_000)
+}
+
+const HOURS: u64 = 3600;
+/// An octet before the window.
+const QUESTION: &str = ". 0:0(0) ack 1";
+
+#[test]
+fn a_silent_peer_is_asked_after_two_hours_and_given_up_after_nine_questions() {
+    let mut t = with(true, None);
+    t.expect_after(seconds(2 * HOURS), QUESTION);
+    for _ in 1..9 {
+        t.expect_after(seconds(75), QUESTION);
+    }
+    t.expect_after(seconds(75), "R. 1:1(0) ack 1");
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+    assert_eq!(t.tcp.counters().keepalives, 9);
+    assert!(t.tcp.is_finished());
+}
+
+#[test]
+fn an_answer_begins_the_wait_anew() {
+    let mut t = with(true, None);
+    for _ in 0..3 {
+        t.expect_after(seconds(2 * HOURS), QUESTION);
+        t.expect_after(seconds(75), QUESTION);
+        t.inject(". 1:1(0) ack 1");
+        t.expect_nothing();
+    }
+}
+
+#[test]
+fn whatever_arrives_puts_the_question_off() {
+    let mut t = with(true, None);
+    t.pass(seconds(2 * HOURS - 1));
+    t.inject("P. 1:11(10) ack 1");
+    t.expect(". 1:1(0) ack 11");
+    t.expect_after(
+        seconds(2 * HOURS) - core::time::Duration::from_nanos(1),
+        ". 0:0(0) ack 11",
+    );
+}
+
+#[test]
+fn what_somebody_else_may_have_sent_does_not() {
+    let mut t = with(true, None);
+    t.pass(seconds(2 * HOURS - 1));
+    t.inject(". 500000:500000(0) ack 1");
+    t.expect(". 1:1(0) ack 1");
+    t.expect_after(seconds(1), QUESTION);
+}
+
+#[test]
+fn nobody_is_asked_unless_that_was_chosen() {
+    let mut t = with(false, None);
+    assert_eq!(t.tcp.next_timeout(), None);
+    t.tcp.set_keepalive(Some(Keepalive {
+        idle: seconds(10),
+        interval: seconds(1),
+        count: 1,
+    }));
+    t.expect_after(seconds(10), QUESTION);
+    t.tcp.set_keepalive(None);
+    assert_eq!(t.tcp.next_timeout(), None);
+}
+
+#[test]
+fn who_owes_an_acknowledgment_is_not_asked_but_sent_again() {
+    let mut t = with(true, None);
+    t.pass(seconds(2 * HOURS - 1));
+    t.write(500);
+    t.expect("P. 1:501(500) ack 1");
+    t.expect_after(ms(200), "P. 1:501(500) ack 1");
+    t.expect_after(ms(400), "P. 1:501(500) ack 1");
+    t.expect_after(ms(800), "P. 1:501(500) ack 1");
+    assert_eq!(t.tcp.counters().keepalives, 0);
+}
+
+#[test]
+fn the_question_of_the_peer_is_answered() {
+    let mut t = with(false, None);
+    t.inject(". 0:0(0) ack 1");
+    t.expect(". 1:1(0) ack 1");
+    // With an octet, as some send it.
+    t.inject("P. 1:11(10) ack 1");
+    t.expect(". 1:1(0) ack 11");
+    t.inject(". 10:11(1) ack 1");
+    t.expect(". 1:1(0) ack 11");
+}
+
+#[test]
+fn a_user_timeout_ends_the_connection_when_it_has_passed() {
+    let mut t = with(false, Some(1));
+    t.write(500);
+    t.expect("P. 1:501(500) ack 1");
+    t.expect_after(ms(200), "P. 1:501(500) ack 1");
+    t.expect_after(ms(400), "P. 1:501(500) ack 1");
+    t.pass(ms(399));
+    assert_eq!(t.tcp.failure(), None);
+    t.pass(ms(1));
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+}
+
+#[test]
+fn a_long_user_timeout_outlasts_the_number_of_retransmissions() {
+    let mut t = with(false, Some(4 * HOURS));
+    t.write(500);
+    t.expect("P. 1:501(500) ack 1");
+    t.pass(seconds(4 * HOURS - 1));
+    assert_eq!(t.tcp.failure(), None);
+    t.pass(seconds(1));
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+}
+
+#[test]
+fn the_user_timeout_counts_from_the_last_progress() {
+    let mut t = with(false, Some(1));
+    t.write(3000);
+    for start in [1, 1001, 2001] {
+        t.expect(&format!(". {start}:{}(1000) ack 1", start + 1000));
+    }
+    t.pass(ms(150));
+    t.inject(". 1:1(0) ack 1001");
+    t.pass(ms(999));
+    assert_eq!(t.tcp.failure(), None);
+    t.pass(ms(1));
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+}
+
+#[test]
+fn a_peer_that_owes_nothing_may_be_silent_longer_than_the_user_timeout() {
+    let mut t = with(false, Some(1));
+    t.write(500);
+    t.expect("P. 1:501(500) ack 1");
+    t.inject(". 1:1(0) ack 501");
+    assert_eq!(t.tcp.next_timeout(), None);
+    t.pass(seconds(100));
+    t.write(500);
+    t.expect("P. 501:1001(500) ack 1");
+    t.pass(ms(999));
+    assert_eq!(t.tcp.failure(), None);
+}
+
+#[test]
+fn a_window_kept_closed_uses_up_the_user_timeout_though_the_peer_answers() {
+    let mut t = with(false, Some(5));
+    t.inject(". 1:1(0) ack 1 win 0");
+    t.write(1000);
+    t.expect_nothing();
+    let start = t.now;
+    while t.tcp.failure().is_none() {
+        t.pass(ms(10));
+        if t.next().is_some() {
+            t.inject(". 1:1(0) ack 1 win 0");
+        }
+        assert!(t.now.since(start) <= seconds(5));
+    }
+    assert_eq!(t.now.since(start), seconds(5));
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+}
+
+#[test]
+fn a_window_that_opens_in_time_ends_the_wait() {
+    let mut t = with(false, Some(5));
+    t.inject(". 1:1(0) ack 1 win 0");
+    t.write(1000);
+    t.expect_after(ms(200), ". 1:2(1) ack 1");
+    t.pass(seconds(3));
+    t.inject(". 1:1(0) ack 1 win 60000");
+    t.next().expect("the octets");
+    t.inject(". 1:1(0) ack 1001 win 60000");
+    assert_eq!(t.tcp.next_timeout(), None);
+}
+
+#[test]
+fn with_a_user_timeout_it_is_time_and_not_the_number_of_questions_that_counts() {
+    let mut t = with(true, Some(2 * HOURS + 100));
+    t.expect_after(seconds(2 * HOURS), QUESTION);
+    t.expect_after(seconds(75), QUESTION);
+    t.expect_after(seconds(25), "R. 1:1(0) ack 1");
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+}
+
+#[test]
+fn a_fin_that_never_comes_is_waited_for_a_minute() {
+    let mut t = with(false, None);
+    t.close();
+    t.expect("F. 1:1(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.expect_state(State::FinWait2);
+    // As long as the peer sends, it may take its time.
+    t.pass(seconds(59));
+    t.inject("P. 1:11(10) ack 2");
+    t.expect(". 2:2(0) ack 11");
+    t.pass(seconds(59));
+    t.expect_state(State::FinWait2);
+    t.pass(seconds(1));
+    t.expect("R. 2:2(0) ack 11");
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+}
