@@ -4,6 +4,7 @@
 mod ddp;
 mod fixture;
 mod pair;
+mod reads;
 mod requester;
 mod responder;
 mod robust;

@@ -1,0 +1,260 @@
+//! What a peer may get wrong, and how many may try at once.
+
+use crate::common::*;
+use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event};
+use rnic_core::testing::raw_peer::startup;
+use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
+use rnic_core::wire::ddp::{DdpHeader, QueueNumber};
+use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::rdmap::{Terminate, TerminateControl};
+
+#[test]
+fn bad_requests_are_refused() {
+    let good = request(4);
+    let changed = |at: usize, octet: u8| {
+        let mut octets = good.clone();
+        octets[at] = octet;
+        octets
+    };
+    // Octets, and whether a rejecting Reply answers them.
+    let cases = [
+        ("no MPA", vec![b'G'; 40], false),
+        ("a Reply", reply(4), false),
+        ("revision 0", changed(17, 0), false),
+        ("revision 3", changed(17, 3), false),
+        ("too much private data", changed(18, 3), false),
+        ("no room for the enhanced data", changed(19, 3), false),
+        ("markers", changed(16, good[16] | 0x80), true),
+    ];
+    for (name, octets, rejected) in cases {
+        let mut sim = simulation();
+        sim.hosts[0].listen(4420);
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        sim.raw[peer].send(&octets);
+        sim.run_for(SECOND);
+        assert!(sim.hosts[0].events.is_empty(), "{name}");
+        let raw = &mut sim.raw[peer];
+        assert_eq!(raw.finished, rejected, "{name}");
+        assert_eq!(raw.reset, !rejected, "{name}");
+        let reply = raw.take_startup().map(|(kind, reply)| (kind, reply.reject));
+        let wanted = rejected.then_some((StartupKind::Reply, true));
+        assert_eq!(reply, wanted, "{name}");
+        sim.hosts[0].unlisten(4420);
+        assert_nothing_left(&mut sim);
+    }
+}
+
+/// A host that connects gets these octets for an answer.
+fn answer_with(octets: &[u8]) -> (Simulation, TestQp, usize) {
+    let mut sim = simulation();
+    let qp = sim.hosts[0].create_qp();
+    let peer = sim.add_raw_peer(0, 0);
+    let address = sim.raw[peer].address();
+    sim.hosts[0].connect(&qp, 41_000, address, &ConnectionOptions::default());
+    sim.run_now();
+    sim.raw[peer].take_startup().expect("the host asks");
+    sim.raw[peer].send(octets);
+    sim.run_now();
+    (sim, qp, peer)
+}
+
+#[test]
+fn bad_replies_fail_the_attempt() {
+    let good = reply(4);
+    let changed = |at: usize, octet: u8| {
+        let mut octets = good.clone();
+        octets[at] = octet;
+        octets
+    };
+    let cases = [
+        ("no MPA", vec![b'H'; 40]),
+        ("a Request", request(4)),
+        ("revision 1", changed(17, 1)),
+        ("not enhanced", changed(16, good[16] & !0x10)),
+        ("markers", changed(16, good[16] | 0x80)),
+        ("too much private data", changed(18, 3)),
+    ];
+    for (name, octets) in cases {
+        let (mut sim, qp, peer) = answer_with(&octets);
+        let reason = sim.hosts[0].failure_of(qp.number);
+        assert!(matches!(reason, Some(EndReason::Startup(_))), "{name}");
+        assert_eq!(sim.hosts[0].events.len(), 1, "{name}");
+        assert!(sim.raw[peer].reset, "{name}");
+        assert_nothing_left(&mut sim);
+    }
+}
+
+// rfc: 6581-18, 6581-32
+#[test]
+fn a_reply_that_asks_too_much_is_answered_by_a_terminate() {
+    let answer = |enhanced| {
+        startup(&StartupFrame {
+            kind: StartupKind::Reply,
+            markers: false,
+            crc: true,
+            reject: false,
+            enhanced_bit: true,
+            reserved: 0,
+            revision: 2,
+            enhanced: Some(enhanced),
+            private_data: &[],
+        })
+    };
+    let deep = Enhanced {
+        ird: 4,
+        ord: 4000,
+        ..Enhanced::default()
+    };
+    let peer_to_peer = Enhanced {
+        peer_to_peer: true,
+        rtr_send: true,
+        ..Enhanced::default()
+    };
+    for (enhanced, code) in [(deep, 6), (peer_to_peer, 7)] {
+        let (mut sim, qp, peer) = answer_with(&answer(enhanced));
+        let control = TerminateControl {
+            layer: 2,
+            error_type: 0,
+            code,
+        };
+        let reason = sim.hosts[0].failure_of(qp.number);
+        assert!(
+            matches!(&reason, Some(EndReason::TerminateSent { control: sent, .. }) if *sent == control),
+            "{reason:?}"
+        );
+        assert_eq!(sim.hosts[0].events.len(), 1, "it never stood");
+        let (header, payload) = sim.raw[peer].take_ddp().unwrap();
+        assert!(
+            matches!(header, DdpHeader::Untagged(header) if header.queue == QueueNumber::TERMINATE
+                && header.msn.0 == 1 && header.last)
+        );
+        let terminate = Terminate::parse(&payload).unwrap();
+        assert_eq!((terminate.control, terminate.ddp_header), (control, None));
+        assert!(sim.raw[peer].finished);
+        sim.raw[peer].close();
+        sim.run_now();
+        // The queue pair is as good as new.
+        let passive = sim.hosts[1].create_qp();
+        let options = ConnectionOptions::default();
+        assert!(sim.connect_pair(&qp, &passive, &options, &options));
+        sim.hosts[0].command(Command::Abort(qp.number));
+        assert_nothing_left(&mut sim);
+    }
+}
+
+#[test]
+fn a_peer_that_goes_during_start_up_fails_the_attempt() {
+    for reset in [false, true] {
+        let (mut sim, qp, peer) = answer_with(&reply(4)[..7]);
+        if reset {
+            sim.raw[peer].abort();
+        } else {
+            sim.raw[peer].close();
+        }
+        sim.run_now();
+        let reason = sim.hosts[0].failure_of(qp.number).unwrap();
+        assert_eq!(reason == EndReason::Reset, reset, "{reason}");
+        assert!(sim.raw[peer].finished || reset);
+
+        // And as the one that asks, before and after its Request is complete.
+        for len in [7, 24] {
+            sim.hosts[0].listen(4420);
+            let peer = sim.add_raw_peer(0, 4420);
+            sim.raw[peer].connect();
+            sim.run_now();
+            sim.raw[peer].send(&request(4)[..len]);
+            sim.run_now();
+            sim.hosts[0].events.clear();
+            if reset {
+                sim.raw[peer].abort();
+            } else {
+                sim.raw[peer].close();
+            }
+            sim.run_now();
+            let gone = |event: &Event| matches!(event, Event::RequestGone { .. });
+            assert_eq!(
+                sim.hosts[0].events.iter().filter(|e| gone(e)).count(),
+                len / 24
+            );
+            sim.hosts[0].unlisten(4420);
+        }
+        assert_nothing_left(&mut sim);
+    }
+}
+
+#[test]
+fn an_fpdu_before_the_reply_ends_the_connection() {
+    let mut sim = simulation();
+    sim.hosts[0].listen(4420);
+    let peer = sim.add_raw_peer(0, 4420);
+    sim.raw[peer].connect();
+    sim.run_now();
+    let fpdu = sim.raw[peer].fpdu(&rnic_core::testing::raw_peer::ddp(nothing(), &[]));
+    sim.raw[peer].send(&[request(4), fpdu].concat());
+    sim.run_now();
+    assert!(sim.raw[peer].reset);
+    let request = last_request(&sim, 0);
+    assert!(
+        sim.hosts[0]
+            .events
+            .contains(&Event::RequestGone { request })
+    );
+    sim.hosts[0].unlisten(4420);
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn a_peer_that_never_asks_is_cut_off() {
+    let mut sim = simulation();
+    sim.hosts[0].listen(4420);
+    let peer = sim.add_raw_peer(0, 4420);
+    sim.raw[peer].connect();
+    sim.run_now();
+    assert_eq!(sim.hosts[0].snapshot(sim.now).connections.len(), 1);
+    sim.run_for(SECOND * 9);
+    assert!(!sim.raw[peer].reset);
+    sim.run_for(SECOND);
+    assert!(sim.raw[peer].reset);
+    sim.hosts[0].unlisten(4420);
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused() {
+    let config = EngineConfig {
+        max_connections: 2,
+        ..EngineConfig::default()
+    };
+    let mut sim = simulation_with(&config, 1);
+    sim.hosts[0].listen(4420);
+    for number in 0..3 {
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        assert_eq!(sim.raw[peer].reset, number == 2);
+    }
+    sim.hosts[0].unlisten(4420);
+    assert_nothing_left(&mut sim);
+}
+
+#[test]
+fn segments_keep_to_what_the_route_takes() {
+    for active in [true, false] {
+        let mut sim = simulation();
+        sim.hosts[0].neighbours = Neighbours::Known(1000);
+        let options = ConnectionOptions::default();
+        let mut raw = if active {
+            connect_raw(&mut sim, &options)
+        } else {
+            accept_raw(&mut sim, &options)
+        };
+        let source = sim.hosts[0].share(&pattern(50_000), all_rights());
+        sim.raw[raw.peer].send_ddp(nothing(), &[]);
+        sim.hosts[0].post_send(&mut raw.qp, send(1, &source, 50_000));
+        completions(&mut sim, &mut raw.qp, 1, SECOND * 10);
+        let largest = sim.raw[raw.peer].largest_packet;
+        assert!((990..=1000).contains(&largest), "{largest} octets");
+    }
+}

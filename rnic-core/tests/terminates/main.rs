@@ -1,0 +1,8 @@
+//! Errors that end a stream: which Terminate goes out, what both applications are told, and that nobody else is
+//! hurt. The peer is a raw one, which does wrong by the octet.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod endings;
+mod scene;
+mod segments;

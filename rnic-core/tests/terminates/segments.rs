@@ -1,0 +1,323 @@
+//! Segments that DDP or RDMAP refuse.
+
+use crate::common::*;
+use crate::scene::{IRD, LEN, Quotes, at, scene};
+use rnic_core::engine::EndReason;
+use rnic_core::memory::table::{Access, Scope};
+use rnic_core::testing::raw_peer::{ddp, fpdu};
+use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset, UntaggedHeader};
+use rnic_core::wire::rdmap::{Opcode, ReadRequest, Terminate, TerminateControl};
+
+#[test]
+fn writes_to_where_the_peer_may_not() {
+    let cases = [
+        ("no such STag", 0, LEN, (1, 1, 0)),
+        ("STag 0", 0, LEN, (1, 1, 0)),
+        ("beyond the end", 1, LEN + 1, (1, 1, 1)),
+        ("no right", 0, LEN, (1, 1, 0)),
+        ("another domain", 0, LEN, (1, 1, 2)),
+    ];
+    for (at, (name, offset, len, numbers)) in cases.into_iter().enumerate() {
+        let scene = scene(1);
+        let stag = match at {
+            0 => Stag(scene.open.stag.0 ^ 1),
+            1 => Stag(0),
+            2 => scene.open.stag,
+            3 => scene.shut.stag,
+            _ => scene.foreign.stag,
+        };
+        let ulpdu = ddp(write_header(stag, offset), &vec![0xee; len]);
+        let (open, shut) = (scene.open.region.clone(), scene.shut.region.clone());
+        scene.wrong(name, &ulpdu, numbers, Quotes::Segment);
+        let mut content = [0; LEN];
+        open.read(0, &mut content).unwrap();
+        assert_eq!(content[..], pattern(LEN), "{name}: something was written");
+        shut.read(0, &mut content).unwrap();
+        assert_eq!(content, [0; LEN], "{name}: something was written");
+    }
+    let scene = scene(0);
+    let ulpdu = ddp(write_header(scene.open.stag, u64::MAX - 3), &[0; 8]);
+    scene.wrong("offsets wrap", &ulpdu, (1, 1, 3), Quotes::Segment);
+}
+
+#[test]
+fn reads_of_what_the_peer_may_not() {
+    let cases = [
+        ("no such STag", 0, LEN, (0, 1, 0)),
+        ("beyond the end", 1, LEN, (0, 1, 1)),
+        ("no right", 0, LEN, (0, 1, 2)),
+        ("another domain", 0, LEN, (0, 1, 3)),
+        ("offsets wrap", u64::MAX - 3, LEN, (0, 1, 4)),
+    ];
+    for (at, (name, offset, len, numbers)) in cases.into_iter().enumerate() {
+        let scene = scene(1);
+        let stag = match at {
+            0 => Stag(scene.open.stag.0 ^ 1),
+            1 | 4 => scene.open.stag,
+            2 => scene.shut.stag,
+            _ => scene.foreign.stag,
+        };
+        let request = read_of(stag, offset, len);
+        let ulpdu = read_request(1, &request);
+        let quotes = Quotes::SegmentAndRead(request);
+        scene.wrong(name, &ulpdu, numbers, quotes);
+    }
+}
+
+fn read_of(source_stag: Stag, offset: u64, len: usize) -> ReadRequest {
+    ReadRequest {
+        sink_stag: Stag(0x1234),
+        sink_offset: TaggedOffset(0x5678),
+        length: len as u32,
+        source_stag,
+        source_offset: TaggedOffset(offset),
+    }
+}
+
+fn read_request(msn: u32, request: &ReadRequest) -> Vec<u8> {
+    let mut octets = [0; ReadRequest::LEN];
+    request.emit(&mut octets);
+    let header = untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, msn, true);
+    ddp(DdpHeader::Untagged(header), &octets)
+}
+
+#[test]
+fn sends_that_find_no_buffer_for_them() {
+    let none = scene(0);
+    let ulpdu = ddp(send_header(1), b"hello");
+    none.wrong("no receive", &ulpdu, (1, 2, 2), Quotes::Segment);
+    let empty = ddp(send_header(1), &[]);
+    scene(0).wrong("no receive for nothing", &empty, (1, 2, 2), Quotes::Segment);
+    let long = ddp(send_header(1), &[0; LEN + 1]);
+    scene(1).wrong("too long", &long, (1, 2, 5), Quotes::Segment);
+}
+
+/// The receive that was too short completes with its own status, the others flushed.
+#[test]
+fn a_receive_that_is_too_short_says_so() {
+    let mut scene = scene(3);
+    let long = fpdu(&ddp(send_header(1), &[0; LEN + 1]), true);
+    scene.sim.raw[scene.peer].send(&long);
+    scene.sim.run_now();
+    let wanted = [
+        (0, WcOpcode::Recv, WcStatus::LocalLengthError),
+        (1, WcOpcode::Recv, WcStatus::WrFlushed),
+        (2, WcOpcode::Recv, WcStatus::WrFlushed),
+    ];
+    assert_eq!(outcomes(&mut scene.qp), wanted);
+}
+
+#[test]
+fn messages_out_of_sequence() {
+    let ulpdu = |header| ddp(DdpHeader::Untagged(header), b"hello");
+    let cases = [
+        ("no such queue", at(3, 1, 0), (1, 2, 1)),
+        ("a queue far away", at(u32::MAX, 1, 0), (1, 2, 1)),
+        ("the message after the next", at(0, 2, 0), (1, 2, 3)),
+        ("a message that was", at(0, 0, 0), (1, 2, 3)),
+        ("a message beyond the receives", at(0, 9, 0), (1, 2, 3)),
+        ("not at its start", at(0, 1, 4), (1, 2, 4)),
+        ("beyond the receive", at(0, 1, LEN as u32 + 1), (1, 2, 4)),
+        ("at the end of all offsets", at(0, 1, u32::MAX), (1, 2, 4)),
+    ];
+    for (name, header, numbers) in cases {
+        scene(3).wrong(name, &ulpdu(header), numbers, Quotes::Segment);
+    }
+}
+
+#[test]
+fn versions_and_opcodes_that_are_not_known() {
+    let tagged_write = |stag| ddp(write_header(stag, 0), b"hello");
+    let with = |mut ulpdu: Vec<u8>, at: usize, octet: u8| {
+        ulpdu[at] = octet;
+        ulpdu
+    };
+    let hello = ddp(send_header(1), b"hello");
+    let quotes = Quotes::Segment;
+    for version in [0, 2, 3] {
+        let name = format!("DDP version {version}");
+        let open = scene(1);
+        let write = with(tagged_write(open.open.stag), 0, 0xc0 | version);
+        open.wrong(&name, &write, (1, 1, 4), quotes);
+        scene(1).wrong(
+            &name,
+            &with(hello.clone(), 0, 0x40 | version),
+            (1, 2, 6),
+            quotes,
+        );
+    }
+    for version in [2, 3] {
+        let name = format!("RDMAP version {version}");
+        let octet = version << 6 | Opcode::Send as u8;
+        scene(1).wrong(&name, &with(hello.clone(), 1, octet), (0, 2, 5), quotes);
+    }
+    for opcode in 7..16 {
+        let name = format!("opcode {opcode} as a Send");
+        let octet = 0x40 | opcode;
+        scene(1).wrong(&name, &with(hello.clone(), 1, octet), (0, 2, 6), quotes);
+    }
+    for opcode in [0, 1, 2] {
+        let name = format!("opcode {opcode} in queue 0");
+        scene(1).wrong(
+            &name,
+            &with(hello.clone(), 1, 0x40 | opcode),
+            (0, 2, 6),
+            quotes,
+        );
+    }
+    for opcode in (3..16).chain([1]) {
+        let name = format!("opcode {opcode} to a tagged buffer");
+        let open = scene(1);
+        let write = with(tagged_write(open.open.stag), 1, 0x40 | opcode);
+        open.wrong(&name, &write, (0, 2, 6), quotes);
+    }
+    let in_read_queue = ddp(DdpHeader::Untagged(at(1, 1, 0)), b"hello");
+    scene(1).wrong("a Send in queue 1", &in_read_queue, (0, 2, 6), quotes);
+}
+
+#[test]
+fn a_read_request_of_the_wrong_length() {
+    let header = untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, 1, true);
+    let short = ddp(DdpHeader::Untagged(header), &[0; ReadRequest::LEN - 1]);
+    scene(1).wrong("too short", &short, (0, 2, 0xff), Quotes::Segment);
+    let long = ddp(DdpHeader::Untagged(header), &[0; ReadRequest::LEN + 1]);
+    scene(1).wrong("too long", &long, (1, 2, 5), Quotes::Segment);
+}
+
+// rfc: 5040-81
+#[test]
+fn more_reads_than_agreed() {
+    let mut scene = scene(1);
+    let request = read_of(scene.open.stag, 0, LEN);
+    // The answers to the first are not taken, so that they stay outstanding: there is no room for them.
+    let peer = scene.peer;
+    scene.sim.raw[peer].send_ddp(nothing(), &[]);
+    scene.sim.run_now();
+    scene.sim.raw[peer].window = 0;
+    scene.sim.raw[peer].acknowledge();
+    scene.sim.run_now();
+    let mut octets = Vec::new();
+    // One is answered into TCP at once, the depth waits, and one is too many.
+    let count = u32::from(IRD) + 2;
+    for msn in 1..=count {
+        octets.extend(fpdu(&read_request(msn, &request), true));
+    }
+    scene.sim.raw[peer].send(&octets);
+    scene.sim.run_now();
+    let reason = scene.sim.hosts[0].end_of(scene.qp.number);
+    let control = TerminateControl {
+        layer: 0,
+        error_type: 2,
+        code: 7,
+    };
+    assert!(
+        matches!(&reason, Some(EndReason::TerminateSent { control: sent, .. }) if *sent == control),
+        "{reason:?}"
+    );
+    // The window opens: the Terminate comes behind what was answered.
+    scene.sim.raw[peer].window = u16::MAX;
+    scene.sim.raw[peer].acknowledge();
+    scene.sim.run_for(SECOND * 2);
+    let mut answers = 0;
+    let (header, payload) = loop {
+        let (header, payload) = scene.sim.raw[peer].take_ddp().expect("a Terminate");
+        match header {
+            DdpHeader::Tagged(_) => answers += 1,
+            DdpHeader::Untagged(_) => break (header, payload),
+        }
+    };
+    assert!(answers <= 1);
+    assert!(
+        matches!(header, DdpHeader::Untagged(header) if header.queue == QueueNumber::TERMINATE)
+    );
+    let terminate = Terminate::parse(&payload).unwrap();
+    assert_eq!(terminate.control, control);
+    let offending = read_request(terminate_msn(&terminate), &request);
+    assert_eq!(terminate.ddp_header, Some(&offending[..18]));
+    scene.assert_bystanders_unhurt("too many Reads");
+}
+
+fn terminate_msn(terminate: &Terminate<'_>) -> u32 {
+    let header = terminate.ddp_header.unwrap();
+    u32::from_be_bytes(header[10..14].try_into().unwrap())
+}
+
+#[test]
+fn read_responses_that_nobody_asked_for() {
+    let no_read = scene(1);
+    let ulpdu = ddp(
+        tagged(Opcode::ReadResponse, no_read.open.stag, 0, true),
+        &[1; 8],
+    );
+    no_read.wrong("no Read", &ulpdu, (0, 2, 6), Quotes::Segment);
+    // (STag of the sink or another, offset, octets, last) of a response to a Read of 16 octets.
+    let cases = [
+        ("another STag", false, 0, 8, true, (1, 1, 0)),
+        ("beyond the sink", true, 12, 8, true, (1, 1, 1)),
+        ("not at its start", true, 8, 8, true, (1, 1, 1)),
+        ("before all of it", true, 0, 8, true, (1, 1, 1)),
+        ("too long", true, 0, 17, true, (1, 1, 1)),
+    ];
+    for (name, right_stag, offset, len, last, numbers) in cases {
+        let mut scene = scene(1);
+        scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
+        // The sink is memory that the peer has no right to: the Read alone lets it in.
+        let sink = scene.sim.hosts[0].share(&[0; LEN], Access::LOCAL_WRITE);
+        let wr = read(5, &sink, Stag(0x77), 16);
+        scene.sim.hosts[0].post_send(&mut scene.qp, wr);
+        scene.sim.run_now();
+        let asked = scene.sim.raw[scene.peer]
+            .take_ddp()
+            .expect("a Read Request");
+        assert_eq!(asked.1.len(), ReadRequest::LEN);
+        let stag = if right_stag {
+            sink.stag
+        } else {
+            scene.shut.stag
+        };
+        let header = tagged(Opcode::ReadResponse, stag, offset, last);
+        let ulpdu = ddp(header, &vec![1; len]);
+        let octets = fpdu(&ulpdu, true);
+        scene.sim.raw[scene.peer].send(&octets);
+        scene.sim.run_now();
+        scene.assert_terminated(name, &ulpdu, numbers, Quotes::Segment);
+        scene.assert_bystanders_unhurt(name);
+    }
+}
+
+#[test]
+fn a_stag_that_the_peer_may_not_invalidate() {
+    let mut opcodes = [Opcode::SendInvalidate, Opcode::SendSolicitedInvalidate].into_iter();
+    for opcode in opcodes.by_ref() {
+        for shared in [true, false] {
+            let scene = scene(2);
+            let stag = if shared {
+                scene.open.stag
+            } else {
+                Stag(0xdead_beef)
+            };
+            let header = UntaggedHeader {
+                ulp32: stag.0,
+                ..untagged(opcode, QueueNumber::SEND, 1, true)
+            };
+            let ulpdu = ddp(DdpHeader::Untagged(header), b"bye");
+            let open = scene.open.region.clone();
+            scene.wrong("not to be invalidated", &ulpdu, (0, 1, 9), Quotes::Segment);
+            drop(open);
+        }
+    }
+    // One of another stream.
+    let scene = scene(2);
+    let other = Scope::Stream(
+        rnic_core::testing::simulation::PD,
+        scene.bystanders.0.stream,
+    );
+    let theirs = scene.sim.hosts[0].share_with(&[0; LEN], all_rights(), other);
+    let header = UntaggedHeader {
+        ulp32: theirs.stag.0,
+        ..untagged(Opcode::SendInvalidate, QueueNumber::SEND, 1, true)
+    };
+    let ulpdu = ddp(DdpHeader::Untagged(header), &[]);
+    scene.wrong("another stream's", &ulpdu, (0, 1, 9), Quotes::Segment);
+}
