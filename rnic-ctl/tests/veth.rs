@@ -1,0 +1,96 @@
+//! The command between two network namespaces, through real XDP and AF_XDP on a veth pair.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Running, link, text};
+use rnic_xdp::testing::{Namespace, is_root};
+use serde_json::Value;
+
+fn rnic_ctl(namespace: &Namespace, netdev: &str, line: &str) -> Command {
+    let mut command = namespace.command(env!("CARGO_BIN_EXE_rnic-ctl"));
+    command.args(line.split_whitespace());
+    command.args(["--netdev", netdev]);
+    command
+}
+
+/// Server and client of a test; returns the client's report.
+fn perf(hosts: &(Namespace, Namespace), options: &str, address: &str) -> Value {
+    let local = if address.contains(':') {
+        "::"
+    } else {
+        "0.0.0.0"
+    };
+    let line = format!("perf {options} --local {local}");
+    let server =
+        Running::start(rnic_ctl(&hosts.0, "ours", &line)).until_it_says("waiting for a client");
+    let line = format!("-j perf {options} {address}");
+    let client = Running::start(rnic_ctl(&hosts.1, "theirs", &line)).succeed(options);
+    let table = server.succeed(options);
+    let report: Value = serde_json::from_str(&client).unwrap();
+    let count = report["results"][0]["n_iterations"].to_string();
+    assert!(
+        table.contains(&count),
+        "the server has the figures too: {table}"
+    );
+    report
+}
+
+#[test]
+fn perf_measures_and_verifies() {
+    if !is_root("perf_measures_and_verifies") {
+        return;
+    }
+    let hosts = link("perf", "theirs");
+    for (options, address) in [
+        ("write-bw -v -s 30000 -n 50 -q 3", "10.77.0.1"),
+        ("read-bw -v -s 30000 -n 50", "fd77::1"),
+        ("send-bw -v -s 3000 -n 200 --thread", "10.77.0.1"),
+        ("write-lat -v -s 64 -n 100", "fd77::1"),
+        ("read-lat -v -s 64 -n 100 --thread --idle 0", "10.77.0.1"),
+        ("send-lat -v -s 64 -n 100", "10.77.0.1"),
+    ] {
+        let report = perf(&hosts, options, address);
+        assert_eq!(report["test_info"]["verified"], true, "{report}");
+    }
+}
+
+#[test]
+fn rping_pings_in_both_families() {
+    if !is_root("rping_pings_in_both_families") {
+        return;
+    }
+    let (one, other) = link("ping", "theirs");
+    for address in ["10.77.0.1", "fd77::1"] {
+        let line = format!("rping -s -a {address} -v");
+        let server = Running::start(rnic_ctl(&one, "ours", &line)).until_it_says("listening");
+        let line = format!("rping -c -a {address} -C 5 -V -v");
+        let said = Running::start(rnic_ctl(&other, "theirs", &line)).succeed("the client");
+        assert_eq!(said.matches("ping data: rdma-ping-").count(), 5, "{said}");
+        let said = server.succeed("the server");
+        assert_eq!(said.matches("server ping data: ").count(), 5, "{said}");
+    }
+}
+
+#[test]
+fn a_client_learns_why_it_is_refused() {
+    if !is_root("a_client_learns_why_it_is_refused") {
+        return;
+    }
+    let (one, other) = link("why", "theirs");
+    let server = rnic_ctl(&one, "ours", "perf write-bw");
+    let server = Running::start(server).until_it_says("waiting for a client");
+    let client = rnic_ctl(&other, "theirs", "perf read-bw 10.77.0.1");
+    let client = Running::start(client).finish("the client");
+    assert_eq!(client.status.code(), Some(1));
+    let words = text(&client.stderr);
+    assert!(words.contains("start both with the same test"), "{words}");
+    assert_eq!(server.finish("the server").status.code(), Some(1));
+
+    // Without a server, the kernel answers.
+    let nobody = rnic_ctl(&other, "theirs", "perf write-bw 10.77.0.1");
+    let nobody = Running::start(nobody).finish("the client");
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(text(&nobody.stderr).contains("nobody listens"));
+}
