@@ -9,7 +9,7 @@
 #define STEER_IPV4 4
 #define STEER_IPV6 6
 
-/* Local ports that can be steered at once: every port of a few addresses. */
+/* Local ports that can be steered at once: as many as one address has. */
 #define STEER_MAX_ENTRIES 65536
 
 /* Upper bound of receive queues; set to the device's number when loaded. */

@@ -353,7 +353,12 @@ class Capture:
         return self
 
     def __exit__(self, *_):
-        time.sleep(0.2)
+        # tcpdump writes what it has seen at once; what it has yet to see comes within moments of the last frame.
+        size = -1
+        deadline = time.monotonic() + 10
+        while size != self.path.stat().st_size and time.monotonic() < deadline:
+            size = self.path.stat().st_size
+            time.sleep(0.5)
         stop(self._tcpdump, signal.SIGINT)
 
     def packets(self, display_filter):

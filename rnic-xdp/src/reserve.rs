@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, getsockname, setsockopt, socket,
     sockopt,
@@ -66,7 +67,13 @@ impl XdpNet {
             errno => other(wanted, errno.desc()),
         })?;
         let steer = self.steered.add(local);
-        steer.map_err(|error| other(local, format!("cannot steer the port here: {error}")))?;
+        steer.map_err(|error| match error.raw_os_error() {
+            Some(libc::E2BIG) => other(
+                local,
+                "the steering map is full (65536 ports); close connections or listeners",
+            ),
+            _ => other(local, format!("cannot steer the port here: {error}")),
+        })?;
         let lease = Lease {
             local,
             steered: self.steered.clone(),

@@ -211,8 +211,10 @@ fn other_traffic_reaches_the_kernel() {
     assert!(other.steering_counters().unwrap().redirected > 0);
     // Given up, the kernel answers again.
     drop(lease);
-    let error = east.run(connect).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    eventually("refusal", || {
+        let error = east.run(connect).unwrap_err();
+        error.kind() == std::io::ErrorKind::ConnectionRefused
+    });
 }
 
 #[test]

@@ -169,18 +169,21 @@ fn attached(link: &Link) -> Fact {
     };
     let program = program_info(attached.program);
     let program = program.map(|info| String::from_utf8_lossy(info.name()).into_owned());
+    let (id, netdev) = (attached.program, &link.name);
+    let (_, detach) = attached.attachment.words();
     match program.as_deref() {
-        Some(PROGRAM_NAME) => Fact::ok(name, format!("an rnic process drives {} now", link.name)),
-        other => Fact::fail(
+        Some(PROGRAM_NAME) => Fact::ok(name, format!("an rnic process drives {netdev} now")),
+        None => Fact::fail(
             name,
+            format!("one with id {id} is attached, perhaps rnic's own"),
+            "its name needs root (CAP_SYS_ADMIN): run doctor as root",
+        ),
+        Some(other) => Fact::fail(
+            name,
+            format!("\"{other}\" (id {id}) is attached"),
             format!(
-                "\"{}\" (id {}) is attached",
-                other.unwrap_or("?"),
-                attached.program
-            ),
-            format!(
-                "stop the software that attached it, or `ip link set dev {} xdp off`",
-                link.name
+                "stop the software that attached it, or `ip link set dev {netdev} {detach} off`; one that is held \
+                 by a BPF link goes with `bpftool link detach`"
             ),
         ),
     }

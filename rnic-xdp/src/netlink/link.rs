@@ -66,6 +66,18 @@ pub(crate) enum XdpAttachment {
     Several,
 }
 
+impl XdpAttachment {
+    /// In words, and the keyword of `ip link` that detaches it.
+    pub(crate) fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Native => ("native", "xdp"),
+            Self::Generic => ("generic", "xdpgeneric"),
+            Self::Offloaded => ("offloaded", "xdpoffload"),
+            Self::Several => ("in several modes", "xdp"),
+        }
+    }
+}
+
 /// An XDP program on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttachedXdp {

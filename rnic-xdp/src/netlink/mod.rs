@@ -15,7 +15,7 @@ mod socket;
 
 pub(crate) use address::{Address, addresses};
 pub(crate) use generic::{Generic, XdpFeatures};
-pub(crate) use link::{AttachedXdp, Link, Vlan, XdpAttachment, link_by_index, link_by_name};
+pub(crate) use link::{AttachedXdp, Link, Vlan, link_by_index, link_by_name};
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};
 pub(crate) use route::{Route, route};

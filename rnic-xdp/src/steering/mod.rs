@@ -15,7 +15,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::libc;
 
 use crate::error::OpenError;
-use crate::netlink::{AttachedXdp, Link, RouteSocket, XdpAttachment, link_by_index};
+use crate::netlink::{AttachedXdp, Link, RouteSocket, link_by_index};
 use crate::skeleton::SteerSkelBuilder;
 
 mod attach;
@@ -286,12 +286,7 @@ fn occupied(link: &Link, attached: AttachedXdp) -> OpenError {
     if name == PROGRAM_NAME {
         return OpenError::AlreadyDriven { netdev, program };
     }
-    let (attachment, detach) = match attached.attachment {
-        XdpAttachment::Native => ("native", "xdp"),
-        XdpAttachment::Generic => ("generic", "xdpgeneric"),
-        XdpAttachment::Offloaded => ("offloaded", "xdpoffload"),
-        XdpAttachment::Several => ("in several modes", "xdp"),
-    };
+    let (attachment, detach) = attached.attachment.words();
     OpenError::OtherProgram {
         netdev,
         name,
