@@ -92,6 +92,7 @@ fn check(module: &str, allowed: &[&str]) {
 
 #[test]
 fn protocol_layers_do_not_know_each_other() {
+    // rfc: 5041-66
     for layer in PROTOCOLS {
         check(layer, &FOUNDATION);
     }

@@ -26,6 +26,7 @@ fn both_ended(sim: &mut Simulation, active: &TestQp, passive: &TestQp, limit: Du
 
 #[test]
 fn a_disconnect_sends_what_was_posted_first() {
+    // rfc: 5041-11, 5041-12, 5041-s2
     for by in [0, 1] {
         let (mut sim, mut active, mut passive) = connected();
         let data = pattern(100_000);
@@ -348,6 +349,7 @@ fn accepting_or_rejecting_a_request_that_is_gone_is_an_error() {
 
 #[test]
 fn a_peer_that_vanishes_fails_every_request_once() {
+    // rfc: 5041-5, 5041-70, 5041-s6
     for kind in ["send", "write", "read"] {
         let (mut sim, mut active, mut passive) = connected();
         let source = sim.hosts[0].share(&[1; 5000], all_rights());
@@ -402,6 +404,7 @@ fn a_disconnect_from_a_vanished_peer_ends() {
 /// What was half sent when the peer closed is not sent on: the application has its memory back.
 #[test]
 fn a_message_is_not_sent_on_after_the_peer_closed() {
+    // rfc: 5041-69, 5041-s4
     let mut sim = simulation();
     let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
     let source = sim.hosts[0].share(&pattern(1_000_000), all_rights());

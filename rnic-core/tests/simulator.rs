@@ -246,6 +246,7 @@ fn close(sim: &mut Simulation, first: &Side, second: &Side, seed: u64) {
 
 #[test]
 fn every_octet_arrives_once_and_in_order_whatever_the_link_does() {
+    // rfc: 5041-5
     let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
     std::thread::scope(|scope| {
         for thread in 0..threads {

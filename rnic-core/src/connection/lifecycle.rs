@@ -8,6 +8,7 @@ use super::{CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, Phase};
 impl Connection {
     /// Draws the conclusions from whatever TCP has learnt.
     pub(super) fn settle(&mut self, context: &mut Context<'_, '_>) {
+        // rfc: 5041-5, 5041-70, 5041-s6
         if let Some(failure) = self.tcp.failure() {
             self.end(end_reason(failure), context);
             self.leave_stream(context);
@@ -15,7 +16,8 @@ impl Connection {
         }
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.handle_acked(self.tcp.acked_offset(), context);
-            if stream.closing && stream.is_drained() {
+            // rfc: 5041-s2
+            if stream.is_closing() && stream.is_drained() {
                 self.close(context);
             }
         }
@@ -27,6 +29,7 @@ impl Connection {
     }
 
     /// A stream that has ended gives its queue pair back: only TCP is left, and a Terminate if there is one.
+    // rfc: 5041-13
     pub(super) fn leave_stream(&mut self, context: &mut Context<'_, '_>) {
         if !matches!(&self.phase, Phase::Streaming(stream) if stream.has_ended()) {
             return;
@@ -41,7 +44,7 @@ impl Connection {
 
     /// The orderly end may take as long as it gets on. TIME-WAIT has a time of its own.
     fn follow_close(&mut self, context: &mut Context<'_, '_>) {
-        let draining = matches!(&self.phase, Phase::Streaming(stream) if stream.closing);
+        let draining = matches!(&self.phase, Phase::Streaming(stream) if stream.is_closing());
         if self.tcp.state() == State::TimeWait {
             self.deadline = None;
         } else if draining || self.fin_asked {
@@ -65,10 +68,12 @@ impl Connection {
     }
 
     /// The peer's FIN: RDMA streams have no half-closed state that is of use, so this side closes too.
+    // rfc: 5041-68, 5041-69, 5041-s4
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
         let reason = match &self.phase {
-            Phase::Streaming(stream) if stream.closing => EndReason::Local,
+            Phase::Streaming(stream) if stream.is_closing() => EndReason::Local,
             Phase::Streaming(stream) if stream.held() > 0 => EndReason::Reset,
+            // rfc: 5041-11, 5041-12
             Phase::Streaming(_) => EndReason::Peer,
             Phase::Closing => EndReason::Local,
             _ => EndReason::Startup("the peer closed the connection during start-up".into()),
@@ -97,10 +102,11 @@ impl Connection {
     }
 
     /// The application wants to end in order: after all that it posted.
+    // rfc: 5041-s5
     pub(crate) fn disconnect(&mut self, context: &mut Context<'_, '_>) {
         match &mut self.phase {
             Phase::Streaming(stream) => {
-                stream.closing = true;
+                stream.finish();
                 self.settle(context);
             }
             Phase::Closing => {}

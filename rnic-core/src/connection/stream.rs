@@ -45,8 +45,7 @@ impl Sending {
 
 /// The layers above TCP, once MPA start-up is over.
 pub(super) struct Stream {
-    /// The application asked to end in order.
-    pub(super) closing: bool,
+    closing: bool,
     deframer: Deframer,
     upper: Upper,
     crc: bool,
@@ -75,6 +74,17 @@ impl Stream {
         }
     }
 
+    /// The application asks to end in order, after all that it has posted so far.
+    pub(super) fn finish(&mut self) {
+        self.closing = true;
+        self.upper.rdmap.finish(&self.upper.qp);
+    }
+
+    /// Whether the application has asked to end in order.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
     pub(super) fn into_qp(self) -> Box<QueuePair> {
         self.upper.qp
     }
@@ -101,6 +111,7 @@ impl Stream {
     /// Octets in order, from TCP.
     pub(super) fn receive(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
         let mut held = self.deframer.held();
+        // rfc: 5041-10, 5041-75
         while !self.ended {
             let outcome = match self.deframer.next(&mut bytes) {
                 Ok(None) => {
@@ -182,6 +193,7 @@ impl Stream {
     }
 
     /// An error ends the stream: the peer is told by a Terminate message, the application by an event.
+    // rfc: 5041-70, 5041-s8
     fn conclude(&mut self, outcome: Result<(), StreamError>, context: &mut Context<'_, '_>) {
         match outcome {
             Ok(()) => {
@@ -196,6 +208,7 @@ impl Stream {
     }
 
     /// Sends a Terminate for the first error.
+    // rfc: 5041-71, 5041-s7, 5041-s12
     pub(super) fn terminate(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
         if self.ended {
             return;
@@ -289,6 +302,7 @@ impl Stream {
         let Some(sending) = &mut self.sending else {
             return 0;
         };
+        // rfc: 5041-3
         let Some(cut) = sending.segmenter.next(frame::mulpdu(room)) else {
             return 0;
         };

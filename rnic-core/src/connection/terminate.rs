@@ -35,6 +35,7 @@ impl<E: Into<LayerError>> From<E> for StreamError {
 
 impl StreamError {
     /// Adds the segment that showed the error, as it came.
+    // rfc: 5041-s11
     pub(super) fn about(mut self, ulpdu: &[u8]) -> Self {
         if let Some(header) = header_octets(ulpdu) {
             self.0.1 = self.0.1.with_segment(header, ulpdu.len());

@@ -26,6 +26,7 @@ const QUEUES: usize = 3;
 
 /// DDP's state of one stream.
 #[derive(Debug)]
+// rfc: 5041-66
 pub struct Ddp {
     /// Queue 0, whose buffers are the queue pair's receives.
     sends: Order,

@@ -51,7 +51,7 @@ impl Segmenter {
             return None;
         }
         let offset = self.cut;
-        // rfc: 5041-17, 5041-18, 5041-51
+        // rfc: 5041-17, 5041-18, 5041-19, 5041-20, 5041-51, 5041-s1
         let last = len == remaining;
         self.cut += len;
         self.finished = last;
@@ -75,6 +75,7 @@ impl Segmenter {
         }
     }
 
+    // rfc: 5041-28, 5041-29, 5041-33, 5041-34, 5041-38, 5041-40, 5041-41, 5041-45, 5041-46
     fn header_at(&self, offset: u32, last: bool) -> DdpHeader {
         match self.header {
             // rfc: 5041-55 — where the sum wraps, the peer's own check ends the stream.

@@ -96,7 +96,7 @@ impl Guard<'_> {
 
     /// Makes an STag invalid because a peer (Send with Invalidate) asks for it. Its memory stays mapped until
     /// its owner revokes it.
-    // rfc: 5040-93 5040-94
+    // rfc: 5040-93, 5040-94
     pub fn invalidate(&self, stag: Stag, origin: impl Into<Origin>) -> Result<(), TagError> {
         self.table().invalidate(stag, origin.into())
     }

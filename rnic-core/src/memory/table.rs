@@ -240,7 +240,7 @@ impl StagTable {
     }
 
     /// Lets `scope` reach octets `range` of a region as tagged offsets from `base`, as `access` allows.
-    // rfc: 5041-79 5041-80 5041-81 5041-82 5041-89 5041-90 5040-108 5040-109
+    // rfc: 5041-79, 5041-80, 5041-81, 5041-82, 5041-89, 5041-90, 5040-108, 5040-109
     pub fn register(
         &self,
         region: Arc<Region>,
@@ -291,7 +291,7 @@ impl StagTable {
     ///
     /// It waits for the batches that are under way. On [`TableError::InsideBatch`] the STag is invalid already, but
     /// the registration remains: try again after the batch.
-    // rfc: 5040-110 5041-91 5042-11
+    // rfc: 5040-110, 5041-91, 5042-11
     pub fn revoke(&self, stag: Stag) -> Result<(), TableError> {
         {
             let mut ledger = self.lock();
@@ -349,7 +349,7 @@ impl StagTable {
 
     /// The address of `len` octets at a tagged offset, if the STag lets `origin` do `need` to all of them. The
     /// caller holds a guard while it uses the address.
-    // rfc: 5041-73 5041-88 5040-100 5040-101 5040-102 5040-107 5042-10
+    // rfc: 5041-73, 5041-88, 5040-100, 5040-101, 5040-102, 5040-107, 5042-10
     pub(super) fn check(
         &self,
         stag: Stag,
@@ -384,7 +384,7 @@ impl StagTable {
     }
 
     /// The slot of a valid STag that `origin` may use.
-    // rfc: 5041-30 5041-77 5041-78 5041-86 5041-87 5040-98 5040-99 5040-105 5040-106 5042-8 5042-9
+    // rfc: 5041-30, 5041-77, 5041-78, 5041-86, 5041-87, 5040-98, 5040-99, 5040-105, 5040-106, 5042-8, 5042-9
     fn find(&self, stag: Stag, origin: Origin) -> Result<&Slot, TagError> {
         let slot = self.slot(stag);
         // STag 0 would match every invalid slot.

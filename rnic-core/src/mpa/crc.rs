@@ -3,6 +3,7 @@
 use crate::wire::mpa::CRC_LEN;
 
 /// CRC32c (RFC 5044 section 4.4) of `octets`. [`to_wire`] gives its place on the wire.
+// rfc: 5041-8
 pub fn crc(octets: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(octets)
 }
@@ -25,7 +26,7 @@ mod tests {
     use super::*;
 
     /// The examples of RFC 7143 (and 3720) appendix A.4.
-    // rfc: 5044-35
+    // rfc: 5041-8, 5044-35
     #[test]
     fn iscsi_examples() {
         let ascending: Vec<u8> = (0..32).collect();

@@ -349,7 +349,7 @@ mod tests {
     }
 
     proptest! {
-        // rfc: 5044-26, 5044-27, 5044-43, 5044-44
+        // rfc: 5041-6, 5041-9, 5044-26, 5044-27, 5044-43, 5044-44
         #[test]
         fn any_cut_yields_the_same_ulpdus((ulpdus, cuts) in ulpdus_and_cuts(), crc: bool) {
             let octets = stream(&ulpdus, crc);

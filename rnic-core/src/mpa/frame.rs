@@ -66,7 +66,7 @@ pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError>
             return Err(MpaError::Crc { received, computed });
         }
     }
-    // rfc: 5044-9, 5044-26, 5044-27
+    // rfc: 5041-6, 5041-9, 5044-9, 5044-26, 5044-27
     Ok(fpdu.ulpdu)
 }
 

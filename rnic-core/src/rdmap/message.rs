@@ -104,7 +104,7 @@ impl Source {
 }
 
 /// The header of a message to a tagged buffer of the peer.
-// rfc: 5040-3, 5040-6, 5040-7, 5040-9, 5040-10
+// rfc: 5040-3, 5040-6, 5040-7, 5040-9, 5040-10, 5041-54
 pub(super) fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset) -> DdpHeader {
     let ulp = Control::new(opcode).into();
     DdpHeader::Tagged(TaggedHeader {

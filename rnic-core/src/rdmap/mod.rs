@@ -224,6 +224,11 @@ impl Rdmap {
         self.received.as_ref()
     }
 
+    /// The application ends the stream in order: requests that are posted from now on are not carried out.
+    pub fn finish(&mut self, qp: &QueuePair) {
+        self.requester.finish(qp);
+    }
+
     /// Whether every request of either side was carried out, and nothing waits for the other.
     pub fn is_idle(&self, qp: &QueuePair) -> bool {
         self.responder.is_idle() && self.requester.is_idle(qp)

@@ -69,6 +69,8 @@ pub(super) struct Requester {
     acked: u64,
     /// A request failed here: none is begun any more.
     failed: bool,
+    /// The first request that was posted after the application had asked to end in order.
+    end: Option<u64>,
 }
 
 impl Requester {
@@ -82,7 +84,14 @@ impl Requester {
             next_read: Msn::FIRST,
             acked: 0,
             failed: false,
+            end: None,
         }
+    }
+
+    /// The application ends the stream in order: what it posts from now on is not begun, and flushed at the end.
+    // rfc: 5041-67
+    pub(super) fn finish(&mut self, qp: &QueuePair) {
+        self.end.get_or_insert(self.first + u64::from(qp.sq.len()));
     }
 
     /// The message of the next request, if it may begin.
@@ -94,7 +103,7 @@ impl Requester {
         guard: &Guard<'_>,
     ) -> Result<Option<Outbound>, RdmapError> {
         // A completion queue with a backlog gets no more to complete: that bounds the backlog.
-        if self.failed || cqs.has_backlog(qp.send_cq) {
+        if self.failed || !self.has_unbegun(qp) || cqs.has_backlog(qp.send_cq) {
             return Ok(None);
         }
         let Some(wr) = qp.sq.peek(self.requests.len() as u32) else {
@@ -317,9 +326,16 @@ impl Requester {
         }
     }
 
-    /// Whether every posted request was completed.
+    /// Whether every request was completed that is to be carried out.
     pub(super) fn is_idle(&self, qp: &QueuePair) -> bool {
-        qp.sq.is_empty()
+        self.requests.is_empty() && !self.has_unbegun(qp)
+    }
+
+    /// Whether a request that is to be carried out has not begun.
+    fn has_unbegun(&self, qp: &QueuePair) -> bool {
+        let begun = self.requests.len() as u64;
+        let in_time = self.end.is_none_or(|end| self.first + begun < end);
+        in_time && u64::from(qp.sq.len()) > begun
     }
 
     fn complete_first(&mut self, status: WcStatus, qp: &mut QueuePair, cqs: &mut CqTable) {

@@ -46,6 +46,7 @@ impl Default for TcpConfig {
     fn default() -> Self {
         Self {
             mss: 1460,
+            // rfc: 5041-s19
             receive_window: 512 * 1024,
             timestamps: true,
             timestamp_offset: 0,

@@ -284,6 +284,7 @@ impl Tcp {
     }
 
     /// The path takes segments of at most `mss` octets. Segments that are queued stay as they are.
+    // rfc: 5041-4
     pub fn limit_mss(&mut self, mss: u16) {
         self.options.limit_mss(mss);
         if self.syn_sent_at.is_none() {

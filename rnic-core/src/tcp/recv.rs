@@ -201,6 +201,7 @@ impl Receiver {
             return 0..0;
         };
         // From here on nothing is negative: the segment ends past offset 0.
+        // rfc: 5041-14
         let start = u64::try_from(start).unwrap_or(0).max(self.next);
         let end = end.min(self.edge).min(self.end.unwrap_or(u64::MAX));
         if start >= end {

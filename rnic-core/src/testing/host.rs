@@ -1,6 +1,6 @@
 //! A host on virtual time: an engine, its device, and what an application has of both.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
@@ -361,22 +361,25 @@ impl Host {
         });
     }
 
+    /// The route to a destination takes packets of `mtu` octets from now on.
+    pub fn set_route(&mut self, destination: IpAddr, mtu: u16) {
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let hop = NextHop {
+            source_mac: mac,
+            destination_mac: mac,
+            vlan: None,
+            mtu,
+        };
+        self.driver.set_next_hop(destination, hop);
+    }
+
     /// Answers questions for next hops. Says whether there were any.
     fn answer_next_hops(&mut self) -> bool {
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let mut any = false;
         while let Some(destination) = self.driver.poll_next_hop_request() {
             self.questions += 1;
             match self.neighbours {
-                Neighbours::Known(mtu) => {
-                    let hop = NextHop {
-                        source_mac: mac,
-                        destination_mac: mac,
-                        vlan: None,
-                        mtu,
-                    };
-                    self.driver.set_next_hop(destination, hop);
-                }
+                Neighbours::Known(mtu) => self.set_route(destination, mtu),
                 Neighbours::Unreachable => self.driver.set_unreachable(destination),
                 Neighbours::Unresolved => continue,
             }

@@ -192,7 +192,7 @@ impl DdpHeader {
     }
 
     /// Writes the header; reserved bits are zero. Panics if `buffer` is shorter than [`len`](Self::len).
-    // rfc: 5041-22, 5041-23
+    // rfc: 5041-22, 5041-23, 5041-25, 5041-35
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let last = if self.last() { LAST } else { 0 };
         match self {
@@ -243,9 +243,11 @@ impl<'a> DdpSegment<'a> {
             control & LAST != 0,
             control & VERSION_MASK,
         );
+        // rfc: 5041-24
         if version != VERSION {
             return Err(DdpWireError::Version { version, tagged });
         }
+        // rfc: 5041-48
         let header_octets = header_octets(ulpdu).ok_or(too_short)?;
         let payload = &ulpdu[header_octets.len()..];
         let header = if tagged {

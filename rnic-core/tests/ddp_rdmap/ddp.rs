@@ -67,7 +67,7 @@ fn tagged_stag_zero_is_never_valid() {
 
 #[test]
 fn tagged_revoked_stag() {
-    // rfc: 5041-91
+    // rfc: 5041-80, 5041-81, 5041-89, 5041-91
     let mut end = End::new(0, 0);
     let stag = end.register(0, 100, all_rights(), PD);
     end.receive(&write(stag, BASE, b"x")).unwrap();
@@ -77,6 +77,7 @@ fn tagged_revoked_stag() {
 
 #[test]
 fn tagged_without_remote_write() {
+    // rfc: 5041-73, 5041-90
     let rights = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_READ];
     for right in rights {
         let mut end = End::new(0, 0);
@@ -92,7 +93,7 @@ fn tagged_without_remote_write() {
 
 #[test]
 fn tagged_base_and_bounds_violation() {
-    // rfc: 5041-88
+    // rfc: 5041-73, 5041-80, 5041-88
     let outside = [
         (BASE + 99, 1),
         (BASE + 200, 1),
@@ -115,7 +116,7 @@ fn tagged_base_and_bounds_violation() {
 
 #[test]
 fn tagged_of_another_protection_domain() {
-    // rfc: 5041-77, 5041-86
+    // rfc: 5041-77, 5041-79, 5041-86
     let mut end = End::new(0, 0);
     let stag = end.register(0, 100, all_rights(), OTHER_PD);
     let error = refused(&mut end, &write(stag, BASE, b"x"));
@@ -128,7 +129,7 @@ fn tagged_of_another_protection_domain() {
 
 #[test]
 fn tagged_of_another_stream() {
-    // rfc: 5041-78, 5041-87
+    // rfc: 5041-78, 5041-79, 5041-82, 5041-87
     let mut end = End::new(0, 0);
     let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, StreamId(99)));
     assert_eq!(refused(&mut end, &write(stag, BASE, b"x")).number(), (1, 2));
@@ -139,6 +140,7 @@ fn tagged_of_another_stream() {
 
 #[test]
 fn tagged_offset_wraps() {
+    // rfc: 5041-73
     for (offset, len) in [(u64::MAX, 1), (u64::MAX, 2), (u64::MAX - 9, 10)] {
         let mut end = End::new(0, 0);
         let stag = end.stag;
@@ -211,6 +213,7 @@ fn untagged_invalid_qn() {
 
 #[test]
 fn untagged_no_buffer() {
+    // rfc: 5041-72
     for payload in [&b"x"[..], b""] {
         // rfc: 5040-57
         let mut end = end_with_receives(1);
@@ -253,6 +256,7 @@ fn untagged_msn_zero_comes_before_the_first() {
 
 #[test]
 fn untagged_msn_beyond_the_last_buffer() {
+    // rfc: 5041-72
     let mut end = end_with_receives(2);
     assert_eq!(refused(&mut end, &send(3, b"x")).number(), (2, 3));
 }
@@ -270,6 +274,7 @@ fn untagged_msn_that_leaves_one_out_is_not_delivered() {
 
 #[test]
 fn untagged_mo_outside_of_the_buffer() {
+    // rfc: 5041-72
     let mut end = end_with_receives(1);
     let error = refused(&mut end, &untagged(Opcode::Send, true, SEND, 1, 101, b"x"));
     assert!(matches!(error, DdpError::InvalidMo { .. }));
@@ -303,6 +308,7 @@ fn untagged_mo_that_does_not_continue() {
 
 #[test]
 fn untagged_message_too_long() {
+    // rfc: 5041-72
     let mut end = end_with_receives(1);
     let error = refused(&mut end, &send(1, &[1; 101]));
     assert_eq!(

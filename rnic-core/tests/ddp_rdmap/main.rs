@@ -2,6 +2,7 @@
 //! segments through memory.
 
 mod ddp;
+mod delivery;
 mod fixture;
 mod pair;
 mod reads;

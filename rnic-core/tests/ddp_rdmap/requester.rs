@@ -44,7 +44,7 @@ pub(crate) fn response(end: &End, last: bool, start: usize, payload: &[u8]) -> V
 
 #[test]
 fn a_write_becomes_a_tagged_message() {
-    // rfc: 5040-24, 5040-25
+    // rfc: 5040-24, 5040-25, 5041-54
     let mut end = End::new(0, 0);
     end.fill(10, b"written");
     end.post(write(&end, 1, 10, 7));

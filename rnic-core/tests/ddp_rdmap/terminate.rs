@@ -53,7 +53,7 @@ fn incoming(octets: &[u8]) -> Vec<u8> {
 
 #[test]
 fn ddp_errors_quote_the_segment_and_its_length() {
-    // rfc: 5040-20, 5040-21, 5040-22, 5041-74
+    // rfc: 5040-20, 5040-21, 5040-22, 5041-74, 5041-s11
     let mut end = End::new(0, 0);
     end.post(SendWr::new(1, WrOpcode::Send));
     let write = tagged(Opcode::Write, true, Stag(0xdead), 0x1122, b"payload");

@@ -10,6 +10,7 @@ use rnic_core::wire::rdmap::{BitOrder, Opcode, Terminate, TerminateControl};
 
 #[test]
 fn an_fpdu_that_was_altered_above_tcp() {
+    // rfc: 5041-8, 5041-s8
     let ulpdu = ddp(send_header(1), b"hello");
     let good = fpdu(&ulpdu, true);
     // The length field is left out: it would only make the peer wait for more.
@@ -177,6 +178,7 @@ fn a_local_error_is_told_to_the_peer_at_once() {
 /// Nobody can make a connection that has failed stay: not by taking nothing of the Terminate, nor by staying open.
 #[test]
 fn a_peer_that_takes_no_terminate_is_cut_off() {
+    // rfc: 5041-13
     for window_closed in [true, false] {
         let mut scene = scene(1);
         let peer = &mut scene.sim.raw[scene.peer];

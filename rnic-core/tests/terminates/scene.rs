@@ -106,6 +106,7 @@ impl Scene {
             .take_ddp()
             .unwrap_or_else(|| panic!("{name}: no answer"));
         let expected = untagged(Opcode::Terminate, QueueNumber::TERMINATE, 1, true);
+        // rfc: 5041-71, 5041-s7, 5041-s12
         assert_eq!(header, DdpHeader::Untagged(expected), "{name}");
         let terminate = Terminate::parse(&payload).unwrap();
         assert_eq!(terminate.control, control, "{name}: {}", terminate.control);
@@ -125,7 +126,7 @@ impl Scene {
             .rdma_header
             .map(|octets| ReadRequest::parse(octets).unwrap());
         assert_eq!(quoted, request, "{name}");
-        // rfc: 5040-68
+        // rfc: 5040-68, 5041-10
         assert_eq!(raw.take_ulpdu(), None, "{name}: more after the Terminate");
         assert!(raw.finished && !raw.reset, "{name}");
 

@@ -11,6 +11,7 @@ use rnic_core::wire::rdmap::{Opcode, ReadRequest, Terminate, TerminateControl};
 
 #[test]
 fn writes_to_where_the_peer_may_not() {
+    // rfc: 5041-73, 5041-74, 5041-76
     let cases = [
         ("no such STag", 0, LEN, (1, 1, 0)),
         ("STag 0", 0, LEN, (1, 1, 0)),
@@ -110,6 +111,7 @@ fn a_receive_that_is_too_short_says_so() {
 
 #[test]
 fn messages_out_of_sequence() {
+    // rfc: 5041-72, 5041-76
     let ulpdu = |header| ddp(DdpHeader::Untagged(header), b"hello");
     let cases = [
         ("no such queue", at(3, 1, 0), (1, 2, 1)),

@@ -59,7 +59,7 @@ fn a_proof_does_not_stretch() {
         .write(&[0; 9]);
 }
 
-// rfc: 5041-77 5041-78 5041-86 5041-87 5040-98 5040-99 5040-105 5040-106 5042-8 5042-9
+// rfc: 5041-77, 5041-78, 5041-86, 5041-87, 5040-98, 5040-99, 5040-105, 5040-106, 5042-8, 5042-9
 #[test]
 fn only_its_own_domain_or_stream_uses_an_stag() {
     let (table, region) = (table(8), region(4096));
@@ -98,7 +98,7 @@ fn only_its_own_domain_or_stream_uses_an_stag() {
     );
 }
 
-// rfc: 5040-109 5041-90
+// rfc: 5040-109, 5041-90
 #[test]
 fn access_is_what_was_granted() {
     let (table, region) = (table(8), region(4096));
@@ -119,7 +119,7 @@ fn access_is_what_was_granted() {
     }
 }
 
-// rfc: 5040-93 5040-94 5040-111
+// rfc: 5040-93, 5040-94, 5040-111
 #[test]
 fn a_peer_invalidates_only_what_is_its_streams_alone() {
     let (table, region) = (table(8), region(4096));
@@ -221,7 +221,7 @@ fn stags_are_unpredictable_and_not_repeated() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    // rfc: 5041-73 5041-88 5040-100 5040-101 5040-102 5040-107 5042-10
+    // rfc: 5041-73, 5041-88, 5040-100, 5040-101, 5040-102, 5040-107, 5042-10
     #[test]
     fn bounds_agree_with_unbounded_arithmetic(
         base in prop_oneof![any::<u64>(), 0..20_000u64, u64::MAX - 20_000..u64::MAX],
@@ -275,7 +275,7 @@ fn writer(table: Arc<StagTable>, stag: Stag, stop: Arc<AtomicBool>) -> thread::J
     })
 }
 
-// rfc: 5040-110 5041-91 5042-11
+// rfc: 5040-110, 5041-91, 5042-11
 #[test]
 fn memory_is_still_once_revocation_returned() {
     for _ in 0..20 {
