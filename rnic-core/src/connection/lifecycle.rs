@@ -29,7 +29,7 @@ impl Connection {
     }
 
     /// A stream that has ended gives its queue pair back: only TCP is left, and a Terminate if there is one.
-    // rfc: 5041-13
+    // rfc: 5040-86, 5040-s6, 5041-13
     pub(super) fn leave_stream(&mut self, context: &mut Context<'_, '_>) {
         if !matches!(&self.phase, Phase::Streaming(stream) if stream.has_ended()) {
             return;

@@ -111,7 +111,7 @@ impl Stream {
     /// Octets in order, from TCP.
     pub(super) fn receive(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
         let mut held = self.deframer.held();
-        // rfc: 5041-10, 5041-75
+        // rfc: 5040-85, 5041-10, 5041-75
         while !self.ended {
             let outcome = match self.deframer.next(&mut bytes) {
                 Ok(None) => {
@@ -208,7 +208,7 @@ impl Stream {
     }
 
     /// Sends a Terminate for the first error.
-    // rfc: 5041-71, 5041-s7, 5041-s12
+    // rfc: 5040-s4, 5041-71, 5041-s7, 5041-s12
     pub(super) fn terminate(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
         if self.ended {
             return;
@@ -236,6 +236,7 @@ impl Stream {
         self.sending = None;
         let Upper { qp, rdmap, .. } = &mut self.upper;
         qp.state = QpState::Error;
+        // rfc: 5040-s5
         rdmap.flush(qp, context.cqs);
         context.events.push_back(Event::Disconnected {
             qp: qp.number,

@@ -416,7 +416,7 @@ impl StagTable {
 
 impl Ledger {
     /// Takes a free slot at random and names it: never index 0, never the key it had last.
-    // rfc: 5040-112
+    // rfc: 5040-112, 5040-s7
     fn new_stag(&mut self, capacity: usize) -> Option<Stag> {
         if self.free.is_empty() {
             return None;

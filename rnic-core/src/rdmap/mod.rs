@@ -61,7 +61,7 @@ pub struct Rdmap {
 impl Rdmap {
     /// A stream on which the peer may have `ird` Reads outstanding and this side `ord`, with a send queue of
     /// `send_queue` entries.
-    // rfc: 5040-81, 5040-82
+    // rfc: 5040-81, 5040-82, 5040-s8
     pub fn new(ird: u16, ord: u16, send_queue: u32) -> Self {
         Self {
             requester: Requester::new(ord, send_queue),
@@ -127,6 +127,7 @@ impl Rdmap {
             return Ok(());
         }
         match opcode(&DdpHeader::Untagged(*header))? {
+            // rfc: 5040-34
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder.receive(*header, request)

@@ -28,7 +28,7 @@ pub(super) fn prepare(
     let solicited = wr.flags & send_flags::SOLICITED != 0;
     let header = match (operation, solicited) {
         (WrOpcode::Read, _) => return prepare_read(wr, ord, origin, guard),
-        // rfc: 5040-24, 5040-25
+        // rfc: 5040-24, 5040-25, 5040-28
         (WrOpcode::Write, _) => tagged(
             Opcode::Write,
             Stag(wr.remote_stag),
@@ -57,7 +57,7 @@ pub(super) fn prepare(
 }
 
 /// A Read Request. A Read has one sink: the peer's response names one STag, so more pieces than one are refused.
-// rfc: 5040-30, 5040-31, 5040-35, 5040-36, 5040-40
+// rfc: 5040-13, 5040-30, 5040-31, 5040-35, 5040-36, 5040-39, 5040-40
 fn prepare_read(
     wr: &SendWr,
     ord: u16,

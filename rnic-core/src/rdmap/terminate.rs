@@ -70,7 +70,7 @@ impl TerminateCause {
 
     /// Which headers go along: RFC 5040 figure 10. A local catastrophic error and an error of the LLP carry none,
     /// and the RDMA header goes with a Read Request that met a protection error.
-    // rfc: 5040-20, 5040-21, 5040-22, 5040-23
+    // rfc: 5040-20, 5040-21, 5040-22, 5040-23, 5040-s1, 5040-s2, 5040-s3
     fn terminate<'a>(&'a self, rdma_header: &'a mut [u8; ReadRequest::LEN]) -> Terminate<'a> {
         let TerminateControl {
             layer, error_type, ..

@@ -180,6 +180,7 @@ impl CqTable {
         let had_news = cq.news != News::Nothing;
         if !cq.backlog.is_empty() {
             cq.backlog.push_back((completion, solicited));
+        // rfc: 5040-114, 5042-20
         } else if !cq.push(completion, solicited) {
             cq.backlog.push_back((completion, solicited));
             self.with_backlog.push(id);

@@ -38,7 +38,7 @@ fn end_with_receives(count: u64) -> End {
 
 #[test]
 fn a_write_lands_where_it_says() {
-    // rfc: 5041-15, 5041-52
+    // rfc: 5040-26, 5041-15, 5041-52
     let mut end = End::new(0, 0);
     let ulpdu = write(end.stag, BASE + 1000, b"placed");
     end.receive(&ulpdu).unwrap();
@@ -67,7 +67,7 @@ fn tagged_stag_zero_is_never_valid() {
 
 #[test]
 fn tagged_revoked_stag() {
-    // rfc: 5041-80, 5041-81, 5041-89, 5041-91
+    // rfc: 5040-108, 5041-80, 5041-81, 5041-89, 5041-91
     let mut end = End::new(0, 0);
     let stag = end.register(0, 100, all_rights(), PD);
     end.receive(&write(stag, BASE, b"x")).unwrap();
@@ -116,7 +116,7 @@ fn tagged_base_and_bounds_violation() {
 
 #[test]
 fn tagged_of_another_protection_domain() {
-    // rfc: 5041-77, 5041-79, 5041-86
+    // rfc: 5040-105, 5041-77, 5041-79, 5041-86
     let mut end = End::new(0, 0);
     let stag = end.register(0, 100, all_rights(), OTHER_PD);
     let error = refused(&mut end, &write(stag, BASE, b"x"));
@@ -129,7 +129,7 @@ fn tagged_of_another_protection_domain() {
 
 #[test]
 fn tagged_of_another_stream() {
-    // rfc: 5041-78, 5041-79, 5041-82, 5041-87
+    // rfc: 5040-106, 5041-78, 5041-79, 5041-82, 5041-87
     let mut end = End::new(0, 0);
     let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, StreamId(99)));
     assert_eq!(refused(&mut end, &write(stag, BASE, b"x")).number(), (1, 2));
@@ -407,7 +407,7 @@ fn a_receive_without_pieces_takes_a_send_without_payload() {
 
 #[test]
 fn segments_are_placed_out_of_order_and_delivered_in_order() {
-    // rfc: 5041-21, 5041-61, 5041-62, 5041-63
+    // rfc: 5040-75, 5041-21, 5041-61, 5041-62, 5041-63
     let mut end = end_with_receives(2);
     let stag = end.stag;
     let stream = [
@@ -470,7 +470,7 @@ fn message_numbers_wrap() {
 
 #[test]
 fn read_request_queue_checks_its_buffers() {
-    // rfc: 5040-95
+    // rfc: 5040-47, 5040-95
     let request = |msn, offset, payload: &[u8]| {
         let queue = QueueNumber::READ_REQUEST;
         untagged(Opcode::ReadRequest, true, queue, msn, offset, payload)

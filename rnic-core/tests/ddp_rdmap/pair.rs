@@ -262,7 +262,8 @@ fn pair(ird: u16, ord: u16, msn: u32) -> (End, End) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    // rfc: 5041-59, 5041-60, 5040-27, 5040-37, 5040-54, 5040-56, 5040-69, 5040-70, 5040-72, 5040-74
+    // rfc: 5040-27, 5040-37, 5040-54, 5040-56, 5040-69, 5040-70, 5040-72, 5040-74, 5040-80, 5041-59
+    // rfc: 5041-60
     #[test]
     fn every_operation_both_ways_in_order(
         from_a in asks(5, 100_000),

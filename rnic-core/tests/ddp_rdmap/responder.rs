@@ -112,7 +112,7 @@ fn opcodes_have_their_places() {
 
 #[test]
 fn a_read_is_answered_to_where_it_says() {
-    // rfc: 5040-15, 5040-29, 5040-41
+    // rfc: 5040-15, 5040-29, 5040-33, 5040-34, 5040-41, 5040-45, 5040-46, 5040-50
     let mut end = End::new(4, 0);
     end.fill(100, b"source");
     let ulpdu = read_request(1, request(end.stag, BASE + 100, 6));
@@ -123,11 +123,12 @@ fn a_read_is_answered_to_where_it_says() {
     end.rdmap.sent(message.token, 10);
     assert_eq!(end.next_message(), Ok(None));
     assert!(end.rdmap.is_idle(&end.qp));
+    assert!(end.received().is_empty() && end.sent().is_empty());
 }
 
 #[test]
 fn reads_are_answered_in_order() {
-    // rfc: 5040-38, 5040-49, 5040-78
+    // rfc: 5040-32, 5040-38, 5040-49, 5040-78
     let mut end = End::new(4, 0);
     for msn in 1..=4 {
         let ulpdu = read_request(msn, request(end.stag, BASE, msn * 10));

@@ -121,6 +121,7 @@ fn earlier_reads_are_answered_before_the_terminate_of_a_later_one() {
 
 #[test]
 fn which_headers_go_along() {
+    // rfc: 5040-s1, 5040-s2, 5040-s3
     // RFC 5040 figure 10. rfc: 5040-18
     let request = ReadRequest {
         sink_stag: Stag(1),

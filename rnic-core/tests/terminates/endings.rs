@@ -10,7 +10,7 @@ use rnic_core::wire::rdmap::{BitOrder, Opcode, Terminate, TerminateControl};
 
 #[test]
 fn an_fpdu_that_was_altered_above_tcp() {
-    // rfc: 5041-8, 5041-s8
+    // rfc: 5040-s4, 5041-8, 5041-s8
     let ulpdu = ddp(send_header(1), b"hello");
     let good = fpdu(&ulpdu, true);
     // The length field is left out: it would only make the peer wait for more.
@@ -65,6 +65,7 @@ fn what_looked_like_an_fpdu_ahead_of_order_and_was_none() {
 
 #[test]
 fn the_peers_terminate_is_told_and_answered_by_closing() {
+    // rfc: 5040-s5
     for order in [BitOrder::Rfc, BitOrder::Swapped] {
         let mut scene = scene(2);
         scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
@@ -178,7 +179,7 @@ fn a_local_error_is_told_to_the_peer_at_once() {
 /// Nobody can make a connection that has failed stay: not by taking nothing of the Terminate, nor by staying open.
 #[test]
 fn a_peer_that_takes_no_terminate_is_cut_off() {
-    // rfc: 5041-13
+    // rfc: 5040-86, 5041-13
     for window_closed in [true, false] {
         let mut scene = scene(1);
         let peer = &mut scene.sim.raw[scene.peer];

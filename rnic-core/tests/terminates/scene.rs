@@ -126,8 +126,9 @@ impl Scene {
             .rdma_header
             .map(|octets| ReadRequest::parse(octets).unwrap());
         assert_eq!(quoted, request, "{name}");
-        // rfc: 5040-68, 5041-10
+        // rfc: 5040-68, 5040-85, 5041-10
         assert_eq!(raw.take_ulpdu(), None, "{name}: more after the Terminate");
+        // rfc: 5040-86, 5040-s6
         assert!(raw.finished && !raw.reset, "{name}");
 
         let number = self.qp.number;

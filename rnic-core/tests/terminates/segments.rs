@@ -11,7 +11,7 @@ use rnic_core::wire::rdmap::{Opcode, ReadRequest, Terminate, TerminateControl};
 
 #[test]
 fn writes_to_where_the_peer_may_not() {
-    // rfc: 5041-73, 5041-74, 5041-76
+    // rfc: 5040-90, 5040-s4, 5041-73, 5041-74, 5041-76
     let cases = [
         ("no such STag", 0, LEN, (1, 1, 0)),
         ("STag 0", 0, LEN, (1, 1, 0)),
@@ -111,7 +111,7 @@ fn a_receive_that_is_too_short_says_so() {
 
 #[test]
 fn messages_out_of_sequence() {
-    // rfc: 5041-72, 5041-76
+    // rfc: 5040-90, 5041-72, 5041-76
     let ulpdu = |header| ddp(DdpHeader::Untagged(header), b"hello");
     let cases = [
         ("no such queue", at(3, 1, 0), (1, 2, 1)),
@@ -180,6 +180,7 @@ fn versions_and_opcodes_that_are_not_known() {
 
 #[test]
 fn a_read_request_of_the_wrong_length() {
+    // rfc: 5040-13
     let header = untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, 1, true);
     let short = ddp(DdpHeader::Untagged(header), &[0; ReadRequest::LEN - 1]);
     scene(1).wrong("too short", &short, (0, 2, 0xff), Quotes::Segment);
@@ -187,7 +188,7 @@ fn a_read_request_of_the_wrong_length() {
     scene(1).wrong("too long", &long, (1, 2, 5), Quotes::Segment);
 }
 
-// rfc: 5040-81
+// rfc: 5040-81, 5040-s8
 #[test]
 fn more_reads_than_agreed() {
     let mut scene = scene(1);

@@ -181,7 +181,7 @@ fn registration_checks_its_arguments() {
     assert_eq!(register(0..1, 0), Err(TableError::Full(2)));
 }
 
-// rfc: 5040-112
+// rfc: 5040-112, 5040-s7
 #[test]
 fn stags_are_unpredictable_and_not_repeated() {
     let region = region(4096);
