@@ -47,6 +47,11 @@ impl Host {
             "link set dev {} address {}",
             self.netdev, self.mac
         ))?;
+        // No IPv6 that would talk on its own.
+        for (namespace, netdev) in [(&self.namespace, self.netdev), (middle, port)] {
+            namespace.ip(&format!("link set dev {netdev} addrgenmode none"))?;
+            namespace.ip(&format!("-6 addr flush dev {netdev}"))?;
+        }
         disable_offloads(&self.namespace, self.netdev)?;
         disable_offloads(middle, port)?;
         Ok(())
