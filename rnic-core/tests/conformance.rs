@@ -188,7 +188,7 @@ impl Citations {
     fn add(&mut self, file: &str, mut is_test: bool, text: &str) {
         let mut attribute = false;
         for (index, line) in text.lines().enumerate() {
-            is_test |= attribute && line.starts_with("mod ") && line.ends_with('{');
+            is_test |= attribute && line.contains("mod ") && line.ends_with('{');
             attribute = line == "#[cfg(test)]";
             let place = format!("{file}:{}", index + 1);
             match cited(line) {

@@ -340,7 +340,7 @@ fn messages_of_every_size_arrive() {
 /// Octets that arrive ahead are placed at once, and nothing of it shows before its turn.
 #[test]
 fn what_is_placed_early_is_delivered_in_its_turn() {
-    // rfc: 5041-7, 5041-21, 5041-63
+    // rfc: 5041-7, 5041-21, 5041-63, 5044-1, 5044-s2
     let mut sim = simulation();
     let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
     let region = sim.hosts[0].share(&[0; 100], all_rights());

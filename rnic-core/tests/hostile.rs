@@ -205,6 +205,7 @@ fn a_peer_that_does_not_align_is_not_placed_early() {
 /// Without CRCs nothing ahead of order can be recognised.
 #[test]
 fn nothing_is_placed_early_without_crcs() {
+    // rfc: 5044-s7
     let mut sim = simulation();
     let options = ConnectionOptions {
         crc: false,

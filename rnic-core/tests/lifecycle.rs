@@ -26,7 +26,7 @@ fn both_ended(sim: &mut Simulation, active: &TestQp, passive: &TestQp, limit: Du
 
 #[test]
 fn a_disconnect_sends_what_was_posted_first() {
-    // rfc: 5041-11, 5041-12, 5041-s2
+    // rfc: 5041-11, 5041-12, 5041-s2, 5044-s16
     for by in [0, 1] {
         let (mut sim, mut active, mut passive) = connected();
         let data = pattern(100_000);

@@ -86,7 +86,7 @@ fn messages_are_received_until_the_peer_closes_too() {
 /// The route takes less from now on: what TCP has already is not cut anew by DDP, what follows is cut smaller.
 #[test]
 fn segments_follow_a_route_that_takes_less() {
-    // rfc: 5041-3, 5041-4, 5044-5
+    // rfc: 5041-3, 5041-4, 5044-5, 5044-58
     let mut sim = simulation();
     let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
     sim.raw[raw.peer].send_ddp(nothing(), &[]);

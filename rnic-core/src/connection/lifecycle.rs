@@ -73,7 +73,7 @@ impl Connection {
         let reason = match &self.phase {
             Phase::Streaming(stream) if stream.is_closing() => EndReason::Local,
             Phase::Streaming(stream) if stream.held() > 0 => EndReason::Reset,
-            // rfc: 5041-11, 5041-12
+            // rfc: 5041-11, 5041-12, 5044-s16
             Phase::Streaming(_) => EndReason::Peer,
             Phase::Closing => EndReason::Local,
             _ => EndReason::Startup("the peer closed the connection during start-up".into()),

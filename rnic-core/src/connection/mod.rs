@@ -34,6 +34,7 @@ use self::reorder::Reorder;
 use self::stream::Stream;
 
 /// How long a responder waits for the initiator's MPA Request. The application's answer may take any time.
+// rfc: 5044-s12, 5044-s13
 const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the orderly end of a connection may go without progress before it is cut off with a RST: while requests

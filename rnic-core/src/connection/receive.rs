@@ -25,6 +25,7 @@ impl Connection {
     }
 
     /// Octets with a hole in front of them. FPDUs that can be recognised are placed at once; the rest is kept.
+    // rfc: 5044-84
     fn receive_ahead(&mut self, data: StreamData<'_>, context: &mut Context<'_, '_>) {
         let room = self.reorder.next_start(data.offset) - data.offset;
         let whole = room >= data.bytes.len() as u64;

@@ -10,7 +10,7 @@ const MAX_PIECES: usize = 512;
 
 /// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have.
 #[derive(Clone, Copy, Debug)]
-// rfc: 5041-7
+// rfc: 5041-7, 5044-1
 pub(super) struct EarlyFpdu {
     pub(super) start: u64,
     pub(super) end: u64,

@@ -120,6 +120,7 @@ impl Connection {
             private_data: asked.private_data,
             ird: asked.ird,
             ord: asked.ord,
+            // rfc: 5044-10
             mpa_revision: asked.revision,
         });
     }
@@ -136,6 +137,7 @@ impl Connection {
     }
 
     /// The application accepts the request with a queue pair.
+    // rfc: 5044-s9
     pub(crate) fn accept(
         &mut self,
         qp: Box<QueuePair>,
@@ -168,6 +170,7 @@ impl Connection {
     }
 
     /// The application refuses the request.
+    // rfc: 5044-s8, 5044-s11
     pub(crate) fn reject(&mut self, private_data: &[u8], context: &mut Context<'_, '_>) {
         if let Phase::Waiting { mut responder, .. } = self.take_phase() {
             // The host checked that the private data fit.
@@ -194,6 +197,7 @@ impl Connection {
             ird,
             ord,
         });
+        // rfc: 5044-50, 5044-s10
         self.phase = Phase::Streaming(Box::new(Stream::new(qp, &negotiated, hold)));
     }
 

@@ -66,6 +66,7 @@ impl Stream {
                 rdmap: Rdmap::new(negotiated.ird, negotiated.ord, qp.sq.capacity()),
                 qp,
             },
+            // rfc: 5044-31
             crc: negotiated.crc,
             hold,
             sending: None,
@@ -140,6 +141,7 @@ impl Stream {
 
     /// An out-of-order segment: if it is whole FPDUs that are in order themselves, their payload is placed now.
     /// Errors are left for when their turn comes. Returns how many octets were placed.
+    // rfc: 5044-s2
     pub(super) fn place_early(
         &mut self,
         start: u64,
@@ -303,7 +305,7 @@ impl Stream {
         let Some(sending) = &mut self.sending else {
             return 0;
         };
-        // rfc: 5041-3
+        // rfc: 5041-3, 5044-5, 5044-s5
         let Some(cut) = sending.segmenter.next(frame::mulpdu(room)) else {
             return 0;
         };
@@ -319,6 +321,7 @@ impl Stream {
         }
         sending.complete = cut.last;
         context.counters.rdma.fpdus_sent += 1;
+        // rfc: 5044-58
         frame::seal(frame, header_len + cut.len, self.crc)
     }
 

@@ -92,6 +92,7 @@ pub(super) fn fpdu(outbound: &Outbound, ddp: &mut Ddp, crc: bool) -> Vec<u8> {
 
 /// Layer, error type and error code: RFC 5040 figure 9, with DDP's numbers of RFC 5041 section 7.2 and MPA's of
 /// RFC 5044 section 8.
+// rfc: 5044-85, 5044-s17
 fn cause(error: &LayerError) -> TerminateCause {
     const DDP: u8 = 1;
     const LLP: u8 = 2;
@@ -99,7 +100,9 @@ fn cause(error: &LayerError) -> TerminateCause {
         LayerError::Rdmap(error) => return error.cause(),
         LayerError::Mpa(MpaError::Crc { .. }) => (LLP, 0, 0x02),
         LayerError::Mpa(MpaError::Boundary) => (LLP, 0, 0x03),
+        // rfc: 6581-16, 6581-19
         LayerError::Mpa(MpaError::InsufficientIrd { .. }) => (LLP, 0, 0x06),
+        // rfc: 6581-33
         LayerError::Mpa(MpaError::NoMatchingRtr) => (LLP, 0, 0x07),
         // Start-up errors that are answered by other means than a Terminate.
         LayerError::Mpa(_) => (LLP, 0, 0x04),

@@ -78,6 +78,7 @@ impl Connection {
     }
 
     /// Builds the payload of one segment at `at` in a frame: loose octets, or one FPDU. Returns its length.
+    // rfc: 5044-s7
     fn build(&mut self, at: usize, frame: &mut [u8], context: &mut Context<'_, '_>) -> usize {
         let room = self.tcp.max_payload();
         let payload = &mut frame[at..];

@@ -38,7 +38,7 @@ impl Segmenter {
 
     /// The next segment, at most `mulpdu` octets with its header. `None` when the message was cut to its end, or
     /// while `mulpdu` has no room for a header and an octet of payload.
-    // rfc: 5041-49
+    // rfc: 5041-49, 5044-s1, 5044-s4
     pub fn next(&mut self, mulpdu: usize) -> Option<Cut> {
         if self.finished {
             return None;

@@ -3,7 +3,7 @@
 use crate::wire::mpa::CRC_LEN;
 
 /// CRC32c (RFC 5044 section 4.4) of `octets`. [`to_wire`] gives its place on the wire.
-// rfc: 5041-8
+// rfc: 5041-8, 5044-35
 pub fn crc(octets: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(octets)
 }

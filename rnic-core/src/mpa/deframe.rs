@@ -136,6 +136,7 @@ impl Carried {
     }
 
     /// Moves octets of this FPDU from the front of `input`; the FPDU if that completes it.
+    // rfc: 5044-43, 5044-92
     fn add(&mut self, input: &mut &[u8]) -> Option<Fpdu<'_>> {
         if self.yielded {
             self.octets.clear();
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!((count, deframer.held()), (2, 0));
     }
 
-    // rfc: 5044-38, 5044-87
+    // rfc: 5044-37, 5044-38, 5044-45, 5044-46, 5044-87
     #[test]
     fn nothing_comes_out_behind_a_bad_crc() {
         let mut octets = stream(&[vec![1; 8], vec![2; 8], vec![3; 8]], true);
@@ -349,7 +350,7 @@ mod tests {
     }
 
     proptest! {
-        // rfc: 5041-6, 5041-9, 5044-26, 5044-27, 5044-43, 5044-44
+        // rfc: 5041-6, 5041-9, 5044-9, 5044-26, 5044-27, 5044-43, 5044-44, 5044-48
         #[test]
         fn any_cut_yields_the_same_ulpdus((ulpdus, cuts) in ulpdus_and_cuts(), crc: bool) {
             let octets = stream(&ulpdus, crc);

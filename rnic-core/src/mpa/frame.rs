@@ -18,6 +18,7 @@ pub const fn mulpdu(emss: usize) -> usize {
 }
 
 /// Keeps a MULPDU within the bounds of RFC 5044 section 3.
+// rfc: 5044-7, 5044-42
 pub(super) const fn clamp(mulpdu: usize) -> usize {
     // rfc: 5044-6, 5044-41
     if mulpdu < MIN_MULPDU {
@@ -34,6 +35,7 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
 ///
 /// # Panics
 /// If `fpdu` is shorter than [`fpdu_len`], or the ULPDU longer than [`MAX_MULPDU`].
+// rfc: 5044-4, 5044-11
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     assert!(
         ulpdu_len <= MAX_MULPDU,
@@ -95,7 +97,7 @@ pub(super) mod tests {
         ulpdu
     }
 
-    // rfc: 5044-11, 5044-4
+    // rfc: 5044-4, 5044-11, 5044-34
     #[test]
     fn every_field_in_its_place() {
         assert_eq!(
@@ -147,7 +149,7 @@ pub(super) mod tests {
         assert_eq!(sealed(ulpdu, true), fpdu);
     }
 
-    // rfc: 5044-5, 5044-6, 5044-40, 5044-41
+    // rfc: 5044-5, 5044-6, 5044-7, 5044-40, 5044-41, 5044-42
     #[test]
     fn mulpdu_follows_the_segment_size() {
         assert_eq!(mulpdu(1460), 1454);

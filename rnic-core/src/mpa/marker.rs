@@ -39,6 +39,7 @@ pub fn seal(ulpdu: &[u8], position: u64, crc: bool) -> Vec<u8> {
     }
     let mut rest = &body[..];
     loop {
+        // rfc: 5044-20
         let here = position + fpdu.len() as u64;
         if here.is_multiple_of(INTERVAL) {
             // rfc: 5044-18, 5044-19, 5044-24, 5044-25
@@ -94,7 +95,7 @@ mod tests {
     }
 
     /// RFC 5044 figure 5: the first FPDU of a stream.
-    // rfc: 5044-14, 5044-21, 5044-23, 5044-36
+    // rfc: 5044-14, 5044-15, 5044-21, 5044-23, 5044-36
     #[test]
     fn figure_5() {
         let mut figure = vec![0, 0, 0, 0, 0x00, 0x2a, 0x41, 0x43];
@@ -141,6 +142,15 @@ mod tests {
         assert_eq!(fpdu.len(), 512 + MARKER_LEN + CRC_LEN);
         assert_eq!(fpdu[512..516], marker(508));
         assert_eq!(fpdu[516..], crc::to_wire(crc::crc(&fpdu[..516])));
+    }
+
+    // rfc: 5044-20
+    #[test]
+    fn a_marker_counts_across_the_wrap_of_sequence_numbers() {
+        let start = (1 << 32) - 8;
+        let fpdu = seal(&[1; 10], start, true);
+        assert_eq!(fpdu[8..12], marker(8));
+        assert_eq!(fpdu[4..8], [1; 4]);
     }
 
     // rfc: 5044-39

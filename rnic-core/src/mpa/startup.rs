@@ -46,7 +46,7 @@ impl Default for MpaOptions {
     fn default() -> Self {
         Self {
             revision: 2,
-            // rfc: 5044-2, 5044-30
+            // rfc: 5044-2, 5044-28, 5044-30
             crc: true,
             ird: 16,
             ord: 16,
@@ -152,7 +152,7 @@ impl Rtr {
 }
 
 /// How many reads may be outstanding towards a peer that takes `peer_ird` at once.
-// rfc: 6581-15, 6581-17, 6581-22, 6581-23
+// rfc: 6581-15, 6581-17, 6581-22, 6581-23, 6581-s2
 fn outbound_depth(ord: u16, peer_ird: u16) -> u16 {
     if peer_ird == NOT_NEGOTIATED {
         ord
@@ -189,6 +189,7 @@ struct Incoming {
 
 impl Incoming {
     /// Takes octets from the front of `input` up to the end of the frame, and yields it once it is whole.
+    // rfc: 5044-49, 5044-81
     fn take(&mut self, input: &mut &[u8]) -> Result<Option<StartupFrame<'_>>, MpaError> {
         let before = self.octets.len();
         let room = STARTUP_LEN + MAX_PRIVATE_DATA - before;

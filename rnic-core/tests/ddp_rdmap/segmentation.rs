@@ -44,7 +44,7 @@ fn cuts(header: DdpHeader, length: u32, mulpdu: usize) -> Vec<(u64, usize, bool)
 
 #[test]
 fn untagged_example_of_rfc_5041() {
-    // rfc: 5041-53
+    // rfc: 5041-53, 5044-s4
     let expected = [(0, 1482, false), (1482, 566, true)];
     assert_eq!(cuts(untagged(QueueNumber::SEND), 2048, 1500), expected);
 }
@@ -139,7 +139,7 @@ fn message_numbers_wrap_to_zero() {
 
 proptest! {
     // rfc: 5041-17, 5041-18, 5041-19, 5041-20, 5041-28, 5041-29, 5041-33, 5041-34, 5041-38, 5041-40
-    // rfc: 5041-41, 5041-45, 5041-46, 5041-49, 5041-51, 5041-s1
+    // rfc: 5041-41, 5041-45, 5041-46, 5041-49, 5041-51, 5041-s1, 5044-s1
     #[test]
     fn segments_fit_cover_the_message_and_share_their_fields(
         length in 0u32..200_000,

@@ -102,6 +102,7 @@ fn what_cannot_be_asked_for_fails_at_once() {
 
 #[test]
 fn private_data_of_every_length_arrive_both_ways() {
+    // rfc: 5044-10, 5044-s9, 6581-9, 6581-11
     for (mpa_revision, most) in [(1, 512), (2, 508)] {
         for len in [0, 1, most] {
             let mut sim = simulation();
@@ -132,6 +133,7 @@ fn private_data_of_every_length_arrive_both_ways() {
 
 #[test]
 fn a_rejection_tells_why_and_leaves_the_queue_pair_idle() {
+    // rfc: 5044-s8, 5044-s11
     for (mpa_revision, most) in [(1, 512), (2, 508)] {
         let mut sim = simulation();
         let options = ConnectionOptions {
@@ -227,6 +229,7 @@ fn read_depths_are_settled_by_both_sides() {
 
 #[test]
 fn crcs_are_used_if_either_side_asks() {
+    // rfc: 5044-31, 5044-61
     for (host_asks, peer_asks) in [(false, false), (true, false), (false, true), (true, true)] {
         let options = ConnectionOptions {
             crc: host_asks,
@@ -260,6 +263,7 @@ fn crcs_are_used_if_either_side_asks() {
 
 #[test]
 fn a_responder_waits_for_the_first_fpdu() {
+    // rfc: 5044-77
     let mut sim = simulation();
     let mut qp = sim.hosts[0].create_qp();
     // Posted before there is a connection, and while there is one.
@@ -358,6 +362,7 @@ fn start_up_frames_come_in_any_pieces() {
 /// FPDUs may follow the Reply in the same segment, and arrive before it.
 #[test]
 fn fpdus_may_follow_the_reply_at_once() {
+    // rfc: 5044-50, 5044-84, 5044-s10
     for reply_first in [true, false] {
         let mut sim = simulation();
         let mut qp = sim.hosts[0].create_qp();

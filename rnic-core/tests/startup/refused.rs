@@ -10,6 +10,7 @@ use rnic_core::wire::rdmap::{Terminate, TerminateControl};
 
 #[test]
 fn bad_requests_are_refused() {
+    // rfc: 5044-52, 5044-65, 5044-66, 5044-72, 5044-86
     let good = request(4);
     let changed = |at: usize, octet: u8| {
         let mut octets = good.clone();
@@ -62,6 +63,7 @@ fn answer_with(octets: &[u8]) -> (Simulation, TestQp, usize) {
 
 #[test]
 fn bad_replies_fail_the_attempt() {
+    // rfc: 5044-54, 5044-66, 5044-75, 5044-78, 5044-86
     let good = reply(4);
     let changed = |at: usize, octet: u8| {
         let mut octets = good.clone();
@@ -86,7 +88,7 @@ fn bad_replies_fail_the_attempt() {
     }
 }
 
-// rfc: 6581-18, 6581-32
+// rfc: 6581-16, 6581-18, 6581-19, 6581-32, 6581-33
 #[test]
 fn a_reply_that_asks_too_much_is_answered_by_a_terminate() {
     let answer = |enhanced| {
@@ -207,6 +209,7 @@ fn an_fpdu_before_the_reply_ends_the_connection() {
 
 #[test]
 fn a_peer_that_never_asks_is_cut_off() {
+    // rfc: 5044-s12, 5044-s13
     let mut sim = simulation();
     sim.hosts[0].listen(4420);
     let peer = sim.add_raw_peer(0, 4420);
@@ -241,6 +244,7 @@ fn connections_beyond_the_limit_are_refused() {
 
 #[test]
 fn segments_keep_to_what_the_route_takes() {
+    // rfc: 5044-s5
     for active in [true, false] {
         let mut sim = simulation();
         sim.hosts[0].neighbours = Neighbours::Known(1000);

@@ -83,7 +83,7 @@ impl Initiator {
         }
         // rfc: 5044-32, 5044-61
         self.crc |= reply.crc;
-        // rfc: 5044-74, 5044-76, 6581-20
+        // rfc: 5044-74
         if reply.reject {
             return Ok(Some(Reply::Rejected {
                 private_data: reply.private_data.to_vec(),
@@ -138,7 +138,6 @@ fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negot
         private_data: reply.private_data.to_vec(),
     };
     if let Some(theirs) = &reply.enhanced {
-        // rfc: 6581-14
         settled.peer_ird = Some(theirs.ird);
         settled.peer_ord = Some(theirs.ord);
         settled.ord = outbound_depth(settled.ord, theirs.ird);
@@ -169,7 +168,7 @@ fn inbound_depth(options: &MpaOptions, peer_ord: u16) -> Result<u16, MpaError> {
 }
 
 /// The message to start with: of those that this side can send and the responder takes, one.
-// rfc: 6581-31, 6581-32, 6581-35
+// rfc: 6581-32, 6581-35
 fn ready_to_receive(own: Rtr, theirs: &Enhanced) -> Result<Rtr, MpaError> {
     if own.is_none() && !theirs.peer_to_peer {
         return Ok(Rtr::NONE);

@@ -90,7 +90,6 @@ impl Responder {
             revision: request.revision,
             enhanced: request.enhanced.is_some(),
             crc: request.crc,
-            // rfc: 6581-14
             ird: enhanced.ird,
             ord: enhanced.ord,
             peer_to_peer: enhanced.peer_to_peer,
@@ -138,7 +137,7 @@ impl Asked {
         let mut settled = Negotiated {
             revision: self.revision,
             enhanced: self.enhanced.is_some(),
-            // rfc: 5044-32, 5044-33, 5044-61
+            // rfc: 5044-32, 5044-33, 5044-61, 5044-94
             crc: options.crc || self.crc,
             ird: options.ird(),
             ord: options.ord(),
@@ -201,7 +200,7 @@ impl Asked {
 
     /// The ready-to-receive messages to offer: of those asked for what is taken here, or all that is if
     /// that leaves none.
-    // rfc: 6581-27, 6581-28, 6581-29, 6581-30, 6581-35
+    // rfc: 6581-27, 6581-28, 6581-29, 6581-30, 6581-35, 6581-s3
     fn rtr(&self) -> Rtr {
         match &self.enhanced {
             Some(theirs) if theirs.peer_to_peer => match Rtr::of(theirs) {

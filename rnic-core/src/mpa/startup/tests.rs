@@ -190,6 +190,7 @@ mod stream {
             revision in 1..=2u8, crcs: (bool, bool), read_first: bool,
             (i_ird, i_ord) in (0..200u16, 0..200u16), (r_ird, r_ord) in (0..200u16, 0..200u16),
         ) {
+            // rfc: 6581-41
             let rtr = Rtr { write: false, read: read_first };
             let initiating = MpaOptions { rtr, ..options(revision, crcs.0, i_ird, i_ord) };
             let (mut initiator, asking) = Initiator::new(initiating).unwrap();

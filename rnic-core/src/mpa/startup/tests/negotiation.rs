@@ -68,7 +68,7 @@ mod revisions {
 mod crc {
     use super::*;
 
-    // rfc: 5044-2, 5044-30, 5044-32, 5044-33, 5044-60, 5044-61
+    // rfc: 5044-2, 5044-28, 5044-30, 5044-32, 5044-33, 5044-60, 5044-61, 5044-94
     #[test]
     fn used_if_either_side_asks() {
         assert!(MpaOptions::default().crc);
@@ -94,7 +94,7 @@ mod reads {
     use super::*;
 
     /// Responder: own IRD and ORD, asked for, stated in the Reply, used.
-    // rfc: 6581-15, 6581-21, 6581-23
+    // rfc: 6581-15, 6581-21, 6581-23, 6581-s2
     #[test]
     fn responder() {
         let cases = [
@@ -207,7 +207,7 @@ mod peer_to_peer {
     };
 
     /// Flags A and B beside IRD, C and D beside ORD.
-    // rfc: 6581-27, 6581-28, 6581-29, 6581-30, 6581-35, 6581-36, 6581-37
+    // rfc: 6581-27, 6581-28, 6581-29, 6581-30, 6581-35, 6581-36, 6581-37, 6581-s3
     #[test]
     fn responder() {
         let cases = [
