@@ -303,3 +303,12 @@ fn exit_codes_tell_what_kind_of_failure() {
     assert!(stdout(&output).contains("FAIL"), "{}", stdout(&output));
     assert!(run("--help").status.success() && run("--version").status.success());
 }
+
+#[test]
+fn json_is_all_that_rping_prints_where_it_is_asked_for() {
+    for role in ["-s", "-c"] {
+        let report = json(&format!("-j rping {role} --in-memory -C 3 -v"));
+        assert_eq!(report["pings"], 3);
+        assert_eq!(report["end"], "disconnected in order");
+    }
+}

@@ -46,9 +46,13 @@ pub(crate) struct RpingArgs {
     #[arg(short = 'S', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(26..=65535))]
     pub size: u32,
 
-    /// Print the text of each ping
+    /// Print the text of each ping; with -j on standard error
     #[arg(short, long)]
     pub verbose: bool,
+
+    /// The result is to be JSON, and nothing else on standard output
+    #[arg(skip)]
+    pub json: bool,
 
     /// Check that what comes back is what was sent
     #[arg(short = 'V', long)]

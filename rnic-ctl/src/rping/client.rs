@@ -11,7 +11,6 @@ use super::{End, Summary, ended, quoted};
 use crate::connect::connect;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::out;
 
 /// Pings a server.
 pub(super) fn run(
@@ -99,7 +98,7 @@ fn ping(
     }
     if args.verbose {
         let text = String::from_utf8_lossy(text(&back));
-        out::line(format_args!("ping data: {text}"))?;
+        args.show(format_args!("ping data: {text}"))?;
     }
     Ok(None)
 }

@@ -40,6 +40,10 @@ pub(crate) enum End {
 
 /// Runs the command.
 pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcome {
+    let args = &RpingArgs {
+        json,
+        ..args.clone()
+    };
     let summary = if args.in_memory {
         in_memory(args, interrupt)?
     } else if args.server {
@@ -57,11 +61,7 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
             listener.local_address(),
             opened.description
         );
-        if json {
-            out::note(listening);
-        } else {
-            out::line(listening)?;
-        }
+        args.show(listening)?;
         server::run(&opened.device, &listener, args, interrupt)?
     } else {
         let host = args.address.as_deref().unwrap_or_default();
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
         ));
         client::run(&opened.device, server, args, interrupt)?
     };
-    print(args, &summary, json)
+    print(args, &summary)
 }
 
 /// Both sides in this process.
@@ -121,9 +121,9 @@ fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
     })
 }
 
-fn print(args: &RpingArgs, summary: &Summary, json: bool) -> Outcome {
+fn print(args: &RpingArgs, summary: &Summary) -> Outcome {
     let role = if args.server { "server" } else { "client" };
-    if json {
+    if args.json {
         return out::line(format_args!("{:#}", to_json(role, summary)));
     }
     let pings = summary.pings;
@@ -215,6 +215,15 @@ impl RpingArgs {
             return Ok(self.source);
         };
         Ok(Some(resolve(address, self.port, None)?.ip()))
+    }
+
+    /// Something on the way to the result.
+    fn show(&self, what: impl std::fmt::Display) -> Outcome {
+        if self.json {
+            out::note(what);
+            return Ok(());
+        }
+        out::line(what)
     }
 
     fn debug(&self, what: impl std::fmt::Display) {

@@ -10,7 +10,6 @@ use super::peer::{Next, Peer, memory, options};
 use super::{End, Summary, ended, quoted};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::out;
 
 /// The largest ping: rping's own limit.
 const LARGEST: u32 = 64 << 10;
@@ -126,7 +125,7 @@ fn pong(
     let ping = text(&octets);
     if args.verbose {
         let ping = String::from_utf8_lossy(ping);
-        out::line(format_args!("server ping data: {ping}"))?;
+        args.show(format_args!("server ping data: {ping}"))?;
     }
     if let Next::Ended(reason) = peer.send(Info::default())? {
         return Ok(Some(reason));
