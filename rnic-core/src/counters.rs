@@ -66,6 +66,8 @@ counters! {
         duplicates,
         /// Zero-window probes sent.
         window_probes,
+        /// Times the segment size fell, because the path carries less than was thought.
+        mtu_reductions,
         /// Questions whether a silent peer is there.
         keepalives,
         /// RST segments received and accepted.

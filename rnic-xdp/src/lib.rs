@@ -3,6 +3,7 @@
 mod bell;
 mod error;
 pub mod facts;
+mod icmp;
 mod netlink;
 mod port;
 mod reserve;

@@ -9,12 +9,13 @@ use rnic_core::time::Instant;
 use rnic_core::wire::packet::Checksums;
 
 use crate::bell::Bell;
-use crate::netlink::NetlinkError;
+use crate::error::OpenError;
+use crate::icmp::Icmp;
 use crate::port::{PortReport, RX_BATCH, XdpPort};
 use crate::routes::{Routes, Update};
 
-/// Changes of routes and neighbours are looked for this often.
-const ROUTES_EVERY: Duration = Duration::from_millis(1);
+/// Changes of routes and neighbours, and what routers say, are looked for this often.
+const NEWS_EVERY: Duration = Duration::from_millis(1);
 /// The longest sleep while something waits for the device or for a free frame, which nothing announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
 /// How long to let a device be that has gone.
@@ -25,7 +26,8 @@ pub struct Worker {
     driver: Driver,
     port: XdpPort,
     routes: Routes,
-    routes_at: Instant,
+    icmp: Icmp,
+    news_at: Instant,
     bell: Bell,
     started: Clock,
 }
@@ -40,7 +42,7 @@ impl Worker {
         secret: [u8; 32],
         end: EngineEnd,
         bell: Bell,
-    ) -> Result<Self, NetlinkError> {
+    ) -> Result<Self, OpenError> {
         let mtu = port.report().mtu;
         let config = EngineConfig {
             mtu: mtu.try_into().unwrap_or(u16::MAX),
@@ -50,7 +52,8 @@ impl Worker {
             routes: Routes::open(port.link().index, mtu)?,
             driver: Driver::new(config, secret, end),
             port,
-            routes_at: Instant::ZERO,
+            icmp: Icmp::open()?,
+            news_at: Instant::ZERO,
             bell,
             started: Clock::now(),
         })
@@ -69,11 +72,12 @@ impl Worker {
     fn follow_routes(&mut self, now: Instant) -> bool {
         while let Some(destination) = self.driver.poll_next_hop_request() {
             self.routes.request(destination);
-            self.routes_at = now;
+            self.news_at = now;
         }
-        if now >= self.routes_at {
-            self.routes_at = now + ROUTES_EVERY;
+        if now >= self.news_at {
+            self.news_at = now + NEWS_EVERY;
             self.routes.poll(now);
+            self.hear_routers(now);
         }
         let mut any = false;
         while let Some(update) = self.routes.poll_update() {
@@ -84,6 +88,19 @@ impl Worker {
             }
         }
         any
+    }
+
+    /// Passes on what routers say of packets that were too big for them.
+    fn hear_routers(&mut self, now: Instant) {
+        let Self {
+            driver, port, icmp, ..
+        } = self;
+        icmp.poll(|too_big| {
+            let mut batch = driver.begin(now);
+            batch.handle_too_big(&too_big, &mut port.tx);
+            batch.finish(&mut port.tx);
+            port.tx.kick();
+        });
     }
 
     /// How long it may sleep: until a timer goes off, or something may have got room.
@@ -105,21 +122,27 @@ impl Worker {
     /// Sleeps until a frame arrives, the bell rings, a route changes, or time is up.
     fn sleep(&mut self, at_most: Duration) {
         let others = [self.routes.as_fd(), self.bell.as_fd()];
-        let fds = others.into_iter().chain(self.port.rx.sockets());
+        let routers = self.icmp.fds();
+        let fds = others
+            .into_iter()
+            .chain(routers)
+            .chain(self.port.rx.sockets());
         // Rounded down: rather awake too early than too late.
         let timeout = PollTimeout::try_from(at_most.as_millis()).unwrap_or(PollTimeout::MAX);
+        let ports = self.port.rx.sockets().count();
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // Interrupted by a signal is as good as woken.
         let _ = poll(&mut fds, timeout);
         self.bell.silence();
 
         // An error of the routes' socket says that news were lost: it ends when they are read anew.
-        let has_news = fds[0].any() == Some(true);
+        let first_port = fds.len() - ports;
+        let has_news = fds.iter().take(first_port).any(|fd| fd.any() == Some(true));
         let failed = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
         let gone = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.intersects(failed));
-        let is_gone = fds[others.len()..].iter().any(gone);
+        let is_gone = fds[first_port..].iter().any(gone);
         if has_news {
-            self.routes_at = Instant::ZERO;
+            self.news_at = Instant::ZERO;
         }
         if is_gone {
             std::thread::sleep(at_most.min(GONE_SLEEP));

@@ -27,6 +27,7 @@ use crate::tcp::{Seq, State, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::QueuePair;
+use crate::wire::icmp::TooBig;
 use crate::wire::tcp::TcpSegment;
 
 pub(crate) use self::path::Path;
@@ -41,6 +42,11 @@ const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// are still on their way, and when only the end itself is.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The least path MTU that is believed, as in Linux: IPv4 paths with less are not known to exist, and IPv6 ones must not
+/// (RFC 8200 section 5). Whoever claims less wants us to waste our time on headers.
+const LEAST_MTU_V4: u16 = 552;
+const LEAST_MTU_V6: u16 = 1280;
 
 /// What the engine lends to a connection for one call.
 pub(crate) struct Context<'a, 'g> {
@@ -299,6 +305,17 @@ impl Connection {
     pub(crate) fn set_next_hop(&mut self, hop: &NextHop) {
         self.path.set_next_hop(hop);
         self.tcp.limit_mss(self.key.mss(hop.mtu));
+    }
+
+    /// A router says that a segment of this connection was too big for the next link.
+    pub(crate) fn handle_too_big(&mut self, too_big: &TooBig) {
+        let least = if self.key.local.is_ipv4() {
+            LEAST_MTU_V4
+        } else {
+            LEAST_MTU_V6
+        };
+        let mss = self.key.mss(too_big.mtu.max(least));
+        self.tcp.handle_too_big(too_big.seq, mss);
     }
 
     /// The peer cannot be reached: hopeless for a connection being opened.

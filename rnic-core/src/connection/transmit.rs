@@ -177,13 +177,7 @@ fn copy_piece<F: TxFrames>(
 ) -> Option<(FrameId, usize, u16, bool)> {
     let copy = tx.allocate()?;
     let len = range.len();
-    let mut chunk = [0; 256];
-    for done in (0..len).step_by(chunk.len()) {
-        let chunk = &mut chunk[..(len - done).min(256)];
-        let from = range.start + done;
-        chunk.copy_from_slice(&tx.bytes(source)[from..from + chunk.len()]);
-        tx.bytes_mut(copy)[at + done..at + done + chunk.len()].copy_from_slice(chunk);
-    }
+    tx.copy(source, range, copy, at);
     let sum = checksum::sum(&tx.bytes(copy)[at..at + len]);
     Some((copy, len, sum, false))
 }

@@ -6,6 +6,7 @@ use crate::engine::{Engine, EngineConfig, EngineEnd, NextHop};
 use crate::memory::epoch::{Guard, Worker};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
+use crate::wire::icmp::TooBig;
 use crate::wire::packet::Checksums;
 
 /// Commands taken in one turn, so that frames are not kept waiting.
@@ -116,6 +117,13 @@ impl Batch<'_> {
         self.busy = true;
         self.engine
             .handle_frame(self.now, &self.guard, frame, checksums, tx);
+    }
+
+    /// Handles what a router said of a packet of ours.
+    pub fn handle_too_big<F: TxFrames>(&mut self, too_big: &TooBig, tx: &mut F) {
+        self.busy = true;
+        self.engine
+            .handle_too_big(self.now, &self.guard, too_big, tx);
     }
 
     /// More frames have arrived than this turn handles. After a pause of this process they may hold the

@@ -22,6 +22,7 @@ use crate::memory::frames::TxFrames;
 use crate::tcp::TcpConfig;
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
+use crate::wire::icmp::TooBig;
 use crate::wire::packet::{self, Checksums, PacketError};
 
 pub use self::driver::{Batch, Driver};
@@ -168,6 +169,22 @@ impl Engine {
         self.with_connection(index, now, guard, tx, |connection, context, tx| {
             connection.handle_segment(&packet.segment, context, tx);
         });
+    }
+
+    /// Handles what a router says of a packet of ours.
+    pub fn handle_too_big<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        too_big: &TooBig,
+        tx: &mut F,
+    ) {
+        let key = FlowKey::new(too_big.local, too_big.remote);
+        if let Some(index) = self.flows.find(&key) {
+            self.with_connection(index, now, guard, tx, |connection, _, _| {
+                connection.handle_too_big(too_big);
+            });
+        }
     }
 
     fn count_unreadable(&mut self, error: &PacketError) {

@@ -1,8 +1,13 @@
 //! Transmit frames: where outgoing segments are built, and kept until they are acknowledged.
 
+use core::ops::Range;
+
 /// Names one transmit frame of a [`TxFrames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameId(pub u32);
+
+/// Octets of a piece that is copied at once.
+const PIECE: usize = 256;
 
 /// The transmit side of a device: frames to build in, and the queue that sends them.
 ///
@@ -20,6 +25,17 @@ pub trait TxFrames {
 
     /// The whole of a frame, to build in. The caller must not change a frame that is [`busy`](Self::busy).
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8];
+
+    /// Copies octets `range` of a frame to another one, from `at` on.
+    fn copy(&mut self, from: FrameId, range: Range<usize>, to: FrameId, at: usize) {
+        let mut piece = [0; PIECE];
+        for done in (0..range.len()).step_by(PIECE) {
+            let piece = &mut piece[..(range.len() - done).min(PIECE)];
+            let source = range.start + done;
+            piece.copy_from_slice(&self.bytes(from)[source..source + piece.len()]);
+            self.bytes_mut(to)[at + done..at + done + piece.len()].copy_from_slice(piece);
+        }
+    }
 
     /// Whether the device may still read the frame.
     fn busy(&self, frame: FrameId) -> bool;

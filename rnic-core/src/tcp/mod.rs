@@ -17,6 +17,7 @@ mod cookie;
 mod liveness;
 mod options;
 mod output;
+mod path_mtu;
 mod ranges;
 mod recovery;
 mod recv;
@@ -283,13 +284,16 @@ impl Tcp {
         usize::from(self.options.max_payload())
     }
 
-    /// The path takes segments of at most `mss` octets. Segments that are queued stay as they are.
+    /// The path takes segments of at most `mss` octets. What is queued in larger ones is cut when it is (again) to be
+    /// sent.
     // rfc: 5041-4
     pub fn limit_mss(&mut self, mss: u16) {
         self.options.limit_mss(mss);
         if self.syn_sent_at.is_none() {
             self.mss_to_offer = self.options.mss;
             self.recovery = Recovery::new(u64::from(self.options.max_payload()), self.options.sack);
+        } else {
+            self.recovery.set_mss(u64::from(self.options.max_payload()));
         }
     }
 
@@ -384,6 +388,7 @@ impl Tcp {
             self.probe_due = true;
         } else {
             self.counters.timeouts += 1;
+            self.suspect_path();
             self.recovery.on_timeout(&mut self.send, first);
         }
     }

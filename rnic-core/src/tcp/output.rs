@@ -16,13 +16,13 @@ impl Tcp {
     ///
     /// Build and queue what [`wants_data`](Self::wants_data) asks for first: an ACK that is due then travels with
     /// the data.
-    pub fn poll_transmit<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
+    pub fn poll_transmit<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         let outgoing = self.next_segment(now, frames)?;
         self.counters.segments_sent += 1;
         Some(outgoing)
     }
 
-    fn next_segment<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
+    fn next_segment<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         if let Some(header) = self.reset.take() {
             self.counters.resets_sent += 1;
             return Some(Outgoing {
@@ -43,7 +43,7 @@ impl Tcp {
             let segment = self
                 .probe(now)
                 .or_else(|| self.retransmission(now, frames))
-                .or_else(|| self.new_data(now))
+                .or_else(|| self.new_data(now, frames))
                 .or_else(|| self.fin(now));
             if segment.is_some() {
                 return segment;
@@ -156,7 +156,8 @@ impl Tcp {
         let Some(segment) = self.send.next_unsent().cloned() else {
             return (self.send.fin == Fin::Queued).then(|| self.send_fin(now));
         };
-        let left = u64::from(segment.len - segment.sent);
+        let most = self.options.max_payload().max(segment.sent + 1);
+        let left = u64::from(segment.len.min(most) - segment.sent);
         // At most `left`, which fits.
         let octets = self.send.window_room().clamp(1, left) as u16;
         let (from, to) = (segment.sent, segment.sent + octets);
@@ -179,7 +180,7 @@ impl Tcp {
     }
 
     /// The first segment thought lost, as far as the windows allow.
-    fn retransmission<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
+    fn retransmission<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         if !self.send.has_lost() || self.device_retry_at.is_some() {
             return None;
         }
@@ -188,9 +189,8 @@ impl Tcp {
             return self.fin_again(now);
         };
         let segment = segment.clone();
-        let octets = edge
-            .saturating_sub(segment.start)
-            .min(u64::from(segment.len)) as u16;
+        let len = segment.len.min(self.options.max_payload());
+        let octets = edge.saturating_sub(segment.start).min(u64::from(len)) as u16;
         if octets == 0
             || !self
                 .recovery
@@ -202,6 +202,10 @@ impl Tcp {
             self.device_retry_at = Some(now + DEVICE_RETRY);
             return None;
         }
+        let Some(segment) = self.fit(index, segment, frames) else {
+            self.device_retry_at = Some(now + DEVICE_RETRY);
+            return None;
+        };
         self.recovery.on_retransmission();
         self.counters.retransmits += 1;
         self.send.mark_retransmitted(now, index, octets);
@@ -214,16 +218,19 @@ impl Tcp {
     }
 
     /// The next segment that has not been sent, or the rest of one.
-    fn new_data(&mut self, now: Instant) -> Option<Outgoing> {
+    fn new_data<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         if self.send.has_lost() {
             return None;
         }
         let segment = self.send.next_unsent()?;
-        let left = u64::from(segment.len - segment.sent);
+        let left = u64::from(segment.len.min(self.options.max_payload()) - segment.sent);
         if !self.recovery.allows(&self.send, left) || !self.send.window_suffices(left) {
             return None;
         }
-        let segment = segment.clone();
+        let Some(segment) = self.fit_unsent(frames) else {
+            self.device_retry_at = Some(now + DEVICE_RETRY);
+            return None;
+        };
         let to = segment.sent + self.send.window_room().min(left) as u16;
         self.send.mark_sent(now, to);
         self.counters.octets_sent += u64::from(to - segment.sent);

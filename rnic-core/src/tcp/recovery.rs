@@ -72,6 +72,24 @@ impl Recovery {
         self.urgent && send.head_is_lost()
     }
 
+    /// Segments have become smaller.
+    pub(super) fn set_mss(&mut self, mss: u64) {
+        self.mss = mss;
+        self.congestion.set_mss(mss);
+    }
+
+    /// Segments were too large for the path, and are to be sent again: not because of congestion. As after a timeout,
+    /// what the peer says of their absence is no news.
+    pub(super) fn on_too_big(&mut self, send: &Sender) {
+        if self.phase == Phase::Open {
+            let until = send.nxt();
+            self.phase = Phase::Timeout { until };
+            self.last_until = Some(until);
+        }
+        self.duplicate_acks = 0;
+        self.urgent = send.has_lost();
+    }
+
     /// A retransmission was sent.
     pub(super) fn on_retransmission(&mut self) {
         self.urgent = false;

@@ -1,5 +1,7 @@
 //! The sending direction: the frames held until they are acknowledged, and the peer's window.
 
+mod recut;
+
 use std::collections::VecDeque;
 
 use super::seq::{Origin, Seq};
@@ -497,7 +499,6 @@ impl Sender {
     }
 
     /// The first segment that is held.
-    #[cfg(test)]
     pub(super) fn first(&self) -> Option<&SentSegment> {
         self.segments.front()
     }

@@ -9,6 +9,7 @@
 pub mod checksum;
 pub mod ddp;
 pub mod ethernet;
+pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod mpa;

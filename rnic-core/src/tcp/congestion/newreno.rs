@@ -24,6 +24,11 @@ impl NewReno {
         }
     }
 
+    /// Segments have become smaller.
+    pub(in crate::tcp) fn set_mss(&mut self, mss: u64) {
+        self.mss = mss;
+    }
+
     /// What may be in flight.
     pub(in crate::tcp) fn window(&self) -> u64 {
         self.window

@@ -179,6 +179,8 @@ fn a_window_that_opens_in_time_ends_the_wait() {
     t.pass(seconds(3));
     t.inject(". 1:1(0) ack 1 win 60000");
     t.next().expect("the octets");
+    t.pass(seconds(4));
+    assert_eq!(t.tcp.failure(), None, "the wait began anew");
     t.inject(". 1:1(0) ack 1001 win 60000");
     assert_eq!(t.tcp.next_timeout(), None);
 }

@@ -8,6 +8,7 @@ mod hostile;
 mod liveness;
 mod loss;
 mod pair;
+mod path_mtu;
 mod reset;
 mod script;
 mod time_wait;

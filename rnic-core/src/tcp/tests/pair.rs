@@ -132,7 +132,8 @@ impl End {
     /// The next segment as octets.
     fn poll(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.build(now);
-        let Outgoing { header, payload } = self.tcp.as_mut()?.poll_transmit(now, &self.frames)?;
+        let Outgoing { header, payload } =
+            self.tcp.as_mut()?.poll_transmit(now, &mut self.frames)?;
         let mut octets = vec![0; header.len()];
         header.emit(&mut octets);
         match payload {

@@ -200,7 +200,7 @@ impl Script {
     /// The next segment to send.
     pub(super) fn next(&mut self) -> Option<Sent> {
         self.pump();
-        let outgoing = self.tcp.poll_transmit(self.now, &self.frames)?;
+        let outgoing = self.tcp.poll_transmit(self.now, &mut self.frames)?;
         let payload = self.payload(&outgoing);
         let start =
             u64::from(outgoing.header.seq.distance_from(OUR_ISN)) + (self.queued >> 32 << 32);

@@ -275,7 +275,7 @@ fn a_probe_of_one_octet_is_never_the_frame_that_the_device_may_have() {
     t.frames.transmit(t.first_frame(), 101);
     t.inject(". 1:1(0) ack 1 win 0");
     t.pass(ms(200));
-    let outgoing = t.tcp.poll_transmit(t.now, &t.frames).expect("a probe");
+    let outgoing = t.tcp.poll_transmit(t.now, &mut t.frames).expect("a probe");
     assert!(matches!(outgoing.payload, Payload::Part { .. }));
 }
 

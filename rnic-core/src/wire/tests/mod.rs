@@ -2,6 +2,7 @@
 
 mod checksum;
 mod ddp;
+mod icmp;
 mod mpa;
 mod packet;
 mod rdmap;

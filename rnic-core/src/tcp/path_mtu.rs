@@ -1,0 +1,79 @@
+//! What the path can carry: told by routers (RFC 1191, RFC 8201), or found out where they are silent (RFC 4821).
+//!
+//! The segment size only ever falls: it does not probe for a path that has become wider. A new connection does.
+
+use super::send::SentSegment;
+use super::{Seq, Tcp};
+use crate::memory::frames::TxFrames;
+use crate::wire::checksum;
+
+/// Timeouts in a row after which the path, and not its load, is under suspicion (Linux's `tcp_retries1`).
+const SUSPICIOUS: u8 = 3;
+/// The segment sizes to try then: paths that carry less are not known to exist.
+const ESCAPES: [u16; 2] = [1024, 512];
+
+impl Tcp {
+    /// A router dropped the segment that begins at `seq`: the path takes segments of at most `mss` octets, less options.
+    /// Says whether that is believed: the segment must be in flight, which somebody who only guesses does not
+    /// know (RFC 5927 section 7.2).
+    ///
+    /// What was too large is sent again in smaller pieces, at once. No congestion dropped it, and none is assumed.
+    pub fn handle_too_big(&mut self, seq: Seq, mss: u16) -> bool {
+        let offset = self.send.offset_of(seq);
+        let in_flight = u64::try_from(offset)
+            .is_ok_and(|offset| (self.send.una()..self.send.nxt()).contains(&offset));
+        if !in_flight || !self.state.may_send() || mss >= self.options.mss {
+            return false;
+        }
+        self.limit_mss(mss);
+        self.counters.mtu_reductions += 1;
+        self.send.lose_larger_than(self.options.max_payload());
+        self.recovery.on_too_big(&self.send);
+        true
+    }
+
+    /// Another retransmission timeout. If full segments are what gets lost, smaller ones may pass: routers that should
+    /// have said so may be silent.
+    pub(super) fn suspect_path(&mut self) {
+        if self.retries < SUSPICIOUS {
+            return;
+        }
+        let escape = ESCAPES.into_iter().find(|mss| *mss < self.options.mss);
+        let options_len = self.options.mss - self.options.max_payload();
+        if let (Some(mss), Some(head)) = (escape, self.send.first())
+            && head.len + options_len > mss
+        {
+            self.limit_mss(mss);
+            self.counters.mtu_reductions += 1;
+        }
+    }
+
+    /// The same for the segment that is next to be sent for the first time.
+    pub(super) fn fit_unsent<F: TxFrames>(&mut self, frames: &mut F) -> Option<SentSegment> {
+        let segment = self.send.next_unsent()?.clone();
+        self.fit(self.send.first_unsent(), segment, frames)
+    }
+
+    /// Cuts a held segment so that what it begins with fits the path. `None` if there is no frame for the rest.
+    pub(super) fn fit<F: TxFrames>(
+        &mut self,
+        index: usize,
+        segment: SentSegment,
+        frames: &mut F,
+    ) -> Option<SentSegment> {
+        let most = self.options.max_payload();
+        if segment.len <= most {
+            return Some(segment);
+        }
+        let rest = frames.allocate()?;
+        let at = usize::from(segment.payload_at);
+        let (cut, end) = (at + usize::from(most), at + usize::from(segment.len));
+        frames.copy(segment.frame, cut..end, rest, at);
+        let sums = [
+            checksum::sum(&frames.bytes(segment.frame)[at..cut]),
+            checksum::sum(&frames.bytes(rest)[at..at + end - cut]),
+        ];
+        self.send.split(index, most, rest, sums);
+        self.send.get(index).cloned()
+    }
+}

@@ -1,0 +1,51 @@
+//! Segments that turn out too large for the path are cut in two where they are held.
+
+use super::{Fate, Sender, SentSegment};
+use crate::memory::frames::FrameId;
+
+impl Sender {
+    pub(in crate::tcp) fn get(&self, index: usize) -> Option<&SentSegment> {
+        self.segments.get(index)
+    }
+
+    /// The index of the first segment that is not wholly sent.
+    pub(in crate::tcp) fn first_unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// The segment at `index` becomes two: its first `at` octets stay in its frame, the rest is in `frame` at the same
+    /// place. `sums` are their ones-complement sums.
+    pub(in crate::tcp) fn split(&mut self, index: usize, at: u16, frame: FrameId, sums: [u16; 2]) {
+        let Some(head) = self.segments.get_mut(index) else {
+            return;
+        };
+        let mut tail = head.clone();
+        tail.frame = frame;
+        tail.start += u64::from(at);
+        tail.len -= at;
+        tail.payload_sum = sums[1];
+        tail.sent = head.sent.saturating_sub(at);
+        head.len = at;
+        head.payload_sum = sums[0];
+        head.push = false;
+        head.sent = head.sent.min(at);
+        if tail.sent == 0 && head.fate == Fate::Lost {
+            // Nothing of it was ever sent, so nothing was lost.
+            tail.fate = Fate::InFlight;
+        }
+        // One more of the two, or the first of them, is wholly sent.
+        if index < self.unsent || (index == self.unsent && head.sent == at) {
+            self.unsent += 1;
+        }
+        self.segments.insert(index + 1, tail);
+    }
+
+    /// Everything in flight in segments of more than `octets` is lost: a link on the way cannot carry them.
+    pub(in crate::tcp) fn lose_larger_than(&mut self, octets: u16) {
+        for index in 0..self.segments.len() {
+            if self.segments[index].len > octets {
+                self.mark_lost(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! ICMP (RFC 792, RFC 1191) and ICMPv6 (RFC 4443), as far as they say that a packet of ours was too big for a link.
+//!
+//! Everything else that ICMP can say of a connection is soft (RFC 1122 section 4.2.3.9, RFC 5461): retransmission finds
+//! out whether it lasts, and anybody can forge it. So it is not read at all.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::checksum;
+use super::ipv4;
+use super::tcp::{self, Seq};
+
+/// ICMP's type "destination unreachable".
+pub const UNREACHABLE: u8 = 3;
+/// ICMPv6's type "packet too big".
+pub const PACKET_TOO_BIG: u8 = 2;
+
+/// ICMP's code "fragmentation needed and DF set".
+const FRAGMENTATION_NEEDED: u8 = 4;
+
+/// MTUs of links, for routers that do not tell theirs (RFC 1191 section 7).
+const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
+
+/// A segment of ours did not fit into a link on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooBig {
+    /// Who sent the segment.
+    pub local: SocketAddr,
+    /// To whom.
+    pub remote: SocketAddr,
+    /// The sequence number of the segment.
+    pub seq: Seq,
+    /// Octets of the largest IP packet that fits.
+    pub mtu: u16,
+}
+
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    kind: u8,
+    code: u8,
+    checksum: U16,
+    /// ICMP: 16 bits unused, 16 bits of MTU. ICMPv6: all of it.
+    mtu: U32,
+}
+
+/// What is quoted of a TCP header at least.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct QuotedTcp {
+    source_port: U16,
+    destination_port: U16,
+    seq: U32,
+}
+
+/// The fields of a quoted IPv4 header that matter. The packet behind it is cut short: a length that says more than is
+/// there is right.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct QuotedIpv4 {
+    version_and_length: u8,
+    traffic_class: u8,
+    total_length: U16,
+    identification: U16,
+    flags_and_offset: U16,
+    hop_limit: u8,
+    protocol: u8,
+    checksum: U16,
+    source: [u8; 4],
+    destination: [u8; 4],
+}
+
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct QuotedIpv6 {
+    first: U32,
+    payload_length: U16,
+    next_header: u8,
+    hop_limit: u8,
+    source: [u8; 16],
+    destination: [u8; 16],
+}
+
+const FRAGMENT_OFFSET: u16 = 0x1fff;
+
+impl TooBig {
+    /// Reads an ICMP message in its IPv4 packet, as a raw socket gives it. `None` if it says anything else.
+    pub fn parse_v4(packet: &[u8]) -> Option<Self> {
+        let (ip, _) = QuotedIpv4::ref_from_prefix(packet).ok()?;
+        let message = packet.get(header_len(ip)?..)?;
+        let (header, quoted) = RawHeader::ref_from_prefix(message).ok()?;
+        if (header.kind, header.code) != (UNREACHABLE, FRAGMENTATION_NEEDED)
+            || checksum::sum(message) != 0xffff
+        {
+            return None;
+        }
+        let (ip, _) = QuotedIpv4::ref_from_prefix(quoted).ok()?;
+        let first_piece = ip.flags_and_offset.get() & FRAGMENT_OFFSET == 0;
+        if ip.protocol != tcp::PROTOCOL || !first_piece {
+            return None;
+        }
+        let segment = quoted.get(header_len(ip)?..)?;
+        let mtu = match (header.mtu.get() & 0xffff) as u16 {
+            0 => plateau_below(ip.total_length.get()),
+            told => told,
+        };
+        let from = Ipv4Addr::from(ip.source).into();
+        Self::about(from, Ipv4Addr::from(ip.destination).into(), segment, mtu)
+    }
+
+    /// Reads an ICMPv6 message, as a raw socket gives it: without its packet, its checksum verified.
+    pub fn parse_v6(message: &[u8]) -> Option<Self> {
+        let (header, quoted) = RawHeader::ref_from_prefix(message).ok()?;
+        let (ip, segment) = QuotedIpv6::ref_from_prefix(quoted).ok()?;
+        if header.kind != PACKET_TOO_BIG
+            || ip.first.get() >> 28 != 6
+            || ip.next_header != tcp::PROTOCOL
+        {
+            return None;
+        }
+        let mtu = u16::try_from(header.mtu.get()).unwrap_or(u16::MAX);
+        let from = Ipv6Addr::from(ip.source).into();
+        Self::about(from, Ipv6Addr::from(ip.destination).into(), segment, mtu)
+    }
+
+    fn about(source: IpAddr, destination: IpAddr, segment: &[u8], mtu: u16) -> Option<Self> {
+        let (tcp, _) = QuotedTcp::ref_from_prefix(segment).ok()?;
+        Some(Self {
+            local: SocketAddr::new(source, tcp.source_port.get()),
+            remote: SocketAddr::new(destination, tcp.destination_port.get()),
+            seq: Seq(tcp.seq.get()),
+            mtu,
+        })
+    }
+}
+
+fn header_len(ip: &QuotedIpv4) -> Option<usize> {
+    let len = usize::from(ip.version_and_length & 0xf) * 4;
+    (ip.version_and_length >> 4 == 4 && len >= ipv4::HEADER_LEN).then_some(len)
+}
+
+fn plateau_below(len: u16) -> u16 {
+    PLATEAUS.into_iter().find(|mtu| *mtu < len).unwrap_or(68)
+}

@@ -1,0 +1,116 @@
+//! What routers say of our packets: ICMP and ICMPv6 reach the kernel, which knows nothing of our connections. Raw
+//! sockets get copies.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
+use rnic_core::wire::icmp::{PACKET_TOO_BIG, TooBig, UNREACHABLE};
+
+use crate::error::OpenError;
+
+/// Enough for the headers that are read of a message. What is cut off of it cannot be checked, so it is more than
+/// routers quote (576 octets, RFC 1812 section 4.3.2.3; 1280, RFC 4443 section 2.4).
+const MESSAGE: usize = 2048;
+/// Messages taken in one turn: a flood of them must not keep frames waiting.
+const PER_TURN: usize = 16;
+
+/// The level and the name of the options that say which types a raw socket receives.
+const ICMP_FILTER: (i32, i32) = (255, 1);
+const ICMPV6_FILTER: (i32, i32) = (libc::IPPROTO_ICMPV6, 1);
+
+/// Tells a raw socket the types that it is not to receive, one bit each.
+#[allow(unsafe_code)] // nix knows no such option, and has no way to add one
+fn block<const WORDS: usize>(
+    fd: &OwnedFd,
+    (level, option): (i32, i32),
+    blocked: &[u32; WORDS],
+) -> Result<(), Errno> {
+    // SAFETY: the kernel reads as many octets as the array has, and keeps no pointer to it.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            blocked.as_ptr().cast(),
+            size_of_val(blocked) as libc::socklen_t,
+        )
+    };
+    Errno::result(result).map(drop)
+}
+
+/// Follows what routers say, in one network namespace.
+#[derive(Debug)]
+pub(crate) struct Icmp {
+    v4: OwnedFd,
+    /// Not there on a host without IPv6.
+    v6: Option<OwnedFd>,
+    buffer: [u8; MESSAGE],
+}
+
+impl Icmp {
+    /// Listens in the network namespace of this thread.
+    pub(crate) fn open() -> Result<Self, OpenError> {
+        let failed = |source: Errno| match source {
+            Errno::EPERM | Errno::EACCES => OpenError::NotPermitted { doing: "hear ICMP" },
+            source => OpenError::System {
+                doing: "open a raw socket for ICMP",
+                source: source.into(),
+            },
+        };
+        let v4 = raw(AddressFamily::Inet, SockProtocol::Icmp).map_err(failed)?;
+        block(&v4, ICMP_FILTER, &[!(1 << UNREACHABLE)]).map_err(failed)?;
+        let v6 = match raw(AddressFamily::Inet6, SockProtocol::IcmpV6) {
+            Ok(v6) => {
+                let mut blocked = [u32::MAX; 8];
+                blocked[usize::from(PACKET_TOO_BIG) / 32] &= !(1 << (PACKET_TOO_BIG % 32));
+                block(&v6, ICMPV6_FILTER, &blocked).map_err(failed)?;
+                Some(v6)
+            }
+            Err(Errno::EAFNOSUPPORT) => None,
+            Err(source) => return Err(failed(source)),
+        };
+        Ok(Self {
+            v4,
+            v6,
+            buffer: [0; MESSAGE],
+        })
+    }
+
+    /// Tells what has come, without blocking.
+    pub(crate) fn poll(&mut self, mut tell: impl FnMut(TooBig)) {
+        let buffer = &mut self.buffer;
+        drain(&self.v4, buffer, |message| {
+            TooBig::parse_v4(message).map(&mut tell);
+        });
+        if let Some(v6) = &self.v6 {
+            drain(v6, buffer, |message| {
+                TooBig::parse_v6(message).map(&mut tell);
+            });
+        }
+    }
+
+    /// What to wait on.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [Some(&self.v4), self.v6.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(AsFd::as_fd)
+    }
+}
+
+fn drain(fd: &OwnedFd, buffer: &mut [u8], mut handle: impl FnMut(&[u8])) {
+    for _ in 0..PER_TURN {
+        match recv(fd.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
+            Ok(len) => handle(&buffer[..len]),
+            // Nothing more; or a message with a wrong checksum, which the next call finds gone.
+            Err(_) => return,
+        }
+    }
+}
+
+fn raw(family: AddressFamily, protocol: SockProtocol) -> Result<OwnedFd, Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(family, SockType::Raw, flags, protocol)
+}
