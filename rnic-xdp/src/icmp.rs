@@ -1,13 +1,15 @@
 //! What routers say of our packets: ICMP and ICMPv6 reach the kernel, which knows nothing of our connections. Raw
 //! sockets get copies.
 
+mod filter;
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::libc;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 use rnic_core::wire::icmp::{PACKET_TOO_BIG, TooBig, UNREACHABLE};
 
+use self::filter::{ICMP_FILTER, ICMPV6_FILTER, block};
 use crate::error::OpenError;
 
 /// Enough for the headers that are read of a message. What is cut off of it cannot be checked, so it is more than
@@ -15,30 +17,6 @@ use crate::error::OpenError;
 const MESSAGE: usize = 2048;
 /// Messages taken in one turn: a flood of them must not keep frames waiting.
 const PER_TURN: usize = 16;
-
-/// The level and the name of the options that say which types a raw socket receives.
-const ICMP_FILTER: (i32, i32) = (255, 1);
-const ICMPV6_FILTER: (i32, i32) = (libc::IPPROTO_ICMPV6, 1);
-
-/// Tells a raw socket the types that it is not to receive, one bit each.
-#[allow(unsafe_code)] // nix knows no such option, and has no way to add one
-fn block<const WORDS: usize>(
-    fd: &OwnedFd,
-    (level, option): (i32, i32),
-    blocked: &[u32; WORDS],
-) -> Result<(), Errno> {
-    // SAFETY: the kernel reads as many octets as the array has, and keeps no pointer to it.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            option,
-            blocked.as_ptr().cast(),
-            size_of_val(blocked) as libc::socklen_t,
-        )
-    };
-    Errno::result(result).map(drop)
-}
 
 /// Follows what routers say, in one network namespace.
 #[derive(Debug)]
