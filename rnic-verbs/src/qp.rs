@@ -62,7 +62,7 @@ impl Pd {
     pub fn qp(&self, send_cq: &Cq, recv_cq: &Cq, caps: QpCaps) -> Result<Qp, Error> {
         let device = &self.device.inner;
         for cq in [send_cq, recv_cq] {
-            // rfc: 5040-113
+            // rfc: 5040-113, 5042-21
             if !cq.handle.belongs_to(device) {
                 return Err(Error::OtherDevice("completion queue"));
             }

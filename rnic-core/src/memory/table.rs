@@ -171,6 +171,7 @@ impl Slot {
         }
     }
 
+    // rfc: 5042-7
     fn origin_fits(&self, origin: Origin) -> bool {
         let stream = self.stream.load(Ordering::Relaxed);
         self.pd.load(Ordering::Relaxed) == origin.pd.0

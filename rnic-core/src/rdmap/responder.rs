@@ -42,6 +42,7 @@ impl Responder {
         header: UntaggedHeader,
         request: ReadRequest,
     ) -> Result<(), RdmapError> {
+        // rfc: 5042-s6
         if self.reads.len() >= usize::from(self.ird) {
             return Err(RdmapError::TooManyReads { ird: self.ird });
         }

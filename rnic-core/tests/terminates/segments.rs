@@ -188,7 +188,7 @@ fn a_read_request_of_the_wrong_length() {
     scene(1).wrong("too long", &long, (1, 2, 5), Quotes::Segment);
 }
 
-// rfc: 5040-81, 5040-s8
+// rfc: 5040-81, 5040-s8, 5042-s6
 #[test]
 fn more_reads_than_agreed() {
     let mut scene = scene(1);

@@ -58,7 +58,7 @@ fn what_does_not_fit_is_refused_before_anything_is_sent() {
             other => panic!("{other:?}"),
         }
     }
-    // rfc: 5040-113
+    // rfc: 5040-113, 5042-21
     let foreign = far_device.cq(1).unwrap();
     assert!(matches!(
         near.pd.qp(&near.cq, &foreign, QpCaps::default()),
