@@ -60,6 +60,18 @@ counters! {
         timeouts,
         /// Fast retransmits begun.
         fast_retransmits,
+        /// Tail loss probes sent.
+        tail_probes,
+        /// Segments found lost by RACK.
+        rack_losses,
+        /// Recoveries that turned out to be needless, and were undone.
+        spurious_recoveries,
+        /// Acknowledgments that showed segments of ours to have arrived in another order than they were sent.
+        reordering_seen,
+        /// Reports of the peer that it received octets twice (DSACK).
+        dsacks_received,
+        /// Reports to the peer that octets were received twice (DSACK).
+        dsacks_sent,
         /// Segments that arrived beyond the next expected octet.
         out_of_order,
         /// Segments with nothing new.

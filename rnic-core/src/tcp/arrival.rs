@@ -1,7 +1,8 @@
 //! What a received segment does (RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323).
 
-use super::recovery::Recovery;
+use super::recovery::{Ack, Recovery};
 use super::recv::Offer;
+use super::scoreboard::News;
 use super::{Fin, State, StreamData, Tcp, TcpFailure};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
@@ -92,7 +93,10 @@ impl Tcp {
             self.recovery.on_lost_syn();
         }
         let measured = match self.syn_sent_at {
-            Some(sent_at) if self.syn_sent_once => Some(now.since(sent_at)),
+            Some(sent_at) if self.syn_sent_once => {
+                self.rtt.exact(now, now.since(sent_at));
+                Some(now.since(sent_at))
+            }
             Some(_) => self.options.round_trip(now, &header.options),
             None => None,
         };
@@ -132,7 +136,7 @@ impl Tcp {
         let len = segment.payload.len() as u64 + u64::from(flags.fin());
         if self.options.is_old(now, &header.options) {
             self.counters.duplicates += 1;
-            self.answer_unacceptable(now, len);
+            self.answer_unacceptable(now, start, len);
             return None;
         }
         if !self.recv.acceptable(start, len) {
@@ -189,7 +193,7 @@ impl Tcp {
         len: u64,
         frames: &mut F,
     ) {
-        self.answer_unacceptable(now, len);
+        self.answer_unacceptable(now, start, len);
         if self.state == State::TimeWait && header.flags.fin() {
             self.time_wait_ends = Some(now + self.time_wait);
         }
@@ -205,8 +209,9 @@ impl Tcp {
         }
     }
 
-    fn answer_unacceptable(&mut self, now: Instant, len: u64) {
+    fn answer_unacceptable(&mut self, now: Instant, start: i64, len: u64) {
         if len > 0 {
+            self.recv.note_duplicate(start, len);
             self.recv.ack_alone();
         } else {
             // Nothing was lost on us: two ends that disagree must not answer each other's ACKs for ever.
@@ -236,16 +241,36 @@ impl Tcp {
             _ => return self.receive_strange_ack(now, offset),
         };
         let moved = self.send.window.update(start, ack, header.window);
-        let sacked = self.options.sack && self.send.apply_sack(&header.options.sack);
+        let flight = self.send.flight();
+        let mut news = News::default();
+        let nothing_else = len == 0 && !moved && !self.send.window_closed();
+        let repeats = ack == self.send.una() && nothing_else;
         if ack > self.send.una() {
-            self.receive_new_ack(now, header, ack, frames);
-        } else if self.send.flight() > 0 && len == 0 && !moved && !self.send.window_closed() {
-            let fast = self.recovery.on_duplicate(&mut self.send, sacked);
-            self.counters.fast_retransmits += u64::from(fast);
+            self.send.acknowledge(ack, frames, &mut news);
+            self.measure_round_trip(now, header, &news);
+            self.retries = 0;
         }
-        if sacked {
-            let fast = self.recovery.on_sack(&mut self.send);
-            self.counters.fast_retransmits += u64::from(fast);
+        if self.options.sack {
+            self.send.apply_sack(&header.options.sack, &mut news);
+        }
+        let ack = Ack {
+            now,
+            news: &news,
+            flight,
+            repeats,
+            sacks: !header.options.sack.is_empty(),
+            echo: self.options.echo(&header.options),
+        };
+        let (send, rtt, counters) = (&mut self.send, &mut self.rtt, &mut self.counters);
+        self.recovery.on_ack(send, &ack, rtt, counters);
+        if news.acked > 0 {
+            // RFC 6298 sections 5.2 and 5.3.
+            let more = self.send.flight() > 0;
+            self.retransmit_at = more.then(|| now + self.rtt.timeout());
+            self.liveness.progress(now, more);
+            if self.send.fin == Fin::Acked {
+                self.enter(now, self.state.after_fin_acked());
+            }
         }
         self.follow_window(now);
         if self.state == State::Closed {
@@ -267,31 +292,16 @@ impl Tcp {
         Verdict::Drop
     }
 
-    fn receive_new_ack<F: TxFrames>(
-        &mut self,
-        now: Instant,
-        header: &TcpHeader,
-        ack: u64,
-        frames: &mut F,
-    ) {
-        let flight = self.send.flight();
-        let progress = self.send.acknowledge(ack, frames);
-        let measured = match progress.sent_at {
-            Some(sent_at) => Some(now.since(sent_at)),
+    fn measure_round_trip(&mut self, now: Instant, header: &TcpHeader, news: &News) {
+        let measured = match news.sent_at {
+            Some(sent_at) => {
+                self.rtt.exact(now, now.since(sent_at));
+                Some(now.since(sent_at))
+            }
             None => self.options.round_trip(now, &header.options),
         };
         if let Some(rtt) = measured {
             self.rtt.sample(rtt);
-        }
-        self.retries = 0;
-        self.recovery
-            .on_progress(&mut self.send, progress.octets, flight);
-        // RFC 6298 sections 5.2 and 5.3.
-        let more = self.send.flight() > 0;
-        self.retransmit_at = more.then(|| now + self.rtt.timeout());
-        self.liveness.progress(now, more);
-        if self.send.fin == Fin::Acked {
-            self.enter(now, self.state.after_fin_acked());
         }
     }
 

@@ -7,8 +7,9 @@
 //! Positions in either stream are offsets of 64 bits, 0 being the first octet after the SYN. Sequence numbers
 //! stay inside.
 //!
-//! `arrival` is what a received segment does, `output` what is sent; `recv` and `send` are the two directions'
-//! state, `recovery` and `congestion` decide what and how much may be in flight.
+//! `arrival` is what a received segment does, `output` what is sent, `timers` what time does; `recv` and `send` are
+//! the two directions' state, `scoreboard` what has become of the segments sent; `recovery` and `congestion` decide
+//! what and how much may be in flight.
 
 mod arrival;
 mod config;
@@ -23,11 +24,13 @@ mod recovery;
 mod recv;
 mod reuse;
 mod rtt;
+mod scoreboard;
 mod send;
 mod seq;
 mod state;
 #[cfg(test)]
 mod tests;
+mod timers;
 
 use core::ops::Range;
 use core::time::Duration;
@@ -269,7 +272,7 @@ impl Tcp {
     /// Whether to build and [`queue`](Self::queue) one more segment of at most
     /// [`max_payload`](Self::max_payload) octets: it could be sent now, or is needed to probe a closed window.
     pub fn wants_data(&self) -> bool {
-        if !self.state.may_queue() || !self.send.all_sent() || self.send.has_lost() {
+        if !self.state.may_queue() || !self.send.all_sent() || self.must_retransmit() {
             return false;
         }
         if self.send.is_empty() {
@@ -325,72 +328,6 @@ impl Tcp {
     /// The offset up to which the peer has acknowledged our stream.
     pub fn acked_offset(&self) -> u64 {
         self.send.acked()
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        Instant::earliest([
-            self.retransmit_at,
-            self.recv.next_timeout(),
-            self.time_wait_ends,
-            self.device_retry_at,
-            self.liveness_timeout(),
-        ])
-    }
-
-    /// Time has passed. Poll for segments to send afterwards.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.recv.handle_timeout(now);
-        let expired = |timer: Option<Instant>| timer.is_some_and(|at| at <= now);
-        if expired(self.device_retry_at) {
-            self.device_retry_at = None;
-        }
-        if expired(self.time_wait_ends) {
-            self.finish(None);
-        }
-        if expired(self.retransmit_at) {
-            self.retransmission_timeout(now);
-        }
-        self.check_liveness(now);
-    }
-
-    fn retransmission_timeout(&mut self, now: Instant) {
-        if !self.state.is_opening() && self.send.flight() == 0 && !self.send.has_unsent() {
-            self.retransmit_at = None;
-            return;
-        }
-        let waits = self.recovery.waits_to_retransmit(&self.send) && !self.send.window_closed();
-        if self.syn_due || self.probe_due || waits {
-            // What was to be sent at the last expiry has not left, as the device was busy: that says nothing about
-            // the peer.
-            self.retransmit_at = Some(now + self.rtt.timeout());
-            return;
-        }
-        let limit = if self.state.is_opening() {
-            self.syn_retries
-        } else if self.liveness.has_user_timeout() {
-            u8::MAX
-        } else {
-            self.max_retries
-        };
-        if self.retries >= limit {
-            self.finish(Some(TcpFailure::TimedOut));
-            return;
-        }
-        let first = self.retries == 0;
-        self.retries = self.retries.saturating_add(1);
-        self.rtt.back_off();
-        self.retransmit_at = Some(now + self.rtt.timeout());
-        if self.state.is_opening() {
-            self.counters.timeouts += 1;
-            self.syn_due = true;
-        } else if self.send.window_closed() || self.send.flight() == 0 {
-            self.probe_due = true;
-        } else {
-            self.counters.timeouts += 1;
-            self.suspect_path();
-            self.recovery.on_timeout(&mut self.send, first);
-        }
     }
 
     /// Closes our stream: a FIN follows what is queued. The peer's stream stays open.
@@ -453,6 +390,21 @@ impl Tcp {
         self.rtt.smoothed()
     }
 
+    /// How much the round-trip time varies (RTTVAR).
+    pub fn rtt_variation(&self) -> Duration {
+        self.rtt.variation()
+    }
+
+    /// The least round-trip time of the last minutes, once it has been measured.
+    pub fn least_rtt(&self) -> Option<Duration> {
+        self.rtt.least()
+    }
+
+    /// How much later than its successors a segment may arrive before it counts as lost.
+    pub fn reordering_window(&self) -> Duration {
+        self.recovery.reordering_window(&self.send, &self.rtt)
+    }
+
     /// The congestion window and the slow-start threshold, in octets.
     pub fn congestion_window(&self) -> (u64, u64) {
         let congestion = self.recovery.congestion();
@@ -508,6 +460,7 @@ impl Tcp {
         self.syn_due = false;
         self.probe_due = false;
         self.retransmit_at = None;
+        self.recovery.stop();
         self.device_retry_at = None;
         self.time_wait_ends = None;
         self.recv.owe_nothing();

@@ -126,6 +126,15 @@ impl Negotiated {
         }
     }
 
+    /// Our timestamp that a segment echoes, if timestamps are in use.
+    pub(super) fn echo(&self, options: &TcpOptions) -> Option<Echo> {
+        let (state, theirs) = (self.timestamps.as_ref()?, options.timestamps?);
+        (theirs.echo != 0).then_some(Echo {
+            offset: state.offset,
+            value: theirs.echo,
+        })
+    }
+
     /// The round-trip time by the timestamp that the peer echoes. `None` if it is none of ours.
     pub(super) fn round_trip(&self, now: Instant, options: &TcpOptions) -> Option<Duration> {
         let (state, theirs) = (self.timestamps.as_ref()?, options.timestamps?);
@@ -137,7 +146,26 @@ impl Negotiated {
 
 impl TimestampState {
     fn clock(&self, now: Instant) -> u32 {
-        // The clock of the option wraps by design.
-        (now.as_millis() as u32).wrapping_add(self.offset)
+        clock(self.offset, now)
+    }
+}
+
+/// The clock of the option, which wraps by design.
+fn clock(offset: u32, now: Instant) -> u32 {
+    (now.as_millis() as u32).wrapping_add(offset)
+}
+
+/// A timestamp of ours that came back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Echo {
+    offset: u32,
+    value: u32,
+}
+
+impl Echo {
+    /// Whether it was sent before `at`, as far as its clock can tell.
+    pub(super) fn is_before(self, at: Instant) -> bool {
+        let ahead = self.value.wrapping_sub(clock(self.offset, at));
+        ahead.cast_signed() < 0
     }
 }

@@ -1,6 +1,6 @@
 //! What is sent: retransmissions, data, FIN, acknowledgments, and the segments of the handshake.
 
-use super::send::SentSegment;
+use super::send::{Fate, SentSegment};
 use super::{Fin, Outgoing, Payload, State, Tcp};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
@@ -42,6 +42,7 @@ impl Tcp {
         if self.state.may_send() {
             let segment = self
                 .probe(now)
+                .or_else(|| self.tail_probe(now, frames))
                 .or_else(|| self.retransmission(now, frames))
                 .or_else(|| self.new_data(now, frames))
                 .or_else(|| self.fin(now));
@@ -102,7 +103,9 @@ impl Tcp {
     fn pure_ack(&mut self, now: Instant) -> Outgoing {
         let mut header = self.header(now, self.send.nxt(), Flags::NONE);
         if self.options.sack {
-            header.options.sack = self.recv.sack_blocks();
+            let (blocks, duplicate) = self.recv.sack_blocks();
+            header.options.sack = blocks;
+            self.counters.dsacks_sent += u64::from(duplicate);
         }
         Outgoing {
             header,
@@ -179,9 +182,62 @@ impl Tcp {
         Some(self.part(now, &head, from, from + 1))
     }
 
+    /// One more segment at the end of what was sent, as no ACK comes back: a new one if there is one, else the last
+    /// one again (RFC 8985 section 7.3).
+    fn tail_probe<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
+        if !self.recovery.tail_probe_due() {
+            return None;
+        }
+        if let Some(outgoing) = self.new_data(now, frames) {
+            self.counters.tail_probes += 1;
+            self.recovery
+                .on_tail_probe(&self.send, &mut self.rtt, false);
+            return Some(outgoing);
+        }
+        self.recovery.drop_tail_probe();
+        let Some((index, segment)) = self.send.tail() else {
+            let outgoing = self.fin_again(now)?;
+            self.counters.tail_probes += 1;
+            self.recovery.on_tail_probe(&self.send, &mut self.rtt, true);
+            return Some(outgoing);
+        };
+        let segment = segment.clone();
+        if frames.busy(segment.frame) || segment.len > self.options.max_payload() {
+            // It has not even left, or cannot get through: the retransmission timer watches it.
+            return None;
+        }
+        self.counters.tail_probes += 1;
+        self.resend(now, index, segment.sent);
+        self.recovery.on_tail_probe(&self.send, &mut self.rtt, true);
+        Some(self.data(now, &segment, 0, segment.sent))
+    }
+
+    /// Whether what is thought lost goes before anything new.
+    pub(super) fn must_retransmit(&self) -> bool {
+        self.send.has_lost() && !self.recovery.prefers_new_data()
+    }
+
+    /// The first `octets` of a segment are sent again.
+    fn resend(&mut self, now: Instant, index: usize, octets: u16) {
+        self.send.mark_retransmitted(now, index, octets);
+        self.recovery
+            .on_retransmission(now, &self.send, u64::from(octets));
+        self.counters.retransmits += 1;
+        if index == 0 {
+            // A whole timeout for the answer: on a long path the timer has run for a round trip already.
+            self.retransmit_at = None;
+        }
+        self.arm_timer(now);
+    }
+
     /// The first segment thought lost, as far as the windows allow.
     fn retransmission<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         if !self.send.has_lost() || self.device_retry_at.is_some() {
+            return None;
+        }
+        if self.recovery.prefers_new_data()
+            && (self.room_for_new_data().is_some() || self.recovery.lacks_new_data())
+        {
             return None;
         }
         let edge = self.send.window.edge;
@@ -206,34 +262,36 @@ impl Tcp {
             self.device_retry_at = Some(now + DEVICE_RETRY);
             return None;
         };
-        self.recovery.on_retransmission();
-        self.counters.retransmits += 1;
-        self.send.mark_retransmitted(now, index, octets);
-        if index == 0 {
-            // A whole timeout for the answer: on a long path the timer has run for a round trip already.
-            self.retransmit_at = None;
-        }
-        self.arm_timer(now);
+        self.resend(now, index, octets);
         Some(self.data(now, &segment, 0, octets))
+    }
+
+    /// How much of the next segment that has not been sent may be, as far as congestion and the peer's window go.
+    fn room_for_new_data(&self) -> Option<u64> {
+        let segment = self.send.next_unsent()?;
+        if segment.fate == Fate::Lost {
+            return None;
+        }
+        let left = u64::from(segment.len.min(self.options.max_payload()) - segment.sent);
+        let room = self.recovery.allows(&self.send, left) && self.send.window_suffices(left);
+        room.then(|| self.send.window_room().min(left))
     }
 
     /// The next segment that has not been sent, or the rest of one.
     fn new_data<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
-        if self.send.has_lost() {
+        if self.must_retransmit() || self.recovery.has_probed_timeout() {
             return None;
         }
-        let segment = self.send.next_unsent()?;
-        let left = u64::from(segment.len.min(self.options.max_payload()) - segment.sent);
-        if !self.recovery.allows(&self.send, left) || !self.send.window_suffices(left) {
-            return None;
-        }
+        let room = self.room_for_new_data()?;
         let Some(segment) = self.fit_unsent(frames) else {
             self.device_retry_at = Some(now + DEVICE_RETRY);
             return None;
         };
-        let to = segment.sent + self.send.window_room().min(left) as u16;
+        let to = segment.sent + room as u16;
         self.send.mark_sent(now, to);
-        self.counters.octets_sent += u64::from(to - segment.sent);
+        let octets = u64::from(to - segment.sent);
+        self.recovery.on_new_data(now, octets);
+        self.counters.octets_sent += octets;
         self.arm_timer(now);
         Some(self.data(now, &segment, segment.sent, to))
     }
@@ -249,7 +307,7 @@ impl Tcp {
         if !matches!(self.send.fin, Fin::InFlight | Fin::Lost) {
             return None;
         }
-        self.recovery.on_retransmission();
+        self.recovery.on_retransmission(now, &self.send, 1);
         self.counters.retransmits += 1;
         Some(self.send_fin(now))
     }

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use super::ranges::RangeSet;
 use super::seq::{Origin, Seq};
@@ -11,6 +12,8 @@ use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlocks};
 /// Ranges beyond the next expected octet that are kept track of. Data that would need one more is dropped: a
 /// peer that sends every second octet costs no more than this.
 const MAX_TAKEN_RANGES: usize = 256;
+/// Duplicates that wait to be reported. More than these in one batch are not worth an ACK each.
+const MAX_DUPLICATED: usize = 8;
 /// In-order segments that may stay without an ACK (RFC 9293 section 3.8.6.3).
 const SEGMENTS_PER_ACK: u8 = 2;
 
@@ -28,6 +31,8 @@ pub(super) struct Receiver {
     taken: RangeSet,
     /// The ranges of `taken` that grew last, latest first: what SACK reports (RFC 2018 section 4).
     recent: [Range<u64>; SackBlocks::MAX],
+    /// What came twice and has not been reported yet, each to an ACK of its own (RFC 2883).
+    duplicated: VecDeque<Range<u64>>,
     /// Where the stream ends, once a FIN said so.
     end: Option<u64>,
     /// The FIN has been taken in order.
@@ -82,6 +87,7 @@ impl Receiver {
             next: 0,
             taken: RangeSet::default(),
             recent: [const { 0..0 }; SackBlocks::MAX],
+            duplicated: VecDeque::new(),
             end: None,
             finished: false,
             capacity,
@@ -178,6 +184,9 @@ impl Receiver {
     /// when it will be acknowledged. `push`: the sender waits for nothing more to send.
     pub(super) fn offer(&mut self, now: Instant, start: i64, len: u64, push: bool) -> Offer {
         let wanted = self.wanted(start, len);
+        if wanted.end - wanted.start < len {
+            self.note_duplicate(start, len);
+        }
         if wanted.is_empty() {
             self.schedule.duplicate();
             return Offer::Nothing;
@@ -192,6 +201,33 @@ impl Receiver {
             self.schedule.in_order(now, !self.taken.is_empty(), push);
         }
         Offer::Take(wanted)
+    }
+
+    /// A segment with `len` octets of data from offset `start` has come: what of it came before is to be reported.
+    pub(super) fn note_duplicate(&mut self, start: i64, len: u64) {
+        let end = u64::try_from(start.saturating_add_unsigned(len)).unwrap_or(0);
+        let known = self.first_known(u64::try_from(start).unwrap_or(0)..end);
+        if !self.schedule.one_for_all || known.is_empty() {
+            return;
+        }
+        let room = self.duplicated.len() < MAX_DUPLICATED;
+        match self.duplicated.back_mut() {
+            Some(last) if last.end == known.start => last.end = known.end,
+            _ if room => self.duplicated.push_back(known),
+            _ => {}
+        }
+    }
+
+    /// The first of these offsets that are taken.
+    fn first_known(&self, within: Range<u64>) -> Range<u64> {
+        if within.start < self.next {
+            return within.start..within.end.min(self.next);
+        }
+        let gap = self.taken.first_gap(within.clone());
+        if gap.start > within.start {
+            return within.start..gap.start.min(within.end);
+        }
+        gap.end..self.taken.first_gap(gap.end..within.end).start
     }
 
     /// The first offsets of a segment that are inside the window and not taken.
@@ -244,16 +280,32 @@ impl Receiver {
         }
     }
 
-    /// The SACK blocks to send.
-    pub(super) fn sack_blocks(&self) -> SackBlocks {
+    /// The SACK blocks to send; and whether the first one reports a duplicate, which is done with then. What came
+    /// twice beyond a hole is followed by the block that it is a part of (RFC 2883 section 4).
+    pub(super) fn sack_blocks(&mut self) -> (SackBlocks, bool) {
         let mut blocks = SackBlocks::EMPTY;
-        if self.taken.is_empty() {
-            return blocks;
-        }
-        for range in self.recent.iter().filter(|range| range.end > self.next) {
+        let mut add = |range: &Range<u64>| {
             blocks.push(self.origin.seq(range.start), self.origin.seq(range.end));
+        };
+        let duplicated = self.duplicated.pop_front();
+        let covers = |range: &&Range<u64>| {
+            let part = duplicated.as_ref();
+            part.is_some_and(|part| range.start <= part.start && part.end <= range.end)
+        };
+        duplicated.iter().for_each(&mut add);
+        let kept = || self.recent.iter().filter(|range| range.end > self.next);
+        if !self.taken.is_empty() {
+            match kept().find(covers) {
+                Some(whole) => add(whole),
+                None => self
+                    .taken
+                    .iter()
+                    .filter(|range| covers(&range))
+                    .for_each(|whole| add(&whole)),
+            }
+            kept().filter(|range| !covers(range)).for_each(add);
         }
-        blocks
+        (blocks, duplicated.is_some())
     }
 
     /// A FIN stands at this offset. One that contradicts what is known already is ignored.
@@ -335,7 +387,7 @@ impl Receiver {
 
     /// Whether a duplicate ACK waits, which has to go out without data.
     pub(super) fn owes_duplicate(&self) -> bool {
-        self.schedule.duplicates > 0
+        self.schedule.duplicates > 0 || !self.duplicated.is_empty()
     }
 
     /// Whether an ACK has to go out now.
@@ -358,6 +410,7 @@ impl Receiver {
     /// No ACK is owed any longer: the connection is gone.
     pub(super) fn owe_nothing(&mut self) {
         self.schedule.duplicates = 0;
+        self.duplicated.clear();
         self.schedule.sent();
     }
 }

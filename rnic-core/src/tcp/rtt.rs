@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::time::Instant;
+
 /// The timeout to start data with if the handshake itself timed out (RFC 6298 section 5.7).
 const RTO_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
 
@@ -16,6 +18,37 @@ pub(super) struct RttEstimator {
     backoff: u32,
     min: Duration,
     max: Duration,
+    least: LeastRtt,
+    /// There was a sample since the last tail probe.
+    fresh: bool,
+}
+
+/// The least round-trip time of the last minutes: a path that has become longer is believed in after a while.
+#[derive(Clone, Debug, Default)]
+struct LeastRtt {
+    /// The least of this period and of the one before.
+    now: Option<Duration>,
+    before: Option<Duration>,
+    since: Instant,
+}
+
+impl LeastRtt {
+    const PERIOD: Duration = Duration::from_secs(150);
+
+    fn sample(&mut self, now: Instant, rtt: Duration) {
+        if now - self.since >= Self::PERIOD {
+            self.before = self.now.take();
+            self.since = now;
+        }
+        self.now = Some(self.now.map_or(rtt, |least| least.min(rtt)));
+    }
+
+    fn get(&self) -> Option<Duration> {
+        match (self.now, self.before) {
+            (Some(now), Some(before)) => Some(now.min(before)),
+            (now, before) => now.or(before),
+        }
+    }
 }
 
 impl RttEstimator {
@@ -27,12 +60,39 @@ impl RttEstimator {
             backoff: 0,
             min,
             max,
+            least: LeastRtt::default(),
+            fresh: false,
         }
     }
 
     /// The smoothed round-trip time, once there was a sample.
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed
+    }
+
+    /// How much the round-trip time varies.
+    pub(super) fn variation(&self) -> Duration {
+        self.variation
+    }
+
+    /// The least round-trip time of the last minutes, once one was measured by our own clock.
+    pub(super) fn least(&self) -> Option<Duration> {
+        self.least.get()
+    }
+
+    /// A segment sent only once took this long: it may be the fastest of late.
+    pub(super) fn exact(&mut self, now: Instant, rtt: Duration) {
+        self.least.sample(now, rtt);
+    }
+
+    /// Whether there was a sample since [`use_up`](Self::use_up).
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// A tail probe makes the next answer ambiguous.
+    pub(super) fn use_up(&mut self) {
+        self.fresh = false;
     }
 
     /// The time to wait for an acknowledgment.
@@ -47,6 +107,7 @@ impl RttEstimator {
     /// long and steady path the variation shrinks to nothing, and the first late ACK would be taken for a loss.
     pub(super) fn sample(&mut self, rtt: Duration) {
         self.backoff = 0;
+        self.fresh = true;
         let smoothed = match self.smoothed {
             None => {
                 self.variation = rtt / 2;
@@ -67,7 +128,7 @@ impl RttEstimator {
         self.backoff = (self.backoff + 1).min(31);
     }
 
-    /// Ends the backoff of a zero-window probe: the window has opened.
+    /// Ends the backoff: the window that was probed has opened, or the timeout was not needed.
     pub(super) fn end_backoff(&mut self) {
         self.backoff = 0;
     }
@@ -127,6 +188,20 @@ mod tests {
         assert_eq!(rtt.timeout(), ms(60_000));
         rtt.sample(ms(1));
         assert_eq!(rtt.timeout(), ms(201));
+    }
+
+    #[test]
+    fn the_least_round_trip_is_forgotten_after_minutes() {
+        let mut rtt = estimator();
+        let at = |seconds: u64| Instant::ZERO + Duration::from_secs(1000 + seconds);
+        assert_eq!(rtt.least(), None);
+        rtt.exact(at(0), ms(10));
+        rtt.exact(at(100), ms(30));
+        assert_eq!(rtt.least(), Some(ms(10)));
+        rtt.exact(at(160), ms(40));
+        assert_eq!(rtt.least(), Some(ms(10)));
+        rtt.exact(at(320), ms(35));
+        assert_eq!(rtt.least(), Some(ms(35)));
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub(in crate::tcp) struct NewReno {
     slow_start_threshold: u64,
     /// Octets acknowledged in congestion avoidance since the window last grew.
     counted: u64,
+    /// The window and the threshold before they were last reduced.
+    before: Option<(u64, u64)>,
 }
 
 impl NewReno {
@@ -21,6 +23,7 @@ impl NewReno {
             window,
             slow_start_threshold: u64::MAX,
             counted: 0,
+            before: None,
         }
     }
 
@@ -68,6 +71,7 @@ impl NewReno {
 
     /// A loss was found by duplicate ACKs or SACK, with `flight` octets not acknowledged.
     pub(in crate::tcp) fn on_loss(&mut self, flight: u64) {
+        self.before = Some((self.window, self.slow_start_threshold));
         self.slow_start_threshold = self.half(flight);
         self.window = self.slow_start_threshold;
         self.counted = 0;
@@ -85,10 +89,19 @@ impl NewReno {
     /// threshold is not lowered twice for the same loss (RFC 5681 section 3.1).
     pub(in crate::tcp) fn on_timeout(&mut self, flight: Option<u64>) {
         if let Some(flight) = flight {
+            self.before = Some((self.window, self.slow_start_threshold));
             self.slow_start_threshold = self.half(flight);
         }
         self.window = self.mss;
         self.counted = 0;
+    }
+
+    /// Nothing had been lost: the last reduction is taken back.
+    pub(in crate::tcp) fn undo(&mut self) {
+        if let Some((window, threshold)) = self.before.take() {
+            self.window = self.window.max(window);
+            self.slow_start_threshold = self.slow_start_threshold.max(threshold);
+        }
     }
 
     fn half(&self, flight: u64) -> u64 {

@@ -33,6 +33,11 @@ impl Sender {
             // Nothing of it was ever sent, so nothing was lost.
             tail.fate = Fate::InFlight;
         }
+        tail.retransmitted &= tail.sent > 0;
+        self.board.on_cut(&tail);
+        if tail.retransmitted {
+            self.board.on_resent(tail.start, tail.sent_at);
+        }
         // One more of the two, or the first of them, is wholly sent.
         if index < self.unsent || (index == self.unsent && head.sent == at) {
             self.unsent += 1;

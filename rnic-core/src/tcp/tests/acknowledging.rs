@@ -172,7 +172,7 @@ fn what_follows_a_duplicate_in_the_same_batch_is_acknowledged_at_once() {
     t.next();
     t.inject(". 1:1001(1000) ack 1");
     t.inject(". 1001:2001(1000) ack 1");
-    t.expect(". 1:1(0) ack 2001");
+    t.expect(". 1:1(0) ack 2001 <sack 1:1001>");
     t.expect_nothing();
 }
 
@@ -193,17 +193,17 @@ fn what_was_taken_is_not_offered_again() {
     t.inject(". 2001:3001(1000) ack 1");
     t.next();
     assert_eq!(t.inject(". 1:1001(1000) ack 1"), None);
-    t.expect(". 1:1(0) ack 1001 <sack 2001:3001>");
+    t.expect(". 1:1(0) ack 1001 <sack 1:1001 2001:3001>");
     assert_eq!(t.inject(". 2001:2501(500) ack 1"), None);
-    t.expect(". 1:1(0) ack 1001 <sack 2001:3001>");
+    t.expect(". 1:1(0) ack 1001 <sack 2001:2501 2001:3001>");
     // Cut at both ends.
     assert_eq!(t.inject(". 501:2201(1700) ack 1"), Some(1000..2000));
-    t.expect(". 1:1(0) ack 3001");
+    t.expect(". 1:1(0) ack 3001 <sack 501:1001>");
     // Cut where the next taken range begins.
     t.inject(". 3501:4001(500) ack 1");
     t.next();
     assert_eq!(t.inject(". 3001:5001(2000) ack 1"), Some(3000..3500));
-    t.expect(". 1:1(0) ack 4001");
+    t.expect(". 1:1(0) ack 4001 <sack 3501:4001>");
     // Cut at the front by a taken range out of order.
     t.inject(". 5001:5501(500) ack 1");
     t.next();
@@ -232,7 +232,7 @@ fn a_part_of_a_segment_may_be_taken() {
     assert_eq!(t.tcp.receive_offset(), 400);
     t.take = true;
     assert_eq!(t.inject(". 1:1001(1000) ack 1"), Some(400..1000));
-    t.expect(". 1:1(0) ack 1001");
+    t.expect(". 1:1(0) ack 1001 <sack 1:401>");
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn a_fin_on_data_that_was_taken_before_counts() {
     t.next();
     assert_eq!(t.inject("FP. 1:101(100) ack 1"), None);
     t.expect_state(State::CloseWait);
-    t.expect(". 1:1(0) ack 102");
+    t.expect(". 1:1(0) ack 102 <sack 1:101>");
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn with(keepalive: bool, user_timeout: Option<u64>) -> Script {
         user_timeout: user_timeout.map(seconds),
         ..plain()
     };
-    Script::established(&config, "mss 1000,sackOK", 60_000)
+    Script::established(&config, "mss 1000", 60_000)
 }
 
 const HOURS: u64 = 3600;

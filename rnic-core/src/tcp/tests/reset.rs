@@ -132,7 +132,7 @@ fn a_duplicate_still_acknowledges() {
     t.expect("P. 1:501(500) ack 101");
     t.inject("P. 1:101(100) ack 501");
     assert_eq!(t.tcp.acked_offset(), 500);
-    t.expect(". 501:501(0) ack 101");
+    t.expect(". 501:501(0) ack 101 <sack 1:101>");
 }
 
 #[test]

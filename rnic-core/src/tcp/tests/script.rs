@@ -108,6 +108,25 @@ impl Script {
         script
     }
 
+    /// The same over a path with this round-trip time, which is one of the connection's measured ones from now on.
+    pub(super) fn over_path(config: &TcpConfig, options: &str, round_trip: Duration) -> Self {
+        let mut script = Self::connect(config);
+        script.next().expect("a SYN");
+        script.pass(round_trip);
+        script.inject(&format!("S. 0:0(0) ack 1 win 60000 <{options}>"));
+        script.expect(". 1:1(0) ack 1");
+        script
+    }
+
+    /// Expects segments of 1000 octets that begin at these thousands.
+    #[track_caller]
+    pub(super) fn expect_segments(&mut self, thousands: impl IntoIterator<Item = u64>) {
+        for n in thousands {
+            let start = n * 1000 + 1;
+            self.expect(&format!(". {start}:{}(1000) ack 1", start + 1000));
+        }
+    }
+
     /// A segment from the peer. Returns what was offered of it.
     pub(super) fn inject(&mut self, text: &str) -> Option<Range<u64>> {
         let Written { header, payload } = parse(text);

@@ -57,7 +57,7 @@ fn a_retransmission_of_what_we_have_is_answered_with_its_own_time() {
     t.inject("P. 1:1001(1000) ack 1 <TS val 600 ecr 1000000>");
     t.expect(". 1:1(0) ack 1001 <TS val 1000000 ecr 600>");
     t.inject("P. 1:1001(1000) ack 1 <TS val 900 ecr 1000000>");
-    t.expect(". 1:1(0) ack 1001 <TS val 1000000 ecr 900>");
+    t.expect(". 1:1(0) ack 1001 <TS val 1000000 ecr 900,sack 1:1001>");
 }
 
 #[test]

@@ -1,0 +1,194 @@
+//! What an acknowledgment does.
+
+use super::rack::DUPLICATE_THRESHOLD;
+use super::spurious::Frto;
+use super::tail::Verdict;
+use super::{Ack, Phase, Recovery};
+use crate::counters::TcpCounters;
+use crate::tcp::congestion::Acked;
+use crate::tcp::rtt::RttEstimator;
+use crate::tcp::send::Sender;
+
+impl Recovery {
+    /// Takes an acknowledgment.
+    pub(in crate::tcp) fn on_ack(
+        &mut self,
+        send: &mut Sender,
+        ack: &Ack<'_>,
+        rtt: &mut RttEstimator,
+        counters: &mut TcpCounters,
+    ) {
+        if self.sack {
+            self.learn(send, ack, rtt, counters);
+        }
+        self.undo_if_spurious(send, ack, rtt, counters);
+        let mut delivered = ack.news.delivered;
+        if ack.news.acked > 0 {
+            delivered = delivered.saturating_sub(self.on_progress(send, ack));
+        } else if ack.is_duplicate() && !self.sack {
+            delivered += self.on_duplicate(send, counters);
+        }
+        let found = self.sack && self.find_losses(send, ack.now, delivered, rtt, counters);
+        if matches!(self.phase, Phase::Fast { .. }) {
+            let progress = ack.news.acked > 0 && !found;
+            let pipe = self.pipe(send);
+            self.prr.on_delivered(delivered, pipe, progress, self.mss);
+        }
+    }
+
+    /// What RACK and the tail probe learn.
+    fn learn(
+        &mut self,
+        send: &Sender,
+        ack: &Ack<'_>,
+        rtt: &RttEstimator,
+        counters: &mut TcpCounters,
+    ) {
+        counters.reordering_seen += u64::from(self.rack.learn(ack, rtt));
+        if let Some(duplicated) = &ack.news.duplicated {
+            counters.dsacks_received += 1;
+            // A needless tail probe says nothing about the order of arrival.
+            if !self.tail.is_duplicated(duplicated) {
+                self.rack.on_duplicated(send);
+            }
+        }
+        if self.tail.settle(send, ack) == Verdict::Repaired && !self.is_recovering() {
+            self.congestion.on_loss(ack.flight);
+            self.congestion.on_recovered(send.flight());
+        }
+        if ack.news.acked > 0 || ack.news.sacked {
+            self.tail.due = false;
+        }
+        if ack.news.acked > 0 {
+            self.tail.restart(ack.now);
+        }
+    }
+
+    /// Takes the reduction of the window back if nothing was lost, and stops sending again what was not.
+    fn undo_if_spurious(
+        &mut self,
+        send: &mut Sender,
+        ack: &Ack<'_>,
+        rtt: &mut RttEstimator,
+        counters: &mut TcpCounters,
+    ) {
+        let recovering = self.is_recovering();
+        let in_vain = match &mut self.retransmissions {
+            Some(retransmissions) => retransmissions.in_vain(ack, recovering),
+            None => false,
+        };
+        if !in_vain && !self.timeout_was_spurious(send, ack) {
+            return;
+        }
+        counters.spurious_recoveries += 1;
+        self.retransmissions = None;
+        self.congestion.undo();
+        match self.phase {
+            Phase::Open => return,
+            Phase::Fast { .. } => self.rack.see_reordering(),
+            Phase::Timeout { .. } => rtt.end_backoff(),
+        }
+        send.unlose();
+        self.phase = Phase::Open;
+        self.arrived = 0;
+        self.urgent = false;
+        self.tail.restart(ack.now);
+    }
+
+    /// F-RTO (RFC 5682 sections 2.1 and 3.1).
+    fn timeout_was_spurious(&mut self, send: &Sender, ack: &Ack<'_>) -> bool {
+        let Phase::Timeout { until, frto } = &mut self.phase else {
+            return false;
+        };
+        match *frto {
+            Frto::Off => {}
+            // Nothing but the first segment has been sent again: whether more was needed is still open.
+            Frto::First if ack.news.acked > 0 && send.una() < *until => *frto = Frto::Second(2),
+            Frto::First if ack.news.acked > 0 || ack.is_duplicate() || ack.news.sacked => {
+                *frto = Frto::Off;
+            }
+            Frto::First => {}
+            Frto::Second(_) => {
+                let original = ack.news.lowest_original.is_some_and(|at| at < *until);
+                if original {
+                    return true;
+                }
+                if ack.is_duplicate() || ack.news.delivered > 0 {
+                    // It was needed. The new segments have left the network, whether they are named or not.
+                    *frto = Frto::Off;
+                    self.urgent = true;
+                    if !self.sack {
+                        self.arrived = 2 * self.mss;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// New data is acknowledged. Returns how much of it was known to have left the network.
+    fn on_progress(&mut self, send: &mut Sender, ack: &Ack<'_>) -> u64 {
+        self.duplicate_acks = 0;
+        let octets = ack.news.acked;
+        let acked = Acked {
+            octets,
+            window_used: self.used_window(ack.flight),
+        };
+        let arrived = self.arrived;
+        match self.phase {
+            Phase::Open => {
+                self.arrived = 0;
+                self.congestion.on_ack(acked);
+            }
+            Phase::Fast { until } if send.una() >= until => {
+                self.end(ack.now);
+                self.congestion.on_recovered(send.flight());
+            }
+            Phase::Fast { .. } => {
+                // A partial ACK: one segment of it leaves the network as the retransmission arrived, and without
+                // SACK it shows that what follows was lost as well (RFC 6582 section 3.2, step 3).
+                self.arrived = self.arrived.saturating_sub(octets.saturating_sub(self.mss));
+                if !self.sack {
+                    send.lose_head();
+                    self.urgent = send.has_lost();
+                }
+            }
+            Phase::Timeout { until, .. } => {
+                self.congestion.on_ack(acked);
+                if send.una() >= until {
+                    self.end(ack.now);
+                }
+            }
+        }
+        arrived - self.arrived
+    }
+
+    /// Whether the flight filled the congestion window, or half of it in slow start, which doubles it.
+    fn used_window(&self, flight: u64) -> bool {
+        let window = self.congestion.window();
+        if window < self.congestion.slow_start_threshold() {
+            flight * 2 >= window
+        } else {
+            flight + self.mss > window
+        }
+    }
+
+    /// A duplicate ACK of a peer without SACK. Returns how much has left the network.
+    fn on_duplicate(&mut self, send: &mut Sender, counters: &mut TcpCounters) -> u64 {
+        self.duplicate_acks = self.duplicate_acks.saturating_add(1);
+        let before = self.arrived;
+        if !matches!(self.phase, Phase::Timeout { .. }) {
+            // Not more than what is in flight behind the missing segment: a peer cannot conjure up room.
+            let others = send.flight().saturating_sub(self.mss);
+            self.arrived = (self.arrived + self.mss).min(others);
+        }
+        // A duplicate may be an echo of the last recovery's retransmissions.
+        let echo = self.last_until.is_some_and(|until| send.una() <= until);
+        let enough = self.duplicate_acks as usize >= DUPLICATE_THRESHOLD;
+        if enough && !echo && self.phase == Phase::Open {
+            send.lose_head();
+            self.begin(send, 0, counters);
+        }
+        self.arrived.saturating_sub(before)
+    }
+}

@@ -1,0 +1,394 @@
+//! Loss recovery: how losses are found, what is sent instead, and when it turns out that nothing was lost.
+//!
+//! With SACK, RACK finds losses (RFC 8985, which contains RFC 6675's rule) and a tail probe asks where no ACK comes;
+//! without it duplicate ACKs do (RFC 5681, RFC 6582). In fast recovery proportional rate reduction says how much
+//! may be sent; before and after it, congestion control does.
+
+mod arrival;
+mod prr;
+mod rack;
+mod spurious;
+mod tail;
+
+use core::time::Duration;
+
+use self::prr::Prr;
+use self::rack::Rack;
+use self::spurious::{Frto, Retransmissions};
+use self::tail::TailProbe;
+use super::congestion::NewReno;
+use super::options::Echo;
+use super::rtt::RttEstimator;
+use super::scoreboard::News;
+use super::send::Sender;
+use crate::counters::TcpCounters;
+use crate::time::Instant;
+
+/// Where recovery stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No loss is known.
+    Open,
+    /// A loss was found: until everything that had been sent by then is acknowledged.
+    Fast { until: u64 },
+    /// The timer expired: until everything that had been sent by then is acknowledged.
+    Timeout { until: u64, frto: Frto },
+}
+
+/// An acknowledgment, after the scoreboard has taken it.
+pub(super) struct Ack<'a> {
+    pub(super) now: Instant,
+    pub(super) news: &'a News,
+    /// Octets not acknowledged before.
+    pub(super) flight: u64,
+    /// It says the same as the one before, and its segment nothing else.
+    pub(super) repeats: bool,
+    /// It has SACK blocks.
+    pub(super) sacks: bool,
+    /// Our timestamp that it echoes.
+    pub(super) echo: Option<Echo>,
+}
+
+impl Ack<'_> {
+    /// Whether it is a duplicate acknowledgment (RFC 5681 section 2).
+    fn is_duplicate(&self) -> bool {
+        self.repeats && self.flight > 0
+    }
+
+    /// Whether it answers something sent before `at`, by its timestamp.
+    fn echoes_before(&self, at: Instant) -> bool {
+        self.echo.is_some_and(|echo| echo.is_before(at))
+    }
+}
+
+/// How a connection recovers from loss.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    phase: Phase,
+    /// What had been sent when the last recovery began: duplicate ACKs up to there may be echoes of its
+    /// retransmissions and begin no other (RFC 6582 section 3.2).
+    last_until: Option<u64>,
+    duplicate_acks: u32,
+    /// Octets that have left the network unnamed: duplicate ACKs of a peer without SACK.
+    arrived: u64,
+    /// The next retransmission does not wait for the congestion window.
+    urgent: bool,
+    congestion: NewReno,
+    prr: Prr,
+    rack: Rack,
+    tail: TailProbe,
+    retransmissions: Option<Retransmissions>,
+    mss: u64,
+    sack: bool,
+}
+
+/// Questions, and what is sent.
+impl Recovery {
+    /// For segments of `mss` octets.
+    pub(super) fn new(mss: u64, sack: bool) -> Self {
+        Self {
+            phase: Phase::Open,
+            last_until: None,
+            duplicate_acks: 0,
+            arrived: 0,
+            urgent: false,
+            congestion: NewReno::new(mss),
+            prr: Prr::default(),
+            rack: Rack::new(),
+            tail: TailProbe::default(),
+            retransmissions: None,
+            mss,
+            sack,
+        }
+    }
+
+    pub(super) fn congestion(&self) -> &NewReno {
+        &self.congestion
+    }
+
+    fn is_recovering(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    /// How long RACK lets a segment arrive later than one that was sent after it.
+    pub(super) fn reordering_window(&self, send: &Sender, rtt: &RttEstimator) -> Duration {
+        self.rack.window(send, self.is_recovering(), rtt)
+    }
+
+    /// Octets thought to be in the network.
+    pub(super) fn pipe(&self, send: &Sender) -> u64 {
+        send.pipe().saturating_sub(self.arrived)
+    }
+
+    /// What may be in the network.
+    fn window(&self) -> u64 {
+        match self.phase {
+            Phase::Fast { .. } => self.prr.window(),
+            _ => self.congestion.window(),
+        }
+    }
+
+    /// Whether `len` new octets may be sent: the congestion window has room, or they are to probe the tail.
+    pub(super) fn allows(&self, send: &Sender, len: u64) -> bool {
+        self.tail.due || self.pipe(send) + len <= self.window() || send.flight() == 0
+    }
+
+    /// Whether `len` octets thought lost may be sent again now.
+    pub(super) fn allows_retransmission(&self, send: &Sender, len: u64) -> bool {
+        let pipe = self.pipe(send);
+        self.urgent || pipe == 0 || pipe + len <= self.window()
+    }
+
+    /// Whether new data goes before what is thought lost: F-RTO asks so if the timeout was needed at all.
+    pub(super) fn prefers_new_data(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Timeout {
+                frto: Frto::Second(_),
+                ..
+            }
+        )
+    }
+
+    /// There is no (more) new data that could be sent now. Returns whether what is thought lost has to wait all the
+    /// same, for the answer to what was sent.
+    pub(super) fn lacks_new_data(&mut self) -> bool {
+        let Phase::Timeout { frto, .. } = &mut self.phase else {
+            return false;
+        };
+        if *frto == Frto::Second(2) {
+            *frto = Frto::Off;
+        }
+        matches!(frto, Frto::Second(_))
+    }
+
+    /// Whether F-RTO has sent the new data that it needs.
+    pub(super) fn has_probed_timeout(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Timeout {
+                frto: Frto::Second(0),
+                ..
+            }
+        )
+    }
+
+    /// Whether the retransmission that recovery begins with has not been sent yet.
+    pub(super) fn waits_to_retransmit(&self, send: &Sender) -> bool {
+        self.urgent && send.head_is_lost()
+    }
+
+    /// Segments have become smaller.
+    pub(super) fn set_mss(&mut self, mss: u64) {
+        self.mss = mss;
+        self.congestion.set_mss(mss);
+    }
+
+    /// Segments were too large for the path, and are to be sent again: not because of congestion. As after a timeout,
+    /// what the peer says of their absence is no news.
+    pub(super) fn on_too_big(&mut self, send: &Sender) {
+        if self.phase == Phase::Open {
+            let until = send.nxt();
+            let frto = Frto::Off;
+            self.phase = Phase::Timeout { until, frto };
+            self.last_until = Some(until);
+        }
+        self.duplicate_acks = 0;
+        self.urgent = send.has_lost();
+    }
+
+    /// `octets` were sent again.
+    pub(super) fn on_retransmission(&mut self, now: Instant, send: &Sender, octets: u64) {
+        self.urgent = false;
+        self.prr.on_sent(octets);
+        if let Some(retransmissions) = &mut self.retransmissions {
+            retransmissions.add(now, octets, send.nxt());
+        }
+    }
+
+    /// `octets` were sent for the first time.
+    pub(super) fn on_new_data(&mut self, now: Instant, octets: u64) {
+        match &mut self.phase {
+            Phase::Open => self.tail.restart(now),
+            Phase::Fast { .. } => self.prr.on_sent(octets),
+            Phase::Timeout { frto, .. } => {
+                if let Frto::Second(left) = frto {
+                    *left = left.saturating_sub(1);
+                }
+            }
+        }
+    }
+
+    /// Whether a tail probe is to be sent.
+    pub(super) fn tail_probe_due(&self) -> bool {
+        self.tail.due
+    }
+
+    /// A tail probe was sent. `again`: with old data.
+    pub(super) fn on_tail_probe(&mut self, send: &Sender, rtt: &mut RttEstimator, again: bool) {
+        self.tail.on_sent(send.nxt(), again);
+        rtt.use_up();
+    }
+
+    /// The tail probe has become needless, or cannot be sent.
+    pub(super) fn drop_tail_probe(&mut self) {
+        self.tail.due = false;
+    }
+
+    /// The SYN had to be sent again.
+    pub(super) fn on_lost_syn(&mut self) {
+        self.congestion.on_lost_syn();
+    }
+}
+
+/// Beginning and end.
+impl Recovery {
+    /// A recovery is over.
+    fn end(&mut self, now: Instant) {
+        self.phase = Phase::Open;
+        self.arrived = 0;
+        self.rack.on_recovered();
+        self.tail.restart(now);
+    }
+
+    /// Has RACK find what is lost. Returns whether anything is. `delivered`: what has just left the network.
+    fn find_losses(
+        &mut self,
+        send: &mut Sender,
+        now: Instant,
+        delivered: u64,
+        rtt: &RttEstimator,
+        counters: &mut TcpCounters,
+    ) -> bool {
+        let lost = self.rack.detect(now, send, self.is_recovering(), rtt);
+        if lost == 0 {
+            return false;
+        }
+        counters.rack_losses += lost as u64;
+        if self.phase == Phase::Open {
+            self.begin(send, delivered, counters);
+        }
+        true
+    }
+
+    /// Fast recovery begins. `delivered` of what was in flight has just left the network.
+    fn begin(&mut self, send: &mut Sender, delivered: u64, counters: &mut TcpCounters) {
+        let until = send.nxt();
+        self.phase = Phase::Fast { until };
+        self.last_until = Some(until);
+        self.urgent = true;
+        self.tail.cancel();
+        self.retransmissions = Some(Retransmissions::since(send.una()));
+        self.congestion.on_loss(send.flight());
+        let flight = send.flight().saturating_sub(send.sacked()) + delivered;
+        self.prr = Prr::begin(
+            self.congestion.slow_start_threshold(),
+            flight,
+            self.pipe(send),
+            self.mss,
+        );
+        counters.fast_retransmits += 1;
+    }
+}
+
+/// Timers.
+impl Recovery {
+    /// The connection is over.
+    pub(super) fn stop(&mut self) {
+        self.rack.fires_at = None;
+        self.tail.cancel();
+    }
+
+    /// The next time that RACK or the tail probe have something to do, where the retransmission timer is due at
+    /// `timeout_at`.
+    pub(super) fn next_timeout(
+        &self,
+        send: &Sender,
+        rtt: &RttEstimator,
+        timeout_at: Option<Instant>,
+    ) -> Option<Instant> {
+        match self.rack.fires_at {
+            Some(at) => Some(at),
+            None => self.tail_probe_at(send, rtt, timeout_at),
+        }
+    }
+
+    fn tail_probe_at(
+        &self,
+        send: &Sender,
+        rtt: &RttEstimator,
+        timeout_at: Option<Instant>,
+    ) -> Option<Instant> {
+        let timeout_at = timeout_at?;
+        let quiet = self.phase == Phase::Open && send.sacked_segments() == 0;
+        if !self.sack || !quiet || send.flight() == 0 {
+            return None;
+        }
+        self.tail.fires_at(send, rtt, timeout_at)
+    }
+
+    /// RACK's timer.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        send: &mut Sender,
+        rtt: &RttEstimator,
+        counters: &mut TcpCounters,
+    ) {
+        if self.rack.fires_at.is_some_and(|at| at <= now) {
+            self.find_losses(send, now, 0, rtt, counters);
+        }
+    }
+
+    /// Whether the tail is to be probed now, instead of waiting for the retransmission timer.
+    pub(super) fn expire_tail_probe(
+        &mut self,
+        now: Instant,
+        send: &Sender,
+        rtt: &RttEstimator,
+        timeout_at: Option<Instant>,
+    ) -> bool {
+        let expired = self
+            .tail_probe_at(send, rtt, timeout_at)
+            .is_some_and(|at| at <= now);
+        if expired {
+            self.tail.expire();
+        }
+        expired
+    }
+
+    /// The retransmission timer expired. `first`: for the first time since the peer acknowledged anything new.
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        send: &mut Sender,
+        rtt: &RttEstimator,
+        first: bool,
+    ) {
+        let until = send.nxt();
+        let frto = match self.phase {
+            // Still nothing but the first segment was sent again.
+            Phase::Timeout {
+                frto: Frto::First, ..
+            } => Frto::First,
+            _ if self.last_until.is_some_and(|last| send.una() < last) => Frto::Off,
+            _ => Frto::First,
+        };
+        self.congestion.on_timeout(first.then_some(send.flight()));
+        if first {
+            self.retransmissions = Some(Retransmissions::since(send.una()));
+        }
+        let patience = self
+            .sack
+            .then(|| self.rack.patience(self.reordering_window(send, rtt)));
+        self.phase = Phase::Timeout { until, frto };
+        self.last_until = Some(until);
+        self.duplicate_acks = 0;
+        self.arrived = 0;
+        self.urgent = true;
+        self.tail.cancel();
+        self.rack.fires_at = None;
+        // RFC 8985 section 6.3. What was sent just now has not had time to arrive.
+        send.lose_on_timeout(|sent_at| patience.is_none_or(|patience| sent_at + patience <= now));
+    }
+}

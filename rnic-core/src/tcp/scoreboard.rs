@@ -1,0 +1,447 @@
+//! What has become of the segments sent: arrived, lost, sent again (RFC 2018, RFC 6675, RFC 8985).
+//!
+//! What an acknowledgment costs depends on what is new in it, not on how much is in flight: blocks known already
+//! are stepped over, and segments are looked at in the order of their sending, from the oldest on.
+
+use core::cmp::Reverse;
+use core::ops::Range;
+use core::time::Duration;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::ranges::RangeSet;
+use super::send::{Fate, Fin, Sender, SentSegment};
+use super::seq::Seq;
+use crate::time::Instant;
+use crate::wire::tcp::SackBlocks;
+
+/// When a segment was sent (last), and the offset where it ends: of two sent at the same time, the one that ends
+/// later was sent later.
+pub(super) type Sending = (Instant, u64);
+
+/// What one acknowledgment tells.
+#[derive(Clone, Debug, Default)]
+pub(super) struct News {
+    /// Octets newly acknowledged, the FIN included.
+    pub(super) acked: u64,
+    /// Octets that are now known to have left the network: acknowledged or selectively acknowledged.
+    pub(super) delivered: u64,
+    /// Something is selectively acknowledged that was not before.
+    pub(super) sacked: bool,
+    /// When the latest of the segments acknowledged was sent that had not been selectively acknowledged, if all of
+    /// them were sent only once (Karn's rule).
+    pub(super) sent_at: Option<Instant>,
+    /// Of the segments that arrived and were sent only once: where the lowest begins, and the latest sending.
+    pub(super) lowest_original: Option<u64>,
+    pub(super) original: Option<Sending>,
+    /// The latest sending of a segment that arrived and was sent more than once.
+    pub(super) retransmission: Option<Sending>,
+    /// A segment sent only once is found to have arrived after one that was sent later.
+    pub(super) reordered: bool,
+    /// What the peer has received twice (RFC 2883).
+    pub(super) duplicated: Option<Range<u64>>,
+}
+
+impl News {
+    /// A segment has arrived; one that ends at `highest` had arrived before.
+    fn arrived(&mut self, segment: &SentSegment, highest: u64) {
+        let sending = Some((segment.sent_at, segment.end()));
+        if segment.retransmitted {
+            self.retransmission = self.retransmission.max(sending);
+        } else {
+            self.original = self.original.max(sending);
+            let lowest = self.lowest_original.unwrap_or(u64::MAX);
+            self.lowest_original = Some(lowest.min(segment.start));
+            self.reordered |= segment.end() < highest;
+        }
+    }
+}
+
+/// What is known of segments beyond `una`.
+#[derive(Debug, Default)]
+pub(super) struct Scoreboard {
+    /// What is selectively acknowledged, in whole segments.
+    ranges: RangeSet,
+    /// Octets in segments selectively acknowledged, and how many those are.
+    sacked: u64,
+    sacked_segments: usize,
+    /// Octets in segments thought lost.
+    lost: u64,
+    /// Where segments thought lost begin, the lowest first. An entry whose segment is not lost (any more) is stale.
+    waiting: BinaryHeap<Reverse<u64>>,
+    /// Before this offset no segment is on its way that was sent only once.
+    originals_from: u64,
+    /// Where segments sent again begin, in the order of their sending. An entry is stale unless its segment is on
+    /// its way since then.
+    resent: VecDeque<(u64, Instant)>,
+    /// The end of the highest segment that has arrived (RACK.fack).
+    highest: u64,
+}
+
+impl Scoreboard {
+    /// The peer has acknowledged this segment.
+    pub(super) fn on_acknowledged(&mut self, segment: &SentSegment, news: &mut News) {
+        match segment.fate {
+            Fate::InFlight => {}
+            Fate::Lost => self.lost -= u64::from(segment.sent),
+            Fate::Sacked => {
+                let octets = u64::from(segment.len);
+                self.sacked -= octets;
+                self.sacked_segments -= 1;
+                news.delivered = news.delivered.saturating_sub(octets);
+                return;
+            }
+        }
+        news.arrived(segment, self.highest);
+    }
+
+    /// Everything before `una` is acknowledged; the first segment held begins at `head`.
+    pub(super) fn advance(&mut self, una: u64, head: u64) {
+        self.highest = self.highest.max(una);
+        if !self.ranges.is_empty() {
+            self.ranges.advance(una);
+        }
+        while let Some(&(start, _)) = self.resent.front()
+            && start < head
+        {
+            self.resent.pop_front();
+        }
+    }
+
+    /// A segment was cut, and this is its end.
+    pub(super) fn on_cut(&mut self, tail: &SentSegment) {
+        if tail.fate == Fate::Lost {
+            self.waiting.push(Reverse(tail.start));
+        }
+        self.originals_from = self.originals_from.min(tail.start);
+    }
+
+    /// The segment at `start` was sent (in part) again.
+    pub(super) fn on_resent(&mut self, start: u64, now: Instant) {
+        match self.resent.back_mut() {
+            Some(last) if last.0 == start => last.1 = now,
+            _ => self.resent.push_back((start, now)),
+        }
+    }
+}
+
+/// Questions.
+impl Sender {
+    /// Octets thought to be in the network: neither selectively acknowledged nor lost (RFC 6675's pipe).
+    /// Segments count wholly even if their front is acknowledged.
+    pub(super) fn pipe(&self) -> u64 {
+        let head = self.segments.front().map_or(self.una, |head| head.start);
+        self.nxt
+            .saturating_sub(head)
+            .saturating_sub(self.board.sacked + self.board.lost)
+    }
+
+    /// Octets selectively acknowledged beyond `una`.
+    pub(super) fn sacked(&self) -> u64 {
+        self.board.sacked
+    }
+
+    /// Segments selectively acknowledged beyond `una`.
+    pub(super) fn sacked_segments(&self) -> usize {
+        self.board.sacked_segments
+    }
+
+    /// Whether something thought lost waits to be sent again.
+    pub(super) fn has_lost(&self) -> bool {
+        self.board.lost > 0 || self.fin == Fin::Lost
+    }
+
+    /// Whether the first octets not acknowledged are thought lost and wait to be sent again.
+    pub(super) fn head_is_lost(&self) -> bool {
+        match self.segments.front() {
+            Some(head) => head.fate == Fate::Lost,
+            None => self.fin == Fin::Lost,
+        }
+    }
+
+    /// Segments of which at least a part was sent.
+    pub(super) fn sent_segments(&self) -> usize {
+        self.unsent + usize::from(self.next_unsent().is_some_and(|next| next.sent > 0))
+    }
+
+    fn find(&self, start: u64) -> Option<usize> {
+        self.segments
+            .binary_search_by_key(&start, |segment| segment.start)
+            .ok()
+    }
+}
+
+/// Selective acknowledgment.
+impl Sender {
+    /// Takes the SACK blocks of an acknowledgment whose cumulative part has been taken. Blocks that reach outside
+    /// of what is in flight are ignored; but the first may name what the peer received twice (RFC 2883).
+    pub(super) fn apply_sack(&mut self, blocks: &SackBlocks, news: &mut News) {
+        let highest = self.board.highest;
+        let mut others = blocks.iter().skip(1);
+        let Some(first) = blocks.iter().next() else {
+            return;
+        };
+        let first = self.block(first);
+        let second = others.next().and_then(|second| self.block(second));
+        if let Some(first) = first {
+            let inside = |outer: &Range<u64>| outer.start <= first.start && first.end <= outer.end;
+            if first.end <= self.una || second.as_ref().is_some_and(inside) {
+                news.duplicated = Some(first);
+            } else {
+                self.take_block(first, highest, news);
+            }
+        }
+        if let Some(second) = second {
+            self.take_block(second, highest, news);
+        }
+        for other in others {
+            if let Some(other) = self.block(other) {
+                self.take_block(other, highest, news);
+            }
+        }
+    }
+
+    /// The offsets that a block stands for.
+    fn block(&self, (left, right): (Seq, Seq)) -> Option<Range<u64>> {
+        let left = u64::try_from(self.offset_of(left)).ok()?;
+        let right = u64::try_from(self.offset_of(right)).ok()?;
+        (left < right).then_some(left..right)
+    }
+
+    /// Takes what is new in a block: only segments that are not known to have arrived are looked at.
+    fn take_block(&mut self, block: Range<u64>, highest: u64, news: &mut News) {
+        if block.start < self.una || block.end > self.nxt {
+            return;
+        }
+        let mut from = block.start;
+        while from < block.end {
+            let gap = self.board.ranges.first_gap(from..block.end);
+            if gap.is_empty() {
+                return;
+            }
+            let first = self
+                .segments
+                .partition_point(|segment| segment.start < gap.start);
+            let mut taken: Option<Range<u64>> = None;
+            for segment in self.segments.range_mut(first..) {
+                if segment.end() > gap.end {
+                    break;
+                }
+                let start = taken.map_or(segment.start, |taken| taken.start);
+                taken = Some(start..segment.end());
+                match segment.fate {
+                    Fate::Sacked => continue,
+                    Fate::InFlight => {}
+                    Fate::Lost => self.board.lost -= u64::from(segment.sent),
+                }
+                news.arrived(segment, highest);
+                news.delivered += u64::from(segment.len);
+                news.sacked = true;
+                segment.fate = Fate::Sacked;
+                self.board.sacked += u64::from(segment.len);
+                self.board.sacked_segments += 1;
+            }
+            if let Some(taken) = taken {
+                self.board.highest = self.board.highest.max(taken.end);
+                self.board.ranges.insert(taken);
+            }
+            from = gap.end;
+        }
+    }
+}
+
+/// Loss and retransmission.
+impl Sender {
+    /// A segment is to be sent again. False if it arrived, waits already, or was never sent.
+    pub(super) fn mark_lost(&mut self, index: usize) -> bool {
+        let Some(segment) = self.segments.get_mut(index) else {
+            return false;
+        };
+        if segment.fate != Fate::InFlight || segment.sent == 0 {
+            return false;
+        }
+        segment.fate = Fate::Lost;
+        self.board.lost += u64::from(segment.sent);
+        self.board.waiting.push(Reverse(segment.start));
+        true
+    }
+
+    /// The first octets not acknowledged are thought lost, unless they have been sent again already.
+    pub(super) fn lose_head(&mut self) {
+        match self.segments.front() {
+            Some(head) if head.retransmitted => {}
+            Some(_) => {
+                self.mark_lost(0);
+            }
+            None if self.fin == Fin::InFlight => self.fin = Fin::Lost,
+            None => {}
+        }
+    }
+
+    /// The zero-window probe at the head was most likely dropped: it is to be sent again, whole.
+    pub(super) fn lose_probe(&mut self) {
+        self.mark_lost(0);
+        if self.segments.is_empty() && self.fin == Fin::InFlight {
+            self.fin = Fin::Lost;
+        }
+    }
+
+    /// Of the segments on their way that were sent before `latest`, those are lost whose sending is `patience`
+    /// ago. Returns how many, and whether others may be found lost so later.
+    pub(super) fn lose_overdue(
+        &mut self,
+        now: Instant,
+        latest: Sending,
+        patience: Duration,
+    ) -> (usize, bool) {
+        let overdue = |sent_at: Instant| sent_at + patience <= now;
+        let (mut lost, mut more) = (0, false);
+        // What was sent once stands in the order of its sending.
+        let from = self.board.originals_from;
+        let mut index = self.segments.partition_point(|s| s.start < from);
+        let past = self.sent_segments();
+        while let Some(segment) = self.segments.get(index)
+            && index < past
+        {
+            if segment.fate == Fate::InFlight && !segment.retransmitted {
+                let before = (segment.sent_at, segment.end()) < latest;
+                if !before || !overdue(segment.sent_at) {
+                    more |= before;
+                    break;
+                }
+                lost += usize::from(self.mark_lost(index));
+            }
+            index += 1;
+        }
+        self.board.originals_from = self.segments.get(index).map_or(self.nxt, |s| s.start);
+        while let Some(&(start, at)) = self.board.resent.front() {
+            if let Some(index) = self.resent_at(start, at) {
+                let before = (at, self.segments[index].end()) < latest;
+                if !before || !overdue(at) {
+                    more |= before;
+                    break;
+                }
+                lost += usize::from(self.mark_lost(index));
+            }
+            self.board.resent.pop_front();
+        }
+        (lost, more)
+    }
+
+    /// The index of the segment at `start`, if it is on its way since it was sent again at `at`.
+    fn resent_at(&self, start: u64, at: Instant) -> Option<usize> {
+        let index = self.find(start)?;
+        let segment = &self.segments[index];
+        (segment.fate == Fate::InFlight && segment.sent_at == at).then_some(index)
+    }
+
+    /// The timer expired: the first octets not acknowledged are lost, and so is what was sent early enough. If
+    /// the peer has selectively acknowledged the head and yet not moved on, it has dropped what it had (RFC 2018
+    /// section 8): then that has not arrived.
+    pub(super) fn lose_on_timeout(&mut self, early: impl Fn(Instant) -> bool) {
+        if self
+            .segments
+            .front()
+            .is_some_and(|head| head.fate == Fate::Sacked)
+        {
+            self.forget_sacks();
+        }
+        for index in 0..self.sent_segments() {
+            if index == 0 || early(self.segments[index].sent_at) {
+                self.mark_lost(index);
+            }
+        }
+        if self.fin == Fin::InFlight {
+            self.fin = Fin::Lost;
+        }
+    }
+
+    fn forget_sacks(&mut self) {
+        for segment in &mut self.segments {
+            if segment.fate == Fate::Sacked {
+                segment.fate = Fate::InFlight;
+            }
+        }
+        self.board.ranges = RangeSet::default();
+        (self.board.sacked, self.board.sacked_segments) = (0, 0);
+        self.find_order();
+    }
+
+    /// Nothing was lost after all: what waits to be sent again is on its way.
+    pub(super) fn unlose(&mut self) {
+        for segment in &mut self.segments {
+            if segment.fate == Fate::Lost {
+                segment.fate = Fate::InFlight;
+            }
+        }
+        if self.fin == Fin::Lost {
+            self.fin = Fin::InFlight;
+        }
+        self.board.lost = 0;
+        self.board.waiting.clear();
+        self.find_order();
+    }
+
+    /// Finds the order of sending afresh.
+    fn find_order(&mut self) {
+        let again = |s: &&SentSegment| s.retransmitted && s.fate == Fate::InFlight;
+        let mut resent: Vec<_> = self
+            .segments
+            .iter()
+            .filter(again)
+            .map(|segment| (segment.sent_at, segment.start))
+            .collect();
+        resent.sort_unstable();
+        let resent = resent.into_iter().map(|(at, start)| (start, at));
+        self.board.resent = resent.collect();
+        self.board.originals_from = 0;
+    }
+
+    /// The first segment thought lost that waits to be sent again, with its index.
+    pub(super) fn next_lost(&mut self) -> Option<(usize, &SentSegment)> {
+        while let Some(&Reverse(start)) = self.board.waiting.peek() {
+            if let Some(index) = self.find(start)
+                && self.segments[index].fate == Fate::Lost
+            {
+                return Some((index, &self.segments[index]));
+            }
+            self.board.waiting.pop();
+        }
+        None
+    }
+
+    /// The first `sent` octets of a segment are sent again now.
+    pub(super) fn mark_retransmitted(&mut self, now: Instant, index: usize, sent: u16) {
+        let first_unsent = self.unsent;
+        let Some(segment) = self.segments.get_mut(index) else {
+            return;
+        };
+        if segment.fate == Fate::Lost {
+            self.board.lost -= u64::from(segment.sent);
+            segment.fate = Fate::InFlight;
+        }
+        segment.retransmitted = true;
+        segment.sent_at = now;
+        self.board.on_resent(segment.start, now);
+        if index == first_unsent {
+            // A part of it was all that had been sent: this may have been more.
+            segment.sent = segment.sent.max(sent);
+            self.nxt = segment.start + u64::from(segment.sent);
+            if segment.sent == segment.len {
+                self.unsent += 1;
+            }
+        }
+    }
+
+    /// A copy of the first segment that is held, of which an octet is sent once more now.
+    pub(super) fn head_sent_again(&mut self, now: Instant) -> Option<SentSegment> {
+        self.segments.front()?;
+        self.mark_retransmitted(now, 0, 0);
+        self.segments.front().cloned()
+    }
+
+    /// The last segment of which anything was sent, with its index.
+    pub(super) fn tail(&self) -> Option<(usize, &SentSegment)> {
+        let index = self.sent_segments().checked_sub(1)?;
+        Some((index, &self.segments[index]))
+    }
+}

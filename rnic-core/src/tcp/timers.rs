@@ -1,0 +1,83 @@
+//! What time does to a connection.
+
+use super::{Tcp, TcpFailure};
+use crate::time::Instant;
+
+impl Tcp {
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        Instant::earliest([
+            self.retransmit_at,
+            self.recv.next_timeout(),
+            self.time_wait_ends,
+            self.device_retry_at,
+            self.liveness_timeout(),
+            self.recovery
+                .next_timeout(&self.send, &self.rtt, self.retransmit_at),
+        ])
+    }
+
+    /// Time has passed. Poll for segments to send afterwards.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.recv.handle_timeout(now);
+        let expired = |timer: Option<Instant>| timer.is_some_and(|at| at <= now);
+        if expired(self.device_retry_at) {
+            self.device_retry_at = None;
+        }
+        if expired(self.time_wait_ends) {
+            self.finish(None);
+        }
+        self.recovery
+            .handle_timeout(now, &mut self.send, &self.rtt, &mut self.counters);
+        if self
+            .recovery
+            .expire_tail_probe(now, &self.send, &self.rtt, self.retransmit_at)
+        {
+            self.retransmit_at = Some(now + self.rtt.timeout());
+        }
+        if expired(self.retransmit_at) {
+            self.retransmission_timeout(now);
+        }
+        self.check_liveness(now);
+    }
+
+    fn retransmission_timeout(&mut self, now: Instant) {
+        if !self.state.is_opening() && self.send.flight() == 0 && !self.send.has_unsent() {
+            self.retransmit_at = None;
+            return;
+        }
+        let waits = self.recovery.waits_to_retransmit(&self.send) && !self.send.window_closed();
+        if self.syn_due || self.probe_due || waits {
+            // What was to be sent at the last expiry has not left, as the device was busy: that says nothing about
+            // the peer.
+            self.retransmit_at = Some(now + self.rtt.timeout());
+            return;
+        }
+        let limit = if self.state.is_opening() {
+            self.syn_retries
+        } else if self.liveness.has_user_timeout() {
+            u8::MAX
+        } else {
+            self.max_retries
+        };
+        if self.retries >= limit {
+            self.finish(Some(TcpFailure::TimedOut));
+            return;
+        }
+        let first = self.retries == 0;
+        self.retries = self.retries.saturating_add(1);
+        self.rtt.back_off();
+        self.retransmit_at = Some(now + self.rtt.timeout());
+        if self.state.is_opening() {
+            self.counters.timeouts += 1;
+            self.syn_due = true;
+        } else if self.send.window_closed() || self.send.flight() == 0 {
+            self.probe_due = true;
+        } else {
+            self.counters.timeouts += 1;
+            self.suspect_path();
+            self.recovery
+                .on_timeout(now, &mut self.send, &self.rtt, first);
+        }
+    }
+}
