@@ -97,7 +97,7 @@ pub(super) mod tests {
         ulpdu
     }
 
-    // rfc: 5044-4, 5044-11, 5044-34
+    // rfc: 5044-4, 5044-11, 5044-12, 5044-34
     #[test]
     fn every_field_in_its_place() {
         assert_eq!(
