@@ -241,10 +241,31 @@ impl Tcp {
             _ => return self.receive_strange_ack(now, offset),
         };
         let moved = self.send.window.update(start, ack, header.window);
-        let flight = self.send.flight();
-        let mut news = News::default();
         let nothing_else = len == 0 && !moved && !self.send.window_closed();
         let repeats = ack == self.send.una() && nothing_else;
+        if ack > self.send.una() || repeats || !header.options.sack.is_empty() {
+            self.receive_news(now, header, ack, repeats, frames);
+        }
+        self.follow_window(now);
+        if self.state == State::Closed {
+            Verdict::Drop
+        } else {
+            Verdict::Continue
+        }
+    }
+
+    /// An acknowledgment that may tell what has become of our segments. `repeats`: it is the same once more, and its
+    /// segment says nothing else.
+    fn receive_news<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        ack: u64,
+        repeats: bool,
+        frames: &mut F,
+    ) {
+        let flight = self.send.flight();
+        let mut news = News::default();
         if ack > self.send.una() {
             self.send.acknowledge(ack, frames, &mut news);
             self.measure_round_trip(now, header, &news);
@@ -271,12 +292,6 @@ impl Tcp {
             if self.send.fin == Fin::Acked {
                 self.enter(now, self.state.after_fin_acked());
             }
-        }
-        self.follow_window(now);
-        if self.state == State::Closed {
-            Verdict::Drop
-        } else {
-            Verdict::Continue
         }
     }
 

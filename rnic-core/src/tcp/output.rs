@@ -283,10 +283,13 @@ impl Tcp {
             return None;
         }
         let room = self.room_for_new_data()?;
-        let Some(segment) = self.fit_unsent(frames) else {
+        if self.send.next_unsent()?.len > self.options.max_payload()
+            && self.fit_unsent(frames).is_none()
+        {
             self.device_retry_at = Some(now + DEVICE_RETRY);
             return None;
-        };
+        }
+        let segment = self.send.next_unsent()?.clone();
         let to = segment.sent + room as u16;
         self.send.mark_sent(now, to);
         let octets = u64::from(to - segment.sent);
