@@ -120,6 +120,32 @@ fn the_table_is_perftests() {
 }
 
 #[test]
+fn what_tcp_knows_is_shown_on_request() {
+    let report = json("-j perf write-bw --in-memory -n 100 -q 2 --tcp-info");
+    let connections = report["tcp_info"].as_array().unwrap();
+    // Two, and the one for control.
+    assert_eq!(connections.len(), 3);
+    let acked = |connection: &Value| connection["bytes_acked"].as_u64().unwrap();
+    let busy = connections.iter().filter(|c| acked(c) > 100 * 65_536);
+    assert_eq!(busy.count(), 2);
+    for connection in connections {
+        assert_eq!(connection["state"], "Established, streaming");
+        assert!(connection["cwnd"].as_u64().unwrap() > 0);
+        assert!(connection["rtt"].as_f64().is_some());
+    }
+    let table = succeed("perf write-bw --in-memory -n 100 --tcp-info");
+    let lines = table
+        .lines()
+        .filter(|line| line.contains(" rto:") && line.contains(" cwnd:"));
+    assert_eq!(lines.count(), 2);
+    assert!(
+        json("-j perf write-bw --in-memory -n 10")
+            .get("tcp_info")
+            .is_none()
+    );
+}
+
+#[test]
 fn a_run_by_time_lasts_that_long() {
     for test in ["write-bw", "send-lat"] {
         let began = Instant::now();

@@ -92,7 +92,7 @@ pub use request::{RemoteAddress, SendRequest, Sge};
 pub use rnic_core::engine::{ConnectionOptions, EndReason};
 pub use rnic_core::memory::region::{HugePages, Region};
 pub use rnic_core::memory::table::Access;
-pub use rnic_core::tcp::Keepalive;
+pub use rnic_core::tcp::{Keepalive, TcpFacts};
 pub use rnic_core::verbs::qp::QpNumber;
 pub use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, WcOpcode, WcStatus};
 pub use rnic_core::wire::ddp::Stag;

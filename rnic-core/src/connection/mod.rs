@@ -382,7 +382,7 @@ impl Connection {
     }
 
     /// For an administrator.
-    pub(crate) fn facts(&self) -> ConnectionFacts {
+    pub(crate) fn facts(&self, now: Instant) -> ConnectionFacts {
         let phase = match &self.phase {
             Phase::Connecting { .. } => "MPA request sent",
             Phase::Responding { .. } => "waiting for the MPA request",
@@ -394,6 +394,7 @@ impl Connection {
             local: self.key.local,
             remote: self.key.remote,
             state: format!("{:?}, {phase}", self.tcp.state()),
+            tcp: self.tcp.facts(now),
             kept_aside: self.kept_aside(),
         }
     }

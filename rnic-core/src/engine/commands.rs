@@ -133,7 +133,7 @@ impl Engine {
             Command::Abort(qp) => self.on_qp(now, guard, qp, Connection::abort),
             Command::Snapshot(reply) => {
                 // Whoever asked may have given up waiting.
-                let _ = reply.send(self.snapshot());
+                let _ = reply.send(self.snapshot(now));
             }
         }
     }

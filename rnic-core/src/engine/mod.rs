@@ -358,6 +358,7 @@ impl Engine {
         let mut any = false;
         while let Some(index) = self.timers.pop(now) {
             any = true;
+            self.counters.engine.alarms += 1;
             self.with_connection(index, now, guard, tx, |connection, context, _| {
                 connection.handle_timeout(context);
             });
@@ -432,7 +433,7 @@ impl Engine {
     }
 
     /// The state of everything.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self, now: Instant) -> Snapshot {
         let mut tcp = self.counters.tcp;
         for (_, connection) in &self.connections {
             tcp.add(connection.tcp_counters());
@@ -441,7 +442,7 @@ impl Engine {
             engine: self.counters.engine,
             tcp,
             rdma: self.counters.rdma,
-            connections: self.connections.iter().map(|(_, c)| c.facts()).collect(),
+            connections: self.connections.iter().map(|(_, c)| c.facts(now)).collect(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
+use crate::tcp::TcpFacts;
 
 /// One connection.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub struct ConnectionFacts {
     pub remote: SocketAddr,
     /// TCP state and protocol phase, in words.
     pub state: String,
+    /// What `ss -ti` would show.
+    pub tcp: TcpFacts,
     /// Octets that arrived and wait in memory of the engine's own: parts of FPDUs, and what came ahead of others
     /// and was not recognised.
     pub kept_aside: usize,

@@ -131,6 +131,35 @@ mod tests {
         assert_eq!(timers.next(), None);
     }
 
+    /// Moving one alarm of many moves others aside: one for each level of the heap.
+    #[test]
+    fn an_alarm_among_ten_thousand_moves_few_others() {
+        const MANY: usize = 10_000;
+        let levels = MANY.ilog2() as usize + 1;
+        let mut timers = Timers::default();
+        for connection in 0..MANY {
+            timers.arm(connection, Some(at(1_000_000 + connection as u64)));
+        }
+        for connection in (0..MANY).rev().step_by(97) {
+            let before = timers.places.clone();
+            timers.arm(connection, Some(at(connection as u64)));
+            let moved = timers.places.iter().zip(&before).filter(|(a, b)| a != b);
+            assert!(moved.count() <= levels);
+            let before = timers.places.clone();
+            timers.disarm(connection);
+            let moved = timers.places.iter().zip(&before).filter(|(a, b)| a != b);
+            assert!(moved.count() <= levels + 1);
+        }
+        // However often they move, there is one for each.
+        for round in 0..10 {
+            for connection in 0..MANY {
+                timers.arm(connection, Some(at(1000 - round)));
+                timers.arm(connection, Some(at(2000 + round)));
+            }
+        }
+        assert_eq!(timers.heap.len(), MANY);
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Arm(usize, u64),

@@ -15,6 +15,7 @@ mod arrival;
 mod config;
 mod congestion;
 mod cookie;
+mod facts;
 mod liveness;
 mod options;
 mod output;
@@ -36,6 +37,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 pub use self::config::TcpConfig;
+pub use self::facts::TcpFacts;
 pub use self::liveness::Keepalive;
 pub use self::seq::Seq;
 pub use self::state::State;
@@ -149,6 +151,8 @@ pub struct Tcp {
     reset: Option<TcpHeader>,
     challenges: ChallengeLimit,
     liveness: Liveness,
+    /// When data was last sent.
+    sent_at: Option<Instant>,
     counters: TcpCounters,
 }
 
@@ -229,6 +233,7 @@ impl Tcp {
                 sent: 0,
             },
             liveness: Liveness::new(now, config),
+            sent_at: None,
             counters: TcpCounters::default(),
         }
     }

@@ -19,6 +19,9 @@ impl Tcp {
     pub fn poll_transmit<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         let outgoing = self.next_segment(now, frames)?;
         self.counters.segments_sent += 1;
+        if outgoing.payload != Payload::None {
+            self.sent_at = Some(now);
+        }
         Some(outgoing)
     }
 

@@ -1,5 +1,6 @@
 //! The sending direction: the frames held until they are acknowledged, and the peer's window.
 
+pub(super) mod facts;
 mod recut;
 
 use std::collections::VecDeque;

@@ -155,6 +155,10 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'F', long = "CPU-freq")]
     pub cpu_freq: bool,
 
+    /// Show in the end what TCP knows of each connection, as `ss -ti` does of the kernel's
+    #[arg(long = "tcp-info", alias = "tcp_info")]
+    pub tcp_info: bool,
+
     /// Report Gb/s instead of MB/s (2^20 octets)
     #[arg(long = "report_gbits", alias = "report-gbits")]
     pub report_gbits: bool,

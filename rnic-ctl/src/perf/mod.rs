@@ -12,6 +12,7 @@ mod report;
 mod serve;
 mod session;
 mod stats;
+mod tcp_info;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -113,7 +114,10 @@ fn server(
     let mut session = session::accept(&opened.device, listener, test, interrupt)?;
     let begun = report.begin(opened, &session, "server");
     match begun.and_then(|()| serve::serve(&mut session, interrupt, |row| report.row(row))) {
-        Ok(()) => session.close(interrupt, false),
+        Ok(()) => {
+            report.connections(&opened.device)?;
+            session.close(interrupt, false)
+        }
         Err(failure) => {
             session.fail(&failure);
             Err(failure)
@@ -143,7 +147,10 @@ fn client(
     let mut session = session::connect(device, server, local, hello, interrupt)?;
     let begun = report.begin(opened, &session, "client");
     match begun.and_then(|()| measure(&mut session, plan, report, interrupt)) {
-        Ok(()) => session.close(interrupt, true),
+        Ok(()) => {
+            report.connections(device)?;
+            session.close(interrupt, true)
+        }
         Err(failure) => {
             session.fail(&failure);
             Err(failure)
@@ -270,8 +277,11 @@ struct Report {
     json: bool,
     json_file: Option<std::path::PathBuf>,
     shows_progress: bool,
+    /// What TCP knows is wanted too.
+    tcp_info: bool,
     info: Value,
     results: Vec<Value>,
+    connections: Vec<Value>,
 }
 
 impl Report {
@@ -286,6 +296,7 @@ impl Report {
             json,
             json_file: args.json_file(),
             shows_progress: true,
+            tcp_info: args.tcp_info,
             ..Self::silent(plan.test)
         }
     }
@@ -298,8 +309,10 @@ impl Report {
             json: false,
             json_file: None,
             shows_progress: false,
+            tcp_info: false,
             info: Value::Null,
             results: Vec::new(),
+            connections: Vec::new(),
         }
     }
 
@@ -353,8 +366,25 @@ impl Report {
         self.line(row.to_line(self.unit))
     }
 
-    fn finish(self) -> Outcome {
-        let json = json!({ "test_info": self.info, "results": self.results });
+    /// What TCP knows of each connection, if that was asked for.
+    fn connections(&mut self, device: &Device) -> Outcome {
+        if !self.tcp_info {
+            return Ok(());
+        }
+        let connections = tcp_info::connections(device)?;
+        self.line(RULE)?;
+        for connection in connections {
+            self.line(tcp_info::to_line(&connection))?;
+            self.connections.push(tcp_info::to_json(&connection));
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Outcome {
+        let mut json = json!({ "test_info": self.info, "results": self.results });
+        if self.tcp_info {
+            json["tcp_info"] = std::mem::take(&mut self.connections).into();
+        }
         if let Some(file) = &self.json_file {
             fs::write(file, format!("{json:#}\n")).doing(format!("write {}", file.display()))?;
         }

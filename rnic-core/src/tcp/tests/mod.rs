@@ -4,6 +4,7 @@ mod acknowledging;
 mod closing;
 mod cookie;
 mod duplicates;
+mod facts;
 mod handshake;
 mod hostile;
 mod liveness;

@@ -1,0 +1,173 @@
+//! A connection as an administrator sees it: what `ss -ti` shows of the kernel's.
+
+use core::fmt;
+use core::time::Duration;
+
+use super::{State, Tcp};
+use crate::counters::TcpCounters;
+use crate::time::Instant;
+
+/// One connection at one moment. Sizes are octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpFacts {
+    /// The state.
+    pub state: State,
+    /// The smoothed round-trip time and its variation, once measured.
+    pub rtt: Option<(Duration, Duration)>,
+    /// The retransmission timeout, with its backoff.
+    pub rto: Duration,
+    /// Retransmission timeouts since the peer last answered.
+    pub backoff: u8,
+    /// Payload of a full segment.
+    pub mss: u16,
+    /// The largest segment that the path is thought to take, without options.
+    pub path_mss: u16,
+    /// The congestion window.
+    pub congestion_window: u64,
+    /// The slow-start threshold, once there was a loss.
+    pub slow_start_threshold: Option<u64>,
+    /// Sent and not acknowledged.
+    pub unacked: u64,
+    /// Of those, thought to be in the network.
+    pub in_flight: u64,
+    /// Of those, selectively acknowledged.
+    pub sacked: u64,
+    /// Of those, thought lost and not sent again yet.
+    pub lost: u64,
+    /// Of those, sent again and not acknowledged yet.
+    pub retransmitted: u64,
+    /// What the peer's window has room for beyond.
+    pub send_window: u64,
+    /// What the peer may send before it hears of more.
+    pub receive_window: u64,
+    /// Octets of our stream that the peer has acknowledged.
+    pub acked: u64,
+    /// Octets of the peer's stream that were taken in order.
+    pub received: u64,
+    /// Whether SACK, window scaling and timestamps are in use.
+    pub options: [bool; 3],
+    /// The time to the next timer.
+    pub timer: Option<Duration>,
+    /// The time since data was last sent, if ever, and since the peer was last heard.
+    pub last_sent: Option<Duration>,
+    /// The time since anything was received.
+    pub last_received: Duration,
+    /// What was counted from the beginning.
+    pub counters: TcpCounters,
+}
+
+impl Tcp {
+    /// What an administrator may want to know.
+    pub fn facts(&self, now: Instant) -> TcpFacts {
+        let flight = self.send.flight_facts();
+        let (congestion_window, threshold) = self.congestion_window();
+        TcpFacts {
+            state: self.state,
+            rtt: self.rtt.smoothed().map(|rtt| (rtt, self.rtt.variation())),
+            rto: self.rtt.timeout(),
+            backoff: self.retries,
+            mss: self.options.max_payload(),
+            path_mss: self.options.mss,
+            congestion_window,
+            slow_start_threshold: (threshold < u64::MAX).then_some(threshold),
+            unacked: self.send.flight(),
+            in_flight: self.recovery.pipe(&self.send),
+            sacked: flight.sacked,
+            lost: flight.lost,
+            retransmitted: flight.retransmitted,
+            send_window: self.send.window_room(),
+            receive_window: self.recv.edge() - self.recv.position(),
+            acked: self.send.acked(),
+            received: self.recv.next(),
+            options: [
+                self.options.sack,
+                self.options.scaling,
+                self.options.stamp(now).is_some(),
+            ],
+            timer: self.next_timeout().map(|at| at.since(now)),
+            last_sent: self.sent_at.map(|at| now.since(at)),
+            last_received: now.since(self.liveness.heard_at),
+            counters: self.counters,
+        }
+    }
+}
+
+impl TcpFacts {
+    /// What the congestion window lets through in a second, in bits.
+    pub fn send_rate(&self) -> Option<f64> {
+        let (rtt, _) = self.rtt.filter(|(rtt, _)| !rtt.is_zero())?;
+        Some(self.congestion_window as f64 * 8.0 / rtt.as_secs_f64())
+    }
+
+    fn segments(&self, octets: u64) -> u64 {
+        octets.div_ceil(u64::from(self.mss.max(1)))
+    }
+}
+
+/// One line in the manner of `ss -ti`: times in milliseconds, windows in segments, what is zero left out.
+impl fmt::Display for TcpFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        write!(f, "{:?}", self.state)?;
+        for (used, name) in self.options.into_iter().zip(["sack", "wscale", "ts"]) {
+            if used {
+                write!(f, " {name}")?;
+            }
+        }
+        write!(f, " rto:{:.0}", millis(self.rto))?;
+        if self.backoff > 0 {
+            write!(f, " backoff:{}", self.backoff)?;
+        }
+        if let Some((rtt, variation)) = self.rtt {
+            write!(f, " rtt:{:.3}/{:.3}", millis(rtt), millis(variation))?;
+        }
+        write!(f, " mss:{} pmss:{}", self.mss, self.path_mss)?;
+        write!(
+            f,
+            " cwnd:{}",
+            self.congestion_window / u64::from(self.mss.max(1))
+        )?;
+        if let Some(threshold) = self.slow_start_threshold {
+            write!(f, " ssthresh:{}", threshold / u64::from(self.mss.max(1)))?;
+        }
+        let counted = &self.counters;
+        for (name, count) in [
+            ("bytes_sent", counted.octets_sent),
+            ("bytes_acked", self.acked),
+            ("bytes_received", self.received),
+            ("segs_out", counted.segments_sent),
+            ("segs_in", counted.segments_received),
+        ] {
+            write!(f, " {name}:{count}")?;
+        }
+        if let Some(rate) = self.send_rate() {
+            write!(f, " send {:.1}Mbps", rate / 1e6)?;
+        }
+        if let Some(age) = self.last_sent {
+            write!(f, " lastsnd:{:.0}", millis(age))?;
+        }
+        write!(f, " lastrcv:{:.0}", millis(self.last_received))?;
+        if let Some(timer) = self.timer {
+            write!(f, " timer:{:.0}", millis(timer))?;
+        }
+        if self.retransmitted > 0 || counted.retransmits > 0 {
+            let now = self.segments(self.retransmitted);
+            write!(f, " retrans:{now}/{}", counted.retransmits)?;
+        }
+        for (name, count) in [
+            ("unacked", self.segments(self.unacked)),
+            ("lost", self.segments(self.lost)),
+            ("sacked", self.segments(self.sacked)),
+            ("rcv_ooopack", counted.out_of_order),
+        ] {
+            if count > 0 {
+                write!(f, " {name}:{count}")?;
+            }
+        }
+        write!(
+            f,
+            " snd_wnd:{} rcv_wnd:{}",
+            self.send_window, self.receive_window
+        )
+    }
+}

@@ -1,0 +1,66 @@
+//! What TCP knows of the connections of a test.
+
+use std::time::Duration;
+
+use rnic_core::engine::ConnectionFacts;
+use rnic_verbs::Device;
+use serde_json::{Map, Value, json};
+
+use crate::failure::{Doing, Failure, Outcome};
+
+/// The engine answers at once, or never.
+const PROMPTLY: Duration = Duration::from_secs(2);
+
+/// Every connection of a device.
+pub(super) fn connections(device: &Device) -> Outcome<Vec<ConnectionFacts>> {
+    const WHAT: &str = "ask for the state of TCP";
+    let snapshot = device.snapshot(PROMPTLY).doing(WHAT)?;
+    let snapshot =
+        snapshot.ok_or_else(|| Failure::operation(WHAT, "the engine does not answer"))?;
+    Ok(snapshot.connections)
+}
+
+/// One line, in the manner of `ss -ti`.
+pub(super) fn to_line(connection: &ConnectionFacts) -> String {
+    let ConnectionFacts {
+        local, remote, tcp, ..
+    } = connection;
+    format!(" {local} {remote} {tcp}")
+}
+
+/// All of it. Times are in milliseconds, sizes in octets.
+pub(super) fn to_json(connection: &ConnectionFacts) -> Value {
+    let tcp = &connection.tcp;
+    let millis = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+    let counters: Map<_, _> = tcp
+        .counters
+        .entries()
+        .map(|(name, count)| (name.to_owned(), count.into()))
+        .collect();
+    json!({
+        "local": connection.local.to_string(),
+        "remote": connection.remote.to_string(),
+        "state": connection.state,
+        "rtt": tcp.rtt.map(|(rtt, _)| millis(rtt)),
+        "rttvar": tcp.rtt.map(|(_, variation)| millis(variation)),
+        "rto": millis(tcp.rto),
+        "backoff": tcp.backoff,
+        "mss": tcp.mss,
+        "path_mss": tcp.path_mss,
+        "cwnd": tcp.congestion_window,
+        "ssthresh": tcp.slow_start_threshold,
+        "unacked": tcp.unacked,
+        "in_flight": tcp.in_flight,
+        "sacked": tcp.sacked,
+        "lost": tcp.lost,
+        "retransmitted": tcp.retransmitted,
+        "send_window": tcp.send_window,
+        "receive_window": tcp.receive_window,
+        "bytes_acked": tcp.acked,
+        "bytes_received": tcp.received,
+        "last_sent": tcp.last_sent.map(millis),
+        "last_received": millis(tcp.last_received),
+        "timer": tcp.timer.map(millis),
+        "counters": counters,
+    })
+}
