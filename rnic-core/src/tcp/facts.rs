@@ -14,6 +14,10 @@ pub struct TcpFacts {
     pub state: State,
     /// The smoothed round-trip time and its variation, once measured.
     pub rtt: Option<(Duration, Duration)>,
+    /// The least round-trip time of the last minutes.
+    pub min_rtt: Option<Duration>,
+    /// How much later than its successors a segment may arrive before it is taken for lost (RFC 8985).
+    pub reordering_window: Duration,
     /// The retransmission timeout, with its backoff.
     pub rto: Duration,
     /// Retransmission timeouts since the peer last answered.
@@ -64,6 +68,8 @@ impl Tcp {
         TcpFacts {
             state: self.state,
             rtt: self.rtt.smoothed().map(|rtt| (rtt, self.rtt.variation())),
+            min_rtt: self.rtt.least(),
+            reordering_window: self.recovery.reordering_window(&self.send, &self.rtt),
             rto: self.rtt.timeout(),
             backoff: self.retries,
             mss: self.options.max_payload(),
@@ -121,6 +127,9 @@ impl fmt::Display for TcpFacts {
         if let Some((rtt, variation)) = self.rtt {
             write!(f, " rtt:{:.3}/{:.3}", millis(rtt), millis(variation))?;
         }
+        if let Some(least) = self.min_rtt {
+            write!(f, " minrtt:{:.3}", millis(least))?;
+        }
         write!(f, " mss:{} pmss:{}", self.mss, self.path_mss)?;
         write!(
             f,
@@ -158,6 +167,7 @@ impl fmt::Display for TcpFacts {
             ("unacked", self.segments(self.unacked)),
             ("lost", self.segments(self.lost)),
             ("sacked", self.segments(self.sacked)),
+            ("reord_seen", counted.reordering_seen),
             ("rcv_ooopack", counted.out_of_order),
         ] {
             if count > 0 {

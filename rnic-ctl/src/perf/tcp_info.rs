@@ -43,6 +43,8 @@ pub(super) fn to_json(connection: &ConnectionFacts) -> Value {
         "state": connection.state,
         "rtt": tcp.rtt.map(|(rtt, _)| millis(rtt)),
         "rttvar": tcp.rtt.map(|(_, variation)| millis(variation)),
+        "minrtt": tcp.min_rtt.map(millis),
+        "reordering_window": millis(tcp.reordering_window),
         "rto": millis(tcp.rto),
         "backoff": tcp.backoff,
         "mss": tcp.mss,
