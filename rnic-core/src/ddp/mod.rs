@@ -41,7 +41,7 @@ pub struct Ddp {
 impl Ddp {
     /// A stream on which the peer may have `ird` Read Requests outstanding. There is a buffer for one more, so
     /// that RDMAP sees the one that is too many.
-    // rfc: 5041-43, 5040-47, 5040-65
+    // rfc: 5041-43
     pub fn new(ird: u16) -> Self {
         Self::with_order(ird, Order::new(), Msn::FIRST)
     }
@@ -55,7 +55,9 @@ impl Ddp {
     fn with_order(ird: u16, order: Order, msn: Msn) -> Self {
         Self {
             sends: order,
+            // rfc: 5040-47
             read_requests: Buffers::new(order, usize::from(ird) + 1),
+            // rfc: 5040-64, 5040-65
             terminates: Buffers::new(order, 1),
             next_msn: [msn; QUEUES],
         }

@@ -132,7 +132,7 @@ impl<const SIZE: usize> Buffers<SIZE> {
             return Ok(None);
         };
         let buffer = self.first;
-        // rfc: 5040-32, 5040-64
+        // rfc: 5040-32
         self.first = (self.first + 1) % self.buffers.len();
         Ok(self.buffers[buffer].get(..length as usize))
     }

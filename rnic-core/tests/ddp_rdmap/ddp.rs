@@ -470,7 +470,7 @@ fn message_numbers_wrap() {
 
 #[test]
 fn read_request_queue_checks_its_buffers() {
-    // rfc: 5040-47, 5040-95
+    // rfc: 5040-95
     let request = |msn, offset, payload: &[u8]| {
         let queue = QueueNumber::READ_REQUEST;
         untagged(Opcode::ReadRequest, true, queue, msn, offset, payload)

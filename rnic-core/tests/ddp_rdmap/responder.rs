@@ -128,7 +128,7 @@ fn a_read_is_answered_to_where_it_says() {
 
 #[test]
 fn reads_are_answered_in_order() {
-    // rfc: 5040-32, 5040-38, 5040-49, 5040-78
+    // rfc: 5040-38, 5040-49, 5040-78
     let mut end = End::new(4, 0);
     for msn in 1..=4 {
         let ulpdu = read_request(msn, request(end.stag, BASE, msn * 10));
@@ -140,6 +140,29 @@ fn reads_are_answered_in_order() {
         .map(|message| response(message).2)
         .collect();
     assert_eq!(lengths, [10, 20, 30, 40]);
+}
+
+/// Requests ahead of order are placed side by side; a buffer is free again when its request was delivered.
+#[test]
+fn every_read_request_agreed_on_has_a_buffer() {
+    // rfc: 5040-32, 5040-47
+    let mut end = End::new(4, 0);
+    let stag = end.stag;
+    let ulpdu = |msn: u32| read_request(msn, request(stag, BASE, msn * 10));
+    let mut placed: Vec<_> = [4, 3, 2, 1]
+        .map(|msn| end.place(&ulpdu(msn)).unwrap())
+        .into();
+    end.deliver(placed.pop().unwrap()).unwrap();
+    let fifth = end.place(&ulpdu(5)).unwrap();
+    let first = end.next_message().unwrap().unwrap();
+    end.rdmap.sent(first.token, 1);
+    while let Some(next) = placed.pop() {
+        end.deliver(next).unwrap();
+    }
+    end.deliver(fifth).unwrap();
+    let mut lengths = vec![response(&first).2];
+    lengths.extend(end.messages().iter().map(|message| response(message).2));
+    assert_eq!(lengths, [10, 20, 30, 40, 50]);
 }
 
 #[test]

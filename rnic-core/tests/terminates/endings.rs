@@ -34,6 +34,27 @@ fn an_fpdu_too_short_for_its_header() {
     }
 }
 
+#[test]
+fn nothing_is_placed_behind_an_error() {
+    // rfc: 5040-85, 5041-10, 5041-75
+    let wrong = fpdu(&ddp(DdpHeader::Untagged(at(3, 1, 0)), b"hello"), true);
+    for together in [true, false] {
+        let mut scene = scene(1);
+        let target = scene.sim.hosts[0].share(&[0; 8], all_rights());
+        let write = fpdu(&ddp(write_header(target.stag, 0), &[7; 8]), true);
+        let peer = &mut scene.sim.raw[scene.peer];
+        if together {
+            peer.send(&[&wrong[..], &write].concat());
+        } else {
+            peer.send(&wrong);
+            peer.send(&write);
+        }
+        scene.sim.run_now();
+        assert_eq!(ends(&scene.sim, 0, &scene.qp), 1);
+        assert_eq!(target.content(), [0; 8], "in one segment: {together}");
+    }
+}
+
 // rfc: 5040-89
 #[test]
 fn the_first_of_several_errors_is_told() {

@@ -11,7 +11,7 @@ use rnic_core::wire::rdmap::{Opcode, ReadRequest, Terminate, TerminateControl};
 
 #[test]
 fn writes_to_where_the_peer_may_not() {
-    // rfc: 5040-90, 5040-s4, 5041-73, 5041-74, 5041-76
+    // rfc: 5040-90, 5040-s4, 5041-73, 5041-74, 5041-76, 5041-s11
     let cases = [
         ("no such STag", 0, LEN, (1, 1, 0)),
         ("STag 0", 0, LEN, (1, 1, 0)),
