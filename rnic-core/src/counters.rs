@@ -74,6 +74,10 @@ counters! {
         dsacks_received,
         /// Reports to the peer that octets were received twice (DSACK).
         dsacks_sent,
+        /// Segments received that a congested router had marked (ECN).
+        congestion_marks,
+        /// Reductions of the window that the peer's echo of such a mark asked for.
+        congestion_echoes,
         /// Segments that arrived beyond the next expected octet.
         out_of_order,
         /// Segments with nothing new.

@@ -327,11 +327,12 @@ impl Connection {
     pub(crate) fn handle_segment<F: TxFrames>(
         &mut self,
         segment: &TcpSegment<'_>,
+        congested: bool,
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) {
         // Data first: a Terminate that comes with the acknowledgement of a request says how that request ended.
-        if let Some(data) = self.tcp.receive(context.now, segment, tx) {
+        if let Some(data) = self.tcp.receive(context.now, segment, congested, tx) {
             self.receive_data(data, context);
         }
         self.settle(context);

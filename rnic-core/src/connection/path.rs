@@ -2,7 +2,7 @@
 
 use crate::engine::{FlowKey, NextHop};
 use crate::wire::ethernet::MacAddr;
-use crate::wire::packet::{NetHeader, Packet};
+use crate::wire::packet::{ECN_CAPABLE, NetHeader, Packet};
 
 /// Time to live of what we send, as Linux has it.
 const HOP_LIMIT: u8 = 64;
@@ -46,8 +46,15 @@ impl Path {
         self.known = true;
     }
 
-    /// The headers to write, or `None` while the next hop is unknown.
-    pub(crate) fn header(&self) -> Option<&NetHeader> {
+    /// Octets of the headers, or `None` while the next hop is unknown.
+    pub(crate) fn len(&self) -> Option<usize> {
+        self.known.then(|| self.header.len())
+    }
+
+    /// The headers to write, of a packet that routers may mark (RFC 3168) or not, or `None` while the next hop is
+    /// unknown.
+    pub(crate) fn header(&mut self, ecn_capable: bool) -> Option<&NetHeader> {
+        self.header.traffic_class = if ecn_capable { ECN_CAPABLE } else { 0 };
         self.known.then_some(&self.header)
     }
 }

@@ -3,7 +3,6 @@
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::tcp::{Outgoing, Payload};
 use crate::wire::checksum;
-use crate::wire::packet::NetHeader;
 
 use super::{Connection, Context, Phase, Transmit};
 
@@ -17,7 +16,7 @@ impl Connection {
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> Transmit {
-        let Some(header_len) = self.path.header().map(NetHeader::len) else {
+        let Some(header_len) = self.path.len() else {
             return Transmit::Idle;
         };
         let starved = !self.fill(header_len, context, tx);
@@ -121,7 +120,7 @@ impl Connection {
 
     /// Writes the headers in front of a payload and hands the frame to the device.
     fn emit<F: TxFrames>(&mut self, outgoing: Outgoing, tx: &mut F) {
-        let Some(net) = self.path.header() else {
+        let Some(net) = self.path.header(outgoing.ecn_capable) else {
             return;
         };
         let header = &outgoing.header;

@@ -167,7 +167,8 @@ impl Engine {
             }
         };
         self.with_connection(index, now, guard, tx, |connection, context, tx| {
-            connection.handle_segment(&packet.segment, context, tx);
+            let congested = packet.ecn == packet::CONGESTION_EXPERIENCED;
+            connection.handle_segment(&packet.segment, congested, context, tx);
         });
     }
 

@@ -1,6 +1,8 @@
 //! What a received segment does (RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323).
 
-use super::recovery::{Ack, Recovery};
+use core::time::Duration;
+
+use super::recovery::Ack;
 use super::recv::Offer;
 use super::scoreboard::News;
 use super::{Fin, State, StreamData, Tcp, TcpFailure};
@@ -22,13 +24,17 @@ impl Tcp {
     /// Handles a segment of this connection, and returns what of its data is new: the owner places or keeps it,
     /// and calls [`took`](Self::took) for that. Frames that it acknowledges are released.
     ///
+    /// `congested`: a router has marked it (CE, RFC 3168).
+    ///
     /// Poll for segments to send afterwards, once for a batch of received segments.
     pub fn receive<'a, F: TxFrames>(
         &mut self,
         now: Instant,
         segment: &TcpSegment<'a>,
+        congested: bool,
         frames: &mut F,
     ) -> Option<StreamData<'a>> {
+        self.pacer.advance(now);
         self.counters.segments_received += 1;
         let data = match self.state {
             State::Closed => None,
@@ -36,7 +42,7 @@ impl Tcp {
                 self.receive_in_syn_sent(now, &segment.header);
                 None
             }
-            _ => self.receive_synchronized(now, segment, frames),
+            _ => self.receive_synchronized(now, segment, congested, frames),
         };
         if self.state == State::Closed {
             self.release_frames(frames);
@@ -71,6 +77,7 @@ impl Tcp {
     /// The peer's SYN: its sequence number, window and options.
     pub(super) fn take_syn(&mut self, now: Instant, header: &TcpHeader) {
         self.recv.synchronize(header.seq);
+        self.ecn.take_syn(header.flags);
         self.options.settle(now, &header.options);
         if !self.options.scaling {
             self.recv.refuse_scaling();
@@ -83,14 +90,17 @@ impl Tcp {
         if let Some(scale) = header.options.window_scale {
             self.send.window.scale = scale;
         }
-        self.recovery = Recovery::new(u64::from(self.options.max_payload()), self.options.sack);
+        self.recovery
+            .agree(u64::from(self.options.max_payload()), self.options.sack);
     }
 
     /// Our SYN is acknowledged, and we have the peer's.
     fn establish(&mut self, now: Instant, header: &TcpHeader) {
         if self.retries > 0 {
             self.rtt.handshake_timed_out();
-            self.recovery.on_lost_syn();
+            if self.retries > 1 {
+                self.recovery.on_lost_syn();
+            }
         }
         let measured = match self.syn_sent_at {
             Some(sent_at) if self.syn_sent_once => {
@@ -120,6 +130,7 @@ impl Tcp {
         &mut self,
         now: Instant,
         segment: &TcpSegment<'a>,
+        congested: bool,
         frames: &mut F,
     ) -> Option<StreamData<'a>> {
         let header = &segment.header;
@@ -152,6 +163,10 @@ impl Tcp {
         if !flags.ack() || self.receive_ack(now, header, start, len, frames) == Verdict::Drop {
             return None;
         }
+        if self.ecn.on_segment(flags, congested) {
+            self.recv.ack_now();
+        }
+        self.counters.congestion_marks += u64::from(congested && self.ecn.is_used());
         self.receive_text(now, segment, start)
     }
 
@@ -176,6 +191,10 @@ impl Tcp {
                 self.establish(now, header);
                 self.recv.ack_now();
             } else {
+                if !header.flags.ack() {
+                    // It may no longer ask for ECN.
+                    self.ecn.take_syn(header.flags);
+                }
                 self.syn_due = true;
             }
         } else {
@@ -266,9 +285,10 @@ impl Tcp {
     ) {
         let flight = self.send.flight();
         let mut news = News::default();
+        let mut round_trip = None;
         if ack > self.send.una() {
             self.send.acknowledge(ack, frames, &mut news);
-            self.measure_round_trip(now, header, &news);
+            round_trip = self.measure_round_trip(now, header, &news);
             self.retries = 0;
         }
         if self.options.sack {
@@ -278,6 +298,7 @@ impl Tcp {
             now,
             news: &news,
             flight,
+            round_trip,
             repeats,
             sacks: !header.options.sack.is_empty(),
             echo: self.options.echo(&header.options),
@@ -293,6 +314,12 @@ impl Tcp {
                 self.enter(now, self.state.after_fin_acked());
             }
         }
+        if header.flags.ece() && self.ecn.is_used() && flight > 0 {
+            let reduced = self.recovery.on_congestion_echo(&self.send, flight);
+            self.counters.congestion_echoes += u64::from(reduced);
+        }
+        self.pacer
+            .update(self.recovery.congestion(), self.rtt.smoothed());
     }
 
     /// An acknowledgment of something never sent is answered and its segment dropped, and so is one too old to
@@ -307,17 +334,25 @@ impl Tcp {
         Verdict::Drop
     }
 
-    fn measure_round_trip(&mut self, now: Instant, header: &TcpHeader, news: &News) {
-        let measured = match news.sent_at {
-            Some(sent_at) => {
-                self.rtt.exact(now, now.since(sent_at));
-                Some(now.since(sent_at))
+    /// Returns the time if it is exact.
+    fn measure_round_trip(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        news: &News,
+    ) -> Option<Duration> {
+        let exact = news.sent_at.map(|sent_at| now.since(sent_at));
+        let measured = match exact {
+            Some(rtt) => {
+                self.rtt.exact(now, rtt);
+                exact
             }
             None => self.options.round_trip(now, &header.options),
         };
         if let Some(rtt) = measured {
             self.rtt.sample(rtt);
         }
+        exact
     }
 
     /// The persist state begins and ends with the peer's window.

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::Keepalive;
+use super::{CongestionAlgorithm, EcnMode, Keepalive};
 
 /// Settings of a connection. `Default` suits a path of Ethernet's MTU.
 #[derive(Clone, Debug)]
@@ -19,6 +19,10 @@ pub struct TcpConfig {
     pub timestamp_offset: u32,
     /// Offer selective acknowledgments (RFC 2018).
     pub sack: bool,
+    /// How the congestion window grows and shrinks.
+    pub congestion: CongestionAlgorithm,
+    /// Whether routers may tell of congestion by marks (RFC 3168).
+    pub ecn: EcnMode,
     /// Retransmission timeout before there is a sample of the round-trip time.
     pub initial_rto: Duration,
     /// The least that the retransmission timeout stays above the round-trip time.
@@ -51,6 +55,8 @@ impl Default for TcpConfig {
             timestamps: true,
             timestamp_offset: 0,
             sack: true,
+            congestion: CongestionAlgorithm::Cubic,
+            ecn: EcnMode::Accept,
             initial_rto: Duration::from_secs(1),
             min_rto: Duration::from_millis(200),
             max_rto: Duration::from_secs(60),

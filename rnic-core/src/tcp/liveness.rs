@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use super::{Outgoing, Payload, State, Tcp, TcpConfig, TcpFailure};
+use super::{Outgoing, State, Tcp, TcpConfig, TcpFailure};
 use crate::time::Instant;
 use crate::wire::tcp::Flags;
 
@@ -173,9 +173,6 @@ impl Tcp {
         self.counters.keepalives += 1;
         let mut header = self.header(now, self.send.nxt(), Flags::NONE);
         header.seq = self.send.seq(self.send.nxt().wrapping_sub(1));
-        Some(Outgoing {
-            header,
-            payload: Payload::None,
-        })
+        Some(Outgoing::bare(header))
     }
 }

@@ -15,10 +15,12 @@ mod arrival;
 mod config;
 mod congestion;
 mod cookie;
+mod ecn;
 mod facts;
 mod liveness;
 mod options;
 mod output;
+mod pacing;
 mod path_mtu;
 mod ranges;
 mod recovery;
@@ -37,13 +39,17 @@ use core::ops::Range;
 use core::time::Duration;
 
 pub use self::config::TcpConfig;
+pub use self::congestion::{CongestionAlgorithm, DeliveryRate};
+pub use self::ecn::EcnMode;
 pub use self::facts::TcpFacts;
 pub use self::liveness::Keepalive;
 pub use self::seq::Seq;
 pub use self::state::State;
 
+use self::ecn::Ecn;
 use self::liveness::Liveness;
 use self::options::Negotiated;
+use self::pacing::Pacer;
 use self::recovery::Recovery;
 use self::recv::Receiver;
 use self::rtt::RttEstimator;
@@ -86,6 +92,19 @@ pub struct Outgoing {
     pub header: TcpHeader,
     /// What follows it.
     pub payload: Payload,
+    /// Routers may mark it instead of dropping it (ECT(0), RFC 3168).
+    pub ecn_capable: bool,
+}
+
+impl Outgoing {
+    /// A segment without payload.
+    fn bare(header: TcpHeader) -> Self {
+        Self {
+            header,
+            payload: Payload::None,
+            ecn_capable: false,
+        }
+    }
 }
 
 /// The payload of an [`Outgoing`] segment.
@@ -127,6 +146,8 @@ pub struct Tcp {
     /// The MSS option of our SYN.
     mss_to_offer: u16,
     options: Negotiated,
+    ecn: Ecn,
+    pacer: Pacer,
     recv: Receiver,
     send: Sender,
     recovery: Recovery,
@@ -212,9 +233,15 @@ impl Tcp {
             max_retries: config.max_retries,
             syn_retries: config.syn_retries,
             time_wait: config.time_wait,
+            ecn: Ecn::new(config.ecn),
+            pacer: Pacer::default(),
             recv: Receiver::new(config.receive_window, options.mss, config.delayed_ack),
             send: Sender::new(isn),
-            recovery: Recovery::new(u64::from(options.max_payload()), options.sack),
+            recovery: Recovery::new(
+                config.congestion,
+                u64::from(options.max_payload()),
+                options.sack,
+            ),
             mss_to_offer: options.mss,
             options,
             rtt: RttEstimator::new(config.initial_rto, config.min_rto, config.max_rto),
@@ -280,11 +307,19 @@ impl Tcp {
         if !self.state.may_queue() || !self.send.all_sent() || self.must_retransmit() {
             return false;
         }
+        if self.paces() {
+            return false;
+        }
         if self.send.is_empty() {
             return true;
         }
         let len = u64::from(self.options.max_payload());
         self.recovery.allows(&self.send, len) && self.send.window_suffices(len)
+    }
+
+    /// Whether new data has to wait for its time, though not for nothing that is on its way.
+    fn paces(&self) -> bool {
+        self.pacer.resume_at().is_some() && self.send.flight() > 0
     }
 
     /// Octets of payload that fit into a segment. Settled once the connection is established.
@@ -299,7 +334,8 @@ impl Tcp {
         self.options.limit_mss(mss);
         if self.syn_sent_at.is_none() {
             self.mss_to_offer = self.options.mss;
-            self.recovery = Recovery::new(u64::from(self.options.max_payload()), self.options.sack);
+            self.recovery
+                .agree(u64::from(self.options.max_payload()), self.options.sack);
         } else {
             self.recovery.set_mss(u64::from(self.options.max_payload()));
         }
@@ -440,6 +476,21 @@ impl Tcp {
             flags,
             ..TcpHeader::default()
         })
+    }
+
+    /// The rate at which new data is sent, in octets per second, where the path is long enough to be paced.
+    pub fn pacing_rate(&self) -> Option<u64> {
+        self.pacer.rate()
+    }
+
+    /// How fast octets reached the peer in the last round trip.
+    pub fn delivery_rate(&self) -> Option<DeliveryRate> {
+        self.recovery.rounds().last_rate()
+    }
+
+    /// Whether both ends use explicit congestion notification (RFC 3168).
+    pub fn uses_ecn(&self) -> bool {
+        self.ecn.is_used()
     }
 
     /// A state is reached by the way of the protocol.

@@ -17,6 +17,7 @@ impl Tcp {
     /// Build and queue what [`wants_data`](Self::wants_data) asks for first: an ACK that is due then travels with
     /// the data.
     pub fn poll_transmit<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
+        self.pacer.advance(now);
         let outgoing = self.next_segment(now, frames)?;
         self.counters.segments_sent += 1;
         if outgoing.payload != Payload::None {
@@ -28,10 +29,7 @@ impl Tcp {
     fn next_segment<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         if let Some(header) = self.reset.take() {
             self.counters.resets_sent += 1;
-            return Some(Outgoing {
-                header,
-                payload: Payload::None,
-            });
+            return Some(Outgoing::bare(header));
         }
         if self.syn_due {
             return Some(self.syn(now));
@@ -64,6 +62,10 @@ impl Tcp {
         self.syn_sent_once = self.syn_sent_at.is_none();
         self.syn_sent_at = Some(now);
         self.counters.retransmits += u64::from(!self.syn_sent_once);
+        let ecn = match received {
+            true => self.ecn.syn_ack(),
+            false => self.ecn.syn(!self.syn_sent_once),
+        };
         let options = TcpOptions {
             mss: Some(self.mss_to_offer),
             window_scale: self.options.scaling.then(|| self.recv.scale()),
@@ -73,7 +75,7 @@ impl Tcp {
         };
         let mut header = TcpHeader {
             seq: self.send.syn(),
-            flags: Flags::SYN,
+            flags: Flags::SYN | ecn,
             window: self.recv.advertise_in_syn(),
             options,
             ..self.bare_header()
@@ -82,10 +84,7 @@ impl Tcp {
             header.flags |= Flags::ACK;
             header.ack = self.recv.ack();
         }
-        Outgoing {
-            header,
-            payload: Payload::None,
-        }
+        Outgoing::bare(header)
     }
 
     /// A header that acknowledges all that was taken, and settles every ACK that is due.
@@ -93,7 +92,7 @@ impl Tcp {
         TcpHeader {
             seq: self.send.seq(offset),
             ack: self.recv.ack(),
-            flags: flags | Flags::ACK,
+            flags: flags | Flags::ACK | self.ecn.echo(),
             window: self.recv.advertise(),
             options: TcpOptions {
                 timestamps: self.options.stamp(now),
@@ -110,10 +109,7 @@ impl Tcp {
             header.options.sack = blocks;
             self.counters.dsacks_sent += u64::from(duplicate);
         }
-        Outgoing {
-            header,
-            payload: Payload::None,
-        }
+        Outgoing::bare(header)
     }
 
     /// Octets `from..to` of a segment: the frame itself if that is all of it.
@@ -141,6 +137,7 @@ impl Tcp {
                 frame: segment.frame,
                 range: at + usize::from(from)..at + usize::from(to),
             },
+            ecn_capable: false,
         }
     }
 
@@ -282,7 +279,7 @@ impl Tcp {
 
     /// The next segment that has not been sent, or the rest of one.
     fn new_data<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
-        if self.must_retransmit() || self.recovery.has_probed_timeout() {
+        if self.must_retransmit() || self.paces() || self.recovery.has_probed_timeout() {
             return None;
         }
         let room = self.room_for_new_data()?;
@@ -296,10 +293,20 @@ impl Tcp {
         let to = segment.sent + room as u16;
         self.send.mark_sent(now, to);
         let octets = u64::from(to - segment.sent);
-        self.recovery.on_new_data(now, octets);
         self.counters.octets_sent += octets;
+        self.recovery
+            .on_new_data(now, &self.send, octets, &self.rtt);
+        self.pacer.on_sent(now, octets);
         self.arm_timer(now);
-        Some(self.data(now, &segment, segment.sent, to))
+        let mut outgoing = self.data(now, &segment, segment.sent, to);
+        if self.ecn.is_used() {
+            // New data only: a mark on anything else might be lost with it, or be another's (RFC 3168 section 6.1.5).
+            outgoing.ecn_capable = true;
+            if self.recovery.take_reduction() {
+                outgoing.header.flags |= Flags::CWR;
+            }
+        }
+        Some(outgoing)
     }
 
     /// The FIN, once all data is sent.
@@ -322,10 +329,7 @@ impl Tcp {
         self.send.mark_fin_sent();
         self.arm_timer(now);
         let header = self.header(now, self.send.nxt() - 1, Flags::FIN);
-        Outgoing {
-            header,
-            payload: Payload::None,
-        }
+        Outgoing::bare(header)
     }
 
     /// Nothing is in flight whose ACK could open the window: ask for it from time to time.

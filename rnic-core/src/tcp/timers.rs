@@ -12,6 +12,7 @@ impl Tcp {
             self.time_wait_ends,
             self.device_retry_at,
             self.liveness_timeout(),
+            self.pacer.resume_at(),
             self.recovery
                 .next_timeout(&self.send, &self.rtt, self.retransmit_at),
         ])
@@ -20,6 +21,7 @@ impl Tcp {
     /// Time has passed. Poll for segments to send afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.recv.handle_timeout(now);
+        self.pacer.advance(now);
         let expired = |timer: Option<Instant>| timer.is_some_and(|at| at <= now);
         if expired(self.device_retry_at) {
             self.device_retry_at = None;

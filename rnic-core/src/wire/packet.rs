@@ -54,6 +54,11 @@ pub struct Packet<'a> {
     pub ecn: u8,
 }
 
+/// The ECN field of a sender that heeds marks, ECT(0).
+pub const ECN_CAPABLE: u8 = 2;
+/// The ECN field that a congested router sets.
+pub const CONGESTION_EXPERIENCED: u8 = 3;
+
 /// Reads a frame: Ethernet, up to two VLAN tags, IPv4 with options or IPv6 without extension headers, TCP.
 /// Lengths are checked always, checksums unless vouched for. Ethernet padding is cut off.
 pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketError> {

@@ -22,9 +22,10 @@ impl Recovery {
             self.learn(send, ack, rtt, counters);
         }
         self.undo_if_spurious(send, ack, rtt, counters);
+        let acked = self.measure(send, ack, rtt);
         let mut delivered = ack.news.delivered;
         if ack.news.acked > 0 {
-            delivered = delivered.saturating_sub(self.on_progress(send, ack));
+            delivered = delivered.saturating_sub(self.on_progress(send, &acked));
         } else if ack.is_duplicate() && !self.sack {
             delivered += self.on_duplicate(send, counters);
         }
@@ -33,6 +34,22 @@ impl Recovery {
             let progress = ack.news.acked > 0 && !found;
             let pipe = self.pipe(send);
             self.prr.on_delivered(delivered, pipe, progress, self.mss);
+        }
+    }
+
+    /// What congestion control is told.
+    fn measure(&mut self, send: &Sender, ack: &Ack<'_>, rtt: &RttEstimator) -> Acked {
+        let news = ack.news;
+        let places = (send.una() - news.acked, send.una(), send.nxt());
+        let round = self.rounds.on_ack(ack.now, places, news.delivered);
+        Acked {
+            now: ack.now,
+            octets: news.acked,
+            flight: ack.flight,
+            window_limited: round.limited,
+            rtt: ack.round_trip,
+            smoothed_rtt: rtt.smoothed().unwrap_or_default(),
+            round_ended: round.ended,
         }
     }
 
@@ -127,13 +144,9 @@ impl Recovery {
     }
 
     /// New data is acknowledged. Returns how much of it was known to have left the network.
-    fn on_progress(&mut self, send: &mut Sender, ack: &Ack<'_>) -> u64 {
+    fn on_progress(&mut self, send: &mut Sender, acked: &Acked) -> u64 {
         self.duplicate_acks = 0;
-        let octets = ack.news.acked;
-        let acked = Acked {
-            octets,
-            window_used: self.used_window(ack.flight),
-        };
+        let octets = acked.octets;
         let arrived = self.arrived;
         match self.phase {
             Phase::Open => {
@@ -141,7 +154,7 @@ impl Recovery {
                 self.congestion.on_ack(acked);
             }
             Phase::Fast { until } if send.una() >= until => {
-                self.end(ack.now);
+                self.end(acked.now);
                 self.congestion.on_recovered(send.flight());
             }
             Phase::Fast { .. } => {
@@ -156,21 +169,11 @@ impl Recovery {
             Phase::Timeout { until, .. } => {
                 self.congestion.on_ack(acked);
                 if send.una() >= until {
-                    self.end(ack.now);
+                    self.end(acked.now);
                 }
             }
         }
         arrived - self.arrived
-    }
-
-    /// Whether the flight filled the congestion window, or half of it in slow start, which doubles it.
-    fn used_window(&self, flight: u64) -> bool {
-        let window = self.congestion.window();
-        if window < self.congestion.slow_start_threshold() {
-            flight * 2 >= window
-        } else {
-            flight + self.mss > window
-        }
     }
 
     /// A duplicate ACK of a peer without SACK. Returns how much has left the network.

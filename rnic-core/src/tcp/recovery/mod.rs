@@ -16,7 +16,7 @@ use self::prr::Prr;
 use self::rack::Rack;
 use self::spurious::{Frto, Retransmissions};
 use self::tail::TailProbe;
-use super::congestion::NewReno;
+use super::congestion::{Congestion, CongestionAlgorithm, Rounds};
 use super::options::Echo;
 use super::rtt::RttEstimator;
 use super::scoreboard::News;
@@ -41,6 +41,8 @@ pub(super) struct Ack<'a> {
     pub(super) news: &'a News,
     /// Octets not acknowledged before.
     pub(super) flight: u64,
+    /// The round-trip time that it tells.
+    pub(super) round_trip: Option<Duration>,
     /// It says the same as the one before, and its segment nothing else.
     pub(super) repeats: bool,
     /// It has SACK blocks.
@@ -73,7 +75,9 @@ pub(super) struct Recovery {
     arrived: u64,
     /// The next retransmission does not wait for the congestion window.
     urgent: bool,
-    congestion: NewReno,
+    congestion: Congestion,
+    rounds: Rounds,
+    last_sent_at: Option<Instant>,
     prr: Prr,
     rack: Rack,
     tail: TailProbe,
@@ -85,14 +89,16 @@ pub(super) struct Recovery {
 /// Questions, and what is sent.
 impl Recovery {
     /// For segments of `mss` octets.
-    pub(super) fn new(mss: u64, sack: bool) -> Self {
+    pub(super) fn new(algorithm: CongestionAlgorithm, mss: u64, sack: bool) -> Self {
         Self {
             phase: Phase::Open,
             last_until: None,
             duplicate_acks: 0,
             arrived: 0,
             urgent: false,
-            congestion: NewReno::new(mss),
+            congestion: Congestion::new(algorithm, mss),
+            rounds: Rounds::default(),
+            last_sent_at: None,
             prr: Prr::default(),
             rack: Rack::new(),
             tail: TailProbe::default(),
@@ -102,7 +108,17 @@ impl Recovery {
         }
     }
 
-    pub(super) fn congestion(&self) -> &NewReno {
+    /// The handshake has settled the size of segments and the use of SACK.
+    pub(super) fn agree(&mut self, mss: u64, sack: bool) {
+        (self.mss, self.sack) = (mss, sack);
+        self.congestion.agree(mss);
+    }
+
+    pub(super) fn rounds(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    pub(super) fn congestion(&self) -> &Congestion {
         &self.congestion
     }
 
@@ -207,7 +223,20 @@ impl Recovery {
     }
 
     /// `octets` were sent for the first time.
-    pub(super) fn on_new_data(&mut self, now: Instant, octets: u64) {
+    pub(super) fn on_new_data(
+        &mut self,
+        now: Instant,
+        send: &Sender,
+        octets: u64,
+        rtt: &RttEstimator,
+    ) {
+        let idle = send.flight() == octets;
+        if idle && let Some(last) = self.last_sent_at {
+            self.congestion.on_idle(now.since(last), rtt.timeout());
+        }
+        self.last_sent_at = Some(now);
+        let full = self.congestion.is_full(self.pipe(send));
+        self.rounds.on_sent(now, send.nxt(), idle, full);
         match &mut self.phase {
             Phase::Open => self.tail.restart(now),
             Phase::Fast { .. } => self.prr.on_sent(octets),
@@ -233,6 +262,23 @@ impl Recovery {
     /// The tail probe has become needless, or cannot be sent.
     pub(super) fn drop_tail_probe(&mut self) {
         self.tail.due = false;
+    }
+
+    /// The peer echoes a mark of congestion, with `flight` octets not acknowledged before. It counts once for what is in flight (RFC 3168 section 6.1.2), as does a
+    /// loss.
+    pub(super) fn on_congestion_echo(&mut self, send: &Sender, flight: u64) -> bool {
+        let known = self.last_until.is_some_and(|until| send.una() <= until);
+        if known || self.phase != Phase::Open {
+            return false;
+        }
+        self.last_until = Some(send.nxt());
+        self.congestion.on_loss(flight);
+        true
+    }
+
+    /// Whether the window was reduced since this was last asked.
+    pub(super) fn take_reduction(&mut self) -> bool {
+        self.congestion.take_reduction()
     }
 
     /// The SYN had to be sent again.
@@ -374,7 +420,7 @@ impl Recovery {
             _ if self.last_until.is_some_and(|last| send.una() < last) => Frto::Off,
             _ => Frto::First,
         };
-        self.congestion.on_timeout(first.then_some(send.flight()));
+        self.congestion.on_timeout(send.flight(), first);
         if first {
             self.retransmissions = Some(Retransmissions::since(send.una()));
         }

@@ -126,10 +126,11 @@ fn a_connection_attempt_lasts_three_minutes() {
 }
 
 #[test]
-fn after_a_lost_syn_one_segment_and_three_seconds() {
+fn after_two_lost_syns_one_segment_and_three_seconds() {
     let mut t = Script::connect(&plain());
     t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
     t.expect_after(seconds(1), "S 0:0(0) <mss 1000,sackOK,wscale 0>");
+    t.expect_after(seconds(2), "S 0:0(0) <mss 1000,sackOK,wscale 0>");
     t.inject("S. 0:0(0) ack 1 win 60000 <mss 1000>");
     t.write(5000);
     t.expect(". 1:1001(1000) ack 1");

@@ -121,7 +121,7 @@ fn torture(t: &mut Script, seed: u64, steps: u32) {
     for _ in 0..steps {
         let segment = segment(&mut random, &payload);
         let before = t.tcp.receive_offset();
-        if let Some(data) = t.tcp.receive(t.now, &segment, &mut t.frames) {
+        if let Some(data) = t.tcp.receive(t.now, &segment, false, &mut t.frames) {
             let end = data.offset + data.bytes.len() as u64;
             assert!(data.offset >= before && !data.bytes.is_empty());
             assert!(end <= t.tcp.recv.edge());

@@ -132,8 +132,9 @@ impl End {
     /// The next segment as octets.
     fn poll(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.build(now);
-        let Outgoing { header, payload } =
-            self.tcp.as_mut()?.poll_transmit(now, &mut self.frames)?;
+        let Outgoing {
+            header, payload, ..
+        } = self.tcp.as_mut()?.poll_transmit(now, &mut self.frames)?;
         let mut octets = vec![0; header.len()];
         header.emit(&mut octets);
         match payload {
@@ -204,7 +205,7 @@ impl End {
         if tcp.state() == State::Closed {
             return;
         }
-        if let Some(data) = tcp.receive(now, &segment, &mut self.frames) {
+        if let Some(data) = tcp.receive(now, &segment, false, &mut self.frames) {
             let range = data.offset..data.offset + data.bytes.len() as u64;
             assert!(range.end <= peer.queued, "data that was never sent");
             for (offset, octet) in range.clone().zip(data.bytes) {

@@ -3,10 +3,12 @@
 //! Segments are written as packetdrill writes them, with sequence numbers relative to each side's SYN:
 //!
 //! ```text
-//! S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,TS val 7 ecr 0,wscale 7>
+//! SE. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,TS val 7 ecr 0,wscale 7>
 //! P. 1:1001(1000) ack 1 win 500
 //! . 1:1(0) ack 1001 <sack 2001:3001 4001:5001>
 //! ```
+//!
+//! E is ECE and W is CWR; `[ect0]` and `[ce]` stand in front for the ECN field of the IP header.
 //!
 //! An expected segment is compared in the parts that the script writes: without `win` any window will do, and
 //! without options there may be none but timestamps.
@@ -15,7 +17,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::memory::frames::{FrameId, TxFrames};
-use crate::tcp::{Outgoing, Payload, Seq, State, Tcp, TcpConfig};
+use crate::tcp::{CongestionAlgorithm, Outgoing, Payload, Seq, State, Tcp, TcpConfig};
 use crate::testing::VecFrames;
 use crate::time::Instant;
 use crate::wire::checksum;
@@ -43,12 +45,13 @@ pub(super) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Options off but for what the script's SYN asks: the scripts stay short.
+/// Options off but for what the script's SYN asks, and windows easy to calculate: the scripts stay short.
 pub(super) fn plain() -> TcpConfig {
     TcpConfig {
         mss: 1000,
         timestamps: false,
         receive_window: 60_000,
+        congestion: CongestionAlgorithm::NewReno,
         ..TcpConfig::default()
     }
 }
@@ -129,12 +132,18 @@ impl Script {
 
     /// A segment from the peer. Returns what was offered of it.
     pub(super) fn inject(&mut self, text: &str) -> Option<Range<u64>> {
+        let (text, congested) = match text.strip_prefix("[ce] ") {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
         let Written { header, payload } = parse(text);
         let segment = TcpSegment {
             header,
             payload: &payload,
         };
-        let data = self.tcp.receive(self.now, &segment, &mut self.frames)?;
+        let data = self
+            .tcp
+            .receive(self.now, &segment, congested, &mut self.frames)?;
         let range = data.offset..data.offset + data.bytes.len() as u64;
         assert_eq!(
             data.bytes,
@@ -172,7 +181,12 @@ impl Script {
             payload: &syn.payload,
         };
         let header = Tcp::answer_with_cookie(now, config, OUR_ISN, &segment);
-        let answer = Sent { header, len: 0 }.show("win <>");
+        let answer = Sent {
+            header,
+            len: 0,
+            ecn_capable: false,
+        }
+        .show("win <>");
         let ack = ack(&answer);
         let Written { header, payload } = parse(&ack);
         let segment = TcpSegment {
@@ -230,6 +244,7 @@ impl Script {
         Some(Sent {
             header: outgoing.header,
             len: payload.len() as u64,
+            ecn_capable: outgoing.ecn_capable,
         })
     }
 
@@ -318,6 +333,7 @@ impl Script {
 pub(super) struct Sent {
     pub(super) header: TcpHeader,
     pub(super) len: u64,
+    pub(super) ecn_capable: bool,
 }
 
 impl Sent {
@@ -325,12 +341,14 @@ impl Sent {
     fn show(&self, like: &str) -> String {
         let header = &self.header;
         let flags = header.flags;
-        let mut text = String::new();
+        let mut text = String::from(if self.ecn_capable { "[ect0] " } else { "" });
         for (flag, letter) in [
             (Flags::SYN, 'S'),
             (Flags::FIN, 'F'),
             (Flags::RST, 'R'),
             (Flags::PSH, 'P'),
+            (Flags::ECE, 'E'),
+            (Flags::CWR, 'W'),
             (Flags::ACK, '.'),
         ] {
             if flags.contains(flag) {
@@ -394,6 +412,8 @@ fn parse(text: &str) -> Written {
             'R' => Flags::RST,
             'P' => Flags::PSH,
             'U' => Flags::URG,
+            'E' => Flags::ECE,
+            'W' => Flags::CWR,
             '.' => Flags::ACK,
             other => panic!("no flag {other}"),
         };

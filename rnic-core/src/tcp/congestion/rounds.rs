@@ -1,0 +1,85 @@
+//! Round trips of a connection (RFC 9406 section 4.2), and what they showed: whether the window was what limited the
+//! sender, and how fast the peer was reached.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// How fast octets reached the peer in a round trip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryRate {
+    /// Octets per second.
+    pub octets_per_second: u64,
+    /// There was not always enough to send: the path may bear more.
+    pub application_limited: bool,
+}
+
+/// Offsets of the stream and times; all but the last sample are of the round trip under way.
+#[derive(Debug, Default)]
+pub(in crate::tcp) struct Rounds {
+    /// It ends when more than this is acknowledged.
+    until: u64,
+    began_at: Instant,
+    /// Octets that reached the peer in it.
+    delivered: u64,
+    application_limited: bool,
+    /// The window was full when the octets before this were sent.
+    limited_until: u64,
+    last_rate: Option<DeliveryRate>,
+}
+
+/// What an acknowledgment says about them.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct RoundNews {
+    /// A round trip is over, and the next one begins.
+    pub(in crate::tcp) ended: bool,
+    /// The window limited what was sent before. It is remembered when sending: of ACKs that are handled in a batch,
+    /// each but the first finds less in flight.
+    pub(in crate::tcp) limited: bool,
+}
+
+impl Rounds {
+    /// New data up to `nxt` was sent. `idle`: nothing was in flight; `full`: the window has no room for more.
+    pub(in crate::tcp) fn on_sent(&mut self, now: Instant, nxt: u64, idle: bool, full: bool) {
+        if idle {
+            (self.until, self.began_at) = (nxt, now);
+            (self.delivered, self.application_limited) = (0, true);
+        }
+        if full {
+            self.limited_until = nxt;
+        }
+    }
+
+    /// Everything before `una` is acknowledged now, before it was up to `before`; `nxt` was sent, and `delivered` octets
+    /// have reached the peer.
+    pub(in crate::tcp) fn on_ack(
+        &mut self,
+        now: Instant,
+        (before, una, nxt): (u64, u64, u64),
+        delivered: u64,
+    ) -> RoundNews {
+        let limited = before < self.limited_until;
+        let ended = una >= self.until && una > before;
+        self.delivered += delivered;
+        self.application_limited |= !limited;
+        if ended {
+            self.take_sample(now.since(self.began_at));
+            (self.until, self.began_at) = (nxt, now);
+            (self.delivered, self.application_limited) = (0, !limited);
+        }
+        RoundNews { ended, limited }
+    }
+
+    fn take_sample(&mut self, time: Duration) {
+        let rate = u128::from(self.delivered) * 1_000_000_000 / time.as_nanos().max(1);
+        self.last_rate = Some(DeliveryRate {
+            octets_per_second: u64::try_from(rate).unwrap_or(u64::MAX),
+            application_limited: self.application_limited,
+        });
+    }
+
+    /// That of the last round trip.
+    pub(in crate::tcp) fn last_rate(&self) -> Option<DeliveryRate> {
+        self.last_rate
+    }
+}

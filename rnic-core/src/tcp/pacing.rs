@@ -1,0 +1,84 @@
+//! Pacing: new data leaves at a rate a little above what the window allows per round trip, not all at once when an
+//! ACK for much of it arrives. Queues on the way stay shorter, and fewer of them overflow.
+//!
+//! Not segment by segment, which would cost a timer for each: bursts go out whole, and the next one waits until the
+//! last one is due at the rate. On paths as short as a data centre's ACKs do the same.
+
+use core::time::Duration;
+
+use super::congestion::Congestion;
+use crate::time::Instant;
+
+/// What may leave at once, in octets.
+const BURST: u64 = 64 * 1024;
+/// Paths with a shorter round-trip time are not paced.
+const SHORT_PATH: Duration = Duration::from_micros(200);
+/// The rate, in hundredths of a window per round trip: slow start doubles the window, and after it there must be
+/// some room for growth (Linux has the same).
+const SLOW_START_PERCENT: u64 = 200;
+const AVOIDANCE_PERCENT: u64 = 120;
+
+/// One connection's.
+#[derive(Debug, Default)]
+pub(super) struct Pacer {
+    /// Octets per second, if the path is paced.
+    rate: Option<u64>,
+    /// When all that was sent would have left at the rate.
+    due: Instant,
+    /// A whole burst is out, and the next one waits for this time.
+    resume_at: Option<Instant>,
+}
+
+impl Pacer {
+    /// Octets per second, if the path is paced.
+    pub(super) fn rate(&self) -> Option<u64> {
+        self.rate
+    }
+
+    /// The window or the round-trip time is another.
+    pub(super) fn update(&mut self, congestion: &Congestion, smoothed_rtt: Option<Duration>) {
+        let Some(rtt) = smoothed_rtt.filter(|rtt| *rtt >= SHORT_PATH) else {
+            (self.rate, self.resume_at) = (None, None);
+            return;
+        };
+        // In the last round of slow start the window does not double any more.
+        let growing = congestion.window() < congestion.slow_start_threshold() / 2;
+        let percent = if growing {
+            SLOW_START_PERCENT
+        } else {
+            AVOIDANCE_PERCENT
+        };
+        let octets = u128::from(congestion.window()) * u128::from(percent) / 100;
+        let rate = octets * 1_000_000_000 / rtt.as_nanos();
+        self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1));
+    }
+
+    /// `octets` are sent.
+    pub(super) fn on_sent(&mut self, now: Instant, octets: u64) {
+        let Some(rate) = self.rate else { return };
+        // Who comes late may catch up by a burst, and no more.
+        let burst = time(BURST, rate);
+        let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(burst));
+        self.due = self.due.max(earliest) + Duration::from_nanos(time(octets, rate));
+        if self.due.since(now) >= Duration::from_nanos(burst) {
+            self.resume_at = Some(self.due);
+        }
+    }
+
+    /// It is this late now.
+    pub(super) fn advance(&mut self, now: Instant) {
+        if self.resume_at.is_some_and(|at| at <= now) {
+            self.resume_at = None;
+        }
+    }
+
+    /// When the next segment may leave, if it has to wait.
+    pub(super) fn resume_at(&self) -> Option<Instant> {
+        self.resume_at
+    }
+}
+
+/// The nanoseconds that `octets` take.
+fn time(octets: u64, rate: u64) -> u64 {
+    octets.saturating_mul(1_000_000_000) / rate
+}
