@@ -3,6 +3,7 @@
 mod acknowledging;
 mod closing;
 mod cookie;
+mod crossing;
 mod duplicates;
 mod facts;
 mod handshake;

@@ -235,10 +235,10 @@ impl Script {
         self.pump();
         let outgoing = self.tcp.poll_transmit(self.now, &mut self.frames)?;
         let payload = self.payload(&outgoing);
-        let start =
-            u64::from(outgoing.header.seq.distance_from(OUR_ISN)) + (self.queued >> 32 << 32);
         if !payload.is_empty() {
-            let offset = start - 1;
+            // The last place at or before the end of what was queued that the sequence number can stand for.
+            let end = OUR_ISN + 1 + self.queued as u32;
+            let offset = self.queued - u64::from(end.distance_from(outgoing.header.seq));
             assert_eq!(payload, pattern_of(offset..offset + payload.len() as u64));
         }
         Some(Sent {
