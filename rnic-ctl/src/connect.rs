@@ -29,7 +29,9 @@ pub(crate) fn connect(
         interrupt.check()?;
         let failed = match qp.next_event(NAP).doing(&what)? {
             Some(ConnectionEvent::Established(established)) => return Ok(established),
-            Some(ConnectionEvent::Rejected(private_data)) => return Err(rejected(&private_data)),
+            Some(ConnectionEvent::Rejected { private_data, .. }) => {
+                return Err(rejected(&private_data));
+            }
             Some(ConnectionEvent::Failed(reason) | ConnectionEvent::Disconnected(reason)) => {
                 ConnectError::Failed(reason)
             }

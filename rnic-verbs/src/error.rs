@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use rnic_core::engine::{EndReason, NetError, WorkerGone};
+use rnic_core::engine::{EndReason, NetError, ReadDepths, WorkerGone};
 use rnic_core::memory::region::RegionError;
 use rnic_core::memory::ring::RingError;
 use rnic_core::memory::table::TableError;
@@ -106,6 +106,8 @@ pub enum ConnectError {
     Rejected {
         /// What the peer had to say.
         private_data: Vec<u8>,
+        /// The read depths that it stated.
+        peer_depths: Option<ReadDepths>,
     },
     /// It failed.
     #[error(transparent)]

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded};
-use rnic_core::engine::{EndReason, Event, ListenerId, Notice, RequestId, WorkerGone};
+use rnic_core::engine::{EndReason, Event, ListenerId, Notice, ReadDepths, RequestId, WorkerGone};
 use rnic_core::verbs::qp::{QpNumber, StreamId};
 
 use crate::device::{Inner, LONGEST_WAIT};
@@ -25,6 +25,8 @@ pub struct Established {
     pub ird: u16,
     /// Reads that this side may have outstanding.
     pub ord: u16,
+    /// What the peer stated, whatever came of it.
+    pub peer_depths: Option<ReadDepths>,
 }
 
 /// What happened to the connection of a queue pair.
@@ -32,8 +34,13 @@ pub struct Established {
 pub enum ConnectionEvent {
     /// It stands.
     Established(Established),
-    /// The peer declined, and said this. The queue pair is idle again.
-    Rejected(Vec<u8>),
+    /// The peer declined. The queue pair is idle again.
+    Rejected {
+        /// What the peer had to say.
+        private_data: Vec<u8>,
+        /// The read depths that it stated.
+        peer_depths: Option<ReadDepths>,
+    },
     /// It did not come to be. The queue pair is idle again.
     Failed(EndReason),
     /// It ended; [`EndReason`] tells of a Terminate message sent or received. All requests complete.
@@ -134,6 +141,7 @@ impl Boxes {
                 private_data,
                 ird,
                 ord,
+                peer_depths,
             } => {
                 let established = Established {
                     local,
@@ -141,11 +149,20 @@ impl Boxes {
                     private_data,
                     ird,
                     ord,
+                    peer_depths,
                 };
                 self.deliver_to(qp, stream, ConnectionEvent::Established(established));
             }
-            Event::Rejected { qp, private_data } => {
-                self.deliver_to(qp, stream, ConnectionEvent::Rejected(private_data));
+            Event::Rejected {
+                qp,
+                private_data,
+                peer_depths,
+            } => {
+                let rejected = ConnectionEvent::Rejected {
+                    private_data,
+                    peer_depths,
+                };
+                self.deliver_to(qp, stream, rejected);
             }
             Event::Failed { qp, reason } => {
                 self.deliver_to(qp, stream, ConnectionEvent::Failed(reason))
@@ -162,7 +179,7 @@ impl Boxes {
         {
             mailbox.state = match event {
                 ConnectionEvent::Established(_) => QpState::Connected,
-                ConnectionEvent::Rejected(_) | ConnectionEvent::Failed(_) => QpState::Idle,
+                ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed(_) => QpState::Idle,
                 ConnectionEvent::Disconnected(_) => QpState::Error,
             };
             mailbox.events.push_back(event);

@@ -89,7 +89,7 @@ pub use memory::{Mr, Pd, Registration};
 pub use qp::{Qp, QpCaps};
 pub use request::{RemoteAddress, SendRequest, Sge};
 
-pub use rnic_core::engine::{ConnectionOptions, EndReason};
+pub use rnic_core::engine::{ConnectionOptions, EndReason, ReadDepths};
 pub use rnic_core::memory::region::{HugePages, Region};
 pub use rnic_core::memory::table::Access;
 pub use rnic_core::tcp::{Keepalive, TcpFacts};

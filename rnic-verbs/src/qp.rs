@@ -183,9 +183,13 @@ impl Qp {
     pub fn wait_established(&mut self, timeout: Duration) -> Result<Established, ConnectError> {
         match self.next_event(timeout)? {
             Some(ConnectionEvent::Established(established)) => Ok(established),
-            Some(ConnectionEvent::Rejected(private_data)) => {
-                Err(ConnectError::Rejected { private_data })
-            }
+            Some(ConnectionEvent::Rejected {
+                private_data,
+                peer_depths,
+            }) => Err(ConnectError::Rejected {
+                private_data,
+                peer_depths,
+            }),
             Some(ConnectionEvent::Failed(reason) | ConnectionEvent::Disconnected(reason)) => {
                 Err(ConnectError::Failed(reason))
             }

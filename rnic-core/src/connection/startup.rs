@@ -1,7 +1,7 @@
 //! MPA start-up as the spine sees it: octets in, decisions of both applications, octets out.
 
 use crate::ddp::Ddp;
-use crate::engine::{ConnectionOptions, EndReason, Event, RequestId};
+use crate::engine::{ConnectionOptions, EndReason, Event, ReadDepths, RequestId};
 use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request};
 use crate::mpa::{Action, MpaError};
 use crate::tcp::Tcp;
@@ -32,6 +32,15 @@ pub(super) fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
     }
 }
 
+/// The depths that a peer stated, for the application to know.
+// rfc: 6581-14, 6581-20
+fn stated(ird: Option<u16>, ord: Option<u16>) -> Option<ReadDepths> {
+    Some(ReadDepths {
+        ird: ird?,
+        ord: ord?,
+    })
+}
+
 impl Connection {
     /// Initiator: octets of the MPA Reply. Those behind it stay in `bytes`.
     pub(super) fn receive_reply(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
@@ -41,11 +50,16 @@ impl Connection {
         match initiator.receive(bytes) {
             Ok(None) => {}
             Ok(Some(Reply::Accepted(negotiated))) => self.start_as_initiator(negotiated, context),
-            Ok(Some(Reply::Rejected { private_data, .. })) => {
+            Ok(Some(Reply::Rejected {
+                private_data,
+                peer_ird,
+                peer_ord,
+            })) => {
                 if let Phase::Connecting { qp, .. } = self.take_phase() {
                     let event = Event::Rejected {
                         qp: qp.number,
                         private_data,
+                        peer_depths: stated(peer_ird, peer_ord),
                     };
                     context.events.push_back(event);
                     self.returned_qp = Some(qp);
@@ -196,6 +210,7 @@ impl Connection {
             private_data: negotiated.private_data.clone(),
             ird,
             ord,
+            peer_depths: stated(negotiated.peer_ird, negotiated.peer_ord),
         });
         // rfc: 5044-50, 5044-s10
         self.phase = Phase::Streaming(Box::new(Stream::new(qp, &negotiated, hold)));

@@ -190,6 +190,15 @@ pub enum EndReason {
     },
 }
 
+/// Read depths as a peer states them, from MPA revision 2 on; 16383 where it leaves them to the applications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadDepths {
+    /// Reads it accepts at once.
+    pub ird: u16,
+    /// Reads it wants to have outstanding.
+    pub ord: u16,
+}
+
 /// What the engine tells the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -231,6 +240,8 @@ pub enum Event {
         ird: u16,
         /// Reads this side may have outstanding.
         ord: u16,
+        /// What the peer stated, whatever came of it.
+        peer_depths: Option<ReadDepths>,
     },
     /// The peer rejected the connection.
     Rejected {
@@ -238,6 +249,8 @@ pub enum Event {
         qp: QpNumber,
         /// What the peer handed over.
         private_data: Vec<u8>,
+        /// The depths that it stated.
+        peer_depths: Option<ReadDepths>,
     },
     /// The connection did not come to be.
     Failed {

@@ -28,7 +28,7 @@ use crate::wire::packet::{self, Checksums, PacketError};
 pub use self::driver::{Batch, Driver};
 pub use self::link::{
     Command, ConnectionOptions, EndReason, EngineEnd, Event, HostEnd, ListenerId, Net, NetError,
-    Notice, PortLease, RequestId, Turn, WorkerGone, link,
+    Notice, PortLease, ReadDepths, RequestId, Turn, WorkerGone, link,
 };
 pub use self::next_hops::NextHop;
 pub use self::snapshot::{ConnectionFacts, Snapshot};

@@ -1,7 +1,7 @@
 //! What the two sides tell each other and settle on.
 
 use crate::common::*;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason, Event};
+use rnic_core::engine::{Command, ConnectionOptions, EndReason, Event, ReadDepths};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};
@@ -133,7 +133,7 @@ fn private_data_of_every_length_arrive_both_ways() {
 
 #[test]
 fn a_rejection_tells_why_and_leaves_the_queue_pair_idle() {
-    // rfc: 5044-s8, 5044-s11
+    // rfc: 5044-s8, 5044-s11, 6581-20
     for (mpa_revision, most) in [(1, 512), (2, 508)] {
         let mut sim = simulation();
         let options = ConnectionOptions {
@@ -153,9 +153,15 @@ fn a_rejection_tells_why_and_leaves_the_queue_pair_idle() {
         });
         sim.hosts[1].unlisten(7000);
         sim.run_for(SECOND);
+        // A rejection states what it was asked for: the depths are not the reason.
+        let peer_depths = (mpa_revision == 2).then_some(ReadDepths {
+            ird: options.ord,
+            ord: options.ird,
+        });
         let rejected = Event::Rejected {
             qp: qp.number,
             private_data,
+            peer_depths,
         };
         assert_eq!(sim.hosts[0].events, [rejected]);
         let passive = sim.hosts[1].create_qp();
@@ -184,6 +190,10 @@ fn a_request_accepted_with_a_busy_queue_pair_is_rejected() {
     let rejected = Event::Rejected {
         qp: second.number,
         private_data: Vec::new(),
+        peer_depths: Some(ReadDepths {
+            ird: options.ord,
+            ord: options.ird,
+        }),
     };
     // The peer does not wait until its time is over.
     assert!(sim.run_until(SECOND, |sim| sim.hosts[0].events.contains(&rejected)));
@@ -193,6 +203,7 @@ fn a_request_accepted_with_a_busy_queue_pair_is_rejected() {
 
 #[test]
 fn read_depths_are_settled_by_both_sides() {
+    // rfc: 6581-14
     let depths = |mpa_revision, ird, ord| ConnectionOptions {
         mpa_revision,
         ird,
@@ -208,8 +219,12 @@ fn read_depths_are_settled_by_both_sides() {
                     qp: number,
                     ird,
                     ord,
+                    peer_depths,
                     ..
-                } if *number == qp.number => Some((*ird, *ord)),
+                } if *number == qp.number => {
+                    let told = peer_depths.map(|depths| (depths.ird, depths.ord));
+                    Some(((*ird, *ord), told))
+                }
                 _ => None,
             })
         };
@@ -218,13 +233,14 @@ fn read_depths_are_settled_by_both_sides() {
     let both = settled(depths(2, 4, 8), depths(2, 3, 10));
     assert_eq!(
         both,
-        ((4, 3), (3, 4)),
+        (((4, 3), Some((3, 4))), ((3, 4), Some((4, 8)))),
         "neither asks for more than is taken"
     );
     let both = settled(depths(2, 0, 8), depths(2, 3, 0));
-    assert_eq!(both, ((0, 3), (3, 0)));
+    assert_eq!(both, (((0, 3), Some((3, 0))), ((3, 0), Some((0, 8)))));
     let both = settled(depths(1, 4, 8), depths(1, 3, 10));
-    assert_eq!(both, ((4, 8), (3, 10)), "revision 1 does not tell");
+    let untold = (((4, 8), None), ((3, 10), None));
+    assert_eq!(both, untold, "revision 1 does not tell");
 }
 
 #[test]

@@ -208,7 +208,9 @@ impl Flow {
         {
             match event {
                 ConnectionEvent::Established(_) => {}
-                ConnectionEvent::Rejected(text) => return Err(rejected(&text)),
+                ConnectionEvent::Rejected { private_data, .. } => {
+                    return Err(rejected(&private_data));
+                }
                 ConnectionEvent::Failed(reason) | ConnectionEvent::Disconnected(reason) => {
                     return Err(Failure::operation(
                         format!("data connection {}", self.index),

@@ -72,6 +72,7 @@ fn whoever_delivers_wakes_the_pump_and_keeps_the_order() {
                     let event = Event::Rejected {
                         qp: QP,
                         private_data,
+                        peer_depths: None,
                     };
                     engine.events.send(about(STREAM, event)).unwrap();
                 }
@@ -84,7 +85,9 @@ fn whoever_delivers_wakes_the_pump_and_keeps_the_order() {
             // One that nobody wakes finds its event all the same when its time is over.
             let woken = began.elapsed() < LONG;
             match event {
-                Ok(Some(ConnectionEvent::Rejected(data))) if data == numbered(number) && woken => {
+                Ok(Some(ConnectionEvent::Rejected { private_data, .. }))
+                    if private_data == numbered(number) && woken =>
+                {
                     None
                 }
                 other => Some((number, woken, other)),

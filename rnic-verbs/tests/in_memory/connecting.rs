@@ -27,7 +27,13 @@ fn a_rejected_client_hears_why() {
             .qp
             .connect_blocking(address, None, ConnectionOptions::default())
         {
-            Err(ConnectError::Rejected { private_data }) => assert_eq!(private_data, expected),
+            Err(ConnectError::Rejected {
+                private_data,
+                peer_depths,
+            }) => {
+                assert_eq!(private_data, expected);
+                assert!(peer_depths.is_some());
+            }
             other => panic!("{other:?}"),
         }
         // It may try again.
