@@ -180,3 +180,16 @@ fn a_reset_ends_the_wait_for_late_segments() {
     t.inject("R 1:1(0)");
     assert_eq!(t.tcp.next_timeout(), None);
 }
+
+#[test]
+fn in_recovery_a_single_one_that_has_overtaken_it_suffices() {
+    let mut t = open();
+    ten_sent(&mut t, 10_000);
+    t.inject(". 1:1(0) ack 1 <sack 1001:4001>");
+    t.expect_segments([0]);
+    t.pass(ms(10));
+    t.inject(". 1:1(0) ack 4001 <sack 6001:7001>");
+    // 0, and now 4 and 5.
+    assert_eq!(t.tcp.counters().rack_losses, 3);
+    t.expect_segments([4]);
+}

@@ -324,3 +324,22 @@ proptest! {
         prop_assert_eq!(bench.frames.available(), 2000);
     }
 }
+
+#[test]
+fn a_segment_sent_a_third_time_is_not_lost_by_what_was_sent_after_the_second() {
+    let mut bench = Bench::new();
+    for step in [
+        Step::Send(vec![100, 100, 100]),
+        Step::Wait(10),
+        Step::Timeout,
+        Step::Resend(2),
+        Step::Wait(10),
+        Step::Timeout,
+        Step::Resend(1),
+        // What was sent before the second segment's second time.
+        Step::Overdue(34, 0),
+    ] {
+        bench.take(&step);
+        bench.check();
+    }
+}
