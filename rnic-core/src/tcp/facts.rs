@@ -30,6 +30,8 @@ pub struct TcpFacts {
     pub congestion_window: u64,
     /// The slow-start threshold, once there was a loss.
     pub slow_start_threshold: Option<u64>,
+    /// What new data is paced at, in octets a second, if it is.
+    pub pacing_rate: Option<u64>,
     /// Sent and not acknowledged.
     pub unacked: u64,
     /// Of those, thought to be in the network.
@@ -48,8 +50,8 @@ pub struct TcpFacts {
     pub acked: u64,
     /// Octets of the peer's stream that were taken in order.
     pub received: u64,
-    /// Whether SACK, window scaling and timestamps are in use.
-    pub options: [bool; 3],
+    /// Whether SACK, window scaling, timestamps and ECN are in use.
+    pub options: [bool; 4],
     /// The time to the next timer.
     pub timer: Option<Duration>,
     /// The time since data was last sent, if ever, and since the peer was last heard.
@@ -76,6 +78,7 @@ impl Tcp {
             path_mss: self.options.mss,
             congestion_window,
             slow_start_threshold: (threshold < u64::MAX).then_some(threshold),
+            pacing_rate: self.pacing_rate(),
             unacked: self.send.flight(),
             in_flight: self.recovery.pipe(&self.send),
             sacked: flight.sacked,
@@ -89,6 +92,7 @@ impl Tcp {
                 self.options.sack,
                 self.options.scaling,
                 self.options.stamp(now).is_some(),
+                self.ecn.is_used(),
             ],
             timer: self.next_timeout().map(|at| at.since(now)),
             last_sent: self.sent_at.map(|at| now.since(at)),
@@ -115,7 +119,11 @@ impl fmt::Display for TcpFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         write!(f, "{:?}", self.state)?;
-        for (used, name) in self.options.into_iter().zip(["sack", "wscale", "ts"]) {
+        for (used, name) in self
+            .options
+            .into_iter()
+            .zip(["sack", "wscale", "ts", "ecn"])
+        {
             if used {
                 write!(f, " {name}")?;
             }
@@ -151,6 +159,9 @@ impl fmt::Display for TcpFacts {
         }
         if let Some(rate) = self.send_rate() {
             write!(f, " send {:.1}Mbps", rate / 1e6)?;
+        }
+        if let Some(rate) = self.pacing_rate {
+            write!(f, " pacing_rate {:.1}Mbps", rate as f64 * 8.0 / 1e6)?;
         }
         if let Some(age) = self.last_sent {
             write!(f, " lastsnd:{:.0}", millis(age))?;

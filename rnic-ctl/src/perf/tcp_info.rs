@@ -51,6 +51,7 @@ pub(super) fn to_json(connection: &ConnectionFacts) -> Value {
         "path_mss": tcp.path_mss,
         "cwnd": tcp.congestion_window,
         "ssthresh": tcp.slow_start_threshold,
+        "pacing_rate": tcp.pacing_rate,
         "unacked": tcp.unacked,
         "in_flight": tcp.in_flight,
         "sacked": tcp.sacked,

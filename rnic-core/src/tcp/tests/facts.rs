@@ -12,7 +12,7 @@ fn a_quiet_connection() {
     assert_eq!(facts.slow_start_threshold, None);
     assert_eq!((facts.unacked, facts.in_flight, facts.timer), (0, 0, None));
     assert_eq!((facts.send_window, facts.receive_window), (60_000, 60_000));
-    assert_eq!(facts.options, [true, false, false]);
+    assert_eq!(facts.options, [true, false, false, false]);
     assert_eq!(facts.last_sent, None);
 }
 
@@ -69,7 +69,7 @@ fn a_line_as_ss_writes_it() {
     assert_eq!(
         t.tcp.facts(t.now).to_string(),
         "Established sack wscale rto:202 rtt:2.000/4.000 minrtt:0.000 mss:1000 pmss:1000 cwnd:10 bytes_sent:3000 \
-         bytes_acked:3000 bytes_received:0 segs_out:5 segs_in:2 send 40.0Mbps lastsnd:16 lastrcv:0 \
+         bytes_acked:3000 bytes_received:0 segs_out:5 segs_in:2 send 40.0Mbps pacing_rate 80.0Mbps lastsnd:16 lastrcv:0 \
          snd_wnd:64000 rcv_wnd:60000"
     );
 }
