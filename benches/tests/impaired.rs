@@ -40,7 +40,8 @@ fn text(output: &Output) -> String {
 /// Two runs of each point, one for each role, and their captures.
 fn run(captures: &Captures, arguments: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rnic-bench"));
-    command.args(["impaired", "--alone", "--repetitions", "2", "--captures"]);
+    command.args(["impaired", "--alone", "--repetitions", "2"]);
+    command.args(["--delay", "50", "--rate", "2000", "--captures"]);
     let output = command.arg(&captures.0).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
 }

@@ -45,8 +45,9 @@ box: passes frames between two interfaces until it is interrupted.
   --loss PERCENT      frames that never arrive (default 0)
 
 impairments of each direction:
-  --delay US          microseconds (default 50)
-  --rate MBPS         of the narrowest link, megabits in a second (default 2000; 0: no limit)
+  --delay US          microseconds (default 1000)
+  --rate MBPS         of the narrowest link, megabits in a second (default 500; 0: no limit); where
+                      two processors cannot keep up with it they are what is measured
   --queue OCTETS      in front of it (default 256K)
   --reorder PERCENT   frames that are held up (default 0) ...
   --hold-up US        ... by up to this (default 500)
@@ -81,9 +82,9 @@ impl Options {
             alone: false,
             captures: None,
             impairments: Impairments {
-                delay: Duration::from_micros(50),
+                delay: Duration::from_millis(1),
                 hold_up: Duration::from_micros(500),
-                rate: Some(2_000_000_000),
+                rate: Some(500_000_000),
                 queue: 256 << 10,
                 ..Impairments::default()
             },
@@ -251,9 +252,7 @@ fn measure(
         .map(|directory| directory.join(point.file_name(initiator)));
     let ours = || ours::run(bed, transfer, point.sender, initiator);
     let (outcome, accounts) = bed.while_impaired(impairments, seed, capture.as_deref(), ours)?;
-    for (side, account) in ["left", "right"].into_iter().zip(&accounts) {
-        eprintln!("{point}, from the {side}: {}", describe(account));
-    }
+    tell(&format!("{point}"), &accounts);
     eprintln!("{point}: {:?}", outcome.tcp);
     point.add_ours(&outcome, &accounts);
     if options.alone {
@@ -265,6 +264,13 @@ fn measure(
     };
     let plain = || plain::run(from, to, transfer.octets);
     let (time, accounts) = bed.while_impaired(impairments, seed, None, plain)?;
+    tell(&format!("{point}, the kernel alone"), &accounts);
     point.add_kernels(time, &accounts);
     Ok(())
+}
+
+fn tell(what: &str, accounts: &[Account]) {
+    for (side, account) in ["left", "right"].into_iter().zip(accounts) {
+        eprintln!("{what}, from the {side}: {}", describe(account));
+    }
 }

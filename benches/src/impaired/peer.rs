@@ -22,8 +22,8 @@ use crate::Failure;
 pub(crate) const STAG: Stag = Stag(0x7065_6572);
 /// A peer that neither sends nor takes anything for so long is dead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Octets of a system call.
-const PIECE: usize = 256 * 1024;
+/// Octets of a system call: as many as of the kernel's TCP alone, for when it reads decides when the kernel acknowledges.
+const PIECE: usize = 64 * 1024;
 
 /// Prepares a socket of either side for what is compared: the congestion control that both have.
 pub(crate) fn tune(stream: &TcpStream) -> Result<(), Failure> {

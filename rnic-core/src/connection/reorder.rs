@@ -100,6 +100,41 @@ impl Reorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Pieces of a stream that come in any order make up the stream again, and only what is kept is counted.
+        #[test]
+        fn a_shuffled_stream_comes_out_as_it_was(
+            (order, lengths) in prop::collection::vec(1_usize..9, 1..60).prop_flat_map(|lengths| {
+                let order: Vec<usize> = (0..lengths.len()).collect();
+                (Just(order).prop_shuffle(), Just(lengths))
+            }),
+        ) {
+            let ends: Vec<usize> = lengths.iter().scan(0, |end, len| { *end += len; Some(*end) }).collect();
+            let stream: Vec<u8> = (0..ends[ends.len() - 1]).map(|at| (at * 7) as u8).collect();
+            let (mut reorder, mut out, mut kept) = (Reorder::default(), Vec::new(), Vec::new());
+            for piece in order {
+                let start = ends[piece] - lengths[piece];
+                let bytes = &stream[start..ends[piece]];
+                if start == out.len() {
+                    out.extend_from_slice(bytes);
+                } else {
+                    prop_assert!(reorder.insert_aside(start as u64, bytes));
+                    kept.extend(start..ends[piece]);
+                }
+                while let Some((start, bytes)) = reorder.take_aside(out.len() as u64) {
+                    prop_assert_eq!(start, out.len() as u64);
+                    out.extend(bytes);
+                }
+                kept.retain(|at| *at >= out.len());
+                prop_assert_eq!(reorder.held(), kept.len());
+                let next = kept.iter().min().map_or(u64::MAX, |at| *at as u64);
+                prop_assert_eq!(reorder.next_start(out.len() as u64), next);
+            }
+            prop_assert_eq!(out, stream);
+        }
+    }
 
     #[test]
     fn aside_chunks_come_back_in_order_and_are_counted() {

@@ -13,6 +13,7 @@ mod loss;
 mod pair;
 mod path_mtu;
 mod rack;
+mod reassembly;
 mod reset;
 mod scoreboard;
 mod script;
