@@ -198,8 +198,10 @@ impl Congestion {
         self.window = self.mss;
     }
 
-    /// Lowers the threshold.
+    /// Lowers the threshold. What was sent beyond the window, upon the first duplicates, does not count (RFC 5681
+    /// section 3.2, step 2).
     fn reduce(&mut self, flight: u64) {
+        let flight = flight.min(self.window);
         let reduced = match &mut self.algorithm {
             Algorithm::Cubic(cubic) => cubic.reduce(self.window, flight, self.mss),
             Algorithm::NewReno(reno) => reno.reduce(flight),

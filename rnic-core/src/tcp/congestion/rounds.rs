@@ -14,6 +14,9 @@ pub struct DeliveryRate {
     pub application_limited: bool,
 }
 
+/// Where one ACK takes all that was in flight, the sender has gone on at once if it did within this time.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// Offsets of the stream and times; all but the last sample are of the round trip under way.
 #[derive(Debug, Default)]
 pub(in crate::tcp) struct Rounds {
@@ -39,9 +42,17 @@ pub(in crate::tcp) struct RoundNews {
 }
 
 impl Rounds {
-    /// New data up to `nxt` was sent. `idle`: nothing was in flight; `full`: the window has no room for more.
-    pub(in crate::tcp) fn on_sent(&mut self, now: Instant, nxt: u64, idle: bool, full: bool) {
-        if idle {
+    /// New data from `before` up to `nxt` was sent. `idle`: nothing was in flight; `full`: the window has no room for
+    /// more.
+    pub(in crate::tcp) fn on_sent(
+        &mut self,
+        now: Instant,
+        (before, nxt): (u64, u64),
+        idle: bool,
+        full: bool,
+    ) {
+        let at_once = self.limited_until == before && now.since(self.began_at) < PAUSE;
+        if idle && !at_once {
             (self.until, self.began_at) = (nxt, now);
             (self.delivered, self.application_limited) = (0, true);
         }

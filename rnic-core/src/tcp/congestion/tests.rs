@@ -136,6 +136,13 @@ fn a_second_timeout_of_the_same_octets_keeps_the_threshold() {
 }
 
 #[test]
+fn what_was_sent_beyond_the_window_does_not_raise_the_threshold() {
+    let mut path = reno();
+    path.congestion.on_loss(12 * MSS);
+    assert_eq!(path.congestion.slow_start_threshold(), 5 * MSS);
+}
+
+#[test]
 fn never_below_two_segments_after_a_loss_and_no_burst_after_recovery() {
     let mut path = reno();
     path.congestion.on_loss(MSS);

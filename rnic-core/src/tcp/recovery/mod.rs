@@ -236,7 +236,8 @@ impl Recovery {
         }
         self.last_sent_at = Some(now);
         let full = self.congestion.is_full(self.pipe(send));
-        self.rounds.on_sent(now, send.nxt(), idle, full);
+        let places = (send.nxt() - octets, send.nxt());
+        self.rounds.on_sent(now, places, idle, full);
         match &mut self.phase {
             Phase::Open => self.tail.restart(now),
             Phase::Fast { .. } => self.prr.on_sent(octets),
