@@ -14,7 +14,6 @@ pub const MARKER_LEN: usize = 4;
 /// The largest ULPDU whose FPDU fits in a TCP segment of `emss` payload octets with as many markers as can
 /// fall into it, and 128 if that is less.
 pub const fn mulpdu(emss: usize) -> usize {
-    // rfc: 5044-39
     let markers = MARKER_LEN * emss.div_ceil(INTERVAL as usize);
     frame::clamp(emss.saturating_sub(LENGTH_LEN + CRC_LEN + markers + emss % 4))
 }
@@ -33,16 +32,14 @@ pub fn seal(ulpdu: &[u8], position: u64, crc: bool) -> Vec<u8> {
     let mut fpdu = Vec::with_capacity(body.len() + body.len() / 100 + 3 * MARKER_LEN);
     let mut start = position;
     if position.is_multiple_of(INTERVAL) {
-        // rfc: 5044-21, 5044-23: between two FPDUs the pointer is zero
+        // Between two FPDUs the pointer is zero
         fpdu.extend_from_slice(&marker(0));
         start += MARKER_LEN as u64;
     }
     let mut rest = &body[..];
     loop {
-        // rfc: 5044-20
         let here = position + fpdu.len() as u64;
         if here.is_multiple_of(INTERVAL) {
-            // rfc: 5044-18, 5044-19, 5044-24, 5044-25
             fpdu.extend_from_slice(&marker((here - start) as u16));
             continue;
         }
@@ -66,7 +63,6 @@ pub fn seal(ulpdu: &[u8], position: u64, crc: bool) -> Vec<u8> {
 
 /// A marker that points `distance` octets back, to the length field of the FPDU it falls into.
 fn marker(distance: u16) -> [u8; MARKER_LEN] {
-    // rfc: 5044-14, 5044-15, 5044-16
     let pointer = (distance & !3).to_be_bytes();
     [0, 0, pointer[0], pointer[1]]
 }

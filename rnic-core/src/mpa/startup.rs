@@ -138,7 +138,7 @@ impl Rtr {
     }
 
     /// Enhanced data with these flags; A is set unless there is none.
-    // rfc: 6581-25, 6581-34, 6581-36
+    // rfc: 6581-34, 6581-36
     fn enhanced(self, ird: u16, ord: u16) -> Enhanced {
         Enhanced {
             ird,

@@ -102,7 +102,6 @@ impl Initiator {
 
 /// The enhanced data of a Request.
 fn request_data(options: &MpaOptions) -> Enhanced {
-    // rfc: 6581-26
     if options.negotiate_reads {
         options.rtr.enhanced(options.ird(), options.ord())
     } else {
