@@ -151,8 +151,9 @@ impl End {
     /// The next segment. `honest`: the peer alone has said what is offered.
     fn poll(&mut self, now: Instant, honest: bool) -> Option<Vec<u8>> {
         self.build();
-        let Outgoing { header, payload } =
-            self.tcp.as_mut()?.poll_transmit(now, &mut self.frames)?;
+        let Outgoing {
+            header, payload, ..
+        } = self.tcp.as_mut()?.poll_transmit(now, &mut self.frames)?;
         let mut octets = vec![0; header.len()];
         header.emit(&mut octets);
         match payload {
@@ -236,7 +237,7 @@ impl End {
         if tcp.state() == State::Closed {
             return;
         }
-        let Some(data) = tcp.receive(now, &segment, &mut self.frames) else {
+        let Some(data) = tcp.receive(now, &segment, false, &mut self.frames) else {
             return;
         };
         let range = data.offset..data.offset + data.bytes.len() as u64;
