@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use super::{State, Tcp};
+use super::{CongestionAlgorithm, DeliveryRate, State, Tcp};
 use crate::counters::TcpCounters;
 use crate::time::Instant;
 
@@ -30,8 +30,12 @@ pub struct TcpFacts {
     pub congestion_window: u64,
     /// The slow-start threshold, once there was a loss.
     pub slow_start_threshold: Option<u64>,
+    /// What steers that window.
+    pub congestion: CongestionAlgorithm,
     /// What new data is paced at, in octets a second, if it is.
     pub pacing_rate: Option<u64>,
+    /// How fast octets reached the peer in the last round trip, once one has ended.
+    pub delivery_rate: Option<DeliveryRate>,
     /// Sent and not acknowledged.
     pub unacked: u64,
     /// Of those, thought to be in the network.
@@ -63,22 +67,65 @@ pub struct TcpFacts {
 }
 
 impl Tcp {
+    /// The smoothed round-trip time, once it has been measured.
+    pub fn smoothed_rtt(&self) -> Option<Duration> {
+        self.rtt.smoothed()
+    }
+
+    /// How much the round-trip time varies (RTTVAR).
+    pub fn rtt_variation(&self) -> Duration {
+        self.rtt.variation()
+    }
+
+    /// The least round-trip time of the last minutes, once it has been measured.
+    pub fn least_rtt(&self) -> Option<Duration> {
+        self.rtt.least()
+    }
+
+    /// How much later than its successors a segment may arrive before it counts as lost.
+    pub fn reordering_window(&self) -> Duration {
+        self.recovery.reordering_window(&self.send, &self.rtt)
+    }
+
+    /// The congestion window and the slow-start threshold, in octets.
+    pub fn congestion_window(&self) -> (u64, u64) {
+        let congestion = self.recovery.congestion();
+        (congestion.window(), congestion.slow_start_threshold())
+    }
+
+    /// The rate at which new data is sent, in octets per second, where the path is long enough to be paced.
+    pub fn pacing_rate(&self) -> Option<u64> {
+        self.pacer.rate()
+    }
+
+    /// How fast octets reached the peer in the last round trip.
+    pub fn delivery_rate(&self) -> Option<DeliveryRate> {
+        self.recovery.rounds().last_rate()
+    }
+
+    /// Whether both ends use explicit congestion notification (RFC 3168).
+    pub fn uses_ecn(&self) -> bool {
+        self.ecn.is_used()
+    }
+
     /// What an administrator may want to know.
     pub fn facts(&self, now: Instant) -> TcpFacts {
         let flight = self.send.flight_facts();
         let (congestion_window, threshold) = self.congestion_window();
         TcpFacts {
             state: self.state,
-            rtt: self.rtt.smoothed().map(|rtt| (rtt, self.rtt.variation())),
-            min_rtt: self.rtt.least(),
-            reordering_window: self.recovery.reordering_window(&self.send, &self.rtt),
+            rtt: self.smoothed_rtt().map(|rtt| (rtt, self.rtt_variation())),
+            min_rtt: self.least_rtt(),
+            reordering_window: self.reordering_window(),
             rto: self.rtt.timeout(),
             backoff: self.retries,
             mss: self.options.max_payload(),
             path_mss: self.options.mss,
             congestion_window,
             slow_start_threshold: (threshold < u64::MAX).then_some(threshold),
+            congestion: self.recovery.congestion().algorithm(),
             pacing_rate: self.pacing_rate(),
+            delivery_rate: self.delivery_rate(),
             unacked: self.send.flight(),
             in_flight: self.recovery.pipe(&self.send),
             sacked: flight.sacked,
@@ -92,7 +139,7 @@ impl Tcp {
                 self.options.sack,
                 self.options.scaling,
                 self.options.stamp(now).is_some(),
-                self.ecn.is_used(),
+                self.uses_ecn(),
             ],
             timer: self.next_timeout().map(|at| at.since(now)),
             last_sent: self.sent_at.map(|at| now.since(at)),
@@ -118,7 +165,7 @@ impl TcpFacts {
 impl fmt::Display for TcpFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        write!(f, "{:?}", self.state)?;
+        write!(f, "{:?} {}", self.state, self.congestion)?;
         for (used, name) in self
             .options
             .into_iter()
@@ -162,6 +209,13 @@ impl fmt::Display for TcpFacts {
         }
         if let Some(rate) = self.pacing_rate {
             write!(f, " pacing_rate {:.1}Mbps", rate as f64 * 8.0 / 1e6)?;
+        }
+        if let Some(rate) = self.delivery_rate {
+            let megabits = rate.octets_per_second as f64 * 8.0 / 1e6;
+            write!(f, " delivery_rate {megabits:.1}Mbps")?;
+            if rate.application_limited {
+                f.write_str(" app_limited")?;
+            }
         }
         if let Some(age) = self.last_sent {
             write!(f, " lastsnd:{:.0}", millis(age))?;

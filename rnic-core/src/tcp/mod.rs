@@ -12,6 +12,7 @@
 //! what and how much may be in flight.
 
 mod arrival;
+mod challenge;
 mod config;
 mod congestion;
 mod cookie;
@@ -46,6 +47,7 @@ pub use self::liveness::Keepalive;
 pub use self::seq::Seq;
 pub use self::state::State;
 
+use self::challenge::ChallengeLimit;
 use self::ecn::Ecn;
 use self::liveness::Liveness;
 use self::options::Negotiated;
@@ -177,29 +179,6 @@ pub struct Tcp {
     counters: TcpCounters,
 }
 
-/// Limits challenge ACKs (RFC 5961 section 7).
-#[derive(Debug)]
-struct ChallengeLimit {
-    since: Instant,
-    sent: u8,
-}
-
-impl ChallengeLimit {
-    const PER_SECOND: u8 = 10;
-
-    fn allows(&mut self, now: Instant) -> bool {
-        if now.since(self.since) >= Duration::from_secs(1) {
-            *self = Self {
-                since: now,
-                sent: 0,
-            };
-        }
-        let allowed = self.sent < Self::PER_SECOND;
-        self.sent += u8::from(allowed);
-        allowed
-    }
-}
-
 impl Tcp {
     /// Opens a connection actively: a SYN waits to be sent.
     ///
@@ -255,10 +234,7 @@ impl Tcp {
             device_retry_at: None,
             time_wait_ends: None,
             reset: None,
-            challenges: ChallengeLimit {
-                since: now,
-                sent: 0,
-            },
+            challenges: ChallengeLimit::new(now),
             liveness: Liveness::new(now, config),
             sent_at: None,
             counters: TcpCounters::default(),
@@ -268,8 +244,9 @@ impl Tcp {
     /// The owner has placed or kept these octets of the peer's stream: they are acknowledged, and never offered
     /// again. Octets that were offered and not taken count as lost, and the peer sends them again.
     pub fn took(&mut self, now: Instant, range: Range<u64>) {
-        self.counters.octets_received += range.end.saturating_sub(range.start);
+        let before = self.recv.next();
         self.recv.took(range);
+        self.counters.octets_received += self.recv.next() - before;
         self.take_fin(now);
     }
 
@@ -426,32 +403,6 @@ impl Tcp {
         &self.counters
     }
 
-    /// The smoothed round-trip time, once it has been measured.
-    pub fn smoothed_rtt(&self) -> Option<Duration> {
-        self.rtt.smoothed()
-    }
-
-    /// How much the round-trip time varies (RTTVAR).
-    pub fn rtt_variation(&self) -> Duration {
-        self.rtt.variation()
-    }
-
-    /// The least round-trip time of the last minutes, once it has been measured.
-    pub fn least_rtt(&self) -> Option<Duration> {
-        self.rtt.least()
-    }
-
-    /// How much later than its successors a segment may arrive before it counts as lost.
-    pub fn reordering_window(&self) -> Duration {
-        self.recovery.reordering_window(&self.send, &self.rtt)
-    }
-
-    /// The congestion window and the slow-start threshold, in octets.
-    pub fn congestion_window(&self) -> (u64, u64) {
-        let congestion = self.recovery.congestion();
-        (congestion.window(), congestion.slow_start_threshold())
-    }
-
     /// The answer to a segment that belongs to no connection (RFC 9293 section 3.5.2): a RST, unless the segment
     /// is one itself.
     pub fn reset_reply(segment: &TcpSegment<'_>) -> Option<TcpHeader> {
@@ -476,21 +427,6 @@ impl Tcp {
             flags,
             ..TcpHeader::default()
         })
-    }
-
-    /// The rate at which new data is sent, in octets per second, where the path is long enough to be paced.
-    pub fn pacing_rate(&self) -> Option<u64> {
-        self.pacer.rate()
-    }
-
-    /// How fast octets reached the peer in the last round trip.
-    pub fn delivery_rate(&self) -> Option<DeliveryRate> {
-        self.recovery.rounds().last_rate()
-    }
-
-    /// Whether both ends use explicit congestion notification (RFC 3168).
-    pub fn uses_ecn(&self) -> bool {
-        self.ecn.is_used()
     }
 
     /// A state is reached by the way of the protocol.

@@ -188,10 +188,12 @@ impl Tcp {
         if !self.recovery.tail_probe_due() {
             return None;
         }
-        if let Some(outgoing) = self.new_data(now, frames) {
+        if let Some(mut outgoing) = self.new_data(now, frames) {
             self.counters.tail_probes += 1;
             self.recovery
                 .on_tail_probe(&self.send, &mut self.rtt, false);
+            // It asks for an answer: as a single segment it might wait for a second one.
+            outgoing.header.flags |= Flags::PSH;
             return Some(outgoing);
         }
         self.recovery.drop_tail_probe();
@@ -209,7 +211,9 @@ impl Tcp {
         self.counters.tail_probes += 1;
         self.resend(now, index, segment.sent);
         self.recovery.on_tail_probe(&self.send, &mut self.rtt, true);
-        Some(self.data(now, &segment, 0, segment.sent))
+        let mut outgoing = self.data(now, &segment, 0, segment.sent);
+        outgoing.header.flags |= Flags::PSH;
+        Some(outgoing)
     }
 
     /// Whether what is thought lost goes before anything new.
@@ -272,7 +276,7 @@ impl Tcp {
         if segment.fate == Fate::Lost {
             return None;
         }
-        let left = u64::from(segment.len.min(self.options.max_payload()) - segment.sent);
+        let left = u64::from((segment.len - segment.sent).min(self.options.max_payload()));
         let room = self.recovery.allows(&self.send, left) && self.send.window_suffices(left);
         room.then(|| self.send.window_room().min(left))
     }
@@ -283,9 +287,10 @@ impl Tcp {
             return None;
         }
         let room = self.room_for_new_data()?;
-        if self.send.next_unsent()?.len > self.options.max_payload()
-            && self.fit_unsent(frames).is_none()
-        {
+        // One of which a part was sent goes on in parts.
+        let next = self.send.next_unsent()?;
+        let too_large = next.sent == 0 && next.len > self.options.max_payload();
+        if too_large && self.fit_unsent(frames).is_none() {
             self.device_retry_at = Some(now + DEVICE_RETRY);
             return None;
         }

@@ -9,6 +9,7 @@ mod hystart;
 mod newreno;
 mod rounds;
 
+use core::fmt;
 use core::time::Duration;
 
 use self::cubic::Cubic;
@@ -27,6 +28,15 @@ pub enum CongestionAlgorithm {
     Cubic,
     /// One segment per round trip, and half of the window at a loss (RFC 5681).
     NewReno,
+}
+
+impl fmt::Display for CongestionAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cubic => "cubic",
+            Self::NewReno => "reno",
+        })
+    }
 }
 
 /// New data was acknowledged.
@@ -93,11 +103,15 @@ impl Congestion {
 
     /// Begins anew with segments of `mss` octets: nothing was sent yet.
     pub(super) fn agree(&mut self, mss: u64) {
-        let algorithm = match self.algorithm {
+        *self = Self::new(self.algorithm(), mss);
+    }
+
+    /// Which one it is.
+    pub(super) fn algorithm(&self) -> CongestionAlgorithm {
+        match self.algorithm {
             Algorithm::Cubic(_) => CongestionAlgorithm::Cubic,
             Algorithm::NewReno(_) => CongestionAlgorithm::NewReno,
-        };
-        *self = Self::new(algorithm, mss);
+        }
     }
 
     /// Segments are of `mss` octets from now on. The window stays what it is in octets.

@@ -68,8 +68,8 @@ fn a_line_as_ss_writes_it() {
     t.inject(". 1:1(0) ack 3001 win 500");
     assert_eq!(
         t.tcp.facts(t.now).to_string(),
-        "Established sack wscale rto:202 rtt:2.000/4.000 minrtt:0.000 mss:1000 pmss:1000 cwnd:10 bytes_sent:3000 \
-         bytes_acked:3000 bytes_received:0 segs_out:5 segs_in:2 send 40.0Mbps pacing_rate 80.0Mbps lastsnd:16 lastrcv:0 \
-         snd_wnd:64000 rcv_wnd:60000"
+        "Established reno sack wscale rto:202 rtt:2.000/4.000 minrtt:0.000 mss:1000 pmss:1000 cwnd:10 bytes_sent:3000 \
+         bytes_acked:3000 bytes_received:0 segs_out:5 segs_in:2 send 40.0Mbps pacing_rate 80.0Mbps \
+         delivery_rate 1.5Mbps app_limited lastsnd:16 lastrcv:0 snd_wnd:64000 rcv_wnd:60000"
     );
 }

@@ -202,3 +202,18 @@ fn pieces_keep_the_push_at_the_end() {
     t.expect(". 1:501(500) ack 1");
     t.expect("P. 501:901(400) ack 1");
 }
+
+/// A window that had no room for the whole of a segment, and then a path that has none either.
+#[test]
+fn the_rest_of_a_segment_sent_in_part_follows_in_parts() {
+    let mut t = Script::established(&plain(), WITH_SACK, 1800);
+    t.write(3000);
+    t.expect(&segment(1, 1000));
+    t.inject(". 1:1(0) ack 1001 win 900");
+    t.expect(&segment(1001, 900));
+    t.tcp.limit_mss(600);
+    t.inject(". 1:1(0) ack 1901 win 1800");
+    t.expect(&segment(1901, 100));
+    t.expect(&segment(2001, 600));
+    t.expect("P. 2601:3001(400) ack 1");
+}

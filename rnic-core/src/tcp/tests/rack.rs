@@ -100,7 +100,7 @@ fn an_answer_that_comes_too_soon_is_not_the_retransmissions() {
     let mut t = open();
     t.write(3000);
     t.expect_segments(0..3);
-    t.expect_after(ms(202), ". 2001:3001(1000) ack 1");
+    t.expect_after(ms(202), "P. 2001:3001(1000) ack 1");
     // By the first sending. That the others were sent 200 ms before the second one says nothing.
     t.pass(ms(10));
     t.inject(". 1:1(0) ack 1 <sack 2001:3001>");
@@ -160,7 +160,7 @@ fn a_timeout_does_not_take_for_lost_what_was_sent_just_now() {
     let mut t = open();
     t.write(2000);
     t.expect_segments(0..2);
-    t.expect_after(ms(202), ". 1001:2001(1000) ack 1");
+    t.expect_after(ms(202), "P. 1001:2001(1000) ack 1");
     t.pass(ms(290));
     t.write(1000);
     t.expect_segments([2]);

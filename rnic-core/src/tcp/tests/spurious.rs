@@ -125,7 +125,7 @@ fn a_timeout_was_needless_if_what_was_sent_once_is_sacked_after_it() {
     let mut t = open();
     t.write(100_000);
     t.expect_segments(0..10);
-    t.expect_after(ms(202), ". 10001:11001(1000) ack 1");
+    t.expect_after(ms(202), "P. 10001:11001(1000) ack 1");
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
     t.inject(". 1:1(0) ack 1001");
     t.expect_segments(11..13);
@@ -141,7 +141,7 @@ fn a_timeout_was_needed_if_only_the_new_segments_arrive() {
     let mut t = open();
     t.write(100_000);
     t.expect_segments(0..10);
-    t.expect_after(ms(202), ". 10001:11001(1000) ack 1");
+    t.expect_after(ms(202), "P. 10001:11001(1000) ack 1");
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 1001");
@@ -157,7 +157,7 @@ fn without_new_data_the_timeout_is_believed() {
     let mut t = open();
     t.write(5000);
     t.expect_segments(0..5);
-    t.expect_after(ms(202), ". 4001:5001(1000) ack 1");
+    t.expect_after(ms(202), "P. 4001:5001(1000) ack 1");
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
     t.inject(". 1:1(0) ack 1001");
     t.expect_segments(1..3);
@@ -183,7 +183,7 @@ fn an_old_timestamp_undoes_a_timeout_at_once() {
     let mut t = with_timestamps();
     t.write(10_000);
     t.expect_segments(0..10);
-    t.expect_after(ms(202), ". 9001:10001(1000) ack 1");
+    t.expect_after(ms(202), "P. 9001:10001(1000) ack 1");
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
     t.inject(". 1:1(0) ack 1001 <TS val 2 ecr 1000100>");
     assert_eq!(t.tcp.counters().spurious_recoveries, 1);

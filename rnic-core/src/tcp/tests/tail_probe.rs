@@ -15,7 +15,7 @@ fn a_lost_tail_is_repaired_one_round_trip_after_the_probe() {
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 1001");
     // 1 to 3 are lost.
-    t.expect_after(ms(202), ". 3001:4001(1000) ack 1");
+    t.expect_after(ms(202), "P. 3001:4001(1000) ack 1");
     assert_eq!(t.tcp.counters().tail_probes, 1);
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 1001 <sack 3001:4001>");
@@ -31,7 +31,7 @@ fn new_data_is_the_better_probe_whatever_the_congestion_window() {
     let mut t = open();
     t.write(20_000);
     t.expect_segments(0..10);
-    t.expect_after(ms(202), ". 10001:11001(1000) ack 1");
+    t.expect_after(ms(202), "P. 10001:11001(1000) ack 1");
     t.expect_nothing();
     assert_eq!(t.tcp.counters().tail_probes, 1);
     assert_eq!(t.tcp.counters().retransmits, 0);
@@ -46,7 +46,7 @@ fn a_probe_keeps_to_the_window_of_the_peer() {
     t.next();
     t.write(5000);
     t.expect_segments(0..3);
-    t.expect_after(ms(202), ". 2001:3001(1000) ack 1");
+    t.expect_after(ms(202), "P. 2001:3001(1000) ack 1");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_single_segment_leaves_the_peer_time_for_a_delayed_acknowledgment() {
     t.write(1000);
     t.expect_segments([0]);
     // Not later than the timeout would be, and without its consequences.
-    t.expect_after(ms(300), ". 1:1001(1000) ack 1");
+    t.expect_after(ms(300), "P. 1:1001(1000) ack 1");
     assert_eq!(t.tcp.counters().timeouts, 0);
     assert_eq!(t.tcp.congestion_window().0, 10_000);
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
@@ -67,7 +67,7 @@ fn one_probe_is_enough_and_the_timeout_follows() {
     let mut t = open();
     t.write(3000);
     t.expect_segments(0..3);
-    t.expect_after(ms(202), ". 2001:3001(1000) ack 1");
+    t.expect_after(ms(202), "P. 2001:3001(1000) ack 1");
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
     assert_eq!(t.tcp.counters().timeouts, 1);
     assert_eq!(t.tcp.counters().tail_probes, 1);
@@ -86,7 +86,7 @@ fn each_acknowledgment_puts_the_probe_off() {
     t.pass(ms(202));
     t.expect_nothing();
     t.pass(ms(100));
-    t.expect(". 3001:4001(1000) ack 1");
+    t.expect("P. 3001:4001(1000) ack 1");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn after_a_probe_a_new_round_trip_is_measured_before_the_next() {
     let mut t = open();
     t.write(2000);
     t.expect_segments(0..2);
-    t.expect_after(ms(202), ". 1001:2001(1000) ack 1");
+    t.expect_after(ms(202), "P. 1001:2001(1000) ack 1");
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 2001 <sack 1001:2001>");
     t.write(2000);
@@ -119,10 +119,10 @@ fn threshold_after(answers: &[&str]) -> u64 {
     let mut t = open();
     t.write(3000);
     t.expect_segments(0..3);
-    t.expect_after(ms(202), ". 2001:3001(1000) ack 1");
+    t.expect_after(ms(202), "P. 2001:3001(1000) ack 1");
     for answer in answers {
         t.pass(ms(50));
-        t.inject(&format!(". 1:1(0) ack {answer}"));
+        t.inject(&format!("P. 1:1(0) ack {answer}"));
     }
     t.write(1000);
     t.expect_segments([3]);
@@ -155,7 +155,7 @@ fn a_needless_probe_says_nothing_about_reordering() {
     let mut t = open();
     t.write(2000);
     t.expect_segments(0..2);
-    t.expect_after(ms(202), ". 1001:2001(1000) ack 1");
+    t.expect_after(ms(202), "P. 1001:2001(1000) ack 1");
     t.inject(". 1:1(0) ack 2001 <sack 1001:2001>");
     assert_eq!(t.tcp.reordering_window(), ms(25));
 }
