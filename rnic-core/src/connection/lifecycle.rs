@@ -110,13 +110,13 @@ impl Connection {
                 self.settle(context);
             }
             Phase::Closing => {}
-            _ => self.fail(EndReason::Local, context),
+            _ => self.give_up(EndReason::Local, context),
         }
     }
 
     /// The application wants to end now.
     pub(crate) fn abort(&mut self, context: &mut Context<'_, '_>) {
-        self.fail(EndReason::Local, context);
+        self.give_up(EndReason::Local, context);
     }
 
     /// The application gave up its queue pair: the connection is cut off, and nobody is there to be told.

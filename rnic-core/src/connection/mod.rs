@@ -358,7 +358,7 @@ impl Connection {
         if self.unreachable {
             self.fail(EndReason::Unreachable, context);
         } else if self.deadline.is_some_and(|at| at <= context.now) {
-            self.fail(EndReason::TimedOut, context);
+            self.give_up(EndReason::TimedOut, context);
         }
         self.settle(context);
     }

@@ -2,9 +2,9 @@
 
 use crate::ddp::Ddp;
 use crate::engine::{ConnectionOptions, EndReason, Event, ReadDepths, RequestId};
-use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request};
+use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request, Rtr};
 use crate::mpa::{Action, MpaError};
-use crate::tcp::Tcp;
+use crate::tcp::{State, Tcp};
 use crate::verbs::qp::{QpState, QueuePair};
 
 use super::stream::{Hold, Stream};
@@ -17,6 +17,11 @@ pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
         crc: options.crc,
         ird: options.ird,
         ord: options.ord,
+        rtr: if options.peer_to_peer {
+            Rtr::ALL
+        } else {
+            Rtr::NONE
+        },
         private_data: options.private_data.clone(),
         ..MpaOptions::default()
     }
@@ -67,23 +72,44 @@ impl Connection {
                 self.close(context);
             }
             Err(error) if error.action() == Action::Terminate => {
-                self.refuse_reply(&error, context);
+                self.terminate_startup(&error, None, context);
             }
             Err(error) => self.fail(EndReason::Startup(error.to_string()), context),
         }
     }
 
-    /// A Reply that asks for too much is answered by a Terminate message (RFC 6581 section 9.1).
-    fn refuse_reply(&mut self, error: &MpaError, context: &mut Context<'_, '_>) {
+    /// A Reply that asks for too much is answered by a Terminate message (RFC 6581 section 9.1), and so is one that
+    /// this side does not wait for any more (section 9.3).
+    fn terminate_startup(
+        &mut self,
+        error: &MpaError,
+        reason: Option<EndReason>,
+        context: &mut Context<'_, '_>,
+    ) {
         let Phase::Connecting { qp, initiator, .. } = self.take_phase() else {
             return;
         };
         let error = StreamError::from(error.clone());
         let mut ddp = Ddp::new(0);
-        self.loose_octets = terminate::fpdu(&error.cause().message(), &mut ddp, initiator.crc());
+        let terminate = terminate::fpdu(&error.cause().message(), &mut ddp, initiator.crc());
+        self.loose_octets.extend(terminate);
         context.counters.rdma.terminates_sent += 1;
-        self.return_qp(qp, error.end_reason(), context);
+        let reason = reason.unwrap_or_else(|| error.end_reason());
+        self.return_qp(qp, reason, context);
         self.close(context);
+    }
+
+    /// This side gives up, for a reason of its own. An initiator of revision 2 whose Request is on its way says so.
+    pub(super) fn give_up(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+        let may_say_so = match &self.phase {
+            Phase::Connecting { options, .. } => options.mpa_revision >= 2,
+            _ => false,
+        };
+        if may_say_so && self.tcp.state() == State::Established {
+            self.terminate_startup(&MpaError::GivenUp, Some(reason), context);
+        } else {
+            self.fail(reason, context);
+        }
     }
 
     fn start_as_initiator(&mut self, negotiated: Negotiated, context: &mut Context<'_, '_>) {

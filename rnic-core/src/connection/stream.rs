@@ -2,12 +2,12 @@
 
 use crate::ddp::{Ddp, Delivery, Placed, Segmenter};
 use crate::engine::{EndReason, Event};
-use crate::mpa::startup::Negotiated;
+use crate::mpa::startup::{Negotiated, Rtr};
 use crate::mpa::{Deframer, frame};
-use crate::rdmap::{Outbound, Rdmap};
+use crate::rdmap::{Opening, Outbound, Rdmap};
 use crate::time::Instant;
 use crate::verbs::qp::{QpState, QueuePair};
-use crate::wire::ddp::DdpSegment;
+use crate::wire::ddp::{DdpHeader, DdpSegment};
 use crate::wire::mpa::LENGTH_LEN;
 
 use super::Context;
@@ -58,13 +58,19 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(qp: Box<QueuePair>, negotiated: &Negotiated, hold: Hold) -> Self {
+        let responder = hold == Hold::ForFirstFpdu;
+        let mut rdmap = Rdmap::new(negotiated.ird, negotiated.ord, qp.sq.capacity());
+        if let Some(opening) = opening(negotiated.rtr).filter(|_| !responder) {
+            rdmap.open_with(opening);
+        }
         Self {
             closing: false,
             deframer: Deframer::new(negotiated.crc),
             upper: Upper {
                 ddp: Ddp::new(negotiated.ird),
-                rdmap: Rdmap::new(negotiated.ird, negotiated.ord, qp.sq.capacity()),
+                rdmap,
                 qp,
+                send_may_open: responder && negotiated.rtr.send,
             },
             // rfc: 5044-31
             crc: negotiated.crc,
@@ -123,7 +129,11 @@ impl Stream {
                 Ok(Some(ulpdu)) => {
                     held = 0;
                     context.counters.rdma.fpdus_received += 1;
-                    self.upper.receive(ulpdu, context)
+                    if self.hold == Hold::ForFirstFpdu {
+                        self.upper.receive_first(ulpdu, context)
+                    } else {
+                        self.upper.receive(ulpdu, context)
+                    }
                 }
                 Err(error) => Err(StreamError::from(error)),
             };
@@ -149,7 +159,8 @@ impl Stream {
         reorder: &mut Reorder,
         context: &mut Context<'_, '_>,
     ) -> usize {
-        if self.ended {
+        // Before it is known whether a Send opened the connection it is not known which receive takes the next.
+        if self.ended || self.upper.send_may_open {
             return 0;
         }
         let Some(fpdus) = self.deframer.whole_fpdus(segment) else {
@@ -218,7 +229,7 @@ impl Stream {
         if error.is_crc() {
             context.counters.rdma.crc_errors += 1;
         }
-        let Upper { qp, rdmap, ddp } = &mut self.upper;
+        let Upper { qp, rdmap, ddp, .. } = &mut self.upper;
         rdmap.terminate(error.cause());
         if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
             self.last_words = terminate::fpdu(&outbound, ddp, self.crc);
@@ -287,7 +298,7 @@ impl Stream {
     }
 
     fn begin_message(&mut self, context: &mut Context<'_, '_>) {
-        let Upper { qp, rdmap, ddp } = &mut self.upper;
+        let Upper { qp, rdmap, ddp, .. } = &mut self.upper;
         match rdmap.next_message(qp, context.cqs, context.guard) {
             Ok(Some(outbound)) => self.sending = Some(Sending::new(outbound, ddp)),
             Ok(None) => {}
@@ -340,9 +351,39 @@ struct Upper {
     ddp: Ddp,
     rdmap: Rdmap,
     qp: Box<QueuePair>,
+    /// The peer may begin with a Send that is not for the application, and has not begun.
+    send_may_open: bool,
+}
+
+/// What an initiator begins with.
+fn opening(rtr: Rtr) -> Option<Opening> {
+    match rtr {
+        Rtr { write: true, .. } => Some(Opening::Write),
+        Rtr { read: true, .. } => Some(Opening::Read),
+        Rtr { send: true, .. } => Some(Opening::Send),
+        Rtr::NONE => None,
+    }
 }
 
 impl Upper {
+    /// The initiator's first FPDU. A ready-to-receive message that is a Send takes no receive from the application.
+    // rfc: 6581-27
+    fn receive_first(
+        &mut self,
+        ulpdu: &[u8],
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), StreamError> {
+        if std::mem::take(&mut self.send_may_open)
+            && let Ok(segment) = DdpSegment::parse(ulpdu)
+            && let DdpHeader::Untagged(header) = &segment.header
+            && Opening::is_send(&segment)
+        {
+            let passed = self.ddp.pass_empty_send(header);
+            return passed.map_err(|error| StreamError::from(error).about(ulpdu));
+        }
+        self.receive(ulpdu, context)
+    }
+
     fn receive(&mut self, ulpdu: &[u8], context: &mut Context<'_, '_>) -> Result<(), StreamError> {
         let placed = self
             .place(ulpdu, context)
@@ -364,7 +405,7 @@ impl Upper {
         placed: Placed,
         context: &mut Context<'_, '_>,
     ) -> Result<(), StreamError> {
-        let Self { ddp, rdmap, qp } = self;
+        let Self { ddp, rdmap, qp, .. } = self;
         match ddp.deliver(placed)? {
             None => {}
             Some(Delivery::Tagged { header, len }) => {

@@ -28,6 +28,11 @@ pub enum Delivery<'a> {
 }
 
 impl Ddp {
+    /// Takes a Send without octets in its turn, as one that meets no receive.
+    pub fn pass_empty_send(&mut self, header: &UntaggedHeader) -> Result<(), DdpError> {
+        self.sends.deliver(header, 0).map(|_| ())
+    }
+
     /// Takes a placed segment in its turn: segments are delivered in the order of the stream, each once.
     /// `Some` for each tagged segment, and for the last one of an untagged message.
     ///

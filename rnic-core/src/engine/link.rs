@@ -44,6 +44,10 @@ pub struct ConnectionOptions {
     pub ird: u16,
     /// Reads and atomics that this side wants to have outstanding.
     pub ord: u16,
+    /// Initiator: ask for a peer-to-peer connection (RFC 6581), on which either application may send first. MPA then
+    /// begins with a message of its own, which neither application sees. Takes revision 2. A responder does what it is
+    /// asked.
+    pub peer_to_peer: bool,
     /// Handed to the peer during MPA start-up: 512 octets at most, 508 with revision 2.
     pub private_data: Vec<u8>,
     /// How long an initiator waits between the MPA Reply and its first FPDU. The Linux siw driver can
@@ -67,6 +71,7 @@ impl Default for ConnectionOptions {
             crc: true,
             ird: 16,
             ord: 16,
+            peer_to_peer: false,
             private_data: Vec::new(),
             first_fpdu_delay: Duration::ZERO,
             connect_timeout: Duration::from_secs(10),

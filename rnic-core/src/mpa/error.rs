@@ -79,6 +79,13 @@ pub enum MpaError {
         /// What fits.
         limit: usize,
     },
+    /// This side gives up during start-up, for a reason of its own (RFC 6581 section 9.3; Terminate layer 2, type 0,
+    /// code 5).
+    #[error("the connection was given up before the peer's MPA Reply came")]
+    GivenUp,
+    /// The caller asks for a peer-to-peer connection in a revision that has none.
+    #[error("peer-to-peer connections take MPA revision 2")]
+    PeerToPeer,
     /// The caller asks for a revision that does not exist.
     #[error("MPA revision {0} cannot be asked for: choose 1 or 2")]
     Revision(u8),
@@ -108,7 +115,8 @@ impl MpaError {
             Self::Crc { .. }
             | Self::Boundary
             | Self::InsufficientIrd { .. }
-            | Self::NoMatchingRtr => Action::Terminate,
+            | Self::NoMatchingRtr
+            | Self::GivenUp => Action::Terminate,
             Self::Markers {
                 rejection: Some(octets),
             } => Action::Reject(octets),
@@ -119,7 +127,9 @@ impl MpaError {
             | Self::ReplyRevision { .. }
             | Self::ReplyNotEnhanced
             | Self::Markers { rejection: None } => Action::Close,
-            Self::PrivateData { .. } | Self::Revision(_) | Self::NoRequest => Action::Nothing,
+            Self::PrivateData { .. } | Self::PeerToPeer | Self::Revision(_) | Self::NoRequest => {
+                Action::Nothing
+            }
         }
     }
 }

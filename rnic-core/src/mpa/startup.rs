@@ -92,10 +92,11 @@ pub struct Negotiated {
     pub private_data: Vec<u8>,
 }
 
-/// Kinds of ready-to-receive message (RFC 6581 section 9.2). A zero-length Send is not among them: it would use
-/// up a receive of the peer's application.
+/// Kinds of ready-to-receive message (RFC 6581 section 9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rtr {
+    /// A zero-length Send.
+    pub send: bool,
     /// A zero-length Write.
     pub write: bool,
     /// A zero-length Read.
@@ -105,12 +106,14 @@ pub struct Rtr {
 impl Rtr {
     /// No message: the connection is not peer-to-peer.
     pub const NONE: Self = Self {
+        send: false,
         write: false,
         read: false,
     };
-    /// Either.
+    /// Any.
     // rfc: 6581-27
     pub const ALL: Self = Self {
+        send: true,
         write: true,
         read: true,
     };
@@ -123,6 +126,7 @@ impl Rtr {
     /// Those in both.
     fn and(self, other: Self) -> Self {
         Self {
+            send: self.send && other.send,
             write: self.write && other.write,
             read: self.read && other.read,
         }
@@ -132,19 +136,20 @@ impl Rtr {
     // rfc: 6581-37
     fn of(enhanced: &Enhanced) -> Self {
         Self {
+            send: enhanced.peer_to_peer && enhanced.rtr_send,
             write: enhanced.peer_to_peer && enhanced.rtr_write,
             read: enhanced.peer_to_peer && enhanced.rtr_read,
         }
     }
 
     /// Enhanced data with these flags; A is set unless there is none.
-    // rfc: 6581-34, 6581-36
+    // rfc: 6581-25, 6581-34, 6581-36
     fn enhanced(self, ird: u16, ord: u16) -> Enhanced {
         Enhanced {
             ird,
             ord,
             peer_to_peer: !self.is_none(),
-            rtr_send: false,
+            rtr_send: self.send,
             rtr_write: self.write,
             rtr_read: self.read,
         }

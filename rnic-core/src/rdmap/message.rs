@@ -13,6 +13,8 @@ use crate::wire::rdmap::{Control, Opcode};
 /// Names a message until it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
+    /// The ready-to-receive message.
+    Opening,
     /// A request of the send queue, counted from the first.
     Request(u64),
     /// A Read Response.

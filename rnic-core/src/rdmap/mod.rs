@@ -14,6 +14,7 @@
 
 mod error;
 mod message;
+mod opening;
 mod prepare;
 mod requester;
 mod responder;
@@ -21,6 +22,7 @@ mod terminate;
 
 pub use error::RdmapError;
 pub use message::{Outbound, Source, Token};
+pub use opening::Opening;
 pub use terminate::{ReceivedTerminate, TerminateCause};
 
 use crate::memory::epoch::Guard;
@@ -48,6 +50,8 @@ enum Ending {
 /// RDMAP's state of one stream.
 #[derive(Debug)]
 pub struct Rdmap {
+    /// What is to be sent before anything else.
+    opening: Option<Opening>,
     requester: Requester,
     responder: Responder,
     /// Whose turn it is if both have something to send.
@@ -64,6 +68,7 @@ impl Rdmap {
     // rfc: 5040-81, 5040-82, 5040-s8
     pub fn new(ird: u16, ord: u16, send_queue: u32) -> Self {
         Self {
+            opening: None,
             requester: Requester::new(ord, send_queue),
             responder: Responder::new(ird),
             response_next: false,
@@ -71,6 +76,11 @@ impl Rdmap {
             received: None,
             receive_status: None,
         }
+    }
+
+    /// The stream begins with this message, before any that the application posts.
+    pub fn open_with(&mut self, opening: Opening) {
+        self.opening = Some(opening);
     }
 
     /// Checks what a segment claims to be, before it is placed, and says what the peer may do to a tagged buffer
@@ -164,6 +174,11 @@ impl Rdmap {
             }
             Ending::Over => return Ok(None),
         }
+        // rfc: 6581-2, 6581-31
+        if let Some(opening) = self.opening.take() {
+            self.requester.open(opening);
+            return Ok(Some(opening.message()));
+        }
         for response in [self.response_next, !self.response_next] {
             let message = if response {
                 self.responder.next(qp.origin(), guard)?
@@ -183,7 +198,7 @@ impl Rdmap {
         match token {
             Token::Request(number) => self.requester.sent(number, end),
             Token::Response => self.responder.sent(),
-            Token::Terminate => {}
+            Token::Opening | Token::Terminate => {}
         }
     }
 
@@ -193,7 +208,7 @@ impl Rdmap {
         match token {
             Token::Request(number) => self.requester.source_failed(number),
             Token::Response => self.responder.source_failed(cut, error),
-            Token::Terminate => None,
+            Token::Opening | Token::Terminate => None,
         }
         .unwrap_or(RdmapError::Queues)
     }
@@ -232,7 +247,7 @@ impl Rdmap {
 
     /// Whether every request of either side was carried out, and nothing waits for the other.
     pub fn is_idle(&self, qp: &QueuePair) -> bool {
-        self.responder.is_idle() && self.requester.is_idle(qp)
+        self.opening.is_none() && self.responder.is_idle() && self.requester.is_idle(qp)
     }
 
     /// Ends the stream on this side: each request that is in the queues of the queue pair completes, once, those not
@@ -254,11 +269,11 @@ impl Rdmap {
 
 /// The opcode of a segment, if it may stand there (RFC 5040 figure 4).
 ///
-/// A queue that does not exist is left to DDP to refuse. Both RDMAP versions that RFC 5040 names are understood.
-// rfc: 5040-4, 5040-7, 5040-8, 5040-10
+/// A queue that does not exist is left to DDP to refuse. Version 0 goes with version 0 of DDP, which is not spoken.
+// rfc: 5040-4, 5040-7, 5040-8, 5040-10, 5044-93
 fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     let control = Control::from(header.ulp());
-    if control.version > VERSION {
+    if control.version != VERSION {
         return Err(RdmapError::Version(control.version));
     }
     let unexpected = RdmapError::UnexpectedOpcode(control);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::message::{Outbound, Token};
 use super::prepare::{Prepared, prepare};
-use super::{RdmapError, ReceivedTerminate};
+use super::{Opening, RdmapError, ReceivedTerminate};
 use crate::memory::epoch::Guard;
 use crate::verbs::cq::CqTable;
 use crate::verbs::wr::send_flags;
@@ -47,8 +47,8 @@ enum Progress {
 /// A Read whose response is awaited.
 #[derive(Clone, Copy, Debug)]
 struct Read {
-    /// Which request.
-    number: u64,
+    /// Which request. The Read that opens a peer-to-peer connection is none.
+    number: Option<u64>,
     stag: Stag,
     offset: TaggedOffset,
     length: u32,
@@ -85,6 +85,24 @@ impl Requester {
             acked: 0,
             failed: false,
             end: None,
+        }
+    }
+
+    /// The ready-to-receive message goes out: it counts among the Sends or Reads.
+    pub(super) fn open(&mut self, opening: Opening) {
+        match opening {
+            Opening::Send => self.next_send = self.next_send.next(),
+            Opening::Write => {}
+            Opening::Read => {
+                self.next_read = self.next_read.next();
+                self.reads.push_back(Read {
+                    number: None,
+                    stag: Stag(0),
+                    offset: TaggedOffset(0),
+                    length: 0,
+                    delivered: 0,
+                });
+            }
         }
     }
 
@@ -184,7 +202,7 @@ impl Requester {
         if is_read {
             let sink = wr.sges().first().copied().unwrap_or_default();
             self.reads.push_back(Read {
-                number,
+                number: Some(number),
                 stag: sink.stag(),
                 offset: sink.tagged_offset(),
                 length: wr.length,
@@ -265,7 +283,7 @@ impl Requester {
             }
             let number = read.number;
             self.reads.pop_front();
-            if let Some(request) = self.request(number) {
+            if let Some(request) = number.and_then(|number| self.request(number)) {
                 request.progress = Progress::Read;
             }
         }
@@ -328,7 +346,7 @@ impl Requester {
 
     /// Whether every request was completed that is to be carried out.
     pub(super) fn is_idle(&self, qp: &QueuePair) -> bool {
-        self.requests.is_empty() && !self.has_unbegun(qp)
+        self.requests.is_empty() && self.reads.is_empty() && !self.has_unbegun(qp)
     }
 
     /// Whether a request that is to be carried out has not begun.

@@ -3,4 +3,5 @@
 mod agreed;
 #[path = "../common/mod.rs"]
 mod common;
+mod ready;
 mod refused;

@@ -34,10 +34,12 @@ impl Initiator {
     /// Also gives the octets of the Request: send them first.
     ///
     /// # Errors
-    /// [`MpaError::Revision`] and [`MpaError::PrivateData`] for options that cannot be asked for.
+    /// [`MpaError::Revision`], [`MpaError::PeerToPeer`] and [`MpaError::PrivateData`] for options that cannot be
+    /// asked for.
     pub fn new(options: MpaOptions) -> Result<(Self, Vec<u8>), MpaError> {
         // rfc: 5044-64, 6581-4, 6581-41
         let enhanced = match options.revision {
+            1 if !options.rtr.is_none() => return Err(MpaError::PeerToPeer),
             1 => None,
             2 => Some(request_data(&options)),
             other => return Err(MpaError::Revision(other)),
@@ -101,6 +103,7 @@ impl Initiator {
 }
 
 /// The enhanced data of a Request.
+// rfc: 6581-26
 fn request_data(options: &MpaOptions) -> Enhanced {
     if options.negotiate_reads {
         options.rtr.enhanced(options.ird(), options.ord())
@@ -172,14 +175,16 @@ fn ready_to_receive(own: Rtr, theirs: &Enhanced) -> Result<Rtr, MpaError> {
     if own.is_none() && !theirs.peer_to_peer {
         return Ok(Rtr::NONE);
     }
-    // A Write costs the responder nothing; a Read has to be answered.
-    let both = own.and(Rtr::of(theirs));
-    match both {
-        Rtr { write: true, .. } => Ok(Rtr {
-            read: false,
-            ..both
-        }),
-        Rtr { read: true, .. } => Ok(both),
-        Rtr::NONE => Err(MpaError::NoMatchingRtr),
+    // A Write costs the responder nothing; a Read has to be answered; a Send may use up a receive at responders that
+    // are less careful than this one.
+    let Rtr { send, write, read } = own.and(Rtr::of(theirs));
+    let one = Rtr {
+        write,
+        read: read && !write,
+        send: send && !write && !read,
+    };
+    if one.is_none() {
+        return Err(MpaError::NoMatchingRtr);
     }
+    Ok(one)
 }

@@ -191,7 +191,7 @@ mod stream {
             (i_ird, i_ord) in (0..200u16, 0..200u16), (r_ird, r_ord) in (0..200u16, 0..200u16),
         ) {
             // rfc: 6581-41
-            let rtr = Rtr { write: false, read: read_first };
+            let rtr = Rtr { read: read_first && revision == 2, ..Rtr::NONE };
             let initiating = MpaOptions { rtr, ..options(revision, crcs.0, i_ird, i_ord) };
             let (mut initiator, asking) = Initiator::new(initiating).unwrap();
             let (answering, responder) = accept(&asking, &options(2, crcs.1, r_ird, r_ord));

@@ -7,12 +7,16 @@ const DATA: &str = "000102030405060708090a0b0c0d0e0f";
 // rfc: 5044-51, 5044-67, 5044-70, 6581-6, 6581-13, 6581-26
 #[test]
 fn our_request_is_what_siw_sends_with_the_same_options() {
+    let by_siw = Rtr {
+        send: false,
+        ..Rtr::ALL
+    };
     let cases = [
         // 28-pd-0, 40-crc-both, 47-mpa-rev1-active, 44-p2p-rtr-both
         (2, false, "", Rtr::NONE, "1002000400040004"),
         (2, true, DATA, Rtr::NONE, "5002001400040004"),
         (1, false, DATA, Rtr::NONE, "00010010"),
-        (2, false, DATA, Rtr::ALL, "100200148004c004"),
+        (2, false, DATA, by_siw, "100200148004c004"),
     ];
     for (revision, crc, data, rtr, header) in cases {
         let options = MpaOptions {
@@ -78,8 +82,8 @@ fn siw_replies() {
     // 46-p2p-rtr-read
     let p2p = MpaOptions {
         rtr: Rtr {
-            write: false,
             read: true,
+            ..Rtr::NONE
         },
         ..options(2, false, 4, 4)
     };

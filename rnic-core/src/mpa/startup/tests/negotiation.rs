@@ -197,13 +197,17 @@ mod reads {
 mod peer_to_peer {
     use super::*;
 
+    const SEND: Rtr = Rtr {
+        send: true,
+        ..Rtr::NONE
+    };
     const WRITE: Rtr = Rtr {
         write: true,
-        read: false,
+        ..Rtr::NONE
     };
     const READ: Rtr = Rtr {
-        write: false,
         read: true,
+        ..Rtr::NONE
     };
 
     /// Flags A and B beside IRD, C and D beside ORD.
@@ -212,12 +216,12 @@ mod peer_to_peer {
     fn responder() {
         let cases = [
             // A, B, C, D of the Request -> of the Reply
-            ("c001c001", "8001c001", Rtr::ALL),
+            ("c001c001", "c001c001", Rtr::ALL),
             ("80018001", "80018001", WRITE),
             ("80014001", "80014001", READ),
-            // Send alone, or nothing: all that is taken here.
-            ("c0010001", "8001c001", Rtr::ALL),
-            ("80010001", "8001c001", Rtr::ALL),
+            ("c0010001", "c0010001", SEND),
+            // Nothing: all that is taken here.
+            ("80010001", "c001c001", Rtr::ALL),
             // Without A the others mean nothing.
             ("4001c001", "00010001", Rtr::NONE),
         ];
@@ -249,11 +253,13 @@ mod peer_to_peer {
             (Rtr::NONE, "4001c001", Ok(Rtr::NONE)),
             (Rtr::ALL, "8001c001", Ok(WRITE)),
             (Rtr::ALL, "80014001", Ok(READ)),
+            (Rtr::ALL, "c0010001", Ok(SEND)),
+            (Rtr::ALL, "c0014001", Ok(READ)),
             (WRITE, "8001c001", Ok(WRITE)),
             (READ, "8001c001", Ok(READ)),
             // No common message, none at all, or no agreement that there is one.
             (WRITE, "80014001", Err(MpaError::NoMatchingRtr)),
-            (Rtr::ALL, "c0010001", Err(MpaError::NoMatchingRtr)),
+            (WRITE, "c0010001", Err(MpaError::NoMatchingRtr)),
             (Rtr::ALL, "0001c001", Err(MpaError::NoMatchingRtr)),
             (Rtr::NONE, "80018001", Err(MpaError::NoMatchingRtr)),
         ];
@@ -269,6 +275,11 @@ mod peer_to_peer {
             });
             assert_eq!(result, expected, "{rtr:?}, {answering}");
         }
+        let refused = Initiator::new(MpaOptions {
+            rtr: Rtr::ALL,
+            ..options(1, false, 1, 1)
+        });
+        assert_eq!(refused.unwrap_err(), MpaError::PeerToPeer);
         // rfc: 6581-32, 6581-33
         assert_eq!(MpaError::NoMatchingRtr.action(), Action::Terminate);
     }

@@ -1,0 +1,58 @@
+//! The ready-to-receive message of a peer-to-peer connection (RFC 6581 section 9.2): an ordinary message without
+//! octets, of which neither application sees anything.
+
+use super::message::{Outbound, Source, Token, tagged, untagged};
+use crate::verbs::wr::MAX_INLINE;
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedOffset};
+use crate::wire::rdmap::{Control, Opcode, ReadRequest};
+
+/// What the initiator of a peer-to-peer connection sends before anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// A Send without octets.
+    Send,
+    /// A Write without octets.
+    Write,
+    /// A Read without octets.
+    Read,
+}
+
+impl Opening {
+    /// The message. What it names is never looked at: there are no octets to place.
+    pub(super) fn message(self) -> Outbound {
+        let mut octets = [0; MAX_INLINE];
+        let (header, length) = match self {
+            Self::Send => (untagged(Opcode::Send, QueueNumber::SEND, 0), 0),
+            Self::Write => (tagged(Opcode::Write, Stag(0), TaggedOffset(0)), 0),
+            Self::Read => {
+                let nothing = ReadRequest {
+                    sink_stag: Stag(0),
+                    sink_offset: TaggedOffset(0),
+                    length: 0,
+                    source_stag: Stag(0),
+                    source_offset: TaggedOffset(0),
+                };
+                let length = nothing.emit(&mut octets) as u32;
+                let queue = QueueNumber::READ_REQUEST;
+                (untagged(Opcode::ReadRequest, queue, 0), length)
+            }
+        };
+        Outbound {
+            header,
+            length,
+            source: Source::Octets(octets),
+            token: Token::Opening,
+        }
+    }
+
+    /// Whether the first segment of a stream is the whole of an opening Send.
+    pub fn is_send(segment: &DdpSegment<'_>) -> bool {
+        let DdpHeader::Untagged(header) = &segment.header else {
+            return false;
+        };
+        header.last
+            && header.queue == QueueNumber::SEND
+            && Control::from(header.ulp) == Control::new(Opcode::Send)
+            && segment.payload.is_empty()
+    }
+}
