@@ -55,8 +55,8 @@ fn response(message: &Outbound) -> (Stag, u64, u32) {
 
 #[test]
 fn rdmap_versions() {
-    // rfc: 5040-10, 5040-92, 5040-97
-    for (version, good) in [(0, true), (1, true), (2, false), (3, false)] {
+    // rfc: 5040-10, 5040-92, 5040-97, 5044-93
+    for (version, good) in [(0, false), (1, true), (2, false), (3, false)] {
         let mut end = End::new(1, 1);
         end.post_receive(1, 0, 10);
         let mut ulpdu = send(1, b"x");
