@@ -8,6 +8,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use rnic_core::engine::{EngineConfig, Turn, link};
 use rnic_core::memory::table::StagTable;
+use rnic_core::tcp::{CongestionAlgorithm, TcpConfig};
 use rnic_core::testing::in_memory;
 use rnic_verbs::{Device, Driver};
 use rnic_xdp::steering::ModeChoice;
@@ -33,6 +34,29 @@ pub(crate) struct DeviceArgs {
     /// How to attach the XDP program
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]
     pub xdp_mode: XdpMode,
+
+    /// What steers TCP's congestion window
+    #[arg(long, value_enum, default_value_t, value_name = "ALGORITHM")]
+    pub congestion: Congestion,
+}
+
+/// What steers TCP's congestion window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Congestion {
+    /// CUBIC, as Linux has it
+    #[default]
+    Cubic,
+    /// NewReno
+    Reno,
+}
+
+impl From<Congestion> for CongestionAlgorithm {
+    fn from(congestion: Congestion) -> Self {
+        match congestion {
+            Congestion::Cubic => Self::Cubic,
+            Congestion::Reno => Self::NewReno,
+        }
+    }
 }
 
 /// How the XDP program is attached.
@@ -99,13 +123,24 @@ impl DeviceArgs {
             waker,
         );
         let description = format!("{}, {}", port.report(), self.how());
-        let worker = Worker::new(port, EngineConfig::default(), secret()?, end, bell)
-            .map_err(|why| missing(&why))?;
+        let worker =
+            Worker::new(port, self.engine(), secret()?, end, bell).map_err(|why| missing(&why))?;
         let driver = self.driver(Box::new(worker))?;
         Ok(Opened {
             device: Device::new(host, Arc::new(net), driver),
             description,
         })
+    }
+
+    fn engine(&self) -> EngineConfig {
+        let tcp = TcpConfig {
+            congestion: self.congestion.into(),
+            ..TcpConfig::default()
+        };
+        EngineConfig {
+            tcp,
+            ..EngineConfig::default()
+        }
     }
 
     fn driver(&self, turn: Box<dyn Turn>) -> Outcome<Driver> {
@@ -118,7 +153,7 @@ impl DeviceArgs {
 
     /// Two devices of this process, joined in memory, and the address of the second.
     pub(crate) fn open_in_memory(&self) -> Outcome<([Opened; 2], IpAddr)> {
-        let (first, second) = in_memory::pair([secret()?, secret()?]);
+        let (first, second) = in_memory::pair_with(&self.engine(), [secret()?, secret()?]);
         let address = second.address;
         let open = |end: in_memory::InMemoryDevice| {
             let driver = self.driver(Box::new(end.worker))?;

@@ -133,7 +133,10 @@ fn what_tcp_knows_is_shown_on_request() {
         assert!(connection["cwnd"].as_u64().unwrap() > 0);
         assert!(connection["rtt"].as_f64().is_some());
     }
+    let report = json("-j perf write-bw --in-memory -n 100 --congestion reno --tcp-info");
+    assert_eq!(report["tcp_info"][0]["congestion"], "reno");
     let table = succeed("perf write-bw --in-memory -n 100 --tcp-info");
+    assert!(table.contains("Established cubic "), "{table}");
     let lines = table
         .lines()
         .filter(|line| line.contains(" rto:") && line.contains(" cwnd:"));

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant as Clock};
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
-use crate::engine::{Driver, EngineConfig, HostEnd, Net, NetError, NextHop, PortLease, Turn, link};
+use crate::engine::{
+    Driver, EngineConfig, EngineEnd, HostEnd, Net, NetError, NextHop, PortLease, Turn, link,
+};
 use crate::memory::table::StagTable;
 use crate::time::Instant;
 use crate::wire::ethernet::MacAddr;
@@ -42,18 +44,36 @@ pub struct InMemoryDevice {
 
 /// Two devices, 192.0.2.1 and 192.0.2.2. `seeds` are their secrets, for STags and for sequence numbers.
 pub fn pair(seeds: [[u8; 32]; 2]) -> (InMemoryDevice, InMemoryDevice) {
+    pair_with(&EngineConfig::default(), seeds)
+}
+
+/// The same with settings of the engines.
+pub fn pair_with(config: &EngineConfig, seeds: [[u8; 32]; 2]) -> (InMemoryDevice, InMemoryDevice) {
     let ends = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
     let (to_second, from_first) = unbounded();
     let (to_first, from_second) = unbounded();
     let started = Clock::now();
-    let first = device(ends[0].into(), seeds[0], to_second, from_second, started);
-    let second = device(ends[1].into(), seeds[1], to_first, from_first, started);
-    (first, second)
+    let open = |end: usize, to_peer, from_peer| {
+        let engine = |secret, link| Driver::new(config.clone(), secret, link);
+        device(
+            ends[end].into(),
+            seeds[end],
+            engine,
+            to_peer,
+            from_peer,
+            started,
+        )
+    };
+    (
+        open(0, to_second, from_second),
+        open(1, to_first, from_first),
+    )
 }
 
 fn device(
     address: IpAddr,
     seed: [u8; 32],
+    engine: impl FnOnce([u8; 32], EngineEnd) -> Driver,
     to_peer: Sender<Vec<u8>>,
     from_peer: Receiver<Vec<u8>>,
     started: Clock,
@@ -62,7 +82,7 @@ fn device(
     let waker = Waker::from(Arc::new(Alarm(wake)));
     let (host, end) = link(Arc::new(StagTable::new(STAGS, seed)), QUEUE_PAIRS, waker);
     let secret = seed.map(|octet| octet.rotate_left(3) ^ 0xa5);
-    let driver = Driver::new(EngineConfig::default(), secret, end);
+    let driver = engine(secret, end);
     let tx = VecFrames::new(FRAMES);
     let worker = InMemoryWorker {
         driver,
