@@ -91,7 +91,9 @@ impl Connection {
         };
         let error = StreamError::from(error.clone());
         let mut ddp = Ddp::new(0);
-        let terminate = terminate::fpdu(&error.cause().message(), &mut ddp, initiator.crc());
+        let markers = initiator.markers().then_some(0);
+        let terminate =
+            terminate::fpdu(&error.cause().message(), &mut ddp, initiator.crc(), markers);
         self.loose_octets.extend(terminate);
         context.counters.rdma.terminates_sent += 1;
         let reason = reason.unwrap_or_else(|| error.end_reason());
@@ -131,7 +133,10 @@ impl Connection {
         match responder.receive(bytes) {
             Ok(None) => {}
             Ok(Some(request)) => self.announce_request(request, context),
-            Err(error) => self.refuse_request(error, context),
+            Err(_) => {
+                self.phase = Phase::Closing;
+                self.tcp.abort();
+            }
         }
     }
 
@@ -163,17 +168,6 @@ impl Connection {
             // rfc: 5044-10
             mpa_revision: asked.revision,
         });
-    }
-
-    fn refuse_request(&mut self, error: MpaError, context: &mut Context<'_, '_>) {
-        self.phase = Phase::Closing;
-        match error.action() {
-            Action::Reject(octets) => {
-                self.loose_octets = octets.to_vec();
-                self.close(context);
-            }
-            _ => self.tcp.abort(),
-        }
     }
 
     /// The application accepts the request with a queue pair.

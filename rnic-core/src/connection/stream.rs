@@ -3,7 +3,7 @@
 use crate::ddp::{Ddp, Delivery, Placed, Segmenter};
 use crate::engine::{EndReason, Event};
 use crate::mpa::startup::{Negotiated, Rtr};
-use crate::mpa::{Deframer, frame};
+use crate::mpa::{Deframer, frame, marker};
 use crate::rdmap::{Opening, Outbound, Rdmap};
 use crate::time::Instant;
 use crate::verbs::qp::{QpState, QueuePair};
@@ -49,6 +49,8 @@ pub(super) struct Stream {
     deframer: Deframer,
     upper: Upper,
     crc: bool,
+    /// Where the next FPDU stands among those that were sent, if the peer requires markers.
+    markers: Option<u64>,
     hold: Hold,
     sending: Option<Sending>,
     ended: bool,
@@ -74,6 +76,7 @@ impl Stream {
             },
             // rfc: 5044-31
             crc: negotiated.crc,
+            markers: negotiated.markers.then_some(0),
             hold,
             sending: None,
             ended: false,
@@ -232,7 +235,7 @@ impl Stream {
         let Upper { qp, rdmap, ddp, .. } = &mut self.upper;
         rdmap.terminate(error.cause());
         if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
-            self.last_words = terminate::fpdu(&outbound, ddp, self.crc);
+            self.last_words = terminate::fpdu(&outbound, ddp, self.crc, self.markers);
         }
         context.counters.rdma.terminates_sent += 1;
         self.end(error.end_reason(), context);
@@ -317,7 +320,11 @@ impl Stream {
             return 0;
         };
         // rfc: 5041-3, 5044-5, 5044-s5
-        let Some(cut) = sending.segmenter.next(frame::mulpdu(room)) else {
+        let mulpdu = match self.markers {
+            None => frame::mulpdu(room),
+            Some(_) => marker::mulpdu(room),
+        };
+        let Some(cut) = sending.segmenter.next(mulpdu) else {
             return 0;
         };
         let header_len = cut.header.emit(&mut frame[LENGTH_LEN..]);
@@ -333,7 +340,12 @@ impl Stream {
         sending.complete = cut.last;
         context.counters.rdma.fpdus_sent += 1;
         // rfc: 5044-58
-        frame::seal(frame, header_len + cut.len, self.crc)
+        let Some(position) = &mut self.markers else {
+            return frame::seal(frame, header_len + cut.len, self.crc);
+        };
+        let len = marker::seal(frame, header_len + cut.len, *position, self.crc);
+        *position += len as u64;
+        len
     }
 
     /// TCP has taken the FPDU just built; it ends at `end` of the stream. Says whether it was the last of its message.

@@ -2,7 +2,7 @@
 
 use crate::ddp::{Ddp, DdpError, Placed};
 use crate::engine::EndReason;
-use crate::mpa::{MpaError, frame};
+use crate::mpa::{MpaError, frame, marker};
 use crate::rdmap::{Outbound, RdmapError, Source, TerminateCause};
 use crate::wire::ddp::{DdpWireError, header_octets};
 use crate::wire::mpa::LENGTH_LEN;
@@ -73,8 +73,8 @@ impl std::fmt::Display for StreamError {
     }
 }
 
-/// The whole FPDU of a Terminate message.
-pub(super) fn fpdu(outbound: &Outbound, ddp: &mut Ddp, crc: bool) -> Vec<u8> {
+/// The whole FPDU of a Terminate message; `markers`: where it stands, if it is to have markers.
+pub(super) fn fpdu(outbound: &Outbound, ddp: &mut Ddp, crc: bool, markers: Option<u64>) -> Vec<u8> {
     let mut segmenter = ddp.start_message(outbound.header, outbound.length);
     let (Some(cut), Source::Octets(octets)) = (segmenter.next(frame::MAX_MULPDU), outbound.source)
     else {
@@ -82,11 +82,15 @@ pub(super) fn fpdu(outbound: &Outbound, ddp: &mut Ddp, crc: bool) -> Vec<u8> {
     };
     let header_len = cut.header.len();
     let ulpdu_len = header_len + cut.len;
-    let mut fpdu = vec![0; frame::fpdu_len(ulpdu_len)];
+    let mut fpdu = vec![0; marker::max_fpdu_len(ulpdu_len)];
     let ulpdu = &mut fpdu[LENGTH_LEN..];
     cut.header.emit(ulpdu);
     ulpdu[header_len..ulpdu_len].copy_from_slice(&octets[..cut.len]);
-    frame::seal(&mut fpdu, ulpdu_len, crc);
+    let len = match markers {
+        None => frame::seal(&mut fpdu, ulpdu_len, crc),
+        Some(position) => marker::seal(&mut fpdu, ulpdu_len, position, crc),
+    };
+    fpdu.truncate(len);
     fpdu
 }
 

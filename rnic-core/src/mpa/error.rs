@@ -47,12 +47,6 @@ pub enum MpaError {
     /// A Reply without the enhanced connection data that it owes to an enhanced Request.
     #[error("the peer's Reply lacks the enhanced connection data: ask it for revision 1")]
     ReplyNotEnhanced,
-    /// The peer requires markers.
-    #[error("the peer requires MPA markers, which are not sent here: turn them off at the peer")]
-    Markers {
-        /// The Reply that rejects the Request; a Reply cannot be answered.
-        rejection: Option<Vec<u8>>,
-    },
     /// The responder wants to have more reads outstanding than this side can take (RFC 6581 section 9.1;
     /// Terminate layer 2, type 0, code 6).
     #[error(
@@ -96,20 +90,18 @@ pub enum MpaError {
 
 /// What an error asks of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action<'a> {
+pub enum Action {
     /// The peer made no mistake, the caller did: the connection stands as before.
     Nothing,
     /// Close the TCP connection.
     Close,
-    /// Send these octets, then close the TCP connection.
-    Reject(&'a [u8]),
     /// Send a Terminate message, then close the TCP connection.
     Terminate,
 }
 
 impl MpaError {
     /// What the error asks of the connection.
-    pub fn action(&self) -> Action<'_> {
+    pub fn action(&self) -> Action {
         match self {
             // rfc: 5044-88, 6581-18, 6581-32
             Self::Crc { .. }
@@ -117,16 +109,12 @@ impl MpaError {
             | Self::InsufficientIrd { .. }
             | Self::NoMatchingRtr
             | Self::GivenUp => Action::Terminate,
-            Self::Markers {
-                rejection: Some(octets),
-            } => Action::Reject(octets),
             // rfc: 5044-66, 5044-72, 5044-75, 5044-78, 5044-86
             Self::Frame(_)
             | Self::SameRole(_)
             | Self::RequestRevision(_)
             | Self::ReplyRevision { .. }
-            | Self::ReplyNotEnhanced
-            | Self::Markers { rejection: None } => Action::Close,
+            | Self::ReplyNotEnhanced => Action::Close,
             Self::PrivateData { .. } | Self::PeerToPeer | Self::Revision(_) | Self::NoRequest => {
                 Action::Nothing
             }

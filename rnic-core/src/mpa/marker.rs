@@ -14,55 +14,60 @@ pub const MARKER_LEN: usize = 4;
 /// The largest ULPDU whose FPDU fits in a TCP segment of `emss` payload octets with as many markers as can
 /// fall into it, and 128 if that is less.
 pub const fn mulpdu(emss: usize) -> usize {
+    // rfc: 5044-39
     let markers = MARKER_LEN * emss.div_ceil(INTERVAL as usize);
     frame::clamp(emss.saturating_sub(LENGTH_LEN + CRC_LEN + markers + emss % 4))
 }
 
-/// The FPDU of `ulpdu` as it stands at `position` of a stream with markers. A marker that falls in front of
-/// it is part of it; one that falls behind it is the next FPDU's.
+/// Completes an FPDU that stands at `position` of a stream with markers, and whose ULPDU already stands at
+/// `fpdu[LENGTH_LEN..]`: moves its octets apart for the markers, and writes the CRC (zero with `crc` off) over all of it.
+/// A marker that falls in front of the FPDU is part of it; one that falls behind it is the next FPDU's. Returns the length.
 ///
 /// # Panics
-/// If the ULPDU is longer than [`frame::MAX_MULPDU`].
-pub fn seal(ulpdu: &[u8], position: u64, crc: bool) -> Vec<u8> {
-    let mut body = vec![0; frame::fpdu_len(ulpdu.len())];
-    body[LENGTH_LEN..][..ulpdu.len()].copy_from_slice(ulpdu);
-    frame::seal(&mut body, ulpdu.len(), false);
-    body.truncate(body.len() - CRC_LEN);
-
-    let mut fpdu = Vec::with_capacity(body.len() + body.len() / 100 + 3 * MARKER_LEN);
-    let mut start = position;
-    if position.is_multiple_of(INTERVAL) {
-        // Between two FPDUs the pointer is zero
-        fpdu.extend_from_slice(&marker(0));
-        start += MARKER_LEN as u64;
+/// If `fpdu` is too short, or the ULPDU longer than [`frame::MAX_MULPDU`].
+pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, position: u64, crc: bool) -> usize {
+    const INTERVAL: usize = self::INTERVAL as usize;
+    let body = frame::seal(fpdu, ulpdu_len, false) - CRC_LEN;
+    // Positions, lengths and the interval are multiples of four: no marker ever splits the CRC field.
+    // rfc: 5044-18, 5044-20, 5044-23
+    let first = (position.wrapping_neg() % self::INTERVAL) as usize;
+    let stride = INTERVAL - MARKER_LEN;
+    let count = if first > body {
+        0
+    } else {
+        (body - first) / stride + 1
+    };
+    // Between two FPDUs the pointer is zero, and the FPDU starts behind the marker.
+    let start = if first == 0 { MARKER_LEN } else { 0 };
+    // From the last to the first, because octets move backward.
+    for index in (0..count).rev() {
+        let from = first + index * stride;
+        let to = body.min(from + stride);
+        let at = first + index * INTERVAL;
+        fpdu.copy_within(from..to, at + MARKER_LEN);
+        // rfc: 5044-19, 5044-21, 5044-24, 5044-25
+        let distance = at.saturating_sub(start) as u16;
+        fpdu[at..at + MARKER_LEN].copy_from_slice(&marker(distance));
     }
-    let mut rest = &body[..];
-    loop {
-        let here = position + fpdu.len() as u64;
-        if here.is_multiple_of(INTERVAL) {
-            fpdu.extend_from_slice(&marker((here - start) as u16));
-            continue;
-        }
-        if rest.is_empty() {
-            break;
-        }
-        // Positions, lengths and the interval are multiples of four: no marker ever splits the CRC field.
-        let room = (INTERVAL - here % INTERVAL) as usize;
-        let (now, later) = rest.split_at(room.min(rest.len()));
-        fpdu.extend_from_slice(now);
-        rest = later;
-    }
+    let covered = body + count * MARKER_LEN;
     let check = if crc {
-        crc::to_wire(crc::crc(&fpdu))
+        crc::to_wire(crc::crc(&fpdu[..covered]))
     } else {
         [0; CRC_LEN]
     };
-    fpdu.extend_from_slice(&check);
-    fpdu
+    fpdu[covered..covered + CRC_LEN].copy_from_slice(&check);
+    covered + CRC_LEN
+}
+
+/// Octets of the FPDU that [`seal`] makes at most, of a ULPDU of this length.
+pub const fn max_fpdu_len(ulpdu_len: usize) -> usize {
+    let plain = frame::fpdu_len(ulpdu_len);
+    plain + MARKER_LEN * (plain / (INTERVAL as usize - MARKER_LEN) + 1)
 }
 
 /// A marker that points `distance` octets back, to the length field of the FPDU it falls into.
 fn marker(distance: u16) -> [u8; MARKER_LEN] {
+    // rfc: 5044-14, 5044-15, 5044-16
     let pointer = (distance & !3).to_be_bytes();
     [0, 0, pointer[0], pointer[1]]
 }
@@ -74,6 +79,17 @@ mod tests {
     use super::super::frame::tests::{figure_ulpdu, sealed};
     use super::*;
     use crate::wire::mpa::Fpdu;
+
+    /// The FPDU of `ulpdu` at `position`.
+    fn seal(ulpdu: &[u8], position: u64, crc: bool) -> Vec<u8> {
+        let most = max_fpdu_len(ulpdu.len());
+        let mut fpdu = vec![0xa5; most + 3];
+        fpdu[LENGTH_LEN..][..ulpdu.len()].copy_from_slice(ulpdu);
+        let len = super::seal(&mut fpdu, ulpdu.len(), position, crc);
+        assert!(len <= most, "{len} octets");
+        fpdu.truncate(len);
+        fpdu
+    }
 
     /// Takes the markers out of a stream that starts at position 0. Returns what is left, and the pointers
     /// with the positions of their markers.

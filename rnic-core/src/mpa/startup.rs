@@ -77,6 +77,8 @@ pub struct Negotiated {
     pub enhanced: bool,
     /// Whether CRCs are generated and checked.
     pub crc: bool,
+    /// Whether this side sends markers: the peer requires them.
+    pub markers: bool,
     /// Reads that this side must take at once.
     pub ird: u16,
     /// Reads that this side may have outstanding.

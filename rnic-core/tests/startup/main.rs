@@ -3,5 +3,6 @@
 mod agreed;
 #[path = "../common/mod.rs"]
 mod common;
+mod markers;
 mod ready;
 mod refused;

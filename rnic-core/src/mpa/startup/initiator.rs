@@ -11,6 +11,7 @@ pub struct Initiator {
     options: MpaOptions,
     incoming: Incoming,
     crc: bool,
+    markers: bool,
     answered: bool,
 }
 
@@ -59,6 +60,7 @@ impl Initiator {
         });
         let initiator = Self {
             crc: options.crc,
+            markers: false,
             options,
             incoming: Incoming::default(),
             answered: false,
@@ -85,6 +87,7 @@ impl Initiator {
         }
         // rfc: 5044-32, 5044-61
         self.crc |= reply.crc;
+        self.markers = reply.markers;
         // rfc: 5044-74
         if reply.reject {
             return Ok(Some(Reply::Rejected {
@@ -99,6 +102,11 @@ impl Initiator {
     /// Whether CRCs are used as far as is known: what a Terminate about the Reply must be sent with.
     pub fn crc(&self) -> bool {
         self.crc
+    }
+
+    /// The same of markers.
+    pub fn markers(&self) -> bool {
+        self.markers
     }
 }
 
@@ -121,9 +129,6 @@ fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negot
             answered: reply.revision,
         });
     }
-    if reply.markers {
-        return Err(MpaError::Markers { rejection: None });
-    }
     // rfc: 6581-39
     if reply.revision >= 2 && reply.enhanced.is_none() {
         return Err(MpaError::ReplyNotEnhanced);
@@ -132,6 +137,8 @@ fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negot
         revision: reply.revision,
         enhanced: reply.enhanced.is_some(),
         crc,
+        // rfc: 5044-17, 5044-58, 5044-59
+        markers: reply.markers,
         ird: options.ird(),
         ord: options.ord(),
         peer_ird: None,

@@ -25,6 +25,7 @@ enum State {
 struct Asked {
     revision: u8,
     crc: bool,
+    markers: bool,
     enhanced: Option<Enhanced>,
 }
 
@@ -78,13 +79,9 @@ impl Responder {
         let asked = Asked {
             revision: request.revision,
             crc: request.crc,
+            markers: request.markers,
             enhanced: request.enhanced,
         };
-        if request.markers {
-            return Err(MpaError::Markers {
-                rejection: Some(asked.rejection(&[])),
-            });
-        }
         let enhanced = request.enhanced.unwrap_or_default();
         let request = Request {
             revision: request.revision,
@@ -139,6 +136,8 @@ impl Asked {
             enhanced: self.enhanced.is_some(),
             // rfc: 5044-32, 5044-33, 5044-61, 5044-94
             crc: options.crc || self.crc,
+            // rfc: 5044-17, 5044-58, 5044-59
+            markers: self.markers,
             ird: options.ird(),
             ord: options.ord(),
             peer_ird: self.enhanced.map(|theirs| theirs.ird),

@@ -143,7 +143,7 @@ mod private_data {
         // A Request that was refused cannot be accepted.
         let mut responder = Responder::new();
         responder
-            .receive(&mut &request("80010000")[..])
+            .receive(&mut &request("00030000")[..])
             .unwrap_err();
         assert_eq!(responder.accept(&own), Err(MpaError::NoRequest));
     }

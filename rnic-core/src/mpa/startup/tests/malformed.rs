@@ -78,21 +78,23 @@ fn reserved_bits_and_r_of_a_request_are_not_looked_at() {
     assert!(accepted(&own, &reply("1f02 0004 0001 0001")).enhanced);
 }
 
-// rfc: 5044-59, 5044-72
+// rfc: 5044-17, 5044-58, 5044-59
 #[test]
-fn markers_are_refused() {
-    for (asking, expected) in [
-        ("8001 0002 aabb", "2001 0000"),
-        ("c002 0000", "6002 0000"),
-        ("9002 0004 0003 0005", "3002 0004 0005 0003"),
-        ("9002 0004 8003 8005", "3002 0004 8005 8003"),
+fn markers_are_sent_where_the_peer_asks_for_them() {
+    for (asking, wanted) in [
+        ("8001 0000", true),
+        ("0001 0000", false),
+        ("9002 0004 0003 0005", true),
+        ("1002 0004 0003 0005", false),
     ] {
-        let error = asked(&request(asking)).unwrap_err();
-        assert_eq!(error.action(), Action::Reject(&reply(expected)), "{asking}");
+        let (octets, settled) = accept(&request(asking), &options(2, false, 1, 1));
+        assert_eq!(settled.markers, wanted, "{asking}");
+        assert_eq!(octets[16] & 0x80, 0, "none are asked for here");
     }
-    let error = answer(&options(1, true, 1, 1), &reply("8001 0000")).unwrap_err();
-    assert_eq!(error, MpaError::Markers { rejection: None });
-    assert_eq!(error.action(), Action::Close);
+    for (answering, wanted) in [("8001 0000", true), ("0001 0000", false)] {
+        let settled = accepted(&options(1, false, 1, 1), &reply(answering));
+        assert_eq!(settled.markers, wanted);
+    }
 }
 
 proptest! {
