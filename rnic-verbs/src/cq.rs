@@ -38,7 +38,7 @@ impl Completion {
         self.status() == WcStatus::Success
     }
 
-    /// What was asked for, or [`WcOpcode::Recv`].
+    /// What was asked for, or [`WcOpcode::Recv`], or [`WcOpcode::RecvImmediate`].
     pub fn opcode(&self) -> WcOpcode {
         // Only this release's engine writes completions.
         self.0.opcode().unwrap_or(WcOpcode::Recv)
@@ -49,12 +49,12 @@ impl Completion {
         QpNumber(self.0.qp)
     }
 
-    /// Octets received, read or sent.
+    /// Octets received, read or sent; none for Immediate Data received, which leave the receive's buffer as it is.
     pub fn byte_len(&self) -> u32 {
         self.0.byte_len
     }
 
-    /// Whether the message came as Send with Solicited Event.
+    /// Whether the message came with Solicited Event.
     pub fn is_solicited(&self) -> bool {
         self.0.flags & completion_flags::SOLICITED != 0
     }
@@ -63,6 +63,11 @@ impl Completion {
     pub fn invalidated(&self) -> Option<Stag> {
         (self.0.flags & completion_flags::WITH_INVALIDATE != 0)
             .then_some(Stag(self.0.invalidated_stag))
+    }
+
+    /// The peer's Immediate Data.
+    pub fn immediate(&self) -> Option<[u8; 8]> {
+        (self.0.flags & completion_flags::WITH_IMMEDIATE != 0).then_some(self.0.immediate)
     }
 }
 

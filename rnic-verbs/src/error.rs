@@ -96,6 +96,11 @@ pub enum PostError {
         "an RDMA Read needs one piece of registered memory to read into; post one Read for each piece"
     )]
     ReadSink,
+    /// Immediate Data are 8 octets and nothing else.
+    #[error(
+        "Immediate Data go without other data; use a Write with Immediate Data, or a Send before them"
+    )]
+    Immediate,
 }
 
 /// Why a connection did not come to be.

@@ -3,6 +3,7 @@
 use rnic_core::verbs::total_length;
 use rnic_core::verbs::wr::{self, MAX_INLINE, MAX_SGE, SendWr, WrOpcode, send_flags};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
+use rnic_core::wire::rdmap::IMMEDIATE_LEN;
 
 use crate::error::PostError;
 
@@ -41,6 +42,15 @@ enum Data<'a> {
     Inline(&'a [u8]),
 }
 
+impl Data<'_> {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Memory(pieces) => pieces.is_empty(),
+            Self::Inline(data) => data.is_empty(),
+        }
+    }
+}
+
 /// A request for a send queue. Signalled unless [`unsignaled`](Self::unsignaled).
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
@@ -50,6 +60,7 @@ pub struct SendRequest<'a> {
     data: Data<'a>,
     remote: Option<RemoteAddress>,
     invalidate: Stag,
+    immediate: [u8; IMMEDIATE_LEN],
 }
 
 impl<'a> SendRequest<'a> {
@@ -61,6 +72,7 @@ impl<'a> SendRequest<'a> {
             data: Data::Memory(&[]),
             remote: None,
             invalidate: Stag(0),
+            immediate: [0; IMMEDIATE_LEN],
         }
     }
 
@@ -90,6 +102,24 @@ impl<'a> SendRequest<'a> {
         Self {
             invalidate: stag,
             ..Self::new(WrOpcode::SendInvalidate)
+        }
+    }
+
+    /// Immediate Data: 8 octets that the completion of a receive of the peer's tells. The receive's buffer stays as it is.
+    /// There is no other data.
+    pub fn immediate(data: [u8; IMMEDIATE_LEN]) -> Self {
+        Self {
+            immediate: data,
+            ..Self::new(WrOpcode::Immediate)
+        }
+    }
+
+    /// RDMA Write, and [Immediate Data](Self::immediate) once all of it is in the peer's memory: one request.
+    pub fn write_with_immediate(to: RemoteAddress, immediate: [u8; IMMEDIATE_LEN]) -> Self {
+        Self {
+            remote: Some(to),
+            immediate,
+            ..Self::new(WrOpcode::WriteImmediate)
         }
     }
 
@@ -131,7 +161,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// A Send that notifies a peer who armed for solicited completions.
+    /// A Send, or Immediate Data, that notifies a peer who armed for solicited completions.
     pub fn solicited(self) -> Self {
         Self {
             flags: self.flags | send_flags::SOLICITED,
@@ -149,12 +179,17 @@ impl<'a> SendRequest<'a> {
 
     /// The ring entry, after everything that can be checked beforehand.
     pub(crate) fn encode(&self, max_sge: usize, max_inline: usize) -> Result<SendWr, PostError> {
-        let mut wr = SendWr::new(self.wr_id, self.opcode).with_flags(self.flags);
+        let mut wr = SendWr::new(self.wr_id, self.opcode)
+            .with_flags(self.flags)
+            .with_immediate(self.immediate);
         wr.invalidate_stag = self.invalidate.0;
         if let Some(remote) = self.remote {
             wr = wr.with_remote(remote.stag, TaggedOffset(remote.offset));
         }
         match self.data {
+            data if self.opcode == WrOpcode::Immediate => {
+                data.is_empty().then_some(wr).ok_or(PostError::Immediate)
+            }
             Data::Inline(_) if self.opcode == WrOpcode::Read => Err(PostError::ReadSink),
             Data::Inline(data) => {
                 let max = max_inline.min(MAX_INLINE);
@@ -236,6 +271,27 @@ mod tests {
         assert_eq!(
             encode(SendRequest::read(PEER).inline(b"x")),
             Err(PostError::ReadSink)
+        );
+    }
+
+    #[test]
+    fn immediate_data_carry_nothing_else() {
+        let alone = SendRequest::immediate(*b"12345678");
+        let wr = alone.encode(2, 16).unwrap();
+        assert_eq!((wr.length, &wr.immediate), (0, b"12345678"));
+        let piece = Sge::new(Stag(1), 0, 10);
+        assert_eq!(
+            alone.memory(&[piece]).encode(2, 16),
+            Err(PostError::Immediate)
+        );
+        assert_eq!(alone.inline(b"x").encode(2, 16), Err(PostError::Immediate));
+        let wr = SendRequest::write_with_immediate(PEER, *b"12345678")
+            .memory(&[piece])
+            .encode(2, 16)
+            .unwrap();
+        assert_eq!(
+            (wr.length, wr.remote_stag, &wr.immediate),
+            (10, 0x1234, b"12345678")
         );
     }
 

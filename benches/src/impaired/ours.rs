@@ -192,7 +192,7 @@ impl Ours {
                     return Err(format!("a request failed: {completion:?} ({why:?})").into());
                 }
                 match completion.opcode() {
-                    WcOpcode::Recv => self.received += 1,
+                    WcOpcode::Recv | WcOpcode::RecvImmediate => self.received += 1,
                     _ => self.sent += 1,
                 }
             }

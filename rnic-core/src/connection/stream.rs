@@ -408,8 +408,10 @@ impl Upper {
     /// Validates and copies; changes nothing else.
     fn place(&mut self, ulpdu: &[u8], context: &Context<'_, '_>) -> Result<Placed, StreamError> {
         let segment = DdpSegment::parse(ulpdu)?;
-        let right = self.rdmap.admit(&segment)?;
-        Ok(self.ddp.place(&segment, right, &self.qp, context.guard)?)
+        let destination = self.rdmap.admit(&segment)?;
+        Ok(self
+            .ddp
+            .place(&segment, destination, &self.qp, context.guard)?)
     }
 
     fn deliver(

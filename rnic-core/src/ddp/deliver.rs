@@ -1,6 +1,6 @@
 //! Delivery: in the order of the stream, what was placed is handed upward.
 
-use super::{Ddp, DdpError, Placed};
+use super::{Ddp, DdpError, MAX_ASIDE, Placed};
 use crate::wire::ddp::{DdpHeader, QueueNumber, TaggedHeader, UntaggedHeader};
 
 /// What DDP tells RDMAP.
@@ -21,8 +21,8 @@ pub enum Delivery<'a> {
         header: UntaggedHeader,
         /// Octets of the message.
         length: u32,
-        /// The message itself, if it came in a queue that RDMAP keeps for itself; else it is in the receive that
-        /// is first in the queue pair.
+        /// The message itself, if it came in a queue that RDMAP keeps for itself, or its first octets, if RDMAP
+        /// wanted them with the delivery; else it is in the receive that is first in the queue pair.
         octets: &'a [u8],
     },
 }
@@ -47,11 +47,21 @@ impl Ddp {
         };
         let octets = match header.queue {
             QueueNumber::SEND => {
+                let start = header.offset.0 as usize;
                 let length = self.sends.deliver(&header, len)?;
-                return Ok(length.map(|length| Delivery::Untagged {
-                    header,
-                    length,
-                    octets: &[],
+                if let Some(octets) = placed.aside {
+                    self.set_aside(start, &octets[..MAX_ASIDE.min(len as usize)]);
+                }
+                return Ok(length.map(|length| {
+                    let octets = match placed.aside {
+                        Some(_) => &self.aside[..MAX_ASIDE.min(length as usize)],
+                        None => &[],
+                    };
+                    Delivery::Untagged {
+                        header,
+                        length,
+                        octets,
+                    }
                 }));
             }
             QueueNumber::READ_REQUEST => self.read_requests.deliver(&header, len)?,
@@ -66,5 +76,14 @@ impl Ddp {
                 octets,
             }
         }))
+    }
+    /// Keeps octets of the message whose turn it is, which start at octet `start` of it.
+    fn set_aside(&mut self, start: usize, octets: &[u8]) {
+        if start == 0 {
+            self.aside = [0; MAX_ASIDE];
+        }
+        for (to, from) in self.aside.iter_mut().skip(start).zip(octets) {
+            *to = *from;
+        }
     }
 }

@@ -18,11 +18,14 @@ pub use place::Placed;
 pub use segment::{Cut, Segmenter};
 
 use crate::wire::ddp::{DdpHeader, Msn};
-use crate::wire::rdmap::{ReadRequest, Terminate};
+use crate::wire::rdmap::{IMMEDIATE_LEN, ReadRequest, Terminate};
 use queue::{Buffers, Order};
 
 /// Untagged queues: Sends, Read Requests, Terminate (RFC 5040 section 3.1).
 const QUEUES: usize = 3;
+
+/// Octets of a message that the layer above may want with its delivery instead of in a buffer.
+const MAX_ASIDE: usize = IMMEDIATE_LEN;
 
 /// DDP's state of one stream.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ const QUEUES: usize = 3;
 pub struct Ddp {
     /// Queue 0, whose buffers are the queue pair's receives.
     sends: Order,
+    /// The octets of the message of queue 0 whose turn it is that go upward with its delivery.
+    aside: [u8; MAX_ASIDE],
     /// Queue 1.
     read_requests: Buffers<{ ReadRequest::LEN }>,
     /// Queue 2.
@@ -55,6 +60,7 @@ impl Ddp {
     fn with_order(ird: u16, order: Order, msn: Msn) -> Self {
         Self {
             sends: order,
+            aside: [0; MAX_ASIDE],
             // rfc: 5040-47
             read_requests: Buffers::new(order, usize::from(ird) + 1),
             // rfc: 5040-64, 5040-65

@@ -1,9 +1,10 @@
 //! Placement: every check of RFC 5041 section 7.1, then one copy to where the octets belong.
 
-use super::{Ddp, DdpError};
+use super::{Ddp, DdpError, MAX_ASIDE};
 use crate::memory::epoch::Guard;
+use crate::memory::place::Destination;
 use crate::memory::table::Access;
-use crate::verbs::{QueuePair, ScatterError, Sge, scatter, total_length};
+use crate::verbs::{QueuePair, RecvWr, ScatterError, Sge, scatter, total_length};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, UntaggedHeader};
 
 /// A segment whose payload is where it belongs: what is kept of it until its turn to be delivered.
@@ -11,6 +12,8 @@ use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, Untagge
 pub struct Placed {
     pub(super) header: DdpHeader,
     pub(super) len: u32,
+    /// Its first octets, if they go upward with the delivery.
+    pub(super) aside: Option<[u8; MAX_ASIDE]>,
 }
 
 impl Placed {
@@ -26,31 +29,40 @@ impl Placed {
 }
 
 impl Ddp {
-    /// Validates a segment and copies its payload to its place. `right` is what RDMAP says that the peer may do
-    /// to a tagged buffer with this message.
+    /// Validates a segment and copies its payload to its place, which is what the layer above says of this message.
     ///
     /// Nothing but memory changes. A segment may therefore be placed before its turn, and more than once; if it is
     /// refused before its turn, it is to be placed again when its turn comes.
-    // rfc: 5041-52, 5041-74
+    // rfc: 5041-52, 5041-74, 7306-56
     pub fn place(
         &mut self,
         segment: &DdpSegment<'_>,
-        right: Access,
+        destination: Destination,
         qp: &QueuePair,
         guard: &Guard<'_>,
     ) -> Result<Placed, DdpError> {
-        match &segment.header {
-            // rfc: 5041-15
-            DdpHeader::Tagged(header) => place_tagged(header, segment.payload, right, qp, guard)?,
+        let mut aside = None;
+        match (&segment.header, destination) {
+            (DdpHeader::Untagged(header), Destination::Delivery) => {
+                self.receive(header, qp)?;
+                aside = Some(first_octets(segment.payload));
+            }
             // rfc: 5041-16
-            DdpHeader::Untagged(header) => {
+            (DdpHeader::Untagged(header), Destination::Buffer(_)) => {
                 self.place_untagged(header, segment.payload, qp, guard)?
             }
+            // rfc: 5041-15
+            (DdpHeader::Tagged(header), Destination::Buffer(right)) => {
+                place_tagged(header, segment.payload, right, qp, guard)?
+            }
+            // Nothing allows it to be written, and nothing is.
+            (DdpHeader::Tagged(_), Destination::Delivery) => {}
         }
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         Ok(Placed {
             header: segment.header,
             len,
+            aside,
         })
     }
 
@@ -64,11 +76,7 @@ impl Ddp {
     ) -> Result<(), DdpError> {
         match header.queue {
             QueueNumber::SEND => {
-                let ahead = self.sends.ahead(header);
-                let receive = qp
-                    .rq
-                    .peek(ahead)
-                    .ok_or_else(|| self.sends.no_buffer(header))?;
+                let receive = self.receive(header, qp)?;
                 check_extent(header, payload.len(), total_length(receive.sges()))?;
                 receive_into(receive.sges(), header, payload, qp, guard)
             }
@@ -77,6 +85,21 @@ impl Ddp {
             unknown => Err(DdpError::InvalidQn(unknown)),
         }
     }
+
+    /// The receive that is posted for a message of queue 0.
+    fn receive(&self, header: &UntaggedHeader, qp: &QueuePair) -> Result<RecvWr, DdpError> {
+        qp.rq
+            .peek(self.sends.ahead(header))
+            .ok_or_else(|| self.sends.no_buffer(header))
+    }
+}
+
+/// The start of a payload. What a message has beyond that shows in its length.
+fn first_octets(payload: &[u8]) -> [u8; MAX_ASIDE] {
+    let mut octets = [0; MAX_ASIDE];
+    let len = payload.len().min(MAX_ASIDE);
+    octets[..len].copy_from_slice(&payload[..len]);
+    octets
 }
 
 // rfc: 5040-90, 5041-73, 5041-77, 5041-78, 5041-83, 5041-88

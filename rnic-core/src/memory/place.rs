@@ -11,6 +11,15 @@ use super::table::{Access, Origin};
 use crate::verbs::qp::PdId;
 use crate::wire::ddp::{Stag, TaggedOffset};
 
+/// Where the layer above DDP wants the payload of a received segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// In its buffer. If that is a tagged one, the peer needs these rights to it.
+    Buffer(Access),
+    /// With the delivery, as the octets that the completion tells: the buffer of the queue is used up, but not written.
+    Delivery,
+}
+
 /// Why memory must not be touched. RFC 5041 section 7.1, RFC 5040 section 7.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TagError {

@@ -1,4 +1,4 @@
-//! The RDMA protocol (RFC 5040): what messages mean.
+//! The RDMA protocol (RFC 5040, and the Immediate Data of RFC 7306): what messages mean.
 //!
 //! As requester it makes messages out of the send queue and completes requests in the order of their posting: a
 //! Send or Write when the peer's TCP has acknowledged its last octet, a Read when the last octet of its response
@@ -26,13 +26,13 @@ pub use opening::Opening;
 pub use terminate::{ReceivedTerminate, TerminateCause};
 
 use crate::memory::epoch::Guard;
-use crate::memory::place::TagError;
+use crate::memory::place::{Destination, TagError};
 use crate::memory::table::Access;
 use crate::verbs::cq::CqTable;
 use crate::verbs::wr::completion_flags;
 use crate::verbs::{Completion, QueuePair, WcOpcode, WcStatus};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
-use crate::wire::rdmap::{Control, Opcode, ReadRequest, VERSION};
+use crate::wire::rdmap::{Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest, VERSION};
 use requester::Requester;
 use responder::Responder;
 
@@ -83,21 +83,24 @@ impl Rdmap {
         self.opening = Some(opening);
     }
 
-    /// Checks what a segment claims to be, before it is placed, and says what the peer may do to a tagged buffer
-    /// with it: an RDMA Write needs the right of remote write, a Read Response must go to where an outstanding Read
-    /// wants it. Untagged segments need no right.
+    /// Checks what a segment claims to be, before it is placed, and says where it goes, and what the peer may do to a
+    /// tagged buffer with it: an RDMA Write needs the right of remote write, a Read Response must go to where an
+    /// outstanding Read wants it. Untagged segments need no right. Immediate Data go to the completion.
     ///
     /// Changes nothing: a segment may be admitted before its turn, and again when its turn comes.
     // rfc: 5040-91, 5040-92, 5040-96, 5040-97
-    pub fn admit(&self, segment: &DdpSegment<'_>) -> Result<Access, RdmapError> {
+    pub fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, RdmapError> {
         match (&segment.header, opcode(&segment.header)?) {
             (DdpHeader::Tagged(header), Opcode::ReadResponse) => {
                 self.requester
                     .admit_response(header, segment.payload.len())?;
-                Ok(Access::LOCAL_WRITE)
+                Ok(Destination::Buffer(Access::LOCAL_WRITE))
             }
-            (DdpHeader::Tagged(_), _) => Ok(Access::REMOTE_WRITE),
-            (DdpHeader::Untagged(_), _) => Ok(Access::default()),
+            (DdpHeader::Tagged(_), _) => Ok(Destination::Buffer(Access::REMOTE_WRITE)),
+            (DdpHeader::Untagged(_), Opcode::Immediate | Opcode::ImmediateSolicited) => {
+                Ok(Destination::Delivery)
+            }
+            (DdpHeader::Untagged(_), _) => Ok(Destination::Buffer(Access::default())),
         }
     }
 
@@ -122,8 +125,8 @@ impl Rdmap {
         Ok(())
     }
 
-    /// Handles an untagged message in its turn. `octets` are those of a Read Request or Terminate; a Send is in the
-    /// receive that is first in the queue pair.
+    /// Handles an untagged message in its turn. `octets` are those of a Read Request, Terminate or Immediate Data; a
+    /// Send is in the receive that is first in the queue pair.
     pub fn handle_untagged(
         &mut self,
         header: &UntaggedHeader,
@@ -143,6 +146,9 @@ impl Rdmap {
                 self.responder.receive(*header, request)
             }
             Opcode::Terminate => self.handle_terminate(octets),
+            opcode @ (Opcode::Immediate | Opcode::ImmediateSolicited) => {
+                receive_immediate(opcode, length, octets, qp, cqs)
+            }
             opcode => receive(opcode, header, length, qp, cqs, guard),
         }
     }
@@ -270,7 +276,7 @@ impl Rdmap {
 /// The opcode of a segment, if it may stand there (RFC 5040 figure 4).
 ///
 /// A queue that does not exist is left to DDP to refuse. Version 0 goes with version 0 of DDP, which is not spoken.
-// rfc: 5040-4, 5040-7, 5040-8, 5040-10, 5044-93
+// rfc: 5040-4, 5040-7, 5040-8, 5040-10, 5044-93, 7306-57, 7306-58
 fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     let control = Control::from(header.ulp());
     if control.version != VERSION {
@@ -294,11 +300,19 @@ fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     }
 }
 
+/// Whether a message uses up a receive.
+// rfc: 7306-46, 7306-50
 fn is_send(opcode: Opcode) -> bool {
-    use Opcode::{Send, SendInvalidate, SendSolicited, SendSolicitedInvalidate};
+    use Opcode::{
+        Immediate, ImmediateSolicited, Send, SendInvalidate, SendSolicited, SendSolicitedInvalidate,
+    };
     matches!(
         opcode,
-        Send | SendInvalidate | SendSolicited | SendSolicitedInvalidate
+        Send | SendInvalidate
+            | SendSolicited
+            | SendSolicitedInvalidate
+            | Immediate
+            | ImmediateSolicited
     )
 }
 
@@ -313,11 +327,7 @@ fn receive(
     guard: &Guard<'_>,
 ) -> Result<(), RdmapError> {
     use Opcode::{SendInvalidate, SendSolicited, SendSolicitedInvalidate};
-    // What waits for room is kept as long as it is no more than the receive queue could hold.
-    let waiting = cqs.backlog(qp.recv_cq);
-    if waiting >= qp.rq.capacity() as usize {
-        return Err(RdmapError::Overrun(waiting));
-    }
+    check_backlog(qp, cqs)?;
     let solicited = matches!(opcode, SendSolicited | SendSolicitedInvalidate);
     let invalidate = matches!(opcode, SendInvalidate | SendSolicitedInvalidate);
     if invalidate {
@@ -342,5 +352,51 @@ fn receive(
         completion.invalidated_stag = header.ulp32;
     }
     cqs.complete(qp.recv_cq, completion, solicited);
+    Ok(())
+}
+
+/// Completes a receive with Immediate Data. Its buffer stays as it is.
+// rfc: 7306-48, 7306-49
+fn receive_immediate(
+    opcode: Opcode,
+    length: u32,
+    octets: &[u8],
+    qp: &mut QueuePair,
+    cqs: &mut CqTable,
+) -> Result<(), RdmapError> {
+    check_backlog(qp, cqs)?;
+    let wrong = RdmapWireError::Length {
+        header: "Immediate Data",
+        octets: length as usize,
+    };
+    // rfc: 7306-53, 7306-54
+    let immediate = match <[u8; IMMEDIATE_LEN]>::try_from(octets) {
+        Ok(immediate) if length as usize == IMMEDIATE_LEN => immediate,
+        _ => return Err(RdmapError::Malformed(wrong)),
+    };
+    let used_up = qp.rq.pop().ok_or(RdmapError::Queues)?;
+    let mut completion = Completion::new(
+        used_up.wr_id,
+        qp.number,
+        WcOpcode::RecvImmediate,
+        WcStatus::Success,
+        0,
+    );
+    completion.flags |= completion_flags::WITH_IMMEDIATE;
+    completion.immediate = immediate;
+    let solicited = opcode == Opcode::ImmediateSolicited;
+    if solicited {
+        completion.flags |= completion_flags::SOLICITED;
+    }
+    cqs.complete(qp.recv_cq, completion, solicited);
+    Ok(())
+}
+
+/// What waits for room is kept as long as it is no more than the receive queue could hold.
+fn check_backlog(qp: &QueuePair, cqs: &CqTable) -> Result<(), RdmapError> {
+    let waiting = cqs.backlog(qp.recv_cq);
+    if waiting >= qp.rq.capacity() as usize {
+        return Err(RdmapError::Overrun(waiting));
+    }
     Ok(())
 }

@@ -6,9 +6,10 @@ use crate::memory::table::{Access, Origin};
 use crate::verbs::wr::{MAX_INLINE, MAX_SGE, send_flags};
 use crate::verbs::{SendWr, Sge, WcStatus, WrOpcode, total_length};
 use crate::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
-use crate::wire::rdmap::{Opcode, ReadRequest};
+use crate::wire::rdmap::{IMMEDIATE_LEN, Opcode, ReadRequest};
 
-/// The message of a request, before it is numbered.
+/// A message of a request, before it is numbered.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
     pub(super) header: DdpHeader,
     pub(super) length: u32,
@@ -28,8 +29,13 @@ pub(super) fn prepare(
     let solicited = wr.flags & send_flags::SOLICITED != 0;
     let header = match (operation, solicited) {
         (WrOpcode::Read, _) => return prepare_read(wr, ord, origin, guard),
+        (WrOpcode::Immediate, _) => {
+            return (wr.length == 0)
+                .then_some(immediate(wr))
+                .ok_or(WcStatus::LocalLengthError);
+        }
         // rfc: 5040-24, 5040-25, 5040-28
-        (WrOpcode::Write, _) => tagged(
+        (WrOpcode::Write | WrOpcode::WriteImmediate, _) => tagged(
             Opcode::Write,
             Stag(wr.remote_stag),
             TaggedOffset(wr.remote_offset),
@@ -94,6 +100,23 @@ fn prepare_read(
         length,
         source: Source::Octets(octets),
     })
+}
+
+/// Immediate Data: a request's only message, or the one behind its Write.
+// rfc: 7306-46, 7306-47, 7306-50, 7306-51
+pub(super) fn immediate(wr: &SendWr) -> Prepared {
+    let opcode = if wr.flags & send_flags::SOLICITED != 0 {
+        Opcode::ImmediateSolicited
+    } else {
+        Opcode::Immediate
+    };
+    let mut octets = [0; MAX_INLINE];
+    octets[..IMMEDIATE_LEN].copy_from_slice(&wr.immediate);
+    Prepared {
+        header: untagged(opcode, QueueNumber::SEND, 0),
+        length: IMMEDIATE_LEN as u32,
+        source: Source::Octets(octets),
+    }
 }
 
 /// The scatter/gather list of a request, if its length is what the request says.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::message::{Outbound, Token};
-use super::prepare::{Prepared, prepare};
+use super::prepare::{Prepared, immediate, prepare};
 use super::{Opening, RdmapError, ReceivedTerminate};
 use crate::memory::epoch::Guard;
 use crate::verbs::cq::CqTable;
@@ -26,8 +26,16 @@ struct Request {
 /// What a peer's Terminate can name a request by.
 #[derive(Clone, Copy, Debug)]
 enum Target {
-    Tagged { stag: Stag, offset: TaggedOffset },
-    Untagged { queue: QueueNumber, msn: Msn },
+    Tagged {
+        stag: Stag,
+        offset: TaggedOffset,
+        /// The Immediate Data behind a Write.
+        immediate: Option<Msn>,
+    },
+    Untagged {
+        queue: QueueNumber,
+        msn: Msn,
+    },
     None,
 }
 
@@ -65,6 +73,8 @@ pub(super) struct Requester {
     /// The numbers that DDP gives the next Send and the next Read Request.
     next_send: Msn,
     next_read: Msn,
+    /// The Immediate Data that follow the last Write begun.
+    follower: Option<Prepared>,
     /// How much of the stream the peer has acknowledged.
     acked: u64,
     /// A request failed here: none is begun any more.
@@ -82,6 +92,7 @@ impl Requester {
             reads: VecDeque::with_capacity(u32::from(ord).min(send_queue) as usize),
             next_send: Msn::FIRST,
             next_read: Msn::FIRST,
+            follower: None,
             acked: 0,
             failed: false,
             end: None,
@@ -113,15 +124,22 @@ impl Requester {
     }
 
     /// The message of the next request, if it may begin.
-    // rfc: 5040-27, 5040-37, 5040-56, 5040-72
+    // rfc: 5040-27, 5040-37, 5040-56, 5040-72, 7306-52
     pub(super) fn next(
         &mut self,
         qp: &QueuePair,
         cqs: &CqTable,
         guard: &Guard<'_>,
     ) -> Result<Option<Outbound>, RdmapError> {
+        if self.failed {
+            return Ok(None);
+        }
+        if let Some(follower) = self.follower.take() {
+            let number = self.first + self.requests.len() as u64 - 1;
+            return Ok(Some(follower.outbound(number)));
+        }
         // A completion queue with a backlog gets no more to complete: that bounds the backlog.
-        if self.failed || !self.has_unbegun(qp) || cqs.has_backlog(qp.send_cq) {
+        if !self.has_unbegun(qp) || cqs.has_backlog(qp.send_cq) {
             return Ok(None);
         }
         let Some(wr) = qp.sq.peek(self.requests.len() as u32) else {
@@ -132,18 +150,9 @@ impl Requester {
         }
         let number = self.first + self.requests.len() as u64;
         match prepare(&wr, self.ord, qp.origin(), guard) {
-            Ok(Prepared {
-                header,
-                length,
-                source,
-            }) => {
-                self.begin(&wr, qp.signal_all, number, &header);
-                Ok(Some(Outbound {
-                    header,
-                    length,
-                    source,
-                    token: Token::Request(number),
-                }))
+            Ok(prepared) => {
+                self.begin(&wr, qp.signal_all, number, &prepared.header);
+                Ok(Some(prepared.outbound(number)))
             }
             // rfc: 5040-87, 5040-88
             Err(status) => {
@@ -173,10 +182,13 @@ impl Requester {
     fn begin(&mut self, wr: &SendWr, signal_all: bool, number: u64, header: &DdpHeader) {
         let signaled = signal_all || wr.flags & send_flags::SIGNALED != 0;
         let is_read = wr.operation() == Ok(WrOpcode::Read);
+        let followed = wr.operation() == Ok(WrOpcode::WriteImmediate);
+        self.follower = followed.then(|| immediate(wr));
         let target = match header {
             DdpHeader::Tagged(header) => Target::Tagged {
                 stag: header.stag,
                 offset: header.offset,
+                immediate: followed.then(|| advance(&mut self.next_send)),
             },
             DdpHeader::Untagged(header) => {
                 let next = if is_read {
@@ -184,11 +196,9 @@ impl Requester {
                 } else {
                     &mut self.next_send
                 };
-                let msn = *next;
-                *next = msn.next();
                 Target::Untagged {
                     queue: header.queue,
-                    msn,
+                    msn: advance(next),
                 }
             }
         };
@@ -211,8 +221,12 @@ impl Requester {
         }
     }
 
-    /// The last octet of a request's message was handed down; it ends at `end` of the stream.
+    /// The last octet of a request's message was handed down; it ends at `end` of the stream. A request with another
+    /// message is not done with that.
     pub(super) fn sent(&mut self, number: u64, end: u64) {
+        if self.follower.is_some() {
+            return;
+        }
         if let Some(request) = self.request(number)
             && matches!(request.progress, Progress::Sending)
         {
@@ -312,7 +326,14 @@ impl Requester {
             (Some(DdpHeader::Untagged(header)), Target::Untagged { queue, msn }) => {
                 header.queue == queue && header.msn == msn
             }
-            (Some(DdpHeader::Tagged(header)), Target::Tagged { stag, offset }) => {
+            (
+                Some(DdpHeader::Untagged(header)),
+                Target::Tagged {
+                    immediate: Some(msn),
+                    ..
+                },
+            ) => header.queue == QueueNumber::SEND && header.msn == msn,
+            (Some(DdpHeader::Tagged(header)), Target::Tagged { stag, offset, .. }) => {
                 let within = header.offset.0.wrapping_sub(offset.0);
                 let is_write = Control::from(header.ulp) == Control::new(Opcode::Write);
                 is_write && header.stag == stag && within < u64::from(request.length)
@@ -334,6 +355,7 @@ impl Requester {
             self.complete_first(status, qp, cqs);
         }
         self.reads.clear();
+        self.follower = None;
         for _ in 0..qp.sq.len() {
             let Some(wr) = qp.sq.peek(0) else {
                 break;
@@ -377,6 +399,29 @@ impl Requester {
     fn request(&mut self, number: u64) -> Option<&mut Request> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.requests.get_mut(index)
+    }
+}
+
+/// Takes a number, and counts on.
+fn advance(next: &mut Msn) -> Msn {
+    let msn = *next;
+    *next = msn.next();
+    msn
+}
+
+impl Prepared {
+    fn outbound(self, number: u64) -> Outbound {
+        let Self {
+            header,
+            length,
+            source,
+        } = self;
+        Outbound {
+            header,
+            length,
+            source,
+            token: Token::Request(number),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::wire::ddp::{Stag, TaggedOffset};
+use crate::wire::rdmap::IMMEDIATE_LEN;
 
 /// Scatter/gather elements in a work request at most.
 pub const MAX_SGE: usize = 4;
@@ -47,6 +48,10 @@ pub enum WrOpcode {
     Send = 2,
     /// Send with Invalidate.
     SendInvalidate = 3,
+    /// Immediate Data alone.
+    Immediate = 4,
+    /// RDMA Write, and Immediate Data behind it.
+    WriteImmediate = 5,
 }
 
 impl TryFrom<u8> for WrOpcode {
@@ -57,6 +62,8 @@ impl TryFrom<u8> for WrOpcode {
             1 => Self::Read,
             2 => Self::Send,
             3 => Self::SendInvalidate,
+            4 => Self::Immediate,
+            5 => Self::WriteImmediate,
             _ => return Err(UnknownCode(code)),
         })
     }
@@ -71,7 +78,7 @@ pub struct UnknownCode(pub u8);
 pub mod send_flags {
     /// Make a completion when it succeeds (it always makes one when it fails).
     pub const SIGNALED: u8 = 1;
-    /// Send with Solicited Event.
+    /// Send, or Immediate Data, with Solicited Event.
     pub const SOLICITED: u8 = 2;
     /// Begin only when all earlier Reads are complete.
     pub const FENCE: u8 = 4;
@@ -99,12 +106,14 @@ pub struct SendWr {
     pub invalidate_stag: u32,
     /// Write and Read: where in the peer's STag.
     pub remote_offset: u64,
+    /// Immediate Data.
+    pub immediate: [u8; IMMEDIATE_LEN],
     /// Four [`Sge`]s, or inline data.
     // A literal length: rustc 1.95 fails where a closure of another crate captures a field of a named one.
     pub payload: [u8; 64],
 }
 
-const _: () = assert!(size_of::<Sge>() == 16 && size_of::<SendWr>() == 96);
+const _: () = assert!(size_of::<Sge>() == 16 && size_of::<SendWr>() == 104);
 // What `SendWr::sges` relies on.
 const _: () = assert!(std::mem::offset_of!(SendWr, payload) % align_of::<Sge>() == 0);
 const _: () = assert!(MAX_SGE * size_of::<Sge>() == MAX_INLINE && MAX_INLINE == 64);
@@ -121,6 +130,7 @@ impl SendWr {
             remote_stag: 0,
             invalidate_stag: 0,
             remote_offset: 0,
+            immediate: [0; IMMEDIATE_LEN],
             payload: [0; MAX_INLINE],
         }
     }
@@ -163,6 +173,12 @@ impl SendWr {
     pub fn with_remote(mut self, stag: Stag, offset: TaggedOffset) -> Self {
         self.remote_stag = stag.0;
         self.remote_offset = offset.0;
+        self
+    }
+
+    /// The same with Immediate Data.
+    pub fn with_immediate(mut self, immediate: [u8; IMMEDIATE_LEN]) -> Self {
+        self.immediate = immediate;
         self
     }
 
@@ -288,14 +304,16 @@ impl TryFrom<u8> for WcStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WcOpcode {
-    /// A Send, with or without Invalidate.
+    /// A Send, with or without Invalidate, or Immediate Data alone.
     Send = 0,
-    /// An RDMA Write.
+    /// An RDMA Write, with or without Immediate Data.
     Write = 1,
     /// An RDMA Read.
     Read = 2,
     /// A message received.
     Recv = 128,
+    /// Immediate Data received.
+    RecvImmediate = 129,
 }
 
 impl TryFrom<u8> for WcOpcode {
@@ -306,6 +324,7 @@ impl TryFrom<u8> for WcOpcode {
             1 => Self::Write,
             2 => Self::Read,
             128 => Self::Recv,
+            129 => Self::RecvImmediate,
             _ => return Err(UnknownCode(code)),
         })
     }
@@ -314,19 +333,21 @@ impl TryFrom<u8> for WcOpcode {
 impl From<WrOpcode> for WcOpcode {
     fn from(opcode: WrOpcode) -> Self {
         match opcode {
-            WrOpcode::Write => Self::Write,
+            WrOpcode::Write | WrOpcode::WriteImmediate => Self::Write,
             WrOpcode::Read => Self::Read,
-            WrOpcode::Send | WrOpcode::SendInvalidate => Self::Send,
+            WrOpcode::Send | WrOpcode::SendInvalidate | WrOpcode::Immediate => Self::Send,
         }
     }
 }
 
 /// Bits of [`Completion::flags`].
 pub mod completion_flags {
-    /// The message came as Send with Solicited Event.
+    /// The message came with Solicited Event.
     pub const SOLICITED: u16 = 1;
     /// The message made `invalidated_stag` invalid.
     pub const WITH_INVALIDATE: u16 = 2;
+    /// `immediate` is what the peer sent.
+    pub const WITH_IMMEDIATE: u16 = 4;
 }
 
 /// The end of a request.
@@ -339,7 +360,8 @@ pub struct Completion {
     pub wr_id: u64,
     /// The queue pair.
     pub qp: u32,
-    /// Octets received (Recv) or read (Read); on the others, octets sent.
+    /// Octets received (Recv) or read (Read); none for RecvImmediate, which leaves the buffer as it is; on the others,
+    /// octets sent.
     pub byte_len: u32,
     /// A [`WcStatus`].
     pub status: u8,
@@ -349,8 +371,8 @@ pub struct Completion {
     pub flags: u16,
     /// The STag that the message made invalid.
     pub invalidated_stag: u32,
-    /// Zero.
-    pub _reserved: u64,
+    /// Immediate Data.
+    pub immediate: [u8; IMMEDIATE_LEN],
 }
 
 const _: () = assert!(size_of::<Completion>() == 32);
@@ -427,7 +449,7 @@ mod tests {
     /// An application may write anything into a ring.
     #[test]
     fn any_octets_are_a_request() {
-        let wr = SendWr::read_from_bytes(&[0xff; 96]).unwrap();
+        let wr = SendWr::read_from_bytes(&[0xff; 104]).unwrap();
         assert_eq!((wr.sges().len(), wr.inline_data().len()), (0, MAX_INLINE));
         let wr = SendWr { flags: 0, ..wr };
         assert_eq!(wr.sges().len(), MAX_SGE);
@@ -444,7 +466,7 @@ mod tests {
     #[test]
     fn codes_round_trip() {
         for code in 0..=u8::MAX {
-            assert!(WrOpcode::try_from(code).is_ok_and(|op| op as u8 == code) || code > 3);
+            assert!(WrOpcode::try_from(code).is_ok_and(|op| op as u8 == code) || code > 5);
             assert!(WcStatus::try_from(code).map_or(true, |status| status as u8 == code));
             assert!(WcOpcode::try_from(code).map_or(true, |op| op as u8 == code));
         }

@@ -1,4 +1,4 @@
-//! RDMAP's control octet and headers (RFC 5040 section 4).
+//! RDMAP's control octet and headers (RFC 5040 section 4, RFC 7306 section 4).
 
 use core::fmt;
 use zerocopy::byteorder::network_endian::{U32, U64};
@@ -32,7 +32,14 @@ pub enum Opcode {
     SendSolicitedInvalidate = 6,
     /// Terminate.
     Terminate = 7,
+    /// Immediate Data (RFC 7306).
+    Immediate = 8,
+    /// Immediate Data with Solicited Event (RFC 7306).
+    ImmediateSolicited = 9,
 }
+
+/// Octets of Immediate Data (RFC 7306 figure 7).
+pub const IMMEDIATE_LEN: usize = 8;
 
 impl Opcode {
     /// Whether the message targets a tagged buffer (RFC 5040 figure 4).
@@ -45,7 +52,7 @@ impl Opcode {
 /// Why octets are no RDMAP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmapWireError {
-    /// RFC 5040 defines the opcodes 0 to 7.
+    /// RFC 5040 defines the opcodes 0 to 7, RFC 7306 section 6 adds 8 and 9.
     #[error("RDMAP opcode {0} is not known")]
     Opcode(u8),
     /// The message has not the length of its header.
@@ -61,7 +68,7 @@ pub enum RdmapWireError {
 impl TryFrom<u8> for Opcode {
     type Error = RdmapWireError;
 
-    // rfc: 5040-8
+    // rfc: 5040-8, 7306-57
     fn try_from(opcode: u8) -> Result<Self, RdmapWireError> {
         Ok(match opcode {
             0 => Self::Write,
@@ -72,6 +79,8 @@ impl TryFrom<u8> for Opcode {
             5 => Self::SendSolicited,
             6 => Self::SendSolicitedInvalidate,
             7 => Self::Terminate,
+            8 => Self::Immediate,
+            9 => Self::ImmediateSolicited,
             other => return Err(RdmapWireError::Opcode(other)),
         })
     }

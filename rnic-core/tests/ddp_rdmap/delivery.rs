@@ -1,6 +1,7 @@
 //! What DDP tells the layer above it of a message, whatever that layer is.
 
 use rnic_core::ddp::{DdpError, Delivery};
+use rnic_core::memory::place::Destination;
 use rnic_core::memory::table::Access;
 use rnic_core::wire::ddp::{
     DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, TaggedHeader, TaggedOffset,
@@ -15,7 +16,12 @@ fn with_delivery<T>(end: &mut End, ulpdu: &[u8], see: impl FnOnce(Option<Deliver
     let guard = end.worker.enter();
     let placed = end
         .ddp
-        .place(&segment, Access::REMOTE_WRITE, &end.qp, &guard)
+        .place(
+            &segment,
+            Destination::Buffer(Access::REMOTE_WRITE),
+            &end.qp,
+            &guard,
+        )
         .unwrap();
     see(end.ddp.deliver(placed).unwrap())
 }

@@ -298,9 +298,9 @@ impl End {
     /// Admits and places a segment.
     pub(crate) fn place(&mut self, ulpdu: &[u8]) -> Result<Placed, Refused> {
         let segment = DdpSegment::parse(ulpdu).unwrap();
-        let right = self.rdmap.admit(&segment)?;
+        let destination = self.rdmap.admit(&segment)?;
         let guard = self.worker.enter();
-        Ok(self.ddp.place(&segment, right, &self.qp, &guard)?)
+        Ok(self.ddp.place(&segment, destination, &self.qp, &guard)?)
     }
 
     /// Delivers and handles a segment that was placed.

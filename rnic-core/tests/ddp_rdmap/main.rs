@@ -4,6 +4,7 @@
 mod ddp;
 mod delivery;
 mod fixture;
+mod immediate;
 mod pair;
 mod reads;
 mod requester;

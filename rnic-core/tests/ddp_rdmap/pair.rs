@@ -33,10 +33,14 @@ enum Operation {
     SendSolicited,
     SendInvalidate,
     SendInline,
+    Immediate,
+    WriteImmediate,
 }
 
 fn asks(count: usize, longest: usize) -> impl Strategy<Value = Vec<Ask>> {
-    use Operation::{Read, Send, SendInline, SendInvalidate, SendSolicited, Write};
+    use Operation::{
+        Immediate, Read, Send, SendInline, SendInvalidate, SendSolicited, Write, WriteImmediate,
+    };
     let operation = prop::sample::select(vec![
         Write,
         Read,
@@ -44,15 +48,17 @@ fn asks(count: usize, longest: usize) -> impl Strategy<Value = Vec<Ask>> {
         SendSolicited,
         SendInvalidate,
         SendInline,
+        Immediate,
+        WriteImmediate,
     ]);
     let len = prop_oneof![1 => Just(0usize), 2 => 1..200usize, 3 => 0..=longest];
     let ask = (operation, len, any::<bool>(), any::<bool>(), 1..=4usize).prop_map(
         |(operation, len, fence, signaled, pieces)| Ask {
             operation,
-            len: if operation == SendInline {
-                len.min(64)
-            } else {
-                len
+            len: match operation {
+                SendInline => len.min(64),
+                Immediate => 0,
+                _ => len,
             },
             fence,
             signaled,
@@ -69,8 +75,8 @@ struct Expected {
     octets: Vec<(bool, usize, Vec<u8>)>,
     /// The asker's completions: request, operation, octets.
     sent: Vec<(u64, WcOpcode, u32)>,
-    /// The other's completions: octets, flags, invalidated STag.
-    received: Vec<(u32, u16, u32)>,
+    /// The other's completions: octets, flags, invalidated STag, Immediate Data.
+    received: Vec<(u32, u16, u32, [u8; 8])>,
 }
 
 /// Posts all requests of one end, and the receives that they need at the other. Local memory is used from `HALF` on
@@ -124,15 +130,26 @@ fn post(asker: &mut End, other: &mut End, asks: &[Ask], seed: u64) -> Expected {
             wr.invalidate_stag = invalidated.0;
             wc_flags |= completion_flags::WITH_INVALIDATE;
         }
+        let mut received = len as u32;
+        let mut immediate = [0; 8];
+        if matches!(
+            ask.operation,
+            Operation::Immediate | Operation::WriteImmediate
+        ) {
+            received = 0;
+            immediate = (wr_id ^ seed).to_be_bytes();
+            wc_flags |= completion_flags::WITH_IMMEDIATE;
+        }
         wr = wr
             .with_flags(flags)
+            .with_immediate(immediate)
             .with_remote(other.stag, TaggedOffset(BASE + at as u64));
         asker.post(wr);
         if !matches!(ask.operation, Operation::Write | Operation::Read) {
             other.post_receive(wr_id, at, len);
             expected
                 .received
-                .push((len as u32, wc_flags, invalidated.0));
+                .push((received, wc_flags, invalidated.0, immediate));
         }
         if ask.signaled {
             let opcode = wr_opcode(ask.operation).into();
@@ -152,6 +169,8 @@ fn wr_opcode(operation: Operation) -> WrOpcode {
         Operation::Write => WrOpcode::Write,
         Operation::Read => WrOpcode::Read,
         Operation::SendInvalidate => WrOpcode::SendInvalidate,
+        Operation::Immediate => WrOpcode::Immediate,
+        Operation::WriteImmediate => WrOpcode::WriteImmediate,
         Operation::Send | Operation::SendSolicited | Operation::SendInline => WrOpcode::Send,
     }
 }
@@ -180,7 +199,12 @@ fn check(asker: &mut End, other: &mut End, expected: &Expected) {
         .iter()
         .map(|done| {
             assert_eq!(done.status(), WcStatus::Success);
-            (done.byte_len, done.flags, done.invalidated_stag)
+            (
+                done.byte_len,
+                done.flags,
+                done.invalidated_stag,
+                done.immediate,
+            )
         })
         .collect();
     assert_eq!(received, expected.received);

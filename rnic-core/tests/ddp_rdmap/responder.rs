@@ -82,7 +82,7 @@ fn reserved_bits_of_the_control_octet_are_ignored() {
 
 #[test]
 fn opcodes_have_their_places() {
-    // rfc: 5040-7, 5040-8, 5040-91, 5040-96
+    // rfc: 5040-7, 5040-8, 5040-91, 5040-96, 7306-57
     for code in 0..16u8 {
         for queue in [None, Some(0), Some(1), Some(2)] {
             let mut end = End::new(1, 1);
@@ -95,7 +95,7 @@ fn opcodes_have_their_places() {
             let good = match queue {
                 // A Read Response that was not asked for is as unexpected.
                 None => code == 0,
-                Some(0) => (3..=6).contains(&code),
+                Some(0) => matches!(code, 3..=6 | 8 | 9),
                 Some(1) => code == 1,
                 _ => code == 7,
             };

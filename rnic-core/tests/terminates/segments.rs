@@ -94,6 +94,26 @@ fn sends_that_find_no_buffer_for_them() {
     scene(1).wrong("too long", &long, (1, 2, 5), Quotes::Segment);
 }
 
+#[test]
+fn immediate_data_that_are_none() {
+    // rfc: 7306-53, 7306-54, 7306-58
+    let header = |queue| {
+        let header = untagged(Opcode::Immediate, QueueNumber(queue), 1, true);
+        DdpHeader::Untagged(header)
+    };
+    let good = ddp(header(0), &[1; 8]);
+    scene(0).wrong("no receive", &good, (1, 2, 2), Quotes::Segment);
+    let short = ddp(header(0), &[1; 7]);
+    scene(1).wrong("too short", &short, (0, 2, 0xff), Quotes::Segment);
+    let long = ddp(header(0), &[1; 9]);
+    scene(1).wrong("too long", &long, (0, 2, 0xff), Quotes::Segment);
+    let astray = ddp(header(1), &[1; 8]);
+    scene(1).wrong("another queue", &astray, (0, 2, 6), Quotes::Segment);
+    let mut newer = good;
+    newer[1] |= 0x80;
+    scene(1).wrong("another version", &newer, (0, 2, 5), Quotes::Segment);
+}
+
 /// The receive that was too short completes with its own status, the others flushed.
 #[test]
 fn a_receive_that_is_too_short_says_so() {
@@ -154,7 +174,7 @@ fn versions_and_opcodes_that_are_not_known() {
         let octet = version << 6 | Opcode::Send as u8;
         scene(1).wrong(&name, &with(hello.clone(), 1, octet), (0, 2, 5), quotes);
     }
-    for opcode in 7..16 {
+    for opcode in (7..16).filter(|opcode| !matches!(opcode, 8 | 9)) {
         let name = format!("opcode {opcode} as a Send");
         let octet = 0x40 | opcode;
         scene(1).wrong(&name, &with(hello.clone(), 1, octet), (0, 2, 6), quotes);

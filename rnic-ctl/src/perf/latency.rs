@@ -212,7 +212,7 @@ impl<'a> Game<'a> {
         let [completion] = completions;
         self.session.check(&completion)?;
         match completion.opcode() {
-            WcOpcode::Recv => {
+            WcOpcode::Recv | WcOpcode::RecvImmediate => {
                 let hello = self.session.hello;
                 self.session.flows[0].post_receive(&hello, completion.wr_id())?;
                 self.received += 1;

@@ -95,6 +95,48 @@ fn every_operation_moves_its_data() {
 }
 
 #[test]
+fn immediate_data_come_behind_what_was_written() {
+    let (mut near, mut far, _listener) = connected(MIXED);
+    near.mr.write(0, &[7; 50_000]).unwrap();
+    far.qp.post_recv(1, &[]).unwrap();
+    far.qp.post_recv(2, &[]).unwrap();
+    let piece = [near.mr.sge(0, 50_000)];
+    let write = SendRequest::write_with_immediate(far.mr.remote(9), *b"all here")
+        .memory(&piece)
+        .wr_id(3);
+    near.qp.post_send(&write).unwrap();
+    let alone = SendRequest::immediate(*b"me alone").solicited().wr_id(4);
+    near.qp.post_send(&alone).unwrap();
+
+    let done = near.done();
+    assert_eq!((done.wr_id(), done.opcode()), (3, WcOpcode::Write));
+    assert_eq!((done.byte_len(), done.immediate()), (50_000, None));
+    assert_eq!(near.done().wr_id(), 4);
+    let told = far.done();
+    assert_eq!(
+        (told.wr_id(), told.opcode(), told.immediate()),
+        (1, WcOpcode::RecvImmediate, Some(*b"all here"))
+    );
+    assert_eq!((told.byte_len(), told.is_solicited()), (0, false));
+    let mut back = vec![0; 50_000];
+    far.mr.read(9, &mut back).unwrap();
+    assert!(back.iter().all(|octet| *octet == 7));
+    let told = far.done();
+    assert_eq!(
+        (told.wr_id(), told.is_solicited(), told.immediate()),
+        (2, true, Some(*b"me alone"))
+    );
+
+    // Without a receive the connection ends.
+    near.qp.post_send(&alone).unwrap();
+    assert!(matches!(
+        near.end(),
+        EndReason::TerminateReceived { control }
+            if (control.layer, control.error_type, control.code) == (1, 2, 2)
+    ));
+}
+
+#[test]
 fn posting_checks_what_it_can() {
     let (near_device, ..) = devices(MIXED);
     let caps = QpCaps {
