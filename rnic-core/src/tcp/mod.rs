@@ -263,7 +263,8 @@ impl Tcp {
     }
 
     /// The ranges taken beyond [`receive_offset`](Self::receive_offset), in ascending order.
-    pub fn taken_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    #[cfg(test)]
+    fn taken_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.recv.taken().iter()
     }
 

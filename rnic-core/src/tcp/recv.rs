@@ -153,6 +153,7 @@ impl Receiver {
         self.edge.max(self.position())
     }
 
+    #[cfg(test)]
     pub(super) fn taken(&self) -> &RangeSet {
         &self.taken
     }

@@ -8,8 +8,8 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::checksum;
-use super::ipv4;
 use super::tcp::{self, Seq};
+use super::{ipv4, ipv6};
 
 /// ICMP's type "destination unreachable".
 pub const UNREACHABLE: u8 = 3;
@@ -54,40 +54,10 @@ struct QuotedTcp {
     seq: U32,
 }
 
-/// The fields of a quoted IPv4 header that matter. The packet behind it is cut short: a length that says more than is
-/// there is right.
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct QuotedIpv4 {
-    version_and_length: u8,
-    traffic_class: u8,
-    total_length: U16,
-    identification: U16,
-    flags_and_offset: U16,
-    hop_limit: u8,
-    protocol: u8,
-    checksum: U16,
-    source: [u8; 4],
-    destination: [u8; 4],
-}
-
-#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct QuotedIpv6 {
-    first: U32,
-    payload_length: U16,
-    next_header: u8,
-    hop_limit: u8,
-    source: [u8; 16],
-    destination: [u8; 16],
-}
-
-const FRAGMENT_OFFSET: u16 = 0x1fff;
-
 impl TooBig {
     /// Reads an ICMP message in its IPv4 packet, as a raw socket gives it. `None` if it says anything else.
     pub fn parse_v4(packet: &[u8]) -> Option<Self> {
-        let (ip, _) = QuotedIpv4::ref_from_prefix(packet).ok()?;
+        let (ip, _) = ipv4::RawHeader::ref_from_prefix(packet).ok()?;
         let message = packet.get(header_len(ip)?..)?;
         let (header, quoted) = RawHeader::ref_from_prefix(message).ok()?;
         if (header.kind, header.code) != (UNREACHABLE, FRAGMENTATION_NEEDED)
@@ -95,8 +65,9 @@ impl TooBig {
         {
             return None;
         }
-        let (ip, _) = QuotedIpv4::ref_from_prefix(quoted).ok()?;
-        let first_piece = ip.flags_and_offset.get() & FRAGMENT_OFFSET == 0;
+        // What is quoted is cut short: a length that says more than is there is right.
+        let (ip, _) = ipv4::RawHeader::ref_from_prefix(quoted).ok()?;
+        let first_piece = ip.flags_and_offset.get() & ipv4::FRAGMENT_OFFSET == 0;
         if ip.protocol != tcp::PROTOCOL || !first_piece {
             return None;
         }
@@ -112,7 +83,7 @@ impl TooBig {
     /// Reads an ICMPv6 message, as a raw socket gives it: without its packet, its checksum verified.
     pub fn parse_v6(message: &[u8]) -> Option<Self> {
         let (header, quoted) = RawHeader::ref_from_prefix(message).ok()?;
-        let (ip, segment) = QuotedIpv6::ref_from_prefix(quoted).ok()?;
+        let (ip, segment) = ipv6::RawHeader::ref_from_prefix(quoted).ok()?;
         if header.kind != PACKET_TOO_BIG
             || ip.first.get() >> 28 != 6
             || ip.next_header != tcp::PROTOCOL
@@ -135,7 +106,7 @@ impl TooBig {
     }
 }
 
-fn header_len(ip: &QuotedIpv4) -> Option<usize> {
+fn header_len(ip: &ipv4::RawHeader) -> Option<usize> {
     let len = usize::from(ip.version_and_length & 0xf) * 4;
     (ip.version_and_length >> 4 == 4 && len >= ipv4::HEADER_LEN).then_some(len)
 }

@@ -12,21 +12,21 @@ pub const HEADER_LEN: usize = 20;
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
-const FRAGMENT_OFFSET: u16 = 0x1fff;
+pub(super) const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawHeader {
-    version_and_length: u8,
-    traffic_class: u8,
-    total_length: U16,
-    identification: U16,
-    flags_and_offset: U16,
-    hop_limit: u8,
-    protocol: u8,
-    checksum: U16,
-    source: [u8; 4],
-    destination: [u8; 4],
+pub(super) struct RawHeader {
+    pub(super) version_and_length: u8,
+    pub(super) traffic_class: u8,
+    pub(super) total_length: U16,
+    pub(super) identification: U16,
+    pub(super) flags_and_offset: U16,
+    pub(super) hop_limit: u8,
+    pub(super) protocol: u8,
+    pub(super) checksum: U16,
+    pub(super) source: [u8; 4],
+    pub(super) destination: [u8; 4],
 }
 
 /// The header of a whole datagram.

@@ -14,14 +14,14 @@ const FRAGMENT: u8 = 44;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawHeader {
+pub(super) struct RawHeader {
     /// Version, traffic class and flow label.
-    first: U32,
-    payload_length: U16,
-    next_header: u8,
-    hop_limit: u8,
-    source: [u8; 16],
-    destination: [u8; 16],
+    pub(super) first: U32,
+    pub(super) payload_length: U16,
+    pub(super) next_header: u8,
+    pub(super) hop_limit: u8,
+    pub(super) source: [u8; 16],
+    pub(super) destination: [u8; 16],
 }
 
 /// The header of a packet.
