@@ -90,7 +90,7 @@ impl Connection {
             return;
         };
         let error = StreamError::from(error.clone());
-        let mut ddp = Ddp::new(0);
+        let mut ddp = Ddp::new();
         let markers = initiator.markers().then_some(0);
         let terminate =
             terminate::fpdu(&error.cause().message(), &mut ddp, initiator.crc(), markers);

@@ -1,13 +1,13 @@
 //! A connection whose FPDUs flow: MPA's framing, DDP's placement and RDMAP's messages in one place.
 
-use crate::ddp::{Ddp, Delivery, Placed, Segmenter};
+use crate::ddp::{Ddp, Delivery, Placed, Segmenter, Supply};
 use crate::engine::{EndReason, Event};
 use crate::mpa::startup::{Negotiated, Rtr};
 use crate::mpa::{Deframer, frame, marker};
-use crate::rdmap::{Opening, Outbound, Rdmap};
+use crate::rdmap::{self, Opening, Outbound, Rdmap};
 use crate::time::Instant;
 use crate::verbs::qp::{QpState, QueuePair};
-use crate::wire::ddp::{DdpHeader, DdpSegment};
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 use crate::wire::mpa::LENGTH_LEN;
 
 use super::Context;
@@ -69,7 +69,7 @@ impl Stream {
             closing: false,
             deframer: Deframer::new(negotiated.crc),
             upper: Upper {
-                ddp: Ddp::new(negotiated.ird),
+                ddp: queues(negotiated.ird),
                 rdmap,
                 qp,
                 send_may_open: responder && negotiated.rtr.send,
@@ -367,6 +367,17 @@ struct Upper {
     send_may_open: bool,
 }
 
+/// DDP with the queues that RDMAP asks for.
+// rfc: 5040-47
+fn queues(ird: u16) -> Ddp {
+    let mut ddp = Ddp::new();
+    ddp.open(QueueNumber::SEND, Supply::Posted);
+    for (queue, count, size) in rdmap::own_queues(ird) {
+        ddp.open(queue, Supply::Kept { count, size });
+    }
+    ddp
+}
+
 /// What an initiator begins with.
 fn opening(rtr: Rtr) -> Option<Opening> {
     match rtr {
@@ -390,7 +401,7 @@ impl Upper {
             && let DdpHeader::Untagged(header) = &segment.header
             && Opening::is_send(&segment)
         {
-            let passed = self.ddp.pass_empty_send(header);
+            let passed = self.ddp.pass_over(header);
             return passed.map_err(|error| StreamError::from(error).about(ulpdu));
         }
         self.receive(ulpdu, context)
@@ -411,7 +422,7 @@ impl Upper {
         let destination = self.rdmap.admit(&segment)?;
         Ok(self
             .ddp
-            .place(&segment, destination, &self.qp, context.guard)?)
+            .place(&segment, destination, &*self.qp, context.guard)?)
     }
 
     fn deliver(

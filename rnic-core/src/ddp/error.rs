@@ -21,7 +21,7 @@ pub enum DdpError {
         tagged: bool,
     },
     /// There is no such queue on this stream.
-    #[error("an untagged segment came for queue {0}; there are queues 0, 1 and 2")]
+    #[error("an untagged segment came for queue {0}, which is not open")]
     InvalidQn(QueueNumber),
     /// No buffer is posted for the next message of the queue.
     #[error(

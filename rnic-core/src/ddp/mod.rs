@@ -15,67 +15,94 @@ mod segment;
 pub use deliver::Delivery;
 pub use error::DdpError;
 pub use place::Placed;
+pub use queue::Supply;
 pub use segment::{Cut, Segmenter};
 
-use crate::wire::ddp::{DdpHeader, Msn};
-use crate::wire::rdmap::{IMMEDIATE_LEN, ReadRequest, Terminate};
-use queue::{Buffers, Order};
-
-/// Untagged queues: Sends, Read Requests, Terminate (RFC 5040 section 3.1).
-const QUEUES: usize = 3;
+use crate::memory::table::Origin;
+use crate::verbs::{QueuePair, RecvWr};
+use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, UntaggedHeader};
+use queue::{ByQueue, Order, Queue};
 
 /// Octets of a message that the layer above may want with its delivery instead of in a buffer.
-const MAX_ASIDE: usize = IMMEDIATE_LEN;
+const MAX_ASIDE: usize = 8;
+
+/// What DDP has to know of the layer above to place what arrives.
+pub trait Buffers {
+    /// On whose behalf memory is used: the stream, in its protection domain.
+    fn origin(&self) -> Origin;
+
+    /// The buffer that is posted for the message that comes `ahead` messages after the next one to be delivered in a
+    /// queue whose [`Supply`] is `Posted`. It stays the same until that message is delivered, or there is none any more
+    /// because it was withdrawn.
+    fn buffer(&self, queue: QueueNumber, ahead: u32) -> Option<RecvWr>;
+}
+
+/// The receives of a queue pair are for queue 0.
+impl Buffers for QueuePair {
+    fn origin(&self) -> Origin {
+        self.origin()
+    }
+
+    fn buffer(&self, queue: QueueNumber, ahead: u32) -> Option<RecvWr> {
+        match queue {
+            QueueNumber::SEND => self.rq.peek(ahead),
+            _ => None,
+        }
+    }
+}
 
 /// DDP's state of one stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 // rfc: 5041-66
 pub struct Ddp {
-    /// Queue 0, whose buffers are the queue pair's receives.
-    sends: Order,
-    /// The octets of the message of queue 0 whose turn it is that go upward with its delivery.
+    /// The queues that this side receives in.
+    queues: ByQueue<Queue>,
+    /// The octets of the message whose turn it is that go upward with its delivery instead of to its buffer.
     aside: [u8; MAX_ASIDE],
-    /// Queue 1.
-    read_requests: Buffers<{ ReadRequest::LEN }>,
-    /// Queue 2.
-    terminates: Buffers<{ Terminate::MAX_LEN }>,
     /// The number of the next message sent to each queue of the peer.
-    next_msn: [Msn; QUEUES],
+    next_msn: ByQueue<Msn>,
 }
 
 impl Ddp {
-    /// A stream on which the peer may have `ird` Read Requests outstanding. There is a buffer for one more, so
-    /// that RDMAP sees the one that is too many.
+    /// A stream without queues.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Begins to receive in a queue. One that is open already stays as it is.
     // rfc: 5041-43
-    pub fn new(ird: u16) -> Self {
-        Self::with_order(ird, Order::new(), Msn::FIRST)
+    pub fn open(&mut self, queue: QueueNumber, supply: Supply) {
+        self.open_at(queue, supply, Msn::FIRST);
     }
 
-    /// A stream whose queues have come to message `msn` in both directions: for tests of the wrap.
+    /// Opens a queue that has come to message `msn` in both directions: for tests of the wrap.
     #[doc(hidden)]
-    pub fn at(ird: u16, msn: Msn) -> Self {
-        Self::with_order(ird, Order::at(msn), msn)
+    pub fn open_at(&mut self, queue: QueueNumber, supply: Supply, msn: Msn) {
+        let new = || Queue::new(Order::at(msn), supply);
+        self.queues.get_or_insert_with(queue, new);
+        self.next_msn.get_or_insert_with(queue, || msn);
     }
 
-    fn with_order(ird: u16, order: Order, msn: Msn) -> Self {
-        Self {
-            sends: order,
-            aside: [0; MAX_ASIDE],
-            // rfc: 5040-47
-            read_requests: Buffers::new(order, usize::from(ird) + 1),
-            // rfc: 5040-64, 5040-65
-            terminates: Buffers::new(order, 1),
-            next_msn: [msn; QUEUES],
-        }
+    /// Whether this side receives in a queue.
+    pub fn is_open(&self, queue: QueueNumber) -> bool {
+        self.queues.get(queue).is_some()
+    }
+
+    /// Which buffer of its queue a segment is for, counted from the one whose turn is next, if there is such a queue.
+    pub fn ahead(&self, header: &UntaggedHeader) -> Option<u32> {
+        let queue = self.queues.get(header.queue)?;
+        Some(queue.order.ahead(header))
     }
 
     /// Begins to send a message of `length` octets, in the order of the calls. `header` is what the layer above
     /// decided: its own octets, and the STag and TO of the first octet, or the queue. DDP sets the rest.
     // rfc: 5041-26, 5041-31, 5041-36, 5041-42, 5041-44, 5041-54, 5041-60
     pub fn start_message(&mut self, mut header: DdpHeader, length: u32) -> Segmenter {
-        if let DdpHeader::Untagged(untagged) = &mut header
-            && let Some(msn) = self.next_msn.get_mut(untagged.queue.0 as usize)
-        {
+        if let DdpHeader::Untagged(untagged) = &mut header {
+            // rfc: 5041-43
+            let msn = self
+                .next_msn
+                .get_or_insert_with(untagged.queue, || Msn::FIRST);
             untagged.msn = *msn;
             *msn = msn.next();
         }

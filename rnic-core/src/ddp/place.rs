@@ -1,11 +1,12 @@
 //! Placement: every check of RFC 5041 section 7.1, then one copy to where the octets belong.
 
-use super::{Ddp, DdpError, MAX_ASIDE};
+use super::queue::Queue;
+use super::{Buffers, Ddp, DdpError, MAX_ASIDE};
 use crate::memory::epoch::Guard;
 use crate::memory::place::Destination;
-use crate::memory::table::Access;
-use crate::verbs::{QueuePair, RecvWr, ScatterError, Sge, scatter, total_length};
-use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, UntaggedHeader};
+use crate::memory::table::{Access, Origin};
+use crate::verbs::{RecvWr, ScatterError, Sge, scatter, total_length};
+use crate::wire::ddp::{DdpHeader, DdpSegment, TaggedHeader, UntaggedHeader};
 
 /// A segment whose payload is where it belongs: what is kept of it until its turn to be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,22 +39,22 @@ impl Ddp {
         &mut self,
         segment: &DdpSegment<'_>,
         destination: Destination,
-        qp: &QueuePair,
+        buffers: &impl Buffers,
         guard: &Guard<'_>,
     ) -> Result<Placed, DdpError> {
         let mut aside = None;
         match (&segment.header, destination) {
             (DdpHeader::Untagged(header), Destination::Delivery) => {
-                self.receive(header, qp)?;
+                posted(self.queue_mut(header)?, header, buffers)?;
                 aside = Some(first_octets(segment.payload));
             }
             // rfc: 5041-16
             (DdpHeader::Untagged(header), Destination::Buffer(_)) => {
-                self.place_untagged(header, segment.payload, qp, guard)?
+                self.place_untagged(header, segment.payload, buffers, guard)?
             }
             // rfc: 5041-15
             (DdpHeader::Tagged(header), Destination::Buffer(right)) => {
-                place_tagged(header, segment.payload, right, qp, guard)?
+                place_tagged(header, segment.payload, right, buffers.origin(), guard)?
             }
             // Nothing allows it to be written, and nothing is.
             (DdpHeader::Tagged(_), Destination::Delivery) => {}
@@ -71,27 +72,34 @@ impl Ddp {
         &mut self,
         header: &UntaggedHeader,
         payload: &[u8],
-        qp: &QueuePair,
+        buffers: &impl Buffers,
         guard: &Guard<'_>,
     ) -> Result<(), DdpError> {
-        match header.queue {
-            QueueNumber::SEND => {
-                let receive = self.receive(header, qp)?;
-                check_extent(header, payload.len(), total_length(receive.sges()))?;
-                receive_into(receive.sges(), header, payload, qp, guard)
-            }
-            QueueNumber::READ_REQUEST => self.read_requests.place(header, payload),
-            QueueNumber::TERMINATE => self.terminates.place(header, payload),
-            unknown => Err(DdpError::InvalidQn(unknown)),
+        let queue = self.queue_mut(header)?;
+        if let Some(kept) = &mut queue.kept {
+            return kept.place(&queue.order, header, payload);
         }
+        let buffer = posted(queue, header, buffers)?;
+        check_extent(header, payload.len(), total_length(buffer.sges()))?;
+        receive_into(buffer.sges(), header, payload, buffers.origin(), guard)
     }
 
-    /// The receive that is posted for a message of queue 0.
-    fn receive(&self, header: &UntaggedHeader, qp: &QueuePair) -> Result<RecvWr, DdpError> {
-        qp.rq
-            .peek(self.sends.ahead(header))
-            .ok_or_else(|| self.sends.no_buffer(header))
+    fn queue_mut(&mut self, header: &UntaggedHeader) -> Result<&mut Queue, DdpError> {
+        self.queues
+            .get_mut(header.queue)
+            .ok_or(DdpError::InvalidQn(header.queue))
     }
+}
+
+/// The buffer that is posted for a message.
+fn posted(
+    queue: &Queue,
+    header: &UntaggedHeader,
+    buffers: &impl Buffers,
+) -> Result<RecvWr, DdpError> {
+    buffers
+        .buffer(header.queue, queue.order.ahead(header))
+        .ok_or_else(|| queue.order.no_buffer(header))
 }
 
 /// The start of a payload. What a message has beyond that shows in its length.
@@ -107,7 +115,7 @@ fn place_tagged(
     header: &TaggedHeader,
     payload: &[u8],
     right: Access,
-    qp: &QueuePair,
+    origin: Origin,
     guard: &Guard<'_>,
 ) -> Result<(), DdpError> {
     // rfc: 5041-57, 5041-58
@@ -115,13 +123,7 @@ fn place_tagged(
         return Ok(());
     }
     let placement = guard
-        .for_placement(
-            header.stag,
-            header.offset,
-            payload.len(),
-            qp.origin(),
-            right,
-        )
+        .for_placement(header.stag, header.offset, payload.len(), origin, right)
         .map_err(DdpError::Tagged)?;
     placement.write(payload);
     Ok(())
@@ -131,11 +133,11 @@ fn receive_into(
     sges: &[Sge],
     header: &UntaggedHeader,
     payload: &[u8],
-    qp: &QueuePair,
+    origin: Origin,
     guard: &Guard<'_>,
 ) -> Result<(), DdpError> {
     let offset = u64::from(header.offset.0);
-    scatter(guard, qp.origin(), sges, offset, payload).map_err(|error| match error {
+    scatter(guard, origin, sges, offset, payload).map_err(|error| match error {
         ScatterError::TooLong { end, room } => DdpError::TooLong { length: end, room },
         ScatterError::Tag(error) => DdpError::Receive(error),
     })

@@ -1,8 +1,8 @@
-//! Untagged queues: which message is next, and the buffers of those queues that RDMAP keeps for itself.
+//! Untagged queues: which message is next in each, and the buffers that DDP keeps itself.
 
 use super::DdpError;
 use super::place::check_extent;
-use crate::wire::ddp::{Msn, UntaggedHeader};
+use crate::wire::ddp::{Msn, QueueNumber, UntaggedHeader};
 
 /// How far the messages of one untagged queue were delivered.
 #[derive(Clone, Copy, Debug)]
@@ -14,11 +14,6 @@ pub(super) struct Order {
 }
 
 impl Order {
-    // rfc: 5041-43
-    pub(super) fn new() -> Self {
-        Self::at(Msn::FIRST)
-    }
-
     pub(super) fn at(next: Msn) -> Self {
         Self { next, delivered: 0 }
     }
@@ -85,63 +80,157 @@ impl Order {
     }
 }
 
-/// A queue whose messages RDMAP handles itself, with the buffers for them. A buffer is free again as soon as its
-/// message was delivered.
+/// How an untagged queue gets its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supply {
+    /// The layer above posts them, and is asked for each ([`Buffers`](super::Buffers)).
+    Posted,
+    /// DDP keeps them itself, for short messages whose octets go upward with their delivery. A buffer is free again as
+    /// soon as its message was delivered.
+    Kept {
+        /// Messages that may wait for their turn at once.
+        count: usize,
+        /// Octets that each may have.
+        size: usize,
+    },
+}
+
+/// A queue that this side receives in.
 #[derive(Debug)]
-pub(super) struct Buffers<const SIZE: usize> {
-    order: Order,
-    buffers: Box<[[u8; SIZE]]>,
+pub(super) struct Queue {
+    pub(super) order: Order,
+    pub(super) kept: Option<Kept>,
+}
+
+impl Queue {
+    pub(super) fn new(order: Order, supply: Supply) -> Self {
+        let kept = match supply {
+            Supply::Posted => None,
+            Supply::Kept { count, size } => Some(Kept::new(count, size)),
+        };
+        Self { order, kept }
+    }
+}
+
+/// The buffers of a queue that DDP keeps itself.
+#[derive(Debug)]
+pub(super) struct Kept {
+    octets: Box<[u8]>,
+    count: usize,
+    size: usize,
     /// The buffer of the message whose turn it is.
     first: usize,
 }
 
-impl<const SIZE: usize> Buffers<SIZE> {
-    pub(super) fn new(order: Order, count: usize) -> Self {
+impl Kept {
+    fn new(count: usize, size: usize) -> Self {
         Self {
-            order,
-            buffers: vec![[0; SIZE]; count].into(),
+            octets: vec![0; count * size].into(),
+            count,
+            size,
             first: 0,
         }
     }
 
     pub(super) fn place(
         &mut self,
+        order: &Order,
         header: &UntaggedHeader,
         payload: &[u8],
     ) -> Result<(), DdpError> {
-        let ahead = self.order.ahead(header) as usize;
-        if ahead >= self.buffers.len() {
-            return Err(self.order.no_buffer(header));
+        let ahead = order.ahead(header) as usize;
+        if ahead >= self.count {
+            return Err(order.no_buffer(header));
         }
-        check_extent(header, payload.len(), SIZE as u64)?;
+        check_extent(header, payload.len(), self.size as u64)?;
         if !payload.is_empty() {
-            let buffer = &mut self.buffers[(self.first + ahead) % self.buffers.len()];
-            let at = header.offset.0 as usize;
-            buffer[at..at + payload.len()].copy_from_slice(payload);
+            let buffer = (self.first + ahead) % self.count;
+            let at = buffer * self.size + header.offset.0 as usize;
+            self.octets[at..at + payload.len()].copy_from_slice(payload);
         }
         Ok(())
     }
 
-    /// Takes a segment in its turn. The octets of the message if this was its last segment.
-    pub(super) fn deliver(
-        &mut self,
-        header: &UntaggedHeader,
-        len: u32,
-    ) -> Result<Option<&[u8]>, DdpError> {
-        let Some(length) = self.order.deliver(header, len)? else {
-            return Ok(None);
-        };
-        let buffer = self.first;
+    /// The octets of the message whose turn it was.
+    pub(super) fn take(&mut self, length: u32) -> &[u8] {
+        let at = self.first * self.size;
         // rfc: 5040-32
-        self.first = (self.first + 1) % self.buffers.len();
-        Ok(self.buffers[buffer].get(..length as usize))
+        self.first = (self.first + 1) % self.count.max(1);
+        &self.octets[at..at + (length as usize).min(self.size)]
+    }
+}
+
+/// Something for each of some queues. Those that are numbered from 0 on without a gap, as RDMAP's are, are found at
+/// once, the others by a search.
+#[derive(Debug)]
+pub(super) struct ByQueue<T>(Vec<(QueueNumber, T)>);
+
+impl<T> Default for ByQueue<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> ByQueue<T> {
+    fn position(&self, queue: QueueNumber) -> Result<usize, usize> {
+        let at = queue.0 as usize;
+        match self.0.get(at) {
+            Some((number, _)) if *number == queue => Ok(at),
+            _ => self
+                .0
+                .binary_search_by_key(&queue.0, |(number, _)| number.0),
+        }
+    }
+
+    pub(super) fn get(&self, queue: QueueNumber) -> Option<&T> {
+        let at = self.position(queue).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    pub(super) fn get_mut(&mut self, queue: QueueNumber) -> Option<&mut T> {
+        let at = self.position(queue).ok()?;
+        Some(&mut self.0[at].1)
+    }
+
+    pub(super) fn get_or_insert_with(
+        &mut self,
+        queue: QueueNumber,
+        new: impl FnOnce() -> T,
+    ) -> &mut T {
+        let at = self.position(queue).unwrap_or_else(|at| {
+            self.0.insert(at, (queue, new()));
+            at
+        });
+        &mut self.0[at].1
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::ddp::{MessageOffset, QueueNumber};
+    use crate::wire::ddp::MessageOffset;
+
+    #[test]
+    fn queues_are_found_by_any_number() {
+        let mut table = ByQueue::default();
+        let numbers = [0, u32::MAX, 1, 7, 2, 4, 0x8000_0000];
+        for number in numbers {
+            assert_eq!(
+                *table.get_or_insert_with(QueueNumber(number), || number),
+                number
+            );
+        }
+        for number in numbers {
+            assert_eq!(table.get(QueueNumber(number)), Some(&number));
+            assert_eq!(
+                table.get_mut(QueueNumber(number)),
+                Some(&mut number.clone())
+            );
+        }
+        assert_eq!(table.get(QueueNumber(3)), None);
+        assert_eq!(table.get_mut(QueueNumber(u32::MAX - 1)), None);
+        assert_eq!(*table.get_or_insert_with(QueueNumber(7), || 9), 7);
+    }
 
     #[test]
     fn a_message_of_2_to_the_32_octets_is_too_long() {
@@ -154,7 +243,7 @@ mod tests {
             msn: Msn::FIRST,
             offset: MessageOffset(0),
         };
-        let mut order = Order::new();
+        let mut order = Order::at(Msn::FIRST);
         assert_eq!(order.deliver(&header, u32::MAX - 9), Ok(None));
         header.offset = MessageOffset(u32::MAX - 9);
         let mut longest = order;

@@ -32,7 +32,9 @@ use crate::verbs::cq::CqTable;
 use crate::verbs::wr::completion_flags;
 use crate::verbs::{Completion, QueuePair, WcOpcode, WcStatus};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
-use crate::wire::rdmap::{Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest, VERSION};
+use crate::wire::rdmap::{
+    Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest, Terminate, VERSION,
+};
 use requester::Requester;
 use responder::Responder;
 
@@ -45,6 +47,21 @@ enum Ending {
     Terminating(TerminateCause),
     /// Nothing is sent any more, and what comes in is ignored.
     Over,
+}
+
+/// The untagged queues whose messages RDMAP handles itself, on a stream on which the peer may have `ird` Reads
+/// outstanding: for each its number, how many messages may wait in it, and how many octets each may have. There is room
+/// for one Read Request more, so that RDMAP sees the one that is too many. Sends go to the receives of the queue pair.
+// rfc: 5040-47, 5040-64, 5040-65
+pub fn own_queues(ird: u16) -> [(QueueNumber, usize, usize); 2] {
+    [
+        (
+            QueueNumber::READ_REQUEST,
+            usize::from(ird) + 1,
+            ReadRequest::LEN,
+        ),
+        (QueueNumber::TERMINATE, 1, Terminate::MAX_LEN),
+    ]
 }
 
 /// RDMAP's state of one stream.

@@ -1,6 +1,6 @@
 //! Every check of RFC 5041 section 7.1, its number of section 7.2, and that nothing is placed when it fails.
 
-use rnic_core::ddp::{Ddp, DdpError};
+use rnic_core::ddp::DdpError;
 use rnic_core::memory::place::TagError;
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::verbs::{RecvWr, Sge, StreamId, WcStatus};
@@ -8,7 +8,7 @@ use rnic_core::wire::ddp::{DdpSegment, DdpWireError, Msn, QueueNumber, Stag};
 use rnic_core::wire::rdmap::Opcode;
 
 use crate::fixture::{
-    BASE, End, MEMORY, OTHER_PD, PD, Refused, STREAM, all_rights, send, tagged, untagged,
+    BASE, End, MEMORY, OTHER_PD, PD, Refused, STREAM, all_rights, queues, send, tagged, untagged,
 };
 
 const SEND: QueueNumber = QueueNumber::SEND;
@@ -457,7 +457,7 @@ fn what_cannot_be_placed_early_is_placed_in_its_turn() {
 fn message_numbers_wrap() {
     // rfc: 5041-44
     let mut end = end_with_receives(4);
-    end.ddp = Ddp::at(4, Msn(u32::MAX - 1));
+    end.ddp = queues(4, Msn(u32::MAX - 1));
     let early = end.place(&send(1, b"d")).unwrap();
     for (msn, payload) in [(u32::MAX - 1, b"a"), (u32::MAX, b"b"), (0, b"c")] {
         end.receive(&send(msn, payload)).unwrap();

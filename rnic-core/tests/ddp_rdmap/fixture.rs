@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use rnic_core::ddp::{Ddp, DdpError, Delivery, Placed, Segmenter};
+use rnic_core::ddp::{Ddp, DdpError, Delivery, Placed, Segmenter, Supply};
 use rnic_core::memory::epoch::Worker;
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::ring::{Consumer, Producer, ring};
 use rnic_core::memory::table::{Access, Scope, StagTable};
-use rnic_core::rdmap::{Outbound, Rdmap, RdmapError, Source};
+use rnic_core::rdmap::{self, Outbound, Rdmap, RdmapError, Source};
 use rnic_core::verbs::cq::{Arming, CqTable};
 use rnic_core::verbs::{
     Completion, CqId, PdId, QpNumber, QpState, QueuePair, RecvWr, SendWr, Sge, StreamId, WcStatus,
@@ -80,6 +80,16 @@ pub(crate) fn all_rights() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE
 }
 
+/// DDP with RDMAP's queues, which have come to message `msn`.
+pub(crate) fn queues(ird: u16, msn: Msn) -> Ddp {
+    let mut ddp = Ddp::new();
+    ddp.open_at(QueueNumber::SEND, Supply::Posted, msn);
+    for (queue, count, size) in rdmap::own_queues(ird) {
+        ddp.open_at(queue, Supply::Kept { count, size }, msn);
+    }
+    ddp
+}
+
 impl End {
     /// An end that answers `ird` Reads at once and has `ord` of its own outstanding.
     pub(crate) fn new(ird: u16, ord: u16) -> Self {
@@ -126,7 +136,7 @@ impl End {
             stag,
             qp,
             cqs,
-            ddp: Ddp::new(ird),
+            ddp: queues(ird, Msn::FIRST),
             rdmap: Rdmap::new(ird, ord, queue),
             arming,
             sq,

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use rnic_core::ddp::{Ddp, Placed};
+use rnic_core::ddp::Placed;
 use rnic_core::memory::table::Scope;
 use rnic_core::verbs::wr::{completion_flags, send_flags};
 use rnic_core::verbs::{SendWr, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{Msn, Stag, TaggedOffset};
 
-use crate::fixture::{BASE, End, MEMORY, PD, STREAM, Ulpdu, all_rights, pattern, pump};
+use crate::fixture::{BASE, End, MEMORY, PD, STREAM, Ulpdu, all_rights, pattern, pump, queues};
 
 /// Where each half of the memory is for what: own data, and what the peer writes or sends.
 const HALF: usize = MEMORY / 2;
@@ -278,8 +278,8 @@ fn shuffle(a: &mut End, b: &mut End, mulpdu: usize, seed: u64) {
 
 fn pair(ird: u16, ord: u16, msn: u32) -> (End, End) {
     let (mut a, mut b) = (End::new(ird, ord), End::new(ord, ird));
-    a.ddp = Ddp::at(ird, Msn(msn));
-    b.ddp = Ddp::at(ord, Msn(msn));
+    a.ddp = queues(ird, Msn(msn));
+    b.ddp = queues(ord, Msn(msn));
     (a, b)
 }
 

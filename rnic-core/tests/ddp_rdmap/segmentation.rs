@@ -1,11 +1,13 @@
 //! RFC 5041 section 5.2.
 
 use proptest::prelude::*;
-use rnic_core::ddp::{Ddp, Segmenter};
+use rnic_core::ddp::Segmenter;
 use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset,
     UNTAGGED_LEN, UntaggedHeader,
 };
+
+use crate::fixture::queues;
 
 fn tagged(offset: u64) -> DdpHeader {
     DdpHeader::Tagged(TaggedHeader {
@@ -108,7 +110,7 @@ fn a_tagged_message_that_passes_the_last_offset_wraps_and_does_not_panic() {
 #[test]
 fn messages_are_numbered_from_one_in_each_queue() {
     // rfc: 5041-42, 5041-43
-    let mut ddp = Ddp::new(1);
+    let mut ddp = queues(1, Msn::FIRST);
     let mut msn = |queue| match ddp.start_message(untagged(queue), 0).next(100) {
         Some(cut) => match cut.header {
             DdpHeader::Untagged(header) => header.msn.0,
@@ -126,7 +128,7 @@ fn messages_are_numbered_from_one_in_each_queue() {
 #[test]
 fn message_numbers_wrap_to_zero() {
     // rfc: 5041-44
-    let mut ddp = Ddp::at(1, Msn(u32::MAX));
+    let mut ddp = queues(1, Msn(u32::MAX));
     let mut msn = || match ddp.start_message(untagged(QueueNumber::SEND), 0).next(100) {
         Some(cut) => match cut.header {
             DdpHeader::Untagged(header) => header.msn.0,
