@@ -307,15 +307,17 @@ impl Connection {
         self.tcp.limit_mss(self.key.mss(hop.mtu));
     }
 
-    /// A router says that a segment of this connection was too big for the next link.
-    pub(crate) fn handle_too_big(&mut self, too_big: &TooBig) {
+    /// A router says that a segment of this connection was too big for the next link. Returns the MTU of the path, if
+    /// that is believed.
+    pub(crate) fn handle_too_big(&mut self, too_big: &TooBig) -> Option<u16> {
         let least = if self.key.local.is_ipv4() {
             LEAST_MTU_V4
         } else {
             LEAST_MTU_V6
         };
-        let mss = self.key.mss(too_big.mtu.max(least));
-        self.tcp.handle_too_big(too_big.seq, mss);
+        let mtu = too_big.mtu.max(least);
+        let believed = self.tcp.handle_too_big(too_big.seq, self.key.mss(mtu));
+        believed.then_some(mtu)
     }
 
     /// The peer cannot be reached: hopeless for a connection being opened.

@@ -7,6 +7,10 @@ use crate::ddp::Placed;
 /// Pieces kept aside that do not touch: more of them are left for the peer to send again, so that a peer that
 /// sends many small ones costs little more memory than they have octets.
 const MAX_PIECES: usize = 512;
+/// Octets kept aside, however large the window is: what is placed needs no memory of ours.
+const MAX_ASIDE: usize = 512 * 1024;
+/// FPDUs placed early: their records need some.
+const MAX_EARLY: usize = 16 * 1024;
 
 /// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +24,7 @@ pub(super) struct EarlyFpdu {
 /// Out-of-order data of one connection, by stream offset.
 ///
 /// Nothing here overlaps: TCP offers no octets at whose front it was told that they were taken, and the
-/// caller cuts the rest at [`next_start`](Self::next_start). So what is kept aside never exceeds the receive window.
+/// caller cuts the rest at [`next_start`](Self::next_start).
 #[derive(Default)]
 pub(super) struct Reorder {
     early: VecDeque<EarlyFpdu>,
@@ -42,6 +46,11 @@ impl Reorder {
         early.unwrap_or(u64::MAX).min(aside.unwrap_or(u64::MAX))
     }
 
+    /// Whether the record of one more early FPDU can be kept.
+    pub(super) fn has_room(&self) -> bool {
+        self.early.len() < MAX_EARLY
+    }
+
     pub(super) fn insert_early(&mut self, fpdu: EarlyFpdu) {
         let at = self.early.partition_point(|other| other.start < fpdu.start);
         self.early.insert(at, fpdu);
@@ -56,10 +65,13 @@ impl Reorder {
         self.early.pop_front()
     }
 
-    /// Keeps octets aside. Says no if there are too many pieces already.
+    /// Keeps octets aside. Says no if there are too many of them, or too many pieces, already.
     pub(super) fn insert_aside(&mut self, offset: u64, bytes: &[u8]) -> bool {
         if bytes.is_empty() {
             return true;
+        }
+        if self.aside_octets + bytes.len() > MAX_ASIDE {
+            return false;
         }
         let full = self.aside.len() >= MAX_PIECES;
         match self.aside.range_mut(..=offset).next_back() {
@@ -170,5 +182,16 @@ mod tests {
         assert!(reorder.insert_aside(200, b"x"), "it adds to a piece");
         assert_eq!(reorder.aside.len(), MAX_PIECES);
         assert_eq!(reorder.held(), 101 + MAX_PIECES - 1);
+    }
+
+    #[test]
+    fn what_is_kept_aside_has_a_limit_whatever_the_window() {
+        let mut reorder = Reorder::default();
+        let piece = [0; 1024];
+        for at in 0..MAX_ASIDE / piece.len() {
+            assert!(reorder.insert_aside(10 + (at * piece.len()) as u64, &piece));
+        }
+        assert!(!reorder.insert_aside(10 + MAX_ASIDE as u64, b"x"));
+        assert_eq!(reorder.held(), MAX_ASIDE);
     }
 }

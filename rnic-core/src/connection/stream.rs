@@ -171,6 +171,9 @@ impl Stream {
         };
         let mut at = 0;
         for ulpdu in fpdus {
+            if !reorder.has_room() {
+                break;
+            }
             let Ok(placed) = self.upper.place(ulpdu, context) else {
                 break;
             };

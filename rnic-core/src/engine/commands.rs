@@ -192,7 +192,7 @@ impl Engine {
         let Some(qp) = self.qps.take_idle(number) else {
             return fail(self, EndReason::QpNotIdle);
         };
-        let hop = self.next_hops.find(key.remote.ip());
+        let hop = self.next_hops.find(now, key.remote.ip());
         let config = self.tcp_config(&key);
         let isn = self.initial_sequence_number(now, &key);
         let connection = Connection::connect(now, key, lease, qp, options, &config, isn);
@@ -235,9 +235,8 @@ impl Engine {
         self.requests.remove(&request);
         *self.qps.place(number) = Some(Place::Connected(index));
         // From here on the way to the peer is worth following; its SYN alone was not.
-        let hop = self
-            .next_hops
-            .find(self.connections[index].key().remote.ip());
+        let remote = self.connections[index].key().remote.ip();
+        let hop = self.next_hops.find(now, remote);
         self.touch(index, now, guard, |connection, context| {
             if let Some(hop) = hop {
                 connection.set_next_hop(&hop);

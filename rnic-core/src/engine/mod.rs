@@ -181,10 +181,15 @@ impl Engine {
         tx: &mut F,
     ) {
         let key = FlowKey::new(too_big.local, too_big.remote);
-        if let Some(index) = self.flows.find(&key) {
-            self.with_connection(index, now, guard, tx, |connection, _, _| {
-                connection.handle_too_big(too_big);
-            });
+        let Some(index) = self.flows.find(&key) else {
+            return;
+        };
+        let mut believed = None;
+        self.with_connection(index, now, guard, tx, |connection, _, _| {
+            believed = connection.handle_too_big(too_big);
+        });
+        if let Some(mtu) = believed {
+            self.next_hops.narrow(now, too_big.remote.ip(), mtu);
         }
     }
 
@@ -403,7 +408,7 @@ impl Engine {
 
     /// Tells the next hop of a destination, or that it changed.
     pub fn set_next_hop(&mut self, destination: IpAddr, hop: NextHop) {
-        self.next_hops.set(destination, hop);
+        let hop = self.next_hops.set(destination, hop);
         for (index, connection) in &mut self.connections {
             if connection.key().remote.ip() == destination {
                 connection.set_next_hop(&hop);

@@ -133,7 +133,7 @@ impl Engine {
         let mut connection =
             Connection::accept_syn(now, *key, lease, listener, path, &config, arrival, segment);
         // Only looked up: whoever forges addresses must not make us ask for each of them.
-        if let Some(hop) = self.next_hops.peek(key.remote.ip()) {
+        if let Some(hop) = self.next_hops.peek(now, key.remote.ip()) {
             connection.set_next_hop(&hop);
         }
         self.insert(connection)
@@ -153,7 +153,7 @@ impl Engine {
     fn answer_with_cookie(&mut self, now: Instant, key: &FlowKey, packet: &Packet<'_>) -> Stranger {
         let syn = &packet.segment;
         let mut config = self.tcp_config(key);
-        if let Some(hop) = self.next_hops.peek(key.remote.ip()) {
+        if let Some(hop) = self.next_hops.peek(now, key.remote.ip()) {
             config.mss = config.mss.min(key.mss(hop.mtu));
         }
         let cookie = self.cookies.make(now, key, &syn.header);

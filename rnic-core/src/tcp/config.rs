@@ -10,8 +10,10 @@ pub struct TcpConfig {
     /// The largest segment to receive, and to send if the peer takes it: the path's MTU less the IP header less
     /// 20 octets of TCP header. TCP options reduce the payload further (RFC 6691).
     pub mss: u16,
-    /// Octets of receive window to offer.
+    /// Octets of receive window to offer at first.
     pub receive_window: u32,
+    /// The most octets of it, where the path holds so many: not used if less than `receive_window`.
+    pub receive_window_limit: u32,
     /// Offer timestamps (RFC 7323).
     pub timestamps: bool,
     /// Added to the millisecond clock in timestamps: unpredictable to others, and the same for all connections
@@ -52,6 +54,8 @@ impl Default for TcpConfig {
             mss: 1460,
             // rfc: 5041-s19
             receive_window: 512 * 1024,
+            // What scaling by 256 can express.
+            receive_window_limit: 0xffff << 8,
             timestamps: true,
             timestamp_offset: 0,
             sack: true,

@@ -214,7 +214,12 @@ impl Tcp {
             time_wait: config.time_wait,
             ecn: Ecn::new(config.ecn),
             pacer: Pacer::default(),
-            recv: Receiver::new(config.receive_window, options.mss, config.delayed_ack),
+            recv: Receiver::new(
+                config.receive_window,
+                config.receive_window_limit,
+                options.mss,
+                config.delayed_ack,
+            ),
             send: Sender::new(isn),
             recovery: Recovery::new(
                 config.congestion,
@@ -247,6 +252,7 @@ impl Tcp {
         let before = self.recv.next();
         self.recv.took(range);
         self.counters.octets_received += self.recv.next() - before;
+        self.recv.grow(now, self.rtt.least());
         self.take_fin(now);
     }
 

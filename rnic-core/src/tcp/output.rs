@@ -224,8 +224,10 @@ impl Tcp {
     /// The first `octets` of a segment are sent again.
     fn resend(&mut self, now: Instant, index: usize, octets: u16) {
         self.send.mark_retransmitted(now, index, octets);
-        self.recovery
-            .on_retransmission(now, &self.send, u64::from(octets));
+        if let Some(segment) = self.send.get(index) {
+            let end = segment.start + u64::from(octets);
+            self.recovery.on_retransmission(now, segment.start..end);
+        }
         self.counters.retransmits += 1;
         if index == 0 {
             // A whole timeout for the answer: on a long path the timer has run for a round trip already.
@@ -325,7 +327,8 @@ impl Tcp {
         if !matches!(self.send.fin, Fin::InFlight | Fin::Lost) {
             return None;
         }
-        self.recovery.on_retransmission(now, &self.send, 1);
+        let end = self.send.nxt();
+        self.recovery.on_retransmission(now, end - 1..end);
         self.counters.retransmits += 1;
         Some(self.send_fin(now))
     }

@@ -40,6 +40,7 @@ pub(super) struct Receiver {
     /// Octets that the owner accepts beyond `next`, less `held`.
     capacity: u32,
     held: u32,
+    growth: Growth,
     /// What was last acknowledged (Last.ACK.sent), as an offset.
     acked: u64,
     /// The right edge of the window as last advertised. It never moves back.
@@ -49,6 +50,16 @@ pub(super) struct Receiver {
     /// A gain of the window that is worth telling (RFC 9293 section 3.8.6.2.2).
     worthwhile: u64,
     schedule: AckSchedule,
+}
+
+/// How the window follows what the path holds: a stretch of the stream is measured at a time.
+#[derive(Debug)]
+struct Growth {
+    /// The most octets that `capacity` may become.
+    limit: u32,
+    /// When the stretch began, and at which offset.
+    since: Instant,
+    from: u64,
 }
 
 /// When to acknowledge.
@@ -77,9 +88,10 @@ pub(super) enum Offer {
 }
 
 impl Receiver {
-    /// A receiver whose peer's SYN is not known yet.
-    pub(super) fn new(capacity: u32, mss: u16, delay: Duration) -> Self {
-        let scale = (0..MAX_WINDOW_SCALE).find(|&scale| capacity >> scale <= 0xffff);
+    /// A receiver whose peer's SYN is not known yet. Its window is of `capacity` octets, and may become one of `limit`.
+    pub(super) fn new(capacity: u32, limit: u32, mss: u16, delay: Duration) -> Self {
+        let limit = limit.max(capacity);
+        let scale = (0..MAX_WINDOW_SCALE).find(|&scale| limit >> scale <= 0xffff);
         let scale = scale.unwrap_or(MAX_WINDOW_SCALE);
         let capacity = capacity.min(0xffff << scale);
         Self {
@@ -92,6 +104,11 @@ impl Receiver {
             finished: false,
             capacity,
             held: 0,
+            growth: Growth {
+                limit: limit.min(0xffff << scale),
+                since: Instant::ZERO,
+                from: 0,
+            },
             acked: 0,
             edge: 0,
             scale,
@@ -121,6 +138,7 @@ impl Receiver {
     pub(super) fn refuse_scaling(&mut self) {
         self.scale = 0;
         self.capacity = self.capacity.min(0xffff);
+        self.growth.limit = self.growth.limit.min(0xffff);
     }
 
     /// The peer understands SACK.
@@ -339,6 +357,24 @@ impl Receiver {
         if open < u64::from(self.capacity) / 2 && gain >= self.worthwhile {
             self.schedule.due = true;
         }
+    }
+
+    /// Grows the window to four times what arrives in the `least` round-trip time: a sender in slow start is two
+    /// doublings ahead of what has been measured. A queue on the way is not fed: it makes the round trip longer, but
+    /// no more arrive in the least.
+    pub(super) fn grow(&mut self, now: Instant, least: Option<Duration>) {
+        let elapsed = now.since(self.growth.since);
+        let Some(least) = least.filter(|least| elapsed >= *least) else {
+            return;
+        };
+        let arrived = u128::from(self.next - self.growth.from) * least.as_nanos();
+        let target = 4 * arrived / elapsed.as_nanos().max(1);
+        let limit = u128::from(self.growth.limit);
+        if target > u128::from(self.capacity) {
+            // Not more than `limit`, which fits.
+            self.capacity = target.min(limit) as u32;
+        }
+        (self.growth.since, self.growth.from) = (now, self.next);
     }
 
     fn room(&self) -> u64 {

@@ -334,6 +334,12 @@ impl Sender {
         (segment.fate == Fate::InFlight && segment.sent_at == at).then_some(index)
     }
 
+    /// Whether something that was sent again is on its way.
+    pub(super) fn has_resent(&self) -> bool {
+        let mut resent = self.board.resent.iter();
+        resent.any(|&(start, at)| self.resent_at(start, at).is_some())
+    }
+
     /// The timer expired: the first octets not acknowledged are lost, and so is what was sent early enough. If
     /// the peer has selectively acknowledged the head and yet not moved on, it has dropped what it had (RFC 2018
     /// section 8): then that has not arrived.

@@ -185,18 +185,12 @@ impl Congestion {
     }
 
     /// The network is congested, with `flight` octets not acknowledged: a loss was found, or the peer echoed a mark.
+    /// In fast recovery proportional rate reduction leads to this window, which stays when it is over (RFC 6937
+    /// section 3, RFC 6582 section 3.2, step 3, option 2); pacing keeps what is free then from leaving at once.
     pub(super) fn on_loss(&mut self, flight: u64) {
         self.remember();
         self.reduce(flight);
         self.window = self.slow_start_threshold;
-    }
-
-    /// Fast recovery is over, with `flight` octets not acknowledged. The window allows no burst (RFC 6582
-    /// section 3.2, step 3, option 1); slow start leads back to the threshold.
-    pub(super) fn on_recovered(&mut self, flight: u64) {
-        self.window = self
-            .slow_start_threshold
-            .min(flight.max(self.mss) + self.mss);
     }
 
     /// The retransmission timer expired with `flight` octets not acknowledged. The threshold is not lowered twice

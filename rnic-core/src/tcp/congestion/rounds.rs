@@ -61,6 +61,11 @@ impl Rounds {
         }
     }
 
+    /// Whether the window was full when the octets from `una` on were sent.
+    pub(in crate::tcp) fn is_limited(&self, una: u64) -> bool {
+        una < self.limited_until
+    }
+
     /// Everything before `una` is acknowledged now, before it was up to `before`; `nxt` was sent, and `delivered` octets
     /// have reached the peer.
     pub(in crate::tcp) fn on_ack(
@@ -69,7 +74,7 @@ impl Rounds {
         (before, una, nxt): (u64, u64, u64),
         delivered: u64,
     ) -> RoundNews {
-        let limited = before < self.limited_until;
+        let limited = self.is_limited(before);
         let ended = una >= self.until && una > before;
         self.delivered += delivered;
         self.application_limited |= !limited;

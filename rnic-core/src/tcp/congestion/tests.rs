@@ -143,14 +143,10 @@ fn what_was_sent_beyond_the_window_does_not_raise_the_threshold() {
 }
 
 #[test]
-fn never_below_two_segments_after_a_loss_and_no_burst_after_recovery() {
+fn never_below_two_segments_after_a_loss() {
     let mut path = reno();
     path.congestion.on_loss(MSS);
     assert_eq!(path.congestion.window(), 2 * MSS);
-    path.congestion.window = 40 * MSS;
-    path.congestion.on_loss(40 * MSS);
-    path.congestion.on_recovered(3 * MSS);
-    assert_eq!(path.congestion.window(), 4 * MSS);
 }
 
 #[test]
@@ -394,7 +390,6 @@ enum Event {
     Ack(u64),
     Unused(u64),
     Loss,
-    Recovered(u64),
     Timeout(bool),
     Undo,
     Idle(u64),
@@ -406,7 +401,6 @@ fn event() -> impl Strategy<Value = Event> {
         20 => (1..20_000_u64).prop_map(Event::Ack),
         3 => (1..20_000_u64).prop_map(Event::Unused),
         2 => Just(Event::Loss),
-        2 => (0..50_000_u64).prop_map(Event::Recovered),
         1 => any::<bool>().prop_map(Event::Timeout),
         1 => Just(Event::Undo),
         1 => (0..3000_u64).prop_map(Event::Idle),
@@ -434,7 +428,6 @@ fn check(path: &mut Path, event: &Event) -> Result<(), TestCaseError> {
             prop_assert!(path.congestion.window() <= before.max(2 * mss));
             prop_assert!(path.congestion.window() >= before / 2);
         }
-        Event::Recovered(flight) => path.congestion.on_recovered(flight),
         Event::Timeout(first) => {
             path.congestion.on_timeout(before, first);
             prop_assert_eq!(path.congestion.window(), mss);

@@ -22,6 +22,7 @@ impl Recovery {
             self.learn(send, ack, rtt, counters);
         }
         self.undo_if_spurious(send, ack, rtt, counters);
+        let used = self.used(send, ack.flight);
         let acked = self.measure(send, ack, rtt);
         let mut delivered = ack.news.delivered;
         if ack.news.acked > 0 {
@@ -29,7 +30,7 @@ impl Recovery {
         } else if ack.is_duplicate() && !self.sack {
             delivered += self.on_duplicate(send, counters);
         }
-        let found = self.sack && self.find_losses(send, ack.now, delivered, rtt, counters);
+        let found = self.sack && self.find_losses(send, ack.now, (used, delivered), rtt, counters);
         if matches!(self.phase, Phase::Fast { .. }) {
             let progress = ack.news.acked > 0 && !found;
             let pipe = self.pipe(send);
@@ -71,7 +72,6 @@ impl Recovery {
         }
         if self.tail.settle(send, ack) == Verdict::Repaired && !self.is_recovering() {
             self.congestion.on_loss(ack.flight);
-            self.congestion.on_recovered(send.flight());
         }
         if ack.news.acked > 0 || ack.news.sacked {
             self.tail.due = false;
@@ -91,7 +91,7 @@ impl Recovery {
     ) {
         let recovering = self.is_recovering();
         let in_vain = match &mut self.retransmissions {
-            Some(retransmissions) => retransmissions.in_vain(ack, recovering),
+            Some(retransmissions) => retransmissions.in_vain(ack, recovering, send),
             None => false,
         };
         if !in_vain && !self.timeout_was_spurious(send, ack) {
@@ -155,7 +155,6 @@ impl Recovery {
             }
             Phase::Fast { until } if send.una() >= until => {
                 self.end(acked.now);
-                self.congestion.on_recovered(send.flight());
             }
             Phase::Fast { .. } => {
                 // A partial ACK: one segment of it leaves the network as the retransmission arrived, and without
@@ -190,7 +189,7 @@ impl Recovery {
         let enough = self.duplicate_acks as usize >= DUPLICATE_THRESHOLD;
         if enough && !echo && self.phase == Phase::Open {
             send.lose_head();
-            self.begin(send, 0, counters);
+            self.begin(send, (self.used(send, send.flight()), 0), counters);
         }
         self.arrived.saturating_sub(before)
     }

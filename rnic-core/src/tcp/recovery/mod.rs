@@ -10,6 +10,7 @@ mod rack;
 mod spurious;
 mod tail;
 
+use core::ops::Range;
 use core::time::Duration;
 
 use self::prr::Prr;
@@ -213,12 +214,12 @@ impl Recovery {
         self.urgent = send.has_lost();
     }
 
-    /// `octets` were sent again.
-    pub(super) fn on_retransmission(&mut self, now: Instant, send: &Sender, octets: u64) {
+    /// These octets were sent again.
+    pub(super) fn on_retransmission(&mut self, now: Instant, range: Range<u64>) {
         self.urgent = false;
-        self.prr.on_sent(octets);
+        self.prr.on_sent(range.end - range.start);
         if let Some(retransmissions) = &mut self.retransmissions {
-            retransmissions.add(now, octets, send.nxt());
+            retransmissions.add(now, range);
         }
     }
 
@@ -298,12 +299,13 @@ impl Recovery {
         self.tail.restart(now);
     }
 
-    /// Has RACK find what is lost. Returns whether anything is. `delivered`: what has just left the network.
+    /// Has RACK find what is lost. Returns whether anything is. Of `used` octets that were in flight `delivered` have
+    /// just left the network.
     fn find_losses(
         &mut self,
         send: &mut Sender,
         now: Instant,
-        delivered: u64,
+        (used, delivered): (u64, u64),
         rtt: &RttEstimator,
         counters: &mut TcpCounters,
     ) -> bool {
@@ -313,20 +315,36 @@ impl Recovery {
         }
         counters.rack_losses += lost as u64;
         if self.phase == Phase::Open {
-            self.begin(send, delivered, counters);
+            self.begin(send, (used, delivered), counters);
         }
         true
     }
 
-    /// Fast recovery begins. `delivered` of what was in flight has just left the network.
-    fn begin(&mut self, send: &mut Sender, delivered: u64, counters: &mut TcpCounters) {
+    /// What was in flight when the octets that are in flight now were sent, as far as it is known: `flight` at least,
+    /// what was not acknowledged before this ACK. Of several that are handled in a batch one may take most of a window
+    /// away, and the next show a loss in the rest: that rest is not what was too much.
+    fn used(&self, send: &Sender, flight: u64) -> u64 {
+        if self.rounds.is_limited(send.una()) {
+            self.congestion.window()
+        } else {
+            flight
+        }
+    }
+
+    /// Fast recovery begins. Of `used` octets that were in flight `delivered` have just left the network.
+    fn begin(
+        &mut self,
+        send: &mut Sender,
+        (used, delivered): (u64, u64),
+        counters: &mut TcpCounters,
+    ) {
         let until = send.nxt();
         self.phase = Phase::Fast { until };
         self.last_until = Some(until);
         self.urgent = true;
         self.tail.cancel();
-        self.retransmissions = Some(Retransmissions::since(send.una()));
-        self.congestion.on_loss(send.flight());
+        self.retransmissions = Some(Retransmissions::default());
+        self.congestion.on_loss(used);
         let flight = send.flight().saturating_sub(send.sacked()) + delivered;
         self.prr = Prr::begin(
             self.congestion.slow_start_threshold(),
@@ -383,7 +401,8 @@ impl Recovery {
         counters: &mut TcpCounters,
     ) {
         if self.rack.fires_at.is_some_and(|at| at <= now) {
-            self.find_losses(send, now, 0, rtt, counters);
+            let used = self.used(send, send.flight());
+            self.find_losses(send, now, (used, 0), rtt, counters);
         }
     }
 
@@ -421,9 +440,10 @@ impl Recovery {
             _ if self.last_until.is_some_and(|last| send.una() < last) => Frto::Off,
             _ => Frto::First,
         };
-        self.congestion.on_timeout(send.flight(), first);
+        self.congestion
+            .on_timeout(self.used(send, send.flight()), first);
         if first {
-            self.retransmissions = Some(Retransmissions::since(send.una()));
+            self.retransmissions = Some(Retransmissions::default());
         }
         let patience = self
             .sack

@@ -7,13 +7,13 @@ use crate::wire::tcp::{Flags, TcpHeader, TcpOptions, TcpSegment};
 #[test]
 fn active_open_with_all_options() {
     let mut t = Script::connect(&TcpConfig::default());
-    t.expect("S 0:0(0) win 65535 <mss 1460,sackOK,wscale 4,TS val 1000000 ecr 0>");
+    t.expect("S 0:0(0) win 65535 <mss 1460,sackOK,wscale 8,TS val 1000000 ecr 0>");
     t.expect_state(State::SynSent);
     t.now = t.now + ms(50);
     t.inject("S. 0:0(0) ack 1 win 65535 <mss 1400,sackOK,TS val 77 ecr 1000000,wscale 7>");
     t.expect_state(State::Established);
-    // 512 KiB in units of 16.
-    t.expect(". 1:1(0) ack 1 win 32768 <TS val 1000050 ecr 77>");
+    // 512 KiB in units of 256.
+    t.expect(". 1:1(0) ack 1 win 2048 <TS val 1000050 ecr 77>");
     t.expect_nothing();
     assert_eq!(t.tcp.max_payload(), 1388);
     assert_eq!(t.tcp.smoothed_rtt(), Some(ms(50)));
@@ -52,7 +52,7 @@ fn passive_open_with_all_options_and_the_window_scaled_after_the_handshake() {
         },
         "S 0:0(0) win 1000 <mss 9000,sackOK,TS val 5 ecr 0,wscale 3>",
     );
-    t.expect("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,wscale 4,TS val 1000000 ecr 5>");
+    t.expect("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,wscale 8,TS val 1000000 ecr 5>");
     t.inject(". 1:1(0) ack 1 win 500 <TS val 6 ecr 1000000>");
     t.write(10_000);
     // 500 in units of 8 is four segments of 988 octets and less than a fifth.

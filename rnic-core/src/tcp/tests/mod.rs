@@ -7,6 +7,7 @@ mod crossing;
 mod duplicates;
 mod ecn;
 mod facts;
+mod growth;
 mod handshake;
 mod hostile;
 mod liveness;

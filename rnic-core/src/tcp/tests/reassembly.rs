@@ -35,7 +35,7 @@ proptest! {
     /// in order and by SACK, has been taken.
     #[test]
     fn reassembly_agrees_with_a_set_of_octets(syn: u32, steps in prop::collection::vec(step(), 1..80)) {
-        let mut receiver = Receiver::new(CAPACITY, 100, ms(40));
+        let mut receiver = Receiver::new(CAPACITY, 0, 100, ms(40));
         receiver.synchronize(Seq(syn));
         let (mut taken, mut edge) = (BTreeSet::new(), receiver.advertise_in_syn().into());
         for step in steps {

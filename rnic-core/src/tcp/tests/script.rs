@@ -51,6 +51,7 @@ pub(super) fn plain() -> TcpConfig {
         mss: 1000,
         timestamps: false,
         receive_window: 60_000,
+        receive_window_limit: 0,
         congestion: CongestionAlgorithm::NewReno,
         ..TcpConfig::default()
     }

@@ -44,6 +44,24 @@ fn an_old_timestamp_shows_that_the_first_sending_has_arrived() {
 }
 
 #[test]
+fn one_late_segment_does_not_excuse_another_that_was_lost() {
+    let mut t = with_timestamps();
+    t.write(10_000);
+    t.expect_segments(0..10);
+    t.pass(ms(100));
+    t.inject(". 1:1(0) ack 1 <TS val 2 ecr 1000100,sack 1001:3001 4001:10001>");
+    t.expect_segments([0, 3]);
+    t.pass(ms(10));
+    // The first sending of the first has arrived; that of the fourth has not.
+    t.inject(". 1:1(0) ack 3001 <TS val 3 ecr 1000100,sack 4001:10001>");
+    assert_eq!(t.tcp.counters().spurious_recoveries, 0);
+    t.pass(ms(90));
+    t.inject(". 1:1(0) ack 10001 <TS val 4 ecr 1000200>");
+    assert_eq!(t.tcp.counters().spurious_recoveries, 0);
+    assert_eq!(t.tcp.congestion_window(), (5000, 5000));
+}
+
+#[test]
 fn the_timestamp_of_the_retransmission_shows_that_it_was_needed() {
     let mut t = with_timestamps();
     first_sent_again(&mut t, "TS val 2 ecr 1000100,");

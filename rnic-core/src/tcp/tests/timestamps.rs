@@ -33,7 +33,7 @@ fn an_offset_hides_the_clock() {
         ..TcpConfig::default()
     };
     let mut t = Script::connect(&config);
-    t.expect("S 0:0(0) <mss 1460,sackOK,wscale 4,TS val 0 ecr 0>");
+    t.expect("S 0:0(0) <mss 1460,sackOK,wscale 8,TS val 0 ecr 0>");
 }
 
 #[test]

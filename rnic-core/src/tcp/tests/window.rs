@@ -33,6 +33,33 @@ fn cubic_is_the_default_and_reduces_by_three_tenths() {
 }
 
 #[test]
+fn the_window_after_recovery_is_the_reduced_one_whatever_is_in_flight() {
+    for (config, reduced) in [(cubic(), 7000), (plain(), 5000)] {
+        let mut t = Script::over_path(&config, "mss 1000,sackOK", ms(10));
+        t.write(10_000);
+        t.expect_segments(0..10);
+        t.pass(ms(10));
+        t.inject(". 1:1(0) ack 1 <sack 1001:10001>");
+        t.expect(". 1:1001(1000) ack 1");
+        t.pass(ms(10));
+        t.inject(". 1:1(0) ack 10001");
+        assert_eq!(t.tcp.congestion_window(), (reduced, reduced));
+    }
+}
+
+#[test]
+fn what_the_same_ack_takes_away_was_in_flight_too() {
+    for (config, reduced) in [(cubic(), 7000), (plain(), 5000)] {
+        let mut t = Script::over_path(&config, "mss 1000,sackOK", ms(10));
+        t.write(100_000);
+        t.expect_segments(0..10);
+        t.pass(ms(10));
+        t.inject(". 1:1(0) ack 6001 <sack 7001:10001>");
+        assert_eq!(t.tcp.congestion_window(), (reduced, reduced));
+    }
+}
+
+#[test]
 fn the_choice_of_algorithm_outlives_the_handshake() {
     for (config, threshold) in [(cubic(), 7000), (plain(), 5000)] {
         let mut t = Script::connect(&config);

@@ -119,6 +119,7 @@ fn pacing_shortens_the_queue_of_a_window_that_is_not_full() {
     });
     let config = TcpConfig {
         receive_window: 1 << 20,
+        receive_window_limit: 0,
         ..config(CUBIC)
     };
     let flow = network.open(&config, ms(100), Duration::ZERO);
