@@ -17,6 +17,7 @@ use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
 };
 use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::rdmap::{AtomicOperation, AtomicRequest, Control, Opcode, ReadRequest};
 
 const PORT: u16 = 4420;
 const WINDOW: u32 = 16 << 10;
@@ -53,12 +54,19 @@ enum Action<'a> {
         last: bool,
         payload: &'a [u8],
     },
+    /// A Read or Atomic Request for memory that is there.
+    Request {
+        read: bool,
+        msn: u8,
+        offset: u16,
+        number: u64,
+    },
     Window(u16),
     Acknowledge(bool),
     Finish,
     Wait(u16),
     PostSend {
-        read: bool,
+        operation: u8,
         length: u16,
     },
     PostReceive(u16),
@@ -117,6 +125,56 @@ fn local(region: &SharedRegion, length: u16) -> Sge {
         length: u32::from(length) % REGION as u32,
         lkey: region.stag.0,
     }
+}
+
+/// A request of the host's: `operation` stands for one.
+fn posted_request(operation: u8, length: u16, region: &SharedRegion) -> SendWr {
+    let data = [local(region, length)];
+    let with_data = |opcode| {
+        SendWr::new(1, opcode)
+            .with_sges(&data)
+            .expect("one buffer fits")
+    };
+    let add = AtomicOperation::FetchAdd { add: 1, mask: 0 };
+    let wr = match operation % 5 {
+        0 => with_data(WrOpcode::Write),
+        1 => with_data(WrOpcode::Read),
+        2 => with_data(WrOpcode::WriteImmediate),
+        3 => SendWr::new(1, WrOpcode::Immediate),
+        _ => SendWr::atomic(1, add, local(region, 8)),
+    };
+    wr.with_remote(Stag(7), TaggedOffset(0))
+}
+
+/// The peer asks for something of the host's memory.
+fn request_octets(read: bool, stag: Stag, offset: u16, number: u64) -> (Opcode, Vec<u8>) {
+    let offset = TaggedOffset(offset.into());
+    if read {
+        let request = ReadRequest {
+            sink_stag: Stag(7),
+            sink_offset: TaggedOffset(0),
+            length: number as u32 % (2 * REGION as u32),
+            source_stag: stag,
+            source_offset: offset,
+        };
+        let mut octets = vec![0; ReadRequest::LEN];
+        request.emit(&mut octets);
+        return (Opcode::ReadRequest, octets);
+    }
+    let request = AtomicRequest {
+        identifier: 1,
+        stag,
+        offset,
+        operation: AtomicOperation::CmpSwap {
+            swap: number,
+            swap_mask: number.rotate_left(8),
+            compare: 0,
+            compare_mask: number.rotate_left(16),
+        },
+    };
+    let mut octets = vec![0; AtomicRequest::LEN];
+    request.emit(&mut octets);
+    (Opcode::AtomicRequest, octets)
 }
 
 /// What the host's application has done.
@@ -184,6 +242,23 @@ fn act(
             };
             peer.send_ddp(DdpHeader::Untagged(header), payload);
         }
+        Action::Request {
+            read,
+            msn,
+            offset,
+            number,
+        } => {
+            let (opcode, octets) = request_octets(read, region.stag, offset, number);
+            let header = UntaggedHeader {
+                last: true,
+                ulp: Control::new(opcode).into(),
+                ulp32: 0,
+                queue: QueueNumber::READ_REQUEST,
+                msn: Msn(msn.into()),
+                offset: MessageOffset(0),
+            };
+            peer.send_ddp(DdpHeader::Untagged(header), &octets);
+        }
         Action::Window(window) => {
             peer.window = window;
             peer.acknowledge();
@@ -191,18 +266,9 @@ fn act(
         Action::Acknowledge(does) => peer.acknowledges = does,
         Action::Finish => peer.close(),
         Action::Wait(milliseconds) => sim.run_for(Duration::from_millis(milliseconds.into())),
-        Action::PostSend { read, length } if posted.sends < 16 => {
+        Action::PostSend { operation, length } if posted.sends < 16 => {
             posted.sends += 1;
-            let opcode = if read {
-                WrOpcode::Read
-            } else {
-                WrOpcode::Write
-            };
-            let wr = SendWr::new(1, opcode).with_remote(Stag(7), TaggedOffset(0));
-            let wr = wr
-                .with_sges(&[local(region, length)])
-                .expect("one buffer fits");
-            sim.hosts[0].post_send(qp, wr);
+            sim.hosts[0].post_send(qp, posted_request(operation, length, region));
         }
         Action::PostReceive(length) if posted.receives < 16 => {
             posted.receives += 1;
@@ -222,7 +288,8 @@ fuzz_target!(|input: Input| {
     let Some((mut sim, mut qp)) = connected(input.crc) else {
         panic!("an honest start-up fails");
     };
-    let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let rights =
+        Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let region = sim.hosts[0].share(&[0; REGION], rights);
     let mut posted = Posted::default();
     for action in input.actions.into_iter().take(64) {

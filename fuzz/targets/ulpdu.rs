@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use rnic_core::wire::ddp::DdpSegment;
-use rnic_core::wire::rdmap::{Control, ReadRequest, Terminate};
+use rnic_core::wire::rdmap::{AtomicRequest, AtomicResponse, Control, ReadRequest, Terminate};
 
 fuzz_target!(|ulpdu: &[u8]| {
     let Ok(segment) = DdpSegment::parse(ulpdu) else {
@@ -27,6 +27,16 @@ fuzz_target!(|ulpdu: &[u8]| {
         let mut octets = [0; ReadRequest::LEN];
         request.emit(&mut octets);
         assert_eq!(ReadRequest::parse(&octets), Ok(request));
+    }
+    if let Ok(request) = AtomicRequest::parse(segment.payload) {
+        let mut octets = [0; AtomicRequest::LEN];
+        request.emit(&mut octets);
+        assert_eq!(AtomicRequest::parse(&octets), Ok(request));
+    }
+    if let Ok(response) = AtomicResponse::parse(segment.payload) {
+        let mut octets = [0; AtomicResponse::LEN];
+        response.emit(&mut octets);
+        assert_eq!(octets, segment.payload);
     }
     let _ = Terminate::parse_as_meant(segment.payload);
     if let Ok(terminate) = Terminate::parse(segment.payload) {

@@ -15,6 +15,7 @@ use rnic_core::testing::simulation::{QpSettings, SharedRegion, Simulation, TestQ
 use rnic_core::verbs::qp::QpNumber;
 use rnic_core::verbs::wr::{SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
+use rnic_core::wire::rdmap::AtomicOperation;
 
 const SEEDS: u64 = 300;
 const STEPS: usize = 120;
@@ -54,7 +55,7 @@ impl Queues {
         for completion in self.qp.poll() {
             let (id, opcode, status) = outcome(&completion);
             let queue = match opcode {
-                WcOpcode::Recv => &mut self.receives,
+                WcOpcode::Recv | WcOpcode::RecvImmediate => &mut self.receives,
                 _ => &mut self.sends,
             };
             assert_eq!(queue.pop_front(), Some(id), "seed {seed}: {completion:?}");
@@ -250,16 +251,43 @@ impl World {
             0 => TaggedOffset(REGION as u64),
             _ => TaggedOffset(0),
         };
-        let opcodes = [WrOpcode::Send, WrOpcode::Write, WrOpcode::Read];
-        let opcode = opcodes[self.rng.usize(..3)];
-        let wr = SendWr::new(id, opcode).with_remote(remote, offset);
-        let wr = wr.with_sges(&[local]).unwrap();
+        let wr = self.request(id, local).with_remote(remote, offset);
         let queues = self.some_qp(host);
         if queues.sends.len() < 200 {
             queues.sends.push_back(id);
             let number = queues.qp.number;
             let qp = &mut self.queues[host].get_mut(&number).unwrap().qp;
             self.sim.hosts[host].post_send(qp, wr);
+        }
+    }
+
+    /// Any request; its data, if it has any, is in `local`.
+    fn request(&mut self, id: u64, local: Sge) -> SendWr {
+        let with_data = |opcode| SendWr::new(id, opcode).with_sges(&[local]).unwrap();
+        let sink = Sge { length: 8, ..local };
+        let number = self.rng.u64(..);
+        match self.rng.u8(0..7) {
+            0 => with_data(WrOpcode::Send),
+            1 => with_data(WrOpcode::Write),
+            2 => with_data(WrOpcode::Read),
+            3 => with_data(WrOpcode::WriteImmediate),
+            4 => SendWr::new(id, WrOpcode::Immediate).with_immediate(number.to_ne_bytes()),
+            5 => {
+                let add = AtomicOperation::FetchAdd {
+                    add: number,
+                    mask: number.rotate_left(9),
+                };
+                SendWr::atomic(id, add, sink)
+            }
+            _ => {
+                let swap = AtomicOperation::CmpSwap {
+                    swap: number,
+                    swap_mask: u64::MAX,
+                    compare: 0,
+                    compare_mask: number,
+                };
+                SendWr::atomic(id, swap, sink)
+            }
         }
     }
 

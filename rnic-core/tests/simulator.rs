@@ -1,7 +1,7 @@
 //! Two engines over a link that loses, reorders, duplicates, damages and re-cuts frames, on virtual time.
 //!
 //! Whatever the link does: every octet arrives where it belongs, every request completes once and in order,
-//! every Send is delivered once and in order.
+//! every Send and all Immediate Data are delivered once and in order, every atomic is carried out once and in order.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
 use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::TaggedOffset;
+use rnic_core::wire::rdmap::AtomicOperation;
 
 /// Room for each operation.
 const SLOT: usize = 24_000;
@@ -27,6 +28,15 @@ enum Kind {
     Write,
     Read,
     Send,
+    WriteImmediate,
+    Atomic,
+}
+
+impl Kind {
+    /// Whether it uses up a receive of the peer's.
+    fn is_received(self) -> bool {
+        matches!(self, Self::Send | Self::WriteImmediate)
+    }
 }
 
 /// One host's half of a run.
@@ -38,6 +48,8 @@ struct Side {
     target: SharedRegion,
     /// Where data that was read arrives.
     sink: SharedRegion,
+    /// What the peer's atomics work on.
+    number: SharedRegion,
     operations: Vec<(Kind, usize)>,
     completions: Vec<Completion>,
 }
@@ -46,13 +58,20 @@ fn side(sim: &mut Simulation, host: usize, qp: TestQp, rng: &mut Rng) -> Side {
     let len = SLOT * OPERATIONS;
     let noise: Vec<u8> = (0..len).map(|_| rng.u8(..)).collect();
     let everything = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-    let kinds = [Kind::Write, Kind::Read, Kind::Send];
+    let kinds = [
+        Kind::Write,
+        Kind::Read,
+        Kind::Send,
+        Kind::WriteImmediate,
+        Kind::Atomic,
+    ];
     let sizes = [0, 1, 64, 1400, 1460, 5000, SLOT];
     Side {
         qp,
         source: sim.hosts[host].share(&noise, everything),
         target: sim.hosts[host].share(&vec![0; len], everything),
         sink: sim.hosts[host].share(&vec![0; len], everything),
+        number: sim.hosts[host].share(&[0; 8], Access::REMOTE_ATOMIC),
         operations: (0..OPERATIONS)
             .map(|_| {
                 let size = sizes[rng.usize(..sizes.len())];
@@ -61,7 +80,10 @@ fn side(sim: &mut Simulation, host: usize, qp: TestQp, rng: &mut Rng) -> Side {
                 } else {
                     rng.usize(0..=SLOT)
                 };
-                (kinds[rng.usize(..kinds.len())], size)
+                match kinds[rng.usize(..kinds.len())] {
+                    Kind::Atomic => (Kind::Atomic, 8),
+                    kind => (kind, size),
+                }
             })
             .collect(),
         completions: Vec::new(),
@@ -78,14 +100,49 @@ fn sge(region: &SharedRegion, slot: usize, len: usize) -> Sge {
 
 fn post_receives(sim: &Simulation, host: usize, side: &mut Side, peer: &Side) {
     for (slot, (kind, _)) in peer.operations.iter().enumerate() {
-        if *kind == Kind::Send {
-            let wr = RecvWr::new(slot as u64, &[sge(&side.target, slot, SLOT)]).unwrap();
+        let buffer = [sge(&side.target, slot, SLOT)];
+        let wr = match kind {
+            Kind::Send => RecvWr::new(slot as u64, &buffer),
+            Kind::WriteImmediate => RecvWr::new(slot as u64, &[]),
+            Kind::Write | Kind::Read | Kind::Atomic => None,
+        };
+        if let Some(wr) = wr {
             sim.hosts[host].post_recv(&mut side.qp, wr);
         }
     }
 }
 
+/// The atomics among some operations: where they stand, what they do, what they find, and what they leave. One in three
+/// adds, one swaps, one compares in vain.
+fn atomics(operations: &[(Kind, usize)]) -> Vec<(usize, AtomicOperation, u64, u64)> {
+    let mut value = 0;
+    let slots = operations
+        .iter()
+        .enumerate()
+        .filter(|(_, (kind, _))| *kind == Kind::Atomic);
+    slots
+        .map(|(slot, _)| {
+            let found = value;
+            let new = (slot as u64 + 1) << 56 | 0x0102_0304_0506;
+            let swap = |compare| AtomicOperation::CmpSwap {
+                swap: new,
+                swap_mask: u64::MAX,
+                compare,
+                compare_mask: u64::MAX,
+            };
+            let operation = match slot % 3 {
+                0 => AtomicOperation::FetchAdd { add: new, mask: 0 },
+                1 => swap(found),
+                _ => swap(!found),
+            };
+            value = [found.wrapping_add(new), new, found][slot % 3];
+            (slot, operation, found, value)
+        })
+        .collect()
+}
+
 fn post_operations(sim: &Simulation, host: usize, side: &mut Side, peer: &Side) {
+    let mut atomics = atomics(&side.operations).into_iter();
     for (slot, (kind, len)) in side.operations.iter().enumerate() {
         let offset = TaggedOffset((slot * SLOT) as u64);
         let id = slot as u64;
@@ -99,13 +156,24 @@ fn post_operations(sim: &Simulation, host: usize, side: &mut Side, peer: &Side) 
             Kind::Send => {
                 SendWr::new(id, WrOpcode::Send).with_sges(&[sge(&side.source, slot, *len)])
             }
+            Kind::WriteImmediate => SendWr::new(id, WrOpcode::WriteImmediate)
+                .with_immediate(id.to_be_bytes())
+                .with_remote(peer.target.stag, offset)
+                .with_sges(&[sge(&side.source, slot, *len)]),
+            Kind::Atomic => atomics.next().map(|(_, operation, ..)| {
+                SendWr::atomic(id, operation, sge(&side.sink, slot, 8))
+                    .with_remote(peer.number.stag, TaggedOffset(0))
+            }),
         };
         sim.hosts[host].post_send(&mut side.qp, wr.unwrap());
     }
 }
 
 fn is_receive(completion: &Completion) -> bool {
-    completion.opcode() == Ok(WcOpcode::Recv)
+    matches!(
+        completion.opcode(),
+        Ok(WcOpcode::Recv | WcOpcode::RecvImmediate)
+    )
 }
 
 /// How many completions this side is to see.
@@ -113,7 +181,7 @@ fn expected(side: &Side, peer: &Side) -> usize {
     let receives = peer
         .operations
         .iter()
-        .filter(|(kind, _)| *kind == Kind::Send)
+        .filter(|(kind, _)| kind.is_received())
         .count();
     side.operations.len() + receives
 }
@@ -137,25 +205,41 @@ fn check(side: &Side, peer: &Side, seed: u64) {
         (0..OPERATIONS as u64).collect::<Vec<_>>(),
         "seed {seed}: order of requests"
     );
-    let received: Vec<(u64, u32)> = side
+    let received: Vec<(u64, u32, [u8; 8])> = side
         .completions
         .iter()
         .filter(|c| is_receive(c))
-        .map(|c| (c.wr_id, c.byte_len))
+        .map(|c| (c.wr_id, c.byte_len, c.immediate))
         .collect();
     let sends = peer
         .operations
         .iter()
         .enumerate()
-        .filter(|(_, (kind, _))| *kind == Kind::Send);
-    let wanted: Vec<(u64, u32)> = sends
-        .map(|(slot, (_, len))| (slot as u64, *len as u32))
+        .filter(|(_, (kind, _))| kind.is_received());
+    let wanted: Vec<(u64, u32, [u8; 8])> = sends
+        .map(|(slot, (kind, len))| match kind {
+            Kind::Send => (slot as u64, *len as u32, [0; 8]),
+            _ => (slot as u64, 0, slot.to_be_bytes()),
+        })
         .collect();
     assert_eq!(received, wanted, "seed {seed}: Sends delivered");
 
     let (mine, theirs) = (side.source.content(), peer.source.content());
     let (arrived, read) = (peer.target.content(), side.sink.content());
-    for (slot, (kind, len)) in side.operations.iter().enumerate() {
+    let mut left = 0;
+    for (slot, operation, found, leaves) in atomics(&side.operations) {
+        let came = &read[slot * SLOT..][..8];
+        assert_eq!(came, found.to_ne_bytes(), "seed {seed}: {operation:?}");
+        left = leaves;
+    }
+    let number = peer.number.content();
+    assert_eq!(number, left.to_ne_bytes(), "seed {seed}: atomics");
+    let others = side
+        .operations
+        .iter()
+        .enumerate()
+        .filter(|(_, (kind, _))| *kind != Kind::Atomic);
+    for (slot, (kind, len)) in others {
         let range = slot * SLOT..slot * SLOT + len;
         let (got, wanted) = match kind {
             Kind::Read => (&read[range.clone()], &theirs[range]),

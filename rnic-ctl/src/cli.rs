@@ -112,7 +112,7 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         for line in [
             "rnic-ctl perf",
-            "rnic-ctl perf atomic-bw",
+            "rnic-ctl perf swap-bw",
             "rnic-ctl perf write-bw -s 1 -a",
             "rnic-ctl perf write-bw -q 0",
             "rnic-ctl perf write-bw -t 0",

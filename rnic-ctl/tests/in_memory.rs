@@ -73,6 +73,21 @@ fn every_test_measures_and_verifies() {
 }
 
 #[test]
+fn atomics_are_counted() {
+    for test in ["atomic-bw", "atomic-lat"] {
+        for line in ["-v -n 300 -t 16", "-n 100", "-v -n 50 --thread"] {
+            let report = json(&format!("-j perf {test} --in-memory {line}"));
+            assert_eq!(report["test_info"]["test"], test);
+            assert_eq!(report["results"][0]["MsgSize"], 8, "{report}");
+        }
+        for sizes in ["-a", "-s 16"] {
+            let output = run(&format!("perf {test} --in-memory {sizes}"));
+            assert!(stderr(&output).contains("8 octets"), "{}", stderr(&output));
+        }
+    }
+}
+
+#[test]
 fn messages_without_octets() {
     for test in ["write-bw", "read-bw", "send-bw", "read-lat", "send-lat"] {
         let report = json(&format!("-j perf {test} --in-memory -v -n 30 -s 0"));
@@ -82,9 +97,14 @@ fn messages_without_octets() {
 
 #[test]
 fn several_connections_and_a_thread_each() {
-    for test in ["write-bw", "read-bw", "send-bw"] {
+    for (test, size) in [
+        ("write-bw", 3000),
+        ("read-bw", 3000),
+        ("send-bw", 3000),
+        ("atomic-bw", 8),
+    ] {
         let report = json(&format!(
-            "-j perf {test} --in-memory --thread -v -q 5 -n 40 -s 3000"
+            "-j perf {test} --in-memory --thread -v -q 5 -n 40 -s {size}"
         ));
         assert_eq!(report["results"][0]["n_iterations"], 200, "{test}");
     }

@@ -50,6 +50,8 @@ fn perf_measures_and_verifies() {
         ("write-lat -v -s 64 -n 100", "fd77::1"),
         ("read-lat -v -s 64 -n 100 --thread --idle 0", "10.77.0.1"),
         ("send-lat -v -s 64 -n 100", "10.77.0.1"),
+        ("atomic-bw -v -n 300 -q 3", "10.77.0.1"),
+        ("atomic-lat -v -n 100 --thread", "fd77::1"),
     ] {
         let report = perf(&hosts, options, address);
         assert_eq!(report["test_info"]["verified"], true, "{report}");

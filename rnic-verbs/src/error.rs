@@ -96,6 +96,11 @@ pub enum PostError {
         "an RDMA Read needs one piece of registered memory to read into; post one Read for each piece"
     )]
     ReadSink,
+    /// An atomic brings the 8 octets that it found to one piece of registered memory.
+    #[error(
+        "an atomic needs one piece of registered memory of 8 octets, to bring there what the peer's memory held"
+    )]
+    AtomicSink,
     /// Immediate Data are 8 octets and nothing else.
     #[error(
         "Immediate Data go without other data; use a Write with Immediate Data, or a Send before them"

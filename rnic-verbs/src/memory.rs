@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use rnic_core::memory::region::{Region, RegionError};
 use rnic_core::memory::table::{Access, Scope, TableError};
@@ -178,6 +179,15 @@ impl Mr {
     /// Reads one octet afresh: for a loop that waits for a peer's write.
     pub fn load(&self, offset: usize) -> Result<u8, Error> {
         Ok(self.region.load(self.at(offset, 1)?)?)
+    }
+
+    /// The 8 octets from octet `offset` of the registration on, as a number in this machine's byte order for atomic
+    /// operations: those of peers ([`fetch_add`](crate::SendRequest::fetch_add)) and these do not lose each other's
+    /// changes. Refused if their address is no multiple of 8.
+    pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, Error> {
+        Ok(self
+            .region
+            .atomic(self.at(offset, size_of::<AtomicU64>())?)?)
     }
 
     /// Where octets of the registration are in the region, if they all belong to it.

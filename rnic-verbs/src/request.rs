@@ -3,7 +3,7 @@
 use rnic_core::verbs::total_length;
 use rnic_core::verbs::wr::{self, MAX_INLINE, MAX_SGE, SendWr, WrOpcode, send_flags};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
-use rnic_core::wire::rdmap::IMMEDIATE_LEN;
+use rnic_core::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
 
 use crate::error::PostError;
 
@@ -61,6 +61,7 @@ pub struct SendRequest<'a> {
     remote: Option<RemoteAddress>,
     invalidate: Stag,
     immediate: [u8; IMMEDIATE_LEN],
+    atomic: Option<AtomicOperation>,
 }
 
 impl<'a> SendRequest<'a> {
@@ -73,6 +74,7 @@ impl<'a> SendRequest<'a> {
             remote: None,
             invalidate: Stag(0),
             immediate: [0; IMMEDIATE_LEN],
+            atomic: None,
         }
     }
 
@@ -123,6 +125,54 @@ impl<'a> SendRequest<'a> {
         }
     }
 
+    /// Atomic FetchAdd: adds to the 8 octets at `to`, as one number in the byte order of the peer's machine. What they
+    /// held comes to the (one) piece of memory of 8 octets, as a number in the byte order of this machine.
+    ///
+    /// One step for all atomic operations of the peer's device and for its application's own
+    /// ([`Mr::atomic`](crate::Mr::atomic)); RFC 7306 section 5.3. The peer's memory needs the right
+    /// [`REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC), and `to` an address that is a multiple of 8: else the
+    /// connection ends with a Terminate.
+    pub fn fetch_add(to: RemoteAddress, add: u64) -> Self {
+        Self::fetch_add_fields(to, add, 0)
+    }
+
+    /// [FetchAdd](Self::fetch_add) to several fields at once. Each bit of `mask` is the highest of a field: what would
+    /// be carried out of it is dropped (RFC 7306 section 5.1.1).
+    pub fn fetch_add_fields(to: RemoteAddress, add: u64, mask: u64) -> Self {
+        let operation = AtomicOperation::FetchAdd { add, mask };
+        Self::atomic(WrOpcode::FetchAdd, to, operation)
+    }
+
+    /// Atomic CmpSwap: puts `swap` in the place of the 8 octets at `to` if these are `compare`. What they held comes
+    /// to the (one) piece of memory of 8 octets. The rest is as with [`fetch_add`](Self::fetch_add).
+    pub fn cmp_swap(to: RemoteAddress, compare: u64, swap: u64) -> Self {
+        Self::cmp_swap_masked(to, (compare, u64::MAX), (swap, u64::MAX))
+    }
+
+    /// [CmpSwap](Self::cmp_swap) of some bits: values, each with the mask of those bits that count. If the bits of the
+    /// first mask are equal, those of the second are replaced (RFC 7306 section 5.1.2).
+    pub fn cmp_swap_masked(
+        to: RemoteAddress,
+        (compare, compare_mask): (u64, u64),
+        (swap, swap_mask): (u64, u64),
+    ) -> Self {
+        let operation = AtomicOperation::CmpSwap {
+            swap,
+            swap_mask,
+            compare,
+            compare_mask,
+        };
+        Self::atomic(WrOpcode::CmpSwap, to, operation)
+    }
+
+    fn atomic(opcode: WrOpcode, to: RemoteAddress, operation: AtomicOperation) -> Self {
+        Self {
+            remote: Some(to),
+            atomic: Some(operation),
+            ..Self::new(opcode)
+        }
+    }
+
     /// The data, in registered memory.
     pub fn memory(self, pieces: &'a [Sge]) -> Self {
         Self {
@@ -131,7 +181,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// The data itself, copied into the request. Not for a Read.
+    /// The data itself, copied into the request. Not for a Read or an atomic.
     pub fn inline(self, data: &'a [u8]) -> Self {
         Self {
             data: Data::Inline(data),
@@ -169,7 +219,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Begins only when all earlier Reads are complete.
+    /// Begins only when all earlier Reads and atomics are complete.
     pub fn fenced(self) -> Self {
         Self {
             flags: self.flags | send_flags::FENCE,
@@ -179,14 +229,20 @@ impl<'a> SendRequest<'a> {
 
     /// The ring entry, after everything that can be checked beforehand.
     pub(crate) fn encode(&self, max_sge: usize, max_inline: usize) -> Result<SendWr, PostError> {
-        let mut wr = SendWr::new(self.wr_id, self.opcode)
-            .with_flags(self.flags)
-            .with_immediate(self.immediate);
+        let wr = match (self.atomic, self.data) {
+            (None, _) => SendWr::new(self.wr_id, self.opcode),
+            (Some(operation), Data::Memory(&[sink])) if sink.length() == 8 => {
+                SendWr::atomic(self.wr_id, operation, sink.0)
+            }
+            (Some(_), _) => return Err(PostError::AtomicSink),
+        };
+        let mut wr = wr.with_flags(self.flags).with_immediate(self.immediate);
         wr.invalidate_stag = self.invalidate.0;
         if let Some(remote) = self.remote {
             wr = wr.with_remote(remote.stag, TaggedOffset(remote.offset));
         }
         match self.data {
+            _ if self.atomic.is_some() => Ok(wr),
             data if self.opcode == WrOpcode::Immediate => {
                 data.is_empty().then_some(wr).ok_or(PostError::Immediate)
             }
@@ -293,6 +349,50 @@ mod tests {
             (wr.length, wr.remote_stag, &wr.immediate),
             (10, 0x1234, b"12345678")
         );
+    }
+
+    #[test]
+    fn atomics_bring_eight_octets_back() {
+        let sink = Sge::new(Stag(7), 16, 8);
+        let add = SendRequest::fetch_add(PEER, 5);
+        let wr = add.memory(&[sink]).wr_id(3).fenced().encode(1, 0).unwrap();
+        assert_eq!(wr.sges(), [sink.0]);
+        assert_eq!(
+            (wr.wr_id, wr.length, wr.remote_stag, wr.remote_offset),
+            (3, 8, 0x1234, 0x5678)
+        );
+        assert_eq!(wr.flags, send_flags::SIGNALED | send_flags::FENCE);
+        let added = AtomicOperation::FetchAdd { add: 5, mask: 0 };
+        assert_eq!(wr.atomic_operation(), Some(added));
+        let swap =
+            SendRequest::cmp_swap_masked(PEER, (1, 2), (3, 4)).memory(std::slice::from_ref(&sink));
+        let swapped = AtomicOperation::CmpSwap {
+            swap: 3,
+            swap_mask: 4,
+            compare: 1,
+            compare_mask: 2,
+        };
+        assert_eq!(swap.encode(1, 0).unwrap().atomic_operation(), Some(swapped));
+        let whole = SendRequest::cmp_swap(PEER, 1, 3).memory(std::slice::from_ref(&sink));
+        let swapped = AtomicOperation::CmpSwap {
+            swap: 3,
+            swap_mask: u64::MAX,
+            compare: 1,
+            compare_mask: u64::MAX,
+        };
+        assert_eq!(
+            whole.encode(1, 0).unwrap().atomic_operation(),
+            Some(swapped)
+        );
+        let short = Sge::new(Stag(7), 16, 7);
+        for refused in [
+            add,
+            add.memory(&[short]),
+            add.memory(&[sink, sink]),
+            add.inline(&[0; 8]),
+        ] {
+            assert_eq!(refused.encode(4, 64), Err(PostError::AtomicSink));
+        }
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Stream {
             closing: false,
             deframer: Deframer::new(negotiated.crc),
             upper: Upper {
-                ddp: queues(negotiated.ird),
+                ddp: queues(negotiated.ird, negotiated.ord),
                 rdmap,
                 qp,
                 send_may_open: responder && negotiated.rtr.send,
@@ -372,10 +372,10 @@ struct Upper {
 
 /// DDP with the queues that RDMAP asks for.
 // rfc: 5040-47
-fn queues(ird: u16) -> Ddp {
+fn queues(ird: u16, ord: u16) -> Ddp {
     let mut ddp = Ddp::new();
     ddp.open(QueueNumber::SEND, Supply::Posted);
-    for (queue, count, size) in rdmap::own_queues(ird) {
+    for (queue, count, size) in rdmap::own_queues(ird, ord) {
         ddp.open(queue, Supply::Kept { count, size });
     }
     ddp

@@ -154,7 +154,7 @@ impl Kept {
     /// The octets of the message whose turn it was.
     pub(super) fn take(&mut self, length: u32) -> &[u8] {
         let at = self.first * self.size;
-        // rfc: 5040-32
+        // rfc: 5040-32, 7306-30
         self.first = (self.first + 1) % self.count.max(1);
         &self.octets[at..at + (length as usize).min(self.size)]
     }

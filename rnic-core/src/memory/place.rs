@@ -4,7 +4,7 @@
 
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::epoch::Guard;
 use super::table::{Access, Origin};
@@ -67,6 +67,25 @@ pub enum TagError {
     NotInvalidatable(Stag),
 }
 
+/// Why an atomic operation is not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AtomicError {
+    /// The memory must not be touched so.
+    #[error(transparent)]
+    Tag(#[from] TagError),
+    /// The value does not stand at an address that is a multiple of 8.
+    #[error(
+        "tagged offset {:#x} of STag {stag} is no multiple of 8 as an address, as an atomic needs it",
+        offset.0
+    )]
+    Misaligned {
+        /// The STag.
+        stag: Stag,
+        /// First octet.
+        offset: TaggedOffset,
+    },
+}
+
 impl Guard<'_> {
     /// Proves that `len` octets may be written at a tagged offset. Zero-length messages are not checked at all
     /// (RFC 5041 section 5.2): do not ask for them.
@@ -99,6 +118,30 @@ impl Guard<'_> {
         Ok(Source {
             from,
             len,
+            guard: PhantomData,
+        })
+    }
+
+    /// Proves that a peer may change the 8 octets at a tagged offset atomically. It is their address that must be a
+    /// multiple of 8: tagged offsets may count from anywhere.
+    // rfc: 7306-6, 7306-10, 7306-18
+    pub fn for_atomic(
+        &self,
+        stag: Stag,
+        offset: TaggedOffset,
+        origin: impl Into<Origin>,
+    ) -> Result<AtomicPlace<'_>, AtomicError> {
+        let (origin, need) = (origin.into(), Access::REMOTE_ATOMIC);
+        let value = self
+            .table()
+            .check(stag, offset, size_of::<u64>(), origin, need)?
+            .cast::<u64>();
+        // rfc: 7306-7, 7306-11, 7306-12, 7306-13, 7306-60
+        if !value.is_aligned() {
+            return Err(AtomicError::Misaligned { stag, offset });
+        }
+        Ok(AtomicPlace {
+            value,
             guard: PhantomData,
         })
     }
@@ -214,5 +257,35 @@ impl Source<'_> {
         // SAFETY: validation found `len` octets at `from` inside a registered region. The guard that this value
         // borrows keeps the region mapped. No reference is ever formed over a region, so `bytes` is elsewhere.
         unsafe { ptr::copy_nonoverlapping(self.from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+}
+
+/// Proof that 8 octets of registered memory may be changed atomically. It cannot outlive its guard either.
+#[derive(Debug)]
+pub struct AtomicPlace<'g> {
+    value: *mut u64,
+    guard: PhantomData<&'g Guard<'g>>,
+}
+
+impl AtomicPlace<'_> {
+    /// Replaces the number that the octets hold, in the byte order of this machine, by what `change` makes of it.
+    /// Returns what they held. One step for every worker and for the application's own atomic operations: `change`
+    /// is called again if another came between.
+    // rfc: 7306-3, 7306-38, 7306-40
+    pub fn update(&self, change: impl Fn(u64) -> u64) -> u64 {
+        // SAFETY: validation found 8 octets at `value` inside a registered region, and that they are aligned. The
+        // guard that this value borrows keeps the region mapped. Whoever writes the octets meanwhile by other means
+        // than an atomic operation races with it: RFC 7306 section 5 leaves that to the applications.
+        let value = unsafe { AtomicU64::from_ptr(self.value) };
+        let mut original = value.load(Ordering::Acquire);
+        while let Err(found) = value.compare_exchange_weak(
+            original,
+            change(original),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            original = found;
+        }
+        original
     }
 }

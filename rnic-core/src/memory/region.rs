@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::mapping::{Mapping, Pages};
 
@@ -75,6 +75,12 @@ pub enum RegionError {
         len: usize,
         /// Octets in the region.
         region: usize,
+    },
+    /// A number for atomic operations that does not start at a multiple of 8.
+    #[error("octet {offset} of a region is no multiple of 8, as an atomic operation needs it")]
+    Misaligned {
+        /// First octet.
+        offset: usize,
     },
 }
 
@@ -211,6 +217,17 @@ impl Region {
         let at = self.at(offset, 1)?;
         // SAFETY: the octet lies in the mapping, which lives as long as `self`, and one octet is always aligned.
         Ok(unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire))
+    }
+
+    /// The 8 octets at `offset`, a multiple of 8, as a number in this machine's byte order that this process and its
+    /// peers' atomic operations (RFC 7306) change without losing each other's changes.
+    pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, RegionError> {
+        let at = self.at(offset, size_of::<u64>())?.cast::<u64>();
+        if !at.is_aligned() {
+            return Err(RegionError::Misaligned { offset });
+        }
+        // SAFETY: the octets lie in the mapping, which lives as long as `self`, and are aligned.
+        Ok(unsafe { AtomicU64::from_ptr(at) })
     }
 
     /// The address of `len` octets at `offset`, if they lie in the region.

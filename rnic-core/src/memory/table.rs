@@ -30,6 +30,8 @@ impl Access {
     pub const REMOTE_READ: Self = Self(2);
     /// Peers may write it with RDMA Write.
     pub const REMOTE_WRITE: Self = Self(4);
+    /// Peers may change it with atomic operations (RFC 7306), which also tell them what it held.
+    pub const REMOTE_ATOMIC: Self = Self(8);
 
     /// Whether it allows everything that `need` asks for.
     pub const fn contains(self, need: Self) -> bool {
@@ -44,6 +46,7 @@ impl fmt::Display for Access {
             (Self::LOCAL_WRITE, "local write"),
             (Self::REMOTE_READ, "remote read"),
             (Self::REMOTE_WRITE, "remote write"),
+            (Self::REMOTE_ATOMIC, "remote atomic"),
         ];
         for (_, name) in rights
             .into_iter()

@@ -1,10 +1,10 @@
 //! What RDMAP finds wrong, and the numbers that a Terminate gives it (RFC 5040 figure 9).
 
 use super::terminate::TerminateCause;
-use crate::memory::place::TagError;
+use crate::memory::place::{AtomicError, TagError};
 use crate::verbs::WcStatus;
 use crate::wire::ddp::{DdpHeader, Stag, TaggedOffset, UNTAGGED_LEN, UntaggedHeader};
-use crate::wire::rdmap::{Control, RdmapWireError, ReadRequest, TerminateControl};
+use crate::wire::rdmap::{AtomicRequest, Control, RdmapWireError, ReadRequest, TerminateControl};
 
 /// An error that ends the stream. Before its turn, a segment that is not admitted is only not placed early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,13 +15,15 @@ pub enum RdmapError {
     /// The opcode is unknown, or does not belong into this queue or buffer, or answers nothing.
     #[error("{0} came where it has no place")]
     UnexpectedOpcode(Control),
-    /// The peer has more Read Requests outstanding than it may.
-    #[error("the peer has more than {ird} Reads outstanding, which is the inbound depth agreed on")]
+    /// The peer has more Read and Atomic Requests outstanding than it may.
+    #[error(
+        "the peer has more than {ird} Reads and atomics outstanding, which is the inbound depth agreed on"
+    )]
     TooManyReads {
-        /// Reads that it may have.
+        /// Reads and atomics that it may have.
         ird: u16,
     },
-    /// A Read Request or Terminate has not the form that it must have.
+    /// A message that RDMAP itself reads has not the form that it must have.
     #[error("a malformed message came: {0}")]
     Malformed(RdmapWireError),
     /// A Send with Invalidate named an STag that the peer may not invalidate.
@@ -36,6 +38,22 @@ pub enum RdmapError {
         header: UntaggedHeader,
         /// What is still to be read.
         request: ReadRequest,
+    },
+    /// An Atomic Request asks for what the peer may not do.
+    #[error("an atomic operation was refused: {error}")]
+    AtomicTarget {
+        /// Why.
+        error: AtomicError,
+        /// The DDP header of the request.
+        header: UntaggedHeader,
+    },
+    /// An Atomic Response answers another request than the oldest.
+    #[error("an Atomic Response to request {came:#x} came; that to {expected:#x} is next")]
+    Identifier {
+        /// The identifier in it.
+        came: u32,
+        /// That of the oldest request.
+        expected: u32,
     },
     /// A Read Response writes to another STag than was asked for.
     #[error("a Read Response came for STag {0}, which no outstanding Read names")]
@@ -78,9 +96,22 @@ impl RdmapError {
             // rfc: 5040-60
             Self::CannotInvalidate(_) => (0, 1, 0x09),
             Self::Version(_) => (0, 2, 0x05),
-            Self::UnexpectedOpcode(_) => (0, 2, 0x06),
-            Self::TooManyReads { .. } => (0, 2, 0x07),
-            Self::Malformed(_) => (0, 2, 0xff),
+            // RFC 7306 has no number for an operation that is not known. Its section 1.1 expects this one, or another of
+            // the same type. rfc: 7306-24, 7306-54
+            Self::UnexpectedOpcode(_) | Self::Malformed(RdmapWireError::AtomicOperation(_)) => {
+                (0, 2, 0x06)
+            }
+            // rfc: 7306-8, 7306-14, 7306-61
+            Self::TooManyReads { .. }
+            | Self::AtomicTarget {
+                error: AtomicError::Misaligned { .. },
+                ..
+            } => (0, 2, 0x07),
+            Self::AtomicTarget {
+                error: AtomicError::Tag(error),
+                ..
+            } => (0, 1, protection_code(error)),
+            Self::Malformed(_) | Self::Identifier { .. } => (0, 2, 0xff),
             Self::SinkStag(_) => (1, 1, 0x00),
             Self::SinkBounds { .. } => (1, 1, 0x01),
         };
@@ -103,6 +134,10 @@ impl RdmapError {
                     UNTAGGED_LEN + ReadRequest::LEN,
                 )
                 .with_read_request(*request),
+            Self::AtomicTarget { header, .. } => cause.with_header(
+                &DdpHeader::Untagged(*header),
+                UNTAGGED_LEN + AtomicRequest::LEN,
+            ),
             Self::CannotInvalidate(_) => {
                 cause.with_receive_status(Some(WcStatus::RemoteInvalidRequestError))
             }

@@ -17,7 +17,7 @@ pub enum Token {
     Opening,
     /// A request of the send queue, counted from the first.
     Request(u64),
-    /// A Read Response.
+    /// A Read or Atomic Response.
     Response,
     /// The Terminate.
     Terminate,

@@ -1,8 +1,8 @@
-//! The RDMA protocol (RFC 5040, and the Immediate Data of RFC 7306): what messages mean.
+//! The RDMA protocol (RFC 5040, and its extensions of RFC 7306): what messages mean.
 //!
 //! As requester it makes messages out of the send queue and completes requests in the order of their posting: a
-//! Send or Write when the peer's TCP has acknowledged its last octet, a Read when the last octet of its response
-//! was delivered. As responder it answers the peer's Read Requests in their order. Own requests and Read Responses
+//! Send or Write when the peer's TCP has acknowledged its last octet, a Read or atomic when the last octet of its
+//! response was delivered. As responder it answers the peer's Read and Atomic Requests in their order. Own requests and responses
 //! go out in turn, message by message.
 //!
 //! A segment that came is first admitted ([`Rdmap::admit`], which changes nothing), then placed and delivered by DDP,
@@ -15,6 +15,7 @@
 mod error;
 mod message;
 mod opening;
+mod outstanding;
 mod prepare;
 mod requester;
 mod responder;
@@ -33,10 +34,11 @@ use crate::verbs::wr::completion_flags;
 use crate::verbs::{Completion, QueuePair, WcOpcode, WcStatus};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
 use crate::wire::rdmap::{
-    Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest, Terminate, VERSION,
+    AtomicRequest, AtomicResponse, Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest,
+    Terminate, VERSION,
 };
 use requester::Requester;
-use responder::Responder;
+use responder::{Request, Responder};
 
 /// How the stream ends, if it does.
 #[derive(Clone, Copy, Debug)]
@@ -49,18 +51,21 @@ enum Ending {
     Over,
 }
 
-/// The untagged queues whose messages RDMAP handles itself, on a stream on which the peer may have `ird` Reads
-/// outstanding: for each its number, how many messages may wait in it, and how many octets each may have. There is room
-/// for one Read Request more, so that RDMAP sees the one that is too many. Sends go to the receives of the queue pair.
-// rfc: 5040-47, 5040-64, 5040-65
-pub fn own_queues(ird: u16) -> [(QueueNumber, usize, usize); 2] {
+/// Octets of the longest request for a response.
+const MAX_REQUEST: usize = AtomicRequest::LEN;
+const _: () = assert!(ReadRequest::LEN <= MAX_REQUEST);
+
+/// The untagged queues whose messages RDMAP handles itself, on a stream on which the peer may have `ird` Reads and
+/// atomics outstanding, and this side `ord`: for each its number, how many messages may wait in it, and how many octets
+/// each may have. There is room for one request more, so that RDMAP sees the one that is too many. Sends go to the
+/// receives of the queue pair.
+// rfc: 5040-47, 5040-64, 5040-65, 7306-34, 7306-35
+pub fn own_queues(ird: u16, ord: u16) -> [(QueueNumber, usize, usize); 3] {
+    let (requests, responses) = (usize::from(ird) + 1, usize::from(ord));
     [
-        (
-            QueueNumber::READ_REQUEST,
-            usize::from(ird) + 1,
-            ReadRequest::LEN,
-        ),
+        (QueueNumber::READ_REQUEST, requests, MAX_REQUEST),
         (QueueNumber::TERMINATE, 1, Terminate::MAX_LEN),
+        (QueueNumber::ATOMIC_RESPONSE, responses, AtomicResponse::LEN),
     ]
 }
 
@@ -80,7 +85,7 @@ pub struct Rdmap {
 }
 
 impl Rdmap {
-    /// A stream on which the peer may have `ird` Reads outstanding and this side `ord`, with a send queue of
+    /// A stream on which the peer may have `ird` Reads and atomics outstanding and this side `ord`, with a send queue of
     /// `send_queue` entries.
     // rfc: 5040-81, 5040-82, 5040-s8
     pub fn new(ird: u16, ord: u16, send_queue: u32) -> Self {
@@ -110,12 +115,17 @@ impl Rdmap {
         match (&segment.header, opcode(&segment.header)?) {
             (DdpHeader::Tagged(header), Opcode::ReadResponse) => {
                 self.requester
-                    .admit_response(header, segment.payload.len())?;
+                    .outstanding
+                    .admit_read(header, segment.payload.len())?;
                 Ok(Destination::Buffer(Access::LOCAL_WRITE))
             }
             (DdpHeader::Tagged(_), _) => Ok(Destination::Buffer(Access::REMOTE_WRITE)),
             (DdpHeader::Untagged(_), Opcode::Immediate | Opcode::ImmediateSolicited) => {
                 Ok(Destination::Delivery)
+            }
+            (DdpHeader::Untagged(header), Opcode::AtomicResponse) => {
+                self.requester.outstanding.admit_atomic(header)?;
+                Ok(Destination::Buffer(Access::default()))
             }
             (DdpHeader::Untagged(_), _) => Ok(Destination::Buffer(Access::default())),
         }
@@ -142,8 +152,7 @@ impl Rdmap {
         Ok(())
     }
 
-    /// Handles an untagged message in its turn. `octets` are those of a Read Request, Terminate or Immediate Data; a
-    /// Send is in the receive that is first in the queue pair.
+    /// Handles an untagged message in its turn. `octets` are those of the message; only a Send is in the receive that is first in the queue pair.
     pub fn handle_untagged(
         &mut self,
         header: &UntaggedHeader,
@@ -157,10 +166,20 @@ impl Rdmap {
             return Ok(());
         }
         match opcode(&DdpHeader::Untagged(*header))? {
-            // rfc: 5040-34
+            // rfc: 5040-34, 7306-22, 7306-23
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
-                self.responder.receive(*header, request)
+                self.responder.receive(*header, Request::Read(request))
+            }
+            Opcode::AtomicRequest => {
+                let request = AtomicRequest::parse(octets).map_err(RdmapError::Malformed)?;
+                self.responder.receive(*header, Request::Atomic(request))
+            }
+            Opcode::AtomicResponse => {
+                self.requester
+                    .atomic_response(header, octets, qp.origin(), guard)?;
+                self.requester.complete(qp, cqs);
+                Ok(())
             }
             Opcode::Terminate => self.handle_terminate(octets),
             opcode @ (Opcode::Immediate | Opcode::ImmediateSolicited) => {
@@ -229,7 +248,7 @@ impl Rdmap {
     /// The error to terminate the stream with; the message cannot be finished.
     pub fn source_failed(&mut self, token: Token, cut: u32, error: TagError) -> RdmapError {
         match token {
-            Token::Request(number) => self.requester.source_failed(number),
+            Token::Request(number) => self.requester.memory_gone(number),
             Token::Response => self.responder.source_failed(cut, error),
             Token::Opening | Token::Terminate => None,
         }
@@ -305,8 +324,11 @@ fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
         DdpHeader::Tagged(_) => opcode.is_tagged(),
         DdpHeader::Untagged(header) => match header.queue {
             QueueNumber::SEND => is_send(opcode),
-            QueueNumber::READ_REQUEST => opcode == Opcode::ReadRequest,
+            QueueNumber::READ_REQUEST => {
+                matches!(opcode, Opcode::ReadRequest | Opcode::AtomicRequest)
+            }
             QueueNumber::TERMINATE => opcode == Opcode::Terminate,
+            QueueNumber::ATOMIC_RESPONSE => opcode == Opcode::AtomicResponse,
             _ => !opcode.is_tagged(),
         },
     };

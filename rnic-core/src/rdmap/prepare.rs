@@ -1,12 +1,13 @@
 //! Making a message of a work request, once all of it was checked.
 
 use super::message::{Source, tagged, untagged};
+use super::outstanding::identifier;
 use crate::memory::epoch::Guard;
 use crate::memory::table::{Access, Origin};
 use crate::verbs::wr::{MAX_INLINE, MAX_SGE, send_flags};
 use crate::verbs::{SendWr, Sge, WcStatus, WrOpcode, total_length};
 use crate::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
-use crate::wire::rdmap::{IMMEDIATE_LEN, Opcode, ReadRequest};
+use crate::wire::rdmap::{AtomicRequest, IMMEDIATE_LEN, Opcode, ReadRequest};
 
 /// A message of a request, before it is numbered.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +17,13 @@ pub(super) struct Prepared {
     pub(super) source: Source,
 }
 
-/// Checks a request and makes its message.
+/// Octets of the value that an atomic works on.
+const VALUE_LEN: u32 = size_of::<u64>() as u32;
+
+/// Checks request `number` and makes its message.
 pub(super) fn prepare(
     wr: &SendWr,
+    number: u64,
     ord: u16,
     origin: Origin,
     guard: &Guard<'_>,
@@ -29,6 +34,9 @@ pub(super) fn prepare(
     let solicited = wr.flags & send_flags::SOLICITED != 0;
     let header = match (operation, solicited) {
         (WrOpcode::Read, _) => return prepare_read(wr, ord, origin, guard),
+        (WrOpcode::FetchAdd | WrOpcode::CmpSwap, _) => {
+            return prepare_atomic(wr, number, ord, origin, guard);
+        }
         (WrOpcode::Immediate, _) => {
             return (wr.length == 0)
                 .then_some(immediate(wr))
@@ -75,15 +83,7 @@ fn prepare_read(
     }
     let sink = sges(wr)?.first().copied().unwrap_or_default();
     if sink.length > 0 {
-        guard
-            .for_placement(
-                sink.stag(),
-                sink.tagged_offset(),
-                sink.length as usize,
-                origin,
-                Access::LOCAL_WRITE,
-            )
-            .map_err(|_| WcStatus::LocalProtectionError)?;
+        check_sink(&sink, origin, guard)?;
     }
     let request = ReadRequest {
         sink_stag: sink.stag(),
@@ -100,6 +100,51 @@ fn prepare_read(
         length,
         source: Source::Octets(octets),
     })
+}
+
+/// An Atomic Request. What the peer's memory held comes back to one piece of 8 octets.
+// rfc: 7306-2, 7306-15, 7306-19, 7306-20, 7306-25, 7306-26
+fn prepare_atomic(
+    wr: &SendWr,
+    number: u64,
+    ord: u16,
+    origin: Origin,
+    guard: &Guard<'_>,
+) -> Result<Prepared, WcStatus> {
+    let invalid = WcStatus::LocalQpOperationError;
+    let operation = wr.atomic_operation().ok_or(invalid)?;
+    let &[sink] = sges(wr)? else {
+        return Err(invalid);
+    };
+    if ord == 0 {
+        return Err(invalid);
+    }
+    if sink.length != VALUE_LEN {
+        return Err(WcStatus::LocalLengthError);
+    }
+    check_sink(&sink, origin, guard)?;
+    let request = AtomicRequest {
+        identifier: identifier(number),
+        stag: Stag(wr.remote_stag),
+        offset: TaggedOffset(wr.remote_offset),
+        operation,
+    };
+    let mut octets = [0; MAX_INLINE];
+    let length = request.emit(&mut octets) as u32;
+    Ok(Prepared {
+        header: untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, 0),
+        length,
+        source: Source::Octets(octets),
+    })
+}
+
+/// Whether a response can go to this piece of memory, as far as can be said beforehand.
+fn check_sink(sink: &Sge, origin: Origin, guard: &Guard<'_>) -> Result<(), WcStatus> {
+    let (stag, offset, len) = (sink.stag(), sink.tagged_offset(), sink.length as usize);
+    guard
+        .for_placement(stag, offset, len, origin, Access::LOCAL_WRITE)
+        .map(|_| ())
+        .map_err(|_| WcStatus::LocalProtectionError)
 }
 
 /// Immediate Data: a request's only message, or the one behind its Write.

@@ -3,14 +3,18 @@
 use std::collections::VecDeque;
 
 use super::message::{Outbound, Token};
+use super::outstanding::Outstanding;
 use super::prepare::{Prepared, immediate, prepare};
 use super::{Opening, RdmapError, ReceivedTerminate};
 use crate::memory::epoch::Guard;
+use crate::memory::table::{Access, Origin};
 use crate::verbs::cq::CqTable;
 use crate::verbs::wr::send_flags;
-use crate::verbs::{Completion, QueuePair, SendWr, WcOpcode, WcStatus, WrOpcode};
-use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset};
-use crate::wire::rdmap::{Control, Opcode};
+use crate::verbs::{Completion, QueuePair, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use crate::wire::ddp::{
+    DdpHeader, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
+};
+use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 
 /// A request that was begun. Its entry stays in the send queue until it completes.
 #[derive(Clone, Copy, Debug)]
@@ -45,34 +49,22 @@ enum Progress {
     Sending,
     /// Handed down, up to this offset of the stream.
     Sent(u64),
-    /// A Read whose response has not wholly come.
-    Reading,
-    /// A Read that was answered.
-    Read,
+    /// A Read or atomic whose response has not wholly come.
+    Awaiting,
+    /// A Read or atomic that was answered.
+    Answered,
     Failed(WcStatus),
-}
-
-/// A Read whose response is awaited.
-#[derive(Clone, Copy, Debug)]
-struct Read {
-    /// Which request. The Read that opens a peer-to-peer connection is none.
-    number: Option<u64>,
-    stag: Stag,
-    offset: TaggedOffset,
-    length: u32,
-    delivered: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Requester {
-    ord: u16,
     requests: VecDeque<Request>,
     /// The number of the first of `requests`.
     first: u64,
-    reads: VecDeque<Read>,
-    /// The numbers that DDP gives the next Send and the next Read Request.
+    pub(super) outstanding: Outstanding,
+    /// The numbers that DDP gives the next Send, and the next Read or Atomic Request.
     next_send: Msn,
-    next_read: Msn,
+    next_request: Msn,
     /// The Immediate Data that follow the last Write begun.
     follower: Option<Prepared>,
     /// How much of the stream the peer has acknowledged.
@@ -86,12 +78,11 @@ pub(super) struct Requester {
 impl Requester {
     pub(super) fn new(ord: u16, send_queue: u32) -> Self {
         Self {
-            ord,
             requests: VecDeque::with_capacity(send_queue as usize),
             first: 0,
-            reads: VecDeque::with_capacity(u32::from(ord).min(send_queue) as usize),
+            outstanding: Outstanding::new(ord, send_queue),
             next_send: Msn::FIRST,
-            next_read: Msn::FIRST,
+            next_request: Msn::FIRST,
             follower: None,
             acked: 0,
             failed: false,
@@ -105,14 +96,9 @@ impl Requester {
             Opening::Send => self.next_send = self.next_send.next(),
             Opening::Write => {}
             Opening::Read => {
-                self.next_read = self.next_read.next();
-                self.reads.push_back(Read {
-                    number: None,
-                    stag: Stag(0),
-                    offset: TaggedOffset(0),
-                    length: 0,
-                    delivered: 0,
-                });
+                self.next_request = self.next_request.next();
+                self.outstanding
+                    .push(None, Opcode::ReadResponse, &Sge::default());
             }
         }
     }
@@ -124,7 +110,7 @@ impl Requester {
     }
 
     /// The message of the next request, if it may begin.
-    // rfc: 5040-27, 5040-37, 5040-56, 5040-72, 7306-52
+    // rfc: 5040-27, 5040-37, 5040-56, 5040-72, 7306-27, 7306-52
     pub(super) fn next(
         &mut self,
         qp: &QueuePair,
@@ -149,7 +135,7 @@ impl Requester {
             return Ok(None);
         }
         let number = self.first + self.requests.len() as u64;
-        match prepare(&wr, self.ord, qp.origin(), guard) {
+        match prepare(&wr, number, self.outstanding.ord(), qp.origin(), guard) {
             Ok(prepared) => {
                 self.begin(&wr, qp.signal_all, number, &prepared.header);
                 Ok(Some(prepared.outbound(number)))
@@ -168,20 +154,18 @@ impl Requester {
         }
     }
 
-    /// Whether a request may begin now: a fence waits for all Reads, a Read for room among those outstanding.
-    // rfc: 5040-82, 5040-83
+    /// Whether a request may begin now: a fence waits for all Reads and atomics, each of these for room among those
+    /// outstanding.
     fn may_begin(&self, wr: &SendWr) -> bool {
-        let fenced = wr.flags & send_flags::FENCE != 0 && !self.reads.is_empty();
-        let read = wr.operation() == Ok(WrOpcode::Read);
-        // Without any Reads allowed it begins, and fails, rather than wait for ever.
-        let too_many = read && self.ord > 0 && self.reads.len() >= usize::from(self.ord);
+        let fenced = wr.flags & send_flags::FENCE != 0 && !self.outstanding.is_empty();
+        let too_many = answer(wr).is_some() && self.outstanding.is_full();
         !fenced && !too_many
     }
 
     /// Remembers a request whose message goes out now.
     fn begin(&mut self, wr: &SendWr, signal_all: bool, number: u64, header: &DdpHeader) {
         let signaled = signal_all || wr.flags & send_flags::SIGNALED != 0;
-        let is_read = wr.operation() == Ok(WrOpcode::Read);
+        let answer = answer(wr);
         let followed = wr.operation() == Ok(WrOpcode::WriteImmediate);
         self.follower = followed.then(|| immediate(wr));
         let target = match header {
@@ -191,8 +175,8 @@ impl Requester {
                 immediate: followed.then(|| advance(&mut self.next_send)),
             },
             DdpHeader::Untagged(header) => {
-                let next = if is_read {
-                    &mut self.next_read
+                let next = if header.queue == QueueNumber::READ_REQUEST {
+                    &mut self.next_request
                 } else {
                     &mut self.next_send
                 };
@@ -202,22 +186,16 @@ impl Requester {
                 }
             }
         };
-        let progress = if is_read {
-            Progress::Reading
+        let progress = if answer.is_some() {
+            Progress::Awaiting
         } else {
             Progress::Sending
         };
         self.requests
             .push_back(Request::new(wr, signaled, target, progress));
-        if is_read {
+        if let Some(answer) = answer {
             let sink = wr.sges().first().copied().unwrap_or_default();
-            self.reads.push_back(Read {
-                number: Some(number),
-                stag: sink.stag(),
-                offset: sink.tagged_offset(),
-                length: wr.length,
-                delivered: 0,
-            });
+            self.outstanding.push(Some(number), answer, &sink);
         }
     }
 
@@ -234,8 +212,8 @@ impl Requester {
         }
     }
 
-    /// The octets of a request's message became unreadable half-way.
-    pub(super) fn source_failed(&mut self, number: u64) -> Option<RdmapError> {
+    /// The memory of a request is not there any more, now that its octets are to be read, or to be written.
+    pub(super) fn memory_gone(&mut self, number: u64) -> Option<RdmapError> {
         let status = WcStatus::LocalProtectionError;
         let request = self.request(number)?;
         request.progress = Progress::Failed(status);
@@ -244,62 +222,40 @@ impl Requester {
         Some(RdmapError::Request { wr_id, status })
     }
 
-    /// Whether a segment of a Read Response goes to where an outstanding Read wants it.
-    pub(super) fn admit_response(
-        &self,
-        header: &TaggedHeader,
-        len: usize,
-    ) -> Result<(), RdmapError> {
-        if self.reads.is_empty() {
-            return Err(RdmapError::UnexpectedOpcode(Control::from(header.ulp)));
-        }
-        if len == 0 || self.reads.iter().any(|read| read.takes(header, len)) {
-            return Ok(());
-        }
-        if self.reads.iter().any(|read| read.stag == header.stag) {
-            let len = u32::try_from(len).unwrap_or(u32::MAX);
-            return Err(RdmapError::SinkBounds {
-                offset: header.offset,
-                len,
-            });
-        }
-        Err(RdmapError::SinkStag(header.stag))
-    }
-
-    /// Takes a segment of a Read Response in its turn: it must continue the oldest Read, and end where that ends.
-    // rfc: 5040-70, 5040-77, 5040-79
+    /// Takes a segment of a Read Response in its turn.
     pub(super) fn read_response(
         &mut self,
         header: &TaggedHeader,
         len: u32,
     ) -> Result<(), RdmapError> {
-        let Some(read) = self.reads.front_mut() else {
-            return Err(RdmapError::UnexpectedOpcode(Control::from(header.ulp)));
-        };
-        let bounds = RdmapError::SinkBounds {
-            offset: header.offset,
-            len,
-        };
-        // rfc: 5041-58 — nothing is checked of a segment that places nothing.
-        if len > 0 {
-            if header.stag != read.stag {
-                return Err(RdmapError::SinkStag(header.stag));
-            }
-            let expected = read.offset.0.checked_add(read.delivered.into());
-            if expected != Some(header.offset.0) || len > read.length - read.delivered {
-                return Err(bounds);
-            }
-            read.delivered += len;
+        let answered = self.outstanding.read_response(header, len)?;
+        if let Some(request) = answered.and_then(|number| self.request(number)) {
+            request.progress = Progress::Answered;
         }
-        if header.last {
-            if read.delivered != read.length {
-                return Err(bounds);
-            }
-            let number = read.number;
-            self.reads.pop_front();
-            if let Some(request) = number.and_then(|number| self.request(number)) {
-                request.progress = Progress::Read;
-            }
+        Ok(())
+    }
+
+    /// Takes an Atomic Response in its turn. What the peer's memory held goes to the request's buffer as a number in
+    /// this machine's byte order, whatever the peer's is: that is what the application computes with.
+    // rfc: 7306-36, 7306-39, 7306-43
+    pub(super) fn atomic_response(
+        &mut self,
+        header: &UntaggedHeader,
+        octets: &[u8],
+        origin: Origin,
+        guard: &Guard<'_>,
+    ) -> Result<(), RdmapError> {
+        let response = AtomicResponse::parse(octets).map_err(RdmapError::Malformed)?;
+        let (number, sink) = self.outstanding.atomic_response(header, &response)?;
+        let value = response.original.to_ne_bytes();
+        let (stag, offset) = (sink.stag(), sink.tagged_offset());
+        match guard.for_placement(stag, offset, value.len(), origin, Access::LOCAL_WRITE) {
+            Ok(placement) => placement.write(&value),
+            // The application has taken its buffer away meanwhile.
+            Err(_) => return Err(self.memory_gone(number).unwrap_or(RdmapError::Queues)),
+        }
+        if let Some(request) = self.request(number) {
+            request.progress = Progress::Answered;
         }
         Ok(())
     }
@@ -354,7 +310,7 @@ impl Requester {
             let status = request.status(self.acked).unwrap_or(WcStatus::WrFlushed);
             self.complete_first(status, qp, cqs);
         }
-        self.reads.clear();
+        self.outstanding.clear();
         self.follower = None;
         for _ in 0..qp.sq.len() {
             let Some(wr) = qp.sq.peek(0) else {
@@ -368,7 +324,7 @@ impl Requester {
 
     /// Whether every request was completed that is to be carried out.
     pub(super) fn is_idle(&self, qp: &QueuePair) -> bool {
-        self.requests.is_empty() && self.reads.is_empty() && !self.has_unbegun(qp)
+        self.requests.is_empty() && self.outstanding.is_empty() && !self.has_unbegun(qp)
     }
 
     /// Whether a request that is to be carried out has not begun.
@@ -399,6 +355,15 @@ impl Requester {
     fn request(&mut self, number: u64) -> Option<&mut Request> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.requests.get_mut(index)
+    }
+}
+
+/// What answers a request, if anything does.
+fn answer(wr: &SendWr) -> Option<Opcode> {
+    match wr.operation() {
+        Ok(WrOpcode::Read) => Some(Opcode::ReadResponse),
+        Ok(WrOpcode::FetchAdd | WrOpcode::CmpSwap) => Some(Opcode::AtomicResponse),
+        _ => None,
     }
 }
 
@@ -442,23 +407,9 @@ impl Request {
     fn status(&self, acked: u64) -> Option<WcStatus> {
         match self.progress {
             Progress::Sent(end) if end <= acked => Some(WcStatus::Success),
-            Progress::Read => Some(WcStatus::Success),
+            Progress::Answered => Some(WcStatus::Success),
             Progress::Failed(status) => Some(status),
-            Progress::Sent(_) | Progress::Sending | Progress::Reading => None,
+            Progress::Sent(_) | Progress::Sending | Progress::Awaiting => None,
         }
-    }
-}
-
-impl Read {
-    /// Whether `len` octets of a response lie in the sink.
-    fn takes(&self, header: &TaggedHeader, len: usize) -> bool {
-        let end = |start: u64| start.checked_add(len as u64);
-        header.stag == self.stag
-            && header
-                .offset
-                .0
-                .checked_sub(self.offset.0)
-                .and_then(end)
-                .is_some_and(|end| end <= u64::from(self.length))
     }
 }

@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::wire::ddp::{Stag, TaggedOffset};
-use crate::wire::rdmap::IMMEDIATE_LEN;
+use crate::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
 
 /// Scatter/gather elements in a work request at most.
 pub const MAX_SGE: usize = 4;
@@ -52,6 +52,10 @@ pub enum WrOpcode {
     Immediate = 4,
     /// RDMA Write, and Immediate Data behind it.
     WriteImmediate = 5,
+    /// Atomic FetchAdd.
+    FetchAdd = 6,
+    /// Atomic CmpSwap.
+    CmpSwap = 7,
 }
 
 impl TryFrom<u8> for WrOpcode {
@@ -64,6 +68,8 @@ impl TryFrom<u8> for WrOpcode {
             3 => Self::SendInvalidate,
             4 => Self::Immediate,
             5 => Self::WriteImmediate,
+            6 => Self::FetchAdd,
+            7 => Self::CmpSwap,
             _ => return Err(UnknownCode(code)),
         })
     }
@@ -80,7 +86,7 @@ pub mod send_flags {
     pub const SIGNALED: u8 = 1;
     /// Send, or Immediate Data, with Solicited Event.
     pub const SOLICITED: u8 = 2;
-    /// Begin only when all earlier Reads are complete.
+    /// Begin only when all earlier Reads and atomics are complete.
     pub const FENCE: u8 = 4;
     /// The data stands in the request itself.
     pub const INLINE: u8 = 8;
@@ -100,15 +106,15 @@ pub struct SendWr {
     pub sge_count: u16,
     /// Octets altogether.
     pub length: u32,
-    /// Write and Read: the peer's STag.
+    /// Write, Read and atomics: the peer's STag.
     pub remote_stag: u32,
     /// Send with Invalidate: the STag that the peer shall make invalid.
     pub invalidate_stag: u32,
-    /// Write and Read: where in the peer's STag.
+    /// Write, Read and atomics: where in the peer's STag.
     pub remote_offset: u64,
     /// Immediate Data.
     pub immediate: [u8; IMMEDIATE_LEN],
-    /// Four [`Sge`]s, or inline data.
+    /// Four [`Sge`]s, or inline data. Of an atomic: one [`Sge`], and its [`Operands`] behind it.
     // A literal length: rustc 1.95 fails where a closure of another crate captures a field of a named one.
     pub payload: [u8; 64],
 }
@@ -132,6 +138,63 @@ impl SendWr {
             remote_offset: 0,
             immediate: [0; IMMEDIATE_LEN],
             payload: [0; MAX_INLINE],
+        }
+    }
+
+    /// A signalled atomic operation that brings what the peer's memory held to `sink`, which is 8 octets: a number in
+    /// this machine's byte order.
+    pub fn atomic(wr_id: u64, operation: AtomicOperation, sink: Sge) -> Self {
+        let (opcode, operands) = match operation {
+            AtomicOperation::FetchAdd { add, mask } => (
+                WrOpcode::FetchAdd,
+                Operands {
+                    data: add,
+                    mask,
+                    ..Operands::default()
+                },
+            ),
+            AtomicOperation::CmpSwap {
+                swap,
+                swap_mask,
+                compare,
+                compare_mask,
+            } => (
+                WrOpcode::CmpSwap,
+                Operands {
+                    data: swap,
+                    mask: swap_mask,
+                    compare,
+                    compare_mask,
+                },
+            ),
+        };
+        let mut wr = Self::new(wr_id, opcode);
+        wr.payload[..OPERANDS_AT].copy_from_slice(sink.as_bytes());
+        wr.payload[OPERANDS_AT..][..size_of::<Operands>()].copy_from_slice(operands.as_bytes());
+        wr.sge_count = 1;
+        wr.length = sink.length;
+        wr
+    }
+
+    /// What an atomic does; `None` of others, and of one that claims inline data.
+    pub fn atomic_operation(&self) -> Option<AtomicOperation> {
+        let (operands, _) = Operands::read_from_prefix(&self.payload[OPERANDS_AT..]).ok()?;
+        let Operands {
+            data,
+            mask,
+            compare,
+            compare_mask,
+        } = operands;
+        match self.operation() {
+            _ if self.is_inline() => None,
+            Ok(WrOpcode::FetchAdd) => Some(AtomicOperation::FetchAdd { add: data, mask }),
+            Ok(WrOpcode::CmpSwap) => Some(AtomicOperation::CmpSwap {
+                swap: data,
+                swap_mask: mask,
+                compare,
+                compare_mask,
+            }),
+            _ => None,
         }
     }
 
@@ -213,6 +276,26 @@ impl SendWr {
         WrOpcode::try_from(self.opcode)
     }
 }
+
+/// The operands of an atomic, in the payload of its request.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Operands {
+    /// What to add, or the new bits.
+    pub data: u64,
+    /// The top bits of fields, or which bits are replaced.
+    pub mask: u64,
+    /// CmpSwap: the bits to be found.
+    pub compare: u64,
+    /// CmpSwap: which bits are compared.
+    pub compare_mask: u64,
+}
+
+/// Where in the payload of an atomic its operands are.
+const OPERANDS_AT: usize = size_of::<Sge>();
+const _: () = assert!(OPERANDS_AT + size_of::<Operands>() <= MAX_INLINE);
 
 /// A request of a receive queue: a buffer for one message.
 #[derive(
@@ -310,6 +393,10 @@ pub enum WcOpcode {
     Write = 1,
     /// An RDMA Read.
     Read = 2,
+    /// An atomic CmpSwap.
+    CmpSwap = 3,
+    /// An atomic FetchAdd.
+    FetchAdd = 4,
     /// A message received.
     Recv = 128,
     /// Immediate Data received.
@@ -323,6 +410,8 @@ impl TryFrom<u8> for WcOpcode {
             0 => Self::Send,
             1 => Self::Write,
             2 => Self::Read,
+            3 => Self::CmpSwap,
+            4 => Self::FetchAdd,
             128 => Self::Recv,
             129 => Self::RecvImmediate,
             _ => return Err(UnknownCode(code)),
@@ -335,6 +424,8 @@ impl From<WrOpcode> for WcOpcode {
         match opcode {
             WrOpcode::Write | WrOpcode::WriteImmediate => Self::Write,
             WrOpcode::Read => Self::Read,
+            WrOpcode::FetchAdd => Self::FetchAdd,
+            WrOpcode::CmpSwap => Self::CmpSwap,
             WrOpcode::Send | WrOpcode::SendInvalidate | WrOpcode::Immediate => Self::Send,
         }
     }
@@ -360,7 +451,7 @@ pub struct Completion {
     pub wr_id: u64,
     /// The queue pair.
     pub qp: u32,
-    /// Octets received (Recv) or read (Read); none for RecvImmediate, which leaves the buffer as it is; on the others,
+    /// Octets received (Recv), read (Read) or brought back (atomics: 8); none for RecvImmediate, which leaves the buffer as it is; on the others,
     /// octets sent.
     pub byte_len: u32,
     /// A [`WcStatus`].
@@ -466,7 +557,7 @@ mod tests {
     #[test]
     fn codes_round_trip() {
         for code in 0..=u8::MAX {
-            assert!(WrOpcode::try_from(code).is_ok_and(|op| op as u8 == code) || code > 5);
+            assert!(WrOpcode::try_from(code).is_ok_and(|op| op as u8 == code) || code > 7);
             assert!(WcStatus::try_from(code).map_or(true, |status| status as u8 == code));
             assert!(WcOpcode::try_from(code).map_or(true, |op| op as u8 == code));
         }

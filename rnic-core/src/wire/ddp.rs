@@ -72,10 +72,14 @@ pub struct QueueNumber(pub u32);
 impl QueueNumber {
     /// Sends (RFC 5040 section 4.1).
     pub const SEND: Self = Self(0);
-    /// Read Requests.
+    /// Read Requests and Atomic Requests.
+    // rfc: 7306-15, 7306-26
     pub const READ_REQUEST: Self = Self(1);
     /// Terminate.
     pub const TERMINATE: Self = Self(2);
+    /// Atomic Responses (RFC 7306).
+    // rfc: 7306-16, 7306-33
+    pub const ATOMIC_RESPONSE: Self = Self(3);
 }
 
 impl fmt::Display for QueueNumber {

@@ -6,7 +6,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ddp::{Stag, TaggedOffset};
 
+mod atomic;
 mod terminate;
+pub use atomic::{AtomicOperation, AtomicRequest, AtomicResponse};
 pub use terminate::{BitOrder, Terminate, TerminateControl};
 
 /// The version that RFC 5040 describes.
@@ -36,6 +38,10 @@ pub enum Opcode {
     Immediate = 8,
     /// Immediate Data with Solicited Event (RFC 7306).
     ImmediateSolicited = 9,
+    /// Atomic Request (RFC 7306).
+    AtomicRequest = 10,
+    /// Atomic Response (RFC 7306).
+    AtomicResponse = 11,
 }
 
 /// Octets of Immediate Data (RFC 7306 figure 7).
@@ -52,9 +58,12 @@ impl Opcode {
 /// Why octets are no RDMAP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmapWireError {
-    /// RFC 5040 defines the opcodes 0 to 7, RFC 7306 section 6 adds 8 and 9.
+    /// RFC 5040 defines the opcodes 0 to 7, RFC 7306 adds 8 to 11.
     #[error("RDMAP opcode {0} is not known")]
     Opcode(u8),
+    /// RFC 7306 defines FetchAdd (0) and CmpSwap (2).
+    #[error("atomic operation {0} is not known")]
+    AtomicOperation(u8),
     /// The message has not the length of its header.
     #[error("{octets} octets are not the length of the {header}")]
     Length {
@@ -81,6 +90,8 @@ impl TryFrom<u8> for Opcode {
             7 => Self::Terminate,
             8 => Self::Immediate,
             9 => Self::ImmediateSolicited,
+            10 => Self::AtomicRequest,
+            11 => Self::AtomicResponse,
             other => return Err(RdmapWireError::Opcode(other)),
         })
     }

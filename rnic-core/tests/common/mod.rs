@@ -20,7 +20,7 @@ use rnic_core::wire::rdmap::{Control, Opcode};
 
 /// Everything that memory can be registered for.
 pub(crate) fn all_rights() -> Access {
-    Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE
+    Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
 }
 
 /// Two hosts and a link that only takes its time.

@@ -202,7 +202,7 @@ fn a_send_fills_the_receives_in_their_order() {
 #[test]
 fn untagged_invalid_qn() {
     // rfc: 5041-72
-    for queue in [3, 4, u32::MAX] {
+    for queue in [4, 5, u32::MAX] {
         let mut end = end_with_receives(1);
         let ulpdu = untagged(Opcode::Send, true, QueueNumber(queue), 1, 0, b"x");
         let error = refused(&mut end, &ulpdu);
@@ -457,7 +457,7 @@ fn what_cannot_be_placed_early_is_placed_in_its_turn() {
 fn message_numbers_wrap() {
     // rfc: 5041-44
     let mut end = end_with_receives(4);
-    end.ddp = queues(4, Msn(u32::MAX - 1));
+    end.ddp = queues(4, 4, Msn(u32::MAX - 1));
     let early = end.place(&send(1, b"d")).unwrap();
     for (msn, payload) in [(u32::MAX - 1, b"a"), (u32::MAX, b"b"), (0, b"c")] {
         end.receive(&send(msn, payload)).unwrap();
@@ -479,9 +479,10 @@ fn read_request_queue_checks_its_buffers() {
         (request(0, 0, &[0; 28]), (2, 3)),
         // IRD is 4: there is a buffer for the fifth, which RDMAP refuses, and none beyond it.
         (request(6, 0, &[0; 28]), (2, 3)),
-        (request(1, 29, &[0; 1]), (2, 4)),
-        (request(1, 0, &[0; 29]), (2, 5)),
-        (request(1, 20, &[0; 9]), (2, 5)),
+        // There is room for an Atomic Request, which is longer.
+        (request(1, 53, &[0; 1]), (2, 4)),
+        (request(1, 0, &[0; 53]), (2, 5)),
+        (request(1, 44, &[0; 9]), (2, 5)),
     ] {
         let mut end = End::new(4, 4);
         let Err(Refused::Ddp(error)) = end.place(&ulpdu) else {

@@ -77,14 +77,14 @@ pub(crate) struct End {
 }
 
 pub(crate) fn all_rights() -> Access {
-    Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE
+    Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
 }
 
 /// DDP with RDMAP's queues, which have come to message `msn`.
-pub(crate) fn queues(ird: u16, msn: Msn) -> Ddp {
+pub(crate) fn queues(ird: u16, ord: u16, msn: Msn) -> Ddp {
     let mut ddp = Ddp::new();
     ddp.open_at(QueueNumber::SEND, Supply::Posted, msn);
-    for (queue, count, size) in rdmap::own_queues(ird) {
+    for (queue, count, size) in rdmap::own_queues(ird, ord) {
         ddp.open_at(queue, Supply::Kept { count, size }, msn);
     }
     ddp
@@ -97,6 +97,22 @@ impl End {
     }
 
     pub(crate) fn with_rings(ird: u16, ord: u16, queue: u32, completions: u32) -> Self {
+        let (table, region, stag) = Self::new_memory();
+        Self::over(table, region, stag, (ird, ord), (queue, completions))
+    }
+
+    /// An end on the memory of another, as if it were another worker's.
+    pub(crate) fn sharing(
+        table: Arc<StagTable>,
+        region: Arc<Region>,
+        stag: Stag,
+        ird: u16,
+        ord: u16,
+    ) -> Self {
+        Self::over(table, region, stag, (ird, ord), (64, 256))
+    }
+
+    fn new_memory() -> (Arc<StagTable>, Arc<Region>, Stag) {
         let table = Arc::new(StagTable::new(64, [42; 32]));
         let region = Arc::new(Region::allocate_unlocked(MEMORY, HugePages::None).unwrap());
         let stag = table
@@ -108,6 +124,16 @@ impl End {
                 PD,
             )
             .unwrap();
+        (table, region, stag)
+    }
+
+    fn over(
+        table: Arc<StagTable>,
+        region: Arc<Region>,
+        stag: Stag,
+        (ird, ord): (u16, u16),
+        (queue, completions): (u32, u32),
+    ) -> Self {
         let (sq, sq_end) = ring(queue).unwrap();
         let (rq, rq_end) = ring(queue).unwrap();
         let (send_cq, send_done) = ring(completions).unwrap();
@@ -136,7 +162,7 @@ impl End {
             stag,
             qp,
             cqs,
-            ddp: queues(ird, Msn::FIRST),
+            ddp: queues(ird, ord, Msn::FIRST),
             rdmap: Rdmap::new(ird, ord, queue),
             arming,
             sq,

@@ -214,12 +214,12 @@ fn they_have_their_place() {
     };
     let end = End::new(1, 1);
     let in_tagged = tagged(Opcode::Immediate, true, end.stag, BASE, &DATA);
-    for ulpdu in [segment(1), segment(2), in_tagged] {
+    for ulpdu in [segment(1), segment(2), segment(3), in_tagged] {
         assert_eq!(numbers(refused(&ulpdu)), (0, 2, 6));
     }
     assert_eq!(numbers(refused(&version)), (0, 2, 5));
     assert!(matches!(
-        refused(&segment(3)),
+        refused(&segment(4)),
         Refused::Ddp(DdpError::InvalidQn(_))
     ));
     assert!(matches!(

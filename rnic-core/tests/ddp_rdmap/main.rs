@@ -1,10 +1,13 @@
 //! DDP and RDMAP together, without MPA and TCP below them: each check by itself, and two ends that exchange
 //! segments through memory.
 
+mod atomic;
+mod atomic_errors;
 mod ddp;
 mod delivery;
 mod fixture;
 mod immediate;
+mod ordering;
 mod pair;
 mod reads;
 mod requester;

@@ -8,6 +8,7 @@ use rnic_core::memory::table::Scope;
 use rnic_core::verbs::wr::{completion_flags, send_flags};
 use rnic_core::verbs::{SendWr, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{Msn, Stag, TaggedOffset};
+use rnic_core::wire::rdmap::AtomicOperation;
 
 use crate::fixture::{BASE, End, MEMORY, PD, STREAM, Ulpdu, all_rights, pattern, pump, queues};
 
@@ -35,11 +36,23 @@ enum Operation {
     SendInline,
     Immediate,
     WriteImmediate,
+    FetchAdd,
 }
+
+impl Operation {
+    /// Whether its data come from the peer.
+    fn brings(self) -> bool {
+        matches!(self, Self::Read | Self::FetchAdd)
+    }
+}
+
+/// What an atomic adds.
+const ADDED: u64 = 0x0123_4567_89ab_cdef;
 
 fn asks(count: usize, longest: usize) -> impl Strategy<Value = Vec<Ask>> {
     use Operation::{
-        Immediate, Read, Send, SendInline, SendInvalidate, SendSolicited, Write, WriteImmediate,
+        FetchAdd, Immediate, Read, Send, SendInline, SendInvalidate, SendSolicited, Write,
+        WriteImmediate,
     };
     let operation = prop::sample::select(vec![
         Write,
@@ -50,6 +63,7 @@ fn asks(count: usize, longest: usize) -> impl Strategy<Value = Vec<Ask>> {
         SendInline,
         Immediate,
         WriteImmediate,
+        FetchAdd,
     ]);
     let len = prop_oneof![1 => Just(0usize), 2 => 1..200usize, 3 => 0..=longest];
     let ask = (operation, len, any::<bool>(), any::<bool>(), 1..=4usize).prop_map(
@@ -58,6 +72,7 @@ fn asks(count: usize, longest: usize) -> impl Strategy<Value = Vec<Ask>> {
             len: match operation {
                 SendInline => len.min(64),
                 Immediate => 0,
+                FetchAdd => 8,
                 _ => len,
             },
             fence,
@@ -83,12 +98,16 @@ struct Expected {
 /// by the asker, from 0 on by the peer that is asked.
 fn post(asker: &mut End, other: &mut End, asks: &[Ask], seed: u64) -> Expected {
     let mut expected = Expected::default();
-    let mut at = 0;
+    let mut at = 0_usize;
     for (index, ask) in asks.iter().enumerate() {
         let (wr_id, len) = (index as u64, ask.len);
+        let adds = ask.operation == Operation::FetchAdd;
+        if adds {
+            at = at.next_multiple_of(8);
+        }
         let octets = pattern(seed.wrapping_add(wr_id), len);
         let mut wr = SendWr::new(wr_id, wr_opcode(ask.operation));
-        let reads = ask.operation == Operation::Read;
+        let reads = ask.operation.brings();
         if reads {
             other.fill(at, &octets);
         } else {
@@ -111,6 +130,16 @@ fn post(asker: &mut End, other: &mut End, asks: &[Ask], seed: u64) -> Expected {
                 .collect();
             wr.with_sges(&sges).unwrap()
         };
+        if adds {
+            let operation = AtomicOperation::FetchAdd {
+                add: ADDED,
+                mask: 0,
+            };
+            wr = SendWr::atomic(wr_id, operation, wr.sges()[0]);
+            let found = u64::from_ne_bytes(octets.clone().try_into().unwrap());
+            let left = found.wrapping_add(ADDED).to_ne_bytes().to_vec();
+            expected.octets.push((false, at, left));
+        }
         let mut flags = if ask.signaled {
             send_flags::SIGNALED
         } else {
@@ -145,7 +174,7 @@ fn post(asker: &mut End, other: &mut End, asks: &[Ask], seed: u64) -> Expected {
             .with_immediate(immediate)
             .with_remote(other.stag, TaggedOffset(BASE + at as u64));
         asker.post(wr);
-        if !matches!(ask.operation, Operation::Write | Operation::Read) {
+        if ask.operation != Operation::Write && !reads {
             other.post_receive(wr_id, at, len);
             expected
                 .received
@@ -171,6 +200,7 @@ fn wr_opcode(operation: Operation) -> WrOpcode {
         Operation::SendInvalidate => WrOpcode::SendInvalidate,
         Operation::Immediate => WrOpcode::Immediate,
         Operation::WriteImmediate => WrOpcode::WriteImmediate,
+        Operation::FetchAdd => WrOpcode::FetchAdd,
         Operation::Send | Operation::SendSolicited | Operation::SendInline => WrOpcode::Send,
     }
 }
@@ -278,8 +308,8 @@ fn shuffle(a: &mut End, b: &mut End, mulpdu: usize, seed: u64) {
 
 fn pair(ird: u16, ord: u16, msn: u32) -> (End, End) {
     let (mut a, mut b) = (End::new(ird, ord), End::new(ord, ird));
-    a.ddp = queues(ird, Msn(msn));
-    b.ddp = queues(ord, Msn(msn));
+    a.ddp = queues(ird, ord, Msn(msn));
+    b.ddp = queues(ord, ird, Msn(msn));
     (a, b)
 }
 

@@ -84,7 +84,7 @@ fn reserved_bits_of_the_control_octet_are_ignored() {
 fn opcodes_have_their_places() {
     // rfc: 5040-7, 5040-8, 5040-91, 5040-96, 7306-57
     for code in 0..16u8 {
-        for queue in [None, Some(0), Some(1), Some(2)] {
+        for queue in [None, Some(0), Some(1), Some(2), Some(3)] {
             let mut end = End::new(1, 1);
             end.post_receive(1, 0, 100);
             let mut ulpdu = match queue {
@@ -93,11 +93,12 @@ fn opcodes_have_their_places() {
             };
             ulpdu[1] = 0x40 | code;
             let good = match queue {
-                // A Read Response that was not asked for is as unexpected.
+                // A Read or Atomic Response that was not asked for is as unexpected.
                 None => code == 0,
                 Some(0) => matches!(code, 3..=6 | 8 | 9),
-                Some(1) => code == 1,
-                _ => code == 7,
+                Some(1) => matches!(code, 1 | 10),
+                Some(2) => code == 7,
+                _ => false,
             };
             let admitted = end.place(&ulpdu);
             if good {

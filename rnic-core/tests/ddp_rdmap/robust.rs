@@ -11,6 +11,7 @@ use rnic_core::wire::ddp::{
     DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset,
     UntaggedHeader,
 };
+use rnic_core::wire::rdmap::AtomicOperation;
 
 use crate::fixture::{BASE, End, MEMORY, PD, Ulpdu, segment};
 
@@ -44,8 +45,15 @@ fn number(meaningful: Vec<u32>) -> impl Strategy<Value = u32> {
 }
 
 fn ulpdu(stags: Vec<Stag>) -> impl Strategy<Value = Ulpdu> {
-    let ulp = prop_oneof![8 => 0x40..0x48u8, 1 => any::<u8>()];
-    let len = prop_oneof![Just(0usize), 1..40usize, Just(28usize), 1..1500usize];
+    let ulp = prop_oneof![8 => 0x40..0x4cu8, 1 => any::<u8>()];
+    let len = prop_oneof![
+        Just(0usize),
+        1..40usize,
+        Just(28usize),
+        Just(12usize),
+        Just(52usize),
+        1..1500usize
+    ];
     let stag = prop_oneof![8 => prop::sample::select(stags), 1 => any::<u32>().prop_map(Stag)];
     let base = BASE as u32;
     let starts = [RECEIVES, SINKS, GRANTED].map(|part| base + part as u32);
@@ -64,7 +72,7 @@ fn ulpdu(stags: Vec<Stag>) -> impl Strategy<Value = Ulpdu> {
                 offset,
             })
         });
-    let queue = number(vec![0, 1, 2]);
+    let queue = number(vec![0, 1, 2, 3]);
     let (msn, offset) = (number(vec![1, 2, 4]), number(vec![0, 28, PART as u32]));
     let untagged = (any::<bool>(), ulp, any::<u32>(), queue, msn, offset).prop_map(
         |(last, ulp, ulp32, queue, msn, offset)| {
@@ -81,10 +89,25 @@ fn ulpdu(stags: Vec<Stag>) -> impl Strategy<Value = Ulpdu> {
     (prop_oneof![tagged, untagged], len).prop_map(|(header, len)| segment(header, &vec![0xee; len]))
 }
 
+/// An atomic, or the answer to one, as they should be but for what they say.
+fn atomic(stags: Vec<Stag>) -> impl Strategy<Value = Ulpdu> {
+    let offset = (GRANTED - 16..GRANTED + PART + 16).prop_map(|at| BASE + at as u64);
+    let stag = prop::sample::select(stags);
+    let request = (1..5u32, stag, offset, any::<u64>()).prop_map(|(msn, stag, offset, add)| {
+        let operation = AtomicOperation::FetchAdd { add, mask: 0 };
+        crate::atomic::request(msn, operation, stag, offset)
+    });
+    let response = (1..5u32, 0..5u32, any::<u64>())
+        .prop_map(|(msn, identifier, value)| crate::atomic::response(msn, identifier, value));
+    prop_oneof![request, response]
+}
+
 fn steps(stags: Vec<Stag>) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => ulpdu(stags.clone()).prop_map(Step::Early),
-        3 => ulpdu(stags).prop_map(Step::InTurn),
+        3 => ulpdu(stags.clone()).prop_map(Step::InTurn),
+        1 => atomic(stags.clone()).prop_map(Step::Early),
+        1 => atomic(stags).prop_map(Step::InTurn),
         2 => Just(Step::Deliver),
         2 => Just(Step::Send),
         1 => Just(Step::Acknowledge),
@@ -100,7 +123,7 @@ fn end() -> (End, Vec<Stag>) {
     let granted = end.register(
         GRANTED,
         PART,
-        Access::REMOTE_WRITE | Access::REMOTE_READ,
+        Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
         PD,
     );
     for wr_id in 0..REQUESTS {
@@ -112,16 +135,14 @@ fn end() -> (End, Vec<Stag>) {
         };
         let wr_id = wr_id as u64;
         end.post_receive_wr(RecvWr::new(wr_id, &[sge(RECEIVES, receives)]).unwrap());
-        let opcode = if wr_id < 4 {
-            WrOpcode::Read
-        } else {
-            WrOpcode::Send
-        };
-        end.post(
-            SendWr::new(wr_id, opcode)
-                .with_sges(&[sge(SINKS, sinks)])
-                .unwrap(),
-        );
+        let sink = sge(SINKS, sinks);
+        let with_sink = |opcode| SendWr::new(wr_id, opcode).with_sges(&[sink]).unwrap();
+        let add = AtomicOperation::FetchAdd { add: 1, mask: 0 };
+        end.post(match wr_id {
+            0 | 3 => SendWr::atomic(wr_id, add, Sge { length: 8, ..sink }),
+            1 | 2 => with_sink(WrOpcode::Read),
+            _ => with_sink(WrOpcode::Send),
+        });
     }
     (end, vec![receives, sinks, granted])
 }

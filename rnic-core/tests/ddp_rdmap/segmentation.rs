@@ -110,7 +110,7 @@ fn a_tagged_message_that_passes_the_last_offset_wraps_and_does_not_panic() {
 #[test]
 fn messages_are_numbered_from_one_in_each_queue() {
     // rfc: 5041-42, 5041-43
-    let mut ddp = queues(1, Msn::FIRST);
+    let mut ddp = queues(1, 0, Msn::FIRST);
     let mut msn = |queue| match ddp.start_message(untagged(queue), 0).next(100) {
         Some(cut) => match cut.header {
             DdpHeader::Untagged(header) => header.msn.0,
@@ -128,7 +128,7 @@ fn messages_are_numbered_from_one_in_each_queue() {
 #[test]
 fn message_numbers_wrap_to_zero() {
     // rfc: 5041-44
-    let mut ddp = queues(1, Msn(u32::MAX));
+    let mut ddp = queues(1, 0, Msn(u32::MAX));
     let mut msn = || match ddp.start_message(untagged(QueueNumber::SEND), 0).next(100) {
         Some(cut) => match cut.header {
             DdpHeader::Untagged(header) => header.msn.0,

@@ -37,7 +37,7 @@ fn an_fpdu_too_short_for_its_header() {
 #[test]
 fn nothing_is_placed_behind_an_error() {
     // rfc: 5040-85, 5041-10, 5041-75
-    let wrong = fpdu(&ddp(DdpHeader::Untagged(at(3, 1, 0)), b"hello"), true);
+    let wrong = fpdu(&ddp(DdpHeader::Untagged(at(4, 1, 0)), b"hello"), true);
     for together in [true, false] {
         let mut scene = scene(1);
         let target = scene.sim.hosts[0].share(&[0; 8], all_rights());
@@ -58,7 +58,7 @@ fn nothing_is_placed_behind_an_error() {
 // rfc: 5040-89
 #[test]
 fn the_first_of_several_errors_is_told() {
-    let first = ddp(DdpHeader::Untagged(at(3, 1, 0)), b"hello");
+    let first = ddp(DdpHeader::Untagged(at(4, 1, 0)), b"hello");
     let second = ddp(write_header(Stag(1), 0), b"hello");
     let mut altered = fpdu(&second, true);
     altered[5] ^= 1;

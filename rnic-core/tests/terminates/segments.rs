@@ -7,7 +7,7 @@ use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset, UntaggedHeader};
-use rnic_core::wire::rdmap::{Opcode, ReadRequest, Terminate, TerminateControl};
+use rnic_core::wire::rdmap::{AtomicRequest, Opcode, ReadRequest, Terminate, TerminateControl};
 
 #[test]
 fn writes_to_where_the_peer_may_not() {
@@ -134,7 +134,7 @@ fn messages_out_of_sequence() {
     // rfc: 5040-90, 5041-72, 5041-76
     let ulpdu = |header| ddp(DdpHeader::Untagged(header), b"hello");
     let cases = [
-        ("no such queue", at(3, 1, 0), (1, 2, 1)),
+        ("no such queue", at(4, 1, 0), (1, 2, 1)),
         ("a queue far away", at(u32::MAX, 1, 0), (1, 2, 1)),
         ("the message after the next", at(0, 2, 0), (1, 2, 3)),
         ("a message that was", at(0, 0, 0), (1, 2, 3)),
@@ -205,7 +205,10 @@ fn a_read_request_of_the_wrong_length() {
     let short = ddp(DdpHeader::Untagged(header), &[0; ReadRequest::LEN - 1]);
     scene(1).wrong("too short", &short, (0, 2, 0xff), Quotes::Segment);
     let long = ddp(DdpHeader::Untagged(header), &[0; ReadRequest::LEN + 1]);
-    scene(1).wrong("too long", &long, (1, 2, 5), Quotes::Segment);
+    scene(1).wrong("too long", &long, (0, 2, 0xff), Quotes::Segment);
+    // Longer than anything that may come in this queue.
+    let longest = ddp(DdpHeader::Untagged(header), &[0; AtomicRequest::LEN + 1]);
+    scene(1).wrong("far too long", &longest, (1, 2, 5), Quotes::Segment);
 }
 
 // rfc: 5040-81, 5040-s8, 5042-s6

@@ -31,6 +31,10 @@ pub(crate) enum Test {
     ReadLat,
     /// Latency of Send: half a round trip
     SendLat,
+    /// Rate of atomic FetchAdd, 8 octets each
+    AtomicBw,
+    /// Latency of atomic FetchAdd: a whole round trip
+    AtomicLat,
 }
 
 /// The operation that a test uses.
@@ -39,16 +43,29 @@ pub(crate) enum Operation {
     Write,
     Read,
     Send,
+    FetchAdd,
+}
+
+/// Octets of what an atomic works on.
+const ATOMIC: u64 = 8;
+
+impl Operation {
+    /// Whether its data come from the server.
+    pub(crate) fn brings(self) -> bool {
+        matches!(self, Self::Read | Self::FetchAdd)
+    }
 }
 
 impl Test {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::WriteBw,
         Self::ReadBw,
         Self::SendBw,
         Self::WriteLat,
         Self::ReadLat,
         Self::SendLat,
+        Self::AtomicBw,
+        Self::AtomicLat,
     ];
 
     pub(crate) fn operation(self) -> Operation {
@@ -56,11 +73,15 @@ impl Test {
             Self::WriteBw | Self::WriteLat => Operation::Write,
             Self::ReadBw | Self::ReadLat => Operation::Read,
             Self::SendBw | Self::SendLat => Operation::Send,
+            Self::AtomicBw | Self::AtomicLat => Operation::FetchAdd,
         }
     }
 
     pub(crate) fn is_latency(self) -> bool {
-        matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat)
+        matches!(
+            self,
+            Self::WriteLat | Self::ReadLat | Self::SendLat | Self::AtomicLat
+        )
     }
 
     /// As on the command line.
@@ -72,6 +93,8 @@ impl Test {
             Self::WriteLat => "write-lat",
             Self::ReadLat => "read-lat",
             Self::SendLat => "send-lat",
+            Self::AtomicBw => "atomic-bw",
+            Self::AtomicLat => "atomic-lat",
         }
     }
 
@@ -84,6 +107,8 @@ impl Test {
             Self::WriteLat => "RDMA_Write Latency Test",
             Self::ReadLat => "RDMA_Read Latency Test",
             Self::SendLat => "Send Latency Test",
+            Self::AtomicBw => "Atomic FETCH_AND_ADD BW Test",
+            Self::AtomicLat => "Atomic FETCH_AND_ADD Latency Test",
         }
     }
 }
@@ -119,7 +144,7 @@ pub(crate) struct PerfArgs {
     #[arg(short, long, default_value_t = 18515)]
     pub port: u16,
 
-    /// Octets in a message [default: 65536 for bandwidth, 2 for latency]
+    /// Octets in a message [default: 65536 for bandwidth, 2 for latency]; 8 for atomics
     #[arg(short, long, value_parser = clap::value_parser!(u64).range(0..=1 << 30), conflicts_with = "all")]
     pub size: Option<u64>,
 
@@ -204,7 +229,15 @@ impl PerfArgs {
     /// Checks what clap cannot.
     pub(crate) fn plan(&self) -> Outcome<Plan> {
         let latency = self.test.is_latency();
+        let atomic = self.test.operation() == Operation::FetchAdd;
+        if atomic && (self.all || self.size.is_some_and(|size| size != ATOMIC)) {
+            return Err(Failure::usage(
+                if self.all { "-a" } else { "-s" },
+                "an atomic works on 8 octets; leave it out",
+            ));
+        }
         let sizes = match (self.all, self.size) {
+            _ if atomic => vec![ATOMIC],
             (true, _) => (1..)
                 .map(|power| 1 << power)
                 .take_while(|&size| size <= LARGEST)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rnic_verbs::{Completion, SendRequest};
 
 use super::args::{Length, Operation};
-use super::buffer::{Layout, Pattern};
+use super::buffer::{Layout, Pattern, check_count, clear_at};
 use super::message::Message;
 use super::progress::{Idle, Progress};
 use super::report::Bandwidth;
@@ -192,12 +192,12 @@ impl Run<'_> {
             if sequence.is_multiple_of(self.moderation) {
                 lane.groups.push_back((self.started.elapsed(), self.posted));
             }
-            let local = if operation == Operation::Read {
+            let local = if operation.brings() {
                 flow.incoming()?
             } else {
                 flow.outgoing()?
             };
-            if verify && operation != Operation::Read {
+            if verify && !operation.brings() {
                 self.pattern.fill(local, at, flow.index, sequence, len)?;
             }
             let pieces = [local.sge(at, self.size as u32)];
@@ -207,6 +207,7 @@ impl Run<'_> {
                 Operation::Write => SendRequest::write(flow.remote(at)),
                 Operation::Read => SendRequest::read(flow.remote(at)),
                 Operation::Send => SendRequest::send(),
+                Operation::FetchAdd => SendRequest::fetch_add(flow.remote(at), 1),
             };
             let request = request.memory(pieces).wr_id(sequence).signaled(last);
             flow.qp.post_send(&request).doing("post a request")?;
@@ -234,23 +235,30 @@ impl Run<'_> {
                 after,
             });
         }
-        let hello = self.session.hello;
-        if hello.verify && hello.test.operation() == Operation::Read {
-            let flow = &self.session.flows[index];
-            for sequence in done {
-                // The server's memory has one content for each slot.
-                let slot = sequence % self.layout.slots;
-                let at = self.layout.offset(slot);
-                let good = self.pattern.check(
-                    flow.incoming()?,
-                    at,
-                    flow.index,
-                    slot,
-                    self.size as usize,
-                )?;
-                self.bad += u64::from(!good);
-                super::buffer::clear_at(flow.incoming()?, at, self.size as usize)?;
-            }
+        if self.session.hello.verify {
+            self.check(index, done)?;
+        }
+        Ok(())
+    }
+
+    /// Checks what these messages have brought, if they have.
+    fn check(&mut self, index: usize, done: std::ops::Range<u64>) -> Outcome {
+        let operation = self.session.hello.test.operation();
+        if !operation.brings() {
+            return Ok(());
+        }
+        let flow = &self.session.flows[index];
+        let (mr, size) = (flow.incoming()?, self.size as usize);
+        for sequence in done {
+            // The server's memory has one content for each slot.
+            let slot = sequence % self.layout.slots;
+            let at = self.layout.offset(slot);
+            let good = match operation {
+                Operation::FetchAdd => check_count(mr, at, sequence / self.layout.slots)?,
+                _ => self.pattern.check(mr, at, flow.index, slot, size)?,
+            };
+            self.bad += u64::from(!good);
+            clear_at(mr, at, size)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rnic_verbs::{Access, HugePages, Mr, Pd, Region};
 
@@ -160,6 +161,12 @@ impl Pattern {
         mr.read(at, &mut self.found).doing("check the pattern")?;
         Ok(self.expected == self.found)
     }
+}
+
+/// Whether what a FetchAdd of 1 has brought is the number of those before it on the same place.
+pub(super) fn check_count(mr: &Mr, at: usize, before: u64) -> Outcome<bool> {
+    let value = mr.atomic(at).doing("check a number")?;
+    Ok(value.load(Ordering::Relaxed) == before)
 }
 
 /// Continues a checksum over the first `len` octets of registered memory.

@@ -217,7 +217,7 @@ mod tests {
         octets[9] = 2;
         assert!(Hello::decode(&octets).unwrap_err().contains("version 2"));
         let mut octets = hello().encode();
-        octets[10] = 6;
+        octets[10] = Test::ALL.len() as u8;
         assert!(
             Hello::decode(&octets)
                 .unwrap_err()

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use rnic_verbs::{Completion, MAX_INLINE, SendRequest, WcOpcode};
 
-use super::args::{Length, Operation, Test};
-use super::buffer::Pattern;
+use super::args::{Length, Operation};
+use super::buffer::{Pattern, check_count};
 use super::message::Message;
 use super::progress::{LOOKS_TO_YIELD, Progress};
 use super::report::Row;
@@ -81,12 +81,8 @@ impl<'a> Game<'a> {
             }
             before = now;
         }
-        // A Read is a round trip by itself; of the others, each direction is half of one.
-        let divisor = if self.session.hello.test == Test::ReadLat {
-            1.0
-        } else {
-            2.0
-        };
+        // A Read or atomic is a round trip by itself; of the others, each direction is half of one.
+        let divisor = if self.operation().brings() { 1.0 } else { 2.0 };
         let latency = Latency::of(samples.items(), divisor).ok_or_else(|| {
             Failure::operation(
                 "measure latency",
@@ -134,12 +130,16 @@ impl<'a> Game<'a> {
         let flow = &mut self.session.flows[0];
         let (sequence, len) = (self.sent, self.size as usize);
         let operation = hello.test.operation();
-        if operation == Operation::Read {
+        if operation.brings() {
             let piece = [flow.incoming()?.sge(0, self.size as u32)];
             let pieces = if len == 0 { &[][..] } else { &piece };
+            let request = match operation {
+                Operation::FetchAdd => SendRequest::fetch_add(flow.remote(0), 1),
+                _ => SendRequest::read(flow.remote(0)),
+            };
             flow.qp
-                .post_send(&SendRequest::read(flow.remote(0)).memory(pieces))
-                .doing("post a Read")?;
+                .post_send(&request.memory(pieces))
+                .doing("post a request")?;
             self.sent += 1;
             return Ok(());
         }
@@ -188,7 +188,7 @@ impl<'a> Game<'a> {
                 }
                 self.received += 1;
             }
-            Operation::Send | Operation::Read => {
+            Operation::Send | Operation::Read | Operation::FetchAdd => {
                 while self.received == sequence {
                     self.poll()?;
                     if self.received == sequence && self.look_up()? {
@@ -217,7 +217,7 @@ impl<'a> Game<'a> {
                 self.session.flows[0].post_receive(&hello, completion.wr_id())?;
                 self.received += 1;
             }
-            WcOpcode::Read => self.received += 1,
+            WcOpcode::Read | WcOpcode::FetchAdd | WcOpcode::CmpSwap => self.received += 1,
             WcOpcode::Send | WcOpcode::Write => {}
         }
         Ok(())
@@ -262,6 +262,11 @@ impl<'a> Game<'a> {
     /// the way, so those get time.
     fn check(&mut self, sequence: u64) -> Outcome {
         let operation = self.operation();
+        if operation == Operation::FetchAdd {
+            let good = check_count(self.session.flows[0].incoming()?, 0, sequence)?;
+            self.bad += u64::from(!good);
+            return Ok(());
+        }
         // The mark is not part of the pattern; a Read always finds the same.
         let len = self.size as usize - usize::from(operation == Operation::Write);
         let sequence = if operation == Operation::Read {

@@ -209,7 +209,7 @@ fn prepare(session: &Session, size: u64) -> Outcome {
         match hello.test {
             Test::WriteLat => buffer::clear(flow.incoming()?, size as usize)?,
             Test::WriteBw if hello.verify => buffer::clear(flow.outgoing()?, layout.len())?,
-            Test::ReadBw | Test::ReadLat if hello.verify => {
+            Test::ReadBw | Test::ReadLat | Test::AtomicBw | Test::AtomicLat if hello.verify => {
                 buffer::clear(flow.incoming()?, layout.len())?
             }
             _ => {}

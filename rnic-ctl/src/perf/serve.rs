@@ -53,10 +53,12 @@ fn run(session: &mut Session, size: u64, interrupt: &Interrupt) -> Outcome {
     session.control.send(&Message::Ready)?;
     let mut progress = Progress::new(interrupt, false);
     let (messages, bad) = match hello.test {
-        Test::WriteBw | Test::ReadBw | Test::ReadLat => match receive(session, interrupt)? {
-            Message::Done { messages } => (messages, 0),
-            other => return Err(unexpected(&other)),
-        },
+        Test::WriteBw | Test::ReadBw | Test::ReadLat | Test::AtomicBw | Test::AtomicLat => {
+            match receive(session, interrupt)? {
+                Message::Done { messages } => (messages, 0),
+                other => return Err(unexpected(&other)),
+            }
+        }
         Test::SendBw => Sink::new(session, size).run(&mut progress)?,
         Test::WriteLat | Test::SendLat => Game::new(session, size, &mut progress).answer()?,
     };
@@ -80,6 +82,7 @@ fn prepare(session: &Session, size: u64, layout: &Layout) -> Outcome {
         match hello.test {
             Test::WriteLat => clear(flow.incoming()?, size as usize)?,
             Test::WriteBw if hello.verify => clear(flow.incoming()?, layout.len())?,
+            Test::AtomicBw | Test::AtomicLat => clear(flow.outgoing()?, layout.len())?,
             Test::ReadBw | Test::ReadLat if hello.verify => {
                 for slot in 0..layout.slots {
                     let at = layout.offset(slot);

@@ -8,7 +8,7 @@ use rnic_verbs::{
     Mr, Pd, Qp, QpCaps, QpNumber, RemoteAddress,
 };
 
-use super::args::Test;
+use super::args::{Operation, Test};
 use super::buffer::{Layout, Memory};
 use super::control::{Control, why_ended};
 use super::hello::{Answer, Hello, NO_BUFFER, Role};
@@ -74,7 +74,9 @@ impl Setup {
         let (sends, receives) = match hello.test {
             Test::WriteLat | Test::SendLat => (true, true),
             Test::WriteBw | Test::SendBw => (is_client, !is_client),
-            Test::ReadBw | Test::ReadLat => (!is_client, is_client),
+            Test::ReadBw | Test::ReadLat | Test::AtomicBw | Test::AtomicLat => {
+                (!is_client, is_client)
+            }
         };
         let memory = |wanted: bool| {
             wanted
@@ -100,7 +102,11 @@ impl Setup {
                 .map(|memory| memory.register(&self.pd, index, access))
                 .transpose()
         };
-        let outgoing = register(&self.outgoing, Access::REMOTE_READ)?;
+        let outgoing = match self.hello.test.operation() {
+            Operation::FetchAdd => Access::REMOTE_ATOMIC,
+            _ => Access::REMOTE_READ,
+        };
+        let outgoing = register(&self.outgoing, outgoing)?;
         let incoming = register(&self.incoming, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let depth = self.hello.depth.max(RECEIVES);
         let caps = QpCaps {
@@ -128,11 +134,11 @@ impl Setup {
         Ok(flow)
     }
 
-    /// Where the other side may write to or read from, if the test does so.
+    /// Where the other side may write to, read from or add to, if the test does so.
     fn advertised(&self, flow: &Flow) -> RemoteAddress {
         let mr = match self.hello.test {
             Test::WriteBw | Test::WriteLat => &flow.incoming,
-            Test::ReadBw | Test::ReadLat => &flow.outgoing,
+            Test::ReadBw | Test::ReadLat | Test::AtomicBw | Test::AtomicLat => &flow.outgoing,
             Test::SendBw | Test::SendLat => &None,
         };
         mr.as_ref().map_or(NO_BUFFER, |mr| mr.remote(0))

@@ -1,5 +1,6 @@
 //! The verbs over two engines that are joined in memory.
 
+mod atomics;
 mod completions;
 mod connecting;
 mod devices;

@@ -1,5 +1,6 @@
 //! Tests of the layouts: each field by known octets, every truncation, and round trips of arbitrary values.
 
+mod atomic;
 mod checksum;
 mod ddp;
 mod icmp;

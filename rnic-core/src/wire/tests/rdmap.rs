@@ -40,19 +40,19 @@ fn the_control_octet() {
 // rfc: 5040-7, 5040-8, 7306-57
 #[test]
 fn opcodes() {
-    for opcode in 0..10 {
+    for opcode in 0..12 {
         assert_eq!(
             Opcode::try_from(opcode).map(|known| known as u8),
             Ok(opcode)
         );
     }
-    for opcode in 10..=255 {
+    for opcode in 12..=255 {
         assert_eq!(
             Opcode::try_from(opcode),
             Err(RdmapWireError::Opcode(opcode))
         );
     }
-    let tagged = (0..10).filter(|opcode| Opcode::try_from(*opcode).unwrap().is_tagged());
+    let tagged = (0..12).filter(|opcode| Opcode::try_from(*opcode).unwrap().is_tagged());
     assert_eq!(tagged.collect::<Vec<_>>(), [0, 2]);
 }
 

@@ -1,0 +1,398 @@
+//! Atomic operations (RFC 7306 section 5) between two ends: FetchAdd and CmpSwap, their order, and what is refused.
+
+use std::sync::atomic::Ordering;
+
+use rnic_core::memory::table::Access;
+use rnic_core::rdmap::RdmapError;
+use rnic_core::verbs::{SendWr, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::wire::ddp::{QueueNumber, Stag, TaggedOffset};
+use rnic_core::wire::rdmap::{AtomicOperation, AtomicRequest, AtomicResponse, Opcode};
+
+use crate::fixture::{BASE, End, PD, Refused, Ulpdu, all_rights, pump, send, tagged, untagged};
+use crate::requester::read;
+
+pub(crate) const ONE: AtomicOperation = AtomicOperation::FetchAdd { add: 1, mask: 0 };
+
+/// An atomic on octet `at` of the peer's memory, which brings its value to octet `sink` of `end`'s.
+pub(crate) fn atomic(
+    end: &End,
+    wr_id: u64,
+    operation: AtomicOperation,
+    peer: Stag,
+    at: u64,
+) -> SendWr {
+    let sink = end.sge(wr_id as usize * 8, 8);
+    SendWr::atomic(wr_id, operation, sink).with_remote(peer, TaggedOffset(BASE + at))
+}
+
+pub(crate) fn swap(swap: u64, compare: u64) -> AtomicOperation {
+    AtomicOperation::CmpSwap {
+        swap,
+        swap_mask: u64::MAX,
+        compare,
+        compare_mask: u64::MAX,
+    }
+}
+
+pub(crate) fn request(msn: u32, operation: AtomicOperation, stag: Stag, offset: u64) -> Ulpdu {
+    let request = AtomicRequest {
+        identifier: 0x0a0b_0c00 + msn,
+        stag,
+        offset: TaggedOffset(offset),
+        operation,
+    };
+    let mut octets = [0; AtomicRequest::LEN];
+    request.emit(&mut octets);
+    let queue = QueueNumber::READ_REQUEST;
+    untagged(Opcode::AtomicRequest, true, queue, msn, 0, &octets)
+}
+
+pub(crate) fn response(msn: u32, identifier: u32, original: u64) -> Ulpdu {
+    let mut octets = [0; AtomicResponse::LEN];
+    AtomicResponse {
+        identifier,
+        original,
+    }
+    .emit(&mut octets);
+    let queue = QueueNumber::ATOMIC_RESPONSE;
+    untagged(Opcode::AtomicResponse, true, queue, msn, 0, &octets)
+}
+
+/// The number at an octet of an end's memory, as its processor reads it.
+pub(crate) fn value(end: &End, at: usize) -> u64 {
+    u64::from_ne_bytes(end.memory(at, 8).try_into().unwrap())
+}
+
+fn set(end: &End, at: usize, value: u64) {
+    end.fill(at, &value.to_ne_bytes());
+}
+
+pub(crate) fn numbers(error: Refused) -> (u8, u8, u8) {
+    let Refused::Rdmap(error) = error else {
+        panic!("{error:?} is not an error of RDMAP");
+    };
+    let control = error.control();
+    (control.layer, control.error_type, control.code)
+}
+
+/// What the answer to one request meets.
+pub(crate) fn answer(end: &mut End, ulpdu: &[u8]) -> RdmapError {
+    end.receive(ulpdu).unwrap();
+    end.next_message().unwrap_err()
+}
+
+/// RFC 7306 appendix A.1.
+#[test]
+fn the_request_is_that_of_the_figure() {
+    // rfc: 7306-2, 7306-15, 7306-19, 7306-20, 7306-25, 7306-26
+    let mut end = End::new(0, 1);
+    let operation = AtomicOperation::CmpSwap {
+        swap: 0x4142_4344_4546_4748,
+        swap_mask: 0x5152_5354_5556_5758,
+        compare: 0x6162_6364_6566_6768,
+        compare_mask: 0x7172_7374_7576_7778,
+    };
+    let remote = (Stag(0x2122_2324), TaggedOffset(0x3132_3334_3536_3738));
+    end.post(SendWr::atomic(1, operation, end.sge(0, 8)).with_remote(remote.0, remote.1));
+    #[rustfmt::skip]
+    let figure = [
+        0x41, 0x4a,
+        0, 0, 0, 0,
+        0, 0, 0, 1,
+        0, 0, 0, 1,
+        0, 0, 0, 0,
+        0, 0, 0, 2,
+        0, 0, 0, 0,
+        0x21, 0x22, 0x23, 0x24,
+        0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38,
+        0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48,
+        0x51, 0x52, 0x53, 0x54, 0x55, 0x56, 0x57, 0x58,
+        0x61, 0x62, 0x63, 0x64, 0x65, 0x66, 0x67, 0x68,
+        0x71, 0x72, 0x73, 0x74, 0x75, 0x76, 0x77, 0x78,
+    ];
+    assert_eq!(end.next_segment(1000).unwrap(), figure);
+    assert_eq!(end.next_segment(1000), None);
+}
+
+/// RFC 7306 appendix A.2. The number that the processor sees stands on the wire with its highest octet first.
+#[test]
+fn the_response_is_that_of_the_figure() {
+    // rfc: 7306-5, 7306-16, 7306-29, 7306-31, 7306-32, 7306-33
+    let mut end = End::new(1, 0);
+    set(&end, 8, 0x0102_0304_0506_0708);
+    end.receive(&request(1, ONE, end.stag, BASE + 8)).unwrap();
+    #[rustfmt::skip]
+    let figure = [
+        0x41, 0x4b,
+        0, 0, 0, 0,
+        0, 0, 0, 3,
+        0, 0, 0, 1,
+        0, 0, 0, 0,
+        0x0a, 0x0b, 0x0c, 0x01,
+        0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
+    ];
+    assert_eq!(end.next_segment(1000).unwrap(), figure);
+    assert_eq!(end.next_segment(1000), None);
+    assert_eq!(value(&end, 8), 0x0102_0304_0506_0709);
+}
+
+#[test]
+fn both_operations_change_the_peers_memory_and_bring_back_what_it_held() {
+    // rfc: 7306-4, 7306-9, 7306-22, 7306-23, 7306-27, 7306-30, 7306-36
+    let (mut a, mut b) = (End::new(0, 8), End::new(8, 0));
+    set(&b, 16, 40);
+    b.post_receive(7, 100, 100);
+    let octets = AtomicOperation::FetchAdd {
+        add: 0xff01,
+        mask: 0x8080,
+    };
+    let low_octet = AtomicOperation::CmpSwap {
+        swap: 0x7777,
+        swap_mask: 0xff,
+        compare: 0x9900,
+        compare_mask: 0xff00,
+    };
+    // (operation, what it finds, what it leaves)
+    let steps = [
+        (ONE, 40, 41),
+        (swap(1000, 40), 41, 41),
+        (swap(0x9aff, 41), 41, 0x9aff),
+        (octets, 0x9aff, 0x9900),
+        (low_octet, 0x9900, 0x9977),
+        (low_octet, 0x9977, 0x9977),
+        (swap(u64::MAX, 0x9977), 0x9977, u64::MAX),
+        (ONE, u64::MAX, 0),
+    ];
+    for (i, (operation, _, _)) in steps.iter().enumerate() {
+        a.post(atomic(&a, i as u64, *operation, b.stag, 16));
+    }
+    pump(&mut a, &mut b, 1000);
+    assert_eq!((a.refused, b.refused), (None, None));
+    for (i, (operation, found, _)) in steps.iter().enumerate() {
+        assert_eq!(value(&a, i * 8), *found, "{operation:?}");
+    }
+    assert_eq!(value(&b, 16), 0);
+    let done = a.sent();
+    assert_eq!(done.len(), 8);
+    for (i, (done, (operation, _, left))) in done.iter().zip(steps).enumerate() {
+        let opcode = match operation {
+            AtomicOperation::FetchAdd { .. } => WcOpcode::FetchAdd,
+            AtomicOperation::CmpSwap { .. } => WcOpcode::CmpSwap,
+        };
+        assert_eq!(done.opcode(), Ok(opcode));
+        assert_eq!((done.wr_id, done.byte_len), (i as u64, 8));
+        let next = steps.get(i + 1).map_or(0, |(_, found, _)| *found);
+        assert_eq!(left, next);
+    }
+    assert!(
+        b.received().is_empty(),
+        "the peer's application sees none of it"
+    );
+    assert_eq!(b.qp.rq.len(), 1);
+    assert!(a.rdmap.is_idle(&a.qp) && b.rdmap.is_idle(&b.qp));
+}
+
+#[test]
+fn tagged_offsets_may_count_from_anywhere() {
+    // rfc: 7306-18
+    let mut end = End::new(2, 0);
+    let odd = end
+        .table
+        .register(
+            end.region.clone(),
+            5..100,
+            TaggedOffset(0),
+            all_rights(),
+            PD,
+        )
+        .unwrap();
+    end.receive(&request(1, ONE, odd, 3)).unwrap();
+    end.messages();
+    assert_eq!(value(&end, 8), 1);
+    let error = answer(&mut end, &request(2, ONE, odd, 8));
+    assert_eq!(numbers(Refused::Rdmap(error)), (0, 2, 7));
+}
+
+#[test]
+fn the_right_to_atomics_is_neither_to_read_nor_to_write() {
+    let mut end = End::new(1, 0);
+    let stag = end.register(0, 100, Access::REMOTE_ATOMIC, PD);
+    let ulpdu = tagged(Opcode::Write, true, stag, BASE, b"x");
+    assert!(matches!(end.place(&ulpdu), Err(Refused::Ddp(_))));
+    end.receive(&request(1, ONE, stag, BASE)).unwrap();
+    assert_eq!(end.messages().len(), 1);
+}
+
+#[test]
+fn a_request_in_several_segments_is_one_request() {
+    // rfc: 7306-21
+    let mut end = End::new(1, 0);
+    let whole = request(1, ONE, end.stag, BASE);
+    let queue = QueueNumber::READ_REQUEST;
+    let part = |last, range: std::ops::Range<usize>| {
+        let at = range.start as u32;
+        untagged(
+            Opcode::AtomicRequest,
+            last,
+            queue,
+            1,
+            at,
+            &whole[18..][range],
+        )
+    };
+    let (first, second) = (part(false, 0..30), part(true, 30..52));
+    let early = end.place(&second).unwrap();
+    end.receive(&first).unwrap();
+    assert_eq!(end.next_message(), Ok(None));
+    end.deliver(early).unwrap();
+    end.messages();
+    assert_eq!(value(&end, 0), 1);
+}
+
+#[test]
+fn reads_and_atomics_share_the_depths() {
+    // rfc: 7306-21, 7306-34
+    let mut end = End::new(0, 2);
+    for wr_id in 0..4 {
+        end.post(match wr_id % 2 {
+            0 => atomic(&end, wr_id, ONE, Stag(9), 0),
+            _ => read(&end, wr_id, 800, 8),
+        });
+    }
+    end.post(SendWr::new(9, WrOpcode::Send));
+    assert_eq!(end.messages().len(), 2, "an atomic and a Read");
+    assert_eq!(end.messages().len(), 0, "all else waits");
+    end.receive(&response(1, 0, 5)).unwrap();
+    assert_eq!(end.messages().len(), 1, "the second atomic");
+    let ulpdu = crate::requester::response(&end, true, 800, &[1; 8]);
+    end.receive(&ulpdu).unwrap();
+    assert_eq!(end.messages().len(), 2, "the second Read, and the Send");
+
+    let mut end = End::new(2, 0);
+    let mut read_request = [0; 28];
+    read_request[16..20].copy_from_slice(&end.stag.0.to_be_bytes());
+    let queue = QueueNumber::READ_REQUEST;
+    end.receive(&request(1, ONE, end.stag, BASE)).unwrap();
+    end.receive(&untagged(
+        Opcode::ReadRequest,
+        true,
+        queue,
+        2,
+        0,
+        &read_request,
+    ))
+    .unwrap();
+    let error = end.receive(&request(3, ONE, end.stag, BASE)).unwrap_err();
+    assert_eq!(error, Refused::Rdmap(RdmapError::TooManyReads { ird: 2 }));
+    assert_eq!(numbers(error), (0, 2, 7));
+}
+
+#[test]
+fn nothing_happens_before_the_request_is_delivered() {
+    // rfc: 7306-28, 7306-37, 7306-41, 7306-42, 7306-44, 7306-45
+    let mut end = End::new(4, 0);
+    end.post_receive(1, 100, 100);
+    let second = end.place(&request(2, swap(7, 1), end.stag, BASE)).unwrap();
+    let first = end.place(&request(1, ONE, end.stag, BASE)).unwrap();
+    assert_eq!(end.next_message(), Ok(None));
+    assert_eq!(value(&end, 0), 0);
+    end.receive(&send(1, b"before")).unwrap();
+    end.deliver(first).unwrap();
+    end.deliver(second).unwrap();
+    let responses: Vec<_> = end
+        .messages()
+        .iter()
+        .map(|message| AtomicResponse::parse(&end.octets(message)).unwrap())
+        .map(|response| (response.identifier & 0xff, response.original))
+        .collect();
+    assert_eq!(responses, [(1, 0), (2, 1)]);
+    assert_eq!(value(&end, 0), 7);
+}
+
+#[test]
+fn nothing_completes_before_the_response_is_delivered() {
+    // rfc: 7306-30, 7306-35, 7306-39, 7306-43
+    let mut end = End::new(0, 4);
+    for wr_id in 0..4 {
+        end.post(atomic(&end, wr_id, ONE, Stag(9), 0));
+    }
+    end.messages();
+    end.acked(end.stream);
+    // All of them may come before their turn.
+    let early: Vec<_> = (0..4)
+        .rev()
+        .map(|i| end.place(&response(i + 1, i, 100 + u64::from(i))).unwrap())
+        .collect();
+    assert!(
+        end.place(&response(5, 4, 0)).is_err(),
+        "nobody asked for it"
+    );
+    assert!(end.sent().is_empty());
+    assert_eq!(end.memory(0, 32), [0; 32]);
+    for (i, placed) in early.into_iter().rev().enumerate() {
+        end.deliver(placed).unwrap();
+        assert_eq!(end.sent_ids(), [(i as u64, WcStatus::Success)]);
+        assert_eq!(value(&end, i * 8), 100 + i as u64);
+    }
+}
+
+#[test]
+fn requests_behind_it_complete_after_it() {
+    let (mut a, mut b) = (End::new(0, 1), End::new(1, 0));
+    b.post_receive(1, 100, 100);
+    a.post(atomic(&a, 1, ONE, b.stag, 0).with_flags(0));
+    a.post(SendWr::new(2, WrOpcode::Send));
+    let (first, second) = (a.next_segment(1000).unwrap(), a.next_segment(1000).unwrap());
+    a.acked(a.stream);
+    assert!(a.sent().is_empty(), "the Send waits for the atomic");
+    b.receive(&first).unwrap();
+    b.receive(&second).unwrap();
+    let answer = b.next_segment(1000).unwrap();
+    a.receive(&answer).unwrap();
+    assert_eq!(a.sent_ids(), [(2, WcStatus::Success)]);
+}
+
+/// Peers on several streams, each with a worker of its own, and the application itself.
+#[test]
+fn no_addition_is_lost_among_streams_and_the_processor() {
+    // rfc: 7306-3, 7306-38, 7306-40
+    const STREAMS: usize = 3;
+    const ROUNDS: u64 = 10_000;
+    let first = End::new(8, 0);
+    let (table, region, stag) = (first.table.clone(), first.region.clone(), first.stag);
+    let mut ends = vec![first];
+    while ends.len() < STREAMS {
+        ends.push(End::sharing(table.clone(), region.clone(), stag, 8, 0));
+    }
+    let counter = region.clone();
+    // A lower field wraps again and again, and what is carried out of it must not reach the upper one.
+    let fields = AtomicOperation::FetchAdd {
+        add: 1 << 63 | 1 << 32 | 0x4000_0001,
+        mask: 1 << 31,
+    };
+    let mut own = 0;
+    std::thread::scope(|scope| {
+        let engines: Vec<_> = ends
+            .into_iter()
+            .map(|mut end| {
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let ulpdu = request(round as u32 + 1, fields, stag, BASE + 64);
+                        end.receive(&ulpdu).unwrap();
+                        assert_eq!(end.messages().len(), 1);
+                    }
+                })
+            })
+            .collect();
+        let value = counter.atomic(64).unwrap();
+        while !engines.iter().all(|engine| engine.is_finished()) {
+            value.fetch_add(1 << 32, Ordering::Relaxed);
+            own += 1;
+        }
+    });
+    let peers = STREAMS as u64 * ROUNDS;
+    let upper = own + peers + (peers << 31);
+    let lower = peers.wrapping_mul(0x4000_0001) & 0xffff_ffff;
+    let sum = counter.atomic(64).unwrap().load(Ordering::Relaxed);
+    assert_eq!(sum, upper << 32 | lower);
+}
