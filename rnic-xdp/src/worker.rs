@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant as Clock};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Turn};
 use rnic_core::time::Instant;
 use rnic_core::wire::packet::Checksums;
@@ -18,6 +19,8 @@ use crate::routes::{Routes, Update};
 const NEWS_EVERY: Duration = Duration::from_millis(1);
 /// The longest sleep while something waits for the device or for a free frame, which nothing announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
+/// What the kernel may add to a sleep: rather awake too early than too late.
+const TIMER_SLACK: Duration = Duration::from_micros(60);
 /// How long to let a device be that has gone.
 const GONE_SLEEP: Duration = Duration::from_millis(10);
 
@@ -127,12 +130,11 @@ impl Worker {
             .into_iter()
             .chain(routers)
             .chain(self.port.rx.sockets());
-        // Rounded down: rather awake too early than too late.
-        let timeout = PollTimeout::try_from(at_most.as_millis()).unwrap_or(PollTimeout::MAX);
+        let timeout = TimeSpec::from_duration(at_most.saturating_sub(TIMER_SLACK));
         let ports = self.port.rx.sockets().count();
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // Interrupted by a signal is as good as woken.
-        let _ = poll(&mut fds, timeout);
+        let _ = ppoll(&mut fds, Some(timeout), None);
         self.bell.silence();
 
         // An error of the routes' socket says that news were lost: it ends when they are read anew.

@@ -23,6 +23,8 @@ use crate::Failure;
 const PORT: u16 = 4791;
 /// Without work for so long the thread sleeps.
 const NAP: Duration = Duration::from_millis(1);
+/// Octets made or checked at a time: the engine, which this thread drives, waits for no more.
+const PIECE: usize = 32 * 1024;
 
 /// Who sends, or who connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,21 +184,9 @@ impl Ours {
 
     /// Takes completions, all of which must be successes, until it is enough.
     fn progress_until(&mut self, enough: impl Fn(&Self) -> bool) -> Result<(), Failure> {
-        let mut completions = [Completion::default(); 16];
         let mut moved = Instant::now();
         while !enough(self) {
-            let count = self.cq.poll(&mut completions);
-            for completion in &completions[..count] {
-                if !completion.is_success() {
-                    let why = self.qp.next_event(Duration::ZERO)?;
-                    return Err(format!("a request failed: {completion:?} ({why:?})").into());
-                }
-                match completion.opcode() {
-                    WcOpcode::Recv | WcOpcode::RecvImmediate => self.received += 1,
-                    _ => self.sent += 1,
-                }
-            }
-            if count > 0 || self.cq.wait(NAP)? {
+            if self.progress()? || self.cq.wait(NAP)? {
                 moved = Instant::now();
             } else if moved.elapsed() > PATIENCE {
                 return Err("nothing moves any more".into());
@@ -205,22 +195,43 @@ impl Ours {
         Ok(())
     }
 
+    /// Lets the engine work, and takes completions, all of which must be successes. Says whether there were any.
+    fn progress(&mut self) -> Result<bool, Failure> {
+        let mut completions = [Completion::default(); 16];
+        let count = self.cq.poll(&mut completions);
+        for completion in &completions[..count] {
+            if !completion.is_success() {
+                let why = self.qp.next_event(Duration::ZERO)?;
+                return Err(format!("a request failed: {completion:?} ({why:?})").into());
+            }
+            match completion.opcode() {
+                WcOpcode::Recv | WcOpcode::RecvImmediate => self.received += 1,
+                _ => self.sent += 1,
+            }
+        }
+        Ok(count > 0)
+    }
+
     /// Writes everything to the peer, which says at the end that all of it was right.
     fn send_all(&mut self, transfer: &Transfer) -> Result<(), Failure> {
-        let mut octets = vec![0; transfer.slot as usize];
+        let mut octets = vec![0; PIECE];
         let (before, said) = (self.sent, self.received);
         let mut posted = 0;
         for slot in transfer.slots() {
             self.progress_until(|ours| posted - (ours.sent - before) < SLOTS)?;
-            let octets = &mut octets[..(slot.end - slot.start) as usize];
-            pattern::fill(slot.start, octets);
             let at = posted % SLOTS * transfer.slot as usize;
-            self.mr.write(at, octets)?;
+            for position in slot.clone().step_by(PIECE) {
+                let octets = &mut octets[..PIECE.min((slot.end - position) as usize)];
+                pattern::fill(position, octets);
+                self.mr
+                    .write(at + (position - slot.start) as usize, octets)?;
+                self.progress()?;
+            }
             let to = RemoteAddress {
                 stag: STAG,
                 offset: slot.start,
             };
-            let piece = [self.mr.sge(at, octets.len() as u32)];
+            let piece = [self.mr.sge(at, (slot.end - slot.start) as u32)];
             self.qp.post_send(&SendRequest::write(to).memory(&piece))?;
             posted += 1;
         }
@@ -229,16 +240,20 @@ impl Ours {
 
     /// Has everything written by the peer, checks it slot by slot, and says of each that it may be written again.
     fn receive_all(&mut self, transfer: &Transfer) -> Result<(), Failure> {
-        let mut octets = vec![0; transfer.slot as usize];
+        let mut octets = vec![0; PIECE];
         let (before, announced) = (self.sent, self.received);
         let mut checked = 0;
         for slot in transfer.slots() {
             self.progress_until(|ours| ours.received - announced > checked)?;
-            let octets = &mut octets[..(slot.end - slot.start) as usize];
-            self.mr
-                .read(checked % SLOTS * transfer.slot as usize, octets)?;
-            if !pattern::holds(slot.start, octets) {
-                return Err(format!("wrong octets behind {}", slot.start).into());
+            let at = checked % SLOTS * transfer.slot as usize;
+            for position in slot.clone().step_by(PIECE) {
+                let octets = &mut octets[..PIECE.min((slot.end - position) as usize)];
+                self.mr
+                    .read(at + (position - slot.start) as usize, octets)?;
+                if !pattern::holds(position, octets) {
+                    return Err(format!("wrong octets behind {position}").into());
+                }
+                self.progress()?;
             }
             self.post_receive(transfer)?;
             self.qp.post_send(&SendRequest::send())?;

@@ -1,4 +1,4 @@
-//! The kernel's TCP on both sides, with nothing on top: what ours is compared with.
+//! The kernel's TCP on both sides: what ours is compared with. The octets are made and checked as they are there.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::bed::Host;
+use super::pattern;
 use super::peer::tune;
 use crate::Failure;
 
@@ -20,13 +21,17 @@ pub(crate) fn run(from: &Host, to: &Host, octets: u64) -> Result<Duration, Failu
         let receiver = scope.spawn(move || -> Result<(), Failure> {
             let (mut stream, _) = listener.accept()?;
             tune(&stream)?;
-            let mut left = octets;
+            let mut position = 0;
             let mut piece = vec![0; PIECE];
-            while left > 0 {
-                match stream.read(&mut piece)? {
-                    0 => return Err("the stream ends too early".into()),
-                    read => left = left.saturating_sub(read as u64),
+            while position < octets {
+                let read = stream.read(&mut piece)?;
+                if read == 0 {
+                    return Err("the stream ends too early".into());
                 }
+                if !pattern::holds(position, &piece[..read]) {
+                    return Err(format!("wrong octets behind {position}").into());
+                }
+                position += read as u64;
             }
             Ok(stream.write_all(&[1])?)
         });
@@ -34,12 +39,12 @@ pub(crate) fn run(from: &Host, to: &Host, octets: u64) -> Result<Duration, Failu
             let mut stream = std::net::TcpStream::connect(address)?;
             tune(&stream)?;
             let began = Instant::now();
-            let piece = vec![0x5a; PIECE];
-            let mut left = octets;
-            while left > 0 {
-                let len = left.min(PIECE as u64);
-                stream.write_all(&piece[..len as usize])?;
-                left -= len;
+            let mut piece = vec![0; PIECE];
+            for position in (0..octets).step_by(PIECE) {
+                let len = (octets - position).min(PIECE as u64);
+                let piece = &mut piece[..len as usize];
+                pattern::fill(position, piece);
+                stream.write_all(piece)?;
             }
             stream.read_exact(&mut [0])?;
             Ok(began.elapsed())

@@ -182,25 +182,30 @@ impl Tcp {
         Some(self.part(now, &head, from, from + 1))
     }
 
-    /// One more segment at the end of what was sent, as no ACK comes back: a new one if there is one, else the last
-    /// one again (RFC 8985 section 7.3).
+    /// One more segment, as no ACK comes back: a new one if there is one, else the last one again (RFC 8985 section 7.3),
+    /// or in recovery the first.
     fn tail_probe<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         if !self.recovery.tail_probe_due() {
             return None;
         }
         if let Some(mut outgoing) = self.new_data(now, frames) {
             self.counters.tail_probes += 1;
-            self.recovery
-                .on_tail_probe(&self.send, &mut self.rtt, false);
+            let end = self.send.nxt();
+            self.recovery.on_tail_probe(end, &mut self.rtt, false);
             // It asks for an answer: as a single segment it might wait for a second one.
             outgoing.header.flags |= Flags::PSH;
             return Some(outgoing);
         }
         self.recovery.drop_tail_probe();
-        let Some((index, segment)) = self.send.tail() else {
+        let probed = match self.recovery.probes_head() {
+            true => self.send.head(),
+            false => self.send.tail(),
+        };
+        let Some((index, segment)) = probed else {
             let outgoing = self.fin_again(now)?;
             self.counters.tail_probes += 1;
-            self.recovery.on_tail_probe(&self.send, &mut self.rtt, true);
+            let end = self.send.nxt();
+            self.recovery.on_tail_probe(end, &mut self.rtt, true);
             return Some(outgoing);
         };
         let segment = segment.clone();
@@ -210,7 +215,11 @@ impl Tcp {
         }
         self.counters.tail_probes += 1;
         self.resend(now, index, segment.sent);
-        self.recovery.on_tail_probe(&self.send, &mut self.rtt, true);
+        let end = match self.recovery.probes_head() {
+            true => segment.start + u64::from(segment.sent),
+            false => self.send.nxt(),
+        };
+        self.recovery.on_tail_probe(end, &mut self.rtt, true);
         let mut outgoing = self.data(now, &segment, 0, segment.sent);
         outgoing.header.flags |= Flags::PSH;
         Some(outgoing)

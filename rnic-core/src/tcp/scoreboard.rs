@@ -445,6 +445,11 @@ impl Sender {
         self.segments.front().cloned()
     }
 
+    /// The first segment that is not acknowledged, if anything of it was sent, with its index.
+    pub(super) fn head(&self) -> Option<(usize, &SentSegment)> {
+        (self.sent_segments() > 0).then(|| (0, &self.segments[0]))
+    }
+
     /// The last segment of which anything was sent, with its index.
     pub(super) fn tail(&self) -> Option<(usize, &SentSegment)> {
         let index = self.sent_segments().checked_sub(1)?;

@@ -76,7 +76,7 @@ impl Recovery {
         if ack.news.acked > 0 || ack.news.sacked {
             self.tail.due = false;
         }
-        if ack.news.acked > 0 {
+        if ack.news.acked > 0 || (ack.news.sacked && self.is_recovering()) {
             self.tail.restart(ack.now);
         }
     }

@@ -218,6 +218,7 @@ impl Recovery {
     pub(super) fn on_retransmission(&mut self, now: Instant, range: Range<u64>) {
         self.urgent = false;
         self.prr.on_sent(range.end - range.start);
+        self.tail.restart(now);
         if let Some(retransmissions) = &mut self.retransmissions {
             retransmissions.add(now, range);
         }
@@ -241,7 +242,10 @@ impl Recovery {
         self.rounds.on_sent(now, places, idle, full);
         match &mut self.phase {
             Phase::Open => self.tail.restart(now),
-            Phase::Fast { .. } => self.prr.on_sent(octets),
+            Phase::Fast { .. } => {
+                self.prr.on_sent(octets);
+                self.tail.restart(now);
+            }
             Phase::Timeout { frto, .. } => {
                 if let Frto::Second(left) = frto {
                     *left = left.saturating_sub(1);
@@ -255,10 +259,15 @@ impl Recovery {
         self.tail.due
     }
 
-    /// A tail probe was sent. `again`: with old data.
-    pub(super) fn on_tail_probe(&mut self, send: &Sender, rtt: &mut RttEstimator, again: bool) {
-        self.tail.on_sent(send.nxt(), again);
+    /// A tail probe was sent, with data up to `end`. `again`: old data.
+    pub(super) fn on_tail_probe(&mut self, end: u64, rtt: &mut RttEstimator, again: bool) {
+        self.tail.on_sent(end, again, self.is_recovering());
         rtt.use_up();
+    }
+
+    /// Whether a tail probe without new data is the first missing segment, and not the last one sent.
+    pub(super) fn probes_head(&self) -> bool {
+        self.is_recovering()
     }
 
     /// The tail probe has become needless, or cannot be sent.
@@ -385,11 +394,17 @@ impl Recovery {
         timeout_at: Option<Instant>,
     ) -> Option<Instant> {
         let timeout_at = timeout_at?;
-        let quiet = self.phase == Phase::Open && send.sacked_segments() == 0;
-        if !self.sack || !quiet || send.flight() == 0 {
+        // Where something has arrived behind a hole, RACK's timer watches it, until recovery begins.
+        let watches = match self.phase {
+            Phase::Open => send.sacked_segments() == 0,
+            Phase::Fast { .. } => true,
+            Phase::Timeout { .. } => false,
+        };
+        if !self.sack || !watches || send.flight() == 0 {
             return None;
         }
-        self.tail.fires_at(send, rtt, timeout_at)
+        let recovering = self.is_recovering();
+        self.tail.fires_at(send, rtt, timeout_at, recovering)
     }
 
     /// RACK's timer.

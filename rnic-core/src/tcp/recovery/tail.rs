@@ -1,5 +1,8 @@
 //! The tail loss probe (RFC 8985 section 7): where no ACK comes back, one more segment asks for it before the
 //! retransmission timer has to.
+//!
+//! Unlike there it also does so in fast recovery (as RFC 9002 section 6.2 does for QUIC): the last retransmission may be
+//! lost as well, or the ACK for it, and nothing else may be on its way. The first missing segment is the probe then.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -36,6 +39,8 @@ pub(super) struct TailProbe {
     end: Option<u64>,
     /// The probe sent old data.
     again: bool,
+    /// It was sent in fast recovery: its answer says nothing more about the congestion window.
+    in_recovery: bool,
 }
 
 impl TailProbe {
@@ -50,13 +55,17 @@ impl TailProbe {
         send: &Sender,
         rtt: &RttEstimator,
         timeout_at: Instant,
+        recovering: bool,
     ) -> Option<Instant> {
         let since = self.since?;
         if self.end.is_some() || !rtt.is_fresh() || send.window_closed() {
             return None;
         }
         let wait = match rtt.smoothed() {
-            Some(smoothed) if send.sent_segments() <= 1 => smoothed * 2 + MAX_ACK_DELAY,
+            // In recovery every segment is acknowledged at once.
+            Some(smoothed) if send.sent_segments() <= 1 && !recovering => {
+                smoothed * 2 + MAX_ACK_DELAY
+            }
             Some(smoothed) => smoothed * 2 + LEAST_SLACK,
             None => WITHOUT_RTT,
         };
@@ -70,11 +79,12 @@ impl TailProbe {
     }
 
     /// A probe is on its way, the last of what was sent up to `end`. `again`: with old data.
-    pub(super) fn on_sent(&mut self, end: u64, again: bool) {
+    pub(super) fn on_sent(&mut self, end: u64, again: bool, in_recovery: bool) {
         self.due = false;
         self.since = None;
         self.end = Some(end);
         self.again = again;
+        self.in_recovery = in_recovery;
     }
 
     /// Whether what the peer received twice is the last probe.
@@ -89,6 +99,7 @@ impl TailProbe {
         };
         let duplicated = ack.news.duplicated.as_ref();
         let harmless = !self.again
+            || self.in_recovery
             || duplicated.is_some_and(|duplicated| self.is_duplicated(duplicated))
             || (ack.repeats && !ack.sacks);
         if harmless || send.una() > end {

@@ -195,3 +195,51 @@ fn nothing_is_probed_where_nothing_is_in_flight() {
     t.inject(". 1:1(0) ack 2001");
     assert_eq!(t.tcp.next_timeout(), None);
 }
+
+/// The first of ten segments is lost, and found to be.
+fn recovering() -> Script {
+    let mut t = open();
+    t.write(10_000);
+    t.expect_segments(0..10);
+    t.pass(ms(100));
+    t.inject(". 1:1(0) ack 1 <sack 1001:10001>");
+    t.expect_segments([0]);
+    t
+}
+
+#[test]
+fn a_retransmission_that_is_lost_as_well_is_probed_for_in_recovery() {
+    let mut t = recovering();
+    t.expect_after(ms(202), "P. 1:1001(1000) ack 1");
+    // One at a time: from here on the retransmission timer watches.
+    t.expect_after(ms(300), ". 1:1001(1000) ack 1");
+    assert_eq!(t.tcp.counters().tail_probes, 1);
+    assert_eq!(t.tcp.counters().timeouts, 1);
+}
+
+#[test]
+fn a_probe_in_recovery_finds_out_that_only_the_acknowledgment_was_lost() {
+    let mut t = recovering();
+    let window = t.tcp.congestion_window();
+    t.expect_after(ms(202), "P. 1:1001(1000) ack 1");
+    t.pass(ms(90));
+    t.inject(". 1:1(0) ack 10001 <sack 1:1001>");
+    // The loss was real, and counts once.
+    assert_eq!(t.tcp.counters().spurious_recoveries, 0);
+    assert_eq!(t.tcp.congestion_window(), window);
+    assert_eq!(t.tcp.counters().timeouts, 0);
+    assert_eq!(t.tcp.next_timeout(), None);
+}
+
+#[test]
+fn whatever_arrives_in_recovery_puts_the_probe_off() {
+    let mut t = open();
+    t.write(10_000);
+    t.expect_segments(0..10);
+    t.pass(ms(100));
+    t.inject(". 1:1(0) ack 1 <sack 1001:5001>");
+    t.expect_segments([0]);
+    t.pass(ms(50));
+    t.inject(". 1:1(0) ack 1 <sack 1001:10001>");
+    t.expect_after(ms(202), "P. 1:1001(1000) ack 1");
+}
