@@ -80,3 +80,19 @@ fn what_lies_outside_of_the_window_and_never_came_is_no_duplicate() {
     t.inject(". 70001:71001(1000) ack 1");
     t.expect(". 1:1(0) ack 1");
 }
+
+#[test]
+fn a_batch_of_many_duplicates_is_not_worth_an_acknowledgment_each() {
+    let mut t = open();
+    t.inject("P. 1:40001(40000) ack 1");
+    t.next();
+    for n in 0..20 {
+        let start = n * 2000 + 1;
+        t.inject(&format!(". {start}:{}(1000) ack 1", start + 1000));
+    }
+    let mut reports = 0;
+    while t.next().is_some() {
+        reports += 1;
+    }
+    assert_eq!(reports, 8);
+}

@@ -296,6 +296,20 @@ fn sack_names_the_lost_segments_and_only_those_are_sent_again() {
 }
 
 #[test]
+fn more_duplicates_than_segments_let_out_no_more_than_those() {
+    let mut t = without_sack();
+    t.write(100_000);
+    t.expect_segments(0..10);
+    for _ in 0..100 {
+        t.inject(". 1:1(0) ack 1");
+    }
+    // The missing segment, and new ones for those of the other nine that half of the window has room for.
+    t.expect_segments([0]);
+    t.expect_segments(10..14);
+    t.expect_nothing();
+}
+
+#[test]
 fn after_a_timeout_sacked_segments_are_not_sent_again() {
     let mut t = Script::over_path(&plain(), "mss 1000,sackOK", ms(100));
     t.write(5000);
