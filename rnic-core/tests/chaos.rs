@@ -1,5 +1,5 @@
-//! Two hosts that do anything at any time over a bad link: connect, accept, reject, post, disconnect, abort, destroy,
-//! revoke. Whatever they do, every request completes once and in order, every event fits what went before, and in
+//! Two hosts that do anything at any time over a bad link: connect, accept, reject, post, bind windows and invalidate
+//! them, disconnect, abort, destroy, revoke. Whatever they do, every request completes once and in order, every event fits what went before, and in
 //! the end nothing is left.
 
 mod common;
@@ -10,8 +10,10 @@ use std::time::Duration;
 use common::*;
 use fastrand::Rng;
 use rnic_core::engine::{Command, ConnectionOptions, EngineConfig, Event, RequestId};
+use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
-use rnic_core::testing::simulation::{QpSettings, SharedRegion, Simulation, TestQp};
+use rnic_core::testing::simulation::{PD, QpSettings, SharedRegion, Simulation, TestQp};
+use rnic_core::verbs::Binding;
 use rnic_core::verbs::qp::QpNumber;
 use rnic_core::verbs::wr::{SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
@@ -22,6 +24,11 @@ const STEPS: usize = 120;
 const QUEUE_PAIRS: usize = 5;
 const PORT: u16 = 7000;
 const REGION: usize = 20_000;
+const WINDOWS: usize = 3;
+
+fn bindable() -> Access {
+    all_rights() | Access::MW_BIND
+}
 
 /// What a host knows of a queue pair from events.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,6 +84,7 @@ struct World {
     sim: Simulation,
     queues: [HashMap<QpNumber, Queues>; 2],
     regions: [Vec<SharedRegion>; 2],
+    windows: [Vec<Stag>; 2],
     requests: [Vec<RequestId>; 2],
     next_id: u64,
     next_port: u16,
@@ -97,15 +105,21 @@ impl World {
             for _ in 0..QUEUE_PAIRS {
                 let qp = sim.hosts[host].create_qp();
                 queues[host].insert(qp.number, Queues::new(qp));
-                regions[host].push(sim.hosts[host].share(&[0; REGION], all_rights()));
+                regions[host].push(sim.hosts[host].share(&[0; REGION], bindable()));
             }
         }
+        let windows = [0, 1].map(|host: usize| {
+            let table = sim.hosts[host].table();
+            let window = |_| table.allocate_window(PD).unwrap();
+            (0..WINDOWS).map(window).collect()
+        });
         Self {
             seed,
             rng,
             sim,
             queues,
             regions,
+            windows,
             requests: Default::default(),
             next_id: 0,
             next_port: 10_000,
@@ -141,7 +155,7 @@ impl World {
 
     fn step(&mut self) {
         let host = self.rng.usize(0..2);
-        match self.rng.u8(0..32) {
+        match self.rng.u8(0..35) {
             0..=3 => self.connect(host),
             4..=8 => self.answer(host),
             9..=19 => self.post_send(host),
@@ -156,6 +170,7 @@ impl World {
             }
             28 => self.destroy(host),
             29 => self.revoke(host),
+            30..=32 => self.post_local(host),
             _ => {
                 let micros = self.rng.u64(0..20_000);
                 self.run_for(Duration::from_micros(micros));
@@ -236,7 +251,10 @@ impl World {
 
     fn post_send(&mut self, host: usize) {
         let (_, local) = self.some_region(host);
-        let (remote, _) = self.some_region(1 - host);
+        let (region, _) = self.some_region(1 - host);
+        let window = self.some_window(1 - host);
+        let window = self.sim.hosts[1 - host].table().live(window);
+        let remote = window.filter(|_| self.rng.bool()).unwrap_or(region);
         self.next_id += 1;
         let id = self.next_id;
         let local = match self.rng.u8(0..60) {
@@ -251,10 +269,17 @@ impl World {
             0 => TaggedOffset(REGION as u64),
             _ => TaggedOffset(0),
         };
-        let wr = self.request(id, local).with_remote(remote, offset);
+        let wr = match window.filter(|_| self.rng.u8(0..6) == 0) {
+            Some(stag) => invalidate(id, stag),
+            None => self.request(id, local).with_remote(remote, offset),
+        };
+        self.post(host, wr);
+    }
+
+    fn post(&mut self, host: usize, wr: SendWr) {
         let queues = self.some_qp(host);
         if queues.sends.len() < 200 {
-            queues.sends.push_back(id);
+            queues.sends.push_back(wr.wr_id);
             let number = queues.qp.number;
             let qp = &mut self.queues[host].get_mut(&number).unwrap().qp;
             self.sim.hosts[host].post_send(qp, wr);
@@ -291,6 +316,34 @@ impl World {
         }
     }
 
+    fn some_window(&mut self, host: usize) -> Stag {
+        self.windows[host][self.rng.usize(..WINDOWS)]
+    }
+
+    /// Binds a window or takes its meaning away; on some queue pair, so that it may be another's.
+    fn post_local(&mut self, host: usize) {
+        let (region, _) = self.some_region(host);
+        let window = self.some_window(host);
+        self.next_id += 1;
+        let id = self.next_id;
+        let table = self.sim.hosts[host].table();
+        let wr = match (table.live(window), self.rng.u8(0..3)) {
+            (Some(_), 0) => return table.recall(window).unwrap(),
+            (Some(stag), 1) => SendWr::invalidate(id, stag),
+            _ => {
+                let binding = Binding {
+                    stag: table.new_key(window).0,
+                    region: region.0,
+                    length: REGION as u64,
+                    access: (Access::REMOTE_READ | Access::REMOTE_WRITE).0,
+                    ..Binding::default()
+                };
+                SendWr::bind(id, WrOpcode::BindWindow, &binding)
+            }
+        };
+        self.post(host, wr);
+    }
+
     fn post_recv(&mut self, host: usize) {
         let (stag, _) = self.some_region(host);
         for _ in 0..self.rng.usize(1..4) {
@@ -323,9 +376,10 @@ impl World {
 
     fn revoke(&mut self, host: usize) {
         let at = self.rng.usize(..self.regions[host].len());
-        let fresh = self.sim.hosts[host].share(&[0; REGION], all_rights());
+        let fresh = self.sim.hosts[host].share(&[0; REGION], bindable());
         let old = std::mem::replace(&mut self.regions[host][at], fresh);
-        self.sim.hosts[host].revoke(old.stag);
+        let table = self.sim.hosts[host].table();
+        table.revoke_with_windows(old.stag).unwrap();
     }
 
     /// Everybody stops; then everything has completed, and nothing is left.

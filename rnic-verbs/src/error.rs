@@ -106,6 +106,11 @@ pub enum PostError {
         "Immediate Data go without other data; use a Write with Immediate Data, or a Send before them"
     )]
     Immediate,
+    /// Binding, registering and invalidating send nothing.
+    #[error(
+        "a request that binds, registers or invalidates sends nothing: give its data to a Send behind it"
+    )]
+    NoData,
 }
 
 /// Why a connection did not come to be.

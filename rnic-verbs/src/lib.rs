@@ -3,7 +3,7 @@
 //!
 //! A [`Device`] stands for one engine. Either a thread drives it, or the application does by
 //! [polling](Cq::poll). From it come a [`Pd`], which [registers](Pd::register) memory as an [`Mr`] and makes
-//! [`Qp`]s, and [`Cq`]s, which tell how requests ended. A [`Qp`] [connects](Qp::connect) to a peer, or
+//! [`Qp`]s, [windows](Mw) and [fast registrations](FastMr), and [`Cq`]s, which tell how requests ended. A [`Qp`] [connects](Qp::connect) to a peer, or
 //! [accepts](ConnectRequest::accept) one that asked a [`Listener`]; then [`SendRequest`]s flow.
 //!
 //! All handles may move between threads. A [`Qp`] and a [`Cq`] belong to one thread at a time. Dropping an object
@@ -79,6 +79,7 @@ mod listener;
 mod memory;
 mod qp;
 mod request;
+mod window;
 
 pub use cq::{Completion, Cq};
 pub use device::{Device, Driver};
@@ -88,6 +89,7 @@ pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Pd, Registration};
 pub use qp::{Qp, QpCaps};
 pub use request::{RemoteAddress, SendRequest, Sge};
+pub use window::{Binding, FastMr, Mw};
 
 pub use rnic_core::engine::{ConnectionOptions, EndReason, ReadDepths};
 pub use rnic_core::memory::region::{HugePages, Region};

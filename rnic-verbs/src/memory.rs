@@ -93,7 +93,7 @@ impl Registration<'_> {
 
     /// Registers.
     pub fn register(self) -> Result<Mr, Error> {
-        let device = self.pd.device.inner.clone();
+        let device = &self.pd.device.inner;
         // A range that passes the end is refused below.
         let start = self
             .region
@@ -108,31 +108,27 @@ impl Registration<'_> {
             self.scope,
         )?;
         Ok(Mr {
-            device,
+            owned: Owned::new(device, stag),
             region: self.region,
             range: self.range,
             base,
-            stag,
-            registered: true,
         })
     }
 }
 
 /// Registered memory. Dropping it deregisters it: after that nobody, peers and queued requests included, reaches the
-/// memory through it.
+/// memory through it, nor through [windows](crate::Mw) that are bound to it.
 pub struct Mr {
-    device: Arc<Inner>,
+    owned: Owned,
     region: Arc<Region>,
     range: Range<usize>,
     base: TaggedOffset,
-    stag: Stag,
-    registered: bool,
 }
 
 impl Mr {
     /// Its Steering Tag: the name by which peers and local requests reach it.
     pub fn stag(&self) -> Stag {
-        self.stag
+        self.owned.stag
     }
 
     /// Octets registered.
@@ -149,7 +145,7 @@ impl Mr {
     /// What a peer needs to know to read or write from octet `offset` on.
     pub fn remote(&self, offset: usize) -> RemoteAddress {
         RemoteAddress {
-            stag: self.stag,
+            stag: self.stag(),
             offset: self.base.0.wrapping_add(offset as u64),
         }
     }
@@ -157,7 +153,7 @@ impl Mr {
     /// `length` octets from octet `offset` on, for a local request. If they are not inside the registration, the
     /// request that uses them completes with a protection error.
     pub fn sge(&self, offset: usize, length: u32) -> Sge {
-        Sge::new(self.stag, self.base.0.wrapping_add(offset as u64), length)
+        Sge::new(self.stag(), self.base.0.wrapping_add(offset as u64), length)
     }
 
     /// The region that it is part of.
@@ -204,36 +200,85 @@ impl Mr {
 
     /// Whether it is still valid: a peer may have invalidated it.
     pub fn is_valid(&self) -> bool {
-        self.device.host.table.is_valid(self.stag)
+        self.owned.live() == Some(self.stag())
     }
 
-    /// Deregisters it. When this returns no placement through it is under way any more, nor will there be one.
+    /// Deregisters it. When this returns no placement through it is under way any more, nor will there be one. Refused
+    /// while [windows](crate::Mw) are bound to it, and it stays as it was.
     ///
     /// Inside a worker's batch it fails after making the STag invalid: try again after the batch.
     pub fn deregister(&mut self) -> Result<(), Error> {
-        if self.registered {
-            let revoked = self.device.host.table.revoke(self.stag);
-            self.registered = matches!(revoked, Err(TableError::InsideBatch(_)));
-            revoked?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        // Fails only where it was revoked behind our back, or inside a worker's batch, where it is invalid from now
-        // on and its memory stays mapped.
-        let _ = self.deregister();
+        self.owned.revoke()
     }
 }
 
 impl std::fmt::Debug for Mr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mr")
-            .field("stag", &self.stag)
+            .field("stag", &self.stag())
             .field("base", &self.base)
             .field("len", &self.len())
             .finish()
+    }
+}
+
+/// An STag of this application's, until this is dropped.
+pub(crate) struct Owned {
+    device: Arc<Inner>,
+    /// As it was given out; that of a window or a fast registration has another key at times.
+    stag: Stag,
+    there: bool,
+}
+
+impl Owned {
+    pub(crate) fn new(device: &Arc<Inner>, stag: Stag) -> Self {
+        Self {
+            device: device.clone(),
+            stag,
+            there: true,
+        }
+    }
+
+    /// By which STag it is valid, if it is.
+    pub(crate) fn live(&self) -> Option<Stag> {
+        let live = self.device.host.table.live(self.stag);
+        live.filter(|_| self.there)
+    }
+
+    pub(crate) fn recall(&self) -> Result<(), Error> {
+        Ok(self.device.host.table.recall(self.stag)?)
+    }
+
+    pub(crate) fn new_key(&self) -> Stag {
+        self.device.host.table.new_key(self.stag)
+    }
+
+    /// Gives it up, if that was not done. Where it cannot be now, it can be later.
+    pub(crate) fn revoke(&mut self) -> Result<(), Error> {
+        if self.there {
+            let revoked = self.device.host.table.revoke(self.stag);
+            self.there = matches!(
+                revoked,
+                Err(TableError::InsideBatch(_) | TableError::WindowsBound { .. })
+            );
+            revoked?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if self.there {
+            // Fails only where it was revoked behind our back, or inside a worker's batch, where it is invalid from
+            // now on and its memory stays mapped.
+            let _ = self.device.host.table.revoke_with_windows(self.stag);
+        }
+    }
+}
+
+impl std::fmt::Debug for Owned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (valid as {:?})", self.stag, self.live())
     }
 }

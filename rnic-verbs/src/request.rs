@@ -6,6 +6,7 @@ use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
 
 use crate::error::PostError;
+use crate::window::Binding;
 
 /// A piece of registered local memory; [`Mr::sge`](crate::Mr::sge) makes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +63,7 @@ pub struct SendRequest<'a> {
     invalidate: Stag,
     immediate: [u8; IMMEDIATE_LEN],
     atomic: Option<AtomicOperation>,
+    binding: Option<&'a Binding>,
 }
 
 impl<'a> SendRequest<'a> {
@@ -75,6 +77,7 @@ impl<'a> SendRequest<'a> {
             invalidate: Stag(0),
             immediate: [0; IMMEDIATE_LEN],
             atomic: None,
+            binding: None,
         }
     }
 
@@ -173,6 +176,28 @@ impl<'a> SendRequest<'a> {
         }
     }
 
+    /// Binds a [window](crate::Mw::binding), or registers memory [fast](crate::FastMr::binding). Nothing is sent.
+    ///
+    /// It is done in its turn: before any request posted behind it begins, and after all messages of those before it
+    /// have been built. Earlier Reads may still be outstanding, unless it is [`fenced`](Self::fenced). If it cannot be
+    /// done it completes with [`MwBindError`](crate::WcStatus::MwBindError), and the connection ends.
+    pub fn bind(binding: &'a Binding) -> Self {
+        Self {
+            binding: Some(binding),
+            ..Self::new(WrOpcode::BindWindow)
+        }
+    }
+
+    /// Makes an STag of this side invalid: that of a window, of a fast registration, or of memory registered
+    /// [for this queue pair only](crate::Registration::only_for). When it completes, no placement through it is under
+    /// way, nor will there be one. Nothing is sent. Ordered and failing as [`bind`](Self::bind) is.
+    pub fn invalidate(stag: Stag) -> Self {
+        Self {
+            invalidate: stag,
+            ..Self::new(WrOpcode::LocalInvalidate)
+        }
+    }
+
     /// The data, in registered memory.
     pub fn memory(self, pieces: &'a [Sge]) -> Self {
         Self {
@@ -229,6 +254,9 @@ impl<'a> SendRequest<'a> {
 
     /// The ring entry, after everything that can be checked beforehand.
     pub(crate) fn encode(&self, max_sge: usize, max_inline: usize) -> Result<SendWr, PostError> {
+        if self.opcode.is_local() {
+            return self.encode_local();
+        }
         let wr = match (self.atomic, self.data) {
             (None, _) => SendWr::new(self.wr_id, self.opcode),
             (Some(operation), Data::Memory(&[sink])) if sink.length() == 8 => {
@@ -267,6 +295,19 @@ impl<'a> SendRequest<'a> {
                 wr.with_sges(&sges[..count]).ok_or(too_long)
             }
         }
+    }
+}
+
+impl SendRequest<'_> {
+    fn encode_local(&self) -> Result<SendWr, PostError> {
+        if !self.data.is_empty() {
+            return Err(PostError::NoData);
+        }
+        let wr = match self.binding {
+            Some(binding) => binding.encode(self.wr_id),
+            None => SendWr::invalidate(self.wr_id, self.invalidate),
+        };
+        Ok(wr.with_flags(self.flags))
     }
 }
 
@@ -393,6 +434,20 @@ mod tests {
         ] {
             assert_eq!(refused.encode(4, 64), Err(PostError::AtomicSink));
         }
+    }
+
+    #[test]
+    fn what_sends_nothing_has_no_data() {
+        let wr = SendRequest::invalidate(Stag(5))
+            .wr_id(9)
+            .fenced()
+            .encode(4, 64)
+            .unwrap();
+        assert_eq!(wr.operation(), Ok(WrOpcode::LocalInvalidate));
+        assert_eq!((wr.wr_id, wr.invalidate_stag, wr.length), (9, 5, 0));
+        assert_eq!(wr.flags, send_flags::SIGNALED | send_flags::FENCE);
+        let with_data = SendRequest::invalidate(Stag(5)).inline(b"x").encode(4, 64);
+        assert_eq!(with_data, Err(PostError::NoData));
     }
 
     #[test]

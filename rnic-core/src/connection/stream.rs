@@ -4,7 +4,7 @@ use crate::ddp::{Ddp, Delivery, Placed, Segmenter, Supply};
 use crate::engine::{EndReason, Event};
 use crate::mpa::startup::{Negotiated, Rtr};
 use crate::mpa::{Deframer, frame, marker};
-use crate::rdmap::{self, Opening, Outbound, Rdmap};
+use crate::rdmap::{self, Opening, Outbound, Rdmap, Token};
 use crate::time::Instant;
 use crate::verbs::qp::{QpState, QueuePair};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
@@ -290,6 +290,20 @@ impl Stream {
     /// Everything that the application posted has completed, and the peer has its answers.
     pub(super) fn is_drained(&self) -> bool {
         self.sending.is_none() && self.upper.rdmap.is_idle(&self.upper.qp)
+    }
+
+    /// Requests that send nothing wait for no room to send in, nor for a Read Response that is being sent, nor for the
+    /// peer's first FPDU, which may be for a window that one of them binds. Where a message can begin, that carries
+    /// them out.
+    pub(super) fn carry_out_local(&mut self, may_send: bool, context: &mut Context<'_, '_>) {
+        let due = match &self.sending {
+            Some(sending) => sending.outbound.token == Token::Response,
+            None => !may_send || self.hold != Hold::Nothing,
+        };
+        if due && !self.ended {
+            let Upper { qp, rdmap, .. } = &mut self.upper;
+            rdmap.carry_out_local(qp, context.cqs, context.guard);
+        }
     }
 
     /// Whether there is something to send now. May begin a message.

@@ -37,6 +37,9 @@ impl Connection {
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> bool {
+        if let Phase::Streaming(stream) = &mut self.phase {
+            stream.carry_out_local(self.tcp.wants_data(), context);
+        }
         while self.tcp.wants_data() {
             if !self.has_output(context) {
                 // Beginning a message may have ended the stream: then its Terminate is what is left to send.

@@ -76,7 +76,8 @@ impl DdpError {
             Self::Tagged(error) => match error {
                 TagError::InvalidStag(_)
                 | TagError::AccessViolation { .. }
-                | TagError::NotInvalidatable(_) => (1, 0),
+                | TagError::NotInvalidatable(_)
+                | TagError::WindowsBound(_) => (1, 0),
                 TagError::BaseOrBounds { .. } => (1, 1),
                 TagError::NotAssociated { .. } => (1, 2),
                 TagError::OffsetWrap { .. } => (1, 3),

@@ -4,6 +4,7 @@
 //! over it: bytes go in and out through raw pointers, and only a [`place::Placement`] or [`place::Source`],
 //! which the STag table's validation alone can make, leads there from the network.
 
+pub mod access;
 pub mod doorbell;
 pub mod epoch;
 pub mod frames;

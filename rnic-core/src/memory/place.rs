@@ -7,8 +7,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::epoch::Guard;
-use super::table::{Access, Origin};
-use crate::verbs::qp::PdId;
+use super::table::{Access, BindError, Origin};
+use crate::verbs::Binding;
+use crate::verbs::qp::{PdId, StreamId};
 use crate::wire::ddp::{Stag, TaggedOffset};
 
 /// Where the layer above DDP wants the payload of a received segment.
@@ -65,6 +66,9 @@ pub enum TagError {
         "STag {0} is shared by the streams of its protection domain: a peer cannot invalidate it"
     )]
     NotInvalidatable(Stag),
+    /// It is to be invalidated, and memory windows are bound to it.
+    #[error("memory windows are bound to STag {0}: it cannot be invalidated before they are")]
+    WindowsBound(Stag),
 }
 
 /// Why an atomic operation is not carried out.
@@ -146,11 +150,33 @@ impl Guard<'_> {
         })
     }
 
-    /// Makes an STag invalid because a peer (Send with Invalidate) asks for it. Its memory stays mapped until
-    /// its owner revokes it.
+    /// Makes an STag of one stream invalid because that stream's peer (Send with Invalidate) or a work request asks
+    /// for it. Nothing is placed through it any more when this returns. Its memory stays mapped until its owner
+    /// revokes it.
     // rfc: 5040-93, 5040-94
     pub fn invalidate(&self, stag: Stag, origin: impl Into<Origin>) -> Result<(), TagError> {
         self.table().invalidate(stag, origin.into())
+    }
+
+    /// Binds a memory window to a part of a region, for one stream. From now on until it is invalidated, the peer of
+    /// that stream, and nobody else, reaches the part by the new STag.
+    pub fn bind_window(
+        &self,
+        binding: &Binding,
+        pd: PdId,
+        stream: StreamId,
+    ) -> Result<(), BindError> {
+        self.table().bind_window(binding, pd, stream)
+    }
+
+    /// Registers a part of the region that an STag was allocated for, for one stream.
+    pub fn fast_register(
+        &self,
+        binding: &Binding,
+        pd: PdId,
+        stream: StreamId,
+    ) -> Result<(), BindError> {
+        self.table().fast_register(binding, pd, stream)
     }
 }
 

@@ -1,108 +1,26 @@
 //! The STag table: which memory peers may reach, by which name, and how.
 //!
 //! Workers read it without a lock, inside a batch (see [`epoch`](super::epoch)). A slot is written only while it
-//! is invalid and no worker can still have seen it valid, so its fields never change under a reader.
+//! is invalid and nobody can still have seen it valid whom it would concern, so its fields never change under a
+//! reader: applications write it after every worker has passed a quiescent point, and the worker of a stream, which
+//! alone uses the STags of that stream, between two of its lookups (see [`binding`]).
+
+mod binding;
 
 use std::collections::HashMap;
-use std::fmt;
-use std::ops::{BitOr, Range};
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use self::binding::BindError;
+pub use super::access::{Access, Origin, Scope};
 use super::epoch::{Worker, Workers};
 use super::place::TagError;
 use super::random::Random;
 use super::region::Region;
 use crate::verbs::qp::{PdId, StreamId};
 use crate::wire::ddp::{Stag, TaggedOffset};
-
-/// What may be done to registered memory. A set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access(pub u8);
-
-impl Access {
-    /// The local side may send from it. Every registration allows this.
-    pub const LOCAL_READ: Self = Self(0);
-    /// The local side may receive into it, and read from a peer into it.
-    pub const LOCAL_WRITE: Self = Self(1);
-    /// Peers may read it with RDMA Read.
-    pub const REMOTE_READ: Self = Self(2);
-    /// Peers may write it with RDMA Write.
-    pub const REMOTE_WRITE: Self = Self(4);
-    /// Peers may change it with atomic operations (RFC 7306), which also tell them what it held.
-    pub const REMOTE_ATOMIC: Self = Self(8);
-
-    /// Whether it allows everything that `need` asks for.
-    pub const fn contains(self, need: Self) -> bool {
-        self.0 & need.0 == need.0
-    }
-}
-
-impl fmt::Display for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("local read")?;
-        let rights = [
-            (Self::LOCAL_WRITE, "local write"),
-            (Self::REMOTE_READ, "remote read"),
-            (Self::REMOTE_WRITE, "remote write"),
-            (Self::REMOTE_ATOMIC, "remote atomic"),
-        ];
-        for (_, name) in rights
-            .into_iter()
-            .filter(|&(right, _)| self.contains(right))
-        {
-            write!(f, ", {name}")?;
-        }
-        Ok(())
-    }
-}
-
-impl BitOr for Access {
-    type Output = Self;
-    fn bitor(self, rhs: Self) -> Self {
-        Self(self.0 | rhs.0)
-    }
-}
-
-/// Who may use an STag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Every stream of a protection domain. Peers cannot invalidate such an STag.
-    Domain(PdId),
-    /// One stream of a protection domain, whose peer may invalidate the STag.
-    Stream(PdId, StreamId),
-}
-
-impl From<PdId> for Scope {
-    fn from(pd: PdId) -> Self {
-        Self::Domain(pd)
-    }
-}
-
-/// Who uses an STag: a stream, or the protection domain alone (which reaches no STag of a single stream).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// The protection domain.
-    pub pd: PdId,
-    /// The stream.
-    pub stream: Option<StreamId>,
-}
-
-impl From<PdId> for Origin {
-    fn from(pd: PdId) -> Self {
-        Self { pd, stream: None }
-    }
-}
-
-impl From<(PdId, StreamId)> for Origin {
-    fn from((pd, stream): (PdId, StreamId)) -> Self {
-        Self {
-            pd,
-            stream: Some(stream),
-        }
-    }
-}
 
 /// Why memory was not registered or not revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,6 +53,16 @@ pub enum TableError {
     /// No such registration, or somebody else is revoking it.
     #[error("STag {0} is not registered")]
     NotRegistered(Stag),
+    /// Memory windows are bound to it.
+    #[error(
+        "{windows} memory windows are bound to STag {stag}; invalidate or drop them before the region"
+    )]
+    WindowsBound {
+        /// The STag.
+        stag: Stag,
+        /// Windows.
+        windows: u32,
+    },
     /// The caller runs inside a batch of a worker, and would wait for itself.
     #[error(
         "STag {0} was made invalid, but its memory cannot be let go inside a worker's batch; revoke it after the batch"
@@ -159,6 +87,20 @@ struct Slot {
     base: AtomicU64,
     start: AtomicPtr<u8>,
     len: AtomicUsize,
+    /// A window: the STag of the region that it is bound to. Else 0.
+    parent: AtomicU32,
+    /// A region: the windows that are bound to it.
+    windows: AtomicU32,
+}
+
+/// What a slot is made to say.
+struct Entry {
+    access: Access,
+    scope: Scope,
+    base: TaggedOffset,
+    start: *mut u8,
+    len: usize,
+    parent: Stag,
 }
 
 impl Slot {
@@ -171,7 +113,26 @@ impl Slot {
             base: AtomicU64::new(0),
             start: AtomicPtr::new(ptr::null_mut()),
             len: AtomicUsize::new(0),
+            parent: AtomicU32::new(0),
+            windows: AtomicU32::new(0),
         }
+    }
+
+    /// Makes the slot say something, and its STag valid. The caller holds the ledger, the slot is invalid, and no
+    /// reader that could use it has seen it valid since its last quiescent point.
+    fn publish(&self, stag: Stag, entry: &Entry) {
+        let (pd, stream) = match entry.scope {
+            Scope::Domain(pd) => (pd, ANY_STREAM),
+            Scope::Stream(pd, stream) => (pd, stream.0),
+        };
+        self.access.store(entry.access.0.into(), Ordering::Relaxed);
+        self.pd.store(pd.0, Ordering::Relaxed);
+        self.stream.store(stream, Ordering::Relaxed);
+        self.base.store(entry.base.0, Ordering::Relaxed);
+        self.start.store(entry.start, Ordering::Relaxed);
+        self.len.store(entry.len, Ordering::Relaxed);
+        self.parent.store(entry.parent.0, Ordering::Relaxed);
+        self.live.store(stag.0, Ordering::Release);
     }
 
     // rfc: 5042-7
@@ -182,15 +143,28 @@ impl Slot {
     }
 }
 
+/// What an STag was made for.
+#[derive(Debug)]
+enum Kind {
+    /// Memory registered from the start. It is held, so that it stays mapped while a worker can write to it.
+    Region { _held: Arc<Region> },
+    /// Memory that work requests register, in parts and anew.
+    Fast(Arc<Region>),
+    /// A memory window, which is bound to parts of regions. Those hold their memory.
+    Window,
+}
+
 /// A registration as its owner sees it.
 #[derive(Debug)]
 struct Registration {
-    #[expect(
-        dead_code,
-        reason = "held so that the memory stays mapped while a worker can write to it"
-    )]
-    region: Arc<Region>,
-    revoking: bool,
+    /// The STag that its owner was given. That of a window or of a fast registration later has other keys.
+    stag: Stag,
+    pd: PdId,
+    kind: Kind,
+    /// Its owner gave it up: it is never valid again.
+    over: bool,
+    /// Somebody waits until no worker uses it any more.
+    waiting: bool,
 }
 
 /// What writers need, behind a lock.
@@ -199,6 +173,7 @@ struct Ledger {
     random: Random,
     free: Vec<u32>,
     last_key: Vec<u8>,
+    /// By the index part of the STag.
     registered: HashMap<u32, Registration>,
 }
 
@@ -264,62 +239,99 @@ impl StagTable {
         if base.0.checked_add(len as u64).is_none() {
             return Err(TableError::OffsetWrap { base: base.0, len });
         }
-        let (pd, stream) = match scope.into() {
-            Scope::Domain(pd) => (pd, ANY_STREAM),
-            Scope::Stream(pd, stream) => (pd, stream.0),
-        };
+        let scope = scope.into();
+        let (Scope::Domain(pd) | Scope::Stream(pd, _)) = scope;
+        let start = region.as_ptr().wrapping_add(range.start);
         let mut ledger = self.lock();
-        let stag = ledger
-            .new_stag(self.slots.len())
-            .ok_or(TableError::Full(self.slots.len()))?;
-        let slot = self.slot(stag);
-        slot.access.store(access.0.into(), Ordering::Relaxed);
-        slot.pd.store(pd.0, Ordering::Relaxed);
-        slot.stream.store(stream, Ordering::Relaxed);
-        slot.base.store(base.0, Ordering::Relaxed);
-        slot.start
-            .store(region.as_ptr().wrapping_add(range.start), Ordering::Relaxed);
-        slot.len.store(len, Ordering::Relaxed);
-        ledger.registered.insert(
-            stag.0,
-            Registration {
-                region,
-                revoking: false,
-            },
-        );
-        slot.live.store(stag.0, Ordering::Release);
+        let stag = self.add(&mut ledger, pd, Kind::Region { _held: region })?;
+        let entry = Entry {
+            access: access | Access::LOCAL_READ,
+            scope,
+            base,
+            start,
+            len,
+            parent: Stag(0),
+        };
+        self.slot(stag).publish(stag, &entry);
         Ok(stag)
     }
 
-    /// Ends a registration. When it returns, no worker can reach the memory through this STag any more.
+    /// A new STag, which is not valid yet.
+    fn add(&self, ledger: &mut Ledger, pd: PdId, kind: Kind) -> Result<Stag, TableError> {
+        let capacity = self.slots.len();
+        let stag = ledger
+            .new_stag(capacity)
+            .ok_or(TableError::Full(capacity))?;
+        let registration = Registration {
+            stag,
+            pd,
+            kind,
+            over: false,
+            waiting: false,
+        };
+        ledger.registered.insert(stag.index(), registration);
+        Ok(stag)
+    }
+
+    /// Ends a registration, by the STag that it was given first. When it returns, no worker can reach the memory
+    /// through it any more. Refused while memory windows are bound to it.
     ///
     /// It waits for the batches that are under way. On [`TableError::InsideBatch`] the STag is invalid already, but
     /// the registration remains: try again after the batch.
     // rfc: 5040-110, 5041-91, 5042-11
     pub fn revoke(&self, stag: Stag) -> Result<(), TableError> {
+        self.end(stag, Windows::Refuse)
+    }
+
+    /// The same, and the windows that are bound to it become invalid with it.
+    pub fn revoke_with_windows(&self, stag: Stag) -> Result<(), TableError> {
+        self.end(stag, Windows::Invalidate)
+    }
+
+    fn end(&self, stag: Stag, windows: Windows) -> Result<(), TableError> {
         {
             let mut ledger = self.lock();
-            let registration = ledger
-                .registered
-                .get_mut(&stag.0)
-                .ok_or(TableError::NotRegistered(stag))?;
-            if registration.revoking {
-                return Err(TableError::NotRegistered(stag));
-            }
-            self.slot(stag).live.store(0, Ordering::Release);
-            if self.workers.inside_batch() {
-                return Err(TableError::InsideBatch(stag));
-            }
-            registration.revoking = true;
+            self.stop(&mut ledger, stag, windows)?;
+            ledger.owned(stag)?.over = true;
+            self.check_outside_batch(stag)?;
+            ledger.owned(stag)?.waiting = true;
         }
         // Without the lock: a worker may need it to finish its batch.
         self.workers.wait();
         let mut ledger = self.lock();
-        let registration = ledger.registered.remove(&stag.0);
+        let registration = ledger.registered.remove(&stag.index());
         ledger.free.push(self.slot_index(stag));
         drop(ledger);
         // Unmapping may take long, and is nobody else's business.
         drop(registration);
+        Ok(())
+    }
+
+    /// Makes a registration invalid, by whatever key it has now.
+    fn stop(&self, ledger: &mut Ledger, stag: Stag, windows: Windows) -> Result<(), TableError> {
+        ledger.owned(stag)?;
+        let slot = self.slot(stag);
+        let bound = slot.windows.load(Ordering::Acquire);
+        if bound > 0 {
+            match windows {
+                Windows::Refuse => {
+                    return Err(TableError::WindowsBound {
+                        stag,
+                        windows: bound,
+                    });
+                }
+                Windows::Invalidate => self.disable_windows(ledger, stag),
+            }
+        }
+        // If it became invalid since it was read, so much the better.
+        self.disable(Stag(slot.live.load(Ordering::Relaxed)));
+        Ok(())
+    }
+
+    fn check_outside_batch(&self, stag: Stag) -> Result<(), TableError> {
+        if self.workers.inside_batch() {
+            return Err(TableError::InsideBatch(stag));
+        }
         Ok(())
     }
 
@@ -337,18 +349,37 @@ impl StagTable {
         &self.workers
     }
 
-    /// Makes an STag invalid because a peer asks for it. The caller holds a guard, so the slot is not reused
-    /// meanwhile.
+    /// Makes an STag of one stream invalid because that stream asks for it: its peer, or a work request. The caller
+    /// holds a guard, so the slot is not reused meanwhile.
+    // rfc: 5040-110, 5041-91, 5042-11
     pub(super) fn invalidate(&self, stag: Stag, origin: Origin) -> Result<(), TagError> {
         let slot = self.find(stag, origin)?;
         // Other streams may use it too. rfc: 5040-111
         if slot.stream.load(Ordering::Relaxed) == ANY_STREAM {
             return Err(TagError::NotInvalidatable(stag));
         }
-        slot.live
-            .compare_exchange(stag.0, 0, Ordering::AcqRel, Ordering::Relaxed)
-            .map_err(|_| TagError::InvalidStag(stag))?;
-        Ok(())
+        if slot.windows.load(Ordering::Acquire) > 0 {
+            return Err(TagError::WindowsBound(stag));
+        }
+        let invalidated = self.disable(stag);
+        invalidated.then_some(()).ok_or(TagError::InvalidStag(stag))
+    }
+
+    /// Takes an STag's validity away, if it has it. Of several that do, one does. The caller holds the ledger, or a
+    /// guard as the worker of the STag's stream.
+    fn disable(&self, stag: Stag) -> bool {
+        let slot = self.slot(stag);
+        // Once it is invalid, another may bind it.
+        let parent = Stag(slot.parent.load(Ordering::Relaxed));
+        let was_live = stag.0 != 0
+            && slot
+                .live
+                .compare_exchange(stag.0, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if was_live && parent.0 != 0 {
+            self.slot(parent).windows.fetch_sub(1, Ordering::Release);
+        }
+        was_live
     }
 
     /// The address of `len` octets at a tagged offset, if the STag lets `origin` do `need` to all of them. The
@@ -405,7 +436,7 @@ impl StagTable {
     }
 
     fn slot_index(&self, stag: Stag) -> u32 {
-        (stag.0 >> 8) & (self.slots.len() - 1) as u32
+        stag.index() & (self.slots.len() - 1) as u32
     }
 
     fn slot(&self, stag: Stag) -> &Slot {
@@ -418,7 +449,22 @@ impl StagTable {
     }
 }
 
+/// What becomes of the windows that are bound to a region when the region goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Windows {
+    Refuse,
+    Invalidate,
+}
+
 impl Ledger {
+    /// A registration by the STag that its owner was given, unless somebody is about to end it.
+    fn owned(&mut self, stag: Stag) -> Result<&mut Registration, TableError> {
+        self.registered
+            .get_mut(&stag.index())
+            .filter(|registration| registration.stag == stag && !registration.waiting)
+            .ok_or(TableError::NotRegistered(stag))
+    }
+
     /// Takes a free slot at random and names it: never index 0, never the key it had last.
     // rfc: 5040-112, 5040-s7
     fn new_stag(&mut self, capacity: usize) -> Option<Stag> {
@@ -439,5 +485,7 @@ impl Ledger {
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

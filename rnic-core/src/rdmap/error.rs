@@ -2,6 +2,7 @@
 
 use super::terminate::TerminateCause;
 use crate::memory::place::{AtomicError, TagError};
+use crate::memory::table::BindError;
 use crate::verbs::WcStatus;
 use crate::wire::ddp::{DdpHeader, Stag, TaggedOffset, UNTAGGED_LEN, UntaggedHeader};
 use crate::wire::rdmap::{AtomicRequest, Control, RdmapWireError, ReadRequest, TerminateControl};
@@ -74,6 +75,14 @@ pub enum RdmapError {
         /// How it completes.
         status: WcStatus,
     },
+    /// A request could not give an STag a meaning, or take it away.
+    #[error("request {wr_id:#x} could not be carried out: {error}")]
+    Binding {
+        /// The application's name for it.
+        wr_id: u64,
+        /// Why.
+        error: BindError,
+    },
     /// The application leaves so many receive completions unpolled that no more can be kept for it.
     #[error(
         "{0} completions of received messages wait for the application to poll them; poll in time or ask for a larger completion queue"
@@ -91,7 +100,9 @@ impl RdmapError {
     // rfc: 5040-18
     pub const fn control(&self) -> TerminateControl {
         let (layer, error_type, code) = match self {
-            Self::Request { .. } | Self::Overrun(_) | Self::Queues => (0, 0, 0x00),
+            Self::Request { .. } | Self::Binding { .. } | Self::Overrun(_) | Self::Queues => {
+                (0, 0, 0x00)
+            }
             Self::ReadSource { error, .. } => (0, 1, protection_code(error)),
             // rfc: 5040-60
             Self::CannotInvalidate(_) => (0, 1, 0x09),
@@ -154,6 +165,6 @@ const fn protection_code(error: &TagError) -> u8 {
         TagError::AccessViolation { .. } => 0x02,
         TagError::NotAssociated { .. } => 0x03,
         TagError::OffsetWrap { .. } => 0x04,
-        TagError::NotInvalidatable(_) => 0x09,
+        TagError::NotInvalidatable(_) | TagError::WindowsBound(_) => 0x09,
     }
 }

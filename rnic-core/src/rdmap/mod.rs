@@ -198,14 +198,15 @@ impl Rdmap {
         Ok(())
     }
 
-    /// The next message to be sent, once the one before it was sent in full (or was cut short by a Terminate).
+    /// The next message to be sent, once the one before it was sent in full (or was cut short by a Terminate). Requests
+    /// whose turn it is and that send nothing are carried out.
     ///
     /// On an error the owner calls [`terminate`](Self::terminate) and asks again.
     // rfc: 5040-68, 5040-72, 5040-80
     pub fn next_message(
         &mut self,
-        qp: &QueuePair,
-        cqs: &CqTable,
+        qp: &mut QueuePair,
+        cqs: &mut CqTable,
         guard: &Guard<'_>,
     ) -> Result<Option<Outbound>, RdmapError> {
         match self.ending {
@@ -233,6 +234,14 @@ impl Rdmap {
             }
         }
         Ok(None)
+    }
+
+    /// Carries out requests whose turn it is and that send nothing, while nothing may be sent yet. One that cannot be
+    /// carried out waits for [`next_message`](Self::next_message), which says so.
+    pub fn carry_out_local(&mut self, qp: &mut QueuePair, cqs: &mut CqTable, guard: &Guard<'_>) {
+        if matches!(self.ending, Ending::Open) {
+            let _ = self.requester.carry_out_local(qp, cqs, guard);
+        }
     }
 
     /// The last octet of a message was handed to the layers below; it ends at `end` of the stream.

@@ -3,9 +3,9 @@
 use super::message::{Source, tagged, untagged};
 use super::outstanding::identifier;
 use crate::memory::epoch::Guard;
-use crate::memory::table::{Access, Origin};
+use crate::memory::table::{Access, BindError, Origin};
 use crate::verbs::wr::{MAX_INLINE, MAX_SGE, send_flags};
-use crate::verbs::{SendWr, Sge, WcStatus, WrOpcode, total_length};
+use crate::verbs::{QueuePair, SendWr, Sge, WcStatus, WrOpcode, total_length};
 use crate::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
 use crate::wire::rdmap::{AtomicRequest, IMMEDIATE_LEN, Opcode, ReadRequest};
 
@@ -41,6 +41,10 @@ pub(super) fn prepare(
             return (wr.length == 0)
                 .then_some(immediate(wr))
                 .ok_or(WcStatus::LocalLengthError);
+        }
+        // Carried out without a message.
+        (WrOpcode::BindWindow | WrOpcode::FastRegister | WrOpcode::LocalInvalidate, _) => {
+            return Err(WcStatus::LocalQpOperationError);
         }
         // rfc: 5040-24, 5040-25, 5040-28
         (WrOpcode::Write | WrOpcode::WriteImmediate, _) => tagged(
@@ -197,4 +201,14 @@ fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<Source, WcSt
         sges,
         count: list.len(),
     })
+}
+
+/// Carries out a request that sends nothing.
+// rfc: 5040-108, 5040-109, 5041-80, 5041-81
+pub(super) fn carry_out(wr: &SendWr, qp: &QueuePair, guard: &Guard<'_>) -> Result<(), BindError> {
+    match wr.operation() {
+        Ok(WrOpcode::BindWindow) => guard.bind_window(&wr.binding(), qp.pd, qp.stream),
+        Ok(WrOpcode::FastRegister) => guard.fast_register(&wr.binding(), qp.pd, qp.stream),
+        _ => Ok(guard.invalidate(Stag(wr.invalidate_stag), qp.origin())?),
+    }
 }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use super::message::{Outbound, Token};
 use super::outstanding::Outstanding;
-use super::prepare::{Prepared, immediate, prepare};
+use super::prepare::{Prepared, carry_out, immediate, prepare};
 use super::{Opening, RdmapError, ReceivedTerminate};
 use crate::memory::epoch::Guard;
-use crate::memory::table::{Access, Origin};
+use crate::memory::table::{Access, BindError, Origin};
 use crate::verbs::cq::CqTable;
 use crate::verbs::wr::send_flags;
 use crate::verbs::{Completion, QueuePair, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
@@ -51,7 +51,7 @@ enum Progress {
     Sent(u64),
     /// A Read or atomic whose response has not wholly come.
     Awaiting,
-    /// A Read or atomic that was answered.
+    /// A Read or atomic that was answered, or what needs no answer.
     Answered,
     Failed(WcStatus),
 }
@@ -109,12 +109,13 @@ impl Requester {
         self.end.get_or_insert(self.first + u64::from(qp.sq.len()));
     }
 
-    /// The message of the next request, if it may begin.
+    /// The message of the next request that has one, if it may begin. Requests before it that have none are carried
+    /// out: what they do is done before anything of a later request is sent.
     // rfc: 5040-27, 5040-37, 5040-56, 5040-72, 7306-27, 7306-52
     pub(super) fn next(
         &mut self,
-        qp: &QueuePair,
-        cqs: &CqTable,
+        qp: &mut QueuePair,
+        cqs: &mut CqTable,
         guard: &Guard<'_>,
     ) -> Result<Option<Outbound>, RdmapError> {
         if self.failed {
@@ -124,16 +125,16 @@ impl Requester {
             let number = self.first + self.requests.len() as u64 - 1;
             return Ok(Some(follower.outbound(number)));
         }
-        // A completion queue with a backlog gets no more to complete: that bounds the backlog.
-        if !self.has_unbegun(qp) || cqs.has_backlog(qp.send_cq) {
-            return Ok(None);
-        }
-        let Some(wr) = qp.sq.peek(self.requests.len() as u32) else {
-            return Ok(None);
+        let wr = match self.carry_out_local(qp, cqs, guard) {
+            Ok(Some(wr)) => wr,
+            Ok(None) => return Ok(None),
+            Err((wr_id, error)) => {
+                if let Some(wr) = self.upcoming(qp, cqs) {
+                    self.fail(&wr, WcStatus::MwBindError);
+                }
+                return Err(RdmapError::Binding { wr_id, error });
+            }
         };
-        if !self.may_begin(&wr) {
-            return Ok(None);
-        }
         let number = self.first + self.requests.len() as u64;
         match prepare(&wr, number, self.outstanding.ord(), qp.origin(), guard) {
             Ok(prepared) => {
@@ -142,16 +143,63 @@ impl Requester {
             }
             // rfc: 5040-87, 5040-88
             Err(status) => {
-                let progress = Progress::Failed(status);
-                self.requests
-                    .push_back(Request::new(&wr, true, Target::None, progress));
-                self.failed = true;
+                self.fail(&wr, status);
                 Err(RdmapError::Request {
                     wr_id: wr.wr_id,
                     status,
                 })
             }
         }
+    }
+
+    /// Carries out the next requests as far as they send nothing. Gives the one behind them, if it may begin. One that
+    /// cannot be carried out stays first in line.
+    pub(super) fn carry_out_local(
+        &mut self,
+        qp: &mut QueuePair,
+        cqs: &mut CqTable,
+        guard: &Guard<'_>,
+    ) -> Result<Option<SendWr>, (u64, BindError)> {
+        // Who posts faster than this carries out rings again.
+        for _ in 0..=qp.sq.capacity() {
+            let Some(wr) = self.upcoming(qp, cqs) else {
+                return Ok(None);
+            };
+            if !wr.operation().is_ok_and(WrOpcode::is_local) {
+                return Ok(Some(wr));
+            }
+            carry_out(&wr, qp, guard).map_err(|error| (wr.wr_id, error))?;
+            let signaled = qp.signal_all || wr.flags & send_flags::SIGNALED != 0;
+            self.requests.push_back(Request::new(
+                &wr,
+                signaled,
+                Target::None,
+                Progress::Answered,
+            ));
+            self.complete(qp, cqs);
+        }
+        Ok(None)
+    }
+
+    /// The request that was not begun and comes next, if it may begin.
+    fn upcoming(&self, qp: &QueuePair, cqs: &CqTable) -> Option<SendWr> {
+        // A completion queue with a backlog gets no more to complete: that bounds the backlog.
+        if !self.has_unbegun(qp) || cqs.has_backlog(qp.send_cq) {
+            return None;
+        }
+        let wr = qp.sq.peek(self.requests.len() as u32)?;
+        self.may_begin(&wr).then_some(wr)
+    }
+
+    /// A request cannot be carried out, and none after it is.
+    fn fail(&mut self, wr: &SendWr, status: WcStatus) {
+        self.requests.push_back(Request::new(
+            wr,
+            true,
+            Target::None,
+            Progress::Failed(status),
+        ));
+        self.failed = true;
     }
 
     /// Whether a request may begin now: a fence waits for all Reads and atomics, each of these for room among those

@@ -242,6 +242,11 @@ impl Host {
         SharedRegion { region, stag }
     }
 
+    /// Its STags.
+    pub fn table(&self) -> &StagTable {
+        &self.end.table
+    }
+
     /// Takes a region away from the peer.
     pub fn revoke(&self, stag: Stag) {
         self.end.table.revoke(stag).expect("it was registered");

@@ -252,7 +252,7 @@ impl End {
     /// The next message, as the owner asks for it.
     pub(crate) fn next_message(&mut self) -> Result<Option<Outbound>, RdmapError> {
         let guard = self.worker.enter();
-        self.rdmap.next_message(&self.qp, &self.cqs, &guard)
+        self.rdmap.next_message(&mut self.qp, &mut self.cqs, &guard)
     }
 
     /// The octets of a message.

@@ -218,7 +218,11 @@ impl<'a> Game<'a> {
                 self.received += 1;
             }
             WcOpcode::Read | WcOpcode::FetchAdd | WcOpcode::CmpSwap => self.received += 1,
-            WcOpcode::Send | WcOpcode::Write => {}
+            WcOpcode::Send
+            | WcOpcode::Write
+            | WcOpcode::BindWindow
+            | WcOpcode::FastRegister
+            | WcOpcode::LocalInvalidate => {}
         }
         Ok(())
     }

@@ -6,3 +6,4 @@ mod connecting;
 mod devices;
 mod fixture;
 mod requests;
+mod windows;

@@ -1,0 +1,438 @@
+//! Memory windows: what requests without a message bind, in which order, and what peers reach through it.
+
+use rnic_core::ddp::DdpError;
+use rnic_core::memory::place::TagError;
+use rnic_core::memory::table::{Access, BindError, TableError};
+use rnic_core::rdmap::RdmapError;
+use rnic_core::verbs::{Binding, SendWr, Sge, StreamId, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::wire::ddp::{QueueNumber, Stag, TaggedOffset};
+use rnic_core::wire::rdmap::{Opcode, ReadRequest};
+
+use crate::fixture::{
+    BASE, End, OTHER_PD, PD, Refused, STREAM, all_rights, pump, tagged, untagged,
+};
+use crate::requester::send;
+
+pub(crate) fn bindable(end: &End, start: usize, len: usize) -> Stag {
+    end.register(start, len, all_rights() | Access::MW_BIND, PD)
+}
+
+pub(crate) fn window(end: &End) -> Stag {
+    end.table.allocate_window(PD).unwrap()
+}
+
+/// A binding of `len` octets that begin `start` octets into the memory; zero-based.
+pub(crate) fn binding(
+    stag: Stag,
+    region: Stag,
+    start: usize,
+    len: usize,
+    access: Access,
+) -> Binding {
+    Binding {
+        stag: stag.0,
+        region: region.0,
+        start: BASE + start as u64,
+        length: len as u64,
+        base: 0,
+        access: access.0,
+        ..Binding::default()
+    }
+}
+
+pub(crate) fn bind(wr_id: u64, binding: &Binding) -> SendWr {
+    SendWr::bind(wr_id, WrOpcode::BindWindow, binding)
+}
+
+pub(crate) fn fast_register(wr_id: u64, binding: &Binding) -> SendWr {
+    SendWr::bind(wr_id, WrOpcode::FastRegister, binding)
+}
+
+/// A window over octets 100..300 of the memory, and the region that it opens.
+pub(crate) fn bound(end: &mut End, access: Access) -> (Stag, Stag) {
+    let (region, window) = (bindable(end, 0, 1000), window(end));
+    end.post(bind(1, &binding(window, region, 100, 200, access)));
+    assert_eq!(end.next_message(), Ok(None));
+    assert_eq!(end.sent_ids(), [(1, WcStatus::Success)]);
+    (window, region)
+}
+
+pub(crate) fn write(stag: Stag, offset: u64, payload: &[u8]) -> Vec<u8> {
+    tagged(Opcode::Write, true, stag, offset, payload)
+}
+
+pub(crate) fn read_request(msn: u32, source: Stag, offset: u64, length: u32) -> Vec<u8> {
+    let mut octets = [0; ReadRequest::LEN];
+    let request = ReadRequest {
+        sink_stag: Stag(0x77),
+        sink_offset: TaggedOffset(0),
+        length,
+        source_stag: source,
+        source_offset: TaggedOffset(offset),
+    };
+    request.emit(&mut octets);
+    let queue = QueueNumber::READ_REQUEST;
+    untagged(Opcode::ReadRequest, true, queue, msn, 0, &octets)
+}
+
+// rfc: 5040-107, 5040-108, 5040-109, 5041-79, 5041-80, 5041-82, 5041-88, 5041-89, 5041-90, 5042-10
+#[test]
+fn a_peer_reaches_through_a_window_what_it_opens_and_no_more() {
+    let everything = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let mut end = End::new(4, 4);
+    let (window, region) = bound(&mut end, everything);
+    // The region itself need not be open to peers.
+    end.receive(&write(window, 10, b"through")).unwrap();
+    assert_eq!(end.memory(109, 9), b"\0through\0");
+    end.receive(&write(window, 193, b"the end")).unwrap();
+    end.receive(&read_request(1, window, 10, 7)).unwrap();
+    let answer = end.next_segment(1000).unwrap();
+    assert_eq!(&answer[answer.len() - 7..], b"through");
+
+    for (offset, len) in [(194, 7), (200, 1), (u64::MAX, 1), (BASE + 100, 1)] {
+        let mut end = End::new(4, 4);
+        let (window, _) = bound(&mut end, everything);
+        let refused = end.receive(&write(window, offset, &vec![9; len]));
+        assert!(matches!(refused, Err(Refused::Ddp(DdpError::Tagged(_)))));
+        assert_eq!(end.memory(0, 1000), [0; 1000]);
+    }
+    assert_ne!(window.index(), region.index());
+}
+
+// rfc: 5040-109, 5041-90
+#[test]
+fn a_window_gives_the_rights_that_it_was_bound_with() {
+    for (access, writes, reads) in [
+        (Access::REMOTE_WRITE, true, false),
+        (Access::REMOTE_READ, false, true),
+        (Access::default(), false, false),
+    ] {
+        let mut end = End::new(4, 4);
+        let (window, _) = bound(&mut end, access);
+        assert_eq!(end.receive(&write(window, 0, b"x")).is_ok(), writes);
+        let mut end = End::new(4, 4);
+        let (window, _) = bound(&mut end, access);
+        end.receive(&read_request(1, window, 0, 1)).unwrap();
+        assert_eq!(end.next_message().is_ok(), reads);
+    }
+}
+
+/// A window is for the peer. The local side has the region, and its rights to that.
+#[test]
+fn no_local_request_uses_a_window() {
+    for operation in [WrOpcode::Send, WrOpcode::Write, WrOpcode::Read] {
+        let mut end = End::new(4, 4);
+        let (window, _) = bound(&mut end, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let piece = Sge {
+            offset: 0,
+            length: 10,
+            lkey: window.0,
+        };
+        end.post(SendWr::new(2, operation).with_sges(&[piece]).unwrap());
+        end.next_message().unwrap_err();
+        assert_eq!(end.sent_ids(), []);
+        end.flush();
+        assert_eq!(end.sent_ids(), [(2, WcStatus::LocalProtectionError)]);
+    }
+}
+
+// rfc: 5040-106, 5041-78, 5041-82, 5041-87, 5042-9
+#[test]
+fn a_window_is_for_the_stream_that_bound_it() {
+    let mut end = End::new(4, 4);
+    let (window, region) = bound(&mut end, Access::REMOTE_WRITE);
+    end.qp.stream = StreamId(STREAM.0 + 1);
+    let stranger = Refused::Ddp(DdpError::Tagged(TagError::NotAssociated {
+        stag: window,
+        pd: PD,
+    }));
+    assert_eq!(
+        end.place(&write(window, 0, b"x")).map(|_| ()),
+        Err(stranger)
+    );
+    // Nor may it bind the window, or end the binding.
+    end.post(bind(
+        2,
+        &binding(window, region, 0, 10, Access::REMOTE_WRITE),
+    ));
+    let error = BindError::StillValid(window);
+    assert_eq!(
+        end.next_message(),
+        Err(RdmapError::Binding { wr_id: 2, error })
+    );
+    let guard = end.worker.enter();
+    let theirs = guard.invalidate(window, end.qp.origin());
+    assert_eq!(
+        theirs,
+        Err(TagError::NotAssociated {
+            stag: window,
+            pd: PD
+        })
+    );
+}
+
+/// What a request does is done before a later request says anything, and it completes in its turn.
+// rfc: 5040-74
+#[test]
+fn requests_without_a_message_keep_the_order_of_the_queue() {
+    let mut end = End::new(0, 4);
+    let (region, window) = (bindable(&end, 0, 1000), window(&end));
+    end.post(send(1));
+    end.post(bind(
+        2,
+        &binding(window, region, 0, 10, Access::REMOTE_READ),
+    ));
+    end.post(send(3));
+    end.post(SendWr::invalidate(4, window));
+    end.post(send(5));
+    end.next_segment(1000).unwrap();
+    assert!(
+        !end.table.is_valid(window),
+        "the Send before it comes first"
+    );
+    // The Send that tells the peer.
+    end.next_segment(1000).unwrap();
+    assert!(end.table.is_valid(window));
+    end.next_segment(1000).unwrap();
+    assert!(!end.table.is_valid(window));
+    assert_eq!(
+        end.sent_ids(),
+        [],
+        "the Send before them was not acknowledged"
+    );
+    end.acked(end.stream);
+    let done: Vec<_> = end
+        .sent()
+        .iter()
+        .map(|c| (c.wr_id, c.opcode().unwrap()))
+        .collect();
+    let expected = [
+        (1, WcOpcode::Send),
+        (2, WcOpcode::BindWindow),
+        (3, WcOpcode::Send),
+        (4, WcOpcode::LocalInvalidate),
+        (5, WcOpcode::Send),
+    ];
+    assert_eq!(done, expected);
+    assert!(end.rdmap.is_idle(&end.qp));
+}
+
+#[test]
+fn unsignalled_ones_complete_in_silence() {
+    let mut end = End::new(0, 4);
+    let (region, window) = (bindable(&end, 0, 1000), window(&end));
+    let wr = bind(1, &binding(window, region, 0, 10, Access::REMOTE_READ));
+    end.post(wr.with_flags(0));
+    end.post(SendWr::invalidate(2, window));
+    assert_eq!(end.next_message(), Ok(None));
+    assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
+    assert!(end.rdmap.is_idle(&end.qp));
+}
+
+/// How a request that cannot be carried out ends the stream.
+pub(crate) fn failure(end: &mut End, wr: SendWr) -> BindError {
+    end.post(wr);
+    end.post(send(200));
+    let refused = end.next_message().unwrap_err();
+    let RdmapError::Binding { wr_id, error } = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(wr_id, wr.wr_id);
+    let control = refused.control();
+    assert_eq!((control.layer, control.error_type, control.code), (0, 0, 0));
+    end.refuse(refused.into(), None);
+    assert!(end.next_segment(100).is_some(), "the Terminate");
+    assert_eq!(end.next_segment(100), None, "and nothing after it");
+    end.flush();
+    let all = [(wr_id, WcStatus::MwBindError), (200, WcStatus::WrFlushed)];
+    assert_eq!(end.sent_ids(), all);
+    error
+}
+
+#[test]
+fn what_cannot_be_bound_fails_the_request_and_ends_the_stream() {
+    let to_read = Access::REMOTE_READ;
+    type Case = fn(&End) -> (Binding, BindError);
+    let cases: [Case; 12] = [
+        |end| {
+            // A region is no window.
+            let region = bindable(end, 0, 100);
+            let it = binding(region, region, 0, 10, Access::REMOTE_READ);
+            (it, BindError::NoWindow(region))
+        },
+        |end| {
+            let theirs = end.table.allocate_window(OTHER_PD).unwrap();
+            let it = binding(theirs, bindable(end, 0, 100), 0, 10, Access::REMOTE_READ);
+            (it, BindError::NoWindow(theirs))
+        },
+        |end| {
+            let region = end.register(0, 100, all_rights() | Access::MW_BIND, OTHER_PD);
+            let it = binding(window(end), region, 0, 10, Access::REMOTE_READ);
+            (
+                it,
+                TagError::NotAssociated {
+                    stag: region,
+                    pd: PD,
+                }
+                .into(),
+            )
+        },
+        |end| {
+            let region = end.register(0, 100, all_rights(), PD);
+            let it = binding(window(end), region, 0, 10, Access::REMOTE_READ);
+            let need = Access::MW_BIND;
+            (it, TagError::AccessViolation { stag: region, need }.into())
+        },
+        |end| {
+            // Who may not write to it cannot let others.
+            let rights = Access::REMOTE_WRITE | Access::MW_BIND;
+            let region = end.register(0, 100, rights, PD);
+            let it = binding(window(end), region, 0, 10, Access::REMOTE_WRITE);
+            let need = Access::MW_BIND | Access::LOCAL_WRITE;
+            (it, TagError::AccessViolation { stag: region, need }.into())
+        },
+        |end| {
+            let region = bindable(end, 0, 100);
+            end.table.revoke(region).unwrap();
+            let it = binding(window(end), region, 0, 10, Access::REMOTE_READ);
+            (it, TagError::InvalidStag(region).into())
+        },
+        |end| {
+            let region = bindable(end, 0, 100);
+            let it = binding(window(end), region, 95, 10, Access::REMOTE_READ);
+            let offset = TaggedOffset(BASE + 95);
+            let outside = TagError::BaseOrBounds {
+                stag: region,
+                offset,
+                len: 10,
+            };
+            (it, outside.into())
+        },
+        |end| {
+            let it = binding(
+                window(end),
+                bindable(end, 0, 100),
+                0,
+                0,
+                Access::REMOTE_READ,
+            );
+            (it, BindError::Empty)
+        },
+        |end| {
+            let it = binding(
+                window(end),
+                bindable(end, 0, 100),
+                0,
+                10,
+                Access::LOCAL_WRITE,
+            );
+            (it, BindError::Rights(Access::LOCAL_WRITE.0))
+        },
+        |end| {
+            let it = binding(window(end), bindable(end, 0, 100), 0, 10, Access::MW_BIND);
+            (it, BindError::Rights(Access::MW_BIND.0))
+        },
+        |end| {
+            let mut it = binding(
+                window(end),
+                bindable(end, 0, 100),
+                0,
+                10,
+                Access::REMOTE_READ,
+            );
+            it.base = u64::MAX - 9;
+            (
+                it,
+                BindError::OffsetWrap {
+                    base: it.base,
+                    length: 10,
+                },
+            )
+        },
+        |_| (Binding::default(), BindError::NoWindow(Stag(0))),
+    ];
+    for case in cases {
+        let mut end = End::new(4, 4);
+        let (binding, expected) = case(&end);
+        assert_eq!(failure(&mut end, bind(7, &binding)), expected);
+    }
+    // One that is bound already, and the region of a window that is a window.
+    let mut end = End::new(4, 4);
+    let (window, region) = bound(&mut end, to_read);
+    let again = binding(window.with_key(1), region, 0, 10, to_read);
+    let expected = BindError::StillValid(window.with_key(1));
+    assert_eq!(failure(&mut end, bind(7, &again)), expected);
+    let mut end = End::new(4, 4);
+    let (first, _) = bound(&mut end, to_read);
+    let second = end.table.allocate_window(PD).unwrap();
+    let onto = Binding {
+        start: 0,
+        ..binding(second, first, 0, 10, to_read)
+    };
+    let need = Access::MW_BIND;
+    let expected = TagError::AccessViolation { stag: first, need };
+    assert_eq!(failure(&mut end, bind(7, &onto)), expected.into());
+}
+
+/// A request that asks for anything is refused, and that is all.
+#[test]
+fn any_octets_are_a_request_that_fails_or_not() {
+    let mut end = End::new(4, 4);
+    let mut wr = bind(1, &Binding::default());
+    wr.payload = [0xff; 64];
+    assert_eq!(failure(&mut end, wr), BindError::NoWindow(Stag(u32::MAX)));
+    let mut end = End::new(4, 4);
+    wr.opcode = WrOpcode::FastRegister as u8;
+    assert_eq!(failure(&mut end, wr), BindError::NotFast(Stag(u32::MAX)));
+    let mut end = End::new(4, 4);
+    let fast = end.table.allocate_fast(end.region.clone(), PD).unwrap();
+    wr.payload[..4].copy_from_slice(&fast.0.to_ne_bytes());
+    wr.payload[32] = 0;
+    let huge = BindError::OffsetWrap {
+        base: u64::MAX,
+        length: u64::MAX,
+    };
+    assert_eq!(failure(&mut end, wr), huge);
+}
+
+/// A region that a fast registration made can have windows of its own, and goes with them.
+#[test]
+fn windows_open_fast_registrations_too() {
+    let (mut end, mut peer) = (End::new(4, 4), End::new(4, 4));
+    let fast = end.table.allocate_fast(end.region.clone(), PD).unwrap();
+    let stag = end.table.new_key(fast);
+    let access = (Access::LOCAL_WRITE | Access::MW_BIND).0;
+    let all = Binding {
+        stag: stag.0,
+        length: 100,
+        access,
+        ..Binding::default()
+    };
+    end.post(fast_register(1, &all));
+    let window = window(&end);
+    let onto = Binding {
+        start: 50,
+        ..binding(window, stag, 0, 10, Access::REMOTE_WRITE)
+    };
+    end.post(bind(2, &onto));
+    end.post(SendWr::invalidate(3, window));
+    end.post(bind(4, &onto));
+    pump(&mut end, &mut peer, 1000);
+    assert_eq!(
+        end.sent_ids(),
+        [1, 2, 3, 4].map(|id| (id, WcStatus::Success))
+    );
+    end.receive(&write(window, 0, b"inside")).unwrap();
+    assert_eq!(end.memory(50, 6), b"inside");
+    let bound = TableError::WindowsBound {
+        stag: fast,
+        windows: 1,
+    };
+    assert_eq!(end.table.recall(fast), Err(bound));
+    end.table.revoke_with_windows(fast).unwrap();
+    assert!(!end.table.is_valid(window) && !end.table.is_valid(stag));
+    let refused = end.receive(&write(window, 0, b"no"));
+    let gone = Refused::Ddp(DdpError::Tagged(TagError::InvalidStag(window)));
+    assert_eq!(refused, Err(gone));
+    end.table.revoke(window).unwrap();
+}
