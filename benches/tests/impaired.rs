@@ -135,3 +135,29 @@ fn the_check_finds_a_damaged_segment() {
     assert!(!said.status.success());
     assert!(text(&said).contains("its status is 0"), "{}", text(&said));
 }
+
+#[test]
+fn both_arrive_when_both_send_at_once() {
+    if !is_root("both_arrive_when_both_send_at_once") {
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rnic-bench"));
+    command.args(["impaired", "--share", "--repetitions", "1", "--loss", "0"]);
+    let output = command.args(["--size", "96M"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let figures: Vec<f64> = stdout
+        .lines()
+        .next_back()
+        .map(|line| {
+            line.split_whitespace()
+                .skip(1)
+                .map(|figure| figure.parse().unwrap())
+        })
+        .unwrap()
+        .collect();
+    let [ours, kernels, _] = figures[..] else {
+        panic!("{stdout}");
+    };
+    assert!(ours > 0.0 && kernels > 0.0, "{stdout}");
+}

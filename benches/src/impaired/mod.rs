@@ -9,13 +9,14 @@ mod ours;
 mod pattern;
 mod peer;
 mod plain;
+mod share;
 mod socket;
 mod table;
 mod transfer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use self::bed::Bed;
@@ -28,7 +29,7 @@ use crate::Failure;
 
 pub(crate) const USAGE: &str = "\
 usage: rnic-bench impaired [--size OCTETS] [--repetitions N] [--loss PERCENT,...] [--sender ours|kernel]
-                           [--payload OCTETS] [--alone] [--captures DIRECTORY] [IMPAIRMENT...]
+                           [--payload OCTETS] [--alone|--share] [--captures DIRECTORY] [IMPAIRMENT...]
        rnic-bench box [--loss PERCENT] [IMPAIRMENT...] INTERFACE INTERFACE
 
 impaired: rnic and the kernel's TCP send each other octets through the box, checking every one; beside it the
@@ -39,6 +40,7 @@ kernel's TCP alone. Needs root.
   --sender SIDE       only this direction
   --payload OCTETS    in a segment of the kernel's side (default 1428: it fills an MTU of 1500)
   --alone             without the kernel's TCP beside it
+  --share             both send at once through the same box: each one's goodput, and Jain's index
   --captures DIR      writes what passes our side of the box to a file for each run
 
 box: passes frames between two interfaces until it is interrupted.
@@ -62,6 +64,7 @@ pub(crate) struct Options {
     senders: Vec<Side>,
     payload: usize,
     alone: bool,
+    share: bool,
     captures: Option<PathBuf>,
     impairments: Impairments,
     seed: u64,
@@ -80,6 +83,7 @@ impl Options {
             senders: vec![Side::Ours, Side::Kernel],
             payload: 1428,
             alone: false,
+            share: false,
             captures: None,
             impairments: Impairments {
                 delay: Duration::from_millis(1),
@@ -110,6 +114,7 @@ impl Options {
                 }
                 "--payload" => options.payload = value()?.parse()?,
                 "--alone" => options.alone = true,
+                "--share" => options.share = true,
                 "--captures" => options.captures = Some(value()?.into()),
                 "--delay" => impairments.delay = Duration::from_micros(value()?.parse()?),
                 "--rate" => {
@@ -212,6 +217,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     };
     let bed = Bed::new()?;
     let transfer = Transfer::new(options.size, options.payload);
+    if options.share {
+        return share::run(&bed, options, &transfer, losses);
+    }
     println!("{}", table::head(options));
     for &sender in &options.senders {
         for &loss in losses {
@@ -250,7 +258,7 @@ fn measure(
         .captures
         .as_ref()
         .map(|directory| directory.join(point.file_name(initiator)));
-    let ours = || ours::run(bed, transfer, point.sender, initiator);
+    let ours = || ours::run(bed, transfer, point.sender, initiator, &AtomicU64::new(0));
     let (outcome, accounts) = bed.while_impaired(impairments, seed, capture.as_deref(), ours)?;
     tell(&format!("{point}"), &accounts);
     eprintln!("{point}: {:?}", outcome.tcp);
@@ -262,7 +270,7 @@ fn measure(
         Side::Ours => (&bed.left, &bed.right),
         Side::Kernel => (&bed.right, &bed.left),
     };
-    let plain = || plain::run(from, to, transfer.octets);
+    let plain = || plain::run(from, to, transfer.octets, &AtomicU64::new(0));
     let (time, accounts) = bed.while_impaired(impairments, seed, None, plain)?;
     tell(&format!("{point}, the kernel alone"), &accounts);
     point.add_kernels(time, &accounts);

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,12 +40,13 @@ pub(crate) struct Outcome {
     pub(crate) tcp: TcpCounters,
 }
 
-/// Moves a transfer between rnic on the left and the kernel's TCP on the right.
+/// Moves a transfer between rnic on the left and the kernel's TCP on the right. What has arrived there is counted.
 pub(crate) fn run(
     bed: &Bed,
     transfer: &Transfer,
     sender: Side,
     initiator: Side,
+    arrived: &AtomicU64,
 ) -> Result<Outcome, Failure> {
     let mut ours = Ours::open(&bed.left, transfer)?;
     let listener = match initiator {
@@ -63,7 +65,7 @@ pub(crate) fn run(
             };
             let (peer, memory) = Peer::start(stream, initiator == Side::Kernel)?;
             match sender {
-                Side::Ours => peer.receive_all(transfer),
+                Side::Ours => peer.receive_all(transfer, arrived),
                 Side::Kernel => peer.send_all(memory, transfer),
             }
         });

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -151,8 +152,12 @@ impl Peer {
         })
     }
 
-    /// Receives a transfer as Writes in order of their place, and says that it is complete.
-    pub(crate) fn receive_all(mut self, transfer: &Transfer) -> Result<(), Failure> {
+    /// Receives a transfer as Writes in order of their place, counts what has arrived, and says that it is complete.
+    pub(crate) fn receive_all(
+        mut self,
+        transfer: &Transfer,
+        arrived: &AtomicU64,
+    ) -> Result<(), Failure> {
         let mut position = 0;
         while position < transfer.octets {
             position += self.receive(|header, payload| match header {
@@ -168,6 +173,7 @@ impl Peer {
                 }
                 other => Err(format!("at {position}: {other:?}").into()),
             })?;
+            arrived.store(position, Ordering::Relaxed);
         }
         self.send(&[])?;
         self.await_close()

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,14 @@ use crate::Failure;
 /// Octets of a system call.
 const PIECE: usize = 64 * 1024;
 
-/// Moves octets from one host to the other; the time until the last one was acknowledged by the receiver itself.
-pub(crate) fn run(from: &Host, to: &Host, octets: u64) -> Result<Duration, Failure> {
+/// Moves octets from one host to the other; the time until the last one was acknowledged by the receiver itself. What
+/// has arrived is counted.
+pub(crate) fn run(
+    from: &Host,
+    to: &Host,
+    octets: u64,
+    arrived: &AtomicU64,
+) -> Result<Duration, Failure> {
     let listener = to.run(|| TcpListener::bind(to.at(0)))?;
     let address = listener.local_addr()?;
     thread::scope(|scope| {
@@ -32,6 +39,7 @@ pub(crate) fn run(from: &Host, to: &Host, octets: u64) -> Result<Duration, Failu
                     return Err(format!("wrong octets behind {position}").into());
                 }
                 position += read as u64;
+                arrived.store(position, Ordering::Relaxed);
             }
             Ok(stream.write_all(&[1])?)
         });
