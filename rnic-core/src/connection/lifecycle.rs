@@ -1,7 +1,9 @@
 //! How connections end: in order, by a failure of TCP, by the application's wish.
 
+use crate::ddp::{Llp, Teardown};
 use crate::engine::{EndReason, Event};
-use crate::tcp::{State, TcpFailure};
+use crate::mpa::{frame, marker};
+use crate::tcp::{State, Tcp, TcpFailure};
 
 use super::{CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, Phase};
 
@@ -15,9 +17,9 @@ impl Connection {
             return;
         }
         if let Phase::Streaming(stream) = &mut self.phase {
-            stream.handle_acked(self.tcp.acked_offset(), context);
-            // rfc: 5041-s2
-            if stream.is_closing() && stream.is_drained() {
+            let mut llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.held());
+            stream.settle(&mut llp, context);
+            if llp.close_asked {
                 self.close(context);
             }
         }
@@ -36,7 +38,7 @@ impl Connection {
         }
         if let Phase::Streaming(mut stream) = self.take_phase() {
             self.loose_octets.extend(stream.take_last_words());
-            self.returned_qp = Some(stream.into_qp());
+            self.returned_end = Some(stream.into_end());
         }
         self.reorder.clear();
         self.close(context);
@@ -45,7 +47,8 @@ impl Connection {
     /// The orderly end may take as long as it gets on. TIME-WAIT has a time of its own.
     fn follow_close(&mut self, context: &mut Context<'_, '_>) {
         let draining = matches!(&self.phase, Phase::Streaming(stream) if stream.is_closing());
-        if self.tcp.state() == State::TimeWait {
+        let forever = matches!(&self.phase, Phase::Streaming(stream) if stream.is_endpoint());
+        if self.tcp.state() == State::TimeWait || forever {
             self.deadline = None;
         } else if draining || self.fin_asked {
             // What the peer sends counts while this side has still something to wait for.
@@ -67,9 +70,19 @@ impl Connection {
         }
     }
 
-    /// The peer's FIN: RDMA streams have no half-closed state that is of use, so this side closes too.
+    /// The peer's FIN. RDMAP has no use for a stream that is closed by half, so this side closes too. Any other layer
+    /// decides for itself, and its stream is over when both sides have closed.
     // rfc: 5041-68, 5041-69, 5041-s4
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
+        if let Phase::Streaming(stream) = &mut self.phase
+            && stream.is_endpoint()
+            && stream.held() == 0
+        {
+            if matches!(self.tcp.state(), State::TimeWait | State::Closed) {
+                stream.end_as(Teardown::Graceful, EndReason::Local, context);
+            }
+            return;
+        }
         let reason = match &self.phase {
             Phase::Streaming(stream) if stream.is_closing() => EndReason::Local,
             Phase::Streaming(stream) if stream.held() > 0 => EndReason::Reset,
@@ -131,12 +144,12 @@ impl Connection {
         match &mut self.phase {
             Phase::Streaming(stream) => stream.end(reason, context),
             Phase::Connecting { .. } => {
-                if let Phase::Connecting { qp, .. } = self.take_phase() {
+                if let Phase::Connecting { end, .. } = self.take_phase() {
                     context.events.push_back(Event::Failed {
-                        qp: qp.number,
+                        qp: end.number(),
                         reason,
                     });
-                    self.returned_qp = Some(qp);
+                    self.returned_end = Some(end);
                 }
             }
             Phase::Waiting { request, .. } => {
@@ -149,6 +162,52 @@ impl Connection {
             Phase::Responding { .. } => self.phase = Phase::Closing,
             Phase::Closing => {}
         }
+    }
+}
+
+/// MPA on TCP as DDP sees it.
+pub(super) struct MpaTcp<'a> {
+    tcp: &'a Tcp,
+    markers: bool,
+    /// Octets of an FPDU whose rest has not arrived.
+    held: usize,
+    /// This half is to be closed behind everything that was given out.
+    close_asked: bool,
+}
+
+impl<'a> MpaTcp<'a> {
+    pub(super) fn new(tcp: &'a Tcp, markers: bool, held: usize) -> Self {
+        Self {
+            tcp,
+            markers,
+            held,
+            close_asked: false,
+        }
+    }
+}
+
+impl Llp for MpaTcp<'_> {
+    // rfc: 5041-3, 5044-5, 5044-s5
+    fn mulpdu(&self) -> usize {
+        let room = self.tcp.max_payload();
+        if self.markers {
+            marker::mulpdu(room)
+        } else {
+            frame::mulpdu(room)
+        }
+    }
+
+    fn transferred(&self) -> u64 {
+        self.tcp.acked_offset()
+    }
+
+    // rfc: 5041-11, 5041-12, 5044-s16
+    fn peer_closed(&self) -> bool {
+        self.tcp.peer_closed() && self.held == 0
+    }
+
+    fn close(&mut self) {
+        self.close_asked = true;
     }
 }
 

@@ -10,6 +10,7 @@ mod startup;
 mod stream;
 mod terminate;
 mod transmit;
+mod upper;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use crate::wire::tcp::TcpSegment;
 pub(crate) use self::path::Path;
 use self::reorder::Reorder;
 use self::stream::Stream;
+pub(crate) use self::upper::LocalEnd;
 
 /// How long a responder waits for the initiator's MPA Request. The application's answer may take any time.
 // rfc: 5044-s12, 5044-s13
@@ -93,7 +95,7 @@ pub(crate) enum Stage {
 enum Phase {
     /// Initiator: until the MPA Reply.
     Connecting {
-        qp: Box<QueuePair>,
+        end: LocalEnd,
         initiator: Initiator,
         options: ConnectionOptions,
     },
@@ -135,31 +137,35 @@ pub(crate) struct Connection {
     fin_asked: bool,
     new_request: Option<RequestId>,
     gone_request: Option<RequestId>,
-    returned_qp: Option<Box<QueuePair>>,
+    returned_end: Option<LocalEnd>,
     unreachable: bool,
     _lease: PortLease,
 }
 
 impl Connection {
-    /// An active open. Gives the queue pair back if the options cannot be asked for.
+    /// An active open. Gives the end back if the options cannot be asked for.
     pub(crate) fn connect(
         now: Instant,
         key: FlowKey,
         lease: PortLease,
-        qp: Box<QueuePair>,
+        end: LocalEnd,
         options: ConnectionOptions,
         config: &TcpConfig,
         isn: Seq,
-    ) -> Result<Self, (Box<QueuePair>, EndReason)> {
+    ) -> Result<Self, (LocalEnd, EndReason)> {
         let mut tcp = Tcp::connect(now, config, key.local.port(), key.remote.port(), isn);
         startup::set_tcp_options(&mut tcp, &options);
-        let (initiator, request) = match Initiator::new(startup::mpa_options(&options)) {
+        let mpa = startup::mpa_options(&options);
+        if !startup::may_begin(&end, mpa.rtr) {
+            return Err((end, EndReason::Startup(startup::NO_OPENING.into())));
+        }
+        let (initiator, request) = match Initiator::new(mpa) {
             Ok(begun) => begun,
-            Err(error) => return Err((qp, EndReason::Startup(error.to_string()))),
+            Err(error) => return Err((end, EndReason::Startup(error.to_string()))),
         };
         let deadline = Some(now + options.connect_timeout);
         let phase = Phase::Connecting {
-            qp,
+            end,
             initiator,
             options,
         };
@@ -213,7 +219,7 @@ impl Connection {
             fin_asked: false,
             new_request: None,
             gone_request: None,
-            returned_qp: None,
+            returned_end: None,
             unreachable: false,
             _lease: lease,
         }
@@ -287,17 +293,17 @@ impl Connection {
         }
     }
 
-    /// A queue pair whose connection did not come to be.
-    pub(crate) fn take_returned_qp(&mut self) -> Option<Box<QueuePair>> {
-        self.returned_qp.take()
+    /// The end of a connection that did not come to be, or is over.
+    pub(crate) fn take_returned_end(&mut self) -> Option<LocalEnd> {
+        self.returned_end.take()
     }
 
-    /// The queue pair, when the connection is forgotten.
-    pub(crate) fn into_qp(self) -> Option<Box<QueuePair>> {
+    /// The end, when the connection is forgotten.
+    pub(crate) fn into_end(self) -> Option<LocalEnd> {
         match self.phase {
-            Phase::Connecting { qp, .. } => Some(qp),
-            Phase::Streaming(stream) => Some(stream.into_qp()),
-            _ => self.returned_qp,
+            Phase::Connecting { end, .. } => Some(end),
+            Phase::Streaming(stream) => Some(stream.into_end()),
+            _ => self.returned_end,
         }
     }
 

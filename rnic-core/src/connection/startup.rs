@@ -1,14 +1,15 @@
 //! MPA start-up as the spine sees it: octets in, decisions of both applications, octets out.
 
-use crate::ddp::Ddp;
+use crate::ddp::{Ddp, Message};
 use crate::engine::{ConnectionOptions, EndReason, Event, ReadDepths, RequestId};
 use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request, Rtr};
 use crate::mpa::{Action, MpaError};
 use crate::tcp::{State, Tcp};
-use crate::verbs::qp::{QpState, QueuePair};
+use crate::verbs::qp::QpState;
 
-use super::stream::{Hold, Stream};
+use super::stream::{Hold, Stream, message};
 use super::terminate::{self, StreamError};
+use super::upper::LocalEnd;
 use super::{Connection, Context, Phase};
 
 pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
@@ -25,6 +26,15 @@ pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
         private_data: options.private_data.clone(),
         ..MpaOptions::default()
     }
+}
+
+/// Why an endpoint does not connect so.
+pub(super) const NO_OPENING: &str = "a peer-to-peer connection begins with a message of RDMAP, which is not what speaks on this \
+     endpoint; connect without it";
+
+/// Whether who is above DDP can begin with a ready-to-receive message.
+pub(super) fn may_begin(end: &LocalEnd, rtr: Rtr) -> bool {
+    matches!(end, LocalEnd::Qp(_)) || rtr.is_none()
 }
 
 /// What the options say of TCP; about what they do not mention, the engine's settings hold.
@@ -60,14 +70,14 @@ impl Connection {
                 peer_ird,
                 peer_ord,
             })) => {
-                if let Phase::Connecting { qp, .. } = self.take_phase() {
+                if let Phase::Connecting { end, .. } = self.take_phase() {
                     let event = Event::Rejected {
-                        qp: qp.number,
+                        qp: end.number(),
                         private_data,
                         peer_depths: stated(peer_ird, peer_ord),
                     };
                     context.events.push_back(event);
-                    self.returned_qp = Some(qp);
+                    self.returned_end = Some(end);
                 }
                 self.close(context);
             }
@@ -86,18 +96,19 @@ impl Connection {
         reason: Option<EndReason>,
         context: &mut Context<'_, '_>,
     ) {
-        let Phase::Connecting { qp, initiator, .. } = self.take_phase() else {
+        let Phase::Connecting { end, initiator, .. } = self.take_phase() else {
             return;
         };
         let error = StreamError::from(error.clone());
-        let mut ddp = Ddp::new();
+        let outbound = error.cause().message();
+        let Message { header, length } = message(&outbound);
+        let segmenter = Ddp::new(end.origin()).start_message(header, length);
         let markers = initiator.markers().then_some(0);
-        let terminate =
-            terminate::fpdu(&error.cause().message(), &mut ddp, initiator.crc(), markers);
+        let terminate = terminate::fpdu(&outbound, segmenter, initiator.crc(), markers);
         self.loose_octets.extend(terminate);
         context.counters.rdma.terminates_sent += 1;
         let reason = reason.unwrap_or_else(|| error.end_reason());
-        self.return_qp(qp, reason, context);
+        self.return_end(end, reason, context);
         self.close(context);
     }
 
@@ -115,14 +126,14 @@ impl Connection {
     }
 
     fn start_as_initiator(&mut self, negotiated: Negotiated, context: &mut Context<'_, '_>) {
-        let Phase::Connecting { qp, options, .. } = self.take_phase() else {
+        let Phase::Connecting { end, options, .. } = self.take_phase() else {
             return;
         };
         let hold = match options.first_fpdu_delay {
             delay if delay.is_zero() => Hold::Nothing,
             delay => Hold::Until(context.now + delay),
         };
-        self.start_streaming(qp, negotiated, hold, context);
+        self.start_streaming(end, negotiated, hold, context);
     }
 
     /// Responder: octets of the MPA Request.
@@ -174,33 +185,37 @@ impl Connection {
     // rfc: 5044-s9
     pub(crate) fn accept(
         &mut self,
-        qp: Box<QueuePair>,
+        end: LocalEnd,
         options: &ConnectionOptions,
         context: &mut Context<'_, '_>,
     ) {
         let Phase::Waiting { responder, .. } = &mut self.phase else {
-            return self.return_qp(qp, EndReason::Reset, context);
+            return self.return_end(end, EndReason::Reset, context);
         };
         match responder.accept(&mpa_options(options)) {
+            Ok((_, negotiated)) if !may_begin(&end, negotiated.rtr) => {
+                self.return_end(end, EndReason::Startup(NO_OPENING.into()), context);
+                self.abort(context);
+            }
             Ok((reply, negotiated)) => {
                 set_tcp_options(&mut self.tcp, options);
                 self.loose_octets = reply;
                 // rfc: 5044-77: the first FPDU is the initiator's.
-                self.start_streaming(qp, negotiated, Hold::ForFirstFpdu, context);
+                self.start_streaming(end, negotiated, Hold::ForFirstFpdu, context);
             }
             Err(error) => {
-                self.return_qp(qp, EndReason::Startup(error.to_string()), context);
+                self.return_end(end, EndReason::Startup(error.to_string()), context);
                 self.abort(context);
             }
         }
     }
 
-    fn return_qp(&mut self, qp: Box<QueuePair>, reason: EndReason, context: &mut Context<'_, '_>) {
+    fn return_end(&mut self, end: LocalEnd, reason: EndReason, context: &mut Context<'_, '_>) {
         context.events.push_back(Event::Failed {
-            qp: qp.number,
+            qp: end.number(),
             reason,
         });
-        self.returned_qp = Some(qp);
+        self.returned_end = Some(end);
     }
 
     /// The application refuses the request.
@@ -215,16 +230,16 @@ impl Connection {
 
     fn start_streaming(
         &mut self,
-        mut qp: Box<QueuePair>,
+        mut end: LocalEnd,
         negotiated: Negotiated,
         hold: Hold,
         context: &mut Context<'_, '_>,
     ) {
-        qp.state = QpState::Rts;
+        end.set_state(QpState::Rts);
         self.deadline = None;
         let (ird, ord) = (negotiated.ird, negotiated.ord);
         context.events.push_back(Event::Established {
-            qp: qp.number,
+            qp: end.number(),
             local: self.key.local,
             peer: self.key.remote,
             private_data: negotiated.private_data.clone(),
@@ -233,7 +248,7 @@ impl Connection {
             peer_depths: stated(negotiated.peer_ird, negotiated.peer_ord),
         });
         // rfc: 5044-50, 5044-s10
-        self.phase = Phase::Streaming(Box::new(Stream::new(qp, &negotiated, hold)));
+        self.phase = Phase::Streaming(Box::new(Stream::new(end, &negotiated, hold)));
     }
 
     /// Leaves the present phase; what follows is set by the caller or is only TCP's.

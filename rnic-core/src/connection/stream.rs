@@ -1,18 +1,18 @@
-//! A connection whose FPDUs flow: MPA's framing, DDP's placement and RDMAP's messages in one place.
+//! A connection whose FPDUs flow: MPA's framing, a DDP stream, and who speaks above it.
 
-use crate::ddp::{Ddp, Delivery, Placed, Segmenter, Supply};
+use crate::ddp::{DdpStream, Llp, Message, Supply, Teardown};
 use crate::engine::{EndReason, Event};
 use crate::mpa::startup::{Negotiated, Rtr};
 use crate::mpa::{Deframer, frame, marker};
-use crate::rdmap::{self, Opening, Outbound, Rdmap, Token};
+use crate::rdmap::{self, Opening, Outbound, Token};
 use crate::time::Instant;
-use crate::verbs::qp::{QpState, QueuePair};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 use crate::wire::mpa::LENGTH_LEN;
 
 use super::Context;
 use super::reorder::{EarlyFpdu, Reorder};
 use super::terminate::{self, StreamError};
+use super::upper::{LocalEnd, RdmapUser, User};
 
 /// What keeps a side from sending its first FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,61 +24,39 @@ pub(super) enum Hold {
     ForFirstFpdu,
 }
 
-/// A message that is being cut into FPDUs.
-struct Sending {
-    outbound: Outbound,
-    segmenter: Segmenter,
-    /// The last FPDU was built: TCP will say where it ends.
-    complete: bool,
-}
-
-impl Sending {
-    fn new(outbound: Outbound, ddp: &mut Ddp) -> Self {
-        let segmenter = ddp.start_message(outbound.header, outbound.length);
-        Self {
-            outbound,
-            segmenter,
-            complete: false,
-        }
-    }
-}
-
 /// The layers above TCP, once MPA start-up is over.
 pub(super) struct Stream {
-    closing: bool,
     deframer: Deframer,
-    upper: Upper,
+    ddp: DdpStream,
+    user: User,
+    /// The peer may begin with a Send that is not for the application, and has not begun.
+    send_may_open: bool,
     crc: bool,
     /// Where the next FPDU stands among those that were sent, if the peer requires markers.
     markers: Option<u64>,
     hold: Hold,
-    sending: Option<Sending>,
     ended: bool,
     /// The Terminate that the peer is owed.
     last_words: Vec<u8>,
 }
 
 impl Stream {
-    pub(super) fn new(qp: Box<QueuePair>, negotiated: &Negotiated, hold: Hold) -> Self {
+    pub(super) fn new(end: LocalEnd, negotiated: &Negotiated, hold: Hold) -> Self {
         let responder = hold == Hold::ForFirstFpdu;
-        let mut rdmap = Rdmap::new(negotiated.ird, negotiated.ord, qp.sq.capacity());
-        if let Some(opening) = opening(negotiated.rtr).filter(|_| !responder) {
-            rdmap.open_with(opening);
+        let mut ddp = DdpStream::new(end.origin());
+        if let LocalEnd::Qp(_) = end {
+            open_queues(&mut ddp, negotiated.ird, negotiated.ord);
         }
+        let opening = opening(negotiated.rtr).filter(|_| !responder);
         Self {
-            closing: false,
             deframer: Deframer::new(negotiated.crc),
-            upper: Upper {
-                ddp: queues(negotiated.ird, negotiated.ord),
-                rdmap,
-                qp,
-                send_may_open: responder && negotiated.rtr.send,
-            },
+            ddp,
+            user: User::new(end, negotiated.ird, negotiated.ord, opening),
+            send_may_open: responder && negotiated.rtr.send,
             // rfc: 5044-31
             crc: negotiated.crc,
             markers: negotiated.markers.then_some(0),
             hold,
-            sending: None,
             ended: false,
             last_words: Vec::new(),
         }
@@ -86,17 +64,22 @@ impl Stream {
 
     /// The application asks to end in order, after all that it has posted so far.
     pub(super) fn finish(&mut self) {
-        self.closing = true;
-        self.upper.rdmap.finish(&self.upper.qp);
+        self.ddp.finish();
+        self.user.finish();
     }
 
     /// Whether the application has asked to end in order.
     pub(super) fn is_closing(&self) -> bool {
-        self.closing
+        self.ddp.is_finishing()
     }
 
-    pub(super) fn into_qp(self) -> Box<QueuePair> {
-        self.upper.qp
+    /// Whether the layer above is another than RDMAP, which decides itself how long the stream lives.
+    pub(super) fn is_endpoint(&self) -> bool {
+        matches!(self.user, User::Endpoint(_))
+    }
+
+    pub(super) fn into_end(self) -> LocalEnd {
+        self.user.into_end()
     }
 
     /// What is still to be sent of a stream that has ended.
@@ -122,7 +105,7 @@ impl Stream {
     pub(super) fn receive(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
         let mut held = self.deframer.held();
         // rfc: 5040-85, 5041-10, 5041-75
-        while !self.ended {
+        while !self.ddp.has_failed() {
             let outcome = match self.deframer.next(&mut bytes) {
                 Ok(None) => {
                     let more = self.deframer.held() - held;
@@ -132,10 +115,19 @@ impl Stream {
                 Ok(Some(ulpdu)) => {
                     held = 0;
                     context.counters.rdma.fpdus_received += 1;
-                    if self.hold == Hold::ForFirstFpdu {
-                        self.upper.receive_first(ulpdu, context)
+                    let opens = std::mem::take(&mut self.send_may_open) && is_opening(ulpdu);
+                    let received = if opens {
+                        pass_over(&mut self.ddp, ulpdu)
                     } else {
-                        self.upper.receive(ulpdu, context)
+                        let guard = context.guard;
+                        self.ddp.receive(ulpdu, &mut self.user.with(context), guard)
+                    };
+                    match received {
+                        Ok(octets) => {
+                            context.counters.rdma.octets_placed += u64::from(octets);
+                            Ok(())
+                        }
+                        Err(error) => Err(error.about(ulpdu)),
                     }
                 }
                 Err(error) => Err(StreamError::from(error)),
@@ -163,7 +155,7 @@ impl Stream {
         context: &mut Context<'_, '_>,
     ) -> usize {
         // Before it is known whether a Send opened the connection it is not known which receive takes the next.
-        if self.ended || self.upper.send_may_open {
+        if self.ddp.has_failed() || self.send_may_open {
             return 0;
         }
         let Some(fpdus) = self.deframer.whole_fpdus(segment) else {
@@ -174,7 +166,9 @@ impl Stream {
             if !reorder.has_room() {
                 break;
             }
-            let Ok(placed) = self.upper.place(ulpdu, context) else {
+            let guard = context.guard;
+            let upper = &mut self.user.with(context);
+            let Ok(placed) = self.ddp.place(ulpdu, upper, guard) else {
                 break;
             };
             let len = frame::fpdu_len(ulpdu.len());
@@ -194,15 +188,15 @@ impl Stream {
 
     /// The stream has come to an FPDU that was placed early.
     pub(super) fn deliver_early(&mut self, fpdu: &EarlyFpdu, context: &mut Context<'_, '_>) {
-        if self.ended {
+        if self.ddp.has_failed() {
             return;
         }
         let outcome = match self.deframer.pass_over() {
             Ok(()) => {
                 context.counters.rdma.fpdus_received += 1;
-                let placed = fpdu.placed;
-                self.upper
-                    .deliver(placed, context)
+                let (placed, guard) = (fpdu.placed, context.guard);
+                self.ddp
+                    .deliver(placed, &mut self.user.with(context), guard)
                     .map_err(|error| error.about_placed(&placed))
             }
             Err(error) => Err(StreamError::from(error)),
@@ -211,64 +205,79 @@ impl Stream {
         self.conclude(outcome, context);
     }
 
-    /// An error ends the stream: the peer is told by a Terminate message, the application by an event.
     // rfc: 5041-70, 5041-s8
     fn conclude(&mut self, outcome: Result<(), StreamError>, context: &mut Context<'_, '_>) {
-        match outcome {
-            Ok(()) => {
-                if let Some(terminate) = self.upper.rdmap.received() {
-                    context.counters.rdma.terminates_received += 1;
-                    let control = terminate.control;
-                    self.end(EndReason::TerminateReceived { control }, context);
-                }
-            }
-            Err(error) => self.terminate(&error, context),
+        if let Err(error) = outcome {
+            self.fail(&error, context);
+        } else if let User::Rdmap(user) = &self.user
+            && let Some(terminate) = user.rdmap.received()
+        {
+            context.counters.rdma.terminates_received += 1;
+            let control = terminate.control;
+            self.end(EndReason::TerminateReceived { control }, context);
         }
     }
 
-    /// Sends a Terminate for the first error.
-    // rfc: 5040-s4, 5041-71, 5041-s7, 5041-s12
-    pub(super) fn terminate(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
+    /// An error: RDMAP tells the peer by a Terminate message, and the stream is over. Any other layer is told, and
+    /// decides.
+    // rfc: 5040-s4, 5041-70, 5041-71, 5041-74, 5041-s7, 5041-s12
+    fn fail(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
         if self.ended {
             return;
         }
         if error.is_crc() {
             context.counters.rdma.crc_errors += 1;
         }
-        let Upper { qp, rdmap, ddp, .. } = &mut self.upper;
-        rdmap.terminate(error.cause());
-        if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
-            self.last_words = terminate::fpdu(&outbound, ddp, self.crc, self.markers);
+        match &mut self.user {
+            User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
+                rdmap.terminate(error.cause());
+                if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
+                    let segmenter = self.ddp.start_message(&message(&outbound));
+                    self.last_words = terminate::fpdu(&outbound, segmenter, self.crc, self.markers);
+                }
+                context.counters.rdma.terminates_sent += 1;
+                self.end(error.end_reason(), context);
+            }
+            User::Endpoint(endpoint) => {
+                if !self.ddp.has_failed() {
+                    self.ddp.fail();
+                    endpoint.ulp.handle_error(&error.report());
+                }
+            }
         }
-        context.counters.rdma.terminates_sent += 1;
-        self.end(error.end_reason(), context);
+    }
+
+    /// The stream is over, not in order.
+    pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+        self.end_as(Teardown::Abortive, reason, context);
     }
 
     /// The stream is over for the application: every request it posted completes, and what was not sent of a
     /// message never is.
     // rfc: 5040-68
-    pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+    pub(super) fn end_as(
+        &mut self,
+        teardown: Teardown,
+        reason: EndReason,
+        context: &mut Context<'_, '_>,
+    ) {
         if self.ended {
             return;
         }
         self.ended = true;
-        self.sending = None;
-        let Upper { qp, rdmap, .. } = &mut self.upper;
-        qp.state = QpState::Error;
-        // rfc: 5040-s5
-        rdmap.flush(qp, context.cqs);
+        self.ddp.fail();
+        self.ddp.cut_short();
+        self.user.end(teardown, context);
         context.events.push_back(Event::Disconnected {
-            qp: qp.number,
+            qp: self.user.number(),
             reason,
         });
     }
 
-    /// The peer acknowledged the stream up to here.
-    pub(super) fn handle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) {
+    /// Follows the layer below.
+    pub(super) fn settle(&mut self, llp: &mut impl Llp, context: &mut Context<'_, '_>) {
         if !self.ended {
-            self.upper
-                .rdmap
-                .acked(acked, &mut self.upper.qp, context.cqs);
+            self.ddp.settle(llp, &mut self.user.with(context));
         }
     }
 
@@ -287,112 +296,85 @@ impl Stream {
         }
     }
 
-    /// Everything that the application posted has completed, and the peer has its answers.
-    pub(super) fn is_drained(&self) -> bool {
-        self.sending.is_none() && self.upper.rdmap.is_idle(&self.upper.qp)
-    }
-
     /// Requests that send nothing wait for no room to send in, nor for a Read Response that is being sent, nor for the
     /// peer's first FPDU, which may be for a window that one of them binds. Where a message can begin, that carries
     /// them out.
     pub(super) fn carry_out_local(&mut self, may_send: bool, context: &mut Context<'_, '_>) {
-        let due = match &self.sending {
-            Some(sending) => sending.outbound.token == Token::Response,
+        let User::Rdmap(RdmapUser {
+            rdmap,
+            qp,
+            outbound,
+        }) = &mut self.user
+        else {
+            return;
+        };
+        let due = match outbound {
+            Some(outbound) => outbound.token == Token::Response,
             None => !may_send || self.hold != Hold::Nothing,
         };
         if due && !self.ended {
-            let Upper { qp, rdmap, .. } = &mut self.upper;
             rdmap.carry_out_local(qp, context.cqs, context.guard);
         }
     }
 
     /// Whether there is something to send now. May begin a message.
     pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
-        if self.hold != Hold::Nothing {
+        if self.hold != Hold::Nothing || self.ended {
             return false;
         }
-        if self.sending.is_none() && !self.ended {
-            self.begin_message(context);
-        }
-        self.sending.is_some()
+        let guard = context.guard;
+        let output = self.ddp.has_output(&mut self.user.with(context), guard);
+        output.unwrap_or_else(|error| {
+            self.fail(&error, context);
+            false
+        })
     }
 
-    fn begin_message(&mut self, context: &mut Context<'_, '_>) {
-        let Upper { qp, rdmap, ddp, .. } = &mut self.upper;
-        match rdmap.next_message(qp, context.cqs, context.guard) {
-            Ok(Some(outbound)) => self.sending = Some(Sending::new(outbound, ddp)),
-            Ok(None) => {}
-            Err(error) => self.terminate(&StreamError::from(error), context),
-        }
+    /// Whether the peer requires markers.
+    pub(super) fn has_markers(&self) -> bool {
+        self.markers.is_some()
     }
 
-    /// Builds the next FPDU in `frame`, for a segment of at most `room` octets. Returns its length.
+    /// Builds the next FPDU in `frame`, with at most `mulpdu` octets of DDP's. Returns its length.
     pub(super) fn build_fpdu(
         &mut self,
         frame: &mut [u8],
-        room: usize,
+        mulpdu: usize,
         context: &mut Context<'_, '_>,
     ) -> usize {
-        let Some(sending) = &mut self.sending else {
-            return 0;
+        let (room, guard) = (&mut frame[LENGTH_LEN..], context.guard);
+        let upper = &mut self.user.with(context);
+        let len = match self.ddp.next_segment(mulpdu, room, upper, guard) {
+            Ok(Some(built)) => built.len,
+            Ok(None) => return 0,
+            Err(error) => {
+                self.ddp.cut_short();
+                self.fail(&error, context);
+                return 0;
+            }
         };
-        // rfc: 5041-3, 5044-5, 5044-s5
-        let mulpdu = match self.markers {
-            None => frame::mulpdu(room),
-            Some(_) => marker::mulpdu(room),
-        };
-        let Some(cut) = sending.segmenter.next(mulpdu) else {
-            return 0;
-        };
-        let header_len = cut.header.emit(&mut frame[LENGTH_LEN..]);
-        let payload_at = LENGTH_LEN + header_len;
-        let payload = &mut frame[payload_at..payload_at + cut.len];
-        let Upper { qp, rdmap, .. } = &mut self.upper;
-        let Outbound { source, token, .. } = sending.outbound;
-        if let Err(error) = source.read(context.guard, qp.origin(), cut.offset, payload) {
-            let error = rdmap.source_failed(token, cut.offset, error);
-            self.terminate(&StreamError::from(error), context);
-            return 0;
-        }
-        sending.complete = cut.last;
         context.counters.rdma.fpdus_sent += 1;
         // rfc: 5044-58
         let Some(position) = &mut self.markers else {
-            return frame::seal(frame, header_len + cut.len, self.crc);
+            return frame::seal(frame, len, self.crc);
         };
-        let len = marker::seal(frame, header_len + cut.len, *position, self.crc);
+        let len = marker::seal(frame, len, *position, self.crc);
         *position += len as u64;
         len
     }
 
     /// TCP has taken the FPDU just built; it ends at `end` of the stream. Says whether it was the last of its message.
-    pub(super) fn handle_queued(&mut self, end: u64) -> bool {
-        let complete = self.sending.take_if(|sending| sending.complete);
-        if let Some(sending) = &complete {
-            self.upper.rdmap.sent(sending.outbound.token, end);
-        }
-        complete.is_some()
+    pub(super) fn handle_queued(&mut self, end: u64, context: &mut Context<'_, '_>) -> bool {
+        self.ddp.posted(end, &mut self.user.with(context))
     }
 }
 
-/// DDP and RDMAP with the queue pair that they serve.
-struct Upper {
-    ddp: Ddp,
-    rdmap: Rdmap,
-    qp: Box<QueuePair>,
-    /// The peer may begin with a Send that is not for the application, and has not begun.
-    send_may_open: bool,
-}
-
-/// DDP with the queues that RDMAP asks for.
-// rfc: 5040-47
-fn queues(ird: u16, ord: u16) -> Ddp {
-    let mut ddp = Ddp::new();
+/// Opens the queues that RDMAP asks for.
+fn open_queues(ddp: &mut DdpStream, ird: u16, ord: u16) {
     ddp.open(QueueNumber::SEND, Supply::Posted);
     for (queue, count, size) in rdmap::own_queues(ird, ord) {
         ddp.open(queue, Supply::Kept { count, size });
     }
-    ddp
 }
 
 /// What an initiator begins with.
@@ -405,62 +387,25 @@ fn opening(rtr: Rtr) -> Option<Opening> {
     }
 }
 
-impl Upper {
-    /// The initiator's first FPDU. A ready-to-receive message that is a Send takes no receive from the application.
-    // rfc: 6581-27
-    fn receive_first(
-        &mut self,
-        ulpdu: &[u8],
-        context: &mut Context<'_, '_>,
-    ) -> Result<(), StreamError> {
-        if std::mem::take(&mut self.send_may_open)
-            && let Ok(segment) = DdpSegment::parse(ulpdu)
-            && let DdpHeader::Untagged(header) = &segment.header
-            && Opening::is_send(&segment)
-        {
-            let passed = self.ddp.pass_over(header);
-            return passed.map_err(|error| StreamError::from(error).about(ulpdu));
-        }
-        self.receive(ulpdu, context)
-    }
+/// Whether the initiator's first FPDU is a ready-to-receive message that is a Send.
+// rfc: 6581-27
+fn is_opening(ulpdu: &[u8]) -> bool {
+    DdpSegment::parse(ulpdu).is_ok_and(|segment| Opening::is_send(&segment))
+}
 
-    fn receive(&mut self, ulpdu: &[u8], context: &mut Context<'_, '_>) -> Result<(), StreamError> {
-        let placed = self
-            .place(ulpdu, context)
-            .map_err(|error| error.about(ulpdu))?;
-        context.counters.rdma.octets_placed += u64::from(placed.payload_len());
-        self.deliver(placed, context)
-            .map_err(|error| error.about(ulpdu))
+/// Such a Send takes no receive from the application.
+fn pass_over(ddp: &mut DdpStream, ulpdu: &[u8]) -> Result<u32, StreamError> {
+    match DdpSegment::parse(ulpdu)?.header {
+        DdpHeader::Untagged(header) => ddp.pass_over(&header)?,
+        DdpHeader::Tagged(_) => {}
     }
+    Ok(0)
+}
 
-    /// Validates and copies; changes nothing else.
-    fn place(&mut self, ulpdu: &[u8], context: &Context<'_, '_>) -> Result<Placed, StreamError> {
-        let segment = DdpSegment::parse(ulpdu)?;
-        let destination = self.rdmap.admit(&segment)?;
-        Ok(self
-            .ddp
-            .place(&segment, destination, &*self.qp, context.guard)?)
-    }
-
-    fn deliver(
-        &mut self,
-        placed: Placed,
-        context: &mut Context<'_, '_>,
-    ) -> Result<(), StreamError> {
-        let Self { ddp, rdmap, qp, .. } = self;
-        match ddp.deliver(placed)? {
-            None => {}
-            Some(Delivery::Tagged { header, len }) => {
-                rdmap.handle_tagged(&header, len, qp, context.cqs)?;
-            }
-            Some(Delivery::Untagged {
-                header,
-                length,
-                octets,
-            }) => {
-                rdmap.handle_untagged(&header, length, octets, qp, context.cqs, context.guard)?;
-            }
-        }
-        Ok(())
+/// What DDP needs to know of a message.
+pub(super) fn message(outbound: &Outbound) -> Message {
+    Message {
+        header: outbound.header,
+        length: outbound.length,
     }
 }

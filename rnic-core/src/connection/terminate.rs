@@ -1,6 +1,6 @@
 //! Which Terminate reports which error: the one place where the layers' errors meet.
 
-use crate::ddp::{Ddp, DdpError, Placed};
+use crate::ddp::{DdpError, ErrorReport, Fault, Placed, Segmenter};
 use crate::engine::EndReason;
 use crate::mpa::{MpaError, frame, marker};
 use crate::rdmap::{Outbound, RdmapError, Source, TerminateCause};
@@ -19,6 +19,31 @@ pub(super) enum LayerError {
     Ddp(#[from] DdpError),
     #[error(transparent)]
     Rdmap(#[from] RdmapError),
+    /// Of a layer above DDP that is not RDMAP.
+    #[error(transparent)]
+    Ulp(Fault),
+}
+
+impl From<Fault> for LayerError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Segment(error) => Self::Segment(error),
+            Fault::Ddp(error) => Self::Ddp(error),
+            other => Self::Ulp(other),
+        }
+    }
+}
+
+impl From<&LayerError> for Fault {
+    fn from(error: &LayerError) -> Self {
+        match error {
+            LayerError::Segment(error) => Self::Segment(*error),
+            LayerError::Ddp(error) => Self::Ddp(*error),
+            LayerError::Ulp(fault) => fault.clone(),
+            LayerError::Mpa(error) => Self::Llp(error.to_string()),
+            LayerError::Rdmap(error) => Self::Llp(error.to_string()),
+        }
+    }
 }
 
 /// An error, and the segment that showed it. In a box, because it is large and rare.
@@ -54,6 +79,17 @@ impl StreamError {
         self.0.1
     }
 
+    /// How a layer above DDP that is not RDMAP is told.
+    // rfc: 5041-s11
+    pub(super) fn report(&self) -> ErrorReport {
+        let segment = self.0.1.segment();
+        ErrorReport {
+            fault: Fault::from(&self.0.0),
+            header: segment.map(|(header, _)| header.to_vec()),
+            segment_len: segment.map(|(_, len)| len.into()),
+        }
+    }
+
     /// How the application is told.
     pub(super) fn end_reason(&self) -> EndReason {
         EndReason::TerminateSent {
@@ -74,8 +110,12 @@ impl std::fmt::Display for StreamError {
 }
 
 /// The whole FPDU of a Terminate message; `markers`: where it stands, if it is to have markers.
-pub(super) fn fpdu(outbound: &Outbound, ddp: &mut Ddp, crc: bool, markers: Option<u64>) -> Vec<u8> {
-    let mut segmenter = ddp.start_message(outbound.header, outbound.length);
+pub(super) fn fpdu(
+    outbound: &Outbound,
+    mut segmenter: Segmenter,
+    crc: bool,
+    markers: Option<u64>,
+) -> Vec<u8> {
     let (Some(cut), Source::Octets(octets)) = (segmenter.next(frame::MAX_MULPDU), outbound.source)
     else {
         return Vec::new();
@@ -115,6 +155,15 @@ fn cause(error: &LayerError) -> TerminateCause {
         LayerError::Segment(DdpWireError::TooShort(_)) => (LLP, 0, 0x03),
         LayerError::Segment(DdpWireError::Version { tagged: true, .. }) => (DDP, 1, 0x04),
         LayerError::Segment(DdpWireError::Version { tagged: false, .. }) => (DDP, 2, 0x06),
+        LayerError::Ulp(fault) => {
+            let (error_type, code) = fault.number();
+            let layer = if error_type == 0 { 0 } else { LLP };
+            return TerminateCause::new(TerminateControl {
+                layer,
+                error_type: 0,
+                code,
+            });
+        }
         LayerError::Ddp(error) => {
             let (error_type, code) = error.number();
             let layer = if error_type == 0 { 0 } else { DDP };

@@ -1,9 +1,11 @@
 //! Downward: messages become FPDUs in transmit frames, TCP decides when they go.
 
+use crate::ddp::Llp;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::tcp::{Outgoing, Payload};
 use crate::wire::checksum;
 
+use super::lifecycle::MpaTcp;
 use super::{Connection, Context, Phase, Transmit};
 
 /// Frames that data leaves to acknowledgements, so that a stalled sender can still hear its peer.
@@ -65,7 +67,7 @@ impl Connection {
                 }
                 continue;
             }
-            self.queue(frame, at, len, tx);
+            self.queue(frame, at, len, context, tx);
         }
         self.finish_sending(context);
         true
@@ -82,25 +84,34 @@ impl Connection {
     /// Builds the payload of one segment at `at` in a frame: loose octets, or one FPDU. Returns its length.
     // rfc: 5044-s7
     fn build(&mut self, at: usize, frame: &mut [u8], context: &mut Context<'_, '_>) -> usize {
-        let room = self.tcp.max_payload();
         let payload = &mut frame[at..];
         if !self.loose_octets.is_empty() {
-            let len = room.min(self.loose_octets.len());
+            let len = self.tcp.max_payload().min(self.loose_octets.len());
             payload[..len].copy_from_slice(&self.loose_octets[..len]);
             self.loose_octets.drain(..len);
             return len;
         }
         match &mut self.phase {
-            Phase::Streaming(stream) => stream.build_fpdu(payload, room, context),
+            Phase::Streaming(stream) => {
+                let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.held());
+                stream.build_fpdu(payload, llp.mulpdu(), context)
+            }
             _ => 0,
         }
     }
 
-    fn queue<F: TxFrames>(&mut self, frame: FrameId, at: usize, len: usize, tx: &F) {
+    fn queue<F: TxFrames>(
+        &mut self,
+        frame: FrameId,
+        at: usize,
+        len: usize,
+        context: &mut Context<'_, '_>,
+        tx: &F,
+    ) {
         let sum = checksum::sum(&tx.bytes(frame)[at..at + len]);
         let end = self.tcp.queue(frame, at as u16, len as u16, sum);
         let complete = match &mut self.phase {
-            Phase::Streaming(stream) => stream.handle_queued(end),
+            Phase::Streaming(stream) => stream.handle_queued(end, context),
             _ => {
                 self.loose_end = end;
                 self.loose_octets.is_empty()

@@ -2,7 +2,7 @@
 
 use crate::memory::place::TagError;
 use crate::verbs::WcStatus;
-use crate::wire::ddp::{MessageOffset, Msn, QueueNumber};
+use crate::wire::ddp::{DdpWireError, MessageOffset, Msn, QueueNumber, header_octets};
 
 /// A received segment that DDP does not place or deliver.
 ///
@@ -98,6 +98,72 @@ impl DdpError {
             Self::TooLong { .. } => Some(WcStatus::LocalLengthError),
             Self::Receive(_) => Some(WcStatus::LocalProtectionError),
             _ => None,
+        }
+    }
+}
+
+/// What a layer above other than RDMAP is told of: everything that can end a stream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// A segment could not be read.
+    #[error(transparent)]
+    Segment(#[from] DdpWireError),
+    /// A segment could not be placed or delivered.
+    #[error(transparent)]
+    Ddp(#[from] DdpError),
+    /// The memory of a message to be sent is gone.
+    #[error("a message cannot be sent: {0}")]
+    Source(TagError),
+    /// The layer above does not want a segment, for a reason of its own.
+    #[error("refused by the layer above: {0}")]
+    Refused(&'static str),
+    /// The layer below found an error.
+    #[error("the layer below: {0}")]
+    Llp(String),
+}
+
+impl Fault {
+    /// Error type and error code of RFC 5041 section 7.2. Errors of the layer below have type 3 and no code of DDP's.
+    // rfc: 5041-76, 5041-s8
+    pub const fn number(&self) -> (u8, u8) {
+        match self {
+            Self::Segment(DdpWireError::Version { tagged: true, .. }) => (1, 4),
+            Self::Segment(DdpWireError::Version { tagged: false, .. }) => (2, 6),
+            Self::Segment(DdpWireError::TooShort(_)) | Self::Llp(_) => (3, 0),
+            Self::Ddp(error) => error.number(),
+            Self::Source(_) | Self::Refused(_) => (0, 0),
+        }
+    }
+}
+
+/// A fault, and the segment that showed it (RFC 5041 section 7.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+// rfc: 5041-s11
+pub struct ErrorReport {
+    /// What is wrong.
+    pub fault: Fault,
+    /// The DDP header of the segment as it came, if a segment showed it.
+    pub header: Option<Vec<u8>>,
+    /// Octets of that segment, header included.
+    pub segment_len: Option<usize>,
+}
+
+impl ErrorReport {
+    /// What a segment showed.
+    pub fn about(fault: Fault, segment: &[u8]) -> Self {
+        Self {
+            fault,
+            header: header_octets(segment).map(<[u8]>::to_vec),
+            segment_len: Some(segment.len()),
+        }
+    }
+
+    /// What no segment showed.
+    pub fn without_segment(fault: Fault) -> Self {
+        Self {
+            fault,
+            header: None,
+            segment_len: None,
         }
     }
 }

@@ -5,56 +5,42 @@
 //! often as the segment comes; [`Ddp::deliver`] takes what was placed in the order of the stream, checks that it
 //! continues what came before, and hands messages upward. DDP knows no meaning of the octets that it carries for
 //! the layer above.
+//!
+//! A [`DdpStream`] stands between a [`Ulp`] and an [`Llp`], and knows neither. RDMAP on its queue pair is one of the
+//! layers above; any other has an [`Endpoint`]. MPA on TCP is the layer below; RFC 5043 describes another.
 
 mod deliver;
+mod endpoint;
 mod error;
+mod llp;
 mod place;
 mod queue;
 mod segment;
+mod stream;
+mod ulp;
 
 pub use deliver::Delivery;
-pub use error::DdpError;
+pub use endpoint::{Endpoint, EndpointUlp};
+pub use error::{DdpError, ErrorReport, Fault};
+pub use llp::Llp;
 pub use place::Placed;
 pub use queue::Supply;
 pub use segment::{Cut, Segmenter};
+pub use stream::{Built, DdpStream};
+pub use ulp::{Buffers, HalfClosed, Message, Teardown, Ulp};
 
 use crate::memory::table::Origin;
-use crate::verbs::{QueuePair, RecvWr};
 use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, UntaggedHeader};
 use queue::{ByQueue, Order, Queue};
 
 /// Octets of a message that the layer above may want with its delivery instead of in a buffer.
 const MAX_ASIDE: usize = 8;
 
-/// What DDP has to know of the layer above to place what arrives.
-pub trait Buffers {
-    /// On whose behalf memory is used: the stream, in its protection domain.
-    fn origin(&self) -> Origin;
-
-    /// The buffer that is posted for the message that comes `ahead` messages after the next one to be delivered in a
-    /// queue whose [`Supply`] is `Posted`. It stays the same until that message is delivered, or there is none any more
-    /// because it was withdrawn.
-    fn buffer(&self, queue: QueueNumber, ahead: u32) -> Option<RecvWr>;
-}
-
-/// The receives of a queue pair are for queue 0.
-impl Buffers for QueuePair {
-    fn origin(&self) -> Origin {
-        self.origin()
-    }
-
-    fn buffer(&self, queue: QueueNumber, ahead: u32) -> Option<RecvWr> {
-        match queue {
-            QueueNumber::SEND => self.rq.peek(ahead),
-            _ => None,
-        }
-    }
-}
-
 /// DDP's state of one stream.
-#[derive(Debug, Default)]
-// rfc: 5041-66
+#[derive(Debug)]
 pub struct Ddp {
+    /// On whose behalf memory is used: the stream, in its protection domain.
+    origin: Origin,
     /// The queues that this side receives in.
     queues: ByQueue<Queue>,
     /// The octets of the message whose turn it is that go upward with its delivery instead of to its buffer.
@@ -64,9 +50,14 @@ pub struct Ddp {
 }
 
 impl Ddp {
-    /// A stream without queues.
-    pub fn new() -> Self {
-        Self::default()
+    /// A stream without queues, on whose behalf memory is used as `origin` says.
+    pub fn new(origin: Origin) -> Self {
+        Self {
+            origin,
+            queues: ByQueue::default(),
+            aside: [0; MAX_ASIDE],
+            next_msn: ByQueue::default(),
+        }
     }
 
     /// Begins to receive in a queue. One that is open already stays as it is.

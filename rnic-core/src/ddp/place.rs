@@ -39,7 +39,7 @@ impl Ddp {
         &mut self,
         segment: &DdpSegment<'_>,
         destination: Destination,
-        buffers: &impl Buffers,
+        buffers: &mut impl Buffers,
         guard: &Guard<'_>,
     ) -> Result<Placed, DdpError> {
         let mut aside = None;
@@ -54,7 +54,7 @@ impl Ddp {
             }
             // rfc: 5041-15
             (DdpHeader::Tagged(header), Destination::Buffer(right)) => {
-                place_tagged(header, segment.payload, right, buffers.origin(), guard)?
+                place_tagged(header, segment.payload, right, self.origin, guard)?
             }
             // Nothing allows it to be written, and nothing is.
             (DdpHeader::Tagged(_), Destination::Delivery) => {}
@@ -72,7 +72,7 @@ impl Ddp {
         &mut self,
         header: &UntaggedHeader,
         payload: &[u8],
-        buffers: &impl Buffers,
+        buffers: &mut impl Buffers,
         guard: &Guard<'_>,
     ) -> Result<(), DdpError> {
         let queue = self.queue_mut(header)?;
@@ -81,7 +81,7 @@ impl Ddp {
         }
         let buffer = posted(queue, header, buffers)?;
         check_extent(header, payload.len(), total_length(buffer.sges()))?;
-        receive_into(buffer.sges(), header, payload, buffers.origin(), guard)
+        receive_into(buffer.sges(), header, payload, self.origin, guard)
     }
 
     fn queue_mut(&mut self, header: &UntaggedHeader) -> Result<&mut Queue, DdpError> {
@@ -95,7 +95,7 @@ impl Ddp {
 fn posted(
     queue: &Queue,
     header: &UntaggedHeader,
-    buffers: &impl Buffers,
+    buffers: &mut impl Buffers,
 ) -> Result<RecvWr, DdpError> {
     buffers
         .buffer(header.queue, queue.order.ahead(header))

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use crate::connection::{self, Connection, Context};
+use crate::connection::{self, Connection, Context, LocalEnd};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
@@ -20,15 +20,15 @@ pub(super) struct Listener {
     pub(super) lease: PortLease,
 }
 
-/// Where a queue pair is.
+/// Where a queue pair or endpoint is.
 enum Place {
     /// Not connected, or no longer.
-    Here(Box<QueuePair>),
+    Here(LocalEnd),
     /// With its connection.
     Connected(usize),
 }
 
-/// Queue pairs by number.
+/// Queue pairs and endpoints by number.
 #[derive(Default)]
 pub(super) struct QueuePairs {
     places: Vec<Option<Place>>,
@@ -58,10 +58,10 @@ impl QueuePairs {
     }
 
     /// Takes an idle queue pair to connect it.
-    fn take_idle(&mut self, number: QpNumber) -> Option<Box<QueuePair>> {
+    fn take_idle(&mut self, number: QpNumber) -> Option<LocalEnd> {
         let place = self.place(number);
         match place.take() {
-            Some(Place::Here(qp)) if qp.state == QpState::Idle => Some(qp),
+            Some(Place::Here(end)) if end.state() == QpState::Idle => Some(end),
             other => {
                 *place = other;
                 None
@@ -69,17 +69,17 @@ impl QueuePairs {
         }
     }
 
-    fn put(&mut self, qp: Box<QueuePair>) {
-        let number = qp.number;
-        self.streams.insert(number, qp.stream);
-        *self.place(number) = Some(Place::Here(qp));
+    fn put(&mut self, end: LocalEnd) {
+        let number = end.number();
+        self.streams.insert(number, end.stream());
+        *self.place(number) = Some(Place::Here(end));
     }
 
     /// A queue pair came back from its connection. If the host destroyed it meanwhile, it ends here: its number
     /// may be another's by now.
-    pub(super) fn put_back(&mut self, connection: usize, qp: Box<QueuePair>) {
-        if self.connection_of(qp.number) == Some(connection) {
-            self.put(qp);
+    pub(super) fn put_back(&mut self, connection: usize, end: LocalEnd) {
+        if self.connection_of(end.number()) == Some(connection) {
+            self.put(end);
         }
     }
 }
@@ -98,7 +98,8 @@ impl Engine {
                 let _ = self.cqs.add(cq, producer, notify, arming);
             }
             Command::DestroyCq(cq) => self.cqs.remove(cq),
-            Command::CreateQp(qp) => self.qps.put(qp),
+            Command::CreateQp(qp) => self.qps.put(LocalEnd::Qp(qp)),
+            Command::CreateEndpoint(endpoint) => self.qps.put(LocalEnd::Endpoint(endpoint)),
             Command::DestroyQp(qp) => self.destroy_qp(now, guard, qp),
             Command::Listen {
                 listener,
@@ -189,17 +190,17 @@ impl Engine {
         if self.flows.contains(&key) {
             return fail(self, EndReason::InUse);
         }
-        let Some(qp) = self.qps.take_idle(number) else {
+        let Some(end) = self.qps.take_idle(number) else {
             return fail(self, EndReason::QpNotIdle);
         };
         let hop = self.next_hops.find(now, key.remote.ip());
         let config = self.tcp_config(&key);
         let isn = self.initial_sequence_number(now, &key);
-        let connection = Connection::connect(now, key, lease, qp, options, &config, isn);
+        let connection = Connection::connect(now, key, lease, end, options, &config, isn);
         let mut connection = match connection {
             Ok(connection) => connection,
-            Err((qp, reason)) => {
-                self.qps.put(qp);
+            Err((end, reason)) => {
+                self.qps.put(end);
                 return fail(self, reason);
             }
         };
@@ -226,7 +227,7 @@ impl Engine {
             let reason = EndReason::Reset;
             return self.events.push_back(Event::Failed { qp: number, reason });
         };
-        let Some(qp) = self.qps.take_idle(number) else {
+        let Some(end) = self.qps.take_idle(number) else {
             // The host has answered: nobody else will.
             self.reject(now, guard, request, &[]);
             let reason = EndReason::QpNotIdle;
@@ -241,7 +242,7 @@ impl Engine {
             if let Some(hop) = hop {
                 connection.set_next_hop(&hop);
             }
-            connection.accept(qp, options, context);
+            connection.accept(end, options, context);
         });
     }
 
@@ -262,7 +263,7 @@ impl Engine {
                 connection.queued = true;
                 self.ready.push_back(index);
             }
-        } else if let Some(Place::Here(qp)) = self.qps.place(number) {
+        } else if let Some(Place::Here(LocalEnd::Qp(qp))) = self.qps.place(number) {
             flush(qp, &mut self.cqs);
         }
     }
@@ -270,7 +271,7 @@ impl Engine {
     /// Completion queues have room again: flushes what was posted meanwhile to queue pairs that are over.
     pub(super) fn flush_queue_pairs(&mut self) {
         for place in self.qps.places.iter_mut().flatten() {
-            if let Place::Here(qp) = place {
+            if let Place::Here(LocalEnd::Qp(qp)) = place {
                 flush(qp, &mut self.cqs);
             }
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::ddp::Endpoint;
 use crate::memory::doorbell::Doorbells;
 use crate::memory::ring::Producer;
 use crate::memory::table::StagTable;
@@ -98,6 +99,9 @@ pub enum Command {
     DestroyCq(CqId),
     /// Adds a queue pair, in state Idle.
     CreateQp(Box<QueuePair>),
+    /// Adds an endpoint, in state Idle: a DDP stream for a layer that is not RDMAP. Commands and events name it by its
+    /// number, as they name queue pairs, and a doorbell makes the engine ask its layer for messages.
+    CreateEndpoint(Box<Endpoint>),
     /// Removes a queue pair; a connection it still has is aborted. Nothing more is heard of either: requests that
     /// were posted make no completion, and the number may be used again.
     DestroyQp(QpNumber),

@@ -256,8 +256,8 @@ impl Engine {
         if let Some(request) = connection.take_gone_request() {
             self.requests.remove(&request);
         }
-        if let Some(qp) = connection.take_returned_qp() {
-            self.qps.put_back(index, qp);
+        if let Some(end) = connection.take_returned_end() {
+            self.qps.put_back(index, end);
         }
         if !connection.queued {
             connection.queued = true;
@@ -282,8 +282,8 @@ impl Engine {
         }
         connection.release_frames(tx);
         self.counters.tcp.add(connection.tcp_counters());
-        if let Some(qp) = connection.into_qp() {
-            self.qps.put_back(index, qp);
+        if let Some(end) = connection.into_end() {
+            self.qps.put_back(index, end);
         }
     }
 

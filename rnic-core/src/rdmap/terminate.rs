@@ -64,6 +64,12 @@ impl TerminateCause {
         self.control
     }
 
+    /// The segment that showed it: its DDP header as it came, and the octets of the whole segment.
+    pub fn segment(&self) -> Option<(&[u8], u16)> {
+        let known = self.header_len > 0;
+        known.then_some((&self.header[..self.header_len], self.segment_len))
+    }
+
     pub(super) const fn receive_status(&self) -> Option<WcStatus> {
         self.receive_status
     }

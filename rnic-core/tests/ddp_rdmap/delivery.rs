@@ -19,7 +19,7 @@ fn with_delivery<T>(end: &mut End, ulpdu: &[u8], see: impl FnOnce(Option<Deliver
         .place(
             &segment,
             Destination::Buffer(Access::REMOTE_WRITE),
-            &end.qp,
+            &mut end.qp,
             &guard,
         )
         .unwrap();

@@ -82,7 +82,7 @@ pub(crate) fn all_rights() -> Access {
 
 /// DDP with RDMAP's queues, which have come to message `msn`.
 pub(crate) fn queues(ird: u16, ord: u16, msn: Msn) -> Ddp {
-    let mut ddp = Ddp::new();
+    let mut ddp = Ddp::new((PD, STREAM).into());
     ddp.open_at(QueueNumber::SEND, Supply::Posted, msn);
     for (queue, count, size) in rdmap::own_queues(ird, ord) {
         ddp.open_at(queue, Supply::Kept { count, size }, msn);
@@ -336,7 +336,9 @@ impl End {
         let segment = DdpSegment::parse(ulpdu).unwrap();
         let destination = self.rdmap.admit(&segment)?;
         let guard = self.worker.enter();
-        Ok(self.ddp.place(&segment, destination, &self.qp, &guard)?)
+        Ok(self
+            .ddp
+            .place(&segment, destination, &mut self.qp, &guard)?)
     }
 
     /// Delivers and handles a segment that was placed.

@@ -1,0 +1,255 @@
+//! Who speaks above DDP on a connection: RDMAP for a queue pair, or another layer on an endpoint.
+
+use crate::ddp::{Buffers, Delivery, Endpoint, HalfClosed, Message, Supply, Teardown, Ulp};
+use crate::memory::epoch::Guard;
+use crate::memory::place::Destination;
+use crate::memory::table::Origin;
+use crate::rdmap::{Opening, Outbound, Rdmap};
+use crate::verbs::RecvWr;
+use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
+use crate::wire::ddp::{DdpSegment, QueueNumber};
+
+use super::Context;
+use super::stream::message;
+use super::terminate::StreamError;
+
+/// What an application connects.
+pub(crate) enum LocalEnd {
+    /// A queue pair: RDMAP.
+    Qp(Box<QueuePair>),
+    /// An endpoint, with a layer of its own.
+    Endpoint(Box<Endpoint>),
+}
+
+impl LocalEnd {
+    pub(crate) fn number(&self) -> QpNumber {
+        match self {
+            Self::Qp(qp) => qp.number,
+            Self::Endpoint(endpoint) => endpoint.number,
+        }
+    }
+
+    pub(crate) fn stream(&self) -> StreamId {
+        match self {
+            Self::Qp(qp) => qp.stream,
+            Self::Endpoint(endpoint) => endpoint.stream,
+        }
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        match self {
+            Self::Qp(qp) => qp.state,
+            Self::Endpoint(endpoint) => endpoint.state,
+        }
+    }
+
+    pub(super) fn set_state(&mut self, state: QpState) {
+        match self {
+            Self::Qp(qp) => qp.state = state,
+            Self::Endpoint(endpoint) => endpoint.state = state,
+        }
+    }
+
+    pub(super) fn origin(&self) -> Origin {
+        match self {
+            Self::Qp(qp) => qp.origin(),
+            Self::Endpoint(endpoint) => endpoint.origin(),
+        }
+    }
+}
+
+/// The layer above DDP while FPDUs flow.
+#[allow(clippy::large_enum_variant)] // it stands in a stream, which has a box of its own
+pub(super) enum User {
+    Rdmap(RdmapUser),
+    Endpoint(Box<Endpoint>),
+}
+
+/// RDMAP with the queue pair that it serves.
+pub(super) struct RdmapUser {
+    pub(super) rdmap: Rdmap,
+    pub(super) qp: Box<QueuePair>,
+    /// The message that is being sent.
+    pub(super) outbound: Option<Outbound>,
+}
+
+impl User {
+    /// The layer for an end of a connection with these read depths. `opening` is what RDMAP begins with.
+    pub(super) fn new(end: LocalEnd, ird: u16, ord: u16, opening: Option<Opening>) -> Self {
+        match end {
+            LocalEnd::Qp(qp) => {
+                let mut rdmap = Rdmap::new(ird, ord, qp.sq.capacity());
+                if let Some(opening) = opening {
+                    rdmap.open_with(opening);
+                }
+                Self::Rdmap(RdmapUser {
+                    rdmap,
+                    qp,
+                    outbound: None,
+                })
+            }
+            LocalEnd::Endpoint(endpoint) => Self::Endpoint(endpoint),
+        }
+    }
+
+    pub(super) fn into_end(self) -> LocalEnd {
+        match self {
+            Self::Rdmap(user) => LocalEnd::Qp(user.qp),
+            Self::Endpoint(endpoint) => LocalEnd::Endpoint(endpoint),
+        }
+    }
+
+    pub(super) fn number(&self) -> QpNumber {
+        match self {
+            Self::Rdmap(user) => user.qp.number,
+            Self::Endpoint(endpoint) => endpoint.number,
+        }
+    }
+
+    /// The same with what it needs for one call.
+    pub(super) fn with<'a, 'c, 'g>(
+        &'a mut self,
+        context: &'a mut Context<'c, 'g>,
+    ) -> Upper<'a, 'c, 'g> {
+        Upper {
+            user: self,
+            context,
+        }
+    }
+
+    /// The application ends in order: what is asked of the layer from now on is not carried out.
+    // rfc: 5041-67
+    pub(super) fn finish(&mut self) {
+        match self {
+            Self::Rdmap(RdmapUser { rdmap, qp, .. }) => rdmap.finish(qp),
+            Self::Endpoint(endpoint) => endpoint.ulp.handle_finish(),
+        }
+    }
+
+    /// The stream is over: whatever the application has asked for completes.
+    pub(super) fn end(&mut self, teardown: Teardown, context: &mut Context<'_, '_>) {
+        match self {
+            Self::Rdmap(RdmapUser { rdmap, qp, .. }) => {
+                qp.state = QpState::Error;
+                // rfc: 5040-s5
+                rdmap.flush(qp, context.cqs);
+            }
+            Self::Endpoint(endpoint) => {
+                endpoint.state = QpState::Error;
+                endpoint.ulp.handle_end(teardown);
+            }
+        }
+    }
+}
+
+/// The layer above DDP for one call.
+pub(super) struct Upper<'a, 'c, 'g> {
+    user: &'a mut User,
+    context: &'a mut Context<'c, 'g>,
+}
+
+impl Buffers for Upper<'_, '_, '_> {
+    fn buffer(&mut self, queue: QueueNumber, ahead: u32) -> Option<RecvWr> {
+        match self.user {
+            User::Rdmap(user) => user.qp.buffer(queue, ahead),
+            User::Endpoint(endpoint) => endpoint.ulp.buffer(queue, ahead),
+        }
+    }
+}
+
+impl Ulp for Upper<'_, '_, '_> {
+    type Error = StreamError;
+
+    fn supply(&self, queue: QueueNumber) -> Option<Supply> {
+        match &*self.user {
+            User::Rdmap(_) => None,
+            User::Endpoint(endpoint) => endpoint.ulp.supply(queue),
+        }
+    }
+
+    fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, StreamError> {
+        match &*self.user {
+            User::Rdmap(user) => Ok(user.rdmap.admit(segment)?),
+            User::Endpoint(endpoint) => Ok(endpoint.ulp.admit(segment)?),
+        }
+    }
+
+    fn deliver(&mut self, delivery: Delivery<'_>, guard: &Guard<'_>) -> Result<(), StreamError> {
+        match self.user {
+            User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
+                let cqs = &mut *self.context.cqs;
+                match delivery {
+                    Delivery::Tagged { header, len } => {
+                        Ok(rdmap.handle_tagged(&header, len, qp, cqs)?)
+                    }
+                    Delivery::Untagged {
+                        header,
+                        length,
+                        octets,
+                    } => Ok(rdmap.handle_untagged(&header, length, octets, qp, cqs, guard)?),
+                }
+            }
+            User::Endpoint(endpoint) => Ok(endpoint.ulp.deliver(delivery, guard)?),
+        }
+    }
+
+    fn next_message(&mut self, guard: &Guard<'_>) -> Result<Option<Message>, StreamError> {
+        match self.user {
+            User::Rdmap(user) => {
+                user.outbound = user.rdmap.next_message(&user.qp, self.context.cqs, guard)?;
+                Ok(user.outbound.as_ref().map(message))
+            }
+            User::Endpoint(endpoint) => Ok(endpoint.ulp.next_message(guard)?),
+        }
+    }
+
+    fn read(&mut self, offset: u32, to: &mut [u8], guard: &Guard<'_>) -> Result<(), StreamError> {
+        match self.user {
+            User::Rdmap(RdmapUser {
+                rdmap,
+                qp,
+                outbound,
+            }) => {
+                let Some(outbound) = outbound else {
+                    return Ok(());
+                };
+                let read = outbound.source.read(guard, qp.origin(), offset, to);
+                Ok(read.map_err(|error| rdmap.source_failed(outbound.token, offset, error))?)
+            }
+            User::Endpoint(endpoint) => Ok(endpoint.ulp.read(offset, to, guard)?),
+        }
+    }
+
+    fn posted(&mut self, end: u64) {
+        match self.user {
+            User::Rdmap(user) => {
+                if let Some(outbound) = user.outbound.take() {
+                    user.rdmap.sent(outbound.token, end);
+                }
+            }
+            User::Endpoint(endpoint) => endpoint.ulp.posted(end),
+        }
+    }
+
+    fn transferred(&mut self, end: u64) {
+        match self.user {
+            User::Rdmap(user) => user.rdmap.acked(end, &mut user.qp, self.context.cqs),
+            User::Endpoint(endpoint) => endpoint.ulp.transferred(end),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        match &*self.user {
+            User::Rdmap(user) => user.rdmap.is_idle(&user.qp),
+            User::Endpoint(endpoint) => endpoint.ulp.is_idle(),
+        }
+    }
+
+    /// RDMAP has no use for a stream that answers nothing.
+    fn handle_half_close(&mut self) -> HalfClosed {
+        match self.user {
+            User::Rdmap(_) => HalfClosed::Close,
+            User::Endpoint(endpoint) => endpoint.ulp.handle_half_close(),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A stream: between the layer above and the layer below, of which it knows no more than they must say.
+
+use super::{Ddp, DdpError, HalfClosed, Llp, Message, Placed, Segmenter, Supply, Ulp};
+use crate::memory::epoch::Guard;
+use crate::memory::table::Origin;
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, UntaggedHeader};
+
+/// A segment that was built for the layer below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// Its octets, header included.
+    pub len: usize,
+    /// Whether it is the last of its message.
+    pub last: bool,
+}
+
+/// One DDP stream.
+///
+/// What is received comes by [`receive`](Self::receive), or by [`place`](Self::place) and [`deliver`](Self::deliver).
+/// What is to be sent goes by [`has_output`](Self::has_output), [`next_segment`](Self::next_segment) and
+/// [`posted`](Self::posted). [`settle`](Self::settle) follows the layer below, and [`finish`](Self::finish) and
+/// [`fail`](Self::fail) the layer above: DDP itself ends no stream (RFC 5041 section 6.2).
+#[derive(Debug)]
+// rfc: 5041-66
+pub struct DdpStream {
+    ddp: Ddp,
+    /// The message that is being cut.
+    sending: Option<Segmenter>,
+    /// The layer above sends no more than it has begun to.
+    finishing: bool,
+    /// The peer has closed its half.
+    half_closed: bool,
+    /// This half is closed.
+    closed: bool,
+    /// An error was found: what comes is dropped.
+    failed: bool,
+}
+
+impl DdpStream {
+    /// A stream on whose behalf memory is used as `origin` says.
+    pub fn new(origin: Origin) -> Self {
+        Self {
+            ddp: Ddp::new(origin),
+            sending: None,
+            finishing: false,
+            half_closed: false,
+            closed: false,
+            failed: false,
+        }
+    }
+
+    /// Begins to receive in a queue. One that is open already stays as it is.
+    pub fn open(&mut self, queue: QueueNumber, supply: Supply) {
+        self.ddp.open(queue, supply);
+    }
+
+    /// A segment has come in its turn: places and delivers it. Says how many octets it placed.
+    pub fn receive<U: Ulp>(
+        &mut self,
+        segment: &[u8],
+        ulp: &mut U,
+        guard: &Guard<'_>,
+    ) -> Result<u32, U::Error> {
+        let placed = self.place(segment, ulp, guard)?;
+        self.deliver(placed, ulp, guard)?;
+        Ok(placed.payload_len())
+    }
+
+    /// Validates a segment and copies its payload to its place; its turn may come later. Changes nothing else, so a
+    /// segment that is refused here may be tried again in its turn.
+    pub fn place<U: Ulp>(
+        &mut self,
+        segment: &[u8],
+        ulp: &mut U,
+        guard: &Guard<'_>,
+    ) -> Result<Placed, U::Error> {
+        let segment = DdpSegment::parse(segment)?;
+        let destination = ulp.admit(&segment)?;
+        if let DdpHeader::Untagged(header) = &segment.header
+            && !self.ddp.is_open(header.queue)
+            && let Some(supply) = ulp.supply(header.queue)
+        {
+            self.ddp.open(header.queue, supply);
+        }
+        Ok(self.ddp.place(&segment, destination, ulp, guard)?)
+    }
+
+    /// The turn of a placed segment has come.
+    pub fn deliver<U: Ulp>(
+        &mut self,
+        placed: Placed,
+        ulp: &mut U,
+        guard: &Guard<'_>,
+    ) -> Result<(), U::Error> {
+        match self.ddp.deliver(placed)? {
+            Some(delivery) => ulp.deliver(delivery, guard),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a message without octets in its turn, as one that meets no buffer.
+    pub fn pass_over(&mut self, header: &UntaggedHeader) -> Result<(), DdpError> {
+        self.ddp.pass_over(header)
+    }
+
+    /// Whether there is a segment to be sent. May begin a message.
+    pub fn has_output<U: Ulp>(&mut self, ulp: &mut U, guard: &Guard<'_>) -> Result<bool, U::Error> {
+        if self.sending.is_none() {
+            if self.closed {
+                return Ok(false);
+            }
+            let Some(message) = ulp.next_message(guard)? else {
+                return Ok(false);
+            };
+            self.sending = Some(self.start_message(&message));
+        }
+        Ok(true)
+    }
+
+    /// Begins a message out of turn: the one before it is not finished, and this is the last.
+    pub fn start_message(&mut self, message: &Message) -> Segmenter {
+        self.ddp.start_message(message.header, message.length)
+    }
+
+    /// Builds the next segment at the front of `room`: at most `mulpdu` octets, which is what the layer below allows now
+    /// ([`Llp::mulpdu`]). `None` if there is no message, or no room for an octet of it.
+    // rfc: 5041-3, 5041-4, 5044-5, 5044-s5
+    pub fn next_segment<U: Ulp>(
+        &mut self,
+        mulpdu: usize,
+        room: &mut [u8],
+        ulp: &mut U,
+        guard: &Guard<'_>,
+    ) -> Result<Option<Built>, U::Error> {
+        let Some(cut) = self
+            .sending
+            .as_mut()
+            .and_then(|sending| sending.next(mulpdu))
+        else {
+            return Ok(None);
+        };
+        let header_len = cut.header.emit(room);
+        let len = header_len + cut.len;
+        ulp.read(cut.offset, &mut room[header_len..len], guard)?;
+        Ok(Some(Built {
+            len,
+            last: cut.last,
+        }))
+    }
+
+    /// The layer below has taken the segment that was built last, which ends at `end`. Says whether it was the last of
+    /// its message.
+    pub fn posted(&mut self, end: u64, ulp: &mut impl Ulp) -> bool {
+        let complete = self.sending.take_if(|sending| sending.is_finished());
+        if complete.is_some() {
+            ulp.posted(end);
+        }
+        complete.is_some()
+    }
+
+    /// What was begun of a message is not finished.
+    pub fn cut_short(&mut self) {
+        self.sending = None;
+    }
+
+    /// The layer above was told of an error: what comes is dropped from now on. What it still has to say to the peer
+    /// goes out, and the stream stays until it is torn down from above or below.
+    // rfc: 5041-71, 5041-75, 5041-s7, 5041-s12
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Whether an error has ended what this side receives.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The layer above wants to end in order, when it has sent what it has. It goes on receiving.
+    // rfc: 5041-s5
+    pub fn finish(&mut self) {
+        self.finishing = true;
+    }
+
+    /// Whether the layer above wants to end in order.
+    pub fn is_finishing(&self) -> bool {
+        self.finishing
+    }
+
+    /// Draws the conclusions from how the layer below stands (RFC 5041 section 6.2).
+    pub fn settle<U: Ulp>(&mut self, llp: &mut impl Llp, ulp: &mut U) {
+        ulp.transferred(llp.transferred());
+        // rfc: 5041-s2, 5041-69
+        if self.finishing && !self.closed && self.sending.is_none() && ulp.is_idle() {
+            self.close(llp);
+        }
+        // rfc: 5041-s3, 5041-s4
+        if llp.peer_closed() && !self.half_closed {
+            self.half_closed = true;
+            if ulp.handle_half_close() == HalfClosed::Close {
+                self.close(llp);
+            }
+        }
+    }
+
+    fn close(&mut self, llp: &mut impl Llp) {
+        self.closed = true;
+        llp.close();
+    }
+}
