@@ -196,7 +196,9 @@ impl Ulp for Upper<'_, '_, '_> {
     fn next_message(&mut self, guard: &Guard<'_>) -> Result<Option<Message>, StreamError> {
         match self.user {
             User::Rdmap(user) => {
-                user.outbound = user.rdmap.next_message(&user.qp, self.context.cqs, guard)?;
+                user.outbound = user
+                    .rdmap
+                    .next_message(&mut user.qp, self.context.cqs, guard)?;
                 Ok(user.outbound.as_ref().map(message))
             }
             User::Endpoint(endpoint) => Ok(endpoint.ulp.next_message(guard)?),

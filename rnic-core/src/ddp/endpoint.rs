@@ -14,7 +14,8 @@ pub trait EndpointUlp: Ulp<Error = Fault> + Send {
     fn handle_error(&mut self, report: &ErrorReport);
 
     /// The application has the stream end in order: what it asks for from now on is not carried out, but fails. The
-    /// stream is closed when this layer is idle.
+    /// stream is closed when this layer is idle. It goes on receiving until the peer closes too; TCP waits for that as
+    /// long as it hears something every minute (`fin_wait` of its settings).
     // rfc: 5041-67
     fn handle_finish(&mut self);
 

@@ -60,7 +60,8 @@ pub trait Ulp: Buffers {
     /// What it finds wrong, and what DDP finds wrong on its behalf.
     type Error: From<DdpError> + From<DdpWireError>;
 
-    /// How it receives in a queue that it has not opened yet; `None` if it does not. Any number may be a queue.
+    /// How it receives in a queue that is not open yet; `None` if it does not. Any number may be a queue. An open queue
+    /// costs some octets for as long as the stream lives, and it is the peer that names them.
     // rfc: 5041-72
     fn supply(&self, queue: QueueNumber) -> Option<Supply>;
 

@@ -7,6 +7,7 @@ use std::task::{Wake, Waker};
 
 use crossbeam_channel::bounded;
 
+use crate::ddp::{Endpoint, EndpointUlp};
 use crate::engine::{
     Command, ConnectionOptions, Driver, EndReason, EngineConfig, Event, HostEnd, ListenerId,
     NextHop, PortLease, RequestId, Snapshot, link,
@@ -119,6 +120,15 @@ impl TestQp {
     pub fn notified(&self) -> usize {
         self.bell.0.load(Ordering::Relaxed)
     }
+}
+
+/// The name of an endpoint, and of its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TestEndpoint {
+    /// Its name.
+    pub number: QpNumber,
+    /// Its stream.
+    pub stream: StreamId,
 }
 
 /// One host.
@@ -303,6 +313,27 @@ impl Host {
             rq,
             cq,
         }
+    }
+
+    /// An endpoint with a layer other than RDMAP above it, Idle.
+    pub fn create_endpoint(&mut self, ulp: impl EndpointUlp + 'static) -> TestEndpoint {
+        self.qps += 1;
+        let number = QpNumber(self.qps);
+        let stream = StreamId(self.streams);
+        self.streams += 1;
+        self.command(Command::CreateEndpoint(Box::new(Endpoint {
+            number,
+            stream,
+            pd: PD,
+            state: QpState::Idle,
+            ulp: Box::new(ulp),
+        })));
+        TestEndpoint { number, stream }
+    }
+
+    /// Tells the engine that the layer on an endpoint has something to send.
+    pub fn ring(&self, endpoint: TestEndpoint) {
+        self.end.ring(endpoint.number);
     }
 
     /// Destroys a queue pair and its completion queue.

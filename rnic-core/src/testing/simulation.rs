@@ -9,7 +9,7 @@ use super::host::MOST_TURNS;
 use super::link::{Impairments, Link};
 use super::raw_peer::RawPeer;
 
-pub use super::host::{Host, Neighbours, PD, QpSettings, SharedRegion, TestQp};
+pub use super::host::{Host, Neighbours, PD, QpSettings, SharedRegion, TestEndpoint, TestQp};
 
 /// Two hosts and the link between them, and raw peers beside them.
 pub struct Simulation {

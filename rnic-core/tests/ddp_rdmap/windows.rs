@@ -1,6 +1,6 @@
 //! Memory windows: what requests without a message bind, in which order, and what peers reach through it.
 
-use rnic_core::ddp::DdpError;
+use rnic_core::ddp::{Ddp, DdpError};
 use rnic_core::memory::place::TagError;
 use rnic_core::memory::table::{Access, BindError, TableError};
 use rnic_core::rdmap::RdmapError;
@@ -142,6 +142,7 @@ fn a_window_is_for_the_stream_that_bound_it() {
     let mut end = End::new(4, 4);
     let (window, region) = bound(&mut end, Access::REMOTE_WRITE);
     end.qp.stream = StreamId(STREAM.0 + 1);
+    end.ddp = Ddp::new(end.qp.origin());
     let stranger = Refused::Ddp(DdpError::Tagged(TagError::NotAssociated {
         stag: window,
         pd: PD,

@@ -1,0 +1,12 @@
+//! DDP for a layer other than RDMAP (RFC 5041): any queue, octets of the layer's own, its errors and its ends. Over TCP
+//! and MPA in the simulator, and over a transport of records as RFC 5043 has it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod errors;
+mod flow;
+mod parcels;
+mod records;
+mod scene;
+mod teardown;

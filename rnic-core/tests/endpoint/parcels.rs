@@ -1,0 +1,231 @@
+//! A layer above DDP for tests: parcels to untagged queues of any number, and pages into tagged buffers.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rnic_core::ddp::{
+    Buffers, Delivery, EndpointUlp, ErrorReport, Fault, HalfClosed, Message, Supply, Teardown, Ulp,
+};
+use rnic_core::memory::epoch::Guard;
+use rnic_core::memory::place::{Destination, TagError};
+use rnic_core::memory::table::Access;
+use rnic_core::verbs::RecvWr;
+use rnic_core::wire::ddp::{
+    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset,
+    UntaggedHeader,
+};
+
+/// What was delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    /// A parcel, in the buffer of this name, or of these octets.
+    Parcel {
+        header: UntaggedHeader,
+        length: u32,
+        buffer: Option<u64>,
+        octets: Vec<u8>,
+    },
+    /// A segment of a page.
+    Page { header: TaggedHeader, len: u32 },
+}
+
+/// What the layer knows.
+#[derive(Default)]
+pub(crate) struct State {
+    /// How it receives in which queues.
+    pub(crate) queues: HashMap<QueueNumber, Supply>,
+    buffers: HashMap<QueueNumber, VecDeque<RecvWr>>,
+    outbox: VecDeque<(DdpHeader, Vec<u8>)>,
+    current: Vec<u8>,
+    pub(crate) arrived: Vec<Arrived>,
+    /// Where the messages end that were posted and are not transferred.
+    underway: VecDeque<u64>,
+    pub(crate) transferred: usize,
+    pub(crate) reports: Vec<ErrorReport>,
+    pub(crate) half_closed: bool,
+    pub(crate) finishing: bool,
+    pub(crate) ended: Option<Teardown>,
+    /// Requests that came too late.
+    pub(crate) refused: usize,
+    /// The memory of messages to be sent is gone.
+    pub(crate) source_gone: bool,
+}
+
+/// The layer, of which the stream and the test have a handle each.
+#[derive(Clone, Default)]
+pub(crate) struct Parcels(Arc<Mutex<State>>);
+
+/// The header of a parcel: DDP fills in what is its own.
+pub(crate) fn parcel(queue: u32, ulp: u8, ulp32: u32) -> DdpHeader {
+    DdpHeader::Untagged(UntaggedHeader {
+        last: false,
+        ulp,
+        ulp32,
+        queue: QueueNumber(queue),
+        msn: Msn(0),
+        offset: MessageOffset(0),
+    })
+}
+
+/// The header of a page.
+pub(crate) fn page(stag: Stag, offset: u64, ulp: u8) -> DdpHeader {
+    DdpHeader::Tagged(TaggedHeader {
+        last: false,
+        ulp,
+        stag,
+        offset: TaggedOffset(offset),
+    })
+}
+
+impl Parcels {
+    /// A layer that receives in some queues, whose buffers it posts.
+    pub(crate) fn with_queues(queues: &[u32]) -> Self {
+        let parcels = Self::default();
+        for queue in queues {
+            parcels.open(*queue, Supply::Posted);
+        }
+        parcels
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    pub(crate) fn open(&self, queue: u32, supply: Supply) {
+        self.state().queues.insert(QueueNumber(queue), supply);
+    }
+
+    pub(crate) fn post(&self, queue: u32, buffer: RecvWr) {
+        let mut state = self.state();
+        let buffers = state.buffers.entry(QueueNumber(queue)).or_default();
+        buffers.push_back(buffer);
+    }
+
+    /// Takes back the buffers of a queue.
+    pub(crate) fn withdraw(&self, queue: u32) -> usize {
+        let withdrawn = self.state().buffers.remove(&QueueNumber(queue));
+        withdrawn.map_or(0, |buffers| buffers.len())
+    }
+
+    /// Asks for a message to be sent; says no once the stream was to end.
+    pub(crate) fn send(&self, header: DdpHeader, octets: &[u8]) -> bool {
+        let mut state = self.state();
+        if state.finishing || state.ended.is_some() {
+            state.refused += 1;
+            return false;
+        }
+        state.outbox.push_back((header, octets.to_vec()));
+        true
+    }
+
+    pub(crate) fn take_arrived(&self) -> Vec<Arrived> {
+        std::mem::take(&mut self.state().arrived)
+    }
+}
+
+impl Buffers for Parcels {
+    fn buffer(&mut self, queue: QueueNumber, ahead: u32) -> Option<RecvWr> {
+        let state = self.state();
+        state.buffers.get(&queue)?.get(ahead as usize).copied()
+    }
+}
+
+impl Ulp for Parcels {
+    type Error = Fault;
+
+    fn supply(&self, queue: QueueNumber) -> Option<Supply> {
+        self.state().queues.get(&queue).copied()
+    }
+
+    fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, Fault> {
+        // An octet of its own that it knows nothing of.
+        if segment.header.ulp() == 0xee {
+            return Err(Fault::Refused("no such kind of parcel"));
+        }
+        Ok(Destination::Buffer(Access::REMOTE_WRITE))
+    }
+
+    fn deliver(&mut self, delivery: Delivery<'_>, _: &Guard<'_>) -> Result<(), Fault> {
+        let mut state = self.state();
+        let arrived = match delivery {
+            Delivery::Tagged { header, len } => Arrived::Page { header, len },
+            Delivery::Untagged {
+                header,
+                length,
+                octets,
+            } => {
+                let posted = state.buffers.get_mut(&header.queue);
+                let buffer = posted.and_then(VecDeque::pop_front);
+                Arrived::Parcel {
+                    header,
+                    length,
+                    buffer: buffer.map(|buffer| buffer.wr_id),
+                    octets: octets.to_vec(),
+                }
+            }
+        };
+        state.arrived.push(arrived);
+        Ok(())
+    }
+
+    fn next_message(&mut self, _: &Guard<'_>) -> Result<Option<Message>, Fault> {
+        let mut state = self.state();
+        let Some((header, octets)) = state.outbox.pop_front() else {
+            return Ok(None);
+        };
+        let length = octets.len() as u32;
+        state.current = octets;
+        Ok(Some(Message { header, length }))
+    }
+
+    fn read(&mut self, offset: u32, to: &mut [u8], _: &Guard<'_>) -> Result<(), Fault> {
+        let state = self.state();
+        if state.source_gone {
+            return Err(Fault::Source(TagError::InvalidStag(Stag(1))));
+        }
+        let start = offset as usize;
+        to.copy_from_slice(&state.current[start..start + to.len()]);
+        Ok(())
+    }
+
+    fn posted(&mut self, end: u64) {
+        self.state().underway.push_back(end);
+    }
+
+    fn transferred(&mut self, end: u64) {
+        let mut state = self.state();
+        while state
+            .underway
+            .front()
+            .is_some_and(|message| *message <= end)
+        {
+            state.underway.pop_front();
+            state.transferred += 1;
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.outbox.is_empty() && state.underway.is_empty()
+    }
+
+    fn handle_half_close(&mut self) -> HalfClosed {
+        self.state().half_closed = true;
+        HalfClosed::GoOn
+    }
+}
+
+impl EndpointUlp for Parcels {
+    fn handle_error(&mut self, report: &ErrorReport) {
+        self.state().reports.push(report.clone());
+    }
+
+    fn handle_finish(&mut self) {
+        self.state().finishing = true;
+    }
+
+    fn handle_end(&mut self, teardown: Teardown) {
+        let before = self.state().ended.replace(teardown);
+        assert_eq!(before, None, "a stream ends once");
+    }
+}
