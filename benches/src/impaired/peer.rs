@@ -2,7 +2,7 @@
 //! them. It checks every octet and, by a crate that the engine does not use, every CRC.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -110,12 +110,15 @@ impl Peer {
     fn fill(&mut self) -> Result<(), Failure> {
         self.inbox.copy_within(self.read..self.filled, 0);
         (self.read, self.filled) = (0, self.filled - self.read);
-        match self.stream.read(&mut self.inbox[self.filled..])? {
-            0 => Err("rnic closed too early".into()),
-            more => {
+        match self.stream.read(&mut self.inbox[self.filled..]) {
+            Ok(0) => Err("rnic closed too early".into()),
+            Ok(more) => {
                 self.filled += more;
                 Ok(())
             }
+            // Stopped and continued.
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -252,7 +252,7 @@ impl Tcp {
         let before = self.recv.next();
         self.recv.took(range);
         self.counters.octets_received += self.recv.next() - before;
-        self.recv.grow(now, self.rtt.least());
+        self.recv.grow(now, &self.rtt);
         self.take_fin(now);
     }
 

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::ranges::RangeSet;
+use super::rtt::RttEstimator;
 use super::seq::{Origin, Seq};
 use crate::time::Instant;
 use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlocks};
@@ -57,9 +58,10 @@ pub(super) struct Receiver {
 struct Growth {
     /// The most octets that `capacity` may become.
     limit: u32,
-    /// When the stretch began, and at which offset.
+    /// When the stretch began, and at which offset; when it will have been long enough.
     since: Instant,
     from: u64,
+    until: Instant,
 }
 
 /// When to acknowledge.
@@ -108,6 +110,7 @@ impl Receiver {
                 limit: limit.min(0xffff << scale),
                 since: Instant::ZERO,
                 from: 0,
+                until: Instant::ZERO,
             },
             acked: 0,
             edge: 0,
@@ -362,11 +365,17 @@ impl Receiver {
     /// Grows the window to four times what arrives in the `least` round-trip time: a sender in slow start is two
     /// doublings ahead of what has been measured. A queue on the way is not fed: it makes the round trip longer, but
     /// no more arrive in the least.
-    pub(super) fn grow(&mut self, now: Instant, least: Option<Duration>) {
+    #[inline]
+    pub(super) fn grow(&mut self, now: Instant, rtt: &RttEstimator) {
+        if now >= self.growth.until
+            && let Some(least) = rtt.least()
+        {
+            self.end_stretch(now, least);
+        }
+    }
+
+    fn end_stretch(&mut self, now: Instant, least: Duration) {
         let elapsed = now.since(self.growth.since);
-        let Some(least) = least.filter(|least| elapsed >= *least) else {
-            return;
-        };
         let arrived = u128::from(self.next - self.growth.from) * least.as_nanos();
         let target = 4 * arrived / elapsed.as_nanos().max(1);
         let limit = u128::from(self.growth.limit);
@@ -375,6 +384,7 @@ impl Receiver {
             self.capacity = target.min(limit) as u32;
         }
         (self.growth.since, self.growth.from) = (now, self.next);
+        self.growth.until = now + least;
     }
 
     fn room(&self) -> u64 {
