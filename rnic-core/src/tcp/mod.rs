@@ -11,6 +11,7 @@
 //! the two directions' state, `scoreboard` what has become of the segments sent; `recovery` and `congestion` decide
 //! what and how much may be in flight.
 
+mod ack_schedule;
 mod arrival;
 mod challenge;
 mod config;

@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::ack_schedule::AckSchedule;
 use super::ranges::RangeSet;
 use super::rtt::RttEstimator;
 use super::seq::{Origin, Seq};
@@ -15,13 +16,6 @@ use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlocks};
 const MAX_TAKEN_RANGES: usize = 256;
 /// Duplicates that wait to be reported. More than these in one batch are not worth an ACK each.
 const MAX_DUPLICATED: usize = 8;
-/// In-order segments that may stay without an ACK (RFC 9293 section 3.8.6.3).
-const SEGMENTS_PER_ACK: u8 = 2;
-
-/// The least delay that there is: until the next turn of the worker. An application that answers at once has posted
-/// its answer by then, and the ACK travels with it.
-const NEXT_TURN: Duration = Duration::from_nanos(1);
-
 /// One direction's receiver.
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -64,22 +58,6 @@ struct Growth {
     until: Instant,
 }
 
-/// When to acknowledge.
-#[derive(Debug)]
-struct AckSchedule {
-    delay: Duration,
-    /// Pure ACKs to send at once, one for each segment that has to be answered on its own: duplicate ACKs.
-    duplicates: u8,
-    /// One of those speaks for all that are due: its SACK blocks tell what a count of them would.
-    one_for_all: bool,
-    /// An ACK to send at once, on a data segment if there is one.
-    due: bool,
-    /// An ACK to send by then.
-    by: Option<Instant>,
-    /// In-order segments since the last ACK.
-    segments: u8,
-}
-
 /// What part of a segment the owner is offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Offer {
@@ -116,14 +94,7 @@ impl Receiver {
             edge: 0,
             scale,
             worthwhile: u64::from(capacity / 2).min(u64::from(mss)),
-            schedule: AckSchedule {
-                delay,
-                duplicates: 0,
-                one_for_all: false,
-                due: false,
-                by: None,
-                segments: 0,
-            },
+            schedule: AckSchedule::new(delay),
         }
     }
 
@@ -459,38 +430,5 @@ impl Receiver {
         self.schedule.duplicates = 0;
         self.duplicated.clear();
         self.schedule.sent();
-    }
-}
-
-impl AckSchedule {
-    fn duplicate(&mut self) {
-        self.duplicates = if self.one_for_all {
-            1
-        } else {
-            self.duplicates.saturating_add(1)
-        };
-    }
-
-    /// `push`: the sender waits, for its work request completes with the ACK.
-    fn in_order(&mut self, now: Instant, at_once: bool, push: bool) {
-        self.segments = self.segments.saturating_add(1);
-        let at_once = at_once || self.duplicates > 0;
-        // Duplicates not sent yet would follow an ACK for new data, and look to the peer like a loss.
-        self.duplicates = 0;
-        let delay = if push { NEXT_TURN } else { self.delay };
-        if at_once || self.segments >= SEGMENTS_PER_ACK {
-            self.due = true;
-        } else {
-            let by = now + delay;
-            self.by = Some(self.by.map_or(by, |earlier| earlier.min(by)));
-        }
-    }
-
-    /// An ACK is on its way.
-    fn sent(&mut self) {
-        self.duplicates = self.duplicates.saturating_sub(1);
-        self.due = false;
-        self.by = None;
-        self.segments = 0;
     }
 }
