@@ -3,7 +3,9 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::wire::ddp::{Stag, TaggedOffset};
-use crate::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
+use crate::wire::rdmap::IMMEDIATE_LEN;
+
+mod atomic;
 
 /// Scatter/gather elements in a work request at most.
 pub const MAX_SGE: usize = 4;
@@ -133,8 +135,8 @@ pub struct SendWr {
     pub remote_offset: u64,
     /// Immediate Data.
     pub immediate: [u8; IMMEDIATE_LEN],
-    /// Four [`Sge`]s, or inline data, or a [`Binding`](super::Binding). Of an atomic: one [`Sge`], and its [`Operands`]
-    /// behind it.
+    /// Four [`Sge`]s, or inline data, or a [`Binding`](super::Binding). Of an atomic: one [`Sge`], and its operands behind
+    /// it.
     // A literal length: rustc 1.95 fails where a closure of another crate captures a field of a named one.
     pub payload: [u8; 64],
 }
@@ -158,63 +160,6 @@ impl SendWr {
             remote_offset: 0,
             immediate: [0; IMMEDIATE_LEN],
             payload: [0; MAX_INLINE],
-        }
-    }
-
-    /// A signalled atomic operation that brings what the peer's memory held to `sink`, which is 8 octets: a number in
-    /// this machine's byte order.
-    pub fn atomic(wr_id: u64, operation: AtomicOperation, sink: Sge) -> Self {
-        let (opcode, operands) = match operation {
-            AtomicOperation::FetchAdd { add, mask } => (
-                WrOpcode::FetchAdd,
-                Operands {
-                    data: add,
-                    mask,
-                    ..Operands::default()
-                },
-            ),
-            AtomicOperation::CmpSwap {
-                swap,
-                swap_mask,
-                compare,
-                compare_mask,
-            } => (
-                WrOpcode::CmpSwap,
-                Operands {
-                    data: swap,
-                    mask: swap_mask,
-                    compare,
-                    compare_mask,
-                },
-            ),
-        };
-        let mut wr = Self::new(wr_id, opcode);
-        wr.payload[..OPERANDS_AT].copy_from_slice(sink.as_bytes());
-        wr.payload[OPERANDS_AT..][..size_of::<Operands>()].copy_from_slice(operands.as_bytes());
-        wr.sge_count = 1;
-        wr.length = sink.length;
-        wr
-    }
-
-    /// What an atomic does; `None` of others, and of one that claims inline data.
-    pub fn atomic_operation(&self) -> Option<AtomicOperation> {
-        let (operands, _) = Operands::read_from_prefix(&self.payload[OPERANDS_AT..]).ok()?;
-        let Operands {
-            data,
-            mask,
-            compare,
-            compare_mask,
-        } = operands;
-        match self.operation() {
-            _ if self.is_inline() => None,
-            Ok(WrOpcode::FetchAdd) => Some(AtomicOperation::FetchAdd { add: data, mask }),
-            Ok(WrOpcode::CmpSwap) => Some(AtomicOperation::CmpSwap {
-                swap: data,
-                swap_mask: mask,
-                compare,
-                compare_mask,
-            }),
-            _ => None,
         }
     }
 
@@ -296,26 +241,6 @@ impl SendWr {
         WrOpcode::try_from(self.opcode)
     }
 }
-
-/// The operands of an atomic, in the payload of its request.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
-)]
-#[repr(C)]
-pub struct Operands {
-    /// What to add, or the new bits.
-    pub data: u64,
-    /// The top bits of fields, or which bits are replaced.
-    pub mask: u64,
-    /// CmpSwap: the bits to be found.
-    pub compare: u64,
-    /// CmpSwap: which bits are compared.
-    pub compare_mask: u64,
-}
-
-/// Where in the payload of an atomic its operands are.
-const OPERANDS_AT: usize = size_of::<Sge>();
-const _: () = assert!(OPERANDS_AT + size_of::<Operands>() <= MAX_INLINE);
 
 /// A request of a receive queue: a buffer for one message.
 #[derive(
