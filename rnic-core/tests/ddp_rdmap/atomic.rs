@@ -10,6 +10,7 @@ use rnic_core::wire::rdmap::{AtomicOperation, AtomicRequest, AtomicResponse, Opc
 
 use crate::fixture::{BASE, End, PD, Refused, Ulpdu, all_rights, pump, send, tagged, untagged};
 use crate::requester::read;
+use crate::windows;
 
 pub(crate) const ONE: AtomicOperation = AtomicOperation::FetchAdd { add: 1, mask: 0 };
 
@@ -211,6 +212,25 @@ fn tagged_offsets_may_count_from_anywhere() {
     assert_eq!(value(&end, 8), 1);
     let error = answer(&mut end, &request(2, ONE, odd, 8));
     assert_eq!(numbers(Refused::Rdmap(error)), (0, 2, 7));
+}
+
+/// The window begins at an octet whose address is no multiple of 8, and counts from there.
+#[test]
+fn a_window_may_let_atomics_through() {
+    // rfc: 7306-18
+    let mut end = End::new(2, 0);
+    let (open, _) = windows::bound(&mut end, Access::REMOTE_ATOMIC);
+    end.receive(&request(1, ONE, open, 4)).unwrap();
+    end.messages();
+    assert_eq!(value(&end, 104), 1);
+    let error = answer(&mut end, &request(2, ONE, open, 0));
+    assert_eq!(numbers(Refused::Rdmap(error)), (0, 2, 7));
+
+    let mut end = End::new(1, 0);
+    let (closed, _) = windows::bound(&mut end, Access::REMOTE_WRITE);
+    let error = answer(&mut end, &request(1, ONE, closed, 4));
+    assert_eq!(numbers(Refused::Rdmap(error)), (0, 1, 2));
+    assert_eq!(value(&end, 104), 0);
 }
 
 #[test]

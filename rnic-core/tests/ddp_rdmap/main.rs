@@ -8,6 +8,7 @@ mod delivery;
 mod fixture;
 mod immediate;
 mod invalidation;
+mod mixed;
 mod ordering;
 mod pair;
 mod reads;
