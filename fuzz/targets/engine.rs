@@ -1,17 +1,22 @@
 //! A whole engine and a peer that plays by no rules once it is connected: nothing panics, what the host keeps aside
-//! stays within its window, every work request completes once, and nothing of the connection is left.
+//! stays within its window, all that it sends is right, every work request completes once, and nothing of the connection
+//! is left.
 #![no_main]
+
+#[path = "../../rnic-core/tests/support/decoder/mod.rs"]
+mod decoder;
 
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
+use decoder::Decoder;
 use libfuzzer_sys::fuzz_target;
 use rnic_core::engine::{Command, ConnectionOptions, EngineConfig, Event};
 use rnic_core::memory::table::Access;
 use rnic_core::testing::host::{SharedRegion, TestQp};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{RawPeer, startup};
-use rnic_core::testing::simulation::Simulation;
+use rnic_core::testing::simulation::{Sight, Simulation};
 use rnic_core::verbs::wr::{RecvWr, SendWr, Sge, WrOpcode};
 use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
@@ -97,6 +102,12 @@ fn connected(crc: bool) -> Option<(Simulation, TestQp)> {
     let mut config = EngineConfig::default();
     config.tcp.receive_window = WINDOW;
     let mut sim = Simulation::new(&config, Impairments::default(), 1);
+    let mut decoder = Decoder::default();
+    sim.tap = Some(Box::new(move |sight, frame| match sight {
+        Sight::Sent(_) => decoder.insist(true, frame),
+        Sight::SentRaw(_) => decoder.insist(false, frame),
+        Sight::Arrived(_) => decoder.arrive(frame),
+    }));
     let qp = sim.hosts[0].create_qp();
     sim.hosts[0].listen(PORT);
     let peer = sim.add_raw_peer(0, PORT);

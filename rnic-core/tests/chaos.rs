@@ -95,7 +95,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let link = impairments(&mut rng);
-        let mut sim = Simulation::new(&EngineConfig::default(), link, seed);
+        let mut sim = watched(&EngineConfig::default(), link, seed);
         let (mut queues, mut regions) = ([HashMap::new(), HashMap::new()], [vec![], vec![]]);
         for host in 0..2 {
             sim.hosts[host].listen(PORT);

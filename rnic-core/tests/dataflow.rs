@@ -250,7 +250,7 @@ fn a_host_with_few_frames_gets_by() {
             loss: if lossy { 20 } else { 0 },
             ..Impairments::default()
         };
-        let mut sim = Simulation::new(&EngineConfig::default(), link, 3);
+        let mut sim = watched(&EngineConfig::default(), link, 3);
         sim.hosts[0].set_frames(40);
         sim.hosts[1].set_frames(40);
         let options = ConnectionOptions::default();

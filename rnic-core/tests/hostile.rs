@@ -17,6 +17,7 @@ const WINDOW: u32 = 64 * 1024;
 fn small_window() -> Simulation {
     let mut config = EngineConfig::default();
     config.tcp.receive_window = WINDOW;
+    config.tcp.receive_window_limit = WINDOW;
     simulation_with(&config, 1)
 }
 

@@ -77,7 +77,7 @@ fn a_disconnect_may_take_as_long_as_it_gets_on() {
         delay: SECOND / 2,
         ..Impairments::default()
     };
-    let mut sim = Simulation::new(&EngineConfig::default(), slow, 1);
+    let mut sim = watched(&EngineConfig::default(), slow, 1);
     let (mut active, passive) = sim.connect(&ConnectionOptions::default()).unwrap();
     let data = pattern(4_000_000);
     let source = sim.hosts[0].share(&data, all_rights());
@@ -482,7 +482,7 @@ fn sixty_four_connections_at_once() {
         jitter: Duration::from_micros(300),
         ..Impairments::default()
     };
-    let mut sim = Simulation::new(&EngineConfig::default(), link, 64);
+    let mut sim = watched(&EngineConfig::default(), link, 64);
     let options = ConnectionOptions::default();
     let mut pairs: Vec<_> = (0..CONNECTIONS)
         .map(|_| sim.connect(&options).expect("it stands"))

@@ -3,8 +3,12 @@
 //! Whatever the link does: every octet arrives where it belongs, every request completes once and in order,
 //! every Send and all Immediate Data are delivered once and in order, every atomic is carried out once and in order.
 
+mod common;
+
 use std::time::Duration;
 
+use common::decoder::Heard;
+use common::watched_by;
 use fastrand::Rng;
 use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event};
 use rnic_core::memory::table::Access;
@@ -265,10 +269,10 @@ fn impairments(rng: &mut Rng) -> Impairments {
     }
 }
 
-fn run(seed: u64) {
+fn run(seed: u64) -> Heard {
     let mut rng = Rng::with_seed(seed);
     let config = EngineConfig::default();
-    let mut sim = Simulation::new(&config, impairments(&mut rng), seed);
+    let (mut sim, decoder) = watched_by(&config, impairments(&mut rng), seed);
     let options = ConnectionOptions {
         crc: rng.u8(0..4) > 0,
         mpa_revision: rng.u8(1..=2),
@@ -303,6 +307,20 @@ fn run(seed: u64) {
     check(&first, &second, seed);
     check(&second, &first, seed);
     close(&mut sim, &first, &second, seed);
+    decoder.borrow().heard
+}
+
+/// The decoder that listens to all these runs understands them: nothing is said behind its back.
+#[test]
+fn the_decoder_hears_all_of_it() {
+    for seed in 0..20 {
+        let heard = run(seed);
+        assert_eq!(heard.startups, 2);
+        assert!(heard.messages >= 2 * OPERATIONS as u64, "{heard:?}");
+        assert!(heard.fpdus >= heard.messages, "{heard:?}");
+        assert!(heard.crcs == heard.fpdus || heard.crcs == 0, "{heard:?}");
+    }
+    assert!(run(7).retransmitted_octets > 1000);
 }
 
 /// An orderly end reaches both sides.
@@ -330,14 +348,16 @@ fn close(sim: &mut Simulation, first: &Side, second: &Side, seed: u64) {
 
 #[test]
 fn every_octet_arrives_once_and_in_order_whatever_the_link_does() {
-    // rfc: 5041-5
+    // rfc: 5041-5, 5044-12
     let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
     std::thread::scope(|scope| {
         for thread in 0..threads {
             scope.spawn(move || {
                 (0..SEEDS)
                     .filter(|seed| seed % threads == thread)
-                    .for_each(run)
+                    .for_each(|seed| {
+                        run(seed);
+                    })
             });
         }
     });

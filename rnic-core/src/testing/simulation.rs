@@ -11,6 +11,20 @@ use super::raw_peer::RawPeer;
 
 pub use super::host::{Host, Neighbours, PD, QpSettings, SharedRegion, TestEndpoint, TestQp};
 
+/// Where a frame is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// This host sends it, whatever becomes of it on its way.
+    Sent(usize),
+    /// This raw peer sends it.
+    SentRaw(usize),
+    /// It arrives at this host.
+    Arrived(usize),
+}
+
+/// Looks at every frame.
+pub type Tap = Box<dyn FnMut(Sight, &[u8])>;
+
 /// Two hosts and the link between them, and raw peers beside them.
 pub struct Simulation {
     /// The time.
@@ -21,6 +35,8 @@ pub struct Simulation {
     pub link: Link,
     /// Peers that the test plays itself. What a host sends to their addresses reaches them at once.
     pub raw: Vec<RawPeer>,
+    /// Looks at every frame.
+    pub tap: Option<Tap>,
 }
 
 impl Simulation {
@@ -34,6 +50,7 @@ impl Simulation {
             ],
             link: Link::new(impairments, seed),
             raw: Vec::new(),
+            tap: None,
         }
     }
 
@@ -61,8 +78,10 @@ impl Simulation {
         for _ in 0..MOST_TURNS {
             let mut busy = false;
             for (index, frames) in std::mem::take(&mut arrived).into_iter().enumerate() {
+                self.show(Sight::Arrived(index), &frames);
                 let (did, sent) = self.hosts[index].turn(self.now, &frames);
                 busy |= did;
+                self.show(Sight::Sent(index), &sent);
                 for frame in sent {
                     match self.raw.iter_mut().find(|peer| peer.is_addressed(&frame)) {
                         Some(peer) => peer.handle_frame(&frame),
@@ -70,14 +89,22 @@ impl Simulation {
                     }
                 }
             }
-            for peer in &mut self.raw {
-                arrived[peer.host()].extend(peer.take_frames());
+            for number in 0..self.raw.len() {
+                let frames = self.raw[number].take_frames();
+                self.show(Sight::SentRaw(number), &frames);
+                arrived[self.raw[number].host()].extend(frames);
             }
             if !busy && arrived.iter().all(Vec::is_empty) {
                 return;
             }
         }
         panic!("the hosts never come to rest");
+    }
+
+    fn show(&mut self, sight: Sight, frames: &[Vec<u8>]) {
+        if let Some(tap) = &mut self.tap {
+            frames.iter().for_each(|frame| tap(sight, frame));
+        }
     }
 
     /// Steps until something holds. Says whether it came to hold within `limit` of virtual time.

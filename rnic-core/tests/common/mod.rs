@@ -2,13 +2,19 @@
 
 #![allow(dead_code)] // each test file uses some of it
 
+#[path = "../support/decoder/mod.rs"]
+pub(crate) mod decoder;
+
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
+use decoder::Decoder;
 use rnic_core::engine::{ConnectionOptions, EngineConfig, Event, RequestId};
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::startup;
-use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
+use rnic_core::testing::simulation::{SharedRegion, Sight, Simulation, TestQp};
 use rnic_core::verbs::wr::{
     Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, send_flags,
 };
@@ -33,7 +39,32 @@ pub(crate) fn simulation_with(config: &EngineConfig, seed: u64) -> Simulation {
         delay: Duration::from_micros(50),
         ..Impairments::default()
     };
-    Simulation::new(config, link, seed)
+    watched(config, link, seed)
+}
+
+/// Two hosts, and a decoder that listens and insists that all they send is right.
+pub(crate) fn watched(config: &EngineConfig, link: Impairments, seed: u64) -> Simulation {
+    watched_by(config, link, seed).0
+}
+
+/// The same, and the decoder.
+pub(crate) fn watched_by(
+    config: &EngineConfig,
+    link: Impairments,
+    seed: u64,
+) -> (Simulation, Rc<RefCell<Decoder>>) {
+    let mut sim = Simulation::new(config, link, seed);
+    let decoder = Rc::new(RefCell::new(Decoder::default()));
+    let listening = decoder.clone();
+    sim.tap = Some(Box::new(move |sight, frame| {
+        let mut decoder = listening.borrow_mut();
+        match sight {
+            Sight::Sent(_) => decoder.insist(true, frame),
+            Sight::SentRaw(_) => decoder.insist(false, frame),
+            Sight::Arrived(_) => decoder.arrive(frame),
+        }
+    }));
+    (sim, decoder)
 }
 
 /// A link over which nothing arrives.

@@ -59,6 +59,8 @@ pub(crate) struct Raw {
 impl Raw {
     pub(crate) fn new(queues: &[u32]) -> Self {
         let mut sim = simulation();
+        // What is said here is no RDMAP, and RDMAP is all that the decoder understands above DDP.
+        sim.tap = None;
         let layer = Parcels::with_queues(queues);
         let end = sim.hosts[0].create_endpoint(layer.clone());
         sim.hosts[0].listen(PORT);

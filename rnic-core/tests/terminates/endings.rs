@@ -18,7 +18,7 @@ fn an_fpdu_that_was_altered_above_tcp() {
         let mut octets = good.clone();
         octets[at] ^= 0x04;
         let scene = scene(1);
-        let content = scene.shut.region.clone();
+        let content = scene.inbox.region.clone();
         scene.wrong_octets("altered", &octets, &ulpdu, (2, 0, 2), Quotes::Nothing);
         let mut placed = [0; LEN];
         content.read(0, &mut placed).unwrap();

@@ -6,3 +6,5 @@ mod common;
 mod endings;
 mod scene;
 mod segments;
+mod strangers;
+mod table;

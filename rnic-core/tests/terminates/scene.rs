@@ -27,6 +27,8 @@ pub(crate) struct Scene {
     pub(crate) shut: SharedRegion,
     /// It belongs to another protection domain.
     pub(crate) foreign: SharedRegion,
+    /// Where what it sends arrives.
+    pub(crate) inbox: SharedRegion,
     pub(crate) bystanders: (TestQp, TestQp),
 }
 
@@ -41,8 +43,9 @@ pub(crate) fn scene(receives: u64) -> Scene {
     let open = sim.hosts[0].share(&pattern(LEN), all_rights());
     let shut = sim.hosts[0].share(&[0; LEN], Access::LOCAL_WRITE);
     let foreign = sim.hosts[0].share_with(&[0; LEN], all_rights(), PdId(9));
+    let inbox = sim.hosts[0].share(&[0; LEN], Access::LOCAL_WRITE);
     for id in 0..receives {
-        let receive = recv(id, &shut, LEN);
+        let receive = recv(id, &inbox, LEN);
         sim.hosts[0].post_recv(&mut qp, receive);
     }
     sim.run_now();
@@ -53,6 +56,7 @@ pub(crate) fn scene(receives: u64) -> Scene {
         open,
         shut,
         foreign,
+        inbox,
         bystanders,
     }
 }
@@ -86,6 +90,33 @@ impl Scene {
         self.sim.raw[self.peer].send(octets);
         self.sim.run_now();
         self.assert_terminated(name, ulpdu, numbers, quotes);
+        self.assert_memory_untouched(name);
+        self.assert_bystanders_unhurt(name);
+    }
+
+    /// Nothing was written where the peer was not invited to.
+    pub(crate) fn assert_memory_untouched(&self, name: &str) {
+        assert_eq!(self.open.content(), pattern(LEN), "{name}: open memory");
+        assert_eq!(self.shut.content(), [0; LEN], "{name}: shut memory");
+        assert_eq!(self.foreign.content(), [0; LEN], "{name}: foreign memory");
+    }
+
+    /// The peer's Terminate was taken for what it says, and is not answered.
+    pub(crate) fn assert_peer_terminated(mut self, name: &str, control: TerminateControl) {
+        let reason = self.sim.hosts[0].end_of(self.qp.number);
+        assert_eq!(
+            reason,
+            Some(EndReason::TerminateReceived { control }),
+            "{name}"
+        );
+        let raw = &mut self.sim.raw[self.peer];
+        assert_eq!(raw.take_ulpdu(), None, "{name}: it is answered");
+        assert!(raw.finished && !raw.reset, "{name}");
+        assert_eq!(ends(&self.sim, 0, &self.qp), 1, "{name}");
+        let rdma = self.sim.hosts[0].snapshot(self.sim.now).rdma;
+        let counted = (rdma.terminates_received, rdma.terminates_sent);
+        assert_eq!(counted, (1, 0), "{name}");
+        self.assert_memory_untouched(name);
         self.assert_bystanders_unhurt(name);
     }
 

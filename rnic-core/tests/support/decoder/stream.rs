@@ -1,0 +1,227 @@
+//! One direction of a TCP connection, put together from the segments as they are sent.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use super::frame::TcpFrame;
+use super::{Findings, Rule};
+
+/// The segment size of a peer that does not say any (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: u16 = 536;
+
+/// The smallest room for an FPDU with which alignment is owed: RFC 5044 section 4.5, and the overhead of an FPDU.
+const LEAST_ROOM: usize = 128 + 12;
+
+/// A segment as it was first sent.
+#[derive(Clone, Debug)]
+struct Cut {
+    place: Range<u64>,
+    /// Octets that a segment could take.
+    room: usize,
+    /// Where the peer's window ended.
+    edge: u64,
+}
+
+/// The octets of a stream.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// Initial sequence numbers that were offered: a listener without state may choose another for each SYN.
+    offered: Vec<u32>,
+    /// The one that it turned out to be.
+    isn: Option<u32>,
+    mss: Option<u16>,
+    window_scale: Option<u8>,
+    /// Where the window ended that the peer granted last, as far as the speaker knows.
+    edge: Option<u64>,
+    octets: Vec<u8>,
+    /// What a peer sent ahead of order, by its place in the stream.
+    ahead: BTreeMap<u64, Vec<u8>>,
+    /// Segments as they were first sent that are not read yet.
+    cuts: VecDeque<Cut>,
+    fin: Option<u64>,
+    reset: bool,
+    /// The same octets were said in two ways: it is for the receiver to choose.
+    pub(super) ambiguous: bool,
+}
+
+impl Stream {
+    /// Whether a SYN begins another connection than this one.
+    pub(super) fn is_another(&self, isn: u32) -> bool {
+        !self.offered.contains(&isn)
+    }
+
+    /// Everything so far.
+    pub(super) fn octets(&self) -> &[u8] {
+        &self.octets
+    }
+
+    /// Where the stream ends, once all that comes before is there.
+    pub(super) fn end(&self) -> Option<u64> {
+        self.fin.filter(|fin| *fin == self.octets.len() as u64)
+    }
+
+    /// The place of a sequence number in the stream; negative before its first octet.
+    pub(super) fn offset_of(&self, seq: u32) -> Option<i64> {
+        let isn = match (self.isn, &self.offered[..]) {
+            (Some(isn), _) => isn,
+            (None, [.., last]) => *last,
+            (None, []) => return None,
+        };
+        let len = self.octets.len();
+        let near = isn.wrapping_add(1).wrapping_add(len as u32);
+        Some(len as i64 + i64::from(seq.wrapping_sub(near).cast_signed()))
+    }
+
+    /// Takes a segment as it is sent. `listener` is the stream the other way.
+    pub(super) fn take(
+        &mut self,
+        tcp: &TcpFrame<'_>,
+        listener: &Self,
+        findings: &mut Findings<'_>,
+    ) {
+        if tcp.syn {
+            if self.is_another(tcp.seq) {
+                self.offered.push(tcp.seq);
+            }
+            self.mss = tcp.mss;
+            self.window_scale = tcp.window_scale;
+            return findings.demand(tcp.payload.is_empty(), Rule::Stream, || {
+                "data in a SYN".into()
+            });
+        }
+        self.reset |= tcp.rst;
+        if tcp.rst || (tcp.payload.is_empty() && !tcp.fin) {
+            return;
+        }
+        if self.isn.is_none() {
+            let isn = tcp.seq.wrapping_sub(1);
+            let known = self.offered.contains(&isn);
+            self.isn = if findings.judged || known {
+                Some(isn)
+            } else {
+                self.offered.last().copied()
+            };
+            findings.demand(known, Rule::Stream, || {
+                "the first octet does not follow the SYN".into()
+            });
+        }
+        let Some(offset) = self.offset_of(tcp.seq) else {
+            return;
+        };
+        // What comes before the first octet is a keep-alive.
+        let skip = tcp.payload.len().min(offset.min(0).unsigned_abs() as usize);
+        let at = offset.max(0) as u64;
+        if !tcp.payload.is_empty() {
+            let room =
+                usize::from(listener.mss.unwrap_or(DEFAULT_MSS)).saturating_sub(tcp.options_len);
+            findings.demand(tcp.payload.len() <= room, Rule::SegmentSize, || {
+                format!("{} octets where the peer takes {room}", tcp.payload.len())
+            });
+            self.take_octets(at, &tcp.payload[skip..], room, findings);
+        }
+        if tcp.fin {
+            let end = (offset + tcp.payload.len() as i64).max(0) as u64;
+            let same = self.fin.is_none_or(|fin| fin == end);
+            findings.demand(same, Rule::Stream, || "another FIN".into());
+            self.fin.get_or_insert(end);
+        }
+        let over = self.fin.unwrap_or(u64::MAX);
+        findings.demand(self.octets.len() as u64 <= over, Rule::Stream, || {
+            "octets behind the FIN".into()
+        });
+    }
+
+    fn take_octets(&mut self, at: u64, payload: &[u8], room: usize, findings: &mut Findings<'_>) {
+        let known = self.octets.len() as u64;
+        if at > known {
+            if findings.judged {
+                findings.object(
+                    Rule::Stream,
+                    format!("octets {known} to {at} were left out"),
+                );
+            }
+            let kept = self.ahead.entry(at).or_default();
+            let common = kept.len().min(payload.len());
+            self.ambiguous |= kept[..common] != payload[..common];
+            if payload.len() > kept.len() {
+                *kept = payload.to_vec();
+            }
+            return;
+        }
+        let again = (known - at).min(payload.len() as u64) as usize;
+        let before = &self.octets[at as usize..at as usize + again];
+        findings.heard.retransmitted_octets += again as u64;
+        let same = before == &payload[..again];
+        self.ambiguous |= !same;
+        findings.demand(same, Rule::Stream, || {
+            format!("other octets at {at} than before")
+        });
+        let fresh = &payload[again..];
+        if !fresh.is_empty() {
+            findings.demand(!self.reset, Rule::Stream, || "octets behind a RST".into());
+            self.cuts.push_back(Cut {
+                place: known..known + fresh.len() as u64,
+                room,
+                edge: self.edge.unwrap_or(u64::MAX),
+            });
+            self.octets.extend(fresh);
+            self.close_gap();
+            findings.wrong |= self.ambiguous;
+        }
+    }
+
+    /// What was sent ahead of order may follow now.
+    fn close_gap(&mut self) {
+        while let Some((&at, _)) = self.ahead.first_key_value()
+            && at <= self.octets.len() as u64
+        {
+            let octets = self.ahead.remove(&at).unwrap_or_default();
+            let known = &self.octets[at as usize..];
+            let again = known.len().min(octets.len());
+            self.ambiguous |= known[..again] != octets[..again];
+            self.octets.extend(&octets[again..]);
+        }
+    }
+
+    /// A start-up frame or an FPDU fills a segment of its own. Only a start-up frame may be longer than a segment.
+    pub(super) fn demand_one_segment(
+        &mut self,
+        unit: Range<u64>,
+        is_fpdu: bool,
+        findings: &mut Findings<'_>,
+    ) {
+        let len = (unit.end - unit.start) as usize;
+        let mut cuts = Vec::new();
+        while let Some(cut) = self.cuts.front()
+            && cut.place.start < unit.end
+        {
+            cuts.push(cut.clone());
+            if cut.place.end > unit.end {
+                // It holds more; the next unit finds it again.
+                break;
+            }
+            self.cuts.pop_front();
+        }
+        let small = |room| room < LEAST_ROOM || (!is_fpdu && room < len);
+        let excused = cuts
+            .iter()
+            .any(|cut| small(cut.room) || cut.edge < unit.end);
+        let one = matches!(&cuts[..], [cut] if cut.place == unit);
+        findings.demand(one || excused, Rule::Alignment, || {
+            format!("{unit:?} was sent as {cuts:?}")
+        });
+    }
+
+    /// A segment of the peer, whose stream is `listener`, has arrived at the speaker.
+    pub(super) fn hear_window(&mut self, tcp: &TcpFrame<'_>, listener: &Self) {
+        let scale = match (self.window_scale, listener.window_scale) {
+            (Some(_), Some(scale)) if !tcp.syn => scale,
+            _ => 0,
+        };
+        let offset = tcp.ack.and_then(|ack| self.offset_of(ack));
+        if let Some(offset) = offset {
+            let edge = offset + (i64::from(tcp.window) << scale);
+            self.edge = Some(edge.max(0) as u64);
+        }
+    }
+}
