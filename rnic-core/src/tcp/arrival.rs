@@ -294,6 +294,9 @@ impl Tcp {
         if self.options.sack {
             self.send.apply_sack(&header.options.sack, &mut news);
         }
+        if news.largest > 0 {
+            self.note_size(now, news.largest);
+        }
         let ack = Ack {
             now,
             news: &news,

@@ -150,6 +150,8 @@ pub struct Tcp {
     mss_to_offer: u16,
     options: Negotiated,
     ecn: Ecn,
+    /// When a segment arrived that is larger than those to be tried on a suspicious path.
+    large_arrived_at: Option<Instant>,
     pacer: Pacer,
     recv: Receiver,
     send: Sender,
@@ -214,6 +216,7 @@ impl Tcp {
             syn_retries: config.syn_retries,
             time_wait: config.time_wait,
             ecn: Ecn::new(config.ecn),
+            large_arrived_at: None,
             pacer: Pacer::default(),
             recv: Receiver::new(
                 config.receive_window,

@@ -2,15 +2,20 @@
 //!
 //! The segment size only ever falls: it does not probe for a path that has become wider. A new connection does.
 
+use core::time::Duration;
+
 use super::send::SentSegment;
 use super::{Seq, Tcp};
 use crate::memory::frames::TxFrames;
+use crate::time::Instant;
 use crate::wire::checksum;
 
 /// Timeouts in a row after which the path, and not its load, is under suspicion (Linux's `tcp_retries1`).
 const SUSPICIOUS: u8 = 3;
 /// The segment sizes to try then: paths that carry less are not known to exist.
 const ESCAPES: [u16; 2] = [1024, 512];
+/// A path that has carried a larger segment this lately loses them by chance.
+const PROOF_LASTS: Duration = Duration::from_secs(10);
 
 impl Tcp {
     /// A router dropped the segment that begins at `seq`: the path takes segments of at most `mss` octets, less options.
@@ -32,16 +37,36 @@ impl Tcp {
         true
     }
 
+    /// The size to try next if full segments do not get through.
+    fn escape(&self) -> Option<u16> {
+        ESCAPES.into_iter().find(|mss| *mss < self.options.mss)
+    }
+
+    fn options_len(&self) -> u16 {
+        self.options.mss - self.options.max_payload()
+    }
+
+    /// A segment of so many octets has arrived.
+    pub(super) fn note_size(&mut self, now: Instant, octets: u16) {
+        if self
+            .escape()
+            .is_some_and(|mss| octets + self.options_len() > mss)
+        {
+            self.large_arrived_at = Some(now);
+        }
+    }
+
     /// Another retransmission timeout. If full segments are what gets lost, smaller ones may pass: routers that should
     /// have said so may be silent.
-    pub(super) fn suspect_path(&mut self) {
-        if self.retries < SUSPICIOUS {
+    pub(super) fn suspect_path(&mut self, now: Instant) {
+        let proved = self
+            .large_arrived_at
+            .is_some_and(|at| now.since(at) < PROOF_LASTS);
+        if self.retries < SUSPICIOUS || proved {
             return;
         }
-        let escape = ESCAPES.into_iter().find(|mss| *mss < self.options.mss);
-        let options_len = self.options.mss - self.options.max_payload();
-        if let (Some(mss), Some(head)) = (escape, self.send.first())
-            && head.len + options_len > mss
+        if let (Some(mss), Some(head)) = (self.escape(), self.send.first())
+            && head.len + self.options_len() > mss
         {
             self.limit_mss(mss);
             self.counters.mtu_reductions += 1;

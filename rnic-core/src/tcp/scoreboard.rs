@@ -27,6 +27,8 @@ pub(super) struct News {
     pub(super) delivered: u64,
     /// Something is selectively acknowledged that was not before.
     pub(super) sacked: bool,
+    /// Octets of the largest segment that has arrived.
+    pub(super) largest: u16,
     /// When the latest of the segments acknowledged was sent that had not been selectively acknowledged, if all of
     /// them were sent only once (Karn's rule).
     pub(super) sent_at: Option<Instant>,
@@ -44,6 +46,7 @@ pub(super) struct News {
 impl News {
     /// A segment has arrived; one that ends at `highest` had arrived before.
     fn arrived(&mut self, segment: &SentSegment, highest: u64) {
+        self.largest = self.largest.max(segment.len);
         let sending = Some((segment.sent_at, segment.end()));
         if segment.retransmitted {
             self.retransmission = self.retransmission.max(sending);

@@ -77,7 +77,7 @@ impl Tcp {
             self.probe_due = true;
         } else {
             self.counters.timeouts += 1;
-            self.suspect_path();
+            self.suspect_path(now);
             self.recovery
                 .on_timeout(now, &mut self.send, &self.rtt, first);
         }

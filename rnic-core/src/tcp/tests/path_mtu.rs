@@ -178,6 +178,25 @@ fn full_segments_that_keep_vanishing_become_smaller() {
 }
 
 #[test]
+fn a_path_that_has_just_carried_full_segments_loses_them_by_chance() {
+    let config = TcpConfig {
+        mss: 3000,
+        ..plain()
+    };
+    let mut t = Script::established(&config, "mss 3000", 60_000);
+    t.write(6000);
+    t.expect(&segment(1, 3000));
+    t.expect(&segment(3001, 3000));
+    t.inject(". 1:1(0) ack 3001");
+    for wait in [200, 400, 800, 1600, 3200] {
+        t.expect_after(ms(wait), &segment(3001, 3000));
+    }
+    // Ten seconds have passed: the path may have become another.
+    t.expect_after(ms(6400), &segment(3001, 1024));
+    assert_eq!(t.tcp.counters().mtu_reductions, 1);
+}
+
+#[test]
 fn small_segments_that_vanish_say_nothing_of_the_path() {
     let config = TcpConfig {
         mss: 1460,
