@@ -33,6 +33,7 @@ const LONG: Duration = Duration::from_secs(600);
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     crc: bool,
+    markers: bool,
     actions: Vec<Action<'a>>,
 }
 
@@ -40,6 +41,8 @@ struct Input<'a> {
 enum Action<'a> {
     Octets(&'a [u8]),
     Ahead(u32, &'a [u8]),
+    /// Leaves a hole, or begins again further back.
+    Move(i16),
     Ulpdu {
         octets: &'a [u8],
         cut: u8,
@@ -98,7 +101,7 @@ fn request(crc: bool) -> Vec<u8> {
 }
 
 /// The raw peer is connected to a queue pair of host 0.
-fn connected(crc: bool) -> Option<(Simulation, TestQp)> {
+fn connected(crc: bool, markers: bool) -> Option<(Simulation, TestQp)> {
     let mut config = EngineConfig::default();
     config.tcp.receive_window = WINDOW;
     let mut sim = Simulation::new(&config, Impairments::default(), 1);
@@ -114,7 +117,9 @@ fn connected(crc: bool) -> Option<(Simulation, TestQp)> {
     sim.raw[peer].crc = crc;
     sim.raw[peer].connect();
     sim.run_now();
-    sim.raw[peer].send(&request(crc));
+    let request = request(crc);
+    sim.raw[peer].send(&request);
+    sim.raw[peer].markers_from = markers.then_some(request.len() as u32);
     sim.run_now();
     let asked = sim.hosts[0].events.iter().find_map(|event| match event {
         Event::ConnectRequest { request, .. } => Some(*request),
@@ -122,6 +127,7 @@ fn connected(crc: bool) -> Option<(Simulation, TestQp)> {
     })?;
     let options = ConnectionOptions {
         crc,
+        markers,
         ..ConnectionOptions::default()
     };
     sim.hosts[0].accept(asked, &qp, &options);
@@ -208,6 +214,7 @@ fn act(
     match action {
         Action::Octets(octets) => peer.send(octets),
         Action::Ahead(distance, octets) => peer.send_ahead(distance % (2 * WINDOW), octets),
+        Action::Move(by) => peer.skip(i32::from(by) as u32),
         Action::Ulpdu { octets, cut } => {
             let fpdu = peer.fpdu(octets);
             let (one, other) = fpdu.split_at(usize::from(cut).min(fpdu.len()));
@@ -296,7 +303,7 @@ fn act(
 }
 
 fuzz_target!(|input: Input| {
-    let Some((mut sim, mut qp)) = connected(input.crc) else {
+    let Some((mut sim, mut qp)) = connected(input.crc, input.markers) else {
         panic!("an honest start-up fails");
     };
     let rights =

@@ -98,6 +98,8 @@ counters! {
 counters! {
     /// MPA, DDP and RDMAP, summed over connections.
     RdmaCounters {
+        /// Connections cut off because what came first was no MPA Request that is spoken here.
+        requests_refused,
         /// FPDUs received with a good CRC (or with CRC off).
         fpdus_received,
         /// FPDUs sent.

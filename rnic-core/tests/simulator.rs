@@ -24,8 +24,9 @@ const SLOT: usize = 24_000;
 /// Operations in each direction.
 const OPERATIONS: usize = 12;
 
-/// Seeds tried by the long test.
+/// Seeds tried by the long test, and with each use of markers.
 const SEEDS: u64 = 1000;
+const SEEDS_WITH_MARKERS: u64 = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -269,17 +270,23 @@ fn impairments(rng: &mut Rng) -> Impairments {
     }
 }
 
-fn run(seed: u64) -> Heard {
+/// Connects two hosts of which the first and the second require markers or do not, and lets them work. Says what the
+/// decoder heard, and how many octets each host placed ahead of order.
+fn run(seed: u64, markers: [bool; 2]) -> (Heard, [u64; 2]) {
     let mut rng = Rng::with_seed(seed);
     let config = EngineConfig::default();
     let (mut sim, decoder) = watched_by(&config, impairments(&mut rng), seed);
     let options = ConnectionOptions {
-        crc: rng.u8(0..4) > 0,
+        crc: rng.u8(0..4) > 0 || markers != [false; 2],
         mpa_revision: rng.u8(1..=2),
         ord: rng.u16(1..=4),
         ..ConnectionOptions::default()
     };
-    let Some((active, passive)) = sim.connect(&options) else {
+    let [ours, theirs] = markers.map(|markers| ConnectionOptions {
+        markers,
+        ..options.clone()
+    });
+    let Some((active, passive)) = sim.connect_with(&ours, &theirs) else {
         panic!(
             "seed {seed}: no connection: {:?} {:?}",
             sim.hosts[0].events, sim.hosts[1].events
@@ -307,20 +314,47 @@ fn run(seed: u64) -> Heard {
     check(&first, &second, seed);
     check(&second, &first, seed);
     close(&mut sim, &first, &second, seed);
-    decoder.borrow().heard
+    let early = [0, 1].map(|host| {
+        let snapshot = sim.hosts[host].snapshot(sim.now);
+        snapshot.rdma.octets_placed_early
+    });
+    (decoder.borrow().heard, early)
+}
+
+/// Runs with many seeds at once. Says how many octets each host placed ahead of order in all of them.
+fn run_all(seeds: u64, markers: [bool; 2]) -> [u64; 2] {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
+    let share = move |thread: u64| {
+        let seeds = (0..seeds).filter(move |seed| seed % threads == thread);
+        seeds.map(|seed| run(seed, markers).1).fold([0; 2], add)
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || share(thread)))
+            .collect();
+        let results = workers.into_iter().map(|worker| worker.join().unwrap());
+        results.fold([0; 2], add)
+    })
+}
+
+fn add(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
+    [one[0] + other[0], one[1] + other[1]]
 }
 
 /// The decoder that listens to all these runs understands them: nothing is said behind its back.
 #[test]
 fn the_decoder_hears_all_of_it() {
-    for seed in 0..20 {
-        let heard = run(seed);
-        assert_eq!(heard.startups, 2);
-        assert!(heard.messages >= 2 * OPERATIONS as u64, "{heard:?}");
-        assert!(heard.fpdus >= heard.messages, "{heard:?}");
-        assert!(heard.crcs == heard.fpdus || heard.crcs == 0, "{heard:?}");
+    for markers in [[false; 2], [true; 2]] {
+        for seed in 0..20 {
+            let (heard, _) = run(seed, markers);
+            assert_eq!(heard.startups, 2);
+            assert!(heard.messages >= 2 * OPERATIONS as u64, "{heard:?}");
+            assert!(heard.fpdus >= heard.messages, "{heard:?}");
+            assert!(heard.crcs == heard.fpdus || heard.crcs == 0, "{heard:?}");
+            assert_eq!(heard.markers > 0, markers[0], "{heard:?}");
+        }
     }
-    assert!(run(7).retransmitted_octets > 1000);
+    assert!(run(7, [false; 2]).0.retransmitted_octets > 1000);
 }
 
 /// An orderly end reaches both sides.
@@ -349,16 +383,24 @@ fn close(sim: &mut Simulation, first: &Side, second: &Side, seed: u64) {
 #[test]
 fn every_octet_arrives_once_and_in_order_whatever_the_link_does() {
     // rfc: 5041-5, 5044-12
-    let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            scope.spawn(move || {
-                (0..SEEDS)
-                    .filter(|seed| seed % threads == thread)
-                    .for_each(|seed| {
-                        run(seed);
-                    })
-            });
+    run_all(SEEDS, [false; 2]);
+}
+
+/// With markers more is placed ahead of order than without on the same links, which cut segments: FPDUs are found wherever
+/// they begin.
+#[test]
+fn markers_required_by_either_side_or_both() {
+    // rfc: 5044-17, 5044-43, 5044-46, 5044-59
+    let without = run_all(SEEDS_WITH_MARKERS, [false; 2]);
+    for markers in [[true, false], [false, true], [true, true]] {
+        let early = run_all(SEEDS_WITH_MARKERS, markers);
+        for host in 0..2 {
+            if markers[host] {
+                assert!(
+                    early[host] > without[host],
+                    "{markers:?}: {early:?}, {without:?}"
+                );
+            }
         }
-    });
+    }
 }

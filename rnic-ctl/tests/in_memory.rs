@@ -202,6 +202,8 @@ fn rping_pings() {
         "-S 65535",
         "-S 26",
         "--no-crc",
+        "--markers",
+        "--markers --no-crc",
         "--mpa-revision 1",
         "--thread",
         "--first-fpdu-delay 0",

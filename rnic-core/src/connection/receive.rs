@@ -41,16 +41,21 @@ impl Connection {
             _ => 0,
         };
         let (start, rest) = (data.offset + placed as u64, &bytes[placed..]);
-        let end = if self.keep_aside(start, rest, context) {
-            start + rest.len() as u64
-        } else {
-            start
-        };
+        let mut end = start;
+        let held = self.reorder.held();
+        if self.keep_aside(start, rest) {
+            end += rest.len() as u64;
+            if let Phase::Streaming(stream) = &mut self.phase {
+                stream.place_marked(start..end, &mut self.reorder, context);
+            }
+            let more = self.reorder.held().saturating_sub(held);
+            context.counters.rdma.octets_kept_aside += more as u64;
+        }
         self.tcp.took(context.now, data.offset..end);
     }
 
     /// Keeps octets until their turn comes. Says no where there is no room: the peer sends them again.
-    fn keep_aside(&mut self, start: u64, bytes: &[u8], context: &mut Context<'_, '_>) -> bool {
+    fn keep_aside(&mut self, start: u64, bytes: &[u8]) -> bool {
         if matches!(self.phase, Phase::Closing) {
             // Nobody waits for them.
             return true;
@@ -58,11 +63,7 @@ impl Connection {
         if self.is_starting() && self.reorder.held() + bytes.len() > MAX_ASIDE_IN_STARTUP {
             return false;
         }
-        let kept = self.reorder.insert_aside(start, bytes);
-        if kept {
-            context.counters.rdma.octets_kept_aside += bytes.len() as u64;
-        }
-        kept
+        self.reorder.insert_aside(start, bytes)
     }
 
     /// Octets at the front of the stream, and whatever waited behind them.

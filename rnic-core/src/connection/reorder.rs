@@ -1,6 +1,7 @@
 //! What has arrived ahead of the stream's front: FPDUs that were placed early, and octets kept aside.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use crate::ddp::Placed;
 
@@ -20,6 +21,9 @@ pub(super) struct EarlyFpdu {
     pub(super) end: u64,
     pub(super) placed: Placed,
 }
+
+/// Octets from which on a piece grows no longer, because what is taken out of a piece moves the rest of it.
+const FULL_PIECE: usize = 64 * 1024;
 
 /// Out-of-order data of one connection, by stream offset.
 ///
@@ -75,7 +79,9 @@ impl Reorder {
         }
         let full = self.aside.len() >= MAX_PIECES;
         match self.aside.range_mut(..=offset).next_back() {
-            Some((start, piece)) if start + piece.len() as u64 == offset => {
+            Some((start, piece))
+                if start + piece.len() as u64 == offset && piece.len() < FULL_PIECE =>
+            {
                 piece.extend_from_slice(bytes);
             }
             _ if full => return false,
@@ -85,6 +91,56 @@ impl Reorder {
         }
         self.aside_octets += bytes.len();
         true
+    }
+
+    /// Where the last early FPDU ends that begins before `offset`.
+    pub(super) fn early_end(&self, offset: u64) -> Option<u64> {
+        let behind = self.early.partition_point(|fpdu| fpdu.start < offset);
+        self.early.get(behind.checked_sub(1)?).map(|fpdu| fpdu.end)
+    }
+
+    /// Octets that are kept aside, all of them or nothing; `joined` is for those of several pieces.
+    pub(super) fn octets<'a>(
+        &'a self,
+        range: Range<u64>,
+        joined: &'a mut Vec<u8>,
+    ) -> Option<&'a [u8]> {
+        let len = (range.end - range.start) as usize;
+        let (start, piece) = self.aside.range(..=range.start).next_back()?;
+        let front = piece.get((range.start - start) as usize..)?;
+        if let Some(octets) = front.get(..len) {
+            return Some(octets);
+        }
+        joined.clear();
+        joined.extend_from_slice(front);
+        for (start, piece) in self.aside.range(range.start + 1..range.end) {
+            if *start != range.start + joined.len() as u64 {
+                return None;
+            }
+            joined.extend_from_slice(&piece[..piece.len().min(len - joined.len())]);
+        }
+        (joined.len() == len).then_some(joined)
+    }
+
+    /// Keeps these octets no longer: they have been placed.
+    pub(super) fn take_out(&mut self, range: Range<u64>) {
+        while let Some((&start, piece)) = self.aside.range_mut(..range.end).next_back() {
+            let end = start + piece.len() as u64;
+            if end <= range.start {
+                return;
+            }
+            let before = range.start.saturating_sub(start) as usize;
+            let behind = range.end.min(end);
+            let rest = piece.split_off((behind - start) as usize);
+            self.aside_octets -= piece.len() - before;
+            piece.truncate(before);
+            if before == 0 {
+                self.aside.remove(&start);
+            }
+            if !rest.is_empty() {
+                self.aside.insert(range.end, rest);
+            }
+        }
     }
 
     /// Forgets everything: the stream is over.
@@ -145,6 +201,40 @@ mod tests {
                 prop_assert_eq!(reorder.next_start(out.len() as u64), next);
             }
             prop_assert_eq!(out, stream);
+        }
+    }
+
+    proptest! {
+        /// Octets that were taken out are gone, all others are where they were.
+        #[test]
+        fn what_is_taken_out_is_gone_and_the_rest_stays(
+            pieces in prop::collection::vec((0..300_u64, 1..40_usize), 1..20),
+            range in (0..340_u64, 1..60_u64),
+        ) {
+            let (mut reorder, mut model) = (Reorder::default(), [None; 400]);
+            for (start, len) in pieces {
+                let end = (start + len as u64).min(reorder.next_start(start));
+                let bytes: Vec<u8> = (start..end).map(|at| at as u8).collect();
+                if model[start as usize].is_none() {
+                    prop_assert!(reorder.insert_aside(start, &bytes));
+                    model[start as usize..end as usize].fill(Some(()));
+                }
+            }
+            let (from, len) = range;
+            let there = |model: &[Option<()>]| model.iter().flatten().count();
+            let mut joined = Vec::new();
+            let octets = reorder.octets(from..from + len, &mut joined);
+            let all = there(&model[from as usize..][..len as usize]) == len as usize;
+            let wanted: Vec<u8> = (from..from + len).map(|at| at as u8).collect();
+            prop_assert_eq!(octets, all.then_some(&wanted[..]));
+            reorder.take_out(from..from + len);
+            model[from as usize..][..len as usize].fill(None);
+            prop_assert_eq!(reorder.held(), there(&model));
+            for at in 0..400 {
+                let octet = [at as u8];
+                let wanted = model[at as usize].map(|()| &octet[..]);
+                prop_assert_eq!(reorder.octets(at..at + 1, &mut joined), wanted, "octet {}", at);
+            }
         }
     }
 

@@ -16,8 +16,10 @@ pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
     MpaOptions {
         revision: options.mpa_revision,
         crc: options.crc,
+        markers: options.markers,
         ird: options.ird,
         ord: options.ord,
+        negotiate_reads: options.negotiate_reads,
         rtr: if options.peer_to_peer {
             Rtr::ALL
         } else {
@@ -145,6 +147,8 @@ impl Connection {
             Ok(None) => {}
             Ok(Some(request)) => self.announce_request(request, context),
             Err(_) => {
+                // No application has heard of it: this is where it is told.
+                context.counters.rdma.requests_refused += 1;
                 self.phase = Phase::Closing;
                 self.tcp.abort();
             }

@@ -1,5 +1,7 @@
 //! A connection whose FPDUs flow: MPA's framing, a DDP stream, and who speaks above it.
 
+mod ahead;
+
 use crate::ddp::{DdpStream, Llp, Message, Supply, Teardown};
 use crate::engine::{EndReason, Event};
 use crate::mpa::startup::{Negotiated, Rtr};
@@ -10,7 +12,7 @@ use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 use crate::wire::mpa::LENGTH_LEN;
 
 use super::Context;
-use super::reorder::{EarlyFpdu, Reorder};
+use super::reorder::EarlyFpdu;
 use super::terminate::{self, StreamError};
 use super::upper::{LocalEnd, RdmapUser, User};
 
@@ -27,6 +29,8 @@ pub(super) enum Hold {
 /// The layers above TCP, once MPA start-up is over.
 pub(super) struct Stream {
     deframer: Deframer,
+    /// Where the peer's first FPDU begins in its stream, if it sends markers.
+    marked_from: Option<u64>,
     ddp: DdpStream,
     user: User,
     /// The peer may begin with a Send that is not for the application, and has not begun.
@@ -49,7 +53,11 @@ impl Stream {
         }
         let opening = opening(negotiated.rtr).filter(|_| !responder);
         Self {
-            deframer: Deframer::new(negotiated.crc),
+            deframer: match negotiated.peer_markers {
+                false => Deframer::new(negotiated.crc),
+                true => Deframer::with_markers(negotiated.crc),
+            },
+            marked_from: negotiated.peer_markers.then_some(negotiated.peer_start),
             ddp,
             user: User::new(end, negotiated.ird, negotiated.ord, opening),
             send_may_open: responder && negotiated.rtr.send,
@@ -144,54 +152,12 @@ impl Stream {
         }
     }
 
-    /// An out-of-order segment: if it is whole FPDUs that are in order themselves, their payload is placed now.
-    /// Errors are left for when their turn comes. Returns how many octets were placed.
-    // rfc: 5044-s2
-    pub(super) fn place_early(
-        &mut self,
-        start: u64,
-        segment: &[u8],
-        reorder: &mut Reorder,
-        context: &mut Context<'_, '_>,
-    ) -> usize {
-        // Before it is known whether a Send opened the connection it is not known which receive takes the next.
-        if self.ddp.has_failed() || self.send_may_open {
-            return 0;
-        }
-        let Some(fpdus) = self.deframer.whole_fpdus(segment) else {
-            return 0;
-        };
-        let mut at = 0;
-        for ulpdu in fpdus {
-            if !reorder.has_room() {
-                break;
-            }
-            let guard = context.guard;
-            let upper = &mut self.user.with(context);
-            let Ok(placed) = self.ddp.place(ulpdu, upper, guard) else {
-                break;
-            };
-            let len = frame::fpdu_len(ulpdu.len());
-            let start = start + at as u64;
-            reorder.insert_early(EarlyFpdu {
-                start,
-                end: start + len as u64,
-                placed,
-            });
-            let octets = u64::from(placed.payload_len());
-            context.counters.rdma.octets_placed += octets;
-            context.counters.rdma.octets_placed_early += octets;
-            at += len;
-        }
-        at
-    }
-
     /// The stream has come to an FPDU that was placed early.
     pub(super) fn deliver_early(&mut self, fpdu: &EarlyFpdu, context: &mut Context<'_, '_>) {
         if self.ddp.has_failed() {
             return;
         }
-        let outcome = match self.deframer.pass_over() {
+        let outcome = match self.deframer.pass_over(fpdu.end - fpdu.start) {
             Ok(()) => {
                 context.counters.rdma.fpdus_received += 1;
                 let (placed, guard) = (fpdu.placed, context.guard);

@@ -143,7 +143,7 @@ fn cause(error: &LayerError) -> TerminateCause {
     let (layer, error_type, code) = match error {
         LayerError::Rdmap(error) => return error.cause(),
         LayerError::Mpa(MpaError::Crc { .. }) => (LLP, 0, 0x02),
-        LayerError::Mpa(MpaError::Boundary) => (LLP, 0, 0x03),
+        LayerError::Mpa(MpaError::Boundary | MpaError::Marker { .. }) => (LLP, 0, 0x03),
         LayerError::Mpa(MpaError::GivenUp) => (LLP, 0, 0x05),
         // rfc: 6581-16, 6581-19
         LayerError::Mpa(MpaError::InsufficientIrd { .. }) => (LLP, 0, 0x06),

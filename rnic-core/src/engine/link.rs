@@ -41,10 +41,17 @@ pub struct ConnectionOptions {
     pub mpa_revision: u8,
     /// Ask for CRC32c in every FPDU. It is used if either side asks.
     pub crc: bool,
+    /// Require markers in what the peer sends (RFC 5044 section 4.3): with CRCs, FPDUs that arrive ahead of order are then
+    /// found and placed however the stream was cut into segments. Markers cost the receiver a copy, and not every peer can
+    /// send them.
+    pub markers: bool,
     /// Reads and atomics that this side accepts at once.
     pub ird: u16,
     /// Reads and atomics that this side wants to have outstanding.
     pub ord: u16,
+    /// Whether the exchange settles these depths. If not, 16383 is stated for both (RFC 6581 section 9.1), they stay as they
+    /// are, and the applications see to it that neither side has more outstanding than the other accepts.
+    pub negotiate_reads: bool,
     /// Initiator: ask for a peer-to-peer connection (RFC 6581), on which either application may send first. MPA then
     /// begins with a message of its own, which neither application sees. Takes revision 2. A responder does what it is
     /// asked.
@@ -70,8 +77,10 @@ impl Default for ConnectionOptions {
         Self {
             mpa_revision: 2,
             crc: true,
+            markers: false,
             ird: 16,
             ord: 16,
+            negotiate_reads: true,
             peer_to_peer: false,
             private_data: Vec::new(),
             first_fpdu_delay: Duration::ZERO,

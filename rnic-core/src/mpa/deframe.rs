@@ -1,5 +1,6 @@
 //! FPDUs out of a TCP stream, however it was cut into segments.
 
+use super::marked::Marked;
 use super::{MpaError, frame};
 use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
 
@@ -15,6 +16,8 @@ pub struct Deframer {
     carried: Carried,
     aligned: bool,
     failure: Option<MpaError>,
+    /// Does the work where the stream has markers. In a box, because few have.
+    marked: Option<Box<Marked>>,
 }
 
 impl Deframer {
@@ -25,6 +28,15 @@ impl Deframer {
             carried: Carried::default(),
             aligned: true,
             failure: None,
+            marked: None,
+        }
+    }
+
+    /// The same of a stream with markers: this side required them.
+    pub fn with_markers(crc: bool) -> Self {
+        Self {
+            marked: Some(Box::default()),
+            ..Self::new(crc)
         }
     }
 
@@ -32,7 +44,7 @@ impl Deframer {
     /// used up. `input` continues the stream exactly where the previous input ended.
     ///
     /// # Errors
-    /// [`MpaError::Crc`]. After an error nothing is yielded any more, and each call repeats the error.
+    /// [`MpaError::Crc`], [`MpaError::Marker`]. After an error nothing is yielded any more, and each call repeats the error.
     pub fn next<'d, 'i: 'd>(
         &'d mut self,
         input: &mut &'i [u8],
@@ -40,6 +52,10 @@ impl Deframer {
         // rfc: 5044-87
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
+        }
+        if let Some(marked) = &mut self.marked {
+            let next = marked.next(input, self.crc);
+            return next.inspect_err(|failure| self.failure = Some(failure.clone()));
         }
         let fpdu: Fpdu<'d> = match Fpdu::parse(input) {
             Some((fpdu, len)) if self.carried.len() == 0 => {
@@ -66,25 +82,37 @@ impl Deframer {
 
     /// Octets of an incomplete FPDU that are kept aside.
     pub fn held(&self) -> usize {
-        self.carried.len()
+        match &self.marked {
+            None => self.carried.len(),
+            Some(marked) => marked.held(),
+        }
     }
 
     /// Octets that the incomplete FPDU still lacks, as far as its length is known.
     pub fn missing(&self) -> usize {
-        self.carried.missing()
+        match &self.marked {
+            None => self.carried.missing(),
+            Some(marked) => marked.missing(),
+        }
     }
 
-    /// Whether every input so far began and ended at FPDU boundaries.
+    /// Whether every input so far began and ended at FPDU boundaries. Means nothing with markers.
     pub fn aligned(&self) -> bool {
         self.aligned
     }
 
     /// The ULPDUs of a segment that arrived ahead of order, if it can be recognised: CRCs are used, the peer
-    /// has kept FPDUs and segments aligned so far, and the segment consists of whole FPDUs with good CRCs.
+    /// has kept FPDUs and segments aligned so far, and the segment consists of whole FPDUs with good CRCs. With markers
+    /// nothing is recognised so: they show where FPDUs begin.
     /// The deframer's place in the stream does not change: tell it by [`pass_over`](Self::pass_over) when the
     /// stream reaches the segment.
     pub fn whole_fpdus<'a>(&self, segment: &'a [u8]) -> Option<WholeFpdus<'a>> {
-        if !self.crc || !self.aligned || self.failure.is_some() || segment.is_empty() {
+        if !self.crc
+            || !self.aligned
+            || self.marked.is_some()
+            || self.failure.is_some()
+            || segment.is_empty()
+        {
             return None;
         }
         let mut rest = segment;
@@ -96,19 +124,34 @@ impl Deframer {
         Some(WholeFpdus { rest: segment })
     }
 
-    /// The stream has reached octets that [`whole_fpdus`](Self::whole_fpdus) yielded earlier; the next input
-    /// continues behind them.
+    /// The ULPDU of an FPDU that has arrived ahead of order, of a stream with markers, one of which, or the end of
+    /// another such FPDU, shows that it begins at `position` (see [`marker`](super::marker)). `fpdu` is as long as
+    /// [`fpdu_len`](super::marker::fpdu_len) says. `None` where it does not hold, or nothing could tell: CRCs are off.
+    // rfc: 5044-46
+    pub fn open_early(&mut self, position: u64, fpdu: &[u8]) -> Option<Ulpdu<'_>> {
+        if !self.crc || self.failure.is_some() {
+            return None;
+        }
+        self.marked.as_mut()?.open(position, fpdu)
+    }
+
+    /// The stream has reached an FPDU of `len` octets that [`whole_fpdus`](Self::whole_fpdus) or
+    /// [`open_early`](Self::open_early) yielded; the next input continues behind it.
     ///
     /// # Errors
     /// [`MpaError::Boundary`] if the stream before them ends inside an FPDU: then what was taken for FPDUs
     /// was not.
-    pub fn pass_over(&mut self) -> Result<(), MpaError> {
+    // rfc: 5044-s19
+    pub fn pass_over(&mut self, len: u64) -> Result<(), MpaError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
         if self.held() > 0 {
             self.failure = Some(MpaError::Boundary);
             return Err(MpaError::Boundary);
+        }
+        if let Some(marked) = &mut self.marked {
+            marked.pass_over(len);
         }
         Ok(())
     }
@@ -275,7 +318,7 @@ mod tests {
             let error = deframe(&mut deframer, octets.chunks(size)).unwrap_err();
             assert!(matches!(error, MpaError::Crc { .. }));
             assert_eq!(deframer.next(&mut &octets[32..]), Err(error.clone()));
-            assert_eq!(deframer.pass_over(), Err(error));
+            assert_eq!(deframer.pass_over(16), Err(error));
             assert!(deframer.whole_fpdus(&octets[..16]).is_none());
         }
     }
@@ -325,12 +368,12 @@ mod tests {
             deframe(&mut deframer, [&sealed(&[9; 9], true)[..]]).unwrap(),
             [[9; 9]]
         );
-        deframer.pass_over().unwrap();
+        deframer.pass_over(octets.len() as u64).unwrap();
         assert!(deframer.aligned());
         // A peer that once did not align is not trusted to have aligned any other segment.
         deframe(&mut deframer, [&octets[..11]]).unwrap();
         assert!(deframer.whole_fpdus(&octets).is_none());
-        assert_eq!(deframer.pass_over(), Err(MpaError::Boundary));
+        assert_eq!(deframer.pass_over(1), Err(MpaError::Boundary));
         assert_eq!(deframer.next(&mut &octets[11..]), Err(MpaError::Boundary));
     }
 

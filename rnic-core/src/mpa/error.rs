@@ -20,6 +20,17 @@ pub enum MpaError {
     /// (RFC 5044 section 8, code 3).
     #[error("an FPDU recognised out of order does not start where the stream before it ends")]
     Boundary,
+    /// A marker of a received FPDU does not point to its start (RFC 5044 section 8, code 3).
+    #[error(
+        "FPDU with a marker that points {pointer} octets back: it starts {distance} octets back"
+    )]
+    Marker {
+        /// Octets back to where the marker points.
+        pointer: usize,
+        /// Octets back to the length field, as the lengths of the FPDUs before and of this one have it; 0 where the marker
+        /// stands in front of it.
+        distance: usize,
+    },
     /// No well-formed start-up frame (RFC 5044 section 8, code 4).
     #[error("MPA start-up frame: {0}")]
     Frame(#[from] MpaWireError),
@@ -106,6 +117,7 @@ impl MpaError {
             // rfc: 5044-88, 6581-18, 6581-32
             Self::Crc { .. }
             | Self::Boundary
+            | Self::Marker { .. }
             | Self::InsufficientIrd { .. }
             | Self::NoMatchingRtr
             | Self::GivenUp => Action::Terminate,

@@ -62,14 +62,23 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
 pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError> {
     // rfc: 5044-13, 5044-45, 5044-46, 5044-60, 5044-62
     if crc {
-        // rfc: 5044-37, 5044-38
-        let (received, computed) = (crc::from_wire(fpdu.crc), crc::crc(fpdu.covered));
-        if received != computed {
-            return Err(MpaError::Crc { received, computed });
-        }
+        verify(fpdu.covered, fpdu.crc)?;
     }
     // rfc: 5041-6, 5041-9, 5044-9, 5044-26, 5044-27
     Ok(fpdu.ulpdu)
+}
+
+/// Compares a CRC field with the octets that it covers.
+///
+/// # Errors
+/// [`MpaError::Crc`].
+pub(super) fn verify(covered: &[u8], field: [u8; CRC_LEN]) -> Result<(), MpaError> {
+    // rfc: 5044-37, 5044-38
+    let (received, computed) = (crc::from_wire(field), crc::crc(covered));
+    if received != computed {
+        return Err(MpaError::Crc { received, computed });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,15 +1,19 @@
-//! FPDUs with markers (RFC 5044 sections 4.2 and 4.3), as a peer may require them.
+//! FPDUs with markers (RFC 5044 sections 4.2 and 4.3), as either side may require them of the other.
 //!
-//! Positions are octets since the first octet of Full Operation, where the first marker stands.
+//! Positions are octets since the first octet of Full Operation, where the first marker stands. A marker that falls in
+//! front of an FPDU is part of it, so that is where the FPDU begins; its length field stands behind.
 
-use super::crc;
 use super::frame::{self, CRC_LEN, LENGTH_LEN};
+use super::{MpaError, crc};
 
 /// Octets from one marker to the next.
 pub const INTERVAL: u64 = 512;
 
 /// Octets of a marker.
 pub const MARKER_LEN: usize = 4;
+
+/// Octets between two markers.
+const STRIDE: usize = INTERVAL as usize - MARKER_LEN;
 
 /// The largest ULPDU whose FPDU fits in a TCP segment of `emss` payload octets with as many markers as can
 /// fall into it, and 128 if that is less.
@@ -26,24 +30,15 @@ pub const fn mulpdu(emss: usize) -> usize {
 /// # Panics
 /// If `fpdu` is too short, or the ULPDU longer than [`frame::MAX_MULPDU`].
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, position: u64, crc: bool) -> usize {
-    const INTERVAL: usize = self::INTERVAL as usize;
     let body = frame::seal(fpdu, ulpdu_len, false) - CRC_LEN;
-    // Positions, lengths and the interval are multiples of four: no marker ever splits the CRC field.
-    // rfc: 5044-18, 5044-20, 5044-23
-    let first = (position.wrapping_neg() % self::INTERVAL) as usize;
-    let stride = INTERVAL - MARKER_LEN;
-    let count = if first > body {
-        0
-    } else {
-        (body - first) / stride + 1
-    };
+    let (first, count) = fall(position, body);
     // Between two FPDUs the pointer is zero, and the FPDU starts behind the marker.
-    let start = if first == 0 { MARKER_LEN } else { 0 };
+    let start = length_at(position);
     // From the last to the first, because octets move backward.
     for index in (0..count).rev() {
-        let from = first + index * stride;
-        let to = body.min(from + stride);
-        let at = first + index * INTERVAL;
+        let from = first + index * STRIDE;
+        let to = body.min(from + STRIDE);
+        let at = first + index * (MARKER_LEN + STRIDE);
         fpdu.copy_within(from..to, at + MARKER_LEN);
         // rfc: 5044-19, 5044-21, 5044-24, 5044-25
         let distance = at.saturating_sub(start) as u16;
@@ -62,7 +57,102 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, position: u64, crc: bool) -> usiz
 /// Octets of the FPDU that [`seal`] makes at most, of a ULPDU of this length.
 pub const fn max_fpdu_len(ulpdu_len: usize) -> usize {
     let plain = frame::fpdu_len(ulpdu_len);
-    plain + MARKER_LEN * (plain / (INTERVAL as usize - MARKER_LEN) + 1)
+    plain + MARKER_LEN * (plain / STRIDE + 1)
+}
+
+/// Where the first marker falls in an FPDU that begins at `position` and has `body` octets in front of its CRC field, and
+/// how many do.
+fn fall(position: u64, body: usize) -> (usize, usize) {
+    // Positions, lengths and the interval are multiples of four: no marker ever splits the length or the CRC field.
+    // rfc: 5044-18, 5044-20, 5044-23
+    let first = (position.wrapping_neg() % INTERVAL) as usize;
+    let count = body
+        .checked_sub(first)
+        .map_or(0, |behind| behind / STRIDE + 1);
+    (first, count)
+}
+
+/// How far into an FPDU that begins at `position` its length field stands.
+fn length_at(position: u64) -> usize {
+    if position.is_multiple_of(INTERVAL) {
+        MARKER_LEN
+    } else {
+        0
+    }
+}
+
+/// Octets of the FPDU that begins at `position` with these, if they tell.
+// rfc: 5044-44, 5044-48
+pub fn fpdu_len(position: u64, octets: &[u8]) -> Option<usize> {
+    let length = octets
+        .get(length_at(position)..)?
+        .first_chunk::<LENGTH_LEN>()?;
+    let plain = frame::fpdu_len(u16::from_be_bytes(*length).into());
+    let (_, count) = fall(position, plain - CRC_LEN);
+    Some(plain + count * MARKER_LEN)
+}
+
+/// Octets of an FPDU that [`fpdu_len`] needs.
+pub const FRONT_LEN: usize = MARKER_LEN + LENGTH_LEN;
+
+/// Where the FPDU begins that holds the marker at `position`, as that says; `None` where no FPDU can begin.
+// rfc: 5044-46
+pub fn points_at(position: u64, marker: [u8; MARKER_LEN]) -> Option<u64> {
+    let length_at = match pointer(marker) {
+        0 => return Some(position),
+        distance => position.checked_sub(distance as u64)?,
+    };
+    match length_at % INTERVAL {
+        // A marker stands there.
+        0 => None,
+        4 => Some(length_at - MARKER_LEN as u64),
+        _ => Some(length_at),
+    }
+}
+
+/// The ULPDU of a whole FPDU that begins at `position`, verified, without its markers in `room`.
+///
+/// # Errors
+/// [`MpaError::Crc`], [`MpaError::Marker`].
+pub(super) fn open<'a>(
+    fpdu: &[u8],
+    position: u64,
+    crc: bool,
+    room: &'a mut Vec<u8>,
+) -> Result<&'a [u8], MpaError> {
+    let (covered, field) = fpdu.split_at(fpdu.len() - CRC_LEN);
+    if crc {
+        // rfc: 5044-21, 5044-36
+        frame::verify(covered, [field[0], field[1], field[2], field[3]])?;
+    }
+    room.clear();
+    let (first, _) = fall(position, covered.len());
+    let (front, rest) = covered.split_at(first.min(covered.len()));
+    room.extend_from_slice(front);
+    for (index, piece) in rest.chunks(MARKER_LEN + STRIDE).enumerate() {
+        let (marker, octets) = piece.split_at(MARKER_LEN);
+        let at = first + index * (MARKER_LEN + STRIDE);
+        check(marker, at.saturating_sub(length_at(position)))?;
+        room.extend_from_slice(octets);
+    }
+    let len = usize::from(u16::from_be_bytes([room[0], room[1]]));
+    Ok(&room[LENGTH_LEN..LENGTH_LEN + len])
+}
+
+/// Whether a marker points to the start of its FPDU.
+// rfc: 5044-24, 5044-25, 5044-s18, 5044-s19
+fn check(marker: &[u8], distance: usize) -> Result<(), MpaError> {
+    let pointer = pointer([marker[0], marker[1], marker[2], marker[3]]);
+    if pointer != distance {
+        return Err(MpaError::Marker { pointer, distance });
+    }
+    Ok(())
+}
+
+/// How many octets back a marker points. Its reserved half says nothing.
+// rfc: 5044-22
+fn pointer(marker: [u8; MARKER_LEN]) -> usize {
+    usize::from(u16::from_be_bytes([marker[2], marker[3]]) & !3)
 }
 
 /// A marker that points `distance` octets back, to the length field of the FPDU it falls into.

@@ -7,6 +7,7 @@ pub mod crc;
 pub mod deframe;
 pub mod error;
 pub mod frame;
+mod marked;
 pub mod marker;
 pub mod startup;
 

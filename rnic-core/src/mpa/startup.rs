@@ -27,6 +27,8 @@ pub struct MpaOptions {
     pub revision: u8,
     /// Ask for CRCs. They are used if either side asks.
     pub crc: bool,
+    /// Require markers of the peer (RFC 5044 section 4.3).
+    pub markers: bool,
     /// Reads that this side takes at once, 16382 at most.
     pub ird: u16,
     /// Reads that this side wants to have outstanding, 16382 at most.
@@ -48,6 +50,7 @@ impl Default for MpaOptions {
             revision: 2,
             // rfc: 5044-2, 5044-28, 5044-30
             crc: true,
+            markers: false,
             ird: 16,
             ord: 16,
             max_ird: 128,
@@ -79,6 +82,10 @@ pub struct Negotiated {
     pub crc: bool,
     /// Whether this side sends markers: the peer requires them.
     pub markers: bool,
+    /// Whether the peer sends markers: this side requires them.
+    pub peer_markers: bool,
+    /// Where the peer's FPDUs begin in its stream: behind its start-up frame of so many octets.
+    pub peer_start: u64,
     /// Reads that this side must take at once.
     pub ird: u16,
     /// Reads that this side may have outstanding.

@@ -49,6 +49,8 @@ pub struct Link {
     numbered: u64,
     sent: u64,
     lost: u64,
+    /// What has been sent, if it is to be kept.
+    captured: Option<Vec<(Instant, Vec<u8>)>>,
 }
 
 impl Link {
@@ -62,6 +64,7 @@ impl Link {
             numbered: 0,
             sent: 0,
             lost: 0,
+            captured: None,
         }
     }
 
@@ -79,8 +82,21 @@ impl Link {
         thousandths > 0 && self.rng.u32(0..1000) < thousandths
     }
 
+    /// Keeps every frame from now on, as it was sent.
+    pub fn capture(&mut self) {
+        self.captured = Some(Vec::new());
+    }
+
+    /// Frames kept so far, with the time they were sent at.
+    pub fn captured(&self) -> &[(Instant, Vec<u8>)] {
+        self.captured.as_deref().unwrap_or_default()
+    }
+
     /// Sends a frame to an end.
     pub fn send(&mut self, now: Instant, to: usize, frame: Vec<u8>) {
+        if let Some(captured) = &mut self.captured {
+            captured.push((now, frame.clone()));
+        }
         if self.happens(self.impairments.cutting)
             && let Some((first, second)) = cut(&frame, &mut self.rng)
         {

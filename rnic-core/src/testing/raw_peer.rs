@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::mpa::frame;
+use crate::mpa::{frame, marker};
 use crate::wire::checksum::{Checksums, sum};
 use crate::wire::ddp::{DdpHeader, DdpSegment};
 use crate::wire::ethernet::{self, MacAddr};
@@ -32,6 +32,8 @@ pub struct RawPeer {
     pub acknowledges: bool,
     /// Whether FPDUs that it makes carry a CRC.
     pub crc: bool,
+    /// Where FPDUs begin in what it sends, if those that it makes are to have markers.
+    pub markers_from: Option<u32>,
     /// Everything that the host sent, in order.
     pub received: Vec<u8>,
     /// The host sent FIN.
@@ -64,6 +66,7 @@ impl RawPeer {
             window: u16::MAX,
             acknowledges: true,
             crc: true,
+            markers_from: None,
             received: Vec::new(),
             finished: false,
             reset: false,
@@ -127,7 +130,7 @@ impl RawPeer {
         self.segment(self.next + ahead, Flags::ACK, octets);
     }
 
-    /// Octets that were sent out of turn count as sent.
+    /// Octets that were sent out of turn, or never, count as sent.
     pub fn skip(&mut self, octets: u32) {
         self.next += octets;
     }
@@ -148,9 +151,18 @@ impl RawPeer {
         self.segment(self.next, Flags::ACK, &[]);
     }
 
-    /// Makes an FPDU, with a CRC if [`crc`](Self::crc) says so.
+    /// Makes the FPDU that comes next, with a CRC if [`crc`](Self::crc) says so, and with markers if
+    /// [`markers_from`](Self::markers_from) does.
     pub fn fpdu(&self, ulpdu: &[u8]) -> Vec<u8> {
-        fpdu(ulpdu, self.crc)
+        let Some(from) = self.markers_from else {
+            return fpdu(ulpdu, self.crc);
+        };
+        let mut octets = vec![0; marker::max_fpdu_len(ulpdu.len())];
+        octets[LENGTH_LEN..LENGTH_LEN + ulpdu.len()].copy_from_slice(ulpdu);
+        let position = self.next.distance_from(self.isn + 1 + from);
+        let len = marker::seal(&mut octets, ulpdu.len(), position.into(), self.crc);
+        octets.truncate(len);
+        octets
     }
 
     /// Sends a DDP segment as an FPDU of its own.
@@ -175,11 +187,11 @@ impl RawPeer {
 
     /// Takes the next ULPDU that the host sent. Panics if its CRC is not what was agreed on.
     pub fn take_ulpdu(&mut self) -> Option<Vec<u8>> {
-        let (fpdu, len) = Fpdu::parse(&self.received[self.read..])?;
-        let ulpdu = fpdu.ulpdu.to_vec();
+        let (received, len) = Fpdu::parse(&self.received[self.read..])?;
+        let ulpdu = received.ulpdu.to_vec();
         assert_eq!(
             self.received[self.read..self.read + len],
-            self.fpdu(&ulpdu),
+            fpdu(&ulpdu, self.crc),
             "the FPDU is not sealed as agreed"
         );
         self.read += len;

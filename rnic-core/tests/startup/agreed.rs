@@ -203,7 +203,7 @@ fn a_request_accepted_with_a_busy_queue_pair_is_rejected() {
 
 #[test]
 fn read_depths_are_settled_by_both_sides() {
-    // rfc: 6581-14
+    // rfc: 6581-14, 6581-21, 6581-22, 6581-23, 6581-24
     let depths = |mpa_revision, ird, ord| ConnectionOptions {
         mpa_revision,
         ird,
@@ -241,6 +241,14 @@ fn read_depths_are_settled_by_both_sides() {
     let both = settled(depths(1, 4, 8), depths(1, 3, 10));
     let untold = (((4, 8), None), ((3, 10), None));
     assert_eq!(both, untold, "revision 1 does not tell");
+
+    let left = |ird, ord| ConnectionOptions {
+        negotiate_reads: false,
+        ..depths(2, ird, ord)
+    };
+    let not_stated = Some((16_383, 16_383));
+    let both = settled(left(4, 8), depths(2, 3, 10));
+    assert_eq!(both, (((4, 8), not_stated), ((3, 10), not_stated)));
 }
 
 #[test]

@@ -3,6 +3,5 @@
 mod agreed;
 #[path = "../common/mod.rs"]
 mod common;
-mod markers;
 mod ready;
 mod refused;

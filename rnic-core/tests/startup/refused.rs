@@ -37,6 +37,8 @@ fn bad_requests_are_refused() {
         let raw = &mut sim.raw[peer];
         assert!(raw.reset && !raw.finished, "{name}");
         assert_eq!(raw.take_startup(), None, "{name}");
+        let rdma = sim.hosts[0].snapshot(sim.now).rdma;
+        assert_eq!(rdma.requests_refused, 1, "{name}");
         sim.hosts[0].unlisten(4420);
         assert_nothing_left(&mut sim);
     }

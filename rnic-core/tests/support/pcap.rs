@@ -1,4 +1,4 @@
-//! Reads capture files: pcap of the machine's own making, little-endian, Ethernet.
+//! Capture files: pcap, little-endian, Ethernet.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,23 @@ impl Capture {
     pub(crate) fn is_head(&self) -> bool {
         self.name.ends_with("-head")
     }
+}
+
+/// The octets of a capture file of these frames, each with the microsecond at which it was sent.
+pub(crate) fn write<'a>(frames: impl IntoIterator<Item = (u64, &'a [u8])>) -> Vec<u8> {
+    let mut octets = Vec::new();
+    let words = |octets: &mut Vec<u8>, words: &[u32]| {
+        octets.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    };
+    // Version 2.4, frames of any length.
+    words(&mut octets, &[0xa1b2_c3d4, 0x0004_0002, 0, 0, 0xffff, 1]);
+    for (at, frame) in frames {
+        let len = frame.len() as u32;
+        let time = [(at / 1_000_000) as u32, (at % 1_000_000) as u32];
+        words(&mut octets, &[time[0], time[1], len, len]);
+        octets.extend(frame);
+    }
+    octets
 }
 
 fn word(octets: &[u8], at: usize) -> u32 {

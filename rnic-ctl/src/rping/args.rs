@@ -70,6 +70,10 @@ pub(crate) struct RpingArgs {
     #[arg(long)]
     pub no_crc: bool,
 
+    /// Require MPA markers of the other side: it must know them
+    #[arg(long)]
+    pub markers: bool,
+
     /// Client: milliseconds between the server's MPA Reply and the first message. The Linux siw driver can overlook
     /// what reaches it within 3 ms
     #[arg(long, value_name = "MS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=10_000))]

@@ -216,6 +216,7 @@ pub(super) fn options(args: &RpingArgs) -> ConnectionOptions {
     ConnectionOptions {
         mpa_revision: args.mpa_revision,
         crc: !args.no_crc,
+        markers: args.markers,
         ird: 1,
         ord: 1,
         first_fpdu_delay: Duration::from_millis(args.first_fpdu_delay),

@@ -49,7 +49,8 @@ impl Initiator {
         // rfc: 5044-63, 5044-70
         let request = emit(&StartupFrame {
             kind: StartupKind::Request,
-            markers: false,
+            // rfc: 5044-56
+            markers: options.markers,
             crc: options.crc,
             reject: false,
             enhanced_bit: enhanced.is_some(),
@@ -139,6 +140,8 @@ fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negot
         crc,
         // rfc: 5044-17, 5044-58, 5044-59
         markers: reply.markers,
+        peer_markers: options.markers,
+        peer_start: reply.len() as u64,
         ird: options.ird(),
         ord: options.ord(),
         peer_ird: None,

@@ -26,6 +26,7 @@ struct Asked {
     revision: u8,
     crc: bool,
     markers: bool,
+    len: usize,
     enhanced: Option<Enhanced>,
 }
 
@@ -80,6 +81,7 @@ impl Responder {
             revision: request.revision,
             crc: request.crc,
             markers: request.markers,
+            len: request.len(),
             enhanced: request.enhanced,
         };
         let enhanced = request.enhanced.unwrap_or_default();
@@ -138,6 +140,8 @@ impl Asked {
             crc: options.crc || self.crc,
             // rfc: 5044-17, 5044-58, 5044-59
             markers: self.markers,
+            peer_markers: options.markers,
+            peer_start: self.len as u64,
             ird: options.ird(),
             ord: options.ord(),
             peer_ird: self.enhanced.map(|theirs| theirs.ird),
@@ -162,8 +166,13 @@ impl Asked {
             let ord = stated(settled.ord, theirs.ird);
             settled.rtr.enhanced(ird, ord)
         });
-        let reply = self.reply(settled.crc, false, enhanced, &options.private_data);
-        (reply, settled)
+        let reply = StartupFrame {
+            // rfc: 5044-57
+            markers: settled.peer_markers,
+            crc: settled.crc,
+            ..self.reply(enhanced, &options.private_data)
+        };
+        (emit(&reply), settled)
     }
 
     /// The rejecting Reply. It states the depths that were asked for: they are not the reason.
@@ -171,30 +180,27 @@ impl Asked {
         let enhanced = self
             .enhanced
             .map(|theirs| self.rtr().enhanced(theirs.ord, theirs.ird));
-        self.reply(self.crc, true, enhanced, private_data)
+        emit(&StartupFrame {
+            reject: true,
+            ..self.reply(enhanced, private_data)
+        })
     }
 
     /// A Reply in the revision and form of the Request.
     // rfc: 6581-40, 6581-43, 6581-44
-    fn reply(
-        &self,
-        crc: bool,
-        reject: bool,
-        enhanced: Option<Enhanced>,
-        private_data: &[u8],
-    ) -> Vec<u8> {
-        emit(&StartupFrame {
+    fn reply<'a>(&self, enhanced: Option<Enhanced>, private_data: &'a [u8]) -> StartupFrame<'a> {
+        StartupFrame {
             kind: StartupKind::Reply,
             markers: false,
-            crc,
-            reject,
+            crc: self.crc,
+            reject: false,
             enhanced_bit: enhanced.is_some(),
             // rfc: 5044-63
             reserved: 0,
             revision: self.revision,
             enhanced,
             private_data,
-        })
+        }
     }
 
     /// The ready-to-receive messages to offer: of those asked for what is taken here, or all that is if

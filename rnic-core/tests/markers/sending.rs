@@ -1,49 +1,10 @@
-//! Markers for a peer that requires them, read by code that shares nothing with the engine.
+//! Markers for a peer that requires them.
 
 use crate::common::*;
+use crate::stream::read;
 use rnic_core::engine::{Command, ConnectionOptions};
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::wire::ddp::DdpSegment;
-
-/// One FPDU: its start among the octets of the stream, its ULPDU.
-type Found = (usize, Vec<u8>);
-
-/// Reads a stream of FPDUs with markers from its first octet; checks every marker, length and CRC.
-fn read(stream: &[u8]) -> Vec<Found> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at < stream.len() {
-        let begin = at;
-        let start = if at % 512 == 0 { at + 4 } else { at };
-        let mut octets = Vec::new();
-        let mut whole = None;
-        while whole.is_none_or(|whole| octets.len() < whole) {
-            if at % 512 == 0 {
-                let distance = at.saturating_sub(start) as u16;
-                let pointer = distance.to_be_bytes();
-                assert_eq!(stream[at..at + 4], [0, 0, pointer[0], pointer[1]], "{at}");
-                at += 4;
-            }
-            octets.push(stream[at]);
-            at += 1;
-            if octets.len() == 2 {
-                let len = usize::from(u16::from_be_bytes([octets[0], octets[1]]));
-                whole = Some((2 + len).next_multiple_of(4));
-            }
-        }
-        if at % 512 == 0 {
-            let pointer = ((at - start) as u16).to_be_bytes();
-            assert_eq!(stream[at..at + 4], [0, 0, pointer[0], pointer[1]], "{at}");
-            at += 4;
-        }
-        let crc = crc32c::crc32c(&stream[begin..at]).to_le_bytes();
-        assert_eq!(stream[at..at + 4], crc, "the CRC covers the markers");
-        at += 4;
-        let len = usize::from(u16::from_be_bytes([octets[0], octets[1]]));
-        found.push((start, octets[2..2 + len].to_vec()));
-    }
-    found
-}
 
 /// A raw peer that requires markers, with host 0 as initiator or responder, and where FPDUs begin in what it received.
 fn connect(sim: &mut Simulation, initiator: bool) -> (RawConnection, usize) {

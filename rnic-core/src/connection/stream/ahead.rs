@@ -1,0 +1,152 @@
+//! FPDUs that arrive ahead of order: which of them can be recognised, and are placed at once.
+
+use std::ops::Range;
+
+use crate::connection::Context;
+use crate::connection::reorder::{EarlyFpdu, Reorder};
+use crate::ddp::Placed;
+use crate::mpa::{frame, marker};
+
+use super::Stream;
+
+impl Stream {
+    /// An out-of-order segment: if it is whole FPDUs that are in order themselves, their payload is placed now.
+    /// Errors are left for when their turn comes. Returns how many octets were placed.
+    // rfc: 5044-s2
+    pub(in crate::connection) fn place_early(
+        &mut self,
+        start: u64,
+        segment: &[u8],
+        reorder: &mut Reorder,
+        context: &mut Context<'_, '_>,
+    ) -> usize {
+        if !self.may_place_early() {
+            return 0;
+        }
+        let Some(fpdus) = self.deframer.whole_fpdus(segment) else {
+            return 0;
+        };
+        let mut at = 0;
+        for ulpdu in fpdus {
+            if !reorder.has_room() {
+                break;
+            }
+            let guard = context.guard;
+            let upper = &mut self.user.with(context);
+            let Ok(placed) = self.ddp.place(ulpdu, upper, guard) else {
+                break;
+            };
+            let len = frame::fpdu_len(ulpdu.len());
+            let start = start + at as u64;
+            keep_early(start..start + len as u64, placed, reorder, context);
+            at += len;
+        }
+        at
+    }
+
+    /// Octets that came ahead of order have been kept aside. FPDUs of which they are a part and that are whole by now are
+    /// taken from there and placed, if a marker or the end of an early FPDU shows where they begin. Errors are left
+    /// for when their turn comes.
+    // rfc: 5044-46, 5044-s2
+    pub(in crate::connection) fn place_marked(
+        &mut self,
+        new: Range<u64>,
+        reorder: &mut Reorder,
+        context: &mut Context<'_, '_>,
+    ) {
+        let Some(origin) = self.marked_from.filter(|_| self.may_place_early()) else {
+            return;
+        };
+        // The last place that was looked at, and where what was found there ends.
+        let (mut tried, mut done) = (None, 0);
+        if let Some(end) = reorder.early_end(new.start) {
+            tried = Some(end);
+            done = self.place_from(end, &new, reorder, context);
+        }
+        // Markers among these octets, and the next ones on both sides: an FPDU may hold one of those only.
+        let first = (new.start - origin) / marker::INTERVAL * marker::INTERVAL;
+        let last = (new.end - origin).next_multiple_of(marker::INTERVAL);
+        for position in (first..=last).step_by(marker::INTERVAL as usize) {
+            let at = origin + position;
+            let mut joined = Vec::new();
+            let octets = reorder.octets(at..at + marker::MARKER_LEN as u64, &mut joined);
+            let Some(marker) = octets.and_then(|octets| octets.first_chunk()) else {
+                continue;
+            };
+            let begin = marker::points_at(position, *marker).map(|position| origin + position);
+            if begin == tried || begin.is_none_or(|begin| begin < done) {
+                continue;
+            }
+            tried = begin;
+            if let Some(begin) = begin {
+                done = self.place_from(begin, &new, reorder, context);
+            }
+        }
+    }
+
+    /// Places the FPDU that begins here, if octets just come have made it whole, and those that follow it. Says where
+    /// they end.
+    fn place_from(
+        &mut self,
+        begin: u64,
+        new: &Range<u64>,
+        reorder: &mut Reorder,
+        context: &mut Context<'_, '_>,
+    ) -> u64 {
+        let origin = self.marked_from.unwrap_or(0);
+        let mut joined = Vec::new();
+        let mut at = begin;
+        loop {
+            let position = at - origin;
+            let front = at..at + marker::FRONT_LEN as u64;
+            let Some(len) = reorder
+                .octets(front, &mut joined)
+                .and_then(|front| marker::fpdu_len(position, front))
+            else {
+                return at;
+            };
+            let range = at..at + len as u64;
+            // An FPDU that was whole before has been looked at before.
+            let looked_at = at == begin && (range.end <= new.start || new.end <= range.start);
+            if looked_at || !reorder.has_room() {
+                return at;
+            }
+            let placed = reorder
+                .octets(range.clone(), &mut joined)
+                .and_then(|fpdu| self.deframer.open_early(position, fpdu))
+                .and_then(|ulpdu| {
+                    let guard = context.guard;
+                    let upper = &mut self.user.with(context);
+                    self.ddp.place(ulpdu, upper, guard).ok()
+                });
+            let Some(placed) = placed else {
+                return at;
+            };
+            reorder.take_out(range.clone());
+            at = range.end;
+            keep_early(range, placed, reorder, context);
+        }
+    }
+
+    /// Before it is known whether a Send opened the connection it is not known which receive takes the next.
+    fn may_place_early(&self) -> bool {
+        !self.ddp.has_failed() && !self.send_may_open
+    }
+}
+
+/// Notes an FPDU that was placed, until its turn to be delivered comes.
+fn keep_early(
+    range: Range<u64>,
+    placed: Placed,
+    reorder: &mut Reorder,
+    context: &mut Context<'_, '_>,
+) {
+    let octets = u64::from(placed.payload_len());
+    context.counters.rdma.octets_placed += octets;
+    context.counters.rdma.octets_placed_early += octets;
+    reorder.insert_early(EarlyFpdu {
+        start: range.start,
+        end: range.end,
+        placed,
+    });
+}
