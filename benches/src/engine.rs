@@ -80,7 +80,7 @@ impl Host {
             stream: StreamId(1),
             pd: PD,
             sq: sq_end,
-            rq: rq_end,
+            rq: rq_end.into(),
             send_cq: CqId(1),
             recv_cq: CqId(1),
             state: QpState::Idle,

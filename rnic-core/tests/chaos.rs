@@ -205,6 +205,11 @@ impl World {
                 (qp, State::Connecting, State::Idle)
             }
             Event::Disconnected { qp, .. } => (qp, State::Up, State::Over),
+            // Of shared receive queues and NICs, of which there are none, and of unpolled completions.
+            Event::Port { .. }
+            | Event::LastReceive { .. }
+            | Event::SharedReceives(_)
+            | Event::CompletionOverrun { .. } => panic!("{event:?}"),
         };
         self.ended += usize::from(to == State::Over);
         let queues = self.queues[host].get_mut(&qp).unwrap();

@@ -88,6 +88,19 @@ fn atomics_are_counted() {
 }
 
 #[test]
+fn queue_pairs_share_a_receive_queue() {
+    for options in ["send-bw -q 5 -t 8", "send-bw --thread -q 2", "send-lat"] {
+        let line = format!("perf {options} --in-memory --use-srq -v -n 40 -s 3000");
+        let report = json(&format!("-j {line}"));
+        assert_eq!(report["test_info"]["use_srq"], true, "{line}");
+        assert!(succeed(&line).contains("Using SRQ       : ON"), "{line}");
+    }
+    let refused = run("perf write-bw --in-memory --use-srq");
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("send-bw"), "{}", stderr(&refused));
+}
+
+#[test]
 fn messages_without_octets() {
     for test in ["write-bw", "read-bw", "send-bw", "read-lat", "send-lat"] {
         let report = json(&format!("-j perf {test} --in-memory -v -n 30 -s 0"));

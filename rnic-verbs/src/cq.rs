@@ -1,5 +1,6 @@
 //! Completion queues and their channels.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +11,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rnic_core::engine::{Command, WorkerGone};
 use rnic_core::memory::ring::{Consumer, ring};
-use rnic_core::verbs::cq::Arming;
+use rnic_core::verbs::cq::{Arming, CqError};
 use rnic_core::verbs::qp::{CqId, QpNumber};
 use rnic_core::verbs::wr::{self, WcOpcode, WcStatus, completion_flags};
 use rnic_core::wire::ddp::Stag;
 
 use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
+use crate::qp::entries;
 
 /// The end of a work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,7 +159,10 @@ impl Drop for CqHandle {
 #[derive(Debug)]
 pub struct Cq {
     pub(crate) handle: Arc<CqHandle>,
+    /// What is polled.
     ring: Consumer<wr::Completion>,
+    /// Rings that the queue went on in after [`resize`](Cq::resize), oldest first. The engine writes to the last.
+    newer: VecDeque<Consumer<wr::Completion>>,
     arming: Arc<Arming>,
     channel: Arc<Channel>,
 }
@@ -167,12 +172,7 @@ impl Device {
     /// the engine, which takes up no new requests that complete here. A connection ends when more receives wait than
     /// its receive queue has entries.
     pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
-        let (producer, consumer) = ring(
-            capacity
-                .max(1)
-                .checked_next_power_of_two()
-                .unwrap_or(u32::MAX),
-        )?;
+        let (producer, consumer) = ring(entries(capacity))?;
         let channel = Arc::new(Channel::new()?);
         let arming = Arc::new(Arming::new());
         let id = self.inner.new_cq()?;
@@ -190,6 +190,7 @@ impl Device {
         Ok(Cq {
             handle,
             ring: consumer,
+            newer: VecDeque::new(),
             arming,
             channel,
         })
@@ -225,6 +226,11 @@ impl Cq {
         }
         if taken > 0 {
             self.ring.release(taken as u32);
+        } else if !completions.is_empty()
+            && let Some(next) = self.newer.pop_front()
+        {
+            self.ring = next;
+            return self.take(completions);
         }
         taken
     }
@@ -240,7 +246,7 @@ impl Cq {
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         self.arm(false);
         let waited = self.block(timeout, || {
-            while self.ring.is_empty() {
+            while self.held() == 0 {
                 if !self.channel.take() {
                     return false;
                 }
@@ -311,6 +317,47 @@ impl Cq {
         }
     }
 
+    /// Gives it another capacity (rounded up to a power of two). What it holds stays, in its order. Refused if that would not
+    /// fit. Of use before queue pairs are added: so that it does not overflow, it needs an entry for each request that can be
+    /// posted to their send, receive and shared receive queues at once (RFC 5042 section 6.4.3.2).
+    pub fn resize(&mut self, capacity: u32) -> Result<(), Error> {
+        let (producer, consumer) = ring(entries(capacity))?;
+        let capacity = consumer.capacity();
+        let last = self.newer.back().unwrap_or(&self.ring);
+        let older = self.held() - last.len() as usize;
+        let cq = self.handle.id;
+        let resized = self
+            .handle
+            .device
+            .inner
+            .ask(Duration::MAX, |reply| Command::ResizeCq {
+                cq,
+                producer,
+                older,
+                reply,
+            })?;
+        match resized {
+            Some(Err(CqError::Holds { held, .. })) => Err(Error::CqHolds { held, capacity }),
+            // It is there as long as this is.
+            Some(Err(_)) | None => Err(WorkerGone.into()),
+            Some(Ok(())) => {
+                self.newer.push_back(consumer);
+                Ok(())
+            }
+        }
+    }
+
+    /// Completions that wait to be polled.
+    fn held(&self) -> usize {
+        let rings = std::iter::once(&self.ring).chain(&self.newer);
+        rings.map(|ring| ring.len() as usize).sum()
+    }
+
+    /// Its number, which [`AsyncEvent`](crate::AsyncEvent)s tell.
+    pub fn id(&self) -> CqId {
+        self.handle.id
+    }
+
     /// The device.
     pub fn device(&self) -> &Device {
         &self.handle.device
@@ -318,7 +365,7 @@ impl Cq {
 
     /// Entries that fit.
     pub fn capacity(&self) -> u32 {
-        self.ring.capacity()
+        self.newer.back().unwrap_or(&self.ring).capacity()
     }
 }
 

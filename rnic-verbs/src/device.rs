@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use rnic_core::engine::{Command, HostEnd, Net, Snapshot, Turn, WorkerGone};
 use rnic_core::verbs::cq::MAX_CQS;
 use rnic_core::verbs::qp::{CqId, PdId, QpNumber, StreamId};
+use rnic_core::verbs::srq::{MAX_SRQS, SrqId};
 
 use crate::error::Error;
 use crate::events::Router;
@@ -126,6 +127,7 @@ pub(crate) struct Inner {
 struct Numbers {
     qps: Pool,
     cqs: Pool,
+    srqs: Pool,
     next_listener: u32,
 }
 
@@ -163,6 +165,7 @@ impl Device {
         let numbers = Numbers {
             qps: Pool::new(host.doorbells.count()),
             cqs: Pool::new(MAX_CQS),
+            srqs: Pool::new(MAX_SRQS),
             next_listener: 0,
         };
         Self {
@@ -193,28 +196,7 @@ impl Device {
 
     /// The state of the engine. `None` if it does not answer within `timeout`.
     pub fn snapshot(&self, timeout: Duration) -> Result<Option<Snapshot>, Error> {
-        let (answer, answers) = bounded(1);
-        self.inner.send(Command::Snapshot(answer))?;
-        // A wait of centuries is one without end.
-        let until = Instant::now().checked_add(timeout);
-        loop {
-            let did = self.inner.drive()?;
-            let left = until.map_or(LONGEST_WAIT, |at| {
-                at.saturating_duration_since(Instant::now())
-            });
-            let pause = if self.is_inline() {
-                Duration::ZERO
-            } else {
-                left
-            };
-            match answers.recv_timeout(pause) {
-                Ok(snapshot) => return Ok(Some(snapshot)),
-                Err(RecvTimeoutError::Disconnected) => return Err(WorkerGone.into()),
-                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
-                Err(RecvTimeoutError::Timeout) if did || !self.is_inline() => {}
-                Err(RecvTimeoutError::Timeout) => self.inner.idle(left),
-            }
-        }
+        self.inner.ask(timeout, Command::Snapshot)
     }
 }
 
@@ -229,6 +211,36 @@ impl fmt::Debug for Device {
 impl Inner {
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
         Ok(self.host.send(command)?)
+    }
+
+    /// Sends a command that is answered, and waits for the answer: `None` after `timeout`.
+    pub(crate) fn ask<T>(
+        &self,
+        timeout: Duration,
+        command: impl FnOnce(Sender<T>) -> Command,
+    ) -> Result<Option<T>, Error> {
+        let (answer, answers) = bounded(1);
+        self.send(command(answer))?;
+        // A wait of centuries is one without end.
+        let until = Instant::now().checked_add(timeout);
+        loop {
+            let did = self.drive()?;
+            let left = until.map_or(LONGEST_WAIT, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
+            let pause = if self.is_inline() {
+                Duration::ZERO
+            } else {
+                left
+            };
+            match answers.recv_timeout(pause) {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(RecvTimeoutError::Disconnected) => return Err(WorkerGone.into()),
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) if did || !self.is_inline() => {}
+                Err(RecvTimeoutError::Timeout) => self.idle(left),
+            }
+        }
     }
 
     /// One turn, if this device is driven inline and nobody else is at it.
@@ -292,6 +304,18 @@ impl Inner {
 
     pub(crate) fn return_cq(&self, id: CqId) {
         self.numbers().cqs.returned.push_back(id.0);
+    }
+
+    pub(crate) fn new_srq(&self) -> Result<SrqId, Error> {
+        self.numbers()
+            .srqs
+            .take()
+            .map(SrqId)
+            .ok_or(Error::NoSharedReceiveQueue(MAX_SRQS))
+    }
+
+    pub(crate) fn return_srq(&self, id: SrqId) {
+        self.numbers().srqs.returned.push_back(id.0);
     }
 
     pub(crate) fn new_listener(&self) -> u32 {

@@ -8,6 +8,8 @@ use rnic_core::memory::region::RegionError;
 use rnic_core::memory::ring::RingError;
 use rnic_core::memory::table::TableError;
 
+use crate::state::QpState;
+
 /// Why an object was not made, or an operation on it not done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -35,9 +37,31 @@ pub enum Error {
     /// Objects of two devices were put together.
     #[error("the {0} belongs to another device; use objects of one device together")]
     OtherDevice(&'static str),
+    /// All shared receive queues are in use.
+    #[error("all {0} shared receive queues of the device are in use; drop some or share them more")]
+    NoSharedReceiveQueue(u32),
+    /// The shared receive queue has users.
+    #[error("{0} queue pairs use the shared receive queue; drop them first")]
+    SrqInUse(usize),
+    /// Objects of two protection domains were put together.
+    #[error("the {0} belongs to another protection domain; use objects of one domain together")]
+    OtherDomain(&'static str),
+    /// Somebody reads the asynchronous events of the device already.
+    #[error("the asynchronous events of the device are read already; drop the other reader first")]
+    AsyncEventsTaken,
+    /// The completion queue holds more than would fit.
+    #[error(
+        "the completion queue holds {held} completions, which do not fit {capacity} entries; poll them first or ask for more"
+    )]
+    CqHolds {
+        /// Completions that nobody has polled.
+        held: usize,
+        /// Entries asked for.
+        capacity: u32,
+    },
     /// The queue pair is connected, connecting, or was connected.
-    #[error("the queue pair is not idle; make another one for another connection")]
-    NotIdle,
+    #[error("the queue pair is in state {0}, not INIT; make another one for another connection")]
+    NotIdle(QpState),
     /// The queue pair has no connection.
     #[error("the queue pair is not connected; there is nothing to disconnect")]
     NotConnected,
@@ -72,6 +96,19 @@ pub enum PostError {
         "all {0} entries of the receive queue are in use; poll completions first or ask for more with max_recv_wr"
     )]
     ReceiveQueueFull(u32),
+    /// The shared receive queue is full.
+    #[error(
+        "all {0} entries of the shared receive queue are in use; poll completions first or ask for more with max_wr"
+    )]
+    SharedQueueFull(u32),
+    /// The queue pair has no receive queue of its own.
+    #[error("the queue pair takes its receives from a shared queue; post them there")]
+    SharedQueue,
+    /// Nothing can be sent yet.
+    #[error(
+        "the queue pair is in state {0}; wait until its connection stands before you post to its send queue"
+    )]
+    NotConnected(QpState),
     /// Too much inline data.
     #[error("{len} octets do not fit inline, {max} do; send them from registered memory")]
     InlineTooLong {

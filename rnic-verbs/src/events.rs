@@ -9,8 +9,10 @@ use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded};
 use rnic_core::engine::{EndReason, Event, ListenerId, Notice, ReadDepths, RequestId, WorkerGone};
 use rnic_core::verbs::qp::{QpNumber, StreamId};
 
+use crate::asynchronous::AsyncEvent;
 use crate::device::{Inner, LONGEST_WAIT};
 use crate::error::Error;
+use crate::state::{QpState, SharedState};
 
 /// A connection that stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,20 +49,6 @@ pub enum ConnectionEvent {
     Disconnected(EndReason),
 }
 
-/// Where the connection of a queue pair stands, as far as events told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum QpState {
-    /// Not connected. Requests may be posted, and wait.
-    #[default]
-    Idle,
-    /// Connecting or accepting.
-    Connecting,
-    /// Connected.
-    Connected,
-    /// Over. Requests complete flushed.
-    Error,
-}
-
 /// A request that waits to be answered.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -77,15 +65,15 @@ pub(crate) struct Pending {
 pub(crate) struct QpBox {
     stream: StreamId,
     pub(crate) events: VecDeque<ConnectionEvent>,
-    pub(crate) state: QpState,
+    pub(crate) state: SharedState,
 }
 
 impl QpBox {
-    pub(crate) fn new(stream: StreamId) -> Self {
+    pub(crate) fn new(stream: StreamId, state: SharedState) -> Self {
         Self {
             stream,
             events: VecDeque::new(),
-            state: QpState::Idle,
+            state,
         }
     }
 }
@@ -95,6 +83,8 @@ impl QpBox {
 pub(crate) struct Boxes {
     pub(crate) qps: HashMap<QpNumber, QpBox>,
     pub(crate) listeners: HashMap<ListenerId, VecDeque<Pending>>,
+    /// Asynchronous events, if anybody wants them.
+    asynchronous: Option<VecDeque<AsyncEvent>>,
     /// Some thread blocks on the channel, on everybody's behalf.
     pumping: bool,
     /// The engine's end of the channel is gone, and no event is left in it.
@@ -105,6 +95,13 @@ impl Boxes {
     /// Puts an event where it belongs. One for an object that is gone is dropped; a request that came for a
     /// listener that is gone was dropped by the engine too.
     fn deliver(&mut self, Notice { stream, event }: Notice) {
+        let known = |qp: QpNumber| {
+            let mailbox = self.qps.get(&qp);
+            mailbox.is_some_and(|mailbox| stream == Some(mailbox.stream))
+        };
+        if !event.qp().is_none_or(known) {
+            return;
+        }
         match event {
             Event::ConnectRequest {
                 listener,
@@ -151,7 +148,7 @@ impl Boxes {
                     ord,
                     peer_depths,
                 };
-                self.deliver_to(qp, stream, ConnectionEvent::Established(established));
+                self.deliver_to(qp, ConnectionEvent::Established(established));
             }
             Event::Rejected {
                 qp,
@@ -162,26 +159,55 @@ impl Boxes {
                     private_data,
                     peer_depths,
                 };
-                self.deliver_to(qp, stream, rejected);
+                self.deliver_to(qp, rejected);
             }
-            Event::Failed { qp, reason } => {
-                self.deliver_to(qp, stream, ConnectionEvent::Failed(reason))
-            }
+            Event::Failed { qp, reason } => self.deliver_to(qp, ConnectionEvent::Failed(reason)),
             Event::Disconnected { qp, reason } => {
-                self.deliver_to(qp, stream, ConnectionEvent::Disconnected(reason));
+                if let Some(event) = AsyncEvent::of_end(qp, &reason) {
+                    self.tell(event);
+                }
+                self.deliver_to(qp, ConnectionEvent::Disconnected(reason));
             }
+            Event::LastReceive { qp } => self.tell(AsyncEvent::QpLastWqeReached { qp }),
+            Event::Port { active: true } => self.tell(AsyncEvent::PortActive),
+            Event::Port { active: false } => self.tell(AsyncEvent::PortError),
+            Event::SharedReceives(news) => self.tell(news.into()),
+            Event::CompletionOverrun { cq, qp } => self.tell(AsyncEvent::CqError { cq, qp }),
         }
     }
 
-    fn deliver_to(&mut self, qp: QpNumber, stream: Option<StreamId>, event: ConnectionEvent) {
-        if let Some(mailbox) = self.qps.get_mut(&qp)
-            && stream == Some(mailbox.stream)
-        {
-            mailbox.state = match event {
-                ConnectionEvent::Established(_) => QpState::Connected,
-                ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed(_) => QpState::Idle,
+    fn tell(&mut self, event: AsyncEvent) {
+        if let Some(events) = &mut self.asynchronous {
+            events.push_back(event);
+        }
+    }
+
+    /// Somebody wants asynchronous events from now on. Says no if somebody else does.
+    pub(crate) fn begin_gathering(&mut self) -> bool {
+        let free = self.asynchronous.is_none();
+        self.asynchronous.get_or_insert_default();
+        free
+    }
+
+    /// Nobody wants them any more.
+    pub(crate) fn end_gathering(&mut self) {
+        self.asynchronous = None;
+    }
+
+    pub(crate) fn next_async_event(&mut self) -> Option<AsyncEvent> {
+        self.asynchronous.as_mut()?.pop_front()
+    }
+
+    fn deliver_to(&mut self, qp: QpNumber, event: ConnectionEvent) {
+        if let Some(mailbox) = self.qps.get_mut(&qp) {
+            mailbox.state.set(match &event {
+                ConnectionEvent::Established(_) => QpState::Rts,
+                ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed(_) => QpState::Init,
+                ConnectionEvent::Disconnected(
+                    EndReason::TerminateSent { .. } | EndReason::TerminateReceived { .. },
+                ) => QpState::Terminate,
                 ConnectionEvent::Disconnected(_) => QpState::Error,
-            };
+            });
             mailbox.events.push_back(event);
         }
     }

@@ -3,10 +3,12 @@
 //!
 //! A [`Device`] stands for one engine. Either a thread drives it, or the application does by
 //! [polling](Cq::poll). From it come a [`Pd`], which [registers](Pd::register) memory as an [`Mr`] and makes
-//! [`Qp`]s, [windows](Mw) and [fast registrations](FastMr), and [`Cq`]s, which tell how requests ended. A [`Qp`] [connects](Qp::connect) to a peer, or
-//! [accepts](ConnectRequest::accept) one that asked a [`Listener`]; then [`SendRequest`]s flow.
+//! [`Qp`]s, [windows](Mw) and [fast registrations](FastMr), and [`Cq`]s, which tell how requests ended. Several [`Qp`]s can
+//! take their receives from one [`Srq`]. A [`Qp`] [connects](Qp::connect) to a peer, or
+//! [accepts](ConnectRequest::accept) one that asked a [`Listener`]; then [`SendRequest`]s flow. [`AsyncEvents`] tell what
+//! no completion does.
 //!
-//! All handles may move between threads. A [`Qp`] and a [`Cq`] belong to one thread at a time. Dropping an object
+//! All handles may move between threads. A [`Qp`], a [`Cq`] and an [`Srq`] belong to one thread at a time. Dropping an object
 //! gives it back: a [`Qp`] aborts its connection, an [`Mr`] can no longer be reached.
 //!
 //! # Example
@@ -71,6 +73,7 @@
 //! # }
 //! ```
 
+mod asynchronous;
 mod cq;
 mod device;
 mod error;
@@ -79,23 +82,29 @@ mod listener;
 mod memory;
 mod qp;
 mod request;
+mod srq;
+mod state;
 mod window;
 
+pub use asynchronous::{AsyncEvent, AsyncEvents};
 pub use cq::{Completion, Cq};
 pub use device::{Device, Driver};
 pub use error::{ConnectError, Error, PostError};
-pub use events::{ConnectionEvent, Established, QpState};
+pub use events::{ConnectionEvent, Established};
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Pd, Registration};
 pub use qp::{Qp, QpCaps};
 pub use request::{RemoteAddress, SendRequest, Sge};
+pub use srq::{Srq, SrqCaps};
+pub use state::QpState;
 pub use window::{Binding, FastMr, Mw};
 
 pub use rnic_core::engine::{ConnectionOptions, EndReason, ReadDepths};
 pub use rnic_core::memory::region::{HugePages, Region};
 pub use rnic_core::memory::table::Access;
 pub use rnic_core::tcp::{Keepalive, TcpFacts};
-pub use rnic_core::verbs::qp::QpNumber;
+pub use rnic_core::verbs::qp::{CqId, QpNumber};
+pub use rnic_core::verbs::srq::{SrqId, SrqLimit};
 pub use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, WcOpcode, WcStatus};
 pub use rnic_core::wire::ddp::Stag;
 pub use rnic_core::wire::rdmap::TerminateControl;

@@ -7,15 +7,18 @@ use std::time::Duration;
 use rnic_core::engine::{Command, ConnectionOptions};
 use rnic_core::memory::ring::{Producer, ring};
 use rnic_core::verbs::qp::{self, QpNumber, QueuePair, StreamId};
+use rnic_core::verbs::srq::ReceiveQueue;
 use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr};
 
 use crate::cq::{Cq, CqHandle};
 use crate::device::{Device, Inner};
 use crate::error::{ConnectError, Error, PostError};
-use crate::events::{ConnectionEvent, Established, QpBox, QpState};
+use crate::events::{ConnectionEvent, Established, QpBox};
 use crate::listener::check_private_data;
 use crate::memory::Pd;
-use crate::request::{SendRequest, Sge, elements};
+use crate::request::{SendRequest, Sge, receive};
+use crate::srq::{Srq, SrqHandle};
+use crate::state::{QpState, SharedState};
 
 /// What a queue pair can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,14 +55,60 @@ pub struct Qp {
     stream: StreamId,
     caps: QpCaps,
     sq: Producer<SendWr>,
-    rq: Producer<RecvWr>,
+    rq: Receives,
+    state: SharedState,
     /// Keep the completion queues while completions may still be written.
     _cqs: [Arc<CqHandle>; 2],
+}
+
+/// Where a queue pair's receives come from.
+#[derive(Debug)]
+enum Receives {
+    Own(Producer<RecvWr>),
+    /// Kept while the queue pair may take receives from it.
+    Shared(#[allow(dead_code)] Arc<SrqHandle>),
 }
 
 impl Pd {
     /// A queue pair that completes to these queues.
     pub fn qp(&self, send_cq: &Cq, recv_cq: &Cq, caps: QpCaps) -> Result<Qp, Error> {
+        let (producer, consumer) = ring(entries(caps.max_recv_wr))?;
+        self.create_qp(
+            send_cq,
+            recv_cq,
+            caps,
+            Receives::Own(producer),
+            consumer.into(),
+        )
+    }
+
+    /// The same with receives from a shared queue of this protection domain. `caps.max_recv_wr` is of no meaning.
+    pub fn qp_with_srq(
+        &self,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        srq: &Srq,
+        caps: QpCaps,
+    ) -> Result<Qp, Error> {
+        if !srq.belongs_to(&self.device.inner) {
+            return Err(Error::OtherDevice("shared receive queue"));
+        }
+        if srq.pd != self.id {
+            return Err(Error::OtherDomain("shared receive queue"));
+        }
+        let receives = Receives::Shared(srq.handle.clone());
+        let queue = ReceiveQueue::Shared(srq.receives());
+        self.create_qp(send_cq, recv_cq, caps, receives, queue)
+    }
+
+    fn create_qp(
+        &self,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        caps: QpCaps,
+        receives: Receives,
+        receive_queue: ReceiveQueue,
+    ) -> Result<Qp, Error> {
         let device = &self.device.inner;
         for cq in [send_cq, recv_cq] {
             // rfc: 5040-113, 5042-21
@@ -67,22 +116,21 @@ impl Pd {
                 return Err(Error::OtherDevice("completion queue"));
             }
         }
-        let entries = |count: u32| count.max(1).checked_next_power_of_two().unwrap_or(u32::MAX);
         let (sq, sq_consumer) = ring(entries(caps.max_send_wr))?;
-        let (rq, rq_consumer) = ring(entries(caps.max_recv_wr))?;
         let (number, stream) = (device.new_qp()?, device.new_stream());
         let pair = QueuePair {
             number,
             stream,
             pd: self.id,
             sq: sq_consumer,
-            rq: rq_consumer,
+            rq: receive_queue,
             send_cq: send_cq.handle.id,
             recv_cq: recv_cq.handle.id,
             state: qp::QpState::Idle,
             signal_all: caps.signal_all,
         };
-        let mailbox = QpBox::new(stream);
+        let state = SharedState::default();
+        let mailbox = QpBox::new(stream, state.clone());
         device.router.boxes().qps.insert(number, mailbox);
         // Owns the number from here on, whatever fails.
         let cqs = [send_cq.handle.clone(), recv_cq.handle.clone()];
@@ -92,12 +140,18 @@ impl Pd {
             stream,
             caps,
             sq,
-            rq,
+            rq: receives,
+            state,
             _cqs: cqs,
         };
         device.send(Command::CreateQp(Box::new(pair)))?;
         Ok(qp)
     }
+}
+
+/// Entries of a ring that holds so many.
+pub(crate) fn entries(count: u32) -> u32 {
+    count.max(1).checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
 impl Qp {
@@ -110,10 +164,14 @@ impl Qp {
         self.stream
     }
 
-    /// Posts a request to the send queue. Before the connection stands it waits; after it ended it completes with
+    /// Posts a request to the send queue. Before the connection stands it is refused; after it ended it completes with
     /// [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must stay as it is until it completes.
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let wr = request.encode(self.caps.max_sge, self.caps.max_inline)?;
+        // The connection may stand without the application having asked.
+        if self.state.get().is_early() && self.state().is_early() {
+            return Err(PostError::NotConnected(self.state.get()));
+        }
         self.sq
             .push(wr)
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))?;
@@ -122,16 +180,14 @@ impl Qp {
     }
 
     /// Posts a buffer for one message to the receive queue: one must be there for every Send of the peer's.
+    /// In every state: before the connection stands it waits for a message, after it ended it completes flushed.
     pub fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), PostError> {
-        let (sges, count) = elements(pieces, self.caps.max_sge)?;
-        let too_many = PostError::TooManyElements {
-            count,
-            max: MAX_SGE,
+        let wr = receive(wr_id, pieces, self.caps.max_sge)?;
+        let Receives::Own(rq) = &mut self.rq else {
+            return Err(PostError::SharedQueue);
         };
-        let wr = RecvWr::new(wr_id, &sges[..count]).ok_or(too_many)?;
-        self.rq
-            .push(wr)
-            .map_err(|_| PostError::ReceiveQueueFull(self.rq.capacity()))?;
+        rq.push(wr)
+            .map_err(|_| PostError::ReceiveQueueFull(rq.capacity()))?;
         // In error, the engine has to see it to flush it.
         self.inner().host.ring(self.number);
         Ok(())
@@ -210,14 +266,18 @@ impl Qp {
     /// does not stand yet. Refused if there is no connection and no outcome waits to be seen.
     pub fn disconnect(&mut self) -> Result<(), Error> {
         let device = self.inner();
-        if let Some(mailbox) = device.router.boxes().qps.get(&self.number)
-            && matches!(mailbox.state, QpState::Idle | QpState::Error)
-        {
-            return if mailbox.events.is_empty() {
-                Err(Error::NotConnected)
-            } else {
-                Ok(())
-            };
+        if let Some(mailbox) = device.router.boxes().qps.get(&self.number) {
+            match mailbox.state.get() {
+                QpState::Init | QpState::Terminate | QpState::Error => {
+                    return if mailbox.events.is_empty() {
+                        Err(Error::NotConnected)
+                    } else {
+                        Ok(())
+                    };
+                }
+                QpState::Rts => mailbox.state.set(QpState::Sqd),
+                QpState::Connecting | QpState::Sqd => {}
+            }
         }
         device.send(Command::Disconnect(self.number))
     }
@@ -227,21 +287,23 @@ impl Qp {
         self.inner().send(Command::Abort(self.number))
     }
 
-    /// Where the connection stands.
+    /// Moves it to [`Error`](QpState::Error), whatever its state: what is posted completes flushed. A connection is
+    /// [aborted](Self::abort). The event is [`Disconnected`](ConnectionEvent::Disconnected). As `ibv_modify_qp` to `IBV_QPS_ERR`.
+    pub fn fail(&mut self) -> Result<(), Error> {
+        self.inner().send(Command::Fail(self.number))
+    }
+
+    /// Its state, as far as the engine has told.
     pub fn state(&self) -> QpState {
-        self.inner()
-            .router
-            .boxes()
-            .qps
-            .get(&self.number)
-            .map_or(QpState::Error, |mailbox| mailbox.state)
+        drop(self.inner().router.boxes());
+        self.state.get()
     }
 
     /// A queue pair connects once; only after an attempt that failed it may try again.
     pub(crate) fn check_idle(&self) -> Result<(), Error> {
         match self.state() {
-            QpState::Idle => Ok(()),
-            _ => Err(Error::NotIdle),
+            QpState::Init => Ok(()),
+            state => Err(Error::NotIdle(state)),
         }
     }
 
@@ -249,7 +311,7 @@ impl Qp {
     pub(crate) fn begin_connecting(&self) {
         if let Some(mailbox) = self.inner().router.boxes().qps.get_mut(&self.number) {
             mailbox.events.clear();
-            mailbox.state = QpState::Connecting;
+            mailbox.state.set(QpState::Connecting);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Work requests as an application writes them.
 
 use rnic_core::verbs::total_length;
-use rnic_core::verbs::wr::{self, MAX_INLINE, MAX_SGE, SendWr, WrOpcode, send_flags};
+use rnic_core::verbs::wr::{self, MAX_INLINE, MAX_SGE, RecvWr, SendWr, WrOpcode, send_flags};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
 
@@ -311,11 +311,17 @@ impl SendRequest<'_> {
     }
 }
 
+/// The ring entry of a receive.
+pub(crate) fn receive(wr_id: u64, pieces: &[Sge], max_sge: usize) -> Result<RecvWr, PostError> {
+    let (sges, count) = elements(pieces, max_sge)?;
+    RecvWr::new(wr_id, &sges[..count]).ok_or(PostError::TooManyElements {
+        count,
+        max: MAX_SGE,
+    })
+}
+
 /// The scatter/gather list as it stands in a ring entry, and how many elements it has.
-pub(crate) fn elements(
-    pieces: &[Sge],
-    max: usize,
-) -> Result<([wr::Sge; MAX_SGE], usize), PostError> {
+fn elements(pieces: &[Sge], max: usize) -> Result<([wr::Sge; MAX_SGE], usize), PostError> {
     let max = max.min(MAX_SGE);
     let count = pieces.len();
     if count > max {

@@ -52,7 +52,7 @@ impl Worker {
             ..config
         };
         Ok(Self {
-            routes: Routes::open(port.link().index, mtu)?,
+            routes: Routes::open(port.link(), mtu)?,
             driver: Driver::new(config, secret, end),
             port,
             icmp: Icmp::open()?,
@@ -83,6 +83,10 @@ impl Worker {
             self.hear_routers(now);
         }
         let mut any = false;
+        if let Some(active) = self.routes.poll_device() {
+            any = true;
+            self.driver.set_port(active);
+        }
         while let Some(update) = self.routes.poll_update() {
             any = true;
             match update {

@@ -5,7 +5,7 @@ use crate::engine::{EndReason, Event};
 use crate::mpa::{frame, marker};
 use crate::tcp::{State, Tcp, TcpFailure};
 
-use super::{CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, Phase};
+use super::{CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, LocalEnd, Phase, flush};
 
 impl Connection {
     /// Draws the conclusions from whatever TCP has learnt.
@@ -132,9 +132,15 @@ impl Connection {
         self.give_up(EndReason::Local, context);
     }
 
-    /// The application gave up its queue pair: the connection is cut off, and nobody is there to be told.
-    pub(crate) fn orphan(&mut self) {
-        self.phase = Phase::Closing;
+    /// The application gave up its queue pair: the connection is cut off, and nobody is there to be told. What the
+    /// queue pair had taken from a shared receive queue completes nevertheless: it is not its own.
+    pub(crate) fn orphan(&mut self, context: &mut Context<'_, '_>) {
+        if let Phase::Streaming(stream) = self.take_phase()
+            && let LocalEnd::Qp(mut qp) = stream.into_end()
+            && qp.rq.is_shared()
+        {
+            flush(&mut qp, context.cqs);
+        }
         self.tcp.abort();
         self.deadline = None;
     }

@@ -28,6 +28,7 @@ use crate::tcp::{Seq, State, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::QueuePair;
+use crate::verbs::srq::SrqTable;
 use crate::wire::icmp::TooBig;
 use crate::wire::tcp::TcpSegment;
 
@@ -55,6 +56,7 @@ pub(crate) struct Context<'a, 'g> {
     pub(crate) now: Instant,
     pub(crate) guard: &'a Guard<'g>,
     pub(crate) cqs: &'a mut CqTable,
+    pub(crate) srqs: &'a mut SrqTable,
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) counters: &'a mut Counters,
     pub(crate) next_request: &'a mut u64,

@@ -202,6 +202,11 @@ impl Stream {
                     self.last_words = terminate::fpdu(&outbound, segmenter, self.crc, self.markers);
                 }
                 context.counters.rdma.terminates_sent += 1;
+                if error.is_overrun() {
+                    let (cq, qp) = (qp.recv_cq, qp.number);
+                    let overrun = Event::CompletionOverrun { cq, qp };
+                    context.events.push_back(overrun);
+                }
                 self.end(error.end_reason(), context);
             }
             User::Endpoint(endpoint) => {
@@ -238,6 +243,10 @@ impl Stream {
             qp: self.user.number(),
             reason,
         });
+        if self.user.shares_receives() {
+            let qp = self.user.number();
+            context.events.push_back(Event::LastReceive { qp });
+        }
     }
 
     /// Follows the layer below.

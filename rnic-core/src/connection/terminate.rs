@@ -98,6 +98,11 @@ impl StreamError {
         }
     }
 
+    /// Whether the application left too many completions unpolled.
+    pub(super) fn is_overrun(&self) -> bool {
+        matches!(self.0.0, LayerError::Rdmap(RdmapError::Overrun(_)))
+    }
+
     pub(super) fn is_crc(&self) -> bool {
         matches!(self.0.0, LayerError::Mpa(MpaError::Crc { .. }))
     }

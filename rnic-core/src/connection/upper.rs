@@ -1,17 +1,22 @@
 //! Who speaks above DDP on a connection: RDMAP for a queue pair, or another layer on an endpoint.
 
+use std::collections::VecDeque;
+
 use crate::ddp::{Buffers, Delivery, Endpoint, HalfClosed, Message, Supply, Teardown, Ulp};
+use crate::engine::{EndReason, Event};
 use crate::memory::epoch::Guard;
 use crate::memory::place::Destination;
 use crate::memory::table::Origin;
 use crate::rdmap::{Opening, Outbound, Rdmap};
 use crate::verbs::RecvWr;
+use crate::verbs::cq::CqTable;
 use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
+use crate::verbs::srq::ReceiveQueue;
 use crate::wire::ddp::{DdpSegment, QueueNumber};
 
-use super::Context;
 use super::stream::message;
 use super::terminate::StreamError;
+use super::{Context, flush};
 
 /// What an application connects.
 pub(crate) enum LocalEnd {
@@ -40,6 +45,26 @@ impl LocalEnd {
         match self {
             Self::Qp(qp) => qp.state,
             Self::Endpoint(endpoint) => endpoint.state,
+        }
+    }
+
+    /// What has no connection ends as if it had had one.
+    pub(crate) fn fail(&mut self, cqs: &mut CqTable, events: &mut VecDeque<Event>) {
+        self.set_state(QpState::Error);
+        let (qp, reason) = (self.number(), EndReason::Local);
+        let shares = match self {
+            Self::Qp(qp) => {
+                flush(qp, cqs);
+                qp.rq.is_shared()
+            }
+            Self::Endpoint(endpoint) => {
+                endpoint.ulp.handle_end(Teardown::Abortive);
+                false
+            }
+        };
+        events.push_back(Event::Disconnected { qp, reason });
+        if shares {
+            events.push_back(Event::LastReceive { qp });
         }
     }
 
@@ -106,6 +131,14 @@ impl User {
         }
     }
 
+    /// Whether its receives come from a queue that it shares with others.
+    pub(super) fn shares_receives(&self) -> bool {
+        match self {
+            Self::Rdmap(user) => user.qp.rq.is_shared(),
+            Self::Endpoint(_) => false,
+        }
+    }
+
     /// The same with what it needs for one call.
     pub(super) fn with<'a, 'c, 'g>(
         &'a mut self,
@@ -151,7 +184,17 @@ pub(super) struct Upper<'a, 'c, 'g> {
 impl Buffers for Upper<'_, '_, '_> {
     fn buffer(&mut self, queue: QueueNumber, ahead: u32) -> Option<RecvWr> {
         match self.user {
-            User::Rdmap(user) => user.qp.buffer(queue, ahead),
+            User::Rdmap(RdmapUser { qp, .. }) => {
+                let number = qp.number;
+                if queue == QueueNumber::SEND
+                    && let ReceiveQueue::Shared(shared) = &mut qp.rq
+                    && let Some(news) = shared.provide(number, ahead, self.context.srqs)
+                {
+                    let news = Event::SharedReceives(news);
+                    self.context.events.push_back(news);
+                }
+                qp.buffer(queue, ahead)
+            }
             User::Endpoint(endpoint) => endpoint.ulp.buffer(queue, ahead),
         }
     }

@@ -97,7 +97,25 @@ impl Engine {
                 // The host counts its queues: a number used twice is lost on it alone.
                 let _ = self.cqs.add(cq, producer, notify, arming);
             }
+            Command::ResizeCq {
+                cq,
+                producer,
+                older,
+                reply,
+            } => {
+                // Whoever asked may have given up waiting.
+                let _ = reply.send(self.cqs.resize(cq, producer, older));
+            }
             Command::DestroyCq(cq) => self.cqs.remove(cq),
+            Command::CreateSrq { srq, ring } => {
+                // As for completion queues.
+                let _ = self.srqs.add(srq, ring);
+            }
+            Command::ArmSrq { srq, limit } => {
+                let news = self.srqs.arm(srq, limit);
+                self.events.extend(news.map(Event::SharedReceives));
+            }
+            Command::DestroySrq(srq) => self.srqs.remove(srq),
             Command::CreateQp(qp) => self.qps.put(LocalEnd::Qp(qp)),
             Command::CreateEndpoint(endpoint) => self.qps.put(LocalEnd::Endpoint(endpoint)),
             Command::DestroyQp(qp) => self.destroy_qp(now, guard, qp),
@@ -132,6 +150,7 @@ impl Engine {
             } => self.reject(now, guard, request, &private_data),
             Command::Disconnect(qp) => self.on_qp(now, guard, qp, Connection::disconnect),
             Command::Abort(qp) => self.on_qp(now, guard, qp, Connection::abort),
+            Command::Fail(qp) => self.fail(now, guard, qp),
             Command::Snapshot(reply) => {
                 // Whoever asked may have given up waiting.
                 let _ = reply.send(self.snapshot(now));
@@ -151,13 +170,26 @@ impl Engine {
         }
     }
 
+    /// To the application a queue pair that fails ends as if it had been connected.
+    fn fail(&mut self, now: Instant, guard: &Guard<'_>, number: QpNumber) {
+        self.on_qp(now, guard, number, Connection::abort);
+        let Self {
+            qps, cqs, events, ..
+        } = self;
+        if let Some(Place::Here(end)) = qps.place(number)
+            && end.state() == QpState::Idle
+        {
+            end.fail(cqs, events);
+        }
+    }
+
     fn destroy_qp(&mut self, now: Instant, guard: &Guard<'_>, qp: QpNumber) {
         let connection = self.qps.connection_of(qp);
         *self.qps.place(qp) = None;
         // News of this batch that the host has not seen would be taken for news of the next with this number.
         self.events.retain(|event| event.qp() != Some(qp));
         if let Some(index) = connection {
-            self.touch(index, now, guard, |connection, _| connection.orphan());
+            self.touch(index, now, guard, Connection::orphan);
         }
     }
 

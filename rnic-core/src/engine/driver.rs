@@ -67,6 +67,11 @@ impl Driver {
         self.engine.set_unreachable(destination);
     }
 
+    /// Tells that the device has lost its link, or has it again. Connections wait for it as long as TCP does.
+    pub fn set_port(&mut self, active: bool) {
+        self.engine.set_port(active);
+    }
+
     /// When the next timer goes off.
     pub fn next_timeout(&mut self) -> Option<Instant> {
         self.engine.next_timeout()

@@ -12,12 +12,13 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::ddp::Endpoint;
 use crate::memory::doorbell::Doorbells;
-use crate::memory::ring::Producer;
+use crate::memory::ring::{Consumer, Producer};
 use crate::memory::table::StagTable;
 use crate::tcp::Keepalive;
-use crate::verbs::cq::Arming;
+use crate::verbs::cq::{Arming, CqError};
 use crate::verbs::qp::{CqId, QpNumber, QueuePair, StreamId};
-use crate::verbs::wr::Completion;
+use crate::verbs::srq::{SrqId, SrqLimit, SrqNews};
+use crate::verbs::wr::{Completion, RecvWr};
 use crate::wire::rdmap::TerminateControl;
 
 use super::snapshot::Snapshot;
@@ -104,15 +105,43 @@ pub enum Command {
         /// Told when a completion arrives that the application armed for.
         notify: Waker,
     },
+    /// Has a completion queue go on in another ring, once what stands in the present one was polled.
+    ResizeCq {
+        /// The queue.
+        cq: CqId,
+        /// Where completions are written from now on.
+        producer: Producer<Completion>,
+        /// Completions that stand in rings before the present one.
+        older: usize,
+        /// Told whether it was done. If so, nothing more comes in the present ring.
+        reply: Sender<Result<(), CqError>>,
+    },
     /// Removes a completion queue. Its queue pairs must be gone.
     DestroyCq(CqId),
+    /// Adds a shared receive queue.
+    CreateSrq {
+        /// Its name.
+        srq: SrqId,
+        /// Where receives are posted.
+        ring: Consumer<RecvWr>,
+    },
+    /// Arms the limit of a shared receive queue: told as [`Event::SharedReceives`].
+    ArmSrq {
+        /// The queue.
+        srq: SrqId,
+        /// The limit.
+        limit: SrqLimit,
+    },
+    /// Removes a shared receive queue. Its queue pairs must be gone.
+    DestroySrq(SrqId),
     /// Adds a queue pair, in state Idle.
     CreateQp(Box<QueuePair>),
     /// Adds an endpoint, in state Idle: a DDP stream for a layer that is not RDMAP. Commands and events name it by its
     /// number, as they name queue pairs, and a doorbell makes the engine ask its layer for messages.
     CreateEndpoint(Box<Endpoint>),
     /// Removes a queue pair; a connection it still has is aborted. Nothing more is heard of either: requests that
-    /// were posted make no completion, and the number may be used again.
+    /// were posted make no completion, and the number may be used again. Only what was taken from a shared receive
+    /// queue completes as flushed.
     DestroyQp(QpNumber),
     /// Accepts TCP connections on a local address.
     Listen {
@@ -158,6 +187,8 @@ pub enum Command {
     Disconnect(QpNumber),
     /// Ends a connection at once, with a TCP RST.
     Abort(QpNumber),
+    /// Moves a queue pair to Error, whatever its state; a connection that it has is aborted.
+    Fail(QpNumber),
     /// Asks for the state of everything.
     Snapshot(Sender<Snapshot>),
 }
@@ -284,17 +315,44 @@ pub enum Event {
         /// Why.
         reason: EndReason,
     },
+    /// So many completions of received messages wait for room in a queue that a connection ends for it.
+    CompletionOverrun {
+        /// The queue.
+        cq: CqId,
+        /// The queue pair of the connection.
+        qp: QpNumber,
+    },
+    /// A queue pair that is over has completed the last receive that it had taken from a shared queue.
+    LastReceive {
+        /// The queue pair, in Error.
+        qp: QpNumber,
+    },
+    /// The device has lost its link, or has it again.
+    Port {
+        /// Whether it has.
+        active: bool,
+    },
+    /// A shared receive queue runs low, or a stream uses more of it than it should.
+    SharedReceives(SrqNews),
 }
 
 impl Event {
     /// The queue pair that it is about.
     pub fn qp(&self) -> Option<QpNumber> {
         match self {
-            Self::ConnectRequest { .. } | Self::RequestGone { .. } => None,
+            Self::ConnectRequest { .. }
+            | Self::RequestGone { .. }
+            | Self::Port { .. }
+            | Self::SharedReceives(SrqNews::LimitReached { .. }) => None,
             Self::Established { qp, .. }
             | Self::Rejected { qp, .. }
             | Self::Failed { qp, .. }
-            | Self::Disconnected { qp, .. } => Some(*qp),
+            | Self::Disconnected { qp, .. }
+            | Self::LastReceive { qp }
+            | Self::CompletionOverrun { qp, .. }
+            | Self::SharedReceives(
+                SrqNews::ShareExceeded { qp, .. } | SrqNews::HighWater { qp, .. },
+            ) => Some(*qp),
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::memory::frames::TxFrames;
 use crate::tcp::TcpConfig;
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
+use crate::verbs::srq::SrqTable;
 use crate::wire::icmp::TooBig;
 use crate::wire::packet::{self, Checksums, PacketError};
 
@@ -101,6 +102,7 @@ pub struct Engine {
     next_request: u64,
     qps: QueuePairs,
     cqs: CqTable,
+    srqs: SrqTable,
     next_hops: NextHops,
     events: VecDeque<Event>,
     counters: Counters,
@@ -127,6 +129,7 @@ impl Engine {
             next_request: 1,
             qps: QueuePairs::default(),
             cqs: CqTable::default(),
+            srqs: SrqTable::default(),
             next_hops: NextHops::default(),
             events: VecDeque::new(),
             counters: Counters::default(),
@@ -240,6 +243,7 @@ impl Engine {
             now,
             guard,
             cqs: &mut self.cqs,
+            srqs: &mut self.srqs,
             events: &mut self.events,
             counters: &mut self.counters,
             next_request: &mut self.next_request,
@@ -429,6 +433,11 @@ impl Engine {
                 self.timers.arm(index, Some(Instant::ZERO));
             }
         }
+    }
+
+    /// Tells that the device has lost its link, or has it again.
+    pub fn set_port(&mut self, active: bool) {
+        self.events.push_back(Event::Port { active });
     }
 
     /// Whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.

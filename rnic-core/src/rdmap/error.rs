@@ -68,7 +68,7 @@ pub enum RdmapError {
         len: u32,
     },
     /// A request of the application could not be carried out.
-    #[error("request {wr_id:#x} could not be carried out: {status:?}")]
+    #[error("request {wr_id:#x} could not be carried out: {status}")]
     Request {
         /// The application's name for it.
         wr_id: u64,

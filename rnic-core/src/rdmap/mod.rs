@@ -308,7 +308,7 @@ impl Rdmap {
         self.responder.clear();
         self.requester.flush(qp, cqs);
         for _ in 0..qp.rq.len() {
-            let Some(wr) = qp.rq.pop() else {
+            let Some(wr) = qp.rq.pop_unused() else {
                 break;
             };
             let status = self.receive_status.take().unwrap_or(WcStatus::WrFlushed);

@@ -19,6 +19,7 @@ use crate::memory::table::{Access, Scope, StagTable};
 use crate::time::Instant;
 use crate::verbs::cq::Arming;
 use crate::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair, StreamId};
+use crate::verbs::srq::{ReceiveQueue, SharedReceives, SrqId, SrqLimit};
 use crate::verbs::wr::{Completion, RecvWr, SendWr};
 use crate::wire::ddp::{Stag, TaggedOffset};
 use crate::wire::ethernet::MacAddr;
@@ -131,6 +132,14 @@ pub struct TestEndpoint {
     pub stream: StreamId,
 }
 
+/// The application's end of a shared receive queue.
+pub struct TestSrq {
+    /// Its name.
+    pub id: SrqId,
+    max_in_process: u32,
+    ring: Producer<RecvWr>,
+}
+
 /// One host.
 pub struct Host {
     /// Its address.
@@ -146,6 +155,7 @@ pub struct Host {
     tx: VecFrames,
     frames: usize,
     qps: u32,
+    srqs: u32,
     streams: u64,
     lease: PortLease,
 }
@@ -177,6 +187,7 @@ impl Host {
             tx: VecFrames::new(FRAMES),
             frames: FRAMES,
             qps: 0,
+            srqs: 0,
             streams: 0,
             lease: Arc::new(()),
         }
@@ -280,11 +291,56 @@ impl Host {
 
     /// A queue pair, Idle, with a number that the test chooses.
     pub fn create_numbered_qp(&mut self, number: QpNumber, settings: QpSettings) -> TestQp {
+        self.add_qp(number, settings, None)
+    }
+
+    /// A queue pair, Idle, that takes its receives from a shared queue.
+    pub fn create_qp_on(&mut self, srq: &TestSrq, settings: QpSettings) -> TestQp {
+        self.qps += 1;
+        self.add_qp(QpNumber(self.qps), settings, Some(srq))
+    }
+
+    /// A shared receive queue of which each queue pair may have `max_in_process` entries in process.
+    pub fn create_srq(&mut self, capacity: u32, max_in_process: u32) -> TestSrq {
+        let id = SrqId(self.srqs);
+        self.srqs += 1;
+        let (ring, consumer) = ring(capacity).expect("memory for a ring");
+        self.command(Command::CreateSrq {
+            srq: id,
+            ring: consumer,
+        });
+        TestSrq {
+            id,
+            max_in_process,
+            ring,
+        }
+    }
+
+    /// Posts a buffer for whoever receives next.
+    pub fn post_shared(&self, srq: &mut TestSrq, wr: RecvWr) {
+        srq.ring
+            .push(wr)
+            .expect("the test leaves room in the shared receive queue");
+    }
+
+    /// Arms the limit of a shared receive queue.
+    pub fn arm_srq(&self, srq: &TestSrq, limit: SrqLimit) {
+        self.command(Command::ArmSrq { srq: srq.id, limit });
+    }
+
+    fn add_qp(&mut self, number: QpNumber, settings: QpSettings, srq: Option<&TestSrq>) -> TestQp {
         let id = CqId(number.0);
         let stream = StreamId(self.streams);
         self.streams += 1;
         let (sq, sq_end) = ring(settings.ring).expect("memory for a ring");
         let (rq, rq_end) = ring(settings.ring).expect("memory for a ring");
+        let receives = match srq {
+            None => rq_end.into(),
+            Some(srq) => {
+                let capacity = srq.ring.capacity();
+                ReceiveQueue::Shared(SharedReceives::new(srq.id, capacity, srq.max_in_process))
+            }
+        };
         let (cq_end, cq) = ring(settings.cq).expect("memory for a ring");
         let (arming, bell) = (Arc::new(Arming::new()), Arc::new(Bell::default()));
         self.command(Command::CreateCq {
@@ -298,7 +354,7 @@ impl Host {
             stream,
             pd: settings.pd,
             sq: sq_end,
-            rq: rq_end,
+            rq: receives,
             send_cq: id,
             recv_cq: id,
             state: QpState::Idle,

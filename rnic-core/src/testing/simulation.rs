@@ -9,7 +9,9 @@ use super::host::MOST_TURNS;
 use super::link::{Impairments, Link};
 use super::raw_peer::RawPeer;
 
-pub use super::host::{Host, Neighbours, PD, QpSettings, SharedRegion, TestEndpoint, TestQp};
+pub use super::host::{
+    Host, Neighbours, PD, QpSettings, SharedRegion, TestEndpoint, TestQp, TestSrq,
+};
 
 /// Where a frame is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

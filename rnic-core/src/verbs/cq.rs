@@ -104,6 +104,19 @@ pub enum CqError {
     /// The number is too large.
     #[error("{0} is not below {MAX_CQS}; number completion queues from 0")]
     Number(CqId),
+    /// There is no such queue.
+    #[error("there is no {0}")]
+    Unknown(CqId),
+    /// What the queue holds would not fit.
+    #[error("{cq} holds {held} completions, more than the {capacity} entries that it is to have")]
+    Holds {
+        /// The queue.
+        cq: CqId,
+        /// Completions that nobody has polled.
+        held: usize,
+        /// Entries.
+        capacity: u32,
+    },
 }
 
 /// All completion queues of an engine.
@@ -149,6 +162,30 @@ impl CqTable {
             backlog,
             news: News::Nothing,
         });
+        Ok(())
+    }
+
+    /// Goes on in another ring, after what stands in the present one; `older` completions stand in rings before that.
+    /// Refused if all that nobody has polled is more than the new ring has entries.
+    pub fn resize(
+        &mut self,
+        id: CqId,
+        producer: Producer<Completion>,
+        older: usize,
+    ) -> Result<(), CqError> {
+        let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) else {
+            return Err(CqError::Unknown(id));
+        };
+        let held = older + cq.producer.len() as usize + cq.backlog.len();
+        let capacity = producer.capacity();
+        if held > capacity as usize {
+            return Err(CqError::Holds {
+                cq: id,
+                held,
+                capacity,
+            });
+        }
+        cq.producer = producer;
         Ok(())
     }
 

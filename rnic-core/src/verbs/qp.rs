@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::wr::{RecvWr, SendWr};
+use super::srq::ReceiveQueue;
+use super::wr::SendWr;
 use crate::memory::ring::Consumer;
 use crate::memory::table::Origin;
 
@@ -63,9 +64,8 @@ pub struct QueuePair {
     pub pd: PdId,
     /// Work requests to send.
     pub sq: Consumer<SendWr>,
-    /// Buffers to receive into. The buffer of the message that comes `n` after the next one to be delivered is
-    /// entry `n`; entries are released on delivery.
-    pub rq: Consumer<RecvWr>,
+    /// Buffers to receive into; each is released when its message is delivered.
+    pub rq: ReceiveQueue,
     /// Where requests of `sq` complete.
     pub send_cq: CqId,
     /// Where requests of `rq` complete.

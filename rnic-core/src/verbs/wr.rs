@@ -2,6 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+pub use super::status::WcStatus;
 use crate::wire::ddp::{Stag, TaggedOffset};
 use crate::wire::rdmap::IMMEDIATE_LEN;
 
@@ -283,55 +284,6 @@ impl RecvWr {
     }
 }
 
-/// How a request ended. The names are those of ibverbs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum WcStatus {
-    /// It was done.
-    Success = 0,
-    /// The message does not fit the buffer, or the request is longer than a message may be.
-    LocalLengthError = 1,
-    /// The request itself makes no sense.
-    LocalQpOperationError = 2,
-    /// A local piece of memory is not registered for this.
-    LocalProtectionError = 4,
-    /// Not done, because the queue pair failed or closed.
-    WrFlushed = 5,
-    /// A window was not bound, memory not registered, or an STag not invalidated: one of the request's STags is not
-    /// what it must be for that, or the rights or octets that it asks for are not there.
-    MwBindError = 6,
-    /// The peer found the request invalid.
-    RemoteInvalidRequestError = 9,
-    /// The peer does not allow the access.
-    RemoteAccessError = 10,
-    /// The peer failed.
-    RemoteOperationError = 11,
-    /// The connection failed: reset, or the peer does not answer.
-    TransportError = 12,
-    /// Anything else.
-    GeneralError = 21,
-}
-
-impl TryFrom<u8> for WcStatus {
-    type Error = UnknownCode;
-    fn try_from(code: u8) -> Result<Self, UnknownCode> {
-        Ok(match code {
-            0 => Self::Success,
-            1 => Self::LocalLengthError,
-            2 => Self::LocalQpOperationError,
-            4 => Self::LocalProtectionError,
-            5 => Self::WrFlushed,
-            6 => Self::MwBindError,
-            9 => Self::RemoteInvalidRequestError,
-            10 => Self::RemoteAccessError,
-            11 => Self::RemoteOperationError,
-            12 => Self::TransportError,
-            21 => Self::GeneralError,
-            _ => return Err(UnknownCode(code)),
-        })
-    }
-}
-
 /// What a completion is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -519,7 +471,6 @@ mod tests {
     fn codes_round_trip() {
         for code in 0..=u8::MAX {
             assert!(WrOpcode::try_from(code).map_or(true, |op| op as u8 == code));
-            assert!(WcStatus::try_from(code).map_or(true, |status| status as u8 == code));
             assert!(WcOpcode::try_from(code).map_or(true, |op| op as u8 == code));
         }
     }

@@ -149,7 +149,7 @@ impl End {
             stream: STREAM,
             pd: PD,
             sq: sq_end,
-            rq: rq_end,
+            rq: rq_end.into(),
             send_cq: SEND_CQ,
             recv_cq: RECV_CQ,
             state: QpState::Rts,

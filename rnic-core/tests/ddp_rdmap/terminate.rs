@@ -425,6 +425,23 @@ fn a_write_is_not_blamed_for_a_read_response() {
 }
 
 #[test]
+fn a_peer_that_failed_is_told_from_one_that_refused() {
+    for (layer, error_type, status) in [
+        (0, 2, WcStatus::RemoteOperationError),
+        (1, 2, WcStatus::RemoteInvalidRequestError),
+        (1, 1, WcStatus::RemoteAccessError),
+    ] {
+        let mut end = End::new(0, 4);
+        end.post(SendWr::new(1, WrOpcode::Send));
+        end.messages();
+        let terminate = quoting(control(layer, error_type, 0xff), &send(1, b""));
+        end.receive(&terminate).unwrap();
+        end.flush();
+        assert_eq!(end.sent_ids(), [(1, status)]);
+    }
+}
+
+#[test]
 fn a_bad_rkey_of_a_read_is_told_to_the_one_who_posted_it() {
     let (mut a, mut b) = (End::new(4, 4), End::new(4, 4));
     for (wr_id, stag) in [(1, b.stag), (2, Stag(0xbad)), (3, b.stag)] {

@@ -176,6 +176,10 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'v', long)]
     pub verify: bool,
 
+    /// Take the messages of all queue pairs from one shared receive queue (send-bw, send-lat)
+    #[arg(long = "use-srq", alias = "use_srq")]
+    pub use_srq: bool,
+
     /// Accepted for perftest's sake: the CPU's frequency does not matter here
     #[arg(short = 'F', long = "CPU-freq")]
     pub cpu_freq: bool,
@@ -223,6 +227,7 @@ pub(crate) struct Plan {
     pub depth: u32,
     pub qps: u16,
     pub verify: bool,
+    pub use_srq: bool,
 }
 
 impl PerfArgs {
@@ -257,6 +262,12 @@ impl PerfArgs {
                 "latency is measured on one queue pair; leave -q out",
             ));
         }
+        if self.use_srq && self.test.operation() != Operation::Send {
+            return Err(Failure::usage(
+                "--use-srq",
+                "only Sends use receives; choose send-bw or send-lat",
+            ));
+        }
         let length = match self.duration {
             Some(seconds) if seconds <= 2 * self.margin => {
                 let why = format!(
@@ -283,6 +294,7 @@ impl PerfArgs {
             depth: if latency { 1 } else { depth },
             qps,
             verify,
+            use_srq: self.use_srq,
         })
     }
 

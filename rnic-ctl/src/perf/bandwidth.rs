@@ -57,9 +57,7 @@ pub(super) fn run(
     let hello = session.hello;
     let mut layout = Layout::new(hello.largest, size, hello.depth, hello.verify);
     if hello.test.operation() == Operation::Send {
-        layout.depth = layout
-            .depth
-            .min(super::session::receive_layout(&hello).depth);
+        layout.depth = layout.depth.min(super::receives::layout(&hello).depth);
     }
     let lanes = session.flows.iter().map(|_| Lane::default()).collect();
     let limit = match length {

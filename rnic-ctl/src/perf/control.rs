@@ -202,11 +202,7 @@ pub(super) fn why_ended(qp: &mut Qp, completion: &Completion) -> Failure {
         }
         Ok(_) => Failure::operation(
             what,
-            format!(
-                "{:?} failed: {:?}",
-                completion.opcode(),
-                completion.status()
-            ),
+            format!("{:?} failed: {}", completion.opcode(), completion.status()),
         ),
         Err(error) => Failure::operation(what, error),
     }

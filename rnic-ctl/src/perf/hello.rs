@@ -32,6 +32,8 @@ pub(super) struct Hello {
     /// Octets in the largest message.
     pub largest: u64,
     pub verify: bool,
+    /// Receives are taken from one shared queue.
+    pub use_srq: bool,
     /// Where the server writes to (`write-lat`).
     pub buffer: RemoteAddress,
 }
@@ -59,7 +61,7 @@ struct RawHello {
     is_data: U16,
     index: U16,
     qps: U16,
-    reserved: U16,
+    use_srq: U16,
     depth: U32,
     stag: U32,
     session: U64,
@@ -92,7 +94,7 @@ impl Hello {
             is_data: is_data.into(),
             index: index.into(),
             qps: self.qps.into(),
-            reserved: 0.into(),
+            use_srq: u16::from(self.use_srq).into(),
             depth: self.depth.into(),
             stag: self.buffer.stag.0.into(),
             session: self.session.into(),
@@ -129,6 +131,7 @@ impl Hello {
             depth: raw.depth.get(),
             largest: raw.largest.get(),
             verify: raw.verify != 0,
+            use_srq: raw.use_srq.get() != 0,
             buffer: RemoteAddress {
                 stag: Stag(raw.stag.get()),
                 offset: raw.offset.get(),
@@ -181,6 +184,7 @@ mod tests {
             depth: 128,
             largest: 8 << 20,
             verify: true,
+            use_srq: true,
             buffer: RemoteAddress {
                 stag: Stag(0xdead_beef),
                 offset: 1 << 40,

@@ -8,6 +8,7 @@ use super::args::{Length, Operation};
 use super::buffer::{Pattern, check_count};
 use super::message::Message;
 use super::progress::{LOOKS_TO_YIELD, Progress};
+use super::receives::Receive;
 use super::report::Row;
 use super::session::Session;
 use super::stats::{Latency, Thinned};
@@ -213,8 +214,7 @@ impl<'a> Game<'a> {
         self.session.check(&completion)?;
         match completion.opcode() {
             WcOpcode::Recv | WcOpcode::RecvImmediate => {
-                let hello = self.session.hello;
-                self.session.flows[0].post_receive(&hello, completion.wr_id())?;
+                self.session.post_receive(Receive::of(completion.wr_id()))?;
                 self.received += 1;
             }
             WcOpcode::Read | WcOpcode::FetchAdd | WcOpcode::CmpSwap => self.received += 1,

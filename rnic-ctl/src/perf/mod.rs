@@ -8,6 +8,7 @@ mod hello;
 mod latency;
 mod message;
 mod progress;
+mod receives;
 mod report;
 mod serve;
 mod session;
@@ -141,6 +142,7 @@ fn client(
         depth: plan.depth,
         largest: plan.sizes.iter().copied().max().unwrap_or(0),
         verify: plan.verify,
+        use_srq: plan.use_srq,
         buffer: NO_BUFFER,
     };
     let device: &Device = &opened.device;
@@ -341,6 +343,7 @@ impl Report {
             "qps": hello.qps,
             "tx_depth": hello.depth,
             "verified": hello.verify,
+            "use_srq": hello.use_srq,
         });
         let verified = match self.test {
             _ if !hello.verify => "no (-v does)",
@@ -355,6 +358,9 @@ impl Report {
         self.line(format_args!(" Number of qps   : {}", hello.qps))?;
         if !self.test.is_latency() {
             self.line(format_args!(" TX depth        : {}", hello.depth))?;
+        }
+        if hello.use_srq {
+            self.line(" Using SRQ       : ON")?;
         }
         self.line(format_args!(" Data verified   : {verified}"))?;
         self.line(RULE)?;

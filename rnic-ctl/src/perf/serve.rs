@@ -9,8 +9,9 @@ use super::buffer::{Layout, Pattern, checksum, clear};
 use super::latency::Game;
 use super::message::Message;
 use super::progress::{Idle, Progress};
+use super::receives::{self, Receive};
 use super::report::Row;
-use super::session::{Session, receive_layout};
+use super::session::Session;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 
@@ -118,7 +119,7 @@ struct Sink<'a> {
 
 impl<'a> Sink<'a> {
     fn new(session: &'a mut Session, size: u64) -> Self {
-        let receives = receive_layout(&session.hello).depth;
+        let receives = receives::layout(&session.hello).depth;
         let lanes = session.flows.len();
         Self {
             idle: Idle::new(&session.cq),
@@ -181,13 +182,15 @@ impl<'a> Sink<'a> {
         }
         let hello = self.session.hello;
         let index = self.session.flow(completion.qp())?;
-        let flow = &mut self.session.flows[index];
+        let flow = &self.session.flows[index];
+        let receive = Receive::of(completion.wr_id());
+        let owner = &self.session.flows[usize::from(receive.flow)];
         let good = u64::from(completion.byte_len()) == self.size
             && (!hello.verify || {
-                let at = receive_layout(&hello).offset(completion.wr_id());
+                let at = receives::layout(&hello).offset(receive.slot);
                 let sequence = self.received[index];
                 self.pattern.check(
-                    flow.incoming()?,
+                    owner.incoming()?,
                     at,
                     flow.index,
                     sequence,
@@ -195,7 +198,7 @@ impl<'a> Sink<'a> {
                 )?
             });
         self.bad += u64::from(!good);
-        flow.post_receive(&hello, completion.wr_id())?;
+        self.session.post_receive(receive)?;
         self.received[index] += 1;
         self.untold[index] += 1;
         if self.untold[index] >= self.credit {

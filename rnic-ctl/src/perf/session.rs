@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use rnic_verbs::{
     Access, Completion, ConnectRequest, ConnectionEvent, ConnectionOptions, Cq, Device, Listener,
-    Mr, Pd, Qp, QpCaps, QpNumber, RemoteAddress,
+    Mr, Pd, Qp, QpCaps, QpNumber, RemoteAddress, Srq,
 };
 
 use super::args::{Operation, Test};
-use super::buffer::{Layout, Memory};
+use super::buffer::Memory;
 use super::control::{Control, why_ended};
 use super::hello::{Answer, Hello, NO_BUFFER, Role};
 use super::message::Message;
+use super::receives::{self, RECEIVES, Receive};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::out;
@@ -47,6 +48,8 @@ pub(super) struct Session {
     pub flows: Vec<Flow>,
     /// Where all requests of the flows complete.
     pub cq: Cq,
+    /// Where receives are posted, if the flows share them.
+    pub srq: Option<Srq>,
     /// What the client asked for.
     pub hello: Hello,
     /// What the memory consists of.
@@ -57,6 +60,7 @@ pub(super) struct Session {
 struct Setup {
     pd: Pd,
     cq: Cq,
+    srq: Option<Srq>,
     hello: Hello,
     outgoing: Option<Memory>,
     incoming: Option<Memory>,
@@ -85,9 +89,12 @@ impl Setup {
         };
         let entries = (2 * u32::from(qps) * depth.max(RECEIVES)).min(1 << 16);
         let cq = device.cq(entries).doing("make a completion queue")?;
+        let pd = device.pd();
+        let srq = receives::shared_queue(&pd, &hello)?;
         Ok(Self {
-            pd: device.pd(),
+            pd,
             cq,
+            srq,
             hello,
             outgoing: memory(sends)?,
             incoming: memory(receives)?,
@@ -95,7 +102,7 @@ impl Setup {
     }
 
     /// A data connection, not connected, its receives posted.
-    fn flow(&self, index: u16) -> Outcome<Flow> {
+    fn flow(&mut self, index: u16) -> Outcome<Flow> {
         let register = |memory: &Option<Memory>, access| {
             memory
                 .as_ref()
@@ -114,11 +121,13 @@ impl Setup {
             max_recv_wr: depth,
             ..QpCaps::default()
         };
-        let qp = self
-            .pd
-            .qp(&self.cq, &self.cq, caps)
-            .doing("make a queue pair")?;
-        let granted = receives(&self.hello);
+        let (pd, cq) = (&self.pd, &self.cq);
+        let qp = match &self.srq {
+            Some(srq) => pd.qp_with_srq(cq, cq, srq, caps),
+            None => pd.qp(cq, cq, caps),
+        }
+        .doing("make a queue pair")?;
+        let granted = receives::count(&self.hello);
         let mut flow = Flow {
             qp,
             index,
@@ -129,7 +138,8 @@ impl Setup {
             used: 0,
         };
         for slot in 0..granted {
-            flow.post_receive(&self.hello, slot)?;
+            let receive = Receive { flow: index, slot };
+            receives::post(&mut flow, self.srq.as_mut(), &self.hello, receive)?;
         }
         Ok(flow)
     }
@@ -154,39 +164,14 @@ impl Setup {
             control,
             flows,
             cq: self.cq,
+            srq: self.srq,
             hello: self.hello,
             memory,
         }
     }
 }
 
-/// Receives posted for `send-lat`, where one message at a time is under way.
-const RECEIVES: u32 = 8;
-
-/// Receives that a side posts on each connection.
-fn receives(hello: &Hello) -> u64 {
-    match hello.test {
-        Test::SendLat => RECEIVES.into(),
-        Test::SendBw => receive_layout(hello).depth,
-        _ => 0,
-    }
-}
-
-/// Receive buffers are for the largest message, whatever the run.
-pub(super) fn receive_layout(hello: &Hello) -> Layout {
-    Layout::new(hello.largest, hello.largest, hello.depth, hello.verify)
-}
-
 impl Flow {
-    /// Posts the receive buffer of a slot, if this side receives at all.
-    pub(super) fn post_receive(&mut self, hello: &Hello, slot: u64) -> Outcome {
-        if let Some(mr) = &self.incoming {
-            let sge = mr.sge(receive_layout(hello).offset(slot), hello.largest as u32);
-            self.qp.post_recv(slot, &[sge]).doing("post a receive")?;
-        }
-        Ok(())
-    }
-
     /// The memory that a test of this kind must have on this side.
     pub(super) fn outgoing(&self) -> Outcome<&Mr> {
         self.outgoing.as_ref().ok_or_else(no_memory)
@@ -331,7 +316,7 @@ fn accept_all(
         let control = Control::new(device, &setup.pd, hello.qps)?;
         Ok((setup, control))
     });
-    let (setup, mut control) = match made {
+    let (mut setup, mut control) = match made {
         Ok(made) => made,
         Err(failure) => return Err(decline(request, failure)),
     };
@@ -425,6 +410,12 @@ impl Session {
     pub(super) fn flow(&self, qp: QpNumber) -> Outcome<usize> {
         let found = self.flows.iter().position(|flow| flow.qp.number() == qp);
         found.ok_or_else(|| Failure::operation("poll completions", format!("{qp} is not ours")))
+    }
+
+    /// Posts a receive again.
+    pub(super) fn post_receive(&mut self, receive: Receive) -> Outcome {
+        let flow = &mut self.flows[usize::from(receive.flow)];
+        receives::post(flow, self.srq.as_mut(), &self.hello, receive)
     }
 
     /// Fails with the reason if a request failed.

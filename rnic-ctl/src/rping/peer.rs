@@ -169,7 +169,7 @@ impl<'a> Peer<'a> {
     fn why(&mut self, completion: &Completion) -> Outcome<EndReason> {
         let failed = || {
             let (opcode, status) = (completion.opcode(), completion.status());
-            Failure::operation("connection", format!("{opcode:?} ended with {status:?}"))
+            Failure::operation("connection", format!("{opcode:?} ended with {status}"))
         };
         // A request of this side's own that was in error fails by itself; the connection follows.
         let patience = if completion.status() == WcStatus::LocalProtectionError {

@@ -35,7 +35,7 @@ fn device() -> (Device, EngineEnd) {
     let (host, engine) = link(table, 1, Waker::noop().clone());
     let device = Device::new(host, Arc::new(Nowhere), Driver::Thread(Box::new(())));
     let boxes = &mut device.inner.router.boxes().qps;
-    boxes.insert(QP, QpBox::new(STREAM));
+    boxes.insert(QP, QpBox::new(STREAM, SharedState::default()));
     (device.clone(), engine)
 }
 
@@ -119,4 +119,25 @@ fn news_of_a_queue_pair_that_is_gone_is_not_taken_for_its_successor_s() {
     }
     let expected = ConnectionEvent::Disconnected(EndReason::Peer);
     assert_eq!(next(&device).unwrap(), Some(expected));
+}
+
+#[test]
+fn what_happens_to_the_device_is_told_to_who_asked() {
+    let (device, engine) = device();
+    let tell = |active| {
+        let event = Event::Port { active };
+        let stream = None;
+        engine.events.send(Notice { stream, event }).unwrap();
+    };
+    // Before anybody asked.
+    tell(false);
+    let mut events = device.async_events().unwrap();
+    tell(true);
+    tell(false);
+    let mut names = || events.next(LONG).map(|event| event.unwrap().name());
+    assert_eq!(names().unwrap(), "PORT_ACTIVE");
+    assert_eq!(names().unwrap(), "PORT_ERR");
+    drop(engine);
+    assert_eq!(names().unwrap(), "DEVICE_FATAL");
+    assert!(matches!(names(), Err(Error::WorkerGone(_))));
 }

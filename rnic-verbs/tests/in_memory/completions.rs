@@ -119,7 +119,7 @@ fn receives_that_nobody_polls_end_the_connection() {
         posted += 1;
         near.qp.post_send(&SendRequest::send()).unwrap();
         near.completion();
-        if near.qp.state() != QpState::Connected {
+        if near.qp.state() != QpState::Rts {
             break near.end();
         }
         // The far side has taken the message when it has acknowledged this.

@@ -37,7 +37,7 @@ fn a_rejected_client_hears_why() {
             other => panic!("{other:?}"),
         }
         // It may try again.
-        assert_eq!(near.qp.state(), QpState::Idle);
+        assert_eq!(near.qp.state(), QpState::Init);
     }
     drop(server.join().unwrap());
     match near
@@ -103,15 +103,15 @@ fn only_an_idle_queue_pair_connects() {
     let options = ConnectionOptions::default;
     let address = listener.local_address();
     let again = near.qp.connect(address, None, options());
-    assert!(matches!(again, Err(Error::NotIdle)));
-    assert_eq!(near.qp.state(), QpState::Connected);
+    assert!(matches!(again, Err(Error::NotIdle(_))));
+    assert_eq!(near.qp.state(), QpState::Rts);
 
     // Another client, whose request is answered with a queue pair that is in use.
     let mut other = near.pd.qp(&near.cq, &near.cq, QpCaps::default()).unwrap();
     other.connect(address, None, options()).unwrap();
     assert!(matches!(
         other.connect(address, None, options()),
-        Err(Error::NotIdle)
+        Err(Error::NotIdle(_))
     ));
     let request = loop {
         assert!(other.next_event(Duration::ZERO).unwrap().is_none());
@@ -120,8 +120,8 @@ fn only_an_idle_queue_pair_connects() {
         }
     };
     let accepted = request.accept(&mut far.qp, options());
-    assert!(matches!(accepted, Err(Error::NotIdle)));
-    assert_eq!(far.qp.state(), QpState::Connected);
+    assert!(matches!(accepted, Err(Error::NotIdle(_))));
+    assert_eq!(far.qp.state(), QpState::Rts);
     assert!(matches!(
         other.wait_established(SOON),
         Err(ConnectError::Rejected { .. })
@@ -132,7 +132,7 @@ fn only_an_idle_queue_pair_connects() {
     far.end();
     assert!(matches!(
         far.qp.connect(address, None, options()),
-        Err(Error::NotIdle)
+        Err(Error::NotIdle(_))
     ));
 }
 
@@ -144,7 +144,7 @@ fn what_happened_to_one_attempt_is_not_told_of_the_next() {
     for _ in 0..2 {
         near.qp.connect(address, None, options()).unwrap();
         // Nobody listens. The event stays where it is.
-        while near.qp.state() != QpState::Idle {
+        while near.qp.state() != QpState::Init {
             near.cq.poll_one();
         }
     }

@@ -101,9 +101,19 @@ pub(crate) fn register(pd: &Pd, len: usize) -> Mr {
 }
 
 pub(crate) fn join(near: &mut Side, far: &mut Side, listener: &Listener) {
+    join_with(near, far, listener, ConnectionOptions::default());
+}
+
+/// The same with options of the near side.
+pub(crate) fn join_with(
+    near: &mut Side,
+    far: &mut Side,
+    listener: &Listener,
+    options: ConnectionOptions,
+) {
     let options = ConnectionOptions {
         private_data: b"ping".to_vec(),
-        ..ConnectionOptions::default()
+        ..options
     };
     near.qp
         .connect(listener.local_address(), None, options)
@@ -123,7 +133,7 @@ pub(crate) fn join(near: &mut Side, far: &mut Side, listener: &Listener) {
     request.accept(&mut far.qp, options).unwrap();
     let established = near.qp.wait_established(SOON).unwrap();
     assert_eq!(established.private_data, b"pong");
-    assert_eq!(near.qp.state(), QpState::Connected);
+    assert_eq!(near.qp.state(), QpState::Rts);
 }
 
 pub(crate) fn connected(threads: Threads) -> (Side, Side, Listener) {

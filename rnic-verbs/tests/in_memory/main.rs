@@ -6,4 +6,6 @@ mod connecting;
 mod devices;
 mod fixture;
 mod requests;
+mod shared;
+mod statuses;
 mod windows;

@@ -138,7 +138,7 @@ fn immediate_data_come_behind_what_was_written() {
 
 #[test]
 fn posting_checks_what_it_can() {
-    let (near_device, ..) = devices(MIXED);
+    let (near_device, far_device, address) = devices(MIXED);
     let caps = QpCaps {
         max_send_wr: 2,
         max_recv_wr: 2,
@@ -155,33 +155,38 @@ fn posting_checks_what_it_can() {
     );
     let many = PostError::TooManyElements { count: 3, max: 2 };
     assert_eq!(side.qp.post_recv(0, &[piece; 3]), Err(many));
-    // Before the connection stands, requests wait.
+    for _ in 0..2 {
+        side.qp.post_recv(0, &[piece]).unwrap();
+    }
+    assert_eq!(
+        side.qp.post_recv(0, &[]),
+        Err(PostError::ReceiveQueueFull(2))
+    );
+    let listener = far_device.listen(address).unwrap();
+    join(&mut side, &mut Side::new(&far_device), &listener);
+    // Nobody drives the device.
     for _ in 0..2 {
         side.qp.post_send(&SendRequest::send()).unwrap();
-        side.qp.post_recv(0, &[piece]).unwrap();
     }
     assert_eq!(side.qp.send_room(), 0);
     assert_eq!(
         side.qp.post_send(&SendRequest::send()),
         Err(PostError::SendQueueFull(2))
     );
-    assert_eq!(
-        side.qp.post_recv(0, &[]),
-        Err(PostError::ReceiveQueueFull(2))
-    );
-    assert_eq!(side.qp.state(), QpState::Idle);
 }
 
 #[test]
-fn requests_posted_early_flow_once_connected() {
+fn receives_posted_early_take_what_comes_and_sends_wait_for_the_connection() {
     let (near_device, far_device, address) = devices(MIXED);
     let listener = far_device.listen(address).unwrap();
     let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
-    near.qp
-        .post_send(&SendRequest::send().inline(b"early"))
-        .unwrap();
+    let early = SendRequest::send().inline(b"early");
+    let refused = near.qp.post_send(&early).unwrap_err();
+    assert_eq!(refused, PostError::NotConnected(QpState::Init));
+    assert!(refused.to_string().contains("INIT"), "{refused}");
     far.qp.post_recv(1, &[far.mr.sge(0, 5)]).unwrap();
     join(&mut near, &mut far, &listener);
+    near.qp.post_send(&early).unwrap();
     near.done();
     assert_eq!(far.done().byte_len(), 5);
 }

@@ -32,6 +32,7 @@ const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
 const IFF_UP: u32 = 1;
+const IFF_RUNNING: u32 = 0x40;
 const ETHERTYPE_8021Q: u16 = 0x8100;
 
 /// `struct ifinfomsg`
@@ -91,6 +92,8 @@ pub(crate) struct Link {
     pub(crate) index: u32,
     pub(crate) name: String,
     pub(crate) up: bool,
+    /// Up, and with a carrier.
+    pub(crate) active: bool,
     pub(crate) mac: MacAddr,
     pub(crate) mtu: u32,
     /// Kind of a virtual device: "veth", "vlan", ...
@@ -124,6 +127,7 @@ impl Link {
             index: info.index.try_into().ok()?,
             name: attributes.string(IFLA_IFNAME)?,
             up: info.flags & IFF_UP != 0,
+            active: info.flags & (IFF_UP | IFF_RUNNING) == IFF_UP | IFF_RUNNING,
             mac: MacAddr(mac),
             mtu: attributes.value(IFLA_MTU).unwrap_or(0),
             vlan: vlan_data.and_then(|data| vlan(attributes, data)),
@@ -241,7 +245,7 @@ mod tests {
             )
             .finish(1);
         let link = Link::from_message(&parse(&octets)[0]).unwrap();
-        assert!(link.up && link.index == 7 && link.name == "v42");
+        assert!(link.up && !link.active && link.index == 7 && link.name == "v42");
         let expected = Vlan {
             parent: 3,
             id: 42,

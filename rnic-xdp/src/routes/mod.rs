@@ -14,7 +14,7 @@ use rnic_core::time::Instant;
 
 use crate::netlink::{
     Address, Groups, Link, Message, Neighbour, NetlinkError, Route, RouteSocket, Socket,
-    ask_for_neighbour, neighbour,
+    ask_for_neighbour, link_by_index, neighbour,
 };
 
 #[cfg(test)]
@@ -57,6 +57,10 @@ struct Destination {
 #[derive(Debug)]
 pub(crate) struct Routes {
     device: u32,
+    /// Whether the device can send, as last told.
+    active: bool,
+    /// Whether it can now, if that is news.
+    changed_to: Option<bool>,
     max_mtu: u32,
     questions: RouteSocket,
     changes: Socket,
@@ -72,10 +76,12 @@ pub(crate) struct Routes {
 
 impl Routes {
     /// Follows the ways through a device, in the network namespace of this thread.
-    pub(crate) fn open(device: u32, max_mtu: u32) -> Result<Self, NetlinkError> {
+    pub(crate) fn open(device: &Link, max_mtu: u32) -> Result<Self, NetlinkError> {
         let changes = Socket::open(SockProtocol::NetlinkRoute, Groups::ALL);
         Ok(Self {
-            device,
+            device: device.index,
+            active: device.active,
+            changed_to: None,
             max_mtu,
             questions: RouteSocket::open()?,
             changes: changes.map_err(|source| NetlinkError::Socket {
@@ -117,6 +123,7 @@ impl Routes {
         }
         if self.refresh_at.is_some_and(|at| at <= now) {
             self.refresh_at = None;
+            self.look_at_device();
             self.enqueue(|_| true);
         }
         if self.retry_at.is_some_and(|at| at <= now) {
@@ -137,6 +144,11 @@ impl Routes {
     /// The next thing to tell the engine.
     pub(crate) fn poll_update(&mut self) -> Option<Update> {
         self.updates.pop_front()
+    }
+
+    /// Whether the device can send, if that has changed: it is up, and has a carrier. Told once.
+    pub(crate) fn poll_device(&mut self) -> Option<bool> {
+        self.changed_to.take()
     }
 
     /// When to [`poll`](Self::poll) even if the kernel says nothing.
@@ -172,6 +184,17 @@ impl Routes {
             .collect();
         for (destination, neighbour) in found {
             self.apply(now, destination, Some(neighbour), true);
+        }
+    }
+
+    /// A device that is gone cannot send. If the kernel does not say, the next look will tell.
+    fn look_at_device(&mut self) {
+        if let Ok(link) = link_by_index(&mut self.questions, self.device) {
+            let active = link.is_some_and(|link| link.active);
+            if active != self.active {
+                self.active = active;
+                self.changed_to = Some(active);
+            }
         }
     }
 

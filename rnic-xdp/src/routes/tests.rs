@@ -38,7 +38,7 @@ impl Rig {
             let link = link_by_name(&mut RouteSocket::open().unwrap(), "east")
                 .unwrap()
                 .unwrap();
-            Routes::open(link.index, 3818).unwrap()
+            Routes::open(&link, 3818).unwrap()
         });
         Self {
             east,
@@ -179,6 +179,43 @@ fn vlans_are_found_by_their_routes() {
     let hop = rig.set("10.42.0.2");
     assert_eq!((hop.vlan, hop.mtu), (Some(42), 1300));
     assert_eq!(hop.destination_mac, rig.mac(&rig.west, "west"));
+}
+
+#[test]
+fn the_device_is_watched() {
+    if !is_root("the_device_is_watched") {
+        return;
+    }
+    let mut rig = Rig::new("carrier");
+    let wait = |rig: &mut Rig, expected| {
+        let deadline = Clock::now() + Duration::from_secs(20);
+        loop {
+            rig.poll();
+            match rig.routes.poll_device() {
+                Some(active) if active == expected => return,
+                // It may have been opened before it had its carrier.
+                Some(_) | None => assert!(Clock::now() < deadline, "{expected}"),
+            }
+            sleep(Duration::from_millis(1));
+        }
+    };
+    // The carrier goes with the other end, then the device itself goes down, then it is deleted.
+    for netdev in ["west", "east"] {
+        let namespace = |rig: &mut Rig, state: &str| {
+            let side = if netdev == "west" {
+                &rig.west
+            } else {
+                &rig.east
+            };
+            side.ip(&format!("link set dev {netdev} {state}")).unwrap();
+        };
+        namespace(&mut rig, "down");
+        wait(&mut rig, false);
+        namespace(&mut rig, "up");
+        wait(&mut rig, true);
+    }
+    rig.east.ip("link del dev east").unwrap();
+    wait(&mut rig, false);
 }
 
 #[test]

@@ -236,3 +236,32 @@ fn no_completion_slips_in_between_arming_and_sleeping() {
     }
     engine.join().unwrap();
 }
+
+#[test]
+fn a_queue_goes_on_in_another_ring_with_all_that_it_holds() {
+    let mut s = setup(2);
+    for n in 0..5 {
+        s.table.complete(CQ, done(n), false);
+    }
+    let too_small = CqError::Holds {
+        cq: CQ,
+        held: 5,
+        capacity: 4,
+    };
+    let (small, _) = ring(4).unwrap();
+    assert_eq!(s.table.resize(CQ, small, 0), Err(too_small));
+    let (large, mut newer) = ring(8).unwrap();
+    let (equal, _) = ring(8).unwrap();
+    assert!(s.table.resize(CQ, equal, 4).is_err(), "4 and 5 are 9");
+    assert_eq!(s.table.resize(CQ, large, 0), Ok(()));
+    s.table.complete(CQ, done(5), false);
+    assert!(s.table.flush() && !s.table.has_backlog(CQ));
+    s.table.complete(CQ, done(6), false);
+    let ids = |ring: &mut Consumer<Completion>| -> Vec<u64> {
+        std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect()
+    };
+    assert_eq!(ids(&mut s.consumer), [0, 1]);
+    assert_eq!(ids(&mut newer), [2, 3, 4, 5, 6]);
+    let unknown = s.table.resize(CqId(9), ring(1).unwrap().0, 0);
+    assert_eq!(unknown, Err(CqError::Unknown(CqId(9))));
+}

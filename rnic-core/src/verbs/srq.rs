@@ -1,0 +1,330 @@
+//! The engine's side of shared receive queues, and where a queue pair's receives come from.
+//!
+//! A shared receive queue belongs to one engine, as its queue pairs do: its ring has the application at one end and this
+//! engine's worker at the other. A queue pair takes a receive when the first segment of a message arrives that has none,
+//! in turn or ahead of it. So receives are used up in the order in which messages begin to arrive, on whatever stream, and
+//! each stream keeps those that it has taken by the order of its own messages.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::qp::QpNumber;
+use super::wr::RecvWr;
+use crate::memory::ring::Consumer;
+
+/// Shared receive queues that a device has at most.
+pub const MAX_SRQS: u32 = 1 << 16;
+
+/// Names a shared receive queue of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SrqId(pub u32);
+
+impl fmt::Display for SrqId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SRQ {}", self.0)
+    }
+}
+
+/// When the application is to be told that a queue runs low, and what a stream may have had by then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SrqLimit {
+    /// Tell, once, when fewer receives than this are left. 0: never.
+    pub left: u32,
+    /// From then on until the limit is armed anew, what is left is for the streams that have taken fewer than this
+    /// since the limit was armed; for any other the queue is empty. `None`: first come, first served.
+    pub share: Option<u32>,
+}
+
+/// What the application should know of a shared queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SrqNews {
+    /// Fewer receives are left than the application armed for.
+    LimitReached {
+        /// The queue.
+        srq: SrqId,
+        /// Receives that are left.
+        left: u32,
+        /// Receives taken since the limit was armed.
+        taken: u64,
+        /// The queue pair that took most of them, and how many.
+        greediest: Option<(QpNumber, u64)>,
+    },
+    /// A stream has taken its share of a queue that runs low, and asked for more. Told once of each stream.
+    ShareExceeded {
+        /// The queue.
+        srq: SrqId,
+        /// The queue pair.
+        qp: QpNumber,
+        /// Receives that it took since the limit was armed.
+        taken: u64,
+    },
+    /// A message arrived so far ahead of its turn that no receive was taken for it before: the stream may not have
+    /// more receives in process. Told once of each stream.
+    HighWater {
+        /// The queue.
+        srq: SrqId,
+        /// The queue pair.
+        qp: QpNumber,
+        /// Receives in process, that is, taken for messages that are not complete.
+        in_process: u32,
+    },
+}
+
+/// Why a shared receive queue was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SrqError {
+    /// The number is taken.
+    #[error("{0} exists already; choose another number")]
+    Exists(SrqId),
+    /// The number is too large.
+    #[error("{0} is not below {MAX_SRQS}; number shared receive queues from 0")]
+    Number(SrqId),
+}
+
+struct Srq {
+    ring: Consumer<RecvWr>,
+    limit: SrqLimit,
+    /// Whether the limit was reached since it was armed.
+    low: bool,
+    /// How often the limit was armed: what is counted below, and by each queue pair, counts from there.
+    armings: u64,
+    taken: u64,
+    greediest: Option<(QpNumber, u64)>,
+}
+
+impl Srq {
+    /// Whether a stream has had its share of what is left.
+    fn is_denied(&self, count: u64) -> bool {
+        let share = self.limit.share.map_or(u64::MAX, u64::from);
+        self.low && count >= share
+    }
+
+    /// Tells once that the limit was reached.
+    fn look(&mut self, srq: SrqId) -> Option<SrqNews> {
+        if self.low || self.limit.left == 0 {
+            return None;
+        }
+        let left = self.ring.len();
+        self.low = left < self.limit.left;
+        self.low.then_some(SrqNews::LimitReached {
+            srq,
+            left,
+            taken: self.taken,
+            greediest: self.greediest,
+        })
+    }
+}
+
+/// All shared receive queues of an engine.
+#[derive(Default)]
+pub struct SrqTable(Vec<Option<Srq>>);
+
+impl SrqTable {
+    /// No queues.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a queue whose limit is not armed. Numbers are best counted from 0.
+    pub fn add(&mut self, id: SrqId, ring: Consumer<RecvWr>) -> Result<(), SrqError> {
+        if id.0 >= MAX_SRQS {
+            return Err(SrqError::Number(id));
+        }
+        let index = id.0 as usize;
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, || None);
+        }
+        if self.0[index].is_some() {
+            return Err(SrqError::Exists(id));
+        }
+        self.0[index] = Some(Srq {
+            ring,
+            limit: SrqLimit::default(),
+            low: false,
+            armings: 0,
+            taken: 0,
+            greediest: None,
+        });
+        Ok(())
+    }
+
+    /// Removes a queue with what it still holds. Its queue pairs find no receives any more.
+    pub fn remove(&mut self, id: SrqId) {
+        if let Some(srq) = self.0.get_mut(id.0 as usize) {
+            *srq = None;
+        }
+    }
+
+    /// Arms the limit, and begins to count anew. Tells at once if it is reached already.
+    pub fn arm(&mut self, id: SrqId, limit: SrqLimit) -> Option<SrqNews> {
+        let srq = self.get(id)?;
+        srq.limit = limit;
+        srq.low = false;
+        srq.armings += 1;
+        srq.taken = 0;
+        srq.greediest = None;
+        srq.look(id)
+    }
+
+    fn get(&mut self, id: SrqId) -> Option<&mut Srq> {
+        self.0.get_mut(id.0 as usize)?.as_mut()
+    }
+}
+
+/// What one queue pair has of a shared queue.
+#[derive(Debug)]
+pub struct SharedReceives {
+    srq: SrqId,
+    capacity: u32,
+    /// Entry n is the receive of the message that comes n after the next one to be delivered, if that has begun to arrive.
+    taken: VecDeque<Option<RecvWr>>,
+    max_in_process: u32,
+    /// Receives taken since the arming of the limit that is counted by `arming`.
+    count: u64,
+    arming: u64,
+    told_share: bool,
+    told_high_water: bool,
+}
+
+impl SharedReceives {
+    /// Of a queue with a ring of `capacity` entries, of which this queue pair may have `max_in_process` (1 at least) in
+    /// process at once.
+    pub fn new(srq: SrqId, capacity: u32, max_in_process: u32) -> Self {
+        let max_in_process = max_in_process.clamp(1, capacity.max(1));
+        Self {
+            srq,
+            capacity,
+            // All that it ever needs.
+            taken: VecDeque::with_capacity(max_in_process as usize),
+            max_in_process,
+            count: 0,
+            arming: 0,
+            told_share: false,
+            told_high_water: false,
+        }
+    }
+
+    /// Sees to it that the message that comes `ahead` after the next one to be delivered has a receive, if it may have
+    /// one and there is one. Says what the application should be told.
+    // rfc: 5040-122, 5041-98, 5042-15
+    pub fn provide(&mut self, qp: QpNumber, ahead: u32, srqs: &mut SrqTable) -> Option<SrqNews> {
+        let index = ahead as usize;
+        if matches!(self.taken.get(index), Some(Some(_))) {
+            return None;
+        }
+        // A message that was delivered before is further ahead than anything.
+        if ahead >= self.max_in_process {
+            let near = ahead < self.capacity && !std::mem::replace(&mut self.told_high_water, true);
+            return near.then(|| SrqNews::HighWater {
+                srq: self.srq,
+                qp,
+                in_process: self.len(),
+            });
+        }
+        let srq = srqs.get(self.srq)?;
+        if self.arming != srq.armings {
+            self.arming = srq.armings;
+            self.count = 0;
+        }
+        if srq.is_denied(self.count) {
+            let first = !std::mem::replace(&mut self.told_share, true);
+            return first.then_some(SrqNews::ShareExceeded {
+                srq: self.srq,
+                qp,
+                taken: self.count,
+            });
+        }
+        let receive = srq.ring.pop()?;
+        if self.taken.len() <= index {
+            self.taken.resize(index + 1, None);
+        }
+        self.taken[index] = Some(receive);
+        self.count += 1;
+        srq.taken += 1;
+        if srq.greediest.is_none_or(|(_, most)| self.count > most) {
+            srq.greediest = Some((qp, self.count));
+        }
+        srq.look(self.srq)
+    }
+
+    fn len(&self) -> u32 {
+        self.taken.iter().flatten().count() as u32
+    }
+}
+
+/// Where a queue pair's receives come from.
+#[derive(Debug)]
+pub enum ReceiveQueue {
+    /// A ring of its own. The receive of the message that comes `n` after the next one to be delivered is entry `n`.
+    Own(Consumer<RecvWr>),
+    /// A queue that it shares with others.
+    Shared(SharedReceives),
+}
+
+impl From<Consumer<RecvWr>> for ReceiveQueue {
+    fn from(ring: Consumer<RecvWr>) -> Self {
+        Self::Own(ring)
+    }
+}
+
+impl ReceiveQueue {
+    /// The receive of the message that comes `ahead` after the next one to be delivered.
+    pub fn peek(&self, ahead: u32) -> Option<RecvWr> {
+        match self {
+            Self::Own(ring) => ring.peek(ahead),
+            Self::Shared(shared) => *shared.taken.get(ahead as usize)?,
+        }
+    }
+
+    /// Takes the receive of the message that is delivered.
+    pub fn pop(&mut self) -> Option<RecvWr> {
+        match self {
+            Self::Own(ring) => ring.pop(),
+            Self::Shared(shared) => shared.taken.pop_front()?,
+        }
+    }
+
+    /// Takes the next receive of those that will see no message. What is left in a shared queue is not among them.
+    pub fn pop_unused(&mut self) -> Option<RecvWr> {
+        match self {
+            Self::Own(ring) => ring.pop(),
+            Self::Shared(shared) => {
+                while let Some(receive) = shared.taken.pop_front() {
+                    if receive.is_some() {
+                        return receive;
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// Receives that are this queue pair's: posted to its own queue, or taken from a shared one.
+    pub fn len(&self) -> u32 {
+        match self {
+            Self::Own(ring) => ring.len(),
+            Self::Shared(shared) => shared.len(),
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Receives that fit the queue, shared or not.
+    pub fn capacity(&self) -> u32 {
+        match self {
+            Self::Own(ring) => ring.capacity(),
+            Self::Shared(shared) => shared.capacity,
+        }
+    }
+
+    /// Whether it is shared.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! Asynchronous events: what happens to a device and its objects without a completion to tell of it.
+
+use std::fmt;
+use std::time::Duration;
+
+use rnic_core::engine::EndReason;
+use rnic_core::verbs::qp::{CqId, QpNumber};
+use rnic_core::verbs::srq::{SrqId, SrqNews};
+
+use crate::device::Device;
+use crate::error::Error;
+
+/// What happened. The names are those of ibverbs where it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// `IBV_EVENT_QP_FATAL`: a connection ended without this application's wish and not in order: by a failure of TCP or
+    /// MPA, by the peer's Terminate, or by an error of this side.
+    QpFatal {
+        /// The queue pair.
+        qp: QpNumber,
+    },
+    /// `IBV_EVENT_QP_REQ_ERR`: a connection ended because the peer's request was invalid, a Send without a receive for one.
+    QpRequestError {
+        /// The queue pair.
+        qp: QpNumber,
+    },
+    /// `IBV_EVENT_QP_ACCESS_ERR`: a connection ended because the peer asked for memory that it may not have.
+    QpAccessError {
+        /// The queue pair.
+        qp: QpNumber,
+    },
+    /// `IBV_EVENT_QP_LAST_WQE_REACHED`: a queue pair of a shared receive queue is over, and takes no receive from it any more.
+    /// Those that it had taken have completed.
+    QpLastWqeReached {
+        /// The queue pair.
+        qp: QpNumber,
+    },
+    /// `IBV_EVENT_SRQ_LIMIT_REACHED`: a shared receive queue runs low.
+    SrqLimitReached {
+        /// The queue.
+        srq: SrqId,
+        /// Receives that are left.
+        left: u32,
+        /// Receives taken since the limit was armed.
+        taken: u64,
+        /// The queue pair that took most of them, and how many.
+        greediest: Option<(QpNumber, u64)>,
+    },
+    /// A peer wanted more than its share of a shared receive queue that runs low (RFC 5042 section 6.4.3.1), and got nothing.
+    SrqShareExceeded {
+        /// The queue.
+        srq: SrqId,
+        /// The queue pair.
+        qp: QpNumber,
+        /// Receives that it took since the limit was armed.
+        taken: u64,
+    },
+    /// A peer has begun as many messages as it may have receives in process (RFC 5042 section 6.4.3.1). What it sends beyond
+    /// waits for its turn. It comes once of each queue pair, and may mean no more than a network that reorders.
+    SrqHighWater {
+        /// The queue.
+        srq: SrqId,
+        /// The queue pair.
+        qp: QpNumber,
+        /// Receives in process.
+        in_process: u32,
+    },
+    /// `IBV_EVENT_CQ_ERR`: so many completions of received messages wait for room in the queue that a connection which
+    /// completes there was ended. No completion is lost, and other connections go on.
+    CqError {
+        /// The queue.
+        cq: CqId,
+        /// The queue pair whose connection was ended.
+        qp: QpNumber,
+    },
+    /// `IBV_EVENT_PORT_ERR`: the device has lost its link. Connections wait for it as long as TCP does.
+    PortError,
+    /// `IBV_EVENT_PORT_ACTIVE`: it has it again.
+    PortActive,
+    /// `IBV_EVENT_DEVICE_FATAL`: the worker that drives the device has ended. Nothing comes after it.
+    DeviceFatal,
+}
+
+impl AsyncEvent {
+    /// The name of ibverbs, without the `IBV_EVENT_`, or one in its manner.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::QpFatal { .. } => "QP_FATAL",
+            Self::QpRequestError { .. } => "QP_REQ_ERR",
+            Self::QpAccessError { .. } => "QP_ACCESS_ERR",
+            Self::QpLastWqeReached { .. } => "QP_LAST_WQE_REACHED",
+            Self::SrqLimitReached { .. } => "SRQ_LIMIT_REACHED",
+            Self::SrqShareExceeded { .. } => "SRQ_SHARE_EXCEEDED",
+            Self::SrqHighWater { .. } => "SRQ_HIGH_WATER",
+            Self::CqError { .. } => "CQ_ERR",
+            Self::PortError => "PORT_ERR",
+            Self::PortActive => "PORT_ACTIVE",
+            Self::DeviceFatal => "DEVICE_FATAL",
+        }
+    }
+
+    /// What the end of a connection means, if it was no orderly one.
+    pub(crate) fn of_end(qp: QpNumber, reason: &EndReason) -> Option<Self> {
+        // Layer and error type of RFC 5040 figure 9: RDMAP is 0, DDP is 1.
+        match reason {
+            EndReason::Local | EndReason::Peer => None,
+            EndReason::TerminateSent { control, .. } => {
+                Some(match (control.layer, control.error_type) {
+                    (0 | 1, 1) => Self::QpAccessError { qp },
+                    (0 | 1, 2) => Self::QpRequestError { qp },
+                    _ => Self::QpFatal { qp },
+                })
+            }
+            _ => Some(Self::QpFatal { qp }),
+        }
+    }
+}
+
+impl From<SrqNews> for AsyncEvent {
+    fn from(news: SrqNews) -> Self {
+        match news {
+            SrqNews::LimitReached {
+                srq,
+                left,
+                taken,
+                greediest,
+            } => Self::SrqLimitReached {
+                srq,
+                left,
+                taken,
+                greediest,
+            },
+            SrqNews::ShareExceeded { srq, qp, taken } => Self::SrqShareExceeded { srq, qp, taken },
+            SrqNews::HighWater {
+                srq,
+                qp,
+                in_process,
+            } => Self::SrqHighWater {
+                srq,
+                qp,
+                in_process,
+            },
+        }
+    }
+}
+
+impl fmt::Display for AsyncEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::QpFatal { qp }
+            | Self::QpRequestError { qp }
+            | Self::QpAccessError { qp }
+            | Self::QpLastWqeReached { qp } => write!(f, ": {qp}"),
+            Self::SrqLimitReached {
+                srq,
+                left,
+                taken,
+                greediest,
+            } => {
+                write!(f, ": {srq} has {left} receives left, {taken} were taken")?;
+                match greediest {
+                    Some((qp, most)) => write!(f, ", {most} of them by {qp}"),
+                    None => Ok(()),
+                }
+            }
+            Self::SrqShareExceeded { srq, qp, taken } => {
+                write!(
+                    f,
+                    ": {qp} wants more of {srq} than the {taken} that it took"
+                )
+            }
+            Self::SrqHighWater {
+                srq,
+                qp,
+                in_process,
+            } => write!(f, ": {qp} has {in_process} receives of {srq} in process"),
+            Self::CqError { cq, qp } => write!(f, ": {cq} is full, which ended {qp}"),
+            Self::PortError | Self::PortActive | Self::DeviceFatal => Ok(()),
+        }
+    }
+}
+
+/// The asynchronous events of a device, from the moment that this is made. It is to be read: what is not waits in memory.
+#[derive(Debug)]
+pub struct AsyncEvents {
+    device: Device,
+    told_fatal: bool,
+}
+
+impl Device {
+    /// Begins to gather asynchronous events. One reader at a time has them.
+    pub fn async_events(&self) -> Result<AsyncEvents, Error> {
+        if !self.inner.router.boxes().begin_gathering() {
+            return Err(Error::AsyncEventsTaken);
+        }
+        Ok(AsyncEvents {
+            device: self.clone(),
+            told_fatal: false,
+        })
+    }
+}
+
+impl AsyncEvents {
+    /// The next event, after waiting for it for `timeout` at most.
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
+        let device = &self.device.inner;
+        let next = device
+            .router
+            .wait(device, timeout, |boxes| boxes.next_async_event());
+        match next {
+            Err(Error::WorkerGone(_)) if !self.told_fatal => {
+                self.told_fatal = true;
+                Ok(Some(AsyncEvent::DeviceFatal))
+            }
+            next => next,
+        }
+    }
+}
+
+impl Drop for AsyncEvents {
+    fn drop(&mut self) {
+        self.device.inner.router.boxes().end_gathering();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TerminateControl;
+
+    #[test]
+    fn the_end_of_a_connection_is_told_by_its_kind() {
+        let qp = QpNumber(3);
+        let sent = |layer, error_type| EndReason::TerminateSent {
+            control: TerminateControl {
+                layer,
+                error_type,
+                code: 0,
+            },
+            error: String::new(),
+        };
+        let received = EndReason::TerminateReceived {
+            control: TerminateControl {
+                layer: 1,
+                error_type: 1,
+                code: 0,
+            },
+        };
+        for (reason, name) in [
+            (EndReason::Local, None),
+            (EndReason::Peer, None),
+            (EndReason::Reset, Some("QP_FATAL")),
+            (EndReason::TimedOut, Some("QP_FATAL")),
+            (received, Some("QP_FATAL")),
+            (sent(0, 0), Some("QP_FATAL")),
+            (sent(2, 0), Some("QP_FATAL")),
+            (sent(0, 1), Some("QP_ACCESS_ERR")),
+            (sent(1, 1), Some("QP_ACCESS_ERR")),
+            (sent(0, 2), Some("QP_REQ_ERR")),
+            (sent(1, 2), Some("QP_REQ_ERR")),
+        ] {
+            let event = AsyncEvent::of_end(qp, &reason);
+            assert_eq!(event.map(|event| event.name()), name, "{reason:?}");
+        }
+    }
+}
