@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use common::*;
@@ -12,10 +12,11 @@ use fastrand::Rng;
 use rnic_core::engine::{Command, ConnectionOptions, EngineConfig, Event, RequestId};
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
-use rnic_core::testing::simulation::{PD, QpSettings, SharedRegion, Simulation, TestQp};
+use rnic_core::testing::simulation::{PD, QpSettings, SharedRegion, Simulation, TestQp, TestSrq};
 use rnic_core::verbs::Binding;
-use rnic_core::verbs::qp::QpNumber;
-use rnic_core::verbs::wr::{SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::verbs::qp::{CqId, QpNumber};
+use rnic_core::verbs::srq::SrqNews;
+use rnic_core::verbs::wr::{RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::rdmap::AtomicOperation;
 
@@ -57,15 +58,18 @@ impl Queues {
         }
     }
 
-    /// Completions come once, in order, and only where there is or was a connection.
-    fn poll(&mut self, seed: u64) {
+    /// Completions come once, in order, and only where there is or was a connection. Shared receives know no order.
+    fn poll(&mut self, shared: Option<&mut Shared>, seed: u64) {
+        let mut shared = shared;
         for completion in self.qp.poll() {
             let (id, opcode, status) = outcome(&completion);
-            let queue = match opcode {
-                WcOpcode::Recv | WcOpcode::RecvImmediate => &mut self.receives,
-                _ => &mut self.sends,
+            let receive = matches!(opcode, WcOpcode::Recv | WcOpcode::RecvImmediate);
+            let expected = match &mut shared {
+                Some(shared) if receive => shared.posted.remove(&id),
+                _ if receive => self.receives.pop_front() == Some(id),
+                _ => self.sends.pop_front() == Some(id),
             };
-            assert_eq!(queue.pop_front(), Some(id), "seed {seed}: {completion:?}");
+            assert!(expected, "seed {seed}: {completion:?}");
             assert!(
                 matches!(self.state, State::Up | State::Over),
                 "seed {seed}: {completion:?} without a connection"
@@ -78,11 +82,19 @@ impl Queues {
     }
 }
 
+/// A shared receive queue, and what was posted to it and has not completed.
+struct Shared {
+    srq: TestSrq,
+    posted: HashSet<u64>,
+}
+
 struct World {
     seed: u64,
     rng: Rng,
     sim: Simulation,
     queues: [HashMap<QpNumber, Queues>; 2],
+    /// If the queue pairs of a host share their receives.
+    shared: [Option<Shared>; 2],
     regions: [Vec<SharedRegion>; 2],
     windows: [Vec<Stag>; 2],
     requests: [Vec<RequestId>; 2],
@@ -96,14 +108,22 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let link = impairments(&mut rng);
         let mut sim = watched(&EngineConfig::default(), link, seed);
+        let mut shared = [None, None];
         let (mut queues, mut regions) = ([HashMap::new(), HashMap::new()], [vec![], vec![]]);
         for host in 0..2 {
             sim.hosts[host].listen(PORT);
             if rng.u8(0..4) == 0 {
                 sim.hosts[host].set_frames(60);
             }
-            for _ in 0..QUEUE_PAIRS {
-                let qp = sim.hosts[host].create_qp();
+            if rng.bool() {
+                let srq = sim.hosts[host].create_srq(256, rng.u32(1..20));
+                let posted = HashSet::new();
+                shared[host] = Some(Shared { srq, posted });
+            }
+            for number in 1..=QUEUE_PAIRS as u32 {
+                let srq = shared[host].as_ref().map(|shared| &shared.srq);
+                let settings = QpSettings::default();
+                let qp = sim.hosts[host].add_qp(QpNumber(number), settings, srq);
                 queues[host].insert(qp.number, Queues::new(qp));
                 regions[host].push(sim.hosts[host].share(&[0; REGION], bindable()));
             }
@@ -118,6 +138,7 @@ impl World {
             rng,
             sim,
             queues,
+            shared,
             regions,
             windows,
             requests: Default::default(),
@@ -188,7 +209,7 @@ impl World {
                 self.handle(host, event);
             }
             for queues in self.queues[host].values_mut() {
-                queues.poll(self.seed);
+                queues.poll(self.shared[host].as_mut(), self.seed);
             }
         }
     }
@@ -205,13 +226,14 @@ impl World {
                 (qp, State::Connecting, State::Idle)
             }
             Event::Disconnected { qp, .. } => (qp, State::Up, State::Over),
-            // Of shared receive queues and NICs, of which there are none, and of unpolled completions.
-            Event::Port { .. }
-            | Event::LastReceive { .. }
-            | Event::SharedReceives(_)
-            | Event::CompletionOverrun { .. } => panic!("{event:?}"),
+            Event::LastReceive { qp } => (qp, State::Over, State::Over),
+            Event::SharedReceives(SrqNews::HighWater { .. }) => return,
+            // Of limits that nobody arms, NICs that are none, and completions that are not polled.
+            Event::Port { .. } | Event::SharedReceives(_) | Event::CompletionOverrun { .. } => {
+                panic!("{event:?}")
+            }
         };
-        self.ended += usize::from(to == State::Over);
+        self.ended += usize::from(from == State::Up);
         let queues = self.queues[host].get_mut(&qp).unwrap();
         assert_eq!(queues.state, from, "seed {}: {event:?}", self.seed);
         queues.state = to;
@@ -359,12 +381,19 @@ impl World {
                 length: REGION as u32,
                 lkey: stag.0,
             };
+            let wr = RecvWr::new(id, &[whole]).unwrap();
+            if let Some(shared) = &mut self.shared[host] {
+                if shared.posted.len() < 200 {
+                    shared.posted.insert(id);
+                    self.sim.hosts[host].post_shared(&mut shared.srq, wr);
+                }
+                continue;
+            }
             let queues = self.some_qp(host);
             if queues.receives.len() < 200 {
                 queues.receives.push_back(id);
                 let number = queues.qp.number;
                 let qp = &mut self.queues[host].get_mut(&number).unwrap().qp;
-                let wr = rnic_core::verbs::wr::RecvWr::new(id, &[whole]).unwrap();
                 self.sim.hosts[host].post_recv(qp, wr);
             }
         }
@@ -373,9 +402,17 @@ impl World {
     /// The number is used again at once.
     fn destroy(&mut self, host: usize) {
         let number = self.some_qp(host).qp.number;
-        let old = self.queues[host].remove(&number).unwrap();
-        self.sim.hosts[host].destroy_qp(old.qp);
-        let qp = self.sim.hosts[host].create_numbered_qp(number, QpSettings::default());
+        let mut old = self.queues[host].remove(&number).unwrap();
+        self.sim.hosts[host].command(Command::DestroyQp(number));
+        if let Some(shared) = &mut self.shared[host] {
+            // What it had taken comes back, and nothing of its own.
+            self.sim.run_now();
+            old.state = State::Over;
+            old.poll(Some(shared), self.seed);
+        }
+        self.sim.hosts[host].command(Command::DestroyCq(CqId(number.0)));
+        let srq = self.shared[host].as_ref().map(|shared| &shared.srq);
+        let qp = self.sim.hosts[host].add_qp(number, QpSettings::default(), srq);
         self.queues[host].insert(number, Queues::new(qp));
     }
 
@@ -408,6 +445,14 @@ impl World {
                 State::Over => assert_eq!((sends, receives), (0, 0), "seed {}", self.seed),
                 other => panic!("seed {}: a queue pair is still {other:?}", self.seed),
             }
+        }
+        for shared in self.shared.iter().flatten() {
+            let (posted, left) = (shared.posted.len(), shared.srq.posted());
+            assert_eq!(
+                posted, left as usize,
+                "seed {}: receives are lost",
+                self.seed
+            );
         }
         assert_nothing_left(&mut self.sim);
         self.ended

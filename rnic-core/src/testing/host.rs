@@ -140,6 +140,13 @@ pub struct TestSrq {
     ring: Producer<RecvWr>,
 }
 
+impl TestSrq {
+    /// Receives that nobody has taken.
+    pub fn posted(&self) -> u32 {
+        self.ring.len()
+    }
+}
+
 /// One host.
 pub struct Host {
     /// Its address.
@@ -328,7 +335,13 @@ impl Host {
         self.command(Command::ArmSrq { srq: srq.id, limit });
     }
 
-    fn add_qp(&mut self, number: QpNumber, settings: QpSettings, srq: Option<&TestSrq>) -> TestQp {
+    /// A queue pair, Idle, with a number that the test chooses, on a shared receive queue or not.
+    pub fn add_qp(
+        &mut self,
+        number: QpNumber,
+        settings: QpSettings,
+        srq: Option<&TestSrq>,
+    ) -> TestQp {
         let id = CqId(number.0);
         let stream = StreamId(self.streams);
         self.streams += 1;
