@@ -1,21 +1,15 @@
-// What rdma-core's tools do not do: wrong remote keys, rejections, private data. Runs in the guest.
+// What rdma-core's tools do not do for rnic-ctl's rping: rejections, private data, MPA revision 1. Runs in the guest.
 //
 //   siw-peer connect HOST PORT [TEXT]     connect with private data TEXT, then disconnect
 //   siw-peer accept PORT [TEXT]           accept one connection with TEXT, wait for its end
 //   siw-peer reject PORT TEXT             reject one connection with TEXT
 //   siw-peer pong PORT                    rping's server, which takes what depths it likes: rdma-core's
 //                                         takes the peer's, and those are 0 with MPA revision 1
-//   siw-peer bad-write HOST PORT          connect, then Write (Read) 64 octets with a wrong rkey
-//   siw-peer bad-read HOST PORT
-//   siw-peer accept-bad-write PORT        the same on the first connection that comes in, once the
-//                                         initiator has sent a message
-//   siw-peer accept-bad-read PORT
 //
 // Prints one "name=value" line for each thing that happens; exit code 0 if all of it did.
 
 #include <endian.h>
 #include <errno.h>
-#include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <stdint.h>
@@ -23,11 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Neither side ever hands out this key: rkeys here are random, and the low octet is the key part.
-enum { WRONG_RKEY = 0x5a5a5a5a, WRONG_ADDRESS = 0x10000 };
-
 // The largest message here, and the length of rping's control messages.
-enum { LENGTH = 65536, INFO_LENGTH = 16, BAD_LENGTH = 64 };
+enum { LENGTH = 65536, INFO_LENGTH = 16 };
 
 struct peer {
     struct rdma_cm_id *listener; // only on the passive side
@@ -125,38 +116,6 @@ static void wait_for_the_end(struct peer *peer) {
     while (next_event(peer) != RDMA_CM_EVENT_DISCONNECTED) continue;
 }
 
-static void print_async_events(struct ibv_context *verbs) {
-    struct pollfd ready = {.fd = verbs->async_fd, .events = POLLIN};
-    struct ibv_async_event event;
-    while (poll(&ready, 1, 200) > 0 && ibv_get_async_event(verbs, &event) == 0) {
-        printf("async=%s\n", ibv_event_type_str(event.event_type));
-        ibv_ack_async_event(&event);
-    }
-}
-
-// siw does not wait for the initiator's first FPDU, as a responder must (RFC 5044, 7.1.2).
-static void wait_for_first_message(struct peer *peer) {
-    struct ibv_wc wc;
-    if (rdma_get_recv_comp(peer->id, &wc) <= 0) die("rdma_get_recv_comp");
-    printf("received=%s\n", ibv_wc_status_str(wc.status));
-}
-
-static void use_wrong_rkey(struct peer *peer, enum ibv_wr_opcode opcode) {
-    struct ibv_sge sge = {
-        .addr = (uintptr_t)peer->buffer, .length = BAD_LENGTH, .lkey = peer->mr->lkey};
-    struct ibv_send_wr wr = {.opcode = opcode, .sg_list = &sge, .num_sge = 1};
-    struct ibv_send_wr *bad;
-    struct ibv_wc wc;
-    wr.wr.rdma.rkey = WRONG_RKEY;
-    wr.wr.rdma.remote_addr = WRONG_ADDRESS;
-    if ((errno = ibv_post_send(peer->id->qp, &wr, &bad))) die("ibv_post_send");
-    // A Write has completed, for its initiator, before the peer looks at it; a Read has not.
-    if (rdma_get_send_comp(peer->id, &wc) > 0)
-        printf("completion=%s\n", ibv_wc_status_str(wc.status));
-    wait_for_the_end(peer);
-    print_async_events(peer->id->verbs);
-}
-
 static int send_completed(struct peer *peer) {
     struct ibv_wc wc;
     return rdma_get_send_comp(peer->id, &wc) > 0 && wc.status == IBV_WC_SUCCESS;
@@ -192,18 +151,6 @@ static void pong(struct peer *peer) {
 }
 
 static void connect_only(struct peer *peer) { rdma_disconnect(peer->id); }
-static void bad_write(struct peer *peer) { use_wrong_rkey(peer, IBV_WR_RDMA_WRITE); }
-static void bad_read(struct peer *peer) { use_wrong_rkey(peer, IBV_WR_RDMA_READ); }
-
-static void accept_bad_write(struct peer *peer) {
-    wait_for_first_message(peer);
-    bad_write(peer);
-}
-
-static void accept_bad_read(struct peer *peer) {
-    wait_for_first_message(peer);
-    bad_read(peer);
-}
 
 static void reject(char *port, const char *text) {
     struct peer peer = {0};
@@ -217,10 +164,10 @@ static const struct {
     int listens;
     void (*once_connected)(struct peer *);
 } commands[] = {
-    {"connect", 0, connect_only},         {"accept", 1, wait_for_the_end},
-    {"bad-write", 0, bad_write},          {"accept-bad-write", 1, accept_bad_write},
-    {"bad-read", 0, bad_read},            {"accept-bad-read", 1, accept_bad_read},
-    {"pong", 1, pong},                    {"reject", 1, NULL},
+    {"connect", 0, connect_only},
+    {"accept", 1, wait_for_the_end},
+    {"pong", 1, pong},
+    {"reject", 1, NULL},
 };
 
 int main(int count, char **words) {
@@ -241,7 +188,7 @@ int main(int count, char **words) {
         commands[i].once_connected(&peer);
         return 0;
     }
-    printf("usage: siw-peer connect|bad-write|bad-read HOST PORT [TEXT]\n"
-           "       siw-peer accept|reject|pong|accept-bad-write|accept-bad-read PORT [TEXT]\n");
+    printf("usage: siw-peer connect HOST PORT [TEXT]\n"
+           "       siw-peer accept|reject|pong PORT [TEXT]\n");
     return 2;
 }

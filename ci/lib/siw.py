@@ -140,7 +140,7 @@ class Lan:
     def _up(self, interface):
         self.ip("link", "set", interface, "mtu", self.mtu, "up")
 
-    def host_port(self, interface, address):
+    def host_port(self, interface, address, bridged=True):
         """A veth with an address, joined to the bridge by `<interface>-br`, where captures see
         what an XDP program takes away. Both ends send whole frames with full checksums."""
         peer = f"{interface}-br"
@@ -148,17 +148,22 @@ class Lan:
         for each in (interface, peer):
             offloads = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"]
             call(*self.inside("ethtool", "-K", each, *offloads))
-        self.ip("link", "set", peer, "master", "bridge", "addrgenmode", "none")
+        self._join(peer, bridged)
         self._up(interface)
         self._up(peer)
         self.ip("address", "add", f"{address}/{PREFIX}", "dev", interface)
 
-    def tap(self):
+    def tap(self, bridged=True):
         name = f"tap{next(self._numbers)}"
         self.ip("tuntap", "add", name, "mode", "tap")
-        self.ip("link", "set", name, "master", "bridge", "addrgenmode", "none")
+        self._join(name, bridged)
         self._up(name)
         return name
+
+    def _join(self, interface, bridged):
+        """Makes an interface a port of the bridge, or of whatever stands in its place: the kernel itself says nothing
+        on either."""
+        self.ip("link", "set", interface, "addrgenmode", "none", *(["master", "bridge"] if bridged else ["arp", "off"]))
 
     def tap_with_address(self, name, address):
         """A tap outside the bridge, for a single guest and an AF_XDP socket on the tap itself."""
@@ -322,8 +327,9 @@ class Guest:
         raise SiwError(f"'{script}' does not listen on port {port}:\n{job.output()}")
 
     def switch(self, name, value):
-        """Sets one of siw's switches: mpa_version, mpa_crc_required, mpa_crc_strict, peer_to_peer."""
-        self.run(f"echo {value} >/sys/module/siw/parameters/{name}").checked()
+        """Sets one of siw's switches: mpa_version, mpa_crc_required, mpa_crc_strict, peer_to_peer, rtr_type. Gives what it was."""
+        file = f"/sys/module/siw/parameters/{name}"
+        return self.run(f"cat {file} && echo {value} >{file}").checked().strip()
 
     def console(self):
         with contextlib.suppress(OSError):
