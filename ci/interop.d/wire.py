@@ -58,17 +58,17 @@ SPOILT = [
     write({"opcode": 15}, "0/2/06", "0/2/06"),
     send({"opcode": 14}, "0/2/06", "0/2/06"),
     write({"opcode": READ_RESPONSE}, "0/2/06", "1/0/00"),
-    send({"qn": 3}, "1/2/01", "1/2/01"),
+    send({"qn": 3}, "0/2/06", "1/2/01"),  # ours knows it: Atomic Responses come there
     send({"qn": 0xffffffff}, "1/2/01", "1/2/01"),
     send({"msn+": 1}, "1/2/03", "1/2/03"),
     send({"msn+": -1}, "1/2/03", "1/2/03"),
     send({"msn+": 0x80000000}, "1/2/03", "1/2/03"),
-    send({"mo": 8}, "1/2/04", "1/2/04"),
+    send({"mo": 8}, "1/2/05", "1/2/04"),
     send({"mo": 0xffffffff}, "1/2/04", "1/2/04"),
     write({"stag+": 1}, "1/1/00", "1/1/00"),
     write({"tagged-offset+": 0x200000}, "1/1/01", "1/1/01"),
     request({"msn+": 1}, "1/2/03", "1/2/03"),
-    request({"qn": 3}, "1/2/01", NONE),  # siw does not look at it
+    request({"qn": 3}, "0/2/06", NONE),  # siw does not look at it
     request({"read-size": 70}, "1/1/01", "1/1/01"),
     request({"read-size": 90}, "1/1/01", "1/1/01"),
     response({"stag+": 1}, "1/1/00", "1/1/00"),
