@@ -164,12 +164,14 @@ impl Qp {
         self.stream
     }
 
-    /// Posts a request to the send queue. Before the connection stands it is refused; after it ended it completes with
+    /// Posts a request to the send queue. Before the connection stands it is refused, unless it is one that sends
+    /// nothing, which waits (a peer's first message may need the window that it binds); after it ended it completes with
     /// [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must stay as it is until it completes.
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let wr = request.encode(self.caps.max_sge, self.caps.max_inline)?;
         // The connection may stand without the application having asked.
-        if self.state.get().is_early() && self.state().is_early() {
+        let early = || self.state.get().is_early() && self.state().is_early();
+        if !request.is_local() && early() {
             return Err(PostError::NotConnected(self.state.get()));
         }
         self.sq

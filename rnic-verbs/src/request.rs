@@ -299,6 +299,11 @@ impl<'a> SendRequest<'a> {
 }
 
 impl SendRequest<'_> {
+    /// Whether it sends nothing.
+    pub(crate) fn is_local(&self) -> bool {
+        self.opcode.is_local()
+    }
+
     fn encode_local(&self) -> Result<SendWr, PostError> {
         if !self.data.is_empty() {
             return Err(PostError::NoData);

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 ///
 /// | state | ibverbs | `post_recv` | `post_send` |
 /// |---|---|---|---|
-/// | `Init` | `INIT` | waits for a message | refused |
-/// | `Connecting` | `RTR` | waits for a message | refused |
+/// | `Init` | `INIT` | waits for a message | refused, or waits if it sends nothing |
+/// | `Connecting` | `RTR` | waits for a message | the same |
 /// | `Rts` | `RTS` | waits for a message | is carried out |
 /// | `Sqd` | `SQD` | waits for a message | flushed at the end |
 /// | `Terminate` | `SQE` | flushed | flushed |
