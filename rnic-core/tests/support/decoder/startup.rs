@@ -150,7 +150,8 @@ fn check_reply(reply: &Startup, acknowledged: u64, initiator: &Half, findings: &
     if asked.ird == NOT_NEGOTIATED {
         agreement(answered.ord == NOT_NEGOTIATED, "ORD is not negotiated");
     } else {
-        agreement(answered.ord <= asked.ird, "ORD above IRD");
+        let fits = answered.ord == NOT_NEGOTIATED || answered.ord <= asked.ird;
+        agreement(fits, "ORD above IRD");
     }
     if asked.ord == NOT_NEGOTIATED {
         agreement(answered.ird == NOT_NEGOTIATED, "IRD is not negotiated");
