@@ -59,7 +59,9 @@ fn frames_cross_between_two_ports() {
     });
     let counters = other.steering_counters().unwrap();
     assert_eq!(counters.redirected, 50 * rounds as u64);
-    assert_eq!(west.run(|| steering::counters("west")).unwrap(), counters);
+    // The kernel may have sent something of its own in between.
+    let told = west.run(|| steering::counters("west")).unwrap();
+    assert_eq!(told.redirected, counters.redirected);
     assert_eq!(west.run(|| steering::entries("west")).unwrap(), [local]);
 }
 

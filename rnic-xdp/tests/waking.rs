@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{eventually, frame, open, open_net, pair, send};
 use rnic_core::engine::{EngineConfig, Net, Turn, link};
 use rnic_core::memory::table::StagTable;
-use rnic_verbs::{ConnectionOptions, Device, Driver, Qp, QpCaps, SendRequest};
+use rnic_verbs::{ConnectionOptions, Device, Driver, Qp, QpCaps, QpState, SendRequest};
 use rnic_xdp::testing::{Namespace, is_root};
 use rnic_xdp::{PortConfig, Worker, XdpPort, bell};
 
@@ -106,7 +106,7 @@ impl Rig {
                 act();
             });
             // It may wake for nothing.
-            while !worker.turn() {
+            while !worker.turn() && started.elapsed() < LONG / 2 {
                 worker.wait(LONG);
             }
         });
@@ -121,10 +121,15 @@ fn a_sleeping_worker_wakes() {
     }
     let (rig, mut peer) = Rig::new();
     rig.settle();
+    // It will never be connected: what is posted is flushed.
     let mut qp = rig.qp();
+    qp.fail().unwrap();
+    rig.rest();
+    assert_eq!(qp.state(), QpState::Error);
     rig.wakes("a doorbell", || {
         qp.post_send(&SendRequest::send().inline(b"later")).unwrap();
     });
+    let mut qp = rig.qp();
     let device = rig.device.clone();
     rig.wakes("a command", || drop(device.cq(16).unwrap()));
 
