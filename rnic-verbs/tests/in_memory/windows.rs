@@ -142,6 +142,9 @@ fn a_window_is_bound_before_the_peers_first_message_comes() {
     let mr = private(&far);
     let window = far.pd.window().unwrap();
     let open = window.binding(&mr, 10..20, Access::REMOTE_WRITE).base(0);
+    far.qp
+        .post_send(&SendRequest::bind(&open).wr_id(1))
+        .unwrap();
     near.qp
         .connect(address, None, ConnectionOptions::default())
         .unwrap();
@@ -158,10 +161,6 @@ fn a_window_is_bound_before_the_peers_first_message_comes() {
     };
     request.accept(&mut far.qp, options).unwrap();
     let established = near.qp.wait_established(SOON).unwrap();
-    far.qp.wait_established(SOON).unwrap();
-    far.qp
-        .post_send(&SendRequest::bind(&open).wr_id(1))
-        .unwrap();
     // Nothing was sent to the far side yet.
     assert_eq!(far.done().wr_id(), 1);
     let stag = Stag(u32::from_be_bytes(
