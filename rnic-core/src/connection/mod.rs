@@ -341,8 +341,11 @@ impl Connection {
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) {
-        // Data first: a Terminate that comes with the acknowledgement of a request says how that request ended.
         if let Some(data) = self.tcp.receive(context.now, segment, congested, tx) {
+            // Data first: a Terminate that comes with the acknowledgement of a request says how that request ended.
+            if let Phase::Streaming(stream) = &mut self.phase {
+                stream.note_acked(self.tcp.acked_offset());
+            }
             self.receive_data(data, context);
         }
         self.settle(context);

@@ -40,6 +40,8 @@ pub(super) struct Stream {
     markers: Option<u64>,
     hold: Hold,
     ended: bool,
+    /// What the peer had acknowledged when the octets came that are being received.
+    acked: u64,
     /// The Terminate that the peer is owed.
     last_words: Vec<u8>,
 }
@@ -66,6 +68,7 @@ impl Stream {
             markers: negotiated.markers.then_some(0),
             hold,
             ended: false,
+            acked: 0,
             last_words: Vec::new(),
         }
     }
@@ -196,6 +199,8 @@ impl Stream {
         }
         match &mut self.user {
             User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
+                // The peer's fault takes nothing from what it has received.
+                rdmap.acked(self.acked, qp, context.cqs);
                 rdmap.terminate(error.cause());
                 if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
                     let segmenter = self.ddp.start_message(&message(&outbound));
@@ -247,6 +252,11 @@ impl Stream {
             let qp = self.user.number();
             context.events.push_back(Event::LastReceive { qp });
         }
+    }
+
+    /// The peer has acknowledged this much of what was sent; [`settle`](Self::settle) completes what that ends.
+    pub(super) fn note_acked(&mut self, acked: u64) {
+        self.acked = acked;
     }
 
     /// Follows the layer below.

@@ -51,7 +51,7 @@ enum Progress {
     Sent(u64),
     /// A Read or atomic whose response has not wholly come.
     Awaiting,
-    /// A Read or atomic that was answered, or what needs no answer.
+    /// Known to be carried out: answered, or in need of no answer.
     Answered,
     Failed(WcStatus),
 }
@@ -324,9 +324,10 @@ impl Requester {
         }
     }
 
-    /// Marks the request that the peer's Terminate names, so that it completes with more than "flushed".
+    /// Marks the request that the peer's Terminate names, so that it completes with more than "flushed". The peer has
+    /// carried out what came before it, and dropped what came behind it, acknowledged or not.
     pub(super) fn blame(&mut self, terminate: &ReceivedTerminate) {
-        let named = |request: &&mut Request| match (&terminate.header, request.target) {
+        let named = |request: &Request| match (&terminate.header, request.target) {
             (Some(DdpHeader::Untagged(header)), Target::Untagged { queue, msn }) => {
                 header.queue == queue && header.msn == msn
             }
@@ -344,11 +345,23 @@ impl Requester {
             }
             _ => false,
         };
-        let acked = self.acked;
-        if let Some(request) = self.requests.iter_mut().find(named)
-            && request.status(acked).is_none()
-        {
-            request.progress = Progress::Failed(terminate.status());
+        let Some(index) = self.requests.iter().position(named) else {
+            return;
+        };
+        for request in self.requests.range_mut(..index) {
+            if matches!(request.progress, Progress::Sent(_)) {
+                request.progress = Progress::Answered;
+            }
+        }
+        let mut status = terminate.status();
+        for request in self.requests.range_mut(index..) {
+            if matches!(
+                request.progress,
+                Progress::Sending | Progress::Sent(_) | Progress::Awaiting
+            ) {
+                request.progress = Progress::Failed(status);
+            }
+            status = WcStatus::WrFlushed;
         }
     }
 

@@ -400,7 +400,7 @@ fn a_terminate_does_not_take_back_what_was_done() {
     let request = untagged(Opcode::ReadRequest, true, queue, 1, 0, &[0; 28]);
     end.receive(&quoting(control(0, 1, 0), &request)).unwrap();
     end.flush();
-    let expected = [(1, WcStatus::WrFlushed), (2, WcStatus::Success)];
+    let expected = [(1, WcStatus::Success), (2, WcStatus::Success)];
     assert_eq!(end.sent_ids(), expected);
 }
 
@@ -482,7 +482,7 @@ fn a_bad_rkey_of_a_write_is_told_where_it_was_not_acknowledged() {
     a.flush();
     assert_eq!(
         a.sent_ids(),
-        [(1, WcStatus::WrFlushed), (1, WcStatus::RemoteAccessError)]
+        [(1, WcStatus::Success), (1, WcStatus::RemoteAccessError)]
     );
 }
 
@@ -492,6 +492,7 @@ fn a_send_without_a_receive_is_told_where_it_was_not_acknowledged() {
     b.post_receive(1, 0, 10);
     a.post(SendWr::new(1, WrOpcode::Send));
     a.post(SendWr::new(2, WrOpcode::Send));
+    a.post(SendWr::new(3, WrOpcode::Send));
     while let Some(ulpdu) = a.next_segment(50) {
         let _ = b.receive(&ulpdu);
     }
@@ -500,8 +501,9 @@ fn a_send_without_a_receive_is_told_where_it_was_not_acknowledged() {
     assert_eq!(a.rdmap.received().unwrap().control, control(1, 2, 2));
     a.flush();
     let expected = [
-        (1, WcStatus::WrFlushed),
+        (1, WcStatus::Success),
         (2, WcStatus::RemoteInvalidRequestError),
+        (3, WcStatus::WrFlushed),
     ];
     assert_eq!(a.sent_ids(), expected);
 }

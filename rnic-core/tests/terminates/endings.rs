@@ -129,6 +129,25 @@ fn the_peers_terminate_is_told_and_answered_by_closing() {
     }
 }
 
+/// The peer has received a Send, and what it answers ends the connection: the Send is done nevertheless.
+#[test]
+fn a_wrong_answer_takes_nothing_from_the_request_that_it_acknowledges() {
+    let mut scene = scene(0);
+    scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
+    let wr = send(1, &scene.open, LEN);
+    scene.sim.hosts[0].post_send(&mut scene.qp, wr);
+    scene.sim.raw[scene.peer].acknowledges = false;
+    scene.sim.run_now();
+    let peer = &mut scene.sim.raw[scene.peer];
+    peer.acknowledges = true;
+    peer.send_ddp(write_header(Stag(0xbad), 0), b"answer");
+    scene.sim.run_now();
+    let reason = scene.sim.hosts[0].end_of(scene.qp.number);
+    assert!(matches!(reason, Some(EndReason::TerminateSent { .. })));
+    let done = (1, WcOpcode::Send, WcStatus::Success);
+    assert_eq!(outcomes(&mut scene.qp), [done]);
+}
+
 /// A Terminate of the peer ends what is half sent, too.
 #[test]
 fn nothing_is_sent_on_after_the_peers_terminate() {
