@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -20,6 +21,13 @@ pub(crate) enum Cores {
 }
 
 impl Cores {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::One => "one core",
+            Self::Two => "two cores",
+        }
+    }
+
     pub(crate) fn count(self) -> u8 {
         match self {
             Self::One => 1,
@@ -51,6 +59,7 @@ pub(crate) struct Bed {
     pub(crate) client: Host,
     pub(crate) server: Host,
     processors: Vec<usize>,
+    mtu: AtomicU16,
 }
 
 impl Bed {
@@ -79,6 +88,7 @@ impl Bed {
             client,
             server,
             processors: processors()?,
+            mtu: AtomicU16::new(1500),
         })
     }
 
@@ -94,6 +104,18 @@ impl Bed {
             let mut ethtool = host.namespace.command("ethtool");
             ethtool.args(["-K", host.netdev, "tx", state, "tso", state, "gso", state]);
             succeed(ethtool)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the MTU of both devices, in octets.
+    pub(crate) fn set_mtu(&self, mtu: u16) -> Result<(), Failure> {
+        if self.mtu.swap(mtu, Ordering::Relaxed) == mtu {
+            return Ok(());
+        }
+        for host in [&self.client, &self.server] {
+            let command = format!("link set dev {} mtu {mtu}", host.netdev);
+            host.namespace.ip(&command)?;
         }
         Ok(())
     }

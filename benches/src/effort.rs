@@ -3,9 +3,13 @@
 use std::hint::spin_loop;
 use std::time::Duration;
 
+use crate::bed::Cores;
+
 /// Octets of a message of the bandwidth measurements.
 pub(crate) const MESSAGE: usize = 64 * 1024;
-/// Octets of memory that messages come from and go to.
+/// Octets of a message of the latency measurements.
+pub(crate) const PING: usize = 64;
+/// Octets of memory that messages come from and go to, one behind the other and from the start again.
 pub(crate) const REGION: usize = 1024 * 1024;
 /// Pauses between two looks at an empty ring: looking all the time slows the other end down.
 const PAUSES: usize = 200;
@@ -17,6 +21,17 @@ pub(crate) fn idle() {
     }
 }
 
+/// What a measurement is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Who drives the two ends.
+    pub(crate) cores: Cores,
+    /// Of both ends' devices, in octets.
+    pub(crate) mtu: u16,
+    /// Octets of a message.
+    pub(crate) size: usize,
+}
+
 /// How much to do in one repetition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
@@ -26,4 +41,15 @@ pub(crate) struct Effort {
     pub(crate) round_trips: usize,
     /// Batches of segments through the engine alone.
     pub(crate) batches: usize,
+}
+
+impl Effort {
+    /// For a point of a curve, of which there are many.
+    pub(crate) fn shorter(&self) -> Self {
+        Self {
+            duration: self.duration / 5,
+            round_trips: self.round_trips / 5,
+            ..*self
+        }
+    }
 }

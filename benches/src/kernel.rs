@@ -9,15 +9,18 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::Failure;
 use crate::bed::{Bed, Cores};
-use crate::effort::{Effort, MESSAGE};
+use crate::effort::{Effort, Shape};
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Game, Latency, ping_pong};
 
 /// What iperf and this program have in common: a congestion control that is the same on each machine.
 const CONGESTION_CONTROL: &str = "cubic";
 
+/// Octets of the buffer that is read into.
+pub(crate) const READ: usize = 64 * 1024;
+
 /// A connected pair: client and server.
-fn connect(bed: &Bed) -> Result<(TcpStream, TcpStream), Failure> {
+pub(crate) fn connect(bed: &Bed) -> Result<(TcpStream, TcpStream), Failure> {
     let congestion_control = OsString::from(CONGESTION_CONTROL);
     let listener = bed.server.run(|| TcpListener::bind(bed.server.at(0)))?;
     setsockopt(&listener, sockopt::TcpCongestion, &congestion_control)?;
@@ -31,17 +34,17 @@ fn connect(bed: &Bed) -> Result<(TcpStream, TcpStream), Failure> {
     Ok((client, server))
 }
 
-/// One way, in writes of 64 KiB.
+/// One way, a write for each message.
 pub(crate) fn bandwidth(
     bed: &Bed,
-    cores: Cores,
+    shape: Shape,
     effort: &Effort,
     offloads: bool,
 ) -> Result<Bandwidth, Failure> {
     bed.set_offloads(offloads)?;
     let (mut client, mut server) = connect(bed)?;
-    let (from, mut to) = (vec![0x5a; MESSAGE], vec![0; MESSAGE]);
-    match cores {
+    let (from, mut to) = (vec![0x5a; shape.size], vec![0; READ]);
+    match shape.cores {
         Cores::One => {
             client.set_nonblocking(true)?;
             server.set_nonblocking(true)?;
@@ -81,38 +84,65 @@ pub(crate) fn bandwidth(
     }
 }
 
-/// Round trips of `octets` octets, without ever sleeping.
-pub(crate) fn latency(
-    bed: &Bed,
-    cores: Cores,
-    effort: &Effort,
-    octets: usize,
-) -> Result<Latency, Failure> {
+/// One end of round trips: a message is read piece by piece, and written whole, because the socket's buffer is larger
+/// than any of them.
+struct End {
+    stream: TcpStream,
+    message: Vec<u8>,
+    arrived: usize,
+}
+
+impl End {
+    fn new(stream: TcpStream, octets: usize) -> Result<Self, Failure> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            message: vec![1; octets],
+            arrived: 0,
+        })
+    }
+
+    fn send(&mut self) -> Result<(), Failure> {
+        let mut rest = &self.message[..];
+        while !rest.is_empty() {
+            rest = &rest[unless_blocked(self.stream.write(rest))?..];
+        }
+        Ok(())
+    }
+
+    /// Whether a whole message has arrived.
+    fn has_received(&mut self) -> Result<bool, Failure> {
+        self.arrived += unless_blocked(self.stream.read(&mut self.message[self.arrived..]))?;
+        let whole = self.arrived == self.message.len();
+        if whole {
+            self.arrived = 0;
+        }
+        Ok(whole)
+    }
+}
+
+/// Round trips, without ever sleeping.
+pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     bed.set_offloads(false)?;
-    let (mut client, mut server) = connect(bed)?;
-    client.set_nonblocking(true)?;
-    server.set_nonblocking(true)?;
-    let question = vec![1; octets];
-    let (mut answered, mut asked) = (vec![0; octets], vec![0; octets]);
+    let (client, server) = connect(bed)?;
+    let mut client = End::new(client, shape.size)?;
+    let mut server = End::new(server, shape.size)?;
     let game = Game {
-        ping: |client: &mut TcpStream| {
-            unless_blocked(client.write(&question))?;
-            Ok(0)
-        },
-        // So little arrives whole.
-        pong: |client: &mut TcpStream, _| Ok(unless_blocked(client.read(&mut answered))? > 0),
-        answer: |server: &mut TcpStream| {
-            if unless_blocked(server.read(&mut asked))? > 0 {
-                unless_blocked(server.write(&asked))?;
+        ping: |client: &mut End| client.send().map(|()| 0),
+        pong: |client: &mut End, _| client.has_received(),
+        answer: |server: &mut End| {
+            if server.has_received()? {
+                server.send()?;
             }
             Ok(())
         },
     };
+    let cores = shape.cores;
     ping_pong(bed, cores, effort, (&mut client, &mut server), game)
 }
 
 /// Octets moved; none if the call would have had to wait.
-fn unless_blocked(outcome: std::io::Result<usize>) -> std::io::Result<usize> {
+pub(crate) fn unless_blocked(outcome: std::io::Result<usize>) -> std::io::Result<usize> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
         other => other,

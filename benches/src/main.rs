@@ -4,6 +4,7 @@
 mod bed;
 mod effort;
 mod engine;
+mod framed;
 mod impaired;
 mod kernel;
 mod machine;
@@ -16,6 +17,7 @@ mod rdma;
 mod report;
 mod stats;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -25,15 +27,16 @@ use crate::plan::Row;
 use crate::report::Report;
 
 const USAGE: &str =
-    "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE]
+    "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE] [--plots DIR]
        rnic-bench --engine BATCHES
        rnic-bench impaired|box --help
 
   --quick          one short repetition: shows that everything works, not how fast
   --repetitions N  of each measurement, alternating (default 7)
   --seconds S      length of a bandwidth measurement (default 0.5)
-  --only TEXT      measurements whose name contains it (raw, tcp, write, send, bw, lat, engine)
+  --only TEXT      measurements whose name contains it (raw, tcp, mpa, write, send, bw, lat, rate, engine)
   --json FILE      writes the results there too
+  --plots DIR      draws goodput and round trips over message size there, as SVG
   --engine N       only runs N batches of 64 segments through the engine, for a profiler
 
 Needs root: it makes two network namespaces joined by a veth pair, and removes them.";
@@ -45,7 +48,8 @@ struct Options {
     repetitions: usize,
     effort: Effort,
     only: Option<String>,
-    json: Option<String>,
+    json: Option<PathBuf>,
+    plots: Option<PathBuf>,
     engine: Option<usize>,
 }
 
@@ -103,6 +107,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
         },
         only: None,
         json: None,
+        plots: None,
         engine: None,
     };
     while let Some(argument) = arguments.next() {
@@ -121,7 +126,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
                 options.effort.duration = Duration::try_from_secs_f64(value()?.parse()?)?
             }
             "--only" => options.only = Some(value()?),
-            "--json" => options.json = Some(value()?),
+            "--json" => options.json = Some(value()?.into()),
+            "--plots" => options.plots = Some(value()?.into()),
             "--engine" => options.engine = Some(value()?.parse()?),
             "-h" | "--help" => return Ok(None),
             other => return Err(format!("{other} is not an option").into()),
@@ -146,7 +152,7 @@ fn run(options: &Options) -> Result<(), Failure> {
             && options
                 .only
                 .as_ref()
-                .is_none_or(|only| row.id.contains(only))
+                .is_none_or(|only| row.key.id.contains(only))
     };
     plan.retain(|measurement| measurement.rows.iter().any(wanted));
     for repetition in 1..=options.repetitions {
@@ -166,7 +172,11 @@ fn run(options: &Options) -> Result<(), Failure> {
     };
     print!("{}", report.table());
     if let Some(file) = &options.json {
-        std::fs::write(file, report.json())?;
+        let text = format!("{:#}\n", report.json());
+        std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    if let Some(directory) = &options.plots {
+        report.write_plots(directory)?;
     }
     Ok(())
 }

@@ -16,14 +16,13 @@ use rnic_xdp::{PortConfig, TxSide, XdpNet, XdpPort};
 
 use crate::Failure;
 use crate::bed::{Bed, Cores, Host};
-use crate::effort::{Effort, MESSAGE, REGION, idle};
+use crate::effort::{Effort, REGION, Shape, idle};
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Game, Latency, ping_pong};
 
 /// Octets in front of a payload: Ethernet, IPv4, TCP without options.
-const HEADERS: usize = 54;
-/// Octets of payload that fill an MTU of 1500.
-const PAYLOAD: usize = 1460;
+const HEADERS: usize = LINK_HEADER + 40;
+const LINK_HEADER: usize = 14;
 /// Frames sent at once.
 const BATCH: usize = 32;
 /// Frames under way at most: few, so that they stay in cache, and none is lost.
@@ -43,47 +42,110 @@ pub(crate) enum Work {
     Everything,
 }
 
+/// Octets of the frames that a message fills: full ones, then the rest.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    full: usize,
+    /// Octets of a full one.
+    frame: usize,
+    rest: usize,
+}
+
+impl Message {
+    fn new(size: usize, frame: usize) -> Self {
+        Self {
+            full: size / frame,
+            frame,
+            rest: size % frame,
+        }
+    }
+
+    fn frames(&self) -> usize {
+        self.full + usize::from(self.rest > 0)
+    }
+
+    /// The octets of frame `number` of a message.
+    fn payload(&self, number: usize) -> usize {
+        if number == self.full {
+            self.rest
+        } else {
+            self.frame
+        }
+    }
+}
+
+/// What has arrived.
+#[derive(Clone, Copy, Debug, Default)]
+struct Received {
+    frames: usize,
+    octets: usize,
+}
+
 /// One end.
 struct End {
     port: XdpPort,
     region: Region,
+    message: Message,
+    /// Frames of the message under way that were sent.
+    number: usize,
     at: usize,
     _lease: PortLease,
 }
 
 impl End {
-    /// Opens a port whose frames are addressed to `peer`, and steers those for `host` to it.
-    fn open(host: &Host, peer: &Host) -> Result<Self, Failure> {
+    /// Opens a port whose frames are addressed to `peer`, and steers those for `host` to it. Frames are as large as
+    /// those of rnic: as the port allows.
+    fn open(host: &Host, peer: &Host, size: usize) -> Result<Self, Failure> {
         host.run(|| {
             let mut port = XdpPort::open(&PortConfig::new(host.netdev))?;
             let (_, lease) = XdpNet::new(&port)?.listen(host.at(PORT))?;
-            write_headers(&mut port.tx, host, peer);
+            let message = Message::new(size, port.report().mtu as usize + LINK_HEADER - HEADERS);
+            write_headers(&mut port.tx, host, peer, message.frame);
             Ok(Self {
                 port,
                 region: Region::allocate(REGION, HugePages::Prefer)?,
+                message,
+                number: 0,
                 at: 0,
                 _lease: lease,
             })
         })
     }
 
-    /// The next place in memory: message by message, again and again.
-    fn next_place(&mut self) -> usize {
-        self.at += PAYLOAD;
-        if self.at + PAYLOAD > REGION - MESSAGE {
+    /// A pair, client and server.
+    fn pair(bed: &Bed, size: usize) -> Result<(Self, Self), Failure> {
+        Ok((
+            Self::open(&bed.client, &bed.server, size)?,
+            Self::open(&bed.server, &bed.client, size)?,
+        ))
+    }
+
+    /// The octets of the next frame.
+    fn next_payload(&mut self) -> usize {
+        let payload = self.message.payload(self.number);
+        self.number = (self.number + 1) % self.message.frames();
+        payload
+    }
+
+    /// The next place in memory for some octets: all of it in turn.
+    fn next_place(&mut self, octets: usize) -> usize {
+        if self.at + octets > REGION {
             self.at = 0;
         }
-        self.at
+        let place = self.at;
+        self.at += octets;
+        place
     }
 
     /// Sends up to `count` frames; returns how many.
-    fn send(&mut self, count: usize, payload: usize, work: Work) -> usize {
+    fn send(&mut self, count: usize, work: Work) -> usize {
         let mut sent = 0;
         while sent < count && self.port.tx.can_transmit() {
             let Some(frame) = self.port.tx.allocate() else {
                 break;
             };
-            let place = self.next_place();
+            let payload = self.next_payload();
+            let place = self.next_place(payload);
             let octets = &mut self.port.tx.bytes_mut(frame)[HEADERS..HEADERS + payload];
             if work != Work::None {
                 // The place is within the region.
@@ -100,9 +162,17 @@ impl End {
         sent
     }
 
-    /// Receives what has arrived; returns how many frames.
-    fn receive(&mut self, work: Work) -> usize {
-        let mut received = 0;
+    /// Sends a whole message.
+    fn send_message(&mut self) {
+        let mut left = self.message.frames();
+        while left > 0 {
+            left -= self.send(left, Work::None);
+        }
+    }
+
+    /// Receives what has arrived.
+    fn receive(&mut self, work: Work) -> Received {
+        let mut received = Received::default();
         let mut at = self.at;
         for queue in self.port.rx.queues_mut() {
             let count = queue.receive();
@@ -113,20 +183,34 @@ impl End {
                 }
                 if work != Work::None {
                     black_box(crc::crc(octets));
-                    at = (at + PAYLOAD) % (REGION - MESSAGE);
+                    if at + octets.len() > REGION {
+                        at = 0;
+                    }
                     let _ = self.region.write(at, octets);
+                    at += octets.len();
                 }
+                received.octets += octets.len();
             }
             queue.refill();
-            received += count;
+            received.frames += count;
         }
         self.at = at;
         received
     }
+
+    /// Receives; whether the last frame of a message has come.
+    fn has_received(&mut self) -> bool {
+        self.number += self.receive(Work::None).frames;
+        let whole = self.number >= self.message.frames();
+        if whole {
+            self.number = 0;
+        }
+        whole
+    }
 }
 
 /// Every frame has its headers before the first is sent.
-fn write_headers(tx: &mut TxSide, host: &Host, peer: &Host) {
+fn write_headers(tx: &mut TxSide, host: &Host, peer: &Host, payload: usize) {
     let net = NetHeader {
         source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
         // Received whatever the address: the XDP program sees it first.
@@ -144,28 +228,31 @@ fn write_headers(tx: &mut TxSide, host: &Host, peer: &Host) {
     };
     let frames: Vec<_> = std::iter::from_fn(|| tx.allocate()).collect();
     for frame in frames {
-        net.write(tx.bytes_mut(frame), &header, PAYLOAD, 0);
+        net.write(tx.bytes_mut(frame), &header, payload, 0);
         tx.release(frame);
     }
 }
 
-/// Payload in frames of 1460 octets, one way.
+/// Messages one way.
 pub(crate) fn bandwidth(
     bed: &Bed,
-    cores: Cores,
+    shape: Shape,
     effort: &Effort,
     work: Work,
 ) -> Result<Bandwidth, Failure> {
-    let mut client = End::open(&bed.client, &bed.server)?;
-    let mut server = End::open(&bed.server, &bed.client)?;
-    match cores {
+    let (mut client, mut server) = End::pair(bed, shape.size)?;
+    match shape.cores {
         Cores::One => bed.on_one(|| {
             let mut pace = Pace::new();
             let end = Instant::now() + effort.duration;
             while Instant::now() < end {
-                client.send(BATCH, PAYLOAD, work);
-                while let received @ 1.. = server.receive(work) {
-                    pace.add(received * PAYLOAD);
+                client.send(BATCH, work);
+                while let Received {
+                    octets: octets @ 1..,
+                    ..
+                } = server.receive(work)
+                {
+                    pace.add(octets);
                 }
             }
             Ok(pace.end())
@@ -182,13 +269,13 @@ pub(crate) fn bandwidth(
                     let (mut pace, mut frames) = (Pace::new(), 0);
                     while !over.load(Ordering::Acquire) {
                         let received = server.receive(work);
-                        if received == 0 {
+                        if received.frames == 0 {
                             idle();
                             continue;
                         }
-                        frames += received as u64;
+                        frames += received.frames as u64;
                         arrived.store(frames, Ordering::Release);
-                        pace.add(received * PAYLOAD);
+                        pace.add(received.octets);
                     }
                     Ok(pace.end())
                 },
@@ -206,7 +293,7 @@ fn send_for(client: &mut End, duration: Duration, work: Work, arrived: &AtomicU6
         let under_way = sent - arrived.load(Ordering::Acquire).min(sent);
         let room = IN_FLIGHT.saturating_sub(under_way).min(BATCH as u64);
         if room >= BATCH as u64 / 2 {
-            sent += client.send(room as usize, PAYLOAD, work) as u64;
+            sent += client.send(room as usize, work) as u64;
             moved = now;
         } else if now - moved > LOST_AFTER {
             sent -= under_way;
@@ -217,27 +304,42 @@ fn send_for(client: &mut End, duration: Duration, work: Work, arrived: &AtomicU6
     }
 }
 
-/// Round trips of `payload` octets.
-pub(crate) fn latency(
-    bed: &Bed,
-    cores: Cores,
-    effort: &Effort,
-    payload: usize,
-) -> Result<Latency, Failure> {
-    let mut client = End::open(&bed.client, &bed.server)?;
-    let mut server = End::open(&bed.server, &bed.client)?;
+/// Round trips of messages.
+pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
+    let (mut client, mut server) = End::pair(bed, shape.size)?;
     let game = Game {
         ping: |client: &mut End| {
-            client.send(1, payload, Work::None);
+            client.send_message();
             Ok(0)
         },
-        pong: |client: &mut End, _| Ok(client.receive(Work::None) > 0),
+        pong: |client: &mut End, _| Ok(client.has_received()),
         answer: |server: &mut End| {
-            if server.receive(Work::None) > 0 {
-                server.send(1, payload, Work::None);
+            if server.has_received() {
+                server.send_message();
             }
             Ok(())
         },
     };
+    let cores = shape.cores;
     ping_pong(bed, cores, effort, (&mut client, &mut server), game)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_full_frames_and_the_rest() {
+        let sizes = |size| {
+            let message = Message::new(size, 1460);
+            let frames = 0..message.frames();
+            frames
+                .map(|number| message.payload(number))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(64), [64]);
+        assert_eq!(sizes(1460), [1460]);
+        assert_eq!(sizes(2 * 1460), [1460, 1460]);
+        assert_eq!(sizes(4096), [1460, 1460, 1176]);
+    }
 }

@@ -14,12 +14,16 @@ use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
 use crate::Failure;
 use crate::bed::{Bed, Cores, Host};
-use crate::effort::{Effort, MESSAGE, REGION, idle};
+use crate::effort::{Effort, REGION, Shape, idle};
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Game, Latency, ping_pong};
 
-/// Writes posted at once: as many octets as the receive window has.
-const DEPTH: usize = 8;
+/// Octets posted at once: as many as the receive window has.
+const POSTED: usize = 512 * 1024;
+/// Octets that a request itself can carry.
+const INLINE: usize = 64;
+/// Where messages of round trips are sent from; they arrive at the start.
+const SOURCE: usize = REGION / 2;
 /// Receives posted ahead of the Sends of a latency measurement.
 const RECEIVES: u64 = 16;
 const PORT: u16 = 4791;
@@ -68,22 +72,41 @@ impl End {
         }
     }
 
-    /// Posts a Write of a whole message.
-    fn write_message(&mut self, to: RemoteAddress, number: usize) -> Result<(), Failure> {
-        let at = number % (REGION / MESSAGE) * MESSAGE;
+    /// Posts Write number `number` of a stream of them, one behind the other in memory.
+    fn write_message(
+        &mut self,
+        to: RemoteAddress,
+        number: usize,
+        size: usize,
+        signaled: bool,
+    ) -> Result<(), Failure> {
+        let at = number % (REGION / size) * size;
         let to = RemoteAddress {
             offset: to.offset + at as u64,
             ..to
         };
-        let piece = [self.mr.sge(at, MESSAGE as u32)];
-        Ok(self.qp.post_send(&SendRequest::write(to).memory(&piece))?)
+        let write = SendRequest::write(to).signaled(signaled);
+        if size <= INLINE {
+            self.qp.post_send(&write.inline(&[0x5a; INLINE][..size]))?;
+        } else {
+            let piece = [self.mr.sge(at, size as u32)];
+            self.qp.post_send(&write.memory(&piece))?;
+        }
+        Ok(())
     }
 
-    /// Posts a short Write, whose octets all are `mark`.
+    /// Posts a Write whose last octet is `mark`.
     fn write_mark(&mut self, to: RemoteAddress, mark: u8, octets: usize) -> Result<(), Failure> {
-        let data = [mark; 64];
-        let write = SendRequest::write(to).inline(&data[..octets]);
-        Ok(self.qp.post_send(&write)?)
+        let write = SendRequest::write(to);
+        if octets <= INLINE {
+            self.qp
+                .post_send(&write.inline(&[mark; INLINE][..octets]))?;
+        } else {
+            self.mr.write(SOURCE + octets - 1, &[mark])?;
+            let piece = [self.mr.sge(SOURCE, octets as u32)];
+            self.qp.post_send(&write.memory(&piece))?;
+        }
+        Ok(())
     }
 
     /// Drives the engine; whether the peer's mark has arrived.
@@ -93,24 +116,29 @@ impl End {
     }
 
     fn send(&mut self, octets: usize) -> Result<(), Failure> {
-        let data = [7; 64];
-        Ok(self
-            .qp
-            .post_send(&SendRequest::send().inline(&data[..octets]))?)
+        let send = SendRequest::send();
+        if octets <= INLINE {
+            self.qp.post_send(&send.inline(&[7; INLINE][..octets]))?;
+        } else {
+            let piece = [self.mr.sge(SOURCE, octets as u32)];
+            self.qp.post_send(&send.memory(&piece))?;
+        }
+        Ok(())
     }
 
-    fn post_receive(&mut self, slot: u64) -> Result<(), Failure> {
-        let piece = [self.mr.sge(slot as usize * 64, 64)];
+    /// Posts a buffer. Messages that are not looked at may share memory.
+    fn post_receive(&mut self, slot: u64, octets: usize) -> Result<(), Failure> {
+        let piece = [self.mr.sge(0, octets as u32)];
         Ok(self.qp.post_recv(slot, &piece)?)
     }
 
     /// Drives the engine; whether a Send has arrived. Its buffer is posted again.
-    fn has_received(&mut self) -> Result<bool, Failure> {
+    fn has_received(&mut self, octets: usize) -> Result<bool, Failure> {
         let slot = |one: &Completion| (one.opcode() == WcOpcode::Recv).then_some(one.wr_id());
         let Some(slot) = self.poll()?.iter().find_map(slot) else {
             return Ok(false);
         };
-        self.post_receive(slot)?;
+        self.post_receive(slot, octets)?;
         Ok(true)
     }
 }
@@ -151,13 +179,13 @@ fn connect(bed: &Bed) -> Result<(End, End), Failure> {
     Ok((client, server))
 }
 
-/// RDMA Writes of 64 KiB, each complete when its last octet is acknowledged.
-pub(crate) fn bandwidth(bed: &Bed, cores: Cores, effort: &Effort) -> Result<Bandwidth, Failure> {
+/// RDMA Writes, complete when their last octets are acknowledged.
+pub(crate) fn bandwidth(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Bandwidth, Failure> {
     let (mut client, server) = connect(bed)?;
     let to = server.mr.remote(0);
-    match cores {
+    match shape.cores {
         Cores::One => bed.on_one(|| {
-            write_for(&mut client, to, effort.duration, || {
+            write_for(&mut client, to, shape.size, effort.duration, || {
                 while server.device.drive() {}
             })
         }),
@@ -165,7 +193,7 @@ pub(crate) fn bandwidth(bed: &Bed, cores: Cores, effort: &Effort) -> Result<Band
             let over = AtomicBool::new(false);
             let (bandwidth, ()) = bed.on_two(
                 || {
-                    let bandwidth = write_for(&mut client, to, effort.duration, || {});
+                    let bandwidth = write_for(&mut client, to, shape.size, effort.duration, || {});
                     over.store(true, Ordering::Release);
                     bandwidth
                 },
@@ -187,32 +215,33 @@ pub(crate) fn bandwidth(bed: &Bed, cores: Cores, effort: &Effort) -> Result<Band
 fn write_for(
     client: &mut End,
     to: RemoteAddress,
+    size: usize,
     duration: Duration,
     mut meanwhile: impl FnMut(),
 ) -> Result<Bandwidth, Failure> {
+    let room = QpCaps::default().max_send_wr as usize;
+    let depth = (POSTED / size).clamp(2, room);
+    // Of many short Writes, a completion for each would be a large part of the work, and tell nothing.
+    let signal = (depth / 4).clamp(1, 16);
     let (mut posted, mut complete) = (0, 0);
     let (mut pace, end) = (Pace::new(), Instant::now() + duration);
     while Instant::now() < end {
-        while posted - complete < DEPTH {
-            client.write_message(to, posted)?;
+        while posted - complete < depth {
             posted += 1;
+            client.write_message(to, posted, size, posted.is_multiple_of(signal))?;
         }
-        let done = client.poll()?.len();
+        let done = client.poll()?.len() * signal;
         complete += done;
-        pace.add(done * MESSAGE);
+        pace.add(done * size);
         meanwhile();
     }
     Ok(pace.end())
 }
 
-/// Round trips of Writes of some octets: each end watches its memory for the other's.
-pub(crate) fn write_latency(
-    bed: &Bed,
-    cores: Cores,
-    effort: &Effort,
-    octets: usize,
-) -> Result<Latency, Failure> {
+/// Round trips of Writes: each end watches its memory for the other's.
+pub(crate) fn write_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     let (mut client, mut server) = connect(bed)?;
+    let octets = shape.size;
     let (to_server, to_client) = (server.mr.remote(0), client.mr.remote(0));
     let (mut mark, mut seen) = (0u8, 0u8);
     // Marks run from 1 to 255: the server waits for the one behind that which it saw last.
@@ -230,40 +259,28 @@ pub(crate) fn write_latency(
         Ok::<_, Failure>(mark)
     };
     let pong = |client: &mut End, mark| client.sees_mark(mark, octets);
-    ping_pong(
-        bed,
-        cores,
-        effort,
-        (&mut client, &mut server),
-        Game { ping, pong, answer },
-    )
+    let game = Game { ping, pong, answer };
+    let cores = shape.cores;
+    ping_pong(bed, cores, effort, (&mut client, &mut server), game)
 }
 
-/// Round trips of Sends of some octets.
-pub(crate) fn send_latency(
-    bed: &Bed,
-    cores: Cores,
-    effort: &Effort,
-    octets: usize,
-) -> Result<Latency, Failure> {
+/// Round trips of Sends.
+pub(crate) fn send_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     let (mut client, mut server) = connect(bed)?;
+    let octets = shape.size;
     for slot in 0..RECEIVES {
-        client.post_receive(slot)?;
-        server.post_receive(slot)?;
+        client.post_receive(slot, octets)?;
+        server.post_receive(slot, octets)?;
     }
     let answer = |server: &mut End| -> Result<(), Failure> {
-        if server.has_received()? {
+        if server.has_received(octets)? {
             server.send(octets)?;
         }
         Ok(())
     };
     let ping = |client: &mut End| client.send(octets).map(|()| 0);
-    let pong = |client: &mut End, _| client.has_received();
-    ping_pong(
-        bed,
-        cores,
-        effort,
-        (&mut client, &mut server),
-        Game { ping, pong, answer },
-    )
+    let pong = |client: &mut End, _| client.has_received(octets);
+    let game = Game { ping, pong, answer };
+    let cores = shape.cores;
+    ping_pong(bed, cores, effort, (&mut client, &mut server), game)
 }

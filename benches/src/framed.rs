@@ -1,0 +1,247 @@
+//! The kernel's TCP with MPA, DDP and their CRCs above it in user space: what siw's data path costs.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rnic_core::memory::region::{HugePages, Region};
+use rnic_core::mpa::{Deframer, frame};
+use rnic_core::wire::ddp::{DdpHeader, DdpSegment, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
+use rnic_core::wire::mpa::LENGTH_LEN;
+use rnic_core::wire::rdmap::{Control, Opcode};
+
+use crate::Failure;
+use crate::bed::{Bed, Cores};
+use crate::effort::{Effort, REGION, Shape};
+use crate::kernel::{self, READ, unless_blocked};
+use crate::pace::{Bandwidth, Pace};
+use crate::pingpong::{Game, Latency, ping_pong};
+
+/// IPv4 and TCP headers with timestamps, as the kernel's TCP sends them: FPDUs fill segments.
+const TCP_HEADERS: usize = 20 + 32;
+/// Octets of FPDUs that are handed to the kernel at once.
+const PIECE: usize = 64 * 1024;
+const STAG: Stag = Stag(0x100);
+
+/// Messages become FPDUs, as of RDMA Writes, in a buffer that the kernel is given.
+struct Sender {
+    stream: TcpStream,
+    region: Region,
+    size: usize,
+    mulpdu: usize,
+    /// Octets of the message under way that are in FPDUs.
+    framed: usize,
+    /// Where the message lies.
+    at: usize,
+    buffer: Vec<u8>,
+    filled: usize,
+    written: usize,
+}
+
+impl Sender {
+    fn new(stream: TcpStream, shape: Shape) -> Result<Self, Failure> {
+        let mulpdu = frame::mulpdu(usize::from(shape.mtu) - TCP_HEADERS);
+        Ok(Self {
+            stream,
+            region: Region::allocate(REGION, HugePages::Prefer)?,
+            size: shape.size,
+            mulpdu,
+            framed: 0,
+            at: 0,
+            buffer: vec![0; PIECE + frame::fpdu_len(mulpdu)],
+            filled: 0,
+            written: 0,
+        })
+    }
+
+    /// Writes what the kernel takes of the FPDUs that are there, of new ones if there are none. Says whether a
+    /// message is written to its end.
+    fn send(&mut self) -> Result<bool, Failure> {
+        if self.written == self.filled {
+            self.fill()?;
+        }
+        let rest = &self.buffer[self.written..self.filled];
+        self.written += unless_blocked(self.stream.write(rest))?;
+        Ok(self.written == self.filled && self.framed == 0)
+    }
+
+    /// Frames the next piece of the message: one copy from where it lies, then the CRC.
+    fn fill(&mut self) -> Result<(), Failure> {
+        (self.filled, self.written) = (0, 0);
+        while self.filled < PIECE {
+            let len = (self.size - self.framed).min(self.mulpdu - TAGGED_LEN);
+            let last = self.framed + len == self.size;
+            let header = DdpHeader::Tagged(TaggedHeader {
+                last,
+                ulp: Control::new(Opcode::Write).into(),
+                stag: STAG,
+                offset: TaggedOffset((self.at + self.framed) as u64),
+            });
+            let fpdu = &mut self.buffer[self.filled..];
+            header.emit(&mut fpdu[LENGTH_LEN..]);
+            let payload = &mut fpdu[LENGTH_LEN + TAGGED_LEN..][..len];
+            self.region.read(self.at + self.framed, payload)?;
+            self.filled += frame::seal(fpdu, TAGGED_LEN + len, true);
+            self.framed += len;
+            if last {
+                self.framed = 0;
+                self.at = (self.at + self.size) % (REGION - self.size + 1);
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// FPDUs become messages: read, deframed, their CRCs checked, copied to their places.
+struct Receiver {
+    stream: TcpStream,
+    region: Region,
+    deframer: Deframer,
+    buffer: Vec<u8>,
+}
+
+/// What one read brought.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arrived {
+    /// Octets placed. None may have been although something came: a part of an FPDU.
+    octets: usize,
+    messages: usize,
+    /// There was nothing to read, now or any more.
+    idle: bool,
+}
+
+impl Receiver {
+    fn new(stream: TcpStream) -> Result<Self, Failure> {
+        Ok(Self {
+            stream,
+            region: Region::allocate(REGION, HugePages::Prefer)?,
+            deframer: Deframer::new(true),
+            buffer: vec![0; READ],
+        })
+    }
+
+    fn receive(&mut self) -> Result<Arrived, Failure> {
+        let read = unless_blocked(self.stream.read(&mut self.buffer))?;
+        let mut input = &self.buffer[..read];
+        let mut arrived = Arrived {
+            idle: read == 0,
+            ..Arrived::default()
+        };
+        while let Some(ulpdu) = self.deframer.next(&mut input)? {
+            let segment = DdpSegment::parse(ulpdu)?;
+            let DdpHeader::Tagged(header) = segment.header else {
+                return Err("an FPDU is not what was sent".into());
+            };
+            if header.stag != STAG {
+                return Err("an FPDU names no region".into());
+            }
+            self.region
+                .write(header.offset.0 as usize, segment.payload)?;
+            arrived.octets += segment.payload.len();
+            arrived.messages += usize::from(header.last);
+        }
+        Ok(arrived)
+    }
+}
+
+/// Messages one way.
+pub(crate) fn bandwidth(
+    bed: &Bed,
+    shape: Shape,
+    effort: &Effort,
+    offloads: bool,
+) -> Result<Bandwidth, Failure> {
+    bed.set_offloads(offloads)?;
+    let (client, server) = kernel::connect(bed)?;
+    let one_core = shape.cores == Cores::One;
+    for stream in [&client, &server] {
+        stream.set_nonblocking(one_core)?;
+    }
+    let mut sender = Sender::new(client, shape)?;
+    let mut receiver = Receiver::new(server)?;
+    if one_core {
+        return bed.on_one(|| {
+            let mut pace = Pace::new();
+            let end = Instant::now() + effort.duration;
+            while Instant::now() < end {
+                sender.send()?;
+                loop {
+                    let arrived = receiver.receive()?;
+                    if arrived.idle {
+                        break;
+                    }
+                    pace.add(arrived.octets);
+                }
+            }
+            Ok(pace.end())
+        });
+    }
+    let ((), bandwidth) = bed.on_two(
+        || send_for(sender, effort.duration),
+        || {
+            let mut pace = Pace::new();
+            loop {
+                let arrived = receiver.receive()?;
+                if arrived.idle {
+                    return Ok(pace.end());
+                }
+                pace.add(arrived.octets);
+            }
+        },
+    )?;
+    Ok(bandwidth)
+}
+
+/// Sends for a time, then closes.
+fn send_for(mut sender: Sender, duration: Duration) -> Result<(), Failure> {
+    let end = Instant::now() + duration;
+    while Instant::now() < end {
+        sender.send()?;
+    }
+    Ok(())
+}
+
+/// One end of round trips.
+struct End {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl End {
+    fn new(stream: TcpStream, shape: Shape) -> Result<Self, Failure> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            receiver: Receiver::new(stream.try_clone()?)?,
+            sender: Sender::new(stream, shape)?,
+        })
+    }
+
+    fn send(&mut self) -> Result<(), Failure> {
+        while !self.sender.send()? {}
+        Ok(())
+    }
+
+    fn has_received(&mut self) -> Result<bool, Failure> {
+        Ok(self.receiver.receive()?.messages > 0)
+    }
+}
+
+/// Round trips, without ever sleeping.
+pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
+    bed.set_offloads(false)?;
+    let (client, server) = kernel::connect(bed)?;
+    let (mut client, mut server) = (End::new(client, shape)?, End::new(server, shape)?);
+    let game = Game {
+        ping: |client: &mut End| client.send().map(|()| 0),
+        pong: |client: &mut End, _| client.has_received(),
+        answer: |server: &mut End| {
+            if server.has_received()? {
+                server.send()?;
+            }
+            Ok(())
+        },
+    };
+    let cores = shape.cores;
+    ping_pong(bed, cores, effort, (&mut client, &mut server), game)
+}

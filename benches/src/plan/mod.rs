@@ -1,0 +1,139 @@
+//! What is measured, in which order, and what it is good for.
+
+mod rows;
+mod targets;
+
+use crate::Failure;
+use crate::bed::{Bed, Cores};
+use crate::effort::Effort;
+use crate::pace::Bandwidth;
+use crate::pingpong::Latency;
+use crate::stats::Samples;
+
+pub(crate) use self::rows::{Series, everything, plots};
+pub(crate) use self::targets::{COMPARISONS, TARGETS, find, ratio};
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Gigabits of payload in a second, steady.
+    Gbps,
+    /// Millions of operations in a second, steady.
+    Mops,
+    /// Microseconds: the median of the round trips of a run.
+    Microseconds,
+    /// Nanoseconds for a segment.
+    Nanoseconds,
+}
+
+impl Unit {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Gbps => "Gb/s",
+            Self::Mops => "M/s",
+            Self::Microseconds => "us",
+            Self::Nanoseconds => "ns/segment",
+        }
+    }
+
+    /// What [`Row::beside`] is.
+    pub(crate) fn beside(self) -> &'static str {
+        match self {
+            Self::Gbps | Self::Mops => "mean",
+            Self::Microseconds | Self::Nanoseconds => "p99",
+        }
+    }
+}
+
+/// What a row is of. Rows that differ in size alone make a curve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) id: &'static str,
+    pub(crate) mtu: u16,
+    /// Octets of a message.
+    pub(crate) size: usize,
+}
+
+/// One quantity, as repeated runs gave it.
+pub(crate) struct Row {
+    /// Rows of a section stand together in the table.
+    pub(crate) section: &'static str,
+    pub(crate) key: Key,
+    pub(crate) cores: Cores,
+    pub(crate) title: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) values: Samples,
+    /// What else there is to say of each run: the mean of a bandwidth, the 99th percentile of round trips.
+    pub(crate) beside: Samples,
+}
+
+/// What one run gave for one row.
+struct Reading {
+    value: f64,
+    beside: Option<f64>,
+}
+
+impl From<f64> for Reading {
+    fn from(value: f64) -> Self {
+        Self {
+            value,
+            beside: None,
+        }
+    }
+}
+
+impl From<Bandwidth> for Reading {
+    fn from(bandwidth: Bandwidth) -> Self {
+        Self {
+            value: bandwidth.steady,
+            beside: Some(bandwidth.mean),
+        }
+    }
+}
+
+impl From<Latency> for Reading {
+    fn from(latency: Latency) -> Self {
+        Self {
+            value: latency.median,
+            beside: Some(latency.p99),
+        }
+    }
+}
+
+type Run = Box<dyn FnMut(&Bed, &Effort) -> Result<Vec<Reading>, Failure>>;
+
+/// A measurement that gives one value, or several, each time.
+pub(crate) struct Measurement {
+    pub(crate) rows: Vec<Row>,
+    run: Run,
+}
+
+impl Measurement {
+    fn new<R: Into<Reading>>(
+        row: Row,
+        mut run: impl FnMut(&Bed, &Effort) -> Result<R, Failure> + 'static,
+    ) -> Self {
+        Self {
+            rows: vec![row],
+            run: Box::new(move |bed, effort| Ok(vec![run(bed, effort)?.into()])),
+        }
+    }
+
+    /// Runs it once more.
+    pub(crate) fn repeat(&mut self, bed: &Bed, effort: &Effort) -> Result<(), Failure> {
+        let Some(first) = self.rows.first() else {
+            return Ok(());
+        };
+        let what = format!("{}, {} octets", first.title, first.key.size);
+        bed.set_mtu(first.key.mtu)?;
+        let readings = (self.run)(bed, effort);
+        let readings = readings.map_err(|error| format!("{what}: {error}"))?;
+        for (row, reading) in self.rows.iter_mut().zip(readings) {
+            row.values.push(reading.value);
+            if let Some(beside) = reading.beside {
+                row.beside.push(beside);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,319 @@
+//! Everything that is measured.
+
+use super::{Key, Measurement, Reading, Row, Unit};
+use crate::Failure;
+use crate::bed::{Bed, Cores};
+use crate::effort::{Effort, MESSAGE, PING, Shape};
+use crate::pace::Bandwidth;
+use crate::pingpong::Latency;
+use crate::raw::Work;
+use crate::stats::Samples;
+use crate::{engine, framed, kernel, raw, rdma};
+
+/// Message sizes of the curves, beside those of the table.
+const BANDWIDTH_SIZES: [usize; 8] = [
+    64,
+    256,
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    MESSAGE,
+    256 << 10,
+    1 << 20,
+];
+const LATENCY_SIZES: [usize; 5] = [8, PING, 512, 4 << 10, 32 << 10];
+const JUMBO: u16 = 9000;
+
+/// One of the compared: who moves messages, and how.
+struct System<Outcome: 'static> {
+    id: &'static str,
+    title: &'static str,
+    /// Measured over all message sizes too.
+    curve: bool,
+    run: fn(&Bed, Shape, &Effort) -> Result<Outcome, Failure>,
+}
+
+const BANDWIDTHS: [System<Bandwidth>; 8] = [
+    System {
+        id: "raw-bw",
+        title: "raw AF_XDP",
+        curve: false,
+        run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::None),
+    },
+    System {
+        id: "raw-bw-copy-crc",
+        title: "raw AF_XDP + copy, CRC and copy",
+        curve: true,
+        run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::CopyAndCrc),
+    },
+    System {
+        id: "raw-bw-all",
+        title: "raw AF_XDP + copies, CRCs, checksums",
+        curve: false,
+        run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::Everything),
+    },
+    System {
+        id: "tcp-bw-on",
+        title: "kernel TCP, offloads on",
+        curve: true,
+        run: |bed, shape, effort| kernel::bandwidth(bed, shape, effort, true),
+    },
+    System {
+        id: "tcp-bw-off",
+        title: "kernel TCP, offloads off",
+        curve: true,
+        run: |bed, shape, effort| kernel::bandwidth(bed, shape, effort, false),
+    },
+    System {
+        id: "mpa-bw-on",
+        title: "kernel TCP + MPA and CRC, offloads on",
+        curve: true,
+        run: |bed, shape, effort| framed::bandwidth(bed, shape, effort, true),
+    },
+    System {
+        id: "mpa-bw-off",
+        title: "kernel TCP + MPA and CRC, offloads off",
+        curve: true,
+        run: |bed, shape, effort| framed::bandwidth(bed, shape, effort, false),
+    },
+    System {
+        id: "write-bw",
+        title: "rnic RDMA Write",
+        curve: true,
+        run: rdma::bandwidth,
+    },
+];
+
+const LATENCIES: [System<Latency>; 5] = [
+    System {
+        id: "raw-lat",
+        title: "raw AF_XDP ping-pong",
+        curve: true,
+        run: raw::latency,
+    },
+    System {
+        id: "tcp-lat",
+        title: "kernel TCP ping-pong",
+        curve: true,
+        run: kernel::latency,
+    },
+    System {
+        id: "mpa-lat",
+        title: "kernel TCP + MPA and CRC ping-pong",
+        curve: true,
+        run: framed::latency,
+    },
+    System {
+        id: "write-lat",
+        title: "rnic Write ping-pong",
+        curve: true,
+        run: rdma::write_latency,
+    },
+    System {
+        id: "send-lat",
+        title: "rnic Send ping-pong",
+        curve: true,
+        run: rdma::send_latency,
+    },
+];
+
+/// A curve of a plot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Series {
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+}
+
+/// Plots over message size: their names, their titles, their units, their curves.
+pub(crate) fn plots() -> [(&'static str, &'static str, Unit, Vec<Series>); 2] {
+    fn curves<Outcome>(systems: &'static [System<Outcome>]) -> Vec<Series> {
+        let curves = systems.iter().filter(|system| system.curve);
+        curves
+            .map(|System { id, title, .. }| Series { id, title })
+            .collect()
+    }
+    let goodput = curves(&BANDWIDTHS);
+    let round_trips = curves(&LATENCIES);
+    [
+        (
+            "goodput",
+            "Goodput, one connection, MTU 1500",
+            Unit::Gbps,
+            goodput,
+        ),
+        (
+            "round-trip",
+            "Round trip, both ends polling, MTU 1500",
+            Unit::Microseconds,
+            round_trips,
+        ),
+    ]
+}
+
+/// Everything, in the order of the table.
+pub(crate) fn everything() -> Result<Vec<Measurement>, Failure> {
+    let mut plan = Vec::new();
+    let both = [Cores::One, Cores::Two];
+    let shape = |mtu, size| move |cores| Shape { cores, mtu, size };
+    for shape in both.map(shape(1500, MESSAGE)) {
+        plan.extend(systems(
+            "goodput, messages of 64 KiB, MTU 1500",
+            Unit::Gbps,
+            &BANDWIDTHS,
+            shape,
+        ));
+    }
+    for shape in both.map(shape(JUMBO, MESSAGE)) {
+        plan.extend(systems(
+            "the same, MTU 9000",
+            Unit::Gbps,
+            &BANDWIDTHS,
+            shape,
+        ));
+    }
+    for shape in both.map(shape(1500, PING)) {
+        plan.extend(systems(
+            "round trips of 64 octets",
+            Unit::Microseconds,
+            &LATENCIES,
+            shape,
+        ));
+    }
+    plan.extend(both.map(shape(1500, 8)).map(short_writes));
+    plan.push(engine_alone()?);
+    for cores in both {
+        for size in BANDWIDTH_SIZES.into_iter().filter(|size| *size != MESSAGE) {
+            let shape = shape(1500, size)(cores);
+            plan.extend(curves(
+                "goodput over message size",
+                Unit::Gbps,
+                &BANDWIDTHS,
+                shape,
+            ));
+        }
+    }
+    for cores in both {
+        for size in LATENCY_SIZES.into_iter().filter(|size| *size != PING) {
+            let shape = shape(1500, size)(cores);
+            plan.extend(curves(
+                "round trips over message size",
+                Unit::Microseconds,
+                &LATENCIES,
+                shape,
+            ));
+        }
+    }
+    Ok(plan)
+}
+
+fn row(
+    section: &'static str,
+    id: &'static str,
+    title: &'static str,
+    unit: Unit,
+    shape: Shape,
+) -> Row {
+    Row {
+        section,
+        key: Key {
+            id,
+            mtu: shape.mtu,
+            size: shape.size,
+        },
+        cores: shape.cores,
+        title,
+        unit,
+        values: Samples::default(),
+        beside: Samples::default(),
+    }
+}
+
+fn systems<Outcome: Into<Reading>>(
+    section: &'static str,
+    unit: Unit,
+    systems: &'static [System<Outcome>],
+    shape: Shape,
+) -> impl Iterator<Item = Measurement> {
+    systems.iter().map(move |system| {
+        let row = row(section, system.id, system.title, unit, shape);
+        Measurement::new(row, move |bed, effort| (system.run)(bed, shape, effort))
+    })
+}
+
+/// One point of each curve. There are many of them: each is short.
+fn curves<Outcome: Into<Reading>>(
+    section: &'static str,
+    unit: Unit,
+    systems: &'static [System<Outcome>],
+    shape: Shape,
+) -> impl Iterator<Item = Measurement> {
+    let curves = systems.iter().filter(|system| system.curve);
+    curves.map(move |system| {
+        let row = row(section, system.id, system.title, unit, shape);
+        Measurement::new(row, move |bed, effort| {
+            (system.run)(bed, shape, &effort.shorter())
+        })
+    })
+}
+
+/// As many short Writes as go.
+fn short_writes(shape: Shape) -> Measurement {
+    let row = row(
+        "short messages",
+        "write-rate",
+        "rnic RDMA Writes of 8 octets",
+        Unit::Mops,
+        shape,
+    );
+    Measurement::new(row, move |bed, effort| {
+        let bandwidth = rdma::bandwidth(bed, shape, effort)?;
+        let rate = |gigabits: f64| gigabits * 1000.0 / (8 * shape.size) as f64;
+        Ok(Bandwidth {
+            steady: rate(bandwidth.steady),
+            mean: rate(bandwidth.mean),
+        })
+    })
+}
+
+/// The engine without I/O: six rows of one run.
+fn engine_alone() -> Result<Measurement, Failure> {
+    let shape = Shape {
+        cores: Cores::One,
+        mtu: 1500,
+        size: MESSAGE,
+    };
+    let row = |id, title| {
+        row(
+            "engine without I/O, FPDUs that fill an MTU of 1500",
+            id,
+            title,
+            Unit::Nanoseconds,
+            shape,
+        )
+    };
+    let mut pair = engine::Pair::connect()?;
+    Ok(Measurement {
+        rows: vec![
+            row("engine-rx", "engine alone, receive"),
+            row("octets-rx", "CRC and copy of the same"),
+            row("octets-rx-sum", "CRC, copy and checksum of the same"),
+            row("engine-tx", "engine alone, transmit"),
+            row("octets-tx", "copy and CRC of the same"),
+            row("octets-tx-sum", "copy, CRC and checksum of the same"),
+        ],
+        run: Box::new(move |bed, effort| {
+            let times = bed.on_one(|| Ok(pair.measure(effort.batches)))?;
+            let [octets_rx, octets_rx_sum] = times.octets_received;
+            let [octets_tx, octets_tx_sum] = times.octets_sent;
+            let all = [
+                times.receive,
+                octets_rx,
+                octets_rx_sum,
+                times.transmit,
+                octets_tx,
+                octets_tx_sum,
+            ];
+            Ok(all.iter().map(|samples| samples.median().into()).collect())
+        }),
+    })
+}
