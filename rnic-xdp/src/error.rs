@@ -2,6 +2,8 @@
 
 use std::io;
 
+use nix::libc;
+
 use crate::netlink::NetlinkError;
 
 /// Why a port could not be opened.
@@ -171,4 +173,14 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl OpenError {
+    /// Whether the kernel or the driver does not know what a socket was asked for.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        let Self::Socket { source, .. } = self else {
+            return false;
+        };
+        matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
+    }
 }

@@ -12,7 +12,7 @@ use rnic_core::wire::packet::Checksums;
 use crate::bell::Bell;
 use crate::error::OpenError;
 use crate::icmp::Icmp;
-use crate::port::{PortReport, RX_BATCH, XdpPort};
+use crate::port::{PortReport, XdpPort};
 use crate::routes::{Routes, Update};
 
 /// Changes of routes and neighbours, and what routers say, are looked for this often.
@@ -167,7 +167,7 @@ impl Turn for Worker {
                 batch.handle_frame(queue.frame(index), Checksums::Verify, &mut port.tx);
             }
             queue.refill();
-            if count == RX_BATCH {
+            if queue.has_more() {
                 batch.expect_more();
             }
         }

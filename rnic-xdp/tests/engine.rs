@@ -214,6 +214,52 @@ fn everything_works_over_a_veth_pair() {
     }
 }
 
+/// Packets and octets that a device has received.
+fn received(namespace: &Namespace, netdev: &str) -> (u64, u64) {
+    let shown = namespace
+        .ip(&format!("-s -s link show dev {netdev}"))
+        .unwrap();
+    let mut numbers = shown
+        .lines()
+        .skip_while(|line| !line.trim_start().starts_with("RX:"))
+        .nth(1)
+        .unwrap()
+        .split_whitespace()
+        .map(|number| number.parse().unwrap());
+    let octets = numbers.next().unwrap();
+    (numbers.next().unwrap(), octets)
+}
+
+#[test]
+fn segments_fill_a_large_mtu() {
+    if !is_root("segments_fill_a_large_mtu") {
+        return;
+    }
+    const LEN: usize = 4 << 20;
+    for (mtu, least) in [(9000, 8900), (3000, 2900), (20_000, 19_000)] {
+        let rig = Rig::new(mtu, 1, Runs::Inline);
+        let (mut client, server) = rig.connect("10.77.0.2:4420", LEN);
+        let octets: Vec<u8> = (0..LEN).map(|at| (at / 7) as u8).collect();
+        client.mr.write(0, &octets).unwrap();
+        let before = received(&rig.west, "west");
+        for wr_id in 1..=4 {
+            let sge = [client.mr.sge(0, LEN as u32)];
+            let write = SendRequest::write(server.mr.remote(0)).memory(&sge);
+            client.qp.post_send(&write.wr_id(wr_id)).unwrap();
+            rig.until("a write", || rig.poll(&mut client, wr_id));
+        }
+        let mut found = vec![0; LEN];
+        server.mr.read(0, &mut found).unwrap();
+        assert!(found == octets);
+        let after = received(&rig.west, "west");
+        let (packets, octets) = (after.0 - before.0, after.1 - before.1);
+        assert!(
+            octets / packets > least,
+            "{octets} octets in {packets} packets at MTU {mtu}"
+        );
+    }
+}
+
 #[test]
 fn sixty_four_connections_share_a_link() {
     if !is_root("sixty_four_connections_share_a_link") {

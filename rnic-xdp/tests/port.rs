@@ -6,25 +6,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use common::{SOON, eventually, frame, open, open_net, open_with, pair, send};
+use common::{SOON, eventually, frame, open, open_net, open_with, pair, receive, send};
 use rnic_core::engine::{Net, NetError};
 use rnic_core::memory::frames::TxFrames;
+use rnic_xdp::PortConfig;
 use rnic_xdp::steering::{self, Mode, ModeChoice};
-use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
-use rnic_xdp::{PortConfig, XdpPort};
-
-/// Receives `count` frames.
-fn receive(port: &mut XdpPort, count: usize) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    eventually("frames arrive", || {
-        for queue in port.rx.queues_mut() {
-            let found = queue.receive();
-            frames.extend((0..found).map(|index| queue.frame(index).to_vec()));
-        }
-        frames.len() >= count
-    });
-    frames
-}
+use rnic_xdp::testing::{Namespace, is_root};
 
 #[test]
 fn frames_cross_between_two_ports() {
@@ -36,7 +23,7 @@ fn frames_cross_between_two_ports() {
     let (mut other, net) = open_net(&west, PortConfig::new("west"));
     assert_eq!(one.report().mode, Mode::Native);
     assert!(!one.report().zero_copy);
-    assert_eq!((one.report().mtu, one.report().frame_size), (1500, 2048));
+    assert_eq!((one.report().mtu, one.report().chunk), (1500, 2048));
     let (local, _lease) = west
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
         .unwrap();
@@ -240,46 +227,6 @@ fn generic_mode_carries_frames_too() {
     }
     one.tx.kick();
     assert_eq!(receive(&mut other, sent.len()), sent);
-}
-
-#[test]
-fn a_large_mtu_is_used_as_far_as_frames_go() {
-    if !is_root("a_large_mtu_is_used_as_far_as_frames_go") {
-        return;
-    }
-    let (east, west) = pair("mtu", 1);
-    east.ip("link set dev east mtu 9000").unwrap();
-    west.ip("link set dev west mtu 9000").unwrap();
-    let mut one = open(&east, "east").unwrap();
-    let (mut other, net) = open_net(&west, PortConfig::new("west"));
-    let report = one.report().clone();
-    assert_eq!(
-        (report.link_mtu, report.mtu, report.frame_size),
-        (9000, 3818, 4096)
-    );
-    assert_eq!(report.mode, Mode::Native);
-    let (local, _lease) = west
-        .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
-        .unwrap();
-    let sent: Vec<_> = [3818 - 40, 3000, 1]
-        .map(|payload| frame(local.port(), payload))
-        .into();
-    for octets in &sent {
-        send(&mut one, octets);
-    }
-    one.tx.kick();
-    assert_eq!(receive(&mut other, sent.len()), sent);
-
-    // The kernel's own large frames pass.
-    disable_offloads(&east, "east").unwrap();
-    let listener = west.run(|| TcpListener::bind("10.77.0.2:80")).unwrap();
-    let mut client = east.run(|| TcpStream::connect("10.77.0.2:80")).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    client.write_all(&[5; 100_000]).unwrap();
-    drop(client);
-    let mut received = Vec::new();
-    server.read_to_end(&mut received).unwrap();
-    assert_eq!(received.len(), 100_000);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::Fact;
 use crate::netlink::{
     Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
 };
-use crate::port::{PortConfig, XdpPort, largest_mtu};
+use crate::port::{PortConfig, XdpPort, largest_mtu_in_one_chunk};
 use crate::steering::{Mode, PROGRAM_NAME, program_info};
 
 const DEVICE: &str = "device";
@@ -37,7 +37,7 @@ pub(super) fn facts(netdev: &str) -> Vec<Fact> {
         xdp(&link, &features),
         zero_copy(&link, &features),
     ];
-    facts.extend([attached(&link), queues(&link), mtu(&link)]);
+    facts.extend([attached(&link), queues(&link), mtu(&link, &features)]);
     facts.extend(offloads(&link));
     facts.extend(numa(&link));
     facts
@@ -49,6 +49,11 @@ pub(super) fn trial(netdev: &str) -> Fact {
         Ok(port) => {
             let report = port.report();
             match report.mode {
+                _ if report.mtu < report.link_mtu => Fact::warn(
+                    name,
+                    report.to_string(),
+                    "frames of several buffers need Linux 6.6, and zero-copy a driver that has them",
+                ),
                 Mode::Native => Fact::ok(name, report.to_string()),
                 Mode::Generic { .. } => Fact::warn(
                     name,
@@ -206,18 +211,23 @@ fn queues(link: &Link) -> Fact {
     }
 }
 
-fn mtu(link: &Link) -> Fact {
-    let name = "MTU";
-    let largest = largest_mtu();
-    if link.mtu > largest {
-        return Fact::warn(
-            name,
-            format!("{}, of which {largest} are used", link.mtu),
-            "packets of several buffers are not used, and an MTU that is used in full costs the driver less: \
-             lower it to that",
-        );
+fn mtu(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
+    let (name, mtu) = ("MTU", link.mtu);
+    let largest = largest_mtu_in_one_chunk();
+    if mtu <= largest {
+        return Fact::ok(name, mtu.to_string());
     }
-    Fact::ok(name, link.mtu.to_string())
+    match features {
+        Ok(features) if features.multi_buffer() => {
+            Fact::ok(name, format!("{mtu}, in frames of several buffers"))
+        }
+        _ => Fact::warn(
+            name,
+            format!("{mtu}, of which {largest} are used"),
+            "the driver does not receive frames of several buffers, and an MTU that is used in full costs it less: lower \
+             it to that",
+        ),
+    }
 }
 
 fn offloads(link: &Link) -> Vec<Fact> {
@@ -298,7 +308,11 @@ mod tests {
         namespace.ip("link set dev one mtu 9000").unwrap();
         namespace.ip("link set dev one down").unwrap();
         let found = namespace.run(|| facts("one"));
-        assert_eq!(find(&found, "MTU").verdict, Verdict::Warn);
+        assert_eq!(find(&found, "MTU").verdict, Verdict::Ok);
+        assert_eq!(
+            find(&found, "MTU").found,
+            "9000, in frames of several buffers"
+        );
         assert_eq!(find(&found, "device").verdict, Verdict::Fail);
         let trial = namespace.run(|| super::trial("one"));
         assert_eq!(

@@ -10,9 +10,9 @@ use crate::steering::{Mode, ModeChoice, SteeredPorts, Steering, SteeringCounters
 mod rx;
 mod socket;
 mod tx;
+mod tx_ring;
 mod umem;
 
-pub(crate) use rx::BATCH as RX_BATCH;
 pub use rx::{RxPort, RxSide};
 use socket::{Place, Rings};
 use tx::TxParts;
@@ -41,16 +41,18 @@ pub struct PortConfig {
     /// With or without copying.
     pub zero_copy: ZeroCopyChoice,
     /// Frames of each receive queue. All of them are used in turn: more of them absorb longer bursts, fewer stay
-    /// in cache.
+    /// in cache. Where the MTU needs frames of several chunks, so many chunks.
     pub rx_frames: u32,
     /// Frames to send from. Each is held until its octets are acknowledged, so there must be more than the
     /// windows of all connections that send at once have segments; the last one freed is used first, so that
-    /// many do not cost cache.
+    /// many do not cost cache. Where the MTU needs frames of several chunks, so many chunks: they hold the same windows.
     pub tx_frames: u32,
     /// Entries of the transmit ring: the most frames that one system call sends.
     pub tx_ring: u32,
     /// Use hugepages if there are any.
     pub huge_pages: bool,
+    /// Use an MTU in full that needs frames of several chunks, if the kernel has them (Linux 6.6).
+    pub multi_buffer: bool,
 }
 
 impl PortConfig {
@@ -64,6 +66,7 @@ impl PortConfig {
             tx_frames: 4096,
             tx_ring: 128,
             huge_pages: true,
+            multi_buffer: true,
         }
     }
 
@@ -75,13 +78,13 @@ impl PortConfig {
         ];
         let wrong = fields
             .into_iter()
-            .find(|(_, value)| !value.is_power_of_two() || *value < 16 || *value > 1 << 20);
+            .find(|(_, value)| !value.is_power_of_two() || *value < 32 || *value > 1 << 20);
         match wrong {
             None => Ok(()),
             Some((field, value)) => Err(OpenError::Config {
                 field,
                 value: value.to_string(),
-                rule: "a power of two from 16 to 1048576 is needed",
+                rule: "a power of two from 32 to 1048576 is needed",
             }),
         }
     }
@@ -100,8 +103,10 @@ pub struct PortReport {
     pub zero_copy: bool,
     /// Every UMEM lies on hugepages.
     pub huge_pages: bool,
-    /// Octets of a frame.
-    pub frame_size: u32,
+    /// Octets of a chunk of UMEM.
+    pub chunk: u32,
+    /// Chunks of the longest frame.
+    pub chunks: u32,
     /// MTU of the device.
     pub link_mtu: u32,
     /// The largest IP datagram sent and received: a larger MTU of the device is not used to the full.
@@ -112,7 +117,7 @@ impl fmt::Display for PortReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: XDP {}, {}, {} queue{}, UMEM on {}, frames of {}, MTU {}",
+            "{}: XDP {}, {}, {} queue{}, UMEM on {}, frames of {}{}, MTU {}",
             self.netdev,
             self.mode,
             if self.zero_copy { "zero-copy" } else { "copy" },
@@ -123,11 +128,15 @@ impl fmt::Display for PortReport {
             } else {
                 "ordinary pages"
             },
-            self.frame_size,
+            match self.chunks {
+                1 => String::new(),
+                chunks => format!("{chunks} x "),
+            },
+            self.chunk,
             self.mtu,
         )?;
         if self.mtu < self.link_mtu {
-            write!(f, " (of {}: no multi-buffer frames)", self.link_mtu)?;
+            write!(f, " (of {}: without multi-buffer frames)", self.link_mtu)?;
         }
         Ok(())
     }
@@ -158,11 +167,21 @@ impl XdpPort {
         }
         let queues = rx_queues(&link);
         let mut steering = Steering::attach(&link, config.mode, queues.max(link.rx_queues))?;
-        let layout = FrameLayout::for_mtu(link.mtu);
+        let mut layout = match config.multi_buffer {
+            true => FrameLayout::for_mtu(link.mtu),
+            false => FrameLayout::in_one_chunk(link.mtu),
+        };
 
         let mut opened = Opened::default();
         for queue in 0..queues {
-            opened.add_queue(config, &mut steering, layout, queue)?;
+            let added = opened.add_queue(config, &mut steering, layout, queue);
+            match added {
+                Err(error) if layout.chunks > 1 && queue == 0 && error.is_unsupported() => {
+                    layout = FrameLayout::in_one_chunk(link.mtu);
+                    opened.add_queue(config, &mut steering, layout, queue)?;
+                }
+                other => other?,
+            }
         }
         let Some(tx) = opened.tx else {
             return Err(OpenError::TooFewQueues { netdev: netdev() });
@@ -173,9 +192,10 @@ impl XdpPort {
             queues,
             zero_copy: opened.zero_copy,
             huge_pages: opened.huge_pages,
-            frame_size: layout.size,
+            chunk: layout.chunk,
+            chunks: layout.chunks,
             link_mtu: link.mtu,
-            mtu: link.mtu.min(layout.max_mtu),
+            mtu: link.mtu.min(layout.max_mtu()),
         };
         Ok(Self {
             rx: RxSide::new(opened.rx),
@@ -234,7 +254,8 @@ impl Opened {
         queue: u32,
     ) -> Result<(), OpenError> {
         let sends = self.tx.is_none();
-        let tx_frames = if sends { config.tx_frames } else { 0 };
+        // As many octets whatever the MTU: a longer frame takes the place of several.
+        let tx_chunks = if sends { config.tx_frames } else { 0 };
         let rings = UmemRings {
             fill: config.rx_frames * rx::FILL_ENTRIES_PER_FRAME,
             // Frames on their way through a device that copies fill it too.
@@ -244,8 +265,12 @@ impl Opened {
                 config.tx_ring
             },
         };
-        let frames = config.rx_frames + tx_frames;
-        let (umem, frames) = Umem::new(layout, frames, rings, config.huge_pages)?;
+        let (umem, chunks) = Umem::new(
+            layout,
+            config.rx_frames + tx_chunks,
+            rings,
+            config.huge_pages,
+        )?;
         self.huge_pages &= umem.is_huge();
 
         // Generic mode has no way around the copy.
@@ -260,35 +285,42 @@ impl Opened {
             netdev: &config.netdev,
             queue,
             zero_copy,
+            multi_buffer: layout.chunks > 1,
             rx_ring: config.rx_frames,
             tx_ring: config.tx_ring,
         };
         let rings = Rings::open(&umem, &place)?;
         self.zero_copy &= rings.zero_copy;
-        rings.allow_in_flight(frames.len() * layout.size as usize);
+        rings.allow_in_flight(chunks.len() * layout.chunk as usize);
         steering.add_socket(queue, rings.rx.fd())?;
 
-        let (rx_frames, rest) = frames.split_at(config.rx_frames as usize);
+        let first = config.rx_frames as usize;
         if sends {
-            self.tx = Some(TxSide::new(TxParts {
+            let side = TxSide::new(TxParts {
                 umem: umem.clone(),
                 layout,
                 tx: rings.tx,
                 completion: rings.completion,
                 zero_copy: rings.zero_copy,
-                frames: rest[..config.tx_frames as usize].to_vec(),
+                first,
+                frames: (tx_chunks / layout.chunks) as usize,
                 ring_size: config.tx_ring,
-            }));
+            });
+            self.tx = Some(side.map_err(|source| OpenError::System {
+                doing: "map a transmit ring",
+                source,
+            })?);
         }
+        let (rx, fill, chunks) = (rings.rx, rings.fill, &chunks[..first]);
         self.rx
-            .push(RxPort::new(umem, rings.rx, rings.fill, rx_frames));
+            .push(RxPort::new(umem, rx, fill, chunks, layout.chunks > 1));
         Ok(())
     }
 }
 
-/// The largest MTU that is used to the full.
-pub(crate) fn largest_mtu() -> u32 {
-    FrameLayout::for_mtu(u32::MAX).max_mtu
+/// The largest MTU that is used to the full without frames of several chunks.
+pub(crate) fn largest_mtu_in_one_chunk() -> u32 {
+    FrameLayout::in_one_chunk(u32::MAX).max_mtu()
 }
 
 /// Receive queues in use: what ethtool counts, or what the device allocated where it does not say.

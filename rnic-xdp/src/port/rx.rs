@@ -10,7 +10,7 @@ use super::socket::borrow;
 use super::umem::Umem;
 
 /// Frames taken from a ring at once.
-pub(crate) const BATCH: usize = 64;
+const BATCH: usize = 64;
 /// The kernel lets us see a batch of received frames before it gives up their entries of the fill ring. With one
 /// entry for each frame, there would be no room to give a frame back until it has.
 pub(super) const FILL_ENTRIES_PER_FRAME: u32 = 2;
@@ -43,20 +43,31 @@ pub struct RxPort {
     umem: Umem,
     rx: RxQueue,
     fill: FillQueue,
+    /// Frames may take several chunks.
+    multi_buffer: bool,
     batch: Box<[FrameDesc]>,
-    /// Frames of `batch` that were received and have not gone back yet.
+    /// Descriptors of `batch` whose frames are here and have not gone back yet.
     held: usize,
+    /// Descriptors behind them, of a frame whose last one was not in the batch.
+    begun: usize,
+    /// The batch was full.
+    more: bool,
+    /// Where the frames of the batch begin, and at last where they end, if frames may take several chunks.
+    starts: Vec<usize>,
+    /// A frame of several chunks, put together.
+    joined: Vec<u8>,
 }
 
 impl RxPort {
-    /// Takes over the frames of `descriptors`; the fill ring has [twice](FILL_ENTRIES_PER_FRAME) the room.
+    /// Takes over the chunks of `descriptors`; the fill ring has [twice](FILL_ENTRIES_PER_FRAME) the room.
     pub(super) fn new(
         umem: Umem,
         rx: RxQueue,
         mut fill: FillQueue,
         descriptors: &[FrameDesc],
+        multi_buffer: bool,
     ) -> Self {
-        // SAFETY: the frames are this UMEM's, fresh, and in no other ring.
+        // SAFETY: the chunks are this UMEM's, fresh, and in no other ring.
         let taken = unsafe { fill.produce(descriptors) };
         debug_assert_eq!(taken, descriptors.len(), "an empty ring of twice the size");
         let batch = vec![FrameDesc::default(); BATCH].into_boxed_slice();
@@ -64,8 +75,13 @@ impl RxPort {
             umem,
             rx,
             fill,
+            multi_buffer,
             batch,
             held: 0,
+            begun: 0,
+            more: false,
+            starts: Vec::new(),
+            joined: Vec::new(),
         };
         port.wake_device();
         port
@@ -79,26 +95,64 @@ impl RxPort {
             return 0;
         }
         // SAFETY: the ring is this UMEM's.
-        self.held = unsafe { self.rx.consume(&mut self.batch) };
-        self.held
+        let new = unsafe { self.rx.consume(&mut self.batch[self.begun..]) };
+        let count = self.begun + new;
+        self.more = count == BATCH;
+        if self.multi_buffer {
+            return self.find_frames(count);
+        }
+        self.held = count;
+        count
+    }
+
+    /// Finds the frames among so many descriptors; returns their number.
+    fn find_frames(&mut self, count: usize) -> usize {
+        self.starts.clear();
+        self.starts.push(0);
+        let ends = self.batch[..count]
+            .iter()
+            .enumerate()
+            .filter(|(_, descriptor)| !descriptor.has_more_frames())
+            .map(|(at, _)| at + 1);
+        self.starts.extend(ends);
+        self.held = self.starts.last().copied().unwrap_or(0);
+        self.begun = count - self.held;
+        self.starts.len() - 1
+    }
+
+    /// Whether the last batch was full: then more frames may wait already.
+    pub fn has_more(&self) -> bool {
+        self.more
     }
 
     /// A frame of the batch, Ethernet header first. Panics if `index` is not below what
     /// [`receive`](Self::receive) returned.
-    pub fn frame(&self, index: usize) -> &[u8] {
-        let descriptor = &self.batch[..self.held][index];
-        // SAFETY: the kernel put this frame of our UMEM into the receive ring, and does not touch it until
-        // `refill` hands it back, which needs `self` mutably and so ends this borrow.
-        unsafe { self.umem.bytes(descriptor) }
+    pub fn frame(&mut self, index: usize) -> &[u8] {
+        let chunks = match self.starts.get(index..index + 2) {
+            Some(&[start, end]) => &self.batch[start..end],
+            _ => &self.batch[..self.held][index..=index],
+        };
+        // SAFETY: the kernel put these chunks of our UMEM into the receive ring, and does not touch them until
+        // `refill` hands them back, which needs `self` mutably and so ends this borrow.
+        let mut pieces = chunks
+            .iter()
+            .map(|descriptor| unsafe { self.umem.bytes(descriptor) });
+        if chunks.len() == 1 {
+            return pieces.next().unwrap_or_default();
+        }
+        self.joined.clear();
+        pieces.for_each(|piece| self.joined.extend_from_slice(piece));
+        &self.joined
     }
 
     /// Gives the frames of the batch back to the device. All or none: if the ring has no room, they are kept for
     /// the next time.
     pub fn refill(&mut self) {
         if self.held > 0 {
-            // SAFETY: these frames came from the receive ring and are in no other; no slice of them is left.
+            // SAFETY: these chunks came from the receive ring and are in no other; no slice of them is left.
             let taken = unsafe { self.fill.produce(&self.batch[..self.held]) };
             if taken == self.held {
+                self.batch.copy_within(self.held..self.held + self.begun, 0);
                 self.held = 0;
             }
         }

@@ -26,6 +26,8 @@ pub(super) struct Place<'a> {
     pub(super) netdev: &'a str,
     pub(super) queue: u32,
     pub(super) zero_copy: ZeroCopyChoice,
+    /// Frames may take several chunks.
+    pub(super) multi_buffer: bool,
     pub(super) rx_ring: u32,
     pub(super) tx_ring: u32,
 }
@@ -85,11 +87,15 @@ impl Rings {
         place: &Place<'_>,
         mode: BindFlags,
     ) -> Result<io::Result<Self>, OpenError> {
+        let mut flags = mode | BindFlags::XDP_USE_NEED_WAKEUP;
+        if place.multi_buffer {
+            flags |= BindFlags::XDP_USE_SG;
+        }
         let config = SocketConfig::builder()
             .rx_queue_size(ring_size("receive ring", place.rx_ring)?)
             .tx_queue_size(ring_size("transmit ring", place.tx_ring)?)
             .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
-            .bind_flags(mode | BindFlags::XDP_USE_NEED_WAKEUP)
+            .bind_flags(flags)
             .build();
         let interface: Interface = place.netdev.parse().map_err(|_| OpenError::NoSuchDevice {
             netdev: place.netdev.to_string(),
@@ -124,6 +130,12 @@ impl Rings {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         borrow(&self.rx)
     }
+}
+
+/// The socket of a transmit queue.
+pub(super) fn borrow_tx(tx: &TxQueue) -> BorrowedFd<'_> {
+    // SAFETY: the queue keeps its socket open.
+    unsafe { BorrowedFd::borrow_raw(tx.fd().as_raw_fd()) }
 }
 
 /// The socket of a receive queue, to poll.

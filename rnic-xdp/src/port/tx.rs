@@ -2,38 +2,40 @@
 //! holds them.
 #![allow(unsafe_code)]
 
+use std::io;
+
 use rnic_core::memory::frames::{FrameId, TxFrames};
 use xsk_rs::umem::frame::FrameDesc;
 use xsk_rs::{CompQueue, TxQueue};
 
-use super::umem::{FrameLayout, Umem};
+use super::socket::borrow_tx;
+use super::tx_ring::TxRing;
+use super::umem::{FrameLayout, Umem, XDP_HEADROOM};
 
 /// Completions taken from the ring at once.
 const BATCH: usize = 64;
 
 /// The owner may send it (again).
-const OWNED: u8 = 1;
-/// It is in the transmit ring, on its way, or in the completion ring.
-const IN_DEVICE: u8 = 2;
+const OWNED: u8 = 0x80;
+/// One of its descriptors is in the transmit ring, on its way, or in the completion ring. Each counts.
+const IN_DEVICE: u8 = 1;
 
 /// The transmit side of a device: queue 0 sends for all connections, so that nothing is reordered.
 #[derive(Debug)]
 pub struct TxSide {
     umem: Umem,
+    /// To have the device woken.
     tx: TxQueue,
+    ring: TxRing,
     completion: CompQueue,
     zero_copy: bool,
     layout: FrameLayout,
-    /// Each frame in full length, by its number.
-    frames: Box<[FrameDesc]>,
+    /// Whose each frame is: [`OWNED`], and its descriptors [`IN_DEVICE`].
     states: Box<[u8]>,
     /// Free frames; the last one freed is used first, while it is in cache.
     free: Vec<u32>,
-    /// The frames of this side begin with this frame of the UMEM.
+    /// The frames of this side begin with this chunk of the UMEM.
     first: usize,
-    /// Frames to be put into the ring with the next kick.
-    queued: Vec<FrameDesc>,
-    ring_size: u32,
     /// Free entries of the ring, as far as known.
     room: u32,
     completed: Box<[FrameDesc]>,
@@ -46,72 +48,63 @@ pub(super) struct TxParts {
     pub(super) tx: TxQueue,
     pub(super) completion: CompQueue,
     pub(super) zero_copy: bool,
-    pub(super) frames: Vec<FrameDesc>,
+    /// Its first chunk of the UMEM, and how many frames lie there.
+    pub(super) first: usize,
+    pub(super) frames: usize,
     pub(super) ring_size: u32,
 }
 
 impl TxSide {
-    pub(super) fn new(parts: TxParts) -> Self {
+    pub(super) fn new(parts: TxParts) -> io::Result<Self> {
         let TxParts {
             umem,
             layout,
             tx,
             completion,
             zero_copy,
+            first,
             frames,
             ring_size,
         } = parts;
-        let count = frames.len();
-        Self {
-            first: frames.first().map_or(0, |first| umem.index(first)),
+        let ring = TxRing::map(borrow_tx(&tx), ring_size)?;
+        Ok(Self {
             umem,
             tx,
+            ring,
             completion,
             zero_copy,
             layout,
-            states: vec![0; count].into_boxed_slice(),
-            free: (0..count as u32).rev().collect(),
-            frames: frames.into_boxed_slice(),
-            queued: Vec::with_capacity(ring_size as usize),
-            ring_size,
+            states: vec![0; frames].into_boxed_slice(),
+            free: (0..frames as u32).rev().collect(),
+            first,
             room: ring_size,
             completed: vec![FrameDesc::default(); BATCH].into_boxed_slice(),
-        }
+        })
     }
 
     /// Whether frames still wait in the transmit ring for the kernel to take them.
-    pub fn is_pending(&mut self) -> bool {
-        !self.queued.is_empty() || self.tx.nb_free_exact() < self.ring_size
+    pub fn is_pending(&self) -> bool {
+        self.ring.used() > 0
     }
 
     /// Sends what is queued, and frees what the device has finished with. Once per turn.
     pub fn kick(&mut self) {
-        self.submit();
+        self.ring.submit();
         self.drive();
         self.reap();
-        self.room = self.tx.nb_free_exact();
+        self.room = self.ring.room();
     }
 
-    fn submit(&mut self) {
-        if !self.queued.is_empty() {
-            // `room` counted a ring entry for each.
-            // SAFETY: the frames are this UMEM's; they are marked as the device's, and nobody writes to them
-            // until they come back through the completion ring.
-            unsafe { self.tx.produce(&self.queued) };
-            self.queued.clear();
-        }
-    }
-
-    /// Has the kernel take what is in the ring. A copying socket sends within the call, some 32 frames each.
+    /// Has the kernel take what is in the ring. A copying socket sends within the call, some 32 descriptors each.
     fn drive(&mut self) {
-        let mut left = self.ring_size - self.tx.nb_free_exact();
+        let mut left = self.ring.used();
         while left > 0 && self.tx.needs_wakeup() {
             // The device is down or gone: what is in the ring waits until it is up again.
             if self.tx.wakeup().is_err() {
                 return;
             }
             let before = left;
-            left = self.ring_size - self.tx.nb_free_exact();
+            left = self.ring.used();
             // No progress: the device or the completion ring is full. The next turn tries again.
             if self.zero_copy || (left == before && self.reap() == 0) {
                 return;
@@ -119,18 +112,19 @@ impl TxSide {
         }
     }
 
-    /// Takes back what the device has finished with; returns the number of frames.
+    /// Takes back what the device has finished with; returns the number of descriptors.
     fn reap(&mut self) -> usize {
         let mut total = 0;
         loop {
             // SAFETY: the ring is this UMEM's.
             let count = unsafe { self.completion.consume(&mut self.completed) };
             for at in 0..count {
-                let index = self
-                    .umem
-                    .index(&self.completed[at])
-                    .wrapping_sub(self.first);
-                self.clear(index, IN_DEVICE);
+                let chunk = self.umem.index(&self.completed[at]);
+                let frame = chunk.wrapping_sub(self.first) / self.layout.chunks as usize;
+                self.end_share(frame, |held| match held & !OWNED {
+                    0 => held,
+                    _ => held - IN_DEVICE,
+                });
             }
             total += count;
             if count < BATCH {
@@ -140,15 +134,21 @@ impl TxSide {
     }
 
     /// Ends a share in a frame; without any, it is free.
-    fn clear(&mut self, index: usize, share: u8) {
-        let Some(state) = self.states.get_mut(index) else {
+    fn end_share(&mut self, frame: usize, end: impl FnOnce(u8) -> u8) {
+        let Some(state) = self.states.get_mut(frame) else {
             return; // not a frame of this side
         };
         let held = *state;
-        *state &= !share;
+        *state = end(held);
         if held != 0 && *state == 0 {
-            self.free.push(index as u32);
+            self.free.push(frame as u32);
         }
+    }
+
+    /// Where a frame begins.
+    fn address(&self, frame: FrameId) -> usize {
+        let chunk = self.first + frame.0 as usize * self.layout.chunks as usize;
+        chunk * self.layout.chunk as usize + XDP_HEADROOM as usize
     }
 }
 
@@ -169,35 +169,43 @@ impl TxFrames for TxSide {
     fn bytes(&self, frame: FrameId) -> &[u8] {
         // SAFETY: the frame is this UMEM's and not in the fill ring, so the kernel does not write to it; this
         // side hands out slices for writing only through `&mut self`.
-        unsafe { self.umem.bytes(&self.frames[frame.0 as usize]) }
+        unsafe { self.umem.run(self.address(frame), self.layout.capacity()) }
     }
 
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
         // SAFETY: as for `bytes`; `&mut self` keeps other slices away. While the frame is busy the device may
         // read it, which the trait forbids to rely on; it does not make this access unsound.
-        unsafe { self.umem.bytes_mut(&mut self.frames[frame.0 as usize]) }
+        unsafe {
+            self.umem
+                .run_mut(self.address(frame), self.layout.capacity())
+        }
     }
 
     fn busy(&self, frame: FrameId) -> bool {
-        self.states[frame.0 as usize] & IN_DEVICE != 0
+        self.states[frame.0 as usize] & !OWNED != 0
     }
 
     fn can_transmit(&self) -> bool {
-        self.room > 0
+        self.room >= self.layout.chunks
     }
 
     fn transmit(&mut self, frame: FrameId, len: usize) {
-        debug_assert!(self.room > 0 && !self.busy(frame));
-        let index = frame.0 as usize;
-        let mut descriptor = self.frames[index];
-        self.umem
-            .set_len(&mut descriptor, len.min(self.layout.capacity()));
-        self.states[index] |= IN_DEVICE;
-        self.queued.push(descriptor);
-        self.room = self.room.saturating_sub(1);
+        debug_assert!(self.can_transmit() && !self.busy(frame));
+        let mut address = self.address(frame) as u64;
+        let mut left = len.min(self.layout.capacity()) as u32;
+        let mut room = self.layout.chunk - XDP_HEADROOM;
+        while left > 0 {
+            let len = left.min(room);
+            left -= len;
+            self.ring.push(address, len, left > 0);
+            self.states[frame.0 as usize] += IN_DEVICE;
+            self.room = self.room.saturating_sub(1);
+            address += u64::from(len);
+            room = self.layout.chunk;
+        }
     }
 
     fn release(&mut self, frame: FrameId) {
-        self.clear(frame.0 as usize, OWNED);
+        self.end_share(frame.0 as usize, |held| held & !OWNED);
     }
 }

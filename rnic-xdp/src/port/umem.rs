@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::io;
 use std::num::NonZeroU32;
+use std::{ptr, slice};
 
 use nix::libc;
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
@@ -13,39 +14,66 @@ use xsk_rs::umem::frame::FrameDesc;
 use crate::error::OpenError;
 
 /// Octets that the kernel keeps free in front of a frame, for XDP programs.
-const XDP_HEADROOM: u32 = 256;
+pub(super) const XDP_HEADROOM: u32 = 256;
 /// Ethernet header and two VLAN tags.
 const LINK_HEADER: u32 = 14 + 2 * 4;
 const HUGE_PAGE: u32 = 2 << 20;
 
-/// Chunks of UMEM that hold one frame each.
+/// The most chunks that a frame may take: the kernel copies it to a packet of one run and 17 fragments.
+const MOST_CHUNKS: u32 = 17;
+
+/// How frames lie in chunks of UMEM.
+///
+/// A frame to be sent is one run of octets in chunks next to each other, of which it takes as many as it needs. A
+/// received one begins anew in each of its chunks, behind the headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameLayout {
-    /// Octets from one frame to the next.
-    pub(crate) size: u32,
-    /// The largest IP datagram that fits.
-    pub(crate) max_mtu: u32,
+    /// Octets from one chunk to the next.
+    pub(crate) chunk: u32,
+    /// Chunks of the longest frame.
+    pub(crate) chunks: u32,
 }
 
 impl FrameLayout {
-    /// The smallest frames for a link's MTU. Frames of more than a page are not possible, so that a larger MTU
-    /// is not used to the full.
+    /// The smallest chunks for a link's MTU, and as many as it needs: the kernel has none of more than a page.
     pub(crate) fn for_mtu(mtu: u32) -> Self {
-        let layout = |size| Self {
-            size,
-            max_mtu: size - XDP_HEADROOM - LINK_HEADER,
-        };
-        let small = layout(2048);
-        if mtu <= small.max_mtu {
-            small
-        } else {
-            layout(4096)
+        let small = Self::in_one_chunk(mtu);
+        if mtu <= small.max_mtu() {
+            return small;
+        }
+        let octets = u64::from(mtu) + u64::from(XDP_HEADROOM + LINK_HEADER);
+        Self {
+            chunks: octets
+                .div_ceil(u64::from(small.chunk))
+                .min(u64::from(MOST_CHUNKS)) as u32,
+            ..small
         }
     }
 
-    /// Octets of a frame that can be used.
+    /// The same where a frame cannot have several chunks: a larger MTU is not used to the full.
+    pub(crate) fn in_one_chunk(mtu: u32) -> Self {
+        let of = |chunk| Self { chunk, chunks: 1 };
+        let small = of(2048);
+        if mtu <= small.max_mtu() {
+            small
+        } else {
+            of(4096)
+        }
+    }
+
+    /// Octets from one frame to be sent to the next.
+    pub(crate) fn stride(self) -> usize {
+        self.chunk as usize * self.chunks as usize
+    }
+
+    /// Octets of a frame to be sent.
     pub(crate) fn capacity(self) -> usize {
-        (self.size - XDP_HEADROOM) as usize
+        self.stride() - XDP_HEADROOM as usize
+    }
+
+    /// The largest IP datagram that fits.
+    pub(crate) fn max_mtu(self) -> u32 {
+        self.chunk * self.chunks - XDP_HEADROOM - LINK_HEADER
     }
 }
 
@@ -56,16 +84,20 @@ pub(crate) struct UmemRings {
     pub(crate) completion: u32,
 }
 
-/// A UMEM and its frames.
+/// A UMEM.
 #[derive(Clone, Debug)]
 pub(crate) struct Umem {
     umem: xsk_rs::Umem,
-    layout: FrameLayout,
+    /// Where its mapping begins, and how long it is.
+    start: usize,
+    octets: usize,
+    /// The binary logarithm of a chunk's octets.
+    chunk_shift: u32,
     huge: bool,
 }
 
 impl Umem {
-    /// Makes a UMEM of at least `count` frames; returns the frames too.
+    /// Makes a UMEM of at least `count` chunks; returns the chunks too.
     pub(crate) fn new(
         layout: FrameLayout,
         count: u32,
@@ -73,7 +105,7 @@ impl Umem {
         huge_pages: bool,
     ) -> Result<(Self, Vec<FrameDesc>), OpenError> {
         // munmap refuses part of a hugepage.
-        let whole = count.next_multiple_of(HUGE_PAGE / layout.size);
+        let whole = count.next_multiple_of(HUGE_PAGE / layout.chunk);
         if huge_pages && huge_pages_are_2_mib() {
             // Without enough hugepages this fails, and ordinary pages are tried.
             if let Ok(made) = Self::make(layout, whole, rings, true) {
@@ -90,7 +122,7 @@ impl Umem {
         huge: bool,
     ) -> Result<(Self, Vec<FrameDesc>), OpenError> {
         let config = UmemConfig::builder()
-            .frame_size(FrameSize::new(layout.size).map_err(|error| odd("frame size", error))?)
+            .frame_size(FrameSize::new(layout.chunk).map_err(|error| odd("frame size", error))?)
             .fill_queue_size(ring_size("fill ring", rings.fill)?)
             .comp_queue_size(ring_size("completion ring", rings.completion)?)
             .build()
@@ -100,7 +132,7 @@ impl Umem {
             value: count.to_string(),
             rule: "at least one is needed",
         })?;
-        let octets = count as usize * layout.size as usize;
+        let octets = count as usize * layout.chunk as usize;
         let made = xsk_rs::Umem::new(config, frames, huge);
         let (umem, mut descriptors) = made.map_err(|error| {
             let source = os_error(&error);
@@ -112,10 +144,16 @@ impl Umem {
                 _ => OpenError::Memory { octets, source },
             }
         })?;
-        let umem = Self { umem, layout, huge };
-        for descriptor in &mut descriptors {
-            umem.set_len(descriptor, layout.capacity());
-        }
+        let start = descriptors
+            .first_mut()
+            .map_or(0, |first| start(&umem, first));
+        let umem = Self {
+            umem,
+            start,
+            octets,
+            chunk_shift: layout.chunk.ilog2(),
+            huge,
+        };
         Ok((umem, descriptors))
     }
 
@@ -129,46 +167,59 @@ impl Umem {
         self.huge
     }
 
-    /// Which frame a descriptor, as the kernel returned it, is of.
+    /// Which chunk a descriptor, as the kernel returned it, is of.
     pub(crate) fn index(&self, descriptor: &FrameDesc) -> usize {
-        descriptor.addr() / self.layout.size as usize
+        descriptor.addr() >> self.chunk_shift
     }
 
-    /// Says how many octets of a frame count.
-    #[inline]
-    pub(crate) fn set_len(&self, descriptor: &mut FrameDesc, len: usize) {
-        // SAFETY: the descriptor is of this UMEM. The slice inside the cursor is not read or written: only the
-        // length is set.
-        unsafe { self.umem.data_mut(descriptor) }
-            .cursor()
-            .set_pos(len);
-    }
-
-    /// The octets of a frame that count.
+    /// The octets that a descriptor of the receive ring is of.
     ///
     /// # Safety
-    /// The descriptor must be of this UMEM, and nobody may write to the frame while the result lives: the kernel
-    /// because the frame is in no ring that lets it, this process because of the caller.
+    /// The descriptor must be of this UMEM, and nobody may write to them while the result lives: the kernel because
+    /// the chunk is in no ring that lets it, this process because of the caller.
     #[inline]
     pub(super) unsafe fn bytes<'a>(&'a self, descriptor: &FrameDesc) -> &'a [u8] {
         // SAFETY: the caller's promise.
         unsafe { self.umem.data(descriptor) }.contents()
     }
 
-    /// The octets of a frame that count, to write.
+    /// `len` octets at an address, in however many chunks.
     ///
     /// # Safety
-    /// As for [`bytes`](Self::bytes), and nobody else may read the frame either.
+    /// Nobody may write to them while the result lives, as for [`bytes`](Self::bytes).
     #[inline]
-    pub(super) unsafe fn bytes_mut<'a>(&'a self, descriptor: &'a mut FrameDesc) -> &'a mut [u8] {
-        let len = descriptor.lengths().data();
-        // SAFETY: the caller's promise. The contents borrow from the UMEM's mapping, which lives as long as
-        // `self`; only the cursor that xsk-rs hands out with them is shorter-lived.
-        unsafe {
-            let start = self.umem.data_mut(descriptor).contents_mut().as_mut_ptr();
-            std::slice::from_raw_parts_mut(start, len)
-        }
+    pub(super) unsafe fn run(&self, address: usize, len: usize) -> &[u8] {
+        debug_assert!(address + len <= self.octets);
+        // SAFETY: the octets are of the mapping, which lives as long as `self`; the rest is the caller's promise.
+        unsafe { slice::from_raw_parts(self.at(address), len) }
     }
+
+    /// The same to write.
+    ///
+    /// # Safety
+    /// Nobody else may read or write them while the result lives.
+    #[inline]
+    #[allow(clippy::mut_from_ref)] // the caller's promise
+    pub(super) unsafe fn run_mut(&self, address: usize, len: usize) -> &mut [u8] {
+        debug_assert!(address + len <= self.octets);
+        // SAFETY: as for `run`.
+        unsafe { slice::from_raw_parts_mut(self.at(address), len) }
+    }
+
+    fn at(&self, address: usize) -> *mut u8 {
+        // The kernel made the mapping: whatever it covers may be reached from its address.
+        ptr::with_exposed_provenance_mut(self.start + address)
+    }
+}
+
+/// Where the mapping of a UMEM begins, by one of its descriptors.
+fn start(umem: &xsk_rs::Umem, descriptor: &mut FrameDesc) -> usize {
+    let address = descriptor.addr();
+    // SAFETY: the descriptor is of this UMEM, and no octet is read or written: only the address counts.
+    let data = unsafe { umem.data_mut(descriptor) }
+        .contents_mut()
+        .as_mut_ptr();
+    data.expose_provenance() - address
 }
 
 /// A ring size, checked.
@@ -213,10 +264,24 @@ mod tests {
 
     #[test]
     fn frames_are_as_small_as_the_mtu_allows() {
-        assert_eq!(FrameLayout::for_mtu(1500).size, 2048);
-        assert_eq!(FrameLayout::for_mtu(1770).size, 2048);
-        assert_eq!(FrameLayout::for_mtu(1771).size, 4096);
-        assert_eq!(FrameLayout::for_mtu(9000).max_mtu, 3818);
+        let layout = |mtu| {
+            let layout = FrameLayout::for_mtu(mtu);
+            assert!(
+                layout.max_mtu() >= mtu.min(0xffff),
+                "{mtu}: {}",
+                layout.max_mtu()
+            );
+            (layout.chunk, layout.chunks)
+        };
+        assert_eq!(layout(1500), (2048, 1));
+        assert_eq!(layout(1770), (2048, 1));
+        assert_eq!(layout(1771), (4096, 1));
+        assert_eq!(layout(3818), (4096, 1));
+        assert_eq!(layout(3819), (4096, 2));
+        assert_eq!(layout(9000), (4096, 3));
+        assert_eq!(layout(65535), (4096, 17));
+        assert_eq!(layout(u32::MAX), (4096, 17));
+        assert_eq!(FrameLayout::in_one_chunk(9000).max_mtu(), 3818);
         assert_eq!(FrameLayout::for_mtu(1500).capacity(), 1792);
     }
 }

@@ -78,3 +78,16 @@ pub(crate) fn send(port: &mut XdpPort, octets: &[u8]) {
     assert!(port.tx.busy(id));
     port.tx.release(id);
 }
+
+/// Receives `count` frames.
+pub(crate) fn receive(port: &mut XdpPort, count: usize) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    eventually("frames arrive", || {
+        for queue in port.rx.queues_mut() {
+            let found = queue.receive();
+            frames.extend((0..found).map(|index| queue.frame(index).to_vec()));
+        }
+        frames.len() >= count
+    });
+    frames
+}

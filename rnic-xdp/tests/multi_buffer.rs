@@ -1,0 +1,201 @@
+//! Ports whose frames take several chunks.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+
+use common::{SOON, eventually, frame, open_net, open_with, pair, receive, send};
+use rnic_core::engine::Net;
+use rnic_core::memory::frames::TxFrames;
+use rnic_xdp::PortConfig;
+use rnic_xdp::steering::{Mode, ModeChoice};
+use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
+
+const HEADERS: usize = 14 + 40;
+
+/// Two joined namespaces with such an MTU.
+fn jumbo_pair(name: &str, mtu: u32) -> (Namespace, Namespace) {
+    let (east, west) = pair(name, 1);
+    east.ip(&format!("link set dev east mtu {mtu}")).unwrap();
+    west.ip(&format!("link set dev west mtu {mtu}")).unwrap();
+    (east, west)
+}
+
+/// Frames of each length cross in each direction, octet by octet, among short ones; rings wrap many times.
+fn frames_cross(mtu: u32, mode: ModeChoice, lengths: &[usize]) {
+    let (east, west) = jumbo_pair("jumbo", mtu);
+    let config = |netdev| PortConfig {
+        mode,
+        ..PortConfig::new(netdev)
+    };
+    let (mut one, one_net) = open_net(&east, config("east"));
+    let (mut other, other_net) = open_net(&west, config("west"));
+    assert_eq!((one.report().mtu, one.report().link_mtu), (mtu, mtu));
+    let free = one.tx.available();
+    // The steering of `frame`s goes by the port: each end has its own.
+    let listen = |namespace: &Namespace, net: &rnic_xdp::XdpNet, port: u16| {
+        let any = std::net::SocketAddr::from(([0, 0, 0, 0], port));
+        namespace.run(|| net.listen(any)).unwrap().1
+    };
+    let _leases = (
+        listen(&east, &one_net, 4420),
+        listen(&west, &other_net, 4421),
+    );
+    for round in 0..60 {
+        let sent = |port| -> Vec<_> {
+            lengths
+                .iter()
+                .map(|len| frame(port, len - HEADERS - round % 7 * usize::from(*len > 100)))
+                .collect()
+        };
+        let (there, back) = (sent(4421), sent(4420));
+        there.iter().for_each(|octets| send(&mut one, octets));
+        one.tx.kick();
+        assert_eq!(receive(&mut other, there.len()), there);
+        back.iter().for_each(|octets| send(&mut other, octets));
+        other.tx.kick();
+        assert_eq!(receive(&mut one, back.len()), back);
+    }
+    eventually("all frames are free again", || {
+        one.tx.kick();
+        one.tx.available() == free && !one.tx.is_pending()
+    });
+}
+
+#[test]
+fn frames_of_several_chunks_cross() {
+    if !is_root("frames_of_several_chunks_cross") {
+        return;
+    }
+    // At and around where a chunk is full: 3840 octets on each side.
+    let lengths = [
+        9014, 60, 9014, 3840, 3841, 7680, 7681, 3839, 7936, 7937, 8192, 60, 9013, 9014,
+    ];
+    frames_cross(9000, ModeChoice::Native, &lengths);
+}
+
+#[test]
+fn the_longest_frames_cross() {
+    if !is_root("the_longest_frames_cross") {
+        return;
+    }
+    frames_cross(65535, ModeChoice::Native, &[65549, 60, 40000]);
+}
+
+#[test]
+fn generic_mode_has_frames_of_several_chunks_too() {
+    if !is_root("generic_mode_has_frames_of_several_chunks_too") {
+        return;
+    }
+    frames_cross(9000, ModeChoice::Generic, &[9014, 60, 3840, 9014]);
+}
+
+/// The octets of frames that wait for their acknowledgment do not change, however many others are sent meanwhile.
+#[test]
+fn a_frame_of_several_chunks_stays_its_owners_until_released() {
+    if !is_root("a_frame_of_several_chunks_stays_its_owners_until_released") {
+        return;
+    }
+    let (east, west) = jumbo_pair("own", 9000);
+    let mut one = open_with(&east, &PortConfig::new("east")).unwrap();
+    let (mut other, net) = open_net(&west, PortConfig::new("west"));
+    let listen = || net.listen("0.0.0.0:4421".parse().unwrap());
+    let (local, _lease) = west.run(listen).unwrap();
+
+    let octets = frame(local.port(), 9000 - 40);
+    let (kept, free) = (one.tx.allocate().unwrap(), one.tx.available());
+    one.tx.bytes_mut(kept)[..octets.len()].copy_from_slice(&octets);
+    for _ in 0..3 {
+        one.tx.transmit(kept, octets.len());
+        assert!(one.tx.busy(kept));
+        for _ in 0..20 {
+            send(&mut one, &frame(local.port(), 5000));
+        }
+        one.tx.kick();
+        assert_eq!(receive(&mut other, 21)[0], octets);
+        eventually("the device is done with them", || {
+            one.tx.kick();
+            one.tx.available() == free
+        });
+        assert!(!one.tx.busy(kept));
+        assert_eq!(one.tx.bytes(kept)[..octets.len()], octets);
+    }
+    one.tx.release(kept);
+    assert_eq!(one.tx.available(), free + 1);
+}
+
+#[test]
+fn without_them_a_large_mtu_is_used_as_far_as_a_chunk_goes() {
+    if !is_root("without_them_a_large_mtu_is_used_as_far_as_a_chunk_goes") {
+        return;
+    }
+    let (east, west) = jumbo_pair("mtu", 9000);
+    let config = |netdev| PortConfig {
+        multi_buffer: false,
+        ..PortConfig::new(netdev)
+    };
+    let mut one = open_with(&east, &config("east")).unwrap();
+    let (mut other, net) = open_net(&west, config("west"));
+    let report = one.report().clone();
+    assert_eq!(
+        (report.link_mtu, report.mtu, report.chunk, report.chunks),
+        (9000, 3818, 4096, 1)
+    );
+    assert!(
+        report
+            .to_string()
+            .ends_with("frames of 4096, MTU 3818 (of 9000: without multi-buffer frames)"),
+        "{report}"
+    );
+    assert_eq!(report.mode, Mode::Native);
+    let listen = || net.listen("10.77.0.2:4420".parse().unwrap());
+    let (local, _lease) = west.run(listen).unwrap();
+    let sent: Vec<_> = [3818 - 40, 3000, 1]
+        .map(|payload| frame(local.port(), payload))
+        .into();
+    sent.iter().for_each(|octets| send(&mut one, octets));
+    one.tx.kick();
+    assert_eq!(receive(&mut other, sent.len()), sent);
+}
+
+/// What is not ours passes, in both directions: the kernel's own large frames.
+#[test]
+fn large_frames_of_others_reach_the_kernel() {
+    if !is_root("large_frames_of_others_reach_the_kernel") {
+        return;
+    }
+    let (east, west) = jumbo_pair("others", 9000);
+    let _one = open_with(&east, &PortConfig::new("east")).unwrap();
+    let (other, _net) = open_net(&west, PortConfig::new("west"));
+    disable_offloads(&east, "east").unwrap();
+    disable_offloads(&west, "west").unwrap();
+    for (from, to, address) in [(&east, &west, "10.77.0.2:9"), (&west, &east, "10.77.0.1:9")] {
+        let socket = to.run(|| UdpSocket::bind(address)).unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        let datagram = [7; 9000 - 28];
+        from.run(|| {
+            UdpSocket::bind("0.0.0.0:0")
+                .unwrap()
+                .send_to(&datagram, address)
+        })
+        .unwrap();
+        let mut received = [0; 10_000];
+        let len = socket.recv(&mut received).unwrap();
+        assert!(received[..len] == datagram);
+    }
+    let listener = west.run(|| TcpListener::bind("10.77.0.2:80")).unwrap();
+    let mut client = east.run(|| TcpStream::connect("10.77.0.2:80")).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let octets: Vec<u8> = (0..1_000_000).map(|at| (at % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            client.write_all(&octets).unwrap();
+            drop(client);
+        });
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).unwrap();
+        assert!(received == octets);
+    });
+    assert_eq!(other.steering_counters().unwrap().redirected, 0);
+}
