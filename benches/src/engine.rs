@@ -167,9 +167,7 @@ fn transmit_batch(receiver: &Pool, sender: &mut Host, now: Instant) {
 #[inline(always)]
 fn turn(host: &mut Host, peer: &Pool, now: Instant) {
     let mut batch = host.driver.begin(now);
-    for frame in peer.sent() {
-        batch.handle_frame(frame, Checksums::Verify, &mut host.pool);
-    }
+    batch.handle_frames(peer.sent(), Checksums::Verify, &mut host.pool);
     batch.finish(&mut host.pool);
 }
 

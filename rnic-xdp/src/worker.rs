@@ -162,10 +162,8 @@ impl Turn for Worker {
         let port = &mut self.port;
         let mut batch = self.driver.begin(now);
         for queue in port.rx.queues_mut() {
-            let count = queue.receive();
-            for index in 0..count {
-                batch.handle_frame(queue.frame(index), Checksums::Verify, &mut port.tx);
-            }
+            queue.receive();
+            batch.handle_frames(queue.frames(), Checksums::Verify, &mut port.tx);
             queue.refill();
             if queue.has_more() {
                 batch.expect_more();

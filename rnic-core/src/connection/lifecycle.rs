@@ -9,7 +9,7 @@ use super::{CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, LocalEnd, Phase, 
 
 impl Connection {
     /// Draws the conclusions from whatever TCP has learnt.
-    pub(super) fn settle(&mut self, context: &mut Context<'_, '_>) {
+    pub(crate) fn settle(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 5041-5, 5041-70, 5041-s6
         if let Some(failure) = self.tcp.failure() {
             self.end(end_reason(failure), context);

@@ -333,6 +333,26 @@ impl Connection {
         self.unreachable = matches!(self.phase, Phase::Connecting { .. });
     }
 
+    /// Handles a segment of the peer that is just the next data of the stream; says no if it is another.
+    /// [`settle`](Self::settle) is to follow, once for a run of them.
+    pub(crate) fn handle_next(
+        &mut self,
+        segment: &TcpSegment<'_>,
+        context: &mut Context<'_, '_>,
+    ) -> bool {
+        let Phase::Streaming(stream) = &mut self.phase else {
+            return false;
+        };
+        if !self.tcp.receive_next(context.now, segment) {
+            return false;
+        }
+        stream.receive(segment.payload, context);
+        let (held, missing) = (stream.held(), stream.missing());
+        self.tcp.took_next(context.now, segment.payload.len());
+        self.tcp.set_held(held as u32, missing as u32);
+        true
+    }
+
     /// Handles a segment of the peer.
     pub(crate) fn handle_segment<F: TxFrames>(
         &mut self,

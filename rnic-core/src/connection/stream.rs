@@ -116,7 +116,7 @@ impl Stream {
     pub(super) fn receive(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
         let mut held = self.deframer.held();
         // rfc: 5040-85, 5041-10, 5041-75
-        while !self.ddp.has_failed() {
+        while !bytes.is_empty() && !self.ddp.has_failed() {
             let outcome = match self.deframer.next(&mut bytes) {
                 Ok(None) => {
                     let more = self.deframer.held() - held;

@@ -38,7 +38,7 @@ impl Ddp {
     }
 
     /// Takes a placed segment in its turn: segments are delivered in the order of the stream, each once.
-    /// `Some` for each tagged segment, and for the last one of an untagged message.
+    /// `Some` for each tagged segment of which the layer above is to hear, and for the last one of an untagged message.
     ///
     /// For a message whose buffer was posted the owner takes the first buffer off its queue, before anything else
     /// is placed or delivered.
@@ -46,6 +46,7 @@ impl Ddp {
     pub fn deliver(&mut self, placed: Placed) -> Result<Option<Delivery<'_>>, DdpError> {
         let len = placed.len;
         let header = match placed.header {
+            DdpHeader::Tagged(_) if placed.silent => return Ok(None),
             DdpHeader::Tagged(header) => return Ok(Some(Delivery::Tagged { header, len })),
             DdpHeader::Untagged(header) => header,
         };

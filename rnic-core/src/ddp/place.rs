@@ -13,6 +13,8 @@ use crate::wire::ddp::{DdpHeader, DdpSegment, TaggedHeader, UntaggedHeader};
 pub struct Placed {
     pub(super) header: DdpHeader,
     pub(super) len: u32,
+    /// The layer above is not told of it.
+    pub(super) silent: bool,
     /// Its first octets, if they go upward with the delivery.
     pub(super) aside: Option<[u8; MAX_ASIDE]>,
 }
@@ -42,18 +44,22 @@ impl Ddp {
         buffers: &mut impl Buffers,
         guard: &Guard<'_>,
     ) -> Result<Placed, DdpError> {
-        let mut aside = None;
+        let (mut aside, mut silent) = (None, false);
         match (&segment.header, destination) {
             (DdpHeader::Untagged(header), Destination::Delivery) => {
                 posted(self.queue_mut(header)?, header, buffers)?;
                 aside = Some(first_octets(segment.payload));
             }
             // rfc: 5041-16
-            (DdpHeader::Untagged(header), Destination::Buffer(_)) => {
+            (DdpHeader::Untagged(header), Destination::Buffer(_) | Destination::Silent(_)) => {
                 self.place_untagged(header, segment.payload, buffers, guard)?
             }
             // rfc: 5041-15
-            (DdpHeader::Tagged(header), Destination::Buffer(right)) => {
+            (
+                DdpHeader::Tagged(header),
+                Destination::Buffer(right) | Destination::Silent(right),
+            ) => {
+                silent = matches!(destination, Destination::Silent(_));
                 place_tagged(header, segment.payload, right, self.origin, guard)?
             }
             // Nothing allows it to be written, and nothing is.
@@ -63,6 +69,7 @@ impl Ddp {
         Ok(Placed {
             header: segment.header,
             len,
+            silent,
             aside,
         })
     }

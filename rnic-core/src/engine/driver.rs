@@ -117,11 +117,17 @@ impl Batch<'_> {
         }
     }
 
-    /// Handles one received frame, from the destination MAC address on.
-    pub fn handle_frame<F: TxFrames>(&mut self, frame: &[u8], checksums: Checksums, tx: &mut F) {
-        self.busy = true;
+    /// Handles received frames, each from the destination MAC address on.
+    pub fn handle_frames<F: TxFrames>(
+        &mut self,
+        frames: impl IntoIterator<Item: AsRef<[u8]>>,
+        checksums: Checksums,
+        tx: &mut F,
+    ) {
+        let busy = &mut self.busy;
+        let frames = frames.into_iter().inspect(|_| *busy = true);
         self.engine
-            .handle_frame(self.now, &self.guard, frame, checksums, tx);
+            .handle_frames(self.now, &self.guard, frames, checksums, tx);
     }
 
     /// Handles what a router said of a packet of ours.

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use slab::Slab;
 
-use crate::connection::{Connection, Context, Transmit};
+use crate::connection::{Connection, Context, Stage, Transmit};
 use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
@@ -25,6 +25,7 @@ use crate::verbs::cq::CqTable;
 use crate::verbs::srq::SrqTable;
 use crate::wire::icmp::TooBig;
 use crate::wire::packet::{self, Checksums, PacketError};
+use crate::wire::prediction::Prediction;
 
 pub use self::driver::{Batch, Driver};
 pub use self::link::{
@@ -92,6 +93,10 @@ pub struct Engine {
     config: EngineConfig,
     connections: Slab<Connection>,
     flows: Flows,
+    /// The connection of the last frame that was not expected.
+    latest: Option<usize>,
+    /// What the next frame is expected to be like, and its connection.
+    expected: Option<(Prediction, usize)>,
     timers: Timers,
     /// Connections that may have something to send, each once.
     ready: VecDeque<usize>,
@@ -121,6 +126,8 @@ impl Engine {
             config,
             connections: Slab::new(),
             flows: Flows::new(Keyed::new(&flow_key)),
+            latest: None,
+            expected: None,
             timers: Timers::default(),
             ready: VecDeque::new(),
             young: Young::default(),
@@ -143,8 +150,58 @@ impl Engine {
         &self.counters
     }
 
-    /// Handles one received frame.
-    pub fn handle_frame<F: TxFrames>(
+    /// Handles received frames.
+    ///
+    /// A run of frames with nothing but the next data of one connection is handled as one: what follows from it is
+    /// seen to at its end.
+    pub fn handle_frames<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        frames: impl IntoIterator<Item: AsRef<[u8]>>,
+        checksums: Checksums,
+        tx: &mut F,
+    ) {
+        let mut run = None;
+        for frame in frames {
+            let frame = frame.as_ref();
+            self.counters.engine.frames_received += 1;
+            let expected = self.expected.as_ref().and_then(|(prediction, index)| {
+                let segment = prediction.parse(frame, checksums)?;
+                Some((segment, *index))
+            });
+            if let Some((segment, index)) = expected {
+                run = Some(index);
+                let (connection, mut context) = self.lend(index, now, guard);
+                if !connection.handle_next(&segment, &mut context) {
+                    connection.handle_segment(&segment, false, &mut context, tx);
+                    self.end_run(run.take(), now, guard, tx);
+                }
+            } else {
+                self.end_run(run.take(), now, guard, tx);
+                self.handle_unexpected(now, guard, frame, checksums, tx);
+            }
+        }
+        self.end_run(run, now, guard, tx);
+    }
+
+    /// Sees to what follows from segments that were handled.
+    fn end_run<F: TxFrames>(
+        &mut self,
+        index: Option<usize>,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) {
+        if let Some(index) = index {
+            self.with_connection(index, now, guard, tx, |connection, context, _| {
+                connection.settle(context);
+            });
+        }
+    }
+
+    /// Handles a frame that need not be like the one before.
+    fn handle_unexpected<F: TxFrames>(
         &mut self,
         now: Instant,
         guard: &Guard<'_>,
@@ -152,7 +209,6 @@ impl Engine {
         checksums: Checksums,
         tx: &mut F,
     ) {
-        self.counters.engine.frames_received += 1;
         // By reference: it is large, and moving it would cost as much as reading the frame.
         let parsed = packet::parse(frame, checksums);
         let packet = match &parsed {
@@ -169,6 +225,11 @@ impl Engine {
                 return;
             }
         };
+        // Where connections take turns, to expect the same again would be in vain.
+        let again = self.latest.replace(index) == Some(index);
+        if again && self.connections[index].stage() == Stage::Grown {
+            self.expected = Prediction::like(frame, packet).map(|expected| (expected, index));
+        }
         self.with_connection(index, now, guard, tx, |connection, context, tx| {
             let congested = packet.ecn == packet::CONGESTION_EXPERIENCED;
             connection.handle_segment(&packet.segment, congested, context, tx);
@@ -229,17 +290,14 @@ impl Engine {
         result
     }
 
-    /// The same where no frame can become free.
-    fn touch<R>(
-        &mut self,
+    /// A connection, and what it needs for one call.
+    fn lend<'a, 'g>(
+        &'a mut self,
         index: usize,
         now: Instant,
-        guard: &Guard<'_>,
-        run: impl FnOnce(&mut Connection, &mut Context<'_, '_>) -> R,
-    ) -> R {
-        let connection = &mut self.connections[index];
-        let before = connection.stage();
-        let mut context = Context {
+        guard: &'a Guard<'g>,
+    ) -> (&'a mut Connection, Context<'a, 'g>) {
+        let context = Context {
             now,
             guard,
             cqs: &mut self.cqs,
@@ -248,7 +306,21 @@ impl Engine {
             counters: &mut self.counters,
             next_request: &mut self.next_request,
         };
+        (&mut self.connections[index], context)
+    }
+
+    /// The same where no frame can become free.
+    fn touch<R>(
+        &mut self,
+        index: usize,
+        now: Instant,
+        guard: &Guard<'_>,
+        run: impl FnOnce(&mut Connection, &mut Context<'_, '_>) -> R,
+    ) -> R {
+        let (connection, mut context) = self.lend(index, now, guard);
+        let before = connection.stage();
         let result = run(connection, &mut context);
+        let connection = &mut self.connections[index];
         let after = connection.stage();
         if before != after {
             self.young.remove(before);
@@ -275,6 +347,8 @@ impl Engine {
     fn forget<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
         let mut connection = self.connections.remove(index);
         self.flows.remove(&connection.key());
+        self.latest = None;
+        self.expected = None;
         self.timers.disarm(index);
         self.young.remove(connection.stage());
         if connection.queued {

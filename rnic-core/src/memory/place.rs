@@ -17,6 +17,8 @@ use crate::wire::ddp::{Stag, TaggedOffset};
 pub enum Destination {
     /// In its buffer. If that is a tagged one, the peer needs these rights to it.
     Buffer(Access),
+    /// In a tagged buffer to which the peer needs these rights, and the layer above need not hear that it has come.
+    Silent(Access),
     /// With the delivery, as the octets that the completion tells: the buffer of the queue is used up, but not written.
     Delivery,
 }

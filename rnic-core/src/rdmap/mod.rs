@@ -119,7 +119,8 @@ impl Rdmap {
                     .admit_read(header, segment.payload.len())?;
                 Ok(Destination::Buffer(Access::LOCAL_WRITE))
             }
-            (DdpHeader::Tagged(_), _) => Ok(Destination::Buffer(Access::REMOTE_WRITE)),
+            // rfc: 5040-26, 5040-48 — a Write is none of the application's business.
+            (DdpHeader::Tagged(_), _) => Ok(Destination::Silent(Access::REMOTE_WRITE)),
             (DdpHeader::Untagged(_), Opcode::Immediate | Opcode::ImmediateSolicited) => {
                 Ok(Destination::Delivery)
             }

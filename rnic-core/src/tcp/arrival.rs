@@ -50,6 +50,37 @@ impl Tcp {
         data
     }
 
+    /// The common case, made short: if a segment is just the next data of an established connection and says nothing
+    /// else, the owner takes all of them, and calls [`took_next`](Self::took_next). Says no, and changes nothing, if
+    /// it is another.
+    #[inline]
+    pub fn receive_next(&mut self, now: Instant, segment: &TcpSegment<'_>) -> bool {
+        let header = &segment.header;
+        let next = header.flags | Flags::PSH == Flags::ACK | Flags::PSH
+            && header.options.sack.is_empty()
+            && self.state == State::Established
+            && header.ack == self.send.seq(self.send.una())
+            && self.send.keeps_window(header.window)
+            && !self.probing
+            && self.recv.is_next(header.seq, segment.payload.len() as u64)
+            && !self.options.is_old(now, &header.options);
+        if !next {
+            return false;
+        }
+        let offset = self.recv.next().cast_signed();
+        self.pacer.advance(now);
+        self.counters.segments_received += 1;
+        self.liveness.hear(now);
+        if self.recv.reaches_last_ack(offset) {
+            self.options.remember(now, &header.options);
+        }
+        self.send
+            .window
+            .update(offset, self.send.una(), header.window);
+        self.recv.expect_ack(now, header.flags.psh());
+        true
+    }
+
     /// RFC 9293 section 3.10.7.3. Data on a SYN is left for the peer to send again.
     fn receive_in_syn_sent(&mut self, now: Instant, header: &TcpHeader) {
         let flags = header.flags;

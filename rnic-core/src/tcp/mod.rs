@@ -260,6 +260,14 @@ impl Tcp {
         self.take_fin(now);
     }
 
+    /// The owner has placed or kept the octets of a segment that was [the next](Self::receive_next).
+    #[inline]
+    pub fn took_next(&mut self, now: Instant, len: usize) {
+        self.counters.octets_received += len as u64;
+        self.recv.took_next(len as u64);
+        self.recv.grow(now, &self.rtt);
+    }
+
     /// Takes the peer's FIN if it is the next in order.
     fn take_fin(&mut self, now: Instant) {
         if self.recv.take_fin() {

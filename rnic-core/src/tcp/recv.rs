@@ -173,6 +173,23 @@ impl Receiver {
         position < end && (start < edge || start == position)
     }
 
+    /// Whether `len` octets from a sequence number are the next of the stream, with nothing received beyond them and
+    /// all of them inside the window.
+    #[inline]
+    pub(super) fn is_next(&self, seq: Seq, len: u64) -> bool {
+        len > 0
+            && self.taken.is_empty()
+            && self.end.is_none()
+            && seq == self.origin.seq(self.next)
+            && self.next + len <= self.edge
+    }
+
+    /// The next data of the stream have come, in order.
+    #[inline]
+    pub(super) fn expect_ack(&mut self, now: Instant, push: bool) {
+        self.schedule.in_order(now, false, push);
+    }
+
     /// A segment with `len` octets of data from offset `start` has come: what of it is new? Decides as well
     /// when it will be acknowledged. `push`: the sender waits for nothing more to send.
     pub(super) fn offer(&mut self, now: Instant, start: i64, len: u64, push: bool) -> Offer {
@@ -241,6 +258,12 @@ impl Receiver {
         } else {
             self.taken.first_gap(start..end)
         }
+    }
+
+    /// The owner has placed or kept the next octets, with nothing received beyond them.
+    #[inline]
+    pub(super) fn took_next(&mut self, len: u64) {
+        self.next += len;
     }
 
     /// The owner has placed or kept these offsets.

@@ -191,6 +191,13 @@ impl Sender {
         self.window.edge <= self.una
     }
 
+    /// Whether the window is open, and this field leaves it as it is.
+    #[inline]
+    pub(super) fn keeps_window(&self, field: u16) -> bool {
+        let window = u64::from(field) << self.window.scale;
+        !self.window_closed() && self.una + window == self.window.edge
+    }
+
     /// Whether the peer's window suffices to send `len` more octets without silliness (RFC 9293 section
     /// 3.8.6.2.1): all of them, or half of the largest window it ever had.
     pub(super) fn window_suffices(&self, len: u64) -> bool {

@@ -156,9 +156,7 @@ impl Turn for InMemoryWorker {
             .take()
             .into_iter()
             .chain(self.from_peer.try_iter());
-        for frame in frames.take(BATCH) {
-            batch.handle_frame(&frame, Checksums::Verify, &mut self.tx);
-        }
+        batch.handle_frames(frames.take(BATCH), Checksums::Verify, &mut self.tx);
         if !self.from_peer.is_empty() {
             batch.expect_more();
         }

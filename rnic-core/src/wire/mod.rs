@@ -14,6 +14,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod mpa;
 pub mod packet;
+pub mod prediction;
 pub mod rdmap;
 mod serial;
 pub mod tcp;

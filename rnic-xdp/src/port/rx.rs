@@ -1,6 +1,7 @@
 //! The receive side: frames come from the receive ring and go back to the fill ring.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use xsk_rs::umem::frame::FrameDesc;
@@ -52,10 +53,19 @@ pub struct RxPort {
     begun: usize,
     /// The batch was full.
     more: bool,
-    /// Where the frames of the batch begin, and at last where they end, if frames may take several chunks.
-    starts: Vec<usize>,
-    /// A frame of several chunks, put together.
+    /// Where the frames of the batch are, if frames may take several chunks.
+    places: Vec<Place>,
+    /// Those of several chunks, put together.
     joined: Vec<u8>,
+}
+
+/// Where a received frame is.
+#[derive(Debug)]
+enum Place {
+    /// In this descriptor's chunk.
+    Chunk(usize),
+    /// In these octets of those put together.
+    Joined(Range<usize>),
 }
 
 impl RxPort {
@@ -80,7 +90,7 @@ impl RxPort {
             held: 0,
             begun: 0,
             more: false,
-            starts: Vec::new(),
+            places: Vec::new(),
             joined: Vec::new(),
         };
         port.wake_device();
@@ -105,19 +115,28 @@ impl RxPort {
         count
     }
 
-    /// Finds the frames among so many descriptors; returns their number.
+    /// Finds the frames among so many descriptors, and puts together those of several chunks; returns their number.
     fn find_frames(&mut self, count: usize) -> usize {
-        self.starts.clear();
-        self.starts.push(0);
-        let ends = self.batch[..count]
-            .iter()
-            .enumerate()
-            .filter(|(_, descriptor)| !descriptor.has_more_frames())
-            .map(|(at, _)| at + 1);
-        self.starts.extend(ends);
-        self.held = self.starts.last().copied().unwrap_or(0);
+        self.places.clear();
+        let mut joined = std::mem::take(&mut self.joined);
+        joined.clear();
+        self.held = 0;
+        for at in 0..count {
+            if self.batch[at].has_more_frames() {
+                continue;
+            }
+            let begin = joined.len();
+            self.places.push(if at == self.held {
+                Place::Chunk(at)
+            } else {
+                (self.held..=at).for_each(|at| joined.extend_from_slice(self.chunk(at)));
+                Place::Joined(begin..joined.len())
+            });
+            self.held = at + 1;
+        }
+        self.joined = joined;
         self.begun = count - self.held;
-        self.starts.len() - 1
+        self.places.len()
     }
 
     /// Whether the last batch was full: then more frames may wait already.
@@ -125,24 +144,25 @@ impl RxPort {
         self.more
     }
 
-    /// A frame of the batch, Ethernet header first. Panics if `index` is not below what
-    /// [`receive`](Self::receive) returned.
-    pub fn frame(&mut self, index: usize) -> &[u8] {
-        let chunks = match self.starts.get(index..index + 2) {
-            Some(&[start, end]) => &self.batch[start..end],
-            _ => &self.batch[..self.held][index..=index],
+    /// The frames of the batch, Ethernet header first.
+    pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
+        let (single, several) = if self.multi_buffer {
+            (0, &self.places[..])
+        } else {
+            (self.held, &[][..])
         };
-        // SAFETY: the kernel put these chunks of our UMEM into the receive ring, and does not touch them until
-        // `refill` hands them back, which needs `self` mutably and so ends this borrow.
-        let mut pieces = chunks
-            .iter()
-            .map(|descriptor| unsafe { self.umem.bytes(descriptor) });
-        if chunks.len() == 1 {
-            return pieces.next().unwrap_or_default();
-        }
-        self.joined.clear();
-        pieces.for_each(|piece| self.joined.extend_from_slice(piece));
-        &self.joined
+        let several = several.iter().map(|place| match place {
+            Place::Chunk(at) => self.chunk(*at),
+            Place::Joined(range) => &self.joined[range.clone()],
+        });
+        (0..single).map(|at| self.chunk(at)).chain(several)
+    }
+
+    /// A chunk of the batch.
+    fn chunk(&self, at: usize) -> &[u8] {
+        // SAFETY: the kernel put this chunk of our UMEM into the receive ring, and does not touch it until `refill`
+        // hands it back, which needs `self` mutably and so ends this borrow.
+        unsafe { self.umem.bytes(&self.batch[at]) }
     }
 
     /// Gives the frames of the batch back to the device. All or none: if the ring has no room, they are kept for

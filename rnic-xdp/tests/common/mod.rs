@@ -84,8 +84,8 @@ pub(crate) fn receive(port: &mut XdpPort, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     eventually("frames arrive", || {
         for queue in port.rx.queues_mut() {
-            let found = queue.receive();
-            frames.extend((0..found).map(|index| queue.frame(index).to_vec()));
+            queue.receive();
+            frames.extend(queue.frames().map(<[u8]>::to_vec));
         }
         frames.len() >= count
     });

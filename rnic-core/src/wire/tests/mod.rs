@@ -6,6 +6,7 @@ mod ddp;
 mod icmp;
 mod mpa;
 mod packet;
+mod prediction;
 mod rdmap;
 mod serial;
 mod tcp;

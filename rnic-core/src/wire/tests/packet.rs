@@ -59,7 +59,7 @@ fn net_header(source: IpAddr, destination: IpAddr) -> NetHeader {
 }
 
 /// A frame with `payload` behind `header`.
-fn build(net: &NetHeader, header: &TcpHeader, payload: &[u8]) -> Vec<u8> {
+pub(super) fn build(net: &NetHeader, header: &TcpHeader, payload: &[u8]) -> Vec<u8> {
     let at = net.len() + header.len();
     let mut frame = vec![0xee; at];
     frame.extend(payload);
@@ -415,7 +415,7 @@ fn traffic_class_and_hop_limit_are_written() {
     assert_eq!(parse(&frame, Checksums::Verify).unwrap().ecn, 1);
 }
 
-fn any_addresses() -> impl Strategy<Value = (IpAddr, IpAddr)> {
+pub(super) fn any_addresses() -> impl Strategy<Value = (IpAddr, IpAddr)> {
     let v4 = (1u8..=223, any::<[u8; 3]>()).prop_map(|(a, [b, c, d])| IpAddr::from([a, b, c, d]));
     let v6 = (1u8..=0xfe, any::<[u8; 15]>()).prop_map(|(first, rest)| {
         let mut octets = [first; 16];

@@ -1,0 +1,225 @@
+//! Header prediction: most frames have the headers of the frame before, but for a few fields.
+//!
+//! Van Jacobson's observation, on the wire's octets: what was checked of one frame need not be checked of the next, as
+//! far as it is the same. What may differ is read and checked anew, lengths and checksums among it.
+
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::checksum::{Checksums, combine, sum};
+use super::ethernet::EthernetHeader;
+use super::packet::Packet;
+use super::tcp::{self, Flags, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps};
+use super::{ipv4, ipv6};
+
+/// Octets compared at once.
+const CHUNK: usize = 16;
+/// Two VLAN tags, IPv6, and TCP with timestamps, in whole chunks.
+const MOST: usize = 112;
+/// TCP's timestamps and how they begin, with the two NOPs that align them (RFC 7323 appendix A).
+const TIMESTAMPS_LEN: usize = 12;
+const TIMESTAMPS_FRONT: [u8; 4] = [1, 1, 8, 10];
+/// Where the length of a TCP header stands in it, and its flags.
+const DATA_OFFSET_AT: usize = 12;
+const FLAGS_AT: usize = 13;
+
+/// The fields of a TCP header that differ from segment to segment.
+#[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Varying {
+    _ports: [u8; 4],
+    seq: U32,
+    ack: U32,
+    _data_offset: u8,
+    flags: u8,
+    window: U16,
+    _checksum: U16,
+    urgent: U16,
+}
+
+/// The headers of a frame, and how to read a frame like it.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    octets: [u8; MOST],
+    /// The bits that a frame like it has in common with it.
+    mask: [u8; MOST],
+    chunks: usize,
+    ip: Ip,
+    ip_at: usize,
+    tcp_at: usize,
+    payload_at: usize,
+    /// The addresses and the protocol number.
+    pseudo_sum: u16,
+    source_port: u16,
+    destination_port: u16,
+    timestamps: bool,
+}
+
+/// What is particular to a version of IP.
+#[derive(Clone, Copy, Debug)]
+enum Ip {
+    /// With the sum of what its header does not vary.
+    V4(u16),
+    V6,
+}
+
+impl Prediction {
+    /// Expects frames like this one, of which `packet` was read. `None` if there are options of IP, if the segment has
+    /// other flags than ACK and PSH, or other options than timestamps where they usually stand: frames like it are rare.
+    pub fn like(frame: &[u8], packet: &Packet<'_>) -> Option<Self> {
+        let header = &packet.segment.header;
+        if header.flags | Flags::PSH != Flags::ACK | Flags::PSH {
+            return None;
+        }
+        let (_, datagram) = EthernetHeader::parse(frame).ok()?;
+        let ip_at = frame.len() - datagram.len();
+        let v4 = packet.source.is_ipv4();
+        let (ip_len, plain) = match datagram {
+            [0x45, ..] if v4 => (ipv4::HEADER_LEN, true),
+            [_, _, _, _, _, _, next, ..] if !v4 => (ipv6::HEADER_LEN, *next == tcp::PROTOCOL),
+            _ => return None,
+        };
+        let tcp_at = ip_at + ip_len;
+        let tcp = frame.get(tcp_at..)?;
+        let header_len = usize::from(*tcp.get(DATA_OFFSET_AT)? >> 4) * 4;
+        let options = tcp.get(tcp::HEADER_LEN..header_len)?;
+        let timestamps = options.len() == TIMESTAMPS_LEN && options.starts_with(&TIMESTAMPS_FRONT);
+        let payload_at = tcp_at + header_len;
+        if !plain || !(timestamps || options.is_empty()) || payload_at > MOST {
+            return None;
+        }
+        let mut octets = [0; MOST];
+        octets[..payload_at].copy_from_slice(&frame[..payload_at]);
+        let like = Self {
+            octets,
+            mask: [0; MOST],
+            chunks: payload_at.div_ceil(CHUNK),
+            ip: Ip::V6,
+            ip_at,
+            tcp_at,
+            payload_at,
+            pseudo_sum: 0,
+            source_port: header.source_port,
+            destination_port: header.destination_port,
+            timestamps,
+        };
+        Some(like.with_masks(v4))
+    }
+
+    /// Notes which bits do not vary, and what they add to checksums.
+    fn with_masks(mut self, v4: bool) -> Self {
+        let Self { ip_at, tcp_at, .. } = self;
+        self.mask[..self.payload_at].fill(0xff);
+        let mut vary = |at: usize, len: usize| self.mask[at..at + len].fill(0);
+        // Sequence and acknowledgment number; window, checksum, and the urgent pointer, which means nothing without URG.
+        vary(tcp_at + 4, 8);
+        vary(tcp_at + 14, 6);
+        if self.timestamps {
+            vary(tcp_at + tcp::HEADER_LEN + TIMESTAMPS_FRONT.len(), 8);
+        }
+        if v4 {
+            // Length and identification, and the checksum.
+            vary(ip_at + 2, 4);
+            vary(ip_at + 10, 2);
+        } else {
+            vary(ip_at + 4, 2);
+        }
+        self.mask[tcp_at + FLAGS_AT] = !Flags::PSH.0;
+
+        let mut same = self.octets;
+        for (octet, mask) in same.iter_mut().zip(&self.mask) {
+            *octet &= mask;
+        }
+        let addresses = if v4 {
+            self.ip = Ip::V4(sum(&same[ip_at..tcp_at]));
+            8
+        } else {
+            32
+        };
+        self.pseudo_sum = combine(
+            sum(&same[tcp_at - addresses..tcp_at]),
+            u16::from(tcp::PROTOCOL),
+        );
+        self
+    }
+
+    /// Reads a frame like it. `None` if it is not, or if anything about it is wrong: what, has to be found out by
+    /// [`packet::parse`](super::packet::parse).
+    #[inline]
+    pub fn parse<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<TcpSegment<'a>> {
+        if !self.is_like(frame) {
+            return None;
+        }
+        let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
+        let end = match self.ip {
+            Ip::V4(constant) => {
+                let length = word(self.ip_at + 2)?;
+                let varying = [length, word(self.ip_at + 4)?, word(self.ip_at + 10)?];
+                let total = varying.into_iter().fold(constant, combine);
+                if checksums == Checksums::Verify && total != 0xffff {
+                    return None;
+                }
+                self.ip_at + usize::from(length)
+            }
+            Ip::V6 => self.tcp_at + usize::from(word(self.ip_at + 4)?),
+        };
+        let segment = frame.get(self.tcp_at..end)?;
+        let payload = frame.get(self.payload_at..end)?;
+        if checksums == Checksums::Verify {
+            // No longer than 65535: the IP header counted it in 16 bits.
+            let pseudo_sum = combine(self.pseudo_sum, segment.len() as u16);
+            if combine(pseudo_sum, sum(segment)) != 0xffff {
+                return None;
+            }
+        }
+        Some(TcpSegment {
+            header: self.header(segment)?,
+            payload,
+        })
+    }
+
+    /// Whether the headers are the same, but for what may differ.
+    #[inline]
+    fn is_like(&self, frame: &[u8]) -> bool {
+        let Some(front) = frame.get(..self.chunks * CHUNK) else {
+            return false;
+        };
+        let (front, _) = front.as_chunks::<CHUNK>();
+        let (octets, _) = self.octets.as_chunks::<CHUNK>();
+        let (mask, _) = self.mask.as_chunks::<CHUNK>();
+        let mut differing = 0;
+        for ((front, octets), mask) in front.iter().zip(octets).zip(mask) {
+            let [front, octets, mask] = [front, octets, mask].map(|c| u128::from_ne_bytes(*c));
+            differing |= (front ^ octets) & mask;
+        }
+        differing == 0
+    }
+
+    #[inline]
+    fn header(&self, segment: &[u8]) -> Option<TcpHeader> {
+        let (varying, _) = Varying::ref_from_prefix(segment).ok()?;
+        let timestamps = if self.timestamps {
+            let stamps = segment.get(tcp::HEADER_LEN + TIMESTAMPS_FRONT.len()..)?;
+            let ([value, echo], _) = <[U32; 2]>::ref_from_prefix(stamps).ok()?;
+            Some(Timestamps {
+                value: value.get(),
+                echo: echo.get(),
+            })
+        } else {
+            None
+        };
+        Some(TcpHeader {
+            source_port: self.source_port,
+            destination_port: self.destination_port,
+            seq: Seq(varying.seq.get()),
+            ack: Seq(varying.ack.get()),
+            flags: Flags(varying.flags),
+            window: varying.window.get(),
+            urgent: varying.urgent.get(),
+            options: TcpOptions {
+                timestamps,
+                ..TcpOptions::default()
+            },
+        })
+    }
+}

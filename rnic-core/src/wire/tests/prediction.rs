@@ -1,0 +1,155 @@
+use core::net::IpAddr;
+
+use proptest::prelude::*;
+
+use super::packet::{any_addresses, build};
+use crate::wire::ethernet::MacAddr;
+use crate::wire::packet::{Checksums, NetHeader, parse};
+use crate::wire::prediction::Prediction;
+use crate::wire::tcp::{Flags, SackBlocks, Seq, TcpHeader, TcpOptions, Timestamps};
+
+/// What varies from one data segment of a connection to the next.
+#[derive(Clone, Debug)]
+struct Plain {
+    numbers: (u32, u32),
+    push: bool,
+    window: u16,
+    urgent: u16,
+    stamps: (u32, u32),
+    payload: Vec<u8>,
+}
+
+prop_compose! {
+    fn plain()(
+        numbers: (u32, u32), push: bool, window: u16, urgent: u16, stamps: (u32, u32),
+        payload in proptest::collection::vec(any::<u8>(), 30..200),
+    ) -> Plain {
+        Plain { numbers, push, window, urgent, stamps, payload }
+    }
+}
+
+/// What a connection's frames have in common.
+#[derive(Clone, Debug)]
+struct Flow {
+    net: NetHeader,
+    ports: (u16, u16),
+    timestamps: bool,
+}
+
+prop_compose! {
+    fn flow()(
+        (source, destination) in any_addresses(), vlan: Option<u16>, ports: (u16, u16), timestamps: bool,
+        traffic_class: u8,
+    ) -> Flow {
+        Flow { net: net(source, destination, vlan, traffic_class), ports, timestamps }
+    }
+}
+
+fn net(source: IpAddr, destination: IpAddr, vlan: Option<u16>, traffic_class: u8) -> NetHeader {
+    NetHeader {
+        source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+        destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+        vlan,
+        source,
+        destination,
+        hop_limit: 64,
+        traffic_class,
+    }
+}
+
+impl Flow {
+    fn header(&self, plain: &Plain) -> TcpHeader {
+        let push = if plain.push { Flags::PSH } else { Flags::NONE };
+        let (value, echo) = plain.stamps;
+        TcpHeader {
+            source_port: self.ports.0,
+            destination_port: self.ports.1,
+            seq: Seq(plain.numbers.0),
+            ack: Seq(plain.numbers.1),
+            flags: Flags::ACK | push,
+            window: plain.window,
+            urgent: plain.urgent,
+            options: TcpOptions {
+                timestamps: self.timestamps.then_some(Timestamps { value, echo }),
+                ..TcpOptions::default()
+            },
+        }
+    }
+
+    fn frame(&self, plain: &Plain) -> Vec<u8> {
+        build(&self.net, &self.header(plain), &plain.payload)
+    }
+}
+
+/// What a frame like the first makes expect.
+fn after(frame: &[u8]) -> Option<Prediction> {
+    Prediction::like(frame, &parse(frame, Checksums::Verify).unwrap())
+}
+
+proptest! {
+    #[test]
+    fn the_next_frame_of_a_flow_is_read_as_without(flow in flow(), first in plain(), second in plain()) {
+        let prediction = after(&flow.frame(&first)).unwrap();
+        let frame = flow.frame(&second);
+        let segment = prediction.parse(&frame, Checksums::Verify);
+        prop_assert_eq!(segment, Some(parse(&frame, Checksums::Verify).unwrap().segment));
+        // And with what Ethernet pads it with.
+        let mut padded = frame.clone();
+        padded.extend([0xaa; 7]);
+        prop_assert_eq!(prediction.parse(&padded, Checksums::Verify), segment);
+    }
+
+    /// Whatever is wrong or new about a frame, it is not read as something else than what it is.
+    #[test]
+    fn a_changed_frame_is_read_as_without_or_not_at_all(
+        flow in flow(), first in plain(), second in plain(), at: proptest::sample::Index, bits in 1..=255_u8,
+        front: bool,
+    ) {
+        let prediction = after(&flow.frame(&first)).unwrap();
+        let mut frame = flow.frame(&second);
+        // More often in the headers than their length would have it.
+        let at = at.index(if front { 90 } else { frame.len() });
+        frame[at] ^= bits;
+        for checksums in [Checksums::Verify, Checksums::Vouched] {
+            if let Some(segment) = prediction.parse(&frame, checksums) {
+                let packet = parse(&frame, checksums).unwrap();
+                prop_assert_eq!(segment, packet.segment);
+                prop_assert_eq!(packet.source.ip(), flow.net.source);
+                prop_assert_eq!(packet.destination.ip(), flow.net.destination);
+                prop_assert_eq!(packet.vlan, flow.net.vlan);
+                prop_assert_eq!(packet.ecn, flow.net.traffic_class & 3);
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_another_flow_is_not_taken_for_one(a in flow(), b in flow(), first in plain(), second in plain()) {
+        prop_assume!((&a.net, a.ports, a.timestamps) != (&b.net, b.ports, b.timestamps));
+        let prediction = after(&a.frame(&first)).unwrap();
+        let frame = b.frame(&second);
+        prop_assert_eq!(prediction.parse(&frame, Checksums::Verify), None);
+    }
+
+    #[test]
+    fn a_frame_cut_anywhere_is_not_read(flow in flow(), first in plain(), second in plain(), at: proptest::sample::Index) {
+        let prediction = after(&flow.frame(&first)).unwrap();
+        let frame = flow.frame(&second);
+        let cut = &frame[..at.index(frame.len())];
+        prop_assert_eq!(prediction.parse(cut, Checksums::Vouched), None);
+    }
+
+    #[test]
+    fn frames_with_other_flags_or_options_are_not_expected_again(flow in flow(), plain in plain(), flags: u8) {
+        let mut header = flow.header(&plain);
+        header.flags = Flags(flags);
+        let frame = build(&flow.net, &header, &plain.payload);
+        let usual = header.flags | Flags::PSH == Flags::ACK | Flags::PSH;
+        prop_assert_eq!(after(&frame).is_some(), usual);
+
+        let mut header = flow.header(&plain);
+        let mut sack = SackBlocks::EMPTY;
+        sack.push(Seq(1), Seq(2));
+        header.options.sack = sack;
+        prop_assert!(after(&build(&flow.net, &header, &plain.payload)).is_none());
+    }
+}
