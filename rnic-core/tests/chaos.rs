@@ -168,6 +168,7 @@ impl World {
         ConnectionOptions {
             mpa_revision: self.rng.u8(1..=2),
             crc: self.rng.bool(),
+            markers: self.rng.u8(0..4) == 0,
             first_fpdu_delay: Duration::from_micros(self.rng.u64(0..2) * 500),
             connect_timeout: Duration::from_secs(self.rng.u64(1..20)),
             ..ConnectionOptions::default()

@@ -28,6 +28,8 @@ const OPERATIONS: usize = 12;
 const SEEDS: u64 = 1000;
 const SEEDS_WITH_MARKERS: u64 = 200;
 
+const USES_OF_MARKERS: [[bool; 2]; 3] = [[true, false], [false, true], [true, true]];
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Write,
@@ -270,19 +272,43 @@ fn impairments(rng: &mut Rng) -> Impairments {
     }
 }
 
-/// Connects two hosts of which the first and the second require markers or do not, and lets them work. Says what the
-/// decoder heard, and how many octets each host placed ahead of order.
-fn run(seed: u64, markers: [bool; 2]) -> (Heard, [u64; 2]) {
+/// What two hosts ask for at start-up.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// Whether the first and the second require markers.
+    markers: [bool; 2],
+    /// Whether they want CRCs; `None`: as it falls out.
+    crc: Option<bool>,
+}
+
+impl Asked {
+    const NOTHING: Self = Self {
+        markers: [false; 2],
+        crc: None,
+    };
+
+    fn markers(markers: [bool; 2], crc: bool) -> Self {
+        Self {
+            markers,
+            crc: Some(crc),
+        }
+    }
+}
+
+/// Connects two hosts that ask for this, and lets them work. Says what the decoder heard, and how many octets each host
+/// placed ahead of order.
+fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
     let mut rng = Rng::with_seed(seed);
     let config = EngineConfig::default();
     let (mut sim, decoder) = watched_by(&config, impairments(&mut rng), seed);
+    let by_chance = rng.u8(0..4) > 0;
     let options = ConnectionOptions {
-        crc: rng.u8(0..4) > 0 || markers != [false; 2],
+        crc: asked.crc.unwrap_or(by_chance),
         mpa_revision: rng.u8(1..=2),
         ord: rng.u16(1..=4),
         ..ConnectionOptions::default()
     };
-    let [ours, theirs] = markers.map(|markers| ConnectionOptions {
+    let [ours, theirs] = asked.markers.map(|markers| ConnectionOptions {
         markers,
         ..options.clone()
     });
@@ -322,11 +348,11 @@ fn run(seed: u64, markers: [bool; 2]) -> (Heard, [u64; 2]) {
 }
 
 /// Runs with many seeds at once. Says how many octets each host placed ahead of order in all of them.
-fn run_all(seeds: u64, markers: [bool; 2]) -> [u64; 2] {
+fn run_all(seeds: u64, asked: Asked) -> [u64; 2] {
     let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
     let share = move |thread: u64| {
         let seeds = (0..seeds).filter(move |seed| seed % threads == thread);
-        seeds.map(|seed| run(seed, markers).1).fold([0; 2], add)
+        seeds.map(|seed| run(seed, asked).1).fold([0; 2], add)
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -344,17 +370,28 @@ fn add(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
 /// The decoder that listens to all these runs understands them: nothing is said behind its back.
 #[test]
 fn the_decoder_hears_all_of_it() {
-    for markers in [[false; 2], [true; 2]] {
+    let asked = [
+        Asked::NOTHING,
+        Asked::markers([true; 2], true),
+        Asked::markers([true; 2], false),
+        Asked::markers([true, false], true),
+        Asked::markers([false, true], false),
+    ];
+    for asked in asked {
         for seed in 0..20 {
-            let (heard, _) = run(seed, markers);
+            let (heard, _) = run(seed, asked);
             assert_eq!(heard.startups, 2);
             assert!(heard.messages >= 2 * OPERATIONS as u64, "{heard:?}");
             assert!(heard.fpdus >= heard.messages, "{heard:?}");
             assert!(heard.crcs == heard.fpdus || heard.crcs == 0, "{heard:?}");
-            assert_eq!(heard.markers > 0, markers[0], "{heard:?}");
+            if let Some(crc) = asked.crc {
+                assert_eq!(heard.crcs > 0, crc, "{asked:?}: {heard:?}");
+            }
+            let markers = asked.markers != [false; 2];
+            assert_eq!(heard.markers > 0, markers, "{asked:?}: {heard:?}");
         }
     }
-    assert!(run(7, [false; 2]).0.retransmitted_octets > 1000);
+    assert!(run(7, Asked::NOTHING).0.retransmitted_octets > 1000);
 }
 
 /// An orderly end reaches both sides.
@@ -383,7 +420,7 @@ fn close(sim: &mut Simulation, first: &Side, second: &Side, seed: u64) {
 #[test]
 fn every_octet_arrives_once_and_in_order_whatever_the_link_does() {
     // rfc: 5041-5, 5044-12
-    run_all(SEEDS, [false; 2]);
+    run_all(SEEDS, Asked::NOTHING);
 }
 
 /// With markers more is placed ahead of order than without on the same links, which cut segments: FPDUs are found wherever
@@ -391,9 +428,9 @@ fn every_octet_arrives_once_and_in_order_whatever_the_link_does() {
 #[test]
 fn markers_required_by_either_side_or_both() {
     // rfc: 5044-17, 5044-43, 5044-46, 5044-59
-    let without = run_all(SEEDS_WITH_MARKERS, [false; 2]);
-    for markers in [[true, false], [false, true], [true, true]] {
-        let early = run_all(SEEDS_WITH_MARKERS, markers);
+    let without = run_all(SEEDS_WITH_MARKERS, Asked::markers([false; 2], true));
+    for markers in USES_OF_MARKERS {
+        let early = run_all(SEEDS_WITH_MARKERS, Asked::markers(markers, true));
         for host in 0..2 {
             if markers[host] {
                 assert!(
@@ -402,5 +439,15 @@ fn markers_required_by_either_side_or_both() {
                 );
             }
         }
+    }
+}
+
+/// Markers alone show where an FPDU may begin, and no CRC says that one does: everything is placed in its turn.
+#[test]
+fn markers_without_crcs() {
+    // rfc: 5044-62
+    for markers in USES_OF_MARKERS {
+        let early = run_all(SEEDS_WITH_MARKERS, Asked::markers(markers, false));
+        assert_eq!(early, [0; 2], "{markers:?}");
     }
 }
