@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -42,6 +43,36 @@ fn placed_octets_arrive_where_they_were_validated() {
     let mut back = [0; 4];
     source.read(&mut back);
     assert_eq!(&back, b"0123");
+}
+
+/// Another atomic operation comes between the look at a number and its change: neither is lost.
+// rfc: 7306-38
+#[test]
+fn an_atomic_begins_again_where_another_comes_between() {
+    let (table, region) = (table(8), region(4096));
+    let stag = table
+        .register(
+            region.clone(),
+            0..4096,
+            TaggedOffset(0),
+            Access::REMOTE_ATOMIC,
+            PD,
+        )
+        .unwrap();
+    let number = region.atomic(64).unwrap();
+    number.store(7, Ordering::Relaxed);
+    let worker = table.worker();
+    let guard = worker.enter();
+    let place = guard.for_atomic(stag, TaggedOffset(64), PD).unwrap();
+    let comes_between = Cell::new(true);
+    let found = place.update(|number_then| {
+        if comes_between.take() {
+            number.fetch_add(1 << 32, Ordering::Relaxed);
+        }
+        number_then + 1
+    });
+    assert_eq!(found, 1 << 32 | 7);
+    assert_eq!(number.load(Ordering::Relaxed), 1 << 32 | 8);
 }
 
 #[test]
