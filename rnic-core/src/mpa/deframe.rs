@@ -220,14 +220,14 @@ impl<'a> Iterator for WholeFpdus<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::super::frame::tests::{figure_ulpdu, sealed};
     use super::*;
 
     /// Feeds pieces one after the other, as the connection does, and collects what comes out.
-    fn deframe<'a>(
+    pub(in crate::mpa) fn deframe<'a>(
         deframer: &mut Deframer,
         pieces: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<Vec<Vec<u8>>, MpaError> {

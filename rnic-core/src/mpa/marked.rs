@@ -79,6 +79,7 @@ impl Marked {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::deframe::tests::deframe;
     use super::super::frame::{self, CRC_LEN, LENGTH_LEN};
     use super::super::{Deframer, crc};
     use super::*;
@@ -106,20 +107,6 @@ mod tests {
         let at = fpdu.len() - CRC_LEN;
         let check = crc::to_wire(crc::crc(&fpdu[..at]));
         fpdu[at..].copy_from_slice(&check);
-    }
-
-    fn deframe<'a>(
-        deframer: &mut Deframer,
-        pieces: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Result<Vec<Vec<u8>>, MpaError> {
-        let mut ulpdus = Vec::new();
-        for mut piece in pieces {
-            while let Some(ulpdu) = deframer.next(&mut piece)? {
-                ulpdus.push(ulpdu.to_vec());
-            }
-            assert!(piece.is_empty());
-        }
-        Ok(ulpdus)
     }
 
     /// A marker at every place of an FPDU: in front of it, in header, payload and pad, in front of the CRC, and behind it.
