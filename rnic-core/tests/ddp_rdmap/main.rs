@@ -3,6 +3,7 @@
 
 mod atomic;
 mod atomic_errors;
+mod blame;
 mod ddp;
 mod delivery;
 mod fixture;

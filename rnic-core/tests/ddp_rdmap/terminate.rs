@@ -1,4 +1,4 @@
-//! Terminate messages, sent and received, and what becomes of the requests.
+//! Terminate messages, sent and received.
 
 use rnic_core::memory::place::TagError;
 use rnic_core::rdmap::{RdmapError, ReceivedTerminate, TerminateCause, Token};
@@ -13,7 +13,7 @@ use rnic_core::wire::rdmap::{
 
 use crate::fixture::{BASE, End, PD, Refused, all_rights, inline, pump, send, tagged, untagged};
 
-fn control(layer: u8, error_type: u8, code: u8) -> TerminateControl {
+pub(crate) fn control(layer: u8, error_type: u8, code: u8) -> TerminateControl {
     TerminateControl {
         layer,
         error_type,
@@ -40,7 +40,7 @@ fn terminate(end: &mut End) -> Vec<u8> {
 }
 
 /// A peer's Terminate.
-fn incoming(octets: &[u8]) -> Vec<u8> {
+pub(crate) fn incoming(octets: &[u8]) -> Vec<u8> {
     untagged(
         Opcode::Terminate,
         true,
@@ -372,140 +372,6 @@ fn flush_does_not_take_back_what_was_done() {
     end.flush();
     let expected = [(1, WcStatus::WrFlushed), (2, WcStatus::Success)];
     assert_eq!(end.sent_ids(), expected);
-}
-
-/// A peer's Terminate that quotes a segment.
-fn quoting(control: TerminateControl, ulpdu: &[u8]) -> Vec<u8> {
-    let mut octets = [0; Terminate::MAX_LEN];
-    let len = Terminate {
-        control,
-        ddp_segment_length: Some(ulpdu.len() as u16),
-        ddp_header: header_octets(ulpdu),
-        rdma_header: None,
-    }
-    .emit(&mut octets);
-    incoming(&octets[..len])
-}
-
-#[test]
-fn a_terminate_does_not_take_back_what_was_done() {
-    let mut end = End::new(0, 4);
-    end.post(SendWr::new(1, WrOpcode::Send));
-    let sge = end.sge(0, 4);
-    end.post(SendWr::new(2, WrOpcode::Read).with_sges(&[sge]).unwrap());
-    end.messages();
-    let response = tagged(Opcode::ReadResponse, true, end.stag, BASE, b"data");
-    end.receive(&response).unwrap();
-    let queue = QueueNumber::READ_REQUEST;
-    let request = untagged(Opcode::ReadRequest, true, queue, 1, 0, &[0; 28]);
-    end.receive(&quoting(control(0, 1, 0), &request)).unwrap();
-    end.flush();
-    let expected = [(1, WcStatus::Success), (2, WcStatus::Success)];
-    assert_eq!(end.sent_ids(), expected);
-}
-
-#[test]
-fn a_write_is_not_blamed_for_a_read_response() {
-    for (opcode, status) in [
-        (Opcode::Write, WcStatus::RemoteAccessError),
-        (Opcode::ReadResponse, WcStatus::WrFlushed),
-    ] {
-        let mut end = End::new(0, 0);
-        let wr = SendWr::new(1, WrOpcode::Write)
-            .with_inline(b"data")
-            .unwrap()
-            .with_remote(Stag(9), TaggedOffset(100));
-        end.post(wr);
-        end.messages();
-        let quoted = tagged(opcode, true, Stag(9), 102, b"ta");
-        end.receive(&quoting(control(1, 1, 0), &quoted)).unwrap();
-        end.flush();
-        assert_eq!(end.sent_ids(), [(1, status)]);
-    }
-}
-
-#[test]
-fn a_peer_that_failed_is_told_from_one_that_refused() {
-    for (layer, error_type, status) in [
-        (0, 2, WcStatus::RemoteOperationError),
-        (1, 2, WcStatus::RemoteInvalidRequestError),
-        (1, 1, WcStatus::RemoteAccessError),
-    ] {
-        let mut end = End::new(0, 4);
-        end.post(SendWr::new(1, WrOpcode::Send));
-        end.messages();
-        let terminate = quoting(control(layer, error_type, 0xff), &send(1, b""));
-        end.receive(&terminate).unwrap();
-        end.flush();
-        assert_eq!(end.sent_ids(), [(1, status)]);
-    }
-}
-
-#[test]
-fn a_bad_rkey_of_a_read_is_told_to_the_one_who_posted_it() {
-    let (mut a, mut b) = (End::new(4, 4), End::new(4, 4));
-    for (wr_id, stag) in [(1, b.stag), (2, Stag(0xbad)), (3, b.stag)] {
-        let wr = SendWr::new(wr_id, WrOpcode::Read)
-            .with_sges(&[a.sge(wr_id as usize * 100, 10)])
-            .unwrap()
-            .with_remote(stag, TaggedOffset(BASE));
-        a.post(wr);
-    }
-    pump(&mut a, &mut b, 1000);
-    let received = a.rdmap.received().unwrap();
-    assert_eq!(received.control, control(0, 1, 0));
-    assert_eq!(received.read_request.unwrap().source_stag, Stag(0xbad));
-    a.flush();
-    let expected = [
-        (1, WcStatus::Success),
-        (2, WcStatus::RemoteAccessError),
-        (3, WcStatus::WrFlushed),
-    ];
-    assert_eq!(a.sent_ids(), expected);
-}
-
-#[test]
-fn a_bad_rkey_of_a_write_is_told_where_it_was_not_acknowledged() {
-    let (mut a, mut b) = (End::new(4, 4), End::new(4, 4));
-    let good = SendWr::new(1, WrOpcode::Write)
-        .with_sges(&[a.sge(0, 100)])
-        .unwrap()
-        .with_remote(b.stag, TaggedOffset(BASE));
-    a.post(good);
-    a.post(good.with_remote(Stag(0xbad), TaggedOffset(BASE)));
-    while let Some(ulpdu) = a.next_segment(50) {
-        let _ = b.receive(&ulpdu);
-    }
-    let terminate = b.next_segment(1000).unwrap();
-    a.receive(&terminate).unwrap();
-    assert_eq!(a.rdmap.received().unwrap().control, control(1, 1, 0));
-    a.flush();
-    assert_eq!(
-        a.sent_ids(),
-        [(1, WcStatus::Success), (1, WcStatus::RemoteAccessError)]
-    );
-}
-
-#[test]
-fn a_send_without_a_receive_is_told_where_it_was_not_acknowledged() {
-    let (mut a, mut b) = (End::new(4, 4), End::new(4, 4));
-    b.post_receive(1, 0, 10);
-    a.post(SendWr::new(1, WrOpcode::Send));
-    a.post(SendWr::new(2, WrOpcode::Send));
-    a.post(SendWr::new(3, WrOpcode::Send));
-    while let Some(ulpdu) = a.next_segment(50) {
-        let _ = b.receive(&ulpdu);
-    }
-    let terminate = b.next_segment(1000).unwrap();
-    a.receive(&terminate).unwrap();
-    assert_eq!(a.rdmap.received().unwrap().control, control(1, 2, 2));
-    a.flush();
-    let expected = [
-        (1, WcStatus::Success),
-        (2, WcStatus::RemoteInvalidRequestError),
-        (3, WcStatus::WrFlushed),
-    ];
-    assert_eq!(a.sent_ids(), expected);
 }
 
 #[test]

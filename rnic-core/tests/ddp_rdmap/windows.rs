@@ -75,6 +75,22 @@ pub(crate) fn read_request(msn: u32, source: Stag, offset: u64, length: u32) -> 
     untagged(Opcode::ReadRequest, true, queue, msn, 0, &octets)
 }
 
+/// What sends nothing completes by the same rule as what does.
+#[test]
+fn unsignalled_bindings_complete_in_silence() {
+    let mut end = End::new(0, 0);
+    let region = bindable(&end, 0, 1000);
+    let windows = [window(&end), window(&end)];
+    for (id, window) in (1..).zip(windows) {
+        end.qp.signal_all = id == 2;
+        let part = binding(window, region, 0, 8, Access::REMOTE_READ);
+        end.post(bind(id, &part).with_flags(0));
+        assert_eq!(end.next_message(), Ok(None));
+        assert!(end.table.is_valid(window));
+    }
+    assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
+}
+
 // rfc: 5040-107, 5040-108, 5040-109, 5041-79, 5041-80, 5041-82, 5041-88, 5041-89, 5041-90, 5042-10
 #[test]
 fn a_peer_reaches_through_a_window_what_it_opens_and_no_more() {
