@@ -133,6 +133,34 @@ fn a_fast_registration_is_the_sink_of_a_read_and_goes_when_it_is_done() {
     }
 }
 
+/// A part of what was registered by a request is opened by the next.
+#[test]
+fn a_window_opens_a_part_of_a_fast_registration() {
+    let (mut near, mut far, _listener) = connected(MIXED);
+    let region = Arc::new(Region::allocate_unlocked(1 << 16, HugePages::None).unwrap());
+    let fast = far.pd.fast_registration(&region).unwrap();
+    let whole = fast.binding(4096..8192, Access::LOCAL_WRITE | Access::MW_BIND);
+    let window = far.pd.window().unwrap();
+    let part = window.binding_of_fast(&whole, 100..200, Access::REMOTE_WRITE);
+    for (wr_id, binding) in [(1, &whole), (2, &part)] {
+        let bind = SendRequest::bind(binding).wr_id(wr_id);
+        far.qp.post_send(&bind).unwrap();
+    }
+    let done = [far.done(), far.done()].map(|done| (done.wr_id(), done.opcode()));
+    let expected = [(1, WcOpcode::FastRegister), (2, WcOpcode::BindWindow)];
+    assert_eq!(done, expected);
+    let write = SendRequest::write(part.remote(0)).inline(&[7; 50]);
+    near.qp.post_send(&write).unwrap();
+    near.done();
+    let mut octets = [1; 52];
+    region.read(4096 + 99, &mut octets).unwrap();
+    assert_eq!((octets[0], octets[51]), (0, 0));
+    assert_eq!(octets[1..51], [7; 50]);
+    let behind = SendRequest::write(part.remote(51)).inline(&[8; 50]);
+    near.qp.post_send(&behind).unwrap();
+    assert!(matches!(near.end(), EndReason::TerminateReceived { .. }));
+}
+
 /// The application that accepts tells the STag with its private data, and the client's first message uses it.
 #[test]
 fn a_window_is_bound_before_the_peers_first_message_comes() {

@@ -153,7 +153,13 @@ fn what_is_left_of_a_low_queue_is_for_those_who_took_less() {
     for ahead in 1..3 {
         modest.provide(SECOND, ahead, &mut srqs);
     }
-    assert_eq!(modest.len(), 3);
+    let exceeded = SrqNews::ShareExceeded {
+        srq: SRQ,
+        qp: SECOND,
+        taken: 3,
+    };
+    assert_eq!(modest.provide(SECOND, 3, &mut srqs), Some(exceeded));
+    assert_eq!(modest.len(), 3, "there is one left, but not for it");
     // The application has posted more and armed again: everybody begins anew.
     producer.push(RecvWr::new(8, &[]).unwrap()).unwrap();
     srqs.arm(SRQ, share);

@@ -136,6 +136,111 @@ fn nothing_is_bound_to_an_stag_that_is_given_up() {
     table.revoke(stag).unwrap();
 }
 
+/// Runs `end` on another thread, which has to wait for this one's batch, and comes back when it waits.
+fn waiting<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    table: &'scope StagTable,
+    stag: Stag,
+    end: fn(&StagTable, Stag) -> Result<(), TableError>,
+) -> thread::ScopedJoinHandle<'scope, Result<(), TableError>> {
+    let waiting = scope.spawn(move || end(table, stag));
+    let start = Instant::now();
+    // Inside a batch, this one only learns whether anybody else is at it.
+    while table.recall(stag) != Err(TableError::NotRegistered(stag)) {
+        assert!(start.elapsed() < Duration::from_secs(10), "nobody is");
+        thread::yield_now();
+    }
+    waiting
+}
+
+/// While one waits until no worker uses an STag any more, nobody else ends it, and nothing is bound to it.
+// rfc: 5040-110, 5041-91
+#[test]
+fn an_stag_is_ended_by_one_at_a_time() {
+    let region = region(8192);
+    let (table, stag) = bindable(&region);
+    let window = table.allocate_window(PD).unwrap();
+    let worker = table.worker();
+    let part = binding(window, stag, 0, 10);
+    let not_there = Err(TableError::NotRegistered(window));
+    thread::scope(|scope| {
+        let guard = worker.enter();
+        guard.bind_window(&part, PD, STREAM).unwrap();
+        let recalling = waiting(scope, &table, window, StagTable::recall);
+        assert_eq!(table.revoke(window), not_there);
+        let gone = Err(BindError::NoWindow(window));
+        assert_eq!(guard.bind_window(&part, PD, STREAM), gone);
+        drop(guard);
+        assert_eq!(recalling.join().unwrap(), Ok(()));
+    });
+    // A window that was recalled serves again.
+    let guard = worker.enter();
+    guard.bind_window(&part, PD, STREAM).unwrap();
+    guard.invalidate(window, (PD, STREAM)).unwrap();
+    drop(guard);
+    thread::scope(|scope| {
+        let guard = worker.enter();
+        let revoking = waiting(scope, &table, window, StagTable::revoke);
+        assert_eq!(table.revoke(window), not_there);
+        drop(guard);
+        assert_eq!(revoking.join().unwrap(), Ok(()));
+    });
+    assert_eq!(table.registered(), 1);
+}
+
+/// An STag is ended by the name that its owner was given, whatever its key is now.
+#[test]
+fn an_stag_is_ended_by_its_first_name_alone() {
+    let region = region(8192);
+    let (table, stag) = bindable(&region);
+    let window = table.allocate_window(PD).unwrap();
+    let worker = table.worker();
+    let renamed = table.new_key(window);
+    let part = binding(renamed, stag, 0, 10);
+    worker.enter().bind_window(&part, PD, STREAM).unwrap();
+    let not_there = Err(TableError::NotRegistered(renamed));
+    assert_eq!(table.recall(renamed), not_there);
+    assert_eq!(table.revoke(renamed), not_there);
+    assert_eq!(table.live(window), Some(renamed));
+    table.revoke(window).unwrap();
+    assert_eq!(table.live(window), None);
+}
+
+/// Whatever is registered in the place of a window that is gone is not taken for it.
+#[test]
+fn an_stag_that_is_gone_is_not_valid_by_what_took_its_slot() {
+    let table = StagTable::new(1, [42; 32]);
+    let window = table.allocate_window(PD).unwrap();
+    table.revoke(window).unwrap();
+    let (region, start) = (region(4096), TaggedOffset(0));
+    let other = table
+        .register(region, 0..4096, start, Access::LOCAL_WRITE, PD)
+        .unwrap();
+    assert_eq!(table.live(other), Some(other));
+    assert_eq!(table.live(window), None);
+}
+
+/// With a region go the windows that are bound to it, and no others, nor other regions.
+#[test]
+fn only_its_own_windows_go_with_a_region() {
+    let memory = region(8192);
+    let (table, first) = bindable(&memory);
+    let access = Access::LOCAL_WRITE | Access::MW_BIND;
+    let second = table
+        .register(memory, 0..4096, TaggedOffset(0), access, PD)
+        .unwrap();
+    let worker = table.worker();
+    let [gone, stays] = [first, second].map(|region| {
+        let window = table.allocate_window(PD).unwrap();
+        let part = binding(window, region, 0, 10);
+        worker.enter().bind_window(&part, PD, STREAM).unwrap();
+        window
+    });
+    table.revoke_with_windows(first).unwrap();
+    assert_eq!((table.live(gone), table.live(stays)), (None, Some(stays)));
+    assert!(table.is_valid(second));
+}
+
 /// The worker of one stream opens and closes a window here and there and writes through it, and that of another tries
 /// the same STags all the time. The other never gets through, and whoever does writes where the window is.
 // rfc: 5040-106, 5041-78, 5041-87, 5042-9
