@@ -106,6 +106,8 @@ impl End {
             let piece = [self.mr.sge(SOURCE, octets as u32)];
             self.qp.post_send(&write.memory(&piece))?;
         }
+        // Nothing more is to be posted: it may go at once.
+        self.device.drive();
         Ok(())
     }
 
@@ -123,6 +125,7 @@ impl End {
             let piece = [self.mr.sge(SOURCE, octets as u32)];
             self.qp.post_send(&send.memory(&piece))?;
         }
+        self.device.drive();
         Ok(())
     }
 

@@ -160,9 +160,13 @@ impl Turn for Worker {
     fn turn(&mut self) -> bool {
         let now = self.now();
         let port = &mut self.port;
+        let frames: usize = port.rx.queues_mut().map(|queue| queue.receive()).sum();
+        if frames == 0 && !self.driver.is_due(now) {
+            port.tx.reclaim();
+            return self.follow_routes(now);
+        }
         let mut batch = self.driver.begin(now);
         for queue in port.rx.queues_mut() {
-            queue.receive();
             batch.handle_frames(queue.frames(), Checksums::Verify, &mut port.tx);
             queue.refill();
             if queue.has_more() {

@@ -51,6 +51,11 @@ impl Driver {
         batch
     }
 
+    /// Whether a turn without frames would have anything to do: if not, a worker need not begin one.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        self.end.doorbells.is_ringing() || self.engine.is_due(now)
+    }
+
     /// A destination whose next hop the engine needs to know.
     pub fn poll_next_hop_request(&mut self) -> Option<IpAddr> {
         self.engine.poll_next_hop_request()
@@ -111,9 +116,18 @@ pub struct Batch<'a> {
 
 impl Batch<'_> {
     fn handle_commands(&mut self) {
+        if !self.end.doorbells.take_commands() {
+            return;
+        }
+        let mut left = COMMANDS_PER_TURN;
         for command in self.end.commands.try_iter().take(COMMANDS_PER_TURN) {
             self.busy = true;
+            left -= 1;
             self.engine.handle_command(self.now, &self.guard, command);
+        }
+        if left == 0 {
+            // Nobody sleeps here who would have to be woken.
+            let _ = self.end.doorbells.ring_commands();
         }
     }
 

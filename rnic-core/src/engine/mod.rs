@@ -427,6 +427,13 @@ impl Engine {
         !self.ready.is_empty() || self.cqs.has_backlogs()
     }
 
+    /// Whether a timer has gone off, or something waits to be sent or told.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        self.has_backlog()
+            || !self.events.is_empty()
+            || self.timers.next().is_some_and(|at| at <= now)
+    }
+
     /// When the next timer goes off.
     pub fn next_timeout(&mut self) -> Option<Instant> {
         self.timers.next()

@@ -12,6 +12,8 @@ pub struct Doorbells {
     bells: Box<[AtomicU64]>,
     /// Bit *i* of word *j*: word 64 *j* + *i* of `bells` has bits.
     summary: Box<[AtomicU64]>,
+    /// Commands were sent that the worker has not taken.
+    commands: AtomicBool,
     sleeping: AtomicBool,
 }
 
@@ -24,6 +26,7 @@ impl Doorbells {
             count,
             bells: zeroes(words),
             summary: zeroes(words.div_ceil(64)),
+            commands: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
         }
     }
@@ -51,7 +54,15 @@ impl Doorbells {
     /// Rings without naming a queue pair, after a command was sent. Says whether the caller must wake the worker.
     #[must_use = "if true, the worker sleeps and has to be woken"]
     pub fn ring_commands(&self) -> bool {
+        self.commands.store(true, Ordering::SeqCst);
         self.must_wake()
+    }
+
+    /// The worker: whether commands may have been sent since the last time. It has to look at all of them then, or to
+    /// [ring](Self::ring_commands) itself.
+    pub fn take_commands(&self) -> bool {
+        // Without any, the cache line is left to its other users.
+        self.commands.load(Ordering::SeqCst) && self.commands.swap(false, Ordering::SeqCst)
     }
 
     fn must_wake(&self) -> bool {
@@ -73,11 +84,13 @@ impl Doorbells {
         }
     }
 
-    /// Whether any doorbell rings.
+    /// Whether any doorbell rings, or commands were sent.
     pub fn is_ringing(&self) -> bool {
-        self.summary
-            .iter()
-            .any(|word| word.load(Ordering::SeqCst) != 0)
+        self.commands.load(Ordering::SeqCst)
+            || self
+                .summary
+                .iter()
+                .any(|word| word.load(Ordering::SeqCst) != 0)
     }
 
     /// The worker, before it sleeps: from here on whoever rings wakes it. Says whether it may sleep; if a
@@ -165,9 +178,14 @@ mod tests {
         // One that rings keeps the worker awake.
         assert!(!bells.prepare_to_sleep());
         bells.take(|_| {});
+        // And so do commands, until they are taken.
+        assert!(!bells.prepare_to_sleep());
+        assert!(bells.take_commands());
+        assert!(!bells.take_commands());
         assert!(bells.prepare_to_sleep());
         assert!(bells.ring_commands());
         assert!(!bells.ring_commands());
+        assert!(bells.take_commands());
         assert!(bells.prepare_to_sleep());
         bells.awake();
         assert!(!bells.ring(1));

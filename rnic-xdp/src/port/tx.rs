@@ -38,6 +38,8 @@ pub struct TxSide {
     first: usize,
     /// Free entries of the ring, as far as known.
     room: u32,
+    /// Descriptors that have not come back.
+    in_device: u32,
     completed: Box<[FrameDesc]>,
 }
 
@@ -78,6 +80,7 @@ impl TxSide {
             free: (0..frames as u32).rev().collect(),
             first,
             room: ring_size,
+            in_device: 0,
             completed: vec![FrameDesc::default(); BATCH].into_boxed_slice(),
         })
     }
@@ -93,6 +96,13 @@ impl TxSide {
         self.drive();
         self.reap();
         self.room = self.ring.room();
+    }
+
+    /// In a turn that sends nothing: the same, if the device has anything of ours.
+    pub fn reclaim(&mut self) {
+        if self.in_device > 0 {
+            self.kick();
+        }
     }
 
     /// Has the kernel take what is in the ring. A copying socket sends within the call, some 32 descriptors each.
@@ -115,7 +125,7 @@ impl TxSide {
     /// Takes back what the device has finished with; returns the number of descriptors.
     fn reap(&mut self) -> usize {
         let mut total = 0;
-        loop {
+        while self.in_device > 0 {
             // SAFETY: the ring is this UMEM's.
             let count = unsafe { self.completion.consume(&mut self.completed) };
             for at in 0..count {
@@ -127,10 +137,12 @@ impl TxSide {
                 });
             }
             total += count;
+            self.in_device = self.in_device.saturating_sub(count as u32);
             if count < BATCH {
-                return total;
+                break;
             }
         }
+        total
     }
 
     /// Ends a share in a frame; without any, it is free.
@@ -198,6 +210,7 @@ impl TxFrames for TxSide {
             let len = left.min(room);
             left -= len;
             self.ring.push(address, len, left > 0);
+            self.in_device += 1;
             self.states[frame.0 as usize] += IN_DEVICE;
             self.room = self.room.saturating_sub(1);
             address += u64::from(len);
