@@ -35,6 +35,7 @@ use crate::wire::tcp::TcpSegment;
 pub(crate) use self::path::Path;
 use self::reorder::Reorder;
 use self::stream::Stream;
+pub(crate) use self::transmit::has_room;
 pub(crate) use self::upper::LocalEnd;
 
 /// How long a responder waits for the initiator's MPA Request. The application's answer may take any time.

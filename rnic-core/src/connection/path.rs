@@ -2,7 +2,7 @@
 
 use crate::engine::{FlowKey, NextHop};
 use crate::wire::ethernet::MacAddr;
-use crate::wire::packet::{ECN_CAPABLE, NetHeader, Packet};
+use crate::wire::packet::{HeaderTemplate, NetHeader, Packet};
 
 /// Time to live of what we send, as Linux has it.
 const HOP_LIMIT: u8 = 64;
@@ -10,6 +10,8 @@ const HOP_LIMIT: u8 = 64;
 /// The link and network headers of a connection, once its next hop is known.
 pub(crate) struct Path {
     header: NetHeader,
+    /// The same, ready to be written.
+    template: HeaderTemplate,
     known: bool,
 }
 
@@ -25,17 +27,19 @@ impl Path {
             hop_limit: HOP_LIMIT,
             traffic_class: 0,
         };
-        Self {
-            header,
-            known: false,
-        }
+        Self::new(header, false)
     }
 
     /// Back the way that a packet came: good until the route is known.
     pub(crate) fn reply_to(packet: &Packet<'_>) -> Self {
+        Self::new(NetHeader::reply_to(packet), true)
+    }
+
+    fn new(header: NetHeader, known: bool) -> Self {
         Self {
-            header: NetHeader::reply_to(packet),
-            known: true,
+            header,
+            template: HeaderTemplate::new(&header),
+            known,
         }
     }
 
@@ -43,18 +47,12 @@ impl Path {
         self.header.source_mac = hop.source_mac;
         self.header.destination_mac = hop.destination_mac;
         self.header.vlan = hop.vlan;
+        self.template = HeaderTemplate::new(&self.header);
         self.known = true;
     }
 
-    /// Octets of the headers, or `None` while the next hop is unknown.
-    pub(crate) fn len(&self) -> Option<usize> {
-        self.known.then(|| self.header.len())
-    }
-
-    /// The headers to write, of a packet that routers may mark (RFC 3168) or not, or `None` while the next hop is
-    /// unknown.
-    pub(crate) fn header(&mut self, ecn_capable: bool) -> Option<&NetHeader> {
-        self.header.traffic_class = if ecn_capable { ECN_CAPABLE } else { 0 };
-        self.known.then_some(&self.header)
+    /// The headers to write, or `None` while the next hop is unknown.
+    pub(crate) fn template(&self) -> Option<&HeaderTemplate> {
+        self.known.then_some(&self.template)
     }
 }

@@ -8,13 +8,16 @@ use crate::mpa::startup::{Negotiated, Rtr};
 use crate::mpa::{Deframer, frame, marker};
 use crate::rdmap::{self, Opening, Outbound, Token};
 use crate::time::Instant;
-use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TAGGED_LEN};
 use crate::wire::mpa::LENGTH_LEN;
 
 use super::Context;
 use super::reorder::EarlyFpdu;
 use super::terminate::{self, StreamError};
 use super::upper::{LocalEnd, RdmapUser, User};
+
+/// Octets of the shortest FPDU: a tagged message of none.
+const LEAST_FPDU: usize = frame::fpdu_len(TAGGED_LEN);
 
 /// What keeps a side from sending its first FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,8 +323,45 @@ impl Stream {
         self.markers.is_some()
     }
 
+    /// Builds the payload of a segment, whose first octet stands at `start` of the stream, with at most `mulpdu` octets
+    /// of DDP's in an FPDU: one FPDU, and behind it those that wait already and fit whole. Returns its length, and
+    /// whether it ends with a message.
+    pub(super) fn build_segment(
+        &mut self,
+        payload: &mut [u8],
+        mulpdu: usize,
+        start: u64,
+        context: &mut Context<'_, '_>,
+    ) -> (usize, bool) {
+        let mut len = 0;
+        loop {
+            match self.build_fpdu(&mut payload[len..], mulpdu, context) {
+                0 => return (len, len > 0),
+                more => len += more,
+            }
+            if !self.handle_built(start + len as u64, context) {
+                return (len, false);
+            }
+            let room = payload.len() - len;
+            if room < LEAST_FPDU || !self.has_output(context) || !self.next_fits(room, mulpdu) {
+                return (len, true);
+            }
+        }
+    }
+
+    /// Whether all that is left of the message being sent is one FPDU that fits into this room.
+    fn next_fits(&self, room: usize, mulpdu: usize) -> bool {
+        let len = if self.has_markers() {
+            marker::max_fpdu_len
+        } else {
+            frame::fpdu_len
+        };
+        let rest = self.ddp.rest_len();
+        rest.is_some_and(|rest| rest <= mulpdu && len(rest) <= room)
+    }
+
     /// Builds the next FPDU in `frame`, with at most `mulpdu` octets of DDP's. Returns its length.
-    pub(super) fn build_fpdu(
+    fn build_fpdu(
         &mut self,
         frame: &mut [u8],
         mulpdu: usize,
@@ -348,8 +388,8 @@ impl Stream {
         len
     }
 
-    /// TCP has taken the FPDU just built; it ends at `end` of the stream. Says whether it was the last of its message.
-    pub(super) fn handle_queued(&mut self, end: u64, context: &mut Context<'_, '_>) -> bool {
+    /// The FPDU just built ends at `end` of the stream. Says whether it was the last of its message.
+    fn handle_built(&mut self, end: u64, context: &mut Context<'_, '_>) -> bool {
         self.ddp.posted(end, &mut self.user.with(context))
     }
 }

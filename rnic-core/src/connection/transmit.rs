@@ -4,6 +4,7 @@ use crate::ddp::Llp;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::tcp::{Outgoing, Payload};
 use crate::wire::checksum;
+use crate::wire::packet::{ECN_CAPABLE, HeaderTemplate};
 
 use super::lifecycle::MpaTcp;
 use super::{Connection, Context, Phase, Transmit};
@@ -12,13 +13,83 @@ use super::{Connection, Context, Phase, Transmit};
 const RESERVED_FRAMES: usize = 32;
 
 impl Connection {
+    /// Sends at most `most` frames. Returns how many, and what came of the last attempt.
+    pub(crate) fn transmit<F: TxFrames>(
+        &mut self,
+        most: u64,
+        context: &mut Context<'_, '_>,
+        tx: &mut F,
+    ) -> (u64, Transmit) {
+        let mut sent = 0;
+        while sent < most && has_room(tx) {
+            let run = self.send_run(most - sent, context, tx);
+            sent += run;
+            if run == 0 {
+                match self.poll_transmit(context, tx) {
+                    Transmit::Sent => sent += 1,
+                    other => return (sent, other),
+                }
+            }
+        }
+        (sent, Transmit::Sent)
+    }
+
+    /// Sends FPDUs for as long as there are any and nothing else is to be sent. Returns the number of frames.
+    fn send_run<F: TxFrames>(
+        &mut self,
+        most: u64,
+        context: &mut Context<'_, '_>,
+        tx: &mut F,
+    ) -> u64 {
+        let (Some(net), Phase::Streaming(stream)) = (self.path.template(), &mut self.phase) else {
+            return 0;
+        };
+        let (now, tcp) = (context.now, &mut self.tcp);
+        let segment = tcp.max_payload();
+        let most_octets = tcp.run_room(now);
+        if most_octets < segment as u64 || !self.loose_octets.is_empty() {
+            return 0;
+        }
+        let at = net.len() + tcp.data_header_len();
+        let mulpdu = MpaTcp::new(tcp, stream.has_markers(), stream.held()).mulpdu();
+        let began = tcp.queued_offset();
+        let (mut run, mut sent, mut end) = (None, 0, began);
+        while sent < most
+            && end - began + segment as u64 <= most_octets
+            && tx.can_transmit()
+            && tx.available() > RESERVED_FRAMES
+            && stream.has_output(context)
+        {
+            let Some(frame) = tx.allocate() else { break };
+            let bytes = tx.bytes_mut(frame);
+            let room = &mut bytes[at..at + segment];
+            let (len, push) = stream.build_segment(room, mulpdu, end, context);
+            if len == 0 {
+                tx.release(frame);
+                break;
+            }
+            let sum = checksum::sum(&room[..len]);
+            let run = run.get_or_insert_with(|| tcp.begin_run(now));
+            let payload = at as u16..(at + len) as u16;
+            tcp.send_in_run(now, run, frame, payload, sum, push);
+            let frame_len = net.write(bytes, ecn(run.ecn_capable()), run.header(), len, sum);
+            tx.transmit(frame, frame_len);
+            end += len as u64;
+            sent += 1;
+        }
+        if let Some(run) = run {
+            tcp.end_run(now, run);
+        }
+        sent
+    }
+
     /// Sends at most one frame.
-    pub(crate) fn poll_transmit<F: TxFrames>(
+    fn poll_transmit<F: TxFrames>(
         &mut self,
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> Transmit {
-        let Some(header_len) = self.path.len() else {
+        let Some(header_len) = self.path.template().map(HeaderTemplate::len) else {
             return Transmit::Idle;
         };
         let starved = !self.fill(header_len, context, tx);
@@ -57,7 +128,8 @@ impl Connection {
                 return false;
             };
             let at = net_header_len + self.tcp.data_header_len();
-            let len = self.build(at, tx.bytes_mut(frame), context);
+            let payload = &mut tx.bytes_mut(frame)[at..];
+            let (len, push) = self.build(payload, context);
             if len == 0 {
                 tx.release(frame);
                 // The source of the message is gone. The Terminate that takes its place never comes to nothing.
@@ -67,7 +139,11 @@ impl Connection {
                 }
                 continue;
             }
-            self.queue(frame, at, len, context, tx);
+            let sum = checksum::sum(&tx.bytes(frame)[at..at + len]);
+            self.tcp.queue(frame, at as u16, len as u16, sum);
+            if push {
+                self.tcp.push();
+            }
         }
         self.finish_sending(context);
         true
@@ -81,44 +157,25 @@ impl Connection {
         }
     }
 
-    /// Builds the payload of one segment at `at` in a frame: loose octets, or one FPDU. Returns its length.
+    /// Builds the payload of one segment: loose octets, or FPDUs. Returns its length, and whether nothing follows for
+    /// now.
     // rfc: 5044-s7
-    fn build(&mut self, at: usize, frame: &mut [u8], context: &mut Context<'_, '_>) -> usize {
-        let payload = &mut frame[at..];
+    fn build(&mut self, payload: &mut [u8], context: &mut Context<'_, '_>) -> (usize, bool) {
+        let payload = &mut payload[..self.tcp.max_payload()];
+        let start = self.tcp.queued_offset();
         if !self.loose_octets.is_empty() {
-            let len = self.tcp.max_payload().min(self.loose_octets.len());
+            let len = payload.len().min(self.loose_octets.len());
             payload[..len].copy_from_slice(&self.loose_octets[..len]);
             self.loose_octets.drain(..len);
-            return len;
+            self.loose_end = start + len as u64;
+            return (len, self.loose_octets.is_empty());
         }
         match &mut self.phase {
             Phase::Streaming(stream) => {
                 let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.held());
-                stream.build_fpdu(payload, llp.mulpdu(), context)
+                stream.build_segment(payload, llp.mulpdu(), start, context)
             }
-            _ => 0,
-        }
-    }
-
-    fn queue<F: TxFrames>(
-        &mut self,
-        frame: FrameId,
-        at: usize,
-        len: usize,
-        context: &mut Context<'_, '_>,
-        tx: &F,
-    ) {
-        let sum = checksum::sum(&tx.bytes(frame)[at..at + len]);
-        let end = self.tcp.queue(frame, at as u16, len as u16, sum);
-        let complete = match &mut self.phase {
-            Phase::Streaming(stream) => stream.handle_queued(end, context),
-            _ => {
-                self.loose_end = end;
-                self.loose_octets.is_empty()
-            }
-        };
-        if complete {
-            self.tcp.push();
+            _ => (0, false),
         }
     }
 
@@ -134,9 +191,10 @@ impl Connection {
 
     /// Writes the headers in front of a payload and hands the frame to the device.
     fn emit<F: TxFrames>(&mut self, outgoing: Outgoing, tx: &mut F) {
-        let Some(net) = self.path.header(outgoing.ecn_capable) else {
+        let Some(net) = self.path.template() else {
             return;
         };
+        let ecn = ecn(outgoing.ecn_capable);
         let header = &outgoing.header;
         let at = net.len() + header.len();
         let (frame, len, sum, keep) = match outgoing.payload {
@@ -173,12 +231,22 @@ impl Connection {
                 (frame, 0, 0, false)
             }
         };
-        let len = net.write(tx.bytes_mut(frame), header, len, sum);
+        let len = net.write(tx.bytes_mut(frame), ecn, header, len, sum);
         tx.transmit(frame, len);
         if !keep {
             tx.release(frame);
         }
     }
+}
+
+/// Whether another frame can be queued in the device.
+pub(crate) fn has_room<F: TxFrames>(tx: &F) -> bool {
+    tx.can_transmit() && tx.available() > 0
+}
+
+/// The ECN field of a packet that routers may mark (RFC 3168), or not.
+fn ecn(capable: bool) -> u8 {
+    if capable { ECN_CAPABLE } else { 0 }
 }
 
 /// Copies a piece of a kept frame into a fresh one, to be sent once.

@@ -248,6 +248,7 @@ impl Ulp for Upper<'_, '_, '_> {
         }
     }
 
+    #[inline]
     fn read(&mut self, offset: u32, to: &mut [u8], guard: &Guard<'_>) -> Result<(), StreamError> {
         match self.user {
             User::Rdmap(RdmapUser {

@@ -63,6 +63,11 @@ impl Segmenter {
         })
     }
 
+    /// Octets of the segment that would carry all that is left.
+    pub fn rest_len(&self) -> usize {
+        self.header_len() + (self.length - self.cut) as usize
+    }
+
     /// Whether the whole message was cut.
     pub fn is_finished(&self) -> bool {
         self.finished

@@ -117,6 +117,11 @@ impl DdpStream {
         Ok(true)
     }
 
+    /// Octets of the segment that would carry all that is left of the message being sent, header included.
+    pub fn rest_len(&self) -> Option<usize> {
+        self.sending.as_ref().map(Segmenter::rest_len)
+    }
+
     /// Begins a message out of turn: the one before it is not finished, and this is the last.
     pub fn start_message(&mut self, message: &Message) -> Segmenter {
         self.ddp.start_message(message.header, message.length)

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use slab::Slab;
 
-use crate::connection::{Connection, Context, Stage, Transmit};
+use crate::connection::{Connection, Context, Stage, Transmit, has_room};
 use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
@@ -83,10 +83,6 @@ pub struct Counters {
 /// Frames that a connection may send before others have their turn: a run of them meets its state in cache, and
 /// the peer finds it in one piece.
 const BURST: u64 = 16;
-
-fn has_room<F: TxFrames>(tx: &F) -> bool {
-    tx.can_transmit() && tx.available() > 0
-}
 
 /// The protocol engine of one worker.
 pub struct Engine {
@@ -399,16 +395,10 @@ impl Engine {
         guard: &Guard<'_>,
         tx: &mut F,
     ) -> u64 {
-        let mut sent = 0;
-        let last = self.with_connection(index, now, guard, tx, |connection, context, tx| {
-            while sent < BURST && has_room(tx) {
-                match connection.poll_transmit(context, tx) {
-                    Transmit::Sent => sent += 1,
-                    other => return other,
-                }
-            }
-            Transmit::Sent
-        });
+        let (sent, last) =
+            self.with_connection(index, now, guard, tx, |connection, context, tx| {
+                connection.transmit(BURST, context, tx)
+            });
         match last {
             Transmit::Sent => {}
             Transmit::Starved => self.counters.engine.no_transmit_frame += 1,

@@ -45,7 +45,9 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
     body[..LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
     // rfc: 5044-12
-    body[LENGTH_LEN + ulpdu_len..].fill(0);
+    if LENGTH_LEN + ulpdu_len < body.len() {
+        body[LENGTH_LEN + ulpdu_len..].fill(0);
+    }
     // rfc: 5044-34, 5044-36
     field.copy_from_slice(&if crc {
         crc::to_wire(crc::crc(body))

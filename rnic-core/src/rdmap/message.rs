@@ -60,6 +60,7 @@ pub enum Source {
 impl Source {
     /// Copies octets `offset..offset + to.len()` of the message to `to`. Memory is checked anew each time, because
     /// it may have been revoked since the message began.
+    #[inline]
     pub fn read(
         &self,
         guard: &Guard<'_>,

@@ -59,6 +59,11 @@ impl Liveness {
         }
     }
 
+    /// Whether a question waits to be sent.
+    pub(super) fn is_question_due(&self) -> bool {
+        self.question_due
+    }
+
     /// A segment has come that nobody but the peer can have sent.
     pub(super) fn hear(&mut self, now: Instant) {
         self.heard_at = now;

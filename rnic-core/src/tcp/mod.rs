@@ -29,6 +29,7 @@ mod recovery;
 mod recv;
 mod reuse;
 mod rtt;
+mod run;
 mod scoreboard;
 mod send;
 mod seq;
@@ -45,6 +46,7 @@ pub use self::congestion::{CongestionAlgorithm, DeliveryRate};
 pub use self::ecn::EcnMode;
 pub use self::facts::TcpFacts;
 pub use self::liveness::Keepalive;
+pub use self::run::Run;
 pub use self::seq::Seq;
 pub use self::state::State;
 
@@ -352,6 +354,11 @@ impl Tcp {
             self.push();
         }
         end
+    }
+
+    /// The stream offset past all that was queued or sent.
+    pub fn queued_offset(&self) -> u64 {
+        self.send.end()
     }
 
     /// Nothing follows the segment queued last for now: the peer shall not wait for more before it acknowledges

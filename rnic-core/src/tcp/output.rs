@@ -356,7 +356,7 @@ impl Tcp {
         }
     }
 
-    fn arm_timer(&mut self, now: Instant) {
+    pub(super) fn arm_timer(&mut self, now: Instant) {
         self.liveness.owe(now);
         if self.retransmit_at.is_none() {
             self.retransmit_at = Some(now + self.rtt.timeout());

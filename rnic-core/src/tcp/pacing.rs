@@ -53,6 +53,23 @@ impl Pacer {
         self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1));
     }
 
+    /// How many octets may leave before the next pause, where the `segment` that completes a burst goes whole.
+    pub(super) fn room(&self, now: Instant, segment: u64) -> u64 {
+        let Some(rate) = self.rate else {
+            return u64::MAX;
+        };
+        if self.resume_at.is_some() {
+            return 0;
+        }
+        let ahead = self.due.as_nanos() as i128 - now.as_nanos() as i128;
+        let burst = i128::from(time(BURST, rate));
+        let left = (burst - ahead.max(-burst)).max(0) as u128;
+        let octets = (left * u128::from(rate)).div_ceil(1_000_000_000);
+        u64::try_from(octets)
+            .unwrap_or(u64::MAX)
+            .saturating_add(segment - 1)
+    }
+
     /// `octets` are sent.
     pub(super) fn on_sent(&mut self, now: Instant, octets: u64) {
         let Some(rate) = self.rate else { return };

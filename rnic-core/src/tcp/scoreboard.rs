@@ -47,11 +47,14 @@ impl News {
     /// A segment has arrived; one that ends at `highest` had arrived before.
     fn arrived(&mut self, segment: &SentSegment, highest: u64) {
         self.largest = self.largest.max(segment.len);
-        let sending = Some((segment.sent_at, segment.end()));
+        let sending = (segment.sent_at, segment.end());
         if segment.retransmitted {
-            self.retransmission = self.retransmission.max(sending);
+            self.retransmission = self.retransmission.max(Some(sending));
         } else {
-            self.original = self.original.max(sending);
+            // They were sent in the order of the stream.
+            if self.original.is_none_or(|(_, end)| end < sending.1) {
+                self.original = Some(sending);
+            }
             let lowest = self.lowest_original.unwrap_or(u64::MAX);
             self.lowest_original = Some(lowest.min(segment.start));
             self.reordered |= segment.end() < highest;
@@ -82,6 +85,7 @@ pub(super) struct Scoreboard {
 
 impl Scoreboard {
     /// The peer has acknowledged this segment.
+    #[inline]
     pub(super) fn on_acknowledged(&mut self, segment: &SentSegment, news: &mut News) {
         match segment.fate {
             Fate::InFlight => {}

@@ -237,6 +237,40 @@ impl Sender {
         self.end
     }
 
+    /// Takes over a frame with `len` octets of payload, all of which are sent now, behind all that was.
+    #[inline]
+    pub(super) fn queue_sent(
+        &mut self,
+        now: Instant,
+        frame: FrameId,
+        payload_at: u16,
+        len: u16,
+        payload_sum: u16,
+        push: bool,
+    ) {
+        debug_assert!(self.all_sent());
+        self.segments.push_back(SentSegment {
+            frame,
+            payload_at,
+            len,
+            payload_sum,
+            push,
+            start: self.end,
+            sent: len,
+            sent_at: now,
+            retransmitted: false,
+            fate: Fate::InFlight,
+        });
+        self.unsent += 1;
+        self.end += u64::from(len);
+        self.nxt = self.end;
+    }
+
+    /// Offset past the last octet queued.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
     /// The segment queued last, if it is still held.
     pub(super) fn last_mut(&mut self) -> Option<&mut SentSegment> {
         self.segments.back_mut()

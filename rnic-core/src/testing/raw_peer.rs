@@ -151,6 +151,14 @@ impl RawPeer {
         self.segment(self.next, Flags::ACK, &[]);
     }
 
+    /// Sends an ACK for all that was received but the last `octets`.
+    pub fn acknowledge_but(&mut self, octets: u32) {
+        let expected = self.expected;
+        self.expected = expected.map(|expected| expected - octets);
+        self.acknowledge();
+        self.expected = expected;
+    }
+
     /// Makes the FPDU that comes next, with a CRC if [`crc`](Self::crc) says so, and with markers if
     /// [`markers_from`](Self::markers_from) does.
     pub fn fpdu(&self, ulpdu: &[u8]) -> Vec<u8> {

@@ -32,6 +32,7 @@ pub fn total_length(sges: &[Sge]) -> u64 {
 /// Copies octets `offset..offset + to.len()` of the list to `to`.
 ///
 /// If the list is shorter, the octets that it lacks count as past the bounds of its last piece.
+#[inline]
 pub fn gather(
     guard: &Guard<'_>,
     origin: impl Into<Origin>,
@@ -40,10 +41,9 @@ pub fn gather(
     to: &mut [u8],
 ) -> Result<(), TagError> {
     let origin = origin.into();
-    let end = offset.saturating_add(to.len() as u64);
     // Most lists are one piece.
     if let [sge] = sges
-        && end <= sge.length.into()
+        && offset.saturating_add(to.len() as u64) <= sge.length.into()
         && !to.is_empty()
     {
         let at = TaggedOffset(sge.offset.saturating_add(offset));
@@ -52,7 +52,19 @@ pub fn gather(
             .read(to);
         return Ok(());
     }
-    if end > total_length(sges) {
+    gather_pieces(guard, origin, sges, offset, to)
+}
+
+/// The same of a list of any length.
+#[inline(never)]
+fn gather_pieces(
+    guard: &Guard<'_>,
+    origin: Origin,
+    sges: &[Sge],
+    offset: u64,
+    to: &mut [u8],
+) -> Result<(), TagError> {
+    if offset.saturating_add(to.len() as u64) > total_length(sges) {
         let last = sges.last().copied().unwrap_or_default();
         let offset = TaggedOffset(last.offset.saturating_add(last.length.into()));
         return Err(TagError::BaseOrBounds {

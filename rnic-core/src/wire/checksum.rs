@@ -55,7 +55,8 @@ pub fn combine(a: u16, b: u16) -> u16 {
 }
 
 /// Adds the upper words to the lowest until one remains. The sum of halves of words is far below 2^48.
-fn fold(total: u64) -> u16 {
+#[inline]
+pub(super) fn fold(total: u64) -> u16 {
     let total = (total & 0xffff) + (total >> 16 & 0xffff) + (total >> 32);
     let total = (total & 0xffff) + (total >> 16);
     ((total & 0xffff) + (total >> 16)) as u16

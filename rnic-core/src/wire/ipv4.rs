@@ -9,6 +9,10 @@ use super::packet::PacketError;
 
 /// Octets of a header without options.
 pub const HEADER_LEN: usize = 20;
+/// Where its fields stand.
+pub(super) const TRAFFIC_CLASS_AT: usize = 1;
+pub(super) const LENGTH_AT: usize = 2;
+pub(super) const CHECKSUM_AT: usize = 10;
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;

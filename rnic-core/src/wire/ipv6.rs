@@ -8,6 +8,9 @@ use super::packet::PacketError;
 
 /// Octets of the header.
 pub const HEADER_LEN: usize = 40;
+/// Where the lower half of the traffic class stands, and the payload's length.
+pub(super) const TRAFFIC_CLASS_AT: usize = 1;
+pub(super) const LENGTH_AT: usize = 4;
 
 /// Next-header value of a fragment.
 const FRAGMENT: u8 = 44;

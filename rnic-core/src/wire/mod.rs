@@ -18,6 +18,7 @@ pub mod prediction;
 pub mod rdmap;
 mod serial;
 pub mod tcp;
+mod template;
 
 #[cfg(test)]
 mod tests;

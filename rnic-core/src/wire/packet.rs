@@ -8,6 +8,7 @@ use super::ethernet::{self, EthernetHeader, MacAddr};
 use super::ipv4::{self, Ipv4Header};
 use super::ipv6::{self, Ipv6Header};
 use super::tcp::{self, TcpHeader, TcpSegment};
+pub use super::template::HeaderTemplate;
 
 /// Why a frame holds no TCP segment for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -210,67 +211,6 @@ impl NetHeader {
         payload_len: usize,
         payload_sum: u16,
     ) -> usize {
-        let segment_len = header.len() + payload_len;
-        let (ethertype, pseudo_sum) = self.write_network(frame, segment_len);
-        let link = EthernetHeader {
-            destination: self.destination_mac,
-            source: self.source_mac,
-            vlan: self.vlan,
-            ethertype,
-        };
-        link.emit(frame);
-        let tcp = &mut frame[self.len()..];
-        let header_len = header.emit(tcp);
-        let total = combine(combine(pseudo_sum, sum(&tcp[..header_len])), payload_sum);
-        tcp[tcp::CHECKSUM_AT..tcp::CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
-        self.len() + segment_len
-    }
-
-    /// Writes the IP header; returns the EtherType and the sum of the pseudo-header.
-    fn write_network(&self, frame: &mut [u8], segment_len: usize) -> (u16, u16) {
-        let link_len = if self.vlan.is_some() {
-            ethernet::HEADER_LEN + ethernet::VLAN_LEN
-        } else {
-            ethernet::HEADER_LEN
-        };
-        let ip = &mut frame[link_len..];
-        let (traffic_class, hop_limit) = (self.traffic_class, self.hop_limit);
-        match (self.source, self.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let header = Ipv4Header {
-                    source,
-                    destination,
-                    protocol: tcp::PROTOCOL,
-                    traffic_class,
-                    hop_limit,
-                };
-                header.emit(ip, segment_len);
-                let pseudo_sum =
-                    pseudo_header_v4(source, destination, tcp::PROTOCOL, segment_len as u16);
-                (ethernet::IPV4, pseudo_sum)
-            }
-            (source, destination) => {
-                let (source, destination) = (as_v6(source), as_v6(destination));
-                let header = Ipv6Header {
-                    source,
-                    destination,
-                    next_header: tcp::PROTOCOL,
-                    traffic_class,
-                    hop_limit,
-                };
-                header.emit(ip, segment_len);
-                let pseudo_sum =
-                    pseudo_header_v6(source, destination, tcp::PROTOCOL, segment_len as u16);
-                (ethernet::IPV6, pseudo_sum)
-            }
-        }
-    }
-}
-
-/// The address for an IPv6 header; an IPv4 one is mapped (RFC 4291 section 2.5.5.2).
-fn as_v6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
+        HeaderTemplate::new(self).write(frame, 0, header, payload_len, payload_sum)
     }
 }

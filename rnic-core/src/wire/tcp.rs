@@ -5,6 +5,7 @@ use core::ops::{BitOr, BitOrAssign};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::checksum;
 use super::packet::PacketError;
 use super::serial::serial_number;
 
@@ -261,6 +262,16 @@ impl TcpOptions {
         }
     }
 
+    /// The timestamps, or that there are none, if there is no other option.
+    #[inline]
+    fn only_timestamps(&self) -> Option<Option<Timestamps>> {
+        let others = self.mss.is_some()
+            || self.window_scale.is_some()
+            || self.sack_permitted
+            || !self.sack.is_empty();
+        (!others).then_some(self.timestamps)
+    }
+
     /// SACK blocks that fit behind the other options.
     fn sack_count(&self) -> usize {
         let room = MAX_OPTIONS_LEN - self.len_without_sack();
@@ -382,22 +393,58 @@ impl TcpHeader {
 
     /// Writes header and options, with a checksum of zero. Panics if `buffer` is shorter than [`len`](Self::len).
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
-        let len = self.len();
-        let raw = RawHeader {
-            source_port: U16::new(self.source_port),
-            destination_port: U16::new(self.destination_port),
-            seq: U32::new(self.seq.0),
-            ack: U32::new(self.ack.0),
-            data_offset: ((len / 4) << 4) as u8,
-            flags: self.flags.0,
-            window: U16::new(self.window),
-            checksum: U16::ZERO,
-            urgent: U16::new(self.urgent),
-        };
-        buffer[..HEADER_LEN].copy_from_slice(raw.as_bytes());
-        self.options.emit(&mut buffer[HEADER_LEN..len]);
-        len
+        self.emit_summed(buffer).0
     }
+
+    /// The same; returns their length and their ones-complement sum, not folded.
+    #[inline]
+    pub(super) fn emit_summed(&self, buffer: &mut [u8]) -> (usize, u64) {
+        // Nearly every segment's.
+        match self.options.only_timestamps() {
+            Some(None) => {
+                let words = self.words(HEADER_LEN);
+                (HEADER_LEN, put_words(buffer, &words))
+            }
+            Some(Some(Timestamps { value, echo })) => {
+                const LEN: usize = HEADER_LEN + 12;
+                let [a, b, c, d, e] = self.words(LEN);
+                let kind = u32::from_be_bytes([kind::NOP, kind::NOP, kind::TIMESTAMPS, 10]);
+                let words = [a, b, c, d, e, kind, value, echo];
+                (LEN, put_words(buffer, &words))
+            }
+            None => {
+                let len = self.len();
+                let fixed = put_words(buffer, &self.words(len));
+                let options = &mut buffer[HEADER_LEN..len];
+                self.options.emit(options);
+                (len, fixed + u64::from(checksum::sum(options)))
+            }
+        }
+    }
+
+    /// The header of a segment whose options end at `len`, without them.
+    #[inline]
+    fn words(&self, len: usize) -> [u32; HEADER_LEN / 4] {
+        let pair = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
+        let length_and_flags = u16::from((len / 4) as u8) << 12 | u16::from(self.flags.0);
+        [
+            pair(self.source_port, self.destination_port),
+            self.seq.0,
+            self.ack.0,
+            pair(length_and_flags, self.window),
+            pair(0, self.urgent),
+        ]
+    }
+}
+
+/// Writes words in network order. Returns their sum, which is congruent to that of their halves.
+#[inline]
+fn put_words<const N: usize>(buffer: &mut [u8], words: &[u32; N]) -> u64 {
+    let (places, _) = buffer[..4 * N].as_chunks_mut::<4>();
+    for (place, word) in places.iter_mut().zip(words) {
+        *place = word.to_be_bytes();
+    }
+    words.iter().map(|word| u64::from(*word)).sum()
 }
 
 /// A segment: a header and the payload behind it.

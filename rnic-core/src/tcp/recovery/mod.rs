@@ -150,6 +150,16 @@ impl Recovery {
         self.tail.due || self.pipe(send) + len <= self.window() || send.flight() == 0
     }
 
+    /// Whether new data may go out as the window allows, and is only counted in sum.
+    pub(super) fn runs(&self) -> bool {
+        !matches!(self.phase, Phase::Timeout { .. })
+    }
+
+    /// How many new octets may be sent, the first of a flight and tail probes apart.
+    pub(super) fn room(&self, send: &Sender) -> u64 {
+        self.window().saturating_sub(self.pipe(send))
+    }
+
     /// Whether `len` octets thought lost may be sent again now.
     pub(super) fn allows_retransmission(&self, send: &Sender, len: u64) -> bool {
         let pipe = self.pipe(send);

@@ -113,24 +113,61 @@ impl End {
     fn build(&mut self, now: Instant) {
         let Some(tcp) = self.tcp.as_mut() else { return };
         if self.queued < self.total && tcp.wants_data() && self.frames.available() > 2 {
-            let len = (self.total - self.queued).min(tcp.max_payload() as u64) as usize;
-            let frame = self.frames.allocate().unwrap();
-            let payload = &mut self.frames.bytes_mut(frame)[74..74 + len];
-            for (offset, octet) in (self.queued..).zip(payload.iter_mut()) {
-                *octet = pattern(offset ^ self.salt);
-            }
-            let sum = checksum::sum(payload);
-            self.queued += len as u64;
-            assert_eq!(tcp.queue(frame, 74, len as u16, sum), self.queued);
+            let most = tcp.max_payload();
+            let (frame, len, sum) = self.build_frame(most);
+            let Some(tcp) = self.tcp.as_mut() else { return };
+            assert_eq!(tcp.queue(frame, 74, len, sum), self.queued);
         }
+        let Some(tcp) = self.tcp.as_mut() else { return };
         if self.queued == self.total && !self.closed && !tcp.state().is_opening() {
             tcp.close(now);
             self.closed = true;
         }
     }
 
+    /// A frame with the next octets, `most` at most.
+    fn build_frame(&mut self, most: usize) -> (FrameId, u16, u16) {
+        let len = (self.total - self.queued).min(most as u64) as usize;
+        let frame = self.frames.allocate().unwrap();
+        let payload = &mut self.frames.bytes_mut(frame)[74..74 + len];
+        for (offset, octet) in (self.queued..).zip(payload.iter_mut()) {
+            *octet = pattern(offset ^ self.salt);
+        }
+        let sum = checksum::sum(payload);
+        self.queued += len as u64;
+        (frame, len as u16, sum)
+    }
+
+    /// Half of what may be sent in runs is, in runs of one.
+    fn run(&mut self, now: Instant) -> Option<Vec<u8>> {
+        let tcp = self.tcp.as_mut()?;
+        let most = tcp.max_payload();
+        let chosen = (self.queued / most as u64).is_multiple_of(2);
+        if !chosen
+            || self.queued == self.total
+            || self.frames.available() <= 2
+            || tcp.run_room(now) < most as u64
+        {
+            return None;
+        }
+        let (frame, len, sum) = self.build_frame(most);
+        let tcp = self.tcp.as_mut()?;
+        let mut run = tcp.begin_run(now);
+        tcp.send_in_run(now, &mut run, frame, 74..74 + len, sum, false);
+        let mut octets = vec![0; run.header().len()];
+        run.header().emit(&mut octets);
+        tcp.end_run(now, run);
+        octets.extend_from_slice(&self.frames.bytes(frame)[74..74 + usize::from(len)]);
+        self.transmit(frame);
+        Some(octets)
+    }
+
     /// The next segment as octets.
     fn poll(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if let Some(octets) = self.run(now) {
+            self.check_edge(&TcpSegment::parse(&octets).unwrap());
+            return Some(octets);
+        }
         self.build(now);
         let Outgoing {
             header, payload, ..

@@ -73,9 +73,6 @@ pub(super) const FRAMES: &[Fault] = &[
     ("an FPDU in two segments", Rule::Alignment, |script| {
         script.at("Write, first").cuts = vec![800];
     }),
-    ("two FPDUs in a segment", Rule::Alignment, |script| {
-        script.at("Send").joined = true;
-    }),
     (
         "a segment ends inside the next FPDU",
         Rule::Alignment,

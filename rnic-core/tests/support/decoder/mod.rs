@@ -44,7 +44,7 @@ pub(crate) enum Rule {
     Marker,
     /// RFC 5044 section 4.4.
     Crc,
-    /// One FPDU fills one TCP segment: RFC 5044 section 5.1.
+    /// An FPDU stands whole in one TCP segment: RFC 5044 section 5.1.
     Alignment,
     /// A segment is no longer than the peer can take: RFC 5044 section 4.5.
     SegmentSize,

@@ -183,7 +183,8 @@ impl Stream {
         }
     }
 
-    /// A start-up frame or an FPDU fills a segment of its own. Only a start-up frame may be longer than a segment.
+    /// An FPDU stands in one segment, with none or with other whole ones, and a start-up frame in a segment of its own.
+    /// Only a start-up frame may be longer than a segment.
     pub(super) fn demand_one_segment(
         &mut self,
         unit: Range<u64>,
@@ -206,8 +207,12 @@ impl Stream {
         let excused = cuts
             .iter()
             .any(|cut| small(cut.room) || cut.edge < unit.end);
-        let one = matches!(&cuts[..], [cut] if cut.place == unit);
-        findings.demand(one || excused, Rule::Alignment, || {
+        let whole = match &cuts[..] {
+            [cut] if is_fpdu => cut.place.start <= unit.start && unit.end <= cut.place.end,
+            [cut] => cut.place == unit,
+            _ => false,
+        };
+        findings.demand(whole || excused, Rule::Alignment, || {
             format!("{unit:?} was sent as {cuts:?}")
         });
     }

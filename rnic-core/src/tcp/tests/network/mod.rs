@@ -241,6 +241,11 @@ impl Network {
     fn send(&mut self, flow: usize, end: usize) {
         let now = self.now;
         loop {
+            if end == SENDER {
+                for outgoing in self.send_run(flow) {
+                    self.transmit(flow, SENDER, outgoing);
+                }
+            }
             let End { tcp, frames, .. } = &mut self.flows[flow].ends[end];
             let Some(tcp) = tcp else { return };
             if end == SENDER && tcp.wants_data() {
@@ -260,6 +265,36 @@ impl Network {
             *alarm = Some(at);
             self.plan(at.max(now), flow, end, Event::Alarm);
         }
+    }
+
+    /// What the sender may send in a run.
+    fn send_run(&mut self, flow: usize) -> Vec<Outgoing> {
+        let now = self.now;
+        let End { tcp, frames, .. } = &mut self.flows[flow].ends[SENDER];
+        let mut sent = Vec::new();
+        let Some(tcp) = tcp else { return sent };
+        let segment = tcp.max_payload() as u16;
+        let segments = tcp.run_room(now) / u64::from(segment);
+        if segments == 0 {
+            return sent;
+        }
+        let mut run = tcp.begin_run(now);
+        for _ in 0..segments.min(16) {
+            let frame = frames.allocate().unwrap();
+            tcp.send_in_run(now, &mut run, frame, 0..segment, 0, false);
+            sent.push(Outgoing {
+                header: *run.header(),
+                payload: Payload::Whole {
+                    frame,
+                    payload_at: 0,
+                    len: segment,
+                    sum: 0,
+                },
+                ecn_capable: run.ecn_capable(),
+            });
+        }
+        tcp.end_run(now, run);
+        sent
     }
 
     fn transmit(&mut self, flow: usize, end: usize, outgoing: Outgoing) {

@@ -1,0 +1,150 @@
+//! The headers in front of a connection's segments, written once: a segment fills in what is its own.
+
+use core::net::{IpAddr, Ipv6Addr};
+
+use super::checksum::{fold, pseudo_header_v4, pseudo_header_v6, sum};
+use super::ethernet::{self, EthernetHeader};
+use super::ipv4::{self, Ipv4Header};
+use super::ipv6::{self, Ipv6Header};
+use super::packet::NetHeader;
+use super::tcp::{self, TcpHeader};
+
+/// Octets of Ethernet and IPv4: what the headers in front of TCP have at least.
+const LEAST_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+const MOST_LEN: usize = ethernet::HEADER_LEN + ethernet::VLAN_LEN + ipv6::HEADER_LEN;
+
+/// Ethernet and IP header as they are in front of every segment of a connection, but for lengths and ECN.
+#[derive(Clone, Debug)]
+pub struct HeaderTemplate {
+    octets: [u8; MOST_LEN],
+    len: usize,
+    /// Where the IP header begins.
+    ip_at: usize,
+    v6: bool,
+    /// Sum of the IPv4 header with a datagram length of zero.
+    ip_sum: u16,
+    /// Sum of the pseudo-header with a segment length of zero.
+    pseudo_sum: u16,
+}
+
+impl HeaderTemplate {
+    /// What `net` says.
+    pub fn new(net: &NetHeader) -> Self {
+        let mut octets = [0; MOST_LEN];
+        let v4 = match (net.source, net.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Some((source, destination)),
+            _ => None,
+        };
+        let link = EthernetHeader {
+            destination: net.destination_mac,
+            source: net.source_mac,
+            vlan: net.vlan,
+            ethertype: if v4.is_some() {
+                ethernet::IPV4
+            } else {
+                ethernet::IPV6
+            },
+        };
+        let ip_at = link.emit(&mut octets);
+        let ip = &mut octets[ip_at..];
+        let (traffic_class, hop_limit) = (net.traffic_class, net.hop_limit);
+        let (ip_len, ip_sum, pseudo_sum) = if let Some((source, destination)) = v4 {
+            let header = Ipv4Header {
+                source,
+                destination,
+                protocol: tcp::PROTOCOL,
+                traffic_class,
+                hop_limit,
+            };
+            let len = header.emit(ip, 0);
+            ip[ipv4::LENGTH_AT..][..2].fill(0);
+            ip[ipv4::CHECKSUM_AT..][..2].fill(0);
+            let pseudo_sum = pseudo_header_v4(source, destination, tcp::PROTOCOL, 0);
+            (len, sum(&ip[..len]), pseudo_sum)
+        } else {
+            let (source, destination) = (as_v6(net.source), as_v6(net.destination));
+            let header = Ipv6Header {
+                source,
+                destination,
+                next_header: tcp::PROTOCOL,
+                traffic_class,
+                hop_limit,
+            };
+            let pseudo_sum = pseudo_header_v6(source, destination, tcp::PROTOCOL, 0);
+            (header.emit(ip, 0), 0, pseudo_sum)
+        };
+        Self {
+            octets,
+            len: ip_at + ip_len,
+            ip_at,
+            v6: v4.is_none(),
+            ip_sum,
+            pseudo_sum,
+        }
+    }
+
+    /// Octets in front of the TCP header.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Writes Ethernet, IP and TCP header at the start of `frame`; returns the length of the frame. `ecn` is the ECN
+    /// field of the IP header, of which the template has zero.
+    ///
+    /// The payload stands right behind already, at `self.len() + header.len()`. `payload_sum` is its
+    /// [`sum`]: a retransmission does not have to read it again. Panics if `frame` is too short for the headers.
+    #[inline]
+    pub fn write(
+        &self,
+        frame: &mut [u8],
+        ecn: u8,
+        header: &TcpHeader,
+        payload_len: usize,
+        payload_sum: u16,
+    ) -> usize {
+        let (net, tcp) = frame.split_at_mut(self.len);
+        let (header_len, header_sum) = header.emit_summed(tcp);
+        let segment_len = header_len + payload_len;
+        let others = [self.pseudo_sum, segment_len as u16, payload_sum];
+        let total = others.into_iter().map(u64::from).sum::<u64>() + header_sum;
+        put(tcp, tcp::CHECKSUM_AT, !fold(total));
+        self.write_network(net, ecn, segment_len);
+        self.len + segment_len
+    }
+
+    #[inline]
+    fn write_network(&self, net: &mut [u8], ecn: u8, segment_len: usize) {
+        // Most are no longer than this, and a copy of known length is cheap.
+        let (least, rest) = net.split_at_mut(LEAST_LEN);
+        least.copy_from_slice(&self.octets[..LEAST_LEN]);
+        if !rest.is_empty() {
+            rest.copy_from_slice(&self.octets[LEAST_LEN..self.len]);
+        }
+        let ip = &mut net[self.ip_at..];
+        if self.v6 {
+            ip[ipv6::TRAFFIC_CLASS_AT] |= ecn << 4;
+            put(ip, ipv6::LENGTH_AT, segment_len as u16);
+        } else {
+            let total_len = (ipv4::HEADER_LEN + segment_len) as u16;
+            ip[ipv4::TRAFFIC_CLASS_AT] |= ecn;
+            put(ip, ipv4::LENGTH_AT, total_len);
+            let total = u64::from(self.ip_sum) + u64::from(total_len) + u64::from(ecn);
+            put(ip, ipv4::CHECKSUM_AT, !fold(total));
+        }
+    }
+}
+
+/// Writes a word in network order.
+#[inline]
+fn put(octets: &mut [u8], at: usize, word: u16) {
+    octets[at..at + 2].copy_from_slice(&word.to_be_bytes());
+}
+
+/// The address for an IPv6 header; an IPv4 one is mapped (RFC 4291 section 2.5.5.2).
+fn as_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
