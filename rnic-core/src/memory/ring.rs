@@ -199,15 +199,14 @@ impl<T: Entry> Shared<T> {
     }
 
     /// Copies entry number `index`.
-    fn load(&self, index: u32) -> T {
-        let mut entry = T::new_zeroed();
-        let to = (&raw mut entry).cast::<u64>();
+    #[inline]
+    fn load(&self, index: u32, entry: &mut T) {
+        let to = (&raw mut *entry).cast::<u64>();
         for (n, word) in self.words(index).iter().enumerate() {
             // SAFETY: an entry has as many words as `words` yields, is aligned like them, and is valid whatever
             // they are.
             unsafe { to.add(n).write(word.load(Ordering::Relaxed)) };
         }
-        entry
     }
 }
 
@@ -321,13 +320,27 @@ impl<T: Entry> Consumer<T> {
         Ok(Self::new(shared, head, tail))
     }
 
+    /// Whether there is an entry `ahead` places behind the oldest.
+    #[inline]
+    pub fn has(&self, ahead: u32) -> bool {
+        ahead < self.len_seen() || ahead < self.len()
+    }
+
     /// A copy of the entry `ahead` places behind the oldest, which stays where it is.
     pub fn peek(&self, ahead: u32) -> Option<T> {
-        if ahead >= self.len_seen() && ahead >= self.len() {
-            return None;
+        let mut entry = T::new_zeroed();
+        self.peek_into(ahead, &mut entry).then_some(entry)
+    }
+
+    /// Copies the entry `ahead` places behind the oldest, which stays where it is. Says whether there is one.
+    #[inline]
+    pub fn peek_into(&self, ahead: u32, entry: &mut T) -> bool {
+        let there = self.has(ahead);
+        if there {
+            // Copied once: what the producer does to it later has no effect on what is checked here.
+            self.shared.load(self.head.wrapping_add(ahead), entry);
         }
-        // Copied once: what the producer does to it later has no effect on what is checked here.
-        Some(self.shared.load(self.head.wrapping_add(ahead)))
+        there
     }
 
     /// Takes the oldest entry.

@@ -26,12 +26,14 @@ pub use message::{Outbound, Source, Token};
 pub use opening::Opening;
 pub use terminate::{ReceivedTerminate, TerminateCause};
 
+use zerocopy::FromZeros;
+
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, TagError};
 use crate::memory::table::Access;
 use crate::verbs::cq::CqTable;
 use crate::verbs::wr::completion_flags;
-use crate::verbs::{Completion, QueuePair, WcOpcode, WcStatus};
+use crate::verbs::{Completion, QueuePair, SendWr, WcOpcode, WcStatus};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
 use crate::wire::rdmap::{
     AtomicRequest, AtomicResponse, Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest,
@@ -241,7 +243,8 @@ impl Rdmap {
     /// carried out waits for [`next_message`](Self::next_message), which says so.
     pub fn carry_out_local(&mut self, qp: &mut QueuePair, cqs: &mut CqTable, guard: &Guard<'_>) {
         if matches!(self.ending, Ending::Open) {
-            let _ = self.requester.carry_out_local(qp, cqs, guard);
+            let wr = &mut SendWr::new_zeroed();
+            let _ = self.requester.carry_out_local(wr, qp, cqs, guard);
         }
     }
 

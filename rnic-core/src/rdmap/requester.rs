@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use zerocopy::FromZeros;
+
 use super::message::{Outbound, Token};
 use super::outstanding::Outstanding;
 use super::prepare::{Prepared, carry_out, immediate, prepare};
@@ -125,16 +127,16 @@ impl Requester {
             let number = self.first + self.requests.len() as u64 - 1;
             return Ok(Some(follower.outbound(number)));
         }
-        let wr = match self.carry_out_local(qp, cqs, guard) {
-            Ok(Some(wr)) => wr,
-            Ok(None) => return Ok(None),
-            Err((wr_id, error)) => {
-                if let Some(wr) = self.upcoming(qp, cqs) {
-                    self.fail(&wr, WcStatus::MwBindError);
-                }
+        let mut wr = SendWr::new_zeroed();
+        match self.carry_out_local(&mut wr, qp, cqs, guard) {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error) => {
+                self.fail(&wr, WcStatus::MwBindError);
+                let wr_id = wr.wr_id;
                 return Err(RdmapError::Binding { wr_id, error });
             }
-        };
+        }
         let number = self.first + self.requests.len() as u64;
         match prepare(&wr, number, self.outstanding.ord(), qp.origin(), guard) {
             Ok(prepared) => {
@@ -152,43 +154,39 @@ impl Requester {
         }
     }
 
-    /// Carries out the next requests as far as they send nothing. Gives the one behind them, if it may begin. One that
-    /// cannot be carried out stays first in line.
+    /// Carries out the next requests as far as they send nothing. Says whether one behind them may begin: `wr` is
+    /// that then. One that cannot be carried out is `wr`, and stays first in line.
     pub(super) fn carry_out_local(
         &mut self,
+        wr: &mut SendWr,
         qp: &mut QueuePair,
         cqs: &mut CqTable,
         guard: &Guard<'_>,
-    ) -> Result<Option<SendWr>, (u64, BindError)> {
+    ) -> Result<bool, BindError> {
         // Who posts faster than this carries out rings again.
         for _ in 0..=qp.sq.capacity() {
-            let Some(wr) = self.upcoming(qp, cqs) else {
-                return Ok(None);
-            };
-            if !wr.operation().is_ok_and(WrOpcode::is_local) {
-                return Ok(Some(wr));
+            if !self.upcoming(wr, qp, cqs) {
+                return Ok(false);
             }
-            carry_out(&wr, qp, guard).map_err(|error| (wr.wr_id, error))?;
+            if !wr.operation().is_ok_and(WrOpcode::is_local) {
+                return Ok(true);
+            }
+            carry_out(wr, qp, guard)?;
             let signaled = qp.signal_all || wr.flags & send_flags::SIGNALED != 0;
-            self.requests.push_back(Request::new(
-                &wr,
-                signaled,
-                Target::None,
-                Progress::Answered,
-            ));
+            self.requests
+                .push_back(Request::new(wr, signaled, Target::None, Progress::Answered));
             self.complete(qp, cqs);
         }
-        Ok(None)
+        Ok(false)
     }
 
-    /// The request that was not begun and comes next, if it may begin.
-    fn upcoming(&self, qp: &QueuePair, cqs: &CqTable) -> Option<SendWr> {
+    /// Looks at the request that was not begun and comes next. Says whether it may begin.
+    fn upcoming(&self, wr: &mut SendWr, qp: &QueuePair, cqs: &CqTable) -> bool {
         // A completion queue with a backlog gets no more to complete: that bounds the backlog.
-        if !self.has_unbegun(qp) || cqs.has_backlog(qp.send_cq) {
-            return None;
-        }
-        let wr = qp.sq.peek(self.requests.len() as u32)?;
-        self.may_begin(&wr).then_some(wr)
+        self.has_unbegun(qp)
+            && !cqs.has_backlog(qp.send_cq)
+            && qp.sq.peek_into(self.requests.len() as u32, wr)
+            && self.may_begin(wr)
     }
 
     /// A request cannot be carried out, and none after it is.
@@ -392,7 +390,7 @@ impl Requester {
     fn has_unbegun(&self, qp: &QueuePair) -> bool {
         let begun = self.requests.len() as u64;
         let in_time = self.end.is_none_or(|end| self.first + begun < end);
-        in_time && u64::from(qp.sq.len()) > begun
+        in_time && qp.sq.has(begun as u32)
     }
 
     fn complete_first(&mut self, status: WcStatus, qp: &mut QueuePair, cqs: &mut CqTable) {
