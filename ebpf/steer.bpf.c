@@ -8,6 +8,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <stddef.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -58,38 +59,52 @@ static __always_inline void count(__u32 verdict)
 		*counter += 1;
 }
 
-/* Skips the Ethernet header and up to two VLAN tags. Returns the EtherType (host order), 0 if truncated. */
-static __always_inline __u16 parse_ethernet(void **cursor, void *end)
+/*
+ * Octets of the frame from `at` on, where they lie, or copied to `room`: a driver may leave as little as it likes in the
+ * first of a frame's buffers, which is all that can be read in place. None if the frame ends before.
+ */
+static __always_inline void *octets(struct xdp_md *context, __u32 at, void *room, __u32 len)
 {
-	struct ethhdr *ethernet = *cursor;
+	void *found = (void *)(long)context->data + at;
+
+	if (found + len <= (void *)(long)context->data_end)
+		return found;
+	return bpf_xdp_load_bytes(context, at, room, len) ? NULL : room;
+}
+
+/* Skips the Ethernet header and up to two VLAN tags. Returns the EtherType (host order), 0 if truncated. */
+static __always_inline __u16 parse_ethernet(struct xdp_md *context, __u32 *at)
+{
+	struct ethhdr room, *ethernet = octets(context, *at, &room, sizeof(room));
 	__u16 ethertype;
 
-	if ((void *)(ethernet + 1) > end)
+	if (!ethernet)
 		return 0;
 	ethertype = bpf_ntohs(ethernet->h_proto);
-	*cursor = ethernet + 1;
+	*at += sizeof(*ethernet);
 
 #pragma unroll
 	for (int i = 0; i < MAX_VLAN_TAGS; i++) {
-		struct vlan_tag *tag = *cursor;
+		struct vlan_tag room, *tag;
 
 		if (ethertype != ETH_P_8021Q && ethertype != ETH_P_8021AD)
 			break;
-		if ((void *)(tag + 1) > end)
+		tag = octets(context, *at, &room, sizeof(room));
+		if (!tag)
 			return 0;
 		ethertype = bpf_ntohs(tag->ethertype);
-		*cursor = tag + 1;
+		*at += sizeof(*tag);
 	}
 	return ethertype;
 }
 
-/* Fills in family and address, and moves the cursor to the TCP header. STEER_REDIRECTED stands for "go on". */
-static __always_inline int parse_ipv4(void **cursor, void *end, struct steer_key *key)
+/* Fills in family and address, and moves on to the TCP header. STEER_REDIRECTED stands for "go on". */
+static __always_inline int parse_ipv4(struct xdp_md *context, __u32 *at, struct steer_key *key)
 {
-	struct iphdr *ip = *cursor;
+	struct iphdr room, *ip = octets(context, *at, &room, sizeof(room));
 	__u32 header_len;
 
-	if ((void *)(ip + 1) > end)
+	if (!ip)
 		return STEER_TRUNCATED;
 	header_len = ip->ihl * 4;
 	if (ip->version != 4 || header_len < sizeof(*ip))
@@ -101,15 +116,15 @@ static __always_inline int parse_ipv4(void **cursor, void *end, struct steer_key
 
 	key->family = STEER_IPV4;
 	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
-	*cursor = (void *)ip + header_len;
+	*at += header_len;
 	return STEER_REDIRECTED;
 }
 
-static __always_inline int parse_ipv6(void **cursor, void *end, struct steer_key *key)
+static __always_inline int parse_ipv6(struct xdp_md *context, __u32 *at, struct steer_key *key)
 {
-	struct ipv6hdr *ip = *cursor;
+	struct ipv6hdr room, *ip = octets(context, *at, &room, sizeof(room));
 
-	if ((void *)(ip + 1) > end)
+	if (!ip)
 		return STEER_TRUNCATED;
 	if (ip->version != 6)
 		return STEER_TRUNCATED;
@@ -120,22 +135,23 @@ static __always_inline int parse_ipv6(void **cursor, void *end, struct steer_key
 
 	key->family = STEER_IPV6;
 	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
-	*cursor = ip + 1;
+	*at += sizeof(*ip);
 	return STEER_REDIRECTED;
 }
 
 /* Reads the local address and port of a frame into the key. */
-static __always_inline int classify(void *cursor, void *end, struct steer_key *key)
+static __always_inline int classify(struct xdp_md *context, struct steer_key *key)
 {
-	struct tcp_ports *ports;
+	struct tcp_ports room, *ports;
+	__u32 at = 0;
 	int verdict;
 
-	switch (parse_ethernet(&cursor, end)) {
+	switch (parse_ethernet(context, &at)) {
 	case ETH_P_IP:
-		verdict = parse_ipv4(&cursor, end, key);
+		verdict = parse_ipv4(context, &at, key);
 		break;
 	case ETH_P_IPV6:
-		verdict = parse_ipv6(&cursor, end, key);
+		verdict = parse_ipv6(context, &at, key);
 		break;
 	case 0:
 		verdict = STEER_TRUNCATED;
@@ -146,8 +162,8 @@ static __always_inline int classify(void *cursor, void *end, struct steer_key *k
 	if (verdict != STEER_REDIRECTED)
 		return verdict;
 
-	ports = cursor;
-	if ((void *)(ports + 1) > end)
+	ports = octets(context, at, &room, sizeof(room));
+	if (!ports)
 		return STEER_TRUNCATED;
 	__builtin_memcpy(key->port, ports->destination, sizeof(key->port));
 	return STEER_REDIRECTED;
@@ -165,11 +181,9 @@ static __always_inline int is_steered(struct steer_key *key)
 SEC("xdp.frags")
 int rnic_steer(struct xdp_md *context)
 {
-	void *frame = (void *)(long)context->data;
-	void *end = (void *)(long)context->data_end;
 	struct steer_key key = {};
 	int action;
-	int verdict = classify(frame, end, &key);
+	int verdict = classify(context, &key);
 
 	if (verdict != STEER_REDIRECTED) {
 		count(verdict);

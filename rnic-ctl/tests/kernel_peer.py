@@ -4,8 +4,10 @@
 It speaks the protocol of rping in either role, so that rnic's rping can be tested against the kernel's TCP
 and against an encoder and decoder that share no code with it.
 
-    kernel_peer.py client ADDRESS PORT COUNT SIZE
-    kernel_peer.py server ADDRESS PORT COUNT SIZE
+    kernel_peer.py client ADDRESS PORT COUNT SIZE [PAYLOAD]
+    kernel_peer.py server ADDRESS PORT COUNT SIZE [PAYLOAD]
+
+PAYLOAD: octets in a DDP segment; 1300 fit any MTU of 1500.
 """
 
 import random
@@ -15,7 +17,7 @@ import sys
 
 WRITE, READ_REQUEST, READ_RESPONSE, SEND, TERMINATE = 0, 1, 2, 3, 7
 TAGGED, LAST = 0x80, 0x40
-PAYLOAD = 1300  # octets in a DDP segment: fits any MTU of 1500
+PAYLOAD = int(sys.argv[6]) if len(sys.argv) > 6 else 1300
 
 
 def make_table():
@@ -188,7 +190,7 @@ def run_server(peer, count, size):
 
 
 def main():
-    role, address, port, count, size = sys.argv[1:]
+    role, address, port, count, size = sys.argv[1:6]
     place, count, size = (address, int(port)), int(count), int(size)
     random.seed(7)
     if role == "client":

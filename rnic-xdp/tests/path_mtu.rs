@@ -19,7 +19,6 @@ use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
 const SOON: Duration = Duration::from_secs(30);
 const LEN: usize = 1 << 20;
-const NARROW: u32 = 1300;
 
 /// `east` - router - `west`, with the second link narrow for what the router sends.
 struct Path {
@@ -29,7 +28,8 @@ struct Path {
 }
 
 impl Path {
-    fn new() -> Self {
+    /// The MTU of the first link, and of the second in this direction. Back it is as wide as the first.
+    fn new(wide: u32, narrow: u32) -> Self {
         let new = || Namespace::new("mtu").unwrap();
         let path = Self {
             east: new(),
@@ -57,9 +57,16 @@ impl Path {
         for (namespace, netdev) in [(router, "near"), (router, "far"), (west, "west")] {
             disable_offloads(namespace, netdev).unwrap();
         }
-        router
-            .ip(&format!("link set dev far mtu {NARROW}"))
-            .unwrap();
+        for (namespace, netdev, mtu) in [
+            (east, "east", wide),
+            (router, "near", wide),
+            (router, "far", narrow),
+            (west, "west", wide),
+        ] {
+            namespace
+                .ip(&format!("link set dev {netdev} mtu {mtu}"))
+                .unwrap();
+        }
         router.run(|| {
             std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
             std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
@@ -173,12 +180,17 @@ fn what_a_router_says_makes_segments_fit() {
     if !is_root("what_a_router_says_makes_segments_fit") {
         return;
     }
-    let path = Path::new();
-    for address in ["10.88.0.2:4420", "[fd88::2]:4421"] {
-        let device = path.device();
-        assert_eq!(write_through(&path, &device, address), (0, 1), "{address}");
-        // The next connection knows.
-        assert_eq!(write_through(&path, &device, address), (0, 0), "{address}");
+    // Frames of three chunks become ones of one, of two, or shorter ones of three.
+    for (wide, narrow) in [(1500, 1300), (9000, 1500), (9000, 5000), (9000, 8500)] {
+        let path = Path::new(wide, narrow);
+        for address in ["10.88.0.2:4420", "[fd88::2]:4421"] {
+            let device = path.device();
+            let found = write_through(&path, &device, address);
+            assert_eq!(found, (0, 1), "{address}, {wide} to {narrow}");
+            // The next connection knows.
+            let found = write_through(&path, &device, address);
+            assert_eq!(found, (0, 0), "{address}, {wide} to {narrow}");
+        }
     }
 }
 
@@ -187,7 +199,7 @@ fn a_router_that_says_nothing_is_found_out() {
     if !is_root("a_router_that_says_nothing_is_found_out") {
         return;
     }
-    let path = Path::new();
+    let path = Path::new(1500, 1300);
     // The router's word does not reach us: it has no way back.
     path.router.ip("rule add iif lo prohibit").unwrap();
     let (timeouts, reductions) = write_through(&path, &path.device(), "10.88.0.2:4420");

@@ -195,6 +195,27 @@ impl<'obj> Rig<'obj> {
     }
 }
 
+impl Rig<'_> {
+    /// Runs the program on a frame in several buffers, of which the first one has `linear` octets. Says what it did, or
+    /// nothing where the kernel cannot be asked to cut frames so (before Linux 6.18).
+    fn run_in_pieces(&self, frame: &[u8], linear: usize) -> Option<u32> {
+        // data and data_end of struct xdp_md, from 0 on; the rest is nought.
+        let mut context = [0; 24];
+        context[4..8].copy_from_slice(&(linear as u32).to_ne_bytes());
+        let input = ProgramInput {
+            data_in: Some(frame),
+            context_in: Some(&mut context),
+            ..Default::default()
+        };
+        let output = self.skeleton.progs.rnic_steer.test_run(input);
+        match output {
+            Ok(output) => Some(output.return_value),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::InvalidInput => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Runs a test with the loaded program and a socket in its map.
 fn with_rig(test: &str, body: impl FnOnce(&mut Rig<'_>) + Send) {
     if !is_root(test) {
@@ -375,6 +396,32 @@ fn frames_cut_anywhere_pass_as_truncated() {
                 rig.check(&frame[..len]);
             }
             assert_eq!(rig.check(&frame), Verdict::Redirected);
+        }
+    });
+}
+
+/// A driver may leave any number of octets in the first buffer of a frame that has several.
+#[test]
+fn headers_beyond_the_first_buffer_are_read() {
+    with_rig("headers_beyond_the_first_buffer_are_read", |rig| {
+        let options = Ipv4 {
+            options: 10,
+            ..PLAIN
+        };
+        for (frame, action) in [
+            (ipv4(&[], &PLAIN, 4420, 8000), XDP_REDIRECT),
+            (ipv4(&[0x88a8, 0x8100], &options, 4420, 8000), XDP_REDIRECT),
+            (ipv6(&[0x8100], 6, "fd00::1", 4420, 8000), XDP_REDIRECT),
+            (ipv4(&[0x8100], &PLAIN, 9, 8000), XDP_PASS),
+            (ipv6(&[], 6, "fd00::1", 80, 8000), XDP_PASS),
+        ] {
+            for linear in (14..120).chain([1000, 3000]) {
+                let Some(found) = rig.run_in_pieces(&frame, linear) else {
+                    eprintln!("SKIPPED: this kernel cannot cut a frame at {linear}");
+                    return;
+                };
+                assert_eq!(found, action, "{linear} octets of {:02x?}", &frame[..100]);
+            }
         }
     });
 }
