@@ -167,7 +167,8 @@ fn transmit_batch(receiver: &Pool, sender: &mut Host, now: Instant) {
 #[inline(always)]
 fn turn(host: &mut Host, peer: &Pool, now: Instant) {
     let mut batch = host.driver.begin(now);
-    batch.handle_frames(peer.sent(), Checksums::Verify, &mut host.pool);
+    let frames = peer.sent().map(|frame| (frame, Checksums::Verify));
+    batch.handle_frames(frames, &mut host.pool);
     batch.finish(&mut host.pool);
 }
 

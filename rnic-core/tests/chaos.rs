@@ -107,7 +107,11 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let link = impairments(&mut rng);
-        let mut sim = watched(&EngineConfig::default(), link, seed);
+        let config = EngineConfig {
+            mtu: if seed % 4 == 3 { 9000 } else { 1500 },
+            ..EngineConfig::default()
+        };
+        let mut sim = watched(&config, link, seed);
         let mut shared = [None, None];
         let (mut queues, mut regions) = ([HashMap::new(), HashMap::new()], [vec![], vec![]]);
         for host in 0..2 {

@@ -44,7 +44,7 @@ impl Rig<'_> {
             guard,
             now,
         } = self;
-        engine.handle_frames(*now, guard, [received], Checksums::Verify, frames);
+        engine.handle_frames(*now, guard, [(received, Checksums::Verify)], frames);
         while engine.poll_transmit(*now, guard, frames) {}
         frames.take_transmitted()
     }

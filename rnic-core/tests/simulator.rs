@@ -299,7 +299,10 @@ impl Asked {
 /// placed ahead of order.
 fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
     let mut rng = Rng::with_seed(seed);
-    let config = EngineConfig::default();
+    let config = EngineConfig {
+        mtu: if seed % 4 == 3 { 9000 } else { 1500 },
+        ..EngineConfig::default()
+    };
     let (mut sim, decoder) = watched_by(&config, impairments(&mut rng), seed);
     let by_chance = rng.u8(0..4) > 0;
     let options = ConnectionOptions {

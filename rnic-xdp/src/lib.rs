@@ -15,7 +15,7 @@ mod worker;
 pub use bell::{Bell, bell};
 pub use error::OpenError;
 pub use netlink::NetlinkError;
-pub use port::{PortConfig, PortReport, RxPort, RxSide, TxSide, XdpPort, ZeroCopyChoice};
+pub use port::{Frame, PortConfig, PortReport, RxPort, RxSide, TxSide, XdpPort, ZeroCopyChoice};
 pub use reserve::XdpNet;
 pub use worker::Worker;
 

@@ -7,7 +7,6 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Turn};
 use rnic_core::time::Instant;
-use rnic_core::wire::packet::Checksums;
 
 use crate::bell::Bell;
 use crate::error::OpenError;
@@ -167,7 +166,7 @@ impl Turn for Worker {
         }
         let mut batch = self.driver.begin(now);
         for queue in port.rx.queues_mut() {
-            batch.handle_frames(queue.frames(), Checksums::Verify, &mut port.tx);
+            batch.handle_frames(queue.frames(), &mut port.tx);
             queue.refill();
             if queue.has_more() {
                 batch.expect_more();

@@ -131,17 +131,15 @@ impl Batch<'_> {
         }
     }
 
-    /// Handles received frames, each from the destination MAC address on.
+    /// Handles received frames, each from the destination MAC address on, with what is to be done about its checksums.
     pub fn handle_frames<F: TxFrames>(
         &mut self,
-        frames: impl IntoIterator<Item: AsRef<[u8]>>,
-        checksums: Checksums,
+        frames: impl IntoIterator<Item = (impl AsRef<[u8]>, Checksums)>,
         tx: &mut F,
     ) {
         let busy = &mut self.busy;
         let frames = frames.into_iter().inspect(|_| *busy = true);
-        self.engine
-            .handle_frames(self.now, &self.guard, frames, checksums, tx);
+        self.engine.handle_frames(self.now, &self.guard, frames, tx);
     }
 
     /// Handles what a router said of a packet of ours.

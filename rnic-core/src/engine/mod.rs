@@ -146,7 +146,7 @@ impl Engine {
         &self.counters
     }
 
-    /// Handles received frames.
+    /// Handles received frames, and says of each what is to be done about its checksums.
     ///
     /// A run of frames with nothing but the next data of one connection is handled as one: what follows from it is
     /// seen to at its end.
@@ -154,12 +154,11 @@ impl Engine {
         &mut self,
         now: Instant,
         guard: &Guard<'_>,
-        frames: impl IntoIterator<Item: AsRef<[u8]>>,
-        checksums: Checksums,
+        frames: impl IntoIterator<Item = (impl AsRef<[u8]>, Checksums)>,
         tx: &mut F,
     ) {
         let mut run = None;
-        for frame in frames {
+        for (frame, checksums) in frames {
             let frame = frame.as_ref();
             self.counters.engine.frames_received += 1;
             let expected = self.expected.as_ref().and_then(|(prediction, index)| {

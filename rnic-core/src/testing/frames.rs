@@ -2,8 +2,8 @@
 
 use crate::memory::frames::{FrameId, TxFrames};
 
-/// Octets in a frame of [`VecFrames`].
-pub const FRAME_LEN: usize = 4096;
+/// Octets in a frame of [`VecFrames`]: enough for an MTU of 9000.
+pub const FRAME_LEN: usize = 9216;
 
 /// A fixed number of transmit frames over a `Vec`.
 ///
@@ -23,6 +23,7 @@ pub struct VecFrames {
 
 #[derive(Clone, Debug)]
 struct Frame {
+    /// None until it is first used: most never are.
     bytes: Vec<u8>,
     /// How often the device still holds it: a frame can be queued again before it has completed.
     in_device: u32,
@@ -33,7 +34,7 @@ impl VecFrames {
     /// `count` frames of [`FRAME_LEN`] octets, all free, and a device queue without limit.
     pub fn new(count: usize) -> Self {
         let frame = Frame {
-            bytes: vec![0; FRAME_LEN],
+            bytes: Vec::new(),
             in_device: 0,
             held_by_owner: false,
         };
@@ -85,7 +86,9 @@ impl TxFrames for VecFrames {
 
     fn allocate(&mut self) -> Option<FrameId> {
         let id = self.free.pop()?;
-        self.frames[id.0 as usize].held_by_owner = true;
+        let frame = &mut self.frames[id.0 as usize];
+        frame.held_by_owner = true;
+        frame.bytes.resize(FRAME_LEN, 0);
         Some(id)
     }
 

@@ -156,7 +156,8 @@ impl Turn for InMemoryWorker {
             .take()
             .into_iter()
             .chain(self.from_peer.try_iter());
-        batch.handle_frames(frames.take(BATCH), Checksums::Verify, &mut self.tx);
+        let frames = frames.take(BATCH).map(|frame| (frame, Checksums::Verify));
+        batch.handle_frames(frames, &mut self.tx);
         if !self.from_peer.is_empty() {
             batch.expect_more();
         }

@@ -7,8 +7,25 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 pub enum Checksums {
     /// Compute and compare them.
     Verify,
+    /// The same, but the [`sum`] of all octets of the frame is known already: whoever copied them computed it.
+    Summed(u16),
     /// Somebody trustworthy has: the device, or the sender's kernel on this very host.
     Vouched,
+}
+
+impl Checksums {
+    /// The [`sum`] of a part of a frame that begins at an even place; none if it need not be known.
+    #[inline]
+    pub fn sum_of(self, part: &[u8], frame: &[u8]) -> Option<u16> {
+        match self {
+            Self::Vouched => None,
+            Self::Summed(total) if part.as_ptr_range().end == frame.as_ptr_range().end => {
+                let front = &frame[..frame.len() - part.len()];
+                Some(without(total, sum(front)))
+            }
+            Self::Verify | Self::Summed(_) => Some(sum(part)),
+        }
+    }
 }
 
 /// The ones-complement sum of the octets, taken as 16-bit words; an odd last octet is followed by a zero one.
@@ -24,34 +41,89 @@ pub fn sum(octets: &[u8]) -> u16 {
     )
 }
 
+/// Copies runs of octets to `to`, one behind the other; returns the [`sum`] of all. Panics if there is no room for them.
+pub fn join_and_sum<'a>(runs: impl IntoIterator<Item = &'a [u8]>, to: &mut [u8]) -> u16 {
+    let (mut at, mut total) = (0, 0);
+    for run in runs {
+        let sum = copy_and_sum(run, &mut to[at..]);
+        // At an odd place, what comes first in its word counts as second.
+        let sum = if at % 2 == 1 { sum.swap_bytes() } else { sum };
+        total = combine(total, sum);
+        at += run.len();
+    }
+    total
+}
+
+fn copy_and_sum(from: &[u8], to: &mut [u8]) -> u16 {
+    let to = &mut to[..from.len()];
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let (words, rest) = from.as_chunks::<8>();
+            let (places, behind) = to.as_chunks_mut::<8>();
+            let mut total = Total::default();
+            for (word, place) in words.iter().zip(places) {
+                *place = *word;
+                total.add(*word);
+            }
+            behind.copy_from_slice(rest);
+            total.finish(rest)
+        },
+    )
+}
+
 /// From this length on wider vectors make up for the choice of them.
 const WIDE: usize = 256;
 
 #[inline(always)]
 fn sum_words(octets: &[u8]) -> u16 {
-    // Any word size gives the same sum, and so does the machine's byte order, up to one swap at the end. In
-    // this form the compiler makes a wide loop of it: the halves of the words are summed apart, the lower one
-    // as what is left of the whole.
     let (words, rest) = octets.as_chunks::<8>();
-    let (mut whole, mut high) = (0u64, 0u64);
+    let mut total = Total::default();
     for word in words {
-        let word = u64::from_ne_bytes(*word);
-        whole = whole.wrapping_add(word);
-        high += word >> 32;
+        total.add(*word);
     }
-    let low = whole.wrapping_sub(high << 32);
-    let mut last = [0; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
+    total.finish(rest)
+}
+
+/// A sum under way. Any word size gives the same sum, and so does the machine's byte order, up to one swap at the end.
+/// In this form the compiler makes a wide loop of it: the halves of the words are summed apart, the lower one as what is
+/// left of the whole.
+#[derive(Default)]
+struct Total {
+    whole: u64,
+    high: u64,
+}
+
+impl Total {
+    #[inline(always)]
+    fn add(&mut self, word: [u8; 8]) {
+        let word = u64::from_ne_bytes(word);
+        self.whole = self.whole.wrapping_add(word);
+        self.high += word >> 32;
     }
-    let last = u64::from_ne_bytes(last);
-    u16::from_be(fold(low + high + (last & 0xffff_ffff) + (last >> 32)))
+
+    /// The sum, with the octets that are left: fewer than a word has.
+    #[inline(always)]
+    fn finish(self, rest: &[u8]) -> u16 {
+        let low = self.whole.wrapping_sub(self.high << 32);
+        let mut last = [0; 8];
+        for (to, from) in last.iter_mut().zip(rest) {
+            *to = *from;
+        }
+        let last = u64::from_ne_bytes(last);
+        u16::from_be(fold(low + self.high + (last & 0xffff_ffff) + (last >> 32)))
+    }
 }
 
 /// The ones-complement sum of two sums.
 pub fn combine(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
     sum + u16::from(carry)
+}
+
+/// What is left of a sum without a part of it that begins at an even place.
+pub fn without(sum: u16, part: u16) -> u16 {
+    combine(sum, !part)
 }
 
 /// Adds the upper words to the lowest until one remains. The sum of halves of words is far below 2^48.

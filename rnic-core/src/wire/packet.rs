@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub use super::checksum::Checksums;
-use super::checksum::{combine, pseudo_header_v4, pseudo_header_v6, sum};
+use super::checksum::{combine, pseudo_header_v4, pseudo_header_v6};
 use super::ethernet::{self, EthernetHeader, MacAddr};
 use super::ipv4::{self, Ipv4Header};
 use super::ipv6::{self, Ipv6Header};
@@ -75,9 +75,8 @@ pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketErr
     if datagram.protocol != tcp::PROTOCOL {
         return Err(PacketError::NotTcp(datagram.protocol));
     }
-    if checksums == Checksums::Verify
-        && combine(datagram.pseudo_sum, sum(datagram.payload)) != 0xffff
-    {
+    let payload_sum = checksums.sum_of(datagram.payload, frame);
+    if payload_sum.is_some_and(|sum| combine(datagram.pseudo_sum, sum) != 0xffff) {
         return Err(PacketError::Checksum("TCP"));
     }
     let segment = TcpSegment::parse(datagram.payload)?;

@@ -156,7 +156,7 @@ impl Prediction {
                 let length = word(self.ip_at + 2)?;
                 let varying = [length, word(self.ip_at + 4)?, word(self.ip_at + 10)?];
                 let total = varying.into_iter().fold(constant, combine);
-                if checksums == Checksums::Verify && total != 0xffff {
+                if checksums != Checksums::Vouched && total != 0xffff {
                     return None;
                 }
                 self.ip_at + usize::from(length)
@@ -165,10 +165,10 @@ impl Prediction {
         };
         let segment = frame.get(self.tcp_at..end)?;
         let payload = frame.get(self.payload_at..end)?;
-        if checksums == Checksums::Verify {
+        if let Some(sum) = checksums.sum_of(segment, frame) {
             // No longer than 65535: the IP header counted it in 16 bits.
             let pseudo_sum = combine(self.pseudo_sum, segment.len() as u16);
-            if combine(pseudo_sum, sum(segment)) != 0xffff {
+            if combine(pseudo_sum, sum) != 0xffff {
                 return None;
             }
         }

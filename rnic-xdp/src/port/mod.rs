@@ -13,7 +13,7 @@ mod tx;
 mod tx_ring;
 mod umem;
 
-pub use rx::{RxPort, RxSide};
+pub use rx::{Frame, RxPort, RxSide};
 use socket::{Place, Rings};
 use tx::TxParts;
 pub use tx::TxSide;

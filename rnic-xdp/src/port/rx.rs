@@ -1,9 +1,12 @@
 //! The receive side: frames come from the receive ring and go back to the fill ring.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
+use std::mem;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+use rnic_core::wire::checksum::{self, Checksums};
 use xsk_rs::umem::frame::FrameDesc;
 use xsk_rs::{FillQueue, RxQueue};
 
@@ -53,19 +56,42 @@ pub struct RxPort {
     begun: usize,
     /// The batch was full.
     more: bool,
-    /// Where the frames of the batch are, if frames may take several chunks.
-    places: Vec<Place>,
-    /// Those of several chunks, put together.
-    joined: Vec<u8>,
+    /// Where the frames of the batch begin, and at last where they end, if frames may take several chunks.
+    starts: Vec<usize>,
+    /// Room to put one together.
+    room: RefCell<Vec<u8>>,
 }
 
-/// Where a received frame is.
+/// A received frame.
 #[derive(Debug)]
-enum Place {
-    /// In this descriptor's chunk.
-    Chunk(usize),
-    /// In these octets of those put together.
-    Joined(Range<usize>),
+pub enum Frame<'a> {
+    /// As it lies in its chunk.
+    Chunk(&'a [u8]),
+    /// Put together of several chunks.
+    Joined(Joined<'a>),
+}
+
+impl AsRef<[u8]> for Frame<'_> {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Chunk(octets) => octets,
+            Self::Joined(joined) => &joined.octets,
+        }
+    }
+}
+
+/// The octets of a frame of several chunks, in room that goes back when they are no longer needed.
+#[derive(Debug)]
+pub struct Joined<'a> {
+    octets: Vec<u8>,
+    room: &'a RefCell<Vec<u8>>,
+}
+
+impl Drop for Joined<'_> {
+    fn drop(&mut self) {
+        self.room.replace(mem::take(&mut self.octets));
+    }
 }
 
 impl RxPort {
@@ -90,8 +116,8 @@ impl RxPort {
             held: 0,
             begun: 0,
             more: false,
-            places: Vec::new(),
-            joined: Vec::new(),
+            starts: Vec::new(),
+            room: RefCell::default(),
         };
         port.wake_device();
         port
@@ -115,28 +141,19 @@ impl RxPort {
         count
     }
 
-    /// Finds the frames among so many descriptors, and puts together those of several chunks; returns their number.
+    /// Finds the frames among so many descriptors; returns their number.
     fn find_frames(&mut self, count: usize) -> usize {
-        self.places.clear();
-        let mut joined = std::mem::take(&mut self.joined);
-        joined.clear();
-        self.held = 0;
-        for at in 0..count {
-            if self.batch[at].has_more_frames() {
-                continue;
-            }
-            let begin = joined.len();
-            self.places.push(if at == self.held {
-                Place::Chunk(at)
-            } else {
-                (self.held..=at).for_each(|at| joined.extend_from_slice(self.chunk(at)));
-                Place::Joined(begin..joined.len())
-            });
-            self.held = at + 1;
-        }
-        self.joined = joined;
+        self.starts.clear();
+        self.starts.push(0);
+        let ends = self.batch[..count]
+            .iter()
+            .enumerate()
+            .filter(|(_, descriptor)| !descriptor.has_more_frames())
+            .map(|(at, _)| at + 1);
+        self.starts.extend(ends);
+        self.held = self.starts.last().copied().unwrap_or(0);
         self.begun = count - self.held;
-        self.places.len()
+        self.starts.len() - 1
     }
 
     /// Whether the last batch was full: then more frames may wait already.
@@ -144,18 +161,32 @@ impl RxPort {
         self.more
     }
 
-    /// The frames of the batch, Ethernet header first.
-    pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
+    /// The frames of the batch, Ethernet header first, and what is to be done about their checksums.
+    pub fn frames(&self) -> impl Iterator<Item = (Frame<'_>, Checksums)> {
         let (single, several) = if self.multi_buffer {
-            (0, &self.places[..])
+            (0, &self.starts[..])
         } else {
             (self.held, &[][..])
         };
-        let several = several.iter().map(|place| match place {
-            Place::Chunk(at) => self.chunk(*at),
-            Place::Joined(range) => &self.joined[range.clone()],
-        });
-        (0..single).map(|at| self.chunk(at)).chain(several)
+        let several = several.windows(2).map(|ends| self.frame(ends[0]..ends[1]));
+        (0..single)
+            .map(|at| (Frame::Chunk(self.chunk(at)), Checksums::Verify))
+            .chain(several)
+    }
+
+    /// The frame in these chunks of the batch. One of several is put together: protocols are faster on octets that lie in
+    /// one run and in the nearest cache, and their sum comes with the copy.
+    fn frame(&self, chunks: Range<usize>) -> (Frame<'_>, Checksums) {
+        if chunks.len() == 1 {
+            return (Frame::Chunk(self.chunk(chunks.start)), Checksums::Verify);
+        }
+        let len = chunks.clone().map(|at| self.chunk(at).len()).sum();
+        let mut octets = self.room.take();
+        octets.resize(len, 0);
+        let total = checksum::join_and_sum(chunks.map(|at| self.chunk(at)), &mut octets);
+        let room = &self.room;
+        let frame = Frame::Joined(Joined { octets, room });
+        (frame, Checksums::Summed(total))
     }
 
     /// A chunk of the batch.

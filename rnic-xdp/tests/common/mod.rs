@@ -85,7 +85,7 @@ pub(crate) fn receive(port: &mut XdpPort, count: usize) -> Vec<Vec<u8>> {
     eventually("frames arrive", || {
         for queue in port.rx.queues_mut() {
             queue.receive();
-            frames.extend(queue.frames().map(<[u8]>::to_vec));
+            frames.extend(queue.frames().map(|(frame, _)| frame.as_ref().to_vec()));
         }
         frames.len() >= count
     });

@@ -1,4 +1,6 @@
-use crate::wire::checksum::{combine, pseudo_header_v4, pseudo_header_v6, sum};
+use crate::wire::checksum::{
+    combine, join_and_sum, pseudo_header_v4, pseudo_header_v6, sum, without,
+};
 use proptest::prelude::*;
 
 /// The definition, word by word.
@@ -37,6 +39,27 @@ fn carries_go_around() {
     assert_eq!(combine(0xffff, 1), 1);
     assert_eq!(combine(0x8000, 0x8001), 2);
     assert_eq!(combine(0x1234, 0x1111), 0x2345);
+}
+
+proptest! {
+    #[test]
+    fn joined_octets_are_the_same_and_have_the_same_sum(
+        octets in prop::collection::vec(any::<u8>(), 0..2000), run in 1..900_usize, more in 0..20_usize,
+    ) {
+        let mut copy = vec![0xa5; octets.len() + more];
+        prop_assert_eq!(join_and_sum(octets.chunks(run), &mut copy), sum(&octets));
+        prop_assert_eq!(&copy[..octets.len()], &octets[..]);
+        prop_assert!(copy[octets.len()..].iter().all(|octet| *octet == 0xa5));
+    }
+
+    #[test]
+    fn a_part_can_be_taken_out_of_a_sum(
+        octets in prop::collection::vec(any::<u8>(), 2..700), at: prop::sample::Index,
+    ) {
+        let (part, rest) = octets.split_at(at.index(octets.len() / 2) * 2);
+        let left = without(sum(&octets), sum(part));
+        prop_assert_eq!(left % 0xffff, sum(rest) % 0xffff);
+    }
 }
 
 #[test]

@@ -168,6 +168,42 @@ fn each_damaged_octet_under_a_checksum_is_noticed() {
     }
 }
 
+/// Who has the sum of a frame comes to the same conclusion as who computes that of its segment.
+#[test]
+fn a_known_sum_is_as_good() {
+    let frame = build(
+        &net_header(SOURCE.into(), DESTINATION.into()),
+        &syn_header(),
+        b"seven o",
+    );
+    let padded = [&frame[..], &[0x55; 13]].concat();
+    for frame in [frame, padded, SYN.to_vec(), v6_frame()] {
+        let with_sum = |frame: &[u8]| parse(frame, Checksums::Summed(sum(frame))).map(|_| ());
+        assert_eq!(with_sum(&frame), Ok(()));
+        for at in 0..frame.len() {
+            let mut damaged = frame.clone();
+            damaged[at] ^= 0x04;
+            let computed = parse(&damaged, Checksums::Verify).map(|_| ());
+            assert_eq!(with_sum(&damaged), computed, "octet {at}");
+        }
+        for wrong in [0, 1, 0xffff, !sum(&frame)] {
+            if wrong % 0xffff != sum(&frame) % 0xffff && frame.len() == frame_len(&frame) {
+                let result = parse(&frame, Checksums::Summed(wrong));
+                assert_eq!(result, Err(PacketError::Checksum("TCP")), "{wrong:#x}");
+            }
+        }
+    }
+}
+
+/// Octets of a frame without padding: only then is its sum that of the segment too.
+fn frame_len(frame: &[u8]) -> usize {
+    let length = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
+    match frame[14] >> 4 {
+        4 => 14 + length(16),
+        _ => 14 + 40 + length(18),
+    }
+}
+
 #[test]
 fn vouched_checksums_are_not_looked_at() {
     let mut frame = SYN;
