@@ -70,7 +70,7 @@ fn frames_of_several_chunks_cross() {
     }
     // At and around where a chunk is full: 3840 octets on each side.
     let lengths = [
-        9014, 60, 9014, 3840, 3841, 7680, 7681, 3839, 7936, 7937, 8192, 60, 9013, 9014,
+        9014, 60, 9014, 3840, 3841, 7680, 7681, 3839, 7936, 7937, 8192, 60, 9013, 9014, 9014,
     ];
     // More descriptors than are taken at once: frames begin in one batch and end in the next.
     frames_cross(9000, ModeChoice::Native, &lengths.repeat(5));
