@@ -1,6 +1,9 @@
-//! Single-producer single-consumer rings of fixed entries in memory that two processes can share.
+//! Single-producer single-consumer rings of fixed entries, in memory of this process or in memory that two share.
 //!
-//! The mapping, in the byte order of the machine:
+//! A ring of this process alone takes no file descriptor and no mapping, of which a process may have few: thousands of
+//! queue pairs have two rings each.
+//!
+//! The memory, in the byte order of the machine:
 //!
 //! | octets | what |
 //! |---|---|
@@ -24,6 +27,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::{align_of, offset_of, size_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -90,12 +94,61 @@ pub enum RingError {
 #[error("the ring is full")]
 pub struct Full;
 
-/// The mapping that both ends share, with what was checked of its header.
+/// A piece of a ring's memory, as much as one index takes; atomics, because both ends change them.
+#[repr(C, align(128))]
+struct Block([AtomicU64; 16]);
+
+const _: () = assert!(size_of::<Block>() == 128 && align_of::<Block>() == align_of::<Header>());
+
+/// Whose memory a ring lies in.
+enum Memory {
+    /// This process's alone.
+    Own(Box<[Block]>),
+    /// Any process's that has the file.
+    File(Mapping),
+}
+
+impl Memory {
+    /// Zeroed, and written to already, so that no page fault happens on the data path.
+    fn own(len: usize) -> Self {
+        let block = || Block([const { AtomicU64::new(0) }; 16]);
+        Self::Own(
+            (0..len.div_ceil(size_of::<Block>()))
+                .map(|_| block())
+                .collect(),
+        )
+    }
+
+    fn start(&self) -> Option<NonNull<u8>> {
+        match self {
+            // What is behind atomics may be written through a shared reference.
+            Self::Own(blocks) => NonNull::new(blocks.as_ptr().cast_mut().cast()),
+            Self::File(mapping) => NonNull::new(mapping.as_mut_ptr()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Own(blocks) => size_of_val::<[Block]>(blocks),
+            Self::File(mapping) => mapping.len(),
+        }
+    }
+}
+
+/// The memory that both ends share, with what was checked of its header.
 struct Shared<T> {
-    mapping: Mapping,
+    memory: Memory,
+    /// Where it starts.
+    start: NonNull<u8>,
     capacity: u32,
     entry: PhantomData<fn(T) -> T>,
 }
+
+// SAFETY: `start` points into `memory`, which may move between threads and be used by several, and does not move
+// itself; what it points at is only ever accessed atomically.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T> Sync for Shared<T> {}
 
 impl<T: Entry> Shared<T> {
     const LAYOUT_FITS: () =
@@ -105,14 +158,13 @@ impl<T: Entry> Shared<T> {
         size_of::<Header>() + capacity as usize * size_of::<T>()
     }
 
-    fn create(capacity: u32) -> Result<Self, RingError> {
+    fn create(capacity: u32, memory: fn(usize) -> io::Result<Memory>) -> Result<Self, RingError> {
         const { Self::LAYOUT_FITS };
         if !capacity.is_power_of_two() || capacity > MAX_CAPACITY {
             return Err(RingError::Capacity(capacity));
         }
         let len = Self::octets(capacity);
-        let mapping = Mapping::create("rnic-ring", len, Pages::Ordinary)
-            .map_err(|source| RingError::Map { len, source })?;
+        let memory = memory(len).map_err(|source| RingError::Map { len, source })?;
         let header = Header {
             magic: MAGIC,
             version: VERSION,
@@ -121,10 +173,20 @@ impl<T: Entry> Shared<T> {
             tail: Line(AtomicU32::new(0)),
             head: Line(AtomicU32::new(0)),
         };
-        // SAFETY: the mapping is page-aligned, writable, at least as long as a header, and nobody else has it yet.
-        unsafe { mapping.as_mut_ptr().cast::<Header>().write(header) };
+        let shared = Self::at(memory, capacity)?;
+        // SAFETY: the memory is aligned to a header, writable, at least as long as one, and nobody else has it yet.
+        unsafe { shared.start.cast::<Header>().write(header) };
+        Ok(shared)
+    }
+
+    fn at(memory: Memory, capacity: u32) -> Result<Self, RingError> {
+        let start = memory.start().ok_or_else(|| RingError::Map {
+            len: memory.len(),
+            source: io::ErrorKind::OutOfMemory.into(),
+        })?;
         Ok(Self {
-            mapping,
+            memory,
+            start,
             capacity,
             entry: PhantomData,
         })
@@ -155,19 +217,22 @@ impl<T: Entry> Shared<T> {
         if !ours || !sane || mapping.len() < Self::octets(capacity) {
             return Err(refused);
         }
-        Ok(Self {
-            mapping,
-            capacity,
-            entry: PhantomData,
-        })
+        Self::at(Memory::File(mapping), capacity)
     }
 
     fn header(&self) -> *const Header {
-        self.mapping.as_mut_ptr().cast()
+        self.start.as_ptr().cast()
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.memory {
+            Memory::Own(_) => None,
+            Memory::File(mapping) => Some(mapping.as_fd()),
+        }
     }
 
     fn tail(&self) -> &AtomicU32 {
-        // SAFETY: the header lies in the mapping, which lives as long as `self`; both sides access the index
+        // SAFETY: the header lies in the memory, which lives as long as `self`; both sides access the index
         // atomically only.
         unsafe { &(*self.header()).tail.0 }
     }
@@ -180,11 +245,8 @@ impl<T: Entry> Shared<T> {
     /// The words of entry number `index`.
     fn words(&self, index: u32) -> &[AtomicU64] {
         let at = (index & (self.capacity - 1)) as usize * size_of::<T>();
-        let first = self
-            .mapping
-            .as_mut_ptr()
-            .wrapping_add(size_of::<Header>() + at);
-        // SAFETY: the entry lies in the mapping, which lives as long as `self`. Its address is a multiple of 8, as
+        let first = self.start.as_ptr().wrapping_add(size_of::<Header>() + at);
+        // SAFETY: the entry lies in the memory, which lives as long as `self`. Its address is a multiple of 8, as
         // the entries start at one and each has a multiple of 8 octets. Both sides access it atomically only.
         unsafe { slice::from_raw_parts(first.cast(), size_of::<T>() / 8) }
     }
@@ -210,13 +272,24 @@ impl<T: Entry> Shared<T> {
     }
 }
 
-/// Makes a ring of `capacity` entries, a power of two.
+/// Makes a ring of `capacity` entries, a power of two, whose ends both stay in this process.
 pub fn ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>), RingError> {
-    let shared = Arc::new(Shared::create(capacity)?);
-    Ok((
+    Ok(ends(Shared::create(capacity, |len| Ok(Memory::own(len)))?))
+}
+
+/// Makes a ring of `capacity` entries, a power of two, an end of which another process can
+/// [attach](Producer::attach).
+pub fn shared_ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>), RingError> {
+    let mapped = |len| Mapping::create("rnic-ring", len, Pages::Ordinary).map(Memory::File);
+    Ok(ends(Shared::create(capacity, mapped)?))
+}
+
+fn ends<T: Entry>(shared: Shared<T>) -> (Producer<T>, Consumer<T>) {
+    let shared = Arc::new(shared);
+    (
         Producer::new(shared.clone(), 0, 0),
         Consumer::new(shared, 0, 0),
-    ))
+    )
 }
 
 /// The end of a ring that entries are pushed into.
@@ -244,6 +317,12 @@ impl<T: Entry> Producer<T> {
             shared.head().load(Ordering::Acquire),
         );
         Ok(Self::new(shared, tail, head))
+    }
+
+    /// The ring as a file, for the process that attaches the other end: there is one if it is a
+    /// [shared](shared_ring) one.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.file()
     }
 
     /// Adds an entry, visible to the consumer at once.
@@ -326,6 +405,12 @@ impl<T: Entry> Consumer<T> {
         ahead < self.len_seen() || ahead < self.len()
     }
 
+    /// The ring as a file, for the process that attaches the other end: there is one if it is a
+    /// [shared](shared_ring) one.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.file()
+    }
+
     /// A copy of the entry `ahead` places behind the oldest, which stays where it is.
     pub fn peek(&self, ahead: u32) -> Option<T> {
         let mut entry = T::new_zeroed();
@@ -390,20 +475,6 @@ impl<T: Entry> Consumer<T> {
             .load(Ordering::Relaxed)
             .wrapping_sub(self.head)
             > self.shared.capacity
-    }
-}
-
-impl<T> AsFd for Producer<T> {
-    /// The ring as a file, for the process that attaches the other end.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.mapping.as_fd()
-    }
-}
-
-impl<T> AsFd for Consumer<T> {
-    /// The ring as a file, for the process that attaches the other end.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.mapping.as_fd()
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 
 /// A ring whose indices start at `index`.
 fn ring_at<T: Entry>(capacity: u32, index: u32) -> (Producer<T>, Consumer<T>) {
-    let shared = Arc::new(Shared::create(capacity).unwrap());
+    let shared = Arc::new(Shared::create(capacity, |len| Ok(Memory::own(len))).unwrap());
     shared.tail().store(index, Ordering::Relaxed);
     shared.head().store(index, Ordering::Relaxed);
     (
@@ -138,26 +138,37 @@ proptest! {
 
 #[test]
 fn another_process_attaches_by_file() {
-    let (mut producer, mut consumer) = ring::<u64>(8).unwrap();
+    let (mut producer, mut consumer) = shared_ring::<u64>(8).unwrap();
     producer.push(1).unwrap();
     producer.push(2).unwrap();
     assert_eq!(consumer.pop(), Some(1));
-    let file = producer.as_fd().try_clone_to_owned().unwrap();
+    let file = producer.file().unwrap().try_clone_to_owned().unwrap();
     let mut attached = Consumer::<u64>::attach(file).unwrap();
     drop(consumer);
     assert_eq!((attached.capacity(), attached.pop()), (8, Some(2)));
 
-    let file = attached.as_fd().try_clone_to_owned().unwrap();
+    let file = attached.file().unwrap().try_clone_to_owned().unwrap();
     drop(producer);
     let mut producer = Producer::<u64>::attach(file).unwrap();
     producer.push(3).unwrap();
     assert_eq!(attached.pop(), Some(3));
 }
 
+/// A process may have a thousand files, and shall have more queue pairs.
+#[test]
+fn a_ring_of_one_process_takes_no_file() {
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = files();
+    let rings: Vec<_> = (0..1000).map(|_| ring::<u64>(8).unwrap()).collect();
+    // Other tests run meanwhile, and have some.
+    assert!(files() < before + 500);
+    assert!(rings[0].0.file().is_none() && rings[0].1.file().is_none());
+}
+
 #[test]
 fn what_is_no_such_ring_is_refused() {
-    let (producer, consumer) = ring::<u64>(8).unwrap();
-    let file = || producer.as_fd().try_clone_to_owned().unwrap();
+    let (producer, consumer) = shared_ring::<u64>(8).unwrap();
+    let file = || producer.file().unwrap().try_clone_to_owned().unwrap();
     // Entries of another size.
     assert!(matches!(
         Consumer::<[u64; 2]>::attach(file()),
@@ -165,7 +176,7 @@ fn what_is_no_such_ring_is_refused() {
     ));
     // More entries than the memory holds, or a number that is no capacity.
     for capacity in [0, 3, 1 << 12, u32::MAX] {
-        let header = consumer.shared.mapping.as_mut_ptr().cast::<Header>();
+        let header = consumer.shared.start.as_ptr().cast::<Header>();
         // SAFETY: the header lies in the mapping, and no other thread uses it.
         unsafe { (&raw mut (*header).capacity).write_volatile(capacity) };
         assert!(matches!(
