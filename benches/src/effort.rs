@@ -41,6 +41,8 @@ pub(crate) struct Effort {
     pub(crate) round_trips: usize,
     /// Batches of segments through the engine alone.
     pub(crate) batches: usize,
+    /// Connections that are many.
+    pub(crate) connections: usize,
 }
 
 impl Effort {

@@ -4,13 +4,13 @@ use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant as Clock;
+use std::time::{Duration, Instant as Clock};
 
 use rnic_core::engine::{
     Command, ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop, link,
 };
 use rnic_core::memory::region::{HugePages, Region};
-use rnic_core::memory::ring::{Consumer, Producer, ring};
+use rnic_core::memory::ring::{Consumer, Producer, RingError, ring};
 use rnic_core::memory::table::{Access, StagTable};
 use rnic_core::mpa::crc;
 use rnic_core::time::Instant;
@@ -38,6 +38,11 @@ const FPDU_AT: usize = TCP_AT + 32;
 /// MPA's length and CRC, and DDP's header of a Write.
 const FPDU_OVERHEAD: usize = 2 + 14 + 4;
 const PD: PdId = PdId(1);
+const CQ: CqId = CqId(1);
+/// What passes between two steps where no clock is read.
+const VIRTUAL_STEP: Duration = Duration::from_micros(50);
+/// Connections that are set up at the same time.
+const AT_ONCE: u32 = 64;
 const PORT: u16 = 4791;
 
 /// One engine and its application.
@@ -48,16 +53,23 @@ struct Host {
     pool: Pool,
     region: Arc<Region>,
     stag: Stag,
-    sq: Producer<SendWr>,
+    qps: Vec<Queues>,
+    /// Queue pairs that have a connection.
+    taken: u32,
     cq: Consumer<Completion>,
+}
+
+/// The application's ends of a queue pair.
+pub(crate) struct Queues {
+    sq: Producer<SendWr>,
     /// Empty: nothing is sent to this queue pair.
     _rq: Producer<RecvWr>,
 }
 
 impl Host {
-    fn new(index: u8) -> Result<Self, Failure> {
+    fn new(index: u8, connections: u32) -> Result<Self, Failure> {
         let table = Arc::new(StagTable::new(64, [index; 32]));
-        let (end, engine_end) = link(table, 16, Waker::noop().clone());
+        let (end, engine_end) = link(table, connections, Waker::noop().clone());
         let region = Arc::new(Region::allocate(REGION, HugePages::Prefer)?);
         let stag = end.table.register(
             region.clone(),
@@ -66,26 +78,16 @@ impl Host {
             Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             PD,
         )?;
-        let (sq, sq_end) = ring(64)?;
-        let (rq, rq_end) = ring(64)?;
         let (cq_end, cq) = ring(64)?;
         end.send(Command::CreateCq {
-            cq: CqId(1),
+            cq: CQ,
             producer: cq_end,
             arming: Arc::new(Arming::new()),
             notify: Waker::noop().clone(),
         })?;
-        end.send(Command::CreateQp(Box::new(QueuePair {
-            number: QpNumber(1),
-            stream: StreamId(1),
-            pd: PD,
-            sq: sq_end,
-            rq: rq_end.into(),
-            send_cq: CqId(1),
-            recv_cq: CqId(1),
-            state: QpState::Idle,
-            signal_all: false,
-        })))?;
+        let qps: Result<Vec<_>, Failure> = (0..connections)
+            .map(|number| Queues::create(&end, QpNumber(number)))
+            .collect();
         Ok(Self {
             address: Ipv4Addr::new(192, 0, 2, index),
             end,
@@ -93,9 +95,9 @@ impl Host {
             pool: Pool::new(1024, STEP),
             region,
             stag,
-            sq,
+            qps: qps?,
+            taken: 0,
             cq,
-            _rq: rq,
         })
     }
 
@@ -112,16 +114,24 @@ impl Host {
         }
     }
 
+    fn next_qp(&mut self) -> QpNumber {
+        self.taken += 1;
+        QpNumber(self.taken - 1)
+    }
+
     /// Accepts who asks; says how many connections came to stand.
-    fn handle_events(&self) -> Result<usize, Failure> {
+    fn handle_events(&mut self) -> Result<usize, Failure> {
         let mut established = 0;
-        for notice in self.end.events.try_iter() {
+        while let Ok(notice) = self.end.events.try_recv() {
             match notice.event {
-                Event::ConnectRequest { request, .. } => self.end.send(Command::Accept {
-                    request,
-                    qp: QpNumber(1),
-                    options: ConnectionOptions::default(),
-                })?,
+                Event::ConnectRequest { request, .. } => {
+                    let qp = self.next_qp();
+                    self.end.send(Command::Accept {
+                        request,
+                        qp,
+                        options: ConnectionOptions::default(),
+                    })?;
+                }
                 Event::Established { .. } => established += 1,
                 other => return Err(format!("the engines did not connect: {other:?}").into()),
             }
@@ -129,25 +139,67 @@ impl Host {
         Ok(established)
     }
 
-    /// Takes completions and keeps the send queue full of Writes.
+    /// Fills every send queue with Writes.
+    fn fill(&mut self, to: Stag) {
+        for number in 0..self.qps.len() as u32 {
+            while self.post_write(QpNumber(number), to) {}
+        }
+    }
+
+    /// Takes completions, and posts a Write for each.
     fn post_writes(&mut self, to: Stag) {
-        while self.cq.pop().is_some() {}
-        let mut posted = false;
-        while self.sq.free() > 0 {
-            let sge = Sge {
-                offset: 0,
-                length: MESSAGE as u32,
-                lkey: self.stag.0,
-            };
-            let write = SendWr::new(0, WrOpcode::Write)
-                .with_flags(send_flags::SIGNALED)
-                .with_remote(to, TaggedOffset(0))
-                .with_sges(&[sge]);
-            posted |= write.is_some_and(|write| self.sq.push(write).is_ok());
+        while let Some(completion) = self.cq.pop() {
+            self.post_write(QpNumber(completion.qp), to);
         }
+    }
+
+    /// Says no if the send queue is full.
+    fn post_write(&mut self, qp: QpNumber, to: Stag) -> bool {
+        let sge = Sge {
+            offset: 0,
+            length: MESSAGE as u32,
+            lkey: self.stag.0,
+        };
+        let write = SendWr::new(0, WrOpcode::Write)
+            .with_flags(send_flags::SIGNALED)
+            .with_remote(to, TaggedOffset(0))
+            .with_sges(&[sge]);
+        let sq = &mut self.qps[qp.0 as usize].sq;
+        let posted = write.is_some_and(|write| sq.push(write).is_ok());
         if posted {
-            self.end.ring(QpNumber(1));
+            self.end.ring(qp);
         }
+        posted
+    }
+}
+
+/// Both ends of the rings of a queue pair.
+type Rings = (
+    (Producer<SendWr>, Consumer<SendWr>),
+    (Producer<RecvWr>, Consumer<RecvWr>),
+);
+
+impl Queues {
+    /// The rings of one.
+    pub(crate) fn rings() -> Result<Rings, RingError> {
+        Ok((ring(8)?, ring(1)?))
+    }
+
+    /// Makes one, and tells the engine.
+    pub(crate) fn create(end: &HostEnd, number: QpNumber) -> Result<Self, Failure> {
+        let ((sq, sq_end), (rq, rq_end)) = Self::rings()?;
+        end.send(Command::CreateQp(Box::new(QueuePair {
+            number,
+            stream: StreamId(u64::from(number.0) + 1),
+            pd: PD,
+            sq: sq_end,
+            rq: rq_end.into(),
+            send_cq: CQ,
+            recv_cq: CQ,
+            state: QpState::Idle,
+            signal_all: false,
+        })))?;
+        Ok(Self { sq, _rq: rq })
     }
 }
 
@@ -206,53 +258,80 @@ pub(crate) struct Times {
     pub(crate) octets_sent: [Samples; 2],
 }
 
+/// Whose time the engines are told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Timing {
+    /// That of the machine.
+    Real(Clock),
+    /// Each step takes as long as the other: then each run does the same.
+    Virtual,
+}
+
 /// A sender and a receiver of Writes.
 pub(crate) struct Pair {
     sender: Host,
     receiver: Host,
-    started: Clock,
+    timing: Timing,
     /// Where the octets alone are sent from.
     frames: Box<[[u8; 2048]]>,
-    steps: usize,
+    steps: u32,
 }
 
 impl Pair {
-    /// Two engines, connected.
-    pub(crate) fn connect() -> Result<Self, Failure> {
+    /// Two engines with so many connections between them, all busy.
+    pub(crate) fn connect(connections: u32, timing: Timing) -> Result<Self, Failure> {
         let mut pair = Self {
-            sender: Host::new(1)?,
-            receiver: Host::new(2)?,
-            started: Clock::now(),
+            sender: Host::new(1, connections)?,
+            receiver: Host::new(2, connections)?,
+            timing,
             frames: vec![[0; 2048]; STEP].into_boxed_slice(),
             steps: 0,
         };
-        let local = SocketAddr::new(pair.sender.address.into(), 40_000);
-        let remote = SocketAddr::new(pair.receiver.address.into(), PORT);
         pair.receiver.end.send(Command::Listen {
             listener: ListenerId(1),
-            local: remote,
+            local: SocketAddr::new(pair.receiver.address.into(), PORT),
             lease: Arc::new(()),
         })?;
-        pair.sender.end.send(Command::Connect {
-            qp: QpNumber(1),
-            local,
-            remote,
-            options: ConnectionOptions::default(),
-            lease: Arc::new(()),
-        })?;
+        while pair.sender.taken < connections {
+            let count = AT_ONCE.min(connections - pair.sender.taken);
+            pair.add_connections(count)?;
+        }
+        pair.sender.fill(pair.receiver.stag);
+        Ok(pair)
+    }
+
+    fn add_connections(&mut self, count: u32) -> Result<(), Failure> {
+        for _ in 0..count {
+            let qp = self.sender.next_qp();
+            self.sender.end.send(Command::Connect {
+                qp,
+                local: SocketAddr::new(self.sender.address.into(), 40_000 + qp.0 as u16),
+                remote: SocketAddr::new(self.receiver.address.into(), PORT),
+                options: ConnectionOptions::default(),
+                lease: Arc::new(()),
+            })?;
+        }
         let mut established = 0;
-        while established < 2 {
-            pair.step(&mut Times::default());
-            for host in [&pair.sender, &pair.receiver] {
+        while established < 2 * count as usize {
+            self.step(&mut Times::default());
+            for host in [&mut self.sender, &mut self.receiver] {
                 established += host.handle_events()?;
             }
         }
-        Ok(pair)
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO
+            + match self.timing {
+                Timing::Real(started) => started.elapsed(),
+                Timing::Virtual => VIRTUAL_STEP * self.steps,
+            }
     }
 
     /// A batch of segments to the receiver, its acknowledgements back.
     fn step(&mut self, times: &mut Times) {
-        let now = Instant::ZERO + self.started.elapsed();
+        let now = self.now();
         let transmit = clocked(|| transmit_batch(&self.receiver.pool, &mut self.sender, now));
         self.receiver.pool.delivered();
         let full = self.sender.pool.sent().count() == STEP;

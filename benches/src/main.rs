@@ -5,9 +5,13 @@ mod bed;
 mod effort;
 mod engine;
 mod framed;
+mod heap;
 mod impaired;
+mod instructions;
 mod kernel;
 mod machine;
+mod many;
+mod memory;
 mod pace;
 mod pingpong;
 mod plan;
@@ -15,6 +19,7 @@ mod pool;
 mod raw;
 mod rdma;
 mod report;
+mod stages;
 mod stats;
 
 use std::path::PathBuf;
@@ -28,8 +33,8 @@ use crate::report::Report;
 
 const USAGE: &str =
     "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE] [--plots DIR]
-       rnic-bench --engine BATCHES
-       rnic-bench impaired|box --help
+       rnic-bench --engine|--stages BATCHES
+       rnic-bench instructions|impaired|box --help
 
   --quick          one short repetition: shows that everything works, not how fast
   --repetitions N  of each measurement, alternating (default 7)
@@ -38,6 +43,7 @@ const USAGE: &str =
   --json FILE      writes the results there too
   --plots DIR      draws goodput and round trips over message size there, as SVG
   --engine N       only runs N batches of 64 segments through the engine, for a profiler
+  --stages N       the same through each stage, then through the engine
 
 Needs root: it makes two network namespaces joined by a veth pair, and removes them.";
 
@@ -51,12 +57,19 @@ struct Options {
     json: Option<PathBuf>,
     plots: Option<PathBuf>,
     engine: Option<usize>,
+    stages: Option<usize>,
 }
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
-    let command = arguments.next_if(|first| first == "impaired" || first == "box");
+    let commands = ["instructions", "impaired", "box"];
+    let command = arguments.next_if(|first| commands.contains(&first.as_str()));
     match command.as_deref() {
+        Some("instructions") => execute(
+            instructions::Options::parse(arguments),
+            instructions::USAGE,
+            instructions::run,
+        ),
         Some("impaired") => execute(
             impaired::Options::parse(arguments),
             impaired::USAGE,
@@ -104,11 +117,13 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
             duration: Duration::from_millis(500),
             round_trips: 20_000,
             batches: 4_000,
+            connections: 10_000,
         },
         only: None,
         json: None,
         plots: None,
         engine: None,
+        stages: None,
     };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -119,6 +134,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
                     duration: Duration::from_millis(50),
                     round_trips: 500,
                     batches: 100,
+                    connections: 1_000,
                 };
             }
             "--repetitions" => options.repetitions = value()?.parse()?,
@@ -129,6 +145,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
             "--json" => options.json = Some(value()?.into()),
             "--plots" => options.plots = Some(value()?.into()),
             "--engine" => options.engine = Some(value()?.parse()?),
+            "--stages" => options.stages = Some(value()?.parse()?),
             "-h" | "--help" => return Ok(None),
             other => return Err(format!("{other} is not an option").into()),
         }
@@ -138,15 +155,18 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
 
 fn run(options: &Options) -> Result<(), Failure> {
     if let Some(batches) = options.engine {
-        engine::Pair::connect()?.measure(batches);
+        engine::Pair::connect(1, engine::Timing::Virtual)?.measure(batches);
         return Ok(());
+    }
+    if let Some(batches) = options.stages {
+        return instructions::run_batches(batches);
     }
     if !nix::unistd::geteuid().is_root() {
         return Err("run it as root: it makes network namespaces and opens AF_XDP sockets".into());
     }
     let machine = machine::describe();
     let bed = Bed::new()?;
-    let mut plan = plan::everything()?;
+    let mut plan = plan::everything(options.effort.connections)?;
     let wanted = |row: &Row| {
         bed.allows(row.cores)
             && options

@@ -39,7 +39,7 @@ struct End {
 
 impl End {
     fn open(host: &Host, secret: u8) -> Result<Self, Failure> {
-        let device = host.run(|| open_device(host, secret))?;
+        let device = host.run(|| open_device(host, secret, 1))?;
         let pd = device.pd();
         let cq = device.cq(256)?;
         let qp = pd.qp(&cq, &cq, QpCaps::default())?;
@@ -146,13 +146,14 @@ impl End {
     }
 }
 
-fn open_device(host: &Host, secret: u8) -> Result<Device, Failure> {
+/// A device that its user drives, with room for so many queue pairs.
+pub(crate) fn open_device(host: &Host, secret: u8, qps: u32) -> Result<Device, Failure> {
     let port = XdpPort::open(&PortConfig::new(host.netdev))?;
     let net = Arc::new(XdpNet::new(&port)?);
     let (bell, waker) = bell()?;
     // Nobody guesses STags or sequence numbers on this link.
     let (table_seed, secret) = ([secret; 32], [!secret; 32]);
-    let (host_end, engine_end) = link(Arc::new(StagTable::new(64, table_seed)), 16, waker);
+    let (host_end, engine_end) = link(Arc::new(StagTable::new(64, table_seed)), qps, waker);
     let worker = Worker::new(port, EngineConfig::default(), secret, engine_end, bell)?;
     Ok(Device::new(host_end, net, Driver::Inline(Box::new(worker))))
 }

@@ -24,6 +24,8 @@ pub(crate) enum Unit {
     Microseconds,
     /// Nanoseconds for a segment.
     Nanoseconds,
+    /// Octets of memory.
+    Octets,
 }
 
 impl Unit {
@@ -33,6 +35,7 @@ impl Unit {
             Self::Mops => "M/s",
             Self::Microseconds => "us",
             Self::Nanoseconds => "ns/segment",
+            Self::Octets => "octets",
         }
     }
 
@@ -40,7 +43,7 @@ impl Unit {
     pub(crate) fn beside(self) -> &'static str {
         match self {
             Self::Gbps | Self::Mops => "mean",
-            Self::Microseconds | Self::Nanoseconds => "p99",
+            Self::Microseconds | Self::Nanoseconds | Self::Octets => "p99",
         }
     }
 }

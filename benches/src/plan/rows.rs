@@ -1,5 +1,7 @@
 //! Everything that is measured.
 
+use std::time::Instant;
+
 use super::{Key, Measurement, Reading, Row, Unit};
 use crate::Failure;
 use crate::bed::{Bed, Cores};
@@ -8,7 +10,7 @@ use crate::pace::Bandwidth;
 use crate::pingpong::Latency;
 use crate::raw::Work;
 use crate::stats::Samples;
-use crate::{engine, framed, kernel, raw, rdma};
+use crate::{engine, framed, kernel, many, memory, raw, rdma};
 
 /// Message sizes of the curves, beside those of the table.
 const BANDWIDTH_SIZES: [usize; 8] = [
@@ -150,8 +152,8 @@ pub(crate) fn plots() -> [(&'static str, &'static str, Unit, Vec<Series>); 2] {
     ]
 }
 
-/// Everything, in the order of the table.
-pub(crate) fn everything() -> Result<Vec<Measurement>, Failure> {
+/// Everything, in the order of the table; `connections` are many.
+pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure> {
     let mut plan = Vec::new();
     let both = [Cores::One, Cores::Two];
     let shape = |mtu, size| move |cores| Shape { cores, mtu, size };
@@ -181,6 +183,10 @@ pub(crate) fn everything() -> Result<Vec<Measurement>, Failure> {
     }
     plan.extend(both.map(shape(1500, 8)).map(short_writes));
     plan.push(engine_alone()?);
+    plan.push(engine_with_many(connections)?);
+    plan.push(many_connections(1));
+    plan.push(many_connections(connections));
+    plan.push(memory());
     for cores in both {
         for size in BANDWIDTH_SIZES.into_iter().filter(|size| *size != MESSAGE) {
             let shape = shape(1500, size)(cores);
@@ -291,7 +297,7 @@ fn engine_alone() -> Result<Measurement, Failure> {
             shape,
         )
     };
-    let mut pair = engine::Pair::connect()?;
+    let mut pair = engine::Pair::connect(1, engine::Timing::Real(Instant::now()))?;
     Ok(Measurement {
         rows: vec![
             row("engine-rx", "engine alone, receive"),
@@ -316,4 +322,96 @@ fn engine_alone() -> Result<Measurement, Failure> {
             Ok(all.iter().map(|samples| samples.median().into()).collect())
         }),
     })
+}
+
+/// Engines with many connections, which are served in turn: their state does not stay in cache.
+fn engine_with_many(connections: usize) -> Result<Measurement, Failure> {
+    let shape = Shape {
+        cores: Cores::One,
+        mtu: 1500,
+        size: MESSAGE,
+    };
+    let section = "the same, many connections, all busy";
+    let row = |id, title| row(section, id, title, Unit::Nanoseconds, shape);
+    // Made when it is first run: it takes a while, and may not be wanted.
+    let mut pair = None;
+    Ok(Measurement {
+        rows: vec![
+            row("many-engine-rx", "engine alone, receive"),
+            row("many-engine-tx", "engine alone, transmit"),
+        ],
+        run: Box::new(move |bed, effort| {
+            let pair = match &mut pair {
+                Some(pair) => pair,
+                None => {
+                    let timing = engine::Timing::Real(Instant::now());
+                    pair.insert(engine::Pair::connect(connections as u32, timing)?)
+                }
+            };
+            let times = bed.on_one(|| Ok(pair.measure(effort.batches)))?;
+            let all = [times.receive, times.transmit];
+            Ok(all.iter().map(|samples| samples.median().into()).collect())
+        }),
+    })
+}
+
+/// Goodput of connections that are all busy, and what an idle one costs.
+fn many_connections(connections: usize) -> Measurement {
+    let shape = |cores| Shape {
+        cores,
+        mtu: 1500,
+        size: many::SIZE,
+    };
+    let (id, title) = match connections {
+        1 => ("one-bw", "rnic RDMA Write, one connection"),
+        _ => ("many-bw", "rnic RDMA Write, many connections"),
+    };
+    let section = "one and many connections, messages of 8 KiB";
+    let goodput = |cores| row(section, id, title, Unit::Gbps, shape(cores));
+    let mut rows = vec![goodput(Cores::One), goodput(Cores::Two)];
+    if connections > 1 {
+        let idle = "idle connection with its QP, beyond its rings";
+        rows.push(row(
+            MEMORY,
+            "idle-connection",
+            idle,
+            Unit::Octets,
+            shape(Cores::One),
+        ));
+    }
+    Measurement {
+        rows,
+        run: Box::new(move |bed, effort| {
+            let figures = many::measure(bed, connections, effort.duration)?;
+            Ok(vec![
+                figures.one_core.into(),
+                figures
+                    .two_cores
+                    .map_or_else(|| f64::NAN.into(), Reading::from),
+                figures.idle.into(),
+            ])
+        }),
+    }
+}
+
+const MEMORY: &str = "memory of one of many, on one side";
+
+/// What registrations and queue pairs without connections cost.
+fn memory() -> Measurement {
+    let shape = Shape {
+        cores: Cores::One,
+        mtu: 1500,
+        size: 0,
+    };
+    let row = |id, title| row(MEMORY, id, title, Unit::Octets, shape);
+    Measurement {
+        rows: vec![
+            row("registration", "registration (MR), of 1,000,000"),
+            row("queue-pair", "unconnected QP, of 100,000, beyond its rings"),
+        ],
+        run: Box::new(|_, _| {
+            let figures = [memory::registration()?, memory::queue_pair()?];
+            Ok(figures.map(Reading::from).into())
+        }),
+    }
 }

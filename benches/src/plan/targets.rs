@@ -3,6 +3,7 @@
 use super::{Key, Row};
 use crate::bed::Cores;
 use crate::effort::{MESSAGE, PING};
+use crate::many;
 use crate::stats::Samples;
 
 const fn key(id: &'static str, mtu: u16, size: usize) -> Key {
@@ -190,6 +191,18 @@ pub(crate) const TARGETS: &[Target] = &[
         of: key("write-rate", 1500, 8),
         to: None,
         bound: Bound::AtLeast(5.0),
+    },
+    ratio_target(
+        "goodput of 10,000 connections ÷ 1",
+        key("many-bw", 1500, many::SIZE),
+        key("one-bw", 1500, many::SIZE),
+        Bound::AtLeast(0.9),
+    ),
+    Target {
+        title: "octets of an idle connection with its QP",
+        of: key("idle-connection", 1500, many::SIZE),
+        to: None,
+        bound: Bound::AtMost(4096.0),
     },
 ];
 

@@ -106,10 +106,14 @@ impl Report<'_> {
             "ratio of medians (of each repetition)", "one core", "two cores"
         );
         for comparison in COMPARISONS {
-            let [one, two] = BOTH.map(|cores| {
-                let ratio = ratio(self.rows, comparison.of, Some(comparison.to), cores);
-                ratio.map_or_else(|| "-".into(), |(ratio, each)| spread(ratio, &each))
+            let ratios = BOTH.map(|cores| {
+                ratio(self.rows, comparison.of, Some(comparison.to), cores)
+                    .map(|(ratio, each)| spread(ratio, &each))
             });
+            if ratios == [None, None] {
+                continue;
+            }
+            let [one, two] = ratios.map(|ratio| ratio.unwrap_or_else(|| "-".into()));
             let _ = writeln!(text, "{:<60} {one:>19} {two:>19}", comparison.title);
         }
     }

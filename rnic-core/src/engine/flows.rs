@@ -8,14 +8,14 @@ use siphasher::sip::SipHasher13;
 
 /// The two ends of a connection, as this host sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct FlowKey {
+pub struct FlowKey {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
 }
 
 impl FlowKey {
     /// The two ends, without what is a matter of this host alone (the scope of a link-local address).
-    pub(crate) fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+    pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         Self {
             local: plain(local),
             remote: plain(remote),
@@ -36,13 +36,14 @@ pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
 
 /// Hashes with a secret, so that a peer cannot choose ports that collide.
 #[derive(Clone)]
-pub(crate) struct Keyed {
+pub struct Keyed {
     k0: u64,
     k1: u64,
 }
 
 impl Keyed {
-    pub(crate) fn new(secret: &[u8; 16]) -> Self {
+    /// With this secret, which must be unpredictable.
+    pub fn new(secret: &[u8; 16]) -> Self {
         let (k0, k1) = secret.split_at(8);
         let word = |bytes: &[u8]| {
             bytes
@@ -75,20 +76,22 @@ impl BuildHasher for Keyed {
 }
 
 /// Connections by their addresses, and the one found last.
-pub(crate) struct Flows {
+pub struct Flows {
     by_key: HashMap<FlowKey, usize, Keyed>,
     last: Option<(FlowKey, usize)>,
 }
 
 impl Flows {
-    pub(crate) fn new(hasher: Keyed) -> Self {
+    /// Without connections.
+    pub fn new(hasher: Keyed) -> Self {
         Self {
             by_key: HashMap::with_hasher(hasher),
             last: None,
         }
     }
 
-    pub(crate) fn find(&mut self, key: &FlowKey) -> Option<usize> {
+    /// The number of a connection.
+    pub fn find(&mut self, key: &FlowKey) -> Option<usize> {
         if let Some((last, index)) = &self.last
             && last == key
         {
@@ -103,7 +106,8 @@ impl Flows {
         self.by_key.contains_key(key)
     }
 
-    pub(crate) fn insert(&mut self, key: FlowKey, index: usize) {
+    /// Adds a connection by its number.
+    pub fn insert(&mut self, key: FlowKey, index: usize) {
         self.by_key.insert(key, index);
     }
 

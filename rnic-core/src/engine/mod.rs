@@ -35,11 +35,10 @@ pub use self::link::{
 pub use self::next_hops::NextHop;
 pub use self::snapshot::{ConnectionFacts, Snapshot};
 
-pub(crate) use self::flows::FlowKey;
+pub use self::flows::{FlowKey, Flows, Keyed};
 
 use self::commands::{Listener, QueuePairs};
 use self::cookies::Cookies;
-use self::flows::{Flows, Keyed};
 use self::next_hops::NextHops;
 use self::passive::{Stranger, Young};
 use self::timers::Timers;

@@ -1,0 +1,350 @@
+//! Instructions for a segment, stage by stage, as callgrind counts them; and whether they have become more.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::Failure;
+use crate::engine::{Pair, Timing};
+use crate::stages::{BATCH, Stages};
+
+pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --accept]
+
+  counts the instructions of each stage of a segment, and of the whole engine, beside those kept in the repository
+  --check   fails where one has become more than 3 % higher
+  --accept  keeps what is counted now";
+
+/// Kept counts, in the repository.
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
+const HEADING: &str = "\
+# Instructions for a segment that fills an MTU of 1500 (1428 octets of payload): stage by stage, then the whole engine.
+# `ci/bench instructions --accept` writes this file; `ci/bench instructions --check` fails where a count is more than
+# 3 % above. Counted by callgrind, which has no AVX-512 and therefore takes other ways through copies, sums and CRCs than
+# the processor would; and compilers differ: compare these counts with each other, and with the same tools, only.
+";
+/// What a count may grow by without anybody's consent.
+const TOLERANCE: f64 = 0.03;
+/// Batches of the two runs whose difference counts: what happens once does not.
+const RUNS: [usize; 2] = [40, 240];
+
+/// What is counted, and the function whose instructions these are, with all that it calls.
+const COUNTED: [(&str, &str); 12] = [
+    ("parse", "stages::parse"),
+    ("flow-lookup", "stages::look_up"),
+    ("tcp-receive", "stages::receive"),
+    ("deframe", "stages::deframe"),
+    ("crc", "stages::crc"),
+    ("stag-check", "stages::check"),
+    ("place", "stages::place"),
+    ("completion", "stages::complete"),
+    ("segment", "stages::segment"),
+    ("emit", "stages::emit"),
+    ("engine-receive", "engine::receive_batch"),
+    ("engine-transmit", "engine::transmit_batch"),
+];
+
+/// What to do with the counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Options {
+    Show,
+    Check,
+    Accept,
+}
+
+impl Options {
+    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, Failure> {
+        let mut options = Self::Show;
+        for argument in arguments {
+            options = match (argument.as_str(), options) {
+                ("-h" | "--help", _) => return Ok(None),
+                ("--check", Self::Show) => Self::Check,
+                ("--accept", Self::Show) => Self::Accept,
+                (other, _) => return Err(format!("{other} is too much").into()),
+            };
+        }
+        Ok(Some(options))
+    }
+}
+
+/// Takes batches through everything that is counted.
+pub(crate) fn run_batches(batches: usize) -> Result<(), Failure> {
+    let mut stages = Stages::new()?;
+    for _ in 0..batches {
+        if stages.turn()? != BATCH {
+            return Err("a batch was not sent as a whole".into());
+        }
+    }
+    Pair::connect(1, Timing::Virtual)?.measure(batches);
+    Ok(())
+}
+
+/// Counts, with what they were made.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Counts {
+    /// Compiler, profiler and processor: only counts of the same can be compared.
+    tools: String,
+    counts: Vec<(String, f64)>,
+}
+
+impl Counts {
+    /// What a file holds.
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let mut all = Self::default();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        for line in lines {
+            match line.split_once(' ') {
+                Some(("with", tools)) => all.tools = tools.into(),
+                Some((name, count)) => all.counts.push((name.into(), count.parse()?)),
+                None => return Err(format!("{KEPT}: {line:?} is no count").into()),
+            }
+        }
+        Ok(all)
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{HEADING}with {}\n", self.tools);
+        for (name, count) in &self.counts {
+            let _ = writeln!(text, "{name} {count:.1}");
+        }
+        text
+    }
+
+    fn of(&self, name: &str) -> Option<f64> {
+        let found = self.counts.iter().find(|(counted, _)| counted == name);
+        found.map(|(_, count)| *count)
+    }
+
+    /// Those that have grown too much beyond what was kept, or were not kept at all.
+    fn grown<'a>(&'a self, kept: &'a Self) -> impl Iterator<Item = &'a str> {
+        let grown = |name: &str, count| {
+            kept.of(name)
+                .is_none_or(|before| count > before * (1.0 + TOLERANCE))
+        };
+        let all = self
+            .counts
+            .iter()
+            .filter(move |(name, count)| grown(name, *count));
+        all.map(|(name, _)| name.as_str())
+    }
+
+    fn table(&self, kept: &Self) -> String {
+        let mut text = format!("{:<18} {:>10} {:>10}\n", "instructions", "now", "kept");
+        for (name, count) in &self.counts {
+            let _ = match kept.of(name) {
+                None => writeln!(text, "{name:<18} {count:>10.1} {:>10}", "-"),
+                Some(before) => {
+                    let change = (count / before - 1.0) * 100.0;
+                    writeln!(
+                        text,
+                        "{name:<18} {count:>10.1} {before:>10.1} {change:>+7.1} %"
+                    )
+                }
+            };
+        }
+        text
+    }
+}
+
+/// Counts, and does what was asked for.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let now = count()?;
+    if *options == Options::Accept {
+        fs::write(KEPT, now.text()).map_err(|error| format!("{KEPT}: {error}"))?;
+        println!("kept in {KEPT}");
+        return Ok(());
+    }
+    let kept = fs::read_to_string(KEPT).map_err(|error| format!("{KEPT}: {error}"))?;
+    let kept = Counts::parse(&kept)?;
+    print!("{}", now.table(&kept));
+    if kept.tools != now.tools {
+        println!(
+            "kept: {}\nhere: {}\nCounts of other tools say nothing about each other: NOT CHECKED. To check here: \
+             `ci/bench instructions --accept` with the code as it was, then `--check` with the code as it is.",
+            kept.tools, now.tools
+        );
+        return Ok(());
+    }
+    let grown: Vec<_> = now.grown(&kept).collect();
+    if *options == Options::Check && !grown.is_empty() {
+        return Err(format!(
+            "more instructions for a segment than kept, by over {} %: {}. Make them fewer; or, if they are worth it, \
+             `ci/bench instructions --accept`, and say why in the commit",
+            TOLERANCE * 100.0,
+            grown.join(", ")
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// Has callgrind count in two runs.
+fn count() -> Result<Counts, Failure> {
+    let directory = std::env::temp_dir().join(format!("rnic-instructions-{}", std::process::id()));
+    fs::create_dir(&directory)?;
+    let profiles = RUNS.map(|batches| profile(&directory.join("callgrind"), batches));
+    fs::remove_dir_all(&directory)?;
+    let [few, many] = profiles;
+    let (few, many) = (few?, many?);
+    let segments = ((RUNS[1] - RUNS[0]) * BATCH) as f64;
+    let counts = COUNTED.iter().map(|(name, function)| {
+        let function = format!("rnic_bench::{function}");
+        match (few.get(&function), many.get(&function)) {
+            (Some(few), Some(many)) => Ok(((*name).into(), (many - few) as f64 / segments)),
+            _ => Err(
+                format!("callgrind has not seen {function}: build with debug information").into(),
+            ),
+        }
+    });
+    Ok(Counts {
+        tools: tools()?,
+        counts: counts.collect::<Result<_, Failure>>()?,
+    })
+}
+
+fn profile(file: &Path, batches: usize) -> Result<HashMap<String, u64>, Failure> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--quiet", "--tool=callgrind"]);
+    valgrind.arg(format!("--callgrind-out-file={}", file.display()));
+    valgrind.arg(std::env::current_exe()?);
+    output(valgrind.args(["--stages", &batches.to_string()]))?;
+    Ok(inclusive(&fs::read_to_string(file)?))
+}
+
+fn tools() -> Result<String, Failure> {
+    let [rustc, valgrind] =
+        ["rustc", "valgrind"].map(|tool| output(Command::new(tool).arg("--version")));
+    let processor = if std::is_x86_feature_detected!("avx2") {
+        "AVX2"
+    } else {
+        "no AVX2"
+    };
+    Ok(format!(
+        "{}, {}, {processor}",
+        rustc?.trim(),
+        valgrind?.trim()
+    ))
+}
+
+fn output(command: &mut Command) -> Result<String, Failure> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .map_err(|error| format!("{program}: {error}; ci/deps installs it"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{program} failed: {}", said.trim()).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What each function of a profile cost with all that it called, in the format of
+/// <https://valgrind.org/docs/manual/cl-format.html>. Functions that call themselves count more than once.
+fn inclusive(profile: &str) -> HashMap<String, u64> {
+    let mut names: HashMap<&str, &str> = HashMap::new();
+    let mut costs: HashMap<&str, u64> = HashMap::new();
+    let mut function = "";
+    for line in profile.lines() {
+        if let Some(name) = line.strip_prefix("fn=") {
+            function = resolve(&mut names, name);
+        } else if let Some(name) = line.strip_prefix("cfn=") {
+            resolve(&mut names, name);
+        } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
+            // A place and what it cost: its own instructions, or those of a call from there.
+            let cost = line.split(' ').nth(1).and_then(|cost| cost.parse().ok());
+            *costs.entry(function).or_default() += cost.unwrap_or(0u64);
+        }
+    }
+    let costs = costs.into_iter();
+    costs.map(|(name, cost)| (name.to_owned(), cost)).collect()
+}
+
+/// "(7) name" gives number 7 a name, "(7)" has that name from then on.
+fn resolve<'a>(names: &mut HashMap<&'a str, &'a str>, text: &'a str) -> &'a str {
+    match text.split_once(' ') {
+        Some((number, name)) if number.starts_with('(') => {
+            names.insert(number, name);
+            name
+        }
+        _ => names.get(text).copied().unwrap_or(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROFILE: &str = "\
+version: 1
+positions: line
+events: Ir
+
+fl=(1) a.rs
+fn=(1) main
+10 5
+cfn=(2) stage
+calls=2 20
+11 300
++2 7
+
+fn=(2)
+20 100
+fi=(2) b.rs
+* 20
+cfn=(3) leaf
+calls=4 30
+-3 180
+
+fn=(3)
+30 180
+";
+
+    #[test]
+    fn a_function_costs_what_it_does_and_what_it_calls() {
+        let costs = inclusive(PROFILE);
+        let of = |name: &str| costs[name];
+        assert_eq!((of("main"), of("stage"), of("leaf")), (312, 300, 180));
+    }
+
+    fn counts(counts: &[(&str, f64)]) -> Counts {
+        Counts {
+            tools: "rustc 1, valgrind 2".into(),
+            counts: counts
+                .iter()
+                .map(|(name, count)| ((*name).into(), *count))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn whole_batches_go_through_every_stage() {
+        run_batches(3).unwrap();
+    }
+
+    #[test]
+    fn three_percent_may_be_and_more_may_not() {
+        let kept = counts(&[("parse", 100.0), ("place", 50.0)]);
+        let grown = |parse, place| {
+            let now = counts(&[("parse", parse), ("place", place)]);
+            now.grown(&kept).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(grown(103.0, 50.0).is_empty());
+        assert!(grown(10.0, 5.0).is_empty());
+        assert_eq!(grown(103.1, 50.0), ["parse"]);
+        assert_eq!(grown(104.0, 52.0), ["parse", "place"]);
+    }
+
+    #[test]
+    fn a_stage_that_was_never_kept_is_not_accepted_silently() {
+        let (kept, now) = (counts(&[("parse", 1.0)]), counts(&[("place", 1.0)]));
+        assert_eq!(now.grown(&kept).collect::<Vec<_>>(), ["place"]);
+    }
+
+    #[test]
+    fn what_is_kept_reads_the_same() {
+        let kept = counts(&[("parse", 1234.5), ("engine-receive", 3.0)]);
+        assert_eq!(Counts::parse(&kept.text()).unwrap(), kept);
+        assert!(Counts::parse("nonsense").is_err());
+    }
+}
