@@ -376,7 +376,7 @@ fn many_connections(connections: usize) -> Measurement {
             "idle-connection",
             idle,
             Unit::Octets,
-            shape(Cores::One),
+            WITHOUT_MESSAGES,
         ));
     }
     Measurement {
@@ -396,14 +396,15 @@ fn many_connections(connections: usize) -> Measurement {
 
 const MEMORY: &str = "memory of one of many, on one side";
 
+const WITHOUT_MESSAGES: Shape = Shape {
+    cores: Cores::One,
+    mtu: 1500,
+    size: 0,
+};
+
 /// What registrations and queue pairs without connections cost.
 fn memory() -> Measurement {
-    let shape = Shape {
-        cores: Cores::One,
-        mtu: 1500,
-        size: 0,
-    };
-    let row = |id, title| row(MEMORY, id, title, Unit::Octets, shape);
+    let row = |id, title| row(MEMORY, id, title, Unit::Octets, WITHOUT_MESSAGES);
     Measurement {
         rows: vec![
             row("registration", "registration (MR), of 1,000,000"),

@@ -66,6 +66,16 @@ pub(crate) const COMPARISONS: &[Comparison] = &[
         jumbo("mpa-bw-off"),
     ),
     comparison(
+        "engine receive, many connections ÷ 1",
+        bandwidth("many-engine-rx"),
+        bandwidth("engine-rx"),
+    ),
+    comparison(
+        "engine transmit, many connections ÷ 1",
+        bandwidth("many-engine-tx"),
+        bandwidth("engine-tx"),
+    ),
+    comparison(
         "engine transmit ÷ copy and CRC",
         bandwidth("engine-tx"),
         bandwidth("octets-tx"),
@@ -200,7 +210,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ),
     Target {
         title: "octets of an idle connection with its QP",
-        of: key("idle-connection", 1500, many::SIZE),
+        of: key("idle-connection", 1500, 0),
         to: None,
         bound: Bound::AtMost(4096.0),
     },
