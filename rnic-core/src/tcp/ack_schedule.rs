@@ -26,6 +26,8 @@ pub(super) struct AckSchedule {
     pub(super) by: Option<Instant>,
     /// In-order segments since the last ACK.
     segments: u8,
+    /// The last of them was pushed: what answers it may carry the ACK.
+    answered: bool,
 }
 
 impl AckSchedule {
@@ -38,6 +40,7 @@ impl AckSchedule {
             due: false,
             by: None,
             segments: 0,
+            answered: false,
         }
     }
 
@@ -50,19 +53,24 @@ impl AckSchedule {
         };
     }
 
-    /// An in-order segment came. `at_once`: it is acknowledged by itself. `push`: the sender waits, for its work request completes with the ACK.
+    /// An in-order segment came. `at_once`: it is acknowledged by itself. `push`: the sender waits, for its work request
+    /// completes with the ACK; but its peer may have an answer, for the next turn.
+    #[inline]
     pub(super) fn in_order(&mut self, now: Instant, at_once: bool, push: bool) {
         self.segments = self.segments.saturating_add(1);
-        let at_once = at_once || self.duplicates > 0;
+        self.due |= at_once || self.duplicates > 0;
         // Duplicates not sent yet would follow an ACK for new data, and look to the peer like a loss.
         self.duplicates = 0;
         let delay = if push { NEXT_TURN } else { self.delay };
-        if at_once || self.segments >= SEGMENTS_PER_ACK {
-            self.due = true;
-        } else {
-            let by = now + delay;
-            self.by = Some(self.by.map_or(by, |earlier| earlier.min(by)));
-        }
+        let by = now + delay;
+        self.by = Some(self.by.map_or(by, |earlier| earlier.min(by)));
+        self.answered = push;
+    }
+
+    /// Whether an ACK has to go out now.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.due || (self.segments >= SEGMENTS_PER_ACK && !self.answered)
     }
 
     /// An ACK is on its way.

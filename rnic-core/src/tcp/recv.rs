@@ -433,7 +433,7 @@ impl Receiver {
 
     /// Whether an ACK has to go out now.
     pub(super) fn ack_due(&self) -> bool {
-        self.schedule.due
+        self.schedule.is_due()
     }
 
     /// When a delayed ACK is due.

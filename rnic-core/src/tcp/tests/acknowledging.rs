@@ -80,6 +80,28 @@ fn an_answer_to_what_was_pushed_carries_its_acknowledgment() {
     t.expect_nothing();
 }
 
+/// However many segments the question has.
+#[test]
+fn an_answer_to_a_long_message_carries_its_acknowledgment() {
+    let mut t = open();
+    t.inject(". 1:1001(1000) ack 1");
+    t.inject(". 1001:2001(1000) ack 1");
+    t.inject("P. 2001:2101(100) ack 1");
+    t.expect_nothing();
+    t.write(100);
+    t.expect("P. 1:101(100) ack 2101");
+    t.expect_nothing();
+    // Without an answer, the next turn acknowledges it; with more behind it, this one.
+    t.inject(". 2101:3101(1000) ack 101");
+    t.inject("P. 3101:3201(100) ack 101");
+    t.expect_nothing();
+    t.pass(Duration::from_nanos(1));
+    t.expect(". 101:101(0) ack 3201");
+    t.inject("P. 3201:3301(100) ack 101");
+    t.inject(". 3301:4301(1000) ack 101");
+    t.expect(". 101:101(0) ack 4301");
+}
+
 #[test]
 fn each_segment_out_of_order_gets_an_acknowledgment_with_its_block_first() {
     let mut t = open();
