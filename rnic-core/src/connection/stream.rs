@@ -343,7 +343,9 @@ impl Stream {
                 return (len, false);
             }
             let room = payload.len() - len;
-            if room < LEAST_FPDU || !self.has_output(context) || !self.next_fits(room, mulpdu) {
+            // With markers each FPDU has a segment of its own, which is how analysers, too, find it best.
+            let alone = self.has_markers() || room < LEAST_FPDU;
+            if alone || !self.has_output(context) || !self.next_fits(room, mulpdu) {
                 return (len, true);
             }
         }
@@ -351,13 +353,8 @@ impl Stream {
 
     /// Whether all that is left of the message being sent is one FPDU that fits into this room.
     fn next_fits(&self, room: usize, mulpdu: usize) -> bool {
-        let len = if self.has_markers() {
-            marker::max_fpdu_len
-        } else {
-            frame::fpdu_len
-        };
         let rest = self.ddp.rest_len();
-        rest.is_some_and(|rest| rest <= mulpdu && len(rest) <= room)
+        rest.is_some_and(|rest| rest <= mulpdu && frame::fpdu_len(rest) <= room)
     }
 
     /// Builds the next FPDU in `frame`, with at most `mulpdu` octets of DDP's. Returns its length.
