@@ -310,6 +310,9 @@ impl Stream {
         if self.hold != Hold::Nothing || self.ended {
             return false;
         }
+        if self.ddp.is_sending() {
+            return true;
+        }
         let guard = context.guard;
         let output = self.ddp.has_output(&mut self.user.with(context), guard);
         output.unwrap_or_else(|error| {

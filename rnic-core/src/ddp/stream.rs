@@ -103,6 +103,12 @@ impl DdpStream {
         self.ddp.pass_over(header)
     }
 
+    /// Whether a message was begun and is not finished.
+    #[inline]
+    pub fn is_sending(&self) -> bool {
+        self.sending.is_some()
+    }
+
     /// Whether there is a segment to be sent. May begin a message.
     pub fn has_output<U: Ulp>(&mut self, ulp: &mut U, guard: &Guard<'_>) -> Result<bool, U::Error> {
         if self.sending.is_none() {
@@ -130,6 +136,7 @@ impl DdpStream {
     /// Builds the next segment at the front of `room`: at most `mulpdu` octets, which is what the layer below allows now
     /// ([`Llp::mulpdu`]). `None` if there is no message, or no room for an octet of it.
     // rfc: 5041-3, 5041-4, 5044-5, 5044-s5
+    #[inline]
     pub fn next_segment<U: Ulp>(
         &mut self,
         mulpdu: usize,

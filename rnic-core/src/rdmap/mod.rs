@@ -225,18 +225,17 @@ impl Rdmap {
             self.requester.open(opening);
             return Ok(Some(opening.message()));
         }
-        for response in [self.response_next, !self.response_next] {
-            let message = if response {
-                self.responder.next(qp.origin(), guard)?
-            } else {
-                self.requester.next(qp, cqs, guard)?
-            };
-            if message.is_some() {
-                self.response_next = !response;
-                return Ok(message);
-            }
+        // In turn; who has nothing to send leaves its turn to the other.
+        if self.response_next && self.responder.is_due() {
+            self.response_next = false;
+            return self.responder.next(qp.origin(), guard);
         }
-        Ok(None)
+        let request = self.requester.next(qp, cqs, guard);
+        if !matches!(request, Ok(None)) {
+            self.response_next = true;
+            return request;
+        }
+        self.responder.next(qp.origin(), guard)
     }
 
     /// Carries out requests whose turn it is and that send nothing, while nothing may be sent yet. One that cannot be

@@ -1,21 +1,13 @@
 //! Making a message of a work request, once all of it was checked.
 
-use super::message::{Source, tagged, untagged};
+use super::message::{Outbound, Source, Token, tagged, untagged};
 use super::outstanding::identifier;
 use crate::memory::epoch::Guard;
 use crate::memory::table::{Access, BindError, Origin};
 use crate::verbs::wr::{MAX_INLINE, MAX_SGE, send_flags};
 use crate::verbs::{QueuePair, SendWr, Sge, WcStatus, WrOpcode, total_length};
-use crate::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
+use crate::wire::ddp::{QueueNumber, Stag, TaggedOffset};
 use crate::wire::rdmap::{AtomicRequest, IMMEDIATE_LEN, Opcode, ReadRequest};
-
-/// A message of a request, before it is numbered.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Prepared {
-    pub(super) header: DdpHeader,
-    pub(super) length: u32,
-    pub(super) source: Source,
-}
 
 /// Octets of the value that an atomic works on.
 const VALUE_LEN: u32 = size_of::<u64>() as u32;
@@ -27,19 +19,19 @@ pub(super) fn prepare(
     ord: u16,
     origin: Origin,
     guard: &Guard<'_>,
-) -> Result<Prepared, WcStatus> {
+) -> Result<Outbound, WcStatus> {
     let operation = wr
         .operation()
         .map_err(|_| WcStatus::LocalQpOperationError)?;
     let solicited = wr.flags & send_flags::SOLICITED != 0;
     let header = match (operation, solicited) {
-        (WrOpcode::Read, _) => return prepare_read(wr, ord, origin, guard),
+        (WrOpcode::Read, _) => return prepare_read(wr, number, ord, origin, guard),
         (WrOpcode::FetchAdd | WrOpcode::CmpSwap, _) => {
             return prepare_atomic(wr, number, ord, origin, guard);
         }
         (WrOpcode::Immediate, _) => {
             return (wr.length == 0)
-                .then_some(immediate(wr))
+                .then(|| immediate(wr, number))
                 .ok_or(WcStatus::LocalLengthError);
         }
         // Carried out without a message.
@@ -67,10 +59,11 @@ pub(super) fn prepare(
             wr.invalidate_stag,
         ),
     };
-    Ok(Prepared {
+    Ok(Outbound {
         header,
         length: wr.length,
         source: source(wr, origin, guard)?,
+        token: Token::Request(number),
     })
 }
 
@@ -78,10 +71,11 @@ pub(super) fn prepare(
 // rfc: 5040-13, 5040-30, 5040-31, 5040-35, 5040-36, 5040-39, 5040-40
 fn prepare_read(
     wr: &SendWr,
+    number: u64,
     ord: u16,
     origin: Origin,
     guard: &Guard<'_>,
-) -> Result<Prepared, WcStatus> {
+) -> Result<Outbound, WcStatus> {
     if ord == 0 || wr.is_inline() || wr.sge_count > 1 {
         return Err(WcStatus::LocalQpOperationError);
     }
@@ -99,10 +93,11 @@ fn prepare_read(
     let mut octets = [0; MAX_INLINE];
     let length = request.emit(&mut octets) as u32;
     let header = untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, 0);
-    Ok(Prepared {
+    Ok(Outbound {
         header,
         length,
         source: Source::Octets(octets),
+        token: Token::Request(number),
     })
 }
 
@@ -114,7 +109,7 @@ fn prepare_atomic(
     ord: u16,
     origin: Origin,
     guard: &Guard<'_>,
-) -> Result<Prepared, WcStatus> {
+) -> Result<Outbound, WcStatus> {
     let invalid = WcStatus::LocalQpOperationError;
     let operation = wr.atomic_operation().ok_or(invalid)?;
     let &[sink] = sges(wr)? else {
@@ -135,10 +130,11 @@ fn prepare_atomic(
     };
     let mut octets = [0; MAX_INLINE];
     let length = request.emit(&mut octets) as u32;
-    Ok(Prepared {
+    Ok(Outbound {
         header: untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, 0),
         length,
         source: Source::Octets(octets),
+        token: Token::Request(number),
     })
 }
 
@@ -153,7 +149,7 @@ fn check_sink(sink: &Sge, origin: Origin, guard: &Guard<'_>) -> Result<(), WcSta
 
 /// Immediate Data: a request's only message, or the one behind its Write.
 // rfc: 7306-46, 7306-47, 7306-50, 7306-51
-pub(super) fn immediate(wr: &SendWr) -> Prepared {
+pub(super) fn immediate(wr: &SendWr, number: u64) -> Outbound {
     let opcode = if wr.flags & send_flags::SOLICITED != 0 {
         Opcode::ImmediateSolicited
     } else {
@@ -161,10 +157,11 @@ pub(super) fn immediate(wr: &SendWr) -> Prepared {
     };
     let mut octets = [0; MAX_INLINE];
     octets[..IMMEDIATE_LEN].copy_from_slice(&wr.immediate);
-    Prepared {
+    Outbound {
         header: untagged(opcode, QueueNumber::SEND, 0),
         length: IMMEDIATE_LEN as u32,
         source: Source::Octets(octets),
+        token: Token::Request(number),
     }
 }
 
@@ -195,12 +192,9 @@ fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<Source, WcSt
             .for_reading(sge.stag(), offset, len, origin, Access::LOCAL_READ)
             .map_err(|_| WcStatus::LocalProtectionError)?;
     }
-    let mut sges = [Sge::default(); MAX_SGE];
-    sges[..list.len()].copy_from_slice(list);
-    Ok(Source::Sges {
-        sges,
-        count: list.len(),
-    })
+    let count = list.len();
+    let sges = wr.all_sges();
+    Ok(Source::Sges { sges, count })
 }
 
 /// Carries out a request that sends nothing.

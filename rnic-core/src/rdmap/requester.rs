@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use zerocopy::FromZeros;
 
-use super::message::{Outbound, Token};
+use super::message::Outbound;
 use super::outstanding::Outstanding;
-use super::prepare::{Prepared, carry_out, immediate, prepare};
+use super::prepare::{carry_out, immediate, prepare};
 use super::{Opening, RdmapError, ReceivedTerminate};
 use crate::memory::epoch::Guard;
 use crate::memory::table::{Access, BindError, Origin};
@@ -68,7 +68,7 @@ pub(super) struct Requester {
     next_send: Msn,
     next_request: Msn,
     /// The Immediate Data that follow the last Write begun.
-    follower: Option<Prepared>,
+    follower: Option<Outbound>,
     /// How much of the stream the peer has acknowledged.
     acked: u64,
     /// A request failed here: none is begun any more.
@@ -123,9 +123,8 @@ impl Requester {
         if self.failed {
             return Ok(None);
         }
-        if let Some(follower) = self.follower.take() {
-            let number = self.first + self.requests.len() as u64 - 1;
-            return Ok(Some(follower.outbound(number)));
+        if self.follower.is_some() {
+            return Ok(self.follower.take());
         }
         let mut wr = SendWr::new_zeroed();
         match self.carry_out_local(&mut wr, qp, cqs, guard) {
@@ -139,9 +138,9 @@ impl Requester {
         }
         let number = self.first + self.requests.len() as u64;
         match prepare(&wr, number, self.outstanding.ord(), qp.origin(), guard) {
-            Ok(prepared) => {
-                self.begin(&wr, qp.signal_all, number, &prepared.header);
-                Ok(Some(prepared.outbound(number)))
+            Ok(outbound) => {
+                self.begin(&wr, qp.signal_all, number, &outbound.header);
+                Ok(Some(outbound))
             }
             // rfc: 5040-87, 5040-88
             Err(status) => {
@@ -213,7 +212,7 @@ impl Requester {
         let signaled = signal_all || wr.flags & send_flags::SIGNALED != 0;
         let answer = answer(wr);
         let followed = wr.operation() == Ok(WrOpcode::WriteImmediate);
-        self.follower = followed.then(|| immediate(wr));
+        self.follower = followed.then(|| immediate(wr, number));
         let target = match header {
             DdpHeader::Tagged(header) => Target::Tagged {
                 stag: header.stag,
@@ -431,22 +430,6 @@ fn advance(next: &mut Msn) -> Msn {
     let msn = *next;
     *next = msn.next();
     msn
-}
-
-impl Prepared {
-    fn outbound(self, number: u64) -> Outbound {
-        let Self {
-            header,
-            length,
-            source,
-        } = self;
-        Outbound {
-            header,
-            length,
-            source,
-            token: Token::Request(number),
-        }
-    }
 }
 
 impl Request {

@@ -58,6 +58,11 @@ impl Responder {
         Ok(())
     }
 
+    /// Whether a response waits to be sent.
+    pub(super) fn is_due(&self) -> bool {
+        !self.answering && !self.pending.is_empty()
+    }
+
     /// The response to the oldest request, once that was found to be allowed. An atomic is carried out now: what was
     /// sent before it, Reads and atomics included, is done, and nothing behind it of these is begun.
     pub(super) fn next(
@@ -65,7 +70,7 @@ impl Responder {
         origin: Origin,
         guard: &Guard<'_>,
     ) -> Result<Option<Outbound>, RdmapError> {
-        let Some(&Pending { header, request }) = self.pending.front().filter(|_| !self.answering)
+        let Some(&Pending { header, request }) = self.pending.front().filter(|_| self.is_due())
         else {
             return Ok(None);
         };

@@ -223,6 +223,11 @@ impl SendWr {
         }
     }
 
+    /// All places of its scatter/gather list, of which as many are in use as [`sges`](Self::sges) has.
+    pub(crate) fn all_sges(&self) -> [Sge; MAX_SGE] {
+        zerocopy::transmute!(self.payload)
+    }
+
     /// Its inline data; none if it has a scatter/gather list.
     pub fn inline_data(&self) -> &[u8] {
         if self.is_inline() {
