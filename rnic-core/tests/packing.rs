@@ -98,6 +98,7 @@ fn small_messages_that_wait_share_segments() {
     assert_eq!(counts, [51, 49]);
 }
 
+// rfc: 5044-s7
 #[test]
 fn a_message_of_any_size_goes_with_others_only_if_it_fits_whole() {
     for loss in [0, 20] {

@@ -306,13 +306,15 @@ impl Stream {
     }
 
     /// Whether there is something to send now. May begin a message.
+    #[inline]
     pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
         if self.hold != Hold::Nothing || self.ended {
             return false;
         }
-        if self.ddp.is_sending() {
-            return true;
-        }
+        self.ddp.is_sending() || self.begins_message(context)
+    }
+
+    fn begins_message(&mut self, context: &mut Context<'_, '_>) -> bool {
         let guard = context.guard;
         let output = self.ddp.has_output(&mut self.user.with(context), guard);
         output.unwrap_or_else(|error| {
@@ -355,6 +357,7 @@ impl Stream {
     }
 
     /// Whether all that is left of the message being sent is one FPDU that fits into this room.
+    // rfc: 5044-s7
     fn next_fits(&self, room: usize, mulpdu: usize) -> bool {
         let rest = self.ddp.rest_len();
         rest.is_some_and(|rest| rest <= mulpdu && frame::fpdu_len(rest) <= room)

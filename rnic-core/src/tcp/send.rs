@@ -309,7 +309,7 @@ impl Sender {
         news.acked = ack - self.una;
         news.delivered = news.acked;
         self.una = ack;
-        let mut once = true;
+        let (mut once, mut released) = (true, 0);
         while let Some(head) = self.segments.front()
             && head.end() <= ack
         {
@@ -320,8 +320,9 @@ impl Sender {
             }
             frames.release(head.frame);
             self.segments.pop_front();
-            self.unsent = self.unsent.saturating_sub(1);
+            released += 1;
         }
+        self.unsent = self.unsent.saturating_sub(released);
         if !once {
             news.sent_at = None;
         }

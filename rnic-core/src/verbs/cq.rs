@@ -209,6 +209,7 @@ impl CqTable {
     /// If the ring is full the completion waits in a backlog, at the cost of an allocation. Its users bound it: while
     /// there is one they begin no request that completes there, and flush nothing more than they held when their
     /// connection ended; a peer's messages end the connection when as many wait as its receive queue has entries.
+    #[inline]
     pub fn complete(&mut self, id: CqId, completion: Completion, solicited: bool) {
         let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) else {
             return;
