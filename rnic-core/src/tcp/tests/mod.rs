@@ -18,6 +18,7 @@ mod path_mtu;
 mod rack;
 mod reassembly;
 mod reset;
+mod run;
 mod scoreboard;
 mod script;
 mod spurious;

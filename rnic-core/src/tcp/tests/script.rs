@@ -26,7 +26,7 @@ use crate::wire::tcp::{Flags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 /// Our initial sequence number, and the peer's: both wrap soon.
 pub(super) const OUR_ISN: Seq = Seq(0xffff_f000);
 pub(super) const PEER_ISN: Seq = Seq(0xffff_fc00);
-const PAYLOAD_AT: u16 = 100;
+pub(super) const PAYLOAD_AT: u16 = 100;
 
 /// The octet at an offset of either stream.
 pub(super) fn pattern(offset: u64) -> u8 {
@@ -64,7 +64,7 @@ pub(super) struct Script {
     /// Whether offered data is taken.
     pub(super) take: bool,
     /// Octets that the application has yet to send, and those it has queued.
-    unqueued: u64,
+    pub(super) unqueued: u64,
     pub(super) queued: u64,
 }
 
@@ -221,18 +221,26 @@ impl Script {
 
     /// Queues a segment that the connection does not ask for.
     pub(super) fn queue(&mut self, len: u64) {
+        let (frame, sum) = self.build(len);
+        let end = self.tcp.queue(frame, PAYLOAD_AT, len as u16, sum);
+        assert_eq!(end, self.queued);
+    }
+
+    /// A frame with the next octets, and their sum.
+    pub(super) fn build(&mut self, len: u64) -> (FrameId, u16) {
         let frame = self.frames.allocate().expect("a free frame");
         let payload = pattern_of(self.queued..self.queued + len);
         let at = usize::from(PAYLOAD_AT);
         self.frames.bytes_mut(frame)[at..at + payload.len()].copy_from_slice(&payload);
         self.queued += len;
-        let sum = checksum::sum(&payload);
-        let end = self.tcp.queue(frame, PAYLOAD_AT, len as u16, sum);
-        assert_eq!(end, self.queued);
+        (frame, checksum::sum(&payload))
     }
 
     /// The next segment to send.
     pub(super) fn next(&mut self) -> Option<Sent> {
+        if let Some(sent) = self.next_in_run() {
+            return Some(sent);
+        }
         self.pump();
         let outgoing = self.tcp.poll_transmit(self.now, &mut self.frames)?;
         let payload = self.payload(&outgoing);
@@ -339,7 +347,7 @@ pub(super) struct Sent {
 
 impl Sent {
     /// As the script would write it, with the parts that `like` has.
-    fn show(&self, like: &str) -> String {
+    pub(super) fn show(&self, like: &str) -> String {
         let header = &self.header;
         let flags = header.flags;
         let mut text = String::from(if self.ecn_capable { "[ect0] " } else { "" });
