@@ -1,13 +1,13 @@
 //! Finding a connection by its addresses.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
-use std::net::SocketAddr;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher13;
 
 /// The two ends of a connection, as this host sees them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowKey {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
@@ -26,6 +26,26 @@ impl FlowKey {
     pub(crate) fn mss(&self, mtu: u16) -> u16 {
         let ip_header = if self.local.is_ipv4() { 20 } else { 40 };
         mtu.saturating_sub(ip_header + 20)
+    }
+}
+
+/// In few words: where many connections take turns, each frame is looked up.
+impl Hash for FlowKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let words = |address: IpAddr| match address {
+            IpAddr::V4(address) => u128::from(address.to_bits()),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let [local, remote] = [self.local, self.remote].map(|end| words(end.ip()));
+        if self.local.is_ipv4() {
+            // Two addresses of 32 bits.
+            state.write_u64((local << 32 | remote) as u64);
+        } else {
+            state.write_u128(local);
+            state.write_u128(remote);
+        }
+        let ports = [self.local.port(), self.remote.port()].map(u32::from);
+        state.write_u32(ports[0] << 16 | ports[1]);
     }
 }
 
