@@ -34,6 +34,12 @@ counters! {
         checksum_errors,
         /// Segments that belong to no connection and no listener.
         no_connection,
+        /// Frames that came here and belong to a connection of another engine of this device, which got a copy.
+        handed_over,
+        /// The same where too many waited there already: they were lost.
+        lost_in_hand_over,
+        /// Frames of connections of this engine that came to another.
+        taken_over,
         /// SYNs answered with a cookie, because too many connections were half open.
         syn_cookies_sent,
         /// Connections that came to be by such a cookie.

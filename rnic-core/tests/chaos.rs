@@ -233,8 +233,11 @@ impl World {
             Event::Disconnected { qp, .. } => (qp, State::Up, State::Over),
             Event::LastReceive { qp } => (qp, State::Over, State::Over),
             Event::SharedReceives(SrqNews::HighWater { .. }) => return,
-            // Of limits that nobody arms, NICs that are none, and completions that are not polled.
-            Event::Port { .. } | Event::SharedReceives(_) | Event::CompletionOverrun { .. } => {
+            // Of limits that nobody arms, NICs that are none, completions that are not polled, and workers that go on.
+            Event::Port { .. }
+            | Event::SharedReceives(_)
+            | Event::CompletionOverrun { .. }
+            | Event::WorkerEnded => {
                 panic!("{event:?}")
             }
         };

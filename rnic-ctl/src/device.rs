@@ -6,13 +6,13 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use rnic_core::engine::{EngineConfig, Turn, link};
+use rnic_core::engine::{EngineConfig, Turn, links};
 use rnic_core::memory::table::StagTable;
 use rnic_core::tcp::{CongestionAlgorithm, TcpConfig};
 use rnic_core::testing::in_memory;
 use rnic_verbs::{Device, Driver};
 use rnic_xdp::steering::ModeChoice;
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
+use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell, cpus_near};
 
 use crate::failure::{Doing, Failure, Outcome};
 
@@ -23,13 +23,26 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "IF")]
     pub netdev: Option<String>,
 
-    /// Let a thread of its own drive the device, instead of the thread that waits for it: better where a core is free
+    /// Let threads of its own drive the device, instead of the thread that waits for it: better where cores are free
     #[arg(long)]
     pub thread: bool,
+
+    /// With --thread: threads at most, which share the receive queues of the interface; by default one for each queue, and
+    /// no more than there are CPUs
+    #[arg(long, value_name = "N", requires = "thread", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub workers: Option<u32>,
 
     /// With --thread: milliseconds for which it polls without finding anything before it sleeps
     #[arg(long, value_name = "MS", default_value_t = 10, requires = "thread", value_parser = clap::value_parser!(u64).range(..=60_000))]
     pub idle: u64,
+
+    /// With --thread: a CPU for each thread, on the NUMA node of the interface if there are several
+    #[arg(long, requires = "thread")]
+    pub pin: bool,
+
+    /// Poll the interface in place of its interrupts, where its driver can: for threads that never sleep
+    #[arg(long)]
+    pub busy_poll: bool,
 
     /// How to attach the XDP program
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]
@@ -94,11 +107,21 @@ pub(crate) struct Opened {
 }
 
 impl DeviceArgs {
-    fn how(&self) -> &'static str {
+    fn how(&self, workers: usize) -> String {
+        match workers {
+            _ if !self.thread => "driven by polling".into(),
+            1 => "driven by a thread of its own".into(),
+            _ => format!("driven by {workers} threads of its own"),
+        }
+    }
+
+    /// Workers at most.
+    fn most_workers(&self) -> u32 {
+        let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         if self.thread {
-            "driven by a thread of its own"
+            self.workers.unwrap_or_else(cpus)
         } else {
-            "driven by polling"
+            1
         }
     }
 
@@ -112,22 +135,31 @@ impl DeviceArgs {
         let missing = |why: &dyn std::fmt::Display| Failure::environment(&what, why);
         let config = PortConfig {
             mode: self.xdp_mode.into(),
+            busy_poll: self.busy_poll,
             ..PortConfig::new(netdev)
         };
-        let port = XdpPort::open(&config).map_err(|why| missing(&why))?;
-        let net = XdpNet::new(&port).map_err(|why| missing(&why))?;
-        let (bell, waker) = bell().map_err(|why| missing(&why))?;
-        let (host, end) = link(
-            Arc::new(StagTable::new(STAGS, secret()?)),
-            QUEUE_PAIRS,
-            waker,
-        );
-        let description = format!("{}, {}", port.report(), self.how());
-        let worker =
-            Worker::new(port, self.engine(), secret()?, end, bell).map_err(|why| missing(&why))?;
-        let driver = self.driver(Box::new(worker))?;
+        let shares = XdpPort::open_shares(&config, self.most_workers());
+        let shares = shares.map_err(|why| missing(&why))?;
+        let Some(first) = shares.first() else {
+            return Err(missing(&"it has no receive queue"));
+        };
+        let node = first.report().numa_node;
+        let net = XdpNet::new(first).map_err(|why| missing(&why))?;
+        let description = format!("{}, {}", first.report(), self.how(shares.len()));
+
+        let bells: Result<Vec<_>, _> = shares.iter().map(|_| bell()).collect();
+        let (bells, wakers): (Vec<_>, Vec<_>) =
+            bells.map_err(|why| missing(&why))?.into_iter().unzip();
+        let table = Arc::new(StagTable::new(STAGS, secret()?));
+        let (hosts, ends): (Vec<_>, Vec<_>) =
+            links(&table, QUEUE_PAIRS, wakers).into_iter().unzip();
+        let ends = ends.into_iter().zip(bells).collect();
+        let workers = Worker::for_shares(shares, &self.engine(), secret()?, ends);
+        let workers = workers.map_err(|why| missing(&why))?.into_iter();
+        let turns = workers.map(|worker| Box::new(worker) as _).collect();
+        let driver = self.driver(turns, node)?;
         Ok(Opened {
-            device: Device::new(host, Arc::new(net), driver),
+            device: Device::with_workers(hosts, Arc::new(net), driver),
             description,
         })
     }
@@ -143,11 +175,20 @@ impl DeviceArgs {
         }
     }
 
-    fn driver(&self, turn: Box<dyn Turn>) -> Outcome<Driver> {
-        if self.thread {
-            Driver::spawn(turn, Duration::from_millis(self.idle)).doing("open a device")
+    /// Who drives these; a single one, unless threads do. `node` is the interface's.
+    fn driver(&self, mut turns: Vec<Box<dyn Turn>>, node: Option<u32>) -> Outcome<Driver> {
+        let cpus = if self.pin {
+            cpus_near(node)
         } else {
-            Ok(Driver::Inline(turn))
+            Vec::new()
+        };
+        match turns.pop() {
+            Some(turn) if !self.thread => Ok(Driver::Inline(turn)),
+            last => {
+                turns.extend(last);
+                let idle = Duration::from_millis(self.idle);
+                Driver::spawn_all(turns, idle, &cpus).doing("open a device")
+            }
         }
     }
 
@@ -156,10 +197,10 @@ impl DeviceArgs {
         let (first, second) = in_memory::pair_with(&self.engine(), [secret()?, secret()?]);
         let address = second.address;
         let open = |end: in_memory::InMemoryDevice| {
-            let driver = self.driver(Box::new(end.worker))?;
+            let driver = self.driver(vec![Box::new(end.worker)], None)?;
             Ok(Opened {
                 device: Device::new(end.host, end.net, driver),
-                description: format!("in memory, {}", self.how()),
+                description: format!("in memory, {}", self.how(1)),
             })
         };
         Ok(([open(first)?, open(second)?], address))

@@ -61,7 +61,7 @@ fn failure(netdev: &str, why: &steering::SteeringError) -> Failure {
 fn explain(counter: &str) -> &'static str {
     match counter {
         "redirected" => "to rnic; the kernel's TCP saw none of them",
-        "no_socket" => "to the kernel: for a steered port, on a queue without a socket",
+        "no_socket" => "to the kernel: for a steered port, on a queue that rnic has not opened yet",
         "not_steered" => "to the kernel: TCP for other ports",
         "fragments" => "to the kernel: IP fragments",
         "not_tcp" => "to the kernel: other protocols",

@@ -52,6 +52,14 @@ fn perf_measures_and_verifies() {
         ("send-lat -v -s 64 -n 100", "10.77.0.1"),
         ("atomic-bw -v -n 300 -q 3", "10.77.0.1"),
         ("atomic-lat -v -n 100 --thread", "fd77::1"),
+        (
+            "write-bw -v -s 30000 -n 50 -q 5 --thread --workers 2 --pin",
+            "10.77.0.1",
+        ),
+        (
+            "send-bw -v -s 3000 -n 50 -q 5 --use-srq --thread --workers 2",
+            "fd77::1",
+        ),
     ] {
         let report = perf(&hosts, options, address);
         assert_eq!(report["test_info"]["verified"], true, "{report}");

@@ -149,8 +149,9 @@ impl CqHandle {
 
 impl Drop for CqHandle {
     fn drop(&mut self) {
+        let id = self.id;
         // Without a worker there is nothing to destroy.
-        let _ = self.device.inner.send(Command::DestroyCq(self.id));
+        let _ = self.device.inner.send_all(|| Command::DestroyCq(id));
         self.device.inner.return_cq(self.id);
     }
 }
@@ -159,20 +160,70 @@ impl Drop for CqHandle {
 #[derive(Debug)]
 pub struct Cq {
     pub(crate) handle: Arc<CqHandle>,
-    /// What is polled.
-    ring: Consumer<wr::Completion>,
-    /// Rings that the queue went on in after [`resize`](Cq::resize), oldest first. The engine writes to the last.
-    newer: VecDeque<Consumer<wr::Completion>>,
+    /// Of each worker what it writes.
+    lanes: Box<[Lane]>,
+    /// The lane that is looked at next.
+    turn: usize,
     arming: Arc<Arming>,
     channel: Arc<Channel>,
 }
 
+/// Completions of one worker, in their order.
+#[derive(Debug)]
+struct Lane {
+    /// What is polled.
+    ring: Consumer<wr::Completion>,
+    /// Rings that the queue went on in after [`resize`](Cq::resize), oldest first. The engine writes to the last.
+    newer: VecDeque<Consumer<wr::Completion>>,
+}
+
+impl Lane {
+    fn take(&mut self, completions: &mut [Completion]) -> usize {
+        let mut taken = 0;
+        while let Some(slot) = completions.get_mut(taken) {
+            let Some(completion) = self.ring.peek(taken as u32) else {
+                break;
+            };
+            *slot = Completion(completion);
+            taken += 1;
+        }
+        if taken > 0 {
+            self.ring.release(taken as u32);
+        } else if !completions.is_empty()
+            && let Some(next) = self.newer.pop_front()
+        {
+            self.ring = next;
+            return self.take(completions);
+        }
+        taken
+    }
+
+    /// Completions that wait to be polled.
+    fn held(&self) -> usize {
+        let rings = std::iter::once(&self.ring).chain(&self.newer);
+        rings.map(|ring| ring.len() as usize).sum()
+    }
+
+    /// The ring that is written to.
+    fn last(&self) -> &Consumer<wr::Completion> {
+        self.newer.back().unwrap_or(&self.ring)
+    }
+}
+
 impl Device {
-    /// A completion queue of `capacity` entries (rounded up to a power of two). If it is full, completions wait in
+    /// A completion queue of `capacity` entries for each worker (rounded up to a power of two). If it is full, completions wait in
     /// the engine, which takes up no new requests that complete here. A connection ends when more receives wait than
     /// its receive queue has entries.
     pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
-        let (producer, consumer) = ring(entries(capacity))?;
+        let workers = self.inner.workers();
+        let rings = (0..workers).map(|_| ring(entries(capacity)));
+        let (producers, lanes) = rings
+            .map(|made| {
+                let (producer, ring) = made?;
+                let newer = VecDeque::new();
+                Ok((producer, Lane { ring, newer }))
+            })
+            .collect::<Result<(Vec<_>, Vec<_>), Error>>()?;
         let channel = Arc::new(Channel::new()?);
         let arming = Arc::new(Arming::new());
         let id = self.inner.new_cq()?;
@@ -180,17 +231,20 @@ impl Device {
             id,
             device: self.clone(),
         });
-        let notify = Waker::from(Arc::new(Notifier(channel.clone())));
-        self.inner.send(Command::CreateCq {
-            cq: id,
-            producer,
-            arming: arming.clone(),
-            notify,
-        })?;
+        for (worker, producer) in producers.into_iter().enumerate() {
+            let create = Command::CreateCq {
+                cq: id,
+                producer,
+                arming: arming.clone(),
+                // One for each worker: the end of any closes the channel.
+                notify: Waker::from(Arc::new(Notifier(channel.clone()))),
+            };
+            self.inner.send(worker, create)?;
+        }
         Ok(Cq {
             handle,
-            ring: consumer,
-            newer: VecDeque::new(),
+            lanes: lanes.into(),
+            turn: 0,
             arming,
             channel,
         })
@@ -198,7 +252,7 @@ impl Device {
 }
 
 impl Cq {
-    /// Takes completions, oldest first, and says how many. Without any it runs the device, if that is driven
+    /// Takes completions, of each worker oldest first, and says how many. Without any it runs the device, if that is driven
     /// inline, and looks again.
     pub fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let taken = self.take(completions);
@@ -217,20 +271,13 @@ impl Cq {
     /// The same without running the device: for an application that does so by [`Device::drive`] or by another queue.
     pub fn take(&mut self, completions: &mut [Completion]) -> usize {
         let mut taken = 0;
-        while let Some(slot) = completions.get_mut(taken) {
-            let Some(completion) = self.ring.peek(taken as u32) else {
-                break;
-            };
-            *slot = Completion(completion);
-            taken += 1;
-        }
-        if taken > 0 {
-            self.ring.release(taken as u32);
-        } else if !completions.is_empty()
-            && let Some(next) = self.newer.pop_front()
-        {
-            self.ring = next;
-            return self.take(completions);
+        for _ in 0..self.lanes.len() {
+            taken += self.lanes[self.turn].take(&mut completions[taken..]);
+            // Not the same one first again, whatever it has.
+            self.turn += 1;
+            if self.turn == self.lanes.len() {
+                self.turn = 0;
+            }
         }
         taken
     }
@@ -321,27 +368,33 @@ impl Cq {
     /// fit. Of use before queue pairs are added: so that it does not overflow, it needs an entry for each request that can be
     /// posted to their send, receive and shared receive queues at once (RFC 5042 section 6.4.3.2).
     pub fn resize(&mut self, capacity: u32) -> Result<(), Error> {
-        let (producer, consumer) = ring(entries(capacity))?;
-        let capacity = consumer.capacity();
-        let last = self.newer.back().unwrap_or(&self.ring);
-        let older = self.held() - last.len() as usize;
+        for worker in 0..self.lanes.len() {
+            self.resize_lane(worker, entries(capacity))?;
+        }
+        Ok(())
+    }
+
+    fn resize_lane(&mut self, worker: usize, capacity: u32) -> Result<(), Error> {
+        let (producer, consumer) = ring(capacity)?;
+        let lane = &mut self.lanes[worker];
+        let older = lane.held() - lane.last().len() as usize;
         let cq = self.handle.id;
-        let resized = self
-            .handle
-            .device
-            .inner
-            .ask(Duration::MAX, |reply| Command::ResizeCq {
-                cq,
-                producer,
-                older,
-                reply,
-            })?;
-        match resized {
-            Some(Err(CqError::Holds { held, .. })) => Err(Error::CqHolds { held, capacity }),
+        let resize = |reply| Command::ResizeCq {
+            cq,
+            producer,
+            older,
+            reply,
+        };
+        let device = &self.handle.device.inner;
+        match device.ask(worker, Duration::MAX, resize)? {
+            Some(Err(CqError::Holds { held, .. })) => Err(Error::CqHolds {
+                held,
+                capacity: consumer.capacity(),
+            }),
             // It is there as long as this is.
             Some(Err(_)) | None => Err(WorkerGone.into()),
             Some(Ok(())) => {
-                self.newer.push_back(consumer);
+                lane.newer.push_back(consumer);
                 Ok(())
             }
         }
@@ -349,8 +402,7 @@ impl Cq {
 
     /// Completions that wait to be polled.
     fn held(&self) -> usize {
-        let rings = std::iter::once(&self.ring).chain(&self.newer);
-        rings.map(|ring| ring.len() as usize).sum()
+        self.lanes.iter().map(Lane::held).sum()
     }
 
     /// Its number, which [`AsyncEvent`](crate::AsyncEvent)s tell.
@@ -363,9 +415,10 @@ impl Cq {
         &self.handle.device
     }
 
-    /// Entries that fit.
+    /// Entries that fit, of each worker.
     pub fn capacity(&self) -> u32 {
-        self.newer.back().unwrap_or(&self.ring).capacity()
+        let capacities = self.lanes.iter().map(|lane| lane.last().capacity());
+        capacities.min().unwrap_or(0)
     }
 }
 

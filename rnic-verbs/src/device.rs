@@ -3,13 +3,16 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use rnic_core::engine::{Command, HostEnd, Net, Snapshot, Turn, WorkerGone};
+use rnic_core::memory::table::StagTable;
 use rnic_core::verbs::cq::MAX_CQS;
 use rnic_core::verbs::qp::{CqId, PdId, QpNumber, StreamId};
 use rnic_core::verbs::srq::{MAX_SRQS, SrqId};
@@ -27,18 +30,54 @@ pub enum Driver {
 
 impl Driver {
     /// Starts a thread that busy-polls, and sleeps when there was nothing to do for `idle`.
-    pub fn spawn(mut turn: Box<dyn Turn>, idle: Duration) -> Result<Self, Error> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = std::thread::Builder::new()
-            .name("rnic-worker".into())
-            .spawn(move || run(&mut *turn, idle, &stopped))
-            .map_err(Error::Thread)?;
-        Ok(Self::Thread(Box::new(Running {
-            stop,
-            thread: Some(thread),
-        })))
+    pub fn spawn(turn: Box<dyn Turn>, idle: Duration) -> Result<Self, Error> {
+        Self::spawn_all(vec![turn], idle, &[])
     }
+
+    /// Starts such a thread for each of several engines. Each runs on one of `cpus`, dealt out in turn; without any, wherever
+    /// the kernel has room.
+    pub fn spawn_all(
+        turns: Vec<Box<dyn Turn>>,
+        idle: Duration,
+        cpus: &[usize],
+    ) -> Result<Self, Error> {
+        let end = Arc::new(End {
+            stop: AtomicBool::new(false),
+            unsettled: AtomicUsize::new(turns.len()),
+        });
+        let mut running = Running {
+            end: end.clone(),
+            threads: Vec::new(),
+        };
+        let mut cpus = cpus.iter().copied().cycle();
+        for (number, mut turn) in turns.into_iter().enumerate() {
+            let (end, cpu) = (end.clone(), cpus.next());
+            let thread = std::thread::Builder::new()
+                .name(format!("rnic-worker-{number}"))
+                .spawn(move || {
+                    pin(cpu);
+                    run(&mut *turn, idle, &end);
+                })
+                .map_err(Error::Thread)?;
+            running.threads.push(thread);
+        }
+        Ok(Self::Thread(Box::new(running)))
+    }
+}
+
+/// Has this thread run on a CPU alone. Where it may not, it runs as well elsewhere.
+fn pin(cpu: Option<usize>) {
+    let mut set = CpuSet::new();
+    if cpu.is_some_and(|cpu| set.set(cpu).is_ok()) {
+        let _ = sched_setaffinity(Pid::from_raw(0), &set);
+    }
+}
+
+/// How threads end together.
+struct End {
+    stop: AtomicBool,
+    /// Threads whose engines still owe their peers something.
+    unsettled: AtomicUsize,
 }
 
 /// How long a spawned thread sleeps at most: the time that stopping it takes.
@@ -48,10 +87,10 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 /// that has the work may be waiting for it.
 const TURNS_PER_YIELD: u32 = 64;
 
-fn run(turn: &mut dyn Turn, idle: Duration, stop: &AtomicBool) {
+fn run(turn: &mut dyn Turn, idle: Duration, end: &End) {
     let mut busy_at = Instant::now();
     let mut idle_turns = 0u32;
-    while !stop.load(Ordering::Relaxed) {
+    while !end.stop.load(Ordering::Relaxed) {
         if turn.turn() {
             busy_at = Instant::now();
             idle_turns = 0;
@@ -66,7 +105,7 @@ fn run(turn: &mut dyn Turn, idle: Duration, stop: &AtomicBool) {
             std::hint::spin_loop();
         }
     }
-    settle(turn);
+    settle(turn, &end.unsettled);
 }
 
 /// How long the application's thread sleeps at a time while it drives the engine inline.
@@ -79,26 +118,32 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Lets the engine act on the last commands, and end its connections: what a peer has not acknowledged when the
-/// device goes, the kernel answers with a RST.
-fn settle(turn: &mut dyn Turn) {
+/// device goes, the kernel answers with a RST. Goes on until the others have settled too: frames for them may come here.
+fn settle(turn: &mut dyn Turn, unsettled: &AtomicUsize) {
     let until = Instant::now() + LAST_WORDS;
-    while turn.turn() || !turn.is_settled() {
-        if Instant::now() >= until {
+    let mut counted = false;
+    loop {
+        let did = turn.turn();
+        if !counted && !did && turn.is_settled() {
+            unsettled.fetch_sub(1, Ordering::Relaxed);
+            counted = true;
+        }
+        if unsettled.load(Ordering::Relaxed) == 0 || Instant::now() >= until {
             return;
         }
     }
 }
 
-/// A thread that ends when this is dropped.
+/// Threads that end when this is dropped.
 struct Running {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    end: Arc<End>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        self.end.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
             // A worker that panicked has said so on stderr already.
             let _ = thread.join();
         }
@@ -112,13 +157,15 @@ pub struct Device {
 }
 
 pub(crate) struct Inner {
-    pub(crate) host: HostEnd,
+    /// The links to the engines: one, or several that share the work of the device.
+    hosts: Box<[HostEnd]>,
     pub(crate) net: Arc<dyn Net>,
     pub(crate) router: Router,
     inline: Option<Mutex<Box<dyn Turn>>>,
     numbers: Mutex<Numbers>,
     next_pd: AtomicU32,
     next_stream: AtomicU64,
+    next_worker: AtomicUsize,
     /// Declared last: the thread ends after the objects above sent their last commands.
     _thread: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -158,6 +205,14 @@ impl Pool {
 impl Device {
     /// A device over a link, the network's address services, and whoever drives the engine.
     pub fn new(host: HostEnd, net: Arc<dyn Net>, driver: Driver) -> Self {
+        Self::with_workers(vec![host], net, driver)
+    }
+
+    /// A device of several workers, an engine each, over [links](rnic_core::engine::links) made together. Queue pairs are
+    /// dealt out to them; one that accepts a connection goes to the worker to which that came. The completion queues have
+    /// a ring for each. Panics without any link.
+    pub fn with_workers(hosts: Vec<HostEnd>, net: Arc<dyn Net>, driver: Driver) -> Self {
+        let host = hosts.first().expect("a device has a worker");
         let (inline, thread) = match driver {
             Driver::Inline(turn) => (Some(Mutex::new(turn)), None),
             Driver::Thread(keeper) => (None, Some(keeper)),
@@ -171,12 +226,13 @@ impl Device {
         Self {
             inner: Arc::new(Inner {
                 router: Router::new(host.events.clone()),
-                host,
+                hosts: hosts.into(),
                 net,
                 inline,
                 numbers: Mutex::new(numbers),
                 next_pd: AtomicU32::new(1),
                 next_stream: AtomicU64::new(0),
+                next_worker: AtomicUsize::new(0),
                 _thread: thread,
             }),
         }
@@ -194,9 +250,26 @@ impl Device {
         self.inner.drive().unwrap_or(false)
     }
 
-    /// The state of the engine. `None` if it does not answer within `timeout`.
+    /// Workers that share its work.
+    pub fn workers(&self) -> usize {
+        self.inner.workers()
+    }
+
+    /// The state of the engines, summed. `None` if one does not answer within `timeout`.
     pub fn snapshot(&self, timeout: Duration) -> Result<Option<Snapshot>, Error> {
-        self.inner.ask(timeout, Command::Snapshot)
+        let mut all = Snapshot::default();
+        for worker in 0..self.workers() {
+            let Some(one) = self.snapshot_of(worker, timeout)? else {
+                return Ok(None);
+            };
+            all.add(one);
+        }
+        Ok(Some(all))
+    }
+
+    /// The state of the engine of one worker. Panics if there is no such worker.
+    pub fn snapshot_of(&self, worker: usize, timeout: Duration) -> Result<Option<Snapshot>, Error> {
+        self.inner.ask(worker, timeout, Command::Snapshot)
     }
 }
 
@@ -209,18 +282,43 @@ impl fmt::Debug for Device {
 }
 
 impl Inner {
-    pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
-        Ok(self.host.send(command)?)
+    pub(crate) fn workers(&self) -> usize {
+        self.hosts.len()
     }
 
-    /// Sends a command that is answered, and waits for the answer: `None` after `timeout`.
+    /// The link to a worker.
+    pub(crate) fn host(&self, worker: usize) -> &HostEnd {
+        &self.hosts[worker]
+    }
+
+    /// The STags, which all workers share.
+    pub(crate) fn table(&self) -> &Arc<StagTable> {
+        &self.hosts[0].table
+    }
+
+    /// The worker whose turn it is to get more work.
+    pub(crate) fn next_worker(&self) -> usize {
+        self.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers()
+    }
+
+    pub(crate) fn send(&self, worker: usize, command: Command) -> Result<(), Error> {
+        Ok(self.hosts[worker].send(command)?)
+    }
+
+    /// Sends every worker a command of its own.
+    pub(crate) fn send_all(&self, mut command: impl FnMut() -> Command) -> Result<(), Error> {
+        (0..self.workers()).try_for_each(|worker| self.send(worker, command()))
+    }
+
+    /// Sends a worker a command that is answered, and waits for the answer: `None` after `timeout`.
     pub(crate) fn ask<T>(
         &self,
+        worker: usize,
         timeout: Duration,
         command: impl FnOnce(Sender<T>) -> Command,
     ) -> Result<Option<T>, Error> {
         let (answer, answers) = bounded(1);
-        self.send(command(answer))?;
+        self.send(worker, command(answer))?;
         // A wait of centuries is one without end.
         let until = Instant::now().checked_add(timeout);
         loop {
@@ -333,7 +431,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(Ok(turn)) = self.inline.as_mut().map(Mutex::get_mut) {
-            settle(&mut **turn);
+            settle(&mut **turn, &AtomicUsize::new(1));
         }
     }
 }

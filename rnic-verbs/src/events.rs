@@ -87,7 +87,7 @@ pub(crate) struct Boxes {
     asynchronous: Option<VecDeque<AsyncEvent>>,
     /// Some thread blocks on the channel, on everybody's behalf.
     pumping: bool,
-    /// The engine's end of the channel is gone, and no event is left in it.
+    /// A worker has ended, and no event of it is left in the channel.
     worker_gone: bool,
 }
 
@@ -172,6 +172,7 @@ impl Boxes {
             Event::Port { active: true } => self.tell(AsyncEvent::PortActive),
             Event::Port { active: false } => self.tell(AsyncEvent::PortError),
             Event::SharedReceives(news) => self.tell(news.into()),
+            Event::WorkerEnded => self.worker_gone = true,
             Event::CompletionOverrun { cq, qp } => self.tell(AsyncEvent::CqError { cq, qp }),
         }
     }
@@ -239,13 +240,14 @@ impl Router {
     pub(crate) fn boxes(&self) -> MutexGuard<'_, Boxes> {
         let mut boxes = self.lock();
         let mut delivered = false;
-        boxes.worker_gone = loop {
+        let ended = loop {
             match self.events.try_recv() {
                 Ok(notice) => boxes.deliver(notice),
                 Err(end) => break end == TryRecvError::Disconnected,
             }
             delivered = true;
         };
+        boxes.worker_gone |= ended;
         if delivered {
             self.changed.notify_all();
             if boxes.pumping {

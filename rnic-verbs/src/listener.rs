@@ -52,10 +52,10 @@ impl Device {
             id,
             local,
         };
-        self.inner.send(Command::Listen {
+        self.inner.send_all(|| Command::Listen {
             listener: id,
             local,
-            lease,
+            lease: lease.clone(),
         })?;
         Ok(listener)
     }
@@ -84,7 +84,8 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // Without a worker nobody listens.
-        let _ = self.device.inner.send(Command::Unlisten(self.id));
+        let id = self.id;
+        let _ = self.device.inner.send_all(|| Command::Unlisten(id));
         self.device.inner.router.boxes().listeners.remove(&self.id);
     }
 }
@@ -122,6 +123,11 @@ impl ConnectRequest {
         self.pending.ord
     }
 
+    /// The worker to which it came, counted from 0.
+    fn worker(&self) -> usize {
+        self.pending.request.engine()
+    }
+
     /// The MPA revision that it speaks.
     pub fn mpa_revision(&self) -> u8 {
         self.pending.mpa_revision
@@ -135,13 +141,26 @@ impl ConnectRequest {
         }
         check_private_data(&options.private_data, self.pending.mpa_revision)?;
         qp.check_idle()?;
+        // With a shared receive queue it cannot.
+        let moved = qp.move_to(self.worker())?;
         self.answered = true;
         qp.begin_connecting();
-        self.device.send(Command::Accept {
-            request: self.pending.request,
-            qp: qp.number(),
-            options,
-        })
+        let (request, qp, engine) = (self.pending.request, qp.number(), qp.worker() as u16);
+        let accept = if moved {
+            Command::Accept {
+                request,
+                qp,
+                options,
+            }
+        } else {
+            Command::AcceptElsewhere {
+                engine,
+                request,
+                qp,
+                options,
+            }
+        };
+        self.device.send(self.worker(), accept)
     }
 
     /// Declines, with words for the peer.
@@ -152,10 +171,11 @@ impl ConnectRequest {
 
     fn send_reject(&mut self, private_data: Vec<u8>) -> Result<(), Error> {
         self.answered = true;
-        self.device.send(Command::Reject {
+        let reject = Command::Reject {
             request: self.pending.request,
             private_data,
-        })
+        };
+        self.device.send(self.worker(), reject)
     }
 }
 

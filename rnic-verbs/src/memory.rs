@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use rnic_core::memory::region::{Region, RegionError};
+use rnic_core::memory::region::{HugePages, Region, RegionError};
 use rnic_core::memory::table::{Access, Scope, TableError};
 use rnic_core::verbs::qp::PdId;
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
@@ -22,6 +22,15 @@ pub struct Pd {
 }
 
 impl Device {
+    /// A [region](Region::allocate) on the device's NUMA node, as long as there is memory.
+    pub fn allocate(&self, len: usize, pages: HugePages) -> Result<Region, RegionError> {
+        let mut made = None;
+        self.inner
+            .net
+            .near_device(&mut || made = Some(Region::allocate(len, pages)));
+        made.unwrap_or_else(|| Region::allocate(len, pages))
+    }
+
     /// A new protection domain.
     pub fn pd(&self) -> Pd {
         Pd {
@@ -100,7 +109,7 @@ impl Registration<'_> {
             .base_address()
             .wrapping_add(self.range.start as u64);
         let base = self.base.unwrap_or(TaggedOffset(start));
-        let stag = device.host.table.register(
+        let stag = device.table().register(
             self.region.clone(),
             self.range.clone(),
             base,
@@ -241,22 +250,22 @@ impl Owned {
 
     /// By which STag it is valid, if it is.
     pub(crate) fn live(&self) -> Option<Stag> {
-        let live = self.device.host.table.live(self.stag);
+        let live = self.device.table().live(self.stag);
         live.filter(|_| self.there)
     }
 
     pub(crate) fn recall(&self) -> Result<(), Error> {
-        Ok(self.device.host.table.recall(self.stag)?)
+        Ok(self.device.table().recall(self.stag)?)
     }
 
     pub(crate) fn new_key(&self) -> Stag {
-        self.device.host.table.new_key(self.stag)
+        self.device.table().new_key(self.stag)
     }
 
     /// Gives it up, if that was not done. Where it cannot be now, it can be later.
     pub(crate) fn revoke(&mut self) -> Result<(), Error> {
         if self.there {
-            let revoked = self.device.host.table.revoke(self.stag);
+            let revoked = self.device.table().revoke(self.stag);
             self.there = matches!(
                 revoked,
                 Err(TableError::InsideBatch(_) | TableError::WindowsBound { .. })
@@ -272,7 +281,7 @@ impl Drop for Owned {
         if self.there {
             // Fails only where it was revoked behind our back, or inside a worker's batch, where it is invalid from
             // now on and its memory stays mapped.
-            let _ = self.device.host.table.revoke_with_windows(self.stag);
+            let _ = self.device.table().revoke_with_windows(self.stag);
         }
     }
 }

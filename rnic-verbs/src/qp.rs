@@ -53,6 +53,8 @@ pub struct Qp {
     device: Device,
     number: QpNumber,
     stream: StreamId,
+    /// The worker that has it.
+    worker: usize,
     caps: QpCaps,
     sq: Producer<SendWr>,
     rq: Receives,
@@ -66,7 +68,7 @@ pub struct Qp {
 enum Receives {
     Own(Producer<RecvWr>),
     /// Kept while the queue pair may take receives from it.
-    Shared(#[allow(dead_code)] Arc<SrqHandle>),
+    Shared(Arc<SrqHandle>),
 }
 
 impl Pd {
@@ -117,6 +119,10 @@ impl Pd {
             }
         }
         let (sq, sq_consumer) = ring(entries(caps.max_send_wr))?;
+        let worker = match &receives {
+            Receives::Own(_) => device.next_worker(),
+            Receives::Shared(srq) => srq.worker,
+        };
         let (number, stream) = (device.new_qp()?, device.new_stream());
         let pair = QueuePair {
             number,
@@ -138,13 +144,14 @@ impl Pd {
             device: self.device.clone(),
             number,
             stream,
+            worker,
             caps,
             sq,
             rq: receives,
             state,
             _cqs: cqs,
         };
-        device.send(Command::CreateQp(Box::new(pair)))?;
+        device.send(worker, Command::CreateQp(Box::new(pair)))?;
         Ok(qp)
     }
 }
@@ -177,7 +184,7 @@ impl Qp {
         self.sq
             .push(wr)
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))?;
-        self.inner().host.ring(self.number);
+        self.inner().host(self.worker).ring(self.number);
         Ok(())
     }
 
@@ -191,7 +198,7 @@ impl Qp {
         rq.push(wr)
             .map_err(|_| PostError::ReceiveQueueFull(rq.capacity()))?;
         // In error, the engine has to see it to flush it.
-        self.inner().host.ring(self.number);
+        self.inner().host(self.worker).ring(self.number);
         Ok(())
     }
 
@@ -211,9 +218,9 @@ impl Qp {
         check_private_data(&options.private_data, options.mpa_revision)?;
         self.check_idle()?;
         let device = self.inner();
-        let (local, lease) = device.net.active(remote, local)?;
+        let (local, lease) = device.net.active(remote, local, self.worker as u16)?;
         self.begin_connecting();
-        device.send(Command::Connect {
+        self.command(Command::Connect {
             qp: self.number,
             local,
             remote,
@@ -281,18 +288,18 @@ impl Qp {
                 QpState::Connecting | QpState::Sqd => {}
             }
         }
-        device.send(Command::Disconnect(self.number))
+        self.command(Command::Disconnect(self.number))
     }
 
     /// Ends the connection at once. The peer sees a reset.
     pub fn abort(&mut self) -> Result<(), Error> {
-        self.inner().send(Command::Abort(self.number))
+        self.command(Command::Abort(self.number))
     }
 
     /// Moves it to [`Error`](QpState::Error), whatever its state: what is posted completes flushed. A connection is
     /// [aborted](Self::abort). The event is [`Disconnected`](ConnectionEvent::Disconnected). As `ibv_modify_qp` to `IBV_QPS_ERR`.
     pub fn fail(&mut self) -> Result<(), Error> {
-        self.inner().send(Command::Fail(self.number))
+        self.command(Command::Fail(self.number))
     }
 
     /// Its state, as far as the engine has told.
@@ -317,6 +324,35 @@ impl Qp {
         }
     }
 
+    /// The worker that has it, of several of the device, counted from 0. It stays with it once it is connected.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// Gives it to a worker while it is idle. Says whether that has it now: one with a shared receive queue stays.
+    pub(crate) fn move_to(&mut self, worker: usize) -> Result<bool, Error> {
+        if self.worker == worker {
+            return Ok(true);
+        }
+        if matches!(self.rq, Receives::Shared(_)) {
+            return Ok(false);
+        }
+        let qp = self.number;
+        let take = |reply| Command::TakeQp { qp, reply };
+        let taken = self
+            .inner()
+            .ask(self.worker, Duration::MAX, take)?
+            .flatten();
+        let taken = taken.ok_or(Error::NotIdle(self.state.get()))?;
+        self.worker = worker;
+        self.command(Command::CreateQp(taken))?;
+        Ok(true)
+    }
+
+    fn command(&self, command: Command) -> Result<(), Error> {
+        self.inner().send(self.worker, command)
+    }
+
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.device.inner
     }
@@ -326,7 +362,7 @@ impl Drop for Qp {
     fn drop(&mut self) {
         let device = self.inner();
         // Without a worker there is nothing to destroy.
-        let _ = device.send(Command::DestroyQp(self.number));
+        let _ = self.command(Command::DestroyQp(self.number));
         device.router.boxes().qps.remove(&self.number);
         device.return_qp(self.number);
     }

@@ -41,13 +41,15 @@ impl Default for SrqCaps {
 #[derive(Debug)]
 pub(crate) struct SrqHandle {
     id: SrqId,
+    pub(crate) worker: usize,
     device: Device,
 }
 
 impl Drop for SrqHandle {
     fn drop(&mut self) {
         // Without a worker there is nothing to destroy.
-        let _ = self.device.inner.send(Command::DestroySrq(self.id));
+        let destroy = Command::DestroySrq(self.id);
+        let _ = self.device.inner.send(self.worker, destroy);
         self.device.inner.return_srq(self.id);
     }
 }
@@ -78,12 +80,11 @@ impl Pd {
         // Owns the number from here on, whatever fails.
         let handle = Arc::new(SrqHandle {
             id,
+            worker: device.next_worker(),
             device: self.device.clone(),
         });
-        device.send(Command::CreateSrq {
-            srq: id,
-            ring: consumer,
-        })?;
+        let ring = consumer;
+        device.send(handle.worker, Command::CreateSrq { srq: id, ring })?;
         Ok(Srq {
             handle,
             pd: self.id,
@@ -124,7 +125,8 @@ impl Srq {
     // rfc: 5040-122, 5041-98, 5042-15
     pub fn arm_limit(&self, limit: SrqLimit) -> Result<(), Error> {
         let srq = self.handle.id;
-        self.inner().send(Command::ArmSrq { srq, limit })
+        let arm = Command::ArmSrq { srq, limit };
+        self.inner().send(self.handle.worker, arm)
     }
 
     /// Destroys it, unless queue pairs use it: then it comes back with the error.

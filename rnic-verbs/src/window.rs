@@ -94,14 +94,14 @@ impl Pd {
     /// A memory window, bound to nothing.
     pub fn window(&self) -> Result<Mw, Error> {
         let device = &self.device.inner;
-        let stag = device.host.table.allocate_window(self.id)?;
+        let stag = device.table().allocate_window(self.id)?;
         Ok(Mw(Owned::new(device, stag)))
     }
 
     /// An STag for registrations of parts of a region by work requests. The region stays as it is while this is there.
     pub fn fast_registration(&self, region: &Arc<Region>) -> Result<FastMr, Error> {
         let device = &self.device.inner;
-        let stag = device.host.table.allocate_fast(region.clone(), self.id)?;
+        let stag = device.table().allocate_fast(region.clone(), self.id)?;
         Ok(FastMr {
             owned: Owned::new(device, stag),
             region: region.clone(),

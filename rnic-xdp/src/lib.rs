@@ -5,6 +5,7 @@ mod error;
 pub mod facts;
 mod icmp;
 mod netlink;
+mod placement;
 mod port;
 mod reserve;
 mod routes;
@@ -15,7 +16,10 @@ mod worker;
 pub use bell::{Bell, bell};
 pub use error::OpenError;
 pub use netlink::NetlinkError;
-pub use port::{Frame, PortConfig, PortReport, RxPort, RxSide, TxSide, XdpPort, ZeroCopyChoice};
+pub use port::numa::cpus_near;
+pub use port::{
+    BusyPoll, Frame, PortConfig, PortReport, RxPort, RxSide, TxSide, XdpPort, ZeroCopyChoice,
+};
 pub use reserve::XdpNet;
 pub use worker::Worker;
 

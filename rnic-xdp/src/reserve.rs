@@ -13,9 +13,14 @@ use nix::sys::socket::{
 use rnic_core::engine::{Net, NetError, PortLease};
 
 use crate::netlink::{NetlinkError, RouteSocket, addresses, link_by_index};
+use crate::placement::{Answers, Kept, Placement};
 use crate::port::XdpPort;
+use crate::port::numa::on_node;
 use crate::routes::Way;
 use crate::steering::SteeredPorts;
+
+/// Ports that are tried for one whose answers come to a certain worker: of a thousand workers, one in a thousand.
+const PORT_TRIES: u32 = 8192;
 
 /// The address services of an open port. Ports are reserved in the network namespace of the calling thread, which
 /// must be the device's.
@@ -26,6 +31,8 @@ pub struct XdpNet {
     max_mtu: u32,
     routes: Mutex<RouteSocket>,
     steered: SteeredPorts,
+    placement: Placement,
+    numa_node: Option<u32>,
 }
 
 /// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
@@ -33,6 +40,8 @@ pub struct XdpNet {
 struct Lease {
     local: SocketAddr,
     steered: SteeredPorts,
+    /// Brings its segments to the right worker.
+    _kept: Option<Kept>,
     /// Bound, never listening: the kernel answers nothing on its behalf but RST.
     _socket: OwnedFd,
 }
@@ -54,18 +63,28 @@ impl XdpNet {
             max_mtu: port.report().mtu,
             routes: Mutex::new(RouteSocket::open()?),
             steered: port.steered_ports(),
+            placement: Placement::new(port.link(), port.report().workers),
+            numa_node: port.report().numa_node,
         })
     }
 
-    /// Binds a kernel socket, so that the port is ours, and steers the port here: in this order, and both before
-    /// anything is sent from it.
-    fn reserve(&self, wanted: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
-        let (socket, local) = bound(wanted, self.device).map_err(|errno| match errno {
+    /// Binds a kernel socket, so that the port is ours.
+    fn bind(&self, wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), NetError> {
+        bound(wanted, self.device).map_err(|errno| match errno {
             Errno::EADDRINUSE => NetError::InUse(wanted),
             Errno::EADDRNOTAVAIL => NetError::NotLocal(wanted, self.netdev.clone()),
             Errno::EACCES => other(wanted, "ports below 1024 need CAP_NET_BIND_SERVICE"),
             errno => other(wanted, errno.desc()),
-        })?;
+        })
+    }
+
+    /// Steers a port that is ours here, before anything is sent from it.
+    fn steer(
+        &self,
+        socket: OwnedFd,
+        local: SocketAddr,
+        kept: Option<Kept>,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
         let steer = self.steered.add(local);
         steer.map_err(|error| match error.raw_os_error() {
             Some(libc::E2BIG) => other(
@@ -77,6 +96,7 @@ impl XdpNet {
         let lease = Lease {
             local,
             steered: self.steered.clone(),
+            _kept: kept,
             _socket: socket,
         };
         Ok((local, Arc::new(lease)))
@@ -123,20 +143,44 @@ impl XdpNet {
 }
 
 impl Net for XdpNet {
+    fn near_device(&self, make: &mut dyn FnMut()) {
+        on_node(self.numa_node, make);
+    }
+
     fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
         self.check_local(local)?;
-        self.reserve(local)
+        let (socket, local) = self.bind(local)?;
+        self.steer(socket, local, None)
     }
 
     fn active(
         &self,
         remote: SocketAddr,
         local: Option<SocketAddr>,
+        engine: u16,
     ) -> Result<(SocketAddr, PortLease), NetError> {
-        let local = self.source_for(remote, local)?;
-        self.check_local(local)?;
-        self.reserve(local)
+        let wanted = self.source_for(remote, local)?;
+        self.check_local(wanted)?;
+        let way = self.placement.way(remote, engine.into());
+        let suits = |local| wanted.port() != 0 || way.answers(remote, local) == Answers::Here;
+        let (socket, local) = until_it_suits(|| self.bind(wanted), suits)?;
+        let kept = self.placement.keep(&way, remote, local);
+        self.steer(socket, local, Some(kept))
     }
+}
+
+/// Binds until the port suits, or so often that none seems to.
+fn until_it_suits<T, E>(
+    mut bind: impl FnMut() -> Result<(T, SocketAddr), E>,
+    suits: impl Fn(SocketAddr) -> bool,
+) -> Result<(T, SocketAddr), E> {
+    for _ in 1..PORT_TRIES {
+        let (socket, local) = bind()?;
+        if suits(local) {
+            return Ok((socket, local));
+        }
+    }
+    bind()
 }
 
 /// A TCP socket bound to an address, on `device` if it is link-local; port 0 chooses one.
@@ -172,5 +216,23 @@ fn other(address: SocketAddr, reason: impl ToString) -> NetError {
     NetError::Other {
         address,
         reason: reason.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_tried_until_one_suits_but_not_for_ever() {
+        let mut bound = 0;
+        let mut bind = || {
+            bound += 1;
+            Ok::<_, ()>((bound, SocketAddr::from(([192, 0, 2, 1], bound as u16))))
+        };
+        let (socket, local) = until_it_suits(&mut bind, |local| local.port() == 5).unwrap();
+        assert_eq!((socket, local.port()), (5, 5));
+        let (last, _) = until_it_suits(&mut bind, |_| false).unwrap();
+        assert_eq!(last, 5 + PORT_TRIES);
     }
 }

@@ -16,6 +16,8 @@ use crate::routes::{Routes, Update};
 
 /// Changes of routes and neighbours, and what routers say, are looked for this often.
 const NEWS_EVERY: Duration = Duration::from_millis(1);
+/// New queues of the device are looked for this often.
+const QUEUES_EVERY: Duration = Duration::from_secs(1);
 /// The longest sleep while something waits for the device or for a free frame, which nothing announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
 /// What the kernel may add to a sleep: rather awake too early than too late.
@@ -30,6 +32,7 @@ pub struct Worker {
     routes: Routes,
     icmp: Icmp,
     news_at: Instant,
+    queues_at: Instant,
     bell: Bell,
     started: Clock,
 }
@@ -45,6 +48,32 @@ impl Worker {
         end: EngineEnd,
         bell: Bell,
     ) -> Result<Self, OpenError> {
+        Self::start(port, config, secret, (end, bell), Clock::now())
+    }
+
+    /// A worker for each share of an open device. `ends` are of [links](rnic_core::engine::links) made together, as many
+    /// as there are shares, each with the bell of its waker.
+    pub fn for_shares(
+        shares: Vec<XdpPort>,
+        config: &EngineConfig,
+        secret: [u8; 32],
+        ends: Vec<(EngineEnd, Bell)>,
+    ) -> Result<Vec<Self>, OpenError> {
+        // A peer may meet several of them: they have one clock, as they have one secret.
+        let started = Clock::now();
+        let shares = shares.into_iter().zip(ends);
+        shares
+            .map(|(port, end)| Self::start(port, config.clone(), secret, end, started))
+            .collect()
+    }
+
+    fn start(
+        port: XdpPort,
+        config: EngineConfig,
+        secret: [u8; 32],
+        (end, bell): (EngineEnd, Bell),
+        started: Clock,
+    ) -> Result<Self, OpenError> {
         let mtu = port.report().mtu;
         let config = EngineConfig {
             mtu: mtu.try_into().unwrap_or(u16::MAX),
@@ -56,8 +85,9 @@ impl Worker {
             port,
             icmp: Icmp::open()?,
             news_at: Instant::ZERO,
+            queues_at: Instant::ZERO,
             bell,
-            started: Clock::now(),
+            started,
         })
     }
 
@@ -80,11 +110,15 @@ impl Worker {
             self.news_at = now + NEWS_EVERY;
             self.routes.poll(now);
             self.hear_routers(now);
+            self.follow_queues(now);
         }
         let mut any = false;
         if let Some(active) = self.routes.poll_device() {
             any = true;
-            self.driver.set_port(active);
+            // All workers see it; one tells.
+            if self.driver.number() == 0 {
+                self.driver.set_port(active);
+            }
         }
         while let Some(update) = self.routes.poll_update() {
             any = true;
@@ -94,6 +128,15 @@ impl Worker {
             }
         }
         any
+    }
+
+    /// Looks for queues that the administrator has added to the device.
+    fn follow_queues(&mut self, now: Instant) {
+        if now >= self.queues_at {
+            self.queues_at = now + QUEUES_EVERY;
+            // A queue that cannot be opened is tried again; `rnic-ctl steering` counts what comes there.
+            let _ = self.port.follow_queues();
+        }
     }
 
     /// Passes on what routers say of packets that were too big for them.
@@ -183,10 +226,9 @@ impl Turn for Worker {
 
     fn wait(&mut self, at_most: Duration) {
         let at_most = self.longest_sleep(at_most);
-        let end = self.driver.end();
-        if end.doorbells.prepare_to_sleep() && end.commands.is_empty() {
+        if self.driver.prepare_to_sleep() {
             self.sleep(at_most);
         }
-        self.driver.end().doorbells.awake();
+        self.driver.awake();
     }
 }

@@ -200,7 +200,7 @@ fn a_killed_process_leaves_nothing() {
     if !is_root("a_killed_process_leaves_nothing") {
         return;
     }
-    let (east, _west) = pair("kill", 1);
+    let (east, _west) = pair("kill", 2);
     let mut child = east
         .command(std::env::current_exe().unwrap())
         .args(["--exact", "a_killed_process_leaves_nothing", "--nocapture"])
@@ -232,10 +232,10 @@ fn a_killed_process_leaves_nothing() {
     open(&east, "east").unwrap();
 }
 
-/// The child: opens a port, reserves a TCP port, and waits to be killed.
+/// The child: opens a port in two shares, reserves a TCP port, and waits to be killed.
 fn hold_a_port() -> ! {
-    let port = XdpPort::open(&PortConfig::new("east")).unwrap();
-    let net = XdpNet::new(&port).unwrap();
+    let shares = XdpPort::open_shares(&PortConfig::new("east"), 2).unwrap();
+    let net = XdpNet::new(&shares[0]).unwrap();
     let _lease = net.listen("10.77.0.1:4420".parse().unwrap()).unwrap();
     println!("READY");
     sleep(Duration::from_secs(60));

@@ -253,7 +253,7 @@ fn ports_are_reserved_in_the_kernel_too() {
         TcpListener::bind(wanted).unwrap();
 
         for (remote, source) in [("10.77.0.2:1", "10.77.0.1"), ("[fd77::2]:1", "fd77::1")] {
-            let (local, lease) = net.active(remote.parse().unwrap(), None).unwrap();
+            let (local, lease) = net.active(remote.parse().unwrap(), None, 0).unwrap();
             assert_eq!(local.ip().to_string(), source);
             assert!(local.port() > 1024);
             assert_eq!(steering::entries("east").unwrap(), [local]);
@@ -275,12 +275,12 @@ fn ports_are_reserved_in_the_kernel_too() {
             let shown = east.ip("-6 addr show dev east tentative").unwrap();
             shown.trim().is_empty()
         });
-        let (local, lease) = net.active(link_local(&west, "west"), None).unwrap();
+        let (local, lease) = net.active(link_local(&west, "west"), None, 0).unwrap();
         assert_eq!(local.ip(), link_local(&east, "east").ip());
         drop(lease);
         let stated: SocketAddr = "10.77.0.1:5000".parse().unwrap();
         let (local, _lease) = net
-            .active("10.77.0.2:1".parse().unwrap(), Some(stated))
+            .active("10.77.0.2:1".parse().unwrap(), Some(stated), 0)
             .unwrap();
         assert_eq!(local, stated);
         for unreachable in [
@@ -290,7 +290,7 @@ fn ports_are_reserved_in_the_kernel_too() {
             "[2001:db8::1]:1",
         ] {
             let error = net
-                .active(unreachable.parse().unwrap(), None)
+                .active(unreachable.parse().unwrap(), None, 0)
                 .err()
                 .unwrap();
             assert!(

@@ -402,6 +402,11 @@ impl Connection {
         self.tcp.release_frames(tx);
     }
 
+    /// Whether frames are kept for retransmission.
+    pub(crate) fn holds_frames(&self) -> bool {
+        self.tcp.holds_frames()
+    }
+
     /// What TCP has counted.
     pub(crate) fn tcp_counters(&self) -> &TcpCounters {
         self.tcp.counters()

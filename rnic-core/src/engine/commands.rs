@@ -14,6 +14,14 @@ use super::{
     Command, ConnectionOptions, EndReason, Engine, Event, FlowKey, ListenerId, PortLease, RequestId,
 };
 
+/// A connection on its way to another engine, where a queue pair is to accept it.
+pub struct Adoption {
+    /// Unless it has ended.
+    connection: Option<Connection>,
+    qp: QpNumber,
+    options: ConnectionOptions,
+}
+
 /// A local address that accepts connections.
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
@@ -69,6 +77,17 @@ impl QueuePairs {
         }
     }
 
+    /// Takes an idle queue pair, no endpoint, to give it away.
+    fn take_idle_qp(&mut self, number: QpNumber) -> Option<Box<QueuePair>> {
+        match self.take_idle(number)? {
+            LocalEnd::Qp(qp) => Some(qp),
+            endpoint @ LocalEnd::Endpoint(_) => {
+                self.put(endpoint);
+                None
+            }
+        }
+    }
+
     fn put(&mut self, end: LocalEnd) {
         let number = end.number();
         self.streams.insert(number, end.stream());
@@ -117,6 +136,10 @@ impl Engine {
             }
             Command::DestroySrq(srq) => self.srqs.remove(srq),
             Command::CreateQp(qp) => self.qps.put(LocalEnd::Qp(qp)),
+            Command::TakeQp { qp, reply } => {
+                // Whoever asked may have given up waiting.
+                let _ = reply.send(self.qps.take_idle_qp(qp));
+            }
             Command::CreateEndpoint(endpoint) => self.qps.put(LocalEnd::Endpoint(endpoint)),
             Command::DestroyQp(qp) => self.destroy_qp(now, guard, qp),
             Command::Listen {
@@ -144,6 +167,13 @@ impl Engine {
             } => {
                 self.accept(now, guard, request, qp, &options);
             }
+            Command::AcceptElsewhere {
+                engine,
+                request,
+                qp,
+                options,
+            } => self.accept_elsewhere(now, guard, engine, request, qp, options),
+            Command::Adopt(adoption) => self.adopt(now, guard, *adoption),
             Command::Reject {
                 request,
                 private_data,
@@ -225,6 +255,10 @@ impl Engine {
         let Some(end) = self.qps.take_idle(number) else {
             return fail(self, EndReason::QpNotIdle);
         };
+        if !self.claim(&key) {
+            self.qps.put(end);
+            return fail(self, EndReason::InUse);
+        }
         let hop = self.next_hops.find(now, key.remote.ip());
         let config = self.tcp_config(&key);
         let isn = self.initial_sequence_number(now, &key);
@@ -233,6 +267,9 @@ impl Engine {
             Ok(connection) => connection,
             Err((end, reason)) => {
                 self.qps.put(end);
+                if let Some(place) = &self.place {
+                    place.release(&key);
+                }
                 return fail(self, reason);
             }
         };
@@ -276,6 +313,60 @@ impl Engine {
             }
             connection.accept(end, options, context);
         });
+    }
+
+    fn accept_elsewhere(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        engine: u16,
+        request: RequestId,
+        qp: QpNumber,
+        options: ConnectionOptions,
+    ) {
+        let index = self.requests.remove(&request);
+        // A peer that has asked has acknowledged all that it was told, and no frame of this engine is kept for it.
+        let (free, bound): (Vec<_>, Vec<_>) = index
+            .into_iter()
+            .partition(|index| !self.connections[*index].holds_frames());
+        for index in bound {
+            self.touch(index, now, guard, Connection::abort);
+        }
+        let connection = free.first().map(|index| self.detach(*index));
+        if let Some(place) = &self.place {
+            let key = connection.as_ref().map(Connection::key);
+            let adoption = Adoption {
+                connection,
+                qp,
+                options,
+            };
+            place.give_away(engine, key, Command::Adopt(Box::new(adoption)));
+        }
+    }
+
+    /// Takes over a connection from another engine, to accept it.
+    fn adopt(&mut self, now: Instant, guard: &Guard<'_>, adoption: Adoption) {
+        let Adoption {
+            connection,
+            qp,
+            options,
+        } = adoption;
+        let request = connection.and_then(|mut connection| {
+            let request = connection.request()?;
+            connection.queued = false;
+            let timeout = connection.next_timeout();
+            let index = self.insert(connection);
+            self.timers.arm(index, timeout);
+            self.requests.insert(request, index);
+            Some(request)
+        });
+        match request {
+            Some(request) => self.accept(now, guard, request, qp, &options),
+            None => self.events.push_back(Event::Failed {
+                qp,
+                reason: EndReason::Reset,
+            }),
+        }
     }
 
     fn reject(&mut self, now: Instant, guard: &Guard<'_>, request: RequestId, private_data: &[u8]) {

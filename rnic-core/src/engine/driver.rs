@@ -25,11 +25,16 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// An engine that obeys `end`. `secret` must be unpredictable: sequence numbers and hashes depend on it.
-    pub fn new(config: EngineConfig, secret: [u8; 32], end: EngineEnd) -> Self {
+    /// An engine that obeys `end`. `secret` must be unpredictable: sequence numbers and hashes depend on it. Several engines
+    /// of a device have the same.
+    pub fn new(config: EngineConfig, secret: [u8; 32], mut end: EngineEnd) -> Self {
         let memory = end.table.worker();
+        let mut engine = Engine::new(config, secret);
+        if let Some(place) = end.place.take() {
+            engine.take_place(place);
+        }
         Self {
-            engine: Engine::new(config, secret),
+            engine,
             end,
             memory,
             without_timers: 0,
@@ -53,7 +58,7 @@ impl Driver {
 
     /// Whether a turn without frames would have anything to do: if not, a worker need not begin one.
     pub fn is_due(&mut self, now: Instant) -> bool {
-        self.end.doorbells.is_ringing() || self.engine.is_due(now)
+        self.end.doorbells.is_ringing() || self.engine.is_waited_for() || self.engine.is_due(now)
     }
 
     /// A destination whose next hop the engine needs to know.
@@ -97,9 +102,20 @@ impl Driver {
         &self.engine
     }
 
-    /// The link, for a worker that sleeps and is woken by its doorbells.
-    pub fn end(&self) -> &EngineEnd {
-        &self.end
+    /// Before a worker sleeps: from here on it is woken. Says whether it may sleep.
+    pub fn prepare_to_sleep(&self) -> bool {
+        let nothing_waits = || self.end.commands.is_empty() && !self.engine.is_waited_for();
+        self.end.doorbells.prepare_to_sleep() && nothing_waits()
+    }
+
+    /// After a worker slept, or did not: nobody needs to wake it.
+    pub fn awake(&self) {
+        self.end.doorbells.awake();
+    }
+
+    /// The number of the engine among those of its device.
+    pub fn number(&self) -> u16 {
+        self.end.number()
     }
 }
 
@@ -159,6 +175,7 @@ impl Batch<'_> {
     /// anything to do.
     pub fn finish<F: TxFrames>(mut self, tx: &mut F) -> bool {
         let engine = &mut *self.engine;
+        self.busy |= engine.handle_handed_over(self.now, &self.guard, tx);
         self.end.doorbells.take(|qp| {
             self.busy = true;
             engine.handle_doorbell(qp);

@@ -21,6 +21,8 @@ use crate::verbs::srq::{SrqId, SrqLimit, SrqNews};
 use crate::verbs::wr::{Completion, RecvWr};
 use crate::wire::rdmap::TerminateControl;
 
+use super::commands::Adoption;
+use super::owners::{Place, places};
 use super::snapshot::Snapshot;
 
 /// Names a listener; chosen by the host.
@@ -30,6 +32,21 @@ pub struct ListenerId(pub u32);
 /// Names a connection request that waits for an answer; chosen by the engine, never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
+
+impl RequestId {
+    /// The bits below those that name the engine.
+    const COUNT_BITS: u32 = 48;
+
+    /// The first one of an engine.
+    pub(super) fn first_of(engine: u16) -> Self {
+        Self(u64::from(engine) << Self::COUNT_BITS | 1)
+    }
+
+    /// The engine that chose it, of several of a device.
+    pub fn engine(self) -> usize {
+        (self.0 >> Self::COUNT_BITS) as usize
+    }
+}
 
 /// Keeps a local port reserved and steered to the engine. The engine drops it with the last connection
 /// (TIME-WAIT included) or listener that uses the port.
@@ -136,6 +153,13 @@ pub enum Command {
     DestroySrq(SrqId),
     /// Adds a queue pair, in state Idle.
     CreateQp(Box<QueuePair>),
+    /// Gives an idle queue pair back, so that another engine of the device can have it.
+    TakeQp {
+        /// The queue pair.
+        qp: QpNumber,
+        /// It, or nothing if it is not idle.
+        reply: Sender<Option<Box<QueuePair>>>,
+    },
     /// Adds an endpoint, in state Idle: a DDP stream for a layer that is not RDMAP. Commands and events name it by its
     /// number, as they name queue pairs, and a doorbell makes the engine ask its layer for messages.
     CreateEndpoint(Box<Endpoint>),
@@ -176,6 +200,20 @@ pub enum Command {
         /// `crc`, `ird`, `ord`, `private_data`, `keepalive` and `user_timeout` count; the rest was the initiator's to choose.
         options: ConnectionOptions,
     },
+    /// Has another engine of the device accept a connection request of this one, with a queue pair that it has. The
+    /// connection goes there, although its segments come here.
+    AcceptElsewhere {
+        /// The number of the other engine.
+        engine: u16,
+        /// The request.
+        request: RequestId,
+        /// The queue pair there, Idle.
+        qp: QpNumber,
+        /// As for `Accept`.
+        options: ConnectionOptions,
+    },
+    /// From one engine to another.
+    Adopt(Box<Adoption>),
     /// Refuses a connection request.
     Reject {
         /// The request.
@@ -334,6 +372,8 @@ pub enum Event {
     },
     /// A shared receive queue runs low, or a stream uses more of it than it should.
     SharedReceives(SrqNews),
+    /// The worker that drives an engine has ended. Nothing more comes from it.
+    WorkerEnded,
 }
 
 impl Event {
@@ -343,6 +383,7 @@ impl Event {
             Self::ConnectRequest { .. }
             | Self::RequestGone { .. }
             | Self::Port { .. }
+            | Self::WorkerEnded
             | Self::SharedReceives(SrqNews::LimitReached { .. }) => None,
             Self::Established { qp, .. }
             | Self::Rejected { qp, .. }
@@ -412,12 +453,65 @@ pub struct EngineEnd {
     pub commands: Receiver<Command>,
     /// Where events go.
     pub events: Sender<Notice>,
+    number: u16,
+    /// The engine's place among several of the device.
+    pub(super) place: Option<Place>,
+}
+
+impl EngineEnd {
+    /// The number of the engine among those of the device.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+impl Drop for EngineEnd {
+    /// The others' ends keep the channel of events open.
+    fn drop(&mut self) {
+        let notice = Notice {
+            stream: None,
+            event: Event::WorkerEnded,
+        };
+        // A host that has gone does not ask.
+        let _ = self.events.send(notice);
+    }
 }
 
 /// Makes a link. `wake` wakes the worker out of its sleep.
 pub fn link(table: Arc<StagTable>, max_qps: u32, wake: Waker) -> (HostEnd, EngineEnd) {
-    let (commands, commands_end) = unbounded();
     let (events_end, events) = unbounded();
+    one_link(table, max_qps, wake, (events_end, events), 0)
+}
+
+/// Makes the links of several engines of one device, one for each waker. They share the table of STags; the events of all
+/// come out of any of the hosts' ends.
+pub fn links(table: &Arc<StagTable>, max_qps: u32, wakes: Vec<Waker>) -> Vec<(HostEnd, EngineEnd)> {
+    let events = unbounded();
+    let mut links: Vec<_> = (0..)
+        .zip(wakes)
+        .map(|(number, wake)| one_link(table.clone(), max_qps, wake, events.clone(), number))
+        .collect();
+    if links.len() > 1 {
+        let ways = links.iter().map(|(host, _)| {
+            let (commands, doorbells) = (host.commands.clone(), host.doorbells.clone());
+            (commands, doorbells, host.wake.clone())
+        });
+        let places = places(ways);
+        for ((_, engine), place) in links.iter_mut().zip(places) {
+            engine.place = Some(place);
+        }
+    }
+    links
+}
+
+fn one_link(
+    table: Arc<StagTable>,
+    max_qps: u32,
+    wake: Waker,
+    (events_end, events): (Sender<Notice>, Receiver<Notice>),
+    number: u16,
+) -> (HostEnd, EngineEnd) {
+    let (commands, commands_end) = unbounded();
     let doorbells = Arc::new(Doorbells::new(max_qps));
     (
         HostEnd {
@@ -432,6 +526,8 @@ pub fn link(table: Arc<StagTable>, max_qps: u32, wake: Waker) -> (HostEnd, Engin
             doorbells,
             commands: commands_end,
             events: events_end,
+            number,
+            place: None,
         },
     )
 }
@@ -446,39 +542,4 @@ pub trait Turn: Send {
 
     /// Blocks until there may be something to do, for `at_most` at most.
     fn wait(&mut self, at_most: Duration);
-}
-
-/// Why a local port could not be had.
-#[derive(Debug, thiserror::Error)]
-pub enum NetError {
-    /// Somebody has it.
-    #[error("{0} is in use; choose another port or end the process that holds it (`ss -tlnp`)")]
-    InUse(SocketAddr),
-    /// The address is not this host's.
-    #[error("{0} is not an address of {1}; `ip addr show dev {1}` lists them")]
-    NotLocal(SocketAddr, String),
-    /// No route.
-    #[error("no route to {0} through {1}; `ip route get` shows the way the kernel would take")]
-    NoRoute(SocketAddr, String),
-    /// Anything else.
-    #[error("cannot reserve {address}: {reason}")]
-    Other {
-        /// What was asked for.
-        address: SocketAddr,
-        /// Why not.
-        reason: String,
-    },
-}
-
-/// Address services of a network: reserves local ports and steers them to the engine.
-pub trait Net: Send + Sync {
-    /// Reserves a port to listen on; port 0 chooses one.
-    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError>;
-
-    /// Reserves a port to connect from. Without `local`, the address that routes to `remote`, and any port.
-    fn active(
-        &self,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-    ) -> Result<(SocketAddr, PortLease), NetError>;
 }

@@ -5,7 +5,9 @@ mod cookies;
 mod driver;
 mod flows;
 mod link;
+mod net;
 mod next_hops;
+mod owners;
 mod passive;
 mod snapshot;
 mod timers;
@@ -27,12 +29,15 @@ use crate::wire::icmp::TooBig;
 use crate::wire::packet::{self, Checksums, PacketError};
 use crate::wire::prediction::Prediction;
 
+pub use self::commands::Adoption;
 pub use self::driver::{Batch, Driver};
 pub use self::link::{
-    Command, ConnectionOptions, EndReason, EngineEnd, Event, HostEnd, ListenerId, Net, NetError,
-    Notice, PortLease, ReadDepths, RequestId, Turn, WorkerGone, link,
+    Command, ConnectionOptions, EndReason, EngineEnd, Event, HostEnd, ListenerId, Notice,
+    PortLease, ReadDepths, RequestId, Turn, WorkerGone, link, links,
 };
+pub use self::net::{Net, NetError};
 pub use self::next_hops::NextHop;
+pub use self::owners::Place;
 pub use self::snapshot::{ConnectionFacts, Snapshot};
 
 pub use self::flows::{FlowKey, Flows, Keyed};
@@ -40,7 +45,7 @@ pub use self::flows::{FlowKey, Flows, Keyed};
 use self::commands::{Listener, QueuePairs};
 use self::cookies::Cookies;
 use self::next_hops::NextHops;
-use self::passive::{Stranger, Young};
+use self::passive::Young;
 use self::timers::Timers;
 
 /// What an engine needs to know of its device and how much it may hold.
@@ -108,6 +113,8 @@ pub struct Engine {
     counters: Counters,
     isn_secret: Keyed,
     cookies: Cookies,
+    /// Its place among the engines of its device, if it is not alone.
+    place: Option<Box<Place>>,
 }
 
 impl Engine {
@@ -137,6 +144,7 @@ impl Engine {
             counters: Counters::default(),
             cookies: Cookies::new(isn_secret.derive("SYN cookies")),
             isn_secret,
+            place: None,
         }
     }
 
@@ -212,11 +220,7 @@ impl Engine {
         let index = match self.find_or_open(now, packet, tx) {
             Ok(index) => index,
             Err(stranger) => {
-                self.counters.engine.no_connection += 1;
-                if let Stranger::Answered(header) = stranger {
-                    self.reply(packet, &header, tx);
-                }
-                return;
+                return self.handle_stranger(stranger, frame, packet, tx);
             }
         };
         // Where connections take turns, to expect the same again would be in vain.
@@ -337,9 +341,9 @@ impl Engine {
         result
     }
 
-    /// Removes a connection; its queue pair, if it still has one, goes back to the table.
-    fn forget<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
-        let mut connection = self.connections.remove(index);
+    /// Removes a connection from all that knows of it.
+    fn detach(&mut self, index: usize) -> Connection {
+        let connection = self.connections.remove(index);
         self.flows.remove(&connection.key());
         self.latest = None;
         self.expected = None;
@@ -347,6 +351,15 @@ impl Engine {
         self.young.remove(connection.stage());
         if connection.queued {
             self.ready.retain(|ready| *ready != index);
+        }
+        connection
+    }
+
+    /// Ends with a connection; its queue pair, if it still has one, goes back to the table.
+    fn forget<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
+        let mut connection = self.detach(index);
+        if let Some(place) = &self.place {
+            place.release(&connection.key());
         }
         if let Some(request) = connection.request() {
             self.requests.remove(&request);

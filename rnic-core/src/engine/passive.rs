@@ -10,6 +10,7 @@ use crate::time::Instant;
 use crate::wire::packet::{NetHeader, Packet};
 use crate::wire::tcp::TcpHeader;
 
+use super::owners::Handler;
 use super::{Engine, FlowKey, ListenerId, PortLease};
 
 /// Connections at once whose MPA start-up is not over, for each whose handshake may not be: their peers' addresses
@@ -43,6 +44,8 @@ pub(super) enum Stranger {
     Answered(TcpHeader),
     /// It is not answered: its sender shall try again, or need not know.
     Ignored,
+    /// Another engine of this device has its connection.
+    Elsewhere(u16),
 }
 
 impl Engine {
@@ -80,6 +83,7 @@ impl Engine {
         let isn = self.initial_sequence_number(now, key);
         let isn = if isn.after(least) { isn } else { least };
         self.forget(index, tx);
+        self.claim(key);
         Some(self.open(now, key, packet, listener, Arrival::Syn(isn)))
     }
 
@@ -90,6 +94,11 @@ impl Engine {
         key: &FlowKey,
         packet: &Packet<'_>,
     ) -> Result<usize, Stranger> {
+        match self.place.as_ref().map(|place| place.handler(key)) {
+            None | Some(Handler::This) => {}
+            Some(Handler::Other(owner)) => return Err(Stranger::Elsewhere(owner)),
+            Some(Handler::Nobody) => return Err(Stranger::Ignored),
+        }
         let segment = &packet.segment;
         let cookie = self.find_cookie(now, key, packet);
         let wanted = cookie.is_some() || Connection::may_open(segment);
@@ -103,15 +112,25 @@ impl Engine {
         if self.young.starting >= starting {
             return Err(Stranger::Ignored);
         }
+        let crowded = cookie.is_none() && self.is_crowded();
+        // The same SYN may have come to another engine at this very moment.
+        if !crowded && !self.claim(key) {
+            return Err(Stranger::Ignored);
+        }
         if let Some((cookie, mss)) = cookie {
             self.counters.engine.syn_cookies_received += 1;
             return Ok(self.open(now, key, packet, listener, Arrival::Cookie(cookie, mss)));
         }
-        if self.is_crowded() {
+        if crowded {
             return Err(self.answer_with_cookie(now, key, packet));
         }
         let isn = self.initial_sequence_number(now, key);
         Ok(self.open(now, key, packet, listener, Arrival::Syn(isn)))
+    }
+
+    /// Makes a connection this engine's among those of its device. Says no if another has it.
+    pub(super) fn claim(&self, key: &FlowKey) -> bool {
+        self.place.as_ref().is_none_or(|place| place.claim(key))
     }
 
     /// Whether no more half-open connections are to be remembered.

@@ -33,3 +33,13 @@ pub struct Snapshot {
     /// Each connection.
     pub connections: Vec<ConnectionFacts>,
 }
+
+impl Snapshot {
+    /// Adds that of another engine of the device.
+    pub fn add(&mut self, other: Self) {
+        self.engine.add(&other.engine);
+        self.tcp.add(&other.tcp);
+        self.rdma.add(&other.rdma);
+        self.connections.extend(other.connections);
+    }
+}

@@ -418,6 +418,11 @@ impl Tcp {
         self.state == State::Closed && self.reset.is_none()
     }
 
+    /// Whether any frame is held.
+    pub fn holds_frames(&self) -> bool {
+        self.send.holds_frames()
+    }
+
     /// Gives back every frame that is still held. Only for a connection that is closed: what the frames hold
     /// cannot be sent any more.
     pub fn release_frames<F: TxFrames>(&mut self, frames: &mut F) {

@@ -348,6 +348,11 @@ impl Sender {
         self.window.edge += octets;
     }
 
+    /// Whether any frame is held.
+    pub(super) fn holds_frames(&self) -> bool {
+        !self.segments.is_empty()
+    }
+
     /// Gives every frame back.
     pub(super) fn release_all<F: TxFrames>(&mut self, frames: &mut F) {
         for segment in self.segments.drain(..) {

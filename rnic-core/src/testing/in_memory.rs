@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant as Clock};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant as Clock};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
 use crate::engine::{
-    Driver, EngineConfig, EngineEnd, HostEnd, Net, NetError, NextHop, PortLease, Turn, link,
+    Driver, EngineConfig, HostEnd, Net, NetError, NextHop, PortLease, Turn, links,
 };
 use crate::memory::table::StagTable;
 use crate::time::Instant;
@@ -49,59 +50,96 @@ pub fn pair(seeds: [[u8; 32]; 2]) -> (InMemoryDevice, InMemoryDevice) {
 
 /// The same with settings of the engines.
 pub fn pair_with(config: &EngineConfig, seeds: [[u8; 32]; 2]) -> (InMemoryDevice, InMemoryDevice) {
-    let ends = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
-    let (to_second, from_first) = unbounded();
-    let (to_first, from_second) = unbounded();
+    let (one, other) = pair_of_workers(config, seeds, 1, &Arc::default());
+    let only = |mut device: InMemoryWorkers| InMemoryDevice {
+        host: device.hosts.swap_remove(0),
+        worker: device.workers.swap_remove(0),
+        net: device.net,
+        address: device.address,
+    };
+    (only(one), only(other))
+}
+
+/// One of two joined devices of several workers.
+pub struct InMemoryWorkers {
+    /// The host's ends of the links to the engines.
+    pub hosts: Vec<HostEnd>,
+    /// What drives each engine.
+    pub workers: Vec<InMemoryWorker>,
+    /// Address services.
+    pub net: Arc<InMemoryNet>,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+/// Two such devices. What worker *n* sends comes to worker *n* + `shift` of the other device, which may change.
+pub fn pair_of_workers(
+    config: &EngineConfig,
+    seeds: [[u8; 32]; 2],
+    workers: usize,
+    shift: &Arc<AtomicUsize>,
+) -> (InMemoryWorkers, InMemoryWorkers) {
+    let lines = || (0..workers).map(|_| unbounded()).unzip();
+    let (to_second, from_first): (Vec<_>, Vec<_>) = lines();
+    let (to_first, from_second): (Vec<_>, Vec<_>) = lines();
     let started = Clock::now();
-    let open = |end: usize, to_peer, from_peer| {
-        let engine = |secret, link| Driver::new(config.clone(), secret, link);
-        device(
-            ends[end].into(),
-            seeds[end],
-            engine,
-            to_peer,
+    let open = |address: Ipv4Addr, seed: [u8; 32], to_peer: Vec<Sender<Vec<u8>>>, from_peer| {
+        let (wakes, woken): (Vec<_>, Vec<_>) = (0..workers).map(|_| bounded(1)).unzip();
+        let wakes = wakes
+            .into_iter()
+            .map(|wake| Waker::from(Arc::new(Alarm(wake))));
+        let table = Arc::new(StagTable::new(STAGS, seed));
+        let (hosts, ends): (Vec<_>, Vec<_>) = links(&table, QUEUE_PAIRS, wakes.collect())
+            .into_iter()
+            .unzip();
+        let secret = seed.map(|octet| octet.rotate_left(3) ^ 0xa5);
+        let line = Line {
+            to_peer: to_peer.into(),
+            shift: shift.clone(),
+        };
+        let parts = ends.into_iter().zip(Vec::into_iter(from_peer)).zip(woken);
+        let worker = |((end, from_peer), woken)| InMemoryWorker {
+            driver: Driver::new(config.clone(), secret, end),
+            tx: VecFrames::new(FRAMES),
+            line: line.clone(),
             from_peer,
+            woken,
             started,
-        )
+            waiting: None,
+        };
+        InMemoryWorkers {
+            hosts,
+            workers: parts.map(worker).collect(),
+            net: Arc::new(InMemoryNet {
+                address: address.into(),
+                used: Arc::default(),
+            }),
+            address: address.into(),
+        }
     };
     (
-        open(0, to_second, from_second),
-        open(1, to_first, from_first),
+        open(
+            Ipv4Addr::new(192, 0, 2, 1),
+            seeds[0],
+            to_second,
+            from_second,
+        ),
+        open(Ipv4Addr::new(192, 0, 2, 2), seeds[1], to_first, from_first),
     )
 }
 
-fn device(
-    address: IpAddr,
-    seed: [u8; 32],
-    engine: impl FnOnce([u8; 32], EngineEnd) -> Driver,
-    to_peer: Sender<Vec<u8>>,
-    from_peer: Receiver<Vec<u8>>,
-    started: Clock,
-) -> InMemoryDevice {
-    let (wake, woken) = bounded(1);
-    let waker = Waker::from(Arc::new(Alarm(wake)));
-    let (host, end) = link(Arc::new(StagTable::new(STAGS, seed)), QUEUE_PAIRS, waker);
-    let secret = seed.map(|octet| octet.rotate_left(3) ^ 0xa5);
-    let driver = engine(secret, end);
-    let tx = VecFrames::new(FRAMES);
-    let worker = InMemoryWorker {
-        driver,
-        tx,
-        to_peer,
-        from_peer,
-        woken,
-        started,
-        waiting: None,
-    };
-    let net = Arc::new(InMemoryNet {
-        address,
-        used: Arc::default(),
-    });
-    InMemoryDevice {
-        host,
-        worker,
-        net,
-        address,
+/// The way to the other device.
+#[derive(Clone)]
+struct Line {
+    to_peer: Arc<[Sender<Vec<u8>>]>,
+    shift: Arc<AtomicUsize>,
+}
+
+impl Line {
+    fn send(&self, worker: u16, frame: Vec<u8>) {
+        let to = usize::from(worker) + self.shift.load(Ordering::Relaxed);
+        // A peer that has gone receives nothing, as on a real wire.
+        let _ = self.to_peer[to % self.to_peer.len()].send(frame);
     }
 }
 
@@ -119,7 +157,7 @@ impl Wake for Alarm {
 pub struct InMemoryWorker {
     driver: Driver,
     tx: VecFrames,
-    to_peer: Sender<Vec<u8>>,
+    line: Line,
     from_peer: Receiver<Vec<u8>>,
     woken: Receiver<()>,
     started: Clock,
@@ -164,8 +202,7 @@ impl Turn for InMemoryWorker {
         let busy = batch.finish(&mut self.tx);
         self.answer_next_hops();
         for frame in self.tx.take_transmitted() {
-            // A peer that has gone receives nothing, as on a real wire.
-            let _ = self.to_peer.send(frame);
+            self.line.send(self.driver.number(), frame);
         }
         busy
     }
@@ -178,10 +215,8 @@ impl Turn for InMemoryWorker {
         let now = self.now();
         let until_timer = self.driver.next_timeout().map(|at| at.since(now));
         let at_most = until_timer.map_or(at_most, |timer| timer.min(at_most));
-        let end = self.driver.end();
-        let must_stay_awake = !end.doorbells.prepare_to_sleep() || !end.commands.is_empty();
-        if must_stay_awake || self.driver.has_backlog() {
-            return self.driver.end().doorbells.awake();
+        if !self.driver.prepare_to_sleep() || self.driver.has_backlog() {
+            return self.driver.awake();
         }
         select! {
             recv(self.from_peer) -> frame => match frame {
@@ -192,7 +227,7 @@ impl Turn for InMemoryWorker {
             recv(self.woken) -> _ => {}
             default(at_most) => {}
         }
-        self.driver.end().doorbells.awake();
+        self.driver.awake();
     }
 }
 
@@ -231,6 +266,7 @@ impl Net for InMemoryNet {
         &self,
         _remote: SocketAddr,
         local: Option<SocketAddr>,
+        _engine: u16,
     ) -> Result<(SocketAddr, PortLease), NetError> {
         self.reserve(local.unwrap_or(SocketAddr::new(self.address, 0)))
     }

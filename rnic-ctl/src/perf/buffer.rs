@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rnic_verbs::{Access, HugePages, Mr, Pd, Region};
+use rnic_verbs::{Access, Device, HugePages, Mr, Pd, Region};
 
 use crate::failure::{Doing, Failure, Kind, Outcome};
 
@@ -73,6 +73,7 @@ pub(super) struct Memory {
 impl Memory {
     /// Memory for `connections` times messages up to `largest` octets.
     pub(super) fn allocate(
+        device: &Device,
         connections: u16,
         largest: u64,
         depth: u32,
@@ -84,12 +85,11 @@ impl Memory {
         } else {
             stride
         };
-        let region = Region::allocate(each * usize::from(connections), HugePages::Prefer).map_err(
-            |why| Failure {
-                kind: Kind::Environment,
-                ..Failure::operation("allocate memory", why)
-            },
-        )?;
+        let region = device.allocate(each * usize::from(connections), HugePages::Prefer);
+        let region = region.map_err(|why| Failure {
+            kind: Kind::Environment,
+            ..Failure::operation("allocate memory", why)
+        })?;
         Ok(Self {
             region: Arc::new(region),
             each,

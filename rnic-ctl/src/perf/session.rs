@@ -84,7 +84,7 @@ impl Setup {
         };
         let memory = |wanted: bool| {
             wanted
-                .then(|| Memory::allocate(qps, largest, depth, verify))
+                .then(|| Memory::allocate(device, qps, largest, depth, verify))
                 .transpose()
         };
         let entries = (2 * u32::from(qps) * depth.max(RECEIVES)).min(1 << 16);

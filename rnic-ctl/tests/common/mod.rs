@@ -11,7 +11,7 @@ use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 /// What must happen does so within this time, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Two namespaces, joined by `ours` (10.77.0.1, fd77::1) and `theirs` (10.77.0.2, fd77::2).
+/// Two namespaces, joined by `ours` (10.77.0.1, fd77::1) and `theirs` (10.77.0.2, fd77::2), of two queues each.
 pub(crate) fn link(name: &str, theirs: &str) -> (Namespace, Namespace) {
     let (one, other) = (Namespace::new(name).unwrap(), Namespace::new(name).unwrap());
     let end = |namespace, name, addresses| VethEnd {
@@ -22,7 +22,7 @@ pub(crate) fn link(name: &str, theirs: &str) -> (Namespace, Namespace) {
     veth_pair(
         end(&one, "ours", "10.77.0.1/24 fd77::1/64"),
         end(&other, theirs, "10.77.0.2/24 fd77::2/64"),
-        1,
+        2,
     )
     .unwrap();
     (one, other)

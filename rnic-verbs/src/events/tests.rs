@@ -24,6 +24,7 @@ impl Net for Nowhere {
         &self,
         remote: SocketAddr,
         _local: Option<SocketAddr>,
+        _engine: u16,
     ) -> Result<(SocketAddr, PortLease), NetError> {
         Err(NetError::InUse(remote))
     }

@@ -9,3 +9,4 @@ mod requests;
 mod shared;
 mod statuses;
 mod windows;
+mod workers;

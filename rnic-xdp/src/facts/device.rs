@@ -6,7 +6,9 @@ use super::Fact;
 use crate::netlink::{
     Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
 };
-use crate::port::{PortConfig, XdpPort, largest_mtu_in_one_chunk};
+use crate::placement::by_port;
+use crate::port::numa::node_of;
+use crate::port::{PortConfig, XdpPort, deferred, largest_mtu_in_one_chunk};
 use crate::steering::{Mode, PROGRAM_NAME, program_info};
 
 const DEVICE: &str = "device";
@@ -37,9 +39,12 @@ pub(super) fn facts(netdev: &str) -> Vec<Fact> {
         xdp(&link, &features),
         zero_copy(&link, &features),
     ];
-    facts.extend([attached(&link), queues(&link), mtu(&link, &features)]);
+    facts.extend([attached(&link), queues(&link)]);
+    facts.extend(placement(&link));
+    facts.push(mtu(&link, &features));
     facts.extend(offloads(&link));
     facts.extend(numa(&link));
+    facts.extend(interrupts(&link));
     facts
 }
 
@@ -211,6 +216,28 @@ fn queues(link: &Link) -> Fact {
     }
 }
 
+/// How connections find their worker, where there can be several.
+fn placement(link: &Link) -> Option<Fact> {
+    let name = "placement";
+    let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
+    if counted.map_or(link.rx_queues, |channels| channels.rx) < 2 {
+        return None;
+    }
+    let Err(why) = by_port(link) else {
+        let found = "the local port of a connection chooses its queue (RSS, Toeplitz)";
+        return Some(Fact::ok(name, found));
+    };
+    let found = format!("{why}; workers hand over the frames that come to the wrong one");
+    Some(match link.hardware {
+        // Nothing can be done about a virtual device, and most have the same queues at both ends.
+        None => Fact::ok(name, found),
+        Some(_) => {
+            let remedy = "`ethtool -K {} ntuple on` lets rnic set a rule for each connection, if the driver can";
+            Fact::warn(name, found, remedy.replace("{}", &link.name))
+        }
+    })
+}
+
 fn mtu(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
     let (name, mtu) = ("MTU", link.mtu);
     let largest = largest_mtu_in_one_chunk();
@@ -255,14 +282,44 @@ fn offloads(link: &Link) -> Vec<Fact> {
 }
 
 fn numa(link: &Link) -> Option<Fact> {
-    let (bus, device) = link.hardware.as_ref()?;
-    let node = fs::read_to_string(format!("/sys/bus/{bus}/devices/{device}/numa_node")).ok()?;
-    let node: i32 = node.trim().parse().ok()?;
-    let found = match node {
-        0.. => format!("{node}: run the worker on a CPU of this node (`numactl -N {node}`)"),
-        _ => "one for all".to_string(),
+    link.hardware.as_ref()?;
+    let found = match node_of(link) {
+        Some(node) => format!("{node}: frames lie there, and `--pin` has workers run there"),
+        None => "one for all".to_string(),
     };
     Some(Fact::ok("NUMA node", found))
+}
+
+/// Interrupts that are put off: by busy polling, or by the administrator.
+fn interrupts(link: &Link) -> Option<Fact> {
+    let name = "interrupts";
+    let deferred = deferred(link);
+    let put_off: Vec<_> = deferred.iter().filter(|(_, value)| value != "0").collect();
+    if put_off.is_empty() {
+        return (!deferred.is_empty()).then(|| Fact::ok(name, "not put off"));
+    }
+    let found: Vec<_> = put_off
+        .iter()
+        .map(|(path, value)| {
+            let file = path.file_name().unwrap_or_default();
+            format!("{} {value}", file.to_string_lossy())
+        })
+        .collect();
+    let found = format!("put off ({})", found.join(", "));
+    if link.xdp.is_some() {
+        return Some(Fact::ok(name, found));
+    }
+    let restore = put_off
+        .iter()
+        .map(|(path, _)| format!("echo 0 > {}", path.display()));
+    let restore: Vec<_> = restore.collect();
+    Some(Fact::warn(
+        name,
+        format!(
+            "{found}, and no XDP program runs: left by an rnic process that was killed, unless somebody wants it"
+        ),
+        restore.join("; "),
+    ))
 }
 
 #[cfg(test)]
@@ -299,6 +356,8 @@ mod tests {
         assert!(find(&found, "driver").found.starts_with("veth; "));
         assert_eq!(find(&found, "queues").found, "2 receive, 2 transmit");
         assert_eq!(find(&found, "MTU").found, "1500");
+        let placement = &find(&found, "placement").found;
+        assert!(placement.contains("not supported"), "{placement}");
         assert_eq!(find(&found, "native XDP").verdict, Verdict::Ok);
         assert!(find(&found, "zero-copy").found.starts_with("no"));
         assert_eq!(find(&found, "XDP program").found, "none attached");

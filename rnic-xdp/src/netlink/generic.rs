@@ -25,10 +25,22 @@ const ETHTOOL_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_CHANNELS_TX_COUNT: u16 = 7;
 const ETHTOOL_CHANNELS_COMBINED_COUNT: u16 = 9;
 
+const ETHTOOL_RSS_GET: u8 = 38;
+const ETHTOOL_RSS_FUNCTION: u16 = 3;
+const ETHTOOL_RSS_TABLE: u16 = 4;
+const ETHTOOL_RSS_KEY: u16 = 5;
+const ETHTOOL_RSS_TRANSFORMATION: u16 = 6;
+
 const NETDEV_DEV_GET: u8 = 1;
 const NETDEV_DEV_IFINDEX: u16 = 1;
 const NETDEV_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
+const NETDEV_QUEUE_GET: u8 = 10;
+const NETDEV_QUEUE_ID: u16 = 1;
+const NETDEV_QUEUE_IFINDEX: u16 = 2;
+const NETDEV_QUEUE_TYPE: u16 = 3;
+const NETDEV_QUEUE_TYPE_RX: u32 = 0;
+const NETDEV_QUEUE_NAPI_ID: u16 = 4;
 
 /// `struct genlmsghdr`
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -54,6 +66,19 @@ impl GenericHeader {
 pub(crate) struct Channels {
     pub(crate) rx: u32,
     pub(crate) tx: u32,
+}
+
+/// How a device spreads flows over its receive queues.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RssSettings {
+    /// Bits of hash functions: 1 is Toeplitz.
+    pub(crate) function: u32,
+    /// The queue of each hash, modulo the length.
+    pub(crate) table: Vec<u32>,
+    /// The key of the hash; empty where the driver does not tell.
+    pub(crate) key: Vec<u8>,
+    /// Bits of what is done to the fields before.
+    pub(crate) transformation: u32,
 }
 
 /// What a driver says of its XDP support.
@@ -143,6 +168,14 @@ impl Generic {
         first(&messages, read).ok_or(NetlinkError::Answer { doing })
     }
 
+    /// How flows are spread over receive queues (Linux 6.3 and later); refused with EOPNOTSUPP by drivers that do not say.
+    pub(crate) fn rss(&mut self, link: u32) -> Result<RssSettings, NetlinkError> {
+        let doing = "read how flows are spread over queues";
+        let messages = self.ethtool(doing, ETHTOOL_RSS_GET, link)?;
+        first(&messages, |attributes| Some(read_rss(attributes)))
+            .ok_or(NetlinkError::Answer { doing })
+    }
+
     /// The names of the offloads that are on, as `ethtool -k` shows them in its long form.
     pub(crate) fn active_features(&mut self, link: u32) -> Result<Vec<String>, NetlinkError> {
         let doing = "read the offloads";
@@ -157,6 +190,22 @@ impl Generic {
             Some(names.collect())
         };
         first(&messages, read).ok_or(NetlinkError::Answer { doing })
+    }
+
+    /// The receive queues whose NAPI ids are known, by which calls can poll them (Linux 6.8 and later).
+    pub(crate) fn queues_with_napi_id(&mut self, link: u32) -> Result<Vec<u32>, NetlinkError> {
+        let doing = "read the NAPI ids of queues";
+        let family = self.family("netdev")?;
+        let header = GenericHeader::new(NETDEV_QUEUE_GET);
+        let messages = self.0.request(doing, Answer::Dump, |flags| {
+            Builder::new(family, flags, &header)
+                .attribute(NETDEV_QUEUE_IFINDEX, &link.to_ne_bytes())
+        })?;
+        let queues = messages.iter().filter_map(|message| {
+            let (_, attributes) = message.split::<GenericHeader>()?;
+            receive_queue_with_napi_id(attributes)
+        });
+        Ok(queues.collect())
     }
 
     /// XDP features (Linux 6.3 and later).
@@ -177,7 +226,74 @@ impl Generic {
     }
 }
 
+/// The number of a receive queue, if it has a NAPI id.
+fn receive_queue_with_napi_id(attributes: Attributes<'_>) -> Option<u32> {
+    let is_rx = attributes.value(NETDEV_QUEUE_TYPE) == Some(NETDEV_QUEUE_TYPE_RX);
+    let id: u32 = attributes.value(NETDEV_QUEUE_NAPI_ID)?;
+    attributes
+        .value(NETDEV_QUEUE_ID)
+        .filter(|_| is_rx && id != 0)
+}
+
+fn read_rss(attributes: Attributes<'_>) -> RssSettings {
+    let number = |kind| attributes.value(kind).unwrap_or(0);
+    let table = attributes.get(ETHTOOL_RSS_TABLE).unwrap_or(&[]);
+    let entries = table.chunks_exact(size_of::<u32>());
+    RssSettings {
+        function: number(ETHTOOL_RSS_FUNCTION),
+        table: entries
+            .filter_map(|entry| u32::read_from_bytes(entry).ok())
+            .collect(),
+        key: attributes.get(ETHTOOL_RSS_KEY).unwrap_or_default().to_vec(),
+        transformation: number(ETHTOOL_RSS_TRANSFORMATION),
+    }
+}
+
 fn first<T>(messages: &[Message], read: impl Fn(Attributes<'_>) -> Option<T>) -> Option<T> {
     let (_, attributes) = messages.first()?.split::<GenericHeader>()?;
     read(attributes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::message::parse;
+
+    #[test]
+    fn a_table_and_its_key_are_read() {
+        let table: Vec<u8> = [3u32, 1, 2].iter().flat_map(|q| q.to_ne_bytes()).collect();
+        let answer = Builder::new(40, 0, &GenericHeader::new(ETHTOOL_RSS_GET))
+            .nested(ETHTOOL_HEADER, &[(ETHTOOL_HEADER_DEV_INDEX, &[7, 0, 0, 0])])
+            .attribute(ETHTOOL_RSS_FUNCTION, &1u32.to_ne_bytes())
+            .attribute(ETHTOOL_RSS_TABLE, &table)
+            .attribute(ETHTOOL_RSS_KEY, &[9, 8, 7])
+            .attribute(ETHTOOL_RSS_TRANSFORMATION, &2u32.to_ne_bytes())
+            .finish(1);
+        let found = first(&parse(&answer), |attributes| Some(read_rss(attributes))).unwrap();
+        let expected = RssSettings {
+            function: 1,
+            table: vec![3, 1, 2],
+            key: vec![9, 8, 7],
+            transformation: 2,
+        };
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn queues_are_told_by_their_kind_and_napi_id() {
+        let queue = |number: u32, kind: u32, id: Option<u32>| {
+            let message = Builder::new(40, 0, &GenericHeader::new(NETDEV_QUEUE_GET))
+                .attribute(NETDEV_QUEUE_ID, &number.to_ne_bytes())
+                .attribute(NETDEV_QUEUE_TYPE, &kind.to_ne_bytes());
+            let message = match id {
+                Some(id) => message.attribute(NETDEV_QUEUE_NAPI_ID, &id.to_ne_bytes()),
+                None => message,
+            };
+            first(&parse(&message.finish(1)), receive_queue_with_napi_id)
+        };
+        assert_eq!(queue(3, 0, Some(8193)), Some(3));
+        assert_eq!(queue(3, 0, Some(0)), None);
+        assert_eq!(queue(3, 0, None), None);
+        assert_eq!(queue(3, 1, Some(8193)), None);
+    }
 }

@@ -14,7 +14,7 @@ mod route;
 mod socket;
 
 pub(crate) use address::{Address, addresses};
-pub(crate) use generic::{Generic, XdpFeatures};
+pub(crate) use generic::{Generic, RssSettings, XdpFeatures};
 pub(crate) use link::{AttachedXdp, Link, Vlan, link_by_index, link_by_name};
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};

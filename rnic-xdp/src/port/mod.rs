@@ -1,18 +1,24 @@
-//! A port: the AF_XDP sockets of every receive queue of a device, and its steering program.
+//! A port: AF_XDP sockets of the receive queues of a device, and its steering program.
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use crate::error::OpenError;
 use crate::netlink::{Generic, Link, RouteSocket, link_by_name};
 use crate::steering::{Mode, ModeChoice, SteeredPorts, Steering, SteeringCounters};
 
+mod busy_poll;
+pub(crate) mod numa;
 mod rx;
 mod socket;
 mod tx;
 mod tx_ring;
 mod umem;
 
+pub use busy_poll::BusyPoll;
+use busy_poll::Deferral;
+pub(crate) use busy_poll::deferred;
 pub use rx::{Frame, RxPort, RxSide};
 use socket::{Place, Rings};
 use tx::TxParts;
@@ -51,6 +57,9 @@ pub struct PortConfig {
     pub tx_ring: u32,
     /// Use hugepages if there are any.
     pub huge_pages: bool,
+    /// Have the worker's calls do the device's work in place of interrupts, where the kernel can
+    /// ([`PortReport::busy_poll`] tells). For a worker that never sleeps.
+    pub busy_poll: bool,
     /// Use an MTU in full that needs frames of several chunks, if the kernel has them (Linux 6.6).
     pub multi_buffer: bool,
 }
@@ -66,6 +75,7 @@ impl PortConfig {
             tx_frames: 4096,
             tx_ring: 128,
             huge_pages: true,
+            busy_poll: false,
             multi_buffer: true,
         }
     }
@@ -99,6 +109,12 @@ pub struct PortReport {
     pub mode: Mode,
     /// Receive queues.
     pub queues: u32,
+    /// Workers that share them.
+    pub workers: u32,
+    /// The NUMA node that the frames lie on, if there are several.
+    pub numa_node: Option<u32>,
+    /// Whether the workers poll in place of interrupts.
+    pub busy_poll: BusyPoll,
     /// Every queue works without copying.
     pub zero_copy: bool,
     /// Every UMEM lies on hugepages.
@@ -135,6 +151,15 @@ impl fmt::Display for PortReport {
             self.chunk,
             self.mtu,
         )?;
+        if self.workers > 1 {
+            write!(f, ", {} workers", self.workers)?;
+        }
+        if let Some(node) = self.numa_node {
+            write!(f, ", NUMA node {node}")?;
+        }
+        if self.busy_poll != BusyPoll::Off {
+            write!(f, ", busy poll {}", self.busy_poll)?;
+        }
         if self.mtu < self.link_mtu {
             write!(f, " (of {}: without multi-buffer frames)", self.link_mtu)?;
         }
@@ -142,14 +167,27 @@ impl fmt::Display for PortReport {
     }
 }
 
-/// An open device. Dropping it detaches the program and gives the queues back.
+/// An open device, or one worker's share of its queues. Dropping the last share detaches the program.
 pub struct XdpPort {
     /// The receive side.
     pub rx: RxSide,
     /// The transmit side.
     pub tx: TxSide,
+    /// Which share it is, from 0 on.
+    number: usize,
+    /// Queues that the device had when it was looked at last.
+    queues: u32,
+    shared: Arc<Shared>,
+}
+
+/// What all shares of a device have in common.
+struct Shared {
+    /// Ends before anything else: its interrupts come again.
+    _deferral: Option<Deferral>,
     steering: Steering,
     link: Link,
+    layout: FrameLayout,
+    config: PortConfig,
     report: PortReport,
 }
 
@@ -157,6 +195,15 @@ impl XdpPort {
     /// Attaches the steering program to a device and opens a socket on each of its receive queues. Until ports are
     /// reserved, all frames go to the kernel as before.
     pub fn open(config: &PortConfig) -> Result<Self, OpenError> {
+        let mut shares = Self::open_shares(config, 1)?;
+        shares.pop().ok_or(OpenError::TooFewQueues {
+            netdev: config.netdev.clone(),
+        })
+    }
+
+    /// The same in a share for each of `workers`, or of as many as there are queues if those are fewer: the receive
+    /// queues are dealt out to them in turn, and each sends through its first.
+    pub fn open_shares(config: &PortConfig, workers: u32) -> Result<Vec<Self>, OpenError> {
         config.check()?;
         let netdev = || config.netdev.clone();
         let mut routes = RouteSocket::open()?;
@@ -166,69 +213,126 @@ impl XdpPort {
             return Err(OpenError::Down { netdev: netdev() });
         }
         let queues = rx_queues(&link);
-        let mut steering = Steering::attach(&link, config.mode, queues.max(link.rx_queues))?;
+        let workers = workers.clamp(1, queues);
+        let steering = Steering::attach(&link, config.mode, queues.max(link.rx_queues))?;
         let mut layout = match config.multi_buffer {
             true => FrameLayout::for_mtu(link.mtu),
             false => FrameLayout::in_one_chunk(link.mtu),
         };
 
-        let mut opened = Opened::default();
+        let mut opened: Vec<_> = (0..workers).map(|_| Opened::default()).collect();
+        let numa_node = numa::node_of(&link);
         for queue in 0..queues {
-            let added = opened.add_queue(config, &mut steering, layout, queue);
-            match added {
+            let share = &mut opened[worker_of(queue, workers)];
+            let mut add = |layout| {
+                numa::on_node(numa_node, || {
+                    share.add_queue(config, &steering, layout, queue)
+                })
+            };
+            match add(layout) {
                 Err(error) if layout.chunks > 1 && queue == 0 && error.is_unsupported() => {
                     layout = FrameLayout::in_one_chunk(link.mtu);
-                    opened.add_queue(config, &mut steering, layout, queue)?;
+                    add(layout)?;
                 }
                 other => other?,
             }
         }
-        let Some(tx) = opened.tx else {
-            return Err(OpenError::TooFewQueues { netdev: netdev() });
+        let (busy_poll, deferral) = match config.busy_poll {
+            true => busy_poll::begin(&link, &mut opened),
+            false => Default::default(),
         };
         let report = PortReport {
             netdev: netdev(),
             mode: steering.mode().clone(),
             queues,
-            zero_copy: opened.zero_copy,
-            huge_pages: opened.huge_pages,
+            workers,
+            numa_node,
+            busy_poll,
+            zero_copy: opened.iter().all(|share| share.zero_copy),
+            huge_pages: opened.iter().all(|share| share.huge_pages),
             chunk: layout.chunk,
             chunks: layout.chunks,
             link_mtu: link.mtu,
             mtu: link.mtu.min(layout.max_mtu()),
         };
-        Ok(Self {
-            rx: RxSide::new(opened.rx),
-            tx,
+        let shared = Arc::new(Shared {
+            _deferral: deferral,
             steering,
             link,
+            layout,
+            config: config.clone(),
             report,
-        })
+        });
+        let share = |(number, share): (usize, Opened)| {
+            Some(Self {
+                rx: RxSide::new(share.rx),
+                tx: share.tx?,
+                number,
+                queues,
+                shared: shared.clone(),
+            })
+        };
+        Ok(opened.into_iter().enumerate().filter_map(share).collect())
+    }
+
+    /// Opens the queues that the device has got since, as far as they are this share's. (None goes: the kernel refuses to
+    /// take away a queue that has a socket.) Until then the kernel answers what comes there, with RST.
+    pub(crate) fn follow_queues(&mut self) -> Result<(), OpenError> {
+        let Shared {
+            steering,
+            link,
+            layout,
+            config,
+            report,
+            ..
+        } = &*self.shared;
+        let queues = rx_queues(link);
+        while self.queues < queues {
+            if worker_of(self.queues, report.workers) == self.number {
+                let mut new = Opened {
+                    sends: false,
+                    ..Opened::default()
+                };
+                numa::on_node(report.numa_node, || {
+                    new.add_queue(config, steering, *layout, self.queues)
+                })?;
+                self.rx.add(new.rx);
+            }
+            self.queues += 1;
+        }
+        Ok(())
     }
 
     /// What was opened.
     pub fn report(&self) -> &PortReport {
-        &self.report
+        &self.shared.report
     }
 
     /// What the steering program did.
     pub fn steering_counters(&self) -> io::Result<SteeringCounters> {
-        self.steering.counters()
+        self.shared.steering.counters()
     }
 
     pub(crate) fn link(&self) -> &Link {
-        &self.link
+        &self.shared.link
     }
 
     pub(crate) fn steered_ports(&self) -> SteeredPorts {
-        self.steering.ports()
+        self.shared.steering.ports()
     }
+}
+
+/// The worker that has a receive queue.
+pub(crate) fn worker_of(queue: u32, workers: u32) -> usize {
+    (queue % workers) as usize
 }
 
 /// Queues as they are opened one by one.
 struct Opened {
     rx: Vec<RxPort>,
     tx: Option<TxSide>,
+    /// The first one sends too.
+    sends: bool,
     zero_copy: bool,
     huge_pages: bool,
 }
@@ -238,6 +342,7 @@ impl Default for Opened {
         Self {
             rx: Vec::new(),
             tx: None,
+            sends: true,
             zero_copy: true,
             huge_pages: true,
         }
@@ -245,15 +350,15 @@ impl Default for Opened {
 }
 
 impl Opened {
-    /// Opens a queue; the first one sends too.
+    /// Opens a queue.
     fn add_queue(
         &mut self,
         config: &PortConfig,
-        steering: &mut Steering,
+        steering: &Steering,
         layout: FrameLayout,
         queue: u32,
     ) -> Result<(), OpenError> {
-        let sends = self.tx.is_none();
+        let sends = self.sends && self.tx.is_none();
         // As many octets whatever the MTU: a longer frame takes the place of several.
         let tx_chunks = if sends { config.tx_frames } else { 0 };
         let rings = UmemRings {

@@ -4,8 +4,9 @@
 use std::cell::RefCell;
 use std::mem;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
+use nix::sys::socket::{MsgFlags, recv};
 use rnic_core::wire::checksum::{self, Checksums};
 use xsk_rs::umem::frame::FrameDesc;
 use xsk_rs::{FillQueue, RxQueue};
@@ -30,6 +31,10 @@ impl RxSide {
         Self { queues }
     }
 
+    pub(super) fn add(&mut self, queues: Vec<RxPort>) {
+        self.queues.extend(queues);
+    }
+
     /// Each receive queue.
     pub fn queues_mut(&mut self) -> impl Iterator<Item = &mut RxPort> {
         self.queues.iter_mut()
@@ -49,6 +54,8 @@ pub struct RxPort {
     fill: FillQueue,
     /// Frames may take several chunks.
     multi_buffer: bool,
+    /// Calls do the device's work.
+    busy_poll: bool,
     batch: Box<[FrameDesc]>,
     /// Descriptors of `batch` whose frames are here and have not gone back yet.
     held: usize,
@@ -112,6 +119,7 @@ impl RxPort {
             rx,
             fill,
             multi_buffer,
+            busy_poll: false,
             batch,
             held: 0,
             begun: 0,
@@ -132,6 +140,9 @@ impl RxPort {
         }
         // SAFETY: the ring is this UMEM's.
         let new = unsafe { self.rx.consume(&mut self.batch[self.begun..]) };
+        if new == 0 && self.busy_poll {
+            self.run_device();
+        }
         let count = self.begun + new;
         self.more = count == BATCH;
         if self.multi_buffer {
@@ -208,6 +219,22 @@ impl RxPort {
             }
         }
         self.wake_device();
+    }
+
+    /// The socket.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        borrow(&self.rx)
+    }
+
+    /// From now on the device does its work when asked.
+    pub(super) fn poll_busily(&mut self) {
+        self.busy_poll = true;
+    }
+
+    /// Has the device look for frames, which the next call takes.
+    fn run_device(&self) {
+        // It receives nothing: AF_XDP sockets have their rings.
+        let _ = recv(self.socket().as_raw_fd(), &mut [], MsgFlags::MSG_DONTWAIT);
     }
 
     /// Some drivers stop when they find the fill ring empty, and say so.

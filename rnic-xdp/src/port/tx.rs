@@ -20,7 +20,7 @@ const OWNED: u8 = 0x80;
 /// One of its descriptors is in the transmit ring, on its way, or in the completion ring. Each counts.
 const IN_DEVICE: u8 = 1;
 
-/// The transmit side of a device: queue 0 sends for all connections, so that nothing is reordered.
+/// The transmit side of a worker: one queue sends for all its connections, so that nothing is reordered.
 #[derive(Debug)]
 pub struct TxSide {
     umem: Umem,

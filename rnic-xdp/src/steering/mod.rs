@@ -72,7 +72,7 @@ pub(crate) struct Steering {
     /// Dropping it detaches the program.
     _attachment: Attachment,
     mode: Mode,
-    sockets: XskMap<MapData>,
+    sockets: Mutex<XskMap<MapData>>,
     ports: SteeredPorts,
     counters: PerCpuArray<MapData, u64>,
 }
@@ -88,7 +88,7 @@ impl Steering {
         Ok(Self {
             _attachment: attachment,
             mode,
-            sockets: loaded.sockets,
+            sockets: Mutex::new(loaded.sockets),
             ports: SteeredPorts {
                 map: Arc::new(Mutex::new(loaded.ports)),
             },
@@ -102,12 +102,9 @@ impl Steering {
     }
 
     /// Sends the steered frames of a receive queue to a socket. The entry goes when the socket does.
-    pub(crate) fn add_socket(
-        &mut self,
-        queue: u32,
-        socket: &impl AsRawFd,
-    ) -> Result<(), OpenError> {
-        self.sockets
+    pub(crate) fn add_socket(&self, queue: u32, socket: &impl AsRawFd) -> Result<(), OpenError> {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets
             .set(queue, socket.as_raw_fd(), 0)
             .map_err(|error| OpenError::System {
                 doing: "hand a socket to the steering program",

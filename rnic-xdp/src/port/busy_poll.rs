@@ -1,0 +1,227 @@
+//! Busy polling: the worker's calls do the device's work, and its interrupts stay off as long as they come.
+//!
+//! The kernel finds the device's queue by its NAPI id. Without one (as on a veth) busy polling does nothing and costs, and
+//! with deferred interrupts frames are lost: so it is used only where each queue has one.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+
+use nix::libc;
+
+use super::Opened;
+use crate::netlink::{Generic, Link};
+
+/// Microseconds for which a call polls at most.
+const POLL_MICROSECONDS: libc::c_int = 20;
+/// Frames that a call takes from the device at most.
+const BUDGET: libc::c_int = 64;
+
+/// How the interrupts of a device are put off: files in its directory of sysfs, and what is written to them. The kernel's
+/// documentation of AF_XDP recommends these values.
+const DEFERRED: [(&str, &str); 2] = [
+    ("napi_defer_hard_irqs", "2"),
+    ("gro_flush_timeout", "200000"),
+];
+
+/// Whether a port polls busily.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum BusyPoll {
+    /// Nobody asked for it.
+    #[default]
+    Off,
+    /// It does.
+    On,
+    /// It cannot, for this reason.
+    Refused(String),
+}
+
+impl fmt::Display for BusyPoll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::On => f.write_str("on"),
+            Self::Refused(why) => write!(f, "off: {why}"),
+        }
+    }
+}
+
+/// The interrupts of a device, put off until this is dropped. After a `kill -9` they remain so; `rnic-ctl doctor` says it.
+#[derive(Debug)]
+pub(super) struct Deferral {
+    /// What was in each file before.
+    before: Vec<(PathBuf, String)>,
+}
+
+impl Deferral {
+    fn begin(link: &Link) -> io::Result<Self> {
+        let directory = directory(link)
+            .ok_or_else(|| io::Error::other("sysfs shows another network namespace"))?;
+        // What was changed is restored even if the next cannot be.
+        let mut this = Self { before: Vec::new() };
+        for (file, value) in DEFERRED {
+            let path = directory.join(file);
+            let before = fs::read_to_string(&path)?;
+            fs::write(&path, value)?;
+            this.before.push((path, before));
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for Deferral {
+    fn drop(&mut self) {
+        for (path, value) in &self.before {
+            // The device may have gone.
+            let _ = fs::write(path, value.trim());
+        }
+    }
+}
+
+/// The directory of a device in sysfs, if the one that is mounted shows this device rather than one of another namespace.
+fn directory(link: &Link) -> Option<PathBuf> {
+    let directory = PathBuf::from("/sys/class/net").join(&link.name);
+    let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
+    let same = read("ifindex")?.trim() == link.index.to_string()
+        && read("address")?.trim() == link.mac.to_string();
+    same.then_some(directory)
+}
+
+/// What is set now, file by file; nothing where sysfs does not show the device.
+pub(crate) fn deferred(link: &Link) -> Vec<(PathBuf, String)> {
+    let files = DEFERRED.iter().filter_map(|(file, _)| {
+        let path = directory(link)?.join(file);
+        let value = fs::read_to_string(&path).ok()?;
+        Some((path, value.trim().to_string()))
+    });
+    files.collect()
+}
+
+/// Has the sockets of a device, one for each queue, poll busily, if each queue has a NAPI id. The deferral is to be kept as
+/// long.
+pub(super) fn begin(link: &Link, shares: &mut [Opened]) -> (BusyPoll, Option<Deferral>) {
+    let queues = || shares.iter().flat_map(|share| &share.rx);
+    let sockets: Vec<_> = queues().map(|queue| queue.socket()).collect();
+    match try_begin(link, &sockets) {
+        Ok(deferral) => {
+            for queue in shares.iter_mut().flat_map(|share| &mut share.rx) {
+                queue.poll_busily();
+            }
+            (BusyPoll::On, Some(deferral))
+        }
+        Err(why) => (BusyPoll::Refused(why), None),
+    }
+}
+
+fn try_begin(link: &Link, sockets: &[BorrowedFd<'_>]) -> Result<Deferral, String> {
+    let with_id = Generic::open().and_then(|mut socket| socket.queues_with_napi_id(link.index));
+    let with_id = with_id.map_err(|why| why.to_string())?;
+    if (0..sockets.len() as u32).any(|queue| !with_id.contains(&queue)) {
+        return Err(format!("the queues of {} have no NAPI id", link.name));
+    }
+    let deferral =
+        Deferral::begin(link).map_err(|why| format!("the interrupts cannot be put off: {why}"))?;
+    for socket in sockets {
+        prefer(socket).map_err(|why| format!("the sockets refuse it: {why}"))?;
+    }
+    Ok(deferral)
+}
+
+/// Has a socket poll busily.
+fn prefer(socket: &impl AsFd) -> io::Result<()> {
+    for (option, value) in [
+        (libc::SO_PREFER_BUSY_POLL, 1),
+        (libc::SO_BUSY_POLL, POLL_MICROSECONDS),
+        (libc::SO_BUSY_POLL_BUDGET, BUDGET),
+    ] {
+        let value: libc::c_int = value;
+        // SAFETY: the kernel reads a number of that length.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const value).cast(),
+                size_of_val(&value) as libc::socklen_t,
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+    use std::fs::File;
+    use std::ptr;
+
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+    use crate::netlink::{RouteSocket, link_by_name};
+    use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+
+    fn mount(kind: &CStr, at: &CStr, flags: libc::c_ulong) {
+        // SAFETY: the strings end, and no data is given.
+        let result = unsafe {
+            libc::mount(
+                c"none".as_ptr(),
+                at.as_ptr(),
+                kind.as_ptr(),
+                flags,
+                ptr::null(),
+            )
+        };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    }
+
+    #[test]
+    fn interrupts_are_put_off_and_restored() {
+        if !is_root("interrupts_are_put_off_and_restored") {
+            return;
+        }
+        let namespace = Namespace::new("busy").unwrap();
+        let end = |name| VethEnd {
+            namespace: &namespace,
+            name,
+            addresses: "",
+        };
+        veth_pair(end("one"), end("other"), 2).unwrap();
+        namespace.run(|| {
+            let link = || {
+                let mut socket = RouteSocket::open().unwrap();
+                link_by_name(&mut socket, "one").unwrap().unwrap()
+            };
+            // The sysfs of the namespace that this process came from.
+            assert!(deferred(&link()).is_empty());
+            assert!(Deferral::begin(&link()).is_err());
+
+            // That of this one, for this thread alone.
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE);
+            mount(c"sysfs", c"/sys", 0);
+            let values = || -> Vec<String> {
+                let found = deferred(&link());
+                found.into_iter().map(|(_, value)| value).collect()
+            };
+            fs::write("/sys/class/net/one/gro_flush_timeout", "7000").unwrap();
+            assert_eq!(values(), ["0", "7000"]);
+            let deferral = Deferral::begin(&link()).unwrap();
+            assert_eq!(values(), ["2", "200000"]);
+            drop(deferral);
+            assert_eq!(values(), ["0", "7000"]);
+
+            // A veth's queues have no NAPI id: nothing is touched.
+            let any = File::open("/dev/null").unwrap();
+            let refused = try_begin(&link(), &[any.as_fd(), any.as_fd()]).unwrap_err();
+            assert_eq!(refused, "the queues of one have no NAPI id");
+            assert_eq!(values(), ["0", "7000"]);
+        });
+    }
+}

@@ -1,0 +1,134 @@
+//! NUMA: memory on the node of the device, and the CPUs there.
+#![allow(unsafe_code)]
+
+use std::fs;
+
+use nix::libc;
+
+use crate::netlink::Link;
+
+/// Nodes that a mask has room for: as many as the kernel can have.
+const MOST_NODES: usize = 1024;
+const WORD_BITS: usize = libc::c_ulong::BITS as usize;
+const MPOL_DEFAULT: libc::c_int = 0;
+const MPOL_PREFERRED: libc::c_int = 1;
+
+/// The node of a device; none where the host has but one, or the device is no hardware.
+pub(crate) fn node_of(link: &Link) -> Option<u32> {
+    let (bus, device) = link.hardware.as_ref()?;
+    let node = fs::read_to_string(format!("/sys/bus/{bus}/devices/{device}/numa_node")).ok()?;
+    // -1 where the firmware does not say.
+    node.trim().parse().ok()
+}
+
+/// The CPUs near a device ([`PortReport::numa_node`](crate::PortReport)), or all that are on line.
+pub fn cpus_near(node: Option<u32>) -> Vec<usize> {
+    let list = match node {
+        Some(node) => format!("/sys/devices/system/node/node{node}/cpulist"),
+        None => "/sys/devices/system/cpu/online".to_string(),
+    };
+    numbers(&fs::read_to_string(list).unwrap_or_default())
+}
+
+/// The numbers of a list such as "0-3,8".
+fn numbers(list: &str) -> Vec<usize> {
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+type Mask = [libc::c_ulong; MOST_NODES / WORD_BITS];
+
+/// How this thread gets memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Policy {
+    mode: libc::c_int,
+    nodes: Mask,
+}
+
+impl Policy {
+    fn preferring(node: u32) -> Option<Self> {
+        let node = node as usize;
+        let mut nodes = [0; MOST_NODES / WORD_BITS];
+        *nodes.get_mut(node / WORD_BITS)? = 1 << (node % WORD_BITS);
+        Some(Self {
+            mode: MPOL_PREFERRED,
+            nodes,
+        })
+    }
+
+    fn of_this_thread() -> Option<Self> {
+        let mut policy = Self {
+            mode: MPOL_DEFAULT,
+            nodes: [0; MOST_NODES / WORD_BITS],
+        };
+        // SAFETY: the kernel writes a number and a mask of `MOST_NODES` bits, which both have room for. It is asked for the
+        // policy of the thread, and so reads no address.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &mut policy.mode,
+                policy.nodes.as_mut_ptr(),
+                MOST_NODES,
+                0,
+                0,
+            )
+        };
+        (result == 0).then_some(policy)
+    }
+
+    /// Makes it this thread's. Kernels without NUMA refuse, and need none.
+    fn set(&self) {
+        let nodes = if self.mode == MPOL_DEFAULT {
+            std::ptr::null()
+        } else {
+            self.nodes.as_ptr()
+        };
+        // SAFETY: the kernel reads a mask of `MOST_NODES` bits (it does not count the last), or none.
+        let _ = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, nodes, MOST_NODES) };
+    }
+}
+
+/// Runs something with the memory that it makes on a node, as long as there is some; elsewhere then.
+pub(crate) fn on_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
+    let policies = node
+        .and_then(Policy::preferring)
+        .zip(Policy::of_this_thread());
+    let Some((preferring, before)) = policies else {
+        return make();
+    };
+    preferring.set();
+    let made = make();
+    before.set();
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read() {
+        assert_eq!(numbers("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(numbers("0\n"), [0]);
+        assert_eq!(numbers(""), [0; 0]);
+        assert!(!cpus_near(None).is_empty());
+    }
+
+    #[test]
+    fn a_node_is_preferred_for_as_long_as_something_is_made_there() {
+        let Some(before) = Policy::of_this_thread() else {
+            eprintln!("SKIPPED: a_node_is_preferred needs a kernel with NUMA");
+            return;
+        };
+        let during = on_node(Some(0), Policy::of_this_thread);
+        assert_eq!(during, Policy::preferring(0));
+        assert_ne!(during, Some(before));
+        assert_eq!(Policy::of_this_thread(), Some(before));
+        // No device names such a node, and nothing is changed for it.
+        assert_eq!(on_node(Some(MOST_NODES as u32), || 7), 7);
+        assert_eq!(on_node(None, Policy::of_this_thread), Some(before));
+    }
+}
