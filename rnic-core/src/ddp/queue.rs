@@ -115,7 +115,8 @@ impl Queue {
 /// The buffers of a queue that DDP keeps itself.
 #[derive(Debug)]
 pub(super) struct Kept {
-    octets: Box<[u8]>,
+    /// None until the first message: most connections never have one in most queues.
+    octets: Vec<u8>,
     count: usize,
     size: usize,
     /// The buffer of the message whose turn it is.
@@ -125,7 +126,7 @@ pub(super) struct Kept {
 impl Kept {
     fn new(count: usize, size: usize) -> Self {
         Self {
-            octets: vec![0; count * size].into(),
+            octets: Vec::new(),
             count,
             size,
             first: 0,
@@ -144,6 +145,9 @@ impl Kept {
         }
         check_extent(header, payload.len(), self.size as u64)?;
         if !payload.is_empty() {
+            if self.octets.is_empty() {
+                self.octets = vec![0; self.count * self.size];
+            }
             let buffer = (self.first + ahead) % self.count;
             let at = buffer * self.size + header.offset.0 as usize;
             self.octets[at..at + payload.len()].copy_from_slice(payload);
@@ -156,7 +160,8 @@ impl Kept {
         let at = self.first * self.size;
         // rfc: 5040-32, 7306-30
         self.first = (self.first + 1) % self.count.max(1);
-        &self.octets[at..at + (length as usize).min(self.size)]
+        let end = at + (length as usize).min(self.size);
+        self.octets.get(at..end).unwrap_or_default()
     }
 }
 

@@ -91,7 +91,8 @@ const BURST: u64 = 16;
 /// The protocol engine of one worker.
 pub struct Engine {
     config: EngineConfig,
-    connections: Slab<Connection>,
+    /// In boxes: they are large, and a slab has room for up to twice as many as it holds.
+    connections: Slab<Box<Connection>>,
     flows: Flows,
     /// The connection of the last frame that was not expected.
     latest: Option<usize>,
@@ -265,7 +266,7 @@ impl Engine {
     fn insert(&mut self, connection: Connection) -> usize {
         let key = connection.key();
         self.young.add(connection.stage());
-        let index = self.connections.insert(connection);
+        let index = self.connections.insert(Box::new(connection));
         self.flows.insert(key, index);
         index
     }

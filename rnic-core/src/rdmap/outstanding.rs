@@ -26,16 +26,19 @@ struct Awaited {
 #[derive(Debug)]
 pub(super) struct Outstanding {
     ord: u16,
+    /// How many there can be.
+    most: usize,
+    /// Takes memory with the first.
     queue: VecDeque<Awaited>,
 }
 
 impl Outstanding {
     /// At most `ord` at once, made by a send queue of `send_queue` entries.
     pub(super) fn new(ord: u16, send_queue: u32) -> Self {
-        let most = u32::from(ord).min(send_queue);
         Self {
             ord,
-            queue: VecDeque::with_capacity(most as usize),
+            most: u32::from(ord).min(send_queue) as usize,
+            queue: VecDeque::new(),
         }
     }
 
@@ -55,6 +58,9 @@ impl Outstanding {
 
     /// The response of `number` will bring octets for `sink`.
     pub(super) fn push(&mut self, number: Option<u64>, answer: Opcode, sink: &Sge) {
+        if self.queue.capacity() == 0 {
+            self.queue.reserve_exact(self.most);
+        }
         self.queue.push_back(Awaited {
             number,
             answer,

@@ -60,7 +60,9 @@ enum Progress {
 
 #[derive(Debug)]
 pub(super) struct Requester {
+    /// Takes memory with the first, for as many as there can be.
     requests: VecDeque<Request>,
+    most: usize,
     /// The number of the first of `requests`.
     first: u64,
     pub(super) outstanding: Outstanding,
@@ -80,7 +82,8 @@ pub(super) struct Requester {
 impl Requester {
     pub(super) fn new(ord: u16, send_queue: u32) -> Self {
         Self {
-            requests: VecDeque::with_capacity(send_queue as usize),
+            requests: VecDeque::new(),
+            most: send_queue as usize,
             first: 0,
             outstanding: Outstanding::new(ord, send_queue),
             next_send: Msn::FIRST,
@@ -172,8 +175,7 @@ impl Requester {
             }
             carry_out(wr, qp, guard)?;
             let signaled = qp.signal_all || wr.flags & send_flags::SIGNALED != 0;
-            self.requests
-                .push_back(Request::new(wr, signaled, Target::None, Progress::Answered));
+            self.remember(Request::new(wr, signaled, Target::None, Progress::Answered));
             self.complete(qp, cqs);
         }
         Ok(false)
@@ -190,7 +192,7 @@ impl Requester {
 
     /// A request cannot be carried out, and none after it is.
     fn fail(&mut self, wr: &SendWr, status: WcStatus) {
-        self.requests.push_back(Request::new(
+        self.remember(Request::new(
             wr,
             true,
             Target::None,
@@ -236,8 +238,7 @@ impl Requester {
         } else {
             Progress::Sending
         };
-        self.requests
-            .push_back(Request::new(wr, signaled, target, progress));
+        self.remember(Request::new(wr, signaled, target, progress));
         if let Some(answer) = answer {
             let sink = wr.sges().first().copied().unwrap_or_default();
             self.outstanding.push(Some(number), answer, &sink);
@@ -375,7 +376,7 @@ impl Requester {
                 break;
             };
             let request = Request::new(&wr, true, Target::None, Progress::Sending);
-            self.requests.push_back(request);
+            self.remember(request);
             self.complete_first(WcStatus::WrFlushed, qp, cqs);
         }
     }
@@ -390,6 +391,13 @@ impl Requester {
         let begun = self.requests.len() as u64;
         let in_time = self.end.is_none_or(|end| self.first + begun < end);
         in_time && qp.sq.has(begun as u32)
+    }
+
+    fn remember(&mut self, request: Request) {
+        if self.requests.capacity() == 0 {
+            self.requests.reserve_exact(self.most);
+        }
+        self.requests.push_back(request);
     }
 
     fn complete_first(&mut self, status: WcStatus, qp: &mut QueuePair, cqs: &mut CqTable) {

@@ -38,7 +38,7 @@ impl Responder {
     pub(super) fn new(ird: u16) -> Self {
         Self {
             ird,
-            pending: VecDeque::with_capacity(ird.into()),
+            pending: VecDeque::new(),
             answering: false,
         }
     }
@@ -53,6 +53,9 @@ impl Responder {
         // rfc: 5042-s6
         if self.pending.len() >= usize::from(self.ird) {
             return Err(RdmapError::TooManyReads { ird: self.ird });
+        }
+        if self.pending.capacity() == 0 {
+            self.pending.reserve_exact(self.ird.into());
         }
         self.pending.push_back(Pending { header, request });
         Ok(())
