@@ -300,3 +300,36 @@ fn connections_survive_a_change_of_their_queue() {
         assert_eq!(handed, taken, "{name}: {carried:?}");
     }
 }
+
+/// Sets how many queues a device uses, of those that it was made with.
+fn set_queues(namespace: &Namespace, netdev: &str, count: u32) {
+    let count = count.to_string();
+    let mut ethtool = namespace.command("ethtool");
+    ethtool.args(["-L", netdev, "rx", &count, "tx", &count]);
+    assert!(ethtool.status().unwrap().success(), "{netdev}: {count}");
+}
+
+/// AF_XDP sockets in a namespace.
+fn sockets(namespace: &Namespace) -> u32 {
+    let mut cat = namespace.command("cat");
+    let shown = cat.arg("/proc/net/protocols").output().unwrap().stdout;
+    let shown = String::from_utf8_lossy(&shown);
+    let xdp = shown.lines().find(|line| line.starts_with("XDP "));
+    let count = xdp.and_then(|line| line.split_whitespace().nth(2));
+    count.and_then(|count| count.parse().ok()).unwrap()
+}
+
+/// (No frames: a veth does not run its program on queues that come later.)
+#[test]
+fn queues_that_come_later_get_sockets() {
+    if !is_root("queues_that_come_later_get_sockets") {
+        return;
+    }
+    let (east, west) = common::pair("queue", QUEUES);
+    set_queues(&west, "west", 2);
+    set_queues(&east, "east", 2);
+    let device = device(&east, "east", 1, QUEUES);
+    assert_eq!((device.workers(), sockets(&east)), (2, 2));
+    set_queues(&east, "east", QUEUES);
+    common::eventually("the new queues have sockets", || sockets(&east) == QUEUES);
+}
