@@ -61,6 +61,8 @@ pub struct RxPort {
     held: usize,
     /// Descriptors behind them, of a frame whose last one was not in the batch.
     begun: usize,
+    /// Frames to be looked at: none once they are to go back, whether the ring has room for them or not.
+    ready: usize,
     /// The batch was full.
     more: bool,
     /// Where the frames of the batch begin, and at last where they end, if frames may take several chunks.
@@ -123,6 +125,7 @@ impl RxPort {
             batch,
             held: 0,
             begun: 0,
+            ready: 0,
             more: false,
             starts: Vec::new(),
             room: RefCell::default(),
@@ -146,14 +149,16 @@ impl RxPort {
         let count = self.begun + new;
         self.more = count == BATCH;
         if self.multi_buffer {
-            return self.find_frames(count);
+            self.find_frames(count);
+        } else {
+            self.held = count;
+            self.ready = count;
         }
-        self.held = count;
-        count
+        self.ready
     }
 
-    /// Finds the frames among so many descriptors; returns their number.
-    fn find_frames(&mut self, count: usize) -> usize {
+    /// Finds the frames among so many descriptors.
+    fn find_frames(&mut self, count: usize) {
         self.starts.clear();
         self.starts.push(0);
         let ends = self.batch[..count]
@@ -164,7 +169,7 @@ impl RxPort {
         self.starts.extend(ends);
         self.held = self.starts.last().copied().unwrap_or(0);
         self.begun = count - self.held;
-        self.starts.len() - 1
+        self.ready = self.starts.len() - 1;
     }
 
     /// Whether the last batch was full: then more frames may wait already.
@@ -175,11 +180,12 @@ impl RxPort {
     /// The frames of the batch, Ethernet header first, and what is to be done about their checksums.
     pub fn frames(&self) -> impl Iterator<Item = (Frame<'_>, Checksums)> {
         let (single, several) = if self.multi_buffer {
-            (0, &self.starts[..])
+            (0, self.ready)
         } else {
-            (self.held, &[][..])
+            (self.ready, 0)
         };
-        let several = several.windows(2).map(|ends| self.frame(ends[0]..ends[1]));
+        let several = self.starts.windows(2).take(several);
+        let several = several.map(|ends| self.frame(ends[0]..ends[1]));
         (0..single)
             .map(|at| (Frame::Chunk(self.chunk(at)), Checksums::Verify))
             .chain(several)
@@ -210,6 +216,7 @@ impl RxPort {
     /// Gives the frames of the batch back to the device. All or none: if the ring has no room, they are kept for
     /// the next time.
     pub fn refill(&mut self) {
+        self.ready = 0;
         if self.held > 0 {
             // SAFETY: these chunks came from the receive ring and are in no other; no slice of them is left.
             let taken = unsafe { self.fill.produce(&self.batch[..self.held]) };

@@ -86,6 +86,9 @@ pub(crate) fn receive(port: &mut XdpPort, count: usize) -> Vec<Vec<u8>> {
         for queue in port.rx.queues_mut() {
             queue.receive();
             frames.extend(queue.frames().map(|(frame, _)| frame.as_ref().to_vec()));
+            // What has gone back is the device's.
+            queue.refill();
+            assert_eq!(queue.frames().count(), 0);
         }
         frames.len() >= count
     });
