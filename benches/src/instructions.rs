@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::engine::{Pair, Timing};
-use crate::stages::{BATCH, Stages};
+use crate::stages::{BATCH, Stages, Times};
 
 pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --accept]
 
@@ -72,7 +72,7 @@ impl Options {
 pub(crate) fn run_batches(batches: usize) -> Result<(), Failure> {
     let mut stages = Stages::new()?;
     for _ in 0..batches {
-        if stages.turn()? != BATCH {
+        if stages.turn(&mut Times::default())? != BATCH {
             return Err("a batch was not sent as a whole".into());
         }
     }
@@ -274,6 +274,7 @@ fn resolve<'a>(names: &mut HashMap<&'a str, &'a str>, text: &'a str) -> &'a str 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stages;
 
     const PROFILE: &str = "\
 version: 1
@@ -315,6 +316,12 @@ fn=(3)
                 .map(|(name, count)| ((*name).into(), *count))
                 .collect(),
         }
+    }
+
+    #[test]
+    fn every_stage_is_counted() {
+        let counted = |name: &&str| COUNTED.iter().any(|(counted, _)| counted == name);
+        assert!(stages::NAMES.iter().all(|name| counted(&name)));
     }
 
     #[test]

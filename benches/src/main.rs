@@ -12,6 +12,7 @@ mod kernel;
 mod machine;
 mod many;
 mod memory;
+mod octets;
 mod pace;
 mod pingpong;
 mod plan;

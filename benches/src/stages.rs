@@ -1,11 +1,11 @@
-//! Each stage of a segment's way by itself: a function for each, which profilers find by its name. Nothing here reads a
-//! clock, so that each run does the same.
+//! Each stage of a segment's way by itself: a function for each, which profilers find by its name. No stage reads a
+//! clock or is told the machine's time, so that each run does the same.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant as Clock};
 
 use rnic_core::ddp::Segmenter;
 use rnic_core::engine::{FlowKey, Flows, Keyed};
@@ -29,6 +29,43 @@ use rnic_core::wire::packet::{self, Checksums, NetHeader, Packet};
 
 use crate::Failure;
 use crate::pool::Pool;
+use crate::stats::Samples;
+
+/// The stages, in the order of a segment's way.
+pub(crate) const NAMES: [&str; 10] = [
+    "segment",
+    "crc",
+    "emit",
+    "parse",
+    "flow-lookup",
+    "tcp-receive",
+    "deframe",
+    "stag-check",
+    "place",
+    "completion",
+];
+
+/// Nanoseconds for a segment, a sample for each batch, stage by stage.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Times([Samples; NAMES.len()]);
+
+impl Times {
+    /// By the names of the stages.
+    pub(crate) fn of(&self, name: &str) -> &Samples {
+        let index = NAMES.iter().position(|known| *known == name);
+        &self.0[index.unwrap_or_default()]
+    }
+
+    fn clock<R>(&mut self, name: &str, stage: impl FnOnce() -> R) -> R {
+        let began = Clock::now();
+        let result = stage();
+        let time = began.elapsed().as_nanos() as f64 / BATCH as f64;
+        if let Some(index) = NAMES.iter().position(|known| *known == name) {
+            self.0[index].push(time);
+        }
+        result
+    }
+}
 
 /// Segments in a batch.
 pub(crate) const BATCH: usize = 64;
@@ -123,12 +160,12 @@ impl Stages {
             fpdus: Vec::with_capacity(BATCH),
         };
         // Until the windows have room for a batch.
-        while stages.turn()? < BATCH {}
+        while stages.turn(&mut Times::default())? < BATCH {}
         Ok(stages)
     }
 
     /// Takes a batch of segments through all stages. Returns how many there were.
-    pub(crate) fn turn(&mut self) -> Result<usize, Failure> {
+    pub(crate) fn turn(&mut self, times: &mut Times) -> Result<usize, Failure> {
         self.now = self.now + STEP;
         let guard = self.worker.enter();
         let (sender, receiver) = (&mut self.sender, &mut self.receiver);
@@ -141,44 +178,41 @@ impl Stages {
         let mulpdu = frame::mulpdu(sender.tcp.max_payload());
         let len = mulpdu - header.len();
         let segmenter = Segmenter::new(header, (BATCH * len) as u32);
-        self.fpdus.clear();
+        let (at, fpdus) = (self.payload_at, &mut self.fpdus);
+        fpdus.clear();
         let source = (&guard, self.stag);
-        segment(
-            &mut sender.pool,
-            segmenter,
-            source,
-            (self.payload_at, mulpdu),
-            &mut self.fpdus,
-        );
-        crc(&mut sender.pool, &self.fpdus, self.payload_at);
+        times.clock("segment", || {
+            segment(&mut sender.pool, segmenter, source, (at, mulpdu), fpdus);
+        });
+        times.clock("crc", || crc(&mut sender.pool, fpdus, at));
         let net = sender.net(receiver.address);
-        let sent = emit(sender, self.now, &net, &self.fpdus, self.payload_at);
+        let sent = times.clock("emit", || emit(sender, self.now, &net, fpdus, at));
         // What the windows have no room for yet.
-        for (frame, _) in &self.fpdus[sent..] {
+        for (frame, _) in &fpdus[sent..] {
             sender.pool.release(*frame);
         }
 
-        parse(&sender.pool);
-        look_up(&mut self.flows, &self.keys);
+        times.clock("parse", || parse(&sender.pool));
+        times.clock("flow-lookup", || look_up(&mut self.flows, &self.keys));
         let packets: Result<Vec<Packet<'_>>, _> = sender
             .pool
             .sent()
             .map(|frame| packet::parse(frame, Checksums::Verify))
             .collect();
         let packets = packets?;
-        receive(receiver, self.now, &packets);
-        deframe(&packets);
+        times.clock("tcp-receive", || receive(receiver, self.now, &packets));
+        times.clock("deframe", || deframe(&packets));
         let headers: Result<Vec<TaggedHeader>, Failure> = packets.iter().map(header_of).collect();
         let headers = headers?;
-        check(&guard, &headers, len);
+        times.clock("stag-check", || check(&guard, &headers, len));
+        let need = Access::REMOTE_WRITE;
         let placements: Result<Vec<Placement<'_>>, _> = headers
             .iter()
-            .map(|header| {
-                guard.for_placement(header.stag, header.offset, len, PD, Access::REMOTE_WRITE)
-            })
+            .map(|header| guard.for_placement(header.stag, header.offset, len, PD, need))
             .collect();
-        place(&placements?, &packets);
-        complete(&mut self.cqs, &mut self.cq);
+        let placements = placements?;
+        times.clock("place", || place(&placements, &packets));
+        times.clock("completion", || complete(&mut self.cqs, &mut self.cq));
         acknowledge(receiver, sender, self.now)?;
         Ok(sent)
     }

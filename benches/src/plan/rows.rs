@@ -10,7 +10,7 @@ use crate::pace::Bandwidth;
 use crate::pingpong::Latency;
 use crate::raw::Work;
 use crate::stats::Samples;
-use crate::{engine, framed, kernel, many, memory, raw, rdma};
+use crate::{engine, framed, kernel, many, memory, octets, raw, rdma, stages};
 
 /// Message sizes of the curves, beside those of the table.
 const BANDWIDTH_SIZES: [usize; 8] = [
@@ -83,6 +83,27 @@ const BANDWIDTHS: [System<Bandwidth>; 8] = [
         title: "rnic RDMA Write",
         curve: true,
         run: rdma::bandwidth,
+    },
+];
+
+const OCTETS: [System<Bandwidth>; 3] = [
+    System {
+        id: "memory-copy",
+        title: "memcpy",
+        curve: false,
+        run: |bed, shape, effort| octets::bandwidth(bed, shape, effort, octets::Work::Copy),
+    },
+    System {
+        id: "memory-crc",
+        title: "CRC",
+        curve: false,
+        run: |bed, shape, effort| octets::bandwidth(bed, shape, effort, octets::Work::Crc),
+    },
+    System {
+        id: "memory-copy-crc-copy",
+        title: "memcpy, CRC and memcpy",
+        curve: false,
+        run: |bed, shape, effort| octets::bandwidth(bed, shape, effort, octets::Work::CopyCrcCopy),
     },
 ];
 
@@ -165,6 +186,12 @@ pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure
             shape,
         ));
     }
+    plan.extend(systems(
+        "in memory alone, by pieces of 1460 octets",
+        Unit::Gbps,
+        &OCTETS,
+        shape(1500, MESSAGE)(Cores::One),
+    ));
     for shape in both.map(shape(JUMBO, MESSAGE)) {
         plan.extend(systems(
             "the same, MTU 9000",
@@ -183,6 +210,7 @@ pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure
     }
     plan.extend(both.map(shape(1500, 8)).map(short_writes));
     plan.push(engine_alone()?);
+    plan.push(single_stages()?);
     plan.push(engine_with_many(connections)?);
     plan.push(many_connections(1));
     plan.push(many_connections(connections));
@@ -320,6 +348,32 @@ fn engine_alone() -> Result<Measurement, Failure> {
                 octets_tx_sum,
             ];
             Ok(all.iter().map(|samples| samples.median().into()).collect())
+        }),
+    })
+}
+
+/// Each stage by itself.
+fn single_stages() -> Result<Measurement, Failure> {
+    let shape = Shape {
+        cores: Cores::One,
+        mtu: 1500,
+        size: MESSAGE,
+    };
+    let section = "stages of the same";
+    let row = |id| row(section, id, id, Unit::Nanoseconds, shape);
+    let mut stages = stages::Stages::new()?;
+    Ok(Measurement {
+        rows: stages::NAMES.map(row).into(),
+        run: Box::new(move |bed, effort| {
+            let times = bed.on_one(|| {
+                let mut times = stages::Times::default();
+                for _ in 0..effort.batches {
+                    stages.turn(&mut times)?;
+                }
+                Ok(times)
+            })?;
+            let medians = stages::NAMES.map(|name| times.of(name).median().into());
+            Ok(medians.into())
         }),
     })
 }

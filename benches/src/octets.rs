@@ -1,0 +1,70 @@
+//! What has to be done with the octets whoever moves them, and nothing else: copies and CRCs in memory.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use rnic_core::memory::region::{HugePages, Region};
+use rnic_core::mpa::crc;
+
+use crate::Failure;
+use crate::bed::Bed;
+use crate::effort::{Effort, REGION, Shape};
+use crate::pace::{Bandwidth, Pace};
+
+/// Octets of payload of a frame that fills an MTU of 1500, without TCP options.
+const PIECE: usize = 1460;
+/// Frames that are in use in turn.
+const FRAMES: usize = 128;
+/// Octets between two looks at the clock.
+const ROUND: usize = 256 * 1024;
+
+/// What is done with each piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Copied from memory to a frame.
+    Copy,
+    /// Its CRC.
+    Crc,
+    /// Copied to a frame; its CRC there; copied to memory.
+    CopyCrcCopy,
+}
+
+/// Messages, on one core.
+pub(crate) fn bandwidth(
+    bed: &Bed,
+    shape: Shape,
+    effort: &Effort,
+    work: Work,
+) -> Result<Bandwidth, Failure> {
+    let from = Region::allocate(REGION, HugePages::Prefer)?;
+    let to = Region::allocate(REGION, HugePages::Prefer)?;
+    let mut frames = vec![[0u8; 2048]; FRAMES];
+    let piece = shape.size.min(PIECE);
+    let (mut at, mut number) = (0, 0);
+    let mut handle = || -> Result<(), Failure> {
+        let frame = &mut frames[number % FRAMES][..piece];
+        if work != Work::Crc {
+            from.read(at, frame)?;
+        }
+        if work != Work::Copy {
+            black_box(crc::crc(frame));
+        }
+        if work == Work::CopyCrcCopy {
+            to.write(at, frame)?;
+        }
+        black_box(frame);
+        number += 1;
+        at = (at + piece) % (REGION - PIECE);
+        Ok(())
+    };
+    bed.on_one(|| {
+        let (mut pace, end) = (Pace::new(), Instant::now() + effort.duration);
+        while Instant::now() < end {
+            for _ in 0..ROUND / piece {
+                handle()?;
+            }
+            pace.add(ROUND / piece * piece);
+        }
+        Ok(pace.end())
+    })
+}
