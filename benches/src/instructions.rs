@@ -320,8 +320,8 @@ fn=(3)
 
     #[test]
     fn every_stage_is_counted() {
-        let counted = |name: &&str| COUNTED.iter().any(|(counted, _)| counted == name);
-        assert!(stages::NAMES.iter().all(|name| counted(&name)));
+        let counted = |name: &str| COUNTED.iter().any(|(counted, _)| *counted == name);
+        assert!(stages::NAMES.iter().all(|name| counted(name)));
     }
 
     #[test]
