@@ -344,7 +344,7 @@ impl Engine {
 
     /// Removes a connection from all that knows of it.
     fn detach(&mut self, index: usize) -> Connection {
-        let connection = self.connections.remove(index);
+        let connection = *self.connections.remove(index);
         self.flows.remove(&connection.key());
         self.latest = None;
         self.expected = None;
