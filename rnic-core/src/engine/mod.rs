@@ -353,7 +353,7 @@ impl Engine {
         if connection.queued {
             self.ready.retain(|ready| *ready != index);
         }
-        *connection
+        connection
     }
 
     /// Ends with a connection; its queue pair, if it still has one, goes back to the table.
