@@ -44,6 +44,17 @@ fn frames_are_held_until_they_are_acknowledged_wholly() {
     assert_eq!(t.tcp.next_timeout(), None);
 }
 
+/// However plain their segment looks.
+#[test]
+fn data_may_bring_blocks() {
+    let mut t = with_sack();
+    t.write(5000);
+    t.expect_segments(0..5);
+    t.inject(". 1:101(100) ack 1 <sack 1001:5001>");
+    t.expect(". 1:1001(1000) ack 101");
+    t.expect_nothing();
+}
+
 #[test]
 fn what_was_queued_unasked_waits_for_the_window() {
     let mut t = with_sack();

@@ -23,6 +23,17 @@ fn no_more_than_the_window_is_sent() {
     t.expect_nothing();
 }
 
+/// However plain its segment looks.
+#[test]
+fn data_may_bring_a_new_window() {
+    let mut t = open(1000);
+    t.write(2000);
+    t.expect(". 1:1001(1000) ack 1");
+    t.expect_nothing();
+    t.inject(". 1:101(100) ack 1 win 2000");
+    t.expect(". 1001:2001(1000) ack 101");
+}
+
 #[test]
 fn a_closed_window_is_probed_with_one_octet() {
     let mut t = open(1000);
