@@ -38,6 +38,23 @@ fn a_terminate_does_not_take_back_what_was_done() {
     assert_eq!(end.sent_ids(), expected);
 }
 
+/// The peer's TCP has acknowledged it, but its RDMAP never saw it.
+#[test]
+fn what_came_behind_the_request_at_fault_is_flushed() {
+    let mut end = End::new(0, 4);
+    let sge = end.sge(0, 4);
+    end.post(SendWr::new(1, WrOpcode::Read).with_sges(&[sge]).unwrap());
+    end.post(SendWr::new(2, WrOpcode::Send));
+    end.messages();
+    end.acked(1 << 30);
+    let queue = QueueNumber::READ_REQUEST;
+    let request = untagged(Opcode::ReadRequest, true, queue, 1, 0, &[0; 28]);
+    end.receive(&quoting(control(0, 1, 0), &request)).unwrap();
+    end.flush();
+    let expected = [(1, WcStatus::RemoteAccessError), (2, WcStatus::WrFlushed)];
+    assert_eq!(end.sent_ids(), expected);
+}
+
 #[test]
 fn a_write_is_not_blamed_for_a_read_response() {
     for (opcode, status) in [
