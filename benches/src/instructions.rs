@@ -8,6 +8,7 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::engine::{Pair, Timing};
+use crate::short::Game;
 use crate::stages::{BATCH, Stages, Times};
 
 pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --accept]
@@ -19,7 +20,9 @@ pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --acce
 /// Kept counts, in the repository.
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt");
 const HEADING: &str = "\
-# Instructions for a segment that fills an MTU of 1500 (1428 octets of payload): stage by stage, then the whole engine.
+# Instructions for a segment that fills an MTU of 1500 (1428 octets of payload): stage by stage, then the whole engine; and
+# for one message of 64 octets that answers another, Write or Send: posting it with the turn that sends it, and the turn
+# that receives it with the poll that sees it.
 # `ci/bench instructions --accept` writes this file; `ci/bench instructions --check` fails where a count is more than
 # 3 % above. Counted by callgrind, which has no AVX-512 and therefore takes other ways through copies, sums and CRCs than
 # the processor would; and compilers differ: compare these counts with each other, and with the same tools, only.
@@ -30,7 +33,7 @@ const TOLERANCE: f64 = 0.03;
 const RUNS: [usize; 2] = [40, 240];
 
 /// What is counted, and the function whose instructions these are, with all that it calls.
-const COUNTED: [(&str, &str); 12] = [
+const COUNTED: [(&str, &str); 16] = [
     ("parse", "stages::parse"),
     ("flow-lookup", "stages::look_up"),
     ("tcp-receive", "stages::receive"),
@@ -43,6 +46,10 @@ const COUNTED: [(&str, &str); 12] = [
     ("emit", "stages::emit"),
     ("engine-receive", "engine::receive_batch"),
     ("engine-transmit", "engine::transmit_batch"),
+    ("short-write-post", "short::write"),
+    ("short-write-see", "short::see"),
+    ("short-send-post", "short::send"),
+    ("short-send-see", "short::receive"),
 ];
 
 /// What to do with the counts.
@@ -77,7 +84,8 @@ pub(crate) fn run_batches(batches: usize) -> Result<(), Failure> {
         }
     }
     Pair::connect(1, Timing::Virtual)?.measure(batches);
-    Ok(())
+    // As many messages as the others have segments.
+    Game::connect()?.play(batches * BATCH)
 }
 
 /// Counts, with what they were made.

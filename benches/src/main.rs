@@ -20,6 +20,7 @@ mod pool;
 mod raw;
 mod rdma;
 mod report;
+mod short;
 mod stages;
 mod stats;
 
@@ -27,14 +28,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::bed::Bed;
-use crate::effort::Effort;
+use crate::bed::{Bed, Cores};
+use crate::effort::{Effort, PING, Shape};
 use crate::plan::Row;
 use crate::report::Report;
+use crate::stats::Samples;
 
 const USAGE: &str =
     "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE] [--plots DIR]
-       rnic-bench --engine|--stages BATCHES
+       rnic-bench --engine|--stages|--pings COUNT
        rnic-bench instructions|impaired|box --help
 
   --quick          one short repetition: shows that everything works, not how fast
@@ -45,8 +47,12 @@ const USAGE: &str =
   --plots DIR      draws goodput and round trips over message size there, as SVG
   --engine N       only runs N batches of 64 segments through the engine, for a profiler
   --stages N       the same through each stage, then through the engine
+  --pings N        only N round trips of Writes of 64 octets, one core, for a profiler; beside it N of raw AF_XDP
 
 Needs root: it makes two network namespaces joined by a veth pair, and removes them.";
+
+/// Turns of each in `--pings`.
+const PARTS: usize = 10;
 
 /// Whatever keeps a measurement from being made.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -59,6 +65,7 @@ struct Options {
     plots: Option<PathBuf>,
     engine: Option<usize>,
     stages: Option<usize>,
+    pings: Option<usize>,
 }
 
 fn main() -> ExitCode {
@@ -125,6 +132,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
         plots: None,
         engine: None,
         stages: None,
+        pings: None,
     };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -147,6 +155,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
             "--plots" => options.plots = Some(value()?.into()),
             "--engine" => options.engine = Some(value()?.parse()?),
             "--stages" => options.stages = Some(value()?.parse()?),
+            "--pings" => options.pings = Some(value()?.parse()?),
             "-h" | "--help" => return Ok(None),
             other => return Err(format!("{other} is not an option").into()),
         }
@@ -165,8 +174,17 @@ fn run(options: &Options) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err("run it as root: it makes network namespaces and opens AF_XDP sockets".into());
     }
-    let machine = machine::describe();
     let bed = Bed::new()?;
+    if let Some(round_trips) = options.pings {
+        return play(
+            &bed,
+            Effort {
+                round_trips,
+                ..options.effort
+            },
+        );
+    }
+    let machine = machine::describe();
     let mut plan = plan::everything(options.effort.connections)?;
     let wanted = |row: &Row| {
         bed.allows(row.cores)
@@ -199,5 +217,27 @@ fn run(options: &Options) -> Result<(), Failure> {
     if let Some(directory) = &options.plots {
         report.write_plots(directory)?;
     }
+    Ok(())
+}
+
+/// Round trips alone, in short turns: what disturbs one disturbs the other.
+fn play(bed: &Bed, effort: Effort) -> Result<(), Failure> {
+    let shape = Shape {
+        cores: Cores::One,
+        mtu: 1500,
+        size: PING,
+    };
+    let part = Effort {
+        round_trips: effort.round_trips / PARTS,
+        ..effort
+    };
+    let mut ratios = Samples::default();
+    for _ in 0..PARTS {
+        let raw = raw::latency(bed, shape, &part)?.median;
+        let write = rdma::write_latency(bed, shape, &part)?.median;
+        println!("raw {raw:.2} us, Write {write:.2} us");
+        ratios.push(write / raw);
+    }
+    println!("median of the ratios {:.3}", ratios.median());
     Ok(())
 }

@@ -1,0 +1,280 @@
+//! One short message at a time, there and back, between two devices that their user drives: what each of the two ends does
+//! for it, from the call that posts it to the call that sees it, but for the device's rings.
+
+use std::mem;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use rnic_core::engine::{self as core, EngineConfig, Net, NetError, NextHop, PortLease, Turn};
+use rnic_core::memory::table::StagTable;
+use rnic_core::time::Instant;
+use rnic_core::wire::ethernet::MacAddr;
+use rnic_core::wire::packet::Checksums;
+use rnic_verbs::{
+    Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, Driver, HugePages, Mr, Qp,
+    QpCaps, Region, RemoteAddress, SendRequest, WcOpcode,
+};
+
+use crate::Failure;
+use crate::pool::Pool;
+
+/// Octets of a message, which the request itself carries.
+const OCTETS: usize = 64;
+/// Receives posted ahead of Sends.
+const RECEIVES: u64 = 16;
+/// What passes from turn to turn.
+const TURN: Duration = Duration::from_micros(1);
+const PORT: u16 = 4791;
+
+/// Frames on their way to one end, each behind the other.
+#[derive(Default)]
+struct Line {
+    octets: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Line {
+    fn push(&mut self, frame: &[u8]) {
+        self.octets.extend_from_slice(frame);
+        self.ends.push(self.octets.len());
+    }
+
+    fn frames(&self) -> impl Iterator<Item = &[u8]> {
+        let begin = |at| if at == 0 { 0 } else { self.ends[at - 1] };
+        (0..self.ends.len()).map(move |at| &self.octets[begin(at)..self.ends[at]])
+    }
+
+    fn clear(&mut self) {
+        self.octets.clear();
+        self.ends.clear();
+    }
+}
+
+/// Drives an engine as a worker of a port does.
+struct Worker {
+    driver: core::Driver,
+    pool: Pool,
+    now: Instant,
+    received: Line,
+    from_peer: Arc<Mutex<Line>>,
+    to_peer: Arc<Mutex<Line>>,
+}
+
+impl Turn for Worker {
+    fn turn(&mut self) -> bool {
+        self.now = self.now + TURN;
+        self.received.clear();
+        mem::swap(&mut self.received, &mut lock(&self.from_peer));
+        if self.received.ends.is_empty() && !self.driver.is_due(self.now) {
+            return false;
+        }
+        let mut batch = self.driver.begin(self.now);
+        let frames = self.received.frames();
+        let frames = frames.map(|frame| (frame, Checksums::Verify));
+        batch.handle_frames(frames, &mut self.pool);
+        let busy = batch.finish(&mut self.pool);
+        let mut line = lock(&self.to_peer);
+        for frame in self.pool.sent() {
+            line.push(frame);
+        }
+        self.pool.delivered();
+        while let Some(destination) = self.driver.poll_next_hop_request() {
+            let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+            let hop = NextHop {
+                source_mac: mac,
+                destination_mac: mac,
+                vlan: None,
+                mtu: 1500,
+            };
+            self.driver.set_next_hop(destination, hop);
+        }
+        busy
+    }
+
+    fn is_settled(&self) -> bool {
+        self.driver.is_settled()
+    }
+
+    fn wait(&mut self, _: Duration) {}
+}
+
+fn lock(line: &Mutex<Line>) -> std::sync::MutexGuard<'_, Line> {
+    line.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ports that nobody else wants.
+struct Ports(Ipv4Addr);
+
+impl Net for Ports {
+    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+        Ok((local, Arc::new(())))
+    }
+
+    fn active(
+        &self,
+        _remote: SocketAddr,
+        _local: Option<SocketAddr>,
+        _engine: u16,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        Ok((SocketAddr::new(self.0.into(), 40_000), Arc::new(())))
+    }
+}
+
+/// One end.
+struct End {
+    device: Device,
+    address: Ipv4Addr,
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+    completions: [Completion; 16],
+}
+
+impl End {
+    fn open(
+        number: u8,
+        from_peer: &Arc<Mutex<Line>>,
+        to_peer: &Arc<Mutex<Line>>,
+    ) -> Result<Self, Failure> {
+        let (seed, secret) = ([number; 32], [!number; 32]);
+        let table = Arc::new(StagTable::new(64, seed));
+        let (host, end) = core::link(table, 1, Waker::noop().clone());
+        let worker = Worker {
+            driver: core::Driver::new(EngineConfig::default(), secret, end),
+            pool: Pool::new(1024, 64),
+            now: Instant::ZERO,
+            received: Line::default(),
+            from_peer: from_peer.clone(),
+            to_peer: to_peer.clone(),
+        };
+        let address = Ipv4Addr::new(192, 0, 2, number);
+        let device = Device::new(
+            host,
+            Arc::new(Ports(address)),
+            Driver::Inline(Box::new(worker)),
+        );
+        let pd = device.pd();
+        let cq = device.cq(256)?;
+        let qp = pd.qp(&cq, &cq, QpCaps::default())?;
+        let region = Arc::new(Region::allocate(1 << 16, HugePages::Prefer)?);
+        let mr = pd.register(&region, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        Ok(Self {
+            device,
+            address,
+            cq,
+            qp,
+            mr,
+            completions: Default::default(),
+        })
+    }
+
+    fn is_established(&mut self) -> Result<bool, Failure> {
+        match self.qp.next_event(Duration::ZERO)? {
+            None => Ok(false),
+            Some(ConnectionEvent::Established(_)) => Ok(true),
+            Some(other) => Err(format!("the devices did not connect: {other:?}").into()),
+        }
+    }
+
+    fn post_receive(&mut self, slot: u64) -> Result<(), Failure> {
+        let piece = [self.mr.sge(0, OCTETS as u32)];
+        Ok(self.qp.post_recv(slot, &piece)?)
+    }
+
+    fn poll(&mut self) -> Result<&[Completion], Failure> {
+        let taken = self.cq.poll(&mut self.completions);
+        let completions = &self.completions[..taken];
+        match completions.iter().find(|one| !one.is_success()) {
+            None => Ok(completions),
+            Some(failed) => Err(format!("a request failed: {:?}", failed.status()).into()),
+        }
+    }
+}
+
+/// Posts a Write and has it sent. Each of these is a function of its own, to be counted.
+#[inline(never)]
+fn write(end: &mut End, to: RemoteAddress, mark: u8) -> Result<(), Failure> {
+    let write = SendRequest::write(to);
+    end.qp.post_send(&write.inline(&[mark; OCTETS]))?;
+    end.device.drive();
+    Ok(())
+}
+
+/// Takes what has arrived; whether it is the Write with this mark.
+#[inline(never)]
+fn see(end: &mut End, mark: u8) -> Result<bool, Failure> {
+    end.poll()?;
+    Ok(end.mr.load(OCTETS - 1)? == mark)
+}
+
+/// Posts a Send and has it sent.
+#[inline(never)]
+fn send(end: &mut End) -> Result<(), Failure> {
+    let send = SendRequest::send();
+    end.qp.post_send(&send.inline(&[7; OCTETS]))?;
+    end.device.drive();
+    Ok(())
+}
+
+/// Takes what has arrived; the receive that a Send has filled, if one has.
+#[inline(never)]
+fn receive(end: &mut End) -> Result<Option<u64>, Failure> {
+    let filled = |one: &Completion| (one.opcode() == WcOpcode::Recv).then_some(one.wr_id());
+    Ok(end.poll()?.iter().find_map(filled))
+}
+
+/// Two ends that play.
+pub(crate) struct Game {
+    ends: [End; 2],
+    mark: u8,
+}
+
+impl Game {
+    pub(crate) fn connect() -> Result<Self, Failure> {
+        let (there, back) = <(Arc<Mutex<Line>>, Arc<Mutex<Line>>)>::default();
+        let mut ends = [End::open(1, &back, &there)?, End::open(2, &there, &back)?];
+        let [client, server] = &mut ends;
+        let at = SocketAddr::new(server.address.into(), PORT);
+        let listener = server.device.listen(at)?;
+        client.qp.connect(at, None, ConnectionOptions::default())?;
+        let mut stand = [false; 2];
+        while stand != [true; 2] {
+            stand[0] |= client.is_established()?;
+            if let Some(request) = listener.next_request(Duration::ZERO)? {
+                request.accept(&mut server.qp, ConnectionOptions::default())?;
+            }
+            stand[1] |= server.is_established()?;
+        }
+        for slot in 0..RECEIVES {
+            client.post_receive(slot)?;
+            server.post_receive(slot)?;
+        }
+        Ok(Self { ends, mark: 0 })
+    }
+
+    /// So many Writes, every other one in answer to the one before; then as many Sends.
+    pub(crate) fn play(&mut self, messages: usize) -> Result<(), Failure> {
+        for _ in 0..messages / 2 {
+            for [from, to] in [[0, 1], [1, 0]] {
+                self.mark = self.mark.wrapping_add(1);
+                let at = self.ends[to].mr.remote(0);
+                write(&mut self.ends[from], at, self.mark)?;
+                if !see(&mut self.ends[to], self.mark)? {
+                    return Err("a Write did not arrive with the turn that it was for".into());
+                }
+            }
+        }
+        for _ in 0..messages / 2 {
+            for [from, to] in [[0, 1], [1, 0]] {
+                send(&mut self.ends[from])?;
+                let Some(slot) = receive(&mut self.ends[to])? else {
+                    return Err("a Send did not arrive with the turn that it was for".into());
+                };
+                self.ends[to].post_receive(slot)?;
+            }
+        }
+        Ok(())
+    }
+}
