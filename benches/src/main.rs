@@ -14,6 +14,7 @@ mod many;
 mod memory;
 mod octets;
 mod pace;
+mod packed;
 mod pingpong;
 mod plan;
 mod pool;

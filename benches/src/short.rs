@@ -26,6 +26,8 @@ const OCTETS: usize = 64;
 const RECEIVES: u64 = 16;
 /// What passes from turn to turn.
 const TURN: Duration = Duration::from_micros(1);
+/// Requests that may be posted ahead.
+pub(crate) const SEND_QUEUE: u32 = 256;
 const PORT: u16 = 4791;
 
 /// Frames on their way to one end, each behind the other.
@@ -123,12 +125,12 @@ impl Net for Ports {
 }
 
 /// One end.
-struct End {
-    device: Device,
+pub(crate) struct End {
+    pub(crate) device: Device,
     address: Ipv4Addr,
     cq: Cq,
-    qp: Qp,
-    mr: Mr,
+    pub(crate) qp: Qp,
+    pub(crate) mr: Mr,
     completions: [Completion; 16],
 }
 
@@ -157,7 +159,11 @@ impl End {
         );
         let pd = device.pd();
         let cq = device.cq(256)?;
-        let qp = pd.qp(&cq, &cq, QpCaps::default())?;
+        let caps = QpCaps {
+            max_send_wr: SEND_QUEUE,
+            ..QpCaps::default()
+        };
+        let qp = pd.qp(&cq, &cq, caps)?;
         let region = Arc::new(Region::allocate(1 << 16, HugePages::Prefer)?);
         let mr = pd.register(&region, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         Ok(Self {
@@ -183,7 +189,8 @@ impl End {
         Ok(self.qp.post_recv(slot, &piece)?)
     }
 
-    fn poll(&mut self) -> Result<&[Completion], Failure> {
+    /// Takes completions, running the device if there are none. All must be successes.
+    pub(crate) fn poll(&mut self) -> Result<&[Completion], Failure> {
         let taken = self.cq.poll(&mut self.completions);
         let completions = &self.completions[..taken];
         match completions.iter().find(|one| !one.is_success()) {
@@ -252,6 +259,11 @@ impl Game {
             server.post_receive(slot)?;
         }
         Ok(Self { ends, mark: 0 })
+    }
+
+    /// The two ends.
+    pub(crate) fn ends(&mut self) -> &mut [End; 2] {
+        &mut self.ends
     }
 
     /// So many Writes, every other one in answer to the one before; then as many Sends.
