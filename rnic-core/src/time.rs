@@ -1,43 +1,54 @@
 //! Time as the engine sees it: nanoseconds on the caller's monotonic clock.
 
+use core::num::NonZeroU64;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
 /// A point on the caller's monotonic clock, in nanoseconds. Its zero has no meaning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Instant(u64);
+///
+/// One more than the nanoseconds, so that an optional one, of which each connection has many, takes no more octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(NonZeroU64);
+
+const _: () = assert!(size_of::<Option<Instant>>() == 8);
 
 impl Instant {
     /// The start of the clock.
-    pub const ZERO: Self = Self(0);
+    pub const ZERO: Self = Self(NonZeroU64::MIN);
 
     /// From nanoseconds on the monotonic clock.
     pub const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
+        Self(NonZeroU64::MIN.saturating_add(nanos))
     }
 
     /// Nanoseconds on the monotonic clock.
     pub const fn as_nanos(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// Whole milliseconds on the monotonic clock.
     pub const fn as_millis(self) -> u64 {
-        self.0 / 1_000_000
+        self.as_nanos() / 1_000_000
     }
 
     /// The earliest of those that are set.
     #[inline]
     pub fn earliest<const N: usize>(times: [Option<Self>; N]) -> Option<Self> {
-        // The end of time stands for none: 584 years away.
-        let nanos = |time: Option<Self>| time.map_or(u64::MAX, Self::as_nanos);
-        let first = times.into_iter().map(nanos).fold(u64::MAX, u64::min);
-        (first != u64::MAX).then_some(Self(first))
+        // None comes last: it is 0, and one less than that is the most.
+        let place = |time: Option<Self>| time.map_or(0, |time| time.0.get()).wrapping_sub(1);
+        let first = times.into_iter().map(place).fold(u64::MAX, u64::min);
+        NonZeroU64::new(first.wrapping_add(1)).map(Self)
     }
 
     /// The time from `earlier` to here; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
+    }
+}
+
+impl Default for Instant {
+    fn default() -> Self {
+        Self::ZERO
     }
 }
 

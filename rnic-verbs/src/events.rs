@@ -76,6 +76,15 @@ impl QpBox {
             state,
         }
     }
+
+    /// The next event. A mailbox that is empty, as nearly all are, takes no memory.
+    pub(crate) fn next_event(&mut self) -> Option<ConnectionEvent> {
+        let event = self.events.pop_front();
+        if self.events.is_empty() {
+            self.events = VecDeque::new();
+        }
+        event
+    }
 }
 
 /// Mailboxes of all objects.

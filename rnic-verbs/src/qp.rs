@@ -266,7 +266,7 @@ impl Qp {
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<ConnectionEvent>, Error> {
         let device = self.inner();
         device.router.wait(device, timeout, |boxes| {
-            boxes.qps.get_mut(&self.number)?.events.pop_front()
+            boxes.qps.get_mut(&self.number)?.next_event()
         })
     }
 

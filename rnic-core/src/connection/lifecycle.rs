@@ -149,8 +149,9 @@ impl Connection {
     pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         match &mut self.phase {
             Phase::Streaming(stream) => stream.end(reason, context),
-            Phase::Connecting { .. } => {
-                if let Phase::Connecting { end, .. } = self.take_phase() {
+            Phase::Connecting(_) => {
+                if let Phase::Connecting(connecting) = self.take_phase() {
+                    let end = connecting.end;
                     context.events.push_back(Event::Failed {
                         qp: end.number(),
                         reason,

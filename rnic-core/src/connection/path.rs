@@ -9,8 +9,7 @@ const HOP_LIMIT: u8 = 64;
 
 /// The link and network headers of a connection, once its next hop is known.
 pub(crate) struct Path {
-    header: NetHeader,
-    /// The same, ready to be written.
+    /// Ready to be written.
     template: HeaderTemplate,
     known: bool,
 }
@@ -18,41 +17,47 @@ pub(crate) struct Path {
 impl Path {
     /// The next hop is still being found out.
     pub(crate) fn unknown(key: &FlowKey) -> Self {
-        let header = NetHeader {
-            source_mac: MacAddr::default(),
-            destination_mac: MacAddr::default(),
-            vlan: None,
-            source: key.local.ip(),
-            destination: key.remote.ip(),
-            hop_limit: HOP_LIMIT,
-            traffic_class: 0,
-        };
-        Self::new(header, false)
+        let nowhere = MacAddr::default();
+        Self::new(&header(key, nowhere, nowhere, None), false)
     }
 
     /// Back the way that a packet came: good until the route is known.
     pub(crate) fn reply_to(packet: &Packet<'_>) -> Self {
-        Self::new(NetHeader::reply_to(packet), true)
+        Self::new(&NetHeader::reply_to(packet), true)
     }
 
-    fn new(header: NetHeader, known: bool) -> Self {
+    fn new(header: &NetHeader, known: bool) -> Self {
         Self {
-            header,
-            template: HeaderTemplate::new(&header),
+            template: HeaderTemplate::new(header),
             known,
         }
     }
 
-    pub(crate) fn set_next_hop(&mut self, hop: &NextHop) {
-        self.header.source_mac = hop.source_mac;
-        self.header.destination_mac = hop.destination_mac;
-        self.header.vlan = hop.vlan;
-        self.template = HeaderTemplate::new(&self.header);
-        self.known = true;
+    pub(crate) fn set_next_hop(&mut self, key: &FlowKey, hop: &NextHop) {
+        let header = header(key, hop.source_mac, hop.destination_mac, hop.vlan);
+        *self = Self::new(&header, true);
     }
 
     /// The headers to write, or `None` while the next hop is unknown.
     pub(crate) fn template(&self) -> Option<&HeaderTemplate> {
         self.known.then_some(&self.template)
+    }
+}
+
+/// The headers between these addresses.
+fn header(
+    key: &FlowKey,
+    source_mac: MacAddr,
+    destination_mac: MacAddr,
+    vlan: Option<u16>,
+) -> NetHeader {
+    NetHeader {
+        source_mac,
+        destination_mac,
+        vlan,
+        source: key.local.ip(),
+        destination: key.remote.ip(),
+        hop_limit: HOP_LIMIT,
+        traffic_class: 0,
     }
 }

@@ -105,7 +105,7 @@ impl Connection {
     fn consume(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
         while !bytes.is_empty() {
             match &mut self.phase {
-                Phase::Connecting { .. } => self.receive_reply(&mut bytes, context),
+                Phase::Connecting(_) => self.receive_reply(&mut bytes, context),
                 Phase::Responding { .. } => self.receive_request(&mut bytes, context),
                 Phase::Waiting { .. } => {
                     let early = "the peer sent an FPDU before the MPA Reply".into();

@@ -10,7 +10,7 @@ use crate::verbs::qp::QpState;
 use super::stream::{Hold, Stream, message};
 use super::terminate::{self, StreamError};
 use super::upper::LocalEnd;
-use super::{Connection, Context, Phase};
+use super::{Connecting, Connection, Context, Phase};
 
 pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
     MpaOptions {
@@ -61,10 +61,10 @@ fn stated(ird: Option<u16>, ord: Option<u16>) -> Option<ReadDepths> {
 impl Connection {
     /// Initiator: octets of the MPA Reply. Those behind it stay in `bytes`.
     pub(super) fn receive_reply(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
-        let Phase::Connecting { initiator, .. } = &mut self.phase else {
+        let Phase::Connecting(connecting) = &mut self.phase else {
             return;
         };
-        match initiator.receive(bytes) {
+        match connecting.initiator.receive(bytes) {
             Ok(None) => {}
             Ok(Some(Reply::Accepted(negotiated))) => self.start_as_initiator(negotiated, context),
             Ok(Some(Reply::Rejected {
@@ -72,7 +72,8 @@ impl Connection {
                 peer_ird,
                 peer_ord,
             })) => {
-                if let Phase::Connecting { end, .. } = self.take_phase() {
+                if let Phase::Connecting(connecting) = self.take_phase() {
+                    let end = connecting.end;
                     let event = Event::Rejected {
                         qp: end.number(),
                         private_data,
@@ -98,9 +99,10 @@ impl Connection {
         reason: Option<EndReason>,
         context: &mut Context<'_, '_>,
     ) {
-        let Phase::Connecting { end, initiator, .. } = self.take_phase() else {
+        let Phase::Connecting(connecting) = self.take_phase() else {
             return;
         };
+        let Connecting { end, initiator, .. } = *connecting;
         let error = StreamError::from(error.clone());
         let outbound = error.cause().message();
         let Message { header, length } = message(&outbound);
@@ -117,7 +119,7 @@ impl Connection {
     /// This side gives up, for a reason of its own. An initiator of revision 2 whose Request is on its way says so.
     pub(super) fn give_up(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         let may_say_so = match &self.phase {
-            Phase::Connecting { options, .. } => options.mpa_revision >= 2,
+            Phase::Connecting(connecting) => connecting.options.mpa_revision >= 2,
             _ => false,
         };
         if may_say_so && self.tcp.state() == State::Established {
@@ -128,9 +130,10 @@ impl Connection {
     }
 
     fn start_as_initiator(&mut self, negotiated: Negotiated, context: &mut Context<'_, '_>) {
-        let Phase::Connecting { end, options, .. } = self.take_phase() else {
+        let Phase::Connecting(connecting) = self.take_phase() else {
             return;
         };
+        let Connecting { end, options, .. } = *connecting;
         let hold = match options.first_fpdu_delay {
             delay if delay.is_zero() => Hold::Nothing,
             delay => Hold::Until(context.now + delay),

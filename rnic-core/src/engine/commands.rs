@@ -249,7 +249,7 @@ impl Engine {
                 .events
                 .push_back(Event::Failed { qp: number, reason });
         };
-        if self.flows.contains(&key) {
+        if self.find(&key).is_some() {
             return fail(self, EndReason::InUse);
         }
         let Some(end) = self.qps.take_idle(number) else {
@@ -334,7 +334,7 @@ impl Engine {
         }
         let connection = free.first().map(|index| self.detach(*index));
         if let Some(place) = &self.place {
-            let key = connection.as_ref().map(Connection::key);
+            let key = connection.as_ref().map(Connection::key).copied();
             let adoption = Adoption {
                 connection,
                 qp,

@@ -1,6 +1,5 @@
 //! Finding a connection by its addresses.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
@@ -95,44 +94,184 @@ impl BuildHasher for Keyed {
     }
 }
 
-/// Connections by their addresses, and the one found last.
+/// Connections by their addresses. Of these it keeps no more than a hash, so that a look-up reads one cache line of its
+/// own: whoever asks says whether a connection with that hash is the one.
 pub struct Flows {
-    by_key: HashMap<FlowKey, usize, Keyed>,
-    last: Option<(FlowKey, usize)>,
+    hasher: Keyed,
+    /// A power of two of them, a quarter free at least. A connection is in the slot that its hash says, or in one behind
+    /// it with no free one between them.
+    slots: Box<[Slot]>,
+    taken: usize,
 }
+
+/// A place for a connection.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    hash: u32,
+    /// The number of the connection.
+    index: u32,
+}
+
+impl Slot {
+    const FREE: Self = Self {
+        hash: 0,
+        index: u32::MAX,
+    };
+
+    fn is_free(self) -> bool {
+        self.index == u32::MAX
+    }
+}
+
+/// Slots of a table without connections.
+const LEAST_SLOTS: usize = 8;
 
 impl Flows {
     /// Without connections.
     pub fn new(hasher: Keyed) -> Self {
         Self {
-            by_key: HashMap::with_hasher(hasher),
-            last: None,
+            hasher,
+            slots: vec![Slot::FREE; LEAST_SLOTS].into_boxed_slice(),
+            taken: 0,
         }
     }
 
-    /// The number of a connection.
-    pub fn find(&mut self, key: &FlowKey) -> Option<usize> {
-        if let Some((last, index)) = &self.last
-            && last == key
-        {
-            return Some(*index);
+    fn hash(&self, key: &FlowKey) -> u32 {
+        self.hasher.hash_one(key) as u32
+    }
+
+    /// The slot where the search for a hash begins.
+    fn home(&self, hash: u32) -> usize {
+        hash as usize & (self.slots.len() - 1)
+    }
+
+    fn next(&self, slot: usize) -> usize {
+        (slot + 1) & (self.slots.len() - 1)
+    }
+
+    /// The slot of a connection.
+    fn position(&self, hash: u32, is: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut at = self.home(hash);
+        while !self.slots[at].is_free() {
+            let Slot { hash: other, index } = self.slots[at];
+            if other == hash && is(index as usize) {
+                return Some(at);
+            }
+            at = self.next(at);
         }
-        let index = *self.by_key.get(key)?;
-        self.last = Some((*key, index));
-        Some(index)
+        None
     }
 
-    pub(crate) fn contains(&self, key: &FlowKey) -> bool {
-        self.by_key.contains_key(key)
+    /// The number of a connection with these addresses; `is` says of a number whether it has them.
+    pub fn find(&self, key: &FlowKey, is: impl Fn(usize) -> bool) -> Option<usize> {
+        let at = self.position(self.hash(key), is)?;
+        Some(self.slots[at].index as usize)
     }
 
-    /// Adds a connection by its number.
-    pub fn insert(&mut self, key: FlowKey, index: usize) {
-        self.by_key.insert(key, index);
+    /// Adds a connection by its number, which is below 2^32 - 1. No other may have its addresses.
+    pub fn insert(&mut self, key: &FlowKey, index: usize) {
+        if 4 * (self.taken + 1) > 3 * self.slots.len() {
+            let free = vec![Slot::FREE; 2 * self.slots.len()].into_boxed_slice();
+            let old = std::mem::replace(&mut self.slots, free);
+            for slot in old.into_iter().filter(|slot| !slot.is_free()) {
+                self.put(slot);
+            }
+        }
+        let (hash, index) = (self.hash(key), index as u32);
+        self.put(Slot { hash, index });
+        self.taken += 1;
     }
 
-    pub(crate) fn remove(&mut self, key: &FlowKey) {
-        self.by_key.remove(key);
-        self.last = None;
+    /// Puts a connection into the first free slot for it.
+    fn put(&mut self, slot: Slot) {
+        let mut at = self.home(slot.hash);
+        while !self.slots[at].is_free() {
+            at = self.next(at);
+        }
+        self.slots[at] = slot;
+    }
+
+    /// Takes a connection out by its addresses and number.
+    pub fn remove(&mut self, key: &FlowKey, index: usize) {
+        let Some(mut hole) = self.position(self.hash(key), |other| other == index) else {
+            return;
+        };
+        self.taken -= 1;
+        // Those behind it move up, unless they would come before where their search begins.
+        let mut at = self.next(hole);
+        while !self.slots[at].is_free() {
+            let mask = self.slots.len() - 1;
+            let way = |to: usize| to.wrapping_sub(self.home(self.slots[at].hash)) & mask;
+            if way(hole) < way(at) {
+                self.slots[hole] = self.slots[at];
+                hole = at;
+            }
+            at = self.next(at);
+        }
+        self.slots[hole] = Slot::FREE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(number: u16) -> FlowKey {
+        let local = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 4791);
+        FlowKey::new(
+            local,
+            SocketAddr::new(Ipv4Addr::new(192, 0, 2, 2).into(), number),
+        )
+    }
+
+    proptest! {
+        /// Few keys in a small table meet each other often.
+        #[test]
+        fn agrees_with_a_map(steps in prop::collection::vec((0..40_u16, any::<bool>()), 1..300)) {
+            let mut flows = Flows::new(Keyed::new(&[7; 16]));
+            let mut map = HashMap::new();
+            for (number, add) in steps {
+                if add && !map.contains_key(&number) {
+                    flows.insert(&key(number), number.into());
+                    map.insert(number, usize::from(number));
+                } else if !add && map.remove(&number).is_some() {
+                    flows.remove(&key(number), number.into());
+                }
+                for number in 0..40 {
+                    let found = flows.find(&key(number), |index| index == usize::from(number));
+                    prop_assert_eq!(found, map.get(&number).copied());
+                }
+            }
+            prop_assert_eq!(flows.taken, map.len());
+        }
+    }
+
+    #[test]
+    fn equal_hashes_are_told_apart() {
+        let mut flows = Flows::new(Keyed::new(&[7; 16]));
+        // As if two keys had the same hash: whoever asks knows which is meant.
+        for index in [3, 5] {
+            flows.insert(&key(1), index);
+        }
+        for meant in [5, 3] {
+            assert_eq!(flows.find(&key(1), |index| index == meant), Some(meant));
+        }
+        flows.remove(&key(1), 3);
+        assert_eq!(flows.find(&key(1), |index| index == 3), None);
+        assert_eq!(flows.find(&key(1), |index| index == 5), Some(5));
+    }
+
+    #[test]
+    fn a_connection_takes_few_octets() {
+        let mut flows = Flows::new(Keyed::new(&[7; 16]));
+        for number in 0..10_000 {
+            flows.insert(&key(number), number.into());
+        }
+        assert!(size_of_val::<[Slot]>(&flows.slots) <= 10_000 * 16);
     }
 }

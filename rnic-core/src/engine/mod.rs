@@ -244,7 +244,7 @@ impl Engine {
         tx: &mut F,
     ) {
         let key = FlowKey::new(too_big.local, too_big.remote);
-        let Some(index) = self.flows.find(&key) else {
+        let Some(index) = self.find(&key) else {
             return;
         };
         let mut believed = None;
@@ -263,11 +263,17 @@ impl Engine {
         }
     }
 
+    /// The number of a connection.
+    fn find(&self, key: &FlowKey) -> Option<usize> {
+        self.flows
+            .find(key, |index| self.connections[index].key() == key)
+    }
+
     fn insert(&mut self, connection: Connection) -> usize {
-        let key = connection.key();
+        let key = *connection.key();
         self.young.add(connection.stage());
         let index = self.connections.insert(Box::new(connection));
-        self.flows.insert(key, index);
+        self.flows.insert(&key, index);
         index
     }
 
@@ -345,7 +351,7 @@ impl Engine {
     /// Removes a connection from all that knows of it.
     fn detach(&mut self, index: usize) -> Connection {
         let connection = *self.connections.remove(index);
-        self.flows.remove(&connection.key());
+        self.flows.remove(connection.key(), index);
         self.latest = None;
         self.expected = None;
         self.timers.disarm(index);
@@ -360,7 +366,7 @@ impl Engine {
     fn forget<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
         let mut connection = self.detach(index);
         if let Some(place) = &self.place {
-            place.release(&connection.key());
+            place.release(connection.key());
         }
         if let Some(request) = connection.request() {
             self.requests.remove(&request);

@@ -60,7 +60,7 @@ impl Engine {
             local: packet.destination,
             remote: packet.source,
         };
-        match self.flows.find(&key) {
+        match self.find(&key) {
             Some(index) => Ok(self.replace(now, index, &key, packet, tx).unwrap_or(index)),
             None => self.open_passive(now, &key, packet),
         }

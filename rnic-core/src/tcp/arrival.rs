@@ -464,7 +464,7 @@ impl Tcp {
                 flags: Flags::RST,
                 ..self.bare_header()
             };
-            self.reset = Some(reset);
+            self.reset = Some(Box::new(reset));
         }
     }
 }

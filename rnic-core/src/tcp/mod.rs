@@ -176,7 +176,7 @@ pub struct Tcp {
     device_retry_at: Option<Instant>,
     time_wait_ends: Option<Instant>,
     /// A RST to send.
-    reset: Option<TcpHeader>,
+    reset: Option<Box<TcpHeader>>,
     challenges: ChallengeLimit,
     liveness: Liveness,
     /// When data was last sent.
@@ -390,12 +390,12 @@ impl Tcp {
     /// Gives the connection up: a RST waits to be sent if the peer knows of the connection.
     pub fn abort(&mut self) {
         if !matches!(self.state, State::Closed | State::SynSent | State::TimeWait) {
-            self.reset = Some(TcpHeader {
+            self.reset = Some(Box::new(TcpHeader {
                 seq: self.send.seq(self.send.nxt()),
                 ack: self.recv.ack(),
                 flags: Flags::RST | Flags::ACK,
                 ..self.bare_header()
-            });
+            }));
         }
         if self.state != State::Closed {
             self.finish(Some(TcpFailure::Aborted));

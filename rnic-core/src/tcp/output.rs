@@ -29,7 +29,7 @@ impl Tcp {
     fn next_segment<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         if let Some(header) = self.reset.take() {
             self.counters.resets_sent += 1;
-            return Some(Outgoing::bare(header));
+            return Some(Outgoing::bare(*header));
         }
         if self.syn_due {
             return Some(self.syn(now));

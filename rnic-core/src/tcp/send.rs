@@ -117,7 +117,8 @@ impl Sender {
     pub(super) fn new(isn: Seq) -> Self {
         Self {
             origin: Origin::new(isn),
-            segments: VecDeque::new(),
+            // A connection that only begins, and then waits, sends one.
+            segments: VecDeque::with_capacity(1),
             unsent: 0,
             una: 0,
             nxt: 0,

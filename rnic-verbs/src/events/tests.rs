@@ -49,9 +49,9 @@ fn about(stream: StreamId, event: Event) -> Notice {
 
 fn next(device: &Device) -> Result<Option<ConnectionEvent>, Error> {
     let inner = &device.inner;
-    inner.router.wait(inner, LONG, |boxes| {
-        boxes.qps.get_mut(&QP)?.events.pop_front()
-    })
+    inner
+        .router
+        .wait(inner, LONG, |boxes| boxes.qps.get_mut(&QP)?.next_event())
 }
 
 /// One thread waits for its events; another looks into the mailboxes as they come, and so delivers some of them.
@@ -141,4 +141,18 @@ fn what_happens_to_the_device_is_told_to_who_asked() {
     drop(engine);
     assert_eq!(names().unwrap(), "DEVICE_FATAL");
     assert!(matches!(names(), Err(Error::WorkerGone(_))));
+}
+
+/// Most queue pairs have no news: the mailbox of each takes memory only while there are some.
+#[test]
+fn an_empty_mailbox_takes_no_memory() {
+    let mut mailbox = QpBox::new(STREAM, SharedState::default());
+    for _ in 0..2 {
+        let event = ConnectionEvent::Failed(EndReason::Reset);
+        mailbox.events.push_back(event);
+    }
+    assert!(mailbox.next_event().is_some());
+    assert!(mailbox.next_event().is_some());
+    assert_eq!(mailbox.next_event(), None);
+    assert_eq!(mailbox.events.capacity(), 0);
 }

@@ -79,7 +79,8 @@ pub(super) struct Congestion {
     slow_start_threshold: u64,
     hystart: HyStart,
     algorithm: Algorithm,
-    before: Option<Before>,
+    /// In a box: most connections never have one.
+    before: Option<Box<Before>>,
     /// The window was reduced, and the peer does not know yet (CWR, RFC 3168 section 6.1.2).
     reduced: bool,
 }
@@ -224,11 +225,11 @@ impl Congestion {
     }
 
     fn remember(&mut self) {
-        self.before = Some(Before {
+        self.before = Some(Box::new(Before {
             window: self.window,
             slow_start_threshold: self.slow_start_threshold,
             algorithm: self.algorithm.clone(),
-        });
+        }));
     }
 
     /// The last reduction was for nothing.

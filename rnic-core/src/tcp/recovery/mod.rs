@@ -82,7 +82,8 @@ pub(super) struct Recovery {
     prr: Prr,
     rack: Rack,
     tail: TailProbe,
-    retransmissions: Option<Retransmissions>,
+    /// In a box: most connections never have any.
+    retransmissions: Option<Box<Retransmissions>>,
     mss: u64,
     sack: bool,
 }
@@ -362,7 +363,7 @@ impl Recovery {
         self.last_until = Some(until);
         self.urgent = true;
         self.tail.cancel();
-        self.retransmissions = Some(Retransmissions::default());
+        self.retransmissions = Some(Box::default());
         self.congestion.on_loss(used);
         let flight = send.flight().saturating_sub(send.sacked()) + delivered;
         self.prr = Prr::begin(
@@ -468,7 +469,7 @@ impl Recovery {
         self.congestion
             .on_timeout(self.used(send, send.flight()), first);
         if first {
-            self.retransmissions = Some(Retransmissions::default());
+            self.retransmissions = Some(Box::default());
         }
         let patience = self
             .sack
