@@ -12,12 +12,12 @@ use rnic_core::engine::{
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::ring::{Consumer, Producer, RingError, ring};
 use rnic_core::memory::table::{Access, StagTable};
-use rnic_core::mpa::crc;
 use rnic_core::time::Instant;
 use rnic_core::verbs::cq::Arming;
 use rnic_core::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair, StreamId};
 use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WrOpcode, send_flags};
 use rnic_core::wire::checksum;
+use rnic_core::wire::crc;
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::ethernet::MacAddr;
 use rnic_core::wire::packet::Checksums;

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use rnic_core::memory::region::{HugePages, Region};
-use rnic_core::mpa::crc;
+use rnic_core::wire::crc;
 
 use crate::Failure;
 use crate::bed::Bed;

@@ -4,8 +4,9 @@ mod support;
 
 use std::fmt::Write as _;
 
-use rnic_core::mpa::{Deframer, crc, frame};
+use rnic_core::mpa::{Deframer, frame};
 use rnic_core::wire::checksum;
+use rnic_core::wire::crc;
 use rnic_core::wire::ddp::{DdpHeader, DdpSegment, Msn, QueueNumber, TaggedOffset};
 use rnic_core::wire::ethernet::EthernetHeader;
 use rnic_core::wire::mpa::{

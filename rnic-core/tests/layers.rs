@@ -16,8 +16,9 @@ const PROTOCOLS: [&str; 4] = ["tcp", "mpa", "ddp", "rdmap"];
 const FOUNDATION: [&str; 5] = ["wire", "memory", "verbs", "time", "counters"];
 
 /// Where `unsafe` may stand: files, or directories with all that is in them.
-const UNSAFE: [&str; 5] = [
+const UNSAFE: [&str; 6] = [
     "rnic-core/src/memory",
+    "rnic-core/src/wire/crc/lanes",
     "rnic-xdp/src/icmp/filter",
     "rnic-xdp/src/placement/ioctl",
     "rnic-xdp/src/port",

@@ -30,6 +30,7 @@ use crate::verbs::cq::CqTable;
 use crate::verbs::qp::QueuePair;
 use crate::verbs::srq::SrqTable;
 use crate::wire::icmp::TooBig;
+use crate::wire::prediction::Expected;
 use crate::wire::tcp::TcpSegment;
 
 pub(crate) use self::path::Path;
@@ -341,20 +342,26 @@ impl Connection {
     /// [`settle`](Self::settle) is to follow, once for a run of them.
     pub(crate) fn handle_next(
         &mut self,
-        segment: &TcpSegment<'_>,
+        expected: &Expected<'_>,
         context: &mut Context<'_, '_>,
     ) -> bool {
         let Phase::Streaming(stream) = &mut self.phase else {
             return false;
         };
+        let segment = &expected.segment;
         if !self.tcp.receive_next(context.now, segment) {
             return false;
         }
-        stream.receive(segment.payload, context);
+        stream.receive(segment.payload, expected.payload_crc, context);
         let (held, missing) = (stream.held(), stream.missing());
         self.tcp.took_next(context.now, segment.payload.len());
         self.tcp.set_held(held as u32, missing as u32);
         true
+    }
+
+    /// Whether the peer sends FPDUs with CRCs, and without markers.
+    pub(crate) fn receives_crcs(&self) -> bool {
+        matches!(&self.phase, Phase::Streaming(stream) if stream.receives_crcs())
     }
 
     /// Handles a segment of the peer.

@@ -111,7 +111,7 @@ impl Connection {
                     let early = "the peer sent an FPDU before the MPA Reply".into();
                     return self.fail(EndReason::Startup(early), context);
                 }
-                Phase::Streaming(stream) => return stream.receive(bytes, context),
+                Phase::Streaming(stream) => return stream.receive(bytes, None, context),
                 Phase::Closing => return,
             }
         }

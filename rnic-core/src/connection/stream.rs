@@ -8,6 +8,7 @@ use crate::mpa::startup::{Negotiated, Rtr};
 use crate::mpa::{Deframer, frame, marker};
 use crate::rdmap::{self, Opening, Outbound, Token};
 use crate::time::Instant;
+use crate::wire::checksum;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TAGGED_LEN};
 use crate::wire::mpa::LENGTH_LEN;
 
@@ -27,6 +28,16 @@ pub(super) enum Hold {
     Until(Instant),
     /// A responder waits for the initiator's first FPDU.
     ForFirstFpdu,
+}
+
+/// The payload of a segment that was built.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Built {
+    pub(super) len: usize,
+    /// Of its octets: their part of the checksum.
+    pub(super) sum: u16,
+    /// Whether nothing follows for now.
+    pub(super) push: bool,
 }
 
 /// The layers above TCP, once MPA start-up is over.
@@ -105,6 +116,11 @@ impl Stream {
         self.ended
     }
 
+    /// Whether the peer sends FPDUs with CRCs, and without markers.
+    pub(super) fn receives_crcs(&self) -> bool {
+        self.crc && self.marked_from.is_none()
+    }
+
     /// Octets of an FPDU whose rest has not arrived.
     pub(super) fn held(&self) -> usize {
         self.deframer.held()
@@ -115,12 +131,17 @@ impl Stream {
         self.deframer.missing()
     }
 
-    /// Octets in order, from TCP.
-    pub(super) fn receive(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
+    /// Octets in order, from TCP, and the CRC of all of them, if that is known already.
+    pub(super) fn receive(
+        &mut self,
+        mut bytes: &[u8],
+        mut crc: Option<u32>,
+        context: &mut Context<'_, '_>,
+    ) {
         let mut held = self.deframer.held();
         // rfc: 5040-85, 5041-10, 5041-75
         while !bytes.is_empty() && !self.ddp.has_failed() {
-            let outcome = match self.deframer.next(&mut bytes) {
+            let outcome = match self.deframer.next_with_crc(&mut bytes, crc.take()) {
                 Ok(None) => {
                     let more = self.deframer.held() - held;
                     context.counters.rdma.octets_kept_aside += more as u64;
@@ -329,31 +350,35 @@ impl Stream {
     }
 
     /// Builds the payload of a segment, whose first octet stands at `start` of the stream, with at most `mulpdu` octets
-    /// of DDP's in an FPDU: one FPDU, and behind it those that wait already and fit whole. Returns its length, and
-    /// whether it ends with a message.
+    /// of DDP's in an FPDU: one FPDU, and behind it those that wait already and fit whole.
     pub(super) fn build_segment(
         &mut self,
         payload: &mut [u8],
         mulpdu: usize,
         start: u64,
         context: &mut Context<'_, '_>,
-    ) -> (usize, bool) {
-        let mut len = 0;
-        loop {
-            match self.build_fpdu(&mut payload[len..], mulpdu, context) {
-                0 => return (len, len > 0),
-                more => len += more,
+    ) -> Built {
+        let (mut len, mut sum) = (0, Some(0));
+        let push = loop {
+            let (more, sum_of_more) = self.build_fpdu(&mut payload[len..], mulpdu, context);
+            if more == 0 {
+                break len > 0;
             }
+            len += more;
+            // FPDUs have an even number of octets.
+            sum = sum.zip(sum_of_more).map(|(a, b)| checksum::combine(a, b));
             if !self.handle_built(start + len as u64, context) {
-                return (len, false);
+                break false;
             }
             let room = payload.len() - len;
             // With markers each FPDU has a segment of its own, which is how analysers, too, find it best.
             let alone = self.has_markers() || room < LEAST_FPDU;
             if alone || !self.has_output(context) || !self.next_fits(room, mulpdu) {
-                return (len, true);
+                break true;
             }
-        }
+        };
+        let sum = sum.unwrap_or_else(|| checksum::sum(&payload[..len]));
+        Built { len, sum, push }
     }
 
     /// Whether all that is left of the message being sent is one FPDU that fits into this room.
@@ -363,32 +388,33 @@ impl Stream {
         rest.is_some_and(|rest| rest <= mulpdu && frame::fpdu_len(rest) <= room)
     }
 
-    /// Builds the next FPDU in `frame`, with at most `mulpdu` octets of DDP's. Returns its length.
+    /// Builds the next FPDU in `frame`, with at most `mulpdu` octets of DDP's. Returns its length, and its sum if that came
+    /// with its CRC.
     fn build_fpdu(
         &mut self,
         frame: &mut [u8],
         mulpdu: usize,
         context: &mut Context<'_, '_>,
-    ) -> usize {
+    ) -> (usize, Option<u16>) {
         let (room, guard) = (&mut frame[LENGTH_LEN..], context.guard);
         let upper = &mut self.user.with(context);
         let len = match self.ddp.next_segment(mulpdu, room, upper, guard) {
             Ok(Some(built)) => built.len,
-            Ok(None) => return 0,
+            Ok(None) => return (0, None),
             Err(error) => {
                 self.ddp.cut_short();
                 self.fail(&error, context);
-                return 0;
+                return (0, None);
             }
         };
         context.counters.rdma.fpdus_sent += 1;
         // rfc: 5044-58
         let Some(position) = &mut self.markers else {
-            return frame::seal(frame, len, self.crc);
+            return frame::seal_and_sum(frame, len, self.crc);
         };
         let len = marker::seal(frame, len, *position, self.crc);
         *position += len as u64;
-        len
+        (len, None)
     }
 
     /// The FPDU just built ends at `end` of the stream. Says whether it was the last of its message.

@@ -7,6 +7,7 @@ use crate::wire::checksum;
 use crate::wire::packet::{ECN_CAPABLE, HeaderTemplate};
 
 use super::lifecycle::MpaTcp;
+use super::stream::Built;
 use super::{Connection, Context, Phase, Transmit};
 
 /// Frames that data leaves to acknowledgements, so that a stalled sender can still hear its peer.
@@ -63,12 +64,11 @@ impl Connection {
             let Some(frame) = tx.allocate() else { break };
             let bytes = tx.bytes_mut(frame);
             let room = &mut bytes[at..at + segment];
-            let (len, push) = stream.build_segment(room, mulpdu, end, context);
+            let Built { len, sum, push } = stream.build_segment(room, mulpdu, end, context);
             if len == 0 {
                 tx.release(frame);
                 break;
             }
-            let sum = checksum::sum(&room[..len]);
             let run = run.get_or_insert_with(|| tcp.begin_run(now));
             let payload = at as u16..(at + len) as u16;
             tcp.send_in_run(now, run, frame, payload, sum, push);
@@ -129,7 +129,7 @@ impl Connection {
             };
             let at = net_header_len + self.tcp.data_header_len();
             let payload = &mut tx.bytes_mut(frame)[at..];
-            let (len, push) = self.build(payload, context);
+            let Built { len, sum, push } = self.build(payload, context);
             if len == 0 {
                 tx.release(frame);
                 // The source of the message is gone. The Terminate that takes its place never comes to nothing.
@@ -139,7 +139,6 @@ impl Connection {
                 }
                 continue;
             }
-            let sum = checksum::sum(&tx.bytes(frame)[at..at + len]);
             self.tcp.queue(frame, at as u16, len as u16, sum);
             if push {
                 self.tcp.push();
@@ -157,10 +156,9 @@ impl Connection {
         }
     }
 
-    /// Builds the payload of one segment: loose octets, or FPDUs. Returns its length, and whether nothing follows for
-    /// now.
+    /// Builds the payload of one segment: loose octets, or FPDUs.
     // rfc: 5044-s7
-    fn build(&mut self, payload: &mut [u8], context: &mut Context<'_, '_>) -> (usize, bool) {
+    fn build(&mut self, payload: &mut [u8], context: &mut Context<'_, '_>) -> Built {
         let payload = &mut payload[..self.tcp.max_payload()];
         let start = self.tcp.queued_offset();
         if !self.loose_octets.is_empty() {
@@ -168,14 +166,22 @@ impl Connection {
             payload[..len].copy_from_slice(&self.loose_octets[..len]);
             self.loose_octets.drain(..len);
             self.loose_end = start + len as u64;
-            return (len, self.loose_octets.is_empty());
+            return Built {
+                len,
+                sum: checksum::sum(&payload[..len]),
+                push: self.loose_octets.is_empty(),
+            };
         }
         match &mut self.phase {
             Phase::Streaming(stream) => {
                 let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.held());
                 stream.build_segment(payload, llp.mulpdu(), start, context)
             }
-            _ => (0, false),
+            _ => Built {
+                len: 0,
+                sum: 0,
+                push: false,
+            },
         }
     }
 

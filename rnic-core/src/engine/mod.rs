@@ -170,14 +170,14 @@ impl Engine {
             let frame = frame.as_ref();
             self.counters.engine.frames_received += 1;
             let expected = self.expected.as_ref().and_then(|(prediction, index)| {
-                let segment = prediction.parse(frame, checksums)?;
-                Some((segment, *index))
+                let expected = prediction.parse(frame, checksums)?;
+                Some((expected, *index))
             });
-            if let Some((segment, index)) = expected {
+            if let Some((expected, index)) = expected {
                 run = Some(index);
                 let (connection, mut context) = self.lend(index, now, guard);
-                if !connection.handle_next(&segment, &mut context) {
-                    connection.handle_segment(&segment, false, &mut context, tx);
+                if !connection.handle_next(&expected, &mut context) {
+                    connection.handle_segment(&expected.segment, false, &mut context, tx);
                     self.end_run(run.take(), now, guard, tx);
                 }
             } else {
@@ -226,8 +226,10 @@ impl Engine {
         };
         // Where connections take turns, to expect the same again would be in vain.
         let again = self.latest.replace(index) == Some(index);
-        if again && self.connections[index].stage() == Stage::Grown {
-            self.expected = Prediction::like(frame, packet).map(|expected| (expected, index));
+        let connection = &self.connections[index];
+        if again && connection.stage() == Stage::Grown {
+            let expected = Prediction::like(frame, packet, connection.receives_crcs());
+            self.expected = expected.map(|expected| (expected, index));
         }
         self.with_connection(index, now, guard, tx, |connection, context, tx| {
             let congested = packet.ecn == packet::CONGESTION_EXPERIENCED;

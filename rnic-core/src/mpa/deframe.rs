@@ -2,6 +2,7 @@
 
 use super::marked::Marked;
 use super::{MpaError, frame};
+use crate::wire::crc::RESIDUE;
 use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
 
 /// The octets of one ULPDU.
@@ -49,6 +50,18 @@ impl Deframer {
         &'d mut self,
         input: &mut &'i [u8],
     ) -> Result<Option<Ulpdu<'d>>, MpaError> {
+        self.next_with_crc(input, None)
+    }
+
+    /// [`next`](Self::next), where the [`crc`](crate::wire::crc::crc) of all of `input` may be known already.
+    ///
+    /// # Errors
+    /// As of `next`.
+    pub fn next_with_crc<'d, 'i: 'd>(
+        &'d mut self,
+        input: &mut &'i [u8],
+        crc: Option<u32>,
+    ) -> Result<Option<Ulpdu<'d>>, MpaError> {
         // rfc: 5044-87
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -57,21 +70,22 @@ impl Deframer {
             let next = marked.next(input, self.crc);
             return next.inspect_err(|failure| self.failure = Some(failure.clone()));
         }
-        let fpdu: Fpdu<'d> = match Fpdu::parse(input) {
+        let (fpdu, known_good): (Fpdu<'d>, bool) = match Fpdu::parse(input) {
             Some((fpdu, len)) if self.carried.len() == 0 => {
+                let known_good = len == input.len() && crc == Some(RESIDUE);
                 *input = &input[len..];
-                fpdu
+                (fpdu, known_good)
             }
             _ if input.is_empty() => return Ok(None),
             _ => {
                 self.aligned = false;
                 match self.carried.add(input) {
-                    Some(fpdu) => fpdu,
+                    Some(fpdu) => (fpdu, false),
                     None => return Ok(None),
                 }
             }
         };
-        match frame::open(&fpdu, self.crc) {
+        match frame::open(&fpdu, self.crc && !known_good) {
             Ok(ulpdu) => Ok(Some(ulpdu)),
             Err(failure) => {
                 self.failure = Some(failure.clone());
@@ -323,6 +337,25 @@ pub(super) mod tests {
         }
     }
 
+    /// A CRC that comes with octets says that they are whole, if it is of just one FPDU.
+    #[test]
+    fn a_known_crc_is_not_computed_again() {
+        let next = |octets: &[u8], known| {
+            let mut deframer = Deframer::new(true);
+            let next = deframer.next_with_crc(&mut &octets[..], known);
+            next.map(|ulpdu| ulpdu.map(<[u8]>::to_vec))
+        };
+        let mut octets = stream(&[vec![1; 8], vec![2; 8]], true);
+        assert_eq!(next(&octets[..16], Some(7)), Ok(Some(vec![1; 8])));
+        octets[4] ^= 1;
+        let spoilt = octets[2..10].to_vec();
+        assert_eq!(next(&octets[..16], Some(RESIDUE)), Ok(Some(spoilt)));
+        for (octets, known) in [(&octets[..16], Some(7)), (&octets, Some(RESIDUE))] {
+            let error = next(octets, known).unwrap_err();
+            assert!(matches!(error, MpaError::Crc { .. }));
+        }
+    }
+
     // rfc: 5044-13, 5044-33, 5044-60, 5044-62
     #[test]
     fn with_crc_off_the_field_and_the_pad_may_hold_anything() {
@@ -341,7 +374,7 @@ pub(super) mod tests {
     fn a_pad_that_is_not_zero_is_covered_by_the_crc_and_ignored() {
         let mut octets = sealed(&[1, 2, 3, 4, 5], true);
         octets[7] = 0xee;
-        let crc = super::super::crc::to_wire(super::super::crc::crc(&octets[..8]));
+        let crc = crate::wire::crc::to_wire(crate::wire::crc::crc(&octets[..8]));
         octets[8..].copy_from_slice(&crc);
         assert_eq!(
             deframe(&mut Deframer::new(true), [&octets[..]]).unwrap(),

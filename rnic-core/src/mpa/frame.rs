@@ -2,8 +2,13 @@
 
 pub use crate::wire::mpa::{CRC_LEN, LENGTH_LEN, fpdu_len};
 
-use super::{MpaError, crc};
+use super::MpaError;
 use crate::wire::mpa::Fpdu;
+use crate::wire::{checksum, crc};
+
+/// Octets of an FPDU from which on its sum is worth taking along with its CRC. Shorter ones share a segment, and one sum
+/// of that is cheaper than many.
+const LONG: usize = 256;
 
 /// The smallest MULPDU that MPA offers, whatever the segment size.
 pub const MIN_MULPDU: usize = 128;
@@ -37,6 +42,14 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
 /// If `fpdu` is shorter than [`fpdu_len`], or the ULPDU longer than [`MAX_MULPDU`].
 // rfc: 5044-4, 5044-11
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
+    seal_and_sum(fpdu, ulpdu_len, crc).0
+}
+
+/// [`seal`], and the [`sum`](checksum::sum) of the FPDU if that costs little: with the CRC of a long one.
+///
+/// # Panics
+/// As `seal`.
+pub fn seal_and_sum(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> (usize, Option<u16>) {
     assert!(
         ulpdu_len <= MAX_MULPDU,
         "a ULPDU of {ulpdu_len} octets exceeds {MAX_MULPDU}"
@@ -49,12 +62,18 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
         body[LENGTH_LEN + ulpdu_len..].fill(0);
     }
     // rfc: 5044-34, 5044-36
-    field.copy_from_slice(&if crc {
-        crc::to_wire(crc::crc(body))
-    } else {
-        [0; CRC_LEN]
-    });
-    len
+    let (check, sum) = match crc {
+        true if len >= LONG => {
+            let (crc, sum) = crc::crc_and_sum(body);
+            let check = crc::to_wire(crc);
+            let sum = checksum::combine(sum, checksum::sum_of_header(&check));
+            (check, Some(sum))
+        }
+        true => (crc::to_wire(crc::crc(body)), None),
+        false => ([0; CRC_LEN], None),
+    };
+    field.copy_from_slice(&check);
+    (len, sum)
 }
 
 /// The ULPDU of a received FPDU, its CRC checked if CRCs are used.
@@ -98,6 +117,19 @@ pub(super) mod tests {
         );
         fpdu.truncate(len);
         fpdu
+    }
+
+    #[test]
+    fn a_long_fpdu_is_summed_up_on_the_way() {
+        for len in (0..600).chain([MAX_MULPDU]) {
+            let ulpdu: Vec<u8> = (0..len).map(|at| (at * 7 + at / 256) as u8).collect();
+            for crc in [true, false] {
+                let mut fpdu = [&[0; LENGTH_LEN][..], &ulpdu, &[0; 9]].concat();
+                let (sealed, sum) = seal_and_sum(&mut fpdu, len, crc);
+                let expected = checksum::sum(&fpdu[..sealed]);
+                assert_eq!(sum, (crc && sealed >= LONG).then_some(expected), "{len}");
+            }
+        }
     }
 
     /// The DDP segment of RFC 5044 figures 5 and 6: a Send of 24 zero octets.

@@ -79,10 +79,11 @@ impl Marked {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::Deframer;
     use super::super::deframe::tests::deframe;
     use super::super::frame::{self, CRC_LEN, LENGTH_LEN};
-    use super::super::{Deframer, crc};
     use super::*;
+    use crate::wire::crc;
 
     /// The FPDU of `ulpdu` at `position`.
     fn sealed(ulpdu: &[u8], position: u64, crc: bool) -> Vec<u8> {

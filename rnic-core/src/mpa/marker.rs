@@ -3,8 +3,9 @@
 //! Positions are octets since the first octet of Full Operation, where the first marker stands. A marker that falls in
 //! front of an FPDU is part of it, so that is where the FPDU begins; its length field stands behind.
 
+use super::MpaError;
 use super::frame::{self, CRC_LEN, LENGTH_LEN};
-use super::{MpaError, crc};
+use crate::wire::crc;
 
 /// Octets from one marker to the next.
 pub const INTERVAL: u64 = 512;

@@ -3,7 +3,6 @@
 //!
 //! MPA judges what it can see: lengths, CRCs and start-up frames. It never looks into a ULPDU.
 
-pub mod crc;
 pub mod deframe;
 pub mod error;
 pub mod frame;

@@ -41,6 +41,17 @@ pub fn sum(octets: &[u8]) -> u16 {
     )
 }
 
+/// The [`sum`] of a few octets, a multiple of four: a header. The compiler makes of `sum` what is good for many.
+#[inline]
+pub fn sum_of_header(octets: &[u8]) -> u16 {
+    let (words, rest) = octets.as_chunks();
+    debug_assert!(rest.is_empty());
+    let words = words
+        .iter()
+        .map(|word| u64::from(u32::from_ne_bytes(*word)));
+    u16::from_be(fold(words.sum()))
+}
+
 /// Copies runs of octets to `to`, one behind the other; returns the [`sum`] of all. Panics if there is no room for them.
 pub fn join_and_sum<'a>(runs: impl IntoIterator<Item = &'a [u8]>, to: &mut [u8]) -> u16 {
     let (mut at, mut total) = (0, 0);
@@ -77,19 +88,14 @@ const WIDE: usize = 256;
 
 #[inline(always)]
 fn sum_words(octets: &[u8]) -> u16 {
-    let (words, rest) = octets.as_chunks::<8>();
-    let mut total = Total::default();
-    for word in words {
-        total.add(*word);
-    }
-    total.finish(rest)
+    Total::default().finish(octets)
 }
 
 /// A sum under way. Any word size gives the same sum, and so does the machine's byte order, up to one swap at the end.
 /// In this form the compiler makes a wide loop of it: the halves of the words are summed apart, the lower one as what is
 /// left of the whole.
 #[derive(Default)]
-struct Total {
+pub(super) struct Total {
     whole: u64,
     high: u64,
 }
@@ -102,16 +108,38 @@ impl Total {
         self.high += word >> 32;
     }
 
-    /// The sum, with the octets that are left: fewer than a word has.
+    /// Adds words that were added up in vectors: as they are, and their upper halves.
     #[inline(always)]
-    fn finish(self, rest: &[u8]) -> u16 {
-        let low = self.whole.wrapping_sub(self.high << 32);
-        let mut last = [0; 8];
-        for (to, from) in last.iter_mut().zip(rest) {
-            *to = *from;
+    pub(super) fn add_sums(&mut self, whole: [u64; 4], high: [u64; 4]) {
+        for (whole, high) in whole.into_iter().zip(high) {
+            self.whole = self.whole.wrapping_add(whole);
+            self.high += high;
         }
-        let last = u64::from_ne_bytes(last);
-        u16::from_be(fold(low + self.high + (last & 0xffff_ffff) + (last >> 32)))
+    }
+
+    /// The sum, with the octets that are left.
+    #[inline(always)]
+    pub(super) fn finish(mut self, rest: &[u8]) -> u16 {
+        let (words, rest) = rest.as_chunks();
+        for word in words {
+            self.add(*word);
+        }
+        let low = self.whole.wrapping_sub(self.high << 32);
+        let (halves, rest) = rest.as_chunks();
+        let last = halves
+            .iter()
+            .map(|half| u64::from(u32::from_ne_bytes(*half)))
+            .sum::<u64>();
+        let (pairs, rest) = rest.as_chunks();
+        let last = last
+            + pairs
+                .iter()
+                .map(|pair| u64::from(u16::from_ne_bytes(*pair)))
+                .sum::<u64>();
+        let odd = rest
+            .first()
+            .map_or(0, |octet| u16::from_ne_bytes([*octet, 0]));
+        u16::from_be(fold(low + self.high + last + u64::from(odd)))
     }
 }
 

@@ -7,6 +7,7 @@
 #![allow(clippy::len_without_is_empty)]
 
 pub mod checksum;
+pub mod crc;
 pub mod ddp;
 pub mod ethernet;
 pub mod icmp;

@@ -6,8 +6,10 @@
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::checksum::{Checksums, combine, sum};
+use super::checksum::{Checksums, combine, sum, sum_of_header};
+use super::crc::crc_and_sum;
 use super::ethernet::EthernetHeader;
+use super::mpa::{LENGTH_LEN, fpdu_len};
 use super::packet::Packet;
 use super::tcp::{self, Flags, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 use super::{ipv4, ipv6};
@@ -53,6 +55,18 @@ pub struct Prediction {
     source_port: u16,
     destination_port: u16,
     timestamps: bool,
+    /// Whether payloads are FPDUs with CRCs.
+    fpdus: bool,
+}
+
+/// What was read of a frame that was expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected<'a> {
+    /// The segment.
+    pub segment: TcpSegment<'a>,
+    /// The [`crc`](super::crc::crc) of the whole payload, if that is one FPDU, and the checksum was computed: both at
+    /// once cost little more than one.
+    pub payload_crc: Option<u32>,
 }
 
 /// What is particular to a version of IP.
@@ -66,7 +80,8 @@ enum Ip {
 impl Prediction {
     /// Expects frames like this one, of which `packet` was read. `None` if there are options of IP, if the segment has
     /// other flags than ACK and PSH, or other options than timestamps where they usually stand: frames like it are rare.
-    pub fn like(frame: &[u8], packet: &Packet<'_>) -> Option<Self> {
+    /// `fpdus`: whether payloads are FPDUs with CRCs, and without markers.
+    pub fn like(frame: &[u8], packet: &Packet<'_>, fpdus: bool) -> Option<Self> {
         let header = &packet.segment.header;
         if header.flags | Flags::PSH != Flags::ACK | Flags::PSH {
             return None;
@@ -102,6 +117,7 @@ impl Prediction {
             source_port: header.source_port,
             destination_port: header.destination_port,
             timestamps,
+            fpdus,
         };
         Some(like.with_masks(v4))
     }
@@ -146,7 +162,7 @@ impl Prediction {
     /// Reads a frame like it. `None` if it is not, or if anything about it is wrong: what, has to be found out by
     /// [`packet::parse`](super::packet::parse).
     #[inline]
-    pub fn parse<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<TcpSegment<'a>> {
+    pub fn parse<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Expected<'a>> {
         if !self.is_like(frame) {
             return None;
         }
@@ -165,17 +181,33 @@ impl Prediction {
         };
         let segment = frame.get(self.tcp_at..end)?;
         let payload = frame.get(self.payload_at..end)?;
-        if let Some(sum) = checksums.sum_of(segment, frame) {
+        let (sum, payload_crc) = if checksums == Checksums::Verify && self.is_fpdu(payload) {
+            let (crc, payload_sum) = crc_and_sum(payload);
+            let header = &segment[..segment.len() - payload.len()];
+            (Some(combine(sum_of_header(header), payload_sum)), Some(crc))
+        } else {
+            (checksums.sum_of(segment, frame), None)
+        };
+        if let Some(sum) = sum {
             // No longer than 65535: the IP header counted it in 16 bits.
             let pseudo_sum = combine(self.pseudo_sum, segment.len() as u16);
             if combine(pseudo_sum, sum) != 0xffff {
                 return None;
             }
         }
-        Some(TcpSegment {
-            header: self.header(segment)?,
-            payload,
+        let header = self.header(segment)?;
+        Some(Expected {
+            segment: TcpSegment { header, payload },
+            payload_crc,
         })
+    }
+
+    /// Whether a payload seems to be just one FPDU.
+    #[inline]
+    fn is_fpdu(&self, payload: &[u8]) -> bool {
+        let length = payload.first_chunk::<LENGTH_LEN>();
+        let length = length.map(|length| usize::from(u16::from_be_bytes(*length)));
+        self.fpdus && length.is_some_and(|length| fpdu_len(length) == payload.len())
     }
 
     /// Whether the headers are the same, but for what may differ.

@@ -1,5 +1,5 @@
 use crate::wire::checksum::{
-    combine, join_and_sum, pseudo_header_v4, pseudo_header_v6, sum, without,
+    combine, join_and_sum, pseudo_header_v4, pseudo_header_v6, sum, sum_of_header, without,
 };
 use proptest::prelude::*;
 
@@ -50,6 +50,12 @@ proptest! {
         prop_assert_eq!(join_and_sum(octets.chunks(run), &mut copy), sum(&octets));
         prop_assert_eq!(&copy[..octets.len()], &octets[..]);
         prop_assert!(copy[octets.len()..].iter().all(|octet| *octet == 0xa5));
+    }
+
+    #[test]
+    fn a_header_has_the_sum_of_any_octets(words in prop::collection::vec(any::<[u8; 4]>(), 0..30)) {
+        let octets = words.as_flattened();
+        prop_assert_eq!(sum_of_header(octets), plain(octets));
     }
 
     #[test]

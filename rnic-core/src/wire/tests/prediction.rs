@@ -3,7 +3,9 @@ use core::net::IpAddr;
 use proptest::prelude::*;
 
 use super::packet::{any_addresses, build};
+use crate::wire::crc::crc;
 use crate::wire::ethernet::MacAddr;
+use crate::wire::mpa::fpdu_len;
 use crate::wire::packet::{Checksums, NetHeader, parse};
 use crate::wire::prediction::Prediction;
 use crate::wire::tcp::{Flags, SackBlocks, Seq, TcpHeader, TcpOptions, Timestamps};
@@ -83,7 +85,7 @@ impl Flow {
 
 /// What a frame like the first makes expect.
 fn after(frame: &[u8]) -> Option<Prediction> {
-    Prediction::like(frame, &parse(frame, Checksums::Verify).unwrap())
+    Prediction::like(frame, &parse(frame, Checksums::Verify).unwrap(), false)
 }
 
 proptest! {
@@ -91,12 +93,37 @@ proptest! {
     fn the_next_frame_of_a_flow_is_read_as_without(flow in flow(), first in plain(), second in plain()) {
         let prediction = after(&flow.frame(&first)).unwrap();
         let frame = flow.frame(&second);
-        let segment = prediction.parse(&frame, Checksums::Verify);
+        let read = |frame| prediction.parse(frame, Checksums::Verify).map(|expected| expected.segment);
+        let segment = read(&frame);
         prop_assert_eq!(segment, Some(parse(&frame, Checksums::Verify).unwrap().segment));
         // And with what Ethernet pads it with.
         let mut padded = frame.clone();
         padded.extend([0xaa; 7]);
-        prop_assert_eq!(prediction.parse(&padded, Checksums::Verify), segment);
+        prop_assert_eq!(read(&padded), segment);
+    }
+
+    /// The CRC of a payload is told where that is one FPDU by its length, as expected; the checksum is verified as ever.
+    #[test]
+    fn the_crc_of_an_fpdu_comes_with_its_checksum(
+        flow in flow(), first in plain(), ulpdu in prop::collection::vec(any::<u8>(), 24..2000), more in 0..3_usize, fpdus: bool,
+        at: proptest::sample::Index,
+    ) {
+        let length = (ulpdu.len() as u16).to_be_bytes();
+        let mut payload = [&length[..], &ulpdu].concat();
+        payload.resize(fpdu_len(ulpdu.len()) + 4 * more, 0xa5);
+        let plain = Plain { payload, ..first };
+        let mut frame = flow.frame(&plain);
+        let packet = parse(&frame, Checksums::Verify).unwrap();
+        let prediction = Prediction::like(&frame, &packet, fpdus).unwrap();
+        let expected = prediction.parse(&frame, Checksums::Verify).unwrap();
+        prop_assert_eq!(expected.segment.payload, &plain.payload[..]);
+        let told = (fpdus && more == 0).then(|| crc(&plain.payload));
+        prop_assert_eq!(expected.payload_crc, told);
+        let vouched = prediction.parse(&frame, Checksums::Vouched).unwrap();
+        prop_assert_eq!(vouched.payload_crc, None);
+        let at = frame.len() - 1 - at.index(plain.payload.len());
+        frame[at] ^= 0x10;
+        prop_assert_eq!(prediction.parse(&frame, Checksums::Verify), None);
     }
 
     /// Whatever is wrong or new about a frame, it is not read as something else than what it is.
@@ -111,9 +138,9 @@ proptest! {
         let at = at.index(if front { 90 } else { frame.len() });
         frame[at] ^= bits;
         for checksums in [Checksums::Verify, Checksums::Vouched] {
-            if let Some(segment) = prediction.parse(&frame, checksums) {
+            if let Some(expected) = prediction.parse(&frame, checksums) {
                 let packet = parse(&frame, checksums).unwrap();
-                prop_assert_eq!(segment, packet.segment);
+                prop_assert_eq!(expected.segment, packet.segment);
                 prop_assert_eq!(packet.source.ip(), flow.net.source);
                 prop_assert_eq!(packet.destination.ip(), flow.net.destination);
                 prop_assert_eq!(packet.vlan, flow.net.vlan);

@@ -1,0 +1,182 @@
+//! CRC32c by the processor's own instruction, in three lanes.
+//!
+//! The instruction takes eight octets, one can begin in each cycle, and its result is there three cycles later. So
+//! three CRCs are computed side by side, of the thirds of a block, and put together: in front of so many octets
+//! a CRC counts as its product with a power of x. What else the processor can do meanwhile costs nothing, such as
+//! adding the octets up for a checksum.
+
+#![allow(unsafe_code)]
+
+use core::arch::x86_64::{
+    _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm256_add_epi64, _mm256_srli_epi64,
+};
+
+use pulp::cast;
+
+use crate::wire::checksum::Total;
+
+/// Octets of a lane that are taken at once: as many as a vector has.
+const GROUP: usize = 32;
+/// Groups of a lane, at most, before the lanes are put together.
+const MOST_GROUPS: usize = 96;
+/// CRC32c's polynomial but for its highest power, the lowest bit being the highest power left.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// Says that the processor has what this takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lanes(());
+
+impl Lanes {
+    pub(super) fn detect() -> Option<Self> {
+        let detected = is_x86_feature_detected!("sse4.2")
+            && is_x86_feature_detected!("pclmulqdq")
+            && is_x86_feature_detected!("avx2");
+        detected.then_some(Self(()))
+    }
+
+    /// The CRC of octets too few for lanes.
+    #[inline]
+    pub(super) fn crc_of_few(self, octets: &[u8]) -> u32 {
+        // SAFETY: a value of this type is made only where the processor has the features.
+        unsafe { !follow(!0, octets) }
+    }
+
+    #[inline]
+    pub(super) fn crc(self, octets: &[u8]) -> u32 {
+        // SAFETY: a value of this type is made only where the processor has the features.
+        unsafe { run::<false>(octets).0 }
+    }
+
+    /// The CRC, and the sum of the Internet checksum.
+    #[inline]
+    pub(super) fn crc_and_sum(self, octets: &[u8]) -> (u32, u16) {
+        // SAFETY: a value of this type is made only where the processor has the features.
+        unsafe { run::<true>(octets) }
+    }
+}
+
+/// The sum is worth something with `SUM` only.
+#[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
+fn run<const SUM: bool>(octets: &[u8]) -> (u32, u16) {
+    let (mut crc, mut total, mut rest) = (!0, Total::default(), octets);
+    while rest.len() >= 3 * GROUP {
+        let groups = (rest.len() / (3 * GROUP)).min(MOST_GROUPS);
+        let (block, behind) = rest.split_at(groups * 3 * GROUP);
+        crc = follow_block::<SUM>(crc, block.as_chunks().0, &mut total);
+        rest = behind;
+    }
+    crc = follow(crc, rest);
+    let sum = if SUM { total.finish(rest) } else { 0 };
+    (!crc, sum)
+}
+
+/// Takes a CRC further over some octets, one behind the other.
+#[inline]
+#[target_feature(enable = "sse4.2")]
+fn follow(crc: u32, octets: &[u8]) -> u32 {
+    let (words, rest) = octets.as_chunks();
+    let mut crc = u64::from(crc);
+    for word in words {
+        crc = step(crc, word);
+    }
+    let mut crc = crc as u32;
+    for octet in rest {
+        crc = _mm_crc32_u8(crc, *octet);
+    }
+    crc
+}
+
+/// Takes a CRC further over three lanes of the same length.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
+fn follow_block<const SUM: bool>(crc: u32, block: &[[u8; GROUP]], total: &mut Total) -> u32 {
+    let groups = block.len() / 3;
+    let (first, others) = block.split_at(groups);
+    let (second, third) = others.split_at(groups);
+    let (mut crc_1, mut crc_2, mut crc_3) = (u64::from(crc), 0, 0);
+    let (mut whole, mut high) = (cast([0u64; 4]), cast([0u64; 4]));
+    for ((first, second), third) in first.iter().zip(second).zip(third) {
+        if SUM {
+            for lane in [first, second, third] {
+                let octets = cast(*lane);
+                whole = _mm256_add_epi64(whole, octets);
+                high = _mm256_add_epi64(high, _mm256_srli_epi64::<32>(octets));
+            }
+        }
+        let (first, second, third) = (words(first), words(second), words(third));
+        for ((first, second), third) in first.iter().zip(second).zip(third) {
+            crc_1 = step(crc_1, first);
+            crc_2 = step(crc_2, second);
+            crc_3 = step(crc_3, third);
+        }
+    }
+    if SUM {
+        total.add_sums(cast(whole), cast(high));
+    }
+    let [two_lanes, one_lane] = POWERS[groups];
+    let ahead = times(crc_1, two_lanes) ^ times(crc_2, one_lane);
+    (crc_3 ^ _mm_crc32_u64(0, ahead)) as u32
+}
+
+#[inline]
+fn words(group: &[u8; GROUP]) -> &[[u8; 8]] {
+    group.as_chunks().0
+}
+
+#[inline]
+#[target_feature(enable = "sse4.2")]
+fn step(crc: u64, word: &[u8; 8]) -> u64 {
+    _mm_crc32_u64(crc, u64::from_le_bytes(*word))
+}
+
+/// The product of a CRC and a power of x. A CRC step over it takes the remainder.
+#[inline]
+#[target_feature(enable = "pclmulqdq")]
+fn times(crc: u64, power: u32) -> u64 {
+    let (crc, power) = (cast([crc, 0]), cast([u64::from(power), 0]));
+    let [product, _]: [u64; 2] = cast(_mm_clmulepi64_si128::<0>(crc, power));
+    product
+}
+
+/// For each number of groups: by which power of x a CRC counts in front of two lanes, and of one.
+const POWERS: [[u32; 2]; MOST_GROUPS + 1] = {
+    let mut powers = [[0; 2]; MOST_GROUPS + 1];
+    let mut groups = 1;
+    while groups <= MOST_GROUPS {
+        let bits = groups as u32 * GROUP as u32 * 8;
+        // A product of two reflected numbers has one power of x too many, and the CRC step over it adds 32.
+        powers[groups] = [power_of_x(2 * bits - 33), power_of_x(bits - 33)];
+        groups += 1;
+    }
+    powers
+};
+
+/// x to the `exponent`, modulo the polynomial. The highest bit is the lowest power.
+const fn power_of_x(mut exponent: u32) -> u32 {
+    let (mut power, mut square) = (1 << 31, 1 << 30);
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            power = product(power, square);
+        }
+        square = product(square, square);
+        exponent >>= 1;
+    }
+    power
+}
+
+/// The product modulo the polynomial.
+const fn product(mut a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    while a != 0 {
+        if a >> 31 == 1 {
+            product ^= b;
+        }
+        a <<= 1;
+        b = if b & 1 == 1 {
+            b >> 1 ^ POLYNOMIAL
+        } else {
+            b >> 1
+        };
+    }
+    product
+}
