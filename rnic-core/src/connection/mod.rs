@@ -127,6 +127,8 @@ struct Connecting {
 pub(crate) struct Connection {
     /// Whether the engine has it in its line of connections that may have something to send.
     pub(crate) queued: bool,
+    /// Whether the engine has it in its list of connections that owe an ACK with the next turn.
+    pub(crate) owes_ack: bool,
     key: FlowKey,
     tcp: Tcp,
     path: Path,
@@ -214,6 +216,7 @@ impl Connection {
     fn new(key: FlowKey, tcp: Tcp, path: Path, phase: Phase, lease: PortLease) -> Self {
         Self {
             queued: false,
+            owes_ack: false,
             key,
             tcp,
             path,
@@ -364,7 +367,7 @@ impl Connection {
         matches!(&self.phase, Phase::Streaming(stream) if stream.receives_crcs())
     }
 
-    /// Handles a segment of the peer.
+    /// Handles a segment of the peer. [`settle`](Self::settle) is to follow.
     pub(crate) fn handle_segment<F: TxFrames>(
         &mut self,
         segment: &TcpSegment<'_>,
@@ -379,16 +382,37 @@ impl Connection {
             }
             self.receive_data(data, context);
         }
-        self.settle(context);
     }
 
-    /// When it next wants to be looked at without a cause from outside.
+    /// When it next wants to be looked at without a cause from outside, beside [the next turn](Self::acks_next_turn).
+    #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let held_back = match &self.phase {
             Phase::Streaming(stream) => stream.held_back_until(),
             _ => None,
         };
-        Instant::earliest([self.tcp.next_timeout(), self.deadline, held_back])
+        let tcp = self.tcp.timeout_but_next_turn();
+        Instant::earliest([tcp, self.deadline, held_back])
+    }
+
+    /// Whether it is to be asked for something to send in the next turn: an ACK that an answer may take along.
+    #[inline]
+    pub(crate) fn acks_next_turn(&self) -> bool {
+        self.tcp.acks_next_turn()
+    }
+
+    /// Whether there is surely nothing to send now. Where it is not sure, it says no.
+    #[inline]
+    pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
+        match &self.phase {
+            Phase::Streaming(stream) => {
+                stream.is_at_rest()
+                    && self.loose_octets.is_empty()
+                    && !self.fin_asked
+                    && self.tcp.is_at_rest(now)
+            }
+            _ => false,
+        }
     }
 
     /// Handles whatever has come due.

@@ -326,6 +326,12 @@ impl Stream {
         }
     }
 
+    /// Whether there is surely nothing to send now, nor anything else to be done for a send queue.
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        !self.ended && !self.ddp.is_sending() && self.user.is_at_rest()
+    }
+
     /// Whether there is something to send now. May begin a message.
     #[inline]
     pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {

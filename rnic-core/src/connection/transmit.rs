@@ -25,11 +25,15 @@ impl Connection {
         while sent < most && has_room(tx) {
             let run = self.send_run(most - sent, context, tx);
             sent += run;
-            if run == 0 {
-                match self.poll_transmit(context, tx) {
-                    Transmit::Sent => sent += 1,
-                    other => return (sent, other),
+            if run > 0 {
+                if self.is_at_rest(context.now) {
+                    return (sent, Transmit::Idle);
                 }
+                continue;
+            }
+            match self.poll_transmit(context, tx) {
+                Transmit::Sent => sent += 1,
+                other => return (sent, other),
             }
         }
         (sent, Transmit::Sent)

@@ -131,6 +131,15 @@ impl User {
         }
     }
 
+    /// Whether there is surely no message to begin. What another layer than RDMAP has is known when it is asked.
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        match self {
+            Self::Rdmap(user) => user.rdmap.is_at_rest(&user.qp),
+            Self::Endpoint(_) => false,
+        }
+    }
+
     /// Whether its receives come from a queue that it shares with others.
     pub(super) fn shares_receives(&self) -> bool {
         match self {

@@ -351,9 +351,8 @@ impl Engine {
             qp,
             options,
         } = adoption;
-        let request = connection.and_then(|mut connection| {
+        let request = connection.and_then(|connection| {
             let request = connection.request()?;
-            connection.queued = false;
             let timeout = connection.next_timeout();
             let index = self.insert(connection);
             self.timers.arm(index, timeout);

@@ -3,6 +3,7 @@
 mod commands;
 mod cookies;
 mod driver;
+mod due;
 mod flows;
 mod link;
 mod net;
@@ -17,7 +18,7 @@ use std::net::IpAddr;
 
 use slab::Slab;
 
-use crate::connection::{Connection, Context, Stage, Transmit, has_room};
+use crate::connection::{Connection, Context, Stage};
 use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
@@ -84,10 +85,6 @@ pub struct Counters {
     pub rdma: RdmaCounters,
 }
 
-/// Frames that a connection may send before others have their turn: a run of them meets its state in cache, and
-/// the peer finds it in one piece.
-const BURST: u64 = 16;
-
 /// The protocol engine of one worker.
 pub struct Engine {
     config: EngineConfig,
@@ -101,6 +98,9 @@ pub struct Engine {
     timers: Timers,
     /// Connections that may have something to send, each once.
     ready: VecDeque<usize>,
+    /// Connections that owe their peers an ACK with the turn behind this time, each once: alarms would cost more, and
+    /// each message would need one.
+    owing: VecDeque<(Instant, usize)>,
     young: Young,
     listeners: HashMap<ListenerId, Listener>,
     /// The connection of each request that waits for an answer.
@@ -133,6 +133,7 @@ impl Engine {
             expected: None,
             timers: Timers::default(),
             ready: VecDeque::new(),
+            owing: VecDeque::new(),
             young: Young::default(),
             listeners: HashMap::new(),
             requests: HashMap::new(),
@@ -234,6 +235,7 @@ impl Engine {
         self.with_connection(index, now, guard, tx, |connection, context, tx| {
             let congested = packet.ecn == packet::CONGESTION_EXPERIENCED;
             connection.handle_segment(&packet.segment, congested, context, tx);
+            connection.settle(context);
         });
     }
 
@@ -327,6 +329,17 @@ impl Engine {
         let (connection, mut context) = self.lend(index, now, guard);
         let before = connection.stage();
         let result = run(connection, &mut context);
+        self.follow(index, before);
+        let connection = &self.connections[index];
+        if !connection.queued && !connection.is_at_rest(now) {
+            self.queue(index);
+        }
+        self.arm(index, now);
+        result
+    }
+
+    /// Takes what a connection has for the engine. It was at the stage `before`.
+    fn follow(&mut self, index: usize, before: Stage) {
         let connection = &mut self.connections[index];
         let after = connection.stage();
         if before != after {
@@ -342,24 +355,21 @@ impl Engine {
         if let Some(end) = connection.take_returned_end() {
             self.qps.put_back(index, end);
         }
-        if !connection.queued {
-            connection.queued = true;
-            self.ready.push_back(index);
-        }
-        self.timers.arm(index, connection.next_timeout());
-        result
     }
 
     /// Removes a connection from all that knows of it.
     fn detach(&mut self, index: usize) -> Connection {
-        let connection = *self.connections.remove(index);
+        let mut connection = *self.connections.remove(index);
         self.flows.remove(connection.key(), index);
         self.latest = None;
         self.expected = None;
         self.timers.disarm(index);
         self.young.remove(connection.stage());
-        if connection.queued {
+        if std::mem::take(&mut connection.queued) {
             self.ready.retain(|ready| *ready != index);
+        }
+        if std::mem::take(&mut connection.owes_ack) {
+            self.owing.retain(|(_, owing)| *owing != index);
         }
         connection
     }
@@ -379,92 +389,6 @@ impl Engine {
         if let Some(end) = connection.into_end() {
             self.qps.put_back(index, end);
         }
-    }
-
-    /// Sends a burst of the next connection that has something to send. Call until it says no.
-    pub fn poll_transmit<F: TxFrames>(
-        &mut self,
-        now: Instant,
-        guard: &Guard<'_>,
-        tx: &mut F,
-    ) -> bool {
-        for _ in 0..self.ready.len() {
-            if !has_room(tx) {
-                self.counters.engine.no_transmit_frame += 1;
-                return false;
-            }
-            let Some(index) = self.ready.pop_front() else {
-                return false;
-            };
-            self.connections[index].queued = false;
-            let sent = self.transmit_burst(index, now, guard, tx);
-            self.counters.engine.frames_sent += sent;
-            if sent > 0 {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// A connection that may have more to send, or lacks a frame to, goes to the end of the line; one that has
-    /// nothing to send leaves it. Returns the number of frames.
-    fn transmit_burst<F: TxFrames>(
-        &mut self,
-        index: usize,
-        now: Instant,
-        guard: &Guard<'_>,
-        tx: &mut F,
-    ) -> u64 {
-        let (sent, last) =
-            self.with_connection(index, now, guard, tx, |connection, context, tx| {
-                connection.transmit(BURST, context, tx)
-            });
-        match last {
-            Transmit::Sent => {}
-            Transmit::Starved => self.counters.engine.no_transmit_frame += 1,
-            Transmit::Idle => {
-                if self.ready.back() == Some(&index) {
-                    self.ready.pop_back();
-                    self.connections[index].queued = false;
-                }
-            }
-        }
-        sent
-    }
-
-    /// Whether something waits for room in the device, for a free frame or for room in a completion queue.
-    pub fn has_backlog(&self) -> bool {
-        !self.ready.is_empty() || self.cqs.has_backlogs()
-    }
-
-    /// Whether a timer has gone off, or something waits to be sent or told.
-    pub fn is_due(&mut self, now: Instant) -> bool {
-        self.has_backlog()
-            || !self.events.is_empty()
-            || self.timers.next().is_some_and(|at| at <= now)
-    }
-
-    /// When the next timer goes off.
-    pub fn next_timeout(&mut self) -> Option<Instant> {
-        self.timers.next()
-    }
-
-    /// Handles the timers that have gone off. Says whether there were any.
-    pub fn handle_timeouts<F: TxFrames>(
-        &mut self,
-        now: Instant,
-        guard: &Guard<'_>,
-        tx: &mut F,
-    ) -> bool {
-        let mut any = false;
-        while let Some(index) = self.timers.pop(now) {
-            any = true;
-            self.counters.engine.alarms += 1;
-            self.with_connection(index, now, guard, tx, |connection, context, _| {
-                connection.handle_timeout(context);
-            });
-        }
-        any
     }
 
     /// The next thing the host should know.

@@ -238,6 +238,15 @@ impl Rdmap {
         self.responder.next(qp.origin(), guard)
     }
 
+    /// Whether there is surely no message to be sent, and no request that waits for its turn.
+    #[inline]
+    pub fn is_at_rest(&self, qp: &QueuePair) -> bool {
+        matches!(self.ending, Ending::Open)
+            && self.opening.is_none()
+            && !self.responder.is_due()
+            && self.requester.is_at_rest(qp)
+    }
+
     /// Carries out requests whose turn it is and that send nothing, while nothing may be sent yet. One that cannot be
     /// carried out waits for [`next_message`](Self::next_message), which says so.
     pub fn carry_out_local(&mut self, qp: &mut QueuePair, cqs: &mut CqTable, guard: &Guard<'_>) {

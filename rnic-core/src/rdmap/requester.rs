@@ -386,6 +386,12 @@ impl Requester {
         self.requests.is_empty() && self.outstanding.is_empty() && !self.has_unbegun(qp)
     }
 
+    /// Whether there is nothing to begin.
+    #[inline]
+    pub(super) fn is_at_rest(&self, qp: &QueuePair) -> bool {
+        self.follower.is_none() && !self.has_unbegun(qp)
+    }
+
     /// Whether a request that is to be carried out has not begun.
     fn has_unbegun(&self, qp: &QueuePair) -> bool {
         let begun = self.requests.len() as u64;

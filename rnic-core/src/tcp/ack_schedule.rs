@@ -73,6 +73,12 @@ impl AckSchedule {
         self.due || (self.segments >= SEGMENTS_PER_ACK && !self.answered)
     }
 
+    /// Whether an ACK waits for nothing but the next turn: then it goes with the answer, if there is one.
+    #[inline]
+    pub(super) fn waits_for_turn(&self) -> bool {
+        self.answered && self.by.is_some()
+    }
+
     /// An ACK is on its way.
     pub(super) fn sent(&mut self) {
         self.duplicates = self.duplicates.saturating_sub(1);

@@ -18,12 +18,32 @@ impl Tcp {
     /// the data.
     pub fn poll_transmit<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
         self.pacer.advance(now);
+        self.recv.handle_timeout(now);
         let outgoing = self.next_segment(now, frames)?;
         self.counters.segments_sent += 1;
         if outgoing.payload != Payload::None {
             self.sent_at = Some(now);
         }
         Some(outgoing)
+    }
+
+    /// Whether there is surely nothing to send unless more is queued. Where it is not sure, it says no.
+    #[inline]
+    pub fn is_at_rest(&self, now: Instant) -> bool {
+        !self.send.has_unsent()
+            && !self.send.has_lost()
+            && !self.recv.owes_ack(now)
+            && !self.has_special()
+    }
+
+    /// Whether something is to be sent that is neither data nor an ACK.
+    #[inline]
+    pub(super) fn has_special(&self) -> bool {
+        self.reset.is_some()
+            || self.syn_due
+            || self.probe_due
+            || self.liveness.is_question_due()
+            || self.recovery.tail_probe_due()
     }
 
     fn next_segment<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {

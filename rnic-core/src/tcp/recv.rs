@@ -436,6 +436,18 @@ impl Receiver {
         self.schedule.is_due()
     }
 
+    /// Whether an ACK is to be sent at this time, be it a duplicate.
+    #[inline]
+    pub(super) fn owes_ack(&self, now: Instant) -> bool {
+        self.owes_duplicate() || self.ack_due() || self.schedule.by.is_some_and(|by| by <= now)
+    }
+
+    /// Whether an ACK waits for the next turn.
+    #[inline]
+    pub(super) fn waits_for_turn(&self) -> bool {
+        self.schedule.waits_for_turn()
+    }
+
     /// When a delayed ACK is due.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.schedule.by

@@ -43,13 +43,8 @@ impl Tcp {
     /// and only while as much is left; less than that if there can be no run.
     pub fn run_room(&mut self, now: Instant) -> u64 {
         self.pacer.advance(now);
-        let other_due = self.reset.is_some()
-            || self.syn_due
-            || self.probe_due
-            || self.liveness.is_question_due()
+        if self.has_special()
             || self.recv.owes_duplicate()
-            || self.recovery.tail_probe_due();
-        if other_due
             || !self.state.may_queue()
             || !self.send.all_sent()
             || self.send.has_lost()

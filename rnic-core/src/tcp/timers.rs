@@ -6,9 +6,28 @@ use crate::time::Instant;
 impl Tcp {
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub fn next_timeout(&self) -> Option<Instant> {
+        let ack_by = self.recv.next_timeout();
+        Instant::earliest([ack_by, self.timeout_but_acks()])
+    }
+
+    /// The same for whoever polls for segments in its next turn anyway if an ACK [waits](Self::acks_next_turn) for that.
+    #[inline]
+    pub fn timeout_but_next_turn(&self) -> Option<Instant> {
+        let ack_by = self.recv.next_timeout();
+        let ack_by = ack_by.filter(|_| !self.acks_next_turn());
+        Instant::earliest([ack_by, self.timeout_but_acks()])
+    }
+
+    /// Whether an ACK is to go with the next turn, on an answer if there is one.
+    #[inline]
+    pub fn acks_next_turn(&self) -> bool {
+        self.recv.waits_for_turn()
+    }
+
+    #[inline]
+    fn timeout_but_acks(&self) -> Option<Instant> {
         Instant::earliest([
             self.retransmit_at,
-            self.recv.next_timeout(),
             self.time_wait_ends,
             self.device_retry_at,
             self.liveness_timeout(),

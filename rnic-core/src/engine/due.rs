@@ -1,0 +1,134 @@
+//! Who is to be looked at next: connections that may have something to send, owe an ACK, or wait for a time.
+
+use std::time::Duration;
+
+use super::Engine;
+use crate::connection::{Transmit, has_room};
+use crate::memory::epoch::Guard;
+use crate::memory::frames::TxFrames;
+use crate::time::Instant;
+
+/// Frames that a connection may send before others have their turn: a run of them meets its state in cache, and
+/// the peer finds it in one piece.
+const BURST: u64 = 16;
+
+/// The least time between two turns.
+const A_MOMENT: Duration = Duration::from_nanos(1);
+
+impl Engine {
+    /// Puts a connection at the end of the line of those that may have something to send, unless it stands there.
+    pub(super) fn queue(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        if !connection.queued {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Sees to it that a connection is looked at when it wants to be.
+    pub(super) fn arm(&mut self, index: usize, now: Instant) {
+        let connection = &mut self.connections[index];
+        if connection.acks_next_turn() && !connection.owes_ack {
+            connection.owes_ack = true;
+            self.owing.push_back((now, index));
+        }
+        self.timers.arm(index, connection.next_timeout());
+    }
+
+    /// Sends a burst of the next connection that has something to send. Call until it says no.
+    pub fn poll_transmit<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) -> bool {
+        for _ in 0..self.ready.len() {
+            if !has_room(tx) {
+                self.counters.engine.no_transmit_frame += 1;
+                return false;
+            }
+            let Some(index) = self.ready.pop_front() else {
+                return false;
+            };
+            self.connections[index].queued = false;
+            let sent = self.transmit_burst(index, now, guard, tx);
+            self.counters.engine.frames_sent += sent;
+            if sent > 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A connection that may have more to send, or lacks a frame to, goes to the end of the line; one that has
+    /// nothing to send leaves it. Returns the number of frames.
+    fn transmit_burst<F: TxFrames>(
+        &mut self,
+        index: usize,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) -> u64 {
+        let (connection, mut context) = self.lend(index, now, guard);
+        let before = connection.stage();
+        let (sent, last) = connection.transmit(BURST, &mut context, tx);
+        self.follow(index, before);
+        match last {
+            Transmit::Sent => self.queue(index),
+            Transmit::Starved => {
+                self.counters.engine.no_transmit_frame += 1;
+                self.queue(index);
+            }
+            Transmit::Idle => {}
+        }
+        self.arm(index, now);
+        if self.connections[index].is_finished() {
+            self.forget(index, tx);
+        }
+        sent
+    }
+
+    /// Whether something waits for room in the device, for a free frame or for room in a completion queue.
+    pub fn has_backlog(&self) -> bool {
+        !self.ready.is_empty() || self.cqs.has_backlogs()
+    }
+
+    /// Whether a timer has gone off, or something waits to be sent or told.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        self.has_backlog()
+            || !self.events.is_empty()
+            || self.next_timeout().is_some_and(|at| at <= now)
+    }
+
+    /// When the next timer goes off.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let owing = self.owing.front().map(|(since, _)| *since + A_MOMENT);
+        Instant::earliest([owing, self.timers.next()])
+    }
+
+    /// Handles the timers that have gone off. Says whether there were any.
+    pub fn handle_timeouts<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) -> bool {
+        let mut any = false;
+        while let Some(&(since, index)) = self.owing.front()
+            && since < now
+        {
+            any = true;
+            self.owing.pop_front();
+            self.connections[index].owes_ack = false;
+            self.queue(index);
+        }
+        while let Some(index) = self.timers.pop(now) {
+            any = true;
+            self.counters.engine.alarms += 1;
+            self.with_connection(index, now, guard, tx, |connection, context, _| {
+                connection.handle_timeout(context);
+            });
+        }
+        any
+    }
+}
