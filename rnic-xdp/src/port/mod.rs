@@ -10,10 +10,10 @@ use crate::steering::{Mode, ModeChoice, SteeredPorts, Steering, SteeringCounters
 
 mod busy_poll;
 pub(crate) mod numa;
+mod ring;
 mod rx;
 mod socket;
 mod tx;
-mod tx_ring;
 mod umem;
 
 pub use busy_poll::BusyPoll;
@@ -370,12 +370,8 @@ impl Opened {
                 config.tx_ring
             },
         };
-        let (umem, chunks) = Umem::new(
-            layout,
-            config.rx_frames + tx_chunks,
-            rings,
-            config.huge_pages,
-        )?;
+        let chunks = config.rx_frames + tx_chunks;
+        let umem = Umem::new(layout, chunks, rings, config.huge_pages)?;
         self.huge_pages &= umem.is_huge();
 
         // Generic mode has no way around the copy.
@@ -393,32 +389,29 @@ impl Opened {
             multi_buffer: layout.chunks > 1,
             rx_ring: config.rx_frames,
             tx_ring: config.tx_ring,
+            rings,
         };
         let rings = Rings::open(&umem, &place)?;
         self.zero_copy &= rings.zero_copy;
-        rings.allow_in_flight(chunks.len() * layout.chunk as usize);
-        steering.add_socket(queue, rings.rx.fd())?;
+        rings.allow_in_flight(umem.area().1);
+        steering.add_socket(queue, &rings.fd())?;
 
-        let first = config.rx_frames as usize;
         if sends {
-            let side = TxSide::new(TxParts {
+            self.tx = Some(TxSide::new(TxParts {
                 umem: umem.clone(),
                 layout,
-                tx: rings.tx,
+                socket: rings.tx_socket,
+                ring: rings.tx,
                 completion: rings.completion,
                 zero_copy: rings.zero_copy,
-                first,
+                first: config.rx_frames as usize,
                 frames: (tx_chunks / layout.chunks) as usize,
-                ring_size: config.tx_ring,
-            });
-            self.tx = Some(side.map_err(|source| OpenError::System {
-                doing: "map a transmit ring",
-                source,
-            })?);
+            }));
         }
-        let (rx, fill, chunks) = (rings.rx, rings.fill, &chunks[..first]);
-        self.rx
-            .push(RxPort::new(umem, rx, fill, chunks, layout.chunks > 1));
+        let (rx, fill) = (rings.rx, rings.fill);
+        let socket = rings.rx_socket;
+        let new = RxPort::new(umem, layout, config.rx_frames, socket, rx, fill);
+        self.rx.push(new);
         Ok(())
     }
 }

@@ -4,15 +4,15 @@
 use std::cell::RefCell;
 use std::mem;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use nix::libc::{XDP_PKT_CONTD, xdp_desc};
 use nix::sys::socket::{MsgFlags, recv};
 use rnic_core::wire::checksum::{self, Checksums};
-use xsk_rs::umem::frame::FrameDesc;
-use xsk_rs::{FillQueue, RxQueue};
 
-use super::socket::borrow;
-use super::umem::Umem;
+use super::ring::{Consumer, Producer};
+use super::socket::OpenSocket;
+use super::umem::{FrameLayout, Umem};
 
 /// Frames taken from a ring at once.
 const BATCH: usize = 64;
@@ -42,21 +42,22 @@ impl RxSide {
 
     /// The sockets, readable when frames wait.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.queues.iter().map(|queue| borrow(&queue.rx))
+        self.queues.iter().map(RxPort::socket)
     }
 }
 
 /// One receive queue.
 #[derive(Debug)]
 pub struct RxPort {
+    rx: Consumer<xdp_desc>,
+    fill: Producer<u64>,
+    socket: OpenSocket,
     umem: Umem,
-    rx: RxQueue,
-    fill: FillQueue,
     /// Frames may take several chunks.
     multi_buffer: bool,
     /// Calls do the device's work.
     busy_poll: bool,
-    batch: Box<[FrameDesc]>,
+    batch: Box<[xdp_desc]>,
     /// Descriptors of `batch` whose frames are here and have not gone back yet.
     held: usize,
     /// Descriptors behind them, of a frame whose last one was not in the batch.
@@ -104,23 +105,32 @@ impl Drop for Joined<'_> {
 }
 
 impl RxPort {
-    /// Takes over the chunks of `descriptors`; the fill ring has [twice](FILL_ENTRIES_PER_FRAME) the room.
+    /// Takes over the first `chunks` of a UMEM, which are in no ring yet; the fill ring has
+    /// [twice](FILL_ENTRIES_PER_FRAME) the room.
     pub(super) fn new(
         umem: Umem,
-        rx: RxQueue,
-        mut fill: FillQueue,
-        descriptors: &[FrameDesc],
-        multi_buffer: bool,
+        layout: FrameLayout,
+        chunks: u32,
+        socket: OpenSocket,
+        rx: Consumer<xdp_desc>,
+        mut fill: Producer<u64>,
     ) -> Self {
-        // SAFETY: the chunks are this UMEM's, fresh, and in no other ring.
-        let taken = unsafe { fill.produce(descriptors) };
-        debug_assert_eq!(taken, descriptors.len(), "an empty ring of twice the size");
-        let batch = vec![FrameDesc::default(); BATCH].into_boxed_slice();
+        for chunk in 0..chunks.min(fill.room()) {
+            fill.push(u64::from(chunk) * u64::from(layout.chunk));
+        }
+        fill.submit();
+        let none = xdp_desc {
+            addr: 0,
+            len: 0,
+            options: 0,
+        };
+        let batch = vec![none; BATCH].into_boxed_slice();
         let mut port = Self {
-            umem,
             rx,
             fill,
-            multi_buffer,
+            socket,
+            umem,
+            multi_buffer: layout.chunks > 1,
             busy_poll: false,
             batch,
             held: 0,
@@ -141,8 +151,7 @@ impl RxPort {
         if self.held > 0 {
             return 0;
         }
-        // SAFETY: the ring is this UMEM's.
-        let new = unsafe { self.rx.consume(&mut self.batch[self.begun..]) };
+        let new = self.rx.take(&mut self.batch[self.begun..]);
         if new == 0 && self.busy_poll {
             self.run_device();
         }
@@ -164,7 +173,7 @@ impl RxPort {
         let ends = self.batch[..count]
             .iter()
             .enumerate()
-            .filter(|(_, descriptor)| !descriptor.has_more_frames())
+            .filter(|(_, descriptor)| descriptor.options & XDP_PKT_CONTD == 0)
             .map(|(at, _)| at + 1);
         self.starts.extend(ends);
         self.held = self.starts.last().copied().unwrap_or(0);
@@ -208,29 +217,31 @@ impl RxPort {
 
     /// A chunk of the batch.
     fn chunk(&self, at: usize) -> &[u8] {
+        let xdp_desc { addr, len, .. } = self.batch[at];
         // SAFETY: the kernel put this chunk of our UMEM into the receive ring, and does not touch it until `refill`
         // hands it back, which needs `self` mutably and so ends this borrow.
-        unsafe { self.umem.bytes(&self.batch[at]) }
+        unsafe { self.umem.run(addr as usize, len as usize) }
     }
 
     /// Gives the frames of the batch back to the device. All or none: if the ring has no room, they are kept for
     /// the next time.
     pub fn refill(&mut self) {
         self.ready = 0;
-        if self.held > 0 {
-            // SAFETY: these chunks came from the receive ring and are in no other; no slice of them is left.
-            let taken = unsafe { self.fill.produce(&self.batch[..self.held]) };
-            if taken == self.held {
-                self.batch.copy_within(self.held..self.held + self.begun, 0);
-                self.held = 0;
+        if self.held > 0 && self.fill.room() as usize >= self.held {
+            // The kernel finds the chunk by any address in it.
+            for descriptor in &self.batch[..self.held] {
+                self.fill.push(descriptor.addr);
             }
+            self.fill.submit();
+            self.batch.copy_within(self.held..self.held + self.begun, 0);
+            self.held = 0;
         }
         self.wake_device();
     }
 
     /// The socket.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        borrow(&self.rx)
+        self.socket.as_fd()
     }
 
     /// From now on the device does its work when asked.
@@ -248,7 +259,7 @@ impl RxPort {
     fn wake_device(&mut self) {
         if self.fill.needs_wakeup() {
             // An error here is one of the socket's, and shows when it is polled.
-            let _ = self.fill.wakeup(self.rx.fd_mut(), 0);
+            let _ = self.socket.look();
         }
     }
 }

@@ -1,19 +1,23 @@
 //! AF_XDP sockets: one per receive queue.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::libc;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::libc::{self, xdp_desc};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
+use xsk_rs::Socket;
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, SocketConfig};
-use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
 
 use super::ZeroCopyChoice;
-use super::umem::{Umem, os_error, ring_size};
+use super::ring::{Consumer, Producer, Which};
+use super::umem::{Umem, UmemRings, os_error, ring_size};
 use crate::error::OpenError;
 
 /// A queue that was closed a moment ago stays busy for some milliseconds.
@@ -30,14 +34,59 @@ pub(super) struct Place<'a> {
     pub(super) multi_buffer: bool,
     pub(super) rx_ring: u32,
     pub(super) tx_ring: u32,
+    pub(super) rings: UmemRings,
 }
 
-/// A bound socket's four rings.
+/// Has a socket open, as long as this is there.
+pub(super) struct OpenSocket {
+    fd: RawFd,
+    _keeper: Box<dyn Send>,
+}
+
+impl OpenSocket {
+    /// `keeper` keeps it open.
+    fn new(fd: RawFd, keeper: impl Send + 'static) -> Self {
+        let _keeper = Box::new(keeper);
+        Self { fd, _keeper }
+    }
+
+    /// Has the kernel take what is in the transmit ring. That it cannot take all now is no error.
+    pub(super) fn send(&self) -> io::Result<()> {
+        match send(self.fd, &[], MsgFlags::MSG_DONTWAIT) {
+            Ok(_) | Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::EBUSY | Errno::ENETDOWN) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Has the kernel look at the fill ring.
+    pub(super) fn look(&self) -> io::Result<()> {
+        let mut this = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        poll(&mut this, PollTimeout::ZERO)?;
+        Ok(())
+    }
+}
+
+impl AsFd for OpenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the keeper keeps it open.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+}
+
+impl fmt::Debug for OpenSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenSocket({})", self.fd)
+    }
+}
+
+/// A bound socket's four rings, and itself for each side.
 pub(super) struct Rings {
-    pub(super) rx: RxQueue,
-    pub(super) tx: TxQueue,
-    pub(super) fill: FillQueue,
-    pub(super) completion: CompQueue,
+    pub(super) rx: Consumer<xdp_desc>,
+    pub(super) fill: Producer<u64>,
+    pub(super) rx_socket: OpenSocket,
+    pub(super) tx: Producer<xdp_desc>,
+    pub(super) completion: Consumer<u64>,
+    pub(super) tx_socket: OpenSocket,
     /// Frames go to the device without copying.
     pub(super) zero_copy: bool,
 }
@@ -100,8 +149,11 @@ impl Rings {
         let interface: Interface = place.netdev.parse().map_err(|_| OpenError::NoSuchDevice {
             netdev: place.netdev.to_string(),
         })?;
+        let Some(registered) = umem.registered() else {
+            return Ok(Err(io::Error::other("the UMEM is not registered")));
+        };
         // SAFETY: libxdp loads no program, so that none can be freed twice; each UMEM has one socket.
-        let socket = unsafe { Socket::new(config, umem.raw(), &interface, place.queue) };
+        let socket = unsafe { Socket::new(config, registered, &interface, place.queue) };
         let (tx, rx, rings) = match socket {
             Ok(parts) => parts,
             Err(error) => return Ok(Err(os_error(&error))),
@@ -109,16 +161,37 @@ impl Rings {
         let Some((fill, completion)) = rings else {
             return Ok(Err(io::Error::other("the socket came without its rings")));
         };
-        let rings = Self {
-            rx,
-            tx,
-            fill,
-            completion,
-            zero_copy: mode.contains(BindFlags::XDP_ZEROCOPY),
-        };
+        // Each queue of xsk-rs keeps the socket open.
+        let fd = rx.fd().as_raw_fd();
+        let (rx, tx) = (
+            OpenSocket::new(fd, (rx, fill)),
+            OpenSocket::new(fd, (tx, completion)),
+        );
         // libxdp opens it without: a program started by the application would keep the queue.
-        let closed = fcntl(rings.fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
-        Ok(closed.map(|_| rings).map_err(io::Error::from))
+        let closed = fcntl(&rx, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
+        let zero_copy = mode.contains(BindFlags::XDP_ZEROCOPY);
+        Ok(closed
+            .map_err(io::Error::from)
+            .and_then(|_| Self::map(rx, tx, place, zero_copy)))
+    }
+
+    /// The rings of a socket, of which there is one handle for each side.
+    fn map(
+        rx_socket: OpenSocket,
+        tx_socket: OpenSocket,
+        place: &Place<'_>,
+        zero_copy: bool,
+    ) -> io::Result<Self> {
+        let socket = rx_socket.as_fd();
+        Ok(Self {
+            rx: Consumer::map(socket, Which::Rx, place.rx_ring)?,
+            fill: Producer::map(socket, Which::Fill, place.rings.fill)?,
+            tx: Producer::map(socket, Which::Tx, place.tx_ring)?,
+            completion: Consumer::map(socket, Which::Completion, place.rings.completion)?,
+            rx_socket,
+            tx_socket,
+            zero_copy,
+        })
     }
 
     /// Raises the octets in flight that the kernel allows a copying socket. Without the right to, the system's
@@ -128,20 +201,8 @@ impl Rings {
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        borrow(&self.rx)
+        self.rx_socket.as_fd()
     }
-}
-
-/// The socket of a transmit queue.
-pub(super) fn borrow_tx(tx: &TxQueue) -> BorrowedFd<'_> {
-    // SAFETY: the queue keeps its socket open.
-    unsafe { BorrowedFd::borrow_raw(tx.fd().as_raw_fd()) }
-}
-
-/// The socket of a receive queue, to poll.
-pub(super) fn borrow(rx: &RxQueue) -> BorrowedFd<'_> {
-    // SAFETY: the queue keeps its socket open.
-    unsafe { BorrowedFd::borrow_raw(rx.fd().as_raw_fd()) }
 }
 
 impl Place<'_> {

@@ -2,14 +2,11 @@
 //! holds them.
 #![allow(unsafe_code)]
 
-use std::io;
-
+use nix::libc::{XDP_PKT_CONTD, xdp_desc};
 use rnic_core::memory::frames::{FrameId, TxFrames};
-use xsk_rs::umem::frame::FrameDesc;
-use xsk_rs::{CompQueue, TxQueue};
 
-use super::socket::borrow_tx;
-use super::tx_ring::TxRing;
+use super::ring::{Consumer, Producer};
+use super::socket::OpenSocket;
 use super::umem::{FrameLayout, Umem, XDP_HEADROOM};
 
 /// Completions taken from the ring at once.
@@ -23,11 +20,11 @@ const IN_DEVICE: u8 = 1;
 /// The transmit side of a worker: one queue sends for all its connections, so that nothing is reordered.
 #[derive(Debug)]
 pub struct TxSide {
-    umem: Umem,
+    ring: Producer<xdp_desc>,
+    completion: Consumer<u64>,
     /// To have the device woken.
-    tx: TxQueue,
-    ring: TxRing,
-    completion: CompQueue,
+    socket: OpenSocket,
+    umem: Umem,
     zero_copy: bool,
     layout: FrameLayout,
     /// Whose each frame is: [`OWNED`], and its descriptors [`IN_DEVICE`].
@@ -40,49 +37,48 @@ pub struct TxSide {
     room: u32,
     /// Descriptors that have not come back.
     in_device: u32,
-    completed: Box<[FrameDesc]>,
+    completed: Box<[u64]>,
 }
 
 /// What a transmit side is made of.
 pub(super) struct TxParts {
     pub(super) umem: Umem,
     pub(super) layout: FrameLayout,
-    pub(super) tx: TxQueue,
-    pub(super) completion: CompQueue,
+    pub(super) socket: OpenSocket,
+    pub(super) ring: Producer<xdp_desc>,
+    pub(super) completion: Consumer<u64>,
     pub(super) zero_copy: bool,
     /// Its first chunk of the UMEM, and how many frames lie there.
     pub(super) first: usize,
     pub(super) frames: usize,
-    pub(super) ring_size: u32,
 }
 
 impl TxSide {
-    pub(super) fn new(parts: TxParts) -> io::Result<Self> {
+    pub(super) fn new(parts: TxParts) -> Self {
         let TxParts {
             umem,
             layout,
-            tx,
+            socket,
+            ring,
             completion,
             zero_copy,
             first,
             frames,
-            ring_size,
         } = parts;
-        let ring = TxRing::map(borrow_tx(&tx), ring_size)?;
-        Ok(Self {
-            umem,
-            tx,
+        Self {
+            room: ring.room(),
             ring,
             completion,
+            socket,
+            umem,
             zero_copy,
             layout,
             states: vec![0; frames].into_boxed_slice(),
             free: (0..frames as u32).rev().collect(),
             first,
-            room: ring_size,
             in_device: 0,
-            completed: vec![FrameDesc::default(); BATCH].into_boxed_slice(),
-        })
+            completed: vec![0; BATCH].into_boxed_slice(),
+        }
     }
 
     /// Whether frames still wait in the transmit ring for the kernel to take them.
@@ -108,9 +104,9 @@ impl TxSide {
     /// Has the kernel take what is in the ring. A copying socket sends within the call, some 32 descriptors each.
     fn drive(&mut self) {
         let mut left = self.ring.used();
-        while left > 0 && self.tx.needs_wakeup() {
+        while left > 0 && self.ring.needs_wakeup() {
             // The device is down or gone: what is in the ring waits until it is up again.
-            if self.tx.wakeup().is_err() {
+            if self.socket.send().is_err() {
                 return;
             }
             let before = left;
@@ -126,12 +122,11 @@ impl TxSide {
     fn reap(&mut self) -> usize {
         let mut total = 0;
         while self.in_device > 0 {
-            // SAFETY: the ring is this UMEM's.
-            let count = unsafe { self.completion.consume(&mut self.completed) };
+            let count = self.completion.take(&mut self.completed);
             for at in 0..count {
-                let chunk = self.umem.index(&self.completed[at]);
-                let frame = chunk.wrapping_sub(self.first) / self.layout.chunks as usize;
-                self.end_share(frame, |held| match held & !OWNED {
+                let chunk = (self.completed[at] >> self.layout.chunk.ilog2()) as u32;
+                let frame = chunk.wrapping_sub(self.first as u32) / self.layout.chunks;
+                self.end_share(frame as usize, |held| match held & !OWNED {
                     0 => held,
                     _ => held - IN_DEVICE,
                 });
@@ -209,7 +204,11 @@ impl TxFrames for TxSide {
         while left > 0 {
             let len = left.min(room);
             left -= len;
-            self.ring.push(address, len, left > 0);
+            self.ring.push(xdp_desc {
+                addr: address,
+                len,
+                options: if left > 0 { XDP_PKT_CONTD } else { 0 },
+            });
             self.in_device += 1;
             self.states[frame.0 as usize] += IN_DEVICE;
             self.room = self.room.saturating_sub(1);

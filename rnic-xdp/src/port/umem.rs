@@ -5,8 +5,10 @@ use std::error::Error;
 use std::fs;
 use std::io;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::{ptr, slice};
 
+use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::umem::frame::FrameDesc;
@@ -87,32 +89,75 @@ pub(crate) struct UmemRings {
 /// A UMEM.
 #[derive(Clone, Debug)]
 pub(crate) struct Umem {
-    umem: xsk_rs::Umem,
+    memory: Memory,
     /// Where its mapping begins, and how long it is.
     start: usize,
     octets: usize,
-    /// The binary logarithm of a chunk's octets.
-    chunk_shift: u32,
     huge: bool,
 }
 
+/// What keeps the mapping.
+#[derive(Clone, Debug)]
+enum Memory {
+    /// The kernel knows it as a UMEM.
+    Registered(xsk_rs::Umem),
+    /// It gets to know it when a socket is opened.
+    Plain(#[allow(dead_code)] Arc<MmapRaw>),
+}
+
 impl Umem {
-    /// Makes a UMEM of at least `count` chunks; returns the chunks too.
+    /// Makes a UMEM of at least `count` chunks.
     pub(crate) fn new(
         layout: FrameLayout,
         count: u32,
         rings: UmemRings,
         huge_pages: bool,
-    ) -> Result<(Self, Vec<FrameDesc>), OpenError> {
+    ) -> Result<Self, OpenError> {
+        Self::on_pages(layout, count, huge_pages, |count, huge| {
+            Self::make(layout, count, rings, huge)
+        })
+    }
+
+    /// The same, for a socket that is not opened by xsk-rs and registers it.
+    pub(super) fn unregistered(
+        layout: FrameLayout,
+        count: u32,
+        huge_pages: bool,
+    ) -> Result<Self, OpenError> {
+        Self::on_pages(layout, count, huge_pages, |count, huge| {
+            let octets = count as usize * layout.chunk as usize;
+            let mut options = MmapOptions::new();
+            if huge {
+                options.huge(Some(HUGE_PAGE.ilog2() as u8));
+            }
+            let map = options.len(octets).populate().map_anon();
+            let map = map.map_err(|source| OpenError::Memory { octets, source })?;
+            let map = MmapRaw::from(map);
+            Ok(Self {
+                start: map.as_mut_ptr().expose_provenance(),
+                memory: Memory::Plain(Arc::new(map)),
+                octets,
+                huge,
+            })
+        })
+    }
+
+    /// Makes so many chunks on hugepages if there are any, more to fill the last one.
+    fn on_pages(
+        layout: FrameLayout,
+        count: u32,
+        huge_pages: bool,
+        make: impl Fn(u32, bool) -> Result<Self, OpenError>,
+    ) -> Result<Self, OpenError> {
         // munmap refuses part of a hugepage.
         let whole = count.next_multiple_of(HUGE_PAGE / layout.chunk);
         if huge_pages && huge_pages_are_2_mib() {
             // Without enough hugepages this fails, and ordinary pages are tried.
-            if let Ok(made) = Self::make(layout, whole, rings, true) {
+            if let Ok(made) = make(whole, true) {
                 return Ok(made);
             }
         }
-        Self::make(layout, count, rings, false)
+        make(count, false)
     }
 
     fn make(
@@ -120,7 +165,7 @@ impl Umem {
         count: u32,
         rings: UmemRings,
         huge: bool,
-    ) -> Result<(Self, Vec<FrameDesc>), OpenError> {
+    ) -> Result<Self, OpenError> {
         let config = UmemConfig::builder()
             .frame_size(FrameSize::new(layout.chunk).map_err(|error| odd("frame size", error))?)
             .fill_queue_size(ring_size("fill ring", rings.fill)?)
@@ -147,19 +192,25 @@ impl Umem {
         let start = descriptors
             .first_mut()
             .map_or(0, |first| start(&umem, first));
-        let umem = Self {
-            umem,
+        Ok(Self {
+            memory: Memory::Registered(umem),
             start,
             octets,
-            chunk_shift: layout.chunk.ilog2(),
             huge,
-        };
-        Ok((umem, descriptors))
+        })
     }
 
-    /// The UMEM itself, to open sockets on.
-    pub(crate) fn raw(&self) -> &xsk_rs::Umem {
-        &self.umem
+    /// The UMEM itself, for xsk-rs to open a socket on. None if the socket is to register it.
+    pub(super) fn registered(&self) -> Option<&xsk_rs::Umem> {
+        match &self.memory {
+            Memory::Registered(umem) => Some(umem),
+            Memory::Plain(_) => None,
+        }
+    }
+
+    /// Where it begins in this process, and how long it is.
+    pub(super) fn area(&self) -> (usize, usize) {
+        (self.start, self.octets)
     }
 
     /// Whether it lies on hugepages.
@@ -167,26 +218,11 @@ impl Umem {
         self.huge
     }
 
-    /// Which chunk a descriptor, as the kernel returned it, is of.
-    pub(crate) fn index(&self, descriptor: &FrameDesc) -> usize {
-        descriptor.addr() >> self.chunk_shift
-    }
-
-    /// The octets that a descriptor of the receive ring is of.
-    ///
-    /// # Safety
-    /// The descriptor must be of this UMEM, and nobody may write to them while the result lives: the kernel because
-    /// the chunk is in no ring that lets it, this process because of the caller.
-    #[inline]
-    pub(super) unsafe fn bytes<'a>(&'a self, descriptor: &FrameDesc) -> &'a [u8] {
-        // SAFETY: the caller's promise.
-        unsafe { self.umem.data(descriptor) }.contents()
-    }
-
     /// `len` octets at an address, in however many chunks.
     ///
     /// # Safety
-    /// Nobody may write to them while the result lives, as for [`bytes`](Self::bytes).
+    /// They must be of this UMEM, and nobody may write to them while the result lives: the kernel because the chunks are in
+    /// no ring that lets it, this process because of the caller.
     #[inline]
     pub(super) unsafe fn run(&self, address: usize, len: usize) -> &[u8] {
         debug_assert!(address + len <= self.octets);

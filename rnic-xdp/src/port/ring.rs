@@ -1,0 +1,227 @@
+//! The four rings of an AF_XDP socket, seen through mappings of our own.
+//!
+//! xsk-rs opens sockets and sets their rings up. But it addresses whole chunks only, and a frame of several chunks is one
+//! run of octets: all its descriptors but the first begin where a chunk begins. And it knows no metadata of frames to be
+//! sent, so that a socket with these is not its at all (`metadata`). Both kinds have these rings.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::libc::{self, xdp_desc, xdp_mmap_offsets, xdp_ring_offset};
+
+/// An entry as the kernel has it: numbers, any of which are valid.
+pub(super) trait Entry: Copy {}
+
+/// An address in the UMEM: the fill and the completion ring.
+impl Entry for u64 {}
+
+/// A piece of a frame: the receive and the transmit ring.
+impl Entry for xdp_desc {}
+
+/// Which ring of a socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Which {
+    Rx,
+    Tx,
+    Fill,
+    Completion,
+}
+
+/// What both sides of a ring see.
+struct Shared<T> {
+    map: MmapRaw,
+    at: xdp_ring_offset,
+    entries: u32,
+    entry: PhantomData<T>,
+}
+
+impl<T: Entry> Shared<T> {
+    /// A ring of `socket`, which has so many entries: a power of two.
+    fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
+        let all = offsets(socket)?;
+        let (at, page) = match which {
+            Which::Rx => (all.rx, libc::XDP_PGOFF_RX_RING as u64),
+            Which::Tx => (all.tx, libc::XDP_PGOFF_TX_RING as u64),
+            Which::Fill => (all.fr, libc::XDP_UMEM_PGOFF_FILL_RING),
+            Which::Completion => (all.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING),
+        };
+        let map = MmapOptions::new()
+            .offset(page)
+            .len(at.desc as usize + entries as usize * size_of::<T>())
+            .populate()
+            .map_raw(socket.as_raw_fd())?;
+        Ok(Self {
+            map,
+            at,
+            entries,
+            entry: PhantomData,
+        })
+    }
+
+    /// The entry with this number, as numbers go on when the ring begins anew.
+    fn entry(&self, number: u32) -> *mut T {
+        let slot = (number & (self.entries - 1)) as usize;
+        // SAFETY: the kernel placed an aligned array of `entries` entries at this offset, all of which `map` covers.
+        unsafe {
+            let array = self.map.as_mut_ptr().add(self.at.desc as usize);
+            array.cast::<T>().add(slot)
+        }
+    }
+
+    fn producer(&self) -> &AtomicU32 {
+        self.word(self.at.producer)
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        self.word(self.at.consumer)
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        // SAFETY: the kernel placed an aligned word here, within `map`; both sides access it atomically.
+        unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset as usize).cast()) }
+    }
+}
+
+/// Our side of a ring that the kernel takes from: transmit, fill.
+pub(super) struct Producer<T> {
+    ring: Shared<T>,
+    /// Entries written, and those of them that the kernel was told of.
+    written: u32,
+    submitted: u32,
+}
+
+impl<T: Entry> Producer<T> {
+    /// A ring of `socket`, which has so many entries: a power of two.
+    pub(super) fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
+        let ring = Shared::map(socket, which, entries)?;
+        let submitted = ring.producer().load(Ordering::Relaxed);
+        Ok(Self {
+            ring,
+            written: submitted,
+            submitted,
+        })
+    }
+
+    /// Entries that the kernel has not taken yet, whether it knows of them or not.
+    pub(super) fn used(&self) -> u32 {
+        let taken = self.ring.consumer().load(Ordering::Acquire);
+        self.written.wrapping_sub(taken)
+    }
+
+    /// Room for entries.
+    pub(super) fn room(&self) -> u32 {
+        self.ring.entries.saturating_sub(self.used())
+    }
+
+    /// Writes an entry. Only while there is [`room`](Self::room).
+    pub(super) fn push(&mut self, entry: T) {
+        // SAFETY: `entry` gives a valid place. The kernel reads it only after `submit`, and is done with its last
+        // contents: there was room.
+        unsafe { self.ring.entry(self.written).write(entry) };
+        self.written = self.written.wrapping_add(1);
+    }
+
+    /// Shows the kernel what was written.
+    pub(super) fn submit(&mut self) {
+        if self.submitted != self.written {
+            self.submitted = self.written;
+            let producer = self.ring.producer();
+            producer.store(self.written, Ordering::Release);
+        }
+    }
+
+    /// Whether the kernel looks at the ring only when asked to.
+    pub(super) fn needs_wakeup(&self) -> bool {
+        let flags = self.ring.word(self.ring.at.flags).load(Ordering::Relaxed);
+        flags & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+}
+
+/// Our side of a ring that the kernel fills: receive, completion.
+pub(super) struct Consumer<T> {
+    ring: Shared<T>,
+    /// Entries taken.
+    taken: u32,
+}
+
+impl<T: Entry> Consumer<T> {
+    /// A ring of `socket`, which has so many entries: a power of two.
+    pub(super) fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
+        let ring = Shared::map(socket, which, entries)?;
+        let taken = ring.consumer().load(Ordering::Relaxed);
+        Ok(Self { ring, taken })
+    }
+
+    /// Takes what there is, as far as `into` has places for it; returns the number.
+    pub(super) fn take(&mut self, into: &mut [T]) -> usize {
+        let there = self.ring.producer().load(Ordering::Acquire);
+        let count = (there.wrapping_sub(self.taken) as usize).min(into.len());
+        if count == 0 {
+            return 0;
+        }
+        for place in &mut into[..count] {
+            // SAFETY: `entry` gives a valid place, which the kernel has filled and does not write to again until it sees
+            // below that it was taken.
+            *place = unsafe { self.ring.entry(self.taken).read() };
+            self.taken = self.taken.wrapping_add(1);
+        }
+        let consumer = self.ring.consumer();
+        consumer.store(self.taken, Ordering::Release);
+        count
+    }
+}
+
+impl<T> fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer")
+            .field("entries", &self.ring.entries)
+            .field("written", &self.written)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("entries", &self.ring.entries)
+            .field("taken", &self.taken)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where the parts of a socket's rings lie in their mappings.
+fn offsets(socket: BorrowedFd<'_>) -> io::Result<xdp_mmap_offsets> {
+    let none = xdp_ring_offset {
+        producer: 0,
+        consumer: 0,
+        desc: 0,
+        flags: 0,
+    };
+    let mut offsets = xdp_mmap_offsets {
+        rx: none,
+        tx: none,
+        fr: none,
+        cr: none,
+    };
+    let mut len = size_of::<xdp_mmap_offsets>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` octets, all of which `offsets` has, and which may have any value.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            libc::XDP_MMAP_OFFSETS,
+            (&raw mut offsets).cast(),
+            &mut len,
+        )
+    };
+    if result == 0 {
+        Ok(offsets)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
