@@ -281,6 +281,33 @@ fn a_host_with_few_frames_gets_by() {
     }
 }
 
+/// Segments that are sent for the first time, again, in part and without payload: the device completes them all.
+#[test]
+fn a_device_may_complete_checksums() {
+    let link = Impairments {
+        loss: 20,
+        ..Impairments::default()
+    };
+    let mut sim = watched(&EngineConfig::default(), link, 9);
+    sim.hosts[0].complete_checksums();
+    let (mut active, _passive) = sim.connect(&ConnectionOptions::default()).unwrap();
+    let content = pattern(300_001);
+    let source = sim.hosts[0].share(&content, all_rights());
+    let target = sim.hosts[1].share(&vec![0; content.len()], all_rights());
+    let post = write(1, &source, target.stag, content.len());
+    sim.hosts[0].post_send(&mut active, post);
+    let sent = completions(&mut sim, &mut active, 1, SECOND * 60);
+    assert_eq!(statuses(&sent), [WcStatus::Success]);
+    assert_eq!(target.content(), content);
+    let now = sim.now;
+    let snapshots = [0, 1].map(|host: usize| sim.hosts[host].snapshot(now));
+    assert!(snapshots[0].tcp.retransmits > 0);
+    assert_eq!(snapshots[1].engine.checksum_errors, 0);
+    // Nothing went out with a checksum of ours.
+    let sent = snapshots[0].engine.frames_sent;
+    assert_eq!(sim.hosts[0].checksums_completed(), sent);
+}
+
 #[test]
 fn a_peer_may_close_its_window_and_open_it_again() {
     let mut sim = simulation();

@@ -1,24 +1,13 @@
 //! A path with a narrow link behind a router: the kernel of the router says so, our engine hears it, and the kernel's
 //! TCP at the other end gets every octet.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+#[path = "common/kernel_tcp.rs"]
+mod kernel_tcp;
 
-use rnic_core::engine::{EngineConfig, link};
-use rnic_core::memory::table::StagTable;
-use rnic_core::testing::raw_peer::startup;
-use rnic_core::wire::ddp::DdpSegment;
-use rnic_core::wire::mpa::{Enhanced, Fpdu, StartupFrame, StartupKind};
-use rnic_verbs::{
-    ConnectionOptions, Device, Driver, HugePages, QpCaps, Region, RemoteAddress, SendRequest, Stag,
-};
+use kernel_tcp::{device, write_to_kernel};
+use rnic_verbs::Device;
+use rnic_xdp::PortConfig;
 use rnic_xdp::testing::{Namespace, VethEnd, disable_offloads, is_root, veth_pair};
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
-
-const SOON: Duration = Duration::from_secs(30);
-const LEN: usize = 1 << 20;
 
 /// `east` - router - `west`, with the second link narrow for what the router sends.
 struct Path {
@@ -79,100 +68,12 @@ impl Path {
         }
         path
     }
-
-    fn device(&self) -> Device {
-        self.east.run(|| {
-            let port = XdpPort::open(&PortConfig::new("east")).unwrap();
-            let net = Arc::new(XdpNet::new(&port).unwrap());
-            let (bell, waker) = bell().unwrap();
-            let table = Arc::new(StagTable::new(64, [1; 32]));
-            let (host, end) = link(table, 16, waker);
-            let worker = Worker::new(port, EngineConfig::default(), [2; 32], end, bell).unwrap();
-            Device::new(host, net, Driver::Inline(Box::new(worker)))
-        })
-    }
-}
-
-/// The other end, on the kernel's TCP: it accepts one connection and gathers what is written to it.
-fn gather(listener: &TcpListener) -> Vec<u8> {
-    let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    let mut received = Vec::new();
-    let mut chunk = [0; 65_536];
-    while received.len() < 20 || StartupFrame::parse(&received).unwrap().is_none() {
-        let len = stream.read(&mut chunk).unwrap();
-        assert!(len > 0, "closed during start-up");
-        received.extend_from_slice(&chunk[..len]);
-    }
-    let reply = startup(&StartupFrame {
-        kind: StartupKind::Reply,
-        markers: false,
-        crc: true,
-        reject: false,
-        enhanced_bit: true,
-        reserved: 0,
-        revision: 2,
-        enhanced: Some(Enhanced::default()),
-        private_data: &[],
-    });
-    stream.write_all(&reply).unwrap();
-    received.clear();
-    let mut data = Vec::new();
-    while data.len() < LEN {
-        let len = stream.read(&mut chunk).unwrap();
-        assert!(len > 0, "closed after {} octets", data.len());
-        received.extend_from_slice(&chunk[..len]);
-        let mut at = 0;
-        while let Some((fpdu, len)) = Fpdu::parse(&received[at..]) {
-            data.extend_from_slice(DdpSegment::parse(fpdu.ulpdu).unwrap().payload);
-            at += len;
-        }
-        received.drain(..at);
-    }
-    data
 }
 
 /// Writes a mebibyte through the router; says how many timeouts it took, and how often the segments became smaller.
 fn write_through(path: &Path, device: &Device, address: &str) -> (u64, u64) {
-    let address: SocketAddr = address.parse().unwrap();
-    let listener = path.west.run(|| TcpListener::bind(address).unwrap());
-    let far = std::thread::spawn(move || gather(&listener));
-
-    let pd = device.pd();
-    let mut cq = device.cq(16).unwrap();
-    let mut qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
-    let region = Arc::new(Region::allocate(LEN, HugePages::None).unwrap());
-    let mr = pd
-        .register(&region, rnic_verbs::Access::LOCAL_WRITE)
-        .unwrap();
-    let data: Vec<u8> = (0..LEN).map(|at| (at * 7 + at / 251) as u8).collect();
-    mr.write(0, &data).unwrap();
-    path.east
-        .run(|| qp.connect_blocking(address, None, ConnectionOptions::default()))
-        .unwrap();
-    // A SYN may have waited for neighbours.
-    let before = device.snapshot(SOON).unwrap().unwrap().tcp;
-    let there = RemoteAddress {
-        stag: Stag(0x1234),
-        offset: 0,
-    };
-    let sge = [mr.sge(0, LEN as u32)];
-    qp.post_send(&SendRequest::write(there).memory(&sge).wr_id(1))
-        .unwrap();
-    let deadline = Instant::now() + SOON;
-    let completion = loop {
-        if let Some(completion) = cq.poll_one() {
-            break completion;
-        }
-        assert!(Instant::now() < deadline, "the write does not end");
-    };
-    assert!(completion.is_success(), "{completion:?}");
-    let tcp = device.snapshot(SOON).unwrap().unwrap().tcp;
-    assert!(far.join().unwrap() == data, "every octet arrives");
-    (
-        tcp.timeouts - before.timeouts,
-        tcp.mtu_reductions - before.mtu_reductions,
-    )
+    let sent = write_to_kernel(device, &path.east, &path.west, address);
+    (sent.timeouts, sent.mtu_reductions)
 }
 
 #[test]
@@ -184,7 +85,7 @@ fn what_a_router_says_makes_segments_fit() {
     for (wide, narrow) in [(1500, 1300), (9000, 1500), (9000, 5000), (9000, 8500)] {
         let path = Path::new(wide, narrow);
         for address in ["10.88.0.2:4420", "[fd88::2]:4421"] {
-            let device = path.device();
+            let device = device(&path.east, &PortConfig::new("east"));
             let found = write_through(&path, &device, address);
             assert_eq!(found, (0, 1), "{address}, {wide} to {narrow}");
             // The next connection knows.
@@ -202,6 +103,7 @@ fn a_router_that_says_nothing_is_found_out() {
     let path = Path::new(1500, 1300);
     // The router's word does not reach us: it has no way back.
     path.router.ip("rule add iif lo prohibit").unwrap();
-    let (timeouts, reductions) = write_through(&path, &path.device(), "10.88.0.2:4420");
+    let device = device(&path.east, &PortConfig::new("east"));
+    let (timeouts, reductions) = write_through(&path, &device, "10.88.0.2:4420");
     assert!(timeouts >= 3 && reductions == 1, "{timeouts} {reductions}");
 }

@@ -34,7 +34,7 @@ pub(super) enum Hold {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Built {
     pub(super) len: usize,
-    /// Of its octets: their part of the checksum.
+    /// Of its octets: their part of the checksum. Zero where nobody needs it.
     pub(super) sum: u16,
     /// Whether nothing follows for now.
     pub(super) push: bool,
@@ -356,17 +356,18 @@ impl Stream {
     }
 
     /// Builds the payload of a segment, whose first octet stands at `start` of the stream, with at most `mulpdu` octets
-    /// of DDP's in an FPDU: one FPDU, and behind it those that wait already and fit whole.
+    /// of DDP's in an FPDU: one FPDU, and behind it those that wait already and fit whole. `summed`: somebody needs its sum.
     pub(super) fn build_segment(
         &mut self,
         payload: &mut [u8],
         mulpdu: usize,
         start: u64,
+        summed: bool,
         context: &mut Context<'_, '_>,
     ) -> Built {
         let (mut len, mut sum) = (0, Some(0));
         let push = loop {
-            let (more, sum_of_more) = self.build_fpdu(&mut payload[len..], mulpdu, context);
+            let (more, sum_of_more) = self.build_fpdu(&mut payload[len..], mulpdu, summed, context);
             if more == 0 {
                 break len > 0;
             }
@@ -383,7 +384,11 @@ impl Stream {
                 break true;
             }
         };
-        let sum = sum.unwrap_or_else(|| checksum::sum(&payload[..len]));
+        let sum = match sum {
+            _ if !summed => 0,
+            Some(sum) => sum,
+            None => checksum::sum(&payload[..len]),
+        };
         Built { len, sum, push }
     }
 
@@ -394,12 +399,13 @@ impl Stream {
         rest.is_some_and(|rest| rest <= mulpdu && frame::fpdu_len(rest) <= room)
     }
 
-    /// Builds the next FPDU in `frame`, with at most `mulpdu` octets of DDP's. Returns its length, and its sum if that came
-    /// with its CRC.
+    /// Builds the next FPDU in `frame`, with at most `mulpdu` octets of DDP's. Returns its length, and its sum if that is
+    /// wanted and came with its CRC.
     fn build_fpdu(
         &mut self,
         frame: &mut [u8],
         mulpdu: usize,
+        summed: bool,
         context: &mut Context<'_, '_>,
     ) -> (usize, Option<u16>) {
         let (room, guard) = (&mut frame[LENGTH_LEN..], context.guard);
@@ -416,7 +422,7 @@ impl Stream {
         context.counters.rdma.fpdus_sent += 1;
         // rfc: 5044-58
         let Some(position) = &mut self.markers else {
-            return frame::seal_and_sum(frame, len, self.crc);
+            return frame::seal_and_sum(frame, len, self.crc, summed);
         };
         let len = marker::seal(frame, len, *position, self.crc);
         *position += len as u64;

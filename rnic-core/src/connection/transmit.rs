@@ -59,6 +59,7 @@ impl Connection {
         let mulpdu = MpaTcp::new(tcp, stream.has_markers(), stream.held()).mulpdu();
         let began = tcp.queued_offset();
         let (mut run, mut sent, mut end) = (None, 0, began);
+        let completed = tx.completes_checksums();
         while sent < most
             && end - began + segment as u64 <= most_octets
             && tx.can_transmit()
@@ -68,7 +69,8 @@ impl Connection {
             let Some(frame) = tx.allocate() else { break };
             let bytes = tx.bytes_mut(frame);
             let room = &mut bytes[at..at + segment];
-            let Built { len, sum, push } = stream.build_segment(room, mulpdu, end, context);
+            let Built { len, sum, push } =
+                stream.build_segment(room, mulpdu, end, !completed, context);
             if len == 0 {
                 tx.release(frame);
                 break;
@@ -76,8 +78,14 @@ impl Connection {
             let run = run.get_or_insert_with(|| tcp.begin_run(now));
             let payload = at as u16..(at + len) as u16;
             tcp.send_in_run(now, run, frame, payload, sum, push);
-            let frame_len = net.write(bytes, ecn(run.ecn_capable()), run.header(), len, sum);
-            tx.transmit(frame, frame_len);
+            let (ecn, header) = (ecn(run.ecn_capable()), run.header());
+            if completed {
+                let frame_len = net.write_partial(bytes, ecn, header, len);
+                tx.transmit_partial(frame, frame_len, net.len());
+            } else {
+                let frame_len = net.write(bytes, ecn, header, len, sum);
+                tx.transmit(frame, frame_len);
+            }
             end += len as u64;
             sent += 1;
         }
@@ -132,8 +140,9 @@ impl Connection {
                 return false;
             };
             let at = net_header_len + self.tcp.data_header_len();
+            let summed = !tx.completes_checksums();
             let payload = &mut tx.bytes_mut(frame)[at..];
-            let Built { len, sum, push } = self.build(payload, context);
+            let Built { len, sum, push } = self.build(payload, summed, context);
             if len == 0 {
                 tx.release(frame);
                 // The source of the message is gone. The Terminate that takes its place never comes to nothing.
@@ -160,9 +169,9 @@ impl Connection {
         }
     }
 
-    /// Builds the payload of one segment: loose octets, or FPDUs.
+    /// Builds the payload of one segment: loose octets, or FPDUs. `summed`: somebody needs its sum.
     // rfc: 5044-s7
-    fn build(&mut self, payload: &mut [u8], context: &mut Context<'_, '_>) -> Built {
+    fn build(&mut self, payload: &mut [u8], summed: bool, context: &mut Context<'_, '_>) -> Built {
         let payload = &mut payload[..self.tcp.max_payload()];
         let start = self.tcp.queued_offset();
         if !self.loose_octets.is_empty() {
@@ -179,7 +188,7 @@ impl Connection {
         match &mut self.phase {
             Phase::Streaming(stream) => {
                 let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.held());
-                stream.build_segment(payload, llp.mulpdu(), start, context)
+                stream.build_segment(payload, llp.mulpdu(), start, summed, context)
             }
             _ => Built {
                 len: 0,
@@ -241,8 +250,13 @@ impl Connection {
                 (frame, 0, 0, false)
             }
         };
-        let len = net.write(tx.bytes_mut(frame), ecn, header, len, sum);
-        tx.transmit(frame, len);
+        if tx.completes_checksums() {
+            let len = net.write_partial(tx.bytes_mut(frame), ecn, header, len);
+            tx.transmit_partial(frame, len, net.len());
+        } else {
+            let len = net.write(tx.bytes_mut(frame), ecn, header, len, sum);
+            tx.transmit(frame, len);
+        }
         if !keep {
             tx.release(frame);
         }
@@ -259,6 +273,14 @@ fn ecn(capable: bool) -> u8 {
     if capable { ECN_CAPABLE } else { 0 }
 }
 
+/// The sum of a payload, as far as anybody needs to know it.
+fn sum_of<F: TxFrames>(tx: &F, frame: FrameId, payload: std::ops::Range<usize>) -> u16 {
+    match tx.completes_checksums() {
+        true => 0,
+        false => checksum::sum(&tx.bytes(frame)[payload]),
+    }
+}
+
 /// Copies a piece of a kept frame into a fresh one, to be sent once.
 fn copy_piece<F: TxFrames>(
     tx: &mut F,
@@ -269,6 +291,6 @@ fn copy_piece<F: TxFrames>(
     let copy = tx.allocate()?;
     let len = range.len();
     tx.copy(source, range, copy, at);
-    let sum = checksum::sum(&tx.bytes(copy)[at..at + len]);
+    let sum = sum_of(tx, copy, at..at + len);
     Some((copy, len, sum, false))
 }

@@ -46,6 +46,22 @@ pub trait TxFrames {
     /// Queues the first `len` octets of the frame to be sent. Only after [`can_transmit`](Self::can_transmit) said yes.
     fn transmit(&mut self, frame: FrameId, len: usize);
 
+    /// Whether the device completes the checksums of TCP ([`transmit_partial`](Self::transmit_partial)): then nobody
+    /// needs to sum what frames carry.
+    fn completes_checksums(&self) -> bool {
+        false
+    }
+
+    /// The same as [`transmit`](Self::transmit), of a frame whose TCP header stands at `tcp_at` and has the sum of the
+    /// pseudo-header where its checksum belongs. Only where the device [completes](Self::completes_checksums) it.
+    fn transmit_partial(&mut self, frame: FrameId, len: usize, tcp_at: usize) {
+        debug_assert!(
+            false,
+            "the device does not complete the checksum at {tcp_at}"
+        );
+        self.transmit(frame, len);
+    }
+
     /// Gives up ownership. The frame is free at once, or as soon as the device has finished with it.
     fn release(&mut self, frame: FrameId);
 }

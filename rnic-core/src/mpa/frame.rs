@@ -42,14 +42,20 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
 /// If `fpdu` is shorter than [`fpdu_len`], or the ULPDU longer than [`MAX_MULPDU`].
 // rfc: 5044-4, 5044-11
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
-    seal_and_sum(fpdu, ulpdu_len, crc).0
+    seal_and_sum(fpdu, ulpdu_len, crc, false).0
 }
 
-/// [`seal`], and the [`sum`](checksum::sum) of the FPDU if that costs little: with the CRC of a long one.
+/// [`seal`], and the [`sum`](checksum::sum) of the FPDU if it is wanted (`summed`) and costs little: with the CRC of a long
+/// one.
 ///
 /// # Panics
 /// As `seal`.
-pub fn seal_and_sum(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> (usize, Option<u16>) {
+pub fn seal_and_sum(
+    fpdu: &mut [u8],
+    ulpdu_len: usize,
+    crc: bool,
+    summed: bool,
+) -> (usize, Option<u16>) {
     assert!(
         ulpdu_len <= MAX_MULPDU,
         "a ULPDU of {ulpdu_len} octets exceeds {MAX_MULPDU}"
@@ -63,7 +69,7 @@ pub fn seal_and_sum(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> (usize, Opt
     }
     // rfc: 5044-34, 5044-36
     let (check, sum) = match crc {
-        true if len >= LONG => {
+        true if summed && len >= LONG => {
             let (crc, sum) = crc::crc_and_sum(body);
             let check = crc::to_wire(crc);
             let sum = checksum::combine(sum, checksum::sum_of_header(&check));
@@ -125,7 +131,7 @@ pub(super) mod tests {
             let ulpdu: Vec<u8> = (0..len).map(|at| (at * 7 + at / 256) as u8).collect();
             for crc in [true, false] {
                 let mut fpdu = [&[0; LENGTH_LEN][..], &ulpdu, &[0; 9]].concat();
-                let (sealed, sum) = seal_and_sum(&mut fpdu, len, crc);
+                let (sealed, sum) = seal_and_sum(&mut fpdu, len, crc, true);
                 let expected = checksum::sum(&fpdu[..sealed]);
                 assert_eq!(sum, (crc && sealed >= LONG).then_some(expected), "{len}");
             }

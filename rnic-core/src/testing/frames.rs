@@ -1,6 +1,8 @@
 //! Transmit frames on the heap, for tests: nothing is sent, everything is recorded.
 
 use crate::memory::frames::{FrameId, TxFrames};
+use crate::wire::checksum;
+use crate::wire::tcp::CHECKSUM_AT;
 
 /// Octets in a frame of [`VecFrames`]: enough for an MTU of 9000.
 pub const FRAME_LEN: usize = 9216;
@@ -16,6 +18,9 @@ pub struct VecFrames {
     free: Vec<FrameId>,
     queue_len: usize,
     holding: bool,
+    completes_checksums: bool,
+    /// Frames whose checksums the device completed.
+    pub completed: u64,
     in_device: Vec<FrameId>,
     /// The octets of each transmitted frame, oldest first. The test takes them from here.
     pub transmitted: Vec<Vec<u8>>,
@@ -46,6 +51,8 @@ impl VecFrames {
                 .collect(),
             queue_len: usize::MAX,
             holding: false,
+            completes_checksums: false,
+            completed: 0,
             in_device: Vec::new(),
             transmitted: Vec::new(),
         }
@@ -60,6 +67,11 @@ impl VecFrames {
     /// From now on the device keeps each transmitted frame busy until [`complete`](Self::complete).
     pub fn hold(&mut self) {
         self.holding = true;
+    }
+
+    /// From now on the device completes checksums.
+    pub fn complete_checksums(&mut self) {
+        self.completes_checksums = true;
     }
 
     /// The device finishes with every frame that it held.
@@ -127,6 +139,23 @@ impl TxFrames for VecFrames {
         if self.holding {
             held.in_device += 1;
             self.in_device.push(frame);
+        }
+    }
+
+    fn completes_checksums(&self) -> bool {
+        self.completes_checksums
+    }
+
+    fn transmit_partial(&mut self, frame: FrameId, len: usize, tcp_at: usize) {
+        assert!(
+            self.completes_checksums,
+            "the device completes no checksums"
+        );
+        self.completed += 1;
+        self.transmit(frame, len);
+        if let Some(sent) = self.transmitted.last_mut() {
+            let checksum = !checksum::sum(&sent[tcp_at..]);
+            sent[tcp_at + CHECKSUM_AT..][..2].copy_from_slice(&checksum.to_be_bytes());
         }
     }
 

@@ -206,6 +206,16 @@ impl Host {
         self.frames = count;
     }
 
+    /// From now on its device completes checksums.
+    pub fn complete_checksums(&mut self) {
+        self.tx.complete_checksums();
+    }
+
+    /// Frames whose checksums its device completed.
+    pub fn checksums_completed(&self) -> u64 {
+        self.tx.completed
+    }
+
     /// Transmit frames that somebody holds.
     pub fn frames_in_use(&self) -> usize {
         self.frames - self.tx.available()

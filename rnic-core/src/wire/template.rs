@@ -103,12 +103,39 @@ impl HeaderTemplate {
         payload_len: usize,
         payload_sum: u16,
     ) -> usize {
+        let payload_sum = u64::from(payload_sum);
+        let checksum = |pseudo_sum, header_sum| !fold(pseudo_sum + header_sum + payload_sum);
+        self.write_with(frame, ecn, header, payload_len, checksum)
+    }
+
+    /// The same with the sum of the pseudo-header alone where the checksum of TCP belongs, for a device that completes it.
+    #[inline]
+    pub fn write_partial(
+        &self,
+        frame: &mut [u8],
+        ecn: u8,
+        header: &TcpHeader,
+        payload_len: usize,
+    ) -> usize {
+        let checksum = |pseudo_sum, _| fold(pseudo_sum);
+        self.write_with(frame, ecn, header, payload_len, checksum)
+    }
+
+    /// `checksum` makes it of the sums of the pseudo-header and of TCP's header.
+    #[inline]
+    fn write_with(
+        &self,
+        frame: &mut [u8],
+        ecn: u8,
+        header: &TcpHeader,
+        payload_len: usize,
+        checksum: impl Fn(u64, u64) -> u16,
+    ) -> usize {
         let (net, tcp) = frame.split_at_mut(self.len);
         let (header_len, header_sum) = header.emit_summed(tcp);
         let segment_len = header_len + payload_len;
-        let others = [self.pseudo_sum, segment_len as u16, payload_sum];
-        let total = others.into_iter().map(u64::from).sum::<u64>() + header_sum;
-        put(tcp, tcp::CHECKSUM_AT, !fold(total));
+        let pseudo_sum = u64::from(self.pseudo_sum) + u64::from(segment_len as u16);
+        put(tcp, tcp::CHECKSUM_AT, checksum(pseudo_sum, header_sum));
         self.write_network(net, ecn, segment_len);
         self.len + segment_len
     }

@@ -42,6 +42,7 @@ pub(super) fn facts(netdev: &str) -> Vec<Fact> {
     facts.extend([attached(&link), queues(&link)]);
     facts.extend(placement(&link));
     facts.push(mtu(&link, &features));
+    facts.extend(checksums(&features));
     facts.extend(offloads(&link));
     facts.extend(numa(&link));
     facts.extend(interrupts(&link));
@@ -255,6 +256,16 @@ fn mtu(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
              it to that",
         ),
     }
+}
+
+/// Who computes the checksums of what is sent. Where the kernel states nothing, rnic does.
+fn checksums(features: &Result<XdpFeatures, NetlinkError>) -> Option<Fact> {
+    let features = features.as_ref().ok()?;
+    let found = match features.tx_checksum() {
+        true => "by the device, in frames of one buffer",
+        false => "by rnic: the device does not offer it to AF_XDP (tx-checksum)",
+    };
+    Some(Fact::ok("TX checksums", found))
 }
 
 fn offloads(link: &Link) -> Vec<Fact> {

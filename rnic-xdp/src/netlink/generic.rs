@@ -35,6 +35,7 @@ const NETDEV_DEV_GET: u8 = 1;
 const NETDEV_DEV_IFINDEX: u16 = 1;
 const NETDEV_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
+const NETDEV_DEV_XSK_FEATURES: u16 = 6;
 const NETDEV_QUEUE_GET: u8 = 10;
 const NETDEV_QUEUE_ID: u16 = 1;
 const NETDEV_QUEUE_IFINDEX: u16 = 2;
@@ -85,6 +86,8 @@ pub(crate) struct RssSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct XdpFeatures {
     mask: u64,
+    /// What AF_XDP sockets can ask of it: bits of their own.
+    sockets: u64,
     /// Most frames of a packet in zero-copy mode.
     pub(crate) zero_copy_segments: u32,
 }
@@ -108,6 +111,11 @@ impl XdpFeatures {
     /// Received packets of several buffers.
     pub(crate) fn multi_buffer(self) -> bool {
         self.mask & 0x20 != 0
+    }
+
+    /// It completes checksums of frames that AF_XDP sockets send (Linux 6.8).
+    pub(crate) fn tx_checksum(self) -> bool {
+        self.sockets & 0x2 != 0
     }
 }
 
@@ -216,13 +224,7 @@ impl Generic {
         let messages = self.0.request(doing, Answer::One, |flags| {
             Builder::new(family, flags, &header).attribute(NETDEV_DEV_IFINDEX, &link.to_ne_bytes())
         })?;
-        let read = |attributes: Attributes<'_>| {
-            Some(XdpFeatures {
-                mask: attributes.value(NETDEV_DEV_XDP_FEATURES)?,
-                zero_copy_segments: attributes.value(NETDEV_DEV_XDP_ZC_MAX_SEGS).unwrap_or(1),
-            })
-        };
-        first(&messages, read).ok_or(NetlinkError::Answer { doing })
+        first(&messages, read_xdp_features).ok_or(NetlinkError::Answer { doing })
     }
 }
 
@@ -233,6 +235,14 @@ fn receive_queue_with_napi_id(attributes: Attributes<'_>) -> Option<u32> {
     attributes
         .value(NETDEV_QUEUE_ID)
         .filter(|_| is_rx && id != 0)
+}
+
+fn read_xdp_features(attributes: Attributes<'_>) -> Option<XdpFeatures> {
+    Some(XdpFeatures {
+        mask: attributes.value(NETDEV_DEV_XDP_FEATURES)?,
+        sockets: attributes.value(NETDEV_DEV_XSK_FEATURES).unwrap_or(0),
+        zero_copy_segments: attributes.value(NETDEV_DEV_XDP_ZC_MAX_SEGS).unwrap_or(1),
+    })
 }
 
 fn read_rss(attributes: Attributes<'_>) -> RssSettings {
@@ -277,6 +287,24 @@ mod tests {
             transformation: 2,
         };
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_a_device_can_do_is_told_apart() {
+        let device = |xdp: u64, sockets: Option<u64>| {
+            let message = Builder::new(40, 0, &GenericHeader::new(NETDEV_DEV_GET))
+                .attribute(NETDEV_DEV_XDP_FEATURES, &xdp.to_ne_bytes());
+            let message = match sockets {
+                Some(sockets) => message.attribute(NETDEV_DEV_XSK_FEATURES, &sockets.to_ne_bytes()),
+                None => message,
+            };
+            first(&parse(&message.finish(1)), read_xdp_features).unwrap()
+        };
+        assert!(device(0x1, Some(0x7)).tx_checksum());
+        assert!(device(0x1, Some(0x2)).tx_checksum());
+        assert!(!device(0x2, Some(0x5)).tx_checksum());
+        assert!(!device(0xff, None).tx_checksum());
+        assert!(!device(0x2, Some(0xff)).native());
     }
 
     #[test]

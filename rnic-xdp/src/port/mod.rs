@@ -5,10 +5,11 @@ use std::io;
 use std::sync::Arc;
 
 use crate::error::OpenError;
-use crate::netlink::{Generic, Link, RouteSocket, link_by_name};
+use crate::netlink::{Generic, Link, RouteSocket, XdpFeatures, link_by_name};
 use crate::steering::{Mode, ModeChoice, SteeredPorts, Steering, SteeringCounters};
 
 mod busy_poll;
+mod metadata;
 pub(crate) mod numa;
 mod ring;
 mod rx;
@@ -19,6 +20,8 @@ mod umem;
 pub use busy_poll::BusyPoll;
 use busy_poll::Deferral;
 pub(crate) use busy_poll::deferred;
+use metadata::Completer;
+pub use metadata::TxChecksum;
 pub use rx::{Frame, RxPort, RxSide};
 use socket::{Place, Rings};
 use tx::TxParts;
@@ -62,6 +65,8 @@ pub struct PortConfig {
     pub busy_poll: bool,
     /// Use an MTU in full that needs frames of several chunks, if the kernel has them (Linux 6.6).
     pub multi_buffer: bool,
+    /// Who completes the TCP checksums of what is sent. Where the MTU needs frames of several chunks, always the engine.
+    pub tx_checksum: TxChecksum,
 }
 
 impl PortConfig {
@@ -77,6 +82,7 @@ impl PortConfig {
             huge_pages: true,
             busy_poll: false,
             multi_buffer: true,
+            tx_checksum: TxChecksum::Auto,
         }
     }
 
@@ -117,6 +123,8 @@ pub struct PortReport {
     pub busy_poll: BusyPoll,
     /// Every queue works without copying.
     pub zero_copy: bool,
+    /// The TCP checksums of what is sent are completed by the device (or by the kernel, where that was asked for).
+    pub tx_checksum: bool,
     /// Every UMEM lies on hugepages.
     pub huge_pages: bool,
     /// Octets of a chunk of UMEM.
@@ -159,6 +167,9 @@ impl fmt::Display for PortReport {
         }
         if self.busy_poll != BusyPoll::Off {
             write!(f, ", busy poll {}", self.busy_poll)?;
+        }
+        if self.tx_checksum {
+            f.write_str(", TCP checksums by the device")?;
         }
         if self.mtu < self.link_mtu {
             write!(f, " (of {}: without multi-buffer frames)", self.link_mtu)?;
@@ -222,11 +233,12 @@ impl XdpPort {
 
         let mut opened: Vec<_> = (0..workers).map(|_| Opened::default()).collect();
         let numa_node = numa::node_of(&link);
+        let completer = completer(config.tx_checksum, &link);
         for queue in 0..queues {
             let share = &mut opened[worker_of(queue, workers)];
             let mut add = |layout| {
                 numa::on_node(numa_node, || {
-                    share.add_queue(config, &steering, layout, queue)
+                    share.add_queue(config, &steering, layout, completer, queue)
                 })
             };
             match add(layout) {
@@ -249,6 +261,10 @@ impl XdpPort {
             numa_node,
             busy_poll,
             zero_copy: opened.iter().all(|share| share.zero_copy),
+            tx_checksum: opened
+                .iter()
+                .flat_map(|share| &share.tx)
+                .all(TxSide::has_metadata),
             huge_pages: opened.iter().all(|share| share.huge_pages),
             chunk: layout.chunk,
             chunks: layout.chunks,
@@ -294,7 +310,7 @@ impl XdpPort {
                     ..Opened::default()
                 };
                 numa::on_node(report.numa_node, || {
-                    new.add_queue(config, steering, *layout, self.queues)
+                    new.add_queue(config, steering, *layout, None, self.queues)
                 })?;
                 self.rx.add(new.rx);
             }
@@ -356,6 +372,7 @@ impl Opened {
         config: &PortConfig,
         steering: &Steering,
         layout: FrameLayout,
+        completer: Option<Completer>,
         queue: u32,
     ) -> Result<(), OpenError> {
         let sends = self.sends && self.tx.is_none();
@@ -371,9 +388,6 @@ impl Opened {
             },
         };
         let chunks = config.rx_frames + tx_chunks;
-        let umem = Umem::new(layout, chunks, rings, config.huge_pages)?;
-        self.huge_pages &= umem.is_huge();
-
         // Generic mode has no way around the copy.
         let zero_copy = match steering.mode() {
             Mode::Native => config.zero_copy,
@@ -390,8 +404,11 @@ impl Opened {
             rx_ring: config.rx_frames,
             tx_ring: config.tx_ring,
             rings,
+            chunk: layout.chunk,
+            completer: completer.filter(|_| sends && layout.chunks == 1),
         };
-        let rings = Rings::open(&umem, &place)?;
+        let (umem, rings) = open_queue(layout, chunks, config.huge_pages, place)?;
+        self.huge_pages &= umem.is_huge();
         self.zero_copy &= rings.zero_copy;
         rings.allow_in_flight(umem.area().1);
         steering.add_socket(queue, &rings.fd())?;
@@ -404,6 +421,7 @@ impl Opened {
                 ring: rings.tx,
                 completion: rings.completion,
                 zero_copy: rings.zero_copy,
+                has_metadata: rings.has_metadata,
                 first: config.rx_frames as usize,
                 frames: (tx_chunks / layout.chunks) as usize,
             }));
@@ -413,6 +431,44 @@ impl Opened {
         let new = RxPort::new(umem, layout, config.rx_frames, socket, rx, fill);
         self.rx.push(new);
         Ok(())
+    }
+}
+
+/// A UMEM and a socket on it.
+fn open_queue(
+    layout: FrameLayout,
+    chunks: u32,
+    huge_pages: bool,
+    place: Place<'_>,
+) -> Result<(Umem, Rings), OpenError> {
+    if place.completer.is_some() {
+        let umem = Umem::unregistered(layout, chunks, huge_pages);
+        let opened = umem.and_then(|umem| Rings::open(&umem, &place).map(|rings| (umem, rings)));
+        // A kernel that knows no metadata refuses, and whatever else is wrong is so without them too.
+        if opened.is_ok() {
+            return opened;
+        }
+    }
+    let place = Place {
+        completer: None,
+        ..place
+    };
+    let umem = Umem::new(layout, chunks, place.rings, huge_pages)?;
+    let rings = Rings::open(&umem, &place)?;
+    Ok((umem, rings))
+}
+
+/// Who completes the checksums of what a device sends, if not the engine.
+fn completer(choice: TxChecksum, link: &Link) -> Option<Completer> {
+    match choice {
+        TxChecksum::Never => None,
+        TxChecksum::Device => Some(Completer::Device),
+        TxChecksum::Kernel => Some(Completer::Kernel),
+        TxChecksum::Auto => {
+            let features = Generic::open().and_then(|mut socket| socket.xdp_features(link.index));
+            let offered = features.is_ok_and(XdpFeatures::tx_checksum);
+            offered.then_some(Completer::Device)
+        }
     }
 }
 

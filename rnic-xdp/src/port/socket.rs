@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use xsk_rs::Socket;
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, SocketConfig};
 
 use super::ZeroCopyChoice;
+use super::metadata::{self, Completer};
 use super::ring::{Consumer, Producer, Which};
 use super::umem::{Umem, UmemRings, os_error, ring_size};
 use crate::error::OpenError;
@@ -35,6 +37,10 @@ pub(super) struct Place<'a> {
     pub(super) rx_ring: u32,
     pub(super) tx_ring: u32,
     pub(super) rings: UmemRings,
+    /// Octets of a chunk of UMEM.
+    pub(super) chunk: u32,
+    /// Who completes checksums, if the UMEM is not registered yet.
+    pub(super) completer: Option<Completer>,
 }
 
 /// Has a socket open, as long as this is there.
@@ -89,6 +95,8 @@ pub(super) struct Rings {
     pub(super) tx_socket: OpenSocket,
     /// Frames go to the device without copying.
     pub(super) zero_copy: bool,
+    /// Frames to be sent may have metadata.
+    pub(super) has_metadata: bool,
 }
 
 impl Rings {
@@ -140,6 +148,18 @@ impl Rings {
         if place.multi_buffer {
             flags |= BindFlags::XDP_USE_SG;
         }
+        let zero_copy = mode.contains(BindFlags::XDP_ZEROCOPY);
+        if let Some(completer) = place.completer {
+            let opened = metadata::open(umem, place, completer, flags.bits());
+            return Ok(opened.and_then(|socket| {
+                let (fd, socket) = (socket.as_raw_fd(), Arc::new(socket));
+                let (rx, tx) = (
+                    OpenSocket::new(fd, socket.clone()),
+                    OpenSocket::new(fd, socket),
+                );
+                Self::map(rx, tx, place, zero_copy)
+            }));
+        }
         let config = SocketConfig::builder()
             .rx_queue_size(ring_size("receive ring", place.rx_ring)?)
             .tx_queue_size(ring_size("transmit ring", place.tx_ring)?)
@@ -169,7 +189,6 @@ impl Rings {
         );
         // libxdp opens it without: a program started by the application would keep the queue.
         let closed = fcntl(&rx, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
-        let zero_copy = mode.contains(BindFlags::XDP_ZEROCOPY);
         Ok(closed
             .map_err(io::Error::from)
             .and_then(|_| Self::map(rx, tx, place, zero_copy)))
@@ -191,6 +210,7 @@ impl Rings {
             rx_socket,
             tx_socket,
             zero_copy,
+            has_metadata: place.completer.is_some(),
         })
     }
 

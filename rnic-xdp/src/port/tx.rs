@@ -2,9 +2,10 @@
 //! holds them.
 #![allow(unsafe_code)]
 
-use nix::libc::{XDP_PKT_CONTD, xdp_desc};
+use nix::libc::{XDP_PKT_CONTD, XDP_TX_METADATA, xdp_desc};
 use rnic_core::memory::frames::{FrameId, TxFrames};
 
+use super::metadata::{self, checksum_at};
 use super::ring::{Consumer, Producer};
 use super::socket::OpenSocket;
 use super::umem::{FrameLayout, Umem, XDP_HEADROOM};
@@ -26,6 +27,8 @@ pub struct TxSide {
     socket: OpenSocket,
     umem: Umem,
     zero_copy: bool,
+    /// The device completes checksums.
+    has_metadata: bool,
     layout: FrameLayout,
     /// Whose each frame is: [`OWNED`], and its descriptors [`IN_DEVICE`].
     states: Box<[u8]>,
@@ -48,6 +51,7 @@ pub(super) struct TxParts {
     pub(super) ring: Producer<xdp_desc>,
     pub(super) completion: Consumer<u64>,
     pub(super) zero_copy: bool,
+    pub(super) has_metadata: bool,
     /// Its first chunk of the UMEM, and how many frames lie there.
     pub(super) first: usize,
     pub(super) frames: usize,
@@ -62,6 +66,7 @@ impl TxSide {
             ring,
             completion,
             zero_copy,
+            has_metadata,
             first,
             frames,
         } = parts;
@@ -72,6 +77,7 @@ impl TxSide {
             socket,
             umem,
             zero_copy,
+            has_metadata,
             layout,
             states: vec![0; frames].into_boxed_slice(),
             free: (0..frames as u32).rev().collect(),
@@ -79,6 +85,11 @@ impl TxSide {
             in_device: 0,
             completed: vec![0; BATCH].into_boxed_slice(),
         }
+    }
+
+    /// Whether somebody else completes the checksums of the frames.
+    pub(super) fn has_metadata(&self) -> bool {
+        self.has_metadata
     }
 
     /// Whether frames still wait in the transmit ring for the kernel to take them.
@@ -215,6 +226,28 @@ impl TxFrames for TxSide {
             address += u64::from(len);
             room = self.layout.chunk;
         }
+    }
+
+    fn completes_checksums(&self) -> bool {
+        self.has_metadata
+    }
+
+    fn transmit_partial(&mut self, frame: FrameId, len: usize, tcp_at: usize) {
+        debug_assert!(self.has_metadata && self.layout.chunks == 1);
+        debug_assert!(self.can_transmit() && !self.busy(frame));
+        let address = self.address(frame);
+        let metadata = address - metadata::LEN;
+        // SAFETY: as for `bytes_mut`; in front of a frame there is room.
+        let room = unsafe { self.umem.run_mut(metadata, metadata::LEN) };
+        room.copy_from_slice(&checksum_at(tcp_at));
+        self.ring.push(xdp_desc {
+            addr: address as u64,
+            len: len.min(self.layout.capacity()) as u32,
+            options: XDP_TX_METADATA,
+        });
+        self.in_device += 1;
+        self.states[frame.0 as usize] += IN_DEVICE;
+        self.room = self.room.saturating_sub(1);
     }
 
     fn release(&mut self, frame: FrameId) {

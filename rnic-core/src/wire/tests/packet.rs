@@ -3,7 +3,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::tcp::any_header;
 use crate::wire::checksum::sum;
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
-use crate::wire::packet::{Checksums, NetHeader, Packet, PacketError, parse};
+use crate::wire::packet::{Checksums, HeaderTemplate, NetHeader, Packet, PacketError, parse};
 use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions, Timestamps};
 use proptest::prelude::*;
 
@@ -114,6 +114,27 @@ fn the_same_frame_is_written_but_for_the_ip_identification() {
     expected[18..20].copy_from_slice(&[0, 0]);
     fix_ipv4_checksum(&mut expected, 20);
     assert_eq!(frame, expected);
+}
+
+#[test]
+fn a_partial_checksum_completed_is_the_whole_one() {
+    let v6: IpAddr = Ipv6Addr::LOCALHOST.into();
+    for (source, destination) in [(SOURCE.into(), DESTINATION.into()), (v6, v6)] {
+        for payload in [&b""[..], b"odd", b"even", &[0xff; 1000]] {
+            let net = net_header(source, destination);
+            let header = syn_header();
+            let whole = build(&net, &header, payload);
+            let mut partial = whole.clone();
+            let template = HeaderTemplate::new(&net);
+            let len = template.write_partial(&mut partial, 0, &header, payload.len());
+            assert_eq!(len, whole.len());
+            assert_ne!(partial, whole);
+            let tcp = &mut partial[net.len()..];
+            let checksum = !sum(tcp);
+            tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
+            assert_eq!(partial, whole);
+        }
+    }
 }
 
 #[test]

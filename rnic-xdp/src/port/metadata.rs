@@ -1,0 +1,128 @@
+//! Sockets whose frames can have metadata: the device, or the kernel, completes their TCP checksums.
+//!
+//! The room for metadata is asked for when the UMEM is registered. libxdp has no field for it (`xsk_umem_config`), and so
+//! neither has xsk-rs: such a socket is opened here, call by call.
+//!
+//! The metadata of a frame stand in front of it, in the room that the kernel keeps free there. The kernel wants that room in
+//! front of every descriptor, also where the second chunk of a frame begins: so this is for frames of one chunk.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use nix::libc::{self, c_int, socklen_t};
+use nix::net::if_::if_nametoindex;
+
+use super::socket::Place;
+use super::umem::Umem;
+
+/// Octets of metadata: flags, two offsets, and what was added to them since (`struct xsk_tx_metadata`).
+pub(super) const LEN: usize = 24;
+
+/// Where in a TCP header its checksum stands.
+const CHECKSUM_IN_TCP: u16 = 16;
+
+/// Who completes the checksums of TCP in the frames that are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TxChecksum {
+    /// The device, if it says that it can; else the engine computes them.
+    #[default]
+    Auto,
+    /// The engine computes them.
+    Never,
+    /// The device, whatever it says. A virtual one passes them on incomplete: the kernel at its other end takes them as
+    /// they are, any other receiver does not.
+    Device,
+    /// The kernel, on the copy that it makes. It costs more than the engine's way, and tests the device's.
+    Kernel,
+}
+
+/// Who is to complete them, where the engine does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Completer {
+    Device,
+    Kernel,
+}
+
+/// The metadata that ask for the checksum of a TCP header at `tcp_at` of the frame.
+pub(super) fn checksum_at(tcp_at: usize) -> [u8; LEN] {
+    let mut metadata = [0; LEN];
+    let flags = u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM);
+    metadata[..8].copy_from_slice(&flags.to_ne_bytes());
+    metadata[8..10].copy_from_slice(&(tcp_at as u16).to_ne_bytes());
+    metadata[10..12].copy_from_slice(&CHECKSUM_IN_TCP.to_ne_bytes());
+    metadata
+}
+
+/// Opens a socket on a queue, registers the UMEM with room for metadata, sets the rings up, and binds it.
+pub(super) fn open(
+    umem: &Umem,
+    place: &Place<'_>,
+    completer: Completer,
+    flags: u16,
+) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was opened a moment ago, and is nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let software = match completer {
+        Completer::Device => 0,
+        Completer::Kernel => libc::XDP_UMEM_TX_SW_CSUM,
+    };
+    let (start, octets) = umem.area();
+    let registration = libc::xdp_umem_reg {
+        addr: start as u64,
+        len: octets as u64,
+        chunk_size: place.chunk,
+        headroom: 0,
+        flags: libc::XDP_UMEM_TX_METADATA_LEN | software,
+        tx_metadata_len: LEN as u32,
+    };
+    set(&socket, libc::XDP_UMEM_REG, &registration)?;
+    set(&socket, libc::XDP_UMEM_FILL_RING, &place.rings.fill)?;
+    let completion = place.rings.completion;
+    set(&socket, libc::XDP_UMEM_COMPLETION_RING, &completion)?;
+    set(&socket, libc::XDP_RX_RING, &place.rx_ring)?;
+    set(&socket, libc::XDP_TX_RING, &place.tx_ring)?;
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: flags,
+        sxdp_ifindex: if_nametoindex(place.netdev)?,
+        sxdp_queue_id: place.queue,
+        sxdp_shared_umem_fd: 0,
+    };
+    // SAFETY: the kernel reads an address of that length.
+    check(unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as socklen_t,
+        )
+    })?;
+    Ok(socket)
+}
+
+/// Sets an option of an AF_XDP socket to a value of C's: numbers, without pointers that the kernel writes to.
+fn set<T: Copy>(socket: &OwnedFd, option: c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the kernel reads a value of that length. The area that a registration names is memory of the UMEM, which lives
+    // as long as the socket, and which this process accesses through raw pointers.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            option,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as socklen_t,
+        )
+    })
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

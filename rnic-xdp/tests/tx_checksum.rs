@@ -1,0 +1,128 @@
+//! TCP checksums that somebody else completes: the device, as a NIC with tx-checksum does, or the kernel.
+//!
+//! A veth offers it to nobody, but with copying the kernel does what is asked for on any device: it makes a packet whose
+//! checksum is still to be computed, and computes it where the device has no such offload (`ethtool -K tx off`).
+
+mod common;
+#[path = "common/kernel_tcp.rs"]
+mod kernel_tcp;
+
+use std::fs;
+
+use common::{frame, open, open_net, open_with, pair, receive};
+use kernel_tcp::{device, write_to_kernel};
+use rnic_core::engine::Net;
+use rnic_core::memory::frames::TxFrames;
+use rnic_core::wire::packet::{Checksums, PacketError, parse};
+use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
+use rnic_xdp::{PortConfig, TxChecksum, XdpPort};
+
+/// Where the TCP header of [`frame`] begins.
+const TCP_AT: usize = 34;
+
+fn config(netdev: &str, tx_checksum: TxChecksum) -> PortConfig {
+    PortConfig {
+        tx_checksum,
+        ..PortConfig::new(netdev)
+    }
+}
+
+/// Segments with a wrong checksum that the kernel's TCP has received.
+fn checksum_errors(namespace: &Namespace) -> u64 {
+    let text = namespace.run(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+    let (_, value) = pairs.find(|(name, _)| *name == "InCsumErrors").unwrap();
+    value.parse().unwrap()
+}
+
+#[test]
+fn the_kernels_tcp_takes_what_the_device_completed() {
+    if !is_root("the_kernels_tcp_takes_what_the_device_completed") {
+        return;
+    }
+    let (east, west) = pair("csum", 1);
+    // Else the packet gets there as it is, and nobody looks at its checksum.
+    disable_offloads(&east, "east").unwrap();
+    disable_offloads(&west, "west").unwrap();
+    for completer in [TxChecksum::Device, TxChecksum::Kernel] {
+        for address in ["10.77.0.2:4420", "[fd77::2]:4421"] {
+            let device = device(&east, &config("east", completer));
+            let sent = write_to_kernel(&device, &east, &west, address);
+            assert_eq!(checksum_errors(&west), 0, "{completer:?} {address}");
+            assert_eq!(sent.timeouts, 0, "{completer:?} {address}");
+        }
+    }
+}
+
+/// Sends a frame with a partial checksum.
+fn send_partial(port: &mut XdpPort, octets: &[u8], tcp_at: usize) {
+    let id = port.tx.allocate().unwrap();
+    port.tx.bytes_mut(id)[..octets.len()].copy_from_slice(octets);
+    port.tx.transmit_partial(id, octets.len(), tcp_at);
+    port.tx.release(id);
+    port.tx.kick();
+}
+
+/// A frame with what [`TxFrames::transmit_partial`] asks for: a right IP header, and the sum of the pseudo-header.
+fn partial(port: u16, payload: usize) -> Vec<u8> {
+    let mut octets = frame(port, payload);
+    let sum = rnic_core::wire::checksum::sum(&octets[14..TCP_AT]);
+    octets[24..26].copy_from_slice(&(!sum).to_be_bytes());
+    let addresses = rnic_core::wire::checksum::sum(&octets[26..TCP_AT]);
+    let rest = 6 + (octets.len() - TCP_AT) as u16;
+    let pseudo = rnic_core::wire::checksum::combine(addresses, rest);
+    octets[TCP_AT + 16..][..2].copy_from_slice(&pseudo.to_be_bytes());
+    octets
+}
+
+#[test]
+fn the_kernel_completes_checksums_of_each_frame() {
+    if !is_root("the_kernel_completes_checksums_of_each_frame") {
+        return;
+    }
+    let (east, west) = pair("swsum", 1);
+    let mut one = open_with(&east, &config("east", TxChecksum::Kernel)).unwrap();
+    assert!(one.report().tx_checksum && one.tx.completes_checksums());
+    let (mut other, net) = open_net(&west, PortConfig::new("west"));
+    let (local, _lease) = west
+        .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
+        .unwrap();
+    // Many more than there are frames, and in between some that need nothing.
+    for round in 0..6000 {
+        let octets = partial(local.port(), round % 1461);
+        send_partial(&mut one, &octets, TCP_AT);
+        let found = receive(&mut other, 1).remove(0);
+        parse(&found, Checksums::Verify).unwrap();
+        assert_eq!(found[TCP_AT + 18..], octets[TCP_AT + 18..]);
+        let plain = frame(local.port(), round % 7);
+        common::send(&mut one, &plain);
+        one.tx.kick();
+        assert_eq!(receive(&mut other, 1), [plain]);
+    }
+    // At the wrong place it is wrong.
+    send_partial(&mut one, &partial(local.port(), 100), TCP_AT + 2);
+    let found = receive(&mut other, 1).remove(0);
+    let wrong = parse(&found, Checksums::Verify);
+    assert_eq!(wrong.unwrap_err(), PacketError::Checksum("TCP"));
+}
+
+#[test]
+fn a_veth_is_not_asked() {
+    if !is_root("a_veth_is_not_asked") {
+        return;
+    }
+    let (east, west) = pair("nosum", 1);
+    let port = open(&east, "east").unwrap();
+    assert!(!port.report().tx_checksum && !port.tx.completes_checksums());
+    drop(port);
+    // Frames of several chunks have no room for it.
+    for (namespace, netdev) in [(&east, "east"), (&west, "west")] {
+        let command = format!("link set dev {netdev} mtu 9000");
+        namespace.ip(&command).unwrap();
+    }
+    let port = open_with(&east, &config("east", TxChecksum::Device)).unwrap();
+    assert_eq!(port.report().chunks, 3);
+    assert!(!port.report().tx_checksum && !port.tx.completes_checksums());
+}
