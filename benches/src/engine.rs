@@ -226,23 +226,28 @@ fn turn(host: &mut Host, peer: &Pool, now: Instant) {
 
 /// What the protocol makes of octets received, and nothing else: CRC, and copy into the region.
 fn receive_octets(frame: &[u8], region: &Region, at: usize, with_sum: bool) -> u32 {
-    let sum = if with_sum {
-        checksum::sum(&frame[TCP_AT..])
+    let (header, fpdu) = frame[TCP_AT..].split_at(FPDU_AT - TCP_AT);
+    let digest = if with_sum {
+        let (crc, sum) = crc::crc_and_sum(fpdu);
+        crc ^ u32::from(checksum::combine(sum, checksum::sum_of_header(header)))
     } else {
-        0
+        crc::crc(fpdu)
     };
-    let fpdu = &frame[FPDU_AT..];
     // The region has room for a frame from every place.
     let _ = region.write(at, &fpdu[FPDU_OVERHEAD..]);
-    crc::crc(fpdu) ^ u32::from(sum)
+    digest
 }
 
 /// The same for octets to be sent.
 fn transmit_octets(frame: &mut [u8], region: &Region, at: usize, with_sum: bool) -> u32 {
     let fpdu = &mut frame[FPDU_AT..];
     let _ = region.read(at, &mut fpdu[FPDU_OVERHEAD..]);
-    let sum = if with_sum { checksum::sum(fpdu) } else { 0 };
-    crc::crc(fpdu) ^ u32::from(sum)
+    if with_sum {
+        let (crc, sum) = crc::crc_and_sum(fpdu);
+        crc ^ u32::from(sum)
+    } else {
+        crc::crc(fpdu)
+    }
 }
 
 /// Nanoseconds for a segment, one sample for each step; each thing on the same segments.

@@ -59,6 +59,7 @@ impl Report<'_> {
                 "value": value,
                 "min": each.min(),
                 "max": each.max(),
+                "limit": target.limit(self.rows, cores),
                 "verdict": target.bound.verdict(value).name().to_lowercase(),
             }))
         });
@@ -123,6 +124,7 @@ mod tests {
             panic!("{text}");
         };
         assert_eq!(target["verdict"], "missed");
+        assert_eq!(target["limit"], Value::Null);
         assert_eq!(
             (&target["value"], &target["max"]),
             (&json!(0.75), &json!(0.875))
