@@ -127,16 +127,13 @@ impl Report<'_> {
         );
         for target in TARGETS {
             let [(one, one_limit), (two, two_limit)] = BOTH.map(|cores| {
-                let value = match ratio(self.rows, target.of, target.to, cores) {
-                    None => "-".to_owned(),
-                    Some((value, each)) => {
-                        let verdict = target.bound.verdict(value).name();
-                        format!("{} {verdict}", spread(value, &each))
-                    }
+                let Some((value, each)) = ratio(self.rows, target.of, target.to, cores) else {
+                    return ("-".to_owned(), String::new());
                 };
+                let verdict = target.bound.verdict(value).name();
                 let limit = target.limit(self.rows, cores);
                 (
-                    value,
+                    format!("{} {verdict}", spread(value, &each)),
                     limit.map_or_else(String::new, |limit| format!("{limit:.2}")),
                 )
             });
