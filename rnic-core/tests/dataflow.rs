@@ -397,3 +397,34 @@ fn what_is_placed_early_is_delivered_in_its_turn() {
     sim.run_now();
     assert_eq!(outcomes(&mut raw.qp), [received(4)]);
 }
+
+/// So many connections that they are fetched ahead of their turns, on a network that loses and repeats.
+#[test]
+fn a_hundred_connections_take_turns() {
+    let link = Impairments {
+        delay: Duration::from_micros(100),
+        loss: 10,
+        duplication: 10,
+        ..Impairments::default()
+    };
+    let mut sim = watched(&EngineConfig::default(), link, 5);
+    let options = ConnectionOptions::default();
+    let mut pairs: Vec<_> = (0..100).map(|_| sim.connect(&options).unwrap()).collect();
+    let data = pattern(5000);
+    let source = sim.hosts[0].share(&data, all_rights());
+    let mut targets = Vec::new();
+    for (active, _) in &mut pairs {
+        let target = sim.hosts[1].share(&[0; 5000], all_rights());
+        sim.hosts[0].post_send(active, write(1, &source, target.stag, 5000));
+        targets.push(target);
+    }
+    for ((active, _), target) in pairs.iter_mut().zip(&targets) {
+        let done = completions(&mut sim, active, 1, SECOND * 20);
+        assert_eq!(statuses(&done), [WcStatus::Success]);
+        assert_eq!(target.content(), data);
+    }
+    for (active, _) in &pairs {
+        sim.hosts[0].command(Command::Disconnect(active.number));
+    }
+    assert_nothing_left(&mut sim);
+}

@@ -209,6 +209,7 @@ impl Turn for Worker {
         }
         let mut batch = self.driver.begin(now);
         for queue in port.rx.queues_mut() {
+            batch.foresee(queue.heads());
             batch.handle_frames(queue.frames(), &mut port.tx);
             queue.refill();
             if queue.has_more() {

@@ -22,6 +22,7 @@ use crate::engine::{
 };
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
+use crate::memory::prefetch::prefetch;
 use crate::mpa::startup::{Initiator, Responder};
 use crate::rdmap::Rdmap;
 use crate::tcp::{Seq, State, Tcp, TcpConfig};
@@ -239,6 +240,23 @@ impl Connection {
         &self.key
     }
 
+    /// How many steps it takes to have a connection fetched: what is looked at in each is where the one before says.
+    pub(crate) const DEPTHS: usize = 5;
+
+    /// Has what is known of it fetched into the cache, one step further with each depth: ahead of time, where others have
+    /// their turn meanwhile.
+    pub(crate) fn prefetch(&self, depth: usize) {
+        let Some(further) = depth.checked_sub(1) else {
+            return prefetch(self);
+        };
+        if let Phase::Streaming(stream) = &self.phase {
+            stream.prefetch(further);
+        }
+        if further == 0 {
+            self.tcp.prefetch();
+        }
+    }
+
     /// How far a passive connection has come.
     pub(crate) fn stage(&self) -> Stage {
         match self.phase {
@@ -387,6 +405,9 @@ impl Connection {
     /// When it next wants to be looked at without a cause from outside, beside [the next turn](Self::acks_next_turn).
     #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        if self.unreachable {
+            return Some(Instant::ZERO);
+        }
         let held_back = match &self.phase {
             Phase::Streaming(stream) => stream.held_back_until(),
             _ => None,
@@ -423,7 +444,7 @@ impl Connection {
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.handle_timeout(context.now);
         }
-        if self.unreachable {
+        if std::mem::take(&mut self.unreachable) {
             self.fail(EndReason::Unreachable, context);
         } else if self.deadline.is_some_and(|at| at <= context.now) {
             self.give_up(EndReason::TimedOut, context);

@@ -4,6 +4,7 @@ mod ahead;
 
 use crate::ddp::{DdpStream, Llp, Message, Supply, Teardown};
 use crate::engine::{EndReason, Event};
+use crate::memory::prefetch::prefetch;
 use crate::mpa::startup::{Negotiated, Rtr};
 use crate::mpa::{Deframer, frame, marker};
 use crate::rdmap::{self, Opening, Outbound, Token};
@@ -101,6 +102,14 @@ impl Stream {
     /// Whether the layer above is another than RDMAP, which decides itself how long the stream lives.
     pub(super) fn is_endpoint(&self) -> bool {
         matches!(self.user, User::Endpoint(_))
+    }
+
+    /// Has what it looks at fetched, one step further with each depth from 0 to 3.
+    pub(super) fn prefetch(&self, depth: usize) {
+        match depth.checked_sub(1) {
+            None => prefetch(self),
+            Some(depth) => self.user.prefetch(depth),
+        }
     }
 
     pub(super) fn into_end(self) -> LocalEnd {

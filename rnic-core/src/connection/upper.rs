@@ -6,6 +6,7 @@ use crate::ddp::{Buffers, Delivery, Endpoint, HalfClosed, Message, Supply, Teard
 use crate::engine::{EndReason, Event};
 use crate::memory::epoch::Guard;
 use crate::memory::place::Destination;
+use crate::memory::prefetch::prefetch;
 use crate::memory::table::Origin;
 use crate::rdmap::{Opening, Outbound, Rdmap};
 use crate::verbs::RecvWr;
@@ -114,6 +115,17 @@ impl User {
                 })
             }
             LocalEnd::Endpoint(endpoint) => Self::Endpoint(endpoint),
+        }
+    }
+
+    /// Has what it looks at fetched, one step further with each depth from 0 to 2.
+    pub(super) fn prefetch(&self, depth: usize) {
+        match self {
+            Self::Rdmap(RdmapUser { rdmap, qp, .. }) => match depth.checked_sub(1) {
+                None => prefetch(&**qp),
+                Some(depth) => rdmap.prefetch(depth, qp),
+            },
+            Self::Endpoint(endpoint) => prefetch(&**endpoint),
         }
     }
 

@@ -147,6 +147,12 @@ impl Batch<'_> {
         }
     }
 
+    /// Prepares for frames that [`handle_frames`](Self::handle_frames) will have next: of each its front, with the headers at
+    /// least.
+    pub fn foresee<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
+        self.engine.foresee_frames(heads);
+    }
+
     /// Handles received frames, each from the destination MAC address on, with what is to be done about its checksums.
     pub fn handle_frames<F: TxFrames>(
         &mut self,
@@ -187,6 +193,7 @@ impl Batch<'_> {
             self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
         }
         self.busy |= engine.flush_completions();
+        engine.begin_to_transmit();
         while engine.poll_transmit(self.now, &self.guard, tx) {
             self.busy = true;
         }

@@ -47,6 +47,7 @@ impl Engine {
                 self.counters.engine.no_transmit_frame += 1;
                 return false;
             }
+            self.foresee_ready();
             let Some(index) = self.ready.pop_front() else {
                 return false;
             };

@@ -168,6 +168,11 @@ impl Flows {
         Some(self.slots[at].index as usize)
     }
 
+    /// The number of what is most likely the connection with these addresses.
+    pub(super) fn guess(&self, key: &FlowKey) -> Option<usize> {
+        self.find(key, |_| true)
+    }
+
     /// Adds a connection by its number, which is below 2^32 - 1. No other may have its addresses.
     pub fn insert(&mut self, key: &FlowKey, index: usize) {
         if 4 * (self.taken + 1) > 3 * self.slots.len() {
@@ -245,6 +250,7 @@ mod tests {
                 for number in 0..40 {
                     let found = flows.find(&key(number), |index| index == usize::from(number));
                     prop_assert_eq!(found, map.get(&number).copied());
+                    prop_assert!(found.is_none() || flows.guess(&key(number)) == found);
                 }
             }
             prop_assert_eq!(flows.taken, map.len());

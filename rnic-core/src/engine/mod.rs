@@ -5,6 +5,7 @@ mod cookies;
 mod driver;
 mod due;
 mod flows;
+mod foresight;
 mod link;
 mod net;
 mod next_hops;
@@ -45,6 +46,7 @@ pub use self::flows::{FlowKey, Flows, Keyed};
 
 use self::commands::{Listener, QueuePairs};
 use self::cookies::Cookies;
+use self::foresight::Foresight;
 use self::next_hops::NextHops;
 use self::passive::Young;
 use self::timers::Timers;
@@ -101,6 +103,7 @@ pub struct Engine {
     /// Connections that owe their peers an ACK with the turn behind this time, each once: alarms would cost more, and
     /// each message would need one.
     owing: VecDeque<(Instant, usize)>,
+    foresight: Foresight,
     young: Young,
     listeners: HashMap<ListenerId, Listener>,
     /// The connection of each request that waits for an answer.
@@ -134,6 +137,7 @@ impl Engine {
             timers: Timers::default(),
             ready: VecDeque::new(),
             owing: VecDeque::new(),
+            foresight: Foresight::default(),
             young: Young::default(),
             listeners: HashMap::new(),
             requests: HashMap::new(),
@@ -445,7 +449,7 @@ impl Engine {
         for (index, connection) in &mut self.connections {
             if connection.key().remote.ip() == destination {
                 connection.set_unreachable();
-                self.timers.arm(index, Some(Instant::ZERO));
+                self.timers.arm(index, connection.next_timeout());
             }
         }
     }

@@ -10,6 +10,7 @@ pub mod epoch;
 pub mod frames;
 mod mapping;
 pub mod place;
+pub mod prefetch;
 mod random;
 pub mod region;
 pub mod ring;

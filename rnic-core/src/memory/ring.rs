@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::mapping::{Mapping, Pages};
+use super::prefetch::prefetch;
 
 const MAGIC: [u8; 8] = *b"rnicring";
 const VERSION: u32 = 1;
@@ -444,6 +445,17 @@ impl<T: Entry> Consumer<T> {
         };
         self.head = self.head.wrapping_add(count);
         self.shared.head().store(self.head, Ordering::Release);
+    }
+
+    /// Has fetched what [`peek`](Self::peek) looks at, one step further with each depth from 0 to 1.
+    pub fn prefetch(&self, depth: usize, ahead: u32) {
+        match depth {
+            0 => prefetch(&*self.shared),
+            _ => {
+                prefetch(self.shared.tail());
+                prefetch(self.shared.words(self.head.wrapping_add(ahead)));
+            }
+        }
     }
 
     /// Entries that can be popped now. A broken ring has none.

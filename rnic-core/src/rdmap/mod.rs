@@ -102,6 +102,11 @@ impl Rdmap {
         }
     }
 
+    /// Has fetched what the next message is made of, one step further with each depth from 0 to 1.
+    pub fn prefetch(&self, depth: usize, qp: &QueuePair) {
+        self.requester.prefetch(depth, qp);
+    }
+
     /// The stream begins with this message, before any that the application posts.
     pub fn open_with(&mut self, opening: Opening) {
         self.opening = Some(opening);

@@ -9,6 +9,7 @@ use super::outstanding::Outstanding;
 use super::prepare::{carry_out, immediate, prepare};
 use super::{Opening, RdmapError, ReceivedTerminate};
 use crate::memory::epoch::Guard;
+use crate::memory::prefetch::prefetch;
 use crate::memory::table::{Access, BindError, Origin};
 use crate::verbs::cq::CqTable;
 use crate::verbs::wr::send_flags;
@@ -93,6 +94,17 @@ impl Requester {
             failed: false,
             end: None,
         }
+    }
+
+    /// Has fetched what the next request, and what is known of those that were begun, lie in: one step further with each
+    /// depth from 0 to 1.
+    pub(super) fn prefetch(&self, depth: usize, qp: &QueuePair) {
+        if depth == 0
+            && let Some(first) = self.requests.front()
+        {
+            prefetch(first);
+        }
+        qp.sq.prefetch(depth, self.requests.len() as u32);
     }
 
     /// The ready-to-receive message goes out: it counts among the Sends or Reads.

@@ -61,6 +61,7 @@ use self::rtt::RttEstimator;
 use self::send::{Fin, Sender};
 use crate::counters::TcpCounters;
 use crate::memory::frames::{FrameId, TxFrames};
+use crate::memory::prefetch::prefetch;
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
@@ -427,6 +428,13 @@ impl Tcp {
     /// cannot be sent any more.
     pub fn release_frames<F: TxFrames>(&mut self, frames: &mut F) {
         self.send.release_all(frames);
+    }
+
+    /// Has fetched what its records lead to: the segment that is acknowledged next.
+    pub fn prefetch(&self) {
+        if let Some(first) = self.send.first() {
+            prefetch(first);
+        }
     }
 
     /// What this connection has counted.

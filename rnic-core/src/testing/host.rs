@@ -511,6 +511,7 @@ impl Host {
     /// One turn of the worker. Says whether there was anything to do, and what was sent.
     pub(super) fn turn(&mut self, now: Instant, frames: &[Vec<u8>]) -> (bool, Vec<Vec<u8>>) {
         let mut batch = self.driver.begin(now);
+        batch.foresee(frames.iter().map(Vec::as_slice));
         let frames = frames.iter().map(|frame| (frame, Checksums::Verify));
         batch.handle_frames(frames, &mut self.tx);
         let busy = batch.finish(&mut self.tx) | self.answer_next_hops();

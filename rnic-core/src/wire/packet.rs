@@ -91,6 +91,32 @@ pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketErr
     })
 }
 
+/// The addresses of a frame, source first, as [`parse`] would find them. Nothing is checked: they are good to prepare for
+/// a frame, and no more.
+pub fn addresses(frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
+    let (link, datagram) = EthernetHeader::parse(frame).ok()?;
+    let (source, destination, tcp_at): (IpAddr, IpAddr, usize) = match link.ethertype {
+        ethernet::IPV4 => {
+            let address = |at| Some(Ipv4Addr::from(*datagram.get(at..)?.first_chunk()?).into());
+            (
+                address(12)?,
+                address(16)?,
+                usize::from(datagram[0] & 15) * 4,
+            )
+        }
+        ethernet::IPV6 => {
+            let address = |at| Some(Ipv6Addr::from(*datagram.get(at..)?.first_chunk()?).into());
+            (address(8)?, address(24)?, ipv6::HEADER_LEN)
+        }
+        _ => return None,
+    };
+    let port = |at| Some(u16::from_be_bytes(*datagram.get(at..)?.first_chunk()?));
+    Some((
+        SocketAddr::new(source, port(tcp_at)?),
+        SocketAddr::new(destination, port(tcp_at + 2)?),
+    ))
+}
+
 /// What both versions of IP say.
 struct Datagram<'a> {
     source: IpAddr,

@@ -200,6 +200,14 @@ impl RxPort {
             .chain(several)
     }
 
+    /// The front of each frame of the batch, in their order.
+    pub fn heads(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.ready).map(|frame| match self.multi_buffer {
+            true => self.chunk(self.starts[frame]),
+            false => self.chunk(frame),
+        })
+    }
+
     /// The frame in these chunks of the batch. One of several is put together: protocols are faster on octets that lie in
     /// one run and in the nearest cache, and their sum comes with the copy.
     fn frame(&self, chunks: Range<usize>) -> (Frame<'_>, Checksums) {

@@ -3,7 +3,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::tcp::any_header;
 use crate::wire::checksum::sum;
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
-use crate::wire::packet::{Checksums, HeaderTemplate, NetHeader, Packet, PacketError, parse};
+use crate::wire::packet::{
+    Checksums, HeaderTemplate, NetHeader, Packet, PacketError, addresses as addresses_ahead, parse,
+};
 use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions, Timestamps};
 use proptest::prelude::*;
 
@@ -425,6 +427,33 @@ fn groups_are_no_peers() {
             Err(PacketError::NotUnicast(which))
         );
     }
+}
+
+/// What is read ahead of time, unchecked, is what is read in its turn.
+#[test]
+fn addresses_are_the_same_ahead_of_time() {
+    let v6 = |last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last);
+    let ends: [(IpAddr, IpAddr); 2] = [
+        (SOURCE.into(), DESTINATION.into()),
+        (v6(1).into(), v6(2).into()),
+    ];
+    for (source, destination) in ends {
+        for vlan in [None, Some(7)] {
+            let mut net = net_header(source, destination);
+            net.vlan = vlan;
+            let mut frame = [0; 256];
+            let len = net.write(&mut frame, &syn_header(), 0, 0);
+            let frame = &frame[..len];
+            let packet = parse(frame, Checksums::Verify).unwrap();
+            let addresses = (packet.source, packet.destination);
+            assert_eq!(addresses_ahead(frame), Some(addresses));
+            for len in 0..len {
+                let cut = addresses_ahead(&frame[..len]);
+                assert!(cut.is_none_or(|cut| cut == addresses));
+            }
+        }
+    }
+    assert_eq!(addresses_ahead(&[0; 100]), None);
 }
 
 #[test]
