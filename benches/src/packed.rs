@@ -36,16 +36,16 @@ pub(crate) fn write_batches(batches: usize) -> Result<(), Failure> {
 /// The application posts a batch. Each of these is a function of its own, to be counted.
 #[inline(never)]
 fn post(client: &mut End, to: RemoteAddress, first: usize) -> Result<(), Failure> {
-    for number in first..first + WRITES {
+    let data = [0x5a; OCTETS];
+    let writes = (first..first + WRITES).map(|number| {
         let to = RemoteAddress {
             offset: to.offset + (number * OCTETS % REACH) as u64,
             ..to
         };
-        let write = SendRequest::write(to).inline(&[0x5a; OCTETS]);
         let signaled = number.is_multiple_of(SIGNALED);
-        client.qp.post_send(&write.signaled(signaled))?;
-    }
-    Ok(())
+        SendRequest::write(to).inline(&data).signaled(signaled)
+    });
+    Ok(client.qp.post_sends(writes)?)
 }
 
 /// The engine takes the batch up.

@@ -1,5 +1,6 @@
 //! rnic: RDMA over the same veth pair, each end driven by the thread that uses it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ use crate::pingpong::{Game, Latency, ping_pong};
 
 /// Octets posted at once: as many as the receive window has.
 const POSTED: usize = 512 * 1024;
+/// Requests that may be posted ahead: of short ones it takes many to fill what is on its way.
+const SEND_QUEUE: u32 = 512;
 /// Octets that a request itself can carry.
 const INLINE: usize = 64;
 /// Where messages of round trips are sent from; they arrive at the start.
@@ -42,7 +45,11 @@ impl End {
         let device = host.run(|| open_device(host, secret, 1))?;
         let pd = device.pd();
         let cq = device.cq(256)?;
-        let qp = pd.qp(&cq, &cq, QpCaps::default())?;
+        let caps = QpCaps {
+            max_send_wr: SEND_QUEUE,
+            ..QpCaps::default()
+        };
+        let qp = pd.qp(&cq, &cq, caps)?;
         let region = Arc::new(Region::allocate(REGION, HugePages::Prefer)?);
         let mr = pd.register(&region, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         Ok(Self {
@@ -72,23 +79,31 @@ impl End {
         }
     }
 
-    /// Posts Write number `number` of a stream of them, one behind the other in memory.
-    fn write_message(
+    /// Posts Writes with these numbers of a stream of them, one behind the other in memory. Each `signal`th makes a
+    /// completion. Short ones are posted as a list, as who has many would.
+    fn write_messages(
         &mut self,
         to: RemoteAddress,
-        number: usize,
+        numbers: Range<usize>,
         size: usize,
-        signaled: bool,
+        signal: usize,
     ) -> Result<(), Failure> {
-        let at = number % (REGION / size) * size;
-        let to = RemoteAddress {
-            offset: to.offset + at as u64,
-            ..to
+        let write = |number: usize| {
+            let at = number % (REGION / size) * size;
+            let to = RemoteAddress {
+                offset: to.offset + at as u64,
+                ..to
+            };
+            let signaled = number.is_multiple_of(signal);
+            (at, SendRequest::write(to).signaled(signaled))
         };
-        let write = SendRequest::write(to).signaled(signaled);
         if size <= INLINE {
-            self.qp.post_send(&write.inline(&[0x5a; INLINE][..size]))?;
-        } else {
+            let data = &[0x5a; INLINE][..size];
+            let writes = numbers.map(|number| write(number).1.inline(data));
+            return Ok(self.qp.post_sends(writes)?);
+        }
+        for number in numbers {
+            let (at, write) = write(number);
             let piece = [self.mr.sge(at, size as u32)];
             self.qp.post_send(&write.memory(&piece))?;
         }
@@ -223,17 +238,15 @@ fn write_for(
     duration: Duration,
     mut meanwhile: impl FnMut(),
 ) -> Result<Bandwidth, Failure> {
-    let room = QpCaps::default().max_send_wr as usize;
-    let depth = (POSTED / size).clamp(2, room);
+    let depth = (POSTED / size).clamp(2, SEND_QUEUE as usize);
     // Of many short Writes, a completion for each would be a large part of the work, and tell nothing.
     let signal = (depth / 4).clamp(1, 16);
     let (mut posted, mut complete) = (0, 0);
     let (mut pace, end) = (Pace::new(), Instant::now() + duration);
     while Instant::now() < end {
-        while posted - complete < depth {
-            posted += 1;
-            client.write_message(to, posted, size, posted.is_multiple_of(signal))?;
-        }
+        let numbers = posted + 1..complete + depth + 1;
+        posted += numbers.len();
+        client.write_messages(to, numbers, size, signal)?;
         let done = client.poll()?.len() * signal;
         complete += done;
         pace.add(done * size);

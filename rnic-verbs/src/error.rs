@@ -83,6 +83,16 @@ pub enum Error {
     },
 }
 
+/// Why not all of several work requests were posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{posted} requests were posted, the next was not: {error}")]
+pub struct PostSendsError {
+    /// Those before it, which are posted.
+    pub posted: usize,
+    /// Why it was refused.
+    pub error: PostError,
+}
+
 /// Why a work request was not posted. Nothing was queued, and no completion will come of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {

@@ -89,7 +89,7 @@ mod window;
 pub use asynchronous::{AsyncEvent, AsyncEvents};
 pub use cq::{Completion, Cq};
 pub use device::{Device, Driver};
-pub use error::{ConnectError, Error, PostError};
+pub use error::{ConnectError, Error, PostError, PostSendsError};
 pub use events::{ConnectionEvent, Established};
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Pd, Registration};

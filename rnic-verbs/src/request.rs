@@ -67,6 +67,7 @@ pub struct SendRequest<'a> {
 }
 
 impl<'a> SendRequest<'a> {
+    #[inline]
     fn new(opcode: WrOpcode) -> Self {
         Self {
             wr_id: 0,
@@ -82,6 +83,7 @@ impl<'a> SendRequest<'a> {
     }
 
     /// RDMA Write: puts the data in the peer's memory, without its knowledge.
+    #[inline]
     pub fn write(to: RemoteAddress) -> Self {
         Self {
             remote: Some(to),
@@ -98,6 +100,7 @@ impl<'a> SendRequest<'a> {
     }
 
     /// Send: puts the data in the next buffer that the peer posted to its receive queue.
+    #[inline]
     pub fn send() -> Self {
         Self::new(WrOpcode::Send)
     }
@@ -199,6 +202,7 @@ impl<'a> SendRequest<'a> {
     }
 
     /// The data, in registered memory.
+    #[inline]
     pub fn memory(self, pieces: &'a [Sge]) -> Self {
         Self {
             data: Data::Memory(pieces),
@@ -207,6 +211,7 @@ impl<'a> SendRequest<'a> {
     }
 
     /// The data itself, copied into the request. Not for a Read or an atomic.
+    #[inline]
     pub fn inline(self, data: &'a [u8]) -> Self {
         Self {
             data: Data::Inline(data),
@@ -215,11 +220,13 @@ impl<'a> SendRequest<'a> {
     }
 
     /// The application's name for it, which the completion tells.
+    #[inline]
     pub fn wr_id(self, wr_id: u64) -> Self {
         Self { wr_id, ..self }
     }
 
     /// No completion if it succeeds (unless the queue pair signals all).
+    #[inline]
     pub fn unsignaled(self) -> Self {
         Self {
             flags: self.flags & !send_flags::SIGNALED,
@@ -228,6 +235,7 @@ impl<'a> SendRequest<'a> {
     }
 
     /// Sets whether it makes a completion if it succeeds.
+    #[inline]
     pub fn signaled(self, signaled: bool) -> Self {
         let signaled_flag = if signaled { send_flags::SIGNALED } else { 0 };
         Self {
@@ -253,6 +261,7 @@ impl<'a> SendRequest<'a> {
     }
 
     /// The ring entry, after everything that can be checked beforehand.
+    #[inline]
     pub(crate) fn encode(&self, max_sge: usize, max_inline: usize) -> Result<SendWr, PostError> {
         if self.opcode.is_local() {
             return self.encode_local();
@@ -300,6 +309,7 @@ impl<'a> SendRequest<'a> {
 
 impl SendRequest<'_> {
     /// Whether it sends nothing.
+    #[inline]
     pub(crate) fn is_local(&self) -> bool {
         self.opcode.is_local()
     }

@@ -208,6 +208,7 @@ impl Stream {
     }
 
     // rfc: 5041-70, 5041-s8
+    #[inline]
     fn conclude(&mut self, outcome: Result<(), StreamError>, context: &mut Context<'_, '_>) {
         if let Err(error) = outcome {
             self.fail(&error, context);
@@ -386,6 +387,11 @@ impl Stream {
             if !self.handle_built(start + len as u64, context) {
                 break false;
             }
+            let short = self.build_short(&mut payload[len..], mulpdu, start + len as u64, context);
+            if short > 0 {
+                len += short;
+                sum = None;
+            }
             let room = payload.len() - len;
             // With markers each FPDU has a segment of its own, which is how analysers, too, find it best.
             let alone = self.has_markers() || room < LEAST_FPDU;
@@ -399,6 +405,37 @@ impl Stream {
             None => checksum::sum(&payload[..len]),
         };
         Built { len, sum, push }
+    }
+
+    /// Builds FPDUs of short messages that wait, each whole, for as long as they fit. The first octet stands at `start` of
+    /// the stream. Returns their octets.
+    fn build_short(
+        &mut self,
+        room: &mut [u8],
+        mulpdu: usize,
+        start: u64,
+        context: &mut Context<'_, '_>,
+    ) -> usize {
+        if self.has_markers() {
+            return 0;
+        }
+        let (mut len, mut fpdus) = (0, 0);
+        let upper = &mut self.user.with(context);
+        loop {
+            let fpdu = &mut room[len..];
+            let most = frame::ulpdu_room(fpdu.len()).min(mulpdu);
+            let Some(ulpdu) = fpdu.get_mut(LENGTH_LEN..LENGTH_LEN + most) else {
+                break;
+            };
+            let Some(ulpdu_len) = self.ddp.next_short(ulpdu, upper) else {
+                break;
+            };
+            len += frame::seal(fpdu, ulpdu_len, self.crc);
+            self.ddp.posted_short(start + len as u64, upper);
+            fpdus += 1;
+        }
+        context.counters.rdma.fpdus_sent += fpdus;
+        len
     }
 
     /// Whether all that is left of the message being sent is one FPDU that fits into this room.

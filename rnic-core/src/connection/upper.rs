@@ -13,7 +13,7 @@ use crate::verbs::RecvWr;
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
 use crate::verbs::srq::ReceiveQueue;
-use crate::wire::ddp::{DdpSegment, QueueNumber};
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 
 use super::stream::message;
 use super::terminate::StreamError;
@@ -231,6 +231,7 @@ impl Ulp for Upper<'_, '_, '_> {
         }
     }
 
+    #[inline]
     fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, StreamError> {
         match &*self.user {
             User::Rdmap(user) => Ok(user.rdmap.admit(segment)?),
@@ -270,6 +271,14 @@ impl Ulp for Upper<'_, '_, '_> {
     }
 
     #[inline]
+    fn next_short(&mut self, room: &mut [u8]) -> Option<(DdpHeader, usize)> {
+        match self.user {
+            User::Rdmap(user) => user.rdmap.next_short(room, &user.qp, self.context.cqs),
+            User::Endpoint(_) => None,
+        }
+    }
+
+    #[inline]
     fn read(&mut self, offset: u32, to: &mut [u8], guard: &Guard<'_>) -> Result<(), StreamError> {
         match self.user {
             User::Rdmap(RdmapUser {
@@ -287,13 +296,16 @@ impl Ulp for Upper<'_, '_, '_> {
         }
     }
 
+    #[inline]
     fn posted(&mut self, end: u64) {
         match self.user {
-            User::Rdmap(user) => {
-                if let Some(outbound) = user.outbound.take() {
+            User::Rdmap(user) => match &user.outbound {
+                Some(outbound) => {
                     user.rdmap.sent(outbound.token, end);
+                    user.outbound = None;
                 }
-            }
+                None => user.rdmap.sent_short(end),
+            },
             User::Endpoint(endpoint) => endpoint.ulp.posted(end),
         }
     }

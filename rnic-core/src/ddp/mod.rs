@@ -88,6 +88,7 @@ impl Ddp {
     /// Begins to send a message of `length` octets, in the order of the calls. `header` is what the layer above
     /// decided: its own octets, and the STag and TO of the first octet, or the queue. DDP sets the rest.
     // rfc: 5041-26, 5041-31, 5041-36, 5041-42, 5041-44, 5041-54, 5041-60
+    #[inline]
     pub fn start_message(&mut self, mut header: DdpHeader, length: u32) -> Segmenter {
         if let DdpHeader::Untagged(untagged) = &mut header {
             // rfc: 5041-43

@@ -60,7 +60,7 @@ impl Ddp {
                 Destination::Buffer(right) | Destination::Silent(right),
             ) => {
                 silent = matches!(destination, Destination::Silent(_));
-                place_tagged(header, segment.payload, right, self.origin, guard)?
+                self.place_tagged(header, segment.payload, right, guard)?
             }
             // Nothing allows it to be written, and nothing is.
             (DdpHeader::Tagged(_), Destination::Delivery) => {}
@@ -72,6 +72,33 @@ impl Ddp {
             silent,
             aside,
         })
+    }
+
+    /// Copies the payload of a tagged segment to its place, if the peer has this right there.
+    // rfc: 5040-90, 5041-73, 5041-77, 5041-78, 5041-83, 5041-88
+    #[inline]
+    pub(super) fn place_tagged(
+        &self,
+        header: &TaggedHeader,
+        payload: &[u8],
+        right: Access,
+        guard: &Guard<'_>,
+    ) -> Result<(), DdpError> {
+        // rfc: 5041-57, 5041-58
+        if payload.is_empty() {
+            return Ok(());
+        }
+        let placement = guard
+            .for_placement(
+                header.stag,
+                header.offset,
+                payload.len(),
+                self.origin,
+                right,
+            )
+            .map_err(DdpError::Tagged)?;
+        placement.write(payload);
+        Ok(())
     }
 
     // rfc: 5041-72, 5040-95
@@ -115,25 +142,6 @@ fn first_octets(payload: &[u8]) -> [u8; MAX_ASIDE] {
     let len = payload.len().min(MAX_ASIDE);
     octets[..len].copy_from_slice(&payload[..len]);
     octets
-}
-
-// rfc: 5040-90, 5041-73, 5041-77, 5041-78, 5041-83, 5041-88
-fn place_tagged(
-    header: &TaggedHeader,
-    payload: &[u8],
-    right: Access,
-    origin: Origin,
-    guard: &Guard<'_>,
-) -> Result<(), DdpError> {
-    // rfc: 5041-57, 5041-58
-    if payload.is_empty() {
-        return Ok(());
-    }
-    let placement = guard
-        .for_placement(header.stag, header.offset, payload.len(), origin, right)
-        .map_err(DdpError::Tagged)?;
-    placement.write(payload);
-    Ok(())
 }
 
 fn receive_into(

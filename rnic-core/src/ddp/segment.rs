@@ -63,6 +63,13 @@ impl Segmenter {
         })
     }
 
+    /// The header of the segment that carries the whole message.
+    // rfc: 5041-17
+    #[inline]
+    pub(super) fn whole(&self) -> DdpHeader {
+        self.header_at(0, true)
+    }
+
     /// Octets of the segment that would carry all that is left.
     pub fn rest_len(&self) -> usize {
         self.header_len() + (self.length - self.cut) as usize

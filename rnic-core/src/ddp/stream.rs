@@ -2,6 +2,7 @@
 
 use super::{Ddp, DdpError, HalfClosed, Llp, Message, Placed, Segmenter, Supply, Ulp};
 use crate::memory::epoch::Guard;
+use crate::memory::place::Destination;
 use crate::memory::table::Origin;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, UntaggedHeader};
 
@@ -61,7 +62,17 @@ impl DdpStream {
         ulp: &mut U,
         guard: &Guard<'_>,
     ) -> Result<u32, U::Error> {
-        let placed = self.place(segment, ulp, guard)?;
+        let segment = DdpSegment::parse(segment)?;
+        let destination = ulp.admit(&segment)?;
+        if let (DdpHeader::Tagged(header), Destination::Silent(right)) =
+            (&segment.header, destination)
+        {
+            // Nobody is to hear of it: once it is placed, all is done.
+            self.ddp
+                .place_tagged(header, segment.payload, right, guard)?;
+            return Ok(segment.payload.len() as u32);
+        }
+        let placed = self.place_admitted(&segment, destination, ulp, guard)?;
         self.deliver(placed, ulp, guard)?;
         Ok(placed.payload_len())
     }
@@ -76,13 +87,23 @@ impl DdpStream {
     ) -> Result<Placed, U::Error> {
         let segment = DdpSegment::parse(segment)?;
         let destination = ulp.admit(&segment)?;
+        self.place_admitted(&segment, destination, ulp, guard)
+    }
+
+    fn place_admitted<U: Ulp>(
+        &mut self,
+        segment: &DdpSegment<'_>,
+        destination: Destination,
+        ulp: &mut U,
+        guard: &Guard<'_>,
+    ) -> Result<Placed, U::Error> {
         if let DdpHeader::Untagged(header) = &segment.header
             && !self.ddp.is_open(header.queue)
             && let Some(supply) = ulp.supply(header.queue)
         {
             self.ddp.open(header.queue, supply);
         }
-        Ok(self.ddp.place(&segment, destination, ulp, guard)?)
+        Ok(self.ddp.place(segment, destination, ulp, guard)?)
     }
 
     /// The turn of a placed segment has come.
@@ -158,6 +179,25 @@ impl DdpStream {
             len,
             last: cut.last,
         }))
+    }
+
+    /// Builds the segment of a whole message at the front of `room`, if none is being sent and the next is one that
+    /// [`Ulp::next_short`] gives out. `room` is at most what the layer below allows now. Returns the segment's octets;
+    /// [`posted_short`](Self::posted_short) is to follow.
+    #[inline]
+    pub fn next_short<U: Ulp>(&mut self, room: &mut [u8], ulp: &mut U) -> Option<usize> {
+        if self.sending.is_some() || self.closed {
+            return None;
+        }
+        let (header, len) = ulp.next_short(room)?;
+        let header = self.ddp.start_message(header, len as u32).whole();
+        Some(header.emit(room) + len)
+    }
+
+    /// The layer below has taken the message that [`next_short`](Self::next_short) gave out, which ends at `end`.
+    #[inline]
+    pub fn posted_short(&mut self, end: u64, ulp: &mut impl Ulp) {
+        ulp.posted(end);
     }
 
     /// The layer below has taken the segment that was built last, which ends at `end`. Says whether it was the last of

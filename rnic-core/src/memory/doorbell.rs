@@ -46,9 +46,10 @@ impl Doorbells {
         let index = index as usize;
         // Before the look at the bit comes the push: a bit found set is one that the worker has yet to take.
         fence(Ordering::SeqCst);
-        set(&self.bells[index / 64], index % 64);
-        set(&self.summary[index / 4096], index / 64 % 64);
-        self.must_wake()
+        let new = set(&self.bells[index / 64], index % 64);
+        let news = set(&self.summary[index / 4096], index / 64 % 64);
+        // Whoever set them sees to waking; while they are set the worker does not fall asleep.
+        (new || news) && self.must_wake()
     }
 
     /// Rings without naming a queue pair, after a command was sent. Says whether the caller must wake the worker.
@@ -112,11 +113,13 @@ impl Doorbells {
     }
 }
 
-/// Sets a bit, without taking the cache line from its other users if it is set.
-fn set(word: &AtomicU64, bit: usize) {
-    if word.load(Ordering::SeqCst) >> bit & 1 == 0 {
+/// Sets a bit, without taking the cache line from its other users if it is set. Says whether it was not.
+fn set(word: &AtomicU64, bit: usize) -> bool {
+    let new = word.load(Ordering::SeqCst) >> bit & 1 == 0;
+    if new {
         word.fetch_or(1 << bit, Ordering::SeqCst);
     }
+    new
 }
 
 /// Takes all bits, without taking the cache line from its other users if there are none.

@@ -228,16 +228,26 @@ impl Placement<'_> {
     }
 
     /// Copies `bytes` to the first of them, and the last octet last: an application that waits for it (with
-    /// [`Region::load`](super::region::Region::load)) then sees the others too. A plain copy writes in any order.
+    /// [`Region::load`](super::region::Region::load)) then sees the others too. A plain copy writes in any order. Eight
+    /// octets come in one piece where their address is a multiple of 8.
     ///
     /// # Panics
     ///
     /// If there are more `bytes` than were validated, which is a mistake of the caller.
+    #[inline]
     pub fn write(&self, bytes: &[u8]) {
         assert!(
             bytes.len() <= self.len,
             "placing more octets than were validated"
         );
+        let word = self.to.cast::<u64>();
+        if let Ok(octets) = bytes.try_into()
+            && word.is_aligned()
+        {
+            // SAFETY: as below; the address is that of an aligned word.
+            let word = unsafe { AtomicU64::from_ptr(word) };
+            return word.store(u64::from_ne_bytes(octets), Ordering::Release);
+        }
         let Some((last, others)) = bytes.split_last() else {
             return;
         };

@@ -252,20 +252,21 @@ impl<T: Entry> Shared<T> {
         unsafe { slice::from_raw_parts(first.cast(), size_of::<T>() / 8) }
     }
 
-    /// Writes entry number `index`.
-    fn store(&self, index: u32, entry: T) {
-        let from = (&raw const entry).cast::<u64>();
-        for (n, word) in self.words(index).iter().enumerate() {
+    /// Writes the first `count` words of entry number `index`.
+    #[inline]
+    fn store(&self, index: u32, entry: &T, count: usize) {
+        let from = (&raw const *entry).cast::<u64>();
+        for (n, word) in self.words(index).iter().take(count).enumerate() {
             // SAFETY: an entry has as many words as `words` yields, is aligned like them, and has no padding.
             word.store(unsafe { from.add(n).read() }, Ordering::Relaxed);
         }
     }
 
-    /// Copies entry number `index`.
+    /// Copies the first `count` words of entry number `index`.
     #[inline]
-    fn load(&self, index: u32, entry: &mut T) {
+    fn load(&self, index: u32, entry: &mut T, count: usize) {
         let to = (&raw mut *entry).cast::<u64>();
-        for (n, word) in self.words(index).iter().enumerate() {
+        for (n, word) in self.words(index).iter().take(count).enumerate() {
             // SAFETY: an entry has as many words as `words` yields, is aligned like them, and is valid whatever
             // they are.
             unsafe { to.add(n).write(word.load(Ordering::Relaxed)) };
@@ -327,11 +328,19 @@ impl<T: Entry> Producer<T> {
     }
 
     /// Adds an entry, visible to the consumer at once.
+    #[inline]
     pub fn push(&mut self, entry: T) -> Result<(), Full> {
+        self.push_front(&entry, usize::MAX)
+    }
+
+    /// The same of an entry of which only the first `words` words mean something: in the others the consumer finds
+    /// anything.
+    #[inline]
+    pub fn push_front(&mut self, entry: &T, words: usize) -> Result<(), Full> {
         if self.free_seen() == 0 && self.free() == 0 {
             return Err(Full);
         }
-        self.shared.store(self.tail, entry);
+        self.shared.store(self.tail, entry, words);
         self.tail = self.tail.wrapping_add(1);
         self.shared.tail().store(self.tail, Ordering::Release);
         Ok(())
@@ -421,12 +430,34 @@ impl<T: Entry> Consumer<T> {
     /// Copies the entry `ahead` places behind the oldest, which stays where it is. Says whether there is one.
     #[inline]
     pub fn peek_into(&self, ahead: u32, entry: &mut T) -> bool {
+        self.peek_front(ahead, usize::MAX, entry)
+    }
+
+    /// The same of its first `words` words. The others of `entry` stay as they are.
+    #[inline]
+    pub fn peek_front(&self, ahead: u32, words: usize, entry: &mut T) -> bool {
         let there = self.has(ahead);
         if there {
             // Copied once: what the producer does to it later has no effect on what is checked here.
-            self.shared.load(self.head.wrapping_add(ahead), entry);
+            let index = self.head.wrapping_add(ahead);
+            self.shared.load(index, entry, words);
         }
         there
+    }
+
+    /// Copies octets of the entry `ahead` places behind the oldest, from its word number `from` on. There has to be such
+    /// an entry; octets that it does not have stay as they are.
+    #[inline]
+    pub fn peek_octets(&self, ahead: u32, from: usize, to: &mut [u8]) {
+        let words = self.shared.words(self.head.wrapping_add(ahead));
+        let words = words.get(from..).unwrap_or_default();
+        for (to, word) in to.chunks_mut(8).zip(words) {
+            let word = word.load(Ordering::Relaxed).to_ne_bytes();
+            match <&mut [u8; 8]>::try_from(&mut *to) {
+                Ok(to) => *to = word,
+                Err(_) => to.copy_from_slice(&word[..to.len()]),
+            }
+        }
     }
 
     /// Takes the oldest entry.

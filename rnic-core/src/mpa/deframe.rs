@@ -46,6 +46,7 @@ impl Deframer {
     ///
     /// # Errors
     /// [`MpaError::Crc`], [`MpaError::Marker`]. After an error nothing is yielded any more, and each call repeats the error.
+    #[inline]
     pub fn next<'d, 'i: 'd>(
         &'d mut self,
         input: &mut &'i [u8],
@@ -57,10 +58,28 @@ impl Deframer {
     ///
     /// # Errors
     /// As of `next`.
+    #[inline]
     pub fn next_with_crc<'d, 'i: 'd>(
         &'d mut self,
         input: &mut &'i [u8],
         crc: Option<u32>,
+    ) -> Result<Option<Ulpdu<'d>>, MpaError> {
+        // Most FPDUs lie there whole, and hold.
+        let begins = self.carried.len() == 0 && self.marked.is_none() && self.failure.is_none();
+        if begins && let Some((fpdu, len)) = Fpdu::parse(input) {
+            let known_good = len == input.len() && crc == Some(RESIDUE);
+            if let Ok(ulpdu) = frame::open(&fpdu, self.crc && !known_good) {
+                *input = &input[len..];
+                return Ok(Some(ulpdu));
+            }
+        }
+        self.next_other(input)
+    }
+
+    /// The same of whatever stands at the front.
+    fn next_other<'d, 'i: 'd>(
+        &'d mut self,
+        input: &mut &'i [u8],
     ) -> Result<Option<Ulpdu<'d>>, MpaError> {
         // rfc: 5044-87
         if let Some(failure) = &self.failure {
@@ -70,22 +89,21 @@ impl Deframer {
             let next = marked.next(input, self.crc);
             return next.inspect_err(|failure| self.failure = Some(failure.clone()));
         }
-        let (fpdu, known_good): (Fpdu<'d>, bool) = match Fpdu::parse(input) {
+        let fpdu: Fpdu<'d> = match Fpdu::parse(input) {
             Some((fpdu, len)) if self.carried.len() == 0 => {
-                let known_good = len == input.len() && crc == Some(RESIDUE);
                 *input = &input[len..];
-                (fpdu, known_good)
+                fpdu
             }
             _ if input.is_empty() => return Ok(None),
             _ => {
                 self.aligned = false;
                 match self.carried.add(input) {
-                    Some(fpdu) => (fpdu, false),
+                    Some(fpdu) => fpdu,
                     None => return Ok(None),
                 }
             }
         };
-        match frame::open(&fpdu, self.crc && !known_good) {
+        match frame::open(&fpdu, self.crc) {
             Ok(ulpdu) => Ok(Some(ulpdu)),
             Err(failure) => {
                 self.failure = Some(failure.clone());

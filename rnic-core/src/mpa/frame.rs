@@ -22,6 +22,11 @@ pub const fn mulpdu(emss: usize) -> usize {
     clamp(emss.saturating_sub(LENGTH_LEN + CRC_LEN + emss % 4))
 }
 
+/// The largest ULPDU whose FPDU takes no more than `room` octets; 0 also where there is room for none.
+pub const fn ulpdu_room(room: usize) -> usize {
+    (room - room % 4).saturating_sub(LENGTH_LEN + CRC_LEN)
+}
+
 /// Keeps a MULPDU within the bounds of RFC 5044 section 3.
 // rfc: 5044-7, 5044-42
 pub(super) const fn clamp(mulpdu: usize) -> usize {
@@ -41,6 +46,7 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
 /// # Panics
 /// If `fpdu` is shorter than [`fpdu_len`], or the ULPDU longer than [`MAX_MULPDU`].
 // rfc: 5044-4, 5044-11
+#[inline]
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     seal_and_sum(fpdu, ulpdu_len, crc, false).0
 }
@@ -86,6 +92,7 @@ pub fn seal_and_sum(
 ///
 /// # Errors
 /// [`MpaError::Crc`].
+#[inline]
 pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError> {
     // rfc: 5044-13, 5044-45, 5044-46, 5044-60, 5044-62
     if crc {
@@ -99,6 +106,7 @@ pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError>
 ///
 /// # Errors
 /// [`MpaError::Crc`].
+#[inline]
 pub(super) fn verify(covered: &[u8], field: [u8; CRC_LEN]) -> Result<(), MpaError> {
     // rfc: 5044-37, 5044-38
     let (received, computed) = (crc::from_wire(field), crc::crc(covered));

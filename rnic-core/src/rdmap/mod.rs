@@ -53,6 +53,9 @@ enum Ending {
     Over,
 }
 
+/// The control octet of most Writes, whose reserved bits are zero.
+const WRITE: u8 = Control::new(Opcode::Write).octet();
+
 /// Octets of the longest request for a response.
 const MAX_REQUEST: usize = AtomicRequest::LEN;
 const _: () = assert!(ReadRequest::LEN <= MAX_REQUEST);
@@ -118,7 +121,18 @@ impl Rdmap {
     ///
     /// Changes nothing: a segment may be admitted before its turn, and again when its turn comes.
     // rfc: 5040-91, 5040-92, 5040-96, 5040-97
+    #[inline]
     pub fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, RdmapError> {
+        if let DdpHeader::Tagged(header) = &segment.header
+            && header.ulp == WRITE
+        {
+            return Ok(Destination::Silent(Access::REMOTE_WRITE));
+        }
+        self.admit_other(segment)
+    }
+
+    /// The same of what does not look just as our own Writes do.
+    fn admit_other(&self, segment: &DdpSegment<'_>) -> Result<Destination, RdmapError> {
         match (&segment.header, opcode(&segment.header)?) {
             (DdpHeader::Tagged(header), Opcode::ReadResponse) => {
                 self.requester
@@ -250,6 +264,33 @@ impl Rdmap {
             && self.opening.is_none()
             && !self.responder.is_due()
             && self.requester.is_at_rest(qp)
+    }
+
+    /// The same of a message that is short and in the request itself, as [`Ulp::next_short`](crate::ddp::Ulp::next_short)
+    /// has it. [`sent_short`](Self::sent_short) is to follow. `None` where there is another, or none.
+    #[inline]
+    pub fn next_short(
+        &mut self,
+        room: &mut [u8],
+        qp: &QueuePair,
+        cqs: &CqTable,
+    ) -> Option<(DdpHeader, usize)> {
+        let in_turn = matches!(self.ending, Ending::Open)
+            && self.opening.is_none()
+            && !(self.response_next && self.responder.is_due());
+        if !in_turn {
+            return None;
+        }
+        let short = self.requester.next_short(room, qp, cqs)?;
+        self.response_next = true;
+        Some(short)
+    }
+
+    /// The message that [`next_short`](Self::next_short) gave out was handed to the layers below; it ends at `end` of the
+    /// stream.
+    #[inline]
+    pub fn sent_short(&mut self, end: u64) {
+        self.requester.sent_short(end);
     }
 
     /// Carries out requests whose turn it is and that send nothing, while nothing may be sent yet. One that cannot be

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use zerocopy::FromZeros;
 
-use super::message::Outbound;
+use super::message::{Outbound, tagged, untagged};
 use super::outstanding::Outstanding;
 use super::prepare::{carry_out, immediate, prepare};
 use super::{Opening, RdmapError, ReceivedTerminate};
@@ -12,7 +12,8 @@ use crate::memory::epoch::Guard;
 use crate::memory::prefetch::prefetch;
 use crate::memory::table::{Access, BindError, Origin};
 use crate::verbs::cq::CqTable;
-use crate::verbs::wr::send_flags;
+use crate::verbs::qp::QpNumber;
+use crate::verbs::wr::{MAX_INLINE, send_flags};
 use crate::verbs::{Completion, QueuePair, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 use crate::wire::ddp::{
     DdpHeader, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
@@ -165,6 +166,65 @@ impl Requester {
                     status,
                 })
             }
+        }
+    }
+
+    /// The next request, if all of its message is in the request and it may begin now: see
+    /// [`Ulp::next_short`](crate::ddp::Ulp::next_short).
+    #[inline]
+    pub(super) fn next_short(
+        &mut self,
+        room: &mut [u8],
+        qp: &QueuePair,
+        cqs: &CqTable,
+    ) -> Option<(DdpHeader, usize)> {
+        let ahead = self.requests.len() as u32;
+        let waits = self.failed || self.follower.is_some();
+        if waits || !self.has_unbegun(qp) || cqs.has_backlog(qp.send_cq) {
+            return None;
+        }
+        let mut wr = SendWr::new_zeroed();
+        if !qp.sq.peek_front(ahead, SendWr::FRONT_WORDS, &mut wr) {
+            return None;
+        }
+        let header = short_header(&wr)?;
+        if wr.flags & send_flags::FENCE != 0 && !self.outstanding.is_empty() {
+            return None;
+        }
+        let len = wr.length as usize;
+        let octets = room.get_mut(header.len()..header.len() + len)?;
+        qp.sq.peek_octets(ahead, SendWr::FRONT_WORDS, octets);
+        let (opcode, target) = match &header {
+            DdpHeader::Tagged(TaggedHeader { stag, offset, .. }) => {
+                let target = Target::Tagged {
+                    stag: *stag,
+                    offset: *offset,
+                    immediate: None,
+                };
+                (WcOpcode::Write, target)
+            }
+            DdpHeader::Untagged(UntaggedHeader { queue, .. }) => {
+                let msn = advance(&mut self.next_send);
+                let target = Target::Untagged { queue: *queue, msn };
+                (WcOpcode::Send, target)
+            }
+        };
+        self.remember(Request {
+            wr_id: wr.wr_id,
+            opcode,
+            signaled: qp.signal_all || wr.flags & send_flags::SIGNALED != 0,
+            length: wr.length,
+            target,
+            progress: Progress::Sending,
+        });
+        Some((header, len))
+    }
+
+    /// The message that [`next_short`](Self::next_short) gave out was handed down; it ends at `end` of the stream.
+    #[inline]
+    pub(super) fn sent_short(&mut self, end: u64) {
+        if let Some(request) = self.requests.back_mut() {
+            request.progress = Progress::Sent(end);
         }
     }
 
@@ -326,11 +386,22 @@ impl Requester {
     /// Completes what is done, in the order in which it was posted.
     // rfc: 5040-73, 5040-74
     pub(super) fn complete(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
+        // Entries are given back together, but before the application hears of any of them.
+        let mut unreleased = 0;
         while let Some(request) = self.requests.front() {
             let Some(status) = request.status(self.acked) else {
                 break;
             };
-            self.complete_first(status, qp, cqs);
+            unreleased += 1;
+            if let Some(completion) = request.completion(status, qp.number) {
+                qp.sq.release(std::mem::take(&mut unreleased));
+                cqs.complete(qp.send_cq, completion, false);
+            }
+            self.requests.pop_front();
+            self.first += 1;
+        }
+        if unreleased > 0 {
+            qp.sq.release(unreleased);
         }
     }
 
@@ -405,12 +476,14 @@ impl Requester {
     }
 
     /// Whether a request that is to be carried out has not begun.
+    #[inline]
     fn has_unbegun(&self, qp: &QueuePair) -> bool {
         let begun = self.requests.len() as u64;
         let in_time = self.end.is_none_or(|end| self.first + begun < end);
         in_time && qp.sq.has(begun as u32)
     }
 
+    #[inline]
     fn remember(&mut self, request: Request) {
         if self.requests.capacity() == 0 {
             self.requests.reserve_exact(self.most);
@@ -424,14 +497,7 @@ impl Requester {
         };
         self.first += 1;
         qp.sq.release(1);
-        if request.signaled || status != WcStatus::Success {
-            let Request {
-                wr_id,
-                opcode,
-                length,
-                ..
-            } = request;
-            let completion = Completion::new(wr_id, qp.number, opcode, status, length);
+        if let Some(completion) = request.completion(status, qp.number) {
             cqs.complete(qp.send_cq, completion, false);
         }
     }
@@ -439,6 +505,24 @@ impl Requester {
     fn request(&mut self, number: u64) -> Option<&mut Request> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.requests.get_mut(index)
+    }
+}
+
+/// The header of a Write or Send whose data stand in the request, as [`prepare`] would make it.
+#[inline]
+fn short_header(wr: &SendWr) -> Option<DdpHeader> {
+    if wr.flags & (send_flags::INLINE | send_flags::SOLICITED) != send_flags::INLINE
+        || wr.length as usize > MAX_INLINE
+    {
+        return None;
+    }
+    if wr.opcode == WrOpcode::Write as u8 {
+        let at = TaggedOffset(wr.remote_offset);
+        Some(tagged(Opcode::Write, Stag(wr.remote_stag), at))
+    } else if wr.opcode == WrOpcode::Send as u8 {
+        Some(untagged(Opcode::Send, QueueNumber::SEND, 0))
+    } else {
+        None
     }
 }
 
@@ -469,6 +553,13 @@ impl Request {
             target,
             progress,
         }
+    }
+
+    /// What the application is to hear of its end.
+    #[inline]
+    fn completion(&self, status: WcStatus, qp: QpNumber) -> Option<Completion> {
+        let heard = self.signaled || status != WcStatus::Success;
+        heard.then(|| Completion::new(self.wr_id, qp, self.opcode, status, self.length))
     }
 
     /// How it ended, if it has, once the peer acknowledged the stream up to `acked`.

@@ -1,5 +1,7 @@
 //! Work requests and completions as they stand in the rings: fixed layouts, valid whatever octets they hold.
 
+use std::mem::offset_of;
+
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use super::status::WcStatus;
@@ -144,11 +146,25 @@ pub struct SendWr {
 
 const _: () = assert!(size_of::<Sge>() == 16 && size_of::<SendWr>() == 104);
 // What `SendWr::sges` relies on.
-const _: () = assert!(std::mem::offset_of!(SendWr, payload) % align_of::<Sge>() == 0);
+const _: () = assert!(offset_of!(SendWr, payload) % align_of::<Sge>() == 0);
 const _: () = assert!(MAX_SGE * size_of::<Sge>() == MAX_INLINE && MAX_INLINE == 64);
 
 impl SendWr {
+    /// Words in front of the payload.
+    pub(crate) const FRONT_WORDS: usize = offset_of!(Self, payload) / 8;
+
+    /// Words that mean something, from the first: of inline data as many as there are octets for.
+    #[inline]
+    pub fn words(&self) -> usize {
+        if self.is_inline() {
+            Self::FRONT_WORDS + (self.length as usize).min(MAX_INLINE).div_ceil(8)
+        } else {
+            size_of::<Self>() / 8
+        }
+    }
+
     /// A signalled request without data.
+    #[inline]
     pub fn new(wr_id: u64, opcode: WrOpcode) -> Self {
         Self {
             wr_id,
@@ -166,6 +182,7 @@ impl SendWr {
 
     /// The same with registered memory as its data. `None` if there are more than [`MAX_SGE`] pieces or more than
     /// 2^32 - 1 octets.
+    #[inline]
     pub fn with_sges(mut self, sges: &[Sge]) -> Option<Self> {
         if sges.len() > MAX_SGE {
             return None;
@@ -180,6 +197,7 @@ impl SendWr {
     }
 
     /// The same with `data` carried in the request. `None` if there are more than [`MAX_INLINE`] octets.
+    #[inline]
     pub fn with_inline(mut self, data: &[u8]) -> Option<Self> {
         if data.len() > MAX_INLINE {
             return None;
@@ -193,12 +211,14 @@ impl SendWr {
     }
 
     /// The same with other flags (the inline flag stays as it is).
+    #[inline]
     pub fn with_flags(mut self, flags: u8) -> Self {
         self.flags = self.flags & send_flags::INLINE | flags & !send_flags::INLINE;
         self
     }
 
     /// The same, aimed at a peer's memory.
+    #[inline]
     pub fn with_remote(mut self, stag: Stag, offset: TaggedOffset) -> Self {
         self.remote_stag = stag.0;
         self.remote_offset = offset.0;
@@ -206,6 +226,7 @@ impl SendWr {
     }
 
     /// The same with Immediate Data.
+    #[inline]
     pub fn with_immediate(mut self, immediate: [u8; IMMEDIATE_LEN]) -> Self {
         self.immediate = immediate;
         self
@@ -238,11 +259,13 @@ impl SendWr {
     }
 
     /// Whether the data stands in the request.
+    #[inline]
     pub fn is_inline(&self) -> bool {
         self.flags & send_flags::INLINE != 0
     }
 
     /// What it asks for.
+    #[inline]
     pub fn operation(&self) -> Result<WrOpcode, UnknownCode> {
         WrOpcode::try_from(self.opcode)
     }

@@ -197,6 +197,7 @@ impl DdpHeader {
 
     /// Writes the header; reserved bits are zero. Panics if `buffer` is shorter than [`len`](Self::len).
     // rfc: 5041-22, 5041-23, 5041-25, 5041-35
+    #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let last = if self.last() { LAST } else { 0 };
         match self {
@@ -239,6 +240,7 @@ pub struct DdpSegment<'a> {
 impl<'a> DdpSegment<'a> {
     /// Reads a segment that fills `ulpdu`. Reserved bits are not looked at.
     // rfc: 5041-22, 5041-72, 5041-73
+    #[inline]
     pub fn parse(ulpdu: &'a [u8]) -> Result<Self, DdpWireError> {
         let too_short = DdpWireError::TooShort(ulpdu.len());
         let control = *ulpdu.first().ok_or(too_short)?;

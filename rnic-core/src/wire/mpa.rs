@@ -256,6 +256,7 @@ pub struct Fpdu<'a> {
 
 impl<'a> Fpdu<'a> {
     /// Reads an FPDU at the start of `octets`, and says how many octets it takes; `None` if more must come.
+    #[inline]
     pub fn parse(octets: &'a [u8]) -> Option<(Self, usize)> {
         let (length, _) = U16::ref_from_prefix(octets).ok()?;
         let ulpdu_len = usize::from(length.get());

@@ -114,6 +114,11 @@ impl Control {
             opcode: opcode as u8,
         }
     }
+
+    /// The octet.
+    pub const fn octet(self) -> u8 {
+        self.version << 6 | self.opcode & 0xf
+    }
 }
 
 impl From<u8> for Control {
@@ -129,7 +134,7 @@ impl From<u8> for Control {
 
 impl From<Control> for u8 {
     fn from(control: Control) -> Self {
-        control.version << 6 | control.opcode & 0xf
+        control.octet()
     }
 }
 

@@ -17,5 +17,6 @@ mod requester;
 mod responder;
 mod robust;
 mod segmentation;
+mod short;
 mod terminate;
 mod windows;

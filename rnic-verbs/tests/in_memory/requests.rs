@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rnic_core::memory::table::TableError;
 use rnic_core::testing::in_memory::pair;
 use rnic_verbs::{
-    Access, EndReason, Error, HugePages, PostError, QpCaps, QpState, Region, SendRequest, WcOpcode,
-    WcStatus,
+    Access, EndReason, Error, HugePages, PostError, PostSendsError, QpCaps, QpState, Region,
+    SendRequest, WcOpcode, WcStatus,
 };
 
 use crate::fixture::{MIXED, Side, Threads, connected, devices, join, open, register};
@@ -311,4 +311,80 @@ fn what_could_not_be_let_go_inside_a_batch_can_be_after_it() {
     let before = Arc::strong_count(&region);
     mr.deregister().unwrap();
     assert_eq!(Arc::strong_count(&region), before - 1);
+}
+
+/// Short Writes and Sends and longer ones, many to a list: all arrive, in their order.
+#[test]
+fn a_list_of_requests_is_carried_out_in_order() {
+    for threads in [
+        MIXED,
+        Threads {
+            near: true,
+            far: true,
+        },
+    ] {
+        let (mut near, mut far, _listener) = connected(threads);
+        let number = |n: usize| (n as u64).to_be_bytes();
+        for n in 0..100 {
+            near.mr.write(100_000 + 8 * n, &number(n)).unwrap();
+        }
+        for slot in 0..20 {
+            let buffer = [far.mr.sge(200_000 + 8 * slot as usize, 8)];
+            far.qp.post_recv(slot, &buffer).unwrap();
+        }
+        let octets: Vec<[u8; 8]> = (0..100).map(number).collect();
+        let pieces: Vec<_> = (0..100)
+            .map(|n| [near.mr.sge(100_000 + 8 * n, 8)])
+            .collect();
+        let to = |at: usize| far.mr.remote(at);
+        let requests = (0..100).map(|n| {
+            let request = match n % 5 {
+                0 => SendRequest::send().inline(&octets[n]),
+                // One behind the other, and over what the one before has written.
+                1 => SendRequest::write(to(8 * n)).memory(&pieces[n]),
+                _ => SendRequest::write(to(8 * n)).inline(&octets[n]),
+            };
+            request.wr_id(n as u64).signaled(n % 10 == 9)
+        });
+        near.qp.post_sends(requests).unwrap();
+        for n in 0..10 {
+            assert_eq!(near.done().wr_id(), 10 * n + 9);
+        }
+        for slot in 0..20 {
+            assert_eq!(far.done().wr_id(), slot);
+        }
+        let mut back = [0; 8];
+        for n in 0..100 {
+            let at = match n % 5 {
+                0 => 200_000 + 8 * (n / 5),
+                _ => 8 * n,
+            };
+            far.mr.read(at, &mut back).unwrap();
+            assert_eq!(back, number(n), "request {n}");
+        }
+    }
+}
+
+#[test]
+fn of_a_list_what_comes_before_a_bad_request_is_posted() {
+    let (mut near, far, _listener) = connected(MIXED);
+    let to = far.mr.remote(0);
+    let write = |id: u64| SendRequest::write(to).inline(b"x").wr_id(id);
+    let long = SendRequest::write(to).inline(&[0; 65]);
+    let refused = near.qp.post_sends([write(1), write(2), long, write(4)]);
+    let error = PostError::InlineTooLong { len: 65, max: 64 };
+    assert_eq!(refused, Err(PostSendsError { posted: 2, error }));
+    assert_eq!([near.done().wr_id(), near.done().wr_id()], [1, 2]);
+    // Nothing behind it, and nothing twice.
+    near.qp.post_send(&write(5)).unwrap();
+    assert_eq!(near.done().wr_id(), 5);
+    let refused = near.qp.post_sends([long]);
+    assert_eq!(refused, Err(PostSendsError { posted: 0, error }));
+    let many = near.qp.post_sends((0..).map(write));
+    let capacity = near.qp.send_room();
+    let full = PostSendsError {
+        posted: 128,
+        error: PostError::SendQueueFull(128),
+    };
+    assert_eq!((many, capacity), (Err(full), 0));
 }

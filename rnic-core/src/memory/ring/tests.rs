@@ -49,6 +49,32 @@ fn full_and_empty() {
 }
 
 #[test]
+fn a_part_of_an_entry_goes_in_and_out() {
+    let (mut producer, consumer) = ring::<[u64; 4]>(1).unwrap();
+    producer.push([1, 2, 3, 4]).unwrap();
+    let mut entry = [9; 4];
+    assert!(consumer.peek_front(0, 2, &mut entry));
+    assert_eq!(entry, [1, 2, 9, 9]);
+    assert!(!consumer.peek_front(1, 2, &mut entry));
+    let mut consumer = consumer;
+    consumer.release(1);
+    producer.push_front(&[5, 6, 7, 8], 3).unwrap();
+    assert_eq!(producer.push_front(&[5, 6, 7, 8], 3), Err(Full));
+    assert_eq!(consumer.peek(0), Some([5, 6, 7, 4]));
+    let whole: Vec<u8> = [5u64, 6, 7, 4].map(u64::to_ne_bytes).concat();
+    for from in 0..=4 {
+        for len in 0..=40 {
+            let mut octets = vec![0xee; len];
+            consumer.peek_octets(0, from, &mut octets);
+            let there = &whole[8 * from..];
+            let copied = len.min(there.len());
+            assert_eq!(octets[..copied], there[..copied]);
+            assert!(octets[copied..].iter().all(|octet| *octet == 0xee));
+        }
+    }
+}
+
+#[test]
 fn entries_stay_in_order_across_threads() {
     const COUNT: u64 = 2_000_000;
     let (mut producer, mut consumer) = ring_at::<[u64; 12]>(64, u32::MAX - 1000);
