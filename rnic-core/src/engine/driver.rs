@@ -181,6 +181,7 @@ impl Batch<'_> {
     /// anything to do.
     pub fn finish<F: TxFrames>(mut self, tx: &mut F) -> bool {
         let engine = &mut *self.engine;
+        engine.send_parcels();
         self.busy |= engine.handle_handed_over(self.now, &self.guard, tx);
         self.end.doorbells.take(|qp| {
             self.busy = true;

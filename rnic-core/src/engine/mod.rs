@@ -217,6 +217,9 @@ impl Engine {
         checksums: Checksums,
         tx: &mut F,
     ) {
+        if let Some(owner) = self.place.as_ref().and_then(|place| place.recognise(frame)) {
+            return self.hand_over(owner, frame, checksums);
+        }
         // By reference: it is large, and moving it would cost as much as reading the frame.
         let parsed = packet::parse(frame, checksums);
         let packet = match &parsed {

@@ -2,11 +2,18 @@
 //!
 //! Each engine has queues of the device, and the device chooses the queue of a frame by its addresses, so that the engine
 //! which meets a connection first goes on meeting it. Where it does not (the administrator changed the table of queues; the
-//! peer's host chose another queue than ours would), the engine that finds no such connection of its own looks here, and hands
-//! the frame to the one that has it, in a copy. An engine that is alone has none of this.
+//! peer's host chose another queue than ours would; a connection was adopted by the engine of its shared receive queue), the
+//! engine that finds no such connection of its own hands the frame to the one that has it. An engine that is alone has none
+//! of this.
+//!
+//! A frame is copied to a parcel, and parcels are sent at the end of the turn, with one wake-up for all: each pair of engines
+//! has parcels of its own, which come back and are used again. Who has a connection is remembered until any connection
+//! begins, ends or moves, so that in between no engine meets another one's lock. Most frames are like the one handed over
+//! before, and are not looked at beyond that: whoever has their connection verifies their checksums.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -17,36 +24,101 @@ use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
 use crate::wire::packet::{Checksums, Packet};
+use crate::wire::prediction::Prediction;
 
 use super::Engine;
 use super::flows::FlowKey;
 use super::link::{Command, RequestId};
 use super::passive::Stranger;
 
-/// Frames that wait for one engine. Beyond that they are lost, as on a full queue of the device: TCP sends them again.
-const WAITING: usize = 512;
+/// Frames in a parcel.
+const FRAMES: usize = 16;
 
-/// Frames from other engines handled in one turn.
-const HANDED_PER_TURN: usize = 64;
+/// Parcels on their way from one engine to another. Where that is not enough, frames are lost, as on a full queue of the
+/// device: TCP sends them again.
+const PARCELS: usize = 32;
 
-/// Whose each connection is. Looked at where an engine finds no connection of its own, never on the way of other frames.
+/// Parcels from other engines handled in one turn.
+const PARCELS_PER_TURN: usize = 4;
+
+/// Connections of other engines that an engine remembers.
+const REMEMBERED: usize = 1024;
+
+/// Whose each connection is. Looked at where an engine finds no connection of its own and does not remember whose it is.
 #[derive(Debug, Default)]
-struct Owners(Mutex<HashMap<FlowKey, u16>>);
+struct Owners {
+    table: Mutex<HashMap<FlowKey, u16>>,
+    /// How often the table has changed: what was found in it before counts no longer.
+    changes: AtomicU64,
+}
 
 impl Owners {
     fn lock(&self) -> MutexGuard<'_, HashMap<FlowKey, u16>> {
         // Whole after every statement.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// After a change, before the table is unlocked.
+    fn has_changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
     }
 }
 
-/// The way to one engine.
-#[derive(Clone)]
+/// Frames on their way from one engine to another, one behind the other, and what is to be done about their checksums.
+#[derive(Debug, Default)]
+struct Parcel {
+    octets: Vec<u8>,
+    /// Where each ends.
+    frames: Vec<(usize, Checksums)>,
+}
+
+impl Parcel {
+    fn add(&mut self, frame: &[u8], checksums: Checksums) {
+        self.octets.extend_from_slice(frame);
+        self.frames.push((self.octets.len(), checksums));
+    }
+
+    fn frames(&self) -> impl Iterator<Item = (&[u8], Checksums)> {
+        let mut begin = 0;
+        self.frames.iter().map(move |(end, checksums)| {
+            let frame = &self.octets[begin..*end];
+            begin = *end;
+            (frame, *checksums)
+        })
+    }
+
+    fn clear(&mut self) {
+        self.octets.clear();
+        self.frames.clear();
+    }
+}
+
+/// The way from one engine to another.
 struct Way {
-    frames: Sender<Box<[u8]>>,
+    /// Empty parcels.
+    empty: Receiver<Parcel>,
+    /// Where they go: with the number of the engine that they come from.
+    full: Sender<(u16, Parcel)>,
+    /// The parcel that is being filled.
+    open: Option<Parcel>,
     commands: Sender<Command>,
     doorbells: Arc<Doorbells>,
     wake: Waker,
+}
+
+/// What an engine remembers of other engines' connections, as long as the table does not change.
+#[derive(Default)]
+struct Foreign {
+    as_of: u64,
+    owners: HashMap<FlowKey, u16>,
+    /// The connection of the last frame.
+    latest: Option<FlowKey>,
+    /// What the next frame is expected to be like, if two were of the same connection, and whose it is.
+    expected: Option<(Prediction, u16)>,
 }
 
 /// Who is to handle a frame that belongs to no connection of an engine.
@@ -70,9 +142,14 @@ pub(super) enum HandOver {
 pub struct Place {
     number: u16,
     owners: Arc<Owners>,
+    foreign: Foreign,
     /// By the number of the engine.
-    ways: Arc<[Way]>,
-    handed_here: Receiver<Box<[u8]>>,
+    ways: Vec<Way>,
+    /// Whether any parcel is to be sent, or its receiver is to be woken.
+    has_parcels: bool,
+    handed_here: Receiver<(u16, Parcel)>,
+    /// Where parcels that were emptied go back, by the number of the engine that they came from.
+    homes: Vec<Sender<Parcel>>,
     /// The frame at hand was handed here: it goes no further, whoever has its connection by now.
     has_come_far: bool,
 }
@@ -83,34 +160,71 @@ impl Way {
             self.wake.wake_by_ref();
         }
     }
+
+    /// Copies a frame to the open parcel. Sends it when it is full, without waking its receiver.
+    fn add(&mut self, number: u16, frame: &[u8], checksums: Checksums) -> HandOver {
+        if self.open.is_none() {
+            self.open = self.empty.try_recv().ok();
+        }
+        let Some(parcel) = &mut self.open else {
+            return HandOver::Lost;
+        };
+        parcel.add(frame, checksums);
+        if parcel.frames.len() == FRAMES {
+            self.send(number);
+        }
+        HandOver::Handed
+    }
+
+    /// Sends the open parcel, if there is one.
+    fn send(&mut self, number: u16) {
+        if let Some(parcel) = self.open.take() {
+            // There is room for all parcels. An engine that has gone leaves its connections to their peers' patience.
+            let _ = self.full.try_send((number, parcel));
+        }
+    }
 }
 
 /// The places of engines that are reached in these ways: their commands, doorbells and wakers.
 pub(super) fn places(
-    engines: impl Iterator<Item = (Sender<Command>, Arc<Doorbells>, Waker)>,
+    engines: impl ExactSizeIterator<Item = (Sender<Command>, Arc<Doorbells>, Waker)>,
 ) -> Vec<Place> {
     let owners = Arc::<Owners>::default();
-    let (ways, inboxes): (Vec<Way>, Vec<_>) = engines
-        .map(|(commands, doorbells, wake)| {
-            let (frames, inbox) = bounded(WAITING);
-            let way = Way {
-                frames,
-                commands,
-                doorbells,
-                wake,
-            };
-            (way, inbox)
-        })
-        .unzip();
-    let ways: Arc<[Way]> = ways.into();
-    let place = |(number, handed_here)| Place {
-        number,
-        owners: owners.clone(),
-        ways: ways.clone(),
-        handed_here,
-        has_come_far: false,
+    let count = engines.len();
+    let place = |number| {
+        let (to_here, handed_here) = bounded(PARCELS * count);
+        let place = Place {
+            number,
+            owners: owners.clone(),
+            foreign: Foreign::default(),
+            ways: Vec::new(),
+            has_parcels: false,
+            handed_here,
+            homes: Vec::new(),
+            has_come_far: false,
+        };
+        (place, to_here)
     };
-    (0..).zip(inboxes).map(place).collect()
+    let (mut places, inboxes): (Vec<_>, Vec<_>) = (0..count as u16).map(place).unzip();
+    for ((commands, doorbells, wake), (to, full)) in engines.zip(inboxes.into_iter().enumerate()) {
+        for from in 0..count {
+            let (home, empty) = bounded(PARCELS);
+            // They get their octets when they are first used, and keep them.
+            for _ in 0..PARCELS {
+                let _ = home.send(Parcel::default());
+            }
+            places[from].ways.push(Way {
+                empty,
+                full: full.clone(),
+                open: None,
+                commands: commands.clone(),
+                doorbells: doorbells.clone(),
+                wake: wake.clone(),
+            });
+            places[to].homes.push(home);
+        }
+    }
+    places
 }
 
 impl Place {
@@ -121,10 +235,12 @@ impl Place {
 
     /// Makes a connection this engine's. Says no if another has it.
     pub(super) fn claim(&self, key: &FlowKey) -> bool {
-        match self.owners.lock().entry(*key) {
+        let mut table = self.owners.lock();
+        match table.entry(*key) {
             Entry::Occupied(owner) => *owner.get() == self.number,
             Entry::Vacant(vacant) => {
                 vacant.insert(self.number);
+                // Nobody remembers of it that it was another's.
                 true
             }
         }
@@ -132,16 +248,62 @@ impl Place {
 
     /// A connection of this engine is over.
     pub(super) fn release(&self, key: &FlowKey) {
-        self.owners.lock().remove(key);
+        let mut table = self.owners.lock();
+        table.remove(key);
+        self.owners.has_changed();
     }
 
     /// Who handles the frame at hand, of a connection that this engine does not know.
-    pub(super) fn handler(&self, key: &FlowKey) -> Handler {
-        match self.owners.lock().get(key).copied() {
+    pub(super) fn handler(&mut self, key: &FlowKey) -> Handler {
+        let owner = self.remembered(key).or_else(|| self.look_up(key));
+        match owner {
             None => Handler::This,
             Some(owner) if owner != self.number && !self.has_come_far => Handler::Other(owner),
             // It is on its way from one engine to another.
             Some(_) => Handler::Nobody,
+        }
+    }
+
+    fn remembered(&mut self, key: &FlowKey) -> Option<u16> {
+        let changes = self.owners.changes();
+        if self.foreign.as_of != changes {
+            self.foreign = Foreign {
+                as_of: changes,
+                ..Foreign::default()
+            };
+        }
+        self.foreign.owners.get(key).copied()
+    }
+
+    fn look_up(&mut self, key: &FlowKey) -> Option<u16> {
+        let owner = self.owners.lock().get(key).copied()?;
+        if owner != self.number {
+            if self.foreign.owners.len() == REMEMBERED {
+                self.foreign.owners.clear();
+            }
+            self.foreign.owners.insert(*key, owner);
+        }
+        Some(owner)
+    }
+
+    /// Whose connection a frame is of, if it is like the last one that was handed over. Its checksums were not looked at.
+    pub(super) fn recognise(&self, frame: &[u8]) -> Option<u16> {
+        let (expected, owner) = self.foreign.expected.as_ref()?;
+        if self.has_come_far || self.foreign.as_of != self.owners.changes() {
+            return None;
+        }
+        expected.parse(frame, Checksums::Vouched)?;
+        Some(*owner)
+    }
+
+    /// A frame of another engine's connection came: the next may be like it.
+    pub(super) fn expect_like(&mut self, frame: &[u8], packet: &Packet<'_>, owner: u16) {
+        let key = FlowKey::new(packet.destination, packet.source);
+        // Where connections take turns, to expect the same again would be in vain.
+        let again = self.foreign.latest.replace(key) == Some(key);
+        if again {
+            let expected = Prediction::like(frame, packet, false);
+            self.foreign.expected = expected.map(|expected| (expected, owner));
         }
     }
 
@@ -151,32 +313,50 @@ impl Place {
             return;
         };
         if let Some(key) = key {
-            self.owners.lock().insert(key, owner);
+            let mut table = self.owners.lock();
+            table.insert(key, owner);
+            self.owners.has_changed();
         }
         // An engine that has gone leaves its connections to their peers' patience.
         let _ = way.commands.send(command);
         way.wake();
     }
 
-    /// Copies a frame to another engine.
-    pub(super) fn hand_over(&self, owner: u16, frame: &[u8]) -> HandOver {
-        let way = &self.ways[usize::from(owner)];
-        if way.frames.is_full() || way.frames.try_send(frame.into()).is_err() {
-            return HandOver::Lost;
-        }
-        way.wake();
-        HandOver::Handed
+    /// Copies a frame for another engine, to be [sent](Self::send_parcels) at the end of the turn.
+    pub(super) fn hand_over(&mut self, owner: u16, frame: &[u8], checksums: Checksums) -> HandOver {
+        self.has_parcels = true;
+        self.ways[usize::from(owner)].add(self.number, frame, checksums)
     }
 
-    /// The next frame that was handed here. Until [`ended`](Self::ended) it is the one at hand.
-    pub(super) fn next(&mut self) -> Option<Box<[u8]>> {
-        let frame = self.handed_here.try_recv().ok()?;
+    /// Sends what was handed over in this turn, and wakes those whom it is for.
+    pub(super) fn send_parcels(&mut self) {
+        if !self.has_parcels {
+            return;
+        }
+        self.has_parcels = false;
+        for way in &mut self.ways {
+            way.send(self.number);
+            if !way.full.is_empty() {
+                way.wake();
+            }
+        }
+    }
+
+    /// The next frames that were handed here. Until [`ended`](Self::ended) they are those at hand.
+    fn next(&mut self) -> Option<(u16, Parcel)> {
+        let parcel = self.handed_here.try_recv().ok()?;
         self.has_come_far = true;
-        Some(frame)
+        Some(parcel)
+    }
+
+    /// Gives a parcel back to the engine that it came from.
+    fn give_back(&mut self, (from, mut parcel): (u16, Parcel)) {
+        parcel.clear();
+        let _ = self.homes[usize::from(from)].try_send(parcel);
     }
 
     /// Frames come from the device again.
-    pub(super) fn ended(&mut self) {
+    fn ended(&mut self) {
         self.has_come_far = false;
     }
 
@@ -202,11 +382,12 @@ impl Engine {
         packet: &Packet<'_>,
         tx: &mut F,
     ) {
-        match (stranger, &self.place) {
-            (Stranger::Elsewhere(owner), Some(place)) => match place.hand_over(owner, frame) {
-                HandOver::Handed => self.counters.engine.handed_over += 1,
-                HandOver::Lost => self.counters.engine.lost_in_hand_over += 1,
-            },
+        match (stranger, &mut self.place) {
+            (Stranger::Elsewhere(owner), Some(place)) => {
+                place.expect_like(frame, packet, owner);
+                // Its checksums were good.
+                self.hand_over(owner, frame, Checksums::Vouched);
+            }
             (Stranger::Answered(header), _) => {
                 self.counters.engine.no_connection += 1;
                 self.reply(packet, &header, tx);
@@ -214,6 +395,22 @@ impl Engine {
             (Stranger::Ignored | Stranger::Elsewhere(_), _) => {
                 self.counters.engine.no_connection += 1;
             }
+        }
+    }
+
+    /// Hands a frame to another engine.
+    pub(super) fn hand_over(&mut self, owner: u16, frame: &[u8], checksums: Checksums) {
+        let Some(place) = &mut self.place else { return };
+        match place.hand_over(owner, frame, checksums) {
+            HandOver::Handed => self.counters.engine.handed_over += 1,
+            HandOver::Lost => self.counters.engine.lost_in_hand_over += 1,
+        }
+    }
+
+    /// Sends frames to the engines that have their connections. Once per turn.
+    pub fn send_parcels(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.send_parcels();
         }
     }
 
@@ -225,13 +422,16 @@ impl Engine {
         tx: &mut F,
     ) -> bool {
         let mut any = false;
-        for _ in 0..HANDED_PER_TURN {
-            let Some(frame) = self.place.as_mut().and_then(|place| place.next()) else {
+        for _ in 0..PARCELS_PER_TURN {
+            let Some(parcel) = self.place.as_mut().and_then(|place| place.next()) else {
                 break;
             };
             any = true;
-            self.counters.engine.taken_over += 1;
-            self.handle_frames(now, guard, [(frame, Checksums::Verify)], tx);
+            self.counters.engine.taken_over += parcel.1.frames.len() as u64;
+            self.handle_frames(now, guard, parcel.1.frames(), tx);
+            if let Some(place) = &mut self.place {
+                place.give_back(parcel);
+            }
         }
         if let Some(place) = self.place.as_mut().filter(|_| any) {
             place.ended();
@@ -246,3 +446,6 @@ impl Engine {
             .is_some_and(|place| place.is_waited_for())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -94,7 +94,7 @@ impl Engine {
         key: &FlowKey,
         packet: &Packet<'_>,
     ) -> Result<usize, Stranger> {
-        match self.place.as_ref().map(|place| place.handler(key)) {
+        match self.place.as_mut().map(|place| place.handler(key)) {
             None | Some(Handler::This) => {}
             Some(Handler::Other(owner)) => return Err(Stranger::Elsewhere(owner)),
             Some(Handler::Nobody) => return Err(Stranger::Ignored),
