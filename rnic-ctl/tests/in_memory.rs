@@ -182,6 +182,34 @@ fn what_tcp_knows_is_shown_on_request() {
 }
 
 #[test]
+fn what_each_worker_counted_is_shown_on_request() {
+    let report = json("-j perf write-bw --in-memory -n 100 --counters");
+    let workers = report["workers"].as_array().unwrap();
+    assert_eq!(workers.len(), 1);
+    // The connection under test, and the one for control.
+    assert_eq!(
+        (&workers[0]["worker"], &workers[0]["connections"]),
+        (&0.into(), &2.into())
+    );
+    let count = |layer: &str, name: &str| workers[0][layer][name].as_u64().unwrap();
+    assert!(count("engine", "frames_sent") > 100);
+    assert!(count("tcp", "octets_sent") > 100 * 65_536);
+    assert!(count("rdma", "fpdus_sent") > 100);
+    assert_eq!(count("engine", "lost_in_hand_over"), 0);
+    let table = succeed("perf write-bw --in-memory -n 100 --counters");
+    let line = table
+        .lines()
+        .find(|line| line.starts_with(" worker 0 engine "));
+    let line = line.expect("a line for the engine");
+    assert!(
+        line.contains(" frames_sent:") && !line.contains("handed_over"),
+        "{line}"
+    );
+    let without = json("-j perf write-bw --in-memory -n 10");
+    assert!(without.get("workers").is_none());
+}
+
+#[test]
 fn a_run_by_time_lasts_that_long() {
     for test in ["write-bw", "send-lat"] {
         let began = Instant::now();

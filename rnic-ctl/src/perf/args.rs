@@ -188,6 +188,11 @@ pub(crate) struct PerfArgs {
     #[arg(long = "tcp-info", alias = "tcp_info")]
     pub tcp_info: bool,
 
+    /// Show in the end what each worker of the device has counted: frames, segments, what it handed over to others, what
+    /// was lost
+    #[arg(long)]
+    pub counters: bool,
+
     /// Report Gb/s instead of MB/s (2^20 octets)
     #[arg(long = "report_gbits", alias = "report-gbits")]
     pub report_gbits: bool,

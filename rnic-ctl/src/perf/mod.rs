@@ -4,6 +4,7 @@ pub(crate) mod args;
 mod bandwidth;
 mod buffer;
 mod control;
+mod counters;
 mod hello;
 mod latency;
 mod message;
@@ -117,6 +118,7 @@ fn server(
     match begun.and_then(|()| serve::serve(&mut session, interrupt, |row| report.row(row))) {
         Ok(()) => {
             report.connections(&opened.device)?;
+            report.counters(&opened.device)?;
             session.close(interrupt, false)
         }
         Err(failure) => {
@@ -151,6 +153,7 @@ fn client(
     match begun.and_then(|()| measure(&mut session, plan, report, interrupt)) {
         Ok(()) => {
             report.connections(device)?;
+            report.counters(device)?;
             session.close(interrupt, true)
         }
         Err(failure) => {
@@ -281,9 +284,12 @@ struct Report {
     shows_progress: bool,
     /// What TCP knows is wanted too.
     tcp_info: bool,
+    /// What the workers counted is, too.
+    counters: bool,
     info: Value,
     results: Vec<Value>,
     connections: Vec<Value>,
+    workers: Vec<Value>,
 }
 
 impl Report {
@@ -299,6 +305,7 @@ impl Report {
             json_file: args.json_file(),
             shows_progress: true,
             tcp_info: args.tcp_info,
+            counters: args.counters,
             ..Self::silent(plan.test)
         }
     }
@@ -312,9 +319,11 @@ impl Report {
             json_file: None,
             shows_progress: false,
             tcp_info: false,
+            counters: false,
             info: Value::Null,
             results: Vec::new(),
             connections: Vec::new(),
+            workers: Vec::new(),
         }
     }
 
@@ -386,10 +395,28 @@ impl Report {
         Ok(())
     }
 
+    /// What each worker has counted, if that was asked for.
+    fn counters(&mut self, device: &Device) -> Outcome {
+        if !self.counters {
+            return Ok(());
+        }
+        self.line(RULE)?;
+        for (worker, snapshot) in counters::of_workers(device)?.iter().enumerate() {
+            for line in counters::to_lines(worker, snapshot) {
+                self.line(line)?;
+            }
+            self.workers.push(counters::to_json(worker, snapshot));
+        }
+        Ok(())
+    }
+
     fn finish(mut self) -> Outcome {
         let mut json = json!({ "test_info": self.info, "results": self.results });
         if self.tcp_info {
             json["tcp_info"] = std::mem::take(&mut self.connections).into();
+        }
+        if self.counters {
+            json["workers"] = std::mem::take(&mut self.workers).into();
         }
         if let Some(file) = &self.json_file {
             fs::write(file, format!("{json:#}\n")).doing(format!("write {}", file.display()))?;
