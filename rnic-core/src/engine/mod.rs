@@ -232,10 +232,13 @@ impl Engine {
                 return self.handle_stranger(stranger, frame, packet, tx);
             }
         };
-        // Where connections take turns, to expect the same again would be in vain.
+        // Where connections take turns, to expect the same again would be in vain: unless it is data that its sender does
+        // not push, because there are more.
         let again = self.latest.replace(index) == Some(index);
+        let segment = &packet.segment;
+        let goes_on = !segment.payload.is_empty() && !segment.header.flags.psh();
         let connection = &self.connections[index];
-        if again && connection.stage() == Stage::Grown {
+        if (again || goes_on) && connection.stage() == Stage::Grown {
             let expected = Prediction::like(frame, packet, connection.receives_crcs());
             self.expected = expected.map(|expected| (expected, index));
         }
