@@ -73,9 +73,11 @@ impl Turn for Worker {
             return false;
         }
         let mut batch = self.driver.begin(self.now);
-        let frames = self.received.frames();
-        let frames = frames.map(|frame| (frame, Checksums::Verify));
-        batch.handle_frames(frames, &mut self.pool);
+        if !self.received.ends.is_empty() {
+            let frames = self.received.frames();
+            let frames = frames.map(|frame| (frame, Checksums::Verify));
+            batch.handle_frames(frames, &mut self.pool);
+        }
         let busy = batch.finish(&mut self.pool);
         let mut line = lock(&self.to_peer);
         for frame in self.pool.sent() {

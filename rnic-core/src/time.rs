@@ -54,12 +54,17 @@ impl Default for Instant {
 
 impl Add<Duration> for Instant {
     type Output = Self;
+    #[inline]
     fn add(self, rhs: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(nanos(rhs)))
     }
+}
+
+/// The nanoseconds of a time, or the most that there are: without the 128 bits of [`Duration::as_nanos`].
+#[inline]
+pub(crate) const fn nanos(time: Duration) -> u64 {
+    let seconds = time.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(time.subsec_nanos() as u64)
 }
 
 impl Sub for Instant {

@@ -180,11 +180,9 @@ struct Lane {
 impl Lane {
     fn take(&mut self, completions: &mut [Completion]) -> usize {
         let mut taken = 0;
-        while let Some(slot) = completions.get_mut(taken) {
-            let Some(completion) = self.ring.peek(taken as u32) else {
-                break;
-            };
-            *slot = Completion(completion);
+        while let Some(slot) = completions.get_mut(taken)
+            && self.ring.peek_into(taken as u32, &mut slot.0)
+        {
             taken += 1;
         }
         if taken > 0 {
@@ -270,6 +268,9 @@ impl Cq {
 
     /// The same without running the device: for an application that does so by [`Device::drive`] or by another queue.
     pub fn take(&mut self, completions: &mut [Completion]) -> usize {
+        if let [only] = &mut *self.lanes {
+            return only.take(completions);
+        }
         let mut taken = 0;
         for _ in 0..self.lanes.len() {
             taken += self.lanes[self.turn].take(&mut completions[taken..]);

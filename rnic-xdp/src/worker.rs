@@ -208,16 +208,18 @@ impl Turn for Worker {
             return self.follow_routes(now);
         }
         let mut batch = self.driver.begin(now);
-        for queue in port.rx.queues_mut() {
-            batch.foresee(queue.heads());
-            batch.handle_frames(queue.frames(), &mut port.tx);
-            queue.refill();
-            if queue.has_more() {
-                batch.expect_more();
+        if frames > 0 {
+            for queue in port.rx.queues_mut() {
+                batch.foresee(queue.heads());
+                batch.handle_frames(queue.frames(), &mut port.tx);
+                queue.refill();
+                if queue.has_more() {
+                    batch.expect_more();
+                }
             }
         }
         let busy = batch.finish(&mut port.tx);
-        port.tx.kick();
+        port.tx.reclaim();
         self.follow_routes(now) || busy
     }
 

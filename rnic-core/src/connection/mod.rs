@@ -76,6 +76,17 @@ pub(crate) enum Transmit {
     Starved,
 }
 
+/// What a segment was that may be the next data of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// That, and nothing else.
+    Data,
+    /// That, and the acknowledgment of data of ours: requests that it completes do so before the next segment.
+    Answer,
+    /// Another, which was not handled.
+    Another,
+}
+
 /// How a passive connection begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arrival {
@@ -359,25 +370,35 @@ impl Connection {
         self.unreachable = matches!(self.phase, Phase::Connecting(_));
     }
 
-    /// Handles a segment of the peer that is just the next data of the stream; says no if it is another.
+    /// Handles a segment of the peer that is just the next data of the stream, if it is.
     /// [`settle`](Self::settle) is to follow, once for a run of them.
-    pub(crate) fn handle_next(
+    pub(crate) fn handle_next<F: TxFrames>(
         &mut self,
         expected: &Expected<'_>,
         context: &mut Context<'_, '_>,
-    ) -> bool {
+        tx: &mut F,
+    ) -> Next {
         let Phase::Streaming(stream) = &mut self.phase else {
-            return false;
+            return Next::Another;
         };
         let segment = &expected.segment;
-        if !self.tcp.receive_next(context.now, segment) {
-            return false;
+        let before = self.tcp.acked_offset();
+        if !self.tcp.receive_next(context.now, segment, tx) {
+            return Next::Another;
+        }
+        let acked = self.tcp.acked_offset();
+        if acked != before {
+            stream.note_acked(acked);
         }
         stream.receive(segment.payload, expected.payload_crc, context);
         let (held, missing) = (stream.held(), stream.missing());
         self.tcp.took_next(context.now, segment.payload.len());
         self.tcp.set_held(held as u32, missing as u32);
-        true
+        if acked == before {
+            Next::Data
+        } else {
+            Next::Answer
+        }
     }
 
     /// Whether the peer sends FPDUs with CRCs, and without markers.

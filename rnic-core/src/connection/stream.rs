@@ -352,6 +352,9 @@ impl Stream {
     }
 
     fn begins_message(&mut self, context: &mut Context<'_, '_>) -> bool {
+        if self.user.is_at_rest() {
+            return false;
+        }
         let guard = context.guard;
         let output = self.ddp.has_output(&mut self.user.with(context), guard);
         output.unwrap_or_else(|error| {

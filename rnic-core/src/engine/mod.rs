@@ -19,7 +19,7 @@ use std::net::IpAddr;
 
 use slab::Slab;
 
-use crate::connection::{Connection, Context, Stage};
+use crate::connection::{Connection, Context, Next, Stage};
 use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
@@ -181,8 +181,11 @@ impl Engine {
             if let Some((expected, index)) = expected {
                 run = Some(index);
                 let (connection, mut context) = self.lend(index, now, guard);
-                if !connection.handle_next(&expected, &mut context) {
+                let next = connection.handle_next(&expected, &mut context, tx);
+                if next == Next::Another {
                     connection.handle_segment(&expected.segment, false, &mut context, tx);
+                }
+                if next != Next::Data {
                     self.end_run(run.take(), now, guard, tx);
                 }
             } else {
@@ -238,7 +241,9 @@ impl Engine {
         let segment = &packet.segment;
         let goes_on = !segment.payload.is_empty() && !segment.header.flags.psh();
         let connection = &self.connections[index];
-        if (again || goes_on) && connection.stage() == Stage::Grown {
+        // A router's mark has to be noticed in each frame.
+        let plain = packet.ecn != packet::CONGESTION_EXPERIENCED;
+        if (again || goes_on) && plain && connection.stage() == Stage::Grown {
             let expected = Prediction::like(frame, packet, connection.receives_crcs());
             self.expected = expected.map(|expected| (expected, index));
         }

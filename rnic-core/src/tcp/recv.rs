@@ -8,7 +8,7 @@ use super::ack_schedule::AckSchedule;
 use super::ranges::RangeSet;
 use super::rtt::RttEstimator;
 use super::seq::{Origin, Seq};
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlocks};
 
 /// Ranges beyond the next expected octet that are kept track of. Data that would need one more is dropped: a
@@ -369,13 +369,13 @@ impl Receiver {
     }
 
     fn end_stretch(&mut self, now: Instant, least: Duration) {
-        let elapsed = now.since(self.growth.since);
-        let arrived = u128::from(self.next - self.growth.from) * least.as_nanos();
-        let target = 4 * arrived / elapsed.as_nanos().max(1);
-        let limit = u128::from(self.growth.limit);
-        if target > u128::from(self.capacity) {
+        let elapsed = u128::from(nanos(now.since(self.growth.since)).max(1));
+        let arrived = u128::from(self.next - self.growth.from) * u128::from(nanos(least));
+        // Divided only where it is of use.
+        if 4 * arrived > u128::from(self.capacity) * elapsed {
+            let limit = u128::from(self.growth.limit);
             // Not more than `limit`, which fits.
-            self.capacity = target.min(limit) as u32;
+            self.capacity = (4 * arrived / elapsed).min(limit) as u32;
         }
         (self.growth.since, self.growth.from) = (now, self.next);
         self.growth.until = now + least;

@@ -2,10 +2,13 @@
 
 use core::time::Duration;
 
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 
 /// The timeout to start data with if the handshake itself timed out (RFC 6298 section 5.7).
 const RTO_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
+
+/// More than any round-trip time, in nanoseconds.
+const A_YEAR: u64 = 365 * 24 * 3600 * 1_000_000_000;
 
 /// Estimates the round-trip time from samples, and the retransmission timeout from both.
 #[derive(Clone, Debug)]
@@ -14,8 +17,9 @@ pub(super) struct RttEstimator {
     variation: Duration,
     /// The timeout without backoff.
     base: Duration,
-    /// How often the timeout has been doubled.
+    /// How often the timeout has been doubled, and what it is then.
     backoff: u32,
+    timeout: Duration,
     min: Duration,
     max: Duration,
     least: LeastRtt,
@@ -58,6 +62,7 @@ impl RttEstimator {
             variation: Duration::ZERO,
             base: initial.min(max),
             backoff: 0,
+            timeout: initial.min(max),
             min,
             max,
             least: LeastRtt::default(),
@@ -96,9 +101,15 @@ impl RttEstimator {
     }
 
     /// The time to wait for an acknowledgment.
+    #[inline]
     pub(super) fn timeout(&self) -> Duration {
-        let factor = 1_u32.checked_shl(self.backoff).unwrap_or(u32::MAX);
-        self.base.saturating_mul(factor).min(self.max)
+        self.timeout
+    }
+
+    fn set_backoff(&mut self, backoff: u32) {
+        self.backoff = backoff;
+        let factor = 1_u32.checked_shl(backoff).unwrap_or(u32::MAX);
+        self.timeout = self.base.saturating_mul(factor).min(self.max);
     }
 
     /// Takes a sample, and ends any backoff.
@@ -108,37 +119,42 @@ impl RttEstimator {
     pub(super) fn sample(&mut self, rtt: Duration) {
         self.backoff = 0;
         self.fresh = true;
-        let smoothed = match self.smoothed {
-            None => {
-                self.variation = rtt / 2;
-                rtt
-            }
+        // In nanoseconds, which divide faster. Nobody waits for an acknowledgment for a year: nothing overflows.
+        let rtt = nanos(rtt).min(A_YEAR);
+        let (smoothed, variation) = match self.smoothed {
+            None => (rtt, rtt / 2),
             Some(smoothed) => {
-                self.variation = (self.variation * 3 + smoothed.abs_diff(rtt)) / 4;
-                (smoothed * 7 + rtt) / 8
+                let (smoothed, variation) = (nanos(smoothed), nanos(self.variation));
+                (
+                    (smoothed * 7 + rtt) / 8,
+                    (variation * 3 + smoothed.abs_diff(rtt)) / 4,
+                )
             }
         };
-        self.smoothed = Some(smoothed);
-        self.base = (smoothed + (self.variation * 4).max(self.min)).min(self.max);
+        self.smoothed = Some(Duration::from_nanos(smoothed));
+        self.variation = Duration::from_nanos(variation);
+        let base = smoothed + (variation * 4).max(nanos(self.min));
+        self.base = Duration::from_nanos(base).min(self.max);
+        self.timeout = self.base;
     }
 
     /// Doubles the timeout: it has expired.
     pub(super) fn back_off(&mut self) {
         // Beyond 31 the shift saturates, and the upper bound was reached long before.
-        self.backoff = (self.backoff + 1).min(31);
+        self.set_backoff((self.backoff + 1).min(31));
     }
 
     /// Ends the backoff: the window that was probed has opened, or the timeout was not needed.
     pub(super) fn end_backoff(&mut self) {
-        self.backoff = 0;
+        self.set_backoff(0);
     }
 
     /// The handshake is over, and its SYN had to be sent again.
     pub(super) fn handshake_timed_out(&mut self) {
-        self.backoff = 0;
         if self.smoothed.is_none() {
             self.base = self.base.max(RTO_AFTER_LOST_SYN).min(self.max);
         }
+        self.set_backoff(0);
     }
 }
 

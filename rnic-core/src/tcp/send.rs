@@ -149,6 +149,13 @@ impl Sender {
         self.origin.offset(ack, self.una)
     }
 
+    /// Whether an acknowledgment number stands for some of what was sent and is not acknowledged.
+    #[inline]
+    pub(super) fn awaits(&self, ack: Seq) -> bool {
+        let ahead = ack.distance_from(self.seq(self.una));
+        ahead > 0 && u64::from(ahead) <= self.flight()
+    }
+
     pub(super) fn una(&self) -> u64 {
         self.una
     }

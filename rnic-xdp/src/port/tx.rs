@@ -105,7 +105,7 @@ impl TxSide {
         self.room = self.ring.room();
     }
 
-    /// In a turn that sends nothing: the same, if the device has anything of ours.
+    /// The same, unless nothing is queued and the device has nothing of ours.
     pub fn reclaim(&mut self) {
         if self.in_device > 0 {
             self.kick();

@@ -42,6 +42,42 @@ fn a_batch_gets_one_acknowledgment() {
 }
 
 #[test]
+fn an_answer_goes_the_short_way() {
+    let mut t = open();
+    let free = t.frames_free();
+    t.write(10);
+    t.expect("P. 1:11(10) ack 1");
+    // What acknowledges octets that were never sent does not, nor what is not the next.
+    assert!(!t.inject_next("P. 1:11(10) ack 12"));
+    assert!(!t.inject_next("P. 11:21(10) ack 11"));
+    assert_eq!(t.tcp.acked_offset(), 0);
+    assert!(t.inject_next("P. 1:11(10) ack 11"));
+    assert_eq!((t.tcp.acked_offset(), t.frames_free()), (10, free));
+    assert!(!t.inject_next("P. 11:21(10) ack 1"));
+    t.write(10);
+    t.expect("P. 11:21(10) ack 11");
+    t.expect_nothing();
+}
+
+#[test]
+fn a_connection_without_anything_to_send_rests() {
+    let mut t = open();
+    assert!(t.tcp.is_at_rest(t.now));
+    // The next turn acknowledges what was pushed.
+    t.inject("P. 1:11(10) ack 1");
+    assert!(t.tcp.is_at_rest(t.now) && t.tcp.acks_next_turn());
+    assert!(!t.tcp.is_at_rest(t.now + Duration::from_nanos(1)));
+    t.queue(10);
+    assert!(!t.tcp.is_at_rest(t.now));
+    t.expect("P. 1:11(10) ack 11");
+    assert!(t.tcp.is_at_rest(t.now) && !t.tcp.acks_next_turn());
+    // What comes twice is answered by itself.
+    t.inject("P. 1:11(10) ack 11");
+    assert!(!t.tcp.is_at_rest(t.now));
+    t.expect(". 11:11(0) ack 11 <sack 1:11>");
+}
+
+#[test]
 fn data_carries_the_acknowledgment() {
     let mut t = open();
     t.inject(". 1:1001(1000) ack 1");

@@ -143,7 +143,8 @@ impl Script {
             payload: &payload,
         };
         let next = self.tcp.receive_offset();
-        if self.take && !congested && self.tcp.receive_next(self.now, &segment) {
+        let (now, frames) = (self.now, &mut self.frames);
+        if self.take && !congested && self.tcp.receive_next(now, &segment, frames) {
             let range = next..next + payload.len() as u64;
             assert_eq!(payload, pattern_of(range.clone()), "of {range:?}");
             self.tcp.took_next(self.now, payload.len());
@@ -162,6 +163,20 @@ impl Script {
             self.tcp.took(self.now, range.clone());
         }
         Some(range)
+    }
+
+    /// A segment from the peer, if it may go the short way. Says whether it did.
+    pub(super) fn inject_next(&mut self, text: &str) -> bool {
+        let Written { header, payload } = parse(text);
+        let segment = TcpSegment {
+            header,
+            payload: &payload,
+        };
+        let next = self.tcp.receive_next(self.now, &segment, &mut self.frames);
+        if next {
+            self.tcp.took_next(self.now, payload.len());
+        }
+        next
     }
 
     /// Whether a SYN may replace the connection, and where the new one begins at least.
