@@ -182,7 +182,8 @@ impl Qp {
     }
 
     /// Posts requests one behind the other, as [`post_send`](Self::post_send) posts each, but tells the engine once for
-    /// all: with many short ones that is a good part of the cost. As a list of requests given to `ibv_post_send`.
+    /// all: with many short ones that is a good part of the cost. As a list of requests given to `ibv_post_send`. It may
+    /// hear of none of them before the iterator has ended.
     ///
     /// # Errors
     /// Those before the one that is refused are posted, those behind it are not.

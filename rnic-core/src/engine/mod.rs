@@ -241,9 +241,7 @@ impl Engine {
         let segment = &packet.segment;
         let goes_on = !segment.payload.is_empty() && !segment.header.flags.psh();
         let connection = &self.connections[index];
-        // A router's mark has to be noticed in each frame.
-        let plain = packet.ecn != packet::CONGESTION_EXPERIENCED;
-        if (again || goes_on) && plain && connection.stage() == Stage::Grown {
+        if (again || goes_on) && connection.stage() == Stage::Grown {
             let expected = Prediction::like(frame, packet, connection.receives_crcs());
             self.expected = expected.map(|expected| (expected, index));
         }

@@ -10,7 +10,7 @@ use super::checksum::{Checksums, combine, sum, sum_of_header};
 use super::crc::crc_and_sum;
 use super::ethernet::EthernetHeader;
 use super::mpa::{LENGTH_LEN, fpdu_len};
-use super::packet::Packet;
+use super::packet::{CONGESTION_EXPERIENCED, Packet};
 use super::tcp::{self, Flags, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 use super::{ipv4, ipv6};
 
@@ -78,12 +78,14 @@ enum Ip {
 }
 
 impl Prediction {
-    /// Expects frames like this one, of which `packet` was read. `None` if there are options of IP, if the segment has
-    /// other flags than ACK and PSH, or other options than timestamps where they usually stand: frames like it are rare.
+    /// Expects frames like this one, of which `packet` was read. `None` if it is marked for congestion, if there are
+    /// options of IP, if the segment has other flags than ACK and PSH, or other options than timestamps where they usually stand: frames like it are rare.
     /// `fpdus`: whether payloads are FPDUs with CRCs, and without markers.
     pub fn like(frame: &[u8], packet: &Packet<'_>, fpdus: bool) -> Option<Self> {
         let header = &packet.segment.header;
-        if header.flags | Flags::PSH != Flags::ACK | Flags::PSH {
+        // A router's mark has to be noticed in each frame.
+        let marked = packet.ecn == CONGESTION_EXPERIENCED;
+        if marked || header.flags | Flags::PSH != Flags::ACK | Flags::PSH {
             return None;
         }
         let (_, datagram) = EthernetHeader::parse(frame).ok()?;

@@ -19,27 +19,20 @@ pub(super) fn facts() -> Vec<Fact> {
     ]
 }
 
-/// XDP programs that take packets of several buffers.
-const NEEDED: (u32, u32) = (5, 18);
-/// The kernel tells which XDP features a driver has.
-const TELLS_FEATURES: (u32, u32) = (6, 3);
+/// The rings of an AF_XDP socket can be mapped when it is bound.
+const NEEDED: (u32, u32) = (6, 4);
 
 fn kernel() -> Fact {
     let name = "kernel";
     let release = match uname() {
         Ok(found) => found.release().to_string_lossy().into_owned(),
-        Err(error) => return Fact::warn(name, format!("unknown: {error}"), "Linux 5.18 is needed"),
+        Err(error) => return Fact::warn(name, format!("unknown: {error}"), "Linux 6.4 is needed"),
     };
     match version(&release) {
         Some(found) if found < NEEDED => Fact::fail(
             name,
             release,
-            "Linux 5.18 or later is needed, for multi-buffer XDP programs",
-        ),
-        Some(found) if found < TELLS_FEATURES => Fact::warn(
-            name,
-            release,
-            "before Linux 6.3 the kernel does not tell which XDP features a driver has: open the device to see",
+            "Linux 6.4 or later is needed, to map the rings of bound AF_XDP sockets",
         ),
         _ => Fact::ok(name, release),
     }

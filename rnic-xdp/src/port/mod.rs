@@ -390,6 +390,8 @@ impl Opened {
         let chunks = config.rx_frames + tx_chunks;
         // Generic mode has no way around the copy.
         let zero_copy = match steering.mode() {
+            // The kernel completes checksums on the copy that it makes.
+            Mode::Native if completer == Some(Completer::Kernel) => ZeroCopyChoice::Never,
             Mode::Native => config.zero_copy,
             Mode::Generic { .. } if config.zero_copy == ZeroCopyChoice::Require => {
                 ZeroCopyChoice::Require

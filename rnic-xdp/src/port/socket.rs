@@ -194,8 +194,23 @@ impl Rings {
             .and_then(|_| Self::map(rx, tx, place, zero_copy)))
     }
 
-    /// The rings of a socket, of which there is one handle for each side.
+    /// The rings of a bound socket, of which there is one handle for each side.
     fn map(
+        rx_socket: OpenSocket,
+        tx_socket: OpenSocket,
+        place: &Place<'_>,
+        zero_copy: bool,
+    ) -> io::Result<Self> {
+        let rings = Self::map_rings(rx_socket, tx_socket, place, zero_copy);
+        // Older kernels say that it is busy: that must not be taken for the queue.
+        rings.map_err(|error| {
+            io::Error::other(format!(
+                "the kernel did not map the rings of a bound AF_XDP socket, which needs Linux 6.4: {error}"
+            ))
+        })
+    }
+
+    fn map_rings(
         rx_socket: OpenSocket,
         tx_socket: OpenSocket,
         place: &Place<'_>,
