@@ -8,7 +8,7 @@
 //!
 //! A frame is copied to a parcel, and parcels are sent at the end of the turn, with one wake-up for all: each pair of engines
 //! has parcels of its own, which come back and are used again. Who has a connection is remembered until any connection
-//! begins, ends or moves, so that in between no engine meets another one's lock. Most frames are like the one handed over
+//! ends or moves, so that in between no engine meets another one's lock. Most frames are like the one handed over
 //! before, and are not looked at beyond that: whoever has their connection verifies their checksums.
 
 use std::collections::HashMap;
