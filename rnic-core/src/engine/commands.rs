@@ -10,6 +10,7 @@ use crate::verbs::cq::CqTable;
 use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
 
 use super::flows::plain;
+use super::owners::Handler;
 use super::{
     Command, ConnectionOptions, EndReason, Engine, Event, FlowKey, ListenerId, PortLease, RequestId,
 };
@@ -255,7 +256,7 @@ impl Engine {
         let Some(end) = self.qps.take_idle(number) else {
             return fail(self, EndReason::QpNotIdle);
         };
-        if !self.claim(&key) {
+        if self.claim(&key) != Handler::This {
             self.qps.put(end);
             return fail(self, EndReason::InUse);
         }

@@ -12,6 +12,9 @@ use crate::wire::packet::Checksums;
 /// Commands taken in one turn, so that frames are not kept waiting.
 const COMMANDS_PER_TURN: usize = 64;
 
+/// Parcels of frames from other engines handled in one turn.
+const PARCELS_PER_TURN: usize = 4;
+
 /// Turns in a row in which timers may wait for frames that have arrived already.
 const TURNS_WITHOUT_TIMERS: u8 = 16;
 
@@ -52,7 +55,7 @@ impl Driver {
             now,
             busy: false,
         };
-        batch.handle_commands();
+        batch.handle_commands(COMMANDS_PER_TURN);
         batch
     }
 
@@ -131,12 +134,12 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    fn handle_commands(&mut self) {
+    fn handle_commands(&mut self, at_most: usize) {
         if !self.end.doorbells.take_commands() {
             return;
         }
-        let mut left = COMMANDS_PER_TURN;
-        for command in self.end.commands.try_iter().take(COMMANDS_PER_TURN) {
+        let mut left = at_most;
+        for command in self.end.commands.try_iter().take(at_most) {
             self.busy = true;
             left -= 1;
             self.engine.handle_command(self.now, &self.guard, command);
@@ -177,12 +180,25 @@ impl Batch<'_> {
         self.more_to_come = true;
     }
 
+    /// Handles frames that other engines handed here. Whoever did may have known of a connection that is on its way: the
+    /// command that brings it was sent before, and is carried out before.
+    fn handle_handed_over<F: TxFrames>(&mut self, tx: &mut F) {
+        for _ in 0..PARCELS_PER_TURN {
+            let Some(parcel) = self.engine.next_parcel() else {
+                break;
+            };
+            self.busy = true;
+            self.handle_commands(self.end.commands.len());
+            self.engine.handle_parcel(self.now, &self.guard, parcel, tx);
+        }
+    }
+
     /// Ends the turn: new work requests, timers, frames to send, completions and events. Says whether the turn had
     /// anything to do.
     pub fn finish<F: TxFrames>(mut self, tx: &mut F) -> bool {
+        self.engine.send_parcels();
+        self.handle_handed_over(tx);
         let engine = &mut *self.engine;
-        engine.send_parcels();
-        self.busy |= engine.handle_handed_over(self.now, &self.guard, tx);
         self.end.doorbells.take(|qp| {
             self.busy = true;
             engine.handle_doorbell(qp);

@@ -389,10 +389,16 @@ impl Engine {
 
     /// Ends with a connection; its queue pair, if it still has one, goes back to the table.
     fn forget<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
-        let mut connection = self.detach(index);
+        let key = *self.connections[index].key();
+        self.forget_here(index, tx);
         if let Some(place) = &self.place {
-            place.release(connection.key());
+            place.release(&key);
         }
+    }
+
+    /// The same, where its addresses stay this engine's among those of its device.
+    fn forget_here<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
+        let mut connection = self.detach(index);
         if let Some(request) = connection.request() {
             self.requests.remove(&request);
             self.events.push_back(Event::RequestGone { request });

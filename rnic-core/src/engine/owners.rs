@@ -38,9 +38,6 @@ const FRAMES: usize = 16;
 /// device: TCP sends them again.
 const PARCELS: usize = 32;
 
-/// Parcels from other engines handled in one turn.
-const PARCELS_PER_TURN: usize = 4;
-
 /// Connections of other engines that an engine remembers.
 const REMEMBERED: usize = 1024;
 
@@ -66,11 +63,20 @@ impl Owners {
     fn has_changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
+
+    /// Makes a connection another engine's, which `tell` tells what to do with it before anybody can see whose it is: frames
+    /// that are then handed to that engine find the command there.
+    fn give(&self, key: &FlowKey, owner: u16, tell: impl FnOnce()) {
+        let mut table = self.lock();
+        table.insert(*key, owner);
+        self.has_changed();
+        tell();
+    }
 }
 
 /// Frames on their way from one engine to another, one behind the other, and what is to be done about their checksums.
 #[derive(Debug, Default)]
-struct Parcel {
+pub(super) struct Parcel {
     octets: Vec<u8>,
     /// Where each ends.
     frames: Vec<(usize, Checksums)>,
@@ -233,34 +239,47 @@ impl Place {
         self.number
     }
 
-    /// Makes a connection this engine's. Says no if another has it.
-    pub(super) fn claim(&self, key: &FlowKey) -> bool {
+    /// Makes a connection this engine's, unless another has it. Says who handles the frame at hand.
+    pub(super) fn claim(&self, key: &FlowKey) -> Handler {
         let mut table = self.owners.lock();
         match table.entry(*key) {
-            Entry::Occupied(owner) => *owner.get() == self.number,
+            Entry::Occupied(owner) if *owner.get() != self.number => self.other(*owner.get()),
+            Entry::Occupied(_) => Handler::This,
             Entry::Vacant(vacant) => {
                 vacant.insert(self.number);
                 // Nobody remembers of it that it was another's.
-                true
+                Handler::This
             }
         }
     }
 
-    /// A connection of this engine is over.
+    /// A connection is over: if it was this engine's, it is nobody's.
     pub(super) fn release(&self, key: &FlowKey) {
         let mut table = self.owners.lock();
-        table.remove(key);
-        self.owners.has_changed();
+        if let Entry::Occupied(owner) = table.entry(*key)
+            && *owner.get() == self.number
+        {
+            owner.remove();
+            self.owners.has_changed();
+        }
     }
 
     /// Who handles the frame at hand, of a connection that this engine does not know.
     pub(super) fn handler(&mut self, key: &FlowKey) -> Handler {
-        let owner = self.remembered(key).or_else(|| self.look_up(key));
-        match owner {
+        match self.remembered(key).or_else(|| self.look_up(key)) {
             None => Handler::This,
-            Some(owner) if owner != self.number && !self.has_come_far => Handler::Other(owner),
             // It is on its way from one engine to another.
-            Some(_) => Handler::Nobody,
+            Some(owner) if owner == self.number => Handler::Nobody,
+            Some(owner) => self.other(owner),
+        }
+    }
+
+    /// Who handles the frame at hand, of a connection of another engine.
+    fn other(&self, owner: u16) -> Handler {
+        if self.has_come_far {
+            Handler::Nobody
+        } else {
+            Handler::Other(owner)
         }
     }
 
@@ -312,14 +331,15 @@ impl Place {
         let Some(way) = self.ways.get(usize::from(owner)) else {
             return;
         };
-        if let Some(key) = key {
-            let mut table = self.owners.lock();
-            table.insert(key, owner);
-            self.owners.has_changed();
+        let tell = || {
+            // An engine that has gone leaves its connections to their peers' patience.
+            let _ = way.commands.send(command);
+            way.wake();
+        };
+        match key {
+            Some(key) => self.owners.give(&key, owner, tell),
+            None => tell(),
         }
-        // An engine that has gone leaves its connections to their peers' patience.
-        let _ = way.commands.send(command);
-        way.wake();
     }
 
     /// Copies a frame for another engine, to be [sent](Self::send_parcels) at the end of the turn.
@@ -342,22 +362,15 @@ impl Place {
         }
     }
 
-    /// The next frames that were handed here. Until [`ended`](Self::ended) they are those at hand.
-    fn next(&mut self) -> Option<(u16, Parcel)> {
-        let parcel = self.handed_here.try_recv().ok()?;
-        self.has_come_far = true;
-        Some(parcel)
+    /// The next frames that were handed here, with the number of the engine that they come from.
+    fn next(&self) -> Option<(u16, Parcel)> {
+        self.handed_here.try_recv().ok()
     }
 
     /// Gives a parcel back to the engine that it came from.
     fn give_back(&mut self, (from, mut parcel): (u16, Parcel)) {
         parcel.clear();
         let _ = self.homes[usize::from(from)].try_send(parcel);
-    }
-
-    /// Frames come from the device again.
-    fn ended(&mut self) {
-        self.has_come_far = false;
     }
 
     /// Whether frames wait that were handed here.
@@ -414,29 +427,33 @@ impl Engine {
         }
     }
 
-    /// Handles frames that other engines handed here, up to a batch. Says whether there were any.
-    pub fn handle_handed_over<F: TxFrames>(
+    /// The next frames that another engine handed here. Before they are [handled](Self::handle_parcel), commands are to be
+    /// carried out: one of them may bring their connection.
+    pub(super) fn next_parcel(&self) -> Option<(u16, Parcel)> {
+        self.place.as_ref()?.next()
+    }
+
+    /// Handles frames that another engine handed here.
+    pub(super) fn handle_parcel<F: TxFrames>(
         &mut self,
         now: Instant,
         guard: &Guard<'_>,
+        parcel: (u16, Parcel),
         tx: &mut F,
-    ) -> bool {
-        let mut any = false;
-        for _ in 0..PARCELS_PER_TURN {
-            let Some(parcel) = self.place.as_mut().and_then(|place| place.next()) else {
-                break;
-            };
-            any = true;
-            self.counters.engine.taken_over += parcel.1.frames.len() as u64;
-            self.handle_frames(now, guard, parcel.1.frames(), tx);
-            if let Some(place) = &mut self.place {
-                place.give_back(parcel);
-            }
+    ) {
+        self.counters.engine.taken_over += parcel.1.frames.len() as u64;
+        self.set_come_far(true);
+        self.handle_frames(now, guard, parcel.1.frames(), tx);
+        self.set_come_far(false);
+        if let Some(place) = &mut self.place {
+            place.give_back(parcel);
         }
-        if let Some(place) = self.place.as_mut().filter(|_| any) {
-            place.ended();
+    }
+
+    fn set_come_far(&mut self, has_come_far: bool) {
+        if let Some(place) = &mut self.place {
+            place.has_come_far = has_come_far;
         }
-        any
     }
 
     /// Whether frames wait that other engines handed here.
@@ -447,5 +464,7 @@ impl Engine {
     }
 }
 
+#[cfg(test)]
+mod moving;
 #[cfg(test)]
 mod tests;

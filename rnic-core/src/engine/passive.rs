@@ -48,6 +48,17 @@ pub(super) enum Stranger {
     Elsewhere(u16),
 }
 
+impl Handler {
+    /// What becomes of the segment at hand, unless this engine handles it.
+    fn or_stranger(self) -> Result<(), Stranger> {
+        match self {
+            Self::This => Ok(()),
+            Self::Other(owner) => Err(Stranger::Elsewhere(owner)),
+            Self::Nobody => Err(Stranger::Ignored),
+        }
+    }
+}
+
 impl Engine {
     /// The connection of a packet: one that is there, or a new one.
     pub(super) fn find_or_open<F: TxFrames>(
@@ -82,8 +93,8 @@ impl Engine {
         let listener = self.find_listener(key.local)?;
         let isn = self.initial_sequence_number(now, key);
         let isn = if isn.after(least) { isn } else { least };
-        self.forget(index, tx);
-        self.claim(key);
+        // No other engine can take the addresses meanwhile: the same SYN may have come there too.
+        self.forget_here(index, tx);
         Some(self.open(now, key, packet, listener, Arrival::Syn(isn)))
     }
 
@@ -94,10 +105,8 @@ impl Engine {
         key: &FlowKey,
         packet: &Packet<'_>,
     ) -> Result<usize, Stranger> {
-        match self.place.as_mut().map(|place| place.handler(key)) {
-            None | Some(Handler::This) => {}
-            Some(Handler::Other(owner)) => return Err(Stranger::Elsewhere(owner)),
-            Some(Handler::Nobody) => return Err(Stranger::Ignored),
+        if let Some(place) = &mut self.place {
+            place.handler(key).or_stranger()?;
         }
         let segment = &packet.segment;
         let cookie = self.find_cookie(now, key, packet);
@@ -114,8 +123,8 @@ impl Engine {
         }
         let crowded = cookie.is_none() && self.is_crowded();
         // The same SYN may have come to another engine at this very moment.
-        if !crowded && !self.claim(key) {
-            return Err(Stranger::Ignored);
+        if !crowded {
+            self.claim(key).or_stranger()?;
         }
         if let Some((cookie, mss)) = cookie {
             self.counters.engine.syn_cookies_received += 1;
@@ -128,9 +137,11 @@ impl Engine {
         Ok(self.open(now, key, packet, listener, Arrival::Syn(isn)))
     }
 
-    /// Makes a connection this engine's among those of its device. Says no if another has it.
-    pub(super) fn claim(&self, key: &FlowKey) -> bool {
-        self.place.as_ref().is_none_or(|place| place.claim(key))
+    /// Makes a connection this engine's among those of its device, unless another has it. Says who handles the frame at
+    /// hand.
+    pub(super) fn claim(&self, key: &FlowKey) -> Handler {
+        let place = self.place.as_ref();
+        place.map_or(Handler::This, |place| place.claim(key))
     }
 
     /// Whether no more half-open connections are to be remembered.

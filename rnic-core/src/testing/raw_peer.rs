@@ -56,7 +56,7 @@ pub struct RawPeer {
 }
 
 impl RawPeer {
-    pub(super) fn new(number: u8, host: usize, host_address: SocketAddr) -> Self {
+    pub(crate) fn new(number: u8, host: usize, host_address: SocketAddr) -> Self {
         let address = Ipv4Addr::new(192, 0, 2, 100 + number);
         Self {
             isn: ISN,
@@ -91,7 +91,7 @@ impl RawPeer {
         self.host
     }
 
-    pub(super) fn take_frames(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn take_frames(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.outbox)
     }
 
@@ -214,7 +214,7 @@ impl RawPeer {
     }
 
     /// Handles a frame that the host sent.
-    pub(super) fn handle_frame(&mut self, frame: &[u8]) {
+    pub(crate) fn handle_frame(&mut self, frame: &[u8]) {
         let packet = parse(frame, Checksums::Verify).expect("the host sends well-formed frames");
         let header = packet.segment.header;
         self.segments += 1;

@@ -47,7 +47,6 @@ fn found(place: &mut Place) -> Vec<(u16, Vec<u8>, Checksums)> {
         found.extend(frames.map(|(frame, sums)| (parcel.0, frame.to_vec(), sums)));
         place.give_back(parcel);
     }
-    place.ended();
     found
 }
 
@@ -122,7 +121,7 @@ fn whose_a_connection_is_is_remembered_until_that_changes() {
     let [one, other] = &mut places[..] else {
         panic!()
     };
-    assert!(other.claim(&key(1)));
+    assert_eq!(other.claim(&key(1)), Handler::This);
     assert_eq!(one.handler(&key(1)), Handler::Other(1));
     let owners = one.owners.clone();
     let locked = owners.lock();
@@ -130,7 +129,8 @@ fn whose_a_connection_is_is_remembered_until_that_changes() {
     assert_eq!(handler, Handler::Other(1));
     drop(locked);
     // A connection that begins takes nothing away from anybody.
-    assert!(one.claim(&key(2)) && !one.claim(&key(1)));
+    assert_eq!(one.claim(&key(2)), Handler::This);
+    assert_eq!(one.claim(&key(1)), Handler::Other(1));
     let locked = owners.lock();
     let handler = without_waiting("what is known", || one.handler(&key(1)));
     assert_eq!(handler, Handler::Other(1));
@@ -138,7 +138,7 @@ fn whose_a_connection_is_is_remembered_until_that_changes() {
 
     other.release(&key(1));
     assert_eq!(one.handler(&key(1)), Handler::This);
-    assert!(other.claim(&key(1)));
+    assert_eq!(other.claim(&key(1)), Handler::This);
     assert_eq!(one.handler(&key(1)), Handler::Other(1));
     other.give_away(
         0,
@@ -148,6 +148,31 @@ fn whose_a_connection_is_is_remembered_until_that_changes() {
     // It is ours by now, and on its way.
     assert_eq!(one.handler(&key(1)), Handler::Nobody);
     assert_eq!(other.handler(&key(1)), Handler::Other(0));
+}
+
+/// What one engine ends may be another's by now.
+#[test]
+fn an_engine_releases_only_what_it_has() {
+    let (places, ..) = engines(2);
+    let [one, other] = &places[..] else { panic!() };
+    assert_eq!(other.claim(&key(1)), Handler::This);
+    let before = one.owners.changes();
+    one.release(&key(1));
+    one.release(&key(2));
+    assert_eq!(one.claim(&key(1)), Handler::Other(1));
+    assert_eq!(one.owners.changes(), before, "nobody need look again");
+}
+
+/// Who sees in the table where a connection has gone hands frames there.
+#[test]
+fn an_engine_is_told_of_a_connection_before_others_see_that_it_has_it() {
+    let owners = Owners::default();
+    let mut told = false;
+    owners.give(&key(1), 1, || {
+        assert!(owners.table.try_lock().is_err(), "others see it by now");
+        told = true;
+    });
+    assert!(told && owners.lock()[&key(1)] == 1);
 }
 
 /// A data segment of a connection.
@@ -193,7 +218,8 @@ fn frames_like_the_one_before_are_recognised_until_the_owner_changes() {
     for port in [80, 81] {
         let octets = frame(port, 0);
         let packet = parse(&octets, Checksums::Verify).unwrap();
-        assert!(other.claim(&FlowKey::new(packet.destination, packet.source)));
+        let key = FlowKey::new(packet.destination, packet.source);
+        assert_eq!(other.claim(&key), Handler::This);
     }
     expect(one, 80, 0);
     assert_eq!(one.recognise(&frame(80, 100)), None, "one is not enough");
@@ -210,7 +236,7 @@ fn frames_like_the_one_before_are_recognised_until_the_owner_changes() {
     );
     one.has_come_far = true;
     assert_eq!(one.recognise(&frame(80, 200)), None, "it goes no further");
-    one.ended();
+    one.has_come_far = false;
     assert_eq!(one.recognise(&frame(80, 200)), Some(1));
     other.release(&key);
     assert_eq!(one.recognise(&frame(80, 200)), None, "that is over");
