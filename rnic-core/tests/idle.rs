@@ -62,7 +62,7 @@ impl<'a> Rig<'a> {
             now,
         } = self;
         engine.handle_frames(*now, guard, [(received, Checksums::Verify)], frames);
-        while engine.poll_transmit(*now, guard, frames) {}
+        while engine.poll_transmit(*now, guard, frames) > 0 {}
         frames.take_transmitted()
     }
 
@@ -109,7 +109,7 @@ impl<'a> Rig<'a> {
         while let Some(at) = engine.next_timeout().filter(|at| *at <= end) {
             *now = (*now).max(at);
             engine.handle_timeouts(*now, guard, frames);
-            while engine.poll_transmit(*now, guard, frames) {}
+            while engine.poll_transmit(*now, guard, frames) > 0 {}
             frames.take_transmitted();
         }
         *now = end;

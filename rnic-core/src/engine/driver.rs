@@ -211,8 +211,14 @@ impl Batch<'_> {
         }
         self.busy |= engine.flush_completions();
         engine.begin_to_transmit();
-        while engine.poll_transmit(self.now, &self.guard, tx) {
+        let mut left = engine.frames_of_turn();
+        while left > 0 {
+            let sent = engine.poll_transmit(self.now, &self.guard, tx);
+            if sent == 0 {
+                break;
+            }
             self.busy = true;
+            left = left.saturating_sub(sent);
         }
         while let Some(notice) = engine.poll_event() {
             self.busy = true;

@@ -12,6 +12,9 @@ use crate::time::Instant;
 /// the peer finds it in one piece.
 const BURST: u64 = 16;
 
+/// Octets sent in a turn, or little more: the device takes them from the cache that they were built in.
+const TURN: u64 = 96 * 1024;
+
 /// The least time between two turns.
 const A_MOMENT: Duration = Duration::from_nanos(1);
 
@@ -35,30 +38,36 @@ impl Engine {
         self.timers.arm(index, connection.next_timeout());
     }
 
-    /// Sends a burst of the next connection that has something to send. Call until it says no.
+    /// Sends a burst of the next connection that has something to send; returns the number of frames. Call until that is
+    /// none, or enough for a turn.
     pub fn poll_transmit<F: TxFrames>(
         &mut self,
         now: Instant,
         guard: &Guard<'_>,
         tx: &mut F,
-    ) -> bool {
+    ) -> u64 {
         for _ in 0..self.ready.len() {
             if !has_room(tx) {
                 self.counters.engine.no_transmit_frame += 1;
-                return false;
+                return 0;
             }
             self.foresee_ready();
             let Some(index) = self.ready.pop_front() else {
-                return false;
+                return 0;
             };
             self.connections[index].queued = false;
             let sent = self.transmit_burst(index, now, guard, tx);
             self.counters.engine.frames_sent += sent;
             if sent > 0 {
-                return true;
+                return sent;
             }
         }
-        false
+        0
+    }
+
+    /// How many frames are enough for a turn.
+    pub(super) fn frames_of_turn(&self) -> u64 {
+        (TURN / u64::from(self.config.mtu).max(1)).max(BURST)
     }
 
     /// A connection that may have more to send, or lacks a frame to, goes to the end of the line; one that has
