@@ -5,6 +5,7 @@ use std::io;
 use nix::libc;
 
 use crate::netlink::NetlinkError;
+use crate::port::TxChecksum;
 
 /// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +142,19 @@ pub enum OpenError {
         queue: u32,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// Somebody else was to complete checksums.
+    #[error(
+        "TCP checksums of what {netdev} sends cannot be completed as tx_checksum = {choice:?} wants it ({reason}); \
+         let the engine compute them: tx_checksum = Auto or Never"
+    )]
+    NoTxChecksum {
+        /// The device.
+        netdev: String,
+        /// Who was to.
+        choice: TxChecksum,
+        /// Why not.
+        reason: String,
     },
     /// A socket could not be made or bound.
     #[error("cannot open an AF_XDP socket on queue {queue} of {netdev}: {source}")]

@@ -15,7 +15,7 @@ use rnic_core::engine::Net;
 use rnic_core::memory::frames::TxFrames;
 use rnic_core::wire::packet::{Checksums, PacketError, parse};
 use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
-use rnic_xdp::{PortConfig, TxChecksum, XdpPort};
+use rnic_xdp::{PortConfig, TxChecksum, TxOffload, XdpPort, ZeroCopyChoice};
 
 /// Where the TCP header of [`frame`] begins.
 const TCP_AT: usize = 34;
@@ -84,7 +84,8 @@ fn the_kernel_completes_checksums_of_each_frame() {
     }
     let (east, west) = pair("swsum", 1);
     let mut one = open_with(&east, &config("east", TxChecksum::Kernel)).unwrap();
-    assert!(one.report().tx_checksum && one.tx.completes_checksums());
+    assert_eq!(one.report().tx_checksum, TxOffload::On);
+    assert!(one.tx.completes_checksums());
     let (mut other, net) = open_net(&west, PortConfig::new("west"));
     let (local, _lease) = west
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
@@ -115,14 +116,37 @@ fn a_veth_is_not_asked() {
     }
     let (east, west) = pair("nosum", 1);
     let port = open(&east, "east").unwrap();
-    assert!(!port.report().tx_checksum && !port.tx.completes_checksums());
+    assert_eq!(port.report().tx_checksum, TxOffload::Off);
+    assert!(!port.tx.completes_checksums());
     drop(port);
     // Frames of several chunks have no room for it.
     for (namespace, netdev) in [(&east, "east"), (&west, "west")] {
         let command = format!("link set dev {netdev} mtu 9000");
         namespace.ip(&command).unwrap();
     }
-    let port = open_with(&east, &config("east", TxChecksum::Device)).unwrap();
-    assert_eq!(port.report().chunks, 3);
-    assert!(!port.report().tx_checksum && !port.tx.completes_checksums());
+    let error = open_with(&east, &config("east", TxChecksum::Device)).err();
+    let text = error.unwrap().to_string();
+    assert!(
+        text.contains("east") && text.contains("multi_buffer"),
+        "{text}"
+    );
+    let in_one_chunk = PortConfig {
+        multi_buffer: false,
+        ..config("east", TxChecksum::Device)
+    };
+    let port = open_with(&east, &in_one_chunk).unwrap();
+    assert_eq!(port.report().tx_checksum, TxOffload::On);
+}
+
+#[test]
+fn the_kernel_completes_nothing_where_nothing_is_copied() {
+    let config = PortConfig {
+        zero_copy: ZeroCopyChoice::Require,
+        ..config("east", TxChecksum::Kernel)
+    };
+    let error = XdpPort::open(&config).err().unwrap();
+    assert!(
+        error.to_string().contains("tx_checksum = Kernel"),
+        "{error}"
+    );
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use nix::libc;
 
-use super::Opened;
+use super::opening::Opened;
 use crate::netlink::{Generic, Link};
 
 /// Microseconds for which a call polls at most.

@@ -25,23 +25,42 @@ const CHECKSUM_IN_TCP: u16 = 16;
 /// Who completes the checksums of TCP in the frames that are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TxChecksum {
-    /// The device, if it says that it can; else the engine computes them.
+    /// The device, if it says that it can; else, or if the kernel refuses, the engine computes them.
     #[default]
     Auto,
     /// The engine computes them.
     Never,
     /// The device, whatever it says. A virtual one passes them on incomplete: the kernel at its other end takes them as
-    /// they are, any other receiver does not.
+    /// they are, any other receiver does not. Where the kernel refuses, the port does not open.
     Device,
-    /// The kernel, on the copy that it makes. It costs more than the engine's way, and tests the device's.
+    /// The kernel, on the copy that it makes. It costs more than the engine's way, and tests the device's. Where it refuses,
+    /// the port does not open.
     Kernel,
 }
 
-/// Who is to complete them, where the engine does not.
+/// Whether anybody completes the checksums of what a port sends, other than the engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TxOffload {
+    /// The engine computes them: nobody offers more, or nobody was asked.
+    #[default]
+    Off,
+    /// The device, or the kernel if it was asked to.
+    On,
+    /// The engine: the device offers it, but cannot have it for this reason.
+    Refused(String),
+}
+
+/// Who is to complete them, where the engine does not: what the kernel is asked for when the UMEM is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Completer {
-    Device,
-    Kernel,
+pub(super) struct Completer(u32);
+
+impl Completer {
+    pub(super) const DEVICE: Self = Self(libc::XDP_UMEM_TX_METADATA_LEN);
+    pub(super) const KERNEL: Self =
+        Self(libc::XDP_UMEM_TX_METADATA_LEN | libc::XDP_UMEM_TX_SW_CSUM);
+    /// What no kernel knows, as older ones do not know the others.
+    #[cfg(test)]
+    pub(super) const UNKNOWN: Self = Self(1 << 31);
 }
 
 /// The metadata that ask for the checksum of a TCP header at `tcp_at` of the frame.
@@ -54,12 +73,12 @@ pub(super) fn checksum_at(tcp_at: usize) -> [u8; LEN] {
     metadata
 }
 
-/// Opens a socket on a queue, registers the UMEM with room for metadata, sets the rings up, and binds it.
-pub(super) fn open(
+/// Opens a socket, registers the UMEM with room for metadata, and sets the rings up. It is to be [bound](bind), for which
+/// there may be several attempts.
+pub(super) fn register(
     umem: &Umem,
     place: &Place<'_>,
     completer: Completer,
-    flags: u16,
 ) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -68,17 +87,13 @@ pub(super) fn open(
     }
     // SAFETY: it was opened a moment ago, and is nobody else's.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    let software = match completer {
-        Completer::Device => 0,
-        Completer::Kernel => libc::XDP_UMEM_TX_SW_CSUM,
-    };
     let (start, octets) = umem.area();
     let registration = libc::xdp_umem_reg {
         addr: start as u64,
         len: octets as u64,
         chunk_size: place.chunk,
         headroom: 0,
-        flags: libc::XDP_UMEM_TX_METADATA_LEN | software,
+        flags: completer.0,
         tx_metadata_len: LEN as u32,
     };
     set(&socket, libc::XDP_UMEM_REG, &registration)?;
@@ -87,6 +102,11 @@ pub(super) fn open(
     set(&socket, libc::XDP_UMEM_COMPLETION_RING, &completion)?;
     set(&socket, libc::XDP_RX_RING, &place.rx_ring)?;
     set(&socket, libc::XDP_TX_RING, &place.tx_ring)?;
+    Ok(socket)
+}
+
+/// Binds a socket to its queue. If that fails, it may be tried again.
+pub(super) fn bind(socket: &OwnedFd, place: &Place<'_>, flags: u16) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
         sxdp_flags: flags,
@@ -101,8 +121,7 @@ pub(super) fn open(
             (&raw const address).cast(),
             size_of_val(&address) as socklen_t,
         )
-    })?;
-    Ok(socket)
+    })
 }
 
 /// Sets an option of an AF_XDP socket to a value of C's: numbers, without pointers that the kernel writes to.

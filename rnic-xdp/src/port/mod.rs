@@ -11,6 +11,7 @@ use crate::steering::{Mode, ModeChoice, SteeredPorts, Steering, SteeringCounters
 mod busy_poll;
 mod metadata;
 pub(crate) mod numa;
+mod opening;
 mod ring;
 mod rx;
 mod socket;
@@ -21,12 +22,11 @@ pub use busy_poll::BusyPoll;
 use busy_poll::Deferral;
 pub(crate) use busy_poll::deferred;
 use metadata::Completer;
-pub use metadata::TxChecksum;
+pub use metadata::{TxChecksum, TxOffload};
+use opening::{Opened, tx_offload};
 pub use rx::{Frame, RxPort, RxSide};
-use socket::{Place, Rings};
-use tx::TxParts;
 pub use tx::TxSide;
-use umem::{FrameLayout, Umem, UmemRings};
+use umem::FrameLayout;
 
 /// Whether frames may be copied between the device and the UMEM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct PortConfig {
     pub busy_poll: bool,
     /// Use an MTU in full that needs frames of several chunks, if the kernel has them (Linux 6.6).
     pub multi_buffer: bool,
-    /// Who completes the TCP checksums of what is sent. Where the MTU needs frames of several chunks, always the engine.
+    /// Who completes the TCP checksums of what is sent. Where the MTU needs frames of several chunks, only the engine can.
     pub tx_checksum: TxChecksum,
 }
 
@@ -95,14 +95,21 @@ impl PortConfig {
         let wrong = fields
             .into_iter()
             .find(|(_, value)| !value.is_power_of_two() || *value < 32 || *value > 1 << 20);
-        match wrong {
-            None => Ok(()),
-            Some((field, value)) => Err(OpenError::Config {
+        if let Some((field, value)) = wrong {
+            return Err(OpenError::Config {
                 field,
                 value: value.to_string(),
                 rule: "a power of two from 32 to 1048576 is needed",
-            }),
+            });
         }
+        if self.tx_checksum == TxChecksum::Kernel && self.zero_copy == ZeroCopyChoice::Require {
+            return Err(OpenError::Config {
+                field: "tx_checksum",
+                value: format!("{:?}", self.tx_checksum),
+                rule: "the kernel completes checksums on copies that it makes, and none are allowed",
+            });
+        }
+        Ok(())
     }
 }
 
@@ -123,8 +130,8 @@ pub struct PortReport {
     pub busy_poll: BusyPoll,
     /// Every queue works without copying.
     pub zero_copy: bool,
-    /// The TCP checksums of what is sent are completed by the device (or by the kernel, where that was asked for).
-    pub tx_checksum: bool,
+    /// Whether the TCP checksums of what is sent are completed by the device.
+    pub tx_checksum: TxOffload,
     /// Every UMEM lies on hugepages.
     pub huge_pages: bool,
     /// Octets of a chunk of UMEM.
@@ -168,8 +175,10 @@ impl fmt::Display for PortReport {
         if self.busy_poll != BusyPoll::Off {
             write!(f, ", busy poll {}", self.busy_poll)?;
         }
-        if self.tx_checksum {
-            f.write_str(", TCP checksums by the device")?;
+        match &self.tx_checksum {
+            TxOffload::Off => {}
+            TxOffload::On => f.write_str(", TCP checksums by the device")?,
+            TxOffload::Refused(why) => write!(f, ", TCP checksums not by the device: {why}")?,
         }
         if self.mtu < self.link_mtu {
             write!(f, " (of {}: without multi-buffer frames)", self.link_mtu)?;
@@ -223,6 +232,17 @@ impl XdpPort {
         if !link.up {
             return Err(OpenError::Down { netdev: netdev() });
         }
+        let completer = completer(config.tx_checksum, &link);
+        Self::open_link(config, link, workers, completer)
+    }
+
+    /// The same for a device that is there and up.
+    fn open_link(
+        config: &PortConfig,
+        link: Link,
+        workers: u32,
+        completer: Option<Completer>,
+    ) -> Result<Vec<Self>, OpenError> {
         let queues = rx_queues(&link);
         let workers = workers.clamp(1, queues);
         let steering = Steering::attach(&link, config.mode, queues.max(link.rx_queues))?;
@@ -233,7 +253,6 @@ impl XdpPort {
 
         let mut opened: Vec<_> = (0..workers).map(|_| Opened::default()).collect();
         let numa_node = numa::node_of(&link);
-        let completer = completer(config.tx_checksum, &link);
         for queue in 0..queues {
             let share = &mut opened[worker_of(queue, workers)];
             let mut add = |layout| {
@@ -254,17 +273,14 @@ impl XdpPort {
             false => Default::default(),
         };
         let report = PortReport {
-            netdev: netdev(),
+            netdev: config.netdev.clone(),
             mode: steering.mode().clone(),
             queues,
             workers,
             numa_node,
             busy_poll,
             zero_copy: opened.iter().all(|share| share.zero_copy),
-            tx_checksum: opened
-                .iter()
-                .flat_map(|share| &share.tx)
-                .all(TxSide::has_metadata),
+            tx_checksum: tx_offload(completer, &opened),
             huge_pages: opened.iter().all(|share| share.huge_pages),
             chunk: layout.chunk,
             chunks: layout.chunks,
@@ -343,133 +359,16 @@ pub(crate) fn worker_of(queue: u32, workers: u32) -> usize {
     (queue % workers) as usize
 }
 
-/// Queues as they are opened one by one.
-struct Opened {
-    rx: Vec<RxPort>,
-    tx: Option<TxSide>,
-    /// The first one sends too.
-    sends: bool,
-    zero_copy: bool,
-    huge_pages: bool,
-}
-
-impl Default for Opened {
-    fn default() -> Self {
-        Self {
-            rx: Vec::new(),
-            tx: None,
-            sends: true,
-            zero_copy: true,
-            huge_pages: true,
-        }
-    }
-}
-
-impl Opened {
-    /// Opens a queue.
-    fn add_queue(
-        &mut self,
-        config: &PortConfig,
-        steering: &Steering,
-        layout: FrameLayout,
-        completer: Option<Completer>,
-        queue: u32,
-    ) -> Result<(), OpenError> {
-        let sends = self.sends && self.tx.is_none();
-        // As many octets whatever the MTU: a longer frame takes the place of several.
-        let tx_chunks = if sends { config.tx_frames } else { 0 };
-        let rings = UmemRings {
-            fill: config.rx_frames * rx::FILL_ENTRIES_PER_FRAME,
-            // Frames on their way through a device that copies fill it too.
-            completion: if sends {
-                config.tx_frames
-            } else {
-                config.tx_ring
-            },
-        };
-        let chunks = config.rx_frames + tx_chunks;
-        // Generic mode has no way around the copy.
-        let zero_copy = match steering.mode() {
-            // The kernel completes checksums on the copy that it makes.
-            Mode::Native if completer == Some(Completer::Kernel) => ZeroCopyChoice::Never,
-            Mode::Native => config.zero_copy,
-            Mode::Generic { .. } if config.zero_copy == ZeroCopyChoice::Require => {
-                ZeroCopyChoice::Require
-            }
-            Mode::Generic { .. } => ZeroCopyChoice::Never,
-        };
-        let place = Place {
-            netdev: &config.netdev,
-            queue,
-            zero_copy,
-            multi_buffer: layout.chunks > 1,
-            rx_ring: config.rx_frames,
-            tx_ring: config.tx_ring,
-            rings,
-            chunk: layout.chunk,
-            completer: completer.filter(|_| sends && layout.chunks == 1),
-        };
-        let (umem, rings) = open_queue(layout, chunks, config.huge_pages, place)?;
-        self.huge_pages &= umem.is_huge();
-        self.zero_copy &= rings.zero_copy;
-        rings.allow_in_flight(umem.area().1);
-        steering.add_socket(queue, &rings.fd())?;
-
-        if sends {
-            self.tx = Some(TxSide::new(TxParts {
-                umem: umem.clone(),
-                layout,
-                socket: rings.tx_socket,
-                ring: rings.tx,
-                completion: rings.completion,
-                zero_copy: rings.zero_copy,
-                has_metadata: rings.has_metadata,
-                first: config.rx_frames as usize,
-                frames: (tx_chunks / layout.chunks) as usize,
-            }));
-        }
-        let (rx, fill) = (rings.rx, rings.fill);
-        let socket = rings.rx_socket;
-        let new = RxPort::new(umem, layout, config.rx_frames, socket, rx, fill);
-        self.rx.push(new);
-        Ok(())
-    }
-}
-
-/// A UMEM and a socket on it.
-fn open_queue(
-    layout: FrameLayout,
-    chunks: u32,
-    huge_pages: bool,
-    place: Place<'_>,
-) -> Result<(Umem, Rings), OpenError> {
-    if place.completer.is_some() {
-        let umem = Umem::unregistered(layout, chunks, huge_pages);
-        let opened = umem.and_then(|umem| Rings::open(&umem, &place).map(|rings| (umem, rings)));
-        // A kernel that knows no metadata refuses, and whatever else is wrong is so without them too.
-        if opened.is_ok() {
-            return opened;
-        }
-    }
-    let place = Place {
-        completer: None,
-        ..place
-    };
-    let umem = Umem::new(layout, chunks, place.rings, huge_pages)?;
-    let rings = Rings::open(&umem, &place)?;
-    Ok((umem, rings))
-}
-
 /// Who completes the checksums of what a device sends, if not the engine.
 fn completer(choice: TxChecksum, link: &Link) -> Option<Completer> {
     match choice {
         TxChecksum::Never => None,
-        TxChecksum::Device => Some(Completer::Device),
-        TxChecksum::Kernel => Some(Completer::Kernel),
+        TxChecksum::Device => Some(Completer::DEVICE),
+        TxChecksum::Kernel => Some(Completer::KERNEL),
         TxChecksum::Auto => {
             let features = Generic::open().and_then(|mut socket| socket.xdp_features(link.index));
             let offered = features.is_ok_and(XdpFeatures::tx_checksum);
-            offered.then_some(Completer::Device)
+            offered.then_some(Completer::DEVICE)
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -102,8 +102,17 @@ pub(super) struct Rings {
 impl Rings {
     /// Opens a socket on a queue: without copying if that is possible and wanted, else copying.
     pub(super) fn open(umem: &Umem, place: &Place<'_>) -> Result<Self, OpenError> {
+        // Once for all attempts to bind it: that pins the UMEM.
+        let socket = match place.completer {
+            Some(completer) => {
+                let socket = metadata::register(umem, place, completer);
+                Some(Arc::new(socket.map_err(|source| place.error(source))?))
+            }
+            None => None,
+        };
+        let bind = |mode| Self::bind_patiently(umem, place, socket.as_ref(), mode);
         if place.zero_copy != ZeroCopyChoice::Never {
-            match Self::bind_patiently(umem, place, BindFlags::XDP_ZEROCOPY)? {
+            match bind(BindFlags::XDP_ZEROCOPY)? {
                 Ok(rings) => return Ok(rings),
                 Err(source) if place.zero_copy == ZeroCopyChoice::Require => {
                     let (netdev, queue) = (place.netdev.to_string(), place.queue);
@@ -116,19 +125,19 @@ impl Rings {
                 Err(_) => {}
             }
         }
-        Self::bind_patiently(umem, place, BindFlags::XDP_COPY)?
-            .map_err(|source| place.error(source))
+        bind(BindFlags::XDP_COPY)?.map_err(|source| place.error(source))
     }
 
     /// Tries again while the queue is busy. The inner error is the last attempt's.
     fn bind_patiently(
         umem: &Umem,
         place: &Place<'_>,
+        socket: Option<&Arc<OwnedFd>>,
         mode: BindFlags,
     ) -> Result<io::Result<Self>, OpenError> {
         let patience = Instant::now() + BUSY_FOR;
         loop {
-            match Self::bind(umem, place, mode)? {
+            match Self::bind(umem, place, socket, mode)? {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < patience =>
                 {
@@ -139,9 +148,11 @@ impl Rings {
         }
     }
 
+    /// Binds a socket that has registered the UMEM, or a new one of a UMEM that is registered.
     fn bind(
         umem: &Umem,
         place: &Place<'_>,
+        socket: Option<&Arc<OwnedFd>>,
         mode: BindFlags,
     ) -> Result<io::Result<Self>, OpenError> {
         let mut flags = mode | BindFlags::XDP_USE_NEED_WAKEUP;
@@ -149,16 +160,10 @@ impl Rings {
             flags |= BindFlags::XDP_USE_SG;
         }
         let zero_copy = mode.contains(BindFlags::XDP_ZEROCOPY);
-        if let Some(completer) = place.completer {
-            let opened = metadata::open(umem, place, completer, flags.bits());
-            return Ok(opened.and_then(|socket| {
-                let (fd, socket) = (socket.as_raw_fd(), Arc::new(socket));
-                let (rx, tx) = (
-                    OpenSocket::new(fd, socket.clone()),
-                    OpenSocket::new(fd, socket),
-                );
-                Self::map(rx, tx, place, zero_copy)
-            }));
+        if let Some(socket) = socket {
+            let bound = metadata::bind(socket, place, flags.bits());
+            let side = || OpenSocket::new(socket.as_raw_fd(), socket.clone());
+            return Ok(bound.and_then(|()| Self::map(side(), side(), place, zero_copy)));
         }
         let config = SocketConfig::builder()
             .rx_queue_size(ring_size("receive ring", place.rx_ring)?)

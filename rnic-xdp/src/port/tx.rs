@@ -87,11 +87,6 @@ impl TxSide {
         }
     }
 
-    /// Whether somebody else completes the checksums of the frames.
-    pub(super) fn has_metadata(&self) -> bool {
-        self.has_metadata
-    }
-
     /// Whether frames still wait in the transmit ring for the kernel to take them.
     pub fn is_pending(&self) -> bool {
         self.ring.used() > 0

@@ -1,0 +1,273 @@
+//! Opening the queues of a device, one by one.
+
+use super::metadata::{Completer, TxOffload};
+use super::rx::{self, RxPort};
+use super::socket::{Place, Rings};
+use super::tx::{TxParts, TxSide};
+use super::umem::{FrameLayout, Umem, UmemRings};
+use super::{PortConfig, TxChecksum, ZeroCopyChoice};
+use crate::error::OpenError;
+use crate::steering::{Mode, Steering};
+
+/// Queues of a share.
+pub(super) struct Opened {
+    pub(super) rx: Vec<RxPort>,
+    pub(super) tx: Option<TxSide>,
+    /// The first one sends too.
+    pub(super) sends: bool,
+    pub(super) zero_copy: bool,
+    pub(super) huge_pages: bool,
+    /// Why nobody completes the checksums of what it sends, if somebody was to.
+    pub(super) without_offload: Option<String>,
+}
+
+impl Default for Opened {
+    fn default() -> Self {
+        Self {
+            rx: Vec::new(),
+            tx: None,
+            sends: true,
+            zero_copy: true,
+            huge_pages: true,
+            without_offload: None,
+        }
+    }
+}
+
+impl Opened {
+    /// Nobody completes the checksums of what is sent: that is an error where it was asked for by name.
+    fn do_without_offload(&mut self, config: &PortConfig, why: String) -> Result<(), OpenError> {
+        if config.tx_checksum != TxChecksum::Auto {
+            return Err(OpenError::NoTxChecksum {
+                netdev: config.netdev.clone(),
+                choice: config.tx_checksum,
+                reason: why,
+            });
+        }
+        self.without_offload = Some(why);
+        Ok(())
+    }
+
+    /// Opens a queue.
+    pub(super) fn add_queue(
+        &mut self,
+        config: &PortConfig,
+        steering: &Steering,
+        layout: FrameLayout,
+        completer: Option<Completer>,
+        queue: u32,
+    ) -> Result<(), OpenError> {
+        let sends = self.sends && self.tx.is_none();
+        let mut completer = completer.filter(|_| sends);
+        if completer.is_some() && layout.chunks > 1 {
+            self.do_without_offload(config, ROOM_IN_ONE_CHUNK.into())?;
+            completer = None;
+        }
+        // As many octets whatever the MTU: a longer frame takes the place of several.
+        let tx_chunks = if sends { config.tx_frames } else { 0 };
+        let rings = UmemRings {
+            fill: config.rx_frames * rx::FILL_ENTRIES_PER_FRAME,
+            // Frames on their way through a device that copies fill it too.
+            completion: if sends {
+                config.tx_frames
+            } else {
+                config.tx_ring
+            },
+        };
+        let chunks = config.rx_frames + tx_chunks;
+        // Generic mode has no way around the copy.
+        let zero_copy = match steering.mode() {
+            // The kernel completes checksums on the copy that it makes.
+            Mode::Native if completer == Some(Completer::KERNEL) => ZeroCopyChoice::Never,
+            Mode::Native => config.zero_copy,
+            Mode::Generic { .. } if config.zero_copy == ZeroCopyChoice::Require => {
+                ZeroCopyChoice::Require
+            }
+            Mode::Generic { .. } => ZeroCopyChoice::Never,
+        };
+        let place = Place {
+            netdev: &config.netdev,
+            queue,
+            zero_copy,
+            multi_buffer: layout.chunks > 1,
+            rx_ring: config.rx_frames,
+            tx_ring: config.tx_ring,
+            rings,
+            chunk: layout.chunk,
+            completer,
+        };
+        let (umem, rings, refusal) = open_queue(layout, chunks, config.huge_pages, place)?;
+        if let Some(why) = refusal {
+            self.do_without_offload(config, why)?;
+        }
+        self.huge_pages &= umem.is_huge();
+        self.zero_copy &= rings.zero_copy;
+        rings.allow_in_flight(umem.area().1);
+        steering.add_socket(queue, &rings.fd())?;
+
+        if sends {
+            self.tx = Some(TxSide::new(TxParts {
+                umem: umem.clone(),
+                layout,
+                socket: rings.tx_socket,
+                ring: rings.tx,
+                completion: rings.completion,
+                zero_copy: rings.zero_copy,
+                has_metadata: rings.has_metadata,
+                first: config.rx_frames as usize,
+                frames: (tx_chunks / layout.chunks) as usize,
+            }));
+        }
+        let (rx, fill) = (rings.rx, rings.fill);
+        let socket = rings.rx_socket;
+        let new = RxPort::new(umem, layout, config.rx_frames, socket, rx, fill);
+        self.rx.push(new);
+        Ok(())
+    }
+}
+
+/// Why the checksums of long frames cannot be completed by others.
+const ROOM_IN_ONE_CHUNK: &str = "frames of several chunks, which the MTU needs, have no room for what would ask for it; \
+                                 see multi_buffer";
+
+/// A UMEM and a socket on it, and why nobody completes the checksums of what it sends, if somebody was to.
+fn open_queue(
+    layout: FrameLayout,
+    chunks: u32,
+    huge_pages: bool,
+    place: Place<'_>,
+) -> Result<(Umem, Rings, Option<String>), OpenError> {
+    let mut refusal = None;
+    if place.completer.is_some() {
+        let umem = Umem::unregistered(layout, chunks, huge_pages);
+        let opened = umem.and_then(|umem| Rings::open(&umem, &place).map(|rings| (umem, rings)));
+        match opened {
+            Ok((umem, rings)) => return Ok((umem, rings, None)),
+            Err(error) => refusal = Some(format!("{error}; it needs Linux 6.8 or later")),
+        }
+    }
+    // Whatever else is wrong is so without metadata too.
+    let place = Place {
+        completer: None,
+        ..place
+    };
+    let umem = Umem::new(layout, chunks, place.rings, huge_pages)?;
+    let rings = Rings::open(&umem, &place)?;
+    Ok((umem, rings, refusal))
+}
+
+/// What came of the completer for these shares.
+pub(super) fn tx_offload(completer: Option<Completer>, opened: &[Opened]) -> TxOffload {
+    let refusal = opened
+        .iter()
+        .find_map(|share| share.without_offload.clone());
+    match (completer, refusal) {
+        (None, _) => TxOffload::Off,
+        (Some(_), None) => TxOffload::On,
+        (Some(_), Some(why)) => TxOffload::Refused(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::super::XdpPort;
+    use super::*;
+    use crate::netlink::{RouteSocket, link_by_name};
+    use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+
+    fn pair() -> (Namespace, Namespace) {
+        let (one, other) = (Namespace::new("op").unwrap(), Namespace::new("op").unwrap());
+        let [east, west] = [(&one, "east"), (&other, "west")].map(|(namespace, name)| VethEnd {
+            namespace,
+            name,
+            addresses: "",
+        });
+        veth_pair(east, west, 1).unwrap();
+        (one, other)
+    }
+
+    /// Opens a port that is to have a completer of whatever name it was asked for.
+    fn open(
+        namespace: &Namespace,
+        tx_checksum: TxChecksum,
+        completer: Completer,
+    ) -> Result<XdpPort, OpenError> {
+        let config = PortConfig {
+            tx_checksum,
+            ..PortConfig::new("east")
+        };
+        namespace.run(|| {
+            let mut routes = RouteSocket::open().unwrap();
+            let link = link_by_name(&mut routes, "east").unwrap().unwrap();
+            let shares = XdpPort::open_link(&config, link, 1, Some(completer));
+            shares.map(|mut shares| shares.remove(0))
+        })
+    }
+
+    #[test]
+    fn a_kernel_that_completes_no_checksums_is_an_error_where_it_must_and_told_where_it_may() {
+        if !is_root("a_kernel_that_completes_no_checksums") {
+            return;
+        }
+        let (east, _west) = pair();
+        let port = open(&east, TxChecksum::Auto, Completer::UNKNOWN).unwrap();
+        let report = port.report();
+        let TxOffload::Refused(why) = &report.tx_checksum else {
+            panic!("{report}")
+        };
+        assert!(why.contains("Invalid argument") && why.contains("Linux 6.8"));
+        assert!(report.to_string().contains(why));
+        drop(port);
+        for choice in [TxChecksum::Device, TxChecksum::Kernel] {
+            let error = open(&east, choice, Completer::UNKNOWN).err().unwrap();
+            assert!(matches!(error, OpenError::NoTxChecksum { .. }), "{error}");
+            let text = error.to_string();
+            let name = format!("tx_checksum = {choice:?}");
+            for part in ["east", &name, "Invalid argument", "Auto or Never"] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+        let port = open(&east, TxChecksum::Device, Completer::DEVICE).unwrap();
+        assert_eq!(port.report().tx_checksum, TxOffload::On);
+    }
+
+    #[test]
+    fn a_busy_queue_is_waited_for_with_the_memory_registered() {
+        if !is_root("a_busy_queue_is_waited_for_with_the_memory_registered") {
+            return;
+        }
+        let (east, _west) = pair();
+        let layout = FrameLayout::for_mtu(1500);
+        let place = Place {
+            netdev: "east",
+            queue: 0,
+            zero_copy: ZeroCopyChoice::Auto,
+            multi_buffer: false,
+            rx_ring: 64,
+            tx_ring: 64,
+            rings: UmemRings {
+                fill: 64,
+                completion: 64,
+            },
+            chunk: layout.chunk,
+            completer: Some(Completer::DEVICE),
+        };
+        east.run(|| {
+            let umem = || Umem::unregistered(layout, 64, false).unwrap();
+            let first = Rings::open(&umem(), &place).unwrap();
+            let error = Rings::open(&umem(), &place).err().unwrap();
+            assert!(matches!(error, OpenError::QueueBusy { .. }), "{error}");
+            // Long before patience ends, long after the first attempt.
+            let closes = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(100));
+                drop(first);
+            });
+            let rings = Rings::open(&umem(), &place).unwrap();
+            assert!(rings.has_metadata && !rings.zero_copy);
+            closes.join().unwrap();
+        });
+    }
+}
