@@ -188,16 +188,10 @@ impl RxPort {
 
     /// The frames of the batch, Ethernet header first, and what is to be done about their checksums.
     pub fn frames(&self) -> impl Iterator<Item = (Frame<'_>, Checksums)> {
-        let (single, several) = if self.multi_buffer {
-            (0, self.ready)
-        } else {
-            (self.ready, 0)
-        };
-        let several = self.starts.windows(2).take(several);
-        let several = several.map(|ends| self.frame(ends[0]..ends[1]));
-        (0..single)
-            .map(|at| (Frame::Chunk(self.chunk(at)), Checksums::Verify))
-            .chain(several)
+        (0..self.ready).map(|frame| match self.multi_buffer {
+            true => self.frame(self.starts[frame]..self.starts[frame + 1]),
+            false => (Frame::Chunk(self.chunk(frame)), Checksums::Verify),
+        })
     }
 
     /// The front of each frame of the batch, in their order.
