@@ -219,11 +219,11 @@ fn answers_on_another_queue_reach_the_worker_that_asked() {
     }
 }
 
-/// Has all frames that a device forwards leave through one of its queues.
-fn send_through(namespace: &Namespace, netdev: &str, queue: u32) {
+/// Has all frames that a device forwards leave through one of its so many queues.
+fn send_through(namespace: &Namespace, netdev: &str, queue: u32, queues: u32) {
     let cpus = std::thread::available_parallelism().unwrap().get().min(32);
     let all = format!("{:x}", (1u64 << cpus) - 1);
-    for other in 0..QUEUES {
+    for other in 0..queues {
         let cpus = if other == queue { &all } else { "0" };
         let file = format!("/sys/class/net/{netdev}/queues/tx-{other}/xps_cpus");
         let mut shell = namespace.command("sh");
@@ -288,8 +288,8 @@ fn connections_survive_a_change_of_their_queue() {
         .map(|number| connect(&near, &far, 5000 + number))
         .collect();
     for round in 0..QUEUES {
-        send_through(&middle, "to-east", round);
-        send_through(&middle, "to-west", (round + 1) % QUEUES);
+        send_through(&middle, "to-east", round, QUEUES);
+        send_through(&middle, "to-west", (round + 1) % QUEUES, QUEUES);
         exchange(&mut pairs, round as usize);
     }
     for (name, device) in [("client", &client), ("server", &server)] {
@@ -319,17 +319,51 @@ fn sockets(namespace: &Namespace) -> u32 {
     count.and_then(|count| count.parse().ok()).unwrap()
 }
 
-/// (No frames: a veth does not run its program on queues that come later.)
+/// The XDP program of a device.
+fn program(namespace: &Namespace, netdev: &str) -> Option<String> {
+    let shown = namespace.ip(&format!("-o link show dev {netdev}")).unwrap();
+    let (_, behind) = shown.split_once("prog/xdp id ")?;
+    behind.split_whitespace().next().map(str::to_string)
+}
+
+/// Queues of which a veth tells nobody, and on which it would not run the program that it had before.
 #[test]
-fn queues_that_come_later_get_sockets() {
-    if !is_root("queues_that_come_later_get_sockets") {
+fn connections_go_on_over_queues_that_come_later() {
+    if !is_root("connections_go_on_over_queues_that_come_later") {
         return;
     }
-    let (east, west) = common::pair("queue", QUEUES);
-    set_queues(&west, "west", 2);
+    let (east, middle, west) = bridged();
+    set_queues(&middle, "to-east", 2);
     set_queues(&east, "east", 2);
-    let device = device(&east, "east", 1, QUEUES);
-    assert_eq!((device.workers(), sockets(&east)), (2, 2));
-    set_queues(&east, "east", QUEUES);
-    common::eventually("the new queues have sockets", || sockets(&east) == QUEUES);
+    let (client, server) = (
+        device(&east, "east", 1, QUEUES),
+        device(&west, "west", 101, QUEUES),
+    );
+    assert_eq!((client.workers(), sockets(&east)), (2, 2));
+    let ends = [(&east, &client, "10.77.0.1"), (&west, &server, "10.77.0.2")];
+    let [near, far] = ends.map(|(namespace, device, address)| Side {
+        namespace,
+        device,
+        address,
+    });
+    let mut pairs: Vec<_> = (0..4)
+        .map(|number| connect(&near, &far, 5000 + number))
+        .collect();
+    exchange(&mut pairs, 0);
+    for (round, queues) in [(1, 3), (2, QUEUES)] {
+        let before = program(&east, "east");
+        set_queues(&east, "east", queues);
+        common::eventually(
+            "the new queue has a socket, and the program runs there",
+            || sockets(&east) == queues && program(&east, "east") != before,
+        );
+        set_queues(&middle, "to-east", queues);
+        send_through(&middle, "to-east", queues - 1, queues);
+        exchange(&mut pairs, round);
+    }
+    for (worker, (_, handed, taken)) in carried(&client).into_iter().enumerate() {
+        // First all came to one, then all to the other.
+        assert!(handed > 100 && taken > 100, "worker {worker}");
+    }
+    connect(&far, &near, 6000);
 }

@@ -246,6 +246,7 @@ impl XdpPort {
         let queues = rx_queues(&link);
         let workers = workers.clamp(1, queues);
         let steering = Steering::attach(&link, config.mode, queues.max(link.rx_queues))?;
+        steering.cover(queues)?;
         let mut layout = match config.multi_buffer {
             true => FrameLayout::for_mtu(link.mtu),
             false => FrameLayout::in_one_chunk(link.mtu),
@@ -332,7 +333,7 @@ impl XdpPort {
             }
             self.queues += 1;
         }
-        Ok(())
+        steering.cover(queues)
     }
 
     /// What was opened.

@@ -28,6 +28,20 @@ impl Drop for Attachment {
     }
 }
 
+impl Attachment {
+    /// Has another program take the place of the one that is attached, without a gap.
+    pub(super) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        // SAFETY: the call takes two descriptors, which are open, and no options.
+        let result = unsafe {
+            libbpf_sys::bpf_link_update(self.0.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+        };
+        match result {
+            0.. => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.saturating_neg())),
+        }
+    }
+}
+
 /// Attaches a program to a device. libbpf-rs attaches with a link too, but lets the kernel choose the mode.
 pub(super) fn attach(program: BorrowedFd<'_>, device: u32, mode: In) -> io::Result<Attachment> {
     // SAFETY: all-zero is a valid value of this plain C structure of integers, pointers that may be null, and a

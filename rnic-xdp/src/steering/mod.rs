@@ -70,8 +70,11 @@ impl std::fmt::Display for Mode {
 /// The steering program of one device, attached as long as this lives.
 pub(crate) struct Steering {
     /// Dropping it detaches the program.
-    _attachment: Attachment,
+    attachment: Attachment,
     mode: Mode,
+    /// A veth runs the program on so many queues; on any other device it runs on all.
+    covered: Option<Mutex<u32>>,
+    maps: MapFds,
     sockets: Mutex<XskMap<MapData>>,
     ports: SteeredPorts,
     counters: PerCpuArray<MapData, u64>,
@@ -83,11 +86,14 @@ impl Steering {
         if let Some(attached) = link.xdp {
             return Err(occupied(link, attached));
         }
-        let loaded = Loaded::load(queues)?;
+        let loaded = Loaded::load(queues, None)?;
         let (attachment, mode) = loaded.attach(link, choice)?;
+        let forgets_queues = mode == Mode::Native && link.kind.as_deref() == Some("veth");
         Ok(Self {
-            _attachment: attachment,
+            attachment,
             mode,
+            covered: forgets_queues.then_some(Mutex::new(0)),
+            maps: loaded.maps,
             sockets: Mutex::new(loaded.sockets),
             ports: SteeredPorts {
                 map: Arc::new(Mutex::new(loaded.ports)),
@@ -110,6 +116,25 @@ impl Steering {
                 doing: "hand a socket to the steering program",
                 source: io_error(error),
             })
+    }
+
+    /// Has the program run on so many queues. A veth runs it on those that it had when it got one: for more it gets another,
+    /// which is the same and has the same maps.
+    pub(crate) fn cover(&self, queues: u32) -> Result<(), OpenError> {
+        let Some(covered) = &self.covered else {
+            return Ok(());
+        };
+        let mut covered = covered.lock().unwrap_or_else(PoisonError::into_inner);
+        if *covered > 0 && *covered < queues {
+            let again = Loaded::load(queues, Some(&self.maps))?;
+            let replaced = self.attachment.replace(again.program.as_fd());
+            replaced.map_err(|source| OpenError::System {
+                doing: "attach the steering program to queues that were added",
+                source,
+            })?;
+        }
+        *covered = queues;
+        Ok(())
     }
 
     /// The map of ports, to be shared.
@@ -149,17 +174,25 @@ impl SteeredPorts {
     }
 }
 
+/// The maps of a program, for another one.
+struct MapFds {
+    sockets: OwnedFd,
+    ports: OwnedFd,
+    counters: OwnedFd,
+}
+
 /// The program and its maps, in the kernel but not attached.
 struct Loaded {
     program: OwnedFd,
+    maps: MapFds,
     sockets: XskMap<MapData>,
     ports: HashMap<MapData, KeyOctets, u32>,
     counters: PerCpuArray<MapData, u64>,
 }
 
 impl Loaded {
-    /// libbpf loads; from then on aya handles the maps.
-    fn load(queues: u32) -> Result<Self, OpenError> {
+    /// libbpf loads; from then on aya handles the maps, which may be those of another program.
+    fn load(queues: u32, maps: Option<&MapFds>) -> Result<Self, OpenError> {
         log::capture();
         let refused = |error: libbpf_rs::Error| match error.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => OpenError::NotPermitted {
@@ -177,6 +210,17 @@ impl Loaded {
             .steer_sockets
             .set_max_entries(queues)
             .map_err(refused)?;
+        if let Some(maps) = maps {
+            let into = &mut open.maps;
+            let each = [
+                (&mut into.steer_sockets, &maps.sockets),
+                (&mut into.steer_map, &maps.ports),
+                (&mut into.steer_counters, &maps.counters),
+            ];
+            for (map, of_other) in each {
+                map.reuse_fd(of_other.as_fd()).map_err(refused)?;
+            }
+        }
         let skeleton = open.load().map_err(refused)?;
         Self::keep(
             skeleton.progs.rnic_steer.as_fd(),
@@ -203,6 +247,11 @@ impl Loaded {
         };
         Ok(Self {
             program: program.try_clone_to_owned()?,
+            maps: MapFds {
+                sockets: sockets.try_clone_to_owned()?,
+                ports: ports.try_clone_to_owned()?,
+                counters: counters.try_clone_to_owned()?,
+            },
             sockets: own(sockets)?.try_into().map_err(io_error)?,
             ports: own(ports)?.try_into().map_err(io_error)?,
             counters: own(counters)?.try_into().map_err(io_error)?,
