@@ -9,6 +9,7 @@ mod reorder;
 mod startup;
 mod stream;
 mod terminate;
+mod train;
 mod transmit;
 mod upper;
 
@@ -37,6 +38,7 @@ use crate::wire::tcp::TcpSegment;
 pub(crate) use self::path::Path;
 use self::reorder::Reorder;
 use self::stream::Stream;
+pub(crate) use self::train::Train;
 pub(crate) use self::transmit::has_room;
 pub(crate) use self::upper::LocalEnd;
 

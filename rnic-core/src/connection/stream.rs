@@ -4,6 +4,8 @@ mod ahead;
 
 use crate::ddp::{DdpStream, Llp, Message, Supply, Teardown};
 use crate::engine::{EndReason, Event};
+use crate::memory::epoch::Guard;
+use crate::memory::place::{Destination, Placement};
 use crate::memory::prefetch::prefetch;
 use crate::mpa::startup::{Negotiated, Rtr};
 use crate::mpa::{Deframer, frame, marker};
@@ -11,7 +13,7 @@ use crate::rdmap::{self, Opening, Outbound, Token};
 use crate::time::Instant;
 use crate::wire::checksum;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TAGGED_LEN};
-use crate::wire::mpa::LENGTH_LEN;
+use crate::wire::mpa::{Fpdu, LENGTH_LEN};
 
 use super::Context;
 use super::reorder::EarlyFpdu;
@@ -179,6 +181,30 @@ impl Stream {
             self.hold_no_longer();
             self.conclude(outcome, context);
         }
+    }
+
+    /// The place of what may follow, as a train, behind an FPDU that was received last and whole: the rest of the buffer to
+    /// which the peer writes. `None` if more is to be done for a segment than to write it there.
+    pub(super) fn placement_behind<'g>(
+        &self,
+        fpdu: &[u8],
+        guard: &'g Guard<'_>,
+    ) -> Option<Placement<'g>> {
+        // Another layer than RDMAP may want its payload elsewhere each time.
+        let User::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
+            return None;
+        };
+        if self.ended || !self.deframer.is_between_fpdus() {
+            return None;
+        }
+        let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
+        let (Destination::Silent(right), DdpHeader::Tagged(header)) =
+            (rdmap.admit(&segment).ok()?, &segment.header)
+        else {
+            return None;
+        };
+        let len = segment.payload.len();
+        self.ddp.placement_behind(header, len, right, guard)
     }
 
     /// The initiator's first FPDU frees the responder to send.

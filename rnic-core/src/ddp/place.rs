@@ -3,10 +3,10 @@
 use super::queue::Queue;
 use super::{Buffers, Ddp, DdpError, MAX_ASIDE};
 use crate::memory::epoch::Guard;
-use crate::memory::place::Destination;
+use crate::memory::place::{Destination, Placement};
 use crate::memory::table::{Access, Origin};
 use crate::verbs::{RecvWr, ScatterError, Sge, scatter, total_length};
-use crate::wire::ddp::{DdpHeader, DdpSegment, TaggedHeader, UntaggedHeader};
+use crate::wire::ddp::{DdpHeader, DdpSegment, TaggedHeader, TaggedOffset, UntaggedHeader};
 
 /// A segment whose payload is where it belongs: what is kept of it until its turn to be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,20 @@ impl Ddp {
             .map_err(DdpError::Tagged)?;
         placement.write(payload);
         Ok(())
+    }
+
+    /// Checks where the octets of a tagged message belong that may follow a segment of it with `len` octets: all to the
+    /// end of its buffer, if the peer has this right there.
+    pub(super) fn placement_behind<'g>(
+        &self,
+        header: &TaggedHeader,
+        len: usize,
+        right: Access,
+        guard: &'g Guard<'_>,
+    ) -> Option<Placement<'g>> {
+        let next = TaggedOffset(header.offset.0.checked_add(len as u64)?);
+        let rest = guard.for_placement_of_rest(header.stag, next, self.origin, right);
+        rest.ok().filter(|_| !header.last)
     }
 
     // rfc: 5041-72, 5040-95

@@ -2,9 +2,9 @@
 
 use super::{Ddp, DdpError, HalfClosed, Llp, Message, Placed, Segmenter, Supply, Ulp};
 use crate::memory::epoch::Guard;
-use crate::memory::place::Destination;
-use crate::memory::table::Origin;
-use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, UntaggedHeader};
+use crate::memory::place::{Destination, Placement};
+use crate::memory::table::{Access, Origin};
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, UntaggedHeader};
 
 /// A segment that was built for the layer below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,22 @@ impl DdpStream {
         let placed = self.place_admitted(&segment, destination, ulp, guard)?;
         self.deliver(placed, ulp, guard)?;
         Ok(placed.payload_len())
+    }
+
+    /// The place of what follows in the message of a tagged segment with `len` octets, to the end of the buffer, for a
+    /// peer that needs `right` there. Segments of it of which nobody is to hear need nothing else than to be written
+    /// there. `None` if none may follow.
+    pub fn placement_behind<'g>(
+        &self,
+        header: &TaggedHeader,
+        len: usize,
+        right: Access,
+        guard: &'g Guard<'_>,
+    ) -> Option<Placement<'g>> {
+        if self.failed {
+            return None;
+        }
+        self.ddp.placement_behind(header, len, right, guard)
     }
 
     /// Validates a segment and copies its payload to its place; its turn may come later. Changes nothing else, so a

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 
 use slab::Slab;
 
-use crate::connection::{Connection, Context, Next, Stage};
+use crate::connection::{Connection, Context, Next, Stage, Train};
 use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
@@ -171,7 +171,9 @@ impl Engine {
         tx: &mut F,
     ) {
         let mut run = None;
-        for (frame, checksums) in frames {
+        let mut frames = frames.into_iter();
+        let mut upcoming = frames.next();
+        while let Some((frame, checksums)) = upcoming.take() {
             let frame = frame.as_ref();
             self.counters.engine.frames_received += 1;
             let expected = self.expected.as_ref().and_then(|(prediction, index)| {
@@ -187,13 +189,36 @@ impl Engine {
                 }
                 if next != Next::Data {
                     self.end_run(run.take(), now, guard, tx);
+                } else if let Some((prediction, _)) = &self.expected
+                    && let Some(train) =
+                        self.connections[index].begin_train(prediction, frame, &expected, guard)
+                {
+                    upcoming = self.follow_train(index, train, now, guard, &mut frames);
+                    continue;
                 }
             } else {
                 self.end_run(run.take(), now, guard, tx);
                 self.handle_unexpected(now, guard, frame, checksums, tx);
             }
+            upcoming = frames.next();
         }
         self.end_run(run, now, guard, tx);
+    }
+
+    /// Takes frames for as long as they belong to a train. Returns the first that does not.
+    fn follow_train<T: AsRef<[u8]>>(
+        &mut self,
+        index: usize,
+        mut train: Train<'_>,
+        now: Instant,
+        guard: &Guard<'_>,
+        frames: &mut impl Iterator<Item = (T, Checksums)>,
+    ) -> Option<(T, Checksums)> {
+        let other = frames.find(|(frame, checksums)| !train.take(frame.as_ref(), *checksums));
+        self.counters.engine.frames_received += u64::from(train.count());
+        let (connection, mut context) = self.lend(index, now, guard);
+        connection.end_train(&train, &mut context);
+        other
     }
 
     /// Sees to what follows from segments that were handled.

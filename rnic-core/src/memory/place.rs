@@ -111,6 +111,22 @@ impl Guard<'_> {
         })
     }
 
+    /// Proves that all octets from a tagged offset to the last one of the STag may be written.
+    pub fn for_placement_of_rest(
+        &self,
+        stag: Stag,
+        offset: TaggedOffset,
+        origin: impl Into<Origin>,
+        need: Access,
+    ) -> Result<Placement<'_>, TagError> {
+        let (to, len) = self.table().check_rest(stag, offset, origin.into(), need)?;
+        Ok(Placement {
+            to,
+            len,
+            guard: PhantomData,
+        })
+    }
+
     /// Proves that `len` octets may be read at a tagged offset.
     pub fn for_reading(
         &self,
@@ -216,7 +232,18 @@ pub struct Placement<'g> {
     guard: PhantomData<&'g Guard<'g>>,
 }
 
-impl Placement<'_> {
+impl<'g> Placement<'g> {
+    /// Takes the first `len` octets from it, which are written by themselves then. `None` if it has fewer.
+    // rfc: 5041-88
+    #[inline]
+    pub fn split_front(&mut self, len: usize) -> Option<Placement<'g>> {
+        let left = self.len.checked_sub(len)?;
+        let front = Placement { len, ..*self };
+        self.to = self.to.wrapping_add(len);
+        self.len = left;
+        Some(front)
+    }
+
     /// Octets that may be written.
     pub fn len(&self) -> usize {
         self.len

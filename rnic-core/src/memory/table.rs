@@ -418,6 +418,21 @@ impl StagTable {
         Ok(slot.start.load(Ordering::Relaxed).wrapping_add(into))
     }
 
+    /// The same of all octets from a tagged offset to the last one, and how many they are: one at least.
+    pub(super) fn check_rest(
+        &self,
+        stag: Stag,
+        offset: TaggedOffset,
+        origin: Origin,
+        need: Access,
+    ) -> Result<(*mut u8, usize), TagError> {
+        let first = self.check(stag, offset, 1, origin, need)?;
+        let slot = self.slot(stag);
+        let before = offset.0 - slot.base.load(Ordering::Relaxed);
+        // It is less, and fits, because the first of them is one of these octets.
+        Ok((first, slot.len.load(Ordering::Relaxed) - before as usize))
+    }
+
     /// The slot of a valid STag that `origin` may use.
     // rfc: 5041-30, 5041-77, 5041-78, 5041-86, 5041-87, 5040-98, 5040-99, 5040-105, 5040-106, 5042-8, 5042-9
     fn find(&self, stag: Stag, origin: Origin) -> Result<&Slot, TagError> {

@@ -2,7 +2,6 @@
 
 use super::marked::Marked;
 use super::{MpaError, frame};
-use crate::wire::crc::RESIDUE;
 use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
 
 /// The octets of one ULPDU.
@@ -67,7 +66,7 @@ impl Deframer {
         // Most FPDUs lie there whole, and hold.
         let begins = self.carried.len() == 0 && self.marked.is_none() && self.failure.is_none();
         if begins && let Some((fpdu, len)) = Fpdu::parse(input) {
-            let known_good = len == input.len() && crc == Some(RESIDUE);
+            let known_good = len == input.len() && crc.is_some_and(frame::holds);
             if let Ok(ulpdu) = frame::open(&fpdu, self.crc && !known_good) {
                 *input = &input[len..];
                 return Ok(Some(ulpdu));
@@ -110,6 +109,12 @@ impl Deframer {
                 Err(failure)
             }
         }
+    }
+
+    /// Whether an FPDU with a CRC and without markers begins where the input so far has ended. Whoever sees it whole, with
+    /// a CRC that [`holds`](frame::holds), need not have it deframed.
+    pub fn is_between_fpdus(&self) -> bool {
+        self.crc && self.carried.len() == 0 && self.marked.is_none() && self.failure.is_none()
     }
 
     /// Octets of an incomplete FPDU that are kept aside.
@@ -257,6 +262,7 @@ pub(super) mod tests {
 
     use super::super::frame::tests::{figure_ulpdu, sealed};
     use super::*;
+    use crate::wire::crc::RESIDUE;
 
     /// Feeds pieces one after the other, as the connection does, and collects what comes out.
     pub(in crate::mpa) fn deframe<'a>(

@@ -102,6 +102,13 @@ pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError>
     Ok(fpdu.ulpdu)
 }
 
+/// Whether an FPDU is as it was sent: `crc` is the [`crc`](crc::crc) of all of it, its own CRC field included.
+// rfc: 5044-37, 5044-38
+#[inline]
+pub fn holds(crc: u32) -> bool {
+    crc == crc::RESIDUE
+}
+
 /// Compares a CRC field with the octets that it covers.
 ///
 /// # Errors

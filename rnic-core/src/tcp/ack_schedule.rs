@@ -53,11 +53,12 @@ impl AckSchedule {
         };
     }
 
-    /// An in-order segment came. `at_once`: it is acknowledged by itself. `push`: the sender waits, for its work request
-    /// completes with the ACK; but its peer may have an answer, for the next turn.
+    /// So many in-order segments came. `at_once`: they are acknowledged by themselves. `push`: the sender waits, for its
+    /// work request completes with the ACK; but its peer may have an answer, for the next turn.
     #[inline]
-    pub(super) fn in_order(&mut self, now: Instant, at_once: bool, push: bool) {
-        self.segments = self.segments.saturating_add(1);
+    pub(super) fn in_order(&mut self, now: Instant, count: u32, at_once: bool, push: bool) {
+        let count = u8::try_from(count).unwrap_or(u8::MAX);
+        self.segments = self.segments.saturating_add(count);
         self.due |= at_once || self.duplicates > 0;
         // Duplicates not sent yet would follow an ACK for new data, and look to the peer like a loss.
         self.duplicates = 0;

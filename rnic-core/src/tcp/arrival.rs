@@ -88,7 +88,7 @@ impl Tcp {
             let una = self.send.una();
             self.send.window.update(offset, una, header.window);
         }
-        self.recv.expect_ack(now, header.flags.psh());
+        self.recv.expect_ack(now, 1, header.flags.psh());
         true
     }
 

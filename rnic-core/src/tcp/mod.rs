@@ -37,6 +37,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod train;
 
 use core::ops::Range;
 use core::time::Duration;

@@ -184,10 +184,19 @@ impl Receiver {
             && self.next + len <= self.edge
     }
 
-    /// The next data of the stream have come, in order.
+    /// The octets that may follow what was taken, inside the window, with nothing received beyond them.
+    pub(super) fn room_for_next(&self) -> u64 {
+        if self.taken.is_empty() && self.end.is_none() {
+            self.edge.saturating_sub(self.next)
+        } else {
+            0
+        }
+    }
+
+    /// So many segments with the next data of the stream have come, in order.
     #[inline]
-    pub(super) fn expect_ack(&mut self, now: Instant, push: bool) {
-        self.schedule.in_order(now, false, push);
+    pub(super) fn expect_ack(&mut self, now: Instant, count: u32, push: bool) {
+        self.schedule.in_order(now, count, false, push);
     }
 
     /// A segment with `len` octets of data from offset `start` has come: what of it is new? Decides as well
@@ -208,7 +217,7 @@ impl Receiver {
             }
         } else {
             // RFC 5681 section 4.2: a segment that fills a hole is acknowledged at once.
-            self.schedule.in_order(now, !self.taken.is_empty(), push);
+            self.schedule.in_order(now, 1, !self.taken.is_empty(), push);
         }
         Offer::Take(wanted)
     }

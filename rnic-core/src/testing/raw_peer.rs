@@ -179,6 +179,11 @@ impl RawPeer {
         self.send(&fpdu);
     }
 
+    /// Frames that it has sent and that have not left yet, for a test to change or mix.
+    pub fn outbox(&mut self) -> &mut Vec<Vec<u8>> {
+        &mut self.outbox
+    }
+
     /// Takes the host's MPA start-up frame, if it has come.
     pub fn take_startup(&mut self) -> Option<(StartupKind, Startup)> {
         let (frame, len) = StartupFrame::parse(&self.received[self.read..]).ok()??;

@@ -17,6 +17,7 @@ pub mod mpa;
 pub mod packet;
 pub mod prediction;
 pub mod rdmap;
+pub mod sequel;
 mod serial;
 pub mod tcp;
 mod template;

@@ -15,7 +15,7 @@ use super::tcp::{self, Flags, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps
 use super::{ipv4, ipv6};
 
 /// Octets compared at once.
-const CHUNK: usize = 16;
+pub(super) const CHUNK: usize = 16;
 /// Two VLAN tags, IPv6, and TCP with timestamps, in whole chunks.
 const MOST: usize = 112;
 /// TCP's timestamps and how they begin, with the two NOPs that align them (RFC 7323 appendix A).
@@ -46,12 +46,12 @@ pub struct Prediction {
     /// The bits that a frame like it has in common with it.
     mask: [u8; MOST],
     chunks: usize,
-    ip: Ip,
-    ip_at: usize,
-    tcp_at: usize,
-    payload_at: usize,
+    pub(super) ip: Ip,
+    pub(super) ip_at: usize,
+    pub(super) tcp_at: usize,
+    pub(super) payload_at: usize,
     /// The addresses and the protocol number.
-    pseudo_sum: u16,
+    pub(super) pseudo_sum: u16,
     source_port: u16,
     destination_port: u16,
     timestamps: bool,
@@ -71,7 +71,7 @@ pub struct Expected<'a> {
 
 /// What is particular to a version of IP.
 #[derive(Clone, Copy, Debug)]
-enum Ip {
+pub(super) enum Ip {
     /// With the sum of what its header does not vary.
     V4(u16),
     V6,
@@ -206,7 +206,7 @@ impl Prediction {
 
     /// Whether a payload seems to be just one FPDU.
     #[inline]
-    fn is_fpdu(&self, payload: &[u8]) -> bool {
+    pub(super) fn is_fpdu(&self, payload: &[u8]) -> bool {
         let length = payload.first_chunk::<LENGTH_LEN>();
         let length = length.map(|length| usize::from(u16::from_be_bytes(*length)));
         self.fpdus && length.is_some_and(|length| fpdu_len(length) == payload.len())

@@ -8,5 +8,6 @@ mod mpa;
 mod packet;
 mod prediction;
 mod rdmap;
+mod sequel;
 mod serial;
 mod tcp;

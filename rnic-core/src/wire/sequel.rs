@@ -1,0 +1,202 @@
+//! What a frame has to be like to carry the next segment of a message, right behind the one before.
+//!
+//! A sender cuts a message into segments of the same length, and mostly tells nothing else meanwhile. Then all headers are
+//! the same from the first frame to the last but one, but for TCP's sequence number and DDP's tagged offset, which are
+//! known beforehand, IP's identification, and the checksums. So nothing is read: all is compared.
+
+use super::checksum::{Checksums, fold, sum};
+use super::crc::{crc, crc_and_sum};
+use super::ddp::{DdpHeader, DdpSegment, TAGGED_LEN, TaggedHeader};
+use super::mpa::{Fpdu, LENGTH_LEN};
+use super::prediction::{CHUNK, Expected, Ip, Prediction};
+use super::{ipv4, tcp};
+
+/// Octets of the headers of an FPDU: MPA's and DDP's.
+const FPDU_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
+/// Where DDP's tagged offset stands in an FPDU.
+const OFFSET_AT: usize = FPDU_FRONT - size_of::<u64>();
+/// Octets that are compared: two VLAN tags, IPv6, TCP with timestamps, and the front of an FPDU, in whole chunks.
+const MOST: usize = 112;
+/// Where IPv4 has its identification and its checksum, and TCP its sequence number and its checksum.
+const ID_AT: usize = 4;
+const IP_CHECKSUM_AT: usize = 10;
+const SEQ_AT: usize = 4;
+const TCP_CHECKSUM_AT: usize = 16;
+
+/// A frame to come.
+#[derive(Clone, Debug)]
+pub struct Sequel {
+    /// Headers of TCP and below, and the front of the FPDU.
+    octets: [u8; MOST],
+    /// The bits that a frame has in common with them.
+    mask: [u8; MOST],
+    v4: bool,
+    ip_at: usize,
+    tcp_at: usize,
+    fpdu_at: usize,
+    end: usize,
+    /// Where the payload of DDP ends in the FPDU.
+    payload_end: usize,
+    /// What the octets add to the checksums that are the same in each frame, the pseudo-header's included.
+    ip_sum: u16,
+    tcp_sum: u16,
+    seq: u32,
+    offset: u64,
+}
+
+/// What a frame held that was the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next<'a> {
+    /// The [`crc`] of the whole FPDU.
+    pub crc: u32,
+    /// DDP's payload.
+    pub payload: &'a [u8],
+}
+
+impl Sequel {
+    /// What follows a frame that was read by a prediction, if its payload is one FPDU with CRC and no markers, that has
+    /// a segment of a tagged message which is not its last. `None` too if it is short: few are worth the trouble.
+    pub fn of(prediction: &Prediction, frame: &[u8], expected: &Expected<'_>) -> Option<Self> {
+        let fpdu = expected.segment.payload;
+        if !prediction.is_fpdu(fpdu) {
+            return None;
+        }
+        let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
+        let DdpHeader::Tagged(header @ TaggedHeader { last: false, .. }) = segment.header else {
+            return None;
+        };
+        let (ip_at, tcp_at) = (prediction.ip_at, prediction.tcp_at);
+        let fpdu_at = prediction.payload_at;
+        let octets = *frame.first_chunk::<MOST>()?;
+        let mut mask = [0; MOST];
+        // rfc: 5041-73
+        mask[..fpdu_at + OFFSET_AT].fill(0xff);
+        let mut vary = |at: usize, len: usize| mask[at..at + len].fill(0);
+        let v4 = matches!(prediction.ip, Ip::V4(_));
+        if v4 {
+            vary(ip_at + ID_AT, 2);
+            vary(ip_at + IP_CHECKSUM_AT, 2);
+        }
+        vary(tcp_at + SEQ_AT, 4);
+        vary(tcp_at + TCP_CHECKSUM_AT, 2);
+        let mut same = octets;
+        for (octet, mask) in same.iter_mut().zip(&mask) {
+            *octet &= mask;
+        }
+        let sums = [prediction.pseudo_sum, sum(&same[tcp_at..fpdu_at])].map(u64::from);
+        let len = segment.payload.len();
+        let mut next = Self {
+            ip_sum: sum(&same[ip_at..tcp_at]),
+            // No longer than 65535: the IP header counted it in 16 bits.
+            tcp_sum: fold(sums.iter().sum::<u64>() + (fpdu_at - tcp_at + fpdu.len()) as u64),
+            octets: same,
+            mask,
+            v4,
+            ip_at,
+            tcp_at,
+            fpdu_at,
+            end: fpdu_at + fpdu.len(),
+            payload_end: FPDU_FRONT + len,
+            seq: expected.segment.header.seq.0,
+            offset: header.offset.0,
+        };
+        next.advance();
+        (next.end >= MOST && len > 0).then_some(next)
+    }
+
+    /// A frame was the next: expects the one behind it.
+    #[inline]
+    pub fn advance(&mut self) {
+        // No longer than 65535.
+        self.seq = self.seq.wrapping_add(self.fpdu_len() as u32);
+        self.offset = self.offset.wrapping_add(self.payload_len() as u64);
+    }
+
+    /// Octets of the FPDU, which are those of the TCP segment.
+    #[inline]
+    pub fn fpdu_len(&self) -> usize {
+        self.end - self.fpdu_at
+    }
+
+    /// Octets of DDP's payload.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        self.payload_end - FPDU_FRONT
+    }
+
+    /// Reads a frame if it is the next one. `None` if it is not, or if anything about its headers or checksums is wrong.
+    /// Whether the CRC holds is left to the caller.
+    #[inline]
+    pub fn read<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
+        let front = frame.first_chunk::<MOST>()?;
+        let fpdu = frame.get(self.fpdu_at..self.end)?;
+        let header = front
+            .get(self.tcp_at..)?
+            .first_chunk::<{ tcp::HEADER_LEN }>()?;
+        let fpdu_front = fpdu.first_chunk::<FPDU_FRONT>()?;
+        let payload = fpdu.get(FPDU_FRONT..self.payload_end)?;
+        if !self.is_alike(front)
+            || word32(header, SEQ_AT) != self.seq
+            || word64(fpdu_front, OFFSET_AT) != self.offset
+        {
+            return None;
+        }
+        let (crc, sum) = match checksums {
+            Checksums::Verify => {
+                let (crc, sum) = crc_and_sum(fpdu);
+                (crc, Some(sum))
+            }
+            _ => (crc(fpdu), checksums.sum_of(fpdu, frame)),
+        };
+        if let Some(sum) = sum {
+            let varying = u64::from(self.seq) + u64::from(word16(header, TCP_CHECKSUM_AT));
+            let total = u64::from(self.tcp_sum) + u64::from(sum) + varying;
+            if fold(total) != 0xffff || (self.v4 && !self.ip_header_holds(front)) {
+                return None;
+            }
+        }
+        Some(Next { crc, payload })
+    }
+
+    /// Whether the headers are the same, but for what varies.
+    #[inline]
+    fn is_alike(&self, front: &[u8; MOST]) -> bool {
+        let (front, _) = front.as_chunks::<CHUNK>();
+        let (octets, _) = self.octets.as_chunks::<CHUNK>();
+        let (mask, _) = self.mask.as_chunks::<CHUNK>();
+        let mut differing = 0;
+        for ((front, octets), mask) in front.iter().zip(octets).zip(mask) {
+            let [front, octets, mask] = [front, octets, mask].map(|c| u128::from_ne_bytes(*c));
+            differing |= (front & mask) ^ octets;
+        }
+        differing == 0
+    }
+
+    /// Whether the header checksum of IPv4 is right.
+    #[inline]
+    fn ip_header_holds(&self, front: &[u8; MOST]) -> bool {
+        let header = front.get(self.ip_at..);
+        let header = header.and_then(<[u8]>::first_chunk::<{ ipv4::HEADER_LEN }>);
+        header.is_some_and(|header| {
+            let varying = [word16(header, ID_AT), word16(header, IP_CHECKSUM_AT)];
+            let varying: u64 = varying.into_iter().map(u64::from).sum();
+            fold(u64::from(self.ip_sum) + varying) == 0xffff
+        })
+    }
+}
+
+/// Numbers in network order. They lie inside: each place and each length is a constant.
+#[inline]
+fn word16<const N: usize>(octets: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([octets[at], octets[at + 1]])
+}
+
+#[inline]
+fn word32<const N: usize>(octets: &[u8; N], at: usize) -> u32 {
+    u32::from(word16(octets, at)) << 16 | u32::from(word16(octets, at + 2))
+}
+
+#[inline]
+fn word64<const N: usize>(octets: &[u8; N], at: usize) -> u64 {
+    u64::from(word32(octets, at)) << 32 | u64::from(word32(octets, at + 4))
+}

@@ -1,0 +1,202 @@
+use core::net::IpAddr;
+
+use proptest::prelude::*;
+
+use super::packet::{any_addresses, build};
+use crate::wire::crc::{RESIDUE, crc, to_wire};
+use crate::wire::ddp::{DdpHeader, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
+use crate::wire::ethernet::MacAddr;
+use crate::wire::packet::{Checksums, NetHeader, parse};
+use crate::wire::prediction::Prediction;
+use crate::wire::sequel::{Next, Sequel};
+use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions, Timestamps};
+
+/// A segment of a Write in a frame of its own.
+#[derive(Clone, Debug)]
+struct Segment {
+    addresses: (IpAddr, IpAddr),
+    vlan: Option<u16>,
+    tcp: TcpHeader,
+    ddp: TaggedHeader,
+    payload: Vec<u8>,
+}
+
+prop_compose! {
+    fn segment()(
+        addresses in any_addresses(),
+        vlan: Option<u16>, numbers: (u32, u32), window: u16, push: bool, stamps: Option<(u32, u32)>,
+        ulp: u8, stag: u32, offset in 0..u64::MAX - 9000, payload in proptest::collection::vec(any::<u8>(), 40..900),
+    ) -> Segment {
+        let push = if push { Flags::PSH } else { Flags::NONE };
+        let timestamps = stamps.map(|(value, echo)| Timestamps { value, echo });
+        let tcp = TcpHeader {
+            source_port: 1,
+            destination_port: 2,
+            seq: Seq(numbers.0),
+            ack: Seq(numbers.1),
+            flags: Flags::ACK | push,
+            window,
+            urgent: 0,
+            options: TcpOptions { timestamps, ..TcpOptions::default() },
+        };
+        let ddp = TaggedHeader { last: false, ulp, stag: Stag(stag), offset: TaggedOffset(offset) };
+        Segment { addresses, vlan, tcp, ddp, payload }
+    }
+}
+
+impl Segment {
+    fn fpdu(&self) -> Vec<u8> {
+        let ulpdu_len = TAGGED_LEN + self.payload.len();
+        let mut fpdu = (ulpdu_len as u16).to_be_bytes().to_vec();
+        fpdu.resize(2 + TAGGED_LEN, 0);
+        DdpHeader::Tagged(self.ddp).emit(&mut fpdu[2..]);
+        fpdu.extend(&self.payload);
+        fpdu.resize(fpdu.len().next_multiple_of(4), 0);
+        let check = to_wire(crc(&fpdu));
+        fpdu.extend(check);
+        fpdu
+    }
+
+    fn frame(&self) -> Vec<u8> {
+        let net = NetHeader {
+            source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+            vlan: self.vlan,
+            source: self.addresses.0,
+            destination: self.addresses.1,
+            hop_limit: 64,
+            traffic_class: 0,
+        };
+        build(&net, &self.tcp, &self.fpdu())
+    }
+
+    /// The segment behind it.
+    fn next(&self) -> Self {
+        let mut next = self.clone();
+        next.tcp.seq = self.tcp.seq + self.fpdu().len() as u32;
+        next.ddp.offset.0 += self.payload.len() as u64;
+        next.payload.reverse();
+        next
+    }
+
+    /// What a frame with it makes expect.
+    fn sequel_of_crcs(&self, crcs: bool) -> Option<Sequel> {
+        let frame = self.frame();
+        let packet = parse(&frame, Checksums::Verify).unwrap();
+        let prediction = Prediction::like(&frame, &packet, crcs).unwrap();
+        let expected = prediction.parse(&frame, Checksums::Verify).unwrap();
+        Sequel::of(&prediction, &frame, &expected)
+    }
+
+    fn sequel(&self) -> Sequel {
+        self.sequel_of_crcs(true).unwrap()
+    }
+}
+
+const ALL: [Checksums; 2] = [Checksums::Verify, Checksums::Vouched];
+
+proptest! {
+    #[test]
+    fn segments_that_follow_each_other_are_read(mut segment in segment(), id: u16) {
+        let mut sequel = segment.sequel();
+        for _ in 0..4 {
+            segment = segment.next();
+            let mut frame = segment.frame();
+            let next = Next { crc: RESIDUE, payload: &segment.payload };
+            for checksums in ALL {
+                prop_assert_eq!(sequel.read(&frame, checksums), Some(next));
+            }
+            let total = crate::wire::checksum::sum(&frame);
+            prop_assert_eq!(sequel.read(&frame, Checksums::Summed(total)), Some(next));
+            // IP's identification may be any, and then its checksum is another.
+            if segment.addresses.0.is_ipv4() {
+                let ip_at = if segment.vlan.is_some() { 18 } else { 14 };
+                frame[ip_at + 4..ip_at + 6].copy_from_slice(&id.to_be_bytes());
+                frame[ip_at + 10..ip_at + 12].fill(0);
+                let check = !crate::wire::checksum::sum(&frame[ip_at..ip_at + 20]);
+                frame[ip_at + 10..ip_at + 12].copy_from_slice(&check.to_be_bytes());
+                prop_assert_eq!(sequel.read(&frame, Checksums::Verify), Some(next));
+            }
+            sequel.advance();
+        }
+    }
+
+    /// What is wrong about a frame shows, if only in the CRC.
+    #[test]
+    fn a_frame_with_changed_octets_is_not_read(
+        segment in segment(), at: proptest::sample::Index, bits in 1..=255_u8, front: bool,
+    ) {
+        let sequel = segment.sequel();
+        let mut frame = segment.next().frame();
+        let at = at.index(if front { 110 } else { frame.len() });
+        frame[at] ^= bits;
+        prop_assert_eq!(sequel.read(&frame, Checksums::Verify), None);
+        if let Some(next) = sequel.read(&frame, Checksums::Vouched) {
+            let unread = parse(&frame, Checksums::Vouched).unwrap();
+            prop_assert_eq!((unread.segment.header, unread.ecn), (segment.next().tcp, 0));
+            prop_assert!(next.crc != RESIDUE || next.payload == segment.next().payload);
+        }
+        // And where whoever looked at the checksums says what they came to.
+        let total = crate::wire::checksum::sum(&frame);
+        prop_assert_eq!(sequel.read(&frame, Checksums::Summed(total)), None);
+    }
+
+    /// Right in itself, but another.
+    #[test]
+    fn another_segment_is_not_read(segment in segment(), what in 0..12, delta in 1..1000_u32) {
+        let sequel = segment.sequel();
+        let mut next = segment.next();
+        let header = &mut next.tcp;
+        match what {
+            0 => header.seq += delta,
+            1 => header.ack += delta,
+            2 => header.window = header.window.wrapping_add(delta as u16),
+            3 => header.flags = Flags(header.flags.0 ^ Flags::PSH.0),
+            4 => header.flags |= Flags::FIN,
+            5 => header.options.timestamps = match header.options.timestamps {
+                Some(stamps) => Some(Timestamps { value: stamps.value.wrapping_add(delta), ..stamps }),
+                None => Some(Timestamps { value: 1, echo: 2 }),
+            },
+            6 => next.ddp.last = true,
+            7 => next.ddp.stag.0 ^= delta,
+            8 => next.ddp.offset.0 += u64::from(delta),
+            9 => next.ddp.ulp ^= delta as u8 | 1,
+            10 => next.payload.truncate(39),
+            _ => next.payload.extend(vec![0; delta as usize]),
+        }
+        for checksums in ALL {
+            prop_assert!(sequel.read(&next.frame(), checksums).is_none());
+        }
+    }
+
+    /// The same segment again, and the one after the next.
+    #[test]
+    fn each_is_read_in_its_turn_only(segment in segment()) {
+        let mut sequel = segment.sequel();
+        let next = segment.next();
+        prop_assert!(sequel.read(&segment.frame(), Checksums::Verify).is_none());
+        prop_assert!(sequel.read(&next.next().frame(), Checksums::Verify).is_none());
+        sequel.advance();
+        prop_assert!(sequel.read(&next.frame(), Checksums::Verify).is_none());
+        prop_assert!(sequel.read(&next.next().frame(), Checksums::Verify).is_some());
+    }
+
+    #[test]
+    fn a_frame_cut_anywhere_is_not_read(segment in segment(), at: proptest::sample::Index) {
+        let frame = segment.next().frame();
+        let cut = &frame[..at.index(frame.len())];
+        for checksums in ALL {
+            prop_assert_eq!(segment.sequel().read(cut, checksums), None);
+        }
+    }
+
+    /// Nothing follows the last segment of a message, nor is anything known of octets that are not one whole FPDU.
+    #[test]
+    fn nothing_is_expected_behind_others(segment in segment()) {
+        let last = Segment { ddp: TaggedHeader { last: true, ..segment.ddp }, ..segment.clone() };
+        prop_assert!(last.sequel_of_crcs(true).is_none());
+        prop_assert!(segment.sequel_of_crcs(false).is_none());
+        let empty = Segment { payload: Vec::new(), ..segment };
+        prop_assert!(empty.sequel_of_crcs(true).is_none());
+    }
+}

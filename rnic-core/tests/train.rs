@@ -1,0 +1,486 @@
+//! Segments of a Write that come closely one behind the other are handled as a train. What comes of any frames must be the
+//! same as if each had come alone.
+
+mod common;
+
+use std::fmt;
+
+use common::*;
+use proptest::prelude::*;
+use rnic_core::counters::RdmaCounters;
+use rnic_core::engine::{ConnectionOptions, EndReason, EngineConfig};
+use rnic_core::memory::table::Access;
+use rnic_core::testing::raw_peer;
+use rnic_core::testing::simulation::{PD, SharedRegion, Simulation, TestQp};
+use rnic_core::verbs::Binding;
+use rnic_core::verbs::wr::{SendWr, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::wire::checksum::{Checksums, sum};
+use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
+use rnic_core::wire::packet::parse;
+use rnic_core::wire::rdmap::Opcode;
+use rnic_core::wire::tcp::{Flags, Seq, Timestamps};
+
+/// Octets of payload in a segment, and segments of a message.
+const PIECE: usize = 200;
+const PIECES: usize = 12;
+const ROOM: usize = PIECE * PIECES;
+
+/// What is done to a segment of a Write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Twist {
+    /// To no STag that is valid, or to another that is.
+    InvalidStag,
+    OtherStag,
+    /// Somewhere else in the buffer.
+    Jump(u64),
+    /// With other numbers of octets.
+    Length(usize),
+    Last,
+    Opcode,
+    /// Wrong on the way.
+    Crc,
+    Checksum,
+    IpChecksum,
+    /// Lost, come twice, and marked by a router.
+    Lost,
+    Twice,
+    Marked,
+    /// With something to say beside its octets.
+    Flag(Flags),
+    Ack,
+    Window,
+    Timestamps,
+}
+
+/// The engine's side of a connection.
+struct Scene {
+    sim: Simulation,
+    raw: RawConnection,
+    target: SharedRegion,
+    other: SharedRegion,
+}
+
+/// What came of it.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    target: Content,
+    other: Content,
+    end: Option<EndReason>,
+    sent: Vec<u8>,
+    acknowledged: u32,
+    reset: bool,
+    rdma: RdmaCounters,
+    tcp: [u64; 4],
+    engine: [u64; 3],
+}
+
+/// What memory holds, told in few words.
+#[derive(PartialEq)]
+struct Content(Vec<u8>);
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|one, next| one == next);
+        f.debug_list()
+            .entries(runs.map(|run| (run[0], run.len())))
+            .finish()
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut sim = simulation();
+        let raw = accept_raw(&mut sim, &ConnectionOptions::default());
+        let target = sim.hosts[0].share(&[0; ROOM], all_rights());
+        let other = sim.hosts[0].share(&[0; ROOM], all_rights());
+        sim.raw[raw.peer].send_ddp(nothing(), &[]);
+        sim.run_now();
+        Self {
+            sim,
+            raw,
+            target,
+            other,
+        }
+    }
+
+    fn send(&mut self, header: DdpHeader, payload: &[u8]) {
+        self.sim.raw[self.raw.peer].send_ddp(header, payload);
+    }
+
+    /// Sends a piece of a Write, with its number in all octets.
+    fn send_piece(&mut self, number: usize, twist: Option<Twist>) {
+        let (mut stag, mut at, mut len) =
+            (self.target.stag, (number % PIECES * PIECE) as u64, PIECE);
+        let (mut last, mut opcode) = (number % PIECES == PIECES - 1, Opcode::Write);
+        match twist {
+            Some(Twist::InvalidStag) => stag.0 ^= 1,
+            Some(Twist::OtherStag) => stag = self.other.stag,
+            Some(Twist::Jump(to)) => at = to,
+            Some(Twist::Length(other)) => len = other,
+            Some(Twist::Last) => last = true,
+            Some(Twist::Opcode) => opcode = Opcode::ReadResponse,
+            _ => {}
+        }
+        let payload = vec![number as u8 + 1; len];
+        self.send(tagged(opcode, stag, at, last), &payload);
+        if let Some(twist) = twist {
+            twist.change(self.sim.raw[self.raw.peer].outbox());
+        }
+    }
+
+    /// Sends pieces, some with a twist.
+    fn send_pieces(&mut self, twists: &[Option<Twist>]) {
+        for (number, twist) in twists.iter().enumerate() {
+            self.send_piece(number, *twist);
+        }
+    }
+
+    /// Lets everything arrive that was sent, at once or one by one.
+    fn arrive(&mut self, at_once: bool) {
+        let frames = std::mem::take(self.sim.raw[self.raw.peer].outbox());
+        for frames in frames.chunks(if at_once { usize::MAX } else { 1 }) {
+            self.sim.raw[self.raw.peer]
+                .outbox()
+                .extend_from_slice(frames);
+            self.sim.run_now();
+        }
+    }
+
+    fn end(&self) -> Option<EndReason> {
+        self.sim.hosts[0].end_of(self.raw.qp.number)
+    }
+
+    fn outcome(mut self) -> Outcome {
+        self.sim.run_for(SECOND);
+        let snapshot = self.sim.hosts[0].snapshot(self.sim.now);
+        let peer = &self.sim.raw[self.raw.peer];
+        let (tcp, engine) = (snapshot.tcp, snapshot.engine);
+        Outcome {
+            target: Content(self.target.content()),
+            other: Content(self.other.content()),
+            end: self.end(),
+            sent: peer.received.clone(),
+            acknowledged: peer.acknowledged,
+            reset: peer.reset,
+            // What comes behind an end is kept aside or not by when the end is seen to.
+            rdma: RdmaCounters {
+                octets_kept_aside: 0,
+                ..snapshot.rdma
+            },
+            tcp: [
+                tcp.segments_received,
+                tcp.octets_received,
+                tcp.out_of_order,
+                tcp.duplicates,
+            ],
+            engine: [
+                engine.frames_received,
+                engine.malformed,
+                engine.checksum_errors,
+            ],
+        }
+    }
+}
+
+impl Twist {
+    /// Changes the frame that was sent last.
+    fn change(self, frames: &mut Vec<Vec<u8>>) {
+        let Some(mut frame) = frames.pop() else {
+            return;
+        };
+        let packet = parse(&frame, Checksums::Verify).unwrap();
+        let (mut header, mut octets) = (packet.segment.header, packet.segment.payload.to_vec());
+        match self {
+            Self::Crc => {
+                let at = octets.len() / 2;
+                octets[at] ^= 4;
+            }
+            Self::Flag(flag) => header.flags |= flag,
+            Self::Ack => header.ack = Seq(header.ack.0.wrapping_sub(1)),
+            Self::Window => header.window -= 1,
+            Self::Timestamps => {
+                header.options.timestamps = Some(Timestamps { value: 1, echo: 0 });
+            }
+            _ => {}
+        }
+        let rebuilt = raw_peer::frame(packet.source, packet.destination, &header, &octets);
+        frame = rebuilt;
+        match self {
+            Self::Lost => return,
+            Self::Twice => frames.push(frame.clone()),
+            Self::Checksum => frame[60] ^= 1,
+            Self::IpChecksum => frame[19] ^= 1,
+            Self::Marked => {
+                frame[15] |= 3;
+                frame[24..26].fill(0);
+                let check = !sum(&frame[14..34]);
+                frame[24..26].copy_from_slice(&check.to_be_bytes());
+            }
+            _ => {}
+        }
+        frames.push(frame);
+    }
+}
+
+fn outcome(twists: &[Option<Twist>], at_once: bool) -> Outcome {
+    let mut scene = Scene::new();
+    scene.send_pieces(twists);
+    scene.arrive(at_once);
+    scene.outcome()
+}
+
+/// What comes of pieces of which the one in the middle has a twist; the same if they come one by one.
+fn with_twist(twist: Option<Twist>) -> Outcome {
+    let mut twists = vec![None; PIECES];
+    twists[PIECES / 2] = twist;
+    let at_once = outcome(&twists, true);
+    assert_eq!(at_once, outcome(&twists, false), "{twist:?}");
+    at_once
+}
+
+/// How far a target is written as it should be without any twist.
+fn written(outcome: &Outcome) -> usize {
+    let right = |(at, octet): (usize, &u8)| *octet == (at / PIECE + 1) as u8;
+    outcome
+        .target
+        .0
+        .iter()
+        .enumerate()
+        .take_while(|it| right(*it))
+        .count()
+}
+
+#[test]
+fn a_train_is_placed_whole() {
+    let outcome = with_twist(None);
+    assert_eq!(written(&outcome), ROOM);
+    assert_eq!(outcome.rdma.fpdus_received, PIECES as u64 + 1);
+    assert_eq!(outcome.rdma.octets_placed, ROOM as u64);
+    assert_eq!(outcome.end, None);
+}
+
+// rfc: 5041-73, 5041-83, 5044-37
+#[test]
+fn what_must_not_be_placed_is_not_and_ends_the_connection() {
+    let middle = PIECES / 2 * PIECE;
+    let beyond = (ROOM - PIECE + 1) as u64;
+    for twist in [
+        Twist::InvalidStag,
+        Twist::Jump(beyond),
+        Twist::Jump(u64::MAX - 7),
+        Twist::Length(ROOM),
+        Twist::Opcode,
+        Twist::Crc,
+    ] {
+        let outcome = with_twist(Some(twist));
+        assert_eq!(written(&outcome), middle, "{twist:?}");
+        assert!(
+            outcome.target.0[middle..].iter().all(|octet| *octet == 0),
+            "{twist:?}"
+        );
+        let sent = matches!(outcome.end, Some(EndReason::TerminateSent { .. }));
+        assert!(sent, "{twist:?}: {:?}", outcome.end);
+        assert_eq!(outcome.rdma.terminates_sent, 1);
+    }
+}
+
+// rfc: 5041-73
+#[test]
+fn a_segment_elsewhere_is_placed_there() {
+    let outcome = with_twist(Some(Twist::Jump(0)));
+    assert_eq!(outcome.target.0[0], PIECES as u8 / 2 + 1);
+    let outcome = with_twist(Some(Twist::OtherStag));
+    assert_eq!(outcome.other.0[PIECES / 2 * PIECE], PIECES as u8 / 2 + 1);
+    let outcome = with_twist(Some(Twist::Length(PIECE - 4)));
+    assert_eq!(outcome.target.0[(PIECES / 2 + 1) * PIECE - 1], 0);
+}
+
+#[test]
+fn what_tcp_must_know_it_hears() {
+    for wrong in [Twist::Checksum, Twist::IpChecksum] {
+        let outcome = with_twist(Some(wrong));
+        assert_eq!(outcome.engine[2], 1, "{wrong:?}");
+        assert!(
+            outcome.target.0[PIECES / 2 * PIECE..][..PIECE]
+                .iter()
+                .all(|octet| *octet == 0)
+        );
+    }
+    assert_eq!(with_twist(Some(Twist::Twice)).tcp[3], 1, "a duplicate");
+    // When an end is seen to, what comes behind it is of no concern.
+    let mut twists = vec![None; PIECES];
+    twists[PIECES - 1] = Some(Twist::Flag(Flags::FIN));
+    let closed = outcome(&twists, true);
+    assert_eq!(
+        (written(&closed), closed.end),
+        (ROOM, Some(EndReason::Peer))
+    );
+    for twist in [
+        Twist::Lost,
+        Twist::Last,
+        Twist::Ack,
+        Twist::Window,
+        Twist::Timestamps,
+        Twist::Marked,
+        Twist::Flag(Flags::SYN),
+        Twist::Flag(Flags::URG),
+        Twist::Flag(Flags::ECE),
+        Twist::Flag(Flags::CWR),
+    ] {
+        with_twist(Some(twist));
+    }
+}
+
+fn twists() -> impl Strategy<Value = Vec<Option<Twist>>> {
+    let twist = prop_oneof![
+        30 => Just(None),
+        1 => prop::sample::select(vec![
+            Twist::InvalidStag, Twist::OtherStag, Twist::Last, Twist::Opcode, Twist::Crc, Twist::Checksum,
+            Twist::IpChecksum, Twist::Lost, Twist::Twice, Twist::Marked, Twist::Ack, Twist::Window,
+            Twist::Timestamps, Twist::Flag(Flags::SYN),
+            Twist::Flag(Flags::URG), Twist::Flag(Flags::ECE),
+        ]).prop_map(Some),
+        1 => (0..ROOM as u64).prop_map(|to| Some(Twist::Jump(to))),
+        1 => (0..400_usize).prop_map(|len| Some(Twist::Length(len))),
+    ];
+    prop::collection::vec(twist, 1..40)
+}
+
+proptest! {
+    #[test]
+    fn frames_at_once_do_what_each_does_alone(twists in twists()) {
+        prop_assert_eq!(outcome(&twists, true), outcome(&twists, false));
+    }
+}
+
+/// Nothing beyond what was offered is taken, however it continues what came.
+#[test]
+fn a_train_ends_with_the_window() {
+    let mut config = EngineConfig::default();
+    config.tcp.receive_window = 16 * 1024;
+    config.tcp.receive_window_limit = 16 * 1024;
+    let mut scene = Scene::new();
+    scene.sim = simulation_with(&config, 1);
+    scene.raw = accept_raw(&mut scene.sim, &ConnectionOptions::default());
+    scene.target = scene.sim.hosts[0].share(&[0; 32 * 1024], all_rights());
+    scene.send(nothing(), &[]);
+    scene.sim.run_now();
+    let offered = scene.sim.raw[scene.raw.peer].offered as usize;
+    let before = scene.sim.raw[scene.raw.peer].acknowledged as usize;
+    for number in 0..32 * 1024 / PIECE {
+        let at = (number * PIECE) as u64;
+        let header = tagged(Opcode::Write, scene.target.stag, at, false);
+        scene.send(header, &[7; PIECE]);
+    }
+    scene.arrive(true);
+    let taken = scene.sim.raw[scene.raw.peer].acknowledged as usize - before;
+    assert!(
+        taken <= offered && taken > offered / 2,
+        "{taken} of {offered}"
+    );
+    let placed = scene
+        .target
+        .content()
+        .iter()
+        .filter(|octet| **octet == 7)
+        .count();
+    assert!(
+        placed <= taken,
+        "{placed} octets placed, {taken} acknowledged"
+    );
+}
+
+/// A message that goes on behind the end of the buffer is refused there.
+// rfc: 5041-88
+#[test]
+fn a_train_ends_with_the_buffer() {
+    for at_once in [true, false] {
+        let mut scene = Scene::new();
+        for number in 0..PIECES + 3 {
+            let at = (number * PIECE) as u64;
+            let header = tagged(Opcode::Write, scene.target.stag, at, false);
+            scene.send(header, &[number as u8 + 1; PIECE]);
+        }
+        scene.arrive(at_once);
+        let outcome = scene.outcome();
+        assert_eq!(written(&outcome), ROOM);
+        assert_eq!(outcome.rdma.octets_placed, ROOM as u64);
+        let end = outcome.end;
+        assert!(
+            matches!(end, Some(EndReason::TerminateSent { .. })),
+            "{end:?}"
+        );
+    }
+}
+
+/// Between two batches the application takes its memory back.
+// rfc: 5040-110, 5041-91, 5042-11
+#[test]
+fn a_train_does_not_go_on_in_memory_that_was_taken_back() {
+    let mut scene = Scene::new();
+    scene.send_pieces(&[None; 6]);
+    scene.arrive(true);
+    scene.sim.hosts[0].revoke(scene.target.stag);
+    for number in 6..PIECES {
+        scene.send_piece(number, None);
+    }
+    scene.arrive(true);
+    let outcome = scene.outcome();
+    assert_eq!(written(&outcome), 6 * PIECE);
+    assert!(
+        outcome.target.0[6 * PIECE..]
+            .iter()
+            .all(|octet| *octet == 0)
+    );
+    assert!(matches!(outcome.end, Some(EndReason::TerminateSent { .. })));
+}
+
+/// A window on all of the target, for the queue pair.
+fn window(scene: &mut Scene, qp: &mut TestQp) -> Stag {
+    let access = Access::LOCAL_WRITE | Access::MW_BIND;
+    scene.target = scene.sim.hosts[0].share(&[0; ROOM], access);
+    let stag = scene.sim.hosts[0].table().allocate_window(PD).unwrap();
+    let binding = Binding {
+        stag: stag.0,
+        region: scene.target.stag.0,
+        length: ROOM as u64,
+        access: Access::REMOTE_WRITE.0,
+        ..Binding::default()
+    };
+    let bind = SendWr::bind(1, WrOpcode::BindWindow, &binding);
+    scene.sim.hosts[0].post_send(qp, bind);
+    scene.sim.run_now();
+    assert_eq!(outcomes(qp), [(1, WcOpcode::BindWindow, WcStatus::Success)]);
+    stag
+}
+
+/// The peer itself closes the window through which its train goes, in the same batch.
+// rfc: 5040-110, 5041-91, 5042-11
+#[test]
+fn a_train_does_not_go_on_through_a_window_that_its_own_stream_closes() {
+    let mut scene = Scene::new();
+    let mut qp = std::mem::replace(&mut scene.raw.qp, scene.sim.hosts[0].create_qp());
+    let stag = window(&mut scene, &mut qp);
+    scene.sim.hosts[0].post_recv(&mut qp, empty_recv(2));
+    let piece = |number: usize| tagged(Opcode::Write, stag, (number * PIECE) as u64, false);
+    for number in 0..6 {
+        scene.send(piece(number), &[number as u8 + 1; PIECE]);
+    }
+    let mut close = untagged(Opcode::SendInvalidate, QueueNumber::SEND, 1, true);
+    close.ulp32 = stag.0;
+    scene.send(DdpHeader::Untagged(close), &[]);
+    for number in 6..PIECES {
+        scene.send(piece(number), &[number as u8 + 1; PIECE]);
+    }
+    scene.arrive(true);
+    assert!(!scene.sim.hosts[0].is_valid(stag));
+    scene.raw.qp = qp;
+    let outcome = scene.outcome();
+    assert_eq!(written(&outcome), 6 * PIECE);
+    assert!(
+        outcome.target.0[6 * PIECE..]
+            .iter()
+            .all(|octet| *octet == 0)
+    );
+    assert!(matches!(outcome.end, Some(EndReason::TerminateSent { .. })));
+}
