@@ -38,8 +38,22 @@ pub(crate) enum Work {
     None,
     /// Copy on transmit; CRC, then copy, on receive.
     CopyAndCrc,
-    /// All that the protocols demand: also the CRC on transmit and the TCP checksum on both ends.
+    /// All that the protocols demand: also the CRC on transmit and the TCP checksum on both ends, and room for their headers.
     Everything,
+}
+
+/// Of a frame's octets behind a TCP header without options, those that are no payload of a Write: TCP's timestamps, MPA's
+/// length and CRC, the tagged DDP header.
+const PROTOCOLS: usize = 12 + 2 + 4 + 14;
+
+impl Work {
+    /// What counts as payload of so many octets.
+    fn counted(self, octets: usize) -> usize {
+        match self {
+            Self::Everything => octets.saturating_sub(PROTOCOLS),
+            Self::None | Self::CopyAndCrc => octets,
+        }
+    }
 }
 
 /// Octets of the frames that a message fills: full ones, then the rest.
@@ -190,7 +204,7 @@ impl End {
                     let _ = self.region.write(at, octets);
                     at += octets.len();
                 }
-                received.octets += octets.len();
+                received.octets += work.counted(octets.len());
             }
             queue.refill();
             received.frames += count;
@@ -328,6 +342,14 @@ pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latenc
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_protocols_add_is_no_payload() {
+        // What rnic sends at MTU 1500 and 9000.
+        assert_eq!(Work::Everything.counted(1460), 1428);
+        assert_eq!(Work::Everything.counted(8960), 8928);
+        assert_eq!(Work::CopyAndCrc.counted(1460), 1460);
+    }
 
     #[test]
     fn a_message_is_full_frames_and_the_rest() {

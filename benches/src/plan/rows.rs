@@ -50,7 +50,7 @@ const BANDWIDTHS: [System<Bandwidth>; 8] = [
     },
     System {
         id: "raw-bw-all",
-        title: "raw AF_XDP + copies, CRCs, checksums",
+        title: "raw AF_XDP + copies, CRCs, checksums, headers",
         curve: false,
         run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::Everything),
     },

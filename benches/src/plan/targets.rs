@@ -41,7 +41,7 @@ pub(crate) const COMPARISONS: &[Comparison] = &[
         bandwidth("raw-bw"),
     ),
     comparison(
-        "Write ÷ raw AF_XDP with copies, CRCs, checksums",
+        "Write ÷ raw AF_XDP with all that the protocols ask",
         bandwidth("write-bw"),
         bandwidth("raw-bw-all"),
     ),
@@ -136,7 +136,7 @@ pub(crate) struct Target {
     pub(crate) to: Option<Key>,
     pub(crate) bound: Bound,
     /// What takes the place of `of` in what this machine would give if the protocols cost nothing: raw AF_XDP, or the bare
-    /// octets, with the work on octets that the protocols demand, and no other.
+    /// octets, with the headers and the work on octets that the protocols demand, and no other.
     pub(crate) limit: Option<Key>,
 }
 
