@@ -45,7 +45,6 @@ pub struct Prediction {
     octets: [u8; MOST],
     /// The bits that a frame like it has in common with it.
     mask: [u8; MOST],
-    chunks: usize,
     pub(super) ip: Ip,
     pub(super) ip_at: usize,
     pub(super) tcp_at: usize,
@@ -110,7 +109,6 @@ impl Prediction {
         let like = Self {
             octets,
             mask: [0; MOST],
-            chunks: payload_at.div_ceil(CHUNK),
             ip: Ip::V6,
             ip_at,
             tcp_at,
@@ -215,18 +213,28 @@ impl Prediction {
     /// Whether the headers are the same, but for what may differ.
     #[inline]
     fn is_like(&self, frame: &[u8]) -> bool {
-        let Some(front) = frame.get(..self.chunks * CHUNK) else {
+        let Some(front) = frame.get(..self.payload_at) else {
             return false;
         };
-        let (front, _) = front.as_chunks::<CHUNK>();
-        let (octets, _) = self.octets.as_chunks::<CHUNK>();
-        let (mask, _) = self.mask.as_chunks::<CHUNK>();
-        let mut differing = 0;
-        for ((front, octets), mask) in front.iter().zip(octets).zip(mask) {
+        let (octets, mask) = (
+            &self.octets[..self.payload_at],
+            &self.mask[..self.payload_at],
+        );
+        let differing = |front: &[u8; CHUNK], octets: &[u8; CHUNK], mask: &[u8; CHUNK]| {
             let [front, octets, mask] = [front, octets, mask].map(|c| u128::from_ne_bytes(*c));
-            differing |= (front ^ octets) & mask;
-        }
-        differing == 0
+            (front ^ octets) & mask
+        };
+        let chunks = front.as_chunks().0.iter();
+        let chunks = chunks.zip(octets.as_chunks().0).zip(mask.as_chunks().0);
+        let all = chunks.fold(0, |all, ((front, octets), mask)| {
+            all | differing(front, octets, mask)
+        });
+        // What is behind the last whole chunk, with some octets of that once more: a segment without payload ends there.
+        let last = (front.last_chunk(), octets.last_chunk(), mask.last_chunk());
+        let (Some(front), Some(octets), Some(mask)) = last else {
+            return false;
+        };
+        all | differing(front, octets, mask) == 0
     }
 
     #[inline]
