@@ -12,7 +12,7 @@ use rnic_core::tcp::{CongestionAlgorithm, TcpConfig};
 use rnic_core::testing::in_memory;
 use rnic_verbs::{Device, Driver};
 use rnic_xdp::steering::ModeChoice;
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell, cpus_near};
+use rnic_xdp::{PortConfig, PortStatistics, Worker, XdpNet, XdpPort, bell, cpus_near};
 
 use crate::failure::{Doing, Failure, Outcome};
 
@@ -104,6 +104,8 @@ pub(crate) struct Opened {
     pub device: Device,
     /// What it is, for people.
     pub description: String,
+    /// What is counted of its queues, if it has any.
+    pub queues: Option<PortStatistics>,
 }
 
 impl DeviceArgs {
@@ -144,6 +146,7 @@ impl DeviceArgs {
             return Err(missing(&"it has no receive queue"));
         };
         let node = first.report().numa_node;
+        let queues = first.statistics();
         let net = XdpNet::new(first).map_err(|why| missing(&why))?;
         let description = format!("{}, {}", first.report(), self.how(shares.len()));
 
@@ -161,6 +164,7 @@ impl DeviceArgs {
         Ok(Opened {
             device: Device::with_workers(hosts, Arc::new(net), driver),
             description,
+            queues: Some(queues),
         })
     }
 
@@ -201,6 +205,7 @@ impl DeviceArgs {
             Ok(Opened {
                 device: Device::new(end.host, end.net, driver),
                 description: format!("in memory, {}", self.how(1)),
+                queues: None,
             })
         };
         Ok(([open(first)?, open(second)?], address))

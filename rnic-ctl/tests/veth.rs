@@ -67,6 +67,29 @@ fn perf_measures_and_verifies() {
 }
 
 #[test]
+fn what_each_queue_counted_is_shown_on_request() {
+    if !is_root("what_each_queue_counted_is_shown_on_request") {
+        return;
+    }
+    let hosts = link("count", "theirs");
+    let options = "send-bw -s 3000 -n 200 -q 4 --thread --workers 2 --counters";
+    let report = perf(&hosts, options, "10.77.0.1");
+    let workers = report["workers"].as_array().unwrap();
+    assert_eq!(workers.len(), 2);
+    for (number, worker) in workers.iter().enumerate() {
+        let queues = worker["queues"].as_array().unwrap();
+        assert_eq!((queues.len(), &queues[0]["queue"]), (1, &number.into()));
+        let received = queues[0]["frames_received"].as_u64().unwrap();
+        // The queues are asked first.
+        let handled = worker["engine"]["frames_received"].as_u64().unwrap();
+        assert!(received > 0 && received <= handled, "{worker}");
+        for name in ["rx_invalid_descriptors", "tx_invalid_descriptors"] {
+            assert_eq!(queues[0][name], 0, "{name}");
+        }
+    }
+}
+
+#[test]
 fn rping_pings_in_both_families() {
     if !is_root("rping_pings_in_both_families") {
         return;

@@ -18,8 +18,8 @@ pub use error::OpenError;
 pub use netlink::NetlinkError;
 pub use port::numa::cpus_near;
 pub use port::{
-    BusyPoll, Frame, PortConfig, PortReport, RxPort, RxSide, TxChecksum, TxOffload, TxSide,
-    XdpPort, ZeroCopyChoice,
+    BusyPoll, Frame, PortConfig, PortReport, PortStatistics, QueueStatistics, RxPort, RxSide,
+    TxChecksum, TxOffload, TxSide, XdpPort, ZeroCopyChoice,
 };
 pub use reserve::XdpNet;
 pub use worker::Worker;

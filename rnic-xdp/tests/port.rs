@@ -9,9 +9,9 @@ use std::time::Duration;
 use common::{SOON, eventually, frame, open, open_net, open_with, pair, receive, send};
 use rnic_core::engine::{Net, NetError};
 use rnic_core::memory::frames::TxFrames;
-use rnic_xdp::PortConfig;
 use rnic_xdp::steering::{self, Mode, ModeChoice};
 use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::{PortConfig, QueueStatistics};
 
 #[test]
 fn frames_cross_between_two_ports() {
@@ -299,4 +299,48 @@ fn ports_are_reserved_in_the_kernel_too() {
             );
         }
     });
+}
+
+#[test]
+fn what_a_queue_lost_is_counted() {
+    if !is_root("what_a_queue_lost_is_counted") {
+        return;
+    }
+    let (east, west) = pair("count", 2);
+    let mut one = open(&east, "east").unwrap();
+    let few = PortConfig {
+        rx_frames: 32,
+        ..PortConfig::new("west")
+    };
+    let (mut other, net) = open_net(&west, few);
+    let statistics = other.statistics();
+    let (local, _lease) = west
+        .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
+        .unwrap();
+    for _ in 0..100 {
+        send(&mut one, &frame(local.port(), 10));
+        one.tx.kick();
+    }
+    let first = || statistics.read().unwrap()[0];
+    eventually("the rest is lost", || first().fill_ring_empty == 68);
+    assert_eq!(first().frames_received, 0, "nobody has taken them");
+    assert_eq!(receive(&mut other, 32).len(), 32);
+    let queues = statistics.read().unwrap();
+    assert_eq!(queues.len(), 2);
+    let lost = QueueStatistics {
+        frames_received: 32,
+        fill_ring_empty: 68,
+        rx_dropped: 68,
+        ..QueueStatistics::default()
+    };
+    assert_eq!(queues[0], lost);
+    let nothing = QueueStatistics {
+        queue: 1,
+        ..QueueStatistics::default()
+    };
+    assert_eq!(queues[1], nothing);
+    drop(other);
+    assert_eq!(statistics.read().unwrap(), []);
+    // Whoever reads does not keep the queues.
+    open(&west, "west").unwrap();
 }

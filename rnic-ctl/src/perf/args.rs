@@ -189,7 +189,7 @@ pub(crate) struct PerfArgs {
     pub tcp_info: bool,
 
     /// Show in the end what each worker of the device has counted: frames, segments, what it handed over to others, what
-    /// was lost
+    /// was lost, and the same of each of its queues
     #[arg(long)]
     pub counters: bool,
 

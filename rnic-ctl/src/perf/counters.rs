@@ -1,22 +1,42 @@
-//! What each worker of a device has counted.
+//! What each worker of a device has counted, and of each of its queues.
 
 use std::time::Duration;
 
 use rnic_core::engine::Snapshot;
 use rnic_verbs::Device;
+use rnic_xdp::QueueStatistics;
 use serde_json::{Map, Value, json};
 
+use crate::device::Opened;
 use crate::failure::{Doing, Failure, Outcome};
 
 /// An engine answers at once, or never.
 const PROMPTLY: Duration = Duration::from_secs(2);
 
-/// The state of each worker's engine.
-pub(super) fn of_workers(device: &Device) -> Outcome<Vec<Snapshot>> {
+/// A worker: the state of its engine, and what was counted of its queues.
+pub(super) struct Worker {
+    number: usize,
+    engine: Snapshot,
+    queues: Vec<QueueStatistics>,
+}
+
+/// Each worker. One in memory has no queues.
+pub(super) fn of_workers(opened: &Opened) -> Outcome<Vec<Worker>> {
     const WHAT: &str = "ask the workers for their counters";
-    let ask = |worker| {
-        let answer = device.snapshot_of(worker, PROMPTLY).doing(WHAT)?;
-        answer.ok_or_else(|| Failure::operation(WHAT, format!("worker {worker} does not answer")))
+    let device: &Device = &opened.device;
+    let queues = match &opened.queues {
+        Some(queues) => queues.read().doing("read what was counted of the queues")?,
+        None => Vec::new(),
+    };
+    let ask = |number| {
+        let answer = device.snapshot_of(number, PROMPTLY).doing(WHAT)?;
+        let silent = || Failure::operation(WHAT, format!("worker {number} does not answer"));
+        let own = queues.iter().filter(|queue| queue.worker == number);
+        Ok(Worker {
+            number,
+            engine: answer.ok_or_else(silent)?,
+            queues: own.copied().collect(),
+        })
     };
     (0..device.workers()).map(ask).collect()
 }
@@ -29,27 +49,46 @@ fn groups(snapshot: &Snapshot) -> [(&'static str, Vec<(&'static str, u64)>); 3] 
     ]
 }
 
-/// A line for each layer, without what never happened.
-pub(super) fn to_lines(worker: usize, snapshot: &Snapshot) -> Vec<String> {
-    let line = |(layer, counters): (&str, Vec<(&str, u64)>)| {
-        let counters = counters.into_iter().filter(|(_, count)| *count > 0);
+/// A line for each layer and each queue, without what never happened.
+pub(super) fn to_lines(worker: &Worker) -> Vec<String> {
+    let line = |title: &str, counters: &[(&'static str, u64)]| {
+        let counters = counters.iter().filter(|(_, count)| *count > 0);
         let counters: Vec<_> = counters
             .map(|(name, count)| format!("{name}:{count}"))
             .collect();
-        format!(" worker {worker} {layer:<7} {}", counters.join(" "))
+        let line = format!(
+            " worker {} {title:<7} {}",
+            worker.number,
+            counters.join(" ")
+        );
+        line.trim_end().to_owned()
     };
-    groups(snapshot).map(line).into()
+    let layers = groups(&worker.engine);
+    let layers = layers.iter().map(|(layer, counters)| line(layer, counters));
+    let queues = worker.queues.iter();
+    let queues = queues.map(|queue| line(&format!("queue {}", queue.queue), &queue.entries()));
+    layers.chain(queues).collect()
+}
+
+fn to_map(counters: impl IntoIterator<Item = (&'static str, u64)>) -> Map<String, Value> {
+    let counters = counters.into_iter();
+    counters
+        .map(|(name, count)| (name.to_owned(), count.into()))
+        .collect()
 }
 
 /// All of them.
-pub(super) fn to_json(worker: usize, snapshot: &Snapshot) -> Value {
-    let mut json = json!({ "worker": worker, "connections": snapshot.connections.len() });
-    for (layer, counters) in groups(snapshot) {
-        let counters = counters.into_iter();
-        let counters: Map<_, _> = counters
-            .map(|(name, count)| (name.to_owned(), count.into()))
-            .collect();
-        json[layer] = counters.into();
+pub(super) fn to_json(worker: &Worker) -> Value {
+    let connections = worker.engine.connections.len();
+    let mut json = json!({ "worker": worker.number, "connections": connections });
+    for (layer, counters) in groups(&worker.engine) {
+        json[layer] = to_map(counters).into();
     }
+    let queue = |queue: &QueueStatistics| {
+        let mut json = to_map(queue.entries());
+        json.insert("queue".to_owned(), queue.queue.into());
+        json
+    };
+    json["queues"] = worker.queues.iter().map(queue).collect();
     json
 }

@@ -118,7 +118,7 @@ fn server(
     match begun.and_then(|()| serve::serve(&mut session, interrupt, |row| report.row(row))) {
         Ok(()) => {
             report.connections(&opened.device)?;
-            report.counters(&opened.device)?;
+            report.counters(opened)?;
             session.close(interrupt, false)
         }
         Err(failure) => {
@@ -153,7 +153,7 @@ fn client(
     match begun.and_then(|()| measure(&mut session, plan, report, interrupt)) {
         Ok(()) => {
             report.connections(device)?;
-            report.counters(device)?;
+            report.counters(opened)?;
             session.close(interrupt, true)
         }
         Err(failure) => {
@@ -396,16 +396,16 @@ impl Report {
     }
 
     /// What each worker has counted, if that was asked for.
-    fn counters(&mut self, device: &Device) -> Outcome {
+    fn counters(&mut self, opened: &Opened) -> Outcome {
         if !self.counters {
             return Ok(());
         }
         self.line(RULE)?;
-        for (worker, snapshot) in counters::of_workers(device)?.iter().enumerate() {
-            for line in counters::to_lines(worker, snapshot) {
+        for worker in counters::of_workers(opened)? {
+            for line in counters::to_lines(&worker) {
                 self.line(line)?;
             }
-            self.workers.push(counters::to_json(worker, snapshot));
+            self.workers.push(counters::to_json(&worker));
         }
         Ok(())
     }

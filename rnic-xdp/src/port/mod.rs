@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::OpenError;
 use crate::netlink::{Generic, Link, RouteSocket, XdpFeatures, link_by_name};
@@ -15,6 +15,7 @@ mod opening;
 mod ring;
 mod rx;
 mod socket;
+mod statistics;
 mod tx;
 mod umem;
 
@@ -25,6 +26,8 @@ use metadata::Completer;
 pub use metadata::{TxChecksum, TxOffload};
 use opening::{Opened, tx_offload};
 pub use rx::{Frame, RxPort, RxSide};
+use statistics::Counted;
+pub use statistics::{PortStatistics, QueueStatistics};
 pub use tx::TxSide;
 use umem::FrameLayout;
 
@@ -205,6 +208,7 @@ struct Shared {
     /// Ends before anything else: its interrupts come again.
     _deferral: Option<Deferral>,
     steering: Steering,
+    counted: Mutex<Vec<Counted>>,
     link: Link,
     layout: FrameLayout,
     config: PortConfig,
@@ -255,10 +259,11 @@ impl XdpPort {
         let mut opened: Vec<_> = (0..workers).map(|_| Opened::default()).collect();
         let numa_node = numa::node_of(&link);
         for queue in 0..queues {
-            let share = &mut opened[worker_of(queue, workers)];
+            let worker = worker_of(queue, workers);
+            let share = &mut opened[worker];
             let mut add = |layout| {
                 numa::on_node(numa_node, || {
-                    share.add_queue(config, &steering, layout, completer, queue)
+                    share.add_queue(config, &steering, layout, completer, (queue, worker))
                 })
             };
             match add(layout) {
@@ -288,7 +293,9 @@ impl XdpPort {
             link_mtu: link.mtu,
             mtu: link.mtu.min(layout.max_mtu()),
         };
+        let counted = opened.iter_mut().flat_map(|share| share.counted.drain(..));
         let shared = Arc::new(Shared {
+            counted: Mutex::new(counted.collect()),
             _deferral: deferral,
             steering,
             link,
@@ -327,8 +334,12 @@ impl XdpPort {
                     ..Opened::default()
                 };
                 numa::on_node(report.numa_node, || {
-                    new.add_queue(config, steering, *layout, None, self.queues)
+                    new.add_queue(config, steering, *layout, None, (self.queues, self.number))
                 })?;
+                let counted = self.shared.counted.lock();
+                counted
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .extend(new.counted);
                 self.rx.add(new.rx);
             }
             self.queues += 1;
@@ -339,6 +350,11 @@ impl XdpPort {
     /// What was opened.
     pub fn report(&self) -> &PortReport {
         &self.shared.report
+    }
+
+    /// Reads what was counted of each queue of the device, also when the port has gone to a worker.
+    pub fn statistics(&self) -> PortStatistics {
+        PortStatistics(Arc::downgrade(&self.shared))
     }
 
     /// What the steering program did.

@@ -3,6 +3,7 @@
 use super::metadata::{Completer, TxOffload};
 use super::rx::{self, RxPort};
 use super::socket::{Place, Rings};
+use super::statistics::Counted;
 use super::tx::{TxParts, TxSide};
 use super::umem::{FrameLayout, Umem, UmemRings};
 use super::{PortConfig, TxChecksum, ZeroCopyChoice};
@@ -19,6 +20,8 @@ pub(super) struct Opened {
     pub(super) huge_pages: bool,
     /// Why nobody completes the checksums of what it sends, if somebody was to.
     pub(super) without_offload: Option<String>,
+    /// What each of its queues counts.
+    pub(super) counted: Vec<Counted>,
 }
 
 impl Default for Opened {
@@ -30,6 +33,7 @@ impl Default for Opened {
             zero_copy: true,
             huge_pages: true,
             without_offload: None,
+            counted: Vec::new(),
         }
     }
 }
@@ -55,7 +59,7 @@ impl Opened {
         steering: &Steering,
         layout: FrameLayout,
         completer: Option<Completer>,
-        queue: u32,
+        (queue, worker): (u32, usize),
     ) -> Result<(), OpenError> {
         let sends = self.sends && self.tx.is_none();
         let mut completer = completer.filter(|_| sends);
@@ -104,6 +108,11 @@ impl Opened {
         self.zero_copy &= rings.zero_copy;
         rings.allow_in_flight(umem.area().1);
         steering.add_socket(queue, &rings.fd())?;
+        let own_handle = rings.fd().try_clone_to_owned();
+        let own_handle = own_handle.map_err(|source| OpenError::System {
+            doing: "keep a second handle of an AF_XDP socket",
+            source,
+        })?;
 
         if sends {
             self.tx = Some(TxSide::new(TxParts {
@@ -121,6 +130,12 @@ impl Opened {
         let (rx, fill) = (rings.rx, rings.fill);
         let socket = rings.rx_socket;
         let new = RxPort::new(umem, layout, config.rx_frames, socket, rx, fill);
+        self.counted.push(Counted {
+            queue,
+            worker,
+            socket: own_handle,
+            received: new.received(),
+        });
         self.rx.push(new);
         Ok(())
     }

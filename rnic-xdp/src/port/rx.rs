@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::mem;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::libc::{XDP_PKT_CONTD, xdp_desc};
 use nix::sys::socket::{MsgFlags, recv};
@@ -70,6 +72,8 @@ pub struct RxPort {
     starts: Vec<usize>,
     /// Room to put one together.
     room: RefCell<Vec<u8>>,
+    /// Frames so far. Others read it.
+    received: Arc<AtomicU64>,
 }
 
 /// A received frame.
@@ -139,6 +143,7 @@ impl RxPort {
             more: false,
             starts: Vec::new(),
             room: RefCell::default(),
+            received: Arc::default(),
         };
         port.wake_device();
         port
@@ -163,7 +168,16 @@ impl RxPort {
             self.held = count;
             self.ready = count;
         }
+        if self.ready > 0 {
+            let received = self.received.load(Ordering::Relaxed) + self.ready as u64;
+            self.received.store(received, Ordering::Relaxed);
+        }
         self.ready
+    }
+
+    /// The number of frames so far.
+    pub(super) fn received(&self) -> Arc<AtomicU64> {
+        self.received.clone()
     }
 
     /// Finds the frames among so many descriptors.

@@ -1,0 +1,113 @@
+//! What the kernel and the worker have counted of each queue.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
+
+use nix::libc::{self, socklen_t, xdp_statistics};
+
+use super::Shared;
+
+/// What was counted of a receive queue since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStatistics {
+    /// The queue.
+    pub queue: u32,
+    /// The worker that has it.
+    pub worker: usize,
+    /// Frames that the worker took.
+    pub frames_received: u64,
+    /// Frames lost because the worker had not taken enough of those before.
+    pub rx_ring_full: u64,
+    /// Times that the device found no free frame to receive into.
+    pub fill_ring_empty: u64,
+    /// Frames lost on the way into the ring, because no frame was free or they are too long.
+    pub rx_dropped: u64,
+    /// Addresses that the kernel did not accept as those of free frames. It should be none.
+    pub rx_invalid_descriptors: u64,
+    /// Frames to be sent that the kernel did not accept. It should be none.
+    pub tx_invalid_descriptors: u64,
+}
+
+impl QueueStatistics {
+    /// Every count with its name.
+    pub fn entries(&self) -> [(&'static str, u64); 6] {
+        [
+            ("frames_received", self.frames_received),
+            ("rx_ring_full", self.rx_ring_full),
+            ("fill_ring_empty", self.fill_ring_empty),
+            ("rx_dropped", self.rx_dropped),
+            ("rx_invalid_descriptors", self.rx_invalid_descriptors),
+            ("tx_invalid_descriptors", self.tx_invalid_descriptors),
+        ]
+    }
+}
+
+/// Reads what was counted of each queue of a device, from any thread, as long as the device is open.
+#[derive(Clone)]
+pub struct PortStatistics(pub(super) Weak<Shared>);
+
+impl PortStatistics {
+    /// Of each queue, in their order. Nothing once the device is closed.
+    pub fn read(&self) -> io::Result<Vec<QueueStatistics>> {
+        let Some(shared) = self.0.upgrade() else {
+            return Ok(Vec::new());
+        };
+        let counted = shared
+            .counted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let read: io::Result<Vec<_>> = counted.iter().map(Counted::read).collect();
+        let mut queues = read?;
+        queues.sort_by_key(|queue| queue.queue);
+        Ok(queues)
+    }
+}
+
+/// A queue, and where what is counted of it stands.
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) queue: u32,
+    pub(super) worker: usize,
+    pub(super) socket: OwnedFd,
+    pub(super) received: Arc<AtomicU64>,
+}
+
+impl Counted {
+    fn read(&self) -> io::Result<QueueStatistics> {
+        let kernel = of_socket(&self.socket)?;
+        Ok(QueueStatistics {
+            queue: self.queue,
+            worker: self.worker,
+            frames_received: self.received.load(Ordering::Relaxed),
+            rx_ring_full: kernel.rx_ring_full,
+            fill_ring_empty: kernel.rx_fill_ring_empty_descs,
+            rx_dropped: kernel.rx_dropped,
+            rx_invalid_descriptors: kernel.rx_invalid_descs,
+            tx_invalid_descriptors: kernel.tx_invalid_descs,
+        })
+    }
+}
+
+/// What the kernel has counted. Kernels before 5.9 know less, and leave zeroes.
+fn of_socket(socket: &OwnedFd) -> io::Result<xdp_statistics> {
+    // SAFETY: zeroes are a valid value of this structure of integers.
+    let mut statistics: xdp_statistics = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&statistics) as socklen_t;
+    // SAFETY: the kernel writes no more than `len` octets to `statistics`, and how many those are to `len`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_XDP,
+            libc::XDP_STATISTICS,
+            (&raw mut statistics).cast(),
+            &raw mut len,
+        )
+    };
+    match result {
+        0 => Ok(statistics),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
