@@ -23,6 +23,8 @@ use crate::pingpong::{Game, Latency, ping_pong};
 /// Octets in front of a payload: Ethernet, IPv4, TCP without options.
 const HEADERS: usize = LINK_HEADER + 40;
 const LINK_HEADER: usize = 14;
+/// Octets of an ACK: those, and TCP's timestamps.
+const ACK: usize = HEADERS + 12;
 /// Frames sent at once.
 const BATCH: usize = 32;
 /// Frames under way at most: few, so that they stay in cache, and none is lost.
@@ -40,21 +42,29 @@ pub(crate) enum Work {
     CopyAndCrc,
     /// All that the protocols demand: also the CRC on transmit and the TCP checksum on both ends, and room for their headers.
     Everything,
+    /// The same, and back goes an ACK for each message, in a frame of its own: so it has to be where each message is of
+    /// another connection, because there the message is complete when its ACK has come.
+    Acknowledged,
+}
+
+impl Work {
+    /// Whether CRCs and checksums are computed on both ends.
+    fn is_all(self) -> bool {
+        matches!(self, Self::Everything | Self::Acknowledged)
+    }
+
+    /// What counts as payload of so many octets.
+    fn counted(self, octets: usize) -> usize {
+        match self {
+            Self::Everything | Self::Acknowledged => octets.saturating_sub(PROTOCOLS),
+            Self::None | Self::CopyAndCrc => octets,
+        }
+    }
 }
 
 /// Of a frame's octets behind a TCP header without options, those that are no payload of a Write: TCP's timestamps, MPA's
 /// length and CRC, the tagged DDP header.
 const PROTOCOLS: usize = 12 + 2 + 4 + 14;
-
-impl Work {
-    /// What counts as payload of so many octets.
-    fn counted(self, octets: usize) -> usize {
-        match self {
-            Self::Everything => octets.saturating_sub(PROTOCOLS),
-            Self::None | Self::CopyAndCrc => octets,
-        }
-    }
-}
 
 /// Octets of the frames that a message fills: full ones, then the rest.
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +175,7 @@ impl End {
                 // The place is within the region.
                 let _ = self.region.read(place, octets);
             }
-            if work == Work::Everything {
+            if work.is_all() {
                 black_box(crc::crc_and_sum(octets));
             }
             self.port.tx.transmit(frame, HEADERS + payload);
@@ -174,6 +184,21 @@ impl End {
         }
         self.port.tx.kick();
         sent
+    }
+
+    /// Acknowledges messages that have arrived whole, of which it knows by `frames` that have just come.
+    fn acknowledge(&mut self, frames: usize) {
+        self.number += frames;
+        let whole = self.message.frames();
+        while self.number >= whole && self.port.tx.can_transmit() {
+            let Some(frame) = self.port.tx.allocate() else {
+                break;
+            };
+            self.port.tx.transmit(frame, ACK);
+            self.port.tx.release(frame);
+            self.number -= whole;
+        }
+        self.port.tx.kick();
     }
 
     /// Sends a whole message.
@@ -192,7 +217,7 @@ impl End {
             let count = queue.receive();
             for (frame, checksums) in queue.frames() {
                 let octets = &frame.as_ref()[HEADERS..];
-                if work == Work::Everything && checksums == Checksums::Verify {
+                if work.is_all() && checksums == Checksums::Verify {
                     black_box(crc::crc_and_sum(octets));
                 } else if work != Work::None {
                     black_box(crc::crc(octets));
@@ -264,10 +289,16 @@ pub(crate) fn bandwidth(
                 client.send(BATCH, work);
                 while let Received {
                     octets: octets @ 1..,
-                    ..
+                    frames,
                 } = server.receive(work)
                 {
                     pace.add(octets);
+                    if work == Work::Acknowledged {
+                        server.acknowledge(frames);
+                    }
+                }
+                if work == Work::Acknowledged {
+                    client.receive(Work::None);
                 }
             }
             Ok(pace.end())
@@ -291,6 +322,9 @@ pub(crate) fn bandwidth(
                         frames += received.frames as u64;
                         arrived.store(frames, Ordering::Release);
                         pace.add(received.octets);
+                        if work == Work::Acknowledged {
+                            server.acknowledge(received.frames);
+                        }
                     }
                     Ok(pace.end())
                 },
@@ -314,6 +348,9 @@ fn send_for(client: &mut End, duration: Duration, work: Work, arrived: &AtomicU6
             sent -= under_way;
         } else {
             spin_loop();
+        }
+        if work == Work::Acknowledged {
+            client.receive(Work::None);
         }
         now = Instant::now();
     }
@@ -347,6 +384,7 @@ mod tests {
     fn what_the_protocols_add_is_no_payload() {
         // What rnic sends at MTU 1500 and 9000.
         assert_eq!(Work::Everything.counted(1460), 1428);
+        assert_eq!(Work::Acknowledged.counted(1460), 1428);
         assert_eq!(Work::Everything.counted(8960), 8928);
         assert_eq!(Work::CopyAndCrc.counted(1460), 1460);
     }

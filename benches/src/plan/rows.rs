@@ -86,6 +86,22 @@ const BANDWIDTHS: [System<Bandwidth>; 8] = [
     },
 ];
 
+/// What one connection and many would do if the protocols cost nothing.
+const WITHOUT_PROTOCOLS: [System<Bandwidth>; 2] = [
+    System {
+        id: "raw-bw-one",
+        title: "raw AF_XDP + copies, CRCs, checksums",
+        curve: false,
+        run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::Everything),
+    },
+    System {
+        id: "raw-bw-acked",
+        title: "the same, an ACK back for each message",
+        curve: false,
+        run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::Acknowledged),
+    },
+];
+
 const OCTETS: [System<Bandwidth>; 3] = [
     System {
         id: "memory-copy",
@@ -214,6 +230,14 @@ pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure
     plan.push(engine_with_many(connections)?);
     plan.push(many_connections(1));
     plan.push(many_connections(connections));
+    for shape in both.map(shape(1500, many::SIZE)) {
+        plan.extend(systems(
+            MESSAGES_OF_MANY,
+            Unit::Gbps,
+            &WITHOUT_PROTOCOLS,
+            shape,
+        ));
+    }
     plan.push(memory());
     for cores in both {
         for size in BANDWIDTH_SIZES.into_iter().filter(|size| *size != MESSAGE) {
@@ -420,8 +444,7 @@ fn many_connections(connections: usize) -> Measurement {
         1 => ("one-bw", "rnic RDMA Write, one connection"),
         _ => ("many-bw", "rnic RDMA Write, many connections"),
     };
-    let section = "one and many connections, messages of 8 KiB";
-    let goodput = |cores| row(section, id, title, Unit::Gbps, shape(cores));
+    let goodput = |cores| row(MESSAGES_OF_MANY, id, title, Unit::Gbps, shape(cores));
     let mut rows = vec![goodput(Cores::One), goodput(Cores::Two)];
     if connections > 1 {
         let idle = "idle connection with its QP, beyond its rings";
@@ -447,6 +470,8 @@ fn many_connections(connections: usize) -> Measurement {
         }),
     }
 }
+
+const MESSAGES_OF_MANY: &str = "one and many connections, messages of 8 KiB";
 
 const MEMORY: &str = "memory of one of many, on one side";
 

@@ -135,15 +135,16 @@ pub(crate) struct Target {
     pub(crate) of: Key,
     pub(crate) to: Option<Key>,
     pub(crate) bound: Bound,
-    /// What takes the place of `of` in what this machine would give if the protocols cost nothing: raw AF_XDP, or the bare
-    /// octets, with the headers and the work on octets that the protocols demand, and no other.
-    pub(crate) limit: Option<Key>,
+    /// What takes the places of `of` and `to` in what this machine would give if the protocols cost nothing: raw AF_XDP, or
+    /// the bare octets, with the headers and the work on octets that the protocols demand, and no other.
+    pub(crate) limit: Option<(Key, Option<Key>)>,
 }
 
 impl Target {
     /// What it would be if the protocols cost nothing.
     pub(crate) fn limit(&self, rows: &[&Row], cores: Cores) -> Option<f64> {
-        let (limit, _) = ratio(rows, self.limit?, self.to, cores)?;
+        let (of, to) = self.limit?;
+        let (limit, _) = ratio(rows, of, to, cores)?;
         Some(limit)
     }
 }
@@ -154,7 +155,7 @@ const fn ratio_target(title: &'static str, of: Key, to: Key, bound: Bound, limit
         of,
         to: Some(to),
         bound,
-        limit: Some(limit),
+        limit: Some((limit, Some(to))),
     }
 }
 
@@ -228,7 +229,10 @@ pub(crate) const TARGETS: &[Target] = &[
         of: key("many-bw", 1500, many::SIZE),
         to: Some(key("one-bw", 1500, many::SIZE)),
         bound: Bound::AtLeast(0.9),
-        limit: None,
+        limit: Some((
+            key("raw-bw-acked", 1500, many::SIZE),
+            Some(key("raw-bw-one", 1500, many::SIZE)),
+        )),
     },
     Target {
         title: "octets of an idle connection with its QP",
