@@ -368,6 +368,13 @@ impl Stream {
         !self.ended && !self.ddp.is_sending() && self.user.is_at_rest()
     }
 
+    /// Whether there may be something to send now: to know it a message would have to be begun.
+    #[inline]
+    pub(super) fn may_have_output(&self) -> bool {
+        let may_send = self.hold == Hold::Nothing && !self.ended;
+        may_send && (self.ddp.is_sending() || !self.user.is_at_rest())
+    }
+
     /// Whether there is something to send now. May begin a message.
     #[inline]
     pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
@@ -406,6 +413,17 @@ impl Stream {
     ) -> Built {
         let (mut len, mut sum) = (0, Some(0));
         let push = loop {
+            if !self.ddp.is_sending() {
+                let at = start + len as u64;
+                let short = self.build_short(&mut payload[len..], mulpdu, at, context);
+                if short > 0 {
+                    len += short;
+                    sum = None;
+                }
+                if !self.goes_on(payload.len() - len, len, mulpdu, context) {
+                    break len > 0;
+                }
+            }
             let (more, sum_of_more) = self.build_fpdu(&mut payload[len..], mulpdu, summed, context);
             if more == 0 {
                 break len > 0;
@@ -416,17 +434,6 @@ impl Stream {
             if !self.handle_built(start + len as u64, context) {
                 break false;
             }
-            let short = self.build_short(&mut payload[len..], mulpdu, start + len as u64, context);
-            if short > 0 {
-                len += short;
-                sum = None;
-            }
-            let room = payload.len() - len;
-            // With markers each FPDU has a segment of its own, which is how analysers, too, find it best.
-            let alone = self.has_markers() || room < LEAST_FPDU;
-            if alone || !self.has_output(context) || !self.next_fits(room, mulpdu) {
-                break true;
-            }
         };
         let sum = match sum {
             _ if !summed => 0,
@@ -434,6 +441,22 @@ impl Stream {
             None => checksum::sum(&payload[..len]),
         };
         Built { len, sum, push }
+    }
+
+    /// Whether another FPDU belongs into a segment that has `len` octets, and room for so many. May begin a message.
+    fn goes_on(
+        &mut self,
+        room: usize,
+        len: usize,
+        mulpdu: usize,
+        context: &mut Context<'_, '_>,
+    ) -> bool {
+        if len == 0 {
+            return self.has_output(context);
+        }
+        // With markers each FPDU has a segment of its own, which is how analysers, too, find it best.
+        let alone = self.has_markers() || room < LEAST_FPDU;
+        !alone && self.has_output(context) && self.next_fits(room, mulpdu)
     }
 
     /// Builds FPDUs of short messages that wait, each whole, for as long as they fit. The first octet stands at `start` of

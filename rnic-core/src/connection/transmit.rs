@@ -64,7 +64,7 @@ impl Connection {
             && end - began + segment as u64 <= most_octets
             && tx.can_transmit()
             && tx.available() > RESERVED_FRAMES
-            && stream.has_output(context)
+            && stream.may_have_output()
         {
             let Some(frame) = tx.allocate() else { break };
             let bytes = tx.bytes_mut(frame);

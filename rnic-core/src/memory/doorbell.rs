@@ -1,16 +1,19 @@
 //! Doorbells: how an application tells a worker which queue pairs have new work requests.
 //!
-//! A bit per queue pair, and a bit above for each 64 of them. Everything is sequentially consistent, so that of
-//! a ring and a worker's look at the same bit, one sees the other: no request is left behind unseen.
+//! A bit per queue pair, and where there are more than 64, a bit above for each 64 of them. Everything is sequentially
+//! consistent, so that of a ring and a worker's look at the same bit, one sees the other: no request is left behind unseen.
+//!
+//! A message that is posted alone pays for all of this by itself: so no barrier stands where a change of a bit, which is
+//! one, comes anyway.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
 
 /// The doorbells of one worker.
 #[derive(Debug)]
 pub struct Doorbells {
     count: u32,
     bells: Box<[AtomicU64]>,
-    /// Bit *i* of word *j*: word 64 *j* + *i* of `bells` has bits.
+    /// Bit *i* of word *j*: word 64 *j* + *i* of `bells` has bits. None, where `bells` are no more than one word.
     summary: Box<[AtomicU64]>,
     /// Commands were sent that the worker has not taken.
     commands: AtomicBool,
@@ -25,7 +28,7 @@ impl Doorbells {
         Self {
             count,
             bells: zeroes(words),
-            summary: zeroes(words.div_ceil(64)),
+            summary: zeroes(if words > 1 { words.div_ceil(64) } else { 0 }),
             commands: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
         }
@@ -44,10 +47,9 @@ impl Doorbells {
             return false;
         }
         let index = index as usize;
-        // Before the look at the bit comes the push: a bit found set is one that the worker has yet to take.
-        fence(Ordering::SeqCst);
         let new = set(&self.bells[index / 64], index % 64);
-        let news = set(&self.summary[index / 4096], index / 64 % 64);
+        let summary = self.summary.get(index / 4096);
+        let news = summary.is_some_and(|word| set(word, index / 64 % 64));
         // Whoever set them sees to waking; while they are set the worker does not fall asleep.
         (new || news) && self.must_wake()
     }
@@ -66,32 +68,38 @@ impl Doorbells {
         self.commands.load(Ordering::SeqCst) && self.commands.swap(false, Ordering::SeqCst)
     }
 
+    /// After a bit was set or commands were announced: that, and this look, are in an order with the worker's own.
     fn must_wake(&self) -> bool {
-        fence(Ordering::SeqCst);
         // Of several that ring, one wakes.
         self.sleeping.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst)
     }
 
     /// The worker: silences all doorbells that ring, and visits each.
+    #[inline]
     pub fn take(&self, mut visit: impl FnMut(u32)) {
+        let mut visit_word = |word: usize, bells: u64| {
+            for bit in bits(bells) {
+                visit((word * 64 + bit) as u32);
+            }
+        };
+        if let [only] = &*self.bells {
+            return visit_word(0, take(only));
+        }
         for (i, summary) in self.summary.iter().enumerate() {
             for word in bits(take(summary)).map(|bit| i * 64 + bit) {
-                for bit in bits(take(&self.bells[word])) {
-                    // The bit was taken before the visitor looks at the ring.
-                    fence(Ordering::SeqCst);
-                    visit((word * 64 + bit) as u32);
-                }
+                visit_word(word, take(&self.bells[word]));
             }
         }
     }
 
     /// Whether any doorbell rings, or commands were sent.
     pub fn is_ringing(&self) -> bool {
+        let words = match &*self.bells {
+            [only] => std::slice::from_ref(only),
+            _ => &self.summary,
+        };
         self.commands.load(Ordering::SeqCst)
-            || self
-                .summary
-                .iter()
-                .any(|word| word.load(Ordering::SeqCst) != 0)
+            || words.iter().any(|word| word.load(Ordering::SeqCst) != 0)
     }
 
     /// The worker, before it sleeps: from here on whoever rings wakes it. Says whether it may sleep; if a
@@ -115,20 +123,33 @@ impl Doorbells {
 
 /// Sets a bit, without taking the cache line from its other users if it is set. Says whether it was not.
 fn set(word: &AtomicU64, bit: usize) -> bool {
-    let new = word.load(Ordering::SeqCst) >> bit & 1 == 0;
-    if new {
-        word.fetch_or(1 << bit, Ordering::SeqCst);
+    let is_set = || word.load(Ordering::SeqCst) >> bit & 1 == 1;
+    if is_set() {
+        // Before the look at the bit comes the push: a bit found set is one that the worker has yet to take.
+        fence(Ordering::SeqCst);
+        if is_set() {
+            return false;
+        }
     }
-    new
+    word.fetch_or(1 << bit, Ordering::SeqCst);
+    true
 }
 
-/// Takes all bits, without taking the cache line from its other users if there are none.
+/// Takes all bits, without taking the cache line from its other users if there are none. Whatever is looked at afterwards
+/// is looked at after that.
+#[inline]
 fn take(word: &AtomicU64) -> u64 {
     if word.load(Ordering::SeqCst) == 0 {
-        0
-    } else {
-        word.swap(0, Ordering::SeqCst)
+        return 0;
     }
+    let bits = word.swap(0, Ordering::SeqCst);
+    if cfg!(target_arch = "x86_64") {
+        // Its exchange is a barrier to loads as well.
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+    bits
 }
 
 /// The numbers of the bits that are set, lowest first.
