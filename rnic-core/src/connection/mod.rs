@@ -279,6 +279,13 @@ impl Connection {
         }
     }
 
+    /// Whether FPDUs flow. Then it has nothing for the engine but frames and events: whatever it had before was taken when
+    /// they began to.
+    #[inline]
+    pub(crate) fn is_streaming(&self) -> bool {
+        matches!(self.phase, Phase::Streaming(_))
+    }
+
     /// Whether its start-up is not over.
     pub(super) fn is_starting(&self) -> bool {
         matches!(

@@ -41,6 +41,8 @@ pub(super) struct Built {
     pub(super) sum: u16,
     /// Whether nothing follows for now.
     pub(super) push: bool,
+    /// There surely is nothing more to send: [`Stream::is_at_rest`].
+    pub(super) rests: bool,
 }
 
 /// The layers above TCP, once MPA start-up is over.
@@ -368,20 +370,16 @@ impl Stream {
         !self.ended && !self.ddp.is_sending() && self.user.is_at_rest()
     }
 
-    /// Whether there may be something to send now: to know it a message would have to be begun.
+    /// Whether FPDUs may be sent now.
     #[inline]
-    pub(super) fn may_have_output(&self) -> bool {
-        let may_send = self.hold == Hold::Nothing && !self.ended;
-        may_send && (self.ddp.is_sending() || !self.user.is_at_rest())
+    pub(super) fn may_send(&self) -> bool {
+        self.hold == Hold::Nothing && !self.ended
     }
 
     /// Whether there is something to send now. May begin a message.
     #[inline]
     pub(super) fn has_output(&mut self, context: &mut Context<'_, '_>) -> bool {
-        if self.hold != Hold::Nothing || self.ended {
-            return false;
-        }
-        self.ddp.is_sending() || self.begins_message(context)
+        self.may_send() && (self.ddp.is_sending() || self.begins_message(context))
     }
 
     fn begins_message(&mut self, context: &mut Context<'_, '_>) -> bool {
@@ -411,7 +409,7 @@ impl Stream {
         summed: bool,
         context: &mut Context<'_, '_>,
     ) -> Built {
-        let (mut len, mut sum) = (0, Some(0));
+        let (mut len, mut sum, mut rests) = (0, Some(0), false);
         let push = loop {
             if !self.ddp.is_sending() {
                 let at = start + len as u64;
@@ -420,7 +418,8 @@ impl Stream {
                     len += short;
                     sum = None;
                 }
-                if !self.goes_on(payload.len() - len, len, mulpdu, context) {
+                rests = self.user.is_at_rest();
+                if rests || !self.goes_on(payload.len() - len, len, mulpdu, context) {
                     break len > 0;
                 }
             }
@@ -440,7 +439,12 @@ impl Stream {
             Some(sum) => sum,
             None => checksum::sum(&payload[..len]),
         };
-        Built { len, sum, push }
+        Built {
+            len,
+            sum,
+            push,
+            rests,
+        }
     }
 
     /// Whether another FPDU belongs into a segment that has `len` octets, and room for so many. May begin a message.
@@ -473,7 +477,7 @@ impl Stream {
         }
         let (mut len, mut fpdus) = (0, 0);
         let upper = &mut self.user.with(context);
-        loop {
+        while !upper.is_at_rest() {
             let fpdu = &mut room[len..];
             let most = frame::ulpdu_room(fpdu.len()).min(mulpdu);
             let Some(ulpdu) = fpdu.get_mut(LENGTH_LEN..LENGTH_LEN + most) else {

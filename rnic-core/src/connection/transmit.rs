@@ -23,10 +23,10 @@ impl Connection {
     ) -> (u64, Transmit) {
         let mut sent = 0;
         while sent < most && has_room(tx) {
-            let run = self.send_run(most - sent, context, tx);
+            let (run, rests) = self.send_run(most - sent, context, tx);
             sent += run;
             if run > 0 {
-                if self.is_at_rest(context.now) {
+                if rests && !self.fin_asked && self.tcp.is_at_rest(context.now) {
                     return (sent, Transmit::Idle);
                 }
                 continue;
@@ -39,38 +39,42 @@ impl Connection {
         (sent, Transmit::Sent)
     }
 
-    /// Sends FPDUs for as long as there are any and nothing else is to be sent. Returns the number of frames.
+    /// Sends FPDUs for as long as there are any and nothing else is to be sent. Returns the number of frames, and whether
+    /// there surely are no more FPDUs.
     fn send_run<F: TxFrames>(
         &mut self,
         most: u64,
         context: &mut Context<'_, '_>,
         tx: &mut F,
-    ) -> u64 {
+    ) -> (u64, bool) {
         let (Some(net), Phase::Streaming(stream)) = (self.path.template(), &mut self.phase) else {
-            return 0;
+            return (0, false);
         };
         let (now, tcp) = (context.now, &mut self.tcp);
         let segment = tcp.max_payload();
         let most_octets = tcp.run_room(now);
         if most_octets < segment as u64 || !self.loose_octets.is_empty() {
-            return 0;
+            return (0, false);
         }
         let at = net.len() + tcp.data_header_len();
         let mulpdu = MpaTcp::new(tcp, stream.has_markers(), stream.held()).mulpdu();
         let began = tcp.queued_offset();
         let (mut run, mut sent, mut end) = (None, 0, began);
+        let mut rests = stream.is_at_rest();
         let completed = tx.completes_checksums();
-        while sent < most
+        while !rests
+            && sent < most
             && end - began + segment as u64 <= most_octets
             && tx.can_transmit()
             && tx.available() > RESERVED_FRAMES
-            && stream.may_have_output()
+            && stream.may_send()
         {
             let Some(frame) = tx.allocate() else { break };
             let bytes = tx.bytes_mut(frame);
             let room = &mut bytes[at..at + segment];
-            let Built { len, sum, push } =
-                stream.build_segment(room, mulpdu, end, !completed, context);
+            let built = stream.build_segment(room, mulpdu, end, !completed, context);
+            let Built { len, sum, push, .. } = built;
+            rests = built.rests;
             if len == 0 {
                 tx.release(frame);
                 break;
@@ -92,7 +96,7 @@ impl Connection {
         if let Some(run) = run {
             tcp.end_run(now, run);
         }
-        sent
+        (sent, rests)
     }
 
     /// Sends at most one frame.
@@ -142,7 +146,7 @@ impl Connection {
             let at = net_header_len + self.tcp.data_header_len();
             let summed = !tx.completes_checksums();
             let payload = &mut tx.bytes_mut(frame)[at..];
-            let Built { len, sum, push } = self.build(payload, summed, context);
+            let Built { len, sum, push, .. } = self.build(payload, summed, context);
             if len == 0 {
                 tx.release(frame);
                 // The source of the message is gone. The Terminate that takes its place never comes to nothing.
@@ -183,6 +187,7 @@ impl Connection {
                 len,
                 sum: checksum::sum(&payload[..len]),
                 push: self.loose_octets.is_empty(),
+                rests: false,
             };
         }
         match &mut self.phase {
@@ -194,6 +199,7 @@ impl Connection {
                 len: 0,
                 sum: 0,
                 push: false,
+                rests: false,
             },
         }
     }

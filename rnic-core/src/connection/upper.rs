@@ -202,6 +202,14 @@ pub(super) struct Upper<'a, 'c, 'g> {
     context: &'a mut Context<'c, 'g>,
 }
 
+impl Upper<'_, '_, '_> {
+    /// Whether there is surely no message to begin.
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.user.is_at_rest()
+    }
+}
+
 impl Buffers for Upper<'_, '_, '_> {
     fn buffer(&mut self, queue: QueueNumber, ahead: u32) -> Option<RecvWr> {
         match self.user {

@@ -134,10 +134,15 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
+    #[inline]
     fn handle_commands(&mut self, at_most: usize) {
-        if !self.end.doorbells.take_commands() {
-            return;
+        if self.end.doorbells.take_commands() {
+            self.carry_out_commands(at_most);
         }
+    }
+
+    #[cold]
+    fn carry_out_commands(&mut self, at_most: usize) {
         let mut left = at_most;
         for command in self.end.commands.try_iter().take(at_most) {
             self.busy = true;
@@ -196,8 +201,10 @@ impl Batch<'_> {
     /// Ends the turn: new work requests, timers, frames to send, completions and events. Says whether the turn had
     /// anything to do.
     pub fn finish<F: TxFrames>(mut self, tx: &mut F) -> bool {
-        self.engine.send_parcels();
-        self.handle_handed_over(tx);
+        if self.engine.has_others() {
+            self.engine.send_parcels();
+            self.handle_handed_over(tx);
+        }
         let engine = &mut *self.engine;
         self.end.doorbells.take(|qp| {
             self.busy = true;
@@ -207,20 +214,24 @@ impl Batch<'_> {
             *self.without_timers += 1;
         } else {
             *self.without_timers = 0;
-            self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
+            if engine.is_time(self.now) {
+                self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
+            }
         }
         self.busy |= engine.flush_completions();
         engine.begin_to_transmit();
-        let mut left = engine.frames_of_turn();
-        while left > 0 {
-            let sent = engine.poll_transmit(self.now, &self.guard, tx);
-            if sent == 0 {
+        let mut sent = 0;
+        while !engine.is_enough(sent) {
+            let more = engine.poll_transmit(self.now, &self.guard, tx);
+            if more == 0 {
                 break;
             }
             self.busy = true;
-            left = left.saturating_sub(sent);
+            sent += more;
         }
-        while let Some(notice) = engine.poll_event() {
+        while engine.has_events()
+            && let Some(notice) = engine.poll_event()
+        {
             self.busy = true;
             // A host that has gone no longer wants its events.
             let _ = self.end.events.send(notice);

@@ -40,6 +40,7 @@ impl Engine {
 
     /// Sends a burst of the next connection that has something to send; returns the number of frames. Call until that is
     /// none, or enough for a turn.
+    #[inline]
     pub fn poll_transmit<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -65,9 +66,10 @@ impl Engine {
         0
     }
 
-    /// How many frames are enough for a turn.
-    pub(super) fn frames_of_turn(&self) -> u64 {
-        (TURN / u64::from(self.config.mtu).max(1)).max(BURST)
+    /// Whether so many frames are enough for a turn.
+    #[inline]
+    pub(super) fn is_enough(&self, frames: u64) -> bool {
+        frames >= BURST && frames * u64::from(self.config.mtu) >= TURN
     }
 
     /// A connection that may have more to send, or lacks a frame to, goes to the end of the line; one that has
@@ -105,9 +107,14 @@ impl Engine {
 
     /// Whether a timer has gone off, or something waits to be sent or told.
     pub fn is_due(&mut self, now: Instant) -> bool {
-        self.has_backlog()
-            || !self.events.is_empty()
-            || self.next_timeout().is_some_and(|at| at <= now)
+        self.has_backlog() || self.has_events() || self.is_time(now)
+    }
+
+    /// Whether [timers](Self::handle_timeouts) may have gone off.
+    #[inline]
+    pub(super) fn is_time(&self, now: Instant) -> bool {
+        self.owing.front().is_some_and(|(since, _)| *since < now)
+            || self.timers.next().is_some_and(|at| at <= now)
     }
 
     /// When the next timer goes off.

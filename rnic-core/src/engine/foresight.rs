@@ -45,15 +45,20 @@ impl Engine {
     }
 
     /// Others may have come to wait since something was sent last.
+    #[inline]
     pub(super) fn begin_to_transmit(&mut self) {
         self.foresight.ready = 0;
     }
 
     /// Prepares for the next of those that wait to send.
+    #[inline]
     pub(super) fn foresee_ready(&mut self) {
-        if !self.has_many() {
-            return;
+        if self.has_many() {
+            self.foresee_next_ready();
         }
+    }
+
+    fn foresee_next_ready(&mut self) {
         if self.foresight.ready == 0 {
             self.fetch(self.ready.iter().take(AT_ONCE));
             self.foresight.ready = AT_ONCE;

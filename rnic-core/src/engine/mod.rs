@@ -377,7 +377,14 @@ impl Engine {
     }
 
     /// Takes what a connection has for the engine. It was at the stage `before`.
+    #[inline]
     fn follow(&mut self, index: usize, before: Stage) {
+        if before != Stage::Grown || !self.connections[index].is_streaming() {
+            self.follow_change(index, before);
+        }
+    }
+
+    fn follow_change(&mut self, index: usize, before: Stage) {
         let connection = &mut self.connections[index];
         let after = connection.stage();
         if before != after {
@@ -435,6 +442,12 @@ impl Engine {
         }
     }
 
+    /// Whether there is anything that the host should know.
+    #[inline]
+    pub(super) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The next thing the host should know.
     pub fn poll_event(&mut self) -> Option<Notice> {
         let event = self.events.pop_front()?;
@@ -445,8 +458,13 @@ impl Engine {
 
     /// Moves completions for which the application has made room. Says whether there were any: then queue pairs
     /// that waited for it may go on.
+    #[inline]
     pub fn flush_completions(&mut self) -> bool {
-        let moved = self.cqs.has_backlogs() && self.cqs.flush();
+        self.cqs.has_backlogs() && self.flush_backlogs()
+    }
+
+    fn flush_backlogs(&mut self) -> bool {
+        let moved = self.cqs.flush();
         if moved {
             self.flush_queue_pairs();
             for (index, connection) in &mut self.connections {
@@ -460,6 +478,7 @@ impl Engine {
     }
 
     /// Tells applications of the completions they armed for; once a batch.
+    #[inline]
     pub fn notify_completions(&mut self) {
         self.cqs.notify_all();
     }

@@ -420,6 +420,12 @@ impl Engine {
         }
     }
 
+    /// Whether other engines share the device.
+    #[inline]
+    pub(super) fn has_others(&self) -> bool {
+        self.place.is_some()
+    }
+
     /// Sends frames to the engines that have their connections. Once per turn.
     pub fn send_parcels(&mut self) {
         if let Some(place) = &mut self.place {

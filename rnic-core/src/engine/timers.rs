@@ -94,6 +94,7 @@ impl Timers {
     }
 
     /// When the next alarm goes off, or earlier.
+    #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|&(at, _)| at)
     }

@@ -451,12 +451,13 @@ impl<T: Entry> Consumer<T> {
     pub fn peek_octets(&self, ahead: u32, from: usize, to: &mut [u8]) {
         let words = self.shared.words(self.head.wrapping_add(ahead));
         let words = words.get(from..).unwrap_or_default();
-        for (to, word) in to.chunks_mut(8).zip(words) {
-            let word = word.load(Ordering::Relaxed).to_ne_bytes();
-            match <&mut [u8; 8]>::try_from(&mut *to) {
-                Ok(to) => *to = word,
-                Err(_) => to.copy_from_slice(&word[..to.len()]),
-            }
+        let (whole, rest) = to.as_chunks_mut::<8>();
+        let last = words.get(whole.len());
+        for (to, word) in whole.iter_mut().zip(words) {
+            *to = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        if let Some(last) = last.filter(|_| !rest.is_empty()) {
+            rest.copy_from_slice(&last.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
         }
     }
 

@@ -180,7 +180,7 @@ impl Requester {
     ) -> Option<(DdpHeader, usize)> {
         let ahead = self.requests.len() as u32;
         let waits = self.failed || self.follower.is_some();
-        if waits || !self.has_unbegun(qp) || cqs.has_backlog(qp.send_cq) {
+        if waits || !self.is_in_time() || cqs.has_backlog(qp.send_cq) {
             return None;
         }
         let mut wr = SendWr::new_zeroed();
@@ -478,9 +478,14 @@ impl Requester {
     /// Whether a request that is to be carried out has not begun.
     #[inline]
     fn has_unbegun(&self, qp: &QueuePair) -> bool {
+        self.is_in_time() && qp.sq.has(self.requests.len() as u32)
+    }
+
+    /// Whether the next request is to be carried out, if there is one.
+    #[inline]
+    fn is_in_time(&self) -> bool {
         let begun = self.requests.len() as u64;
-        let in_time = self.end.is_none_or(|end| self.first + begun < end);
-        in_time && qp.sq.has(begun as u32)
+        self.end.is_none_or(|end| self.first + begun < end)
     }
 
     #[inline]

@@ -81,6 +81,12 @@ impl Liveness {
         self.owed_since = more.then_some(now);
     }
 
+    /// Whether anybody wants to know how long the peer has been silent.
+    #[inline]
+    fn is_watched(&self) -> bool {
+        self.keepalive.is_some() || self.user_timeout.is_some()
+    }
+
     /// Whether time alone decides how long to go on sending again.
     pub(super) fn has_user_timeout(&self) -> bool {
         self.user_timeout.is_some()
@@ -128,7 +134,13 @@ impl Tcp {
     }
 
     /// When [`check_liveness`](Self::check_liveness) has something to do.
+    #[inline]
     pub(super) fn liveness_timeout(&self) -> Option<Instant> {
+        let is_watched = self.liveness.is_watched() || self.state == State::FinWait2;
+        is_watched.then(|| self.next_question()).flatten()
+    }
+
+    fn next_question(&self) -> Option<Instant> {
         if !self.is_synchronized() {
             return None;
         }

@@ -270,13 +270,21 @@ impl CqTable {
 
     /// Whether any completions wait for room. The application gives no sign when it makes some: a worker that
     /// sleeps meanwhile has to look again after a while.
+    #[inline]
     pub fn has_backlogs(&self) -> bool {
         !self.with_backlog.is_empty()
     }
 
     /// Notifies the applications that armed for what was completed since the last call: once per batch, which also
     /// looks at each queue's arming once only.
+    #[inline]
     pub fn notify_all(&mut self) {
+        if !self.with_news.is_empty() {
+            self.notify_each();
+        }
+    }
+
+    fn notify_each(&mut self) {
         for id in self.with_news.drain(..) {
             if let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) {
                 let news = std::mem::replace(&mut cq.news, News::Nothing);

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 
 /// How fast octets reached the peer in a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,15 @@ pub(in crate::tcp) struct Rounds {
     application_limited: bool,
     /// The window was full when the octets before this were sent.
     limited_until: u64,
-    last_rate: Option<DeliveryRate>,
+    last: Option<Round>,
+}
+
+/// A round trip that is over.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    delivered: u64,
+    nanos: u64,
+    application_limited: bool,
 }
 
 /// What an acknowledgment says about them.
@@ -86,16 +94,22 @@ impl Rounds {
         RoundNews { ended, limited }
     }
 
+    #[inline]
     fn take_sample(&mut self, time: Duration) {
-        let rate = u128::from(self.delivered) * 1_000_000_000 / time.as_nanos().max(1);
-        self.last_rate = Some(DeliveryRate {
-            octets_per_second: u64::try_from(rate).unwrap_or(u64::MAX),
+        self.last = Some(Round {
+            delivered: self.delivered,
+            nanos: nanos(time),
             application_limited: self.application_limited,
         });
     }
 
     /// That of the last round trip.
     pub(in crate::tcp) fn last_rate(&self) -> Option<DeliveryRate> {
-        self.last_rate
+        let round = self.last?;
+        let rate = u128::from(round.delivered) * 1_000_000_000 / u128::from(round.nanos.max(1));
+        Some(DeliveryRate {
+            octets_per_second: u64::try_from(rate).unwrap_or(u64::MAX),
+            application_limited: round.application_limited,
+        })
     }
 }

@@ -386,6 +386,7 @@ impl Recovery {
 
     /// The next time that RACK or the tail probe have something to do, where the retransmission timer is due at
     /// `timeout_at`.
+    #[inline]
     pub(super) fn next_timeout(
         &self,
         send: &Sender,
@@ -394,6 +395,7 @@ impl Recovery {
     ) -> Option<Instant> {
         match self.rack.fires_at {
             Some(at) => Some(at),
+            None if timeout_at.is_none() => None,
             None => self.tail_probe_at(send, rtt, timeout_at),
         }
     }
