@@ -178,22 +178,24 @@ struct Lane {
 }
 
 impl Lane {
+    #[inline]
     fn take(&mut self, completions: &mut [Completion]) -> usize {
-        let mut taken = 0;
-        while let Some(slot) = completions.get_mut(taken)
-            && self.ring.peek_into(taken as u32, &mut slot.0)
-        {
-            taken += 1;
-        }
-        if taken > 0 {
-            self.ring.release(taken as u32);
-        } else if !completions.is_empty()
-            && let Some(next) = self.newer.pop_front()
-        {
-            self.ring = next;
-            return self.take(completions);
+        let places = completions.iter_mut().map(|slot| &mut slot.0);
+        let taken = self.ring.take_into(places);
+        if taken == 0 && !self.newer.is_empty() && !completions.is_empty() {
+            return self.take_newer(completions);
         }
         taken
+    }
+
+    /// The ring is empty, and the queue goes on in another.
+    #[cold]
+    fn take_newer(&mut self, completions: &mut [Completion]) -> usize {
+        let Some(next) = self.newer.pop_front() else {
+            return 0;
+        };
+        self.ring = next;
+        self.take(completions)
     }
 
     /// Completions that wait to be polled.

@@ -64,6 +64,12 @@ impl Driver {
         self.end.doorbells.is_ringing() || self.engine.is_waited_for() || self.engine.is_due(now)
     }
 
+    /// Whether there is a destination whose next hop the engine needs to know.
+    #[inline]
+    pub fn asks_for_next_hop(&self) -> bool {
+        self.engine.asks_for_next_hop()
+    }
+
     /// A destination whose next hop the engine needs to know.
     pub fn poll_next_hop_request(&mut self) -> Option<IpAddr> {
         self.engine.poll_next_hop_request()

@@ -483,6 +483,12 @@ impl Engine {
         self.cqs.notify_all();
     }
 
+    /// Whether there is a destination whose next hop the engine needs to know.
+    #[inline]
+    pub(super) fn asks_for_next_hop(&self) -> bool {
+        self.next_hops.has_request()
+    }
+
     /// A destination whose next hop the engine needs to know.
     pub fn poll_next_hop_request(&mut self) -> Option<IpAddr> {
         self.next_hops.poll_request()

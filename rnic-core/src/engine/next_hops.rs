@@ -78,6 +78,11 @@ impl NextHops {
         self.known.remove(&destination);
     }
 
+    #[inline]
+    pub(crate) fn has_request(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
     pub(crate) fn poll_request(&mut self) -> Option<IpAddr> {
         self.requests.pop_front()
     }

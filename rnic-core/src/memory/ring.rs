@@ -461,6 +461,23 @@ impl<T: Entry> Consumer<T> {
         }
     }
 
+    /// Takes entries, oldest first, into as many of these places as there are entries for. Returns their number.
+    #[inline]
+    pub fn take_into<'a>(&mut self, places: impl ExactSizeIterator<Item = &'a mut T>) -> usize
+    where
+        T: 'a,
+    {
+        let count = (self.len() as usize).min(places.len());
+        for (place, ahead) in places.zip(0..count as u32) {
+            let index = self.head.wrapping_add(ahead);
+            self.shared.load(index, place, usize::MAX);
+        }
+        if count > 0 {
+            self.release(count as u32);
+        }
+        count
+    }
+
     /// Takes the oldest entry.
     pub fn pop(&mut self) -> Option<T> {
         let entry = self.peek(0)?;

@@ -105,7 +105,9 @@ impl Tcp {
         // Not behind what was sent, as was seen, and therefore not negative.
         let ack = self.send.offset_of(header.ack).cast_unsigned();
         self.send.window.update(start, ack, header.window);
-        self.receive_news(now, header, ack, false, frames);
+        if !self.receive_only_answer(now, ack, frames) {
+            self.receive_news(now, header, ack, false, frames);
+        }
         self.follow_window(now);
     }
 

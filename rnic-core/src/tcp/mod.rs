@@ -7,11 +7,12 @@
 //! Positions in either stream are offsets of 64 bits, 0 being the first octet after the SYN. Sequence numbers
 //! stay inside.
 //!
-//! `arrival` is what a received segment does, `output` what is sent, `timers` what time does; `recv` and `send` are
+//! `arrival` is what a received segment does (`answer` the simplest one), `output` what is sent, `timers` what time does; `recv` and `send` are
 //! the two directions' state, `scoreboard` what has become of the segments sent; `recovery` and `congestion` decide
 //! what and how much may be in flight.
 
 mod ack_schedule;
+mod answer;
 mod arrival;
 mod challenge;
 mod config;

@@ -378,16 +378,25 @@ impl Receiver {
     }
 
     fn end_stretch(&mut self, now: Instant, least: Duration) {
-        let elapsed = u128::from(nanos(now.since(self.growth.since)).max(1));
-        let arrived = u128::from(self.next - self.growth.from) * u128::from(nanos(least));
+        let octets = self.next - self.growth.from;
+        // It has taken the least round-trip time at least: of fewer octets the window is four times as large anyway.
+        if 4 * octets > u64::from(self.capacity) {
+            self.grow_to(octets, now.since(self.growth.since), least);
+        }
+        (self.growth.since, self.growth.from) = (now, self.next);
+        self.growth.until = now + least;
+    }
+
+    /// So many octets have arrived in a stretch that took this long.
+    fn grow_to(&mut self, octets: u64, elapsed: Duration, least: Duration) {
+        let elapsed = u128::from(nanos(elapsed).max(1));
+        let arrived = u128::from(octets) * u128::from(nanos(least));
         // Divided only where it is of use.
         if 4 * arrived > u128::from(self.capacity) * elapsed {
             let limit = u128::from(self.growth.limit);
             // Not more than `limit`, which fits.
             self.capacity = (4 * arrived / elapsed).min(limit) as u32;
         }
-        (self.growth.since, self.growth.from) = (now, self.next);
-        self.growth.until = now + least;
     }
 
     fn room(&self) -> u64 {

@@ -2,13 +2,13 @@
 
 use core::time::Duration;
 
-use crate::time::{Instant, nanos};
+use crate::time::Instant;
 
 /// The timeout to start data with if the handshake itself timed out (RFC 6298 section 5.7).
 const RTO_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
 
-/// More than any round-trip time, in nanoseconds.
-const A_YEAR: u64 = 365 * 24 * 3600 * 1_000_000_000;
+/// More than any round-trip time.
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Estimates the round-trip time from samples, and the retransmission timeout from both.
 #[derive(Clone, Debug)]
@@ -120,7 +120,8 @@ impl RttEstimator {
         self.backoff = 0;
         self.fresh = true;
         // In nanoseconds, which divide faster. Nobody waits for an acknowledgment for a year: nothing overflows.
-        let rtt = nanos(rtt).min(A_YEAR);
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        let rtt = nanos(rtt.min(A_YEAR));
         let (smoothed, variation) = match self.smoothed {
             None => (rtt, rtt / 2),
             Some(smoothed) => {
@@ -133,8 +134,8 @@ impl RttEstimator {
         };
         self.smoothed = Some(Duration::from_nanos(smoothed));
         self.variation = Duration::from_nanos(variation);
-        let base = smoothed + (variation * 4).max(nanos(self.min));
-        self.base = Duration::from_nanos(base).min(self.max);
+        self.base = Duration::from_nanos(smoothed + (variation * 4).max(nanos(self.min)));
+        self.base = self.base.min(self.max);
         self.timeout = self.base;
     }
 

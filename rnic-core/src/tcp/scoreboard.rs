@@ -102,6 +102,7 @@ impl Scoreboard {
     }
 
     /// Everything before `una` is acknowledged; the first segment held begins at `head`.
+    #[inline]
     pub(super) fn advance(&mut self, una: u64, head: u64) {
         self.highest = self.highest.max(una);
         if !self.ranges.is_empty() {

@@ -3,7 +3,7 @@
 use super::rack::DUPLICATE_THRESHOLD;
 use super::spurious::Frto;
 use super::tail::Verdict;
-use super::{Ack, Phase, Recovery};
+use super::{Ack, Answer, Phase, Recovery};
 use crate::counters::TcpCounters;
 use crate::tcp::congestion::Acked;
 use crate::tcp::rtt::RttEstimator;
@@ -36,6 +36,30 @@ impl Recovery {
             let pipe = self.pipe(send);
             self.prr.on_delivered(delivered, pipe, progress, self.mss);
         }
+    }
+
+    /// Takes an acknowledgment of the only segment in flight, while [nothing is wrong](Self::is_calm): as
+    /// [`on_ack`](Self::on_ack) does, but that there is nothing to be found.
+    #[inline]
+    pub(in crate::tcp) fn on_answer(&mut self, answer: &Answer, rtt: &RttEstimator) {
+        let (now, acked) = (answer.now, &answer.acked);
+        self.rack.learn_answer(now, (answer.sent_at, acked.end));
+        self.tail.due = false;
+        self.tail.restart(now);
+        self.duplicate_acks = 0;
+        self.arrived = 0;
+        let octets = acked.end - acked.start;
+        let places = (acked.start, acked.end, acked.end);
+        let round = self.rounds.on_ack(now, places, octets);
+        self.congestion.on_ack(&Acked {
+            now,
+            octets,
+            flight: octets,
+            window_limited: round.limited,
+            rtt: Some(answer.round_trip),
+            smoothed_rtt: rtt.smoothed().unwrap_or_default(),
+            round_ended: round.ended,
+        });
     }
 
     /// What congestion control is told.

@@ -52,6 +52,16 @@ pub(super) struct Ack<'a> {
     pub(super) echo: Option<Echo>,
 }
 
+/// An acknowledgment of the only segment in flight, which was sent once.
+pub(super) struct Answer {
+    pub(super) now: Instant,
+    /// When the segment was sent.
+    pub(super) sent_at: Instant,
+    /// What is acknowledged now: nothing more was sent.
+    pub(super) acked: Range<u64>,
+    pub(super) round_trip: Duration,
+}
+
 impl Ack<'_> {
     /// Whether it is a duplicate acknowledgment (RFC 5681 section 2).
     fn is_duplicate(&self) -> bool {
@@ -122,6 +132,12 @@ impl Recovery {
 
     pub(super) fn congestion(&self) -> &Congestion {
         &self.congestion
+    }
+
+    /// Whether nothing is known of any loss, and no answer is awaited that would tell of one.
+    #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        self.phase == Phase::Open && self.sack && self.rack.is_calm() && !self.tail.is_unsettled()
     }
 
     fn is_recovering(&self) -> bool {

@@ -64,6 +64,20 @@ impl Rack {
         news.reordered
     }
 
+    /// Whether all that was sent before the latest sending that has arrived was sent before it in the stream, too.
+    #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        !self.again
+    }
+
+    /// The only segment in flight has arrived, and was sent once: nothing can be missing.
+    #[inline]
+    pub(super) fn learn_answer(&mut self, now: Instant, original: Sending) {
+        self.arrived(now, original, false);
+        self.fires_at = None;
+    }
+
+    #[inline]
     fn arrived(&mut self, now: Instant, sending: Sending, again: bool) {
         self.rtt = now - sending.0;
         if self.latest.is_none_or(|latest| sending > latest) {

@@ -49,6 +49,12 @@ impl TailProbe {
         self.since = Some(now);
     }
 
+    /// Whether the answer to a probe is awaited.
+    #[inline]
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.end.is_some()
+    }
+
     /// When to probe, unless the retransmission timer, due at `timeout_at`, is due earlier: then at that time.
     pub(super) fn fires_at(
         &self,

@@ -1,6 +1,7 @@
 //! Scripts in the manner of packetdrill, on virtual time, and tests of two ends against each other.
 
 mod acknowledging;
+mod answer;
 mod closing;
 mod cookie;
 mod crossing;

@@ -133,6 +133,15 @@ impl Script {
 
     /// A segment from the peer. Returns what was offered of it.
     pub(super) fn inject(&mut self, text: &str) -> Option<Range<u64>> {
+        self.inject_by(text, true)
+    }
+
+    /// The same, but that no segment goes the short way.
+    pub(super) fn inject_long(&mut self, text: &str) -> Option<Range<u64>> {
+        self.inject_by(text, false)
+    }
+
+    fn inject_by(&mut self, text: &str, short: bool) -> Option<Range<u64>> {
         let (text, congested) = match text.strip_prefix("[ce] ") {
             Some(text) => (text, true),
             None => (text, false),
@@ -144,7 +153,8 @@ impl Script {
         };
         let next = self.tcp.receive_offset();
         let (now, frames) = (self.now, &mut self.frames);
-        if self.take && !congested && self.tcp.receive_next(now, &segment, frames) {
+        let may = short && self.take && !congested;
+        if may && self.tcp.receive_next(now, &segment, frames) {
             let range = next..next + payload.len() as u64;
             assert_eq!(payload, pattern_of(range.clone()), "of {range:?}");
             self.tcp.took_next(self.now, payload.len());

@@ -1,0 +1,115 @@
+//! The acknowledgment of the only segment in flight goes a way of its own, and comes to the same.
+
+use core::time::Duration;
+
+use proptest::prelude::*;
+
+use super::script::{Script, ms, plain};
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// So many octets more are to be sent.
+    Write(u64),
+    /// With an octet of its own the peer acknowledges this many more, as far as they were sent.
+    Answer(u64),
+    /// The same, with so many octets of ours missing in front of so many.
+    Sack(u64, u64),
+    /// Microseconds.
+    Pass(u64),
+    Close,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1..2500_u64).prop_map(Step::Write),
+        8 => Just(Step::Answer(u64::MAX)),
+        3 => (0..2000_u64).prop_map(Step::Answer),
+        2 => (1..2000_u64, 1..2000_u64).prop_map(|(gap, len)| Step::Sack(gap, len)),
+        3 => (1..2000_u64).prop_map(Step::Pass),
+        1 => (1..500_000_u64).prop_map(Step::Pass),
+        1 => Just(Step::Close),
+    ]
+}
+
+/// Two connections of the same fate, of which one knows no short way.
+struct Twins {
+    short: Script,
+    long: Script,
+    /// Octets that the peer has sent.
+    heard: u64,
+}
+
+impl Twins {
+    fn open() -> Self {
+        let open = || Script::over_path(&plain(), "mss 1000,sackOK", ms(3));
+        let (short, long) = (open(), open());
+        Self {
+            short,
+            long,
+            heard: 0,
+        }
+    }
+
+    fn each(&mut self, mut run: impl FnMut(&mut Script)) {
+        run(&mut self.short);
+        run(&mut self.long);
+    }
+
+    /// The peer acknowledges so many octets more.
+    fn answer(&mut self, octets: u64, sack: Option<(u64, u64)>) {
+        let (una, nxt) = (self.short.tcp.send.una(), self.short.tcp.send.nxt());
+        let ack = una.saturating_add(octets).min(nxt) + 1;
+        let sack = sack.map_or(String::new(), |(gap, len)| {
+            let from = (ack + gap).min(nxt);
+            let to = (from + len).min(nxt + 1);
+            format!(" <sack {from}:{to}>")
+        });
+        let from = self.heard + 1;
+        let text = format!("P. {from}:{}(1) ack {ack}{sack}", from + 1);
+        self.heard += 1;
+        assert_eq!(self.short.inject(&text), self.long.inject_long(&text));
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Write(octets) => self.each(|one| one.write(octets)),
+            Step::Answer(octets) => self.answer(octets, None),
+            Step::Sack(gap, len) => self.answer(0, Some((gap, len))),
+            Step::Pass(micros) => self.each(|one| {
+                one.pass(Duration::from_micros(micros));
+            }),
+            Step::Close => self.each(Script::close),
+        }
+        loop {
+            let [short, long] = [&mut self.short, &mut self.long]
+                .map(|one| one.next().map(|sent| sent.show("win <>")));
+            assert_eq!(short, long);
+            if short.is_none() {
+                break;
+            }
+        }
+        let [short, long] = [&self.short, &self.long].map(|one| format!("{:#?}", one.tcp));
+        assert_eq!(short, long, "after {step:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_short_way_leaves_what_the_long_one_does(steps in prop::collection::vec(step(), 1..60)) {
+        let mut twins = Twins::open();
+        for step in steps {
+            twins.step(step);
+        }
+    }
+}
+
+#[test]
+fn messages_one_by_one_go_the_short_way() {
+    let mut twins = Twins::open();
+    for _ in 0..20 {
+        twins.step(Step::Write(64));
+        twins.step(Step::Pass(7));
+        twins.step(Step::Answer(64));
+    }
+    assert_eq!(twins.short.tcp.acked_offset(), 20 * 64);
+}
