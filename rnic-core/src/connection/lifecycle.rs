@@ -8,6 +8,20 @@ use crate::tcp::{State, Tcp, TcpFailure};
 use super::{CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, LocalEnd, Phase, flush};
 
 impl Connection {
+    /// [`settle`](Self::settle), if that is no more than to complete what the peer has acknowledged: FPDUs flow both ways,
+    /// and nobody wants to end. Says whether it was; then the connection has nothing for the engine but frames.
+    #[inline]
+    pub(crate) fn settle_acked(&mut self, context: &mut Context<'_, '_>) -> bool {
+        match &mut self.phase {
+            Phase::Streaming(stream)
+                if self.tcp.state() == State::Established && !self.fin_asked =>
+            {
+                stream.settle_acked(self.tcp.acked_offset(), context)
+            }
+            _ => false,
+        }
+    }
+
     /// Draws the conclusions from whatever TCP has learnt.
     pub(crate) fn settle(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 5041-5, 5041-70, 5041-s6

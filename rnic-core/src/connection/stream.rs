@@ -2,7 +2,7 @@
 
 mod ahead;
 
-use crate::ddp::{DdpStream, Llp, Message, Supply, Teardown};
+use crate::ddp::{DdpStream, Llp, Message, Supply, Teardown, Ulp};
 use crate::engine::{EndReason, Event};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Placement};
@@ -43,6 +43,13 @@ pub(super) struct Built {
     pub(super) push: bool,
     /// There surely is nothing more to send: [`Stream::is_at_rest`].
     pub(super) rests: bool,
+}
+
+/// FPDUs of short messages that were built.
+struct Short {
+    len: usize,
+    /// As for [`Built`].
+    rests: bool,
 }
 
 /// The layers above TCP, once MPA start-up is over.
@@ -321,6 +328,16 @@ impl Stream {
         self.acked = acked;
     }
 
+    /// [`settle`](Self::settle), if that is no more than to complete what the peer has acknowledged. Says whether it was.
+    #[inline]
+    pub(super) fn settle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) -> bool {
+        let only_that = !self.ended && !self.ddp.is_finishing() && !self.is_endpoint();
+        if only_that {
+            self.user.with(context).transferred(acked);
+        }
+        only_that
+    }
+
     /// Follows the layer below.
     pub(super) fn settle(&mut self, llp: &mut impl Llp, context: &mut Context<'_, '_>) {
         if !self.ended {
@@ -414,11 +431,11 @@ impl Stream {
             if !self.ddp.is_sending() {
                 let at = start + len as u64;
                 let short = self.build_short(&mut payload[len..], mulpdu, at, context);
-                if short > 0 {
-                    len += short;
+                if short.len > 0 {
+                    len += short.len;
                     sum = None;
                 }
-                rests = self.user.is_at_rest();
+                rests = short.rests || self.user.is_at_rest();
                 if rests || !self.goes_on(payload.len() - len, len, mulpdu, context) {
                     break len > 0;
                 }
@@ -464,21 +481,25 @@ impl Stream {
     }
 
     /// Builds FPDUs of short messages that wait, each whole, for as long as they fit. The first octet stands at `start` of
-    /// the stream. Returns their octets.
+    /// the stream.
     fn build_short(
         &mut self,
         room: &mut [u8],
         mulpdu: usize,
         start: u64,
         context: &mut Context<'_, '_>,
-    ) -> usize {
+    ) -> Short {
+        let mut short = Short {
+            len: 0,
+            rests: false,
+        };
         if self.has_markers() {
-            return 0;
+            return short;
         }
-        let (mut len, mut fpdus) = (0, 0);
+        let mut fpdus = 0;
         let upper = &mut self.user.with(context);
-        while !upper.is_at_rest() {
-            let fpdu = &mut room[len..];
+        while !short.rests {
+            let fpdu = &mut room[short.len..];
             let most = frame::ulpdu_room(fpdu.len()).min(mulpdu);
             let Some(ulpdu) = fpdu.get_mut(LENGTH_LEN..LENGTH_LEN + most) else {
                 break;
@@ -486,12 +507,13 @@ impl Stream {
             let Some(ulpdu_len) = self.ddp.next_short(ulpdu, upper) else {
                 break;
             };
-            len += frame::seal(fpdu, ulpdu_len, self.crc);
-            self.ddp.posted_short(start + len as u64, upper);
+            short.len += frame::seal(fpdu, ulpdu_len, self.crc);
+            self.ddp.posted_short(start + short.len as u64, upper);
+            short.rests = upper.is_at_rest();
             fpdus += 1;
         }
         context.counters.rdma.fpdus_sent += fpdus;
-        len
+        short
     }
 
     /// Whether all that is left of the message being sent is one FPDU that fits into this room.

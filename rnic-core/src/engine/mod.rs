@@ -229,7 +229,11 @@ impl Engine {
         guard: &Guard<'_>,
         tx: &mut F,
     ) {
-        if let Some(index) = index {
+        let Some(index) = index else { return };
+        let (connection, mut context) = self.lend(index, now, guard);
+        if connection.settle_acked(&mut context) {
+            self.see_to(index, now);
+        } else {
             self.with_connection(index, now, guard, tx, |connection, context, _| {
                 connection.settle(context);
             });
@@ -368,12 +372,18 @@ impl Engine {
         let before = connection.stage();
         let result = run(connection, &mut context);
         self.follow(index, before);
+        self.see_to(index, now);
+        result
+    }
+
+    /// Sees to it that a connection has its turn when it has something to do.
+    #[inline]
+    fn see_to(&mut self, index: usize, now: Instant) {
         let connection = &self.connections[index];
         if !connection.queued && !connection.is_at_rest(now) {
             self.queue(index);
         }
         self.arm(index, now);
-        result
     }
 
     /// Takes what a connection has for the engine. It was at the stage `before`.

@@ -260,10 +260,11 @@ impl Rdmap {
     /// Whether there is surely no message to be sent, and no request that waits for its turn.
     #[inline]
     pub fn is_at_rest(&self, qp: &QueuePair) -> bool {
-        matches!(self.ending, Ending::Open)
+        // First of all what most often is not.
+        self.requester.is_at_rest(qp)
+            && matches!(self.ending, Ending::Open)
             && self.opening.is_none()
             && !self.responder.is_due()
-            && self.requester.is_at_rest(qp)
     }
 
     /// The same of a message that is short and in the request itself, as [`Ulp::next_short`](crate::ddp::Ulp::next_short)

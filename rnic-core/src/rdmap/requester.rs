@@ -472,7 +472,7 @@ impl Requester {
     /// Whether there is nothing to begin.
     #[inline]
     pub(super) fn is_at_rest(&self, qp: &QueuePair) -> bool {
-        self.follower.is_none() && !self.has_unbegun(qp)
+        !self.has_unbegun(qp) && self.follower.is_none()
     }
 
     /// Whether a request that is to be carried out has not begun.
