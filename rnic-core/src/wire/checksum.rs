@@ -125,7 +125,7 @@ fn sum_words(octets: &[u8]) -> u16 {
 /// In this form the compiler makes a wide loop of it: the halves of the words are summed apart, the lower one as what is
 /// left of the whole.
 #[derive(Default)]
-pub(super) struct Total {
+struct Total {
     whole: u64,
     high: u64,
 }
@@ -138,18 +138,9 @@ impl Total {
         self.high += word >> 32;
     }
 
-    /// Adds words that were added up in vectors: as they are, and their upper halves.
-    #[inline(always)]
-    pub(super) fn add_sums(&mut self, whole: [u64; 4], high: [u64; 4]) {
-        for (whole, high) in whole.into_iter().zip(high) {
-            self.whole = self.whole.wrapping_add(whole);
-            self.high += high;
-        }
-    }
-
     /// The sum, with the octets that are left.
     #[inline(always)]
-    pub(super) fn finish(mut self, rest: &[u8]) -> u16 {
+    fn finish(mut self, rest: &[u8]) -> u16 {
         let (words, rest) = rest.as_chunks();
         for word in words {
             self.add(*word);

@@ -126,7 +126,7 @@ impl Sequel {
 
     /// Reads a frame if it is the next one. `None` if it is not, or if anything about its headers or checksums is wrong.
     /// Whether the CRC holds is left to the caller.
-    #[inline]
+    #[inline(always)]
     pub fn read<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
         let front = frame.first_chunk::<MOST>()?;
         let fpdu = frame.get(self.fpdu_at..self.end)?;
@@ -151,7 +151,7 @@ impl Sequel {
         if let Some(sum) = sum {
             let varying = u64::from(self.seq) + u64::from(word16(header, TCP_CHECKSUM_AT));
             let total = u64::from(self.tcp_sum) + u64::from(sum) + varying;
-            if fold(total) != 0xffff || (self.v4 && !self.ip_header_holds(front)) {
+            if !is_whole(total) || !self.ip_header_holds(front) {
                 return None;
             }
         }
@@ -159,7 +159,7 @@ impl Sequel {
     }
 
     /// Whether the headers are the same, but for what varies.
-    #[inline]
+    #[inline(always)]
     fn is_alike(&self, front: &[u8; MOST]) -> bool {
         let (front, _) = front.as_chunks::<CHUNK>();
         let (octets, _) = self.octets.as_chunks::<CHUNK>();
@@ -172,17 +172,23 @@ impl Sequel {
         differing == 0
     }
 
-    /// Whether the header checksum of IPv4 is right.
-    #[inline]
+    /// Whether the header checksum of IP is right, where there is one.
+    #[inline(always)]
     fn ip_header_holds(&self, front: &[u8; MOST]) -> bool {
         let header = front.get(self.ip_at..);
         let header = header.and_then(<[u8]>::first_chunk::<{ ipv4::HEADER_LEN }>);
         header.is_some_and(|header| {
             let varying = [word16(header, ID_AT), word16(header, IP_CHECKSUM_AT)];
             let varying: u64 = varying.into_iter().map(u64::from).sum();
-            fold(u64::from(self.ip_sum) + varying) == 0xffff
+            !self.v4 || is_whole(u64::from(self.ip_sum) + varying)
         })
     }
+}
+
+/// Whether a sum with its checksum comes to all ones in 16 bits. No such sum is zero.
+#[inline]
+fn is_whole(sum: u64) -> bool {
+    sum.is_multiple_of(0xffff)
 }
 
 /// Numbers in network order. They lie inside: each place and each length is a constant.

@@ -3,19 +3,21 @@
 //! The instruction takes eight octets, one can begin in each cycle, and its result is there three cycles later. So
 //! three CRCs are computed side by side, of the thirds of a block, and put together: in front of so many octets
 //! a CRC counts as its product with a power of x. What else the processor can do meanwhile costs nothing, such as
-//! adding the octets up for a checksum.
+//! adding the octets up for a checksum; words are widened by shuffles, which never take the place of a CRC instruction,
+//! as shifts may.
 
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::{
-    _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm256_add_epi64, _mm256_srli_epi64,
+    _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm256_add_epi64, _mm256_setzero_si256,
+    _mm256_unpackhi_epi32, _mm256_unpacklo_epi32,
 };
 
 use pulp::cast;
 
-use crate::wire::checksum::Total;
+use crate::wire::checksum::fold;
 
-/// Octets of a lane that are taken at once: as many as a vector has.
+/// Octets of a lane that are taken at once.
 const GROUP: usize = 32;
 /// Groups of a lane, at most, before the lanes are put together.
 const MOST_GROUPS: usize = 96;
@@ -38,7 +40,7 @@ impl Lanes {
     #[inline]
     pub(super) fn crc_of_few(self, octets: &[u8]) -> u32 {
         // SAFETY: a value of this type is made only where the processor has the features.
-        unsafe { !follow(!0, octets) }
+        unsafe { !follow::<false>(!0, octets, &mut Sum::default()) }
     }
 
     #[inline]
@@ -55,33 +57,57 @@ impl Lanes {
     }
 }
 
+/// A sum of words of four octets.
+#[derive(Clone, Copy, Default)]
+struct Sum(u64);
+
+impl Sum {
+    #[inline(always)]
+    fn add(&mut self, words: u64) {
+        self.0 += (words >> 32) + (words & 0xffff_ffff);
+    }
+
+    /// In 16 bits, as the octets stand in words of that size in network order.
+    #[inline(always)]
+    fn finish(self) -> u16 {
+        u16::from_be(fold(self.0))
+    }
+}
+
 /// The sum is worth something with `SUM` only.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
 fn run<const SUM: bool>(octets: &[u8]) -> (u32, u16) {
-    let (mut crc, mut total, mut rest) = (!0, Total::default(), octets);
+    let (mut crc, mut sum, mut rest) = (!0, Sum::default(), octets);
     while rest.len() >= 3 * GROUP {
         let groups = (rest.len() / (3 * GROUP)).min(MOST_GROUPS);
         let (block, behind) = rest.split_at(groups * 3 * GROUP);
-        crc = follow_block::<SUM>(crc, block.as_chunks().0, &mut total);
+        crc = follow_block::<SUM>(crc, block.as_chunks().0, &mut sum);
         rest = behind;
     }
-    crc = follow(crc, rest);
-    let sum = if SUM { total.finish(rest) } else { 0 };
-    (!crc, sum)
+    crc = follow::<SUM>(crc, rest, &mut sum);
+    (!crc, sum.finish())
 }
 
 /// Takes a CRC further over some octets, one behind the other.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-fn follow(crc: u32, octets: &[u8]) -> u32 {
+fn follow<const SUM: bool>(crc: u32, octets: &[u8], sum: &mut Sum) -> u32 {
     let (words, rest) = octets.as_chunks();
     let mut crc = u64::from(crc);
     for word in words {
+        if SUM {
+            sum.add(u64::from_le_bytes(*word));
+        }
         crc = step(crc, word);
     }
     let mut crc = crc as u32;
-    for octet in rest {
+    let mut last = 0;
+    for (at, octet) in rest.iter().enumerate() {
+        last |= u64::from(*octet) << (8 * at);
         crc = _mm_crc32_u8(crc, *octet);
+    }
+    if SUM {
+        sum.add(last);
     }
     crc
 }
@@ -89,18 +115,19 @@ fn follow(crc: u32, octets: &[u8]) -> u32 {
 /// Takes a CRC further over three lanes of the same length.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
-fn follow_block<const SUM: bool>(crc: u32, block: &[[u8; GROUP]], total: &mut Total) -> u32 {
+fn follow_block<const SUM: bool>(crc: u32, block: &[[u8; GROUP]], sum: &mut Sum) -> u32 {
     let groups = block.len() / 3;
     let (first, others) = block.split_at(groups);
     let (second, third) = others.split_at(groups);
     let (mut crc_1, mut crc_2, mut crc_3) = (u64::from(crc), 0, 0);
-    let (mut whole, mut high) = (cast([0u64; 4]), cast([0u64; 4]));
+    let zero = _mm256_setzero_si256();
+    let (mut low, mut high) = (zero, zero);
     for ((first, second), third) in first.iter().zip(second).zip(third) {
         if SUM {
             for lane in [first, second, third] {
                 let octets = cast(*lane);
-                whole = _mm256_add_epi64(whole, octets);
-                high = _mm256_add_epi64(high, _mm256_srli_epi64::<32>(octets));
+                low = _mm256_add_epi64(low, _mm256_unpacklo_epi32(octets, zero));
+                high = _mm256_add_epi64(high, _mm256_unpackhi_epi32(octets, zero));
             }
         }
         let (first, second, third) = (words(first), words(second), words(third));
@@ -111,7 +138,8 @@ fn follow_block<const SUM: bool>(crc: u32, block: &[[u8; GROUP]], total: &mut To
         }
     }
     if SUM {
-        total.add_sums(cast(whole), cast(high));
+        let sums: [u64; 4] = cast(_mm256_add_epi64(low, high));
+        sum.0 += sums.iter().sum::<u64>();
     }
     let [two_lanes, one_lane] = POWERS[groups];
     let ahead = times(crc_1, two_lanes) ^ times(crc_2, one_lane);
