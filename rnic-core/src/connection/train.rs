@@ -18,9 +18,7 @@ use crate::wire::tcp::TcpHeader;
 /// A train that is arriving.
 pub(crate) struct Train<'g> {
     next: Sequel,
-    /// Octets that TCP's window has room for.
-    room: u64,
-    /// The rest of the buffer that the message goes to, from the next segment on.
+    /// The buffer that the message goes to, from the next segment on, as far as TCP's window has room for its segments.
     place: Placement<'g>,
     /// Segments that came, beside the first.
     count: u32,
@@ -33,9 +31,6 @@ impl Train<'_> {
     /// with it is found out as ever.
     #[inline]
     pub(crate) fn take(&mut self, octets: &[u8], checksums: Checksums) -> bool {
-        let Some(room) = self.room.checked_sub(self.next.fpdu_len() as u64) else {
-            return false;
-        };
         let Some(next) = self.next.read(octets, checksums) else {
             return false;
         };
@@ -48,7 +43,6 @@ impl Train<'_> {
         };
         place.write(next.payload);
         self.next.advance();
-        self.room = room;
         self.count += 1;
         true
     }
@@ -74,10 +68,12 @@ impl Connection {
             return None;
         };
         let next = Sequel::of(prediction, frame, expected)?;
-        let place = stream.placement_behind(expected.segment.payload, guard)?;
+        let mut place = stream.placement_behind(expected.segment.payload, guard)?;
+        // A window is less than 2^30 octets.
+        let segments = self.tcp.room_for_train() as usize / next.fpdu_len();
+        place.shorten(segments * next.payload_len());
         Some(Train {
             next,
-            room: self.tcp.room_for_train(),
             place,
             count: 0,
             header: expected.segment.header,

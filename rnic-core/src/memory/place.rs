@@ -244,6 +244,11 @@ impl<'g> Placement<'g> {
         Some(front)
     }
 
+    /// Gives up all but the first `len` octets.
+    pub fn shorten(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     /// Octets that may be written.
     pub fn len(&self) -> usize {
         self.len

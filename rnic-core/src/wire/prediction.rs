@@ -237,7 +237,8 @@ impl Prediction {
         all | differing(front, octets, mask) == 0
     }
 
-    #[inline]
+    // A struct that is handed on as it was stored, in pieces, is waited for.
+    #[inline(always)]
     fn header(&self, segment: &[u8]) -> Option<TcpHeader> {
         let (varying, _) = Varying::ref_from_prefix(segment).ok()?;
         let timestamps = if self.timestamps {

@@ -4,7 +4,7 @@
 //! the same from the first frame to the last but one, but for TCP's sequence number and DDP's tagged offset, which are
 //! known beforehand, IP's identification, and the checksums. So nothing is read: all is compared.
 
-use super::checksum::{Checksums, fold, sum};
+use super::checksum::{Checksums, fold, sum_of_header};
 use super::crc::{crc, crc_and_sum};
 use super::ddp::{DdpHeader, DdpSegment, TAGGED_LEN, TaggedHeader};
 use super::mpa::{Fpdu, LENGTH_LEN};
@@ -17,6 +17,8 @@ const FPDU_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
 const OFFSET_AT: usize = FPDU_FRONT - size_of::<u64>();
 /// Octets that are compared: two VLAN tags, IPv6, TCP with timestamps, and the front of an FPDU, in whole chunks.
 const MOST: usize = 112;
+/// Octets that suffice for IPv4 without VLAN tags.
+const USUAL: usize = 80;
 /// Where IPv4 has its identification and its checksum, and TCP its sequence number and its checksum.
 const ID_AT: usize = 4;
 const IP_CHECKSUM_AT: usize = 10;
@@ -35,8 +37,8 @@ pub struct Sequel {
     tcp_at: usize,
     fpdu_at: usize,
     end: usize,
-    /// Where the payload of DDP ends in the FPDU.
-    payload_end: usize,
+    /// Octets of DDP's payload.
+    payload_len: usize,
     /// What the octets add to the checksums that are the same in each frame, the pseudo-header's included.
     ip_sum: u16,
     tcp_sum: u16,
@@ -83,10 +85,10 @@ impl Sequel {
         for (octet, mask) in same.iter_mut().zip(&mask) {
             *octet &= mask;
         }
-        let sums = [prediction.pseudo_sum, sum(&same[tcp_at..fpdu_at])].map(u64::from);
+        let sums = [prediction.pseudo_sum, sum_of_header(&same[tcp_at..fpdu_at])].map(u64::from);
         let len = segment.payload.len();
         let mut next = Self {
-            ip_sum: sum(&same[ip_at..tcp_at]),
+            ip_sum: sum_of_header(&same[ip_at..tcp_at]),
             // No longer than 65535: the IP header counted it in 16 bits.
             tcp_sum: fold(sums.iter().sum::<u64>() + (fpdu_at - tcp_at + fpdu.len()) as u64),
             octets: same,
@@ -96,7 +98,7 @@ impl Sequel {
             tcp_at,
             fpdu_at,
             end: fpdu_at + fpdu.len(),
-            payload_end: FPDU_FRONT + len,
+            payload_len: len,
             seq: expected.segment.header.seq.0,
             offset: header.offset.0,
         };
@@ -121,7 +123,7 @@ impl Sequel {
     /// Octets of DDP's payload.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        self.payload_end - FPDU_FRONT
+        self.payload_len
     }
 
     /// Reads a frame if it is the next one. `None` if it is not, or if anything about its headers or checksums is wrong.
@@ -133,8 +135,8 @@ impl Sequel {
         let header = front
             .get(self.tcp_at..)?
             .first_chunk::<{ tcp::HEADER_LEN }>()?;
-        let fpdu_front = fpdu.first_chunk::<FPDU_FRONT>()?;
-        let payload = fpdu.get(FPDU_FRONT..self.payload_end)?;
+        let (fpdu_front, rest) = fpdu.split_first_chunk::<FPDU_FRONT>()?;
+        let payload = rest.get(..self.payload_len)?;
         if !self.is_alike(front)
             || word32(header, SEQ_AT) != self.seq
             || word64(fpdu_front, OFFSET_AT) != self.offset
@@ -161,15 +163,13 @@ impl Sequel {
     /// Whether the headers are the same, but for what varies.
     #[inline(always)]
     fn is_alike(&self, front: &[u8; MOST]) -> bool {
-        let (front, _) = front.as_chunks::<CHUNK>();
-        let (octets, _) = self.octets.as_chunks::<CHUNK>();
-        let (mask, _) = self.mask.as_chunks::<CHUNK>();
-        let mut differing = 0;
-        for ((front, octets), mask) in front.iter().zip(octets).zip(mask) {
-            let [front, octets, mask] = [front, octets, mask].map(|c| u128::from_ne_bytes(*c));
-            differing |= (front & mask) ^ octets;
-        }
-        differing == 0
+        let ((front, more), (octets, other), (mask, varying)) = (
+            front.split_at(USUAL),
+            self.octets.split_at(USUAL),
+            self.mask.split_at(USUAL),
+        );
+        is_alike(front, octets, mask)
+            && (self.fpdu_at + OFFSET_AT <= USUAL || is_alike(more, other, varying))
     }
 
     /// Whether the header checksum of IP is right, where there is one.
@@ -183,6 +183,20 @@ impl Sequel {
             !self.v4 || is_whole(u64::from(self.ip_sum) + varying)
         })
     }
+}
+
+/// Whether whole chunks are the same in the bits of a mask.
+#[inline(always)]
+fn is_alike(front: &[u8], octets: &[u8], mask: &[u8]) -> bool {
+    let (front, _) = front.as_chunks::<CHUNK>();
+    let (octets, _) = octets.as_chunks::<CHUNK>();
+    let (mask, _) = mask.as_chunks::<CHUNK>();
+    let mut differing = 0;
+    for ((front, octets), mask) in front.iter().zip(octets).zip(mask) {
+        let [front, octets, mask] = [front, octets, mask].map(|c| u128::from_ne_bytes(*c));
+        differing |= (front & mask) ^ octets;
+    }
+    differing == 0
 }
 
 /// Whether a sum with its checksum comes to all ones in 16 bits. No such sum is zero.
