@@ -113,3 +113,21 @@ fn messages_one_by_one_go_the_short_way() {
     }
     assert_eq!(twins.short.tcp.acked_offset(), 20 * 64);
 }
+
+/// The last segment arrives without having been sent again; but that what was lost before it is made up for is news.
+#[test]
+fn the_end_of_a_recovery_goes_the_long_way() {
+    let mut twins = Twins::open();
+    for step in [
+        Step::Write(3000),
+        Step::Sack(1000, 1000),
+        Step::Pass(5000),
+        Step::Answer(2000),
+        Step::Answer(1000),
+        Step::Write(64),
+        Step::Answer(64),
+    ] {
+        twins.step(step);
+    }
+    assert_eq!(twins.short.tcp.acked_offset(), 3064);
+}
