@@ -34,6 +34,10 @@ use super::passive::Stranger;
 /// Frames in a parcel.
 const FRAMES: usize = 16;
 
+/// Octets in a parcel, unless a single frame has more: so many it keeps, and of each pair of engines there are
+/// [`PARCELS`].
+const OCTETS: usize = 32 << 10;
+
 /// Parcels on their way from one engine to another. Where that is not enough, frames are lost, as on a full queue of the
 /// device: TCP sends them again.
 const PARCELS: usize = 32;
@@ -83,7 +87,17 @@ pub(super) struct Parcel {
 }
 
 impl Parcel {
+    fn has_room(&self, octets: usize) -> bool {
+        self.frames.len() < FRAMES && self.octets.len() + octets <= OCTETS
+    }
+
     fn add(&mut self, frame: &[u8], checksums: Checksums) {
+        let len = self.octets.len() + frame.len();
+        if len > self.octets.capacity() {
+            // Twice as many as before, but never more than will be used.
+            let capacity = len.max(OCTETS.min(2 * self.octets.capacity()));
+            self.octets.reserve_exact(capacity - self.octets.len());
+        }
         self.octets.extend_from_slice(frame);
         self.frames.push((self.octets.len(), checksums));
     }
@@ -167,8 +181,12 @@ impl Way {
         }
     }
 
-    /// Copies a frame to the open parcel. Sends it when it is full, without waking its receiver.
+    /// Copies a frame to the open parcel. Sends that before if it has no room, without waking its receiver.
     fn add(&mut self, number: u16, frame: &[u8], checksums: Checksums) -> HandOver {
+        let open = self.open.as_ref();
+        if open.is_some_and(|parcel| !parcel.has_room(frame.len())) {
+            self.send(number);
+        }
         if self.open.is_none() {
             self.open = self.empty.try_recv().ok();
         }
@@ -176,9 +194,6 @@ impl Way {
             return HandOver::Lost;
         };
         parcel.add(frame, checksums);
-        if parcel.frames.len() == FRAMES {
-            self.send(number);
-        }
         HandOver::Handed
     }
 

@@ -101,6 +101,33 @@ fn too_many_frames_are_lost_and_said_to_be() {
     }
 }
 
+/// Long frames make more parcels, not larger ones.
+#[test]
+fn parcels_keep_so_much_memory_and_no_more() {
+    let (mut places, ..) = engines(2);
+    for len in [60, 1514, 9014, 60_000, 1514] {
+        let most = PARCELS * FRAMES.min((OCTETS / len).max(1));
+        let frame = vec![len as u8; len];
+        let handed = (0..most + 1)
+            .filter(|_| places[0].hand_over(1, &frame, Checksums::Vouched) == HandOver::Handed);
+        assert_eq!(handed.count(), most, "frames of {len}");
+        places[0].send_parcels();
+        let found = found(&mut places[1]);
+        assert!(found.len() == most && found.iter().all(|(_, octets, _)| *octets == frame));
+        let parcels: Vec<_> = places[0].ways[1].empty.try_iter().collect();
+        assert_eq!(parcels.len(), PARCELS);
+        for parcel in parcels {
+            assert!(len == 60_000 || parcel.octets.capacity() <= OCTETS);
+            let fresh = if len == 60_000 {
+                Parcel::default()
+            } else {
+                parcel
+            };
+            places[1].give_back((0, fresh));
+        }
+    }
+}
+
 /// Runs something that must not wait for anybody.
 fn without_waiting<T: Send>(what: &str, run: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
