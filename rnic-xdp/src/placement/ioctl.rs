@@ -1,4 +1,5 @@
-//! The requests of `ethtool` that netlink does not have: which fields are hashed, and rules that choose a queue.
+//! The requests of `ethtool` that netlink does not have: which fields are hashed, and rules that choose a queue; and the
+//! table of queues, which it has from Linux 6.3 on.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -8,6 +9,8 @@ use std::ptr;
 use nix::libc;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use zerocopy::{FromZeros, IntoBytes};
+
+use crate::netlink::RssSettings;
 
 const NO_RULES: [u32; 0] = [];
 
@@ -61,29 +64,112 @@ impl<const RULES: usize> Request<RULES> {
 
     /// Asks the driver of a device in the network namespace of this thread. The answer takes the place of the question.
     pub(super) fn ask(&mut self, netdev: &str) -> io::Result<()> {
-        let any: OwnedFd = socket(
-            AddressFamily::Inet,
-            SockType::Datagram,
-            SockFlag::SOCK_CLOEXEC,
-            None,
-        )?;
-        // SAFETY: zeroes are a valid `ifreq`.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        if netdev.len() >= request.ifr_name.len() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(netdev.bytes()) {
-            *to = from as libc::c_char;
-        }
-        request.ifr_ifru.ifru_data = ptr::from_mut(self).cast();
-        // SAFETY: the kernel reads and writes a `struct ethtool_rxnfc` at `ifru_data`, which `self` is, and behind it as
-        // many locations as `rules` says, which `locations` has room for.
-        let result = unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCETHTOOL, &mut request) };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        // SAFETY: the kernel reads and writes a `struct ethtool_rxnfc`, which `self` is, and behind it as many locations as
+        // `rules` says, which `locations` has room for.
+        unsafe { ask(netdev, ptr::from_mut(self).cast()) }
     }
+}
+
+/// Asks the driver of a device in the network namespace of this thread.
+///
+/// # Safety
+/// `question` is a structure of `ethtool` that begins with the number of a command, and has room for all that the kernel
+/// writes in answer to that.
+unsafe fn ask(netdev: &str, question: *mut libc::c_char) -> io::Result<()> {
+    let any: OwnedFd = socket(
+        AddressFamily::Inet,
+        SockType::Datagram,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    // SAFETY: zeroes are a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if netdev.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(netdev.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = question;
+    // SAFETY: the kernel reads and writes what `ifru_data` points to, for which the caller answers.
+    let result = unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCETHTOOL, &mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+const GET_RSS: u32 = 0x46;
+/// Numbers in the largest table of queues and key that are read.
+const MOST_RSS: usize = 8192;
+
+/// `struct ethtool_rxfh`, with the table of queues behind it, and the key behind that.
+#[repr(C)]
+struct RssRequest {
+    command: u32,
+    context: u32,
+    /// Entries of the table.
+    table: u32,
+    /// Octets of the key.
+    key: u32,
+    function: u8,
+    transformation: u8,
+    reserved: [u8; 2],
+    reserved_too: u32,
+    config: [u32; MOST_RSS],
+}
+
+impl RssRequest {
+    fn new(table: u32, key: u32) -> Box<Self> {
+        Box::new(Self {
+            command: GET_RSS,
+            context: 0,
+            table,
+            key,
+            function: 0,
+            transformation: 0,
+            reserved: [0; 2],
+            reserved_too: 0,
+            config: [0; MOST_RSS],
+        })
+    }
+
+    fn ask(&mut self, netdev: &str) -> io::Result<()> {
+        // SAFETY: the kernel reads and writes a `struct ethtool_rxfh`, which `self` is, and behind it a table and a key of
+        // the lengths in the question, for which there is room: `settings` is the only caller and sees to that. Of other
+        // lengths it writes none.
+        unsafe { ask(netdev, ptr::from_mut(self).cast()) }
+    }
+
+    /// Asks for the settings, of which the driver tells the lengths first.
+    fn settings(netdev: &str) -> io::Result<Box<Self>> {
+        let mut lengths = Self::new(0, 0);
+        lengths.ask(netdev)?;
+        let (table, key) = (lengths.table, lengths.key);
+        if table as usize + key.div_ceil(4) as usize > MOST_RSS {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        let mut request = Self::new(table, key);
+        request.ask(netdev)?;
+        Ok(request)
+    }
+
+    /// What the answer says.
+    fn read(&self) -> RssSettings {
+        let (table, key) = self.config.split_at((self.table as usize).min(MOST_RSS));
+        let key = key.as_bytes();
+        RssSettings {
+            function: self.function.into(),
+            table: table.to_vec(),
+            key: key[..(self.key as usize).min(key.len())].to_vec(),
+            transformation: self.transformation.into(),
+        }
+    }
+}
+
+/// How flows are spread over the receive queues of a device.
+pub(super) fn rss(netdev: &str) -> io::Result<RssSettings> {
+    RssRequest::settings(netdev).map(|answer| answer.read())
 }
 
 #[cfg(test)]
@@ -101,5 +187,26 @@ mod tests {
         assert_eq!(size_of::<Request<0>>(), 192);
         assert_eq!(offset_of!(Request<3>, rules), 184);
         assert_eq!(offset_of!(Request<3>, locations), 188);
+        assert_eq!(offset_of!(RssRequest, function), 16);
+        assert_eq!(offset_of!(RssRequest, transformation), 17);
+        assert_eq!(offset_of!(RssRequest, config), 24);
+    }
+
+    #[test]
+    fn a_key_stands_behind_the_table() {
+        let mut answer = RssRequest::new(3, 6);
+        (answer.function, answer.transformation) = (1, 2);
+        answer.config[..3].copy_from_slice(&[0, 1, 7]);
+        answer.config[3..].as_mut_bytes()[..8].copy_from_slice(&[9, 8, 7, 6, 5, 4, 3, 2]);
+        let expected = RssSettings {
+            function: 1,
+            table: vec![0, 1, 7],
+            key: vec![9, 8, 7, 6, 5, 4],
+            transformation: 2,
+        };
+        assert_eq!(answer.read(), expected);
+        // More than was asked for is never there.
+        (answer.table, answer.key) = (u32::MAX, u32::MAX);
+        assert_eq!(answer.read().key, []);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::ioctl::Request;
+use super::ioctl::{self, Request};
 use super::ntuple::tcp_flow;
 use super::toeplitz::{Fields, Symmetry, hash, input};
 use crate::netlink::{Generic, Link, NetlinkError, RssSettings};
@@ -41,7 +41,9 @@ pub(crate) struct Rss {
 impl Rss {
     /// As it is at this moment: the administrator may change it.
     pub(crate) fn read(link: &Link, ip: IpAddr) -> Result<Self, Unknown> {
-        let settings = Generic::open()?.rss(link.index)?;
+        // Older kernels tell it only by the ioctl. What a driver does not tell is refused by both.
+        let told = Generic::open()?.rss(link.index);
+        let settings = told.or_else(|error| ioctl::rss(&link.name).map_err(|_| error))?;
         let mut request = Request::new(GET_FIELDS);
         request.flow = tcp_flow(ip);
         // Drivers that cannot change the fields do not tell them: they are all that there are.
