@@ -14,6 +14,7 @@ mod transmit;
 mod upper;
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 use std::time::Duration;
 
 use crate::counters::TcpCounters;
@@ -23,7 +24,7 @@ use crate::engine::{
 };
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
-use crate::memory::prefetch::prefetch;
+use crate::memory::prefetch::prefetch_front;
 use crate::mpa::startup::{Initiator, Responder};
 use crate::rdmap::Rdmap;
 use crate::tcp::{Seq, State, Tcp, TcpConfig};
@@ -89,6 +90,15 @@ pub(crate) enum Next {
     Another,
 }
 
+/// What the next turn of a connection is for, as far as can be seen ahead of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Upcoming {
+    /// Data of the peer's.
+    Data,
+    /// To send, or to hear that what was sent has arrived.
+    Any,
+}
+
 /// How a passive connection begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arrival {
@@ -137,31 +147,32 @@ struct Connecting {
     options: ConnectionOptions,
 }
 
-/// One connection.
+/// One connection. Its fields stand in the order of use, as those of [`Tcp`] do: what each turn needs first.
+#[repr(C)]
 pub(crate) struct Connection {
     /// Whether the engine has it in its line of connections that may have something to send.
     pub(crate) queued: bool,
     /// Whether the engine has it in its list of connections that owe an ACK with the next turn.
     pub(crate) owes_ack: bool,
-    key: FlowKey,
-    tcp: Tcp,
-    path: Path,
+    /// FIN is to be sent after everything else.
+    fin_asked: bool,
+    unreachable: bool,
     phase: Phase,
+    /// When the current phase must be over.
+    deadline: Option<Instant>,
     /// What no stream sends and waits to be sent: MPA start-up frames, and the Terminate of a stream that is over.
     loose_octets: Vec<u8>,
     /// Where those that were sent end in the stream.
     loose_end: u64,
-    reorder: Reorder,
-    /// When the current phase must be over.
-    deadline: Option<Instant>,
-    /// How far a connection that is closing has come: our stream acknowledged, the peer's received.
-    progress: (u64, u64),
-    /// FIN is to be sent after everything else.
-    fin_asked: bool,
     new_request: Option<RequestId>,
     gone_request: Option<RequestId>,
     returned_end: Option<LocalEnd>,
-    unreachable: bool,
+    key: FlowKey,
+    path: Path,
+    reorder: Reorder,
+    tcp: Tcp,
+    /// How far a connection that is closing has come: our stream acknowledged, the peer's received.
+    progress: (u64, u64),
     _lease: PortLease,
 }
 
@@ -256,16 +267,20 @@ impl Connection {
     /// How many steps it takes to have a connection fetched: what is looked at in each is where the one before says.
     pub(crate) const DEPTHS: usize = 5;
 
-    /// Has what is known of it fetched into the cache, one step further with each depth: ahead of time, where others have
+    /// Has fetched into the cache what a turn needs, one step further with each depth: ahead of time, where others have
     /// their turn meanwhile.
-    pub(crate) fn prefetch(&self, depth: usize) {
+    pub(crate) fn prefetch(&self, turn: Upcoming, depth: usize) {
         let Some(further) = depth.checked_sub(1) else {
-            return prefetch(self);
+            let of_tcp = match turn {
+                Upcoming::Data => Tcp::TO_RECEIVE,
+                Upcoming::Any => Tcp::TO_SEND,
+            };
+            return prefetch_front(self, offset_of!(Self, tcp) + of_tcp);
         };
         if let Phase::Streaming(stream) = &self.phase {
-            stream.prefetch(further);
+            stream.prefetch(turn, further);
         }
-        if further == 0 {
+        if further == 0 && turn == Upcoming::Any {
             self.tcp.prefetch();
         }
     }

@@ -2,11 +2,13 @@
 
 mod ahead;
 
+use std::mem::offset_of;
+
 use crate::ddp::{DdpStream, Llp, Message, Supply, Teardown, Ulp};
 use crate::engine::{EndReason, Event};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Placement};
-use crate::memory::prefetch::prefetch;
+use crate::memory::prefetch::prefetch_front;
 use crate::mpa::startup::{Negotiated, Rtr};
 use crate::mpa::{Deframer, frame, marker};
 use crate::rdmap::{self, Opening, Outbound, Token};
@@ -15,10 +17,14 @@ use crate::wire::checksum;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TAGGED_LEN};
 use crate::wire::mpa::{Fpdu, LENGTH_LEN};
 
-use super::Context;
 use super::reorder::EarlyFpdu;
 use super::terminate::{self, StreamError};
 use super::upper::{LocalEnd, RdmapUser, User};
+use super::{Context, Upcoming};
+
+/// Octets of a [`Stream`] that are looked at when data of the peer's come: all in front of the layer above DDP, and of that
+/// whether anything ends or waits to be sent.
+const TO_RECEIVE: usize = offset_of!(Stream, user) + RdmapUser::IN_EACH_TURN;
 
 /// Octets of the shortest FPDU: a tagged message of none.
 const LEAST_FPDU: usize = frame::fpdu_len(TAGGED_LEN);
@@ -52,22 +58,23 @@ struct Short {
     rests: bool,
 }
 
-/// The layers above TCP, once MPA start-up is over.
+/// The layers above TCP, once MPA start-up is over. What is received needs the first fields, in this order.
+#[repr(C)]
 pub(super) struct Stream {
-    deframer: Deframer,
-    /// Where the peer's first FPDU begins in its stream, if it sends markers.
-    marked_from: Option<u64>,
-    ddp: DdpStream,
-    user: User,
-    /// The peer may begin with a Send that is not for the application, and has not begun.
-    send_may_open: bool,
-    crc: bool,
-    /// Where the next FPDU stands among those that were sent, if the peer requires markers.
-    markers: Option<u64>,
     hold: Hold,
     ended: bool,
+    crc: bool,
+    /// The peer may begin with a Send that is not for the application, and has not begun.
+    send_may_open: bool,
     /// What the peer had acknowledged when the octets came that are being received.
     acked: u64,
+    /// Where the peer's first FPDU begins in its stream, if it sends markers.
+    marked_from: Option<u64>,
+    deframer: Deframer,
+    ddp: DdpStream,
+    user: User,
+    /// Where the next FPDU stands among those that were sent, if the peer requires markers.
+    markers: Option<u64>,
     /// The Terminate that the peer is owed.
     last_words: Vec<u8>,
 }
@@ -116,10 +123,11 @@ impl Stream {
     }
 
     /// Has what it looks at fetched, one step further with each depth from 0 to 3.
-    pub(super) fn prefetch(&self, depth: usize) {
-        match depth.checked_sub(1) {
-            None => prefetch(self),
-            Some(depth) => self.user.prefetch(depth),
+    pub(super) fn prefetch(&self, turn: Upcoming, depth: usize) {
+        match (depth.checked_sub(1), turn) {
+            (None, Upcoming::Data) => prefetch_front(self, TO_RECEIVE),
+            (None, Upcoming::Any) => prefetch_front(self, offset_of!(Self, markers)),
+            (Some(depth), _) => self.user.prefetch(turn, depth),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Who speaks above DDP on a connection: RDMAP for a queue pair, or another layer on an endpoint.
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 
 use crate::ddp::{Buffers, Delivery, Endpoint, HalfClosed, Message, Supply, Teardown, Ulp};
 use crate::engine::{EndReason, Event};
@@ -17,7 +18,7 @@ use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 
 use super::stream::message;
 use super::terminate::StreamError;
-use super::{Context, flush};
+use super::{Context, Upcoming, flush};
 
 /// What an application connects.
 pub(crate) enum LocalEnd {
@@ -92,11 +93,17 @@ pub(super) enum User {
 }
 
 /// RDMAP with the queue pair that it serves.
+#[repr(C)]
 pub(super) struct RdmapUser {
-    pub(super) rdmap: Rdmap,
     pub(super) qp: Box<QueuePair>,
+    pub(super) rdmap: Rdmap,
     /// The message that is being sent.
     pub(super) outbound: Option<Outbound>,
+}
+
+impl RdmapUser {
+    /// Octets that are looked at in each turn.
+    pub(super) const IN_EACH_TURN: usize = offset_of!(Self, rdmap) + Rdmap::IN_EACH_TURN;
 }
 
 impl User {
@@ -119,11 +126,12 @@ impl User {
     }
 
     /// Has what it looks at fetched, one step further with each depth from 0 to 2.
-    pub(super) fn prefetch(&self, depth: usize) {
+    pub(super) fn prefetch(&self, turn: Upcoming, depth: usize) {
         match self {
-            Self::Rdmap(RdmapUser { rdmap, qp, .. }) => match depth.checked_sub(1) {
-                None => prefetch(&**qp),
-                Some(depth) => rdmap.prefetch(depth, qp),
+            Self::Rdmap(RdmapUser { rdmap, qp, .. }) => match (depth.checked_sub(1), turn) {
+                (None, _) => prefetch(&**qp),
+                (Some(depth), Upcoming::Data) => qp.sq.prefetch(depth, None),
+                (Some(depth), Upcoming::Any) => rdmap.prefetch(depth, qp),
             },
             Self::Endpoint(endpoint) => prefetch(&**endpoint),
         }

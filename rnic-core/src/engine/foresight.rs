@@ -3,6 +3,7 @@
 //! the work itself.
 
 use super::{Engine, FlowKey};
+use crate::connection::Upcoming;
 use crate::wire::packet;
 
 /// With fewer connections than these their state stays in cache, and there is nothing to fetch.
@@ -10,11 +11,14 @@ const MANY: usize = 64;
 /// Connections that are fetched at once: enough to keep memory busy, and few enough to find room in the cache.
 const AT_ONCE: usize = 16;
 
+/// Octets of a frame that may be no more than an ACK: what it acknowledges was sent here.
+const LONGEST_ACK: usize = 256;
+
 /// Which connections have been fetched.
 #[derive(Default)]
 pub(super) struct Foresight {
-    /// Those of the frames that are to be handled next.
-    upcoming: Vec<usize>,
+    /// Those of the frames that are to be handled next, and what for.
+    upcoming: Vec<(usize, Upcoming)>,
     /// How many of those at the front of the line that wait to send.
     ready: usize,
 }
@@ -37,11 +41,15 @@ impl Engine {
                 && let Some((remote, local)) = packet::addresses(head)
                 && let Some(index) = self.flows.guess(&FlowKey { local, remote })
             {
-                upcoming.push(index);
+                let turn = match head.len() > LONGEST_ACK {
+                    true => Upcoming::Data,
+                    false => Upcoming::Any,
+                };
+                upcoming.push((index, turn));
             }
             before = head;
         }
-        self.fetch(self.foresight.upcoming.iter());
+        self.fetch(self.foresight.upcoming.iter().copied());
     }
 
     /// Others may have come to wait since something was sent last.
@@ -60,18 +68,19 @@ impl Engine {
 
     fn foresee_next_ready(&mut self) {
         if self.foresight.ready == 0 {
-            self.fetch(self.ready.iter().take(AT_ONCE));
+            let next = self.ready.iter().take(AT_ONCE);
+            self.fetch(next.map(|index| (*index, Upcoming::Any)));
             self.foresight.ready = AT_ONCE;
         }
         self.foresight.ready -= 1;
     }
 
     /// Step by step, each for all of them: the memory that one step waits for comes while the others are asked for.
-    fn fetch<'a>(&self, indices: impl Iterator<Item = &'a usize> + Clone) {
+    fn fetch(&self, turns: impl Iterator<Item = (usize, Upcoming)> + Clone) {
         for depth in 0..super::Connection::DEPTHS {
-            for index in indices.clone() {
-                if let Some(connection) = self.connections.get(*index) {
-                    connection.prefetch(depth);
+            for (index, turn) in turns.clone() {
+                if let Some(connection) = self.connections.get(index) {
+                    connection.prefetch(turn, depth);
                 }
             }
         }

@@ -2,14 +2,18 @@
 
 use crate::time::Instant;
 
-/// A binary heap of alarms, the next one first, that knows where the alarm of each connection is.
+/// Alarms that stand below another in the heap: as many as a cache line has room for. With two there would be twice as many
+/// levels, and with thousands of connections each is a line that has left the cache.
+const BELOW: usize = 4;
+
+/// A heap of alarms, the next one first, that knows where the alarm of each connection is.
 ///
 /// A retransmission timer moves with nearly every acknowledgement, and mostly later, or away. So such an alarm stays where
 /// it is, and only when it would have gone off moves to where it is wanted: the connection, which may have left the cache
 /// long ago, is not asked.
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// No alarm goes off later than those at twice its place plus one and two.
+    /// No alarm goes off later than the [`BELOW`] from `BELOW` times its place plus one on.
     heap: Vec<(Instant, u32)>,
     /// By connection.
     alarms: Vec<Alarm>,
@@ -111,7 +115,7 @@ impl Timers {
     /// Moves an alarm before those that go off later. Returns its new place.
     fn rise(&mut self, mut place: usize) -> usize {
         while place > 0 {
-            let parent = (place - 1) / 2;
+            let parent = (place - 1) / BELOW;
             if self.heap[parent].0 <= self.heap[place].0 {
                 break;
             }
@@ -126,7 +130,8 @@ impl Timers {
     /// Moves an alarm behind those that go off earlier.
     fn sink(&mut self, mut place: usize) {
         loop {
-            let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
+            let first = BELOW * place + 1;
+            let children = first..(first + BELOW).min(self.heap.len());
             let Some(first) = children.min_by_key(|&child| self.heap[child].0) else {
                 break;
             };

@@ -496,13 +496,16 @@ impl<T: Entry> Consumer<T> {
         self.shared.head().store(self.head, Ordering::Release);
     }
 
-    /// Has fetched what [`peek`](Self::peek) looks at, one step further with each depth from 0 to 1.
-    pub fn prefetch(&self, depth: usize, ahead: u32) {
+    /// Has fetched what [`len`](Self::len) looks at, and what [`peek`](Self::peek) does so many places `ahead` if asked to, one
+    /// step further with each depth from 0 to 1.
+    pub fn prefetch(&self, depth: usize, ahead: Option<u32>) {
         match depth {
             0 => prefetch(&*self.shared),
             _ => {
                 prefetch(self.shared.tail());
-                prefetch(self.shared.words(self.head.wrapping_add(ahead)));
+                if let Some(ahead) = ahead {
+                    prefetch(self.shared.words(self.head.wrapping_add(ahead)));
+                }
             }
         }
     }

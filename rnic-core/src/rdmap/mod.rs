@@ -26,6 +26,8 @@ pub use message::{Outbound, Source, Token};
 pub use opening::Opening;
 pub use terminate::{ReceivedTerminate, TerminateCause};
 
+use std::mem::offset_of;
+
 use zerocopy::FromZeros;
 
 use crate::memory::epoch::Guard;
@@ -43,12 +45,12 @@ use requester::Requester;
 use responder::{Request, Responder};
 
 /// How the stream ends, if it does.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Ending {
     /// It does not.
     Open,
-    /// A Terminate waits to be sent.
-    Terminating(TerminateCause),
+    /// A Terminate waits to be sent. In a box: most streams never have one.
+    Terminating(Box<TerminateCause>),
     /// Nothing is sent any more, and what comes in is ignored.
     Over,
 }
@@ -74,22 +76,27 @@ pub fn own_queues(ird: u16, ord: u16) -> [(QueueNumber, usize, usize); 3] {
     ]
 }
 
-/// RDMAP's state of one stream.
+/// RDMAP's state of one stream. What each message needs stands first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Rdmap {
+    ending: Ending,
+    /// In a box: most streams never have one.
+    received: Option<Box<ReceivedTerminate>>,
     /// What is to be sent before anything else.
     opening: Option<Opening>,
-    requester: Requester,
-    responder: Responder,
     /// Whose turn it is if both have something to send.
     response_next: bool,
-    ending: Ending,
-    received: Option<ReceivedTerminate>,
     /// How the receive whose turn it is completes, if not as flushed.
     receive_status: Option<WcStatus>,
+    responder: Responder,
+    requester: Requester,
 }
 
 impl Rdmap {
+    /// Octets of it that are looked at in each turn: whether anything ends, or waits to be sent.
+    pub const IN_EACH_TURN: usize = offset_of!(Self, requester) + Requester::IN_EACH_TURN;
+
     /// A stream on which the peer may have `ird` Reads and atomics outstanding and this side `ord`, with a send queue of
     /// `send_queue` entries.
     // rfc: 5040-81, 5040-82, 5040-s8
@@ -215,7 +222,7 @@ impl Rdmap {
     fn handle_terminate(&mut self, octets: &[u8]) -> Result<(), RdmapError> {
         let terminate = ReceivedTerminate::parse(octets).map_err(RdmapError::Malformed)?;
         self.requester.blame(&terminate);
-        self.received = Some(terminate);
+        self.received = Some(Box::new(terminate));
         self.ending = Ending::Over;
         Ok(())
     }
@@ -231,11 +238,12 @@ impl Rdmap {
         cqs: &mut CqTable,
         guard: &Guard<'_>,
     ) -> Result<Option<Outbound>, RdmapError> {
-        match self.ending {
+        match &self.ending {
             Ending::Open => {}
             Ending::Terminating(cause) => {
+                let message = cause.message();
                 self.ending = Ending::Over;
-                return Ok(Some(cause.message()));
+                return Ok(Some(message));
             }
             Ending::Over => return Ok(None),
         }
@@ -334,7 +342,7 @@ impl Rdmap {
     // rfc: 5040-89
     pub fn terminate(&mut self, cause: TerminateCause) {
         if !self.is_ending() {
-            self.ending = Ending::Terminating(cause);
+            self.ending = Ending::Terminating(Box::new(cause));
             self.receive_status = cause.receive_status();
         }
     }
@@ -347,7 +355,7 @@ impl Rdmap {
 
     /// What the peer's Terminate said, if one came.
     pub fn received(&self) -> Option<&ReceivedTerminate> {
-        self.received.as_ref()
+        self.received.as_deref()
     }
 
     /// The application ends the stream in order: requests that are posted from now on are not carried out.

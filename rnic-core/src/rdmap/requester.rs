@@ -1,6 +1,7 @@
 //! The requester: send queue entries become messages, in order, and complete in order.
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 
 use zerocopy::FromZeros;
 
@@ -61,27 +62,31 @@ enum Progress {
 }
 
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Requester {
     /// Takes memory with the first, for as many as there can be.
     requests: VecDeque<Request>,
     most: usize,
     /// The number of the first of `requests`.
     first: u64,
-    pub(super) outstanding: Outstanding,
+    /// How much of the stream the peer has acknowledged.
+    acked: u64,
     /// The numbers that DDP gives the next Send, and the next Read or Atomic Request.
     next_send: Msn,
     next_request: Msn,
-    /// The Immediate Data that follow the last Write begun.
-    follower: Option<Outbound>,
-    /// How much of the stream the peer has acknowledged.
-    acked: u64,
     /// A request failed here: none is begun any more.
     failed: bool,
     /// The first request that was posted after the application had asked to end in order.
     end: Option<u64>,
+    pub(super) outstanding: Outstanding,
+    /// The Immediate Data that follow the last Write begun.
+    follower: Option<Outbound>,
 }
 
 impl Requester {
+    /// Octets of it that are looked at in each turn.
+    pub(super) const IN_EACH_TURN: usize = offset_of!(Self, outstanding);
+
     pub(super) fn new(ord: u16, send_queue: u32) -> Self {
         Self {
             requests: VecDeque::new(),
@@ -105,7 +110,7 @@ impl Requester {
         {
             prefetch(first);
         }
-        qp.sq.prefetch(depth, self.requests.len() as u32);
+        qp.sq.prefetch(depth, Some(self.requests.len() as u32));
     }
 
     /// The ready-to-receive message goes out: it counts among the Sends or Reads.

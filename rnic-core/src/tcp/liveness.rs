@@ -31,18 +31,19 @@ impl Default for Keepalive {
 /// What is known of the peer's being there. Its timers are computed, not kept: a segment that arrives moves them
 /// without further work.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Liveness {
-    keepalive: Option<Keepalive>,
-    user_timeout: Option<Duration>,
-    fin_wait: Duration,
     /// The last segment that the peer must have sent.
     pub(super) heard_at: Instant,
-    /// Questions since, and the time of the last one.
-    asked: u8,
-    asked_at: Instant,
-    question_due: bool,
     /// Since when the peer has taken nothing of what it is owed, if it is owed anything.
     owed_since: Option<Instant>,
+    question_due: bool,
+    /// Questions since the last segment, and the time of the last one.
+    asked: u8,
+    asked_at: Instant,
+    user_timeout: Option<Duration>,
+    keepalive: Option<Keepalive>,
+    fin_wait: Duration,
 }
 
 impl Liveness {

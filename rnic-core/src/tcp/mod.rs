@@ -40,6 +40,7 @@ mod tests;
 mod timers;
 mod train;
 
+use core::mem::offset_of;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -141,53 +142,61 @@ pub enum Payload {
     },
 }
 
-/// One connection.
+/// One connection. Where many take turns, each of them finds its record outside the cache. So its fields, and those of the
+/// records in it, stand in the order of use: first what each segment needs, then what is sent and acknowledged, at last
+/// what hardly any does.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Tcp {
     state: State,
     failure: Option<TcpFailure>,
-    local_port: u16,
-    remote_port: u16,
-    max_retries: u8,
-    syn_retries: u8,
-    time_wait: Duration,
-    /// The MSS option of our SYN.
-    mss_to_offer: u16,
-    options: Negotiated,
-    ecn: Ecn,
-    /// When a segment arrived that is larger than those to be tried on a suspicious path.
-    large_arrived_at: Option<Instant>,
-    pacer: Pacer,
-    recv: Receiver,
-    send: Sender,
-    recovery: Recovery,
-    rtt: RttEstimator,
     /// Our SYN has to be sent (again).
     syn_due: bool,
-    syn_sent_at: Option<Instant>,
     /// One SYN was sent: its round-trip time can be told.
     syn_sent_once: bool,
-    /// The retransmission timer, or the persist timer while the peer's window keeps all from being sent.
-    retransmit_at: Option<Instant>,
     /// The persist timer has expired: send one probe.
     probe_due: bool,
     /// A probe was sent into a closed window, and the window has not opened since.
     probing: bool,
     /// Expirations since the peer last answered.
     retries: u8,
+    max_retries: u8,
+    syn_retries: u8,
+    ecn: Ecn,
+    local_port: u16,
+    remote_port: u16,
+    /// The MSS option of our SYN.
+    mss_to_offer: u16,
+    /// The retransmission timer, or the persist timer while the peer's window keeps all from being sent.
+    retransmit_at: Option<Instant>,
     /// A frame to send again was still in the device: look again then.
     device_retry_at: Option<Instant>,
     time_wait_ends: Option<Instant>,
     /// A RST to send.
     reset: Option<Box<TcpHeader>>,
-    challenges: ChallengeLimit,
+    options: Negotiated,
+    pacer: Pacer,
     liveness: Liveness,
+    recv: Receiver,
+    send: Sender,
+    recovery: Recovery,
+    rtt: RttEstimator,
     /// When data was last sent.
     sent_at: Option<Instant>,
+    /// When a segment arrived that is larger than those to be tried on a suspicious path.
+    large_arrived_at: Option<Instant>,
     counters: TcpCounters,
+    challenges: ChallengeLimit,
+    syn_sent_at: Option<Instant>,
+    time_wait: Duration,
 }
 
 impl Tcp {
+    /// Octets of it that are looked at when data of the peer's come, up to the timers of recovery.
+    pub const TO_RECEIVE: usize = offset_of!(Self, recovery) + Recovery::TIMERS;
+    /// Octets of it that are looked at when data are sent or acknowledged, with the counters that all segments have.
+    pub const TO_SEND: usize = offset_of!(Self, counters) + 4 * size_of::<u64>();
+
     /// Opens a connection actively: a SYN waits to be sent.
     ///
     /// `isn` must be unpredictable to others (RFC 6528).

@@ -18,33 +18,34 @@ const MAX_TAKEN_RANGES: usize = 256;
 const MAX_DUPLICATED: usize = 8;
 /// One direction's receiver.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Receiver {
-    origin: Origin,
     /// The next in-order offset that is not taken.
     next: u64,
-    /// Taken beyond `next`.
-    taken: RangeSet,
-    /// The ranges of `taken` that grew last, latest first: what SACK reports (RFC 2018 section 4).
-    recent: [Range<u64>; SackBlocks::MAX],
-    /// What came twice and has not been reported yet, each to an ACK of its own (RFC 2883).
-    duplicated: VecDeque<Range<u64>>,
-    /// Where the stream ends, once a FIN said so.
-    end: Option<u64>,
-    /// The FIN has been taken in order.
-    finished: bool,
+    /// The right edge of the window as last advertised. It never moves back.
+    edge: u64,
+    /// What was last acknowledged (Last.ACK.sent), as an offset.
+    acked: u64,
+    origin: Origin,
     /// Octets that the owner accepts beyond `next`, less `held`.
     capacity: u32,
     held: u32,
-    growth: Growth,
-    /// What was last acknowledged (Last.ACK.sent), as an offset.
-    acked: u64,
-    /// The right edge of the window as last advertised. It never moves back.
-    edge: u64,
+    /// The FIN has been taken in order.
+    finished: bool,
     /// Shift count of our window field.
     scale: u8,
     /// A gain of the window that is worth telling (RFC 9293 section 3.8.6.2.2).
     worthwhile: u64,
     schedule: AckSchedule,
+    /// Where the stream ends, once a FIN said so.
+    end: Option<u64>,
+    growth: Growth,
+    /// What came twice and has not been reported yet, each to an ACK of its own (RFC 2883).
+    duplicated: VecDeque<Range<u64>>,
+    /// Taken beyond `next`.
+    taken: RangeSet,
+    /// The ranges of `taken` that grew last, latest first: what SACK reports (RFC 2018 section 4).
+    recent: [Range<u64>; SackBlocks::MAX],
 }
 
 /// How the window follows what the path holds: a stretch of the stream is measured at a time.

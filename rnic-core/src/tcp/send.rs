@@ -66,8 +66,8 @@ pub(super) enum Fin {
 
 /// One direction's sender.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Sender {
-    pub(super) origin: Origin,
     pub(super) segments: VecDeque<SentSegment>,
     /// Index of the first segment not wholly sent.
     pub(super) unsent: usize,
@@ -77,9 +77,10 @@ pub(super) struct Sender {
     pub(super) nxt: u64,
     /// Offset past the last octet queued, where the FIN stands.
     end: u64,
+    pub(super) origin: Origin,
     pub(super) fin: Fin,
-    pub(super) board: Scoreboard,
     pub(super) window: PeerWindow,
+    pub(super) board: Scoreboard,
 }
 
 /// The peer's receive window (RFC 9293 section 3.10.7.4).

@@ -10,6 +10,7 @@ mod rack;
 mod spurious;
 mod tail;
 
+use core::mem::offset_of;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -76,30 +77,34 @@ impl Ack<'_> {
 
 /// How a connection recovers from loss.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Recovery {
+    tail: TailProbe,
+    rack: Rack,
+    mss: u64,
+    duplicate_acks: u32,
+    sack: bool,
+    /// The next retransmission does not wait for the congestion window.
+    urgent: bool,
     phase: Phase,
+    /// Octets that have left the network unnamed: duplicate ACKs of a peer without SACK.
+    arrived: u64,
+    last_sent_at: Option<Instant>,
+    /// In a box: most connections never have any.
+    retransmissions: Option<Box<Retransmissions>>,
+    congestion: Congestion,
+    rounds: Rounds,
     /// What had been sent when the last recovery began: duplicate ACKs up to there may be echoes of its
     /// retransmissions and begin no other (RFC 6582 section 3.2).
     last_until: Option<u64>,
-    duplicate_acks: u32,
-    /// Octets that have left the network unnamed: duplicate ACKs of a peer without SACK.
-    arrived: u64,
-    /// The next retransmission does not wait for the congestion window.
-    urgent: bool,
-    congestion: Congestion,
-    rounds: Rounds,
-    last_sent_at: Option<Instant>,
     prr: Prr,
-    rack: Rack,
-    tail: TailProbe,
-    /// In a box: most connections never have any.
-    retransmissions: Option<Box<Retransmissions>>,
-    mss: u64,
-    sack: bool,
 }
 
 /// Questions, and what is sent.
 impl Recovery {
+    /// Octets of it that hold timers.
+    pub(super) const TIMERS: usize = offset_of!(Self, mss);
+
     /// For segments of `mss` octets.
     pub(super) fn new(algorithm: CongestionAlgorithm, mss: u64, sack: bool) -> Self {
         Self {
