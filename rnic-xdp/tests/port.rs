@@ -11,7 +11,7 @@ use rnic_core::engine::{Net, NetError};
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::steering::{self, Mode, ModeChoice};
 use rnic_xdp::testing::{Namespace, is_root};
-use rnic_xdp::{PortConfig, QueueStatistics};
+use rnic_xdp::{PortConfig, QueueStatistics, XdpPort};
 
 #[test]
 fn frames_cross_between_two_ports() {
@@ -343,4 +343,24 @@ fn what_a_queue_lost_is_counted() {
     assert_eq!(statistics.read().unwrap(), []);
     // Whoever reads does not keep the queues.
     open(&west, "west").unwrap();
+}
+
+/// Else its frames would go on to a ring that nobody empties, and the kernel could not answer.
+#[test]
+fn a_share_that_ends_lets_its_queue_go() {
+    if !is_root("a_share_that_ends_lets_its_queue_go") {
+        return;
+    }
+    let (_east, west) = pair("shares", 2);
+    let mut shares = west
+        .run(|| XdpPort::open_shares(&PortConfig::new("west"), 2))
+        .unwrap();
+    let statistics = shares[0].statistics();
+    let open = || -> Vec<u32> {
+        let queues = statistics.read().unwrap();
+        queues.iter().map(|queue| queue.queue).collect()
+    };
+    assert_eq!(open(), [0, 1]);
+    shares.truncate(1);
+    assert_eq!(open(), [0]);
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::OpenError;
 use crate::netlink::{Generic, Link, RouteSocket, XdpFeatures, link_by_name};
@@ -208,7 +208,7 @@ struct Shared {
     /// Ends before anything else: its interrupts come again.
     _deferral: Option<Deferral>,
     steering: Steering,
-    counted: Mutex<Vec<Counted>>,
+    counted: Mutex<Vec<Weak<Counted>>>,
     link: Link,
     layout: FrameLayout,
     config: PortConfig,

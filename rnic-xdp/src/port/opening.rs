@@ -1,5 +1,8 @@
 //! Opening the queues of a device, one by one.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+
 use super::metadata::{Completer, TxOffload};
 use super::rx::{self, RxPort};
 use super::socket::{Place, Rings};
@@ -21,7 +24,7 @@ pub(super) struct Opened {
     /// Why nobody completes the checksums of what it sends, if somebody was to.
     pub(super) without_offload: Option<String>,
     /// What each of its queues counts.
-    pub(super) counted: Vec<Counted>,
+    pub(super) counted: Vec<Weak<Counted>>,
 }
 
 impl Default for Opened {
@@ -129,13 +132,14 @@ impl Opened {
         }
         let (rx, fill) = (rings.rx, rings.fill);
         let socket = rings.rx_socket;
-        let new = RxPort::new(umem, layout, config.rx_frames, socket, rx, fill);
-        self.counted.push(Counted {
+        let counted = Arc::new(Counted {
             queue,
             worker,
             socket: own_handle,
-            received: new.received(),
+            received: AtomicU64::new(0),
         });
+        self.counted.push(Arc::downgrade(&counted));
+        let new = RxPort::new(umem, layout, config.rx_frames, socket, rx, fill, counted);
         self.rx.push(new);
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::mem;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use nix::libc::{XDP_PKT_CONTD, xdp_desc};
 use nix::sys::socket::{MsgFlags, recv};
@@ -14,6 +14,7 @@ use rnic_core::wire::checksum::{self, Checksums};
 
 use super::ring::{Consumer, Producer};
 use super::socket::OpenSocket;
+use super::statistics::Counted;
 use super::umem::{FrameLayout, Umem};
 
 /// Frames taken from a ring at once.
@@ -72,8 +73,8 @@ pub struct RxPort {
     starts: Vec<usize>,
     /// Room to put one together.
     room: RefCell<Vec<u8>>,
-    /// Frames so far. Others read it.
-    received: Arc<AtomicU64>,
+    /// Others read it.
+    counted: Arc<Counted>,
 }
 
 /// A received frame.
@@ -118,6 +119,7 @@ impl RxPort {
         socket: OpenSocket,
         rx: Consumer<xdp_desc>,
         mut fill: Producer<u64>,
+        counted: Arc<Counted>,
     ) -> Self {
         for chunk in 0..chunks.min(fill.room()) {
             fill.push(u64::from(chunk) * u64::from(layout.chunk));
@@ -143,7 +145,7 @@ impl RxPort {
             more: false,
             starts: Vec::new(),
             room: RefCell::default(),
-            received: Arc::default(),
+            counted,
         };
         port.wake_device();
         port
@@ -169,15 +171,11 @@ impl RxPort {
             self.ready = count;
         }
         if self.ready > 0 {
-            let received = self.received.load(Ordering::Relaxed) + self.ready as u64;
-            self.received.store(received, Ordering::Relaxed);
+            let received = &self.counted.received;
+            let so_far = received.load(Ordering::Relaxed) + self.ready as u64;
+            received.store(so_far, Ordering::Relaxed);
         }
         self.ready
-    }
-
-    /// The number of frames so far.
-    pub(super) fn received(&self) -> Arc<AtomicU64> {
-        self.received.clone()
     }
 
     /// Finds the frames among so many descriptors.

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{PoisonError, Weak};
 
 use nix::libc::{self, socklen_t, xdp_statistics};
 
@@ -50,7 +50,7 @@ impl QueueStatistics {
 pub struct PortStatistics(pub(super) Weak<Shared>);
 
 impl PortStatistics {
-    /// Of each queue, in their order. Nothing once the device is closed.
+    /// Of each queue that is open, in their order.
     pub fn read(&self) -> io::Result<Vec<QueueStatistics>> {
         let Some(shared) = self.0.upgrade() else {
             return Ok(Vec::new());
@@ -59,20 +59,22 @@ impl PortStatistics {
             .counted
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let read: io::Result<Vec<_>> = counted.iter().map(Counted::read).collect();
+        let open = counted.iter().filter_map(Weak::upgrade);
+        let read: io::Result<Vec<_>> = open.map(|queue| queue.read()).collect();
         let mut queues = read?;
         queues.sort_by_key(|queue| queue.queue);
         Ok(queues)
     }
 }
 
-/// A queue, and where what is counted of it stands.
+/// A queue, and what is counted of it. It ends with the receive side of the queue: this handle of the socket, which keeps the
+/// queue bound, must not outlive whoever empties its ring.
 #[derive(Debug)]
 pub(super) struct Counted {
     pub(super) queue: u32,
     pub(super) worker: usize,
     pub(super) socket: OwnedFd,
-    pub(super) received: Arc<AtomicU64>,
+    pub(super) received: AtomicU64,
 }
 
 impl Counted {
