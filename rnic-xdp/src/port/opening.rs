@@ -162,10 +162,12 @@ fn open_queue(
         let opened = umem.and_then(|umem| Rings::open(&umem, &place).map(|rings| (umem, rings)));
         match opened {
             Ok((umem, rings)) => return Ok((umem, rings, None)),
-            Err(error) => refusal = Some(format!("{error}; it needs Linux 6.8 or later")),
+            Err(error) if error.is_unsupported() => {
+                refusal = Some(format!("{error}; it needs Linux 6.11 or later"));
+            }
+            Err(error) => return Err(error),
         }
     }
-    // Whatever else is wrong is so without metadata too.
     let place = Place {
         completer: None,
         ..place
@@ -237,7 +239,7 @@ mod tests {
         let TxOffload::Refused(why) = &report.tx_checksum else {
             panic!("{report}")
         };
-        assert!(why.contains("Invalid argument") && why.contains("Linux 6.8"));
+        assert!(why.contains("Invalid argument") && why.contains("Linux 6.11"));
         assert!(report.to_string().contains(why));
         drop(port);
         for choice in [TxChecksum::Device, TxChecksum::Kernel] {
