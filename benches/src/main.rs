@@ -234,7 +234,7 @@ fn play(bed: &Bed, effort: Effort) -> Result<(), Failure> {
     };
     let mut ratios = Samples::default();
     for _ in 0..PARTS {
-        let raw = raw::latency(bed, shape, &part)?.median;
+        let raw = raw::latency(bed, shape, &part, raw::Work::None)?.median;
         let write = rdma::write_latency(bed, shape, &part)?.median;
         println!("raw {raw:.2} us, Write {write:.2} us");
         ratios.push(write / raw);

@@ -53,6 +53,11 @@ impl Work {
         matches!(self, Self::Everything | Self::Acknowledged)
     }
 
+    /// Octets behind the headers of a frame that carries so many of payload.
+    fn carrying(self, payload: usize) -> usize {
+        payload + if self.is_all() { PROTOCOLS } else { 0 }
+    }
+
     /// What counts as payload of so many octets.
     fn counted(self, octets: usize) -> usize {
         match self {
@@ -202,10 +207,10 @@ impl End {
     }
 
     /// Sends a whole message.
-    fn send_message(&mut self) {
+    fn send_message(&mut self, work: Work) {
         let mut left = self.message.frames();
         while left > 0 {
-            left -= self.send(left, Work::None);
+            left -= self.send(left, work);
         }
     }
 
@@ -239,8 +244,8 @@ impl End {
     }
 
     /// Receives; whether the last frame of a message has come.
-    fn has_received(&mut self) -> bool {
-        self.number += self.receive(Work::None).frames;
+    fn has_received(&mut self, work: Work) -> bool {
+        self.number += self.receive(work).frames;
         let whole = self.number >= self.message.frames();
         if whole {
             self.number = 0;
@@ -357,17 +362,22 @@ fn send_for(client: &mut End, duration: Duration, work: Work, arrived: &AtomicU6
 }
 
 /// Round trips of messages.
-pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
-    let (mut client, mut server) = End::pair(bed, shape.size)?;
+pub(crate) fn latency(
+    bed: &Bed,
+    shape: Shape,
+    effort: &Effort,
+    work: Work,
+) -> Result<Latency, Failure> {
+    let (mut client, mut server) = End::pair(bed, work.carrying(shape.size))?;
     let game = Game {
         ping: |client: &mut End| {
-            client.send_message();
+            client.send_message(work);
             Ok(0)
         },
-        pong: |client: &mut End, _| Ok(client.has_received()),
+        pong: |client: &mut End, _| Ok(client.has_received(work)),
         answer: |server: &mut End| {
-            if server.has_received() {
-                server.send_message();
+            if server.has_received(work) {
+                server.send_message(work);
             }
             Ok(())
         },
@@ -387,6 +397,9 @@ mod tests {
         assert_eq!(Work::Acknowledged.counted(1460), 1428);
         assert_eq!(Work::Everything.counted(8960), 8928);
         assert_eq!(Work::CopyAndCrc.counted(1460), 1460);
+        for work in [Work::None, Work::CopyAndCrc, Work::Everything] {
+            assert_eq!(work.counted(work.carrying(64)), 64);
+        }
     }
 
     #[test]

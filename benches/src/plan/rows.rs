@@ -123,12 +123,18 @@ const OCTETS: [System<Bandwidth>; 3] = [
     },
 ];
 
-const LATENCIES: [System<Latency>; 5] = [
+const LATENCIES: [System<Latency>; 6] = [
     System {
         id: "raw-lat",
         title: "raw AF_XDP ping-pong",
         curve: true,
-        run: raw::latency,
+        run: |bed, shape, effort| raw::latency(bed, shape, effort, Work::None),
+    },
+    System {
+        id: "raw-lat-all",
+        title: "the same + copies, CRCs, checksums, headers",
+        curve: false,
+        run: |bed, shape, effort| raw::latency(bed, shape, effort, Work::Everything),
     },
     System {
         id: "tcp-lat",
