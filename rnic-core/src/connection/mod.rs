@@ -154,6 +154,8 @@ pub(crate) struct Connection {
     pub(crate) queued: bool,
     /// Whether the engine has it in its list of connections that owe an ACK with the next turn.
     pub(crate) owes_ack: bool,
+    /// When its alarm stands in the engine's heap: when it [wants](Self::next_timeout) it, or earlier.
+    pub(crate) alarm: Option<Instant>,
     /// FIN is to be sent after everything else.
     fin_asked: bool,
     unreachable: bool,
@@ -242,6 +244,7 @@ impl Connection {
         Self {
             queued: false,
             owes_ack: false,
+            alarm: None,
             key,
             tcp,
             path,
@@ -459,6 +462,17 @@ impl Connection {
         };
         let tcp = self.tcp.timeout_but_next_turn();
         Instant::earliest([tcp, self.deadline, held_back])
+    }
+
+    /// Whether its alarm surely goes off early enough, if it wants one. Where that is not sure, it says no.
+    #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        let phase_waits = match &self.phase {
+            Phase::Streaming(stream) => stream.held_back_until().is_some(),
+            _ => true,
+        };
+        let waits = phase_waits || self.unreachable || self.deadline.is_some();
+        !waits && self.tcp.times_out_after(self.alarm)
     }
 
     /// Whether it is to be asked for something to send in the next turn: an ACK that an answer may take along.

@@ -277,11 +277,10 @@ impl Engine {
         if let Some(hop) = hop {
             connection.set_next_hop(&hop);
         }
-        let timeout = connection.next_timeout();
         connection.queued = true;
         let index = self.insert(connection);
         self.ready.push_back(index);
-        self.timers.arm(index, timeout);
+        self.arm_anew(index);
         *self.qps.place(number) = Some(Place::Connected(index));
     }
 
@@ -354,9 +353,8 @@ impl Engine {
         } = adoption;
         let request = connection.and_then(|connection| {
             let request = connection.request()?;
-            let timeout = connection.next_timeout();
             let index = self.insert(connection);
-            self.timers.arm(index, timeout);
+            self.arm_anew(index);
             self.requests.insert(request, index);
             Some(request)
         });

@@ -29,13 +29,29 @@ impl Engine {
     }
 
     /// Sees to it that a connection is looked at when it wants to be.
+    #[inline]
     pub(super) fn arm(&mut self, index: usize, now: Instant) {
         let connection = &mut self.connections[index];
         if connection.acks_next_turn() && !connection.owes_ack {
             connection.owes_ack = true;
             self.owing.push_back((now, index));
         }
-        self.timers.arm(index, connection.next_timeout());
+        if connection.is_armed() {
+            let wanted = || connection.next_timeout();
+            debug_assert!(Instant::earliest([connection.alarm, wanted()]) == connection.alarm);
+        } else {
+            self.arm_anew(index);
+        }
+    }
+
+    /// The same for a connection that may want its alarm earlier than it has it.
+    pub(super) fn arm_anew(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let at = Instant::earliest([connection.alarm, connection.next_timeout()]);
+        if at != connection.alarm {
+            connection.alarm = at;
+            self.timers.set(index, at);
+        }
     }
 
     /// Sends a burst of the next connection that has something to send; returns the number of frames. Call until that is
@@ -117,7 +133,7 @@ impl Engine {
             || self.timers.next().is_some_and(|at| at <= now)
     }
 
-    /// When the next timer goes off.
+    /// When the next timer goes off, or earlier.
     pub fn next_timeout(&self) -> Option<Instant> {
         let owing = self.owing.front().map(|(since, _)| *since + A_MOMENT);
         Instant::earliest([owing, self.timers.next()])
@@ -139,12 +155,20 @@ impl Engine {
             self.connections[index].owes_ack = false;
             self.queue(index);
         }
-        while let Some(index) = self.timers.pop(now) {
-            any = true;
-            self.counters.engine.alarms += 1;
-            self.with_connection(index, now, guard, tx, |connection, context, _| {
-                connection.handle_timeout(context);
-            });
+        while let Some(index) = self.timers.gone_off(now) {
+            let connection = &mut self.connections[index];
+            let wanted = connection.next_timeout();
+            let due = wanted.is_some_and(|at| at <= now);
+            // It may have been for something that has come to pass meanwhile.
+            connection.alarm = wanted.filter(|_| !due);
+            self.timers.set(index, connection.alarm);
+            if due {
+                any = true;
+                self.counters.engine.alarms += 1;
+                self.with_connection(index, now, guard, tx, |connection, context, _| {
+                    connection.handle_timeout(context);
+                });
+            }
         }
         any
     }

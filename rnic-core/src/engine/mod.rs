@@ -97,6 +97,7 @@ pub struct Engine {
     latest: Option<usize>,
     /// What the next frame is expected to be like, and its connection.
     expected: Option<(Prediction, usize)>,
+    /// The alarms of the connections, each of which knows when its own stands.
     timers: Timers,
     /// Connections that may have something to send, each once.
     ready: VecDeque<usize>,
@@ -176,33 +177,43 @@ impl Engine {
         while let Some((frame, checksums)) = upcoming.take() {
             let frame = frame.as_ref();
             self.counters.engine.frames_received += 1;
-            let expected = self.expected.as_ref().and_then(|(prediction, index)| {
-                let expected = prediction.parse(frame, checksums)?;
-                Some((expected, *index))
-            });
-            if let Some((expected, index)) = expected {
-                run = Some(index);
+            if let Some((prediction, index)) = &self.expected
+                && let Some(expected) = prediction.parse(frame, checksums)
+            {
+                let index = *index;
                 let (connection, mut context) = self.lend(index, now, guard);
-                let next = connection.handle_next(&expected, &mut context, tx);
-                if next == Next::Another {
-                    connection.handle_segment(&expected.segment, false, &mut context, tx);
-                }
-                if next != Next::Data {
-                    self.end_run(run.take(), now, guard, tx);
-                } else if let Some((prediction, _)) = &self.expected
-                    && let Some(train) =
-                        self.connections[index].begin_train(prediction, frame, &expected, guard)
-                {
-                    upcoming = self.follow_train(index, train, now, guard, &mut frames);
-                    continue;
+                match connection.handle_next(&expected, &mut context, tx) {
+                    Next::Data => {
+                        run = Some(index);
+                        if let Some((prediction, _)) = &self.expected
+                            && let Some(train) = self.connections[index]
+                                .begin_train(prediction, frame, &expected, guard)
+                        {
+                            upcoming = self.follow_train(index, train, now, guard, &mut frames);
+                            continue;
+                        }
+                    }
+                    Next::Answer => {
+                        run = None;
+                        self.end_run(index, now, guard, tx);
+                    }
+                    Next::Another => {
+                        run = None;
+                        connection.handle_segment(&expected.segment, false, &mut context, tx);
+                        self.end_run(index, now, guard, tx);
+                    }
                 }
             } else {
-                self.end_run(run.take(), now, guard, tx);
+                if let Some(index) = run.take() {
+                    self.end_run(index, now, guard, tx);
+                }
                 self.handle_unexpected(now, guard, frame, checksums, tx);
             }
             upcoming = frames.next();
         }
-        self.end_run(run, now, guard, tx);
+        if let Some(index) = run {
+            self.end_run(index, now, guard, tx);
+        }
     }
 
     /// Takes frames for as long as they belong to a train. Returns the first that does not.
@@ -222,14 +233,8 @@ impl Engine {
     }
 
     /// Sees to what follows from segments that were handled.
-    fn end_run<F: TxFrames>(
-        &mut self,
-        index: Option<usize>,
-        now: Instant,
-        guard: &Guard<'_>,
-        tx: &mut F,
-    ) {
-        let Some(index) = index else { return };
+    #[inline]
+    fn end_run<F: TxFrames>(&mut self, index: usize, now: Instant, guard: &Guard<'_>, tx: &mut F) {
         let (connection, mut context) = self.lend(index, now, guard);
         if connection.settle_acked(&mut context) {
             self.see_to(index, now);
@@ -270,7 +275,7 @@ impl Engine {
         let segment = &packet.segment;
         let goes_on = !segment.payload.is_empty() && !segment.header.flags.psh();
         let connection = &self.connections[index];
-        if (again || goes_on) && connection.stage() == Stage::Grown {
+        if (again || goes_on) && connection.is_streaming() {
             let expected = Prediction::like(frame, packet, connection.receives_crcs());
             self.expected = expected.map(|expected| (expected, index));
         }
@@ -418,7 +423,8 @@ impl Engine {
         self.flows.remove(connection.key(), index);
         self.latest = None;
         self.expected = None;
-        self.timers.disarm(index);
+        connection.alarm = None;
+        self.timers.set(index, None);
         self.young.remove(connection.stage());
         if std::mem::take(&mut connection.queued) {
             self.ready.retain(|ready| *ready != index);
@@ -521,11 +527,15 @@ impl Engine {
     /// Tells that a destination cannot be reached.
     pub fn set_unreachable(&mut self, destination: IpAddr) {
         self.next_hops.forget(destination);
+        let mut concerned = Vec::new();
         for (index, connection) in &mut self.connections {
             if connection.key().remote.ip() == destination {
                 connection.set_unreachable();
-                self.timers.arm(index, connection.next_timeout());
+                concerned.push(index);
             }
+        }
+        for index in concerned {
+            self.arm_anew(index);
         }
     }
 

@@ -8,104 +8,62 @@ const BELOW: usize = 4;
 
 /// A heap of alarms, the next one first, that knows where the alarm of each connection is.
 ///
-/// A retransmission timer moves with nearly every acknowledgement, and mostly later, or away. So such an alarm stays where
-/// it is, and only when it would have gone off moves to where it is wanted: the connection, which may have left the cache
-/// long ago, is not asked.
+/// It is told only what must not be missed. A retransmission timer moves with nearly every acknowledgement, and mostly
+/// later, or away: so the alarm of a connection stays where it is unless one is wanted earlier, and when it goes off the
+/// connection is asked whether there is anything to do, and if not, until when there is nothing.
 #[derive(Default)]
 pub(crate) struct Timers {
     /// No alarm goes off later than the [`BELOW`] from `BELOW` times its place plus one on.
     heap: Vec<(Instant, u32)>,
-    /// By connection.
-    alarms: Vec<Alarm>,
+    /// Of each connection the place of its alarm in the heap.
+    places: Vec<u32>,
 }
 
-/// What is known of the alarm of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Alarm {
-    /// When it is wanted.
-    at: Option<Instant>,
-    /// Its place in the heap, for that time or an earlier one.
-    place: u32,
-}
-
-impl Alarm {
-    const NONE: Self = Self {
-        at: None,
-        place: u32::MAX,
-    };
-
-    fn place(self) -> Option<usize> {
-        (self.place != u32::MAX).then_some(self.place as usize)
-    }
-}
+/// In place of a place.
+const NOWHERE: u32 = u32::MAX;
 
 impl Timers {
-    /// A connection wants its alarm at `at`, and at no other time.
-    pub(crate) fn arm(&mut self, connection: usize, at: Option<Instant>) {
-        if self.alarms.len() <= connection {
-            if at.is_none() {
-                return;
-            }
-            self.alarms.resize(connection + 1, Alarm::NONE);
-        }
-        let alarm = &mut self.alarms[connection];
-        alarm.at = at;
-        let Some(at) = at else { return };
-        match alarm.place() {
-            Some(place) if self.heap[place].0 <= at => {}
-            Some(place) => {
+    /// The alarm of a connection goes off at `at`, and at no other time.
+    pub(crate) fn set(&mut self, connection: usize, at: Option<Instant>) {
+        match (self.place(connection), at) {
+            (Some(place), Some(at)) => {
                 self.heap[place].0 = at;
-                self.rise(place);
+                let place = self.rise(place);
+                self.sink(place);
             }
-            None => {
+            (Some(place), None) => self.remove(place),
+            (None, Some(at)) => {
+                if self.places.len() <= connection {
+                    self.places.resize(connection + 1, NOWHERE);
+                }
                 self.heap.push((at, connection as u32));
                 self.rise(self.heap.len() - 1);
             }
+            (None, None) => {}
         }
     }
 
-    /// Forgets a connection's alarm.
-    pub(crate) fn disarm(&mut self, connection: usize) {
-        if let Some(alarm) = self.alarms.get_mut(connection) {
-            alarm.at = None;
-            if let Some(place) = alarm.place() {
-                self.remove(place);
-            }
-        }
+    /// The connection whose alarm has gone off first. It is to be [set](Self::set) anew.
+    #[inline]
+    pub(crate) fn gone_off(&self, now: Instant) -> Option<usize> {
+        let &(at, connection) = self.heap.first()?;
+        (at <= now).then_some(connection as usize)
     }
 
-    /// Takes the next alarm that has gone off.
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<usize> {
-        while let Some(&(at, connection)) = self.heap.first()
-            && at <= now
-        {
-            let alarm = &mut self.alarms[connection as usize];
-            match alarm.at {
-                Some(wanted) if wanted > at => {
-                    self.heap[0].0 = wanted;
-                    self.sink(0);
-                }
-                wanted => {
-                    alarm.at = None;
-                    self.remove(0);
-                    if wanted.is_some() {
-                        return Some(connection as usize);
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// When the next alarm goes off, or earlier.
+    /// When the next alarm goes off.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|&(at, _)| at)
     }
 
+    fn place(&self, connection: usize) -> Option<usize> {
+        let place = *self.places.get(connection)?;
+        (place != NOWHERE).then_some(place as usize)
+    }
+
     fn remove(&mut self, place: usize) {
         let (_, connection) = self.heap.swap_remove(place);
-        self.alarms[connection as usize].place = u32::MAX;
+        self.places[connection as usize] = NOWHERE;
         if place < self.heap.len() {
             let place = self.rise(place);
             self.sink(place);
@@ -146,7 +104,7 @@ impl Timers {
     }
 
     fn note(&mut self, place: usize) {
-        self.alarms[self.heap[place].1 as usize].place = place as u32;
+        self.places[self.heap[place].1 as usize] = place as u32;
     }
 }
 
@@ -163,21 +121,23 @@ mod tests {
     }
 
     #[test]
-    fn alarms_go_off_in_order_and_once() {
+    fn alarms_go_off_in_order() {
         let mut timers = Timers::default();
-        timers.arm(3, Some(at(30)));
-        timers.arm(1, Some(at(10)));
-        timers.arm(2, Some(at(20)));
-        timers.arm(1, Some(at(40)));
-        timers.arm(3, Some(at(15)));
-        timers.arm(4, Some(at(12)));
-        timers.arm(4, None);
-        timers.disarm(2);
-        assert_eq!(timers.next(), Some(at(10)));
-        assert_eq!(timers.pop(at(14)), None);
-        assert_eq!(timers.pop(at(50)), Some(3));
-        assert_eq!(timers.pop(at(50)), Some(1));
-        assert_eq!(timers.pop(at(50)), None);
+        timers.set(3, Some(at(30)));
+        timers.set(1, Some(at(10)));
+        timers.set(2, Some(at(20)));
+        timers.set(1, Some(at(40)));
+        timers.set(3, Some(at(15)));
+        timers.set(4, Some(at(12)));
+        timers.set(4, None);
+        timers.set(2, None);
+        assert_eq!(timers.next(), Some(at(15)));
+        assert_eq!(timers.gone_off(at(14)), None);
+        assert_eq!(timers.gone_off(at(50)), Some(3));
+        timers.set(3, None);
+        assert_eq!(timers.gone_off(at(50)), Some(1));
+        timers.set(1, None);
+        assert_eq!(timers.gone_off(at(50)), None);
         assert_eq!(timers.next(), None);
     }
 
@@ -188,73 +148,45 @@ mod tests {
         let levels = MANY.ilog2() as usize + 1;
         let mut timers = Timers::default();
         for connection in 0..MANY {
-            timers.arm(connection, Some(at(1_000_000 + connection as u64)));
+            timers.set(connection, Some(at(1_000_000 + connection as u64)));
         }
         for connection in (0..MANY).rev().step_by(97) {
-            let before = timers.alarms.clone();
-            timers.arm(connection, Some(at(connection as u64)));
-            let moved = timers.alarms.iter().zip(&before).filter(|(a, b)| a != b);
-            assert!(moved.count() <= levels);
-            let before = timers.alarms.clone();
-            timers.disarm(connection);
-            let moved = timers.alarms.iter().zip(&before).filter(|(a, b)| a != b);
-            assert!(moved.count() <= levels + 1);
+            for wanted in [Some(at(connection as u64)), None] {
+                let before = timers.places.clone();
+                timers.set(connection, wanted);
+                let moved = timers.places.iter().zip(&before).filter(|(a, b)| a != b);
+                assert!(moved.count() <= levels + 1);
+            }
         }
         // However often they move, there is one for each.
         for round in 0..10 {
             for connection in 0..MANY {
-                timers.arm(connection, Some(at(1000 - round)));
-                timers.arm(connection, Some(at(2000 + round)));
+                timers.set(connection, Some(at(1000 - round)));
+                timers.set(connection, Some(at(2000 + round)));
             }
         }
         assert_eq!(timers.heap.len(), MANY);
     }
 
-    #[derive(Clone, Debug)]
-    enum Step {
-        Arm(usize, Option<u64>),
-        Disarm(usize),
-        Pop(u64),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            4 => (0..12_usize, prop::option::of(0..100_u64)).prop_map(|(c, t)| Step::Arm(c, t)),
-            1 => (0..12_usize).prop_map(Step::Disarm),
-            2 => (0..100_u64).prop_map(Step::Pop),
-        ]
-    }
-
     proptest! {
         #[test]
-        fn agrees_with_a_list(steps in prop::collection::vec(step(), 1..100)) {
+        fn agrees_with_a_list(
+            steps in prop::collection::vec((0..12_usize, prop::option::of(0..100_u64)), 1..100),
+        ) {
             let mut timers = Timers::default();
             let mut list: Vec<Option<u64>> = vec![None; 12];
-            for step in steps {
-                match step {
-                    Step::Arm(connection, t) => {
-                        timers.arm(connection, t.map(at));
-                        list[connection] = t;
-                    }
-                    Step::Disarm(connection) => {
-                        timers.disarm(connection);
-                        list[connection] = None;
-                    }
-                    Step::Pop(t) => match timers.pop(at(t)) {
-                        Some(connection) => {
-                            let first = list.iter().flatten().min().copied();
-                            prop_assert_eq!(list[connection].take(), first);
-                            prop_assert!(first.is_some_and(|first| first <= t));
-                        }
-                        None => {
-                            prop_assert!(list.iter().flatten().all(|&set| set > t));
-                            prop_assert!(timers.next().is_none_or(|next| next > at(t)));
-                        }
-                    },
+            for (connection, t) in steps {
+                timers.set(connection, t.map(at));
+                list[connection] = t;
+                let first = list.iter().flatten().min().copied();
+                prop_assert_eq!(timers.next(), first.map(at));
+                prop_assert_eq!(timers.heap.len(), list.iter().flatten().count());
+                let Some(first) = first else { continue };
+                let rings = timers.gone_off(at(first)).expect("one of these");
+                prop_assert_eq!(list[rings], Some(first));
+                if let Some(before) = first.checked_sub(1) {
+                    prop_assert_eq!(timers.gone_off(at(before)), None);
                 }
-                let first = list.iter().flatten().min().map(|&t| at(t));
-                prop_assert!(first.is_none_or(|first| timers.next() <= Some(first) && timers.next().is_some()));
-                prop_assert!(timers.heap.len() <= list.len());
             }
         }
     }

@@ -35,7 +35,7 @@ impl Tcp {
         self.send.unsent = 0;
         self.send.board.advance(ack, ack);
 
-        let round_trip = now.since(sent_at);
+        let round_trip = now.span_since(sent_at);
         self.rtt.exact(now, round_trip);
         self.rtt.sample(round_trip);
         self.retries = 0;

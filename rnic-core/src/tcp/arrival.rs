@@ -1,13 +1,11 @@
 //! What a received segment does (RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323).
 
-use core::time::Duration;
-
 use super::recovery::Ack;
 use super::recv::Offer;
 use super::scoreboard::News;
 use super::{Fin, State, StreamData, Tcp, TcpFailure};
 use crate::memory::frames::TxFrames;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
 /// How far behind the next expected octet a duplicate may begin for its acknowledgment to count.
@@ -165,8 +163,8 @@ impl Tcp {
         }
         let measured = match self.syn_sent_at {
             Some(sent_at) if self.syn_sent_once => {
-                self.rtt.exact(now, now.since(sent_at));
-                Some(now.since(sent_at))
+                self.rtt.exact(now, now.span_since(sent_at));
+                Some(now.span_since(sent_at))
             }
             Some(_) => self.options.round_trip(now, &header.options),
             None => None,
@@ -404,8 +402,8 @@ impl Tcp {
         now: Instant,
         header: &TcpHeader,
         news: &News,
-    ) -> Option<Duration> {
-        let exact = news.sent_at.map(|sent_at| now.since(sent_at));
+    ) -> Option<Span> {
+        let exact = news.sent_at.map(|sent_at| now.span_since(sent_at));
         let measured = match exact {
             Some(rtt) => {
                 self.rtt.exact(now, rtt);

@@ -69,22 +69,24 @@ pub struct TcpFacts {
 impl Tcp {
     /// The smoothed round-trip time, once it has been measured.
     pub fn smoothed_rtt(&self) -> Option<Duration> {
-        self.rtt.smoothed()
+        self.rtt.smoothed().map(Duration::from)
     }
 
     /// How much the round-trip time varies (RTTVAR).
     pub fn rtt_variation(&self) -> Duration {
-        self.rtt.variation()
+        self.rtt.variation().into()
     }
 
     /// The least round-trip time of the last minutes, once it has been measured.
     pub fn least_rtt(&self) -> Option<Duration> {
-        self.rtt.least()
+        self.rtt.least().map(Duration::from)
     }
 
     /// How much later than its successors a segment may arrive before it counts as lost.
     pub fn reordering_window(&self) -> Duration {
-        self.recovery.reordering_window(&self.send, &self.rtt)
+        self.recovery
+            .reordering_window(&self.send, &self.rtt)
+            .into()
     }
 
     /// The congestion window and the slow-start threshold, in octets.
@@ -117,7 +119,7 @@ impl Tcp {
             rtt: self.smoothed_rtt().map(|rtt| (rtt, self.rtt_variation())),
             min_rtt: self.least_rtt(),
             reordering_window: self.reordering_window(),
-            rto: self.rtt.timeout(),
+            rto: self.rtt.timeout().into(),
             backoff: self.retries,
             mss: self.options.max_payload(),
             path_mss: self.options.mss,

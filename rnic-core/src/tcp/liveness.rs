@@ -84,7 +84,7 @@ impl Liveness {
 
     /// Whether anybody wants to know how long the peer has been silent.
     #[inline]
-    fn is_watched(&self) -> bool {
+    pub(super) fn is_watched(&self) -> bool {
         self.keepalive.is_some() || self.user_timeout.is_some()
     }
 

@@ -4,7 +4,7 @@ use core::cmp::Ordering;
 use core::time::Duration;
 
 use super::TcpConfig;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 use crate::wire::tcp::{TcpOptions, Timestamps};
 
 /// The segment size of a peer that states none (RFC 9293 section 3.7.1).
@@ -136,11 +136,11 @@ impl Negotiated {
     }
 
     /// The round-trip time by the timestamp that the peer echoes. `None` if it is none of ours.
-    pub(super) fn round_trip(&self, now: Instant, options: &TcpOptions) -> Option<Duration> {
+    pub(super) fn round_trip(&self, now: Instant, options: &TcpOptions) -> Option<Span> {
         let (state, theirs) = (self.timestamps.as_ref()?, options.timestamps?);
         let millis = state.clock(now).wrapping_sub(theirs.echo);
         // A day is beyond belief: the echo is bogus, or was never set.
-        (theirs.echo != 0 && millis < 86_400_000).then(|| Duration::from_millis(u64::from(millis)))
+        (theirs.echo != 0 && millis < 86_400_000).then(|| Span::from_millis(u64::from(millis)))
     }
 }
 

@@ -7,12 +7,12 @@
 use core::time::Duration;
 
 use super::congestion::Congestion;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 /// What may leave at once, in octets.
 const BURST: u64 = 64 * 1024;
 /// Paths with a shorter round-trip time are not paced.
-const SHORT_PATH: Duration = Duration::from_micros(200);
+const SHORT_PATH: Span = Span::from_micros(200);
 /// The rate, in hundredths of a window per round trip: slow start doubles the window, and after it there must be
 /// some room for growth (Linux has the same).
 const SLOW_START_PERCENT: u64 = 200;
@@ -36,7 +36,7 @@ impl Pacer {
     }
 
     /// The window or the round-trip time is another.
-    pub(super) fn update(&mut self, congestion: &Congestion, smoothed_rtt: Option<Duration>) {
+    pub(super) fn update(&mut self, congestion: &Congestion, smoothed_rtt: Option<Span>) {
         let Some(rtt) = smoothed_rtt.filter(|rtt| *rtt >= SHORT_PATH) else {
             (self.rate, self.resume_at) = (None, None);
             return;
@@ -49,7 +49,7 @@ impl Pacer {
             AVOIDANCE_PERCENT
         };
         let octets = u128::from(congestion.window()) * u128::from(percent) / 100;
-        let rate = octets * 1_000_000_000 / rtt.as_nanos();
+        let rate = octets * 1_000_000_000 / u128::from(rtt.as_nanos());
         self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1));
     }
 

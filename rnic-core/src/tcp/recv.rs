@@ -8,7 +8,7 @@ use super::ack_schedule::AckSchedule;
 use super::ranges::RangeSet;
 use super::rtt::RttEstimator;
 use super::seq::{Origin, Seq};
-use crate::time::{Instant, nanos};
+use crate::time::{Instant, Span};
 use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlocks};
 
 /// Ranges beyond the next expected octet that are kept track of. Data that would need one more is dropped: a
@@ -378,20 +378,20 @@ impl Receiver {
         }
     }
 
-    fn end_stretch(&mut self, now: Instant, least: Duration) {
+    fn end_stretch(&mut self, now: Instant, least: Span) {
         let octets = self.next - self.growth.from;
         // It has taken the least round-trip time at least: of fewer octets the window is four times as large anyway.
         if 4 * octets > u64::from(self.capacity) {
-            self.grow_to(octets, now.since(self.growth.since), least);
+            self.grow_to(octets, now.span_since(self.growth.since), least);
         }
         (self.growth.since, self.growth.from) = (now, self.next);
         self.growth.until = now + least;
     }
 
     /// So many octets have arrived in a stretch that took this long.
-    fn grow_to(&mut self, octets: u64, elapsed: Duration, least: Duration) {
-        let elapsed = u128::from(nanos(elapsed).max(1));
-        let arrived = u128::from(octets) * u128::from(nanos(least));
+    fn grow_to(&mut self, octets: u64, elapsed: Span, least: Span) {
+        let elapsed = u128::from(elapsed.as_nanos().max(1));
+        let arrived = u128::from(octets) * u128::from(least.as_nanos());
         // Divided only where it is of use.
         if 4 * arrived > u128::from(self.capacity) * elapsed {
             let limit = u128::from(self.growth.limit);

@@ -2,91 +2,98 @@
 
 use core::time::Duration;
 
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 /// The timeout to start data with if the handshake itself timed out (RFC 6298 section 5.7).
-const RTO_AFTER_LOST_SYN: Duration = Duration::from_secs(3);
+const RTO_AFTER_LOST_SYN: Span = Span::from_secs(3);
 
 /// More than any round-trip time.
-const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const A_YEAR: Span = Span::from_secs(365 * 24 * 3600);
 
 /// Estimates the round-trip time from samples, and the retransmission timeout from both.
 #[derive(Clone, Debug)]
 pub(super) struct RttEstimator {
-    smoothed: Option<Duration>,
-    variation: Duration,
+    smoothed: Option<Span>,
+    variation: Span,
     /// The timeout without backoff.
-    base: Duration,
+    base: Span,
     /// How often the timeout has been doubled, and what it is then.
     backoff: u32,
-    timeout: Duration,
-    min: Duration,
-    max: Duration,
+    timeout: Span,
+    min: Span,
+    max: Span,
     least: LeastRtt,
     /// There was a sample since the last tail probe.
     fresh: bool,
 }
 
 /// The least round-trip time of the last minutes: a path that has become longer is believed in after a while.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct LeastRtt {
-    /// The least of this period and of the one before.
-    now: Option<Duration>,
-    before: Option<Duration>,
+    /// The least of this period and of the one before; the most that there is, if there was none.
+    now: Span,
+    before: Span,
     since: Instant,
 }
 
 impl LeastRtt {
-    const PERIOD: Duration = Duration::from_secs(150);
+    const PERIOD: Span = Span::from_secs(150);
 
-    fn sample(&mut self, now: Instant, rtt: Duration) {
-        if now - self.since >= Self::PERIOD {
-            self.before = self.now.take();
+    const NONE: Self = Self {
+        now: Span::MAX,
+        before: Span::MAX,
+        since: Instant::ZERO,
+    };
+
+    fn sample(&mut self, now: Instant, rtt: Span) {
+        if now.span_since(self.since) >= Self::PERIOD {
+            self.before = std::mem::replace(&mut self.now, Span::MAX);
             self.since = now;
         }
-        self.now = Some(self.now.map_or(rtt, |least| least.min(rtt)));
+        self.now = self.now.min(rtt);
     }
 
-    fn get(&self) -> Option<Duration> {
-        match (self.now, self.before) {
-            (Some(now), Some(before)) => Some(now.min(before)),
-            (now, before) => now.or(before),
-        }
+    #[inline]
+    fn get(&self) -> Option<Span> {
+        let least = self.now.min(self.before);
+        (least != Span::MAX).then_some(least)
     }
 }
 
 impl RttEstimator {
     pub(super) fn new(initial: Duration, min: Duration, max: Duration) -> Self {
+        let [initial, min, max] = [initial, min, max].map(Span::from);
         Self {
             smoothed: None,
-            variation: Duration::ZERO,
+            variation: Span::ZERO,
             base: initial.min(max),
             backoff: 0,
             timeout: initial.min(max),
             min,
             max,
-            least: LeastRtt::default(),
+            least: LeastRtt::NONE,
             fresh: false,
         }
     }
 
     /// The smoothed round-trip time, once there was a sample.
-    pub(super) fn smoothed(&self) -> Option<Duration> {
+    pub(super) fn smoothed(&self) -> Option<Span> {
         self.smoothed
     }
 
     /// How much the round-trip time varies.
-    pub(super) fn variation(&self) -> Duration {
+    pub(super) fn variation(&self) -> Span {
         self.variation
     }
 
     /// The least round-trip time of the last minutes, once one was measured by our own clock.
-    pub(super) fn least(&self) -> Option<Duration> {
+    #[inline]
+    pub(super) fn least(&self) -> Option<Span> {
         self.least.get()
     }
 
     /// A segment sent only once took this long: it may be the fastest of late.
-    pub(super) fn exact(&mut self, now: Instant, rtt: Duration) {
+    pub(super) fn exact(&mut self, now: Instant, rtt: Span) {
         self.least.sample(now, rtt);
     }
 
@@ -102,40 +109,39 @@ impl RttEstimator {
 
     /// The time to wait for an acknowledgment.
     #[inline]
-    pub(super) fn timeout(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Span {
         self.timeout
     }
 
     fn set_backoff(&mut self, backoff: u32) {
         self.backoff = backoff;
         let factor = 1_u32.checked_shl(backoff).unwrap_or(u32::MAX);
-        self.timeout = self.base.saturating_mul(factor).min(self.max);
+        self.timeout = (self.base * factor).min(self.max);
     }
 
     /// Takes a sample, and ends any backoff.
     ///
     /// The lower bound applies to the variation's part of the timeout, not to the sum (so does Linux's): on a
     /// long and steady path the variation shrinks to nothing, and the first late ACK would be taken for a loss.
-    pub(super) fn sample(&mut self, rtt: Duration) {
+    pub(super) fn sample(&mut self, rtt: Span) {
         self.backoff = 0;
         self.fresh = true;
-        // In nanoseconds, which divide faster. Nobody waits for an acknowledgment for a year: nothing overflows.
-        let nanos = |time: Duration| time.as_nanos() as u64;
-        let rtt = nanos(rtt.min(A_YEAR));
+        // Nobody waits for an acknowledgment for a year: nothing overflows.
+        let rtt = rtt.min(A_YEAR).as_nanos();
         let (smoothed, variation) = match self.smoothed {
             None => (rtt, rtt / 2),
             Some(smoothed) => {
-                let (smoothed, variation) = (nanos(smoothed), nanos(self.variation));
+                let (smoothed, variation) = (smoothed.as_nanos(), self.variation.as_nanos());
                 (
                     (smoothed * 7 + rtt) / 8,
                     (variation * 3 + smoothed.abs_diff(rtt)) / 4,
                 )
             }
         };
-        self.smoothed = Some(Duration::from_nanos(smoothed));
-        self.variation = Duration::from_nanos(variation);
-        self.base = Duration::from_nanos(smoothed + (variation * 4).max(nanos(self.min)));
-        self.base = self.base.min(self.max);
+        self.smoothed = Some(Span::from_nanos(smoothed));
+        self.variation = Span::from_nanos(variation);
+        let margin = Span::from_nanos(variation * 4).max(self.min);
+        self.base = (Span::from_nanos(smoothed) + margin).min(self.max);
         self.timeout = self.base;
     }
 
@@ -163,12 +169,13 @@ impl RttEstimator {
 mod tests {
     use super::*;
 
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
+    const fn ms(millis: u64) -> Span {
+        Span::from_millis(millis)
     }
 
     fn estimator() -> RttEstimator {
-        RttEstimator::new(ms(1000), ms(200), ms(60_000))
+        let [initial, min, max] = [1000, 200, 60_000].map(Duration::from_millis);
+        RttEstimator::new(initial, min, max)
     }
 
     #[test]
@@ -182,7 +189,7 @@ mod tests {
         rtt.sample(ms(100));
         // RTTVAR = 3/4 250 + 1/4 400, SRTT = 7/8 500 + 1/8 100
         assert_eq!(rtt.smoothed(), Some(ms(450)));
-        assert_eq!(rtt.timeout(), Duration::from_micros(450_000 + 4 * 287_500));
+        assert_eq!(rtt.timeout(), Span::from_micros(450_000 + 4 * 287_500));
     }
 
     #[test]

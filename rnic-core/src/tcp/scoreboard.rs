@@ -5,13 +5,12 @@
 
 use core::cmp::Reverse;
 use core::ops::Range;
-use core::time::Duration;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::ranges::RangeSet;
 use super::send::{Fate, Fin, Sender, SentSegment};
 use super::seq::Seq;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 use crate::wire::tcp::SackBlocks;
 
 /// When a segment was sent (last), and the offset where it ends: of two sent at the same time, the one that ends
@@ -299,7 +298,7 @@ impl Sender {
         &mut self,
         now: Instant,
         latest: Sending,
-        patience: Duration,
+        patience: Span,
     ) -> (usize, bool) {
         let overdue = |sent_at: Instant| sent_at + patience <= now;
         let (mut lost, mut more) = (0, false);

@@ -1,6 +1,6 @@
 //! What time does to a connection.
 
-use super::{Tcp, TcpFailure};
+use super::{State, Tcp, TcpFailure};
 use crate::time::Instant;
 
 impl Tcp {
@@ -16,6 +16,23 @@ impl Tcp {
         let ack_by = self.recv.next_timeout();
         let ack_by = ack_by.filter(|_| !self.acks_next_turn());
         Instant::earliest([ack_by, self.timeout_but_acks()])
+    }
+
+    /// Whether [that](Self::timeout_but_next_turn) is surely not before `at`, or never where `at` is `None`. To say so
+    /// takes less time, and where it would take as much, it says no.
+    #[inline]
+    pub fn times_out_after(&self, at: Option<Instant>) -> bool {
+        let rare = self.time_wait_ends.is_some()
+            | self.device_retry_at.is_some()
+            | self.pacer.resume_at().is_some()
+            | (self.state != State::Established)
+            | self.liveness.is_watched();
+        let ack_by = self.recv.next_timeout();
+        let ack_by = ack_by.filter(|_| !self.acks_next_turn());
+        let lost = self
+            .recovery
+            .no_timeout_before(&self.send, self.retransmit_at);
+        !rare && Instant::earliest([at, ack_by, lost]) == at
     }
 
     /// Whether an ACK is to go with the next turn, on an answer if there is one.

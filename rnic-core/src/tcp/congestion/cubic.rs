@@ -1,9 +1,7 @@
 //! CUBIC (RFC 9438). In its terms: windows in segments, times in seconds.
 
-use core::time::Duration;
-
 use super::Acked;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 /// RFC 9438 sections 4.6 and 5.
 const BETA: f64 = 0.7;
@@ -38,7 +36,7 @@ struct Epoch {
 
 impl Epoch {
     /// W_cubic, the window at a time after the start (section 4.2).
-    fn at(&self, time: Duration) -> f64 {
+    fn at(&self, time: Span) -> f64 {
         C * (time.as_secs_f64() - self.k).powi(3) + self.max
     }
 }
@@ -61,7 +59,7 @@ impl Cubic {
         // Section 4.3.
         let alpha = if epoch.reno < prior { ALPHA } else { 1.0 };
         epoch.reno += alpha * segments / window;
-        let time = now.since(epoch.start);
+        let time = now.span_since(epoch.start);
         if epoch.at(time) < epoch.reno {
             return (epoch.reno - window).clamp(0.0, segments);
         }
@@ -116,13 +114,13 @@ impl Cubic {
     /// The window was not used up to this acknowledgment: the time since the last one does not count (section 5.8).
     pub(super) fn pause(&mut self, now: Instant) {
         if let Some(epoch) = &mut self.epoch {
-            epoch.start = epoch.start + now.since(epoch.last);
+            epoch.start = epoch.start + now.span_since(epoch.last);
             epoch.last = now;
         }
     }
 
     /// Nothing was sent for this long, which does not count either.
-    pub(super) fn skip(&mut self, idle: Duration) {
+    pub(super) fn skip(&mut self, idle: Span) {
         if let Some(epoch) = &mut self.epoch {
             epoch.start = epoch.start + idle;
             epoch.last = epoch.last + idle;

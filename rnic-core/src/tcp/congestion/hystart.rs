@@ -3,13 +3,12 @@
 //! A growth may be chance. So slow start goes on more slowly for some rounds, and at its old pace if the round-trip
 //! time falls again.
 
-use core::time::Duration;
-
 use super::Acked;
+use crate::time::Span;
 
 /// RFC 9406 section 4.3.
-const MIN_RTT_THRESHOLD: Duration = Duration::from_millis(4);
-const MAX_RTT_THRESHOLD: Duration = Duration::from_millis(16);
+const MIN_RTT_THRESHOLD: Span = Span::from_millis(4);
+const MAX_RTT_THRESHOLD: Span = Span::from_millis(16);
 const MIN_RTT_DIVISOR: u32 = 8;
 const RTT_SAMPLES: u32 = 8;
 const CSS_GROWTH_DIVISOR: u64 = 4;
@@ -19,8 +18,8 @@ const CSS_ROUNDS: u8 = 5;
 #[derive(Clone, Debug, Default)]
 pub(super) struct HyStart {
     /// The least round-trip times of the last round and of this one, and how many samples this one had.
-    last_round: Option<Duration>,
-    this_round: Option<Duration>,
+    last_round: Option<Span>,
+    this_round: Option<Span>,
     samples: u32,
     conservative: Option<Conservative>,
     /// Octets acknowledged that have not yet added to the window.
@@ -31,7 +30,7 @@ pub(super) struct HyStart {
 #[derive(Clone, Copy, Debug)]
 struct Conservative {
     /// The round-trip time that was too long.
-    baseline: Duration,
+    baseline: Span,
     /// Rounds begun, the one in which it began included.
     rounds: u8,
 }

@@ -10,14 +10,13 @@ mod newreno;
 mod rounds;
 
 use core::fmt;
-use core::time::Duration;
 
 use self::cubic::Cubic;
 use self::hystart::HyStart;
 use self::newreno::NewReno;
 pub use self::rounds::DeliveryRate;
 pub(super) use self::rounds::Rounds;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 /// How the congestion window follows what the path bears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,8 +49,8 @@ pub(super) struct Acked {
     /// The window had no room for another segment when they were sent.
     pub(super) window_limited: bool,
     /// The round-trip time that it tells, if any, and the smoothed one.
-    pub(super) rtt: Option<Duration>,
-    pub(super) smoothed_rtt: Duration,
+    pub(super) rtt: Option<Span>,
+    pub(super) smoothed_rtt: Span,
     /// What was sent first in this round trip is acknowledged: another one begins.
     pub(super) round_ended: bool,
 }
@@ -155,13 +154,19 @@ impl Congestion {
     ///
     /// Octets count, not ACKs: a peer that acknowledges a whole burst at once does not slow us down, and one that
     /// splits its ACKs gains nothing.
+    #[inline]
     pub(super) fn on_ack(&mut self, acked: &Acked) {
         let used = self.was_used(acked);
+        // Slow start doubles a window that is used. And only then do round-trip times tell what the path bears.
+        if used || !self.in_slow_start() {
+            self.adapt(acked, used);
+        }
+    }
+
+    fn adapt(&mut self, acked: &Acked, used: bool) {
         if self.in_slow_start() {
             let growth = self.slow_start(acked);
-            if used {
-                self.window = (self.window + growth).min(self.slow_start_threshold);
-            }
+            self.window = (self.window + growth).min(self.slow_start_threshold);
             return;
         }
         let (window, mss) = (self.window, self.mss);
@@ -244,7 +249,7 @@ impl Congestion {
     /// Nothing was sent for this long, and now there is something again. After a timeout's length the ACKs that would
     /// clock it out are gone, and what is known of the path is old: the window is the initial one again, and slow
     /// start leads back to most of what it was (RFC 5681 section 4.1, RFC 2861).
-    pub(super) fn on_idle(&mut self, idle: Duration, timeout: Duration) {
+    pub(super) fn on_idle(&mut self, idle: Span, timeout: Span) {
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
             cubic.skip(idle);
         }

@@ -1,9 +1,7 @@
 //! Round trips of a connection (RFC 9406 section 4.2), and what they showed: whether the window was what limited the
 //! sender, and how fast the peer was reached.
 
-use core::time::Duration;
-
-use crate::time::{Instant, nanos};
+use crate::time::{Instant, Span};
 
 /// How fast octets reached the peer in a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +13,7 @@ pub struct DeliveryRate {
 }
 
 /// Where one ACK takes all that was in flight, the sender has gone on at once if it did within this time.
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Span = Span::from_millis(1);
 
 /// Offsets of the stream and times; all but the last sample are of the round trip under way.
 #[derive(Debug, Default)]
@@ -59,7 +57,7 @@ impl Rounds {
         idle: bool,
         full: bool,
     ) {
-        let at_once = self.limited_until == before && now.since(self.began_at) < PAUSE;
+        let at_once = self.limited_until == before && now.span_since(self.began_at) < PAUSE;
         if idle && !at_once {
             (self.until, self.began_at) = (nxt, now);
             (self.delivered, self.application_limited) = (0, true);
@@ -87,7 +85,7 @@ impl Rounds {
         self.delivered += delivered;
         self.application_limited |= !limited;
         if ended {
-            self.take_sample(now.since(self.began_at));
+            self.take_sample(now.span_since(self.began_at));
             (self.until, self.began_at) = (nxt, now);
             (self.delivered, self.application_limited) = (0, !limited);
         }
@@ -95,10 +93,10 @@ impl Rounds {
     }
 
     #[inline]
-    fn take_sample(&mut self, time: Duration) {
+    fn take_sample(&mut self, time: Span) {
         self.last = Some(Round {
             delivered: self.delivered,
-            nanos: nanos(time),
+            nanos: time.as_nanos(),
             application_limited: self.application_limited,
         });
     }

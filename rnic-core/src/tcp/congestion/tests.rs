@@ -47,8 +47,8 @@ impl Path {
             octets,
             flight,
             window_limited,
-            rtt: Some(self.rtt),
-            smoothed_rtt: self.rtt,
+            rtt: Some(self.rtt.into()),
+            smoothed_rtt: self.rtt.into(),
             round_ended,
         }
     }
@@ -252,7 +252,8 @@ fn time_in_which_the_window_is_not_used_does_not_count_for_cubic() {
         lazy.congestion.on_ack(&acked);
     }
     lazy.now = lazy.now + ms(20_000);
-    lazy.congestion.on_idle(ms(20_000), ms(30_000));
+    lazy.congestion
+        .on_idle(ms(20_000).into(), ms(30_000).into());
     lazy.rounds(30);
     lazy.expect_near(busy.segments());
 }
@@ -304,14 +305,14 @@ fn a_timeout_is_undone_as_a_loss_is() {
 #[test]
 fn a_long_idle_time_restarts_with_the_initial_window() {
     let mut path = Path::cubic(1000);
-    path.congestion.on_idle(ms(300), ms(300));
+    path.congestion.on_idle(ms(300).into(), ms(300).into());
     assert_eq!(path.congestion.window(), 700 * MSS);
-    path.congestion.on_idle(ms(301), ms(300));
+    path.congestion.on_idle(ms(301).into(), ms(300).into());
     assert_eq!(path.congestion.window(), 10 * MSS);
     assert_eq!(path.congestion.slow_start_threshold(), 700 * MSS);
     // A window that is smaller stays.
     path.congestion.on_lost_syn();
-    path.congestion.on_idle(ms(301), ms(300));
+    path.congestion.on_idle(ms(301).into(), ms(300).into());
     assert_eq!(path.congestion.window(), MSS);
 }
 
@@ -438,7 +439,7 @@ fn check(path: &mut Path, event: &Event) -> Result<(), TestCaseError> {
         }
         Event::Idle(idle) => {
             path.now = path.now + ms(idle);
-            path.congestion.on_idle(ms(idle), ms(1000));
+            path.congestion.on_idle(ms(idle).into(), ms(1000).into());
             prop_assert!(path.congestion.window() <= before);
         }
         Event::Mss(mss) => path.congestion.set_mss(mss),

@@ -12,7 +12,6 @@ mod tail;
 
 use core::mem::offset_of;
 use core::ops::Range;
-use core::time::Duration;
 
 use self::prr::Prr;
 use self::rack::Rack;
@@ -24,7 +23,7 @@ use super::rtt::RttEstimator;
 use super::scoreboard::News;
 use super::send::Sender;
 use crate::counters::TcpCounters;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 /// Where recovery stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +43,7 @@ pub(super) struct Ack<'a> {
     /// Octets not acknowledged before.
     pub(super) flight: u64,
     /// The round-trip time that it tells.
-    pub(super) round_trip: Option<Duration>,
+    pub(super) round_trip: Option<Span>,
     /// It says the same as the one before, and its segment nothing else.
     pub(super) repeats: bool,
     /// It has SACK blocks.
@@ -60,7 +59,7 @@ pub(super) struct Answer {
     pub(super) sent_at: Instant,
     /// What is acknowledged now: nothing more was sent.
     pub(super) acked: Range<u64>,
-    pub(super) round_trip: Duration,
+    pub(super) round_trip: Span,
 }
 
 impl Ack<'_> {
@@ -150,7 +149,7 @@ impl Recovery {
     }
 
     /// How long RACK lets a segment arrive later than one that was sent after it.
-    pub(super) fn reordering_window(&self, send: &Sender, rtt: &RttEstimator) -> Duration {
+    pub(super) fn reordering_window(&self, send: &Sender, rtt: &RttEstimator) -> Span {
         self.rack.window(send, self.is_recovering(), rtt)
     }
 
@@ -266,7 +265,7 @@ impl Recovery {
     ) {
         let idle = send.flight() == octets;
         if idle && let Some(last) = self.last_sent_at {
-            self.congestion.on_idle(now.since(last), rtt.timeout());
+            self.congestion.on_idle(now.span_since(last), rtt.timeout());
         }
         self.last_sent_at = Some(now);
         let full = self.congestion.is_full(self.pipe(send));
@@ -419,6 +418,21 @@ impl Recovery {
             None if timeout_at.is_none() => None,
             None => self.tail_probe_at(send, rtt, timeout_at),
         }
+    }
+
+    /// A time before which surely neither the retransmission timer, due at `timeout_at`, nor
+    /// [one of these](Self::next_timeout) has anything to do.
+    #[inline]
+    pub(super) fn no_timeout_before(
+        &self,
+        send: &Sender,
+        timeout_at: Option<Instant>,
+    ) -> Option<Instant> {
+        let probe_at = match timeout_at {
+            Some(_) => self.tail.not_before(send, self.is_recovering()),
+            None => None,
+        };
+        Instant::earliest([timeout_at, self.rack.fires_at, probe_at])
     }
 
     fn tail_probe_at(

@@ -1,12 +1,10 @@
 //! RACK (RFC 8985 section 6): a segment is lost if one sent later has arrived, and it itself had time enough.
 
-use core::time::Duration;
-
 use super::Ack;
 use crate::tcp::rtt::RttEstimator;
 use crate::tcp::scoreboard::Sending;
 use crate::tcp::send::Sender;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 /// Segments selectively acknowledged that show a loss while no reordering has been seen (RFC 6675's DupThresh).
 pub(super) const DUPLICATE_THRESHOLD: usize = 3;
@@ -18,7 +16,7 @@ const PERSISTENCE: u8 = 16;
 pub(super) struct Rack {
     /// The latest sending of a segment that has arrived (RACK.xmit_ts and RACK.end_seq), and how long it took.
     latest: Option<Sending>,
-    rtt: Duration,
+    rtt: Span,
     /// That was a retransmission: segments behind it in the stream may have been sent before it.
     again: bool,
     /// Segments have arrived in another order than they were sent.
@@ -37,7 +35,7 @@ impl Rack {
     pub(super) fn new() -> Self {
         Self {
             latest: None,
-            rtt: Duration::ZERO,
+            rtt: Span::ZERO,
             again: false,
             reordering_seen: false,
             quarters: 1,
@@ -55,7 +53,9 @@ impl Rack {
         }
         if let Some((sent_at, end)) = news.retransmission {
             // The answer may be to the sending before.
-            let too_soon = rtt.least().is_some_and(|least| ack.now - sent_at < least);
+            let too_soon = rtt
+                .least()
+                .is_some_and(|least| ack.now.span_since(sent_at) < least);
             if !ack.echoes_before(sent_at) && !too_soon {
                 self.arrived(ack.now, (sent_at, end), true);
             }
@@ -79,7 +79,7 @@ impl Rack {
 
     #[inline]
     fn arrived(&mut self, now: Instant, sending: Sending, again: bool) {
-        self.rtt = now - sending.0;
+        self.rtt = now.span_since(sending.0);
         if self.latest.is_none_or(|latest| sending > latest) {
             self.latest = Some(sending);
             self.again = again;
@@ -110,10 +110,10 @@ impl Rack {
     }
 
     /// How long a segment may arrive later than one that was sent after it.
-    pub(super) fn window(&self, send: &Sender, recovering: bool, rtt: &RttEstimator) -> Duration {
+    pub(super) fn window(&self, send: &Sender, recovering: bool, rtt: &RttEstimator) -> Span {
         let certain = recovering || send.sacked_segments() >= DUPLICATE_THRESHOLD;
         if !self.reordering_seen && certain {
-            return Duration::ZERO;
+            return Span::ZERO;
         }
         let smoothed = rtt.smoothed().unwrap_or_default();
         let least = rtt.least().unwrap_or(smoothed);
@@ -121,7 +121,7 @@ impl Rack {
     }
 
     /// How long a segment has from its sending on before it is lost, if one sent later has arrived.
-    pub(super) fn patience(&self, window: Duration) -> Duration {
+    pub(super) fn patience(&self, window: Span) -> Span {
         self.rtt + window
     }
 

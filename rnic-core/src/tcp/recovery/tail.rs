@@ -5,19 +5,18 @@
 //! lost as well, or the ACK for it, and nothing else may be on its way. The first missing segment is the probe then.
 
 use core::ops::Range;
-use core::time::Duration;
 
 use super::Ack;
 use crate::tcp::rtt::RttEstimator;
 use crate::tcp::send::Sender;
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 
 /// A probe waits at least this much longer than two round trips: hosts are not always prompt.
-const LEAST_SLACK: Duration = Duration::from_millis(2);
+const LEAST_SLACK: Span = Span::from_millis(2);
 /// How long a peer may wait with the ACK of a single segment (TLP.max_ack_delay).
-const MAX_ACK_DELAY: Duration = Duration::from_millis(200);
+const MAX_ACK_DELAY: Span = Span::from_millis(200);
 /// The wait where no round trip has been measured.
-const WITHOUT_RTT: Duration = Duration::from_secs(1);
+const WITHOUT_RTT: Span = Span::from_secs(1);
 
 /// What the ACK of a probe says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +75,17 @@ impl TailProbe {
             None => WITHOUT_RTT,
         };
         Some((since + wait).min(timeout_at))
+    }
+
+    /// A time before which there is surely no [probe](Self::fires_at), whatever the round trip takes.
+    #[inline]
+    pub(super) fn not_before(&self, send: &Sender, recovering: bool) -> Option<Instant> {
+        let wait = if send.sent_segments() <= 1 && !recovering {
+            MAX_ACK_DELAY
+        } else {
+            LEAST_SLACK
+        };
+        self.since.map(|since| since + wait)
     }
 
     /// The timer has expired.

@@ -202,7 +202,7 @@ impl Bench {
             return;
         };
         let latest = latest.sending();
-        let (lost, more) = self.send.lose_overdue(self.now, latest, patience);
+        let (lost, more) = self.send.lose_overdue(self.now, latest, patience.into());
         let mut expected = (0, false);
         for record in &mut self.model.records {
             if record.fate == Fate::InFlight && record.sending() < latest {
