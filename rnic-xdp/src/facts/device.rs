@@ -6,7 +6,7 @@ use super::Fact;
 use crate::netlink::{
     Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
 };
-use crate::placement::by_port;
+use crate::placement::{by_port, rules_left_behind};
 use crate::port::numa::node_of;
 use crate::port::{PortConfig, XdpPort, deferred, largest_mtu_in_one_chunk};
 use crate::steering::{Mode, PROGRAM_NAME, program_info};
@@ -41,6 +41,7 @@ pub(super) fn facts(netdev: &str) -> Vec<Fact> {
     ];
     facts.extend([attached(&link), queues(&link)]);
     facts.extend(placement(&link));
+    facts.extend(rules(&link));
     facts.push(mtu(&link, &features));
     facts.extend(checksums(&features));
     facts.extend(offloads(&link));
@@ -237,6 +238,14 @@ fn placement(link: &Link) -> Option<Fact> {
             Fact::warn(name, found, remedy.replace("{}", &link.name))
         }
     })
+}
+
+/// Rules that choose the queues of connections which ended with their process.
+fn rules(link: &Link) -> Option<Fact> {
+    let left = rules_left_behind(link).ok().filter(|left| *left > 0)?;
+    let found = format!("{left} in the device are left of a process that was killed");
+    let remedy = "they go when an application next opens the device with rnic";
+    Some(Fact::warn("ntuple rules", found, remedy))
 }
 
 fn mtu(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {

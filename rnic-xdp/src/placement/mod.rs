@@ -7,17 +7,22 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::libc::EOPNOTSUPP;
 
 use crate::netlink::Link;
 use crate::port::worker_of;
 
 mod ioctl;
 mod ntuple;
+mod records;
 mod rss;
 mod toeplitz;
 
 use ntuple::Rule;
+use records::{Flow, Records};
 use rss::Rss;
 pub(crate) use rss::Unknown;
 
@@ -28,6 +33,8 @@ pub(crate) struct Placement {
     workers: u32,
     /// The device has taken no rule, and is not asked again.
     takes_no_rules: AtomicBool,
+    /// Of the rules that it has taken; made with the first.
+    records: OnceLock<io::Result<Records>>,
 }
 
 /// Keeps a flow where it was placed.
@@ -67,11 +74,20 @@ impl Way {
 }
 
 impl Placement {
+    /// Of a device that this process has just opened. Rules of processes that were killed go from it.
     pub(crate) fn new(link: &Link, workers: u32) -> Self {
+        // What stays, the next one tries, and `doctor` tells of.
+        let remove = |flows: &[Flow]| match ntuple::remove(&link.name, flows) {
+            // Who switches rules off (`ethtool -K ntuple off`) has removed all.
+            Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => Ok(()),
+            removed => removed,
+        };
+        let _ = records::directory(link).and_then(|device| records::sweep(&device, remove));
         Self {
             link: link.clone(),
             workers,
             takes_no_rules: AtomicBool::new(false),
+            records: OnceLock::new(),
         }
     }
 
@@ -96,8 +112,14 @@ impl Placement {
         if self.workers == 1 || known || self.takes_no_rules.load(Ordering::Relaxed) {
             return Kept { _rule: None };
         }
+        // A rule of which nobody would know who made it is better not made.
+        let records = || Records::open(&records::directory(&self.link)?);
+        let Ok(records) = self.records.get_or_init(records) else {
+            return Kept { _rule: None };
+        };
+        let flow = Flow { remote, local };
         // The first queue of a worker has its number.
-        let rule = Rule::insert(&self.link.name, remote, local, way.worker as u32);
+        let rule = Rule::insert(&self.link.name, flow, way.worker as u32, records);
         if rule.as_ref().is_err_and(never_will) {
             self.takes_no_rules.store(true, Ordering::Relaxed);
         }
@@ -105,9 +127,14 @@ impl Placement {
     }
 }
 
+/// How many rules of processes that were killed stand in a device.
+pub(crate) fn rules_left_behind(link: &Link) -> io::Result<usize> {
+    Ok(records::left_behind(&records::directory(link)?)?.len())
+}
+
 /// Not for lack of room, but for good.
 fn never_will(error: &io::Error) -> bool {
-    use nix::libc::{EINVAL, EOPNOTSUPP, EPERM};
+    use nix::libc::{EINVAL, EPERM};
     matches!(error.raw_os_error(), Some(EOPNOTSUPP | EINVAL | EPERM))
 }
 
@@ -119,6 +146,8 @@ pub(crate) fn by_port(link: &Link) -> Result<(), Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::{RouteSocket, link_by_name};
+    use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
 
     #[test]
     fn a_port_suits_if_its_answers_come_to_the_queues_of_the_worker() {
@@ -143,5 +172,32 @@ mod tests {
             workers: 2,
         };
         assert_eq!(unknown.answers(remote, local(1)), Answers::Here);
+    }
+
+    #[test]
+    fn who_opens_a_device_removes_what_others_left_behind() {
+        if !is_root("who_opens_a_device_removes_what_others_left_behind") {
+            return;
+        }
+        let namespace = Namespace::new("left").unwrap();
+        let end = |name| VethEnd {
+            namespace: &namespace,
+            name,
+            addresses: "",
+        };
+        veth_pair(end("one"), end("other"), 2).unwrap();
+        namespace.run(|| {
+            let mut socket = RouteSocket::open().unwrap();
+            let link = link_by_name(&mut socket, "one").unwrap().unwrap();
+            let device = records::directory(&link).unwrap();
+            let left = device.join("of-nobody");
+            std::fs::create_dir_all(&left).unwrap();
+            std::fs::write(left.join("192.0.2.1:1 192.0.2.2:2"), "").unwrap();
+            assert_eq!(rules_left_behind(&link).unwrap(), 1);
+            // A veth has no rules, so all are gone.
+            Placement::new(&link, 2);
+            assert_eq!(rules_left_behind(&link).unwrap(), 0);
+            std::fs::remove_dir(device).unwrap();
+        });
     }
 }

@@ -6,11 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use nix::libc;
 use zerocopy::IntoBytes;
 
-use super::ioctl::{Match, Request};
+use super::ioctl::{FlowSpec, Request};
+use super::records::{Flow, Record, Records};
 
 const INSERT: u32 = 0x32;
 const DELETE: u32 = 0x31;
 const LIST: u32 = 0x30;
+const GET: u32 = 0x2f;
 const TCP_V4_FLOW: u32 = 1;
 pub(super) const TCP_V6_FLOW: u32 = 5;
 /// The driver is to choose where in its table a rule stands.
@@ -26,24 +28,26 @@ pub(super) fn tcp_flow(ip: IpAddr) -> u32 {
     }
 }
 
-/// A rule that stands until this is dropped. After a `kill -9` it stays: it names one flow, and harms no other.
+/// A rule that stands until this is dropped. After a `kill -9` it stays until somebody [sweeps](super::records::sweep).
 #[derive(Debug)]
 pub(super) struct Rule {
     netdev: String,
     location: u32,
+    /// Goes when the rule has gone.
+    _record: Record,
 }
 
 impl Rule {
-    /// Has a device bring the segments from `remote` to `local` to a receive queue.
+    /// Has a device bring the segments of a flow to a receive queue.
     pub(super) fn insert(
         netdev: &str,
-        remote: SocketAddr,
-        local: SocketAddr,
+        flow: Flow,
         queue: u32,
+        records: &Records,
     ) -> io::Result<Self> {
+        let record = records.add(flow)?;
         let mut request = Request::new(INSERT);
-        request.rule.kind = tcp_flow(local.ip());
-        (request.rule.value, request.rule.mask) = flow(remote, local);
+        request.rule = spec(flow);
         request.rule.queue = queue.into();
         request.rule.location = ANY_LOCATION;
         let mut asked = request.ask(netdev);
@@ -62,27 +66,56 @@ impl Rule {
         Ok(Self {
             netdev: netdev.to_owned(),
             location: request.rule.location,
+            _record: record,
         })
     }
 }
 
 impl Drop for Rule {
     fn drop(&mut self) {
-        let mut request = Request::new(DELETE);
-        request.rule.location = self.location;
         // The device may have gone, or somebody has removed it before.
-        let _ = request.ask(&self.netdev);
+        let _ = delete(&self.netdev, self.location);
     }
+}
+
+fn delete(netdev: &str, location: u32) -> io::Result<()> {
+    let mut request = Request::new(DELETE);
+    request.rule.location = location;
+    request.ask(netdev)
+}
+
+/// Removes the rules of these flows from a device, wherever they stand.
+pub(super) fn remove(netdev: &str, flows: &[Flow]) -> io::Result<()> {
+    for location in used_locations(netdev)?.1 {
+        let mut request = Request::new(GET);
+        request.rule.location = location;
+        request.ask(netdev)?;
+        if flows.iter().any(|flow| is_of(&request.rule, *flow)) {
+            delete(netdev, location)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a rule is what [`Rule::insert`] makes for a flow.
+fn is_of(rule: &FlowSpec, flow: Flow) -> bool {
+    let expected = spec(flow);
+    rule.kind == expected.kind && rule.value.0 == expected.value.0 && rule.mask.0 == expected.mask.0
 }
 
 /// The last place in the table of a device that no rule has: the first ones win over those behind, and are left to the
 /// administrator.
 fn free_location(netdev: &str) -> io::Result<u32> {
+    let (size, used) = used_locations(netdev)?;
+    last_free(size, &used).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
+}
+
+/// How many rules a device has room for, and where there is one.
+fn used_locations(netdev: &str) -> io::Result<(u32, Vec<u32>)> {
     let mut list = Box::new(Request::with_locations(LIST, [0; MOST_RULES]));
     list.ask(netdev)?;
-    let (size, used) = (list.data as u32, list.rules as usize);
-    let used = &list.locations[..used.min(MOST_RULES)];
-    last_free(size, used).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
+    let used = &list.locations[..(list.rules as usize).min(MOST_RULES)];
+    Ok((list.data as u32, used.to_vec()))
 }
 
 fn last_free(size: u32, used: &[u32]) -> Option<u32> {
@@ -90,7 +123,8 @@ fn last_free(size: u32, used: &[u32]) -> Option<u32> {
 }
 
 /// What to compare of a segment, and which bits of it.
-fn flow(remote: SocketAddr, local: SocketAddr) -> (Match, Match) {
+fn spec(flow: Flow) -> FlowSpec {
+    let Flow { remote, local } = flow;
     let address = |of: SocketAddr| match of {
         SocketAddr::V4(of) => of.ip().octets().to_vec(),
         SocketAddr::V6(of) => of.ip().octets().to_vec(),
@@ -103,23 +137,43 @@ fn flow(remote: SocketAddr, local: SocketAddr) -> (Match, Match) {
         local.port().to_be_bytes().to_vec(),
     ]
     .concat();
-    let (mut value, mut mask) = (Match::default(), Match::default());
-    value.0.as_mut_bytes()[..parts.len()].copy_from_slice(&parts);
-    mask.0.as_mut_bytes()[..parts.len()].fill(0xff);
-    (value, mask)
+    let mut spec = FlowSpec::default();
+    spec.kind = tcp_flow(local.ip());
+    spec.value.0.as_mut_bytes()[..parts.len()].copy_from_slice(&parts);
+    spec.mask.0.as_mut_bytes()[..parts.len()].fill(0xff);
+    spec
 }
 
 #[cfg(test)]
 mod tests {
+    use nix::unistd::mkdtemp;
+
     use super::*;
     use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
 
+    fn flow(remote: &str, local: &str) -> Flow {
+        Flow {
+            remote: remote.parse().unwrap(),
+            local: local.parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_rule_is_known_by_its_flow_whatever_queue_and_place_it_has() {
+        let ours = flow("192.0.2.1:4420", "192.0.2.2:258");
+        let mut rule = spec(ours);
+        (rule.queue, rule.location) = (3, 1000);
+        assert!(is_of(&rule, ours));
+        assert!(!is_of(&rule, flow("192.0.2.1:4420", "192.0.2.2:259")));
+        assert!(!is_of(&rule, flow("192.0.2.2:258", "192.0.2.1:4420")));
+        // Of the administrator: all of a host's, whatever their ports.
+        rule.mask.0[2] = 0;
+        assert!(!is_of(&rule, ours));
+    }
+
     #[test]
     fn a_rule_names_both_ends_of_a_flow() {
-        let (value, mask) = flow(
-            "192.0.2.1:4420".parse().unwrap(),
-            "192.0.2.2:258".parse().unwrap(),
-        );
+        let FlowSpec { value, mask, .. } = spec(flow("192.0.2.1:4420", "192.0.2.2:258"));
         let expected = [
             192,
             0,
@@ -139,10 +193,7 @@ mod tests {
         assert_eq!(mask.0.as_bytes()[..12], [0xff; 12]);
         assert_eq!(mask.0.as_bytes()[12..], [0; 40]);
 
-        let (value, mask) = flow(
-            "[2001:db8::1]:1".parse().unwrap(),
-            "[::2]:2".parse().unwrap(),
-        );
+        let FlowSpec { value, mask, .. } = spec(flow("[2001:db8::1]:1", "[::2]:2"));
         let octets = value.0.as_bytes();
         assert_eq!(
             (octets[..2].as_ref(), octets[15], octets[31]),
@@ -172,12 +223,17 @@ mod tests {
             addresses: "",
         };
         veth_pair(end("one"), end("other"), 2).unwrap();
-        let (remote, local) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
-        let refused = namespace.run(|| Rule::insert("one", remote, local, 1).err());
-        let code = refused.and_then(|error| error.raw_os_error());
-        assert_eq!(code, Some(libc::EOPNOTSUPP));
-        let absent = namespace.run(|| Rule::insert("absent", remote, local, 1).err());
-        let code = absent.and_then(|error| error.raw_os_error());
-        assert_eq!(code, Some(libc::ENODEV));
+        let flow = flow("10.0.0.1:1", "10.0.0.2:2");
+        let directory = mkdtemp(&std::env::temp_dir().join("rnic-rule-XXXXXX")).unwrap();
+        let records = Records::open(&directory).unwrap();
+        let refused = |netdev| {
+            let refused = namespace.run(|| Rule::insert(netdev, flow, 1, &records).err());
+            refused.and_then(|error| error.raw_os_error())
+        };
+        assert_eq!(refused("one"), Some(libc::EOPNOTSUPP));
+        assert_eq!(refused("absent"), Some(libc::ENODEV));
+        drop(records);
+        // Nothing is remembered of rules that were not made.
+        std::fs::remove_dir(directory).unwrap();
     }
 }

@@ -1,0 +1,271 @@
+//! What remembers the rules that processes have made in a device, beyond their end: a device keeps rules whatever becomes of
+//! who made them, and does not tell who that was.
+//!
+//! A process has a directory for each device, with an empty file for each rule, named by its flow: made before the rule,
+//! removed after it. It holds a lock on the directory, which ends with the process, however that ends. So the rules in a
+//! directory that nobody holds are of nobody, and who opens the device next removes them.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::mkdtemp;
+
+use crate::netlink::Link;
+
+/// Where the directories are; those of a device in one of its own.
+const ROOT: &str = "/run/rnic/rules";
+
+/// The two ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    pub(super) remote: SocketAddr,
+    pub(super) local: SocketAddr,
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.remote, self.local)
+    }
+}
+
+impl Flow {
+    fn from_name(name: &OsStr) -> Option<Self> {
+        let (remote, local) = name.to_str()?.split_once(' ')?;
+        Some(Self {
+            remote: remote.parse().ok()?,
+            local: local.parse().ok()?,
+        })
+    }
+}
+
+/// The directory of a device in the network namespace of this thread.
+pub(super) fn directory(link: &Link) -> io::Result<PathBuf> {
+    let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
+    Ok(Path::new(ROOT).join(format!("{namespace}-{}", link.index)))
+}
+
+/// The rules of this process in a device.
+#[derive(Debug)]
+pub(super) struct Records {
+    directory: PathBuf,
+    /// Held to the end.
+    _lock: File,
+}
+
+/// One of them. It goes from the directory when dropped.
+#[derive(Debug)]
+pub(super) struct Record(PathBuf);
+
+impl Records {
+    /// A directory for this process in that of a device.
+    pub(super) fn open(device: &Path) -> io::Result<Self> {
+        let mut private = DirBuilder::new();
+        private.recursive(true).mode(0o700).create(device)?;
+        // As long as it is not locked, whoever sweeps would take it for left behind.
+        let _sweepers = locked(device)?;
+        let directory = mkdtemp(&device.join("XXXXXX"))?;
+        let lock = locked(&directory)?;
+        Ok(Self {
+            directory,
+            _lock: lock,
+        })
+    }
+
+    /// Remembers a rule that is about to be made.
+    pub(super) fn add(&self, flow: Flow) -> io::Result<Record> {
+        let file = self.directory.join(flow.to_string());
+        File::create(&file)?;
+        Ok(Record(file))
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        // With rules in it, it is left to the next sweep.
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn locked(directory: &Path) -> io::Result<File> {
+    let file = File::open(directory)?;
+    file.lock()?;
+    Ok(file)
+}
+
+/// The flows of the rules in a device whose processes are gone.
+pub(super) fn left_behind(device: &Path) -> io::Result<Vec<Flow>> {
+    let mut flows = Vec::new();
+    each_left_behind(device, |_, left| {
+        flows.extend(left);
+        Ok(())
+    })?;
+    Ok(flows)
+}
+
+/// Has the rules in a device whose processes are gone removed, and forgets those for which that was done.
+pub(super) fn sweep(
+    device: &Path,
+    mut remove: impl FnMut(&[Flow]) -> io::Result<()>,
+) -> io::Result<()> {
+    each_left_behind(device, |directory, flows| {
+        if !flows.is_empty() {
+            remove(&flows)?;
+        }
+        fs::remove_dir_all(directory)
+    })
+}
+
+fn each_left_behind(
+    device: &Path,
+    mut visit: impl FnMut(&Path, Vec<Flow>) -> io::Result<()>,
+) -> io::Result<()> {
+    let directories = match fs::read_dir(device) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        directories => directories?,
+    };
+    let _sweepers = locked(device)?;
+    for directory in directories {
+        let directory = directory?.path();
+        // What is gone meanwhile has been swept by another.
+        let Ok(file) = File::open(&directory) else {
+            continue;
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => continue,
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let files = fs::read_dir(&directory)?;
+        let flows = files.filter_map(|file| Flow::from_name(&file.ok()?.file_name()));
+        let flows = flows.collect();
+        visit(&directory, flows)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of a device, gone with this.
+    struct Device(PathBuf);
+
+    impl Device {
+        fn new() -> Self {
+            let template = std::env::temp_dir().join("rnic-rules-XXXXXX");
+            Self(mkdtemp(&template).unwrap())
+        }
+
+        fn directories(&self) -> usize {
+            fs::read_dir(&self.0).unwrap().count()
+        }
+
+        /// Sweeps; returns what was removed.
+        fn sweep(&self) -> Vec<Flow> {
+            let mut removed = Vec::new();
+            sweep(&self.0, |flows| {
+                removed.extend_from_slice(flows);
+                Ok(())
+            })
+            .unwrap();
+            removed
+        }
+    }
+
+    impl Drop for Device {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn flow(port: u16) -> Flow {
+        Flow {
+            remote: "192.0.2.1:4420".parse().unwrap(),
+            local: ([192, 0, 2, 2], port).into(),
+        }
+    }
+
+    /// What the kernel does to a process that is killed: its locks end, and its files stay.
+    fn kill(records: Records, rules: Vec<Record>) {
+        let Records { _lock, .. } = &records;
+        _lock.unlock().unwrap();
+        std::mem::forget(records);
+        std::mem::forget(rules);
+    }
+
+    #[test]
+    fn flows_have_names() {
+        let six = Flow {
+            remote: "[2001:db8::1]:1".parse().unwrap(),
+            local: "[fe80::1]:65535".parse().unwrap(),
+        };
+        for flow in [flow(7), six] {
+            let name = flow.to_string();
+            assert_eq!(Flow::from_name(OsStr::new(&name)), Some(flow));
+        }
+        assert_eq!(Flow::from_name(OsStr::new("192.0.2.1:4420")), None);
+    }
+
+    #[test]
+    fn rules_of_a_process_that_was_killed_are_removed_once() {
+        let device = Device::new();
+        let records = Records::open(&device.0).unwrap();
+        let mut rules: Vec<_> = [1, 2, 3]
+            .map(|port| records.add(flow(port)).unwrap())
+            .into();
+        // A rule that its process itself has removed.
+        rules.remove(0);
+        kill(records, rules);
+
+        let mut left = left_behind(&device.0).unwrap();
+        left.sort_by_key(|flow| flow.local.port());
+        assert_eq!(left, [flow(2), flow(3)]);
+        let mut removed = device.sweep();
+        removed.sort_by_key(|flow| flow.local.port());
+        assert_eq!(removed, [flow(2), flow(3)]);
+        assert_eq!(device.directories(), 0);
+        assert_eq!(device.sweep(), []);
+    }
+
+    #[test]
+    fn rules_of_a_process_that_lives_stay() {
+        let device = Device::new();
+        let records = Records::open(&device.0).unwrap();
+        let rule = records.add(flow(1)).unwrap();
+        assert_eq!(device.sweep(), []);
+        assert_eq!(left_behind(&device.0).unwrap(), []);
+        assert_eq!(device.directories(), 1);
+        drop((rule, records));
+        assert_eq!(device.directories(), 0);
+    }
+
+    #[test]
+    fn rules_that_could_not_be_removed_are_not_forgotten() {
+        let device = Device::new();
+        let records = Records::open(&device.0).unwrap();
+        let rule = records.add(flow(1)).unwrap();
+        kill(records, vec![rule]);
+        let refused = || Err(io::ErrorKind::PermissionDenied.into());
+        assert!(sweep(&device.0, |_| refused()).is_err());
+        assert_eq!(device.sweep(), [flow(1)]);
+    }
+
+    #[test]
+    fn a_device_without_any_has_nothing_to_sweep() {
+        let device = Device::new();
+        let absent = device.0.join("absent");
+        assert_eq!(left_behind(&absent).unwrap(), []);
+        sweep(&absent, |_| panic!("there is nothing to remove")).unwrap();
+    }
+}
