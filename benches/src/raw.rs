@@ -42,8 +42,8 @@ pub(crate) enum Work {
     CopyAndCrc,
     /// All that the protocols demand: also the CRC on transmit and the TCP checksum on both ends, and room for their headers.
     Everything,
-    /// The same, and back goes an ACK for each message, in a frame of its own: so it has to be where each message is of
-    /// another connection, because there the message is complete when its ACK has come.
+    /// The same, and back goes an ACK for each message, in a frame of its own: the message is complete when its ACK has come.
+    /// For one of 64 KiB TCP asks for many more, one for every second segment.
     Acknowledged,
 }
 

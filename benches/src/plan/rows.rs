@@ -35,7 +35,7 @@ struct System<Outcome: 'static> {
     run: fn(&Bed, Shape, &Effort) -> Result<Outcome, Failure>,
 }
 
-const BANDWIDTHS: [System<Bandwidth>; 8] = [
+const BANDWIDTHS: [System<Bandwidth>; 9] = [
     System {
         id: "raw-bw",
         title: "raw AF_XDP",
@@ -53,6 +53,12 @@ const BANDWIDTHS: [System<Bandwidth>; 8] = [
         title: "raw AF_XDP + copies, CRCs, checksums, headers",
         curve: false,
         run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::Everything),
+    },
+    System {
+        id: "raw-bw-all-acked",
+        title: "the same, an ACK back for each message",
+        curve: false,
+        run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::Acknowledged),
     },
     System {
         id: "tcp-bw-on",

@@ -145,7 +145,7 @@ impl Report<'_> {
             );
         }
         text.push_str(
-            "limit: the same of raw AF_XDP, or of bare octets, with the headers and the work on octets that the protocols demand and no other\n",
+            "limit: the same of raw AF_XDP, or of bare octets, with the headers, the work on octets and an ACK a message that the protocols demand\n",
         );
     }
 }
