@@ -180,6 +180,9 @@ struct Lane {
 impl Lane {
     #[inline]
     fn take(&mut self, completions: &mut [Completion]) -> usize {
+        if self.ring.is_empty() && self.newer.is_empty() {
+            return 0;
+        }
         let places = completions.iter_mut().map(|slot| &mut slot.0);
         let taken = self.ring.take_into(places);
         if taken == 0 && !self.newer.is_empty() && !completions.is_empty() {
@@ -269,10 +272,15 @@ impl Cq {
     }
 
     /// The same without running the device: for an application that does so by [`Device::drive`] or by another queue.
+    #[inline]
     pub fn take(&mut self, completions: &mut [Completion]) -> usize {
-        if let [only] = &mut *self.lanes {
-            return only.take(completions);
+        match &mut *self.lanes {
+            [only] => only.take(completions),
+            _ => self.take_of_each(completions),
         }
+    }
+
+    fn take_of_each(&mut self, completions: &mut [Completion]) -> usize {
         let mut taken = 0;
         for _ in 0..self.lanes.len() {
             taken += self.lanes[self.turn].take(&mut completions[taken..]);

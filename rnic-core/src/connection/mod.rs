@@ -27,7 +27,7 @@ use crate::memory::frames::TxFrames;
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::startup::{Initiator, Responder};
 use crate::rdmap::Rdmap;
-use crate::tcp::{Seq, State, Tcp, TcpConfig};
+use crate::tcp::{NextSegment, Seq, State, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::QueuePair;
@@ -85,6 +85,8 @@ pub(crate) enum Next {
     /// That, and nothing else.
     Data,
     /// That, and the acknowledgment of data of ours: requests that it completes do so before the next segment.
+    News,
+    /// That, and the acknowledgment of [all of ours](NextSegment::Answer).
     Answer,
     /// Another, which was not handled.
     Another,
@@ -409,23 +411,20 @@ impl Connection {
             return Next::Another;
         };
         let segment = &expected.segment;
-        let before = self.tcp.acked_offset();
-        if !self.tcp.receive_next(context.now, segment, tx) {
-            return Next::Another;
-        }
-        let acked = self.tcp.acked_offset();
-        if acked != before {
-            stream.note_acked(acked);
+        let next = match self.tcp.receive_next(context.now, segment, tx) {
+            NextSegment::Another => return Next::Another,
+            NextSegment::Data => Next::Data,
+            NextSegment::News => Next::News,
+            NextSegment::Answer => Next::Answer,
+        };
+        if next != Next::Data {
+            stream.note_acked(self.tcp.acked_offset());
         }
         stream.receive(segment.payload, expected.payload_crc, context);
         let (held, missing) = (stream.held(), stream.missing());
         self.tcp.took_next(context.now, segment.payload.len());
         self.tcp.set_held(held as u32, missing as u32);
-        if acked == before {
-            Next::Data
-        } else {
-            Next::Answer
-        }
+        next
     }
 
     /// Whether the peer sends FPDUs with CRCs, and without markers.
@@ -491,6 +490,16 @@ impl Connection {
                     && !self.fin_asked
                     && self.tcp.is_at_rest(now)
             }
+            _ => false,
+        }
+    }
+
+    /// [`is_at_rest`](Self::is_at_rest) behind an [answer](Next::Answer) to which nothing but
+    /// [this](Self::settle_acked) had to be done.
+    #[inline]
+    pub(crate) fn rests_behind_answer(&self, now: Instant) -> bool {
+        match &self.phase {
+            Phase::Streaming(stream) => stream.is_at_rest() && self.tcp.rests_behind_answer(now),
             _ => false,
         }
     }

@@ -247,6 +247,7 @@ impl Stream {
     /// An error: RDMAP tells the peer by a Terminate message, and the stream is over. Any other layer is told, and
     /// decides.
     // rfc: 5040-s4, 5041-70, 5041-71, 5041-74, 5041-s7, 5041-s12
+    #[cold]
     fn fail(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
         if self.ended {
             return;

@@ -173,9 +173,7 @@ impl Batch<'_> {
         frames: impl IntoIterator<Item = (impl AsRef<[u8]>, Checksums)>,
         tx: &mut F,
     ) {
-        let busy = &mut self.busy;
-        let frames = frames.into_iter().inspect(|_| *busy = true);
-        self.engine.handle_frames(self.now, &self.guard, frames, tx);
+        self.busy |= self.engine.handle_frames(self.now, &self.guard, frames, tx);
     }
 
     /// Handles what a router said of a packet of ours.
@@ -206,6 +204,7 @@ impl Batch<'_> {
 
     /// Ends the turn: new work requests, timers, frames to send, completions and events. Says whether the turn had
     /// anything to do.
+    #[inline(always)]
     pub fn finish<F: TxFrames>(mut self, tx: &mut F) -> bool {
         if self.engine.has_others() {
             self.engine.send_parcels();

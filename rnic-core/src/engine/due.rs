@@ -32,19 +32,26 @@ impl Engine {
     #[inline]
     pub(super) fn arm(&mut self, index: usize, now: Instant) {
         let connection = &mut self.connections[index];
+        if !connection.is_armed() {
+            self.arm_anew(index);
+        }
+        self.owe_ack(index, now);
+    }
+
+    /// Sees to it that a connection is looked at in the next turn if it owes its peer an ACK.
+    #[inline]
+    pub(super) fn owe_ack(&mut self, index: usize, now: Instant) {
+        let connection = &mut self.connections[index];
+        let wanted = || connection.next_timeout();
+        debug_assert!(Instant::earliest([connection.alarm, wanted()]) == connection.alarm);
         if connection.acks_next_turn() && !connection.owes_ack {
             connection.owes_ack = true;
             self.owing.push_back((now, index));
         }
-        if connection.is_armed() {
-            let wanted = || connection.next_timeout();
-            debug_assert!(Instant::earliest([connection.alarm, wanted()]) == connection.alarm);
-        } else {
-            self.arm_anew(index);
-        }
     }
 
     /// The same for a connection that may want its alarm earlier than it has it.
+    #[inline(never)]
     pub(super) fn arm_anew(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let at = Instant::earliest([connection.alarm, connection.next_timeout()]);

@@ -163,37 +163,44 @@ impl Engine {
     /// Handles received frames, and says of each what is to be done about its checksums.
     ///
     /// A run of frames with nothing but the next data of one connection is handled as one: what follows from it is
-    /// seen to at its end.
+    /// seen to at its end. Says whether there were any.
     pub fn handle_frames<F: TxFrames>(
         &mut self,
         now: Instant,
         guard: &Guard<'_>,
         frames: impl IntoIterator<Item = (impl AsRef<[u8]>, Checksums)>,
         tx: &mut F,
-    ) {
+    ) -> bool {
+        let before = self.counters.engine.frames_received;
         let mut run = None;
         let mut frames = frames.into_iter();
         let mut upcoming = frames.next();
         while let Some((frame, checksums)) = upcoming.take() {
             let frame = frame.as_ref();
             self.counters.engine.frames_received += 1;
-            if let Some((prediction, index)) = &self.expected
-                && let Some(expected) = prediction.parse(frame, checksums)
-            {
-                let index = *index;
+            let index = self.expected.as_ref().map_or(0, |(_, index)| *index);
+            let expected = match &self.expected {
+                Some((prediction, _)) => prediction.parse(frame, checksums),
+                None => None,
+            };
+            if let Some(expected) = &expected {
                 let (connection, mut context) = self.lend(index, now, guard);
-                match connection.handle_next(&expected, &mut context, tx) {
+                match connection.handle_next(expected, &mut context, tx) {
                     Next::Data => {
                         run = Some(index);
                         if let Some((prediction, _)) = &self.expected
                             && let Some(train) = self.connections[index]
-                                .begin_train(prediction, frame, &expected, guard)
+                                .begin_train(prediction, frame, expected, guard)
                         {
                             upcoming = self.follow_train(index, train, now, guard, &mut frames);
                             continue;
                         }
                     }
-                    Next::Answer => {
+                    Next::Answer if connection.settle_acked(&mut context) => {
+                        run = None;
+                        self.see_to_answer(index, now);
+                    }
+                    Next::Answer | Next::News => {
                         run = None;
                         self.end_run(index, now, guard, tx);
                     }
@@ -214,6 +221,7 @@ impl Engine {
         if let Some(index) = run {
             self.end_run(index, now, guard, tx);
         }
+        self.counters.engine.frames_received != before
     }
 
     /// Takes frames for as long as they belong to a train. Returns the first that does not.
@@ -384,11 +392,25 @@ impl Engine {
     /// Sees to it that a connection has its turn when it has something to do.
     #[inline]
     fn see_to(&mut self, index: usize, now: Instant) {
-        let connection = &self.connections[index];
+        let connection = &mut self.connections[index];
         if !connection.queued && !connection.is_at_rest(now) {
-            self.queue(index);
+            connection.queued = true;
+            self.ready.push_back(index);
         }
         self.arm(index, now);
+    }
+
+    /// The same behind an [answer](Next::Answer).
+    #[inline]
+    fn see_to_answer(&mut self, index: usize, now: Instant) {
+        let connection = &mut self.connections[index];
+        let rests = connection.rests_behind_answer(now);
+        debug_assert!(!rests || connection.queued || connection.is_at_rest(now));
+        if !connection.queued && !rests {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+        self.owe_ack(index, now);
     }
 
     /// Takes what a connection has for the engine. It was at the stage `before`.

@@ -511,12 +511,14 @@ impl<T: Entry> Consumer<T> {
     }
 
     /// Entries that can be popped now. A broken ring has none.
+    #[inline]
     pub fn len(&self) -> u32 {
         // Acquire: the entries were written before the tail that covers them.
         self.tail.set(self.shared.tail().load(Ordering::Acquire));
         self.len_seen()
     }
 
+    #[inline]
     fn len_seen(&self) -> u32 {
         let len = self.tail.get().wrapping_sub(self.head);
         if len > self.shared.capacity { 0 } else { len }

@@ -48,6 +48,7 @@ impl Tcp {
         };
         self.recovery.on_answer(&answer, &self.rtt);
         self.retransmit_at = None;
+        self.probe_due = false;
         self.liveness.progress(now, false);
         self.pacer
             .update(self.recovery.congestion(), self.rtt.smoothed());

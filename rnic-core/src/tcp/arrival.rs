@@ -11,6 +11,20 @@ use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 /// How far behind the next expected octet a duplicate may begin for its acknowledgment to count.
 const RECENT: i64 = 0xffff;
 
+/// What a segment is that may be the [next](Tcp::receive_next).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextSegment {
+    /// Not that, or not that alone.
+    Another,
+    /// The next data, and nothing else.
+    Data,
+    /// And an acknowledgment of data of ours.
+    News,
+    /// And an acknowledgment of all of ours that was on its way. Of TCP nothing is left to do but to acknowledge in turn, by
+    /// the next turn, and none of its timers is due earlier than before.
+    Answer,
+}
+
 /// Whether to go on with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -49,15 +63,15 @@ impl Tcp {
     }
 
     /// The common case, made short: if a segment is just the next data of an established connection and says nothing
-    /// else but that some of ours arrived, the owner takes all of them, and calls [`took_next`](Self::took_next). Says
-    /// no, and changes nothing, if it is another.
+    /// else but that some of ours arrived, the owner takes all of them, and calls [`took_next`](Self::took_next). If it
+    /// is another, nothing is changed.
     #[inline]
     pub fn receive_next<F: TxFrames>(
         &mut self,
         now: Instant,
         segment: &TcpSegment<'_>,
         frames: &mut F,
-    ) -> bool {
+    ) -> NextSegment {
         let header = &segment.header;
         let answers = header.ack != self.send.seq(self.send.una());
         let next = header.flags | Flags::PSH == Flags::ACK | Flags::PSH
@@ -71,7 +85,7 @@ impl Tcp {
             && self.recv.is_next(header.seq, segment.payload.len() as u64)
             && !self.options.is_old(now, &header.options);
         if !next {
-            return false;
+            return NextSegment::Another;
         }
         let offset = self.recv.next().cast_signed();
         self.pacer.advance(now);
@@ -80,14 +94,14 @@ impl Tcp {
         if self.recv.reaches_last_ack(offset) {
             self.options.remember(now, &header.options);
         }
+        self.recv.expect_ack(now, 1, header.flags.psh());
         if answers {
-            self.receive_answer(now, header, offset, frames);
+            self.receive_answer(now, header, offset, frames)
         } else {
             let una = self.send.una();
             self.send.window.update(offset, una, header.window);
+            NextSegment::Data
         }
-        self.recv.expect_ack(now, 1, header.flags.psh());
-        true
     }
 
     /// What else than data there is in a segment that is the next and acknowledges data of ours.
@@ -99,14 +113,18 @@ impl Tcp {
         header: &TcpHeader,
         start: i64,
         frames: &mut F,
-    ) {
+    ) -> NextSegment {
         // Not behind what was sent, as was seen, and therefore not negative.
         let ack = self.send.offset_of(header.ack).cast_unsigned();
         self.send.window.update(start, ack, header.window);
-        if !self.receive_only_answer(now, ack, frames) {
+        if self.receive_only_answer(now, ack, frames) && header.flags.psh() {
+            return NextSegment::Answer;
+        }
+        if ack > self.send.una() {
             self.receive_news(now, header, ack, false, frames);
         }
         self.follow_window(now);
+        NextSegment::News
     }
 
     /// RFC 9293 section 3.10.7.3. Data on a SYN is left for the peer to send again.

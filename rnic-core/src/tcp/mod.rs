@@ -44,6 +44,7 @@ use core::mem::offset_of;
 use core::ops::Range;
 use core::time::Duration;
 
+pub use self::arrival::NextSegment;
 pub use self::config::TcpConfig;
 pub use self::congestion::{CongestionAlgorithm, DeliveryRate};
 pub use self::ecn::EcnMode;
@@ -302,6 +303,7 @@ impl Tcp {
 
     /// The owner keeps this many octets aside: the window is smaller by them, but never smaller than what is
     /// `missing` until the owner can make use of them. What the peer has been promised stays promised.
+    #[inline]
     pub fn set_held(&mut self, octets: u32, missing: u32) {
         self.recv.set_held(octets, missing);
     }

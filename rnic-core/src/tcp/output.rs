@@ -36,6 +36,12 @@ impl Tcp {
             && !self.has_special()
     }
 
+    /// The same behind an [answer](super::NextSegment::Answer), of which all but this is known.
+    #[inline]
+    pub fn rests_behind_answer(&self, now: Instant) -> bool {
+        !self.recv.owes_ack(now)
+    }
+
     /// Whether something is to be sent that is neither data nor an ACK.
     #[inline]
     pub(super) fn has_special(&self) -> bool {

@@ -9,6 +9,7 @@ use super::{Seq, Tcp};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
 use crate::wire::checksum;
+use crate::wire::tcp::MAX_OPTIONS_LEN;
 
 /// Timeouts in a row after which the path, and not its load, is under suspicion (Linux's `tcp_retries1`).
 const SUSPICIOUS: u8 = 3;
@@ -47,7 +48,15 @@ impl Tcp {
     }
 
     /// A segment of so many octets has arrived.
+    #[inline]
     pub(super) fn note_size(&mut self, now: Instant, octets: u16) {
+        let [.., least] = ESCAPES;
+        if octets.saturating_add(MAX_OPTIONS_LEN as u16) > least {
+            self.note_large(now, octets);
+        }
+    }
+
+    fn note_large(&mut self, now: Instant, octets: u16) {
         if self
             .escape()
             .is_some_and(|mss| octets + self.options_len() > mss)

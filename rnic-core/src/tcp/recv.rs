@@ -357,6 +357,7 @@ impl Receiver {
 
     /// Octets kept aside by the owner reduce the window; `missing` ones must get in, or they are kept for ever. A
     /// window that opens again is told to the peer.
+    #[inline]
     pub(super) fn set_held(&mut self, octets: u32, missing: u32) {
         self.held = octets.min(self.capacity.saturating_sub(missing));
         let open = self.edge.saturating_sub(self.position());
@@ -378,6 +379,7 @@ impl Receiver {
         }
     }
 
+    #[inline]
     fn end_stretch(&mut self, now: Instant, least: Span) {
         let octets = self.next - self.growth.from;
         // It has taken the least round-trip time at least: of fewer octets the window is four times as large anyway.
@@ -389,6 +391,7 @@ impl Receiver {
     }
 
     /// So many octets have arrived in a stretch that took this long.
+    #[inline(never)]
     fn grow_to(&mut self, octets: u64, elapsed: Span, least: Span) {
         let elapsed = u128::from(elapsed.as_nanos().max(1));
         let arrived = u128::from(octets) * u128::from(least.as_nanos());

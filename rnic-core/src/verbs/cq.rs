@@ -63,7 +63,7 @@ impl Arming {
 }
 
 /// What was written to a queue in this batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Nothing,
     Unsolicited,
@@ -82,16 +82,15 @@ struct Cq {
 
 impl Cq {
     /// Pushes one completion. Says whether it fitted.
-    fn push(&mut self, completion: Completion, solicited: bool) -> bool {
-        if self.producer.push(completion).is_err() {
-            return false;
+    #[inline]
+    fn push(&mut self, completion: &Completion, solicited: bool) -> bool {
+        let fits = self.producer.push_front(completion, usize::MAX).is_ok();
+        if fits && solicited {
+            self.news = News::Solicited;
+        } else if fits && self.news == News::Nothing {
+            self.news = News::Unsolicited;
         }
-        self.news = self.news.max(if solicited {
-            News::Solicited
-        } else {
-            News::Unsolicited
-        });
-        true
+        fits
     }
 }
 
@@ -216,15 +215,17 @@ impl CqTable {
         };
         let solicited = solicited || completion.status != WcStatus::Success as u8;
         let had_news = cq.news != News::Nothing;
-        if !cq.backlog.is_empty() {
-            cq.backlog.push_back((completion, solicited));
-        // rfc: 5040-114, 5042-20
-        } else if !cq.push(completion, solicited) {
-            cq.backlog.push_back((completion, solicited));
-            self.with_backlog.push(id);
-        } else if !had_news {
-            self.with_news.push(id);
+        if cq.backlog.is_empty() && cq.push(&completion, solicited) {
+            if !had_news {
+                self.with_news.push(id);
+            }
+            return;
         }
+        // rfc: 5040-114, 5042-20
+        if cq.backlog.is_empty() {
+            self.with_backlog.push(id);
+        }
+        cq.backlog.push_back((completion, solicited));
     }
 
     /// Moves as many completions as fit from the backlogs to their rings. Says whether there were any.
@@ -241,7 +242,7 @@ impl CqTable {
             };
             let had_news = cq.news != News::Nothing;
             while let Some(&(completion, solicited)) = cq.backlog.front() {
-                if !cq.push(completion, solicited) {
+                if !cq.push(&completion, solicited) {
                     break;
                 }
                 cq.backlog.pop_front();
@@ -285,7 +286,7 @@ impl CqTable {
     }
 
     fn notify_each(&mut self) {
-        for id in self.with_news.drain(..) {
+        while let Some(id) = self.with_news.pop() {
             if let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) {
                 let news = std::mem::replace(&mut cq.news, News::Nothing);
                 if cq.arming.fire(news == News::Solicited) {

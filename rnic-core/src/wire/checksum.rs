@@ -86,17 +86,32 @@ fn copy_and_sum(from: &[u8], to: &mut [u8]) -> u16 {
 /// From this length on wider vectors make up for the choice of them.
 const WIDE: usize = 256;
 
-/// The sum with the carries of its words counted, which is the least work for a few.
 #[inline]
 fn sum_few(octets: &[u8]) -> u16 {
     let (words, rest) = octets.as_chunks();
-    let words: u128 = words
-        .iter()
-        .map(|word| u128::from(u64::from_ne_bytes(*word)))
-        .sum();
-    let (low, high) = (words as u64, (words >> 64) as u64);
-    let halves = (low & 0xffff_ffff) + (low >> 32);
-    u16::from_be(fold(halves + high + sum_last(rest)))
+    let mut sum = WordSum::default();
+    for word in words {
+        sum.add(u64::from_ne_bytes(*word));
+    }
+    u16::from_be(fold(sum.finish() + sum_last(rest)))
+}
+
+/// A sum of words that counts their carries, which is the least work for a few.
+#[derive(Clone, Copy, Default)]
+pub(super) struct WordSum(u128);
+
+impl WordSum {
+    #[inline(always)]
+    pub(super) fn add(&mut self, word: u64) {
+        self.0 += u128::from(word);
+    }
+
+    /// The sum of the words' halves or less, not folded, in the order of the machine.
+    #[inline(always)]
+    pub(super) fn finish(self) -> u64 {
+        let (low, carries) = (self.0 as u64, (self.0 >> 64) as u64);
+        (low & 0xffff_ffff) + (low >> 32) + carries
+    }
 }
 
 /// The sum of less than eight octets, not folded, in the order of the machine.
@@ -159,6 +174,12 @@ pub fn combine(a: u16, b: u16) -> u16 {
 /// What is left of a sum without a part of it that begins at an even place.
 pub fn without(sum: u16, part: u16) -> u16 {
     combine(sum, !part)
+}
+
+/// Whether a sum with its checksum comes to all ones in 16 bits. No such sum is zero.
+#[inline]
+pub(super) fn is_whole(sum: u64) -> bool {
+    sum.is_multiple_of(0xffff)
 }
 
 /// Adds the upper words to the lowest until one remains. The sum of halves of words is far below 2^48.

@@ -72,11 +72,10 @@ mod way {
 
     #[inline]
     pub(super) fn crc_and_sum(octets: &[u8]) -> (u32, u16) {
-        match *PROCESSOR {
-            Processor {
-                lanes: Some(lanes),
-                wide: false,
-            } if octets.len() >= FEW => lanes.crc_and_sum(octets),
+        let Processor { lanes, wide } = *PROCESSOR;
+        match lanes {
+            Some(lanes) if octets.len() < FEW => lanes.crc_and_sum_of_few(octets),
+            Some(lanes) if !wide => lanes.crc_and_sum(octets),
             _ => (crc(octets), checksum::sum(octets)),
         }
     }

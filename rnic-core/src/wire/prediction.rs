@@ -6,7 +6,7 @@
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::checksum::{Checksums, combine, sum, sum_of_header};
+use super::checksum::{Checksums, WordSum, combine, is_whole, sum};
 use super::crc::crc_and_sum;
 use super::ethernet::EthernetHeader;
 use super::mpa::{LENGTH_LEN, fpdu_len};
@@ -15,7 +15,9 @@ use super::tcp::{self, Flags, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps
 use super::{ipv4, ipv6};
 
 /// Octets compared at once.
-pub(super) const CHUNK: usize = 16;
+const CHUNK: usize = 16;
+/// Octets that suffice for IPv4 without VLAN tags.
+pub(super) const USUAL: usize = 80;
 /// Two VLAN tags, IPv6, and TCP with timestamps, in whole chunks.
 const MOST: usize = 112;
 /// TCP's timestamps and how they begin, with the two NOPs that align them (RFC 7323 appendix A).
@@ -42,8 +44,9 @@ struct Varying {
 /// The headers of a frame, and how to read a frame like it.
 #[derive(Clone, Debug)]
 pub struct Prediction {
+    /// As far as a frame like it has them in common with it.
     octets: [u8; MOST],
-    /// The bits that a frame like it has in common with it.
+    /// Which bits these are.
     mask: [u8; MOST],
     pub(super) ip: Ip,
     pub(super) ip_at: usize,
@@ -51,6 +54,8 @@ pub struct Prediction {
     pub(super) payload_at: usize,
     /// The addresses and the protocol number.
     pub(super) pseudo_sum: u16,
+    /// The same, and what does not vary in TCP's header, in the order of the machine.
+    tcp_sum: u64,
     source_port: u16,
     destination_port: u16,
     timestamps: bool,
@@ -114,6 +119,7 @@ impl Prediction {
             tcp_at,
             payload_at,
             pseudo_sum: 0,
+            tcp_sum: 0,
             source_port: header.source_port,
             destination_port: header.destination_port,
             timestamps,
@@ -142,10 +148,10 @@ impl Prediction {
         }
         self.mask[tcp_at + FLAGS_AT] = !Flags::PSH.0;
 
-        let mut same = self.octets;
-        for (octet, mask) in same.iter_mut().zip(&self.mask) {
+        for (octet, mask) in self.octets.iter_mut().zip(&self.mask) {
             *octet &= mask;
         }
+        let same = self.octets;
         let addresses = if v4 {
             self.ip = Ip::V4(sum(&same[ip_at..tcp_at]));
             8
@@ -156,50 +162,95 @@ impl Prediction {
             sum(&same[tcp_at - addresses..tcp_at]),
             u16::from(tcp::PROTOCOL),
         );
+        let ports_and_options = [
+            &same[tcp_at..tcp_at + 4],
+            &same[tcp_at + tcp::HEADER_LEN..self.payload_at],
+        ];
+        let sums = ports_and_options.into_iter().map(sum);
+        self.tcp_sum = u64::from(sums.fold(self.pseudo_sum, combine).to_be());
         self
     }
 
     /// Reads a frame like it. `None` if it is not, or if anything about it is wrong: what, has to be found out by
     /// [`packet::parse`](super::packet::parse).
-    #[inline]
+    #[inline(always)]
     pub fn parse<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Expected<'a>> {
         if !self.is_like(frame) {
             return None;
         }
-        let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
-        let end = match self.ip {
-            Ip::V4(constant) => {
-                let length = word(self.ip_at + 2)?;
-                let varying = [length, word(self.ip_at + 4)?, word(self.ip_at + 10)?];
-                let total = varying.into_iter().fold(constant, combine);
-                if checksums != Checksums::Vouched && total != 0xffff {
+        let ip = frame.get(self.ip_at..)?.first_chunk()?;
+        let tcp = frame.get(self.tcp_at..)?;
+        let varying = tcp.first_chunk::<{ tcp::HEADER_LEN }>()?;
+        let stamps = if self.timestamps {
+            let options = tcp.first_chunk::<{ tcp::HEADER_LEN + TIMESTAMPS_LEN }>()?;
+            Some(options.last_chunk::<8>()?)
+        } else {
+            None
+        };
+        let end = self.end(ip, checksums)?;
+        let payload = frame.get(self.payload_at..end)?;
+        let mut payload_crc = None;
+        match checksums {
+            Checksums::Vouched => {}
+            Checksums::Verify => {
+                let payload_sum = if self.is_fpdu(payload) {
+                    let (crc, sum) = crc_and_sum(payload);
+                    payload_crc = Some(crc);
+                    sum
+                } else {
+                    sum(payload)
+                };
+                // No longer than 65535: the IP header counted it in 16 bits.
+                let len = (end - self.tcp_at) as u16;
+                let rest = u64::from(payload_sum.to_be()) + u64::from(len.to_be());
+                if !is_whole(self.header_sum(varying, stamps) + rest) {
                     return None;
                 }
-                self.ip_at + usize::from(length)
             }
-            Ip::V6 => self.tcp_at + usize::from(word(self.ip_at + 4)?),
-        };
-        let segment = frame.get(self.tcp_at..end)?;
-        let payload = frame.get(self.payload_at..end)?;
-        let (sum, payload_crc) = if checksums == Checksums::Verify && self.is_fpdu(payload) {
-            let (crc, payload_sum) = crc_and_sum(payload);
-            let header = &segment[..segment.len() - payload.len()];
-            (Some(combine(sum_of_header(header), payload_sum)), Some(crc))
-        } else {
-            (checksums.sum_of(segment, frame), None)
-        };
-        if let Some(sum) = sum {
-            // No longer than 65535: the IP header counted it in 16 bits.
-            let pseudo_sum = combine(self.pseudo_sum, segment.len() as u16);
-            if combine(pseudo_sum, sum) != 0xffff {
-                return None;
+            Checksums::Summed(_) => {
+                let segment = frame.get(self.tcp_at..end)?;
+                let pseudo_sum = combine(self.pseudo_sum, segment.len() as u16);
+                let sum = checksums.sum_of(segment, frame)?;
+                if combine(pseudo_sum, sum) != 0xffff {
+                    return None;
+                }
             }
         }
-        let header = self.header(segment)?;
+        let header = self.header(varying, stamps);
         Some(Expected {
             segment: TcpSegment { header, payload },
             payload_crc,
         })
+    }
+
+    /// Where the packet ends in the frame, if its header says so, and its checksum holds.
+    #[inline(always)]
+    fn end(&self, ip: &[u8; ipv4::HEADER_LEN], checksums: Checksums) -> Option<usize> {
+        let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
+        match self.ip {
+            Ip::V4(constant) => {
+                let varying = [word(2), word(4), word(10)].map(u64::from);
+                let total = u64::from(constant) + varying.iter().sum::<u64>();
+                let holds = checksums == Checksums::Vouched || is_whole(total);
+                holds.then(|| self.ip_at + usize::from(word(2)))
+            }
+            Ip::V6 => Some(self.tcp_at + usize::from(word(4))),
+        }
+    }
+
+    /// The sum of TCP's header and of the pseudo-header but for the length, in the order of the machine.
+    #[inline(always)]
+    fn header_sum(&self, varying: &[u8; tcp::HEADER_LEN], stamps: Option<&[u8; 8]>) -> u64 {
+        let mut sum = WordSum::default();
+        // Behind the ports all is summed, though not all of it varies.
+        let (words, _) = varying[4..].as_chunks();
+        for word in words {
+            sum.add(u64::from_ne_bytes(*word));
+        }
+        if let Some(stamps) = stamps {
+            sum.add(u64::from_ne_bytes(*stamps));
+        }
+        self.tcp_sum + sum.finish()
     }
 
     /// Whether a payload seems to be just one FPDU.
@@ -211,47 +262,40 @@ impl Prediction {
     }
 
     /// Whether the headers are the same, but for what may differ.
-    #[inline]
+    #[inline(always)]
     fn is_like(&self, frame: &[u8]) -> bool {
-        let Some(front) = frame.get(..self.payload_at) else {
+        match frame.first_chunk::<USUAL>() {
+            // What is behind the headers is not in the mask.
+            Some(front) if self.payload_at <= USUAL => {
+                is_alike(front, &self.octets[..USUAL], &self.mask[..USUAL])
+            }
+            _ => self.is_like_altogether(frame),
+        }
+    }
+
+    /// The same of headers of any length, in a frame of any length.
+    fn is_like_altogether(&self, frame: &[u8]) -> bool {
+        let mut front = [0; MOST];
+        let (len, headers) = (self.payload_at, frame.get(..self.payload_at));
+        let (Some(room), Some(headers)) = (front.get_mut(..len), headers) else {
             return false;
         };
-        let (octets, mask) = (
-            &self.octets[..self.payload_at],
-            &self.mask[..self.payload_at],
-        );
-        let differing = |front: &[u8; CHUNK], octets: &[u8; CHUNK], mask: &[u8; CHUNK]| {
-            let [front, octets, mask] = [front, octets, mask].map(|c| u128::from_ne_bytes(*c));
-            (front ^ octets) & mask
-        };
-        let chunks = front.as_chunks().0.iter();
-        let chunks = chunks.zip(octets.as_chunks().0).zip(mask.as_chunks().0);
-        let all = chunks.fold(0, |all, ((front, octets), mask)| {
-            all | differing(front, octets, mask)
-        });
-        // What is behind the last whole chunk, with some octets of that once more: a segment without payload ends there.
-        let last = (front.last_chunk(), octets.last_chunk(), mask.last_chunk());
-        let (Some(front), Some(octets), Some(mask)) = last else {
-            return false;
-        };
-        all | differing(front, octets, mask) == 0
+        room.copy_from_slice(headers);
+        is_alike(&front, &self.octets, &self.mask)
     }
 
     // A struct that is handed on as it was stored, in pieces, is waited for.
     #[inline(always)]
-    fn header(&self, segment: &[u8]) -> Option<TcpHeader> {
-        let (varying, _) = Varying::ref_from_prefix(segment).ok()?;
-        let timestamps = if self.timestamps {
-            let stamps = segment.get(tcp::HEADER_LEN + TIMESTAMPS_FRONT.len()..)?;
-            let ([value, echo], _) = <[U32; 2]>::ref_from_prefix(stamps).ok()?;
-            Some(Timestamps {
+    fn header(&self, varying: &[u8; tcp::HEADER_LEN], stamps: Option<&[u8; 8]>) -> TcpHeader {
+        let varying: &Varying = zerocopy::transmute_ref!(varying);
+        let timestamps = stamps.map(|stamps| {
+            let [value, echo]: &[U32; 2] = zerocopy::transmute_ref!(stamps);
+            Timestamps {
                 value: value.get(),
                 echo: echo.get(),
-            })
-        } else {
-            None
-        };
-        Some(TcpHeader {
+            }
+        });
+        TcpHeader {
             source_port: self.source_port,
             destination_port: self.destination_port,
             seq: Seq(varying.seq.get()),
@@ -263,6 +307,20 @@ impl Prediction {
                 timestamps,
                 ..TcpOptions::default()
             },
-        })
+        }
     }
+}
+
+/// Whether octets, in whole chunks, are these in the bits of a mask.
+#[inline(always)]
+pub(super) fn is_alike(front: &[u8], octets: &[u8], mask: &[u8]) -> bool {
+    let (front, _) = front.as_chunks::<CHUNK>();
+    let (octets, _) = octets.as_chunks::<CHUNK>();
+    let (mask, _) = mask.as_chunks::<CHUNK>();
+    let mut differing = 0;
+    for ((front, octets), mask) in front.iter().zip(octets).zip(mask) {
+        let [front, octets, mask] = [front, octets, mask].map(|c| u128::from_ne_bytes(*c));
+        differing |= (front & mask) ^ octets;
+    }
+    differing == 0
 }

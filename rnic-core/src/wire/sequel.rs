@@ -4,11 +4,11 @@
 //! the same from the first frame to the last but one, but for TCP's sequence number and DDP's tagged offset, which are
 //! known beforehand, IP's identification, and the checksums. So nothing is read: all is compared.
 
-use super::checksum::{Checksums, fold, sum_of_header};
+use super::checksum::{Checksums, fold, is_whole, sum_of_header};
 use super::crc::{crc, crc_and_sum};
 use super::ddp::{DdpHeader, DdpSegment, TAGGED_LEN, TaggedHeader};
 use super::mpa::{Fpdu, LENGTH_LEN};
-use super::prediction::{CHUNK, Expected, Ip, Prediction};
+use super::prediction::{Expected, Ip, Prediction, USUAL, is_alike};
 use super::{ipv4, tcp};
 
 /// Octets of the headers of an FPDU: MPA's and DDP's.
@@ -17,8 +17,6 @@ const FPDU_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
 const OFFSET_AT: usize = FPDU_FRONT - size_of::<u64>();
 /// Octets that are compared: two VLAN tags, IPv6, TCP with timestamps, and the front of an FPDU, in whole chunks.
 const MOST: usize = 112;
-/// Octets that suffice for IPv4 without VLAN tags.
-const USUAL: usize = 80;
 /// Where IPv4 has its identification and its checksum, and TCP its sequence number and its checksum.
 const ID_AT: usize = 4;
 const IP_CHECKSUM_AT: usize = 10;
@@ -183,26 +181,6 @@ impl Sequel {
             !self.v4 || is_whole(u64::from(self.ip_sum) + varying)
         })
     }
-}
-
-/// Whether whole chunks are the same in the bits of a mask.
-#[inline(always)]
-fn is_alike(front: &[u8], octets: &[u8], mask: &[u8]) -> bool {
-    let (front, _) = front.as_chunks::<CHUNK>();
-    let (octets, _) = octets.as_chunks::<CHUNK>();
-    let (mask, _) = mask.as_chunks::<CHUNK>();
-    let mut differing = 0;
-    for ((front, octets), mask) in front.iter().zip(octets).zip(mask) {
-        let [front, octets, mask] = [front, octets, mask].map(|c| u128::from_ne_bytes(*c));
-        differing |= (front & mask) ^ octets;
-    }
-    differing == 0
-}
-
-/// Whether a sum with its checksum comes to all ones in 16 bits. No such sum is zero.
-#[inline]
-fn is_whole(sum: u64) -> bool {
-    sum.is_multiple_of(0xffff)
 }
 
 /// Numbers in network order. They lie inside: each place and each length is a constant.

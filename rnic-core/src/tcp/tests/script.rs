@@ -17,7 +17,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::memory::frames::{FrameId, TxFrames};
-use crate::tcp::{CongestionAlgorithm, Outgoing, Payload, Seq, State, Tcp, TcpConfig};
+use crate::tcp::{CongestionAlgorithm, NextSegment, Outgoing, Payload, Seq, State, Tcp, TcpConfig};
 use crate::testing::VecFrames;
 use crate::time::Instant;
 use crate::wire::checksum;
@@ -154,7 +154,7 @@ impl Script {
         let next = self.tcp.receive_offset();
         let (now, frames) = (self.now, &mut self.frames);
         let may = short && self.take && !congested;
-        if may && self.tcp.receive_next(now, &segment, frames) {
+        if may && self.tcp.receive_next(now, &segment, frames) != NextSegment::Another {
             let range = next..next + payload.len() as u64;
             assert_eq!(payload, pattern_of(range.clone()), "of {range:?}");
             self.tcp.took_next(self.now, payload.len());
@@ -183,10 +183,10 @@ impl Script {
             payload: &payload,
         };
         let next = self.tcp.receive_next(self.now, &segment, &mut self.frames);
-        if next {
+        if next != NextSegment::Another {
             self.tcp.took_next(self.now, payload.len());
         }
-        next
+        next != NextSegment::Another
     }
 
     /// Whether a SYN may replace the connection, and where the new one begins at least.

@@ -9,13 +9,13 @@
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::{
-    _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm256_add_epi64, _mm256_setzero_si256,
-    _mm256_unpackhi_epi32, _mm256_unpacklo_epi32,
+    _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64, _mm256_add_epi64,
+    _mm256_setzero_si256, _mm256_unpackhi_epi32, _mm256_unpacklo_epi32,
 };
 
 use pulp::cast;
 
-use crate::wire::checksum::fold;
+use crate::wire::checksum::{WordSum, fold};
 
 /// Octets of a lane that are taken at once.
 const GROUP: usize = 32;
@@ -40,13 +40,20 @@ impl Lanes {
     #[inline]
     pub(super) fn crc_of_few(self, octets: &[u8]) -> u32 {
         // SAFETY: a value of this type is made only where the processor has the features.
-        unsafe { !follow::<false>(!0, octets, &mut Sum::default()) }
+        unsafe { !follow::<false>(!0, octets, &mut WordSum::default()) }
     }
 
     #[inline]
     pub(super) fn crc(self, octets: &[u8]) -> u32 {
         // SAFETY: a value of this type is made only where the processor has the features.
         unsafe { run::<false>(octets).0 }
+    }
+
+    /// The same, and the sum of the Internet checksum.
+    #[inline]
+    pub(super) fn crc_and_sum_of_few(self, octets: &[u8]) -> (u32, u16) {
+        // SAFETY: a value of this type is made only where the processor has the features.
+        unsafe { run_few(octets) }
     }
 
     /// The CRC, and the sum of the Internet checksum.
@@ -57,27 +64,24 @@ impl Lanes {
     }
 }
 
-/// A sum of words of four octets.
-#[derive(Clone, Copy, Default)]
-struct Sum(u64);
+/// In 16 bits, as the octets stand in words of that size in network order.
+#[inline(always)]
+fn finish(sum: WordSum) -> u16 {
+    u16::from_be(fold(sum.finish()))
+}
 
-impl Sum {
-    #[inline(always)]
-    fn add(&mut self, words: u64) {
-        self.0 += (words >> 32) + (words & 0xffff_ffff);
-    }
-
-    /// In 16 bits, as the octets stand in words of that size in network order.
-    #[inline(always)]
-    fn finish(self) -> u16 {
-        u16::from_be(fold(self.0))
-    }
+/// CRC and sum of octets too few for lanes.
+#[target_feature(enable = "sse4.2")]
+fn run_few(octets: &[u8]) -> (u32, u16) {
+    let mut sum = WordSum::default();
+    let crc = follow::<true>(!0, octets, &mut sum);
+    (!crc, finish(sum))
 }
 
 /// The sum is worth something with `SUM` only.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
 fn run<const SUM: bool>(octets: &[u8]) -> (u32, u16) {
-    let (mut crc, mut sum, mut rest) = (!0, Sum::default(), octets);
+    let (mut crc, mut sum, mut rest) = (!0, WordSum::default(), octets);
     while rest.len() >= 3 * GROUP {
         let groups = (rest.len() / (3 * GROUP)).min(MOST_GROUPS);
         let (block, behind) = rest.split_at(groups * 3 * GROUP);
@@ -85,22 +89,41 @@ fn run<const SUM: bool>(octets: &[u8]) -> (u32, u16) {
         rest = behind;
     }
     crc = follow::<SUM>(crc, rest, &mut sum);
-    (!crc, sum.finish())
+    (!crc, finish(sum))
 }
 
 /// Takes a CRC further over some octets, one behind the other.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-fn follow<const SUM: bool>(crc: u32, octets: &[u8], sum: &mut Sum) -> u32 {
-    let (words, rest) = octets.as_chunks();
+fn follow<const SUM: bool>(crc: u32, octets: &[u8], sum: &mut WordSum) -> u32 {
     let mut crc = u64::from(crc);
-    for word in words {
+    let mut take = |word: &[u8; 8]| {
         if SUM {
             sum.add(u64::from_le_bytes(*word));
         }
         crc = step(crc, word);
+    };
+    let (groups, rest) = octets.as_chunks();
+    for group in groups {
+        for word in words(group) {
+            take(word);
+        }
+    }
+    let (words, rest) = rest.as_chunks();
+    for word in words {
+        take(word);
     }
     let mut crc = crc as u32;
+    let mut rest = rest;
+    // FPDUs are of whole words of this size.
+    if let Some((half, behind)) = rest.split_first_chunk() {
+        let half = u32::from_le_bytes(*half);
+        if SUM {
+            sum.add(half.into());
+        }
+        crc = _mm_crc32_u32(crc, half);
+        rest = behind;
+    }
     let mut last = 0;
     for (at, octet) in rest.iter().enumerate() {
         last |= u64::from(*octet) << (8 * at);
@@ -115,7 +138,7 @@ fn follow<const SUM: bool>(crc: u32, octets: &[u8], sum: &mut Sum) -> u32 {
 /// Takes a CRC further over three lanes of the same length.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
-fn follow_block<const SUM: bool>(crc: u32, block: &[[u8; GROUP]], sum: &mut Sum) -> u32 {
+fn follow_block<const SUM: bool>(crc: u32, block: &[[u8; GROUP]], sum: &mut WordSum) -> u32 {
     let groups = block.len() / 3;
     let (first, others) = block.split_at(groups);
     let (second, third) = others.split_at(groups);
@@ -139,7 +162,7 @@ fn follow_block<const SUM: bool>(crc: u32, block: &[[u8; GROUP]], sum: &mut Sum)
     }
     if SUM {
         let sums: [u64; 4] = cast(_mm256_add_epi64(low, high));
-        sum.0 += sums.iter().sum::<u64>();
+        sum.add(sums.iter().sum());
     }
     let [two_lanes, one_lane] = POWERS[groups];
     let ahead = times(crc_1, two_lanes) ^ times(crc_2, one_lane);
