@@ -38,6 +38,11 @@ impl Path {
         *self = Self::new(&header, true);
     }
 
+    /// The same, for a run of segments.
+    pub(crate) fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
+        self.known.then_some(&mut self.template)
+    }
+
     /// The headers to write, or `None` while the next hop is unknown.
     pub(crate) fn template(&self) -> Option<&HeaderTemplate> {
         self.known.then_some(&self.template)

@@ -1,5 +1,7 @@
 //! Downward: messages become FPDUs in transmit frames, TCP decides when they go.
 
+use std::ops::Range;
+
 use crate::ddp::Llp;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::tcp::{Outgoing, Payload};
@@ -26,7 +28,8 @@ impl Connection {
             let (run, rests) = self.send_run(most - sent, context, tx);
             sent += run;
             if run > 0 {
-                if rests && !self.fin_asked && self.tcp.is_at_rest(context.now) {
+                // A run leaves TCP nothing to send.
+                if rests && !self.fin_asked {
                     return (sent, Transmit::Idle);
                 }
                 continue;
@@ -47,55 +50,53 @@ impl Connection {
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> (u64, bool) {
-        let (Some(net), Phase::Streaming(stream)) = (self.path.template(), &mut self.phase) else {
+        let (Some(net), Phase::Streaming(stream)) = (self.path.template_mut(), &mut self.phase)
+        else {
             return (0, false);
         };
         let (now, tcp) = (context.now, &mut self.tcp);
         let segment = tcp.max_payload();
         let most_octets = tcp.run_room(now);
-        if most_octets < segment as u64 || !self.loose_octets.is_empty() {
+        let waits = most_octets < segment as u64 || !self.loose_octets.is_empty();
+        if waits || stream.is_at_rest() {
             return (0, false);
         }
         let at = net.len() + tcp.data_header_len();
         let mulpdu = MpaTcp::new(tcp, stream.has_markers(), stream.held()).mulpdu();
-        let began = tcp.queued_offset();
-        let (mut run, mut sent, mut end) = (None, 0, began);
-        let mut rests = stream.is_at_rest();
         let completed = tx.completes_checksums();
+        let (tcp_at, mut run) = (net.len(), tcp.begin_run(now));
+        let headers = net.begin_run(ecn(run.ecn_capable()), run.header());
+        let began = tcp.queued_offset();
+        let mut builder = stream.builder(mulpdu, !completed, context);
+        let (mut sent, mut end, mut rests) = (0, began, false);
         while !rests
             && sent < most
             && end - began + segment as u64 <= most_octets
             && tx.can_transmit()
             && tx.available() > RESERVED_FRAMES
-            && stream.may_send()
         {
             let Some(frame) = tx.allocate() else { break };
             let bytes = tx.bytes_mut(frame);
-            let room = &mut bytes[at..at + segment];
-            let built = stream.build_segment(room, mulpdu, end, !completed, context);
+            let built = builder.build(&mut bytes[at..at + segment], end);
             let Built { len, sum, push, .. } = built;
             rests = built.rests;
             if len == 0 {
                 tx.release(frame);
                 break;
             }
-            let run = run.get_or_insert_with(|| tcp.begin_run(now));
-            let payload = at as u16..(at + len) as u16;
-            tcp.send_in_run(now, run, frame, payload, sum, push);
-            let (ecn, header) = (ecn(run.ecn_capable()), run.header());
+            let payload = at as u16..at as u16 + len;
+            tcp.send_in_run(now, &mut run, frame, payload, sum, push);
             if completed {
-                let frame_len = net.write_partial(bytes, ecn, header, len);
-                tx.transmit_partial(frame, frame_len, net.len());
+                let frame_len = headers.write_partial(bytes, run.header(), len);
+                tx.transmit_partial(frame, frame_len, tcp_at);
             } else {
-                let frame_len = net.write(bytes, ecn, header, len, sum);
+                let frame_len = headers.write(bytes, run.header(), len, sum);
                 tx.transmit(frame, frame_len);
             }
-            end += len as u64;
+            end += u64::from(len);
             sent += 1;
         }
-        if let Some(run) = run {
-            tcp.end_run(now, run);
-        }
+        tcp.end_run(now, run);
         (sent, rests)
     }
 
@@ -156,7 +157,7 @@ impl Connection {
                 }
                 continue;
             }
-            self.tcp.queue(frame, at as u16, len as u16, sum);
+            self.tcp.queue(frame, at as u16, len, sum);
             if push {
                 self.tcp.push();
             }
@@ -184,7 +185,7 @@ impl Connection {
             self.loose_octets.drain(..len);
             self.loose_end = start + len as u64;
             return Built {
-                len,
+                len: len as u16,
                 sum: checksum::sum(&payload[..len]),
                 push: self.loose_octets.is_empty(),
                 rests: false,
@@ -193,14 +194,10 @@ impl Connection {
         match &mut self.phase {
             Phase::Streaming(stream) => {
                 let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.held());
-                stream.build_segment(payload, llp.mulpdu(), start, summed, context)
+                let mut builder = stream.builder(llp.mulpdu(), summed, context);
+                builder.build(payload, start)
             }
-            _ => Built {
-                len: 0,
-                sum: 0,
-                push: false,
-                rests: false,
-            },
+            _ => Built::NOTHING,
         }
     }
 
@@ -280,7 +277,7 @@ fn ecn(capable: bool) -> u8 {
 }
 
 /// The sum of a payload, as far as anybody needs to know it.
-fn sum_of<F: TxFrames>(tx: &F, frame: FrameId, payload: std::ops::Range<usize>) -> u16 {
+fn sum_of<F: TxFrames>(tx: &F, frame: FrameId, payload: Range<usize>) -> u16 {
     match tx.completes_checksums() {
         true => 0,
         false => checksum::sum(&tx.bytes(frame)[payload]),
@@ -291,7 +288,7 @@ fn sum_of<F: TxFrames>(tx: &F, frame: FrameId, payload: std::ops::Range<usize>) 
 fn copy_piece<F: TxFrames>(
     tx: &mut F,
     source: FrameId,
-    range: std::ops::Range<usize>,
+    range: Range<usize>,
     at: usize,
 ) -> Option<(FrameId, usize, u16, bool)> {
     let copy = tx.allocate()?;

@@ -287,9 +287,13 @@ impl Ulp for Upper<'_, '_, '_> {
     }
 
     #[inline]
-    fn next_short(&mut self, room: &mut [u8]) -> Option<(DdpHeader, usize)> {
+    fn next_short(
+        &mut self,
+        room: &mut [u8],
+        end: impl FnOnce(usize) -> u64,
+    ) -> Option<(DdpHeader, usize)> {
         match self.user {
-            User::Rdmap(user) => user.rdmap.next_short(room, &user.qp, self.context.cqs),
+            User::Rdmap(user) => user.rdmap.next_short(room, end, &user.qp, self.context.cqs),
             User::Endpoint(_) => None,
         }
     }
@@ -315,13 +319,11 @@ impl Ulp for Upper<'_, '_, '_> {
     #[inline]
     fn posted(&mut self, end: u64) {
         match self.user {
-            User::Rdmap(user) => match &user.outbound {
-                Some(outbound) => {
+            User::Rdmap(user) => {
+                if let Some(outbound) = user.outbound.take() {
                     user.rdmap.sent(outbound.token, end);
-                    user.outbound = None;
                 }
-                None => user.rdmap.sent_short(end),
-            },
+            }
             User::Endpoint(endpoint) => endpoint.ulp.posted(end),
         }
     }

@@ -25,7 +25,7 @@ pub use error::{DdpError, ErrorReport, Fault};
 pub use llp::Llp;
 pub use place::Placed;
 pub use queue::Supply;
-pub use segment::{Cut, Segmenter};
+pub use segment::{Cut, Segmenter, Series};
 pub use stream::{Built, DdpStream};
 pub use ulp::{Buffers, HalfClosed, Message, Teardown, Ulp};
 

@@ -24,6 +24,33 @@ pub struct Segmenter {
     finished: bool,
 }
 
+/// The next segments of a message, all equally long and none the last: they differ in where their payload belongs, and in
+/// nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series {
+    header: DdpHeader,
+    offset: u32,
+    payload_len: u32,
+    count: u32,
+}
+
+impl Series {
+    /// Where the payload of the next one starts, in octets from the start of the message.
+    pub fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// Octets of payload in each.
+    pub fn payload_len(&self) -> usize {
+        self.payload_len as usize
+    }
+
+    /// Octets of payload in all of them.
+    pub fn octets(&self) -> usize {
+        self.count as usize * self.payload_len()
+    }
+}
+
 impl Segmenter {
     /// A message of `length` octets. `header` carries what every segment shares and, for a tagged message, the TO
     /// of the first octet; the L bit and the MO are set here.
@@ -61,6 +88,34 @@ impl Segmenter {
             len: len as usize,
             last,
         })
+    }
+
+    /// The next segments of at most `mulpdu` octets that are all of that length, if there are any.
+    pub fn series(&self, mulpdu: usize) -> Option<Series> {
+        let payload_len = u32::try_from(mulpdu.checked_sub(self.header_len())?).ok()?;
+        // The last one of a message is none of them, full or not: it says that it is the last.
+        let others = (self.length - self.cut).checked_sub(1)?;
+        let count = others.checked_div(payload_len).filter(|count| *count > 0)?;
+        Some(Series {
+            header: self.header_at(self.cut, false),
+            offset: self.cut,
+            payload_len,
+            count,
+        })
+    }
+
+    /// The header of the next segment, which is the next of `series`.
+    #[inline]
+    pub fn next_in_series(&mut self, series: &mut Series) -> DdpHeader {
+        let header = series.header;
+        self.cut += series.payload_len;
+        match &mut series.header {
+            DdpHeader::Tagged(next) => {
+                next.offset.0 = next.offset.0.wrapping_add(series.payload_len.into());
+            }
+            DdpHeader::Untagged(next) => next.offset = MessageOffset(self.cut),
+        }
+        header
     }
 
     /// The header of the segment that carries the whole message.

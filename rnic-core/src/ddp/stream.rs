@@ -1,6 +1,6 @@
 //! A stream: between the layer above and the layer below, of which it knows no more than they must say.
 
-use super::{Ddp, DdpError, HalfClosed, Llp, Message, Placed, Segmenter, Supply, Ulp};
+use super::{Ddp, DdpError, HalfClosed, Llp, Message, Placed, Segmenter, Series, Supply, Ulp};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Placement};
 use crate::memory::table::{Access, Origin};
@@ -197,23 +197,35 @@ impl DdpStream {
         }))
     }
 
-    /// Builds the segment of a whole message at the front of `room`, if none is being sent and the next is one that
-    /// [`Ulp::next_short`] gives out. `room` is at most what the layer below allows now. Returns the segment's octets;
-    /// [`posted_short`](Self::posted_short) is to follow.
+    /// The next segments of the message being sent that carry equally many octets, with at most `mulpdu` octets each.
+    pub fn series(&self, mulpdu: usize) -> Option<Series> {
+        self.sending.as_ref()?.series(mulpdu)
+    }
+
+    /// Writes the header of the next segment, which is the next of a [series](Self::series), at the front of `room`: instead
+    /// of [`next_segment`](Self::next_segment) and [`posted`](Self::posted). Returns its octets, behind which the payload
+    /// belongs. `None` if no message is being sent.
     #[inline]
-    pub fn next_short<U: Ulp>(&mut self, room: &mut [u8], ulp: &mut U) -> Option<usize> {
+    pub fn next_in_series(&mut self, series: &mut Series, room: &mut [u8]) -> Option<usize> {
+        Some(self.sending.as_mut()?.next_in_series(series).emit(room))
+    }
+
+    /// Builds the segment of a whole message at the front of `room`, if none is being sent and the next is one that
+    /// [`Ulp::next_short`] gives out. `room` is at most what the layer below allows now. Returns the segment's octets. The
+    /// layer below takes it, and it ends there where `end` says of so many octets.
+    #[inline]
+    pub fn next_short<U: Ulp>(
+        &mut self,
+        room: &mut [u8],
+        end: impl FnOnce(usize) -> u64,
+        ulp: &mut U,
+    ) -> Option<usize> {
         if self.sending.is_some() || self.closed {
             return None;
         }
-        let (header, len) = ulp.next_short(room)?;
+        let (header, len) = ulp.next_short(room, end)?;
         let header = self.ddp.start_message(header, len as u32).whole();
         Some(header.emit(room) + len)
-    }
-
-    /// The layer below has taken the message that [`next_short`](Self::next_short) gave out, which ends at `end`.
-    #[inline]
-    pub fn posted_short(&mut self, end: u64, ulp: &mut impl Ulp) {
-        ulp.posted(end);
     }
 
     /// The layer below has taken the segment that was built last, which ends at `end`. Says whether it was the last of

@@ -303,7 +303,17 @@ pub struct Source<'g> {
     guard: PhantomData<&'g Guard<'g>>,
 }
 
-impl Source<'_> {
+impl<'g> Source<'g> {
+    /// Takes the first `len` octets from it, which are read by themselves then. `None` if it has fewer.
+    #[inline]
+    pub fn split_front(&mut self, len: usize) -> Option<Source<'g>> {
+        let others = self.len.checked_sub(len)?;
+        let front = Source { len, ..*self };
+        self.from = self.from.wrapping_add(len);
+        self.len = others;
+        Some(front)
+    }
+
     /// Octets that may be read.
     pub fn len(&self) -> usize {
         self.len
@@ -319,6 +329,7 @@ impl Source<'_> {
     /// # Panics
     ///
     /// If more `bytes` are wanted than were validated, which is a mistake of the caller.
+    #[inline]
     pub fn read(&self, bytes: &mut [u8]) {
         assert!(
             bytes.len() <= self.len,

@@ -1,7 +1,7 @@
 //! Messages on their way out: what RDMAP decides about them, and where their octets come from.
 
 use crate::memory::epoch::Guard;
-use crate::memory::place::TagError;
+use crate::memory::place::{self, TagError};
 use crate::memory::table::{Access, Origin};
 use crate::verbs::wr::{MAX_INLINE, MAX_SGE};
 use crate::verbs::{Sge, gather};
@@ -58,6 +58,31 @@ pub enum Source {
 }
 
 impl Source {
+    /// The place of octets `offset..offset + len` of the message, if they are in one piece of memory and may be read there.
+    /// Whoever has it reads them within the batch for which `guard` stands.
+    pub fn in_one_piece<'g>(
+        &self,
+        guard: &'g Guard<'_>,
+        origin: Origin,
+        offset: u32,
+        len: usize,
+    ) -> Option<place::Source<'g>> {
+        let (stag, start, need) = match self {
+            Self::Sges { sges, count: 1 } => {
+                let [sge, ..] = sges;
+                let end = u64::from(offset) + len as u64;
+                if end > sge.length.into() {
+                    return None;
+                }
+                (sge.stag(), sge.offset, Access::LOCAL_READ)
+            }
+            Self::Region { stag, offset } => (*stag, offset.0, Access::REMOTE_READ),
+            Self::Sges { .. } | Self::Octets(_) => return None,
+        };
+        let at = TaggedOffset(start.checked_add(offset.into())?);
+        guard.for_reading(stag, at, len, origin, need).ok()
+    }
+
     /// Copies octets `offset..offset + to.len()` of the message to `to`. Memory is checked anew each time, because
     /// it may have been revoked since the message began.
     #[inline]

@@ -276,11 +276,12 @@ impl Rdmap {
     }
 
     /// The same of a message that is short and in the request itself, as [`Ulp::next_short`](crate::ddp::Ulp::next_short)
-    /// has it. [`sent_short`](Self::sent_short) is to follow. `None` where there is another, or none.
+    /// has it. `None` where there is another, or none.
     #[inline]
     pub fn next_short(
         &mut self,
         room: &mut [u8],
+        end: impl FnOnce(usize) -> u64,
         qp: &QueuePair,
         cqs: &CqTable,
     ) -> Option<(DdpHeader, usize)> {
@@ -290,16 +291,9 @@ impl Rdmap {
         if !in_turn {
             return None;
         }
-        let short = self.requester.next_short(room, qp, cqs)?;
+        let short = self.requester.next_short(room, end, qp, cqs)?;
         self.response_next = true;
         Some(short)
-    }
-
-    /// The message that [`next_short`](Self::next_short) gave out was handed to the layers below; it ends at `end` of the
-    /// stream.
-    #[inline]
-    pub fn sent_short(&mut self, end: u64) {
-        self.requester.sent_short(end);
     }
 
     /// Carries out requests whose turn it is and that send nothing, while nothing may be sent yet. One that cannot be

@@ -180,6 +180,7 @@ impl Requester {
     pub(super) fn next_short(
         &mut self,
         room: &mut [u8],
+        end: impl FnOnce(usize) -> u64,
         qp: &QueuePair,
         cqs: &CqTable,
     ) -> Option<(DdpHeader, usize)> {
@@ -220,17 +221,9 @@ impl Requester {
             signaled: qp.signal_all || wr.flags & send_flags::SIGNALED != 0,
             length: wr.length,
             target,
-            progress: Progress::Sending,
+            progress: Progress::Sent(end(header.len() + len)),
         });
         Some((header, len))
-    }
-
-    /// The message that [`next_short`](Self::next_short) gave out was handed down; it ends at `end` of the stream.
-    #[inline]
-    pub(super) fn sent_short(&mut self, end: u64) {
-        if let Some(request) = self.requests.back_mut() {
-            request.progress = Progress::Sent(end);
-        }
     }
 
     /// Carries out the next requests as far as they send nothing. Says whether one behind them may begin: `wr` is

@@ -68,6 +68,15 @@ pub(super) enum Offer {
     Nothing,
 }
 
+/// What a segment says of the window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowField {
+    /// As it stands in the header.
+    pub(super) value: u16,
+    /// The right edge, which that promises.
+    edge: u64,
+}
+
 impl Receiver {
     /// A receiver whose peer's SYN is not known yet. Its window is of `capacity` octets, and may become one of `limit`.
     pub(super) fn new(capacity: u32, limit: u32, mss: u16, delay: Duration) -> Self {
@@ -410,9 +419,16 @@ impl Receiver {
     /// The window field of a segment that carries our ACK now. The right edge moves only forward, and only if
     /// it is worth it; every ACK that is due or scheduled is done with.
     pub(super) fn advertise(&mut self) -> u16 {
-        self.schedule.sent();
+        let field = self.window_field();
+        self.advertised(&field);
+        field.value
+    }
+
+    /// What a segment that carries our ACK now would say of the window. [`advertised`](Self::advertised) is to follow if
+    /// one is sent.
+    #[inline]
+    pub(super) fn window_field(&self) -> WindowField {
         let position = self.position();
-        self.acked = position;
         let target = position + self.room();
         let edge = if target >= self.edge + self.worthwhile {
             target
@@ -426,8 +442,18 @@ impl Receiver {
             field += 1;
         }
         let field = field.min(0xffff);
-        self.edge = self.edge.max(position + (field << self.scale));
-        field as u16
+        WindowField {
+            value: field as u16,
+            edge: self.edge.max(position + (field << self.scale)),
+        }
+    }
+
+    /// A segment was sent with the ACK that was due, and this window.
+    #[inline]
+    pub(super) fn advertised(&mut self, field: &WindowField) {
+        self.schedule.sent();
+        self.acked = self.position();
+        self.edge = field.edge;
     }
 
     /// The window field of a SYN: never scaled (RFC 7323 section 2.2).

@@ -6,28 +6,35 @@
 
 use core::ops::Range;
 
-use super::Tcp;
+use super::recv::WindowField;
+use super::{Seq, Tcp};
 use crate::memory::frames::FrameId;
 use crate::time::Instant;
-use crate::wire::tcp::{Flags, TcpHeader};
+use crate::wire::tcp::{DataHeader, Flags};
 
 /// Segments of new data on their way out.
 #[derive(Debug)]
 pub struct Run {
-    /// The header of the segment sent last.
-    header: TcpHeader,
+    /// The header of the segment sent last, or what it has in common with the first.
+    header: DataHeader,
+    /// Where the next one stands.
+    next: Seq,
     /// What the headers say beside PSH, and what the first one says in addition.
     flags: Flags,
     first: Flags,
     ecn_capable: bool,
+    /// Octets of a segment that is full.
+    full: u16,
     segments: u64,
     began: u64,
+    window: WindowField,
 }
 
 impl Run {
-    /// The header of the segment sent last, complete but for its checksum.
+    /// The header of the segment sent last, complete but for its checksum. Before the first, what all have but sequence
+    /// number and flags.
     #[inline]
-    pub fn header(&self) -> &TcpHeader {
+    pub fn header(&self) -> &DataHeader {
         &self.header
     }
 
@@ -63,19 +70,32 @@ impl Tcp {
         room.min(self.send.window_room())
     }
 
-    /// Begins a run in which at least one segment is sent: an ACK that is due travels with it.
-    pub fn begin_run(&mut self, now: Instant) -> Run {
+    /// Begins a run: an ACK that is due travels with it. A run in which nothing is sent has not been.
+    #[inline]
+    pub fn begin_run(&self, now: Instant) -> Run {
         let began = self.send.nxt();
-        let header = self.header(now, began, Flags::NONE);
-        let (flags, ecn_capable) = (header.flags, self.ecn.is_used());
-        let reduced = ecn_capable && self.recovery.take_reduction();
+        let window = self.recv.window_field();
+        let header = DataHeader {
+            source_port: self.local_port,
+            destination_port: self.remote_port,
+            seq: self.send.seq(began),
+            ack: self.recv.ack(),
+            flags: Flags::ACK | self.ecn.echo(),
+            window: window.value,
+            timestamps: self.options.stamp(now),
+        };
+        let ecn_capable = self.ecn.is_used();
+        let reduced = ecn_capable && self.recovery.was_reduced();
         Run {
-            header,
-            flags,
+            next: header.seq,
+            flags: header.flags,
             first: if reduced { Flags::CWR } else { Flags::NONE },
+            header,
             ecn_capable,
+            full: self.options.max_payload(),
             segments: 0,
             began,
+            window,
         }
     }
 
@@ -92,21 +112,30 @@ impl Tcp {
         push: bool,
     ) {
         let len = payload.end - payload.start;
-        let push = push || len < self.options.max_payload();
-        run.header.seq = self.send.seq(self.send.nxt());
+        let push = push || len < run.full;
+        run.header.seq = run.next;
         run.header.flags = run.flags | core::mem::take(&mut run.first);
         if push {
             run.header.flags |= Flags::PSH;
         }
+        run.next += u32::from(len);
         run.segments += 1;
         self.send
             .queue_sent(now, frame, payload.start, len, payload_sum, push);
     }
 
-    /// What was sent counts for congestion control, pacing and timers.
+    /// What was sent counts for congestion control, pacing and timers. Nothing is left to be sent unless more is queued.
     // By value: it is over.
     #[allow(clippy::needless_pass_by_value)]
+    #[inline]
     pub fn end_run(&mut self, now: Instant, run: Run) {
+        if run.segments == 0 {
+            return;
+        }
+        self.recv.advertised(&run.window);
+        if run.ecn_capable {
+            self.recovery.take_reduction();
+        }
         let octets = self.send.nxt() - run.began;
         self.counters.segments_sent += run.segments;
         self.counters.octets_sent += octets;
@@ -115,5 +144,6 @@ impl Tcp {
         self.pacer.on_sent(now, octets);
         self.arm_timer(now);
         self.sent_at = Some(now);
+        debug_assert!(self.is_at_rest(now));
     }
 }

@@ -8,7 +8,7 @@ use super::ethernet::{self, EthernetHeader, MacAddr};
 use super::ipv4::{self, Ipv4Header};
 use super::ipv6::{self, Ipv6Header};
 use super::tcp::{self, TcpHeader, TcpSegment};
-pub use super::template::HeaderTemplate;
+pub use super::template::{HeaderTemplate, RunHeaders};
 
 /// Why a frame holds no TCP segment for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,13 @@ pub const PROTOCOL: u8 = 6;
 pub const HEADER_LEN: usize = 20;
 /// Octets that options may take.
 pub const MAX_OPTIONS_LEN: usize = 40;
-/// Where the checksum stands in the header.
+/// Octets of the timestamps option with what aligns it.
+const TIMESTAMPS_LEN: usize = 12;
+/// Where the sequence number stands in the header.
+pub const SEQ_AT: usize = 4;
+/// Where the control bits stand.
+pub const FLAGS_AT: usize = 13;
+/// Where the checksum stands.
 pub const CHECKSUM_AT: usize = 16;
 /// The largest window scale (RFC 7323 section 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
@@ -405,11 +411,9 @@ impl TcpHeader {
                 let words = self.words(HEADER_LEN);
                 (HEADER_LEN, put_words(buffer, &words))
             }
-            Some(Some(Timestamps { value, echo })) => {
-                const LEN: usize = HEADER_LEN + 12;
-                let [a, b, c, d, e] = self.words(LEN);
-                let kind = u32::from_be_bytes([kind::NOP, kind::NOP, kind::TIMESTAMPS, 10]);
-                let words = [a, b, c, d, e, kind, value, echo];
+            Some(Some(timestamps)) => {
+                const LEN: usize = DataHeader::MOST_LEN;
+                let words = with_timestamps(self.words(LEN), timestamps);
                 (LEN, put_words(buffer, &words))
             }
             None => {
@@ -425,16 +429,95 @@ impl TcpHeader {
     /// The header of a segment whose options end at `len`, without them.
     #[inline]
     fn words(&self, len: usize) -> [u32; HEADER_LEN / 4] {
-        let pair = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
-        let length_and_flags = u16::from((len / 4) as u8) << 12 | u16::from(self.flags.0);
         [
             pair(self.source_port, self.destination_port),
             self.seq.0,
             self.ack.0,
-            pair(length_and_flags, self.window),
+            pair(length_and_flags(len, self.flags), self.window),
             pair(0, self.urgent),
         ]
     }
+}
+
+/// The header of a segment with data: there are no options but timestamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataHeader {
+    /// The sender's port.
+    pub source_port: u16,
+    /// The receiver's port.
+    pub destination_port: u16,
+    /// Sequence number of the first octet.
+    pub seq: Seq,
+    /// The next sequence number that the sender expects.
+    pub ack: Seq,
+    /// Control bits.
+    pub flags: Flags,
+    /// The window as on the wire, unscaled.
+    pub window: u16,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+}
+
+impl DataHeader {
+    /// Octets of it at most.
+    pub(super) const MOST_LEN: usize = HEADER_LEN + TIMESTAMPS_LEN;
+
+    /// Writes it with a sequence number and a checksum of zero and without flags; returns its length, and its ones-complement
+    /// sum, not folded. Panics if `buffer` is shorter.
+    #[inline]
+    pub(super) fn emit_rest(&self, buffer: &mut [u8]) -> (usize, u64) {
+        let ports = pair(self.source_port, self.destination_port);
+        let words = |len| {
+            let window = pair(length_and_flags(len, Flags::NONE), self.window);
+            [ports, 0, self.ack.0, window, 0]
+        };
+        match self.timestamps {
+            None => (HEADER_LEN, put_words(buffer, &words(HEADER_LEN))),
+            Some(timestamps) => {
+                let words = with_timestamps(words(Self::MOST_LEN), timestamps);
+                (Self::MOST_LEN, put_words(buffer, &words))
+            }
+        }
+    }
+}
+
+impl From<DataHeader> for TcpHeader {
+    fn from(header: DataHeader) -> Self {
+        Self {
+            source_port: header.source_port,
+            destination_port: header.destination_port,
+            seq: header.seq,
+            ack: header.ack,
+            flags: header.flags,
+            window: header.window,
+            urgent: 0,
+            options: TcpOptions {
+                timestamps: header.timestamps,
+                ..TcpOptions::default()
+            },
+        }
+    }
+}
+
+#[inline]
+fn pair(high: u16, low: u16) -> u32 {
+    u32::from(high) << 16 | u32::from(low)
+}
+
+/// The word with the length of a header and its flags.
+#[inline]
+fn length_and_flags(len: usize, flags: Flags) -> u16 {
+    u16::from((len / 4) as u8) << 12 | u16::from(flags.0)
+}
+
+/// A header of no other options, with its timestamps.
+#[inline]
+fn with_timestamps(
+    [a, b, c, d, e]: [u32; HEADER_LEN / 4],
+    Timestamps { value, echo }: Timestamps,
+) -> [u32; DataHeader::MOST_LEN / 4] {
+    let kind = u32::from_be_bytes([kind::NOP, kind::NOP, kind::TIMESTAMPS, 10]);
+    [a, b, c, d, e, kind, value, echo]
 }
 
 /// Writes words in network order. Returns their sum, which is congruent to that of their halves.

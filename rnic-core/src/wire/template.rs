@@ -7,16 +7,17 @@ use super::ethernet::{self, EthernetHeader};
 use super::ipv4::{self, Ipv4Header};
 use super::ipv6::{self, Ipv6Header};
 use super::packet::NetHeader;
-use super::tcp::{self, TcpHeader};
+use super::tcp::{self, DataHeader, TcpHeader};
 
 /// Octets of Ethernet and IPv4: what the headers in front of TCP have at least.
 const LEAST_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 const MOST_LEN: usize = ethernet::HEADER_LEN + ethernet::VLAN_LEN + ipv6::HEADER_LEN;
-
 /// Ethernet and IP header as they are in front of every segment of a connection, but for lengths and ECN.
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
-    octets: [u8; MOST_LEN],
+    /// Behind them is room for TCP's.
+    octets: [u8; MOST_LEN + DataHeader::MOST_LEN],
+    /// Octets in front of TCP's.
     len: usize,
     /// Where the IP header begins.
     ip_at: usize,
@@ -30,7 +31,7 @@ pub struct HeaderTemplate {
 impl HeaderTemplate {
     /// What `net` says.
     pub fn new(net: &NetHeader) -> Self {
-        let mut octets = [0; MOST_LEN];
+        let mut octets = [0; MOST_LEN + DataHeader::MOST_LEN];
         let v4 = match (net.source, net.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => Some((source, destination)),
             _ => None,
@@ -148,17 +149,116 @@ impl HeaderTemplate {
         if !rest.is_empty() {
             rest.copy_from_slice(&self.octets[LEAST_LEN..self.len]);
         }
-        let ip = &mut net[self.ip_at..];
+        if let Some(ip) = net[self.ip_at..].first_chunk_mut() {
+            self.finish_network(ip, ecn, segment_len as u16);
+        }
+    }
+
+    /// Completes the IP header: here is the front of it.
+    #[inline]
+    fn finish_network(&self, ip: &mut [u8; ipv4::HEADER_LEN], ecn: u8, segment_len: u16) {
         if self.v6 {
             ip[ipv6::TRAFFIC_CLASS_AT] |= ecn << 4;
-            put(ip, ipv6::LENGTH_AT, segment_len as u16);
+            put(ip, ipv6::LENGTH_AT, segment_len);
         } else {
-            let total_len = (ipv4::HEADER_LEN + segment_len) as u16;
+            let total_len = ipv4::HEADER_LEN as u16 + segment_len;
             ip[ipv4::TRAFFIC_CLASS_AT] |= ecn;
             put(ip, ipv4::LENGTH_AT, total_len);
             let total = u64::from(self.ip_sum) + u64::from(total_len) + u64::from(ecn);
             put(ip, ipv4::CHECKSUM_AT, !fold(total));
         }
+    }
+}
+
+/// The headers in front of segments that are the same but for their place in the stream, their flags and their lengths.
+#[derive(Debug)]
+pub struct RunHeaders<'a> {
+    /// Has the TCP header too, but for what differs.
+    template: &'a HeaderTemplate,
+    /// Octets of all headers.
+    len: usize,
+    ecn: u8,
+    /// Sum of the TCP header and of the pseudo-header, with nothing of what differs.
+    sum: u64,
+}
+
+impl HeaderTemplate {
+    /// The headers of segments that have such a TCP header. `ecn` as for [`write`](Self::write).
+    #[inline]
+    pub fn begin_run(&mut self, ecn: u8, header: &DataHeader) -> RunHeaders<'_> {
+        let (header_len, sum) = header.emit_rest(&mut self.octets[self.len..]);
+        RunHeaders {
+            len: self.len + header_len,
+            ecn,
+            sum: sum + u64::from(self.pseudo_sum),
+            template: self,
+        }
+    }
+}
+
+impl RunHeaders<'_> {
+    /// Writes the headers of the next segment, with the sequence number and the flags of `header`, at the start of `frame`;
+    /// returns the length of the frame. Otherwise as [`HeaderTemplate::write`].
+    #[inline]
+    pub fn write(
+        &self,
+        frame: &mut [u8],
+        header: &DataHeader,
+        payload_len: u16,
+        payload_sum: u16,
+    ) -> usize {
+        let own = u64::from(header.seq.0) + u64::from(header.flags.0) + u64::from(payload_sum);
+        let checksum = |segment_len| !fold(self.sum + segment_len + own);
+        self.write_with(frame, header, payload_len, checksum)
+    }
+
+    /// The same for a device that completes the checksum of TCP, as [`HeaderTemplate::write_partial`].
+    #[inline]
+    pub fn write_partial(&self, frame: &mut [u8], header: &DataHeader, payload_len: u16) -> usize {
+        let pseudo_sum = u64::from(self.template.pseudo_sum);
+        let checksum = |segment_len| fold(pseudo_sum + segment_len);
+        self.write_with(frame, header, payload_len, checksum)
+    }
+
+    /// `checksum` makes it of the length of the segment.
+    #[inline]
+    fn write_with(
+        &self,
+        frame: &mut [u8],
+        header: &DataHeader,
+        payload_len: u16,
+        checksum: impl Fn(u64) -> u16,
+    ) -> usize {
+        let template = self.template;
+        let headers = &mut frame[..self.len];
+        copy_headers(&template.octets[..self.len], headers);
+        let (net, tcp) = headers.split_at_mut(template.len);
+        let segment_len = tcp.len() as u16 + payload_len;
+        if let Some(ip) = net[template.ip_at..].first_chunk_mut() {
+            template.finish_network(ip, self.ecn, segment_len);
+        }
+        if let Some(tcp) = tcp.first_chunk_mut::<{ tcp::HEADER_LEN }>() {
+            tcp[tcp::SEQ_AT..][..4].copy_from_slice(&header.seq.0.to_be_bytes());
+            tcp[tcp::FLAGS_AT] = header.flags.0;
+            put(tcp, tcp::CHECKSUM_AT, checksum(segment_len.into()));
+        }
+        self.len + usize::from(payload_len)
+    }
+}
+
+/// Copies as many octets as headers with TCP have. A copy of known length is cheap: for most these two are enough.
+#[inline]
+fn copy_headers(from: &[u8], to: &mut [u8]) {
+    const FRONT: usize = LEAST_LEN + tcp::HEADER_LEN;
+    const END: usize = 16;
+    if let (Some(from), Some(to)) = (from.first_chunk::<FRONT>(), to.first_chunk_mut()) {
+        *to = *from;
+    }
+    if let (Some(from), Some(to)) = (from.last_chunk::<END>(), to.last_chunk_mut()) {
+        *to = *from;
+    }
+    if from.len() > FRONT + END {
+        to.copy_from_slice(from);
     }
 }
 

@@ -76,6 +76,34 @@ fn a_message_that_fits_exactly_has_no_empty_last_segment() {
 }
 
 #[test]
+fn a_series_is_what_would_be_cut_one_by_one() {
+    // rfc: 5041-17, 5041-18
+    const MULPDU: usize = 60;
+    for header in [tagged(u64::MAX - 100), untagged(QueueNumber::SEND)] {
+        for (length, before) in (0..300).flat_map(|length| [(length, 0), (length, 2)]) {
+            let mut singly = Segmenter::new(header, length);
+            for _ in 0..before {
+                singly.next(MULPDU);
+            }
+            let mut together = singly;
+            if let Some(mut series) = together.series(MULPDU) {
+                let count = series.octets() / series.payload_len();
+                for _ in 0..count {
+                    let cut = singly.next(MULPDU).unwrap();
+                    assert_eq!(cut.len, series.payload_len());
+                    assert_eq!(together.next_in_series(&mut series), cut.header);
+                }
+            }
+            // The last segment, if that was not cut before, is no part of it, and nothing else is left.
+            let last = singly.next(MULPDU);
+            assert!(last.is_none_or(|cut| cut.last), "{length} octets");
+            assert_eq!(together.next(MULPDU), last);
+        }
+    }
+    assert_eq!(Segmenter::new(tagged(0), 100).series(TAGGED_LEN), None);
+}
+
+#[test]
 fn a_mulpdu_without_room_cuts_nothing_until_it_grows() {
     let mut segmenter = Segmenter::new(untagged(QueueNumber::SEND), 10);
     assert_eq!(segmenter.next(UNTAGGED_LEN - 1), None);

@@ -7,6 +7,7 @@ use crate::wire::ddp::TAGGED_LEN;
 use crate::wire::mpa::LENGTH_LEN;
 
 use super::Stream;
+use super::train::Train;
 
 /// Octets of the shortest FPDU: a tagged message of none.
 const LEAST_FPDU: usize = frame::fpdu_len(TAGGED_LEN);
@@ -14,13 +15,139 @@ const LEAST_FPDU: usize = frame::fpdu_len(TAGGED_LEN);
 /// The payload of a segment that was built.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::connection) struct Built {
-    pub(in crate::connection) len: usize,
+    pub(in crate::connection) len: u16,
     /// Of its octets: their part of the checksum. Zero where nobody needs it.
     pub(in crate::connection) sum: u16,
     /// Whether nothing follows for now.
     pub(in crate::connection) push: bool,
     /// There surely is nothing more to send: [`Stream::is_at_rest`].
     pub(in crate::connection) rests: bool,
+}
+
+/// Builds the payloads of segments that are sent one behind the other.
+pub(in crate::connection) struct Builder<'s, 'c, 'g> {
+    stream: &'s mut Stream,
+    context: &'s mut Context<'c, 'g>,
+    /// Octets of DDP's in an FPDU at most.
+    mulpdu: usize,
+    /// Somebody needs the sums of payloads.
+    summed: bool,
+    train: Option<Train<'c>>,
+}
+
+impl Built {
+    /// There is nothing to send.
+    pub(in crate::connection) const NOTHING: Self = Self {
+        len: 0,
+        sum: 0,
+        push: false,
+        rests: false,
+    };
+}
+
+impl Builder<'_, '_, '_> {
+    /// Builds the payload of the next segment, whose first octet stands at `start` of the stream.
+    #[inline]
+    pub(in crate::connection) fn build(&mut self, payload: &mut [u8], start: u64) -> Built {
+        let Self {
+            stream,
+            context,
+            mulpdu,
+            summed,
+            train,
+        } = self;
+        if !stream.may_send() {
+            return Built::NOTHING;
+        }
+        if stream.ddp.is_sending() {
+            if train.is_none() {
+                *train = stream.begin_train(*mulpdu, context.guard);
+            }
+            if let Some(train) = train
+                && let Some(built) = train.build(stream, payload, *summed)
+            {
+                context.counters.rdma.fpdus_sent += 1;
+                return built;
+            }
+        }
+        *train = None;
+        self.build_segment(payload, start)
+    }
+
+    /// The same without a train: one FPDU, and behind it those that wait already and fit whole.
+    fn build_segment(&mut self, payload: &mut [u8], start: u64) -> Built {
+        let Short { len, rests } = match self.stream.ddp.is_sending() {
+            true => Short::NONE,
+            false => {
+                let (stream, context) = (&mut *self.stream, &mut *self.context);
+                stream.build_short(payload, self.mulpdu, start, context)
+            }
+        };
+        if !rests {
+            return self.build_others(payload, len, start);
+        }
+        Built {
+            len: len as u16,
+            sum: if self.summed {
+                checksum::sum(&payload[..len])
+            } else {
+                0
+            },
+            push: len > 0,
+            rests: true,
+        }
+    }
+
+    /// Builds the rest of the payload of a segment that has `len` octets of short messages.
+    #[inline(never)]
+    fn build_others(&mut self, payload: &mut [u8], mut len: usize, start: u64) -> Built {
+        let Self {
+            stream,
+            context,
+            mulpdu,
+            summed,
+            ..
+        } = self;
+        let mut sum = (len == 0).then_some(0);
+        let mut rests = false;
+        let push = loop {
+            let room = &mut payload[len..];
+            if !stream.ddp.is_sending() && !stream.goes_on(room.len(), len, *mulpdu, context) {
+                break len > 0;
+            }
+            let (more, sum_of_more) = stream.build_fpdu(room, *mulpdu, *summed, context);
+            if more == 0 {
+                break len > 0;
+            }
+            len += more;
+            // FPDUs have an even number of octets.
+            sum = sum.zip(sum_of_more).map(|(a, b)| checksum::combine(a, b));
+            let end = start + len as u64;
+            if !stream.handle_built(end, context) {
+                break false;
+            }
+            let short = stream.build_short(&mut payload[len..], *mulpdu, end, context);
+            if short.len > 0 {
+                len += short.len;
+                sum = None;
+            }
+            rests = short.rests;
+            if rests {
+                break true;
+            }
+        };
+        let sum = match sum {
+            _ if !*summed => 0,
+            Some(sum) => sum,
+            None => checksum::sum(&payload[..len]),
+        };
+        Built {
+            len: len as u16,
+            sum,
+            push,
+            rests,
+        }
+    }
 }
 
 /// FPDUs of short messages that were built.
@@ -30,52 +157,28 @@ struct Short {
     rests: bool,
 }
 
+impl Short {
+    const NONE: Self = Self {
+        len: 0,
+        rests: false,
+    };
+}
+
 impl Stream {
-    /// Builds the payload of a segment, whose first octet stands at `start` of the stream, with at most `mulpdu` octets
-    /// of DDP's in an FPDU: one FPDU, and behind it those that wait already and fit whole. `summed`: somebody needs its sum.
-    pub(in crate::connection) fn build_segment(
-        &mut self,
-        payload: &mut [u8],
+    /// To build segments with FPDUs of at most `mulpdu` octets of DDP's. `summed`: somebody needs their sums.
+    #[inline]
+    pub(in crate::connection) fn builder<'s, 'c, 'g>(
+        &'s mut self,
         mulpdu: usize,
-        start: u64,
         summed: bool,
-        context: &mut Context<'_, '_>,
-    ) -> Built {
-        let (mut len, mut sum, mut rests) = (0, Some(0), false);
-        let push = loop {
-            if !self.ddp.is_sending() {
-                let at = start + len as u64;
-                let short = self.build_short(&mut payload[len..], mulpdu, at, context);
-                if short.len > 0 {
-                    len += short.len;
-                    sum = None;
-                }
-                rests = short.rests || self.user.is_at_rest();
-                if rests || !self.goes_on(payload.len() - len, len, mulpdu, context) {
-                    break len > 0;
-                }
-            }
-            let (more, sum_of_more) = self.build_fpdu(&mut payload[len..], mulpdu, summed, context);
-            if more == 0 {
-                break len > 0;
-            }
-            len += more;
-            // FPDUs have an even number of octets.
-            sum = sum.zip(sum_of_more).map(|(a, b)| checksum::combine(a, b));
-            if !self.handle_built(start + len as u64, context) {
-                break false;
-            }
-        };
-        let sum = match sum {
-            _ if !summed => 0,
-            Some(sum) => sum,
-            None => checksum::sum(&payload[..len]),
-        };
-        Built {
-            len,
-            sum,
-            push,
-            rests,
+        context: &'s mut Context<'c, 'g>,
+    ) -> Builder<'s, 'c, 'g> {
+        Builder {
+            stream: self,
+            context,
+            mulpdu,
+            summed,
+            train: None,
         }
     }
 
@@ -104,28 +207,27 @@ impl Stream {
         start: u64,
         context: &mut Context<'_, '_>,
     ) -> Short {
-        let mut short = Short {
-            len: 0,
-            rests: false,
-        };
+        let mut short = Short::NONE;
         if self.has_markers() {
             return short;
         }
         let mut fpdus = 0;
         let upper = &mut self.user.with(context);
-        while !short.rests {
+        loop {
             let fpdu = &mut room[short.len..];
             let most = frame::ulpdu_room(fpdu.len()).min(mulpdu);
-            let Some(ulpdu) = fpdu.get_mut(LENGTH_LEN..LENGTH_LEN + most) else {
+            let end = |ulpdu_len| start + (short.len + frame::fpdu_len(ulpdu_len)) as u64;
+            let ulpdu = fpdu.get_mut(LENGTH_LEN..LENGTH_LEN + most);
+            let Some(len) = ulpdu.and_then(|ulpdu| self.ddp.next_short(ulpdu, end, upper)) else {
+                short.rests = upper.is_at_rest();
                 break;
             };
-            let Some(ulpdu_len) = self.ddp.next_short(ulpdu, upper) else {
-                break;
-            };
-            short.len += frame::seal(fpdu, ulpdu_len, self.crc);
-            self.ddp.posted_short(start + short.len as u64, upper);
-            short.rests = upper.is_at_rest();
+            short.len += frame::seal(fpdu, len, self.crc);
             fpdus += 1;
+            if upper.is_at_rest() {
+                short.rests = true;
+                break;
+            }
         }
         context.counters.rdma.fpdus_sent += fpdus;
         short

@@ -224,7 +224,12 @@ impl Congestion {
         self.reduced = true;
     }
 
-    /// Whether the window was reduced since this was last asked.
+    /// Whether the window was reduced and the peer does not know.
+    pub(super) fn was_reduced(&self) -> bool {
+        self.reduced
+    }
+
+    /// The same; the peer is told now.
     pub(super) fn take_reduction(&mut self) -> bool {
         core::mem::take(&mut self.reduced)
     }

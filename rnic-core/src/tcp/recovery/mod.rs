@@ -268,7 +268,9 @@ impl Recovery {
             self.congestion.on_idle(now.span_since(last), rtt.timeout());
         }
         self.last_sent_at = Some(now);
-        let full = self.congestion.is_full(self.pipe(send));
+        // Where nothing else is in flight, nothing is known of anything else either.
+        let pipe = if idle { octets } else { self.pipe(send) };
+        let full = self.congestion.is_full(pipe);
         let places = (send.nxt() - octets, send.nxt());
         self.rounds.on_sent(now, places, idle, full);
         match &mut self.phase {
@@ -318,7 +320,13 @@ impl Recovery {
         true
     }
 
-    /// Whether the window was reduced since this was last asked.
+    /// Whether the window was reduced and the peer does not know.
+    #[inline]
+    pub(super) fn was_reduced(&self) -> bool {
+        self.congestion.was_reduced()
+    }
+
+    /// The same; the peer is told now.
     pub(super) fn take_reduction(&mut self) -> bool {
         self.congestion.take_reduction()
     }

@@ -10,7 +10,7 @@ use crate::tcp::{Outgoing, Payload, Seq, State, Tcp, TcpConfig};
 use crate::testing::VecFrames;
 use crate::time::Instant;
 use crate::wire::checksum;
-use crate::wire::tcp::TcpSegment;
+use crate::wire::tcp::{TcpHeader, TcpSegment};
 
 /// SplitMix64: the same numbers for the same seed, everywhere.
 pub(super) struct Random(pub(super) u64);
@@ -154,8 +154,9 @@ impl End {
         let tcp = self.tcp.as_mut()?;
         let mut run = tcp.begin_run(now);
         tcp.send_in_run(now, &mut run, frame, 74..74 + len, sum, false);
-        let mut octets = vec![0; run.header().len()];
-        run.header().emit(&mut octets);
+        let header = TcpHeader::from(*run.header());
+        let mut octets = vec![0; header.len()];
+        header.emit(&mut octets);
         tcp.end_run(now, run);
         octets.extend_from_slice(&self.frames.bytes(frame)[74..74 + usize::from(len)]);
         self.transmit(frame);

@@ -24,7 +24,7 @@ impl Script {
             self.tcp
                 .send_in_run(self.now, &mut run, frame, payload, sum, false);
             sent.push(Sent {
-                header: *run.header(),
+                header: (*run.header()).into(),
                 len,
                 ecn_capable: run.ecn_capable(),
             });

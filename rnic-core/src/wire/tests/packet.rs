@@ -6,7 +6,7 @@ use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use crate::wire::packet::{
     Checksums, HeaderTemplate, NetHeader, Packet, PacketError, addresses as addresses_ahead, parse,
 };
-use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions, Timestamps};
+use crate::wire::tcp::{DataHeader, Flags, Seq, TcpHeader, TcpOptions, Timestamps};
 use proptest::prelude::*;
 
 /// A SYN of Linux's, as it was on the wire.
@@ -135,6 +135,72 @@ fn a_partial_checksum_completed_is_the_whole_one() {
             let checksum = !sum(tcp);
             tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
             assert_eq!(partial, whole);
+        }
+    }
+}
+
+#[test]
+fn the_headers_of_a_run_are_those_of_its_segments() {
+    let v6: IpAddr = Ipv6Addr::LOCALHOST.into();
+    let stamps = Timestamps {
+        value: 0xffff_fffe,
+        echo: 7,
+    };
+    for ((source, destination), vlan, timestamps, ecn) in [
+        ((SOURCE.into(), DESTINATION.into()), None, Some(stamps), 0),
+        ((SOURCE.into(), DESTINATION.into()), None, None, 2),
+        (
+            (SOURCE.into(), DESTINATION.into()),
+            Some(5),
+            Some(stamps),
+            2,
+        ),
+        ((v6, v6), None, Some(stamps), 2),
+        ((v6, v6), Some(5), None, 0),
+        ((v6, v6), Some(5), Some(stamps), 2),
+    ] {
+        let mut net = net_header(source, destination);
+        net.vlan = vlan;
+        let mut template = HeaderTemplate::new(&net);
+        let mut header = DataHeader {
+            source_port: 0xfff1,
+            destination_port: 7174,
+            seq: Seq(0xffff_ffff),
+            ack: Seq(0x8000_0001),
+            flags: Flags::ACK,
+            window: 0xfffe,
+            timestamps,
+        };
+        for (flags, payload) in [
+            (Flags::ACK, &[0xff; 1000][..]),
+            (Flags::ACK | Flags::CWR, b"odd"),
+            (Flags::ACK | Flags::PSH, b"even"),
+        ] {
+            let len = payload.len();
+            let expected = TcpHeader {
+                flags,
+                ..header.into()
+            };
+            let at = net.len() + expected.len();
+            let mut frames = [(); 4].map(|()| [&vec![0xee; at], payload].concat());
+            let [one, run, partial, expected_partial] = &mut frames;
+            let fresh = HeaderTemplate::new(&net);
+            let frame_len = fresh.write(one, ecn, &expected, len, sum(payload));
+            fresh.write_partial(expected_partial, ecn, &expected, len);
+            let headers = template.begin_run(ecn, &header);
+            header.flags = flags;
+            let lengths = [
+                headers.write(run, &header, len as u16, sum(payload)),
+                headers.write_partial(partial, &header, len as u16),
+            ];
+            assert_eq!(lengths, [frame_len; 2]);
+            assert_eq!(run, one);
+            assert_eq!(partial, expected_partial);
+            // Whatever comes next is as if there had been no run.
+            template.write(run, ecn, &expected, len, sum(payload));
+            assert_eq!(run, one);
+            header.seq += 1000;
+            header.ack += 1;
         }
     }
 }

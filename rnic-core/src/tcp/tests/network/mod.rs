@@ -283,7 +283,7 @@ impl Network {
             let frame = frames.allocate().unwrap();
             tcp.send_in_run(now, &mut run, frame, 0..segment, 0, false);
             sent.push(Outgoing {
-                header: *run.header(),
+                header: (*run.header()).into(),
                 payload: Payload::Whole {
                     frame,
                     payload_at: 0,
