@@ -59,6 +59,8 @@ pub struct Qp {
     sq: Producer<SendWr>,
     rq: Receives,
     state: SharedState,
+    /// The connection has come to stand, be it over since: then it need not be asked, which takes a cache line more.
+    has_stood: bool,
     /// Keep the completion queues while completions may still be written.
     _cqs: [Arc<CqHandle>; 2],
 }
@@ -149,6 +151,7 @@ impl Pd {
             sq,
             rq: receives,
             state,
+            has_stood: false,
             _cqs: cqs,
         };
         device.send(worker, Command::CreateQp(Box::new(pair)))?;
@@ -210,7 +213,7 @@ impl Qp {
     #[inline]
     fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let wr = request.encode(self.caps.max_sge, self.caps.max_inline)?;
-        if self.state.get().is_early() && !request.is_local() {
+        if !self.has_stood && !request.is_local() {
             self.check_connected()?;
         }
         self.sq
@@ -220,10 +223,13 @@ impl Qp {
 
     /// The connection may stand without the application having asked.
     #[cold]
-    fn check_connected(&self) -> Result<(), PostError> {
+    fn check_connected(&mut self) -> Result<(), PostError> {
         match self.state() {
             state if state.is_early() => Err(PostError::NotConnected(state)),
-            _ => Ok(()),
+            _ => {
+                self.has_stood = true;
+                Ok(())
+            }
         }
     }
 

@@ -270,7 +270,7 @@ impl Connection {
     }
 
     /// How many steps it takes to have a connection fetched: what is looked at in each is where the one before says.
-    pub(crate) const DEPTHS: usize = 5;
+    pub(crate) const DEPTHS: usize = 4;
 
     /// Has fetched into the cache what a turn needs, one step further with each depth: ahead of time, where others have
     /// their turn meanwhile.

@@ -103,7 +103,7 @@ impl Stream {
         matches!(self.user, User::Endpoint(_))
     }
 
-    /// Has what it looks at fetched, one step further with each depth from 0 to 3.
+    /// Has what it looks at fetched, one step further with each depth from 0 to 2.
     pub(super) fn prefetch(&self, turn: Upcoming, depth: usize) {
         match (depth.checked_sub(1), turn) {
             (None, Upcoming::Data) => prefetch_front(self, TO_RECEIVE),

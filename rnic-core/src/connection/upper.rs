@@ -125,13 +125,13 @@ impl User {
         }
     }
 
-    /// Has what it looks at fetched, one step further with each depth from 0 to 2.
+    /// Has what it looks at fetched, one step further with each depth from 0 to 1.
     pub(super) fn prefetch(&self, turn: Upcoming, depth: usize) {
         match self {
-            Self::Rdmap(RdmapUser { rdmap, qp, .. }) => match (depth.checked_sub(1), turn) {
-                (None, _) => prefetch(&**qp),
-                (Some(depth), Upcoming::Data) => qp.sq.prefetch(depth, None),
-                (Some(depth), Upcoming::Any) => rdmap.prefetch(depth, qp),
+            Self::Rdmap(RdmapUser { rdmap, qp, .. }) => match (depth, turn) {
+                (0, _) => prefetch(&**qp),
+                (_, Upcoming::Data) => qp.sq.prefetch(None),
+                (_, Upcoming::Any) => rdmap.prefetch(qp),
             },
             Self::Endpoint(endpoint) => prefetch(&**endpoint),
         }

@@ -224,7 +224,6 @@ impl Batch<'_> {
             }
         }
         self.busy |= engine.flush_completions();
-        engine.begin_to_transmit();
         let mut sent = 0;
         while !engine.is_enough(sent) {
             let more = engine.poll_transmit(self.now, &self.guard, tx);

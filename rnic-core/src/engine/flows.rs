@@ -1,9 +1,11 @@
 //! Finding a connection by its addresses.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{self, BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher13;
+
+use crate::memory::prefetch::prefetch;
 
 /// The two ends of a connection, as this host sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ impl FlowKey {
 }
 
 /// In few words: where many connections take turns, each frame is looked up.
-impl Hash for FlowKey {
+impl hash::Hash for FlowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let words = |address: IpAddr| match address {
             IpAddr::V4(address) => u128::from(address.to_bits()),
@@ -104,10 +106,13 @@ pub struct Flows {
     taken: usize,
 }
 
+/// What is kept of the addresses of a connection.
+pub(super) type Hash = u32;
+
 /// A place for a connection.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    hash: u32,
+    hash: Hash,
     /// The number of the connection.
     index: u32,
 }
@@ -136,12 +141,14 @@ impl Flows {
         }
     }
 
-    fn hash(&self, key: &FlowKey) -> u32 {
-        self.hasher.hash_one(key) as u32
+    /// The hash of these addresses, by which they are found.
+    #[inline]
+    pub(super) fn hash(&self, key: &FlowKey) -> Hash {
+        self.hasher.hash_one(key) as Hash
     }
 
     /// The slot where the search for a hash begins.
-    fn home(&self, hash: u32) -> usize {
+    fn home(&self, hash: Hash) -> usize {
         hash as usize & (self.slots.len() - 1)
     }
 
@@ -150,7 +157,7 @@ impl Flows {
     }
 
     /// The slot of a connection.
-    fn position(&self, hash: u32, is: impl Fn(usize) -> bool) -> Option<usize> {
+    fn position(&self, hash: Hash, is: impl Fn(usize) -> bool) -> Option<usize> {
         let mut at = self.home(hash);
         while !self.slots[at].is_free() {
             let Slot { hash: other, index } = self.slots[at];
@@ -168,9 +175,17 @@ impl Flows {
         Some(self.slots[at].index as usize)
     }
 
-    /// The number of what is most likely the connection with these addresses.
-    pub(super) fn guess(&self, key: &FlowKey) -> Option<usize> {
-        self.find(key, |_| true)
+    /// Has fetched where a connection with this hash is looked up.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: Hash) {
+        prefetch(&self.slots[self.home(hash)]);
+    }
+
+    /// The number of what is most likely the connection with the addresses of this hash.
+    #[inline]
+    pub(super) fn guess(&self, hash: Hash) -> Option<usize> {
+        let at = self.position(hash, |_| true)?;
+        Some(self.slots[at].index as usize)
     }
 
     /// Adds a connection by its number, which is below 2^32 - 1. No other may have its addresses.
@@ -250,7 +265,7 @@ mod tests {
                 for number in 0..40 {
                     let found = flows.find(&key(number), |index| index == usize::from(number));
                     prop_assert_eq!(found, map.get(&number).copied());
-                    prop_assert!(found.is_none() || flows.guess(&key(number)) == found);
+                    prop_assert!(found.is_none() || flows.guess(flows.hash(&key(number))) == found);
                 }
             }
             prop_assert_eq!(flows.taken, map.len());

@@ -1,64 +1,160 @@
-//! Connections that have their turn soon are fetched into the cache meanwhile, several at once: where there are many,
-//! nothing of one is left in the cache since its last turn, and to wait for each line when it is needed takes longer than
-//! the work itself.
+//! Connections that have their turn soon are fetched into the cache meanwhile: where there are many, nothing of one is left
+//! in the cache since its last turn, and to wait for each line when it is needed takes longer than the work itself.
+//!
+//! What one step of it fetches says where the next one's is. So each step is for a connection whose turn is so much nearer
+//! than that of the step before, and with each turn every step goes on by one: memory is asked for little at a time, and
+//! answers while others have their turn.
 
-use super::{Engine, FlowKey};
+use super::flows::Hash;
+use super::{Connection, Engine, FlowKey};
 use crate::connection::Upcoming;
 use crate::wire::packet;
 
 /// With fewer connections than these their state stays in cache, and there is nothing to fetch.
 const MANY: usize = 64;
-/// Connections that are fetched at once: enough to keep memory busy, and few enough to find room in the cache.
-const AT_ONCE: usize = 16;
+/// Turns between two steps for a connection: enough for memory to answer, and few enough that what it said is still in the
+/// nearest cache.
+const APART: usize = 2;
+/// The first step finds a connection, the others fetch it.
+const STEPS: usize = 1 + Connection::DEPTHS;
+/// Frames of others between the one that is handled and the one that is taken to be: more are expected to be like the one
+/// before only where few connections take turns.
+const PASSED_OVER: usize = 4;
 
 /// Octets of a frame that may be no more than an ACK: what it acknowledges was sent here.
 const LONGEST_ACK: usize = 256;
 
-/// Which connections have been fetched.
+/// Which connections have been fetched, and how far.
 #[derive(Default)]
 pub(super) struct Foresight {
-    /// Those of the frames that are to be handled next, and what for.
-    upcoming: Vec<(usize, Upcoming)>,
-    /// How many of those at the front of the line that wait to send.
-    ready: usize,
+    /// Those of the frames of this batch, in their order.
+    awaited: Vec<Awaited>,
+    /// How many of these had their turn.
+    had: usize,
+    frames: Steps,
+    ready: Steps,
+}
+
+/// A connection that has a frame in the batch.
+struct Awaited {
+    hash: Hash,
+    /// What is most likely its number, as soon as it was looked for.
+    index: Option<usize>,
+    turn: Upcoming,
+}
+
+/// Of how many in a line, counted from its front, each step was done.
+#[derive(Default)]
+struct Steps([usize; STEPS]);
+
+impl Steps {
+    /// Does of each step as much as the turn of the first of so many `waiting` is the time for: `step` is told which
+    /// of them and which step.
+    fn go_on(&mut self, waiting: usize, mut step: impl FnMut(usize, usize)) {
+        for (number, done) in self.0.iter_mut().enumerate() {
+            let until = waiting.min((STEPS - number) * APART);
+            for place in *done..until {
+                step(place, number);
+            }
+            *done = until.max(*done);
+        }
+    }
+
+    /// So many have left the front of the line.
+    fn pass(&mut self, count: usize) {
+        for done in &mut self.0 {
+            *done = done.saturating_sub(count);
+        }
+    }
 }
 
 impl Engine {
+    #[inline]
     fn has_many(&self) -> bool {
         self.connections.len() >= MANY
     }
 
     /// Prepares for frames, of which these are the fronts.
     pub(super) fn foresee_frames<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
-        if !self.has_many() {
+        let foresight = &mut self.foresight;
+        foresight.awaited.clear();
+        foresight.had = 0;
+        foresight.frames = Steps::default();
+        if self.connections.len() < MANY {
             return;
         }
-        let upcoming = &mut self.foresight.upcoming;
-        upcoming.clear();
         let mut before: &[u8] = &[];
         for head in heads {
             if !is_same_flow(before, head)
                 && let Some((remote, local)) = packet::addresses(head)
-                && let Some(index) = self.flows.guess(&FlowKey { local, remote })
             {
+                let hash = self.flows.hash(&FlowKey { local, remote });
+                self.flows.prefetch(hash);
                 let turn = match head.len() > LONGEST_ACK {
                     true => Upcoming::Data,
                     false => Upcoming::Any,
                 };
-                upcoming.push((index, turn));
+                foresight.awaited.push(Awaited {
+                    hash,
+                    index: None,
+                    turn,
+                });
             }
             before = head;
         }
-        self.fetch(self.foresight.upcoming.iter().copied());
     }
 
-    /// Others may have come to wait since something was sent last.
+    /// The connection that is foreseen for the next frame, if it has these addresses. It was looked up before, when there was
+    /// time to wait for memory.
     #[inline]
-    pub(super) fn begin_to_transmit(&mut self) {
-        self.foresight.ready = 0;
+    pub(super) fn find_foreseen(&mut self, key: &FlowKey) -> Option<usize> {
+        if self.foresight.awaited.is_empty() {
+            return None;
+        }
+        self.foresee_next_frame();
+        let Foresight {
+            awaited,
+            had,
+            frames,
+            ..
+        } = &mut self.foresight;
+        let is_it = |awaited: &Awaited| {
+            let connection = self.connections.get(awaited.index?)?;
+            (connection.key() == key).then_some(awaited.index?)
+        };
+        let next = awaited[*had..].iter().take(PASSED_OVER).map(is_it);
+        let (place, index) = next
+            .enumerate()
+            .find_map(|(place, index)| Some((place, index?)))?;
+        *had += place + 1;
+        frames.pass(place + 1);
+        Some(index)
     }
 
-    /// Prepares for the next of those that wait to send.
+    fn foresee_next_frame(&mut self) {
+        let Foresight {
+            awaited,
+            had,
+            frames,
+            ..
+        } = &mut self.foresight;
+        let (flows, connections) = (&self.flows, &self.connections);
+        let awaited = &mut awaited[*had..];
+        frames.go_on(awaited.len(), |place, step| {
+            let awaited = &mut awaited[place];
+            match step.checked_sub(1) {
+                None => awaited.index = flows.guess(awaited.hash),
+                Some(depth) => {
+                    let index = awaited.index;
+                    if let Some(connection) = index.and_then(|index| connections.get(index)) {
+                        connection.prefetch(awaited.turn, depth);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Prepares for the next of those that wait to send, of which the first has its turn now.
     #[inline]
     pub(super) fn foresee_ready(&mut self) {
         if self.has_many() {
@@ -67,26 +163,18 @@ impl Engine {
     }
 
     fn foresee_next_ready(&mut self) {
-        if self.foresight.ready == 0 {
-            let next = self.ready.iter().take(AT_ONCE);
-            self.fetch(next.map(|index| (*index, Upcoming::Any)));
-            self.foresight.ready = AT_ONCE;
-        }
-        self.foresight.ready -= 1;
-    }
-
-    /// Step by step, each for all of them: the memory that one step waits for comes while the others are asked for.
-    fn fetch(&self, turns: impl Iterator<Item = (usize, Upcoming)> + Clone) {
-        for depth in 0..super::Connection::DEPTHS {
-            for (index, turn) in turns.clone() {
-                if let Some(connection) = self.connections.get(index) {
-                    connection.prefetch(turn, depth);
-                }
+        let (ready, connections) = (&self.ready, &self.connections);
+        let steps = &mut self.foresight.ready;
+        steps.go_on(ready.len(), |place, step| {
+            if let Some(depth) = step.checked_sub(1)
+                && let Some(connection) = connections.get(ready[place])
+            {
+                connection.prefetch(Upcoming::Any, depth);
             }
-        }
+        });
+        steps.pass(1);
     }
 }
-
 /// Whether two frames are of the same connection. May say no though they are.
 fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
     // IPv4 without VLAN tags and options: type, version and length of the header; the addresses and ports.
@@ -98,6 +186,30 @@ fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Those that wait are fetched step by step, each step once and ahead of the next, and wholly before their turn.
+    #[test]
+    fn steps_follow_each_other_until_the_turn_comes() {
+        const WAITING: usize = 40;
+        let mut steps = Steps::default();
+        let mut done = [0; WAITING];
+        for front in 0..WAITING {
+            let mut in_this_turn = 0;
+            steps.go_on(WAITING - front, |place, step| {
+                assert_eq!(done[front + place], step);
+                done[front + place] += 1;
+                in_this_turn += 1;
+            });
+            // At the front it would be too late, and all at once too much.
+            assert!(front == 0 || in_this_turn <= STEPS);
+            assert!(done[front..].iter().take(APART).all(|done| *done == STEPS));
+            steps.pass(1);
+        }
+        // Who comes to stand in a line that was empty is fetched at once.
+        let mut at_once = 0;
+        steps.go_on(1, |_, _| at_once += 1);
+        assert_eq!(at_once, STEPS);
+    }
 
     #[test]
     fn frames_of_a_connection_are_told_from_others() {

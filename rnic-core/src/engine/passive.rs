@@ -71,7 +71,7 @@ impl Engine {
             local: packet.destination,
             remote: packet.source,
         };
-        match self.find(&key) {
+        match self.find_foreseen(&key).or_else(|| self.find(&key)) {
             Some(index) => Ok(self.replace(now, index, &key, packet, tx).unwrap_or(index)),
             None => self.open_passive(now, &key, packet),
         }

@@ -3,6 +3,8 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
+
 /// Octets that are fetched at once.
 const LINE: usize = 64;
 
@@ -15,11 +17,26 @@ pub fn prefetch<T: ?Sized>(record: &T) {
 /// Has the first `octets` of `record` fetched: those that are in use, where the fields stand in that order.
 #[inline]
 pub fn prefetch_front<T: ?Sized>(record: &T, octets: usize) {
-    let first = std::ptr::from_ref(record).cast::<u8>();
+    prefetch_octets(std::ptr::from_ref(record).cast(), octets);
+}
+
+#[inline]
+fn prefetch_octets(first: *const u8, octets: usize) {
     let offset = first.addr() % LINE;
     for at in (0..offset + octets).step_by(LINE) {
         line(first.wrapping_sub(offset).wrapping_add(at));
     }
+}
+
+/// Has the front of a queue fetched, and where its next entry will stand.
+#[inline]
+pub fn prefetch_ends<T>(queue: &VecDeque<T>) {
+    let (front, back) = queue.as_slices();
+    if let Some(first) = front.first() {
+        prefetch(first);
+    }
+    let last = if back.is_empty() { front } else { back };
+    prefetch_octets(last.as_ptr_range().end.cast(), size_of::<T>());
 }
 
 #[cfg(target_arch = "x86_64")]

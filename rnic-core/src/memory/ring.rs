@@ -136,13 +136,23 @@ impl Memory {
     }
 }
 
-/// The memory that both ends share, with what was checked of its header.
+/// The memory that both ends share, with what was checked of its header: each end has that by itself, or there would be a
+/// line more to wait for where thousands of rings are used in turn.
 struct Shared<T> {
-    memory: Memory,
+    memory: Arc<Memory>,
     /// Where it starts.
     start: NonNull<u8>,
     capacity: u32,
     entry: PhantomData<fn(T) -> T>,
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self {
+            memory: self.memory.clone(),
+            ..*self
+        }
+    }
 }
 
 // SAFETY: `start` points into `memory`, which may move between threads and be used by several, and does not move
@@ -186,7 +196,7 @@ impl<T: Entry> Shared<T> {
             source: io::ErrorKind::OutOfMemory.into(),
         })?;
         Ok(Self {
-            memory,
+            memory: Arc::new(memory),
             start,
             capacity,
             entry: PhantomData,
@@ -226,7 +236,7 @@ impl<T: Entry> Shared<T> {
     }
 
     fn file(&self) -> Option<BorrowedFd<'_>> {
-        match &self.memory {
+        match &*self.memory {
             Memory::Own(_) => None,
             Memory::File(mapping) => Some(mapping.as_fd()),
         }
@@ -287,7 +297,6 @@ pub fn shared_ring<T: Entry>(capacity: u32) -> Result<(Producer<T>, Consumer<T>)
 }
 
 fn ends<T: Entry>(shared: Shared<T>) -> (Producer<T>, Consumer<T>) {
-    let shared = Arc::new(shared);
     (
         Producer::new(shared.clone(), 0, 0),
         Consumer::new(shared, 0, 0),
@@ -296,14 +305,14 @@ fn ends<T: Entry>(shared: Shared<T>) -> (Producer<T>, Consumer<T>) {
 
 /// The end of a ring that entries are pushed into.
 pub struct Producer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Shared<T>,
     tail: u32,
     /// The head as last read.
     head: Cell<u32>,
 }
 
 impl<T: Entry> Producer<T> {
-    fn new(shared: Arc<Shared<T>>, tail: u32, head: u32) -> Self {
+    fn new(shared: Shared<T>, tail: u32, head: u32) -> Self {
         Self {
             shared,
             tail,
@@ -313,7 +322,7 @@ impl<T: Entry> Producer<T> {
 
     /// The producing end of a ring that another process made and consumes.
     pub fn attach(file: OwnedFd) -> Result<Self, RingError> {
-        let shared = Arc::new(Shared::open(file)?);
+        let shared = Shared::open(file)?;
         let (tail, head) = (
             shared.tail().load(Ordering::Acquire),
             shared.head().load(Ordering::Acquire),
@@ -384,14 +393,14 @@ impl<T: Entry> Producer<T> {
 
 /// The end of a ring that entries are popped from.
 pub struct Consumer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Shared<T>,
     head: u32,
     /// The tail as last read.
     tail: Cell<u32>,
 }
 
 impl<T: Entry> Consumer<T> {
-    fn new(shared: Arc<Shared<T>>, head: u32, tail: u32) -> Self {
+    fn new(shared: Shared<T>, head: u32, tail: u32) -> Self {
         Self {
             shared,
             head,
@@ -401,7 +410,7 @@ impl<T: Entry> Consumer<T> {
 
     /// The consuming end of a ring that another process made and produces into.
     pub fn attach(file: OwnedFd) -> Result<Self, RingError> {
-        let shared = Arc::new(Shared::open(file)?);
+        let shared = Shared::open(file)?;
         let (head, tail) = (
             shared.head().load(Ordering::Acquire),
             shared.tail().load(Ordering::Acquire),
@@ -496,17 +505,11 @@ impl<T: Entry> Consumer<T> {
         self.shared.head().store(self.head, Ordering::Release);
     }
 
-    /// Has fetched what [`len`](Self::len) looks at, and what [`peek`](Self::peek) does so many places `ahead` if asked to, one
-    /// step further with each depth from 0 to 1.
-    pub fn prefetch(&self, depth: usize, ahead: Option<u32>) {
-        match depth {
-            0 => prefetch(&*self.shared),
-            _ => {
-                prefetch(self.shared.tail());
-                if let Some(ahead) = ahead {
-                    prefetch(self.shared.words(self.head.wrapping_add(ahead)));
-                }
-            }
+    /// Has fetched what [`len`](Self::len) looks at, and what [`peek`](Self::peek) does so many places `ahead` if asked to.
+    pub fn prefetch(&self, ahead: Option<u32>) {
+        prefetch(self.shared.tail());
+        if let Some(ahead) = ahead {
+            prefetch(self.shared.words(self.head.wrapping_add(ahead)));
         }
     }
 

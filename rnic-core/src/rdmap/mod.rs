@@ -112,9 +112,9 @@ impl Rdmap {
         }
     }
 
-    /// Has fetched what the next message is made of, one step further with each depth from 0 to 1.
-    pub fn prefetch(&self, depth: usize, qp: &QueuePair) {
-        self.requester.prefetch(depth, qp);
+    /// Has fetched what the next message is made of.
+    pub fn prefetch(&self, qp: &QueuePair) {
+        self.requester.prefetch(qp);
     }
 
     /// The stream begins with this message, before any that the application posts.

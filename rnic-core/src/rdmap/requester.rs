@@ -10,7 +10,7 @@ use super::outstanding::Outstanding;
 use super::prepare::{carry_out, immediate, prepare};
 use super::{Opening, RdmapError, ReceivedTerminate};
 use crate::memory::epoch::Guard;
-use crate::memory::prefetch::prefetch;
+use crate::memory::prefetch::prefetch_ends;
 use crate::memory::table::{Access, BindError, Origin};
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::QpNumber;
@@ -102,15 +102,10 @@ impl Requester {
         }
     }
 
-    /// Has fetched what the next request, and what is known of those that were begun, lie in: one step further with each
-    /// depth from 0 to 1.
-    pub(super) fn prefetch(&self, depth: usize, qp: &QueuePair) {
-        if depth == 0
-            && let Some(first) = self.requests.front()
-        {
-            prefetch(first);
-        }
-        qp.sq.prefetch(depth, Some(self.requests.len() as u32));
+    /// Has fetched what the next request, and what is known of those that were begun, lie in.
+    pub(super) fn prefetch(&self, qp: &QueuePair) {
+        prefetch_ends(&self.requests);
+        qp.sq.prefetch(Some(self.requests.len() as u32));
     }
 
     /// The ready-to-receive message goes out: it counts among the Sends or Reads.
@@ -498,6 +493,10 @@ impl Requester {
         let Some(request) = self.requests.pop_front() else {
             return;
         };
+        if self.requests.is_empty() {
+            // The next stands where this one did, which is in the cache.
+            self.requests.clear();
+        }
         self.first += 1;
         qp.sq.release(1);
         if let Some(completion) = request.completion(status, qp.number) {

@@ -65,7 +65,7 @@ use self::rtt::RttEstimator;
 use self::send::{Fin, Sender};
 use crate::counters::TcpCounters;
 use crate::memory::frames::{FrameId, TxFrames};
-use crate::memory::prefetch::prefetch;
+use crate::memory::prefetch::prefetch_ends;
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
@@ -443,11 +443,9 @@ impl Tcp {
         self.send.release_all(frames);
     }
 
-    /// Has fetched what its records lead to: the segment that is acknowledged next.
+    /// Has fetched what its records lead to: the segment that is acknowledged next, and where the next to be sent is noted.
     pub fn prefetch(&self) {
-        if let Some(first) = self.send.first() {
-            prefetch(first);
-        }
+        prefetch_ends(&self.send.segments);
     }
 
     /// What this connection has counted.

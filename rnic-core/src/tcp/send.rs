@@ -332,6 +332,10 @@ impl Sender {
             released += 1;
         }
         self.unsent = self.unsent.saturating_sub(released);
+        if self.segments.is_empty() {
+            // The next stand where these did, which is in the cache.
+            self.segments.clear();
+        }
         if !once {
             news.sent_at = None;
         }

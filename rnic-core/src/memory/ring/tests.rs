@@ -7,7 +7,7 @@ use super::*;
 
 /// A ring whose indices start at `index`.
 fn ring_at<T: Entry>(capacity: u32, index: u32) -> (Producer<T>, Consumer<T>) {
-    let shared = Arc::new(Shared::create(capacity, |len| Ok(Memory::own(len))).unwrap());
+    let shared = Shared::create(capacity, |len| Ok(Memory::own(len))).unwrap();
     shared.tail().store(index, Ordering::Relaxed);
     shared.head().store(index, Ordering::Relaxed);
     (
