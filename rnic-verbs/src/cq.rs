@@ -180,9 +180,6 @@ struct Lane {
 impl Lane {
     #[inline]
     fn take(&mut self, completions: &mut [Completion]) -> usize {
-        if self.ring.is_empty() && self.newer.is_empty() {
-            return 0;
-        }
         let places = completions.iter_mut().map(|slot| &mut slot.0);
         let taken = self.ring.take_into(places);
         if taken == 0 && !self.newer.is_empty() && !completions.is_empty() {

@@ -421,7 +421,8 @@ impl Connection {
             stream.note_acked(self.tcp.acked_offset());
         }
         stream.receive(segment.payload, expected.payload_crc, context);
-        let (held, missing) = (stream.held(), stream.missing());
+        let held = stream.held();
+        let missing = if held == 0 { 0 } else { stream.missing() };
         self.tcp.took_next(context.now, segment.payload.len());
         self.tcp.set_held(held as u32, missing as u32);
         next

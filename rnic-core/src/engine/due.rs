@@ -159,8 +159,12 @@ impl Engine {
         {
             any = true;
             self.owing.pop_front();
-            self.connections[index].owes_ack = false;
-            self.queue(index);
+            let connection = &mut self.connections[index];
+            connection.owes_ack = false;
+            if !connection.queued {
+                connection.queued = true;
+                self.ready.push_back(index);
+            }
         }
         while let Some(index) = self.timers.gone_off(now) {
             let connection = &mut self.connections[index];

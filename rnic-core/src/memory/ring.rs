@@ -477,13 +477,14 @@ impl<T: Entry> Consumer<T> {
         T: 'a,
     {
         let count = (self.len() as usize).min(places.len());
+        if count == 0 {
+            return 0;
+        }
         for (place, ahead) in places.zip(0..count as u32) {
             let index = self.head.wrapping_add(ahead);
             self.shared.load(index, place, usize::MAX);
         }
-        if count > 0 {
-            self.release(count as u32);
-        }
+        self.release(count as u32);
         count
     }
 
@@ -495,6 +496,7 @@ impl<T: Entry> Consumer<T> {
     }
 
     /// Gives the `count` oldest entries (or as many as there are) back to the producer.
+    #[inline]
     pub fn release(&mut self, count: u32) {
         let count = if count <= self.len_seen() {
             count

@@ -48,6 +48,8 @@ pub struct RawPeer {
     pub segments: usize,
     /// Octets of the largest IP packet that the host sent.
     pub largest_packet: usize,
+    /// Its SYN permits SACK.
+    pub sack: bool,
     host_scale: u8,
     next: Seq,
     expected: Option<Seq>,
@@ -65,6 +67,7 @@ impl RawPeer {
             host,
             window: u16::MAX,
             acknowledges: true,
+            sack: false,
             crc: true,
             markers_from: None,
             received: Vec::new(),
@@ -269,6 +272,7 @@ impl RawPeer {
         let options = TcpOptions {
             mss: syn.then_some(1460),
             window_scale: syn.then_some(WINDOW_SCALE),
+            sack_permitted: syn && self.sack,
             ..TcpOptions::default()
         };
         let header = TcpHeader {

@@ -70,7 +70,7 @@ mod way {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn crc_and_sum(octets: &[u8]) -> (u32, u16) {
         let Processor { lanes, wide } = *PROCESSOR;
         match lanes {

@@ -228,21 +228,33 @@ pub(crate) fn accept_raw_with(
     qp: &TestQp,
     options: &ConnectionOptions,
 ) -> usize {
-    const PORT: u16 = 4420;
-    sim.hosts[0].listen(PORT);
-    let peer = sim.add_raw_peer(0, PORT);
+    let peer = sim.add_raw_peer(0, RAW_PORT);
+    accept_peer(sim, peer, qp, options);
+    peer
+}
+
+/// The port of host 0 that raw peers connect to.
+pub(crate) const RAW_PORT: u16 = 4420;
+
+/// The same with a peer that is there already.
+pub(crate) fn accept_peer(
+    sim: &mut Simulation,
+    peer: usize,
+    qp: &TestQp,
+    options: &ConnectionOptions,
+) {
+    sim.hosts[0].listen(RAW_PORT);
     sim.raw[peer].connect();
     sim.run_now();
     sim.raw[peer].send(&request(16));
     sim.run_now();
     let request = last_request(sim, 0);
     sim.hosts[0].accept(request, qp, options);
-    sim.hosts[0].unlisten(PORT);
+    sim.hosts[0].unlisten(RAW_PORT);
     sim.run_now();
     let (kind, reply) = sim.raw[peer].take_startup().expect("the host replies");
     assert_eq!((kind, reply.reject), (StartupKind::Reply, false));
     assert!(sim.hosts[0].is_established(qp.number));
-    peer
 }
 
 /// A queue pair of host 0 connects to a raw peer, which accepts.

@@ -96,22 +96,13 @@ fn run<const SUM: bool>(octets: &[u8]) -> (u32, u16) {
 #[inline]
 #[target_feature(enable = "sse4.2")]
 fn follow<const SUM: bool>(crc: u32, octets: &[u8], sum: &mut WordSum) -> u32 {
+    let (words, rest) = octets.as_chunks();
     let mut crc = u64::from(crc);
-    let mut take = |word: &[u8; 8]| {
+    for word in words {
         if SUM {
             sum.add(u64::from_le_bytes(*word));
         }
         crc = step(crc, word);
-    };
-    let (groups, rest) = octets.as_chunks();
-    for group in groups {
-        for word in words(group) {
-            take(word);
-        }
-    }
-    let (words, rest) = rest.as_chunks();
-    for word in words {
-        take(word);
     }
     let mut crc = crc as u32;
     let mut rest = rest;
