@@ -167,6 +167,7 @@ impl Engine {
             }
         }
         while let Some(index) = self.timers.gone_off(now) {
+            self.foresee_alarm();
             let connection = &mut self.connections[index];
             let wanted = connection.next_timeout();
             let due = wanted.is_some_and(|at| at <= now);

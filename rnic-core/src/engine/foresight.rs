@@ -154,6 +154,17 @@ impl Engine {
         });
     }
 
+    /// Prepares for the alarm behind the one that goes off: where many connections are busy it will not be long.
+    #[inline]
+    pub(super) fn foresee_alarm(&self) {
+        if self.has_many()
+            && let Some(index) = self.timers.second()
+            && let Some(connection) = self.connections.get(index)
+        {
+            connection.prefetch(Upcoming::Any, 0);
+        }
+    }
+
     /// Prepares for the next of those that wait to send, of which the first has its turn now.
     #[inline]
     pub(super) fn foresee_ready(&mut self) {

@@ -50,6 +50,12 @@ impl Timers {
         (at <= now).then_some(connection as usize)
     }
 
+    /// The connection whose alarm goes off behind the next one.
+    pub(crate) fn second(&self) -> Option<usize> {
+        let second = self.heap.iter().skip(1).take(BELOW).min()?;
+        Some(second.1 as usize)
+    }
+
     /// When the next alarm goes off.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
@@ -132,6 +138,7 @@ mod tests {
         timers.set(4, None);
         timers.set(2, None);
         assert_eq!(timers.next(), Some(at(15)));
+        assert_eq!(timers.second(), Some(1));
         assert_eq!(timers.gone_off(at(14)), None);
         assert_eq!(timers.gone_off(at(50)), Some(3));
         timers.set(3, None);
