@@ -45,8 +45,9 @@ enum Twist {
     Lost,
     Twice,
     Marked,
-    /// With something to say beside its octets.
+    /// With something to say beside its octets, or less.
     Flag(Flags),
+    Unpushed,
     Ack,
     Window,
     Timestamps,
@@ -196,6 +197,7 @@ impl Twist {
                 octets[at] ^= 4;
             }
             Self::Flag(flag) => header.flags |= flag,
+            Self::Unpushed => header.flags = Flags(header.flags.0 & !Flags::PSH.0),
             Self::Ack => header.ack = Seq(header.ack.0.wrapping_sub(1)),
             Self::Window => header.window -= 1,
             Self::Timestamps => {
@@ -322,6 +324,7 @@ fn what_tcp_must_know_it_hears() {
         Twist::Window,
         Twist::Timestamps,
         Twist::Marked,
+        Twist::Unpushed,
         Twist::Flag(Flags::SYN),
         Twist::Flag(Flags::URG),
         Twist::Flag(Flags::ECE),
@@ -337,7 +340,7 @@ fn twists() -> impl Strategy<Value = Vec<Option<Twist>>> {
         1 => prop::sample::select(vec![
             Twist::InvalidStag, Twist::OtherStag, Twist::Last, Twist::Opcode, Twist::Crc, Twist::Checksum,
             Twist::IpChecksum, Twist::Lost, Twist::Twice, Twist::Marked, Twist::Ack, Twist::Window,
-            Twist::Timestamps, Twist::Flag(Flags::SYN),
+            Twist::Timestamps, Twist::Unpushed, Twist::Flag(Flags::SYN),
             Twist::Flag(Flags::URG), Twist::Flag(Flags::ECE),
         ]).prop_map(Some),
         1 => (0..ROOM as u64).prop_map(|to| Some(Twist::Jump(to))),
@@ -350,6 +353,80 @@ proptest! {
     #[test]
     fn frames_at_once_do_what_each_does_alone(twists in twists()) {
         prop_assert_eq!(outcome(&twists, true), outcome(&twists, false));
+    }
+}
+
+/// What comes of three messages, one behind the other: the last of four segments is shorter. The second goes to this STag
+/// from this place on.
+fn messages(at_once: bool, second: impl Fn(&mut Scene) -> (Stag, u64)) -> Outcome {
+    let mut scene = Scene::new();
+    let second = second(&mut scene);
+    let (target, other) = (scene.target.stag, scene.other.stag);
+    for (stag, from) in [(target, 0), second, (other, 1000)] {
+        for number in 0..4 {
+            let (last, at) = (number == 3, from + (number * PIECE) as u64);
+            let payload = vec![number as u8 + 1; if last { 101 } else { PIECE }];
+            scene.send(tagged(Opcode::Write, stag, at, last), &payload);
+        }
+    }
+    scene.arrive(at_once);
+    scene.outcome()
+}
+
+const MESSAGE: usize = 3 * PIECE + 101;
+
+/// One message behind the other is placed where each belongs.
+// rfc: 5041-73
+#[test]
+fn a_train_goes_on_with_the_next_message() {
+    for (to_other, from) in [(false, 1000), (true, 3), (false, 5)] {
+        let of = |at_once| {
+            messages(at_once, |scene| {
+                let stags = [scene.target.stag, scene.other.stag];
+                (stags[usize::from(to_other)], from)
+            })
+        };
+        let outcome = of(true);
+        assert_eq!(outcome, of(false));
+        let place = if to_other {
+            &outcome.other
+        } else {
+            &outcome.target
+        };
+        let begin = from as usize;
+        assert_eq!(place.0[begin..][..PIECE], [1; PIECE]);
+        assert_eq!(place.0[begin + 3 * PIECE..][..101], [4; 101]);
+        assert_eq!(place.0[begin + MESSAGE], 0);
+        assert_eq!(outcome.other.0[1000 + 3 * PIECE..][..101], [4; 101]);
+        assert_eq!(outcome.rdma.octets_placed, 3 * MESSAGE as u64);
+        assert_eq!((outcome.rdma.fpdus_received, outcome.end), (13, None));
+    }
+}
+
+/// Each message is checked by itself, whatever the one before was allowed.
+// rfc: 5041-77, 5041-83, 5041-88, 5040-90
+#[test]
+fn a_train_does_not_go_on_with_a_message_that_must_not_be_placed() {
+    type Second = fn(&mut Scene) -> (Stag, u64);
+    let cases: [Second; 4] = [
+        |scene| (Stag(scene.target.stag.0 ^ 1), 0),
+        |scene| (scene.target.stag, ROOM as u64),
+        |scene| (scene.target.stag, (ROOM - 2 * PIECE) as u64),
+        |scene| {
+            let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+            let readable = scene.sim.hosts[0].share(&[0; ROOM], access);
+            (readable.stag, 1000)
+        },
+    ];
+    for (case, second) in cases.into_iter().enumerate() {
+        let outcome = messages(true, second);
+        assert_eq!(outcome, messages(false, second), "{case}");
+        let sent = matches!(outcome.end, Some(EndReason::TerminateSent { .. }));
+        assert!(sent, "{case}: {:?}", outcome.end);
+        let begun = if case == 2 { 2 * PIECE } else { 0 };
+        let placed = (MESSAGE + begun) as u64;
+        assert_eq!(outcome.rdma.octets_placed, placed, "{case}");
+        assert!(outcome.other.0.iter().all(|octet| *octet == 0), "{case}");
     }
 }
 

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use crate::ddp::{DdpStream, Llp, Message, Supply, Teardown, Ulp};
 use crate::engine::{EndReason, Event};
 use crate::memory::epoch::Guard;
-use crate::memory::place::{Destination, Placement};
+use crate::memory::place::{Destination, Writer};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::Deframer;
 use crate::mpa::startup::{Negotiated, Rtr};
@@ -181,13 +181,13 @@ impl Stream {
         }
     }
 
-    /// The place of what may follow, as a train, behind an FPDU that was received last and whole: the rest of the buffer to
-    /// which the peer writes. `None` if more is to be done for a segment than to write it there.
-    pub(super) fn placement_behind<'g>(
+    /// Who writes what may follow, as a train, behind an FPDU that was received last and whole, and is a segment with the
+    /// same opcode. `None` if more is to be done for a segment than to write it.
+    pub(super) fn writer_behind<'g>(
         &self,
         fpdu: &[u8],
         guard: &'g Guard<'_>,
-    ) -> Option<Placement<'g>> {
+    ) -> Option<Writer<'g>> {
         // Another layer than RDMAP may want its payload elsewhere each time.
         let User::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
             return None;
@@ -196,13 +196,10 @@ impl Stream {
             return None;
         }
         let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
-        let (Destination::Silent(right), DdpHeader::Tagged(header)) =
-            (rdmap.admit(&segment).ok()?, &segment.header)
-        else {
+        let Destination::Silent(right) = rdmap.admit(&segment).ok()? else {
             return None;
         };
-        let len = segment.payload.len();
-        self.ddp.placement_behind(header, len, right, guard)
+        self.ddp.writer(right, guard)
     }
 
     /// The initiator's first FPDU frees the responder to send.

@@ -1,18 +1,21 @@
 //! Trains: segments that follow each other closely, and are the same but for their octets. Each is the next of the stream,
-//! and just one FPDU with the next segment of the same Write.
+//! and just one FPDU with the next segment of the same Write, or of the Write behind it.
 //!
 //! The first is handled as any other is. It says what the next must be like, and where its octets belong; then the
-//! octets of the others are checked and placed, and nothing else is done for each. What TCP has to know is told it
-//! once, behind the last. A train does not outlive the batch of frames it came in, nor go on behind anything else of
-//! any connection: nothing that it builds on changes meanwhile.
+//! octets of the others are checked and placed, and nothing else is done for each. Where another Write begins, its place is
+//! looked up. What TCP has to know is told it once, behind the last. A train does not outlive the batch of frames it came in,
+//! nor go on behind anything else of any connection: nothing that it builds on changes meanwhile.
+
+use std::mem;
 
 use super::{Connection, Context, Phase};
 use crate::memory::epoch::Guard;
-use crate::memory::place::Placement;
+use crate::memory::place::{Placement, Writer};
 use crate::mpa::frame;
+use crate::tcp::Followers;
 use crate::wire::checksum::Checksums;
 use crate::wire::prediction::{Expected, Prediction};
-use crate::wire::sequel::Sequel;
+use crate::wire::sequel::{Next, Sequel};
 use crate::wire::tcp::TcpHeader;
 
 /// A train that is arriving.
@@ -20,18 +23,25 @@ pub(crate) struct Train<'g> {
     next: Sequel,
     /// The buffer that the message goes to, from the next segment on, as far as TCP's window has room for its segments.
     place: Placement<'g>,
-    /// Segments that came, beside the first.
+    /// Segments that came since the last turn.
     count: u32,
+    writer: Writer<'g>,
+    /// Octets that TCP had room for at that turn.
+    room: u64,
+    /// What came until then beside the first, in TCP's eyes, and octets of it that were placed.
+    followers: Followers,
+    placed: u64,
     /// The first one's.
     header: TcpHeader,
 }
 
 impl Train<'_> {
-    /// Takes a frame if it is the next of the train, and places its octets. Otherwise it changes nothing: whatever is wrong
-    /// with it is found out as ever.
+    /// Takes a frame if it is the next of the train, and places its octets. Otherwise it changes nothing, and nothing more
+    /// is to be taken: whatever is wrong with it is found out as ever.
     #[inline]
     pub(crate) fn take(&mut self, octets: &[u8], checksums: Checksums) -> bool {
-        let Some(next) = self.next.read(octets, checksums) else {
+        let next = self.next.read(octets, checksums);
+        let Some(next) = next.or_else(|| self.turn(octets, checksums)) else {
             return false;
         };
         // No octet is placed before the CRC of its FPDU holds. rfc: 5044-37
@@ -47,10 +57,42 @@ impl Train<'_> {
         true
     }
 
-    /// Segments that it took.
-    pub(crate) fn count(&self) -> u32 {
-        self.count
+    /// Reads a frame where a message ends or another begins. That of another may go elsewhere.
+    // Seldom: apart from the others it does not make them slower.
+    #[cold]
+    #[inline(never)]
+    fn turn<'a>(&mut self, octets: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
+        self.add_up();
+        self.next.turn_to(octets)?;
+        self.place = place(&self.next, &self.writer, self.room)?;
+        self.next.read(octets, checksums)
     }
+
+    /// Counts what came since the last turn.
+    fn add_up(&mut self) {
+        let count = mem::take(&mut self.count);
+        let octets = self
+            .followers
+            .add(count, self.next.fpdu_len(), self.next.pushes());
+        self.room -= octets;
+        self.placed += u64::from(count) * self.next.payload_len() as u64;
+    }
+
+    /// Segments that it took, once it has [ended](Connection::end_train).
+    pub(crate) fn count(&self) -> u32 {
+        self.followers.count()
+    }
+}
+
+/// The place of the next segments' octets, as far as TCP has room for such segments.
+// rfc: 5041-73, 5041-77, 5041-78, 5041-83
+fn place<'g>(next: &Sequel, writer: &Writer<'g>, room: u64) -> Option<Placement<'g>> {
+    let (stag, offset) = next.place();
+    let mut place = writer.rest(stag, offset).ok()?;
+    // A window is less than 2^30 octets.
+    let segments = room as usize / next.fpdu_len();
+    place.shorten(segments * next.payload_len());
+    Some(place)
 }
 
 impl Connection {
@@ -68,29 +110,31 @@ impl Connection {
             return None;
         };
         let next = Sequel::of(prediction, frame, expected)?;
-        let mut place = stream.placement_behind(expected.segment.payload, guard)?;
-        // A window is less than 2^30 octets.
-        let segments = self.tcp.room_for_train() as usize / next.fpdu_len();
-        place.shorten(segments * next.payload_len());
+        let writer = stream.writer_behind(expected.segment.payload, guard)?;
+        let room = self.tcp.room_for_train();
         Some(Train {
+            place: place(&next, &writer, room)?,
             next,
-            place,
             count: 0,
+            writer,
+            room,
+            followers: Followers::default(),
+            placed: 0,
             header: expected.segment.header,
         })
     }
 
     /// The train has ended. [`settle`](Self::settle) is to follow.
-    pub(crate) fn end_train(&mut self, train: &Train<'_>, context: &mut Context<'_, '_>) {
-        if train.count == 0 {
+    pub(crate) fn end_train(&mut self, train: &mut Train<'_>, context: &mut Context<'_, '_>) {
+        train.add_up();
+        let count = u64::from(train.count());
+        if count == 0 {
             return;
         }
-        let (fpdu_len, payload_len) = (train.next.fpdu_len(), train.next.payload_len());
         self.tcp
-            .receive_train(context.now, &train.header, train.count, fpdu_len);
+            .receive_train(context.now, &train.header, &train.followers);
         self.tcp.set_held(0, 0);
-        let count = u64::from(train.count);
         context.counters.rdma.fpdus_received += count;
-        context.counters.rdma.octets_placed += count * payload_len as u64;
+        context.counters.rdma.octets_placed += train.placed;
     }
 }

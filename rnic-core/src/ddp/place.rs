@@ -3,10 +3,10 @@
 use super::queue::Queue;
 use super::{Buffers, Ddp, DdpError, MAX_ASIDE};
 use crate::memory::epoch::Guard;
-use crate::memory::place::{Destination, Placement};
+use crate::memory::place::{Destination, Writer};
 use crate::memory::table::{Access, Origin};
 use crate::verbs::{RecvWr, ScatterError, Sge, scatter, total_length};
-use crate::wire::ddp::{DdpHeader, DdpSegment, TaggedHeader, TaggedOffset, UntaggedHeader};
+use crate::wire::ddp::{DdpHeader, DdpSegment, TaggedHeader, UntaggedHeader};
 
 /// A segment whose payload is where it belongs: what is kept of it until its turn to be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,18 +101,9 @@ impl Ddp {
         Ok(())
     }
 
-    /// Checks where the octets of a tagged message belong that may follow a segment of it with `len` octets: all to the
-    /// end of its buffer, if the peer has this right there.
-    pub(super) fn placement_behind<'g>(
-        &self,
-        header: &TaggedHeader,
-        len: usize,
-        right: Access,
-        guard: &'g Guard<'_>,
-    ) -> Option<Placement<'g>> {
-        let next = TaggedOffset(header.offset.0.checked_add(len as u64)?);
-        let rest = guard.for_placement_of_rest(header.stag, next, self.origin, right);
-        rest.ok().filter(|_| !header.last)
+    /// Who writes segments of tagged messages, for a peer that needs this right.
+    pub(super) fn writer<'g>(&self, right: Access, guard: &'g Guard<'_>) -> Writer<'g> {
+        Writer::new(guard, self.origin, right)
     }
 
     // rfc: 5041-72, 5040-95

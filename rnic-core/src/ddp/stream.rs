@@ -2,9 +2,9 @@
 
 use super::{Ddp, DdpError, HalfClosed, Llp, Message, Placed, Segmenter, Series, Supply, Ulp};
 use crate::memory::epoch::Guard;
-use crate::memory::place::{Destination, Placement};
+use crate::memory::place::{Destination, Writer};
 use crate::memory::table::{Access, Origin};
-use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, UntaggedHeader};
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, UntaggedHeader};
 
 /// A segment that was built for the layer below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,20 +77,10 @@ impl DdpStream {
         Ok(placed.payload_len())
     }
 
-    /// The place of what follows in the message of a tagged segment with `len` octets, to the end of the buffer, for a
-    /// peer that needs `right` there. Segments of it of which nobody is to hear need nothing else than to be written
-    /// there. `None` if none may follow.
-    pub fn placement_behind<'g>(
-        &self,
-        header: &TaggedHeader,
-        len: usize,
-        right: Access,
-        guard: &'g Guard<'_>,
-    ) -> Option<Placement<'g>> {
-        if self.failed {
-            return None;
-        }
-        self.ddp.placement_behind(header, len, right, guard)
+    /// Who writes tagged segments of which nobody is to hear, for a peer that needs `right`: to be written is all that is to
+    /// be done for them. `None` if none may come.
+    pub fn writer<'g>(&self, right: Access, guard: &'g Guard<'_>) -> Option<Writer<'g>> {
+        (!self.failed).then(|| self.ddp.writer(right, guard))
     }
 
     /// Validates a segment and copies its payload to its place; its turn may come later. Changes nothing else, so a

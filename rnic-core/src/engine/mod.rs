@@ -234,9 +234,9 @@ impl Engine {
         frames: &mut impl Iterator<Item = (T, Checksums)>,
     ) -> Option<(T, Checksums)> {
         let other = frames.find(|(frame, checksums)| !train.take(frame.as_ref(), *checksums));
-        self.counters.engine.frames_received += u64::from(train.count());
         let (connection, mut context) = self.lend(index, now, guard);
-        connection.end_train(&train, &mut context);
+        connection.end_train(&mut train, &mut context);
+        self.counters.engine.frames_received += u64::from(train.count());
         other
     }
 

@@ -198,6 +198,31 @@ impl Guard<'_> {
     }
 }
 
+/// One who writes to registered memory, of whom is known whose memory it may be and which right is needed there.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer<'g> {
+    guard: &'g Guard<'g>,
+    origin: Origin,
+    need: Access,
+}
+
+impl<'g> Writer<'g> {
+    /// Writes on behalf of `origin`.
+    pub fn new(guard: &'g Guard<'_>, origin: Origin, need: Access) -> Self {
+        Self {
+            guard,
+            origin,
+            need,
+        }
+    }
+
+    /// [`Guard::for_placement_of_rest`].
+    pub fn rest(&self, stag: Stag, offset: TaggedOffset) -> Result<Placement<'g>, TagError> {
+        self.guard
+            .for_placement_of_rest(stag, offset, self.origin, self.need)
+    }
+}
+
 /// Proof that some octets of registered memory may be written.
 ///
 /// It cannot outlive the guard that it was made under, whose end lets a revocation finish:

@@ -53,6 +53,7 @@ pub use self::liveness::Keepalive;
 pub use self::run::Run;
 pub use self::seq::Seq;
 pub use self::state::State;
+pub use self::train::Followers;
 
 use self::challenge::ChallengeLimit;
 use self::ecn::Ecn;

@@ -14,7 +14,8 @@ pub const UNTAGGED_LEN: usize = 18;
 pub const VERSION: u8 = 1;
 
 const TAGGED: u8 = 0x80;
-const LAST: u8 = 0x40;
+/// In the control octet: the segment is the last of its message.
+pub(super) const LAST: u8 = 0x40;
 const VERSION_MASK: u8 = 0x03;
 
 /// A Steering Tag: names a tagged buffer.

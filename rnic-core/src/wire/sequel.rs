@@ -2,25 +2,33 @@
 //!
 //! A sender cuts a message into segments of the same length, and mostly tells nothing else meanwhile. Then all headers are
 //! the same from the first frame to the last but one, but for TCP's sequence number and DDP's tagged offset, which are
-//! known beforehand, IP's identification, and the checksums. So nothing is read: all is compared.
+//! known beforehand, IP's identification, and the checksums. So nothing is read: all is compared. Where one message ends and
+//! the next begins, the few things that may change as well are [read](Sequel::turn_to), and the others still compared.
 
 use super::checksum::{Checksums, fold, is_whole, sum_of_header};
 use super::crc::{crc, crc_and_sum};
-use super::ddp::{DdpHeader, DdpSegment, TAGGED_LEN, TaggedHeader};
+use super::ddp::{DdpHeader, DdpSegment, LAST, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
+use super::ipv4;
 use super::mpa::{Fpdu, LENGTH_LEN};
 use super::prediction::{Expected, Ip, Prediction, USUAL, is_alike};
-use super::{ipv4, tcp};
+use super::tcp::{self, Flags};
 
 /// Octets of the headers of an FPDU: MPA's and DDP's.
 const FPDU_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
-/// Where DDP's tagged offset stands in an FPDU.
+/// Where DDP's control octet, STag and tagged offset stand in an FPDU.
+const CONTROL_AT: usize = LENGTH_LEN;
+const STAG_AT: usize = OFFSET_AT - size_of::<u32>();
 const OFFSET_AT: usize = FPDU_FRONT - size_of::<u64>();
 /// Octets that are compared: two VLAN tags, IPv6, TCP with timestamps, and the front of an FPDU, in whole chunks.
 const MOST: usize = 112;
-/// Where IPv4 has its identification and its checksum, and TCP its sequence number and its checksum.
+/// Where IPv4 has its length, its identification and its checksum, IPv6 its length, and TCP its sequence number, its flags
+/// and its checksum.
+const LENGTH_AT: usize = 2;
 const ID_AT: usize = 4;
 const IP_CHECKSUM_AT: usize = 10;
+const LENGTH_AT_V6: usize = 4;
 const SEQ_AT: usize = 4;
+const FLAGS_AT: usize = 13;
 const TCP_CHECKSUM_AT: usize = 16;
 
 /// A frame to come.
@@ -37,6 +45,8 @@ pub struct Sequel {
     end: usize,
     /// Octets of DDP's payload.
     payload_len: usize,
+    /// What addresses and protocol number add to the checksum of TCP.
+    pseudo_sum: u16,
     /// What the octets add to the checksums that are the same in each frame, the pseudo-header's included.
     ip_sum: u16,
     tcp_sum: u16,
@@ -83,12 +93,7 @@ impl Sequel {
         for (octet, mask) in same.iter_mut().zip(&mask) {
             *octet &= mask;
         }
-        let sums = [prediction.pseudo_sum, sum_of_header(&same[tcp_at..fpdu_at])].map(u64::from);
-        let len = segment.payload.len();
         let mut next = Self {
-            ip_sum: sum_of_header(&same[ip_at..tcp_at]),
-            // No longer than 65535: the IP header counted it in 16 bits.
-            tcp_sum: fold(sums.iter().sum::<u64>() + (fpdu_at - tcp_at + fpdu.len()) as u64),
             octets: same,
             mask,
             v4,
@@ -96,12 +101,80 @@ impl Sequel {
             tcp_at,
             fpdu_at,
             end: fpdu_at + fpdu.len(),
-            payload_len: len,
+            payload_len: segment.payload.len(),
+            pseudo_sum: prediction.pseudo_sum,
+            ip_sum: 0,
+            tcp_sum: 0,
             seq: expected.segment.header.seq.0,
             offset: header.offset.0,
         };
+        next.sum_up();
         next.advance();
-        (next.end >= MOST && len > 0).then_some(next)
+        next.is_worthwhile().then_some(next)
+    }
+
+    /// Notes what the octets add to checksums.
+    fn sum_up(&mut self) {
+        let header = sum_of_header(&self.octets[self.tcp_at..self.fpdu_at]);
+        let sums = u64::from(self.pseudo_sum) + u64::from(header);
+        // No longer than 65535: the IP header counted it in 16 bits.
+        self.tcp_sum = fold(sums + (self.end - self.tcp_at) as u64);
+        self.ip_sum = sum_of_header(&self.octets[self.ip_at..self.tcp_at]);
+    }
+
+    fn is_worthwhile(&self) -> bool {
+        self.end >= MOST && self.payload_len > 0
+    }
+
+    /// Expects what this frame has where a message may end or another begin: the length, PSH, whether it is the last segment,
+    /// and the place of the octets, which is returned. All else stays, and whether the frame is the next is still to be
+    /// found out: [`read`](Self::read) it. `None` if it is not; then nothing more can be expected.
+    // rfc: 5041-73
+    pub fn turn_to(&mut self, frame: &[u8]) -> Option<(Stag, TaggedOffset)> {
+        let front = frame.first_chunk::<MOST>()?;
+        let header = front.get(self.tcp_at..)?.first_chunk()?;
+        if word32::<{ tcp::HEADER_LEN }>(header, SEQ_AT) != self.seq {
+            return None;
+        }
+        let (fpdu, len) = Fpdu::parse(frame.get(self.fpdu_at..)?)?;
+        let segment = DdpSegment::parse(fpdu.ulpdu).ok()?;
+        let DdpHeader::Tagged(header) = segment.header else {
+            return None;
+        };
+        self.end = self.fpdu_at + len;
+        self.payload_len = segment.payload.len();
+        self.offset = header.offset.0;
+        let (length_at, counted_from) = match self.v4 {
+            true => (self.ip_at + LENGTH_AT, self.ip_at),
+            false => (self.ip_at + LENGTH_AT_V6, self.tcp_at),
+        };
+        let length = u16::try_from(self.end - counted_from).ok()?;
+        self.octets[length_at..][..size_of::<u16>()].copy_from_slice(&length.to_be_bytes());
+        for (at, bits) in [
+            (self.tcp_at + FLAGS_AT, Flags::PSH.0),
+            (self.fpdu_at + CONTROL_AT, LAST),
+        ] {
+            self.octets[at] = self.octets[at] & !bits | front[at] & bits;
+        }
+        for (at, len) in [(0, LENGTH_LEN), (STAG_AT, size_of::<u32>())] {
+            let place = self.fpdu_at + at..self.fpdu_at + at + len;
+            self.octets[place.clone()].copy_from_slice(&front[place]);
+        }
+        self.sum_up();
+        self.is_worthwhile().then(|| self.place())
+    }
+
+    /// The place of the next segment's octets.
+    pub fn place(&self) -> (Stag, TaggedOffset) {
+        let stag = self.octets[self.fpdu_at + STAG_AT..].first_chunk();
+        let stag = u32::from_be_bytes(stag.copied().unwrap_or_default());
+        (Stag(stag), TaggedOffset(self.offset))
+    }
+
+    /// Whether the sender of the frame pushes it.
+    #[inline]
+    pub fn pushes(&self) -> bool {
+        self.octets[self.tcp_at + FLAGS_AT] & Flags::PSH.0 != 0
     }
 
     /// A frame was the next: expects the one behind it.

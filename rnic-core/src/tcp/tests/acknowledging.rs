@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::script::{OUR_ISN, PEER_ISN, Script, ms, plain};
-use crate::tcp::TcpConfig;
+use crate::tcp::{Followers, TcpConfig};
 use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
 fn open() -> Script {
@@ -39,6 +39,37 @@ fn a_batch_gets_one_acknowledgment() {
     }
     t.expect(". 1:1(0) ack 10001");
     t.expect_nothing();
+}
+
+/// Whichever of its segments are pushed.
+#[test]
+fn a_train_is_acknowledged_as_its_segments_are() {
+    for (pushed, count) in (0..16_u8).flat_map(|pushed| [(pushed, 2), (pushed, 4)]) {
+        let pushed = |at: usize| pushed >> at & 1 == 1;
+        let text = |at: usize| {
+            let (flags, start) = (if pushed(at) { "P." } else { "." }, at * 1000 + 1);
+            format!("{flags} {start}:{}(1000) ack 1", start + 1000)
+        };
+        let (mut each, mut train) = (open(), open());
+        assert!(each.inject_next(&text(0)) && train.inject_next(&text(0)));
+        let mut followers = Followers::default();
+        for at in 1..count {
+            assert!(each.inject_next(&text(at)));
+            followers.add(1, 1000, pushed(at));
+        }
+        let header = TcpHeader {
+            window: 60_000,
+            ..TcpHeader::default()
+        };
+        train.tcp.receive_train(train.now, &header, &followers);
+        let acks = |t: &mut Script| {
+            let timeout = t.tcp.next_timeout();
+            let now = t.next().map(|sent| sent.header.ack);
+            (timeout, now, t.next_turn().map(|sent| sent.header.ack))
+        };
+        assert_eq!(acks(&mut train), acks(&mut each));
+        assert_eq!(train.tcp.receive_offset(), each.tcp.receive_offset());
+    }
 }
 
 #[test]

@@ -136,12 +136,16 @@ proptest! {
             prop_assert_eq!((unread.segment.header, unread.ecn), (segment.next().tcp, 0));
             prop_assert!(next.crc != RESIDUE || next.payload == segment.next().payload);
         }
+        // Not even where another message is expected to begin.
+        let mut turned = sequel.clone();
+        turned.turn_to(&frame);
+        prop_assert_eq!(turned.read(&frame, Checksums::Verify), None);
         // And where whoever looked at the checksums says what they came to.
         let total = crate::wire::checksum::sum(&frame);
         prop_assert_eq!(sequel.read(&frame, Checksums::Summed(total)), None);
     }
 
-    /// Right in itself, but another.
+    /// Right in itself, but another. It may be that of another message, if that is expected.
     #[test]
     fn another_segment_is_not_read(segment in segment(), what in 0..12, delta in 1..1000_u32) {
         let sequel = segment.sequel();
@@ -164,8 +168,38 @@ proptest! {
             10 => next.payload.truncate(39),
             _ => next.payload.extend(vec![0; delta as usize]),
         }
+        let frame = next.frame();
+        let mut turned = sequel.clone();
+        turned.turn_to(&frame);
+        let may_turn = matches!(what, 3 | 6 | 7 | 8 | 10 | 11);
         for checksums in ALL {
-            prop_assert!(sequel.read(&next.frame(), checksums).is_none());
+            prop_assert!(sequel.read(&frame, checksums).is_none());
+            prop_assert_eq!(turned.read(&frame, checksums).is_some(), may_turn, "{:?}", what);
+        }
+    }
+
+    #[test]
+    fn a_message_may_end_and_another_begin(
+        segment in segment(), stag: u32, offset in 0..u64::MAX - 9000, last: bool, push: bool,
+        payload in proptest::collection::vec(any::<u8>(), 39..900),
+    ) {
+        let mut sequel = segment.sequel();
+        let mut next = segment.next();
+        next.ddp = TaggedHeader { last, stag: Stag(stag), offset: TaggedOffset(offset), ..next.ddp };
+        next.tcp.flags = Flags(next.tcp.flags.0 & !Flags::PSH.0 | if push { Flags::PSH.0 } else { 0 });
+        next.payload = payload;
+        prop_assert_eq!(sequel.turn_to(&next.frame()), Some((next.ddp.stag, next.ddp.offset)));
+        for _ in 0..2 {
+            prop_assert_eq!((sequel.place(), sequel.pushes()), ((next.ddp.stag, next.ddp.offset), push));
+            prop_assert_eq!(sequel.fpdu_len(), next.fpdu().len());
+            let (frame, read) = (next.frame(), Next { crc: RESIDUE, payload: &next.payload });
+            for checksums in ALL {
+                prop_assert_eq!(sequel.read(&frame, checksums), Some(read));
+            }
+            let total = crate::wire::checksum::sum(&frame);
+            prop_assert_eq!(sequel.read(&frame, Checksums::Summed(total)), Some(read));
+            sequel.advance();
+            next = next.next();
         }
     }
 
