@@ -186,6 +186,7 @@ impl Engine {
         steps.pass(1);
     }
 }
+
 /// Whether two frames are of the same connection. May say no though they are.
 fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
     // IPv4 without VLAN tags and options: type, version and length of the header; the addresses and ports.

@@ -12,6 +12,7 @@ use super::tcp::{self, DataHeader, TcpHeader};
 /// Octets of Ethernet and IPv4: what the headers in front of TCP have at least.
 const LEAST_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 const MOST_LEN: usize = ethernet::HEADER_LEN + ethernet::VLAN_LEN + ipv6::HEADER_LEN;
+
 /// Ethernet and IP header as they are in front of every segment of a connection, but for lengths and ECN.
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
