@@ -205,12 +205,18 @@ mod tests {
         const WAITING: usize = 40;
         let mut steps = Steps::default();
         let mut done = [0; WAITING];
+        let mut last = [None; WAITING];
         for front in 0..WAITING {
             let mut in_this_turn = 0;
             steps.go_on(WAITING - front, |place, step| {
                 assert_eq!(done[front + place], step);
                 done[front + place] += 1;
                 in_this_turn += 1;
+                // Memory has answered meanwhile. In the first turn there is no time for that.
+                if front > 0 {
+                    let before = last[front + place].replace(front);
+                    assert!(before.is_none_or(|before| front - before == APART));
+                }
             });
             // At the front it would be too late, and all at once too much.
             assert!(front == 0 || in_this_turn <= STEPS);
