@@ -86,7 +86,7 @@ impl Recovery {
         rtt: &RttEstimator,
         counters: &mut TcpCounters,
     ) {
-        counters.reordering_seen += u64::from(self.rack.learn(ack, rtt));
+        counters.reordering_seen += u64::from(self.rack.learn(send, ack, rtt));
         if let Some(duplicated) = &ack.news.duplicated {
             counters.dsacks_received += 1;
             // A needless tail probe says nothing about the order of arrival.

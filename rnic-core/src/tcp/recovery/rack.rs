@@ -46,17 +46,19 @@ impl Rack {
     }
 
     /// Learns from what has arrived (RFC 8985 section 6.2, steps 2 and 3). Returns whether reordering is seen.
-    pub(super) fn learn(&mut self, ack: &Ack<'_>, rtt: &RttEstimator) -> bool {
+    pub(super) fn learn(&mut self, send: &Sender, ack: &Ack<'_>, rtt: &RttEstimator) -> bool {
         let news = ack.news;
         if let Some(original) = news.original {
             self.arrived(ack.now, original, false);
         }
         if let Some((sent_at, end)) = news.retransmission {
-            // The answer may be to the sending before.
+            // The answer may be to the sending before. An ACK echoes what came in order last (RFC 7323 section 4.3): of a
+            // segment behind a hole the echo says nothing.
+            let echoes_other = end <= send.una() && ack.echoes_before(sent_at);
             let too_soon = rtt
                 .least()
                 .is_some_and(|least| ack.now.span_since(sent_at) < least);
-            if !ack.echoes_before(sent_at) && !too_soon {
+            if !echoes_other && !too_soon {
                 self.arrived(ack.now, (sent_at, end), true);
             }
         }

@@ -1,6 +1,7 @@
 //! The probe of the tail, where no ACK comes back (RFC 8985 section 7).
 
 use super::script::{Script, ms, plain};
+use crate::tcp::TcpConfig;
 
 /// A path of 100 ms: a probe goes out after 202 ms without an ACK, the retransmission timeout is 300 ms.
 fn open() -> Script {
@@ -23,6 +24,27 @@ fn a_lost_tail_is_repaired_one_round_trip_after_the_probe() {
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 2001 <sack 3001:4001>");
     t.expect_segments([2]);
+    assert_eq!(t.tcp.counters().timeouts, 0);
+}
+
+#[test]
+fn the_echo_of_what_came_in_order_does_not_hide_that_the_probe_has_arrived() {
+    let config = TcpConfig {
+        mss: 1012,
+        timestamps: true,
+        ..plain()
+    };
+    let mut t = Script::over_path(&config, "mss 1012,sackOK,TS val 1 ecr 1000000", ms(100));
+    t.write(4000);
+    t.expect_segments(0..4);
+    t.pass(ms(100));
+    t.inject(". 1:1(0) ack 1001 <TS val 2 ecr 1000100>");
+    t.expect_after(ms(202), "P. 3001:4001(1000) ack 1");
+    t.pass(ms(100));
+    // The first segment was the last in order: its timestamp is echoed.
+    t.inject(". 1:1(0) ack 1001 <TS val 3 ecr 1000100,sack 3001:4001>");
+    t.expect_segments([1]);
+    assert_eq!(t.tcp.counters().rack_losses, 2);
     assert_eq!(t.tcp.counters().timeouts, 0);
 }
 
