@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
@@ -136,19 +137,25 @@ impl Bed {
         })
     }
 
-    /// Runs both at the same time, each on a processor of its own.
+    /// Runs both at the same time, each on a processor of its own. Neither begins before the other can.
     pub(crate) fn on_two<A: Send, B: Send>(
         &self,
         one: impl FnOnce() -> Result<A, Failure> + Send,
         other: impl FnOnce() -> Result<B, Failure> + Send,
     ) -> Result<(A, B), Failure> {
+        let both = Barrier::new(2);
+        let stand_by = |processor| {
+            let pinned = self.pin(processor);
+            both.wait();
+            pinned
+        };
         thread::scope(|scope| {
             let one = scope.spawn(|| {
-                self.pin(0)?;
+                stand_by(0)?;
                 one()
             });
             let other = scope.spawn(|| {
-                self.pin(1)?;
+                stand_by(1)?;
                 other()
             });
             let panicked = |_| Err("a measuring thread panicked".into());

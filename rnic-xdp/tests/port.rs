@@ -345,6 +345,35 @@ fn what_a_queue_lost_is_counted() {
     open(&west, "west").unwrap();
 }
 
+/// Nobody takes frames for a moment, twice: the second time there are more free ones.
+#[test]
+fn a_queue_that_was_full_has_more_frames_the_next_time() {
+    if !is_root("a_queue_that_was_full_has_more_frames_the_next_time") {
+        return;
+    }
+    let (east, west) = pair("grow", 1);
+    let mut one = open(&east, "east").unwrap();
+    let few = PortConfig {
+        rx_frames: 128,
+        ..PortConfig::new("west")
+    };
+    let (mut other, net) = open_net(&west, few);
+    let statistics = other.statistics();
+    let (local, _lease) = west
+        .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
+        .unwrap();
+    for room in [128, 256, 512, 1024, 1024] {
+        let lost = || statistics.read().unwrap()[0].fill_ring_empty as usize;
+        let before = lost();
+        (0..1200).for_each(|_| send(&mut one, &frame(local.port(), 10)));
+        eventually("the rest is lost", || {
+            one.tx.kick();
+            lost() == before + 1200 - room
+        });
+        assert_eq!(receive(&mut other, room).len(), room);
+    }
+}
+
 /// Else its frames would go on to a ring that nobody empties, and the kernel could not answer.
 #[test]
 fn a_share_that_ends_lets_its_queue_go() {

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
+use super::circulation;
 use super::metadata::{Completer, TxOffload};
 use super::rx::{self, RxPort};
 use super::socket::{Place, Rings};
@@ -72,8 +73,9 @@ impl Opened {
         }
         // As many octets whatever the MTU: a longer frame takes the place of several.
         let tx_chunks = if sends { config.tx_frames } else { 0 };
+        let rx_chunks = config.rx_frames * circulation::MOST;
         let rings = UmemRings {
-            fill: config.rx_frames * rx::FILL_ENTRIES_PER_FRAME,
+            fill: rx_chunks * rx::FILL_ENTRIES_PER_FRAME,
             // Frames on their way through a device that copies fill it too.
             completion: if sends {
                 config.tx_frames
@@ -81,7 +83,7 @@ impl Opened {
                 config.tx_ring
             },
         };
-        let chunks = config.rx_frames + tx_chunks;
+        let chunks = rx_chunks + tx_chunks;
         // Generic mode has no way around the copy.
         let zero_copy = match steering.mode() {
             // The kernel completes checksums on the copy that it makes.
@@ -97,7 +99,7 @@ impl Opened {
             queue,
             zero_copy,
             multi_buffer: layout.chunks > 1,
-            rx_ring: config.rx_frames,
+            rx_ring: rx_chunks,
             tx_ring: config.tx_ring,
             rings,
             chunk: layout.chunk,
@@ -126,7 +128,7 @@ impl Opened {
                 completion: rings.completion,
                 zero_copy: rings.zero_copy,
                 has_metadata: rings.has_metadata,
-                first: config.rx_frames as usize,
+                first: rx_chunks as usize,
                 frames: (tx_chunks / layout.chunks) as usize,
             }));
         }
@@ -139,7 +141,8 @@ impl Opened {
             received: AtomicU64::new(0),
         });
         self.counted.push(Arc::downgrade(&counted));
-        let new = RxPort::new(umem, layout, config.rx_frames, socket, rx, fill, counted);
+        let chunks = (config.rx_frames, rx_chunks);
+        let new = RxPort::new(umem, layout, chunks, socket, rx, fill, counted);
         self.rx.push(new);
         Ok(())
     }

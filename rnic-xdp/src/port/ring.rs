@@ -145,8 +145,9 @@ impl<T: Entry> Producer<T> {
 /// Our side of a ring that the kernel fills: receive, completion.
 pub(super) struct Consumer<T> {
     ring: Shared<T>,
-    /// Entries taken.
+    /// Entries taken, and those that were there when some were last.
     taken: u32,
+    there: u32,
 }
 
 impl<T: Entry> Consumer<T> {
@@ -154,13 +155,18 @@ impl<T: Entry> Consumer<T> {
     pub(super) fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
         let ring = Shared::map(socket, which, entries)?;
         let taken = ring.consumer().load(Ordering::Relaxed);
-        Ok(Self { ring, taken })
+        Ok(Self {
+            ring,
+            taken,
+            there: 0,
+        })
     }
 
     /// Takes what there is, as far as `into` has places for it; returns the number.
     pub(super) fn take(&mut self, into: &mut [T]) -> usize {
         let there = self.ring.producer().load(Ordering::Acquire);
-        let count = (there.wrapping_sub(self.taken) as usize).min(into.len());
+        self.there = there.wrapping_sub(self.taken);
+        let count = (self.there as usize).min(into.len());
         if count == 0 {
             return 0;
         }
@@ -173,6 +179,11 @@ impl<T: Entry> Consumer<T> {
         let consumer = self.ring.consumer();
         consumer.store(self.taken, Ordering::Release);
         count
+    }
+
+    /// Entries that were there the last time, taken or not.
+    pub(super) fn there(&self) -> u32 {
+        self.there
     }
 }
 

@@ -12,6 +12,7 @@ use nix::libc::{XDP_PKT_CONTD, xdp_desc};
 use nix::sys::socket::{MsgFlags, recv};
 use rnic_core::wire::checksum::{self, Checksums};
 
+use super::circulation::Circulation;
 use super::ring::{Consumer, Producer};
 use super::socket::OpenSocket;
 use super::statistics::Counted;
@@ -54,6 +55,7 @@ impl RxSide {
 pub struct RxPort {
     rx: Consumer<xdp_desc>,
     fill: Producer<u64>,
+    circulation: Circulation,
     socket: OpenSocket,
     umem: Umem,
     /// Frames may take several chunks.
@@ -111,20 +113,21 @@ impl Drop for Joined<'_> {
 
 impl RxPort {
     /// Takes over the first `chunks` of a UMEM, which are in no ring yet; the fill ring has
-    /// [twice](FILL_ENTRIES_PER_FRAME) the room.
+    /// [twice](FILL_ENTRIES_PER_FRAME) the room. So many of them as `circulating` go to work at once.
     pub(super) fn new(
         umem: Umem,
         layout: FrameLayout,
-        chunks: u32,
+        (circulating, chunks): (u32, u32),
         socket: OpenSocket,
         rx: Consumer<xdp_desc>,
         mut fill: Producer<u64>,
         counted: Arc<Counted>,
     ) -> Self {
-        for chunk in 0..chunks.min(fill.room()) {
-            fill.push(u64::from(chunk) * u64::from(layout.chunk));
-        }
+        let address = |chunk| u64::from(chunk) * u64::from(layout.chunk);
+        (0..circulating).for_each(|chunk| fill.push(address(chunk)));
         fill.submit();
+        // The lowest one goes to work first.
+        let reserve = (circulating..chunks).rev().map(address).collect();
         let none = xdp_desc {
             addr: 0,
             len: 0,
@@ -134,6 +137,7 @@ impl RxPort {
         let mut port = Self {
             rx,
             fill,
+            circulation: Circulation::new(circulating, reserve),
             socket,
             umem,
             multi_buffer: layout.chunks > 1,
@@ -159,7 +163,9 @@ impl RxPort {
             return 0;
         }
         let new = self.rx.take(&mut self.batch[self.begun..]);
-        if new == 0 && self.busy_poll {
+        if new > 0 {
+            self.adapt(new as u32);
+        } else if self.busy_poll {
             self.run_device();
         }
         let count = self.begun + new;
@@ -176,6 +182,14 @@ impl RxPort {
             received.store(so_far, Ordering::Relaxed);
         }
         self.ready
+    }
+
+    /// Has more frames circulate if many were there when some were taken, or in the end fewer if not.
+    fn adapt(&mut self, taken: u32) {
+        let more = self.circulation.on_batch(self.rx.there(), taken);
+        // There is room for twice as many as there are.
+        more.for_each(|chunk| self.fill.push(chunk));
+        self.fill.submit();
     }
 
     /// Finds the frames among so many descriptors.
@@ -243,7 +257,12 @@ impl RxPort {
         self.ready = 0;
         if self.held > 0 && self.fill.room() as usize >= self.held {
             // The kernel finds the chunk by any address in it.
-            for descriptor in &self.batch[..self.held] {
+            let (surplus, others) =
+                self.batch[..self.held].split_at(self.circulation.surplus(self.held));
+            for descriptor in surplus {
+                self.circulation.withdraw(descriptor.addr);
+            }
+            for descriptor in others {
                 self.fill.push(descriptor.addr);
             }
             self.fill.submit();

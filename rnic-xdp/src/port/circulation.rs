@@ -1,0 +1,128 @@
+//! How many frames of a receive queue circulate between its rings.
+//!
+//! Every frame in the fill ring has its turn: few of them stay in cache, many outlast a moment in which nobody empties the
+//! receive ring. So few circulate, until many wait when the ring is looked at; then twice as many do, from a reserve that
+//! has not been touched so far. They go back to it after a long time in which they were not needed.
+
+/// So many times the frames that circulate at first do at most.
+pub(super) const MOST: u32 = 8;
+/// Received frames, few of which waited, after which half of those that circulate suffice.
+const CALM: u32 = 1 << 20;
+
+/// The frames of a queue that are in none of its rings, and how many are to be there. Where frames take several chunks, it
+/// is chunks that count.
+#[derive(Debug)]
+pub(super) struct Circulation {
+    /// The last one that left the rings is the first one back.
+    reserve: Vec<u64>,
+    /// Those that are not in reserve, and how many are to be so: at first, and now.
+    circulating: u32,
+    least: u32,
+    wanted: u32,
+    /// Received since many waited last.
+    calm: u32,
+}
+
+impl Circulation {
+    /// `circulating` go around, the others wait in `reserve`.
+    pub(super) fn new(circulating: u32, reserve: Vec<u64>) -> Self {
+        Self {
+            reserve,
+            circulating,
+            least: circulating,
+            wanted: circulating,
+            calm: 0,
+        }
+    }
+
+    /// Of `there` that were in the receive ring, so many have been `taken`. Returns what is to circulate as well.
+    #[inline]
+    pub(super) fn on_batch(&mut self, there: u32, taken: u32) -> impl Iterator<Item = u64> {
+        if there > self.wanted / 2 {
+            self.wanted = self.wanted.saturating_mul(2);
+            self.calm = 0;
+        } else if there > self.wanted / 8 {
+            self.calm = 0;
+        } else {
+            self.calm += taken;
+            if self.calm >= CALM {
+                self.wanted = (self.wanted / 2).max(self.least);
+                self.calm = 0;
+            }
+        }
+        self.fetch()
+    }
+
+    /// Frames out of the reserve, as many as are wanted.
+    fn fetch(&mut self) -> impl Iterator<Item = u64> {
+        let missing = self.wanted.saturating_sub(self.circulating) as usize;
+        let missing = missing.min(self.reserve.len());
+        self.circulating += missing as u32;
+        self.wanted = self.wanted.min(self.circulating);
+        let kept = self.reserve.len() - missing;
+        self.reserve.drain(kept..).rev()
+    }
+
+    /// How many of `held` frames are to go to the reserve, in place of the fill ring.
+    #[inline]
+    pub(super) fn surplus(&self, held: usize) -> usize {
+        held.min((self.circulating - self.wanted) as usize)
+    }
+
+    /// A frame goes to the reserve.
+    pub(super) fn withdraw(&mut self, chunk: u64) {
+        self.reserve.push(chunk);
+        self.circulating -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight frames circulate, 24 are in reserve: those from 100 on, which go first.
+    fn circulation() -> Circulation {
+        Circulation::new(8, (100..124).rev().collect())
+    }
+
+    fn on_batch(circulation: &mut Circulation, there: u32, taken: u32) -> Vec<u64> {
+        circulation.on_batch(there, taken).collect()
+    }
+
+    #[test]
+    fn as_many_again_circulate_where_more_than_half_were_there_until_all_do() {
+        let mut c = circulation();
+        assert_eq!(on_batch(&mut c, 4, 4), []);
+        assert_eq!(on_batch(&mut c, 5, 4), Vec::from_iter(100..108));
+        assert_eq!(on_batch(&mut c, 8, 4), []);
+        assert_eq!(on_batch(&mut c, 9, 4), Vec::from_iter(108..124));
+        assert_eq!(on_batch(&mut c, 32, 4), []);
+        assert_eq!(c.surplus(64), 0);
+    }
+
+    #[test]
+    fn after_a_long_calm_half_of_them_go_back_and_come_again_in_need() {
+        let mut c = circulation();
+        on_batch(&mut c, 5, 4);
+        on_batch(&mut c, 2, CALM - 1);
+        assert_eq!(c.surplus(64), 0);
+        // More than an eighth of 16: it begins anew.
+        on_batch(&mut c, 3, 3);
+        on_batch(&mut c, 2, CALM - 1);
+        assert_eq!(c.surplus(64), 0);
+        on_batch(&mut c, 1, 1);
+        assert_eq!(c.surplus(64), 8);
+        assert_eq!(c.surplus(5), 5);
+        (200..205).for_each(|chunk| c.withdraw(chunk));
+        assert_eq!(c.surplus(64), 3);
+        assert_eq!(on_batch(&mut c, 5, 5), [204, 203, 202, 201, 200]);
+    }
+
+    #[test]
+    fn no_fewer_circulate_than_at_first() {
+        let mut c = circulation();
+        on_batch(&mut c, 1, CALM);
+        on_batch(&mut c, 1, CALM);
+        assert_eq!(c.surplus(64), 0);
+    }
+}
