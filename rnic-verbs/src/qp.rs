@@ -212,6 +212,20 @@ impl Qp {
 
     #[inline]
     fn push_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        let Some((front, data)) = request.short(self.caps.max_inline) else {
+            return self.push_other(request);
+        };
+        if !self.has_stood {
+            self.check_connected()?;
+        }
+        self.sq
+            .push_octets(&front, SendWr::FRONT_WORDS, data)
+            .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))
+    }
+
+    /// The same of a request that is not [short](SendRequest::short).
+    #[inline(never)]
+    fn push_other(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let wr = request.encode(self.caps.max_sge, self.caps.max_inline)?;
         if !self.has_stood && !request.is_local() {
             self.check_connected()?;

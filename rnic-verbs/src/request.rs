@@ -260,8 +260,27 @@ impl<'a> SendRequest<'a> {
         }
     }
 
+    /// The ring entry of a Write or Send that carries its data, without these, and the data. `None` of any other request,
+    /// and of one with more data than `max_inline` octets.
+    #[inline(always)]
+    pub(crate) fn short(&self, max_inline: usize) -> Option<(SendWr, &'a [u8])> {
+        let Data::Inline(data) = self.data else {
+            return None;
+        };
+        let short = matches!(self.opcode, WrOpcode::Write | WrOpcode::Send);
+        if !short || data.len() > max_inline.min(MAX_INLINE) {
+            return None;
+        }
+        let mut wr = SendWr::new(self.wr_id, self.opcode);
+        wr.flags = self.flags | send_flags::INLINE;
+        wr.length = data.len() as u32;
+        if let Some(remote) = self.remote {
+            wr = wr.with_remote(remote.stag, TaggedOffset(remote.offset));
+        }
+        Some((wr, data))
+    }
+
     /// The ring entry, after everything that can be checked beforehand.
-    #[inline]
     pub(crate) fn encode(&self, max_sge: usize, max_inline: usize) -> Result<SendWr, PostError> {
         if self.opcode.is_local() {
             return self.encode_local();

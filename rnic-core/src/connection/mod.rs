@@ -3,6 +3,7 @@
 //! It parses nothing and knows no rule of a layer; it knows the order of the layers.
 
 mod lifecycle;
+mod lone;
 mod path;
 mod receive;
 mod reorder;

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod build;
+mod lone;
 mod train;
 
 use std::mem::offset_of;

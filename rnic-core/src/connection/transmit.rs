@@ -13,7 +13,7 @@ use super::stream::Built;
 use super::{Connection, Context, Phase, Transmit};
 
 /// Frames that data leaves to acknowledgements, so that a stalled sender can still hear its peer.
-const RESERVED_FRAMES: usize = 32;
+pub(super) const RESERVED_FRAMES: usize = 32;
 
 impl Connection {
     /// Sends at most `most` frames. Returns how many, and what came of the last attempt.

@@ -210,12 +210,23 @@ impl DdpStream {
         end: impl FnOnce(usize) -> u64,
         ulp: &mut U,
     ) -> Option<usize> {
-        if self.sending.is_some() || self.closed {
+        if !self.may_begin() {
             return None;
         }
         let (header, len) = ulp.next_short(room, end)?;
-        let header = self.ddp.start_message(header, len as u32).whole();
-        Some(header.emit(room) + len)
+        Some(self.whole(header, len as u32).emit(room) + len)
+    }
+
+    /// Whether a message may begin: none is being sent, and this half is not closed.
+    #[inline]
+    pub fn may_begin(&self) -> bool {
+        self.sending.is_none() && !self.closed
+    }
+
+    /// Begins a message of `len` octets that one segment carries, where [one may begin](Self::may_begin): its header.
+    #[inline]
+    pub fn whole(&mut self, header: DdpHeader, len: u32) -> DdpHeader {
+        self.ddp.start_message(header, len).whole()
     }
 
     /// The layer below has taken the segment that was built last, which ends at `end`. Says whether it was the last of

@@ -376,15 +376,18 @@ impl Engine {
     }
 
     /// New requests were posted to a queue pair.
+    #[inline]
     pub fn handle_doorbell(&mut self, number: u32) {
         let number = QpNumber(number);
-        if let Some(index) = self.qps.connection_of(number) {
-            let connection = &mut self.connections[index];
-            if !connection.queued {
-                connection.queued = true;
-                self.ready.push_back(index);
-            }
-        } else if let Some(Place::Here(LocalEnd::Qp(qp))) = self.qps.place(number) {
+        match self.qps.connection_of(number) {
+            Some(index) => self.queue(index),
+            None => self.flush_unconnected(number),
+        }
+    }
+
+    #[cold]
+    fn flush_unconnected(&mut self, number: QpNumber) {
+        if let Some(Place::Here(LocalEnd::Qp(qp))) = self.qps.place(number) {
             flush(qp, &mut self.cqs);
         }
     }

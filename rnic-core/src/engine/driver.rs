@@ -45,18 +45,19 @@ impl Driver {
     }
 
     /// Begins a turn: commands are carried out. Until the batch ends no memory region is taken away.
+    #[inline]
     pub fn begin(&mut self, now: Instant) -> Batch<'_> {
-        let mut batch = Batch {
-            engine: &mut self.engine,
-            end: &self.end,
-            guard: self.memory.enter(),
+        let (engine, end, guard) = (&mut self.engine, &self.end, self.memory.enter());
+        let busy = handle_commands(engine, end, now, &guard, COMMANDS_PER_TURN);
+        Batch {
+            engine,
+            end,
+            guard,
             without_timers: &mut self.without_timers,
             more_to_come: false,
             now,
-            busy: false,
-        };
-        batch.handle_commands(COMMANDS_PER_TURN);
-        batch
+            busy,
+        }
     }
 
     /// Whether a turn without frames would have anything to do: if not, a worker need not begin one.
@@ -140,27 +141,6 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    #[inline]
-    fn handle_commands(&mut self, at_most: usize) {
-        if self.end.doorbells.take_commands() {
-            self.carry_out_commands(at_most);
-        }
-    }
-
-    #[cold]
-    fn carry_out_commands(&mut self, at_most: usize) {
-        let mut left = at_most;
-        for command in self.end.commands.try_iter().take(at_most) {
-            self.busy = true;
-            left -= 1;
-            self.engine.handle_command(self.now, &self.guard, command);
-        }
-        if left == 0 {
-            // Nobody sleeps here who would have to be woken.
-            let _ = self.end.doorbells.ring_commands();
-        }
-    }
-
     /// Prepares for frames that [`handle_frames`](Self::handle_frames) will have next: of each its front, with the headers at
     /// least.
     pub fn foresee<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
@@ -197,7 +177,8 @@ impl Batch<'_> {
                 break;
             };
             self.busy = true;
-            self.handle_commands(self.end.commands.len());
+            let (waiting, end) = (self.end.commands.len(), self.end);
+            handle_commands(self.engine, end, self.now, &self.guard, waiting);
             self.engine.handle_parcel(self.now, &self.guard, parcel, tx);
         }
     }
@@ -219,9 +200,7 @@ impl Batch<'_> {
             *self.without_timers += 1;
         } else {
             *self.without_timers = 0;
-            if engine.is_time(self.now) {
-                self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
-            }
+            self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
         }
         self.busy |= engine.flush_completions();
         let mut sent = 0;
@@ -243,4 +222,36 @@ impl Batch<'_> {
         engine.notify_completions();
         self.busy
     }
+}
+
+/// Carries out commands of the host. Says whether there were any.
+#[inline]
+fn handle_commands(
+    engine: &mut Engine,
+    end: &EngineEnd,
+    now: Instant,
+    guard: &Guard<'_>,
+    at_most: usize,
+) -> bool {
+    end.doorbells.take_commands() && carry_out_commands(engine, end, now, guard, at_most)
+}
+
+#[cold]
+fn carry_out_commands(
+    engine: &mut Engine,
+    end: &EngineEnd,
+    now: Instant,
+    guard: &Guard<'_>,
+    at_most: usize,
+) -> bool {
+    let mut left = at_most;
+    for command in end.commands.try_iter().take(at_most) {
+        left -= 1;
+        engine.handle_command(now, guard, command);
+    }
+    if left == 0 {
+        // Nobody sleeps here who would have to be woken.
+        let _ = end.doorbells.ring_commands();
+    }
+    left < at_most
 }

@@ -20,6 +20,7 @@ const A_MOMENT: Duration = Duration::from_nanos(1);
 
 impl Engine {
     /// Puts a connection at the end of the line of those that may have something to send, unless it stands there.
+    #[inline]
     pub(super) fn queue(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         if !connection.queued {
@@ -79,7 +80,6 @@ impl Engine {
             let Some(index) = self.ready.pop_front() else {
                 return 0;
             };
-            self.connections[index].queued = false;
             let sent = self.transmit_burst(index, now, guard, tx);
             self.counters.engine.frames_sent += sent;
             if sent > 0 {
@@ -97,7 +97,30 @@ impl Engine {
 
     /// A connection that may have more to send, or lacks a frame to, goes to the end of the line; one that has
     /// nothing to send leaves it. Returns the number of frames.
+    #[inline]
     fn transmit_burst<F: TxFrames>(
+        &mut self,
+        index: usize,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) -> u64 {
+        let (connection, mut context) = self.lend(index, now, guard);
+        connection.queued = false;
+        if !connection.transmit_lone(&mut context, tx) {
+            return self.transmit_many(index, now, guard, tx);
+        }
+        if !connection.is_armed_for_lone(now) {
+            self.arm_anew(index);
+        }
+        let connection = &self.connections[index];
+        let wanted = || connection.next_timeout();
+        debug_assert!(Instant::earliest([connection.alarm, wanted()]) == connection.alarm);
+        1
+    }
+
+    #[inline(never)]
+    fn transmit_many<F: TxFrames>(
         &mut self,
         index: usize,
         now: Instant,
@@ -146,7 +169,8 @@ impl Engine {
         Instant::earliest([owing, self.timers.next()])
     }
 
-    /// Handles the timers that have gone off. Says whether there were any.
+    /// Sees to whatever is due by time. Says whether there was anything.
+    #[inline]
     pub fn handle_timeouts<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -166,6 +190,16 @@ impl Engine {
                 self.ready.push_back(index);
             }
         }
+        if self.timers.next().is_some_and(|at| at <= now) {
+            any |= self.handle_alarms(now, guard, tx);
+        }
+        any
+    }
+
+    /// Handles the alarms that have gone off. Says whether any was for something that is still to be done.
+    #[inline(never)]
+    fn handle_alarms<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) -> bool {
+        let mut any = false;
         while let Some(index) = self.timers.gone_off(now) {
             self.foresee_alarm();
             let connection = &mut self.connections[index];

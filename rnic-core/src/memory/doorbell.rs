@@ -75,7 +75,7 @@ impl Doorbells {
     }
 
     /// The worker: silences all doorbells that ring, and visits each.
-    #[inline]
+    #[inline(always)]
     pub fn take(&self, mut visit: impl FnMut(u32)) {
         let mut visit_word = |word: usize, bells: u64| {
             for bit in bits(bells) {

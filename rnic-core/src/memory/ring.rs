@@ -350,9 +350,15 @@ impl<T: Entry> Producer<T> {
             return Err(Full);
         }
         self.shared.store(self.tail, entry, words);
+        self.publish();
+        Ok(())
+    }
+
+    /// The entry behind the last one is complete.
+    #[inline]
+    fn publish(&mut self) {
         self.tail = self.tail.wrapping_add(1);
         self.shared.tail().store(self.tail, Ordering::Release);
-        Ok(())
     }
 
     /// Entries that can be pushed now. A broken ring has none.
@@ -419,7 +425,7 @@ impl<T: Entry> Consumer<T> {
     }
 
     /// Whether there is an entry `ahead` places behind the oldest.
-    #[inline]
+    #[inline(always)]
     pub fn has(&self, ahead: u32) -> bool {
         ahead < self.len_seen() || ahead < self.len()
     }
@@ -443,7 +449,7 @@ impl<T: Entry> Consumer<T> {
     }
 
     /// The same of its first `words` words. The others of `entry` stay as they are.
-    #[inline]
+    #[inline(always)]
     pub fn peek_front(&self, ahead: u32, words: usize, entry: &mut T) -> bool {
         let there = self.has(ahead);
         if there {
@@ -452,22 +458,6 @@ impl<T: Entry> Consumer<T> {
             self.shared.load(index, entry, words);
         }
         there
-    }
-
-    /// Copies octets of the entry `ahead` places behind the oldest, from its word number `from` on. There has to be such
-    /// an entry; octets that it does not have stay as they are.
-    #[inline]
-    pub fn peek_octets(&self, ahead: u32, from: usize, to: &mut [u8]) {
-        let words = self.shared.words(self.head.wrapping_add(ahead));
-        let words = words.get(from..).unwrap_or_default();
-        let (whole, rest) = to.as_chunks_mut::<8>();
-        let last = words.get(whole.len());
-        for (to, word) in whole.iter_mut().zip(words) {
-            *to = word.load(Ordering::Relaxed).to_ne_bytes();
-        }
-        if let Some(last) = last.filter(|_| !rest.is_empty()) {
-            rest.copy_from_slice(&last.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
-        }
     }
 
     /// Takes entries, oldest first, into as many of these places as there are entries for. Returns their number.
@@ -567,5 +557,6 @@ impl<T> std::fmt::Debug for Consumer<T> {
     }
 }
 
+mod octets;
 #[cfg(test)]
 mod tests;

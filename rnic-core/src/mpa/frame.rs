@@ -62,17 +62,8 @@ pub fn seal_and_sum(
     crc: bool,
     summed: bool,
 ) -> (usize, Option<u16>) {
-    assert!(
-        ulpdu_len <= MAX_MULPDU,
-        "a ULPDU of {ulpdu_len} octets exceeds {MAX_MULPDU}"
-    );
-    let len = fpdu_len(ulpdu_len);
+    let len = begin_seal(fpdu, ulpdu_len);
     let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
-    body[..LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
-    // rfc: 5044-12
-    if LENGTH_LEN + ulpdu_len < body.len() {
-        body[LENGTH_LEN + ulpdu_len..].fill(0);
-    }
     // rfc: 5044-34, 5044-36
     let (check, sum) = match crc {
         true if summed && len >= LONG => {
@@ -86,6 +77,42 @@ pub fn seal_and_sum(
     };
     field.copy_from_slice(&check);
     (len, sum)
+}
+
+/// [`seal`], and the [`sum`](checksum::sum) of the FPDU, which is the only one of its segment.
+///
+/// # Panics
+/// As `seal`.
+#[inline(always)]
+pub fn seal_and_sum_up(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> (usize, u16) {
+    let len = begin_seal(fpdu, ulpdu_len);
+    let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
+    if !crc {
+        field.fill(0);
+        return (len, checksum::sum(body));
+    }
+    // rfc: 5044-34, 5044-36
+    let (crc, sum) = crc::crc_and_sum_of_both(body);
+    field.copy_from_slice(&crc::to_wire(crc));
+    (len, sum)
+}
+
+/// Writes the length of an FPDU and zeroes its pad. Returns the octets of the FPDU.
+// rfc: 5044-4, 5044-11
+#[inline(always)]
+fn begin_seal(fpdu: &mut [u8], ulpdu_len: usize) -> usize {
+    assert!(
+        ulpdu_len <= MAX_MULPDU,
+        "a ULPDU of {ulpdu_len} octets exceeds {MAX_MULPDU}"
+    );
+    let len = fpdu_len(ulpdu_len);
+    let body = &mut fpdu[..len - CRC_LEN];
+    body[..LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
+    // rfc: 5044-12
+    if LENGTH_LEN + ulpdu_len < body.len() {
+        body[LENGTH_LEN + ulpdu_len..].fill(0);
+    }
+    len
 }
 
 /// The ULPDU of a received FPDU, its CRC checked if CRCs are used.

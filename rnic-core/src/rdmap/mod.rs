@@ -24,6 +24,7 @@ mod terminate;
 pub use error::RdmapError;
 pub use message::{Outbound, Source, Token};
 pub use opening::Opening;
+pub use requester::{SHORT_ROOM, Short};
 pub use terminate::{ReceivedTerminate, TerminateCause};
 
 use std::mem::offset_of;
@@ -273,27 +274,6 @@ impl Rdmap {
             && matches!(self.ending, Ending::Open)
             && self.opening.is_none()
             && !self.responder.is_due()
-    }
-
-    /// The same of a message that is short and in the request itself, as [`Ulp::next_short`](crate::ddp::Ulp::next_short)
-    /// has it. `None` where there is another, or none.
-    #[inline]
-    pub fn next_short(
-        &mut self,
-        room: &mut [u8],
-        end: impl FnOnce(usize) -> u64,
-        qp: &QueuePair,
-        cqs: &CqTable,
-    ) -> Option<(DdpHeader, usize)> {
-        let in_turn = matches!(self.ending, Ending::Open)
-            && self.opening.is_none()
-            && !(self.response_next && self.responder.is_due());
-        if !in_turn {
-            return None;
-        }
-        let short = self.requester.next_short(room, end, qp, cqs)?;
-        self.response_next = true;
-        Some(short)
     }
 
     /// Carries out requests whose turn it is and that send nothing, while nothing may be sent yet. One that cannot be

@@ -1,11 +1,15 @@
 //! The requester: send queue entries become messages, in order, and complete in order.
 
+mod short;
+
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
 use zerocopy::FromZeros;
 
-use super::message::{Outbound, tagged, untagged};
+pub use self::short::{SHORT_ROOM, Short};
+
+use super::message::Outbound;
 use super::outstanding::Outstanding;
 use super::prepare::{carry_out, immediate, prepare};
 use super::{Opening, RdmapError, ReceivedTerminate};
@@ -14,7 +18,7 @@ use crate::memory::prefetch::prefetch_ends;
 use crate::memory::table::{Access, BindError, Origin};
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::QpNumber;
-use crate::verbs::wr::{MAX_INLINE, send_flags};
+use crate::verbs::wr::send_flags;
 use crate::verbs::{Completion, QueuePair, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 use crate::wire::ddp::{
     DdpHeader, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
@@ -167,58 +171,6 @@ impl Requester {
                 })
             }
         }
-    }
-
-    /// The next request, if all of its message is in the request and it may begin now: see
-    /// [`Ulp::next_short`](crate::ddp::Ulp::next_short).
-    #[inline]
-    pub(super) fn next_short(
-        &mut self,
-        room: &mut [u8],
-        end: impl FnOnce(usize) -> u64,
-        qp: &QueuePair,
-        cqs: &CqTable,
-    ) -> Option<(DdpHeader, usize)> {
-        let ahead = self.requests.len() as u32;
-        let waits = self.failed || self.follower.is_some();
-        if waits || !self.is_in_time() || cqs.has_backlog(qp.send_cq) {
-            return None;
-        }
-        let mut wr = SendWr::new_zeroed();
-        if !qp.sq.peek_front(ahead, SendWr::FRONT_WORDS, &mut wr) {
-            return None;
-        }
-        let header = short_header(&wr)?;
-        if wr.flags & send_flags::FENCE != 0 && !self.outstanding.is_empty() {
-            return None;
-        }
-        let len = wr.length as usize;
-        let octets = room.get_mut(header.len()..header.len() + len)?;
-        qp.sq.peek_octets(ahead, SendWr::FRONT_WORDS, octets);
-        let (opcode, target) = match &header {
-            DdpHeader::Tagged(TaggedHeader { stag, offset, .. }) => {
-                let target = Target::Tagged {
-                    stag: *stag,
-                    offset: *offset,
-                    immediate: None,
-                };
-                (WcOpcode::Write, target)
-            }
-            DdpHeader::Untagged(UntaggedHeader { queue, .. }) => {
-                let msn = advance(&mut self.next_send);
-                let target = Target::Untagged { queue: *queue, msn };
-                (WcOpcode::Send, target)
-            }
-        };
-        self.remember(Request {
-            wr_id: wr.wr_id,
-            opcode,
-            signaled: qp.signal_all || wr.flags & send_flags::SIGNALED != 0,
-            length: wr.length,
-            target,
-            progress: Progress::Sent(end(header.len() + len)),
-        });
-        Some((header, len))
     }
 
     /// Carries out the next requests as far as they send nothing. Says whether one behind them may begin: `wr` is
@@ -507,24 +459,6 @@ impl Requester {
     fn request(&mut self, number: u64) -> Option<&mut Request> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.requests.get_mut(index)
-    }
-}
-
-/// The header of a Write or Send whose data stand in the request, as [`prepare`] would make it.
-#[inline]
-fn short_header(wr: &SendWr) -> Option<DdpHeader> {
-    if wr.flags & (send_flags::INLINE | send_flags::SOLICITED) != send_flags::INLINE
-        || wr.length as usize > MAX_INLINE
-    {
-        return None;
-    }
-    if wr.opcode == WrOpcode::Write as u8 {
-        let at = TaggedOffset(wr.remote_offset);
-        Some(tagged(Opcode::Write, Stag(wr.remote_stag), at))
-    } else if wr.opcode == WrOpcode::Send as u8 {
-        Some(untagged(Opcode::Send, QueueNumber::SEND, 0))
-    } else {
-        None
     }
 }
 

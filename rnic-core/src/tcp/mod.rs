@@ -21,6 +21,7 @@ mod cookie;
 mod ecn;
 mod facts;
 mod liveness;
+mod lone;
 mod options;
 mod output;
 mod pacing;

@@ -426,7 +426,7 @@ impl Receiver {
 
     /// What a segment that carries our ACK now would say of the window. [`advertised`](Self::advertised) is to follow if
     /// one is sent.
-    #[inline]
+    #[inline(always)]
     pub(super) fn window_field(&self) -> WindowField {
         let position = self.position();
         let target = position + self.room();

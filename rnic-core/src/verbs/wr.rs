@@ -151,7 +151,7 @@ const _: () = assert!(MAX_SGE * size_of::<Sge>() == MAX_INLINE && MAX_INLINE == 
 
 impl SendWr {
     /// Words in front of the payload.
-    pub(crate) const FRONT_WORDS: usize = offset_of!(Self, payload) / 8;
+    pub const FRONT_WORDS: usize = offset_of!(Self, payload) / 8;
 
     /// Words that mean something, from the first: of inline data as many as there are octets for.
     #[inline]

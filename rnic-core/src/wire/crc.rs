@@ -19,9 +19,26 @@ pub fn crc_and_sum(octets: &[u8]) -> (u32, u16) {
     way::crc_and_sum(octets)
 }
 
+/// The [`crc`] of octets, a multiple of four of them, and the [`checksum::sum`] of them and of the CRC behind them, as it is
+/// on the wire.
+#[inline]
+pub fn crc_and_sum_of_both(octets: &[u8]) -> (u32, u16) {
+    way::crc_and_sum_of_both(octets)
+}
+
+/// The same where it takes two passes.
+fn sum_of_both(crc: u32, sum: u16) -> u16 {
+    checksum::combine(sum, checksum::sum_of_header(&to_wire(crc)))
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 mod way {
-    use super::checksum;
+    use super::{checksum, sum_of_both};
+
+    pub(super) fn crc_and_sum_of_both(octets: &[u8]) -> (u32, u16) {
+        let (crc, sum) = crc_and_sum(octets);
+        (crc, sum_of_both(crc, sum))
+    }
 
     pub(super) use crc_fast::crc32_iscsi as crc;
 
@@ -35,8 +52,8 @@ mod way {
 mod way {
     use std::sync::LazyLock;
 
-    use super::checksum;
     use super::lanes::Lanes;
+    use super::{checksum, sum_of_both};
 
     /// Below this length one lane is fastest.
     const FEW: usize = 256;
@@ -77,6 +94,17 @@ mod way {
             Some(lanes) if octets.len() < FEW => lanes.crc_and_sum_of_few(octets),
             Some(lanes) if !wide => lanes.crc_and_sum(octets),
             _ => (crc(octets), checksum::sum(octets)),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn crc_and_sum_of_both(octets: &[u8]) -> (u32, u16) {
+        match PROCESSOR.lanes {
+            Some(lanes) if octets.len() < FEW => lanes.crc_and_sum_of_both(octets),
+            _ => {
+                let (crc, sum) = crc_and_sum(octets);
+                (crc, sum_of_both(crc, sum))
+            }
         }
     }
 }

@@ -466,10 +466,23 @@ impl DataHeader {
     /// sum, not folded. Panics if `buffer` is shorter.
     #[inline]
     pub(super) fn emit_rest(&self, buffer: &mut [u8]) -> (usize, u64) {
+        let (seq, flags) = (Seq(0), Flags::NONE);
+        Self {
+            seq,
+            flags,
+            ..*self
+        }
+        .emit(buffer)
+    }
+
+    /// Writes it with a checksum of zero; returns its length, and its ones-complement sum, not folded. Panics if `buffer`
+    /// is shorter.
+    #[inline(always)]
+    pub(super) fn emit(&self, buffer: &mut [u8]) -> (usize, u64) {
         let ports = pair(self.source_port, self.destination_port);
         let words = |len| {
-            let window = pair(length_and_flags(len, Flags::NONE), self.window);
-            [ports, 0, self.ack.0, window, 0]
+            let window = pair(length_and_flags(len, self.flags), self.window);
+            [ports, self.seq.0, self.ack.0, window, 0]
         };
         match self.timestamps {
             None => (HEADER_LEN, put_words(buffer, &words(HEADER_LEN))),

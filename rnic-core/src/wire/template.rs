@@ -105,12 +105,33 @@ impl HeaderTemplate {
         payload_len: usize,
         payload_sum: u16,
     ) -> usize {
-        let payload_sum = u64::from(payload_sum);
-        let checksum = |pseudo_sum, header_sum| !fold(pseudo_sum + header_sum + payload_sum);
-        self.write_with(frame, ecn, header, payload_len, checksum)
+        let (net, tcp) = frame.split_at_mut(self.len);
+        let (header_len, header_sum) = header.emit_summed(tcp);
+        let segment_len = header_len + payload_len;
+        let sum = self.pseudo_sum(segment_len) + header_sum + u64::from(payload_sum);
+        put(tcp, tcp::CHECKSUM_AT, !fold(sum));
+        self.write_network(net, ecn, segment_len)
     }
 
-    /// The same with the sum of the pseudo-header alone where the checksum of TCP belongs, for a device that completes it.
+    /// The same of a segment with data that routers may not mark.
+    #[inline(always)]
+    pub fn write_data(
+        &self,
+        frame: &mut [u8],
+        header: &DataHeader,
+        payload_len: u16,
+        payload_sum: u16,
+    ) -> usize {
+        let (net, tcp) = frame.split_at_mut(self.len);
+        let (header_len, header_sum) = header.emit(tcp);
+        let segment_len = header_len + usize::from(payload_len);
+        let sum = self.pseudo_sum(segment_len) + header_sum + u64::from(payload_sum);
+        put(tcp, tcp::CHECKSUM_AT, !fold(sum));
+        self.write_network(net, 0, segment_len)
+    }
+
+    /// [`write`](Self::write) with the sum of the pseudo-header alone where the checksum of TCP belongs, for a device that
+    /// completes it.
     #[inline]
     pub fn write_partial(
         &self,
@@ -119,31 +140,21 @@ impl HeaderTemplate {
         header: &TcpHeader,
         payload_len: usize,
     ) -> usize {
-        let checksum = |pseudo_sum, _| fold(pseudo_sum);
-        self.write_with(frame, ecn, header, payload_len, checksum)
-    }
-
-    /// `checksum` makes it of the sums of the pseudo-header and of TCP's header.
-    #[inline]
-    fn write_with(
-        &self,
-        frame: &mut [u8],
-        ecn: u8,
-        header: &TcpHeader,
-        payload_len: usize,
-        checksum: impl Fn(u64, u64) -> u16,
-    ) -> usize {
         let (net, tcp) = frame.split_at_mut(self.len);
-        let (header_len, header_sum) = header.emit_summed(tcp);
-        let segment_len = header_len + payload_len;
-        let pseudo_sum = u64::from(self.pseudo_sum) + u64::from(segment_len as u16);
-        put(tcp, tcp::CHECKSUM_AT, checksum(pseudo_sum, header_sum));
-        self.write_network(net, ecn, segment_len);
-        self.len + segment_len
+        let segment_len = header.emit(tcp) + payload_len;
+        put(tcp, tcp::CHECKSUM_AT, fold(self.pseudo_sum(segment_len)));
+        self.write_network(net, ecn, segment_len)
     }
 
+    /// The sum of the pseudo-header, not folded.
     #[inline]
-    fn write_network(&self, net: &mut [u8], ecn: u8, segment_len: usize) {
+    fn pseudo_sum(&self, segment_len: usize) -> u64 {
+        u64::from(self.pseudo_sum) + u64::from(segment_len as u16)
+    }
+
+    /// Writes Ethernet and IP header in front of a segment of so many octets. Returns the length of the frame.
+    #[inline(always)]
+    fn write_network(&self, net: &mut [u8], ecn: u8, segment_len: usize) -> usize {
         // Most are no longer than this, and a copy of known length is cheap.
         let (least, rest) = net.split_at_mut(LEAST_LEN);
         least.copy_from_slice(&self.octets[..LEAST_LEN]);
@@ -153,10 +164,11 @@ impl HeaderTemplate {
         if let Some(ip) = net[self.ip_at..].first_chunk_mut() {
             self.finish_network(ip, ecn, segment_len as u16);
         }
+        self.len + segment_len
     }
 
     /// Completes the IP header: here is the front of it.
-    #[inline]
+    #[inline(always)]
     fn finish_network(&self, ip: &mut [u8; ipv4::HEADER_LEN], ecn: u8, segment_len: u16) {
         if self.v6 {
             ip[ipv6::TRAFFIC_CLASS_AT] |= ecn << 4;

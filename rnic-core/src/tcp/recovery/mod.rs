@@ -171,6 +171,12 @@ impl Recovery {
         self.tail.due || self.pipe(send) + len <= self.window() || send.flight() == 0
     }
 
+    /// Whether no recovery is under way, from losses or from a timeout.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
     /// Whether new data may go out as the window allows, and is only counted in sum.
     pub(super) fn runs(&self) -> bool {
         !matches!(self.phase, Phase::Timeout { .. })
@@ -286,6 +292,28 @@ impl Recovery {
             }
         }
     }
+
+    /// The same of the only octets in flight, while [nothing waits for an answer to a timeout](Self::runs) and no recovery is
+    /// under way.
+    #[inline(always)]
+    pub(super) fn on_lone_data(
+        &mut self,
+        now: Instant,
+        send: &Sender,
+        octets: u64,
+        rtt: &RttEstimator,
+    ) {
+        if let Some(last) = self.last_sent_at.replace(now) {
+            self.congestion.on_idle(now.span_since(last), rtt.timeout());
+        }
+        let full = self.congestion.is_full(octets);
+        let places = (send.nxt() - octets, send.nxt());
+        self.rounds.on_sent(now, places, true, full);
+        self.tail.restart(now);
+    }
+
+    /// The least time that a [segment alone](Self::on_lone_data) waits for a tail probe.
+    pub(super) const PROBES_LONE_AFTER: Span = tail::MAX_ACK_DELAY;
 
     /// Whether a tail probe is to be sent.
     pub(super) fn tail_probe_due(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::time::{Instant, Span};
 /// A probe waits at least this much longer than two round trips: hosts are not always prompt.
 const LEAST_SLACK: Span = Span::from_millis(2);
 /// How long a peer may wait with the ACK of a single segment (TLP.max_ack_delay).
-const MAX_ACK_DELAY: Span = Span::from_millis(200);
+pub(super) const MAX_ACK_DELAY: Span = Span::from_millis(200);
 /// The wait where no round trip has been measured.
 const WITHOUT_RTT: Span = Span::from_secs(1);
 

@@ -56,6 +56,13 @@ impl Lanes {
         unsafe { run_few(octets) }
     }
 
+    /// The same, and the sum is that of the octets, a multiple of four of them, and of their CRC behind them.
+    #[inline]
+    pub(super) fn crc_and_sum_of_both(self, octets: &[u8]) -> (u32, u16) {
+        // SAFETY: a value of this type is made only where the processor has the features.
+        unsafe { run_both(octets) }
+    }
+
     /// The CRC, and the sum of the Internet checksum.
     #[inline]
     pub(super) fn crc_and_sum(self, octets: &[u8]) -> (u32, u16) {
@@ -76,6 +83,24 @@ fn run_few(octets: &[u8]) -> (u32, u16) {
     let mut sum = WordSum::default();
     let crc = follow::<true>(!0, octets, &mut sum);
     (!crc, finish(sum))
+}
+
+/// CRC, and sum with that, of octets too few for lanes.
+#[target_feature(enable = "sse4.2")]
+fn run_both(octets: &[u8]) -> (u32, u16) {
+    let mut sum = WordSum::default();
+    let (mut crc, mut rest) = (u64::from(!0_u32), octets);
+    // A message of a cache line takes two of these.
+    while let Some((words, behind)) = rest.split_first_chunk::<GROUP>() {
+        for word in words.as_chunks().0 {
+            sum.add(u64::from_le_bytes(*word));
+            crc = step(crc, word);
+        }
+        rest = behind;
+    }
+    let crc = !follow::<true>(crc as u32, rest, &mut sum);
+    sum.add(crc.into());
+    (crc, finish(sum))
 }
 
 /// The sum is worth something with `SUM` only.
