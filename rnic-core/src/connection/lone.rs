@@ -21,7 +21,7 @@ impl Connection {
         tx: &mut F,
     ) -> bool {
         let (Some(net), Phase::Streaming(stream)) = (self.path.template(), &mut self.phase) else {
-            return false;
+            return decline();
         };
         #[cfg(test)]
         if tests::is_barred() {
@@ -35,13 +35,13 @@ impl Connection {
             && tx.available() > RESERVED_FRAMES
             && !tx.completes_checksums();
         if !may_send {
-            return false;
+            return decline();
         }
         let Some(lone) = stream.lone(context) else {
-            return false;
+            return decline();
         };
         let Some(frame) = tx.allocate() else {
-            return false;
+            return decline();
         };
         let bytes = tx.bytes_mut(frame);
         let at = net.len() + tcp.data_header_len();
@@ -61,4 +61,12 @@ impl Connection {
         let until = self.tcp.lone_waits_until(now);
         self.alarm.is_some_and(|at| at <= until)
     }
+}
+
+/// The message is left to the ordinary way. Of so many questions the compiler would else believe that most often one is
+/// answered so.
+#[cold]
+#[inline(never)]
+fn decline() -> bool {
+    false
 }

@@ -169,58 +169,51 @@ impl Batch<'_> {
         self.more_to_come = true;
     }
 
-    /// Handles frames that other engines handed here. Whoever did may have known of a connection that is on its way: the
-    /// command that brings it was sent before, and is carried out before.
-    fn handle_handed_over<F: TxFrames>(&mut self, tx: &mut F) {
-        for _ in 0..PARCELS_PER_TURN {
-            let Some(parcel) = self.engine.next_parcel() else {
-                break;
-            };
-            self.busy = true;
-            let (waiting, end) = (self.end.commands.len(), self.end);
-            handle_commands(self.engine, end, self.now, &self.guard, waiting);
-            self.engine.handle_parcel(self.now, &self.guard, parcel, tx);
-        }
-    }
-
     /// Ends the turn: new work requests, timers, frames to send, completions and events. Says whether the turn had
     /// anything to do.
     #[inline(always)]
-    pub fn finish<F: TxFrames>(mut self, tx: &mut F) -> bool {
-        if self.engine.has_others() {
-            self.engine.send_parcels();
-            self.handle_handed_over(tx);
+    pub fn finish<F: TxFrames>(self, tx: &mut F) -> bool {
+        let Self {
+            engine,
+            end,
+            guard,
+            without_timers,
+            more_to_come,
+            now,
+            mut busy,
+        } = self;
+        if engine.has_others() {
+            busy |= exchange_parcels(engine, end, now, &guard, tx);
         }
-        let engine = &mut *self.engine;
-        self.end.doorbells.take(|qp| {
-            self.busy = true;
+        end.doorbells.take(|qp| {
+            busy = true;
             engine.handle_doorbell(qp);
         });
-        if self.more_to_come && *self.without_timers < TURNS_WITHOUT_TIMERS {
-            *self.without_timers += 1;
+        if more_to_come && *without_timers < TURNS_WITHOUT_TIMERS {
+            *without_timers += 1;
         } else {
-            *self.without_timers = 0;
-            self.busy |= engine.handle_timeouts(self.now, &self.guard, tx);
+            *without_timers = 0;
+            busy |= engine.handle_timeouts(now, &guard, tx);
         }
-        self.busy |= engine.flush_completions();
+        busy |= engine.flush_completions();
         let mut sent = 0;
         while !engine.is_enough(sent) {
-            let more = engine.poll_transmit(self.now, &self.guard, tx);
+            let more = engine.poll_transmit(now, &guard, tx);
             if more == 0 {
                 break;
             }
-            self.busy = true;
+            busy = true;
             sent += more;
         }
         while engine.has_events()
             && let Some(notice) = engine.poll_event()
         {
-            self.busy = true;
+            busy = true;
             // A host that has gone no longer wants its events.
-            let _ = self.end.events.send(notice);
+            let _ = end.events.send(notice);
         }
         engine.notify_completions();
-        self.busy
+        busy
     }
 }
 
@@ -254,4 +247,28 @@ fn carry_out_commands(
         let _ = end.doorbells.ring_commands();
     }
     left < at_most
+}
+
+/// Hands frames to other engines, and handles those that they handed here. Says whether there were any of these. Whoever
+/// handed one over may have known of a connection that is on its way: the command that brings it was sent before, and is
+/// carried out before.
+#[inline(never)]
+fn exchange_parcels<F: TxFrames>(
+    engine: &mut Engine,
+    end: &EngineEnd,
+    now: Instant,
+    guard: &Guard<'_>,
+    tx: &mut F,
+) -> bool {
+    engine.send_parcels();
+    let mut any = false;
+    for _ in 0..PARCELS_PER_TURN {
+        let Some(parcel) = engine.next_parcel() else {
+            break;
+        };
+        any = true;
+        handle_commands(engine, end, now, guard, end.commands.len());
+        engine.handle_parcel(now, guard, parcel, tx);
+    }
+    any
 }

@@ -77,17 +77,19 @@ impl Doorbells {
     /// The worker: silences all doorbells that ring, and visits each.
     #[inline(always)]
     pub fn take(&self, mut visit: impl FnMut(u32)) {
-        let mut visit_word = |word: usize, bells: u64| {
-            for bit in bits(bells) {
-                visit((word * 64 + bit) as u32);
-            }
-        };
-        if let [only] = &*self.bells {
-            return visit_word(0, take(only));
+        match &*self.bells {
+            [only] => bits(take(only)).for_each(|bell| visit(bell as u32)),
+            _ => self.take_from_many(visit),
         }
+    }
+
+    // A function of its own: what few queue pairs need stays short.
+    #[inline(never)]
+    fn take_from_many(&self, mut visit: impl FnMut(u32)) {
         for (i, summary) in self.summary.iter().enumerate() {
             for word in bits(take(summary)).map(|bit| i * 64 + bit) {
-                visit_word(word, take(&self.bells[word]));
+                let bells = bits(take(&self.bells[word]));
+                bells.for_each(|bell| visit((word * 64 + bell) as u32));
             }
         }
     }

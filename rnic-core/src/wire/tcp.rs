@@ -534,7 +534,7 @@ fn with_timestamps(
 }
 
 /// Writes words in network order. Returns their sum, which is congruent to that of their halves.
-#[inline]
+#[inline(always)]
 fn put_words<const N: usize>(buffer: &mut [u8], words: &[u32; N]) -> u64 {
     let (places, _) = buffer[..4 * N].as_chunks_mut::<4>();
     for (place, word) in places.iter_mut().zip(words) {
