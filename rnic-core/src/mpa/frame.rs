@@ -45,10 +45,16 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
 ///
 /// # Panics
 /// If `fpdu` is shorter than [`fpdu_len`], or the ULPDU longer than [`MAX_MULPDU`].
-// rfc: 5044-4, 5044-11
 #[inline]
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
-    seal_and_sum(fpdu, ulpdu_len, crc, false).0
+    let len = begin_seal(fpdu, ulpdu_len);
+    let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
+    // rfc: 5044-34, 5044-36
+    field.copy_from_slice(&match crc {
+        true => crc::to_wire(crc::crc(body)),
+        false => [0; CRC_LEN],
+    });
+    len
 }
 
 /// [`seal`], and the [`sum`](checksum::sum) of the FPDU if it is wanted (`summed`) and costs little: with the CRC of a long
@@ -62,24 +68,14 @@ pub fn seal_and_sum(
     crc: bool,
     summed: bool,
 ) -> (usize, Option<u16>) {
-    let len = begin_seal(fpdu, ulpdu_len);
-    let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
-    // rfc: 5044-34, 5044-36
-    let (check, sum) = match crc {
-        true if summed && len >= LONG => {
-            let (crc, sum) = crc::crc_and_sum(body);
-            let check = crc::to_wire(crc);
-            let sum = checksum::combine(sum, checksum::sum_of_header(&check));
-            (check, Some(sum))
-        }
-        true => (crc::to_wire(crc::crc(body)), None),
-        false => ([0; CRC_LEN], None),
-    };
-    field.copy_from_slice(&check);
-    (len, sum)
+    if !crc || !summed || fpdu_len(ulpdu_len) < LONG {
+        return (seal(fpdu, ulpdu_len, crc), None);
+    }
+    let (len, sum) = seal_and_sum_up(fpdu, ulpdu_len, true);
+    (len, Some(sum))
 }
 
-/// [`seal`], and the [`sum`](checksum::sum) of the FPDU, which is the only one of its segment.
+/// [`seal`], and the [`sum`](checksum::sum) of the FPDU.
 ///
 /// # Panics
 /// As `seal`.

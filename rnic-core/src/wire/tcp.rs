@@ -403,7 +403,7 @@ impl TcpHeader {
     }
 
     /// The same; returns their length and their ones-complement sum, not folded.
-    #[inline]
+    #[inline(always)]
     pub(super) fn emit_summed(&self, buffer: &mut [u8]) -> (usize, u64) {
         // Nearly every segment's.
         match self.options.only_timestamps() {
