@@ -94,3 +94,30 @@ fn a_request_behind_a_fence_goes_when_the_answer_has_come() {
     let behind = scene.sim.raw[scene.peer].take_ddp().expect("what waited");
     assert_eq!(behind.1, b"behind");
 }
+
+/// What the MPA Reply waits for, here a frame, messages behind it wait for too.
+#[test]
+fn no_message_overtakes_the_reply_to_a_peer_that_does_not_wait_for_it() {
+    let mut sim = simulation();
+    let mut qp = sim.hosts[0].create_qp();
+    let peer = sim.add_raw_peer(0, RAW_PORT);
+    // Enough for acknowledgments.
+    sim.hosts[0].set_frames(8);
+    sim.hosts[0].listen(RAW_PORT);
+    sim.raw[peer].connect();
+    sim.run_now();
+    sim.raw[peer].send(&request(16));
+    sim.run_now();
+    let asked = last_request(&sim, 0);
+    sim.hosts[0].accept(asked, &qp, &ConnectionOptions::default());
+    sim.run_now();
+    sim.raw[peer].send_ddp(nothing(), &[]);
+    sim.hosts[0].post_send(&mut qp, inline_send(1, b"early"));
+    sim.run_now();
+    assert!(sim.raw[peer].received.is_empty());
+    sim.hosts[0].set_frames(100);
+    sim.run_now();
+    assert!(sim.raw[peer].take_startup().is_some(), "the Reply is first");
+    let (_, octets) = sim.raw[peer].take_ddp().expect("then the message");
+    assert_eq!(octets, b"early");
+}

@@ -14,7 +14,7 @@ mod tests;
 
 impl Connection {
     /// Sends the message that is to be sent, if it is short and goes alone; then nothing is left to be sent, and no timer
-    /// was set but those of a segment in flight. Says no, and changes nothing, if not.
+    /// was set but those of a segment in flight. Says no, and changes nothing, if not. The device has room for a frame.
     pub(crate) fn transmit_lone<F: TxFrames>(
         &mut self,
         context: &mut Context<'_, '_>,
@@ -28,12 +28,8 @@ impl Connection {
             return false;
         }
         let (now, tcp) = (context.now, &mut self.tcp);
-        let may_send = !self.fin_asked
-            && self.loose_octets.is_empty()
-            && tcp.may_send_lone()
-            && tx.can_transmit()
-            && tx.available() > RESERVED_FRAMES
-            && !tx.completes_checksums();
+        let may_send =
+            self.loose_octets.is_empty() && tcp.may_send_lone() && tx.available() > RESERVED_FRAMES;
         if !may_send {
             return decline();
         }

@@ -16,7 +16,6 @@ impl Tcp {
             && self.send.is_empty()
             && !self.has_special()
             && !self.recv.owes_duplicate()
-            && self.recovery.is_open()
             && self.pacer.rate().is_none()
             && !self.ecn.is_used()
             && self.send.window_room() >= u64::from(self.options.max_payload())

@@ -1,6 +1,7 @@
 //! Short messages that stand in their requests and go the short way: the same as on the long one, or not at all.
 
 use rnic_core::ddp::Segmenter;
+use rnic_core::rdmap::{Opening, RdmapError};
 use rnic_core::verbs::wr::MAX_INLINE;
 use rnic_core::verbs::wr::send_flags::{FENCE, SIGNALED, SOLICITED};
 use rnic_core::verbs::{SendWr, WcStatus, WrOpcode};
@@ -33,7 +34,15 @@ impl End {
             *stream
         };
         let rdmap = &mut self.rdmap;
-        let (header, len) = rdmap.next_short(&mut room, end, &self.qp, &self.cqs)?;
+        let alone = rdmap.lone_short(&self.qp, &self.cqs);
+        let short = rdmap.next_short(&mut room, end, &self.qp, &self.cqs);
+        // What may go alone may go.
+        if let Some(alone) = alone
+            && room.len() == ROOM
+        {
+            assert_eq!(Some((alone.header, alone.len as usize)), short);
+        }
+        let (header, len) = short?;
         let octets = &room[header.len()..];
         assert!(octets[len..].iter().all(|octet| *octet == 0xee));
         Some((header, octets[..len].to_vec()))
@@ -166,6 +175,25 @@ fn the_other_message_of_a_request_comes_first() {
 }
 
 #[test]
+fn one_is_alone_if_nothing_else_waits() {
+    let is_alone = |end: &End| end.rdmap.lone_short(&end.qp, &end.cqs).is_some();
+    let mut end = End::new(0, 0);
+    assert!(!is_alone(&end));
+    end.post(write(1));
+    assert!(is_alone(&end));
+    end.post(write(2));
+    assert!(!is_alone(&end), "another waits");
+    assert!(end.next_short(ROOM).is_some());
+    assert!(is_alone(&end));
+    end.rdmap.open_with(Opening::Write);
+    assert!(!is_alone(&end), "the stream begins with another");
+    let mut end = End::new(0, 0);
+    end.post(write(1));
+    end.refuse(RdmapError::Queues.into(), None);
+    assert!(!is_alone(&end), "a Terminate is due");
+}
+
+#[test]
 fn responses_have_their_turn() {
     let mut end = End::new(4, 0);
     for id in 1..=3 {
@@ -189,8 +217,11 @@ fn responses_have_their_turn() {
         &octets,
     );
     assert!(end.next_short(ROOM).is_some());
+    assert!(end.next_short(ROOM).is_some());
     end.receive(&asked).unwrap();
     assert_eq!(end.next_short(ROOM), None, "a response is due");
+    let alone = end.rdmap.lone_short(&end.qp, &end.cqs);
+    assert!(alone.is_none(), "a response is due");
     let answer = end.next_message().unwrap().unwrap();
     end.rdmap.sent(answer.token, 40);
     assert!(end.next_short(ROOM).is_some());

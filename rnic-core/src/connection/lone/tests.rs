@@ -37,7 +37,9 @@ enum Act {
     Rest,
     Wait(u64),
     Idle,
-    /// Application of this host ends in order.
+    /// The application of this host takes its completions.
+    Poll(usize),
+    /// It ends in order.
     Finish(usize),
     /// Frames are lost for a while.
     Lose,
@@ -65,9 +67,10 @@ struct Terms {
     /// Completions that a queue has room for, and frames that there are to send.
     cq: u32,
     frames: usize,
+    completes_checksums: bool,
 }
 
-const ROOM: usize = 4096;
+const ROOM: usize = 8192;
 
 fn run(terms: &Terms, acts: &[Act], barred: bool) -> (Vec<String>, usize) {
     BARRED.set(barred);
@@ -103,7 +106,12 @@ fn run(terms: &Terms, acts: &[Act], barred: bool) -> (Vec<String>, usize) {
     };
     let mut qps = [0, 1].map(|host| sim.hosts[host].create_qp_with(settings));
     assert!(sim.connect_pair(&qps[0], &qps[1], &options, &options));
+    // Until none of the frames is held that the start took.
+    sim.run_for(Duration::from_millis(100));
     sim.hosts[0].set_frames(terms.frames);
+    if terms.completes_checksums {
+        sim.hosts[0].complete_checksums();
+    }
     let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
     let regions = [0, 1].map(|host| sim.hosts[host].share(&[host as u8; ROOM], rights));
     for (host, qp) in qps.iter_mut().enumerate() {
@@ -114,12 +122,11 @@ fn run(terms: &Terms, acts: &[Act], barred: bool) -> (Vec<String>, usize) {
     }
     for (id, act) in (0..).zip(acts) {
         log.borrow_mut().push(format!("{act:?} at {:?}", sim.now));
-        carry_out(act, id, &mut sim, &mut qps, &regions, &link);
-        for (host, qp) in qps.iter_mut().enumerate() {
-            for done in qp.poll() {
-                log.borrow_mut().push(format!("{host} completes {done:?}"));
-            }
+        if let Act::Poll(host) = act {
+            let done = qps[*host].poll();
+            log.borrow_mut().push(format!("completed {done:?}"));
         }
+        carry_out(act, id, &mut sim, &mut qps, &regions, &link);
     }
     sim.run_for(Duration::from_secs(2));
     let now = sim.now;
@@ -149,7 +156,7 @@ fn carry_out(
             let wr = request(ask, id, &regions[*host], &regions[1 - host]);
             sim.hosts[*host].post_send(&mut qps[*host], wr);
         }
-        Act::Rest => sim.run_now(),
+        Act::Rest | Act::Poll(_) => sim.run_now(),
         Act::Wait(micros) => sim.run_for(Duration::from_micros(*micros)),
         Act::Idle => sim.run_for(Duration::from_millis(700)),
         Act::Finish(host) => {
@@ -193,19 +200,23 @@ fn terms() -> impl Strategy<Value = Terms> {
         prop_oneof![4 => Just(512 * 1024), 1 => Just(2000)],
         prop_oneof![4 => Just(20), 1 => Just(400)],
         prop_oneof![4 => Just(512), 1 => Just(2)],
-        prop_oneof![4 => Just(256_usize), 1 => Just(34)],
+        prop_oneof![4 => Just(256_usize), 1 => Just(34), 1 => Just(20)],
+        prop::bool::weighted(0.1),
     )
-        .prop_map(|(flags, crc, window, delay, cq, frames)| Terms {
-            crc,
-            markers: flags[0] && flags[1],
-            timestamps: flags[1],
-            ecn: flags[2] && !flags[1],
-            signal_all: flags[3],
-            window,
-            delay: Duration::from_micros(delay),
-            cq,
-            frames,
-        })
+        .prop_map(
+            |(flags, crc, window, delay, cq, frames, completes_checksums)| Terms {
+                crc,
+                markers: flags[0] && flags[1],
+                timestamps: flags[1],
+                ecn: flags[2] && !flags[1],
+                signal_all: flags[3],
+                window,
+                delay: Duration::from_micros(delay),
+                cq,
+                frames,
+                completes_checksums,
+            },
+        )
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
@@ -213,8 +224,9 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         4 => Just(WrOpcode::Write),
         4 => Just(WrOpcode::Send),
         1 => Just(WrOpcode::Read),
+        1 => Just(WrOpcode::WriteImmediate),
     ];
-    let len = prop_oneof![4 => 0..=MAX_INLINE, 1 => Just(200_usize)];
+    let len = prop_oneof![6 => 0..=MAX_INLINE, 1 => Just(200_usize), 1 => Just(5000)];
     let flags = prop_oneof![
         2 => Just(send_flags::SIGNALED),
         1 => Just(0),
@@ -226,11 +238,15 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         8 => (0..2_usize, ask).prop_map(|(host, ask)| Act::Post(host, ask)),
         6 => Just(Act::Rest),
         4 => (1..200_u64).prop_map(Act::Wait),
+        4 => (0..2_usize).prop_map(Act::Poll),
         1 => Just(Act::Idle),
         1 => Just(Act::Lose),
     ];
-    (prop::collection::vec(act, 1..60), any::<Option<usize>>()).prop_map(|(mut acts, finish)| {
-        acts.extend(finish.map(|host| Act::Finish(host % 2)));
+    let finish = prop::option::of((0..2_usize, any::<prop::sample::Index>()));
+    (prop::collection::vec(act, 1..60), finish).prop_map(|(mut acts, finish)| {
+        if let Some((host, at)) = finish {
+            acts.insert(at.index(acts.len()), Act::Finish(host));
+        }
         acts
     })
 }

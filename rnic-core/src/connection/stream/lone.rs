@@ -15,7 +15,7 @@ const ROOM: usize = frame::fpdu_len(SHORT_ROOM);
 const _: () = assert!(SHORT_ROOM <= frame::MIN_MULPDU);
 
 impl Stream {
-    /// The message to be sent, if there is only this one and it is short.
+    /// The message to be sent, if there is only this one and it is short. Where a FIN is asked for, no message begins.
     #[inline(always)]
     pub(in crate::connection) fn lone(&self, context: &Context<'_, '_>) -> Option<Short> {
         let may_begin = self.may_send() && self.ddp.may_begin() && self.markers.is_none();

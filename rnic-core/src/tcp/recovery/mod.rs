@@ -171,12 +171,6 @@ impl Recovery {
         self.tail.due || self.pipe(send) + len <= self.window() || send.flight() == 0
     }
 
-    /// Whether no recovery is under way, from losses or from a timeout.
-    #[inline]
-    pub(super) fn is_open(&self) -> bool {
-        self.phase == Phase::Open
-    }
-
     /// Whether new data may go out as the window allows, and is only counted in sum.
     pub(super) fn runs(&self) -> bool {
         !matches!(self.phase, Phase::Timeout { .. })
@@ -293,8 +287,7 @@ impl Recovery {
         }
     }
 
-    /// The same of the only octets in flight, while [nothing waits for an answer to a timeout](Self::runs) and no recovery is
-    /// under way.
+    /// The same of the only octets in flight. A recovery ends at the latest when all others are acknowledged.
     #[inline(always)]
     pub(super) fn on_lone_data(
         &mut self,
@@ -303,6 +296,7 @@ impl Recovery {
         octets: u64,
         rtt: &RttEstimator,
     ) {
+        debug_assert!(!self.is_recovering());
         if let Some(last) = self.last_sent_at.replace(now) {
             self.congestion.on_idle(now.span_since(last), rtt.timeout());
         }

@@ -12,6 +12,7 @@ mod growth;
 mod handshake;
 mod hostile;
 mod liveness;
+mod lone;
 mod loss;
 mod network;
 mod pair;

@@ -270,7 +270,7 @@ impl Script {
 
     /// The next segment to send.
     pub(super) fn next(&mut self) -> Option<Sent> {
-        if let Some(sent) = self.next_in_run() {
+        if let Some(sent) = self.next_alone().or_else(|| self.next_in_run()) {
             return Some(sent);
         }
         self.pump();
