@@ -503,8 +503,7 @@ impl Receiver {
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.schedule.by.is_some_and(|by| by <= now) {
-            self.schedule.by = None;
-            self.schedule.due = true;
+            self.schedule.expire();
         }
     }
 

@@ -41,35 +41,137 @@ fn a_batch_gets_one_acknowledgment() {
     t.expect_nothing();
 }
 
+/// Segments of 1000 octets come in order, a microsecond apart.
+fn inject_segments(t: &mut Script, count: u64) {
+    for _ in 0..count {
+        t.pass(MICROSECOND);
+        let start = t.tcp.receive_offset() + 1;
+        t.inject(&format!(". {start}:{}(1000) ack 1", start + 1000));
+    }
+}
+
+/// So many come, and each second one is acknowledged.
+fn inject_pairs(t: &mut Script, segments: u64) {
+    for _ in 0..segments / 2 {
+        inject_segments(t, 1);
+        t.expect_nothing();
+        inject_segments(t, 1);
+        expect_ack(t);
+    }
+}
+
+fn expect_ack(t: &mut Script) {
+    t.expect(&format!(". 1:1(0) ack {}", t.tcp.receive_offset() + 1));
+    t.expect_nothing();
+}
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+
+/// The second of the next segments makes the stream steady.
+fn nearly_steady() -> Script {
+    let mut t = open();
+    inject_pairs(&mut t, 62);
+    t
+}
+
+#[test]
+fn one_acknowledgment_stands_for_sixteen_segments_of_a_steady_stream() {
+    let mut t = nearly_steady();
+    for _ in 0..3 {
+        inject_segments(&mut t, 15);
+        t.expect_nothing();
+        inject_segments(&mut t, 1);
+        expect_ack(&mut t);
+    }
+    // Who waits for its completion does not wait for more, nor who had to wait while more came.
+    inject_segments(&mut t, 3);
+    let start = t.tcp.receive_offset() + 1;
+    t.inject(&format!("P. {start}:{}(1000) ack 1", start + 1000));
+    t.pass(MICROSECOND);
+    expect_ack(&mut t);
+    inject_segments(&mut t, 16);
+    t.pass(100 * MICROSECOND);
+    expect_ack(&mut t);
+    inject_segments(&mut t, 15);
+    t.expect_nothing();
+}
+
+#[test]
+fn a_sender_that_waits_for_the_acknowledgment_gets_each_second_again_for_longer_each_time() {
+    let mut t = nearly_steady();
+    for steady in [128, 256] {
+        inject_segments(&mut t, 8);
+        t.pass(93 * MICROSECOND);
+        t.expect_nothing();
+        t.expect_after(
+            MICROSECOND,
+            &format!(". 1:1(0) ack {}", t.tcp.receive_offset() + 1),
+        );
+        inject_pairs(&mut t, steady - 2);
+    }
+    // It is steady after all.
+    inject_segments(&mut t, 16);
+    expect_ack(&mut t);
+    inject_segments(&mut t, 8);
+    t.pass(93 * MICROSECOND);
+    expect_ack(&mut t);
+    inject_pairs(&mut t, 126);
+    inject_segments(&mut t, 15);
+    t.expect_nothing();
+}
+
+#[test]
+fn a_hole_ends_the_steady_stream() {
+    let mut t = nearly_steady();
+    inject_segments(&mut t, 16);
+    expect_ack(&mut t);
+    let at = t.tcp.receive_offset() + 1;
+    t.inject(&format!(". {}:{}(1000) ack 1", at + 1000, at + 2000));
+    t.expect(&format!(
+        ". 1:1(0) ack {at} <sack {}:{}>",
+        at + 1000,
+        at + 2000
+    ));
+    t.inject(&format!(". {at}:{}(1000) ack 1", at + 1000));
+    t.next();
+    inject_pairs(&mut t, 60);
+}
+
 /// Whichever of its segments are pushed.
 #[test]
 fn a_train_is_acknowledged_as_its_segments_are() {
     for (pushed, count) in (0..16_u8).flat_map(|pushed| [(pushed, 2), (pushed, 4)]) {
-        let pushed = |at: usize| pushed >> at & 1 == 1;
-        let text = |at: usize| {
-            let (flags, start) = (if pushed(at) { "P." } else { "." }, at * 1000 + 1);
-            format!("{flags} {start}:{}(1000) ack 1", start + 1000)
-        };
-        let (mut each, mut train) = (open(), open());
-        assert!(each.inject_next(&text(0)) && train.inject_next(&text(0)));
-        let mut followers = Followers::default();
-        for at in 1..count {
-            assert!(each.inject_next(&text(at)));
-            followers.add(1, 1000, pushed(at));
-        }
-        let header = TcpHeader {
-            window: 60_000,
-            ..TcpHeader::default()
-        };
-        train.tcp.receive_train(train.now, &header, &followers);
-        let acks = |t: &mut Script| {
-            let timeout = t.tcp.next_timeout();
-            let now = t.next().map(|sent| sent.header.ack);
-            (timeout, now, t.next_turn().map(|sent| sent.header.ack))
-        };
-        assert_eq!(acks(&mut train), acks(&mut each));
-        assert_eq!(train.tcp.receive_offset(), each.tcp.receive_offset());
+        compare_train((open(), open()), pushed, count);
+        compare_train((nearly_steady(), nearly_steady()), pushed, count);
     }
+}
+
+/// Of `count` segments those are pushed whose bits are set.
+fn compare_train((mut each, mut train): (Script, Script), pushed: u8, count: usize) {
+    let pushed = |at: usize| pushed >> at & 1 == 1;
+    let begin = each.tcp.receive_offset() as usize + 1;
+    let text = |at: usize| {
+        let (flags, start) = (if pushed(at) { "P." } else { "." }, begin + at * 1000);
+        format!("{flags} {start}:{}(1000) ack 1", start + 1000)
+    };
+    assert!(each.inject_next(&text(0)) && train.inject_next(&text(0)));
+    let mut followers = Followers::default();
+    for at in 1..count {
+        assert!(each.inject_next(&text(at)));
+        followers.add(1, 1000, pushed(at));
+    }
+    let header = TcpHeader {
+        window: 60_000,
+        ..TcpHeader::default()
+    };
+    train.tcp.receive_train(train.now, &header, &followers);
+    let acks = |t: &mut Script| {
+        let timeout = t.tcp.next_timeout();
+        let now = t.next().map(|sent| sent.header.ack);
+        (timeout, now, t.next_turn().map(|sent| sent.header.ack))
+    };
+    assert_eq!(acks(&mut train), acks(&mut each));
+    assert_eq!(train.tcp.receive_offset(), each.tcp.receive_offset());
 }
 
 #[test]
