@@ -4,10 +4,15 @@
 mod common;
 
 use common::*;
-use rnic_core::engine::ConnectionOptions;
-use rnic_core::testing::simulation::{Simulation, TestQp};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus, send_flags};
-use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
+use proptest::prelude::*;
+use rnic_core::engine::{Command, ConnectionOptions};
+use rnic_core::memory::table::Access;
+use rnic_core::testing::raw_peer;
+use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
+use rnic_core::verbs::qp::PdId;
+use rnic_core::verbs::wr::{RecvWr, Sge, WcOpcode, WcStatus, send_flags};
+use rnic_core::wire::ddp::{DdpHeader, MessageOffset, QueueNumber, Stag, UntaggedHeader};
+use rnic_core::wire::mpa::CRC_LEN;
 use rnic_core::wire::rdmap::{Opcode, ReadRequest};
 
 /// A peer that acknowledges with its answers only, to whom Sends were sent and answered already.
@@ -120,4 +125,285 @@ fn no_message_overtakes_the_reply_to_a_peer_that_does_not_wait_for_it() {
     assert!(sim.raw[peer].take_startup().is_some(), "the Reply is first");
     let (_, octets) = sim.raw[peer].take_ddp().expect("then the message");
     assert_eq!(octets, b"early");
+}
+
+/// A message of the peer's, as it stands in one FPDU.
+#[derive(Clone, Debug)]
+struct Said {
+    header: Header,
+    last: bool,
+    opcode: Opcode,
+    len: usize,
+    /// What is added to the CRC, and to the control octet of DDP.
+    spoilt: u8,
+    reserved: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Header {
+    /// To one of the [buffers](Talk::stags).
+    Tagged { buffer: usize, offset: u64 },
+    /// So many numbers away from that of the next message.
+    Untagged { queue: u32, ahead: u32, offset: u32 },
+}
+
+/// Octets of each buffer, and how many of them may be received into at a time.
+const ROOM: usize = 256;
+const PIECE: usize = 48;
+
+/// What the peer says while it answers, and what comes of it.
+struct Talk {
+    scene: Scene,
+    buffers: [SharedRegion; 4],
+    sends: u32,
+}
+
+impl Talk {
+    /// With receives of so many pieces each.
+    fn open(receives: &[usize]) -> Self {
+        let mut scene = Scene::new();
+        let host = &scene.sim.hosts[0];
+        let no_write = Access::LOCAL_WRITE | Access::REMOTE_READ;
+        let buffers = [
+            host.share(&[0; ROOM], all_rights()),
+            host.share(&[0; ROOM], no_write),
+            host.share_with(&[0; ROOM], all_rights(), PdId(77)),
+            host.share(&[0; ROOM], all_rights()),
+        ];
+        for (number, pieces) in receives.iter().enumerate() {
+            let sges: Vec<_> = (0..*pieces)
+                .map(|piece| Sge {
+                    offset: (piece * PIECE) as u64,
+                    length: PIECE as u32,
+                    lkey: buffers[number % 2].stag.0,
+                })
+                .collect();
+            let wr = RecvWr::new(100 + number as u64, &sges).unwrap();
+            scene.sim.hosts[0].post_recv(&mut scene.qp, wr);
+        }
+        Self {
+            scene,
+            buffers,
+            sends: 0,
+        }
+    }
+
+    /// The peer answers a Send with this, in the short way if it is pushed.
+    fn say(&mut self, said: &Said, pushed: bool) {
+        let ask = inline_send(4, b"ask");
+        self.scene.sim.hosts[0].post_send(&mut self.scene.qp, ask);
+        self.scene.sim.run_now();
+        let stags = self.buffers.each_ref().map(|buffer| buffer.stag);
+        let header = match said.header {
+            Header::Tagged { buffer, offset } => {
+                let none = stags[0].0 ^ 1;
+                let stag = stags.get(buffer).copied().unwrap_or(Stag(none));
+                tagged(said.opcode, stag, offset, said.last)
+            }
+            Header::Untagged {
+                queue,
+                ahead,
+                offset,
+            } => {
+                let msn = (self.sends + 1).wrapping_add(ahead);
+                let header = untagged(said.opcode, QueueNumber(queue), msn, said.last);
+                let offset = MessageOffset(offset);
+                DdpHeader::Untagged(UntaggedHeader { offset, ..header })
+            }
+        };
+        self.sends += u32::from(matches!(said.header, Header::Untagged { .. }) && said.last);
+        let payload: Vec<_> = pattern(ROOM + said.len)[ROOM..].to_vec();
+        let mut ulpdu = raw_peer::ddp(header, &payload);
+        ulpdu[0] ^= said.reserved;
+        let peer = &mut self.scene.sim.raw[self.scene.peer];
+        let mut fpdu = peer.fpdu(&ulpdu);
+        *fpdu.last_mut().unwrap() ^= said.spoilt;
+        if pushed {
+            peer.send(&fpdu);
+        } else {
+            peer.send_ahead(0, &fpdu);
+            peer.skip(fpdu.len() as u32);
+        }
+        self.scene.sim.run_for(SECOND);
+    }
+
+    /// All that can be seen of it.
+    fn outcome(mut self) -> impl std::fmt::Debug + PartialEq {
+        let now = self.scene.sim.now;
+        let host = &mut self.scene.sim.hosts[0];
+        let snapshot = host.snapshot(now);
+        let peer = &self.scene.sim.raw[self.scene.peer];
+        let heard = (peer.received.clone(), peer.acknowledged, peer.reset);
+        let tcp = (
+            snapshot.tcp.octets_received,
+            snapshot.tcp.segments_received,
+            snapshot.tcp.octets_sent,
+        );
+        let ends: Vec<_> = self.scene.sim.hosts[0]
+            .events
+            .iter()
+            .map(|event| format!("{event:?}"))
+            .collect();
+        (
+            self.scene.qp.poll(),
+            self.buffers.map(|buffer| buffer.content()),
+            (heard, tcp, snapshot.rdma),
+            ends,
+        )
+    }
+}
+
+/// A Write or Send as any, and mostly nothing is wrong with it.
+fn said() -> impl Strategy<Value = Said> {
+    let plain = |header, opcode, len| Said {
+        header,
+        last: true,
+        opcode,
+        len,
+        spoilt: 0,
+        reserved: 0,
+    };
+    let write = (0..200_u64, 1..56_usize).prop_map(move |(offset, len)| {
+        plain(Header::Tagged { buffer: 0, offset }, Opcode::Write, len)
+    });
+    let send = Header::Untagged {
+        queue: 0,
+        ahead: 0,
+        offset: 0,
+    };
+    let send = (1..=PIECE).prop_map(move |len| plain(send, Opcode::Send, len));
+    let right = prop_oneof![write, send];
+    prop_oneof![2 => right.clone(), 1 => (right, twist()).prop_map(|(said, twist)| twist(said))]
+}
+
+/// What may be wrong with it, or only unusual.
+fn twist() -> impl Strategy<Value = fn(Said) -> Said> {
+    prop::sample::select(TWISTS)
+}
+
+const TWISTS: &[fn(Said) -> Said] = &[
+    |said| Said { spoilt: 1, ..said },
+    |said| Said {
+        reserved: 1,
+        ..said
+    },
+    |said| Said {
+        reserved: 4,
+        ..said
+    },
+    |said| Said {
+        last: false,
+        ..said
+    },
+    |said| Said { len: 0, ..said },
+    |said| Said {
+        len: 2 * PIECE,
+        ..said
+    },
+    |said| Said {
+        len: PIECE + 1,
+        ..said
+    },
+    |said| of(said, Opcode::Write),
+    |said| of(said, Opcode::Send),
+    |said| of(said, Opcode::SendSolicited),
+    |said| of(said, Opcode::SendInvalidate),
+    |said| of(said, Opcode::ReadResponse),
+    |said| of(said, Opcode::Immediate),
+    |said| of(said, Opcode::Terminate),
+    |said| elsewhere(said, 1, 0),
+    |said| elsewhere(said, 2, 0),
+    |said| elsewhere(said, 3, 0),
+    |said| elsewhere(said, 4, 0),
+    |said| elsewhere(said, 0, ROOM as u64 - 1),
+    |said| elsewhere(said, 0, u64::MAX),
+    |said| out_of_turn(said, 1, 0, 0),
+    |said| out_of_turn(said, 0, 1, 0),
+    |said| out_of_turn(said, 0, u32::MAX, 0),
+    |said| out_of_turn(said, 0, 0, 1),
+];
+
+fn of(said: Said, opcode: Opcode) -> Said {
+    Said { opcode, ..said }
+}
+
+/// A Write to another place.
+fn elsewhere(said: Said, buffer: usize, offset: u64) -> Said {
+    Said {
+        header: Header::Tagged { buffer, offset },
+        ..of(said, Opcode::Write)
+    }
+}
+
+/// A Send to another queue, with another number, or from another place on.
+fn out_of_turn(said: Said, queue: u32, ahead: u32, offset: u32) -> Said {
+    Said {
+        header: Header::Untagged {
+            queue,
+            ahead,
+            offset,
+        },
+        ..of(said, Opcode::Send)
+    }
+}
+
+proptest! {
+    /// Not pushed, no message goes the short way.
+    // rfc: 5044-37, 5041-42, 5041-61, 5041-72, 5041-73
+    #[test]
+    fn an_answer_does_what_it_would_do_if_it_were_none(
+        says in prop::collection::vec(said(), 1..7), receives in prop::collection::vec(0..3_usize, 0..6),
+    ) {
+        let outcome = |pushed| {
+            let mut talk = Talk::open(&receives);
+            for said in &says {
+                talk.say(said, pushed);
+            }
+            talk.outcome()
+        };
+        prop_assert_eq!(outcome(true), outcome(false));
+    }
+}
+
+/// Octets of a message may look like another message; they are none.
+// rfc: 5044-43
+#[test]
+fn an_fpdu_inside_another_is_no_answer() {
+    let mut talk = Talk::open(&[]);
+    let (peer, stag) = (talk.scene.peer, talk.buffers[0].stag);
+    let raw = &talk.scene.sim.raw[peer];
+    let inner = raw.fpdu(&raw_peer::ddp(write_header(stag, 200), &[9; 20]));
+    let outer = raw.fpdu(&raw_peer::ddp(write_header(stag, 0), &inner));
+    let (front, rest) = outer.split_at(outer.len() - inner.len() - CRC_LEN);
+    let (middle, end) = rest.split_at(inner.len());
+    assert_eq!(middle, inner);
+    for piece in [front, middle, end] {
+        let ask = inline_send(4, b"ask");
+        talk.scene.sim.hosts[0].post_send(&mut talk.scene.qp, ask);
+        talk.scene.sim.run_now();
+        talk.scene.sim.raw[peer].send(piece);
+        talk.scene.sim.run_now();
+    }
+    let content = talk.buffers[0].content();
+    assert_eq!(content[..inner.len()], inner);
+    assert_eq!(content[inner.len()..], [0; ROOM][inner.len()..]);
+}
+
+/// Who has asked to end waits for nothing but the answer.
+#[test]
+fn the_last_answer_lets_a_connection_end() {
+    let mut scene = Scene::new();
+    let sink = scene.sim.hosts[0].share(&[0; 8], all_rights());
+    let ask = inline_send(4, b"ask");
+    scene.sim.hosts[0].post_send(&mut scene.qp, ask);
+    scene.sim.run_now();
+    let qp = scene.qp.number;
+    scene.sim.hosts[0].command(Command::Disconnect(qp));
+    scene.sim.run_now();
+    let peer = &mut scene.sim.raw[scene.peer];
+    assert!(!peer.finished);
+    peer.send_ddp(write_header(sink.stag, 0), b"answered");
+    scene.sim.run_now();
+    assert!(scene.sim.raw[scene.peer].finished);
+    assert_eq!(sink.content(), b"answered");
 }

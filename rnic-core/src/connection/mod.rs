@@ -2,6 +2,7 @@
 //!
 //! It parses nothing and knows no rule of a layer; it knows the order of the layers.
 
+mod answer;
 mod lifecycle;
 mod lone;
 mod path;
@@ -411,8 +412,8 @@ impl Connection {
         let Phase::Streaming(stream) = &mut self.phase else {
             return Next::Another;
         };
-        let segment = &expected.segment;
-        let next = match self.tcp.receive_next(context.now, segment, tx) {
+        let (header, len) = (&expected.header, expected.payload.len());
+        let next = match self.tcp.receive_next(context.now, header, len, tx) {
             NextSegment::Another => return Next::Another,
             NextSegment::Data => Next::Data,
             NextSegment::News => Next::News,
@@ -421,10 +422,10 @@ impl Connection {
         if next != Next::Data {
             stream.note_acked(self.tcp.acked_offset());
         }
-        stream.receive(segment.payload, expected.payload_crc, context);
+        stream.receive(expected.payload, expected.payload_crc, context);
         let held = stream.held();
         let missing = if held == 0 { 0 } else { stream.missing() };
-        self.tcp.took_next(context.now, segment.payload.len());
+        self.tcp.took_next(context.now, len);
         self.tcp.set_held(held as u32, missing as u32);
         next
     }

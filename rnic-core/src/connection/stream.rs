@@ -46,15 +46,17 @@ pub(super) struct Stream {
     hold: Hold,
     ended: bool,
     crc: bool,
+    /// [`is_steady`](Self::is_steady), as it was found when [settled](Self::settle_acked), until anything may change it.
+    pub(super) steady: bool,
     /// The peer may begin with a Send that is not for the application, and has not begun.
     send_may_open: bool,
     /// What the peer had acknowledged when the octets came that are being received.
-    acked: u64,
+    pub(super) acked: u64,
     /// Where the peer's first FPDU begins in its stream, if it sends markers.
     marked_from: Option<u64>,
     deframer: Deframer,
-    ddp: DdpStream,
-    user: User,
+    pub(super) ddp: DdpStream,
+    pub(super) user: User,
     /// Where the next FPDU stands among those that were sent, if the peer requires markers.
     markers: Option<u64>,
     /// The Terminate that the peer is owed.
@@ -83,6 +85,7 @@ impl Stream {
             markers: negotiated.markers.then_some(0),
             hold,
             ended: false,
+            steady: false,
             acked: 0,
             last_words: Vec::new(),
         }
@@ -90,6 +93,7 @@ impl Stream {
 
     /// The application asks to end in order, after all that it has posted so far.
     pub(super) fn finish(&mut self) {
+        self.steady = false;
         self.ddp.finish();
         self.user.finish();
     }
@@ -141,6 +145,16 @@ impl Stream {
         self.deframer.missing()
     }
 
+    /// Whether nothing but FPDUs flows, and the next one begins with the next octet received: nothing of the stream's
+    /// beginning or end is under way, nor a response of ours.
+    pub(super) fn is_steady(&self) -> bool {
+        let (User::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold) else {
+            return false;
+        };
+        let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
+        !ends && !self.send_may_open && self.deframer.is_between_fpdus() && rdmap.is_plain()
+    }
+
     /// Octets in order, from TCP, and the CRC of all of them, if that is known already.
     pub(super) fn receive(
         &mut self,
@@ -148,6 +162,7 @@ impl Stream {
         mut crc: Option<u32>,
         context: &mut Context<'_, '_>,
     ) {
+        self.steady = false;
         let mut held = self.deframer.held();
         // rfc: 5040-85, 5041-10, 5041-75
         while !bytes.is_empty() && !self.ddp.has_failed() {
@@ -212,6 +227,7 @@ impl Stream {
 
     /// The stream has come to an FPDU that was placed early.
     pub(super) fn deliver_early(&mut self, fpdu: &EarlyFpdu, context: &mut Context<'_, '_>) {
+        self.steady = false;
         if self.ddp.has_failed() {
             return;
         }
@@ -248,6 +264,7 @@ impl Stream {
     // rfc: 5040-s4, 5041-70, 5041-71, 5041-74, 5041-s7, 5041-s12
     #[cold]
     fn fail(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
+        self.steady = false;
         if self.ended {
             return;
         }
@@ -297,7 +314,7 @@ impl Stream {
         if self.ended {
             return;
         }
-        self.ended = true;
+        (self.ended, self.steady) = (true, false);
         self.ddp.fail();
         self.ddp.cut_short();
         self.user.end(teardown, context);
@@ -321,6 +338,7 @@ impl Stream {
     pub(super) fn settle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) -> bool {
         let only_that = !self.ended && !self.ddp.is_finishing() && !self.is_endpoint();
         if only_that {
+            self.steady = self.is_steady();
             self.user.with(context).transferred(acked);
         }
         only_that

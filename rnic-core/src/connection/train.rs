@@ -16,7 +16,7 @@ use crate::tcp::Followers;
 use crate::wire::checksum::Checksums;
 use crate::wire::prediction::{Expected, Prediction};
 use crate::wire::sequel::{Next, Sequel};
-use crate::wire::tcp::TcpHeader;
+use crate::wire::tcp::DataHeader;
 
 /// A train that is arriving.
 pub(crate) struct Train<'g> {
@@ -32,7 +32,7 @@ pub(crate) struct Train<'g> {
     followers: Followers,
     placed: u64,
     /// The first one's.
-    header: TcpHeader,
+    header: DataHeader,
 }
 
 impl Train<'_> {
@@ -110,7 +110,7 @@ impl Connection {
             return None;
         };
         let next = Sequel::of(prediction, frame, expected)?;
-        let writer = stream.writer_behind(expected.segment.payload, guard)?;
+        let writer = stream.writer_behind(expected.payload, guard)?;
         let room = self.tcp.room_for_train();
         Some(Train {
             place: place(&next, &writer, room)?,
@@ -120,7 +120,7 @@ impl Connection {
             room,
             followers: Followers::default(),
             placed: 0,
-            header: expected.segment.header,
+            header: expected.header,
         })
     }
 

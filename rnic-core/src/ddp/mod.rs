@@ -85,6 +85,22 @@ impl Ddp {
         Some(queue.order.ahead(header))
     }
 
+    /// Whether a segment begins the message whose turn it is in a queue whose buffers are posted.
+    #[inline]
+    fn begins_next(&self, header: &UntaggedHeader) -> bool {
+        let queue = self.queues.get(header.queue);
+        queue.is_some_and(|queue| queue.kept.is_none() && queue.order.begins(header))
+    }
+
+    /// The next message of a queue was delivered.
+    // rfc: 5041-42
+    #[inline]
+    fn pass_next(&mut self, queue: QueueNumber) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.order.advance();
+        }
+    }
+
     /// Begins to send a message of `length` octets, in the order of the calls. `header` is what the layer above
     /// decided: its own octets, and the STag and TO of the first octet, or the queue. DDP sets the rest.
     // rfc: 5041-26, 5041-31, 5041-36, 5041-42, 5041-44, 5041-54, 5041-60

@@ -24,6 +24,19 @@ impl Order {
         header.msn.distance_from(self.next)
     }
 
+    /// Whether a segment begins the message whose turn it is.
+    // rfc: 5041-61
+    #[inline]
+    pub(super) fn begins(&self, header: &UntaggedHeader) -> bool {
+        header.msn == self.next && header.offset.0 == 0 && self.delivered == 0
+    }
+
+    /// The message whose turn it is was delivered, or passed over.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        *self = Self::at(self.next.next());
+    }
+
     /// The error for a message beyond the last buffer: where it is next in turn, the buffer is what is missing.
     pub(super) fn no_buffer(&self, header: &UntaggedHeader) -> DdpError {
         if header.msn == self.next {
@@ -64,10 +77,7 @@ impl Order {
             return Ok(None);
         }
         // rfc: 5041-42, 5041-44
-        *self = Self {
-            next: self.next.next(),
-            delivered: 0,
-        };
+        self.advance();
         Ok(Some(end))
     }
 
@@ -177,6 +187,7 @@ impl<T> Default for ByQueue<T> {
 }
 
 impl<T> ByQueue<T> {
+    #[inline]
     fn position(&self, queue: QueueNumber) -> Result<usize, usize> {
         let at = queue.0 as usize;
         match self.0.get(at) {
@@ -187,11 +198,13 @@ impl<T> ByQueue<T> {
         }
     }
 
+    #[inline]
     pub(super) fn get(&self, queue: QueueNumber) -> Option<&T> {
         let at = self.position(queue).ok()?;
         Some(&self.0[at].1)
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, queue: QueueNumber) -> Option<&mut T> {
         let at = self.position(queue).ok()?;
         Some(&mut self.0[at].1)

@@ -2,9 +2,10 @@
 
 use super::{Ddp, DdpError, HalfClosed, Llp, Message, Placed, Segmenter, Series, Supply, Ulp};
 use crate::memory::epoch::Guard;
-use crate::memory::place::{Destination, Writer};
+use crate::memory::place::{Destination, Placement, Writer};
 use crate::memory::table::{Access, Origin};
-use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, UntaggedHeader};
+use crate::verbs::Sge;
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, UntaggedHeader};
 
 /// A segment that was built for the layer below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +124,43 @@ impl DdpStream {
             Some(delivery) => ulp.deliver(delivery, guard),
             None => Ok(()),
         }
+    }
+
+    /// Where the octets of a tagged segment belong of which nobody is to hear, if the peer has this right there.
+    #[inline(always)]
+    pub fn place_for_tagged<'g>(
+        &self,
+        header: &TaggedHeader,
+        len: usize,
+        right: Access,
+        guard: &'g Guard<'_>,
+    ) -> Option<Placement<'g>> {
+        guard.placement(header.stag, header.offset, len, self.ddp.origin, right)
+    }
+
+    /// Where the octets of an untagged message belong that is next in its queue, and whole in this segment, if they fit the
+    /// buffer that is posted for it, which is one piece. [`delivered_whole`](Self::delivered_whole) is to follow.
+    // rfc: 5041-72
+    #[inline(always)]
+    pub fn place_for_whole<'g>(
+        &self,
+        header: &UntaggedHeader,
+        len: usize,
+        buffer: &Sge,
+        guard: &'g Guard<'_>,
+    ) -> Option<Placement<'g>> {
+        let fits = header.last && self.ddp.begins_next(header) && len <= buffer.length as usize;
+        if !fits {
+            return None;
+        }
+        let (stag, offset) = (buffer.stag(), buffer.tagged_offset());
+        guard.placement(stag, offset, len, self.ddp.origin, Access::LOCAL_WRITE)
+    }
+
+    /// The message whose turn it is in a queue was [placed](Self::place_for_whole), and is delivered.
+    #[inline(always)]
+    pub fn delivered_whole(&mut self, queue: QueueNumber) {
+        self.ddp.pass_next(queue);
     }
 
     /// Takes a message without octets in its turn, as one that meets no buffer.

@@ -1,5 +1,6 @@
 //! The engine: flow table, timers and the order of work. It holds no protocol rule.
 
+mod arrival;
 mod commands;
 mod cookies;
 mod driver;
@@ -19,7 +20,7 @@ use std::net::IpAddr;
 
 use slab::Slab;
 
-use crate::connection::{Connection, Context, Next, Stage, Train};
+use crate::connection::{Connection, Context, Stage};
 use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
@@ -28,7 +29,7 @@ use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::srq::SrqTable;
 use crate::wire::icmp::TooBig;
-use crate::wire::packet::{self, Checksums, PacketError};
+use crate::wire::packet::PacketError;
 use crate::wire::prediction::Prediction;
 
 pub use self::commands::Adoption;
@@ -160,140 +161,6 @@ impl Engine {
         &self.counters
     }
 
-    /// Handles received frames, and says of each what is to be done about its checksums.
-    ///
-    /// A run of frames with nothing but the next data of one connection is handled as one: what follows from it is
-    /// seen to at its end. Says whether there were any.
-    pub fn handle_frames<F: TxFrames>(
-        &mut self,
-        now: Instant,
-        guard: &Guard<'_>,
-        frames: impl IntoIterator<Item = (impl AsRef<[u8]>, Checksums)>,
-        tx: &mut F,
-    ) -> bool {
-        let before = self.counters.engine.frames_received;
-        let mut run = None;
-        let mut frames = frames.into_iter();
-        let mut upcoming = frames.next();
-        while let Some((frame, checksums)) = upcoming.take() {
-            let frame = frame.as_ref();
-            self.counters.engine.frames_received += 1;
-            let index = self.expected.as_ref().map_or(0, |(_, index)| *index);
-            let expected = match &self.expected {
-                Some((prediction, _)) => prediction.parse(frame, checksums),
-                None => None,
-            };
-            if let Some(expected) = &expected {
-                let (connection, mut context) = self.lend(index, now, guard);
-                match connection.handle_next(expected, &mut context, tx) {
-                    Next::Data => {
-                        run = Some(index);
-                        if let Some((prediction, _)) = &self.expected
-                            && let Some(train) = self.connections[index]
-                                .begin_train(prediction, frame, expected, guard)
-                        {
-                            upcoming = self.follow_train(index, train, now, guard, &mut frames);
-                            continue;
-                        }
-                    }
-                    Next::Answer if connection.settle_acked(&mut context) => {
-                        run = None;
-                        self.see_to_answer(index, now);
-                    }
-                    Next::Answer | Next::News => {
-                        run = None;
-                        self.end_run(index, now, guard, tx);
-                    }
-                    Next::Another => {
-                        run = None;
-                        connection.handle_segment(&expected.segment, false, &mut context, tx);
-                        self.end_run(index, now, guard, tx);
-                    }
-                }
-            } else {
-                if let Some(index) = run.take() {
-                    self.end_run(index, now, guard, tx);
-                }
-                self.handle_unexpected(now, guard, frame, checksums, tx);
-            }
-            upcoming = frames.next();
-        }
-        if let Some(index) = run {
-            self.end_run(index, now, guard, tx);
-        }
-        self.counters.engine.frames_received != before
-    }
-
-    /// Takes frames for as long as they belong to a train. Returns the first that does not.
-    fn follow_train<T: AsRef<[u8]>>(
-        &mut self,
-        index: usize,
-        mut train: Train<'_>,
-        now: Instant,
-        guard: &Guard<'_>,
-        frames: &mut impl Iterator<Item = (T, Checksums)>,
-    ) -> Option<(T, Checksums)> {
-        let other = frames.find(|(frame, checksums)| !train.take(frame.as_ref(), *checksums));
-        let (connection, mut context) = self.lend(index, now, guard);
-        connection.end_train(&mut train, &mut context);
-        self.counters.engine.frames_received += u64::from(train.count());
-        other
-    }
-
-    /// Sees to what follows from segments that were handled.
-    #[inline]
-    fn end_run<F: TxFrames>(&mut self, index: usize, now: Instant, guard: &Guard<'_>, tx: &mut F) {
-        let (connection, mut context) = self.lend(index, now, guard);
-        if connection.settle_acked(&mut context) {
-            self.see_to(index, now);
-        } else {
-            self.with_connection(index, now, guard, tx, |connection, context, _| {
-                connection.settle(context);
-            });
-        }
-    }
-
-    /// Handles a frame that need not be like the one before.
-    fn handle_unexpected<F: TxFrames>(
-        &mut self,
-        now: Instant,
-        guard: &Guard<'_>,
-        frame: &[u8],
-        checksums: Checksums,
-        tx: &mut F,
-    ) {
-        if let Some(owner) = self.place.as_ref().and_then(|place| place.recognise(frame)) {
-            return self.hand_over(owner, frame, checksums);
-        }
-        // By reference: it is large, and moving it would cost as much as reading the frame.
-        let parsed = packet::parse(frame, checksums);
-        let packet = match &parsed {
-            Ok(packet) => packet,
-            Err(error) => return self.count_unreadable(error),
-        };
-        let index = match self.find_or_open(now, packet, tx) {
-            Ok(index) => index,
-            Err(stranger) => {
-                return self.handle_stranger(stranger, frame, packet, tx);
-            }
-        };
-        // Where connections take turns, to expect the same again would be in vain: unless it is data that its sender does
-        // not push, because there are more.
-        let again = self.latest.replace(index) == Some(index);
-        let segment = &packet.segment;
-        let goes_on = !segment.payload.is_empty() && !segment.header.flags.psh();
-        let connection = &self.connections[index];
-        if (again || goes_on) && connection.is_streaming() {
-            let expected = Prediction::like(frame, packet, connection.receives_crcs());
-            self.expected = expected.map(|expected| (expected, index));
-        }
-        self.with_connection(index, now, guard, tx, |connection, context, tx| {
-            let congested = packet.ecn == packet::CONGESTION_EXPERIENCED;
-            connection.handle_segment(&packet.segment, congested, context, tx);
-            connection.settle(context);
-        });
-    }
-
     /// Handles what a router says of a packet of ours.
     pub fn handle_too_big<F: TxFrames>(
         &mut self,
@@ -398,19 +265,6 @@ impl Engine {
             self.ready.push_back(index);
         }
         self.arm(index, now);
-    }
-
-    /// The same behind an [answer](Next::Answer).
-    #[inline]
-    fn see_to_answer(&mut self, index: usize, now: Instant) {
-        let connection = &mut self.connections[index];
-        let rests = connection.rests_behind_answer(now);
-        debug_assert!(!rests || connection.queued || connection.is_at_rest(now));
-        if !connection.queued && !rests {
-            connection.queued = true;
-            self.ready.push_back(index);
-        }
-        self.owe_ack(index, now);
     }
 
     /// Takes what a connection has for the engine. It was at the stage `before`.

@@ -486,7 +486,7 @@ impl<T: Entry> Consumer<T> {
     }
 
     /// Gives the `count` oldest entries (or as many as there are) back to the producer.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, count: u32) {
         let count = if count <= self.len_seen() {
             count

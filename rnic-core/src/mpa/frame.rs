@@ -132,6 +132,13 @@ pub fn holds(crc: u32) -> bool {
     crc == crc::RESIDUE
 }
 
+/// What an FPDU carries that is whole.
+#[inline(always)]
+pub fn ulpdu(fpdu: &[u8]) -> Option<&[u8]> {
+    let (length, behind) = fpdu.split_first_chunk()?;
+    behind.get(..u16::from_be_bytes(*length).into())
+}
+
 /// Compares a CRC field with the octets that it covers.
 ///
 /// # Errors

@@ -35,8 +35,9 @@ use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, TagError};
 use crate::memory::table::Access;
 use crate::verbs::cq::CqTable;
+use crate::verbs::srq::ReceiveQueue;
 use crate::verbs::wr::completion_flags;
-use crate::verbs::{Completion, QueuePair, SendWr, WcOpcode, WcStatus};
+use crate::verbs::{Completion, QueuePair, RecvWr, SendWr, Sge, WcOpcode, WcStatus};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
 use crate::wire::rdmap::{
     AtomicRequest, AtomicResponse, Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest,
@@ -58,6 +59,9 @@ enum Ending {
 
 /// The control octet of most Writes, whose reserved bits are zero.
 const WRITE: u8 = Control::new(Opcode::Write).octet();
+
+/// The control octet of most Sends, likewise.
+const SEND: u8 = Control::new(Opcode::Send).octet();
 
 /// Octets of the longest request for a response.
 const MAX_REQUEST: usize = AtomicRequest::LEN;
@@ -132,11 +136,53 @@ impl Rdmap {
     #[inline]
     pub fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, RdmapError> {
         if let DdpHeader::Tagged(header) = &segment.header
-            && header.ulp == WRITE
+            && let Some(right) = Self::admit_write(header)
         {
-            return Ok(Destination::Silent(Access::REMOTE_WRITE));
+            return Ok(Destination::Silent(right));
         }
         self.admit_other(segment)
+    }
+
+    /// The right that the peer needs for a segment that looks just as those of our own Writes do.
+    #[inline]
+    pub fn admit_write(header: &TaggedHeader) -> Option<Access> {
+        (header.ulp == WRITE).then_some(Access::REMOTE_WRITE)
+    }
+
+    /// Whether a segment looks just as those of our own Sends do: it needs no right, and [`receive`](Self::receive) is all
+    /// that is to be done for the message.
+    #[inline]
+    pub fn admit_send(header: &UntaggedHeader) -> bool {
+        header.ulp == SEND && header.queue == QueueNumber::SEND
+    }
+
+    /// Whether nothing of a stream's beginning or end is under way, and no response waits to be sent.
+    pub fn is_plain(&self) -> bool {
+        let ends = self.is_ending() || self.received.is_some() || self.opening.is_some();
+        !ends && self.responder.is_idle()
+    }
+
+    /// The receive that the next Send fills, if its buffer is one piece and there is room for its completion: by its name,
+    /// and the piece.
+    #[inline(always)]
+    pub fn next_receive(qp: &QueuePair, cqs: &CqTable) -> Option<(u64, Sge)> {
+        let ReceiveQueue::Own(ring) = &qp.rq else {
+            return None;
+        };
+        let mut wr = RecvWr::new_zeroed();
+        let there = ring.peek_front(0, RecvWr::FRONT_WORDS, &mut wr);
+        let plain = there && wr.sge_count == 1 && !cqs.has_backlog(qp.recv_cq);
+        plain.then_some((wr.wr_id, wr.sges[0]))
+    }
+
+    /// The Send of so many octets that this [receive](Self::next_receive) was for has come: completes it.
+    // rfc: 5040-53
+    #[inline(always)]
+    pub fn receive(wr_id: u64, length: u32, qp: &mut QueuePair, cqs: &mut CqTable) {
+        if let ReceiveQueue::Own(ring) = &mut qp.rq {
+            ring.release(1);
+        }
+        cqs.complete_done(qp.recv_cq, wr_id, qp.number, WcOpcode::Recv, length);
     }
 
     /// The same of what does not look just as our own Writes do.
@@ -267,13 +313,19 @@ impl Rdmap {
     }
 
     /// Whether there is surely no message to be sent, and no request that waits for its turn.
-    #[inline]
+    #[inline(always)]
     pub fn is_at_rest(&self, qp: &QueuePair) -> bool {
         // First of all what most often is not.
         self.requester.is_at_rest(qp)
             && matches!(self.ending, Ending::Open)
             && self.opening.is_none()
             && !self.responder.is_due()
+    }
+
+    /// Whether there is a request to be carried out, or the rest of one.
+    #[inline(always)]
+    pub fn has_request(&self, qp: &QueuePair) -> bool {
+        !self.requester.is_at_rest(qp)
     }
 
     /// Carries out requests whose turn it is and that send nothing, while nothing may be sent yet. One that cannot be
@@ -309,6 +361,15 @@ impl Rdmap {
     pub fn acked(&mut self, acked: u64, qp: &mut QueuePair, cqs: &mut CqTable) {
         self.requester.acked(acked);
         self.requester.complete(qp, cqs);
+    }
+
+    /// The same where that is all that was sent: mostly one request.
+    #[inline(always)]
+    pub fn answered(&mut self, acked: u64, qp: &mut QueuePair, cqs: &mut CqTable) {
+        self.requester.acked(acked);
+        if !self.requester.complete_only(qp, cqs) {
+            self.requester.complete(qp, cqs);
+        }
     }
 
     /// Ends the stream with a Terminate, which [`next_message`](Self::next_message) gives out next, and last. The first

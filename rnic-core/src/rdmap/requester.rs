@@ -350,6 +350,28 @@ impl Requester {
         }
     }
 
+    /// Completes the only request that was begun, if that is a success. Says whether it was.
+    #[inline(always)]
+    pub(super) fn complete_only(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) -> bool {
+        let only = self.requests.front().filter(|_| self.requests.len() == 1);
+        let Some(only) = only else {
+            return self.requests.is_empty();
+        };
+        if !matches!(only.progress, Progress::Sent(end) if end <= self.acked) {
+            return false;
+        }
+        let heard = only.signaled;
+        let (wr_id, opcode, length) = (only.wr_id, only.opcode, only.length);
+        // The next stands where this one did, which is in the cache.
+        self.requests.clear();
+        self.first += 1;
+        qp.sq.release(1);
+        if heard {
+            cqs.complete_done(qp.send_cq, wr_id, qp.number, opcode, length);
+        }
+        true
+    }
+
     /// Marks the request that the peer's Terminate names, so that it completes with more than "flushed". The peer has
     /// carried out what came before it, and dropped what came behind it, acknowledged or not.
     pub(super) fn blame(&mut self, terminate: &ReceivedTerminate) {

@@ -75,7 +75,7 @@ impl AckSchedule {
 
     /// So many in-order segments came. `at_once`: they are acknowledged by themselves. `push`: the sender waits, for its
     /// work request completes with the ACK; but its peer may have an answer, for the next turn.
-    #[inline]
+    #[inline(always)]
     pub(super) fn in_order(&mut self, now: Instant, count: u32, at_once: bool, push: bool) {
         let count = u8::try_from(count).unwrap_or(u8::MAX);
         self.segments = self.segments.saturating_add(count);

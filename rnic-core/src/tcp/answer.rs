@@ -7,8 +7,40 @@ use super::recovery::Answer;
 use super::send::Fate;
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
+use crate::wire::tcp::{DataHeader, Flags};
 
 impl Tcp {
+    /// Whether a segment with `len` octets is [the next](Self::receive_next), is pushed, and acknowledges all of ours that was
+    /// on its way, in one segment: an answer. Where [`receive_next`](Self::receive_next) would tell so, this may say no.
+    #[inline(always)]
+    pub fn is_answer(&self, now: Instant, header: &DataHeader, len: usize) -> bool {
+        header.flags == Flags::ACK | Flags::PSH
+            && header.ack == self.send.seq(self.send.nxt)
+            && self.is_only_answer(self.send.nxt)
+            && self.is_next(now, header, len)
+    }
+
+    /// Takes a segment that [is an answer](Self::is_answer), all of whose octets the owner takes, keeping none
+    /// aside. What is left to do is as
+    /// behind a [`NextSegment::Answer`](super::NextSegment::Answer). Returns up to where the peer has acknowledged.
+    // A function of its own: it needs all registers.
+    #[inline(never)]
+    pub fn take_answer<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        header: &DataHeader,
+        len: usize,
+        frames: &mut F,
+    ) -> u64 {
+        let offset = self.hear_next(now, header, true);
+        let ack = self.send.nxt;
+        self.send.window.advance(offset, ack, header.window);
+        self.settle_answer(now, ack, frames);
+        self.took_next(now, len);
+        self.recv.set_held(0, 0);
+        ack
+    }
+
     /// Takes an acknowledgment up to `ack` without SACK blocks, if it is one of these. Says no, and changes nothing, if it
     /// is another.
     #[inline]
@@ -18,16 +50,29 @@ impl Tcp {
         ack: u64,
         frames: &mut F,
     ) -> bool {
-        if !self.recovery.is_calm() || self.send.segments.len() != 1 || ack != self.send.nxt {
+        let only = self.is_only_answer(ack);
+        if only {
+            self.settle_answer(now, ack, frames);
+        }
+        only
+    }
+
+    #[inline(always)]
+    fn is_only_answer(&self, ack: u64) -> bool {
+        if self.send.segments.len() != 1 || ack != self.send.nxt || !self.recovery.is_calm() {
             return false;
         }
-        let Some(only) = self.send.segments.front() else {
-            return false;
-        };
         // Sent only in part, there is more to come; behind it may be a FIN.
-        if only.end() != ack || only.retransmitted || only.fate != Fate::InFlight {
-            return false;
-        }
+        self.send.segments.front().is_some_and(|only| {
+            only.end() == ack && !only.retransmitted && only.fate == Fate::InFlight
+        })
+    }
+
+    #[inline(always)]
+    fn settle_answer<F: TxFrames>(&mut self, now: Instant, ack: u64, frames: &mut F) {
+        let Some(only) = self.send.segments.front() else {
+            return;
+        };
         let (frame, sent_at, len) = (only.frame, only.sent_at, only.len);
         frames.release(frame);
         let from = core::mem::replace(&mut self.send.una, ack);
@@ -52,6 +97,5 @@ impl Tcp {
         self.liveness.progress(now, false);
         self.pacer
             .update(self.recovery.congestion(), self.rtt.smoothed());
-        true
     }
 }

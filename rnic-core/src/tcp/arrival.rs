@@ -6,7 +6,7 @@ use super::scoreboard::News;
 use super::{Fin, State, StreamData, Tcp, TcpFailure};
 use crate::memory::frames::TxFrames;
 use crate::time::{Instant, Span};
-use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
+use crate::wire::tcp::{DataHeader, Flags, TcpHeader, TcpSegment};
 
 /// How far behind the next expected octet a duplicate may begin for its acknowledgment to count.
 const RECENT: i64 = 0xffff;
@@ -62,39 +62,28 @@ impl Tcp {
         data
     }
 
-    /// The common case, made short: if a segment is just the next data of an established connection and says nothing
-    /// else but that some of ours arrived, the owner takes all of them, and calls [`took_next`](Self::took_next). If it
-    /// is another, nothing is changed.
+    /// The common case, made short: if a segment with `len` octets of data is just the next of an established connection and
+    /// says nothing else but that some of ours arrived, the owner takes all of them, and calls [`took_next`](Self::took_next).
+    /// If it is another, nothing is changed.
     #[inline]
     pub fn receive_next<F: TxFrames>(
         &mut self,
         now: Instant,
-        segment: &TcpSegment<'_>,
+        header: &DataHeader,
+        len: usize,
         frames: &mut F,
     ) -> NextSegment {
-        let header = &segment.header;
         let answers = header.ack != self.send.seq(self.send.una());
         let next = header.flags | Flags::PSH == Flags::ACK | Flags::PSH
-            && header.options.sack.is_empty()
-            && self.state == State::Established
             && match answers {
                 false => self.send.keeps_window(header.window),
                 true => self.send.awaits(header.ack),
             }
-            && !self.probing
-            && self.recv.is_next(header.seq, segment.payload.len() as u64)
-            && !self.options.is_old(now, &header.options);
+            && self.is_next(now, header, len);
         if !next {
             return NextSegment::Another;
         }
-        let offset = self.recv.next().cast_signed();
-        self.pacer.advance(now);
-        self.counters.segments_received += 1;
-        self.liveness.hear(now);
-        if self.recv.reaches_last_ack(offset) {
-            self.options.remember(now, &header.options);
-        }
-        self.recv.expect_ack(now, 1, header.flags.psh());
+        let offset = self.hear_next(now, header, header.flags.psh());
         if answers {
             self.receive_answer(now, header, offset, frames)
         } else {
@@ -104,13 +93,36 @@ impl Tcp {
         }
     }
 
+    /// Whether a segment, by all but its flags and its acknowledgment, is the next data of an established connection.
+    #[inline(always)]
+    pub(super) fn is_next(&self, now: Instant, header: &DataHeader, len: usize) -> bool {
+        self.state == State::Established
+            && !self.probing
+            && self.recv.is_next(header.seq, len as u64)
+            && !self.options.is_old(now, header.timestamps)
+    }
+
+    /// The next data has come: what is the same whatever it acknowledges. Returns where it begins in the peer's stream.
+    #[inline]
+    pub(super) fn hear_next(&mut self, now: Instant, header: &DataHeader, push: bool) -> i64 {
+        let offset = self.recv.next().cast_signed();
+        self.pacer.advance(now);
+        self.counters.segments_received += 1;
+        self.liveness.hear(now);
+        if self.recv.reaches_last_ack(offset) {
+            self.options.remember(now, header.timestamps);
+        }
+        self.recv.expect_ack(now, 1, push);
+        offset
+    }
+
     /// What else than data there is in a segment that is the next and acknowledges data of ours.
     // A function of its own: without it those that do not are handled faster.
     #[inline(never)]
     fn receive_answer<F: TxFrames>(
         &mut self,
         now: Instant,
-        header: &TcpHeader,
+        header: &DataHeader,
         start: i64,
         frames: &mut F,
     ) -> NextSegment {
@@ -121,7 +133,7 @@ impl Tcp {
             return NextSegment::Answer;
         }
         if ack > self.send.una() {
-            self.receive_news(now, header, ack, false, frames);
+            self.receive_news(now, &TcpHeader::from(*header), ack, false, frames);
         }
         self.follow_window(now);
         NextSegment::News
@@ -222,7 +234,7 @@ impl Tcp {
             return None;
         }
         let len = segment.payload.len() as u64 + u64::from(flags.fin());
-        if self.options.is_old(now, &header.options) {
+        if self.options.is_old(now, header.options.timestamps) {
             self.counters.duplicates += 1;
             self.answer_unacceptable(now, start, len);
             return None;
@@ -234,7 +246,7 @@ impl Tcp {
         }
         self.liveness.hear(now);
         if self.recv.reaches_last_ack(start) {
-            self.options.remember(now, &header.options);
+            self.options.remember(now, header.options.timestamps);
         }
         // RFC 9293 section 3.10.7.4, fifth: a segment without ACK says nothing.
         if !flags.ack() || self.receive_ack(now, header, start, len, frames) == Verdict::Drop {
@@ -298,7 +310,7 @@ impl Tcp {
         if recent {
             // A retransmission of what we have: its ACK was lost. Echoing the later timestamp tells the peer
             // the time of this round trip, not of all that it waited.
-            self.options.remember(now, &header.options);
+            self.options.remember(now, header.options.timestamps);
         }
         if recent && header.flags.ack() {
             self.receive_ack(now, header, start, len, frames);

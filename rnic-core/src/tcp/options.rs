@@ -97,8 +97,9 @@ impl Negotiated {
 
     /// Whether a segment is older than what has been received, by its timestamp (PAWS, RFC 7323 section 5). A
     /// segment without a timestamp passes, as it does in Linux: some middleboxes remove the option.
-    pub(super) fn is_old(&self, now: Instant, options: &TcpOptions) -> bool {
-        let (Some(state), Some(theirs)) = (&self.timestamps, options.timestamps) else {
+    #[inline]
+    pub(super) fn is_old(&self, now: Instant, theirs: Option<Timestamps>) -> bool {
+        let (Some(state), Some(theirs)) = (&self.timestamps, theirs) else {
             return false;
         };
         let behind = theirs.value.wrapping_sub(state.recent).cast_signed() < 0;
@@ -120,8 +121,9 @@ impl Negotiated {
 
     /// Remembers the timestamp to echo, from a segment that reaches the last acknowledged octet (RFC 7323
     /// section 4.3).
-    pub(super) fn remember(&mut self, now: Instant, options: &TcpOptions) {
-        if let (Some(state), Some(theirs)) = (&mut self.timestamps, options.timestamps) {
+    #[inline]
+    pub(super) fn remember(&mut self, now: Instant, theirs: Option<Timestamps>) {
+        if let (Some(state), Some(theirs)) = (&mut self.timestamps, theirs) {
             (state.recent, state.recent_at) = (theirs.value, now);
         }
     }

@@ -36,11 +36,15 @@ impl Pacer {
     }
 
     /// The window or the round-trip time is another.
+    #[inline]
     pub(super) fn update(&mut self, congestion: &Congestion, smoothed_rtt: Option<Span>) {
-        let Some(rtt) = smoothed_rtt.filter(|rtt| *rtt >= SHORT_PATH) else {
-            (self.rate, self.resume_at) = (None, None);
-            return;
-        };
+        match smoothed_rtt.filter(|rtt| *rtt >= SHORT_PATH) {
+            Some(rtt) => self.pace(congestion, rtt),
+            None => (self.rate, self.resume_at) = (None, None),
+        }
+    }
+
+    fn pace(&mut self, congestion: &Congestion, rtt: Span) {
         // In the last round of slow start the window does not double any more.
         let growing = congestion.window() < congestion.slow_start_threshold() / 2;
         let percent = if growing {

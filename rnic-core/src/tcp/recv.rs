@@ -370,8 +370,15 @@ impl Receiver {
     pub(super) fn set_held(&mut self, octets: u32, missing: u32) {
         self.held = octets.min(self.capacity.saturating_sub(missing));
         let open = self.edge.saturating_sub(self.position());
+        if open < u64::from(self.capacity) / 2 {
+            self.tell_gain();
+        }
+    }
+
+    #[inline(never)]
+    fn tell_gain(&mut self) {
         let gain = (self.position() + self.room()).saturating_sub(self.edge);
-        if open < u64::from(self.capacity) / 2 && gain >= self.worthwhile {
+        if gain >= self.worthwhile {
             self.schedule.due = true;
         }
     }

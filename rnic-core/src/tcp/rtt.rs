@@ -93,6 +93,7 @@ impl RttEstimator {
     }
 
     /// A segment sent only once took this long: it may be the fastest of late.
+    #[inline]
     pub(super) fn exact(&mut self, now: Instant, rtt: Span) {
         self.least.sample(now, rtt);
     }
@@ -123,6 +124,7 @@ impl RttEstimator {
     ///
     /// The lower bound applies to the variation's part of the timeout, not to the sum (so does Linux's): on a
     /// long and steady path the variation shrinks to nothing, and the first late ACK would be taken for a loss.
+    #[inline]
     pub(super) fn sample(&mut self, rtt: Span) {
         self.backoff = 0;
         self.fresh = true;

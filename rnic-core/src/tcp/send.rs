@@ -106,11 +106,18 @@ impl PeerWindow {
         if (ack, at) < (self.set_by_ack, self.set_at) {
             return false;
         }
+        let before = self.edge;
+        self.advance(at, ack, field);
+        self.edge != before
+    }
+
+    /// The same of a segment that acknowledges more than any before it.
+    #[inline]
+    pub(super) fn advance(&mut self, at: i64, ack: u64, field: u16) {
         (self.set_at, self.set_by_ack) = (at, ack);
         let window = u64::from(field) << self.scale;
         self.largest = self.largest.max(window);
-        let edge = ack + window;
-        core::mem::replace(&mut self.edge, edge) != edge
+        self.edge = ack + window;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Tcp;
 use crate::time::Instant;
-use crate::wire::tcp::TcpHeader;
+use crate::wire::tcp::DataHeader;
 
 /// What TCP has to know of segments that came as a train.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,7 +48,7 @@ impl Tcp {
     ///
     /// Of what [`receive_next`](Self::receive_next) does for each segment, only this is not done yet: the others say
     /// nothing that is new.
-    pub fn receive_train(&mut self, now: Instant, header: &TcpHeader, followers: &Followers) {
+    pub fn receive_train(&mut self, now: Instant, header: &DataHeader, followers: &Followers) {
         let Followers {
             count,
             octets,

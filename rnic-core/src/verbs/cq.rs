@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::task::Waker;
 
-use super::qp::CqId;
-use super::wr::{Completion, WcStatus};
+use super::qp::{CqId, QpNumber};
+use super::wr::{Completion, WcOpcode, WcStatus};
 use crate::memory::ring::Producer;
 
 /// Completion queues that a device has at most.
@@ -226,6 +226,31 @@ impl CqTable {
             self.with_backlog.push(id);
         }
         cq.backlog.push_back((completion, solicited));
+    }
+
+    /// [`complete`](Self::complete) of a request that was done, in few words: they go from register to ring.
+    #[inline(never)]
+    pub fn complete_done(
+        &mut self,
+        id: CqId,
+        wr_id: u64,
+        qp: QpNumber,
+        opcode: WcOpcode,
+        len: u32,
+    ) {
+        // Made again where it is handed on: it would have to be in memory.
+        let completion = || Completion::new(wr_id, qp, opcode, WcStatus::Success, len);
+        if let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize)
+            && cq.backlog.is_empty()
+            && cq.producer.push(completion()).is_ok()
+        {
+            if cq.news == News::Nothing {
+                cq.news = News::Unsolicited;
+                self.with_news.push(id);
+            }
+            return;
+        }
+        self.complete(id, completion(), false);
     }
 
     /// Moves as many completions as fit from the backlogs to their rings. Says whether there were any.

@@ -290,6 +290,10 @@ pub struct RecvWr {
 const _: () = assert!(size_of::<RecvWr>() == 80);
 
 impl RecvWr {
+    /// Words in front of the second piece of the scatter list.
+    pub(crate) const FRONT_WORDS: usize =
+        (offset_of!(RecvWr, sges) + size_of::<Sge>()) / size_of::<u64>();
+
     /// A buffer of these pieces. `None` if there are more than [`MAX_SGE`].
     pub fn new(wr_id: u64, sges: &[Sge]) -> Option<Self> {
         let mut wr = Self {

@@ -31,6 +31,12 @@ fn sum_of_both(crc: u32, sum: u16) -> u16 {
     checksum::combine(sum, checksum::sum_of_header(&to_wire(crc)))
 }
 
+/// The [`crc`] of octets, and the sum of their words, not folded, in the order of the machine: to be added to others.
+#[inline(always)]
+pub(super) fn crc_and_words(octets: &[u8]) -> (u32, u64) {
+    way::crc_and_words(octets)
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 mod way {
     use super::{checksum, sum_of_both};
@@ -44,6 +50,11 @@ mod way {
 
     pub(super) fn crc_and_sum(octets: &[u8]) -> (u32, u16) {
         (crc(octets), checksum::sum(octets))
+    }
+
+    pub(super) fn crc_and_words(octets: &[u8]) -> (u32, u64) {
+        let (crc, sum) = crc_and_sum(octets);
+        (crc, sum.to_be().into())
     }
 }
 
@@ -91,7 +102,10 @@ mod way {
     pub(super) fn crc_and_sum(octets: &[u8]) -> (u32, u16) {
         let Processor { lanes, wide } = *PROCESSOR;
         match lanes {
-            Some(lanes) if octets.len() < FEW => lanes.crc_and_sum_of_few(octets),
+            Some(lanes) if octets.len() < FEW => {
+                let (crc, words) = lanes.crc_and_words_of_few(octets);
+                (crc, u16::from_be(checksum::fold(words)))
+            }
             Some(lanes) if !wide => lanes.crc_and_sum(octets),
             _ => (crc(octets), checksum::sum(octets)),
         }
@@ -100,10 +114,25 @@ mod way {
     #[inline(always)]
     pub(super) fn crc_and_sum_of_both(octets: &[u8]) -> (u32, u16) {
         match PROCESSOR.lanes {
-            Some(lanes) if octets.len() < FEW => lanes.crc_and_sum_of_both(octets),
+            Some(lanes) if octets.len() < FEW => {
+                let (crc, words) = lanes.crc_and_words_of_few(octets);
+                let sum = checksum::fold(words + u64::from(crc));
+                (crc, u16::from_be(sum))
+            }
             _ => {
                 let (crc, sum) = crc_and_sum(octets);
                 (crc, sum_of_both(crc, sum))
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn crc_and_words(octets: &[u8]) -> (u32, u64) {
+        match PROCESSOR.lanes {
+            Some(lanes) if octets.len() < FEW => lanes.crc_and_words_of_few(octets),
+            _ => {
+                let (crc, sum) = super::crc_and_sum(octets);
+                (crc, sum.to_be().into())
             }
         }
     }
@@ -180,6 +209,8 @@ mod tests {
             let field = to_wire(expected);
             prop_assert_eq!(crc(&[octets, &field].concat()), RESIDUE);
             prop_assert_eq!(crc_and_sum(octets), (expected, plain_sum(octets)));
+            let (crc, words) = crc_and_words(octets);
+            prop_assert_eq!((crc, checksum::fold(words).to_be()), (expected, plain_sum(octets)));
         }
     }
 }

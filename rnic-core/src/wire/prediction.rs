@@ -7,30 +7,32 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::checksum::{Checksums, WordSum, combine, is_whole, sum};
-use super::crc::crc_and_sum;
-use super::ethernet::EthernetHeader;
+use super::crc::crc_and_words;
+use super::ethernet::{self, EthernetHeader};
 use super::mpa::{LENGTH_LEN, fpdu_len};
 use super::packet::{CONGESTION_EXPERIENCED, Packet};
-use super::tcp::{self, Flags, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps};
+use super::tcp::{self, DataHeader, Flags, Seq, TcpSegment, Timestamps};
 use super::{ipv4, ipv6};
 
 /// Octets compared at once.
 const CHUNK: usize = 16;
 /// Octets that suffice for IPv4 without VLAN tags.
-pub(super) const USUAL: usize = 80;
+pub(super) const FRONT: usize = 80;
 /// Two VLAN tags, IPv6, and TCP with timestamps, in whole chunks.
 const MOST: usize = 112;
 /// TCP's timestamps and how they begin, with the two NOPs that align them (RFC 7323 appendix A).
 const TIMESTAMPS_LEN: usize = 12;
 const TIMESTAMPS_FRONT: [u8; 4] = [1, 1, 8, 10];
+/// Where these have their values in a TCP header.
+const STAMPS_AT: usize = tcp::HEADER_LEN + TIMESTAMPS_FRONT.len();
 /// Where the length of a TCP header stands in it, and its flags.
 const DATA_OFFSET_AT: usize = 12;
 const FLAGS_AT: usize = 13;
 
-/// The fields of a TCP header that differ from segment to segment.
+/// The fields of a TCP header that are read.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Varying {
+struct Fields {
     _ports: [u8; 4],
     seq: U32,
     ack: U32,
@@ -38,7 +40,40 @@ struct Varying {
     flags: u8,
     window: U16,
     _checksum: U16,
-    urgent: U16,
+    _urgent: U16,
+}
+
+/// Where what varies stands in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    v4: bool,
+    timestamps: bool,
+    ip_at: usize,
+}
+
+impl Layout {
+    /// That of most frames: IPv4 right behind Ethernet's header.
+    const USUAL: Self = Self {
+        v4: true,
+        timestamps: true,
+        ip_at: ethernet::HEADER_LEN,
+    };
+
+    #[inline(always)]
+    const fn tcp_at(self) -> usize {
+        let ip_len = if self.v4 {
+            ipv4::HEADER_LEN
+        } else {
+            ipv6::HEADER_LEN
+        };
+        self.ip_at + ip_len
+    }
+
+    #[inline(always)]
+    const fn payload_at(self) -> usize {
+        let options_len = if self.timestamps { TIMESTAMPS_LEN } else { 0 };
+        self.tcp_at() + tcp::HEADER_LEN + options_len
+    }
 }
 
 /// The headers of a frame, and how to read a frame like it.
@@ -48,37 +83,41 @@ pub struct Prediction {
     octets: [u8; MOST],
     /// Which bits these are.
     mask: [u8; MOST],
-    pub(super) ip: Ip,
-    pub(super) ip_at: usize,
-    pub(super) tcp_at: usize,
-    pub(super) payload_at: usize,
+    layout: Layout,
+    /// Whether the layout is the [usual](Layout::USUAL).
+    usual: bool,
+    /// Whether payloads are FPDUs with CRCs.
+    fpdus: bool,
     /// The addresses and the protocol number.
     pub(super) pseudo_sum: u16,
     /// The same, and what does not vary in TCP's header, in the order of the machine.
     tcp_sum: u64,
+    /// What does not vary in the header of IPv4, likewise.
+    ip_sum: u64,
     source_port: u16,
     destination_port: u16,
-    timestamps: bool,
-    /// Whether payloads are FPDUs with CRCs.
-    fpdus: bool,
 }
 
 /// What was read of a frame that was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected<'a> {
-    /// The segment.
-    pub segment: TcpSegment<'a>,
+    /// TCP's header, which has no other options.
+    pub header: DataHeader,
+    /// The stream octets.
+    pub payload: &'a [u8],
     /// The [`crc`](super::crc::crc) of the whole payload, if that is one FPDU, and the checksum was computed: both at
     /// once cost little more than one.
     pub payload_crc: Option<u32>,
 }
 
-/// What is particular to a version of IP.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Ip {
-    /// With the sum of what its header does not vary.
-    V4(u16),
-    V6,
+impl<'a> Expected<'a> {
+    /// As it would have been read of any frame. The urgent pointer, which means nothing without URG, is none.
+    pub fn segment(&self) -> TcpSegment<'a> {
+        TcpSegment {
+            header: self.header.into(),
+            payload: self.payload,
+        }
+    }
 }
 
 impl Prediction {
@@ -95,18 +134,23 @@ impl Prediction {
         let (_, datagram) = EthernetHeader::parse(frame).ok()?;
         let ip_at = frame.len() - datagram.len();
         let v4 = packet.source.is_ipv4();
-        let (ip_len, plain) = match datagram {
-            [0x45, ..] if v4 => (ipv4::HEADER_LEN, true),
-            [_, _, _, _, _, _, next, ..] if !v4 => (ipv6::HEADER_LEN, *next == tcp::PROTOCOL),
+        let plain = match datagram {
+            [0x45, ..] if v4 => true,
+            [_, _, _, _, _, _, next, ..] if !v4 => *next == tcp::PROTOCOL,
             _ => return None,
         };
-        let tcp_at = ip_at + ip_len;
-        let tcp = frame.get(tcp_at..)?;
+        let mut layout = Layout {
+            v4,
+            timestamps: false,
+            ip_at,
+        };
+        let tcp = frame.get(layout.tcp_at()..)?;
         let header_len = usize::from(*tcp.get(DATA_OFFSET_AT)? >> 4) * 4;
         let options = tcp.get(tcp::HEADER_LEN..header_len)?;
-        let timestamps = options.len() == TIMESTAMPS_LEN && options.starts_with(&TIMESTAMPS_FRONT);
-        let payload_at = tcp_at + header_len;
-        if !plain || !(timestamps || options.is_empty()) || payload_at > MOST {
+        layout.timestamps =
+            options.len() == TIMESTAMPS_LEN && options.starts_with(&TIMESTAMPS_FRONT);
+        let payload_at = layout.payload_at();
+        if !plain || !(layout.timestamps || options.is_empty()) || payload_at > MOST {
             return None;
         }
         let mut octets = [0; MOST];
@@ -114,30 +158,29 @@ impl Prediction {
         let like = Self {
             octets,
             mask: [0; MOST],
-            ip: Ip::V6,
-            ip_at,
-            tcp_at,
-            payload_at,
+            layout,
+            usual: layout == Layout::USUAL,
+            fpdus,
             pseudo_sum: 0,
             tcp_sum: 0,
+            ip_sum: 0,
             source_port: header.source_port,
             destination_port: header.destination_port,
-            timestamps,
-            fpdus,
         };
-        Some(like.with_masks(v4))
+        Some(like.with_masks())
     }
 
     /// Notes which bits do not vary, and what they add to checksums.
-    fn with_masks(mut self, v4: bool) -> Self {
-        let Self { ip_at, tcp_at, .. } = self;
-        self.mask[..self.payload_at].fill(0xff);
+    fn with_masks(mut self) -> Self {
+        let Layout { v4, ip_at, .. } = self.layout;
+        let (tcp_at, payload_at) = (self.tcp_at(), self.payload_at());
+        self.mask[..payload_at].fill(0xff);
         let mut vary = |at: usize, len: usize| self.mask[at..at + len].fill(0);
         // Sequence and acknowledgment number; window, checksum, and the urgent pointer, which means nothing without URG.
         vary(tcp_at + 4, 8);
         vary(tcp_at + 14, 6);
-        if self.timestamps {
-            vary(tcp_at + tcp::HEADER_LEN + TIMESTAMPS_FRONT.len(), 8);
+        if self.layout.timestamps {
+            vary(tcp_at + STAMPS_AT, 8);
         }
         if v4 {
             // Length and identification, and the checksum.
@@ -153,7 +196,7 @@ impl Prediction {
         }
         let same = self.octets;
         let addresses = if v4 {
-            self.ip = Ip::V4(sum(&same[ip_at..tcp_at]));
+            self.ip_sum = sum(&same[ip_at..tcp_at]).to_be().into();
             8
         } else {
             32
@@ -164,51 +207,109 @@ impl Prediction {
         );
         let ports_and_options = [
             &same[tcp_at..tcp_at + 4],
-            &same[tcp_at + tcp::HEADER_LEN..self.payload_at],
+            &same[tcp_at + tcp::HEADER_LEN..payload_at],
         ];
         let sums = ports_and_options.into_iter().map(sum);
         self.tcp_sum = u64::from(sums.fold(self.pseudo_sum, combine).to_be());
         self
     }
 
+    /// Where the headers of IP and TCP stand, and the payload.
+    pub(super) fn ip_at(&self) -> usize {
+        self.layout.ip_at
+    }
+
+    pub(super) fn tcp_at(&self) -> usize {
+        self.layout.tcp_at()
+    }
+
+    pub(super) fn payload_at(&self) -> usize {
+        self.layout.payload_at()
+    }
+
+    pub(super) fn is_v4(&self) -> bool {
+        self.layout.v4
+    }
+
+    /// Whether a frame like it has the usual layout, and is not short: then it is read faster.
+    #[inline]
+    pub fn is_usual(&self, frame: &[u8]) -> bool {
+        self.usual && frame.len() >= FRONT
+    }
+
     /// Reads a frame like it. `None` if it is not, or if anything about it is wrong: what, has to be found out by
     /// [`packet::parse`](super::packet::parse).
-    #[inline(always)]
+    #[inline]
     pub fn parse<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Expected<'a>> {
+        match frame.first_chunk() {
+            Some(front) if self.usual => self.parse_usual(front, frame, checksums),
+            _ => self.parse_other(frame, checksums),
+        }
+    }
+
+    /// The same of headers of the usual layout.
+    // A function of its own: what is done with it needs all registers.
+    #[inline(never)]
+    fn parse_usual<'a>(
+        &self,
+        front: &'a [u8; FRONT],
+        frame: &'a [u8],
+        checksums: Checksums,
+    ) -> Option<Expected<'a>> {
+        // What is behind the headers is not in the mask.
+        if !is_alike(front, &self.octets[..FRONT], &self.mask[..FRONT]) {
+            return None;
+        }
+        self.read(Layout::USUAL, front, frame, checksums)
+    }
+
+    /// The same of headers that stand elsewhere, or in a frame of any length.
+    #[inline(never)]
+    fn parse_other<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Expected<'a>> {
         if !self.is_like(frame) {
             return None;
         }
-        let ip = frame.get(self.ip_at..)?.first_chunk()?;
-        let tcp = frame.get(self.tcp_at..)?;
+        self.read(self.layout, frame, frame, checksums)
+    }
+
+    /// Reads a frame whose headers, in its `front`, are the same, but for what may differ.
+    #[inline(always)]
+    fn read<'a>(
+        &self,
+        layout: Layout,
+        front: &'a [u8],
+        frame: &'a [u8],
+        checksums: Checksums,
+    ) -> Option<Expected<'a>> {
+        let ip = front.get(layout.ip_at..)?.first_chunk()?;
+        let tcp = front.get(layout.tcp_at()..)?;
         let varying = tcp.first_chunk::<{ tcp::HEADER_LEN }>()?;
-        let stamps = if self.timestamps {
-            let options = tcp.first_chunk::<{ tcp::HEADER_LEN + TIMESTAMPS_LEN }>()?;
-            Some(options.last_chunk::<8>()?)
+        let stamps = if layout.timestamps {
+            Some(tcp.get(STAMPS_AT..)?.first_chunk::<8>()?)
         } else {
             None
         };
-        let end = self.end(ip, checksums)?;
-        let payload = frame.get(self.payload_at..end)?;
+        let end = self.end(layout, ip, checksums)?;
+        let payload = frame.get(layout.payload_at()..end)?;
         let mut payload_crc = None;
         match checksums {
             Checksums::Vouched => {}
             Checksums::Verify => {
-                let payload_sum = if self.is_fpdu(payload) {
-                    let (crc, sum) = crc_and_sum(payload);
+                let words = if self.is_fpdu(payload) {
+                    let (crc, words) = crc_and_words(payload);
                     payload_crc = Some(crc);
-                    sum
+                    words
                 } else {
-                    sum(payload)
+                    sum(payload).to_be().into()
                 };
                 // No longer than 65535: the IP header counted it in 16 bits.
-                let len = (end - self.tcp_at) as u16;
-                let rest = u64::from(payload_sum.to_be()) + u64::from(len.to_be());
-                if !is_whole(self.header_sum(varying, stamps) + rest) {
+                let len = u64::from(((end - layout.tcp_at()) as u16).to_be());
+                if !is_whole(self.header_sum(varying, stamps) + words + len) {
                     return None;
                 }
             }
             Checksums::Summed(_) => {
-                let segment = frame.get(self.tcp_at..end)?;
+                let segment = frame.get(layout.tcp_at()..end)?;
                 let pseudo_sum = combine(self.pseudo_sum, segment.len() as u16);
                 let sum = checksums.sum_of(segment, frame)?;
                 if combine(pseudo_sum, sum) != 0xffff {
@@ -216,26 +317,29 @@ impl Prediction {
                 }
             }
         }
-        let header = self.header(varying, stamps);
         Some(Expected {
-            segment: TcpSegment { header, payload },
+            header: self.header(varying, stamps),
+            payload,
             payload_crc,
         })
     }
 
     /// Where the packet ends in the frame, if its header says so, and its checksum holds.
     #[inline(always)]
-    fn end(&self, ip: &[u8; ipv4::HEADER_LEN], checksums: Checksums) -> Option<usize> {
-        let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
-        match self.ip {
-            Ip::V4(constant) => {
-                let varying = [word(2), word(4), word(10)].map(u64::from);
-                let total = u64::from(constant) + varying.iter().sum::<u64>();
-                let holds = checksums == Checksums::Vouched || is_whole(total);
-                holds.then(|| self.ip_at + usize::from(word(2)))
-            }
-            Ip::V6 => Some(self.tcp_at + usize::from(word(4))),
+    fn end(
+        &self,
+        layout: Layout,
+        ip: &[u8; ipv4::HEADER_LEN],
+        checksums: Checksums,
+    ) -> Option<usize> {
+        let word = |at: usize| u16::from_ne_bytes([ip[at], ip[at + 1]]);
+        if !layout.v4 {
+            return Some(layout.tcp_at() + usize::from(u16::from_be(word(4))));
         }
+        let varying = [word(2), word(4), word(10)].map(u64::from);
+        let total = self.ip_sum + varying.iter().sum::<u64>();
+        let holds = checksums == Checksums::Vouched || is_whole(total);
+        holds.then(|| layout.ip_at + usize::from(u16::from_be(word(2))))
     }
 
     /// The sum of TCP's header and of the pseudo-header but for the length, in the order of the machine.
@@ -253,6 +357,28 @@ impl Prediction {
         self.tcp_sum + sum.finish()
     }
 
+    /// Reads a header of TCP, and the values of its timestamps.
+    #[inline(always)]
+    fn header(&self, fields: &[u8; tcp::HEADER_LEN], stamps: Option<&[u8; 8]>) -> DataHeader {
+        let fields: &Fields = zerocopy::transmute_ref!(fields);
+        let timestamps = stamps.map(|stamps| {
+            let [value, echo]: &[U32; 2] = zerocopy::transmute_ref!(stamps);
+            Timestamps {
+                value: value.get(),
+                echo: echo.get(),
+            }
+        });
+        DataHeader {
+            source_port: self.source_port,
+            destination_port: self.destination_port,
+            seq: Seq(fields.seq.get()),
+            ack: Seq(fields.ack.get()),
+            flags: Flags(fields.flags),
+            window: fields.window.get(),
+            timestamps,
+        }
+    }
+
     /// Whether a payload seems to be just one FPDU.
     #[inline]
     pub(super) fn is_fpdu(&self, payload: &[u8]) -> bool {
@@ -262,52 +388,19 @@ impl Prediction {
     }
 
     /// Whether the headers are the same, but for what may differ.
-    #[inline(always)]
     fn is_like(&self, frame: &[u8]) -> bool {
-        match frame.first_chunk::<USUAL>() {
-            // What is behind the headers is not in the mask.
-            Some(front) if self.payload_at <= USUAL => {
-                is_alike(front, &self.octets[..USUAL], &self.mask[..USUAL])
-            }
-            _ => self.is_like_altogether(frame),
+        let len = self.payload_at();
+        if len <= FRONT
+            && let Some(front) = frame.first_chunk::<FRONT>()
+        {
+            return is_alike(front, &self.octets[..FRONT], &self.mask[..FRONT]);
         }
-    }
-
-    /// The same of headers of any length, in a frame of any length.
-    fn is_like_altogether(&self, frame: &[u8]) -> bool {
         let mut front = [0; MOST];
-        let (len, headers) = (self.payload_at, frame.get(..self.payload_at));
-        let (Some(room), Some(headers)) = (front.get_mut(..len), headers) else {
+        let (Some(room), Some(headers)) = (front.get_mut(..len), frame.get(..len)) else {
             return false;
         };
         room.copy_from_slice(headers);
         is_alike(&front, &self.octets, &self.mask)
-    }
-
-    // A struct that is handed on as it was stored, in pieces, is waited for.
-    #[inline(always)]
-    fn header(&self, varying: &[u8; tcp::HEADER_LEN], stamps: Option<&[u8; 8]>) -> TcpHeader {
-        let varying: &Varying = zerocopy::transmute_ref!(varying);
-        let timestamps = stamps.map(|stamps| {
-            let [value, echo]: &[U32; 2] = zerocopy::transmute_ref!(stamps);
-            Timestamps {
-                value: value.get(),
-                echo: echo.get(),
-            }
-        });
-        TcpHeader {
-            source_port: self.source_port,
-            destination_port: self.destination_port,
-            seq: Seq(varying.seq.get()),
-            ack: Seq(varying.ack.get()),
-            flags: Flags(varying.flags),
-            window: varying.window.get(),
-            urgent: varying.urgent.get(),
-            options: TcpOptions {
-                timestamps,
-                ..TcpOptions::default()
-            },
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::crc::{crc, crc_and_sum};
 use super::ddp::{DdpHeader, DdpSegment, LAST, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
 use super::ipv4;
 use super::mpa::{Fpdu, LENGTH_LEN};
-use super::prediction::{Expected, Ip, Prediction, USUAL, is_alike};
+use super::prediction::{Expected, FRONT, Prediction, is_alike};
 use super::tcp::{self, Flags};
 
 /// Octets of the headers of an FPDU: MPA's and DDP's.
@@ -67,7 +67,7 @@ impl Sequel {
     /// What follows a frame that was read by a prediction, if its payload is one FPDU with CRC and no markers, that has
     /// a segment of a tagged message which is not its last. `None` too if it is short: few are worth the trouble.
     pub fn of(prediction: &Prediction, frame: &[u8], expected: &Expected<'_>) -> Option<Self> {
-        let fpdu = expected.segment.payload;
+        let fpdu = expected.payload;
         if !prediction.is_fpdu(fpdu) {
             return None;
         }
@@ -75,14 +75,14 @@ impl Sequel {
         let DdpHeader::Tagged(header @ TaggedHeader { last: false, .. }) = segment.header else {
             return None;
         };
-        let (ip_at, tcp_at) = (prediction.ip_at, prediction.tcp_at);
-        let fpdu_at = prediction.payload_at;
+        let (ip_at, tcp_at) = (prediction.ip_at(), prediction.tcp_at());
+        let fpdu_at = prediction.payload_at();
         let octets = *frame.first_chunk::<MOST>()?;
         let mut mask = [0; MOST];
         // rfc: 5041-73
         mask[..fpdu_at + OFFSET_AT].fill(0xff);
         let mut vary = |at: usize, len: usize| mask[at..at + len].fill(0);
-        let v4 = matches!(prediction.ip, Ip::V4(_));
+        let v4 = prediction.is_v4();
         if v4 {
             vary(ip_at + ID_AT, 2);
             vary(ip_at + IP_CHECKSUM_AT, 2);
@@ -105,7 +105,7 @@ impl Sequel {
             pseudo_sum: prediction.pseudo_sum,
             ip_sum: 0,
             tcp_sum: 0,
-            seq: expected.segment.header.seq.0,
+            seq: expected.header.seq.0,
             offset: header.offset.0,
         };
         next.sum_up();
@@ -235,12 +235,12 @@ impl Sequel {
     #[inline(always)]
     fn is_alike(&self, front: &[u8; MOST]) -> bool {
         let ((front, more), (octets, other), (mask, varying)) = (
-            front.split_at(USUAL),
-            self.octets.split_at(USUAL),
-            self.mask.split_at(USUAL),
+            front.split_at(FRONT),
+            self.octets.split_at(FRONT),
+            self.mask.split_at(FRONT),
         );
         is_alike(front, octets, mask)
-            && (self.fpdu_at + OFFSET_AT <= USUAL || is_alike(more, other, varying))
+            && (self.fpdu_at + OFFSET_AT <= FRONT || is_alike(more, other, varying))
     }
 
     /// Whether the header checksum of IP is right, where there is one.

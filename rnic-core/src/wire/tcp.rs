@@ -494,6 +494,22 @@ impl DataHeader {
     }
 }
 
+#[cfg(test)]
+impl TcpHeader {
+    /// The same as the header of a segment with data, if it has no other options.
+    pub(crate) fn of_data(&self) -> Option<DataHeader> {
+        Some(DataHeader {
+            source_port: self.source_port,
+            destination_port: self.destination_port,
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            window: self.window,
+            timestamps: self.options.only_timestamps()?,
+        })
+    }
+}
+
 impl From<DataHeader> for TcpHeader {
     fn from(header: DataHeader) -> Self {
         Self {

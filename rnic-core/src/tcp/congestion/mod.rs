@@ -146,8 +146,15 @@ impl Congestion {
 
     /// Whether the window was used, so that its growth has something to stand on. Slow start doubles it: half of it
     /// shows enough.
-    fn was_used(&self, acked: &Acked) -> bool {
-        acked.window_limited || (self.in_slow_start() && acked.flight * 2 >= self.window)
+    fn was_used(&self, flight: u64, limited: bool) -> bool {
+        limited || (self.in_slow_start() && flight * 2 >= self.window)
+    }
+
+    /// Whether an acknowledgment of something changes anything, while so much was in flight. Slow start doubles a window
+    /// that is used, and only then do round-trip times tell what the path bears.
+    #[inline]
+    pub(super) fn heeds(&self, flight: u64, limited: bool) -> bool {
+        !self.in_slow_start() || self.was_used(flight, limited)
     }
 
     /// New data was acknowledged outside of fast recovery.
@@ -156,10 +163,8 @@ impl Congestion {
     /// splits its ACKs gains nothing.
     #[inline]
     pub(super) fn on_ack(&mut self, acked: &Acked) {
-        let used = self.was_used(acked);
-        // Slow start doubles a window that is used. And only then do round-trip times tell what the path bears.
-        if used || !self.in_slow_start() {
-            self.adapt(acked, used);
+        if self.heeds(acked.flight, acked.window_limited) {
+            self.adapt(acked, self.was_used(acked.flight, acked.window_limited));
         }
     }
 

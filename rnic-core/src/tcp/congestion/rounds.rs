@@ -1,6 +1,8 @@
 //! Round trips of a connection (RFC 9406 section 4.2), and what they showed: whether the window was what limited the
 //! sender, and how fast the peer was reached.
 
+use core::ops::Range;
+
 use crate::time::{Instant, Span};
 
 /// How fast octets reached the peer in a round trip.
@@ -90,6 +92,18 @@ impl Rounds {
             (self.delivered, self.application_limited) = (0, !limited);
         }
         RoundNews { ended, limited }
+    }
+
+    /// [`on_ack`](Self::on_ack) of all that was sent: that ends a round trip. Says whether the window was full when it was sent.
+    #[inline]
+    pub(in crate::tcp) fn on_answer(&mut self, now: Instant, acked: &Range<u64>) -> bool {
+        let limited = self.is_limited(acked.start);
+        self.delivered += acked.end - acked.start;
+        self.application_limited |= !limited;
+        self.take_sample(now.span_since(self.began_at));
+        (self.until, self.began_at) = (acked.end, now);
+        (self.delivered, self.application_limited) = (0, !limited);
+        limited
     }
 
     #[inline]

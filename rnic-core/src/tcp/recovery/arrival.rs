@@ -43,23 +43,26 @@ impl Recovery {
     #[inline]
     pub(in crate::tcp) fn on_answer(&mut self, answer: &Answer, rtt: &RttEstimator) {
         let (now, acked) = (answer.now, &answer.acked);
-        self.rack.learn_answer(now, (answer.sent_at, acked.end));
+        self.rack
+            .learn_answer(answer.round_trip, (answer.sent_at, acked.end));
         self.tail.due = false;
         self.tail.restart(now);
         self.duplicate_acks = 0;
         self.arrived = 0;
         let octets = acked.end - acked.start;
-        let places = (acked.start, acked.end, acked.end);
-        let round = self.rounds.on_ack(now, places, octets);
-        self.congestion.on_ack(&Acked {
-            now,
-            octets,
-            flight: octets,
-            window_limited: round.limited,
-            rtt: Some(answer.round_trip),
-            smoothed_rtt: rtt.smoothed().unwrap_or_default(),
-            round_ended: round.ended,
-        });
+        let limited = self.rounds.on_answer(now, acked);
+        // Most answers acknowledge too little to say anything of congestion.
+        if self.congestion.heeds(octets, limited) {
+            self.congestion.on_ack(&Acked {
+                now,
+                octets,
+                flight: octets,
+                window_limited: limited,
+                rtt: Some(answer.round_trip),
+                smoothed_rtt: rtt.smoothed().unwrap_or_default(),
+                round_ended: true,
+            });
+        }
     }
 
     /// What congestion control is told.

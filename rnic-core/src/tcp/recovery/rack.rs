@@ -72,10 +72,12 @@ impl Rack {
         !self.again
     }
 
-    /// The only segment in flight has arrived, and was sent once: nothing can be missing.
+    /// The only segment in flight has arrived, and was sent once: nothing can be missing. While [calm](Self::is_calm) no
+    /// other was sent later.
     #[inline]
-    pub(super) fn learn_answer(&mut self, now: Instant, original: Sending) {
-        self.arrived(now, original, false);
+    pub(super) fn learn_answer(&mut self, round_trip: Span, original: Sending) {
+        self.rtt = round_trip;
+        self.latest = Some(original);
         self.fires_at = None;
     }
 

@@ -164,6 +164,7 @@ fn compare_train((mut each, mut train): (Script, Script), pushed: u8, count: usi
         window: 60_000,
         ..TcpHeader::default()
     };
+    let header = header.of_data().unwrap();
     train.tcp.receive_train(train.now, &header, &followers);
     let acks = |t: &mut Script| {
         let timeout = t.tcp.next_timeout();

@@ -154,11 +154,22 @@ impl Script {
         let next = self.tcp.receive_offset();
         let (now, frames) = (self.now, &mut self.frames);
         let may = short && self.take && !congested;
-        if may && self.tcp.receive_next(now, &segment, frames) != NextSegment::Another {
+        if may && let Some(header) = header.of_data() {
             let range = next..next + payload.len() as u64;
-            assert_eq!(payload, pattern_of(range.clone()), "of {range:?}");
-            self.tcp.took_next(self.now, payload.len());
-            return Some(range);
+            let took = if self.tcp.is_answer(now, &header, payload.len()) {
+                self.tcp.take_answer(now, &header, payload.len(), frames);
+                true
+            } else {
+                let next = self.tcp.receive_next(now, &header, payload.len(), frames);
+                if next != NextSegment::Another {
+                    self.tcp.took_next(now, payload.len());
+                }
+                next != NextSegment::Another
+            };
+            if took {
+                assert_eq!(payload, pattern_of(range.clone()), "of {range:?}");
+                return Some(range);
+            }
         }
         let data = self
             .tcp
@@ -178,11 +189,12 @@ impl Script {
     /// A segment from the peer, if it may go the short way. Says whether it did.
     pub(super) fn inject_next(&mut self, text: &str) -> bool {
         let Written { header, payload } = parse(text);
-        let segment = TcpSegment {
-            header,
-            payload: &payload,
+        let Some(header) = header.of_data() else {
+            return false;
         };
-        let next = self.tcp.receive_next(self.now, &segment, &mut self.frames);
+        let next = self
+            .tcp
+            .receive_next(self.now, &header, payload.len(), &mut self.frames);
         if next != NextSegment::Another {
             self.tcp.took_next(self.now, payload.len());
         }

@@ -49,18 +49,11 @@ impl Lanes {
         unsafe { run::<false>(octets).0 }
     }
 
-    /// The same, and the sum of the Internet checksum.
+    /// The same, and the sum of their words, not folded, in the order of the machine.
     #[inline]
-    pub(super) fn crc_and_sum_of_few(self, octets: &[u8]) -> (u32, u16) {
+    pub(super) fn crc_and_words_of_few(self, octets: &[u8]) -> (u32, u64) {
         // SAFETY: a value of this type is made only where the processor has the features.
         unsafe { run_few(octets) }
-    }
-
-    /// The same, and the sum is that of the octets, a multiple of four of them, and of their CRC behind them.
-    #[inline]
-    pub(super) fn crc_and_sum_of_both(self, octets: &[u8]) -> (u32, u16) {
-        // SAFETY: a value of this type is made only where the processor has the features.
-        unsafe { run_both(octets) }
     }
 
     /// The CRC, and the sum of the Internet checksum.
@@ -77,19 +70,10 @@ fn finish(sum: WordSum) -> u16 {
     u16::from_be(fold(sum.finish()))
 }
 
-/// CRC and sum of octets too few for lanes.
+/// CRC and sum of octets too few for lanes, four words at a time.
 #[target_feature(enable = "sse4.2")]
-fn run_few(octets: &[u8]) -> (u32, u16) {
-    let mut sum = WordSum::default();
-    let crc = follow::<true>(!0, octets, &mut sum);
-    (!crc, finish(sum))
-}
-
-/// CRC, and sum with that, of octets too few for lanes.
-#[target_feature(enable = "sse4.2")]
-fn run_both(octets: &[u8]) -> (u32, u16) {
-    let mut sum = WordSum::default();
-    let (mut crc, mut rest) = (u64::from(!0_u32), octets);
+fn run_few(octets: &[u8]) -> (u32, u64) {
+    let (mut crc, mut sum, mut rest) = (u64::from(!0_u32), WordSum::default(), octets);
     // A message of a cache line takes two of these.
     while let Some((words, behind)) = rest.split_first_chunk::<GROUP>() {
         for word in words.as_chunks().0 {
@@ -98,9 +82,8 @@ fn run_both(octets: &[u8]) -> (u32, u16) {
         }
         rest = behind;
     }
-    let crc = !follow::<true>(crc as u32, rest, &mut sum);
-    sum.add(crc.into());
-    (crc, finish(sum))
+    let crc = follow::<true>(crc as u32, rest, &mut sum);
+    (!crc, sum.finish())
 }
 
 /// The sum is worth something with `SUM` only.
@@ -139,6 +122,9 @@ fn follow<const SUM: bool>(crc: u32, octets: &[u8], sum: &mut WordSum) -> u32 {
         }
         crc = _mm_crc32_u32(crc, half);
         rest = behind;
+    }
+    if rest.is_empty() {
+        return crc;
     }
     let mut last = 0;
     for (at, octet) in rest.iter().enumerate() {

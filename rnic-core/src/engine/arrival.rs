@@ -1,0 +1,215 @@
+//! Received frames: which connection each is for, and what follows from it.
+
+use super::Engine;
+use crate::connection::{Next, Train};
+use crate::memory::epoch::Guard;
+use crate::memory::frames::TxFrames;
+use crate::time::Instant;
+use crate::wire::packet::{self, Checksums};
+use crate::wire::prediction::{Expected, Prediction};
+
+impl Engine {
+    /// Handles received frames, and says of each what is to be done about its checksums.
+    ///
+    /// A run of frames with nothing but the next data of one connection is handled as one: what follows from it is
+    /// seen to at its end. Says whether there were any.
+    pub fn handle_frames<F: TxFrames>(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        frames: impl IntoIterator<Item = (impl AsRef<[u8]>, Checksums)>,
+        tx: &mut F,
+    ) -> bool {
+        let before = self.counters.engine.frames_received;
+        let mut run = None;
+        let mut frames = frames.into_iter();
+        let mut upcoming = frames.next();
+        while let Some((frame, checksums)) = upcoming.take() {
+            let frame = frame.as_ref();
+            self.counters.engine.frames_received += 1;
+            match &self.expected {
+                Some((prediction, index)) => {
+                    let index = *index;
+                    match &prediction.parse(frame, checksums) {
+                        Some(expected) if self.handle_answer(index, expected, now, guard, tx) => {
+                            run = None;
+                        }
+                        Some(expected) => {
+                            let only_data = self.handle_expected(index, expected, now, guard, tx);
+                            run = only_data.then_some(index);
+                            if only_data
+                                && let Some(train) = self.begin_train(frame, expected, guard)
+                            {
+                                upcoming = self.follow_train(index, train, now, guard, &mut frames);
+                                continue;
+                            }
+                        }
+                        None => {
+                            self.handle_unexpected(run.take(), now, guard, frame, checksums, tx);
+                        }
+                    }
+                }
+                None => self.handle_unexpected(run.take(), now, guard, frame, checksums, tx),
+            }
+            upcoming = frames.next();
+        }
+        if let Some(index) = run {
+            self.end_run(index, now, guard, tx);
+        }
+        self.counters.engine.frames_received != before
+    }
+
+    /// Handles what was read of a frame, if its segment is [an answer](Connection::handle_answer). Says whether it is one.
+    // A function of its own: what else frames may be has no place in its registers.
+    #[inline(never)]
+    fn handle_answer<F: TxFrames>(
+        &mut self,
+        index: usize,
+        expected: &Expected<'_>,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) -> bool {
+        let connection = &mut self.connections[index];
+        let (cqs, counters) = (&mut self.cqs, &mut self.counters.rdma);
+        let handled = connection.handle_answer(expected, now, guard, cqs, counters, tx);
+        let Some(rests) = handled else {
+            return false;
+        };
+        debug_assert!(!rests || connection.queued || connection.is_at_rest(now));
+        if !rests && !connection.queued {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+        if !connection.owes_ack {
+            connection.owes_ack = true;
+            self.owing.push_back((now, index));
+        }
+        true
+    }
+
+    /// Handles what was read of a frame that is like the one before. Says whether it is the next data of its connection and
+    /// nothing else: then what follows from it is still to be seen to.
+    #[inline(never)]
+    fn handle_expected<F: TxFrames>(
+        &mut self,
+        index: usize,
+        expected: &Expected<'_>,
+        now: Instant,
+        guard: &Guard<'_>,
+        tx: &mut F,
+    ) -> bool {
+        let (connection, mut context) = self.lend(index, now, guard);
+        match connection.handle_next(expected, &mut context, tx) {
+            Next::Data => return true,
+            Next::Answer if connection.settle_acked(&mut context) => {
+                self.see_to_answer(index, now);
+            }
+            Next::Answer | Next::News => self.end_run(index, now, guard, tx),
+            Next::Another => {
+                connection.handle_segment(&expected.segment(), false, &mut context, tx);
+                self.end_run(index, now, guard, tx);
+            }
+        }
+        false
+    }
+
+    /// Begins a train behind a frame that was handled, where there can be one.
+    fn begin_train<'g>(
+        &self,
+        frame: &[u8],
+        expected: &Expected<'_>,
+        guard: &'g Guard<'_>,
+    ) -> Option<Train<'g>> {
+        let (prediction, index) = self.expected.as_ref()?;
+        self.connections[*index].begin_train(prediction, frame, expected, guard)
+    }
+
+    /// Takes frames for as long as they belong to a train. Returns the first that does not.
+    fn follow_train<T: AsRef<[u8]>>(
+        &mut self,
+        index: usize,
+        mut train: Train<'_>,
+        now: Instant,
+        guard: &Guard<'_>,
+        frames: &mut impl Iterator<Item = (T, Checksums)>,
+    ) -> Option<(T, Checksums)> {
+        let other = frames.find(|(frame, checksums)| !train.take(frame.as_ref(), *checksums));
+        let (connection, mut context) = self.lend(index, now, guard);
+        connection.end_train(&mut train, &mut context);
+        self.counters.engine.frames_received += u64::from(train.count());
+        other
+    }
+
+    /// Sees to what follows from segments that were handled.
+    #[inline]
+    fn end_run<F: TxFrames>(&mut self, index: usize, now: Instant, guard: &Guard<'_>, tx: &mut F) {
+        let (connection, mut context) = self.lend(index, now, guard);
+        if connection.settle_acked(&mut context) {
+            self.see_to(index, now);
+        } else {
+            self.with_connection(index, now, guard, tx, |connection, context, _| {
+                connection.settle(context);
+            });
+        }
+    }
+
+    /// Handles a frame that need not be like the one before, behind a run of frames.
+    #[inline(never)]
+    fn handle_unexpected<F: TxFrames>(
+        &mut self,
+        run: Option<usize>,
+        now: Instant,
+        guard: &Guard<'_>,
+        frame: &[u8],
+        checksums: Checksums,
+        tx: &mut F,
+    ) {
+        if let Some(index) = run {
+            self.end_run(index, now, guard, tx);
+        }
+        if let Some(owner) = self.place.as_ref().and_then(|place| place.recognise(frame)) {
+            return self.hand_over(owner, frame, checksums);
+        }
+        // By reference: it is large, and moving it would cost as much as reading the frame.
+        let parsed = packet::parse(frame, checksums);
+        let packet = match &parsed {
+            Ok(packet) => packet,
+            Err(error) => return self.count_unreadable(error),
+        };
+        let index = match self.find_or_open(now, packet, tx) {
+            Ok(index) => index,
+            Err(stranger) => {
+                return self.handle_stranger(stranger, frame, packet, tx);
+            }
+        };
+        // Where connections take turns, to expect the same again would be in vain: unless it is data that its sender does
+        // not push, because there are more.
+        let again = self.latest.replace(index) == Some(index);
+        let segment = &packet.segment;
+        let goes_on = !segment.payload.is_empty() && !segment.header.flags.psh();
+        let connection = &self.connections[index];
+        if (again || goes_on) && connection.is_streaming() {
+            let expected = Prediction::like(frame, packet, connection.receives_crcs());
+            self.expected = expected.map(|expected| (expected, index));
+        }
+        self.with_connection(index, now, guard, tx, |connection, context, tx| {
+            let congested = packet.ecn == packet::CONGESTION_EXPERIENCED;
+            connection.handle_segment(&packet.segment, congested, context, tx);
+            connection.settle(context);
+        });
+    }
+
+    /// The same behind an [answer](Next::Answer).
+    #[inline]
+    fn see_to_answer(&mut self, index: usize, now: Instant) {
+        let connection = &mut self.connections[index];
+        let rests = connection.rests_behind_answer(now);
+        debug_assert!(!rests || connection.queued || connection.is_at_rest(now));
+        if !connection.queued && !rests {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+        self.owe_ack(index, now);
+    }
+}
