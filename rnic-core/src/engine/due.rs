@@ -42,9 +42,8 @@ impl Engine {
     /// Sees to it that a connection is looked at in the next turn if it owes its peer an ACK.
     #[inline]
     pub(super) fn owe_ack(&mut self, index: usize, now: Instant) {
+        debug_assert!(self.is_armed_in_time(index));
         let connection = &mut self.connections[index];
-        let wanted = || connection.next_timeout();
-        debug_assert!(Instant::earliest([connection.alarm, wanted()]) == connection.alarm);
         if connection.acks_next_turn() && !connection.owes_ack {
             connection.owes_ack = true;
             self.owing.push_back((now, index));
@@ -60,6 +59,12 @@ impl Engine {
             connection.alarm = at;
             self.timers.set(index, at);
         }
+    }
+
+    /// Whether a connection's alarm goes off when it wants it, or earlier.
+    fn is_armed_in_time(&self, index: usize) -> bool {
+        let connection = &self.connections[index];
+        Instant::earliest([connection.alarm, connection.next_timeout()]) == connection.alarm
     }
 
     /// Sends a burst of the next connection that has something to send; returns the number of frames. Call until that is
@@ -113,9 +118,7 @@ impl Engine {
         if !connection.is_armed_for_lone(now) {
             self.arm_anew(index);
         }
-        let connection = &self.connections[index];
-        let wanted = || connection.next_timeout();
-        debug_assert!(Instant::earliest([connection.alarm, wanted()]) == connection.alarm);
+        debug_assert!(self.is_armed_in_time(index));
         1
     }
 
