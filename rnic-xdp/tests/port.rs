@@ -7,11 +7,23 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::{SOON, eventually, frame, open, open_net, open_with, pair, receive, send};
-use rnic_core::engine::{Net, NetError};
+use rnic_core::engine::{Net, NetError, PortLease};
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::steering::{self, Mode, ModeChoice};
 use rnic_xdp::testing::{Namespace, is_root};
 use rnic_xdp::{PortConfig, QueueStatistics, XdpPort};
+
+/// A port with so many frames to receive, and an address that is steered to it.
+fn listen_with(west: &Namespace, rx_frames: u32) -> (XdpPort, SocketAddr, PortLease) {
+    let config = PortConfig {
+        rx_frames,
+        ..PortConfig::new("west")
+    };
+    let (port, net) = open_net(west, config);
+    let listened = west.run(|| net.listen("10.77.0.2:4420".parse().unwrap()));
+    let (local, lease) = listened.unwrap();
+    (port, local, lease)
+}
 
 #[test]
 fn frames_cross_between_two_ports() {
@@ -62,14 +74,7 @@ fn no_frame_is_lost_in_a_flood() {
     const FRAMES: usize = 64;
     let (east, west) = pair("flood", 1);
     let mut one = open(&east, "east").unwrap();
-    let few = PortConfig {
-        rx_frames: FRAMES as u32,
-        ..PortConfig::new("west")
-    };
-    let (mut other, net) = open_net(&west, few);
-    let (local, _lease) = west
-        .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
-        .unwrap();
+    let (mut other, local, _lease) = listen_with(&west, FRAMES as u32);
     let octets = frame(local.port(), 10);
     std::thread::scope(|scope| {
         let flood = scope.spawn(|| {
@@ -308,15 +313,8 @@ fn what_a_queue_lost_is_counted() {
     }
     let (east, west) = pair("count", 2);
     let mut one = open(&east, "east").unwrap();
-    let few = PortConfig {
-        rx_frames: 32,
-        ..PortConfig::new("west")
-    };
-    let (mut other, net) = open_net(&west, few);
+    let (mut other, local, _lease) = listen_with(&west, 32);
     let statistics = other.statistics();
-    let (local, _lease) = west
-        .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
-        .unwrap();
     for _ in 0..100 {
         send(&mut one, &frame(local.port(), 10));
         one.tx.kick();
@@ -353,15 +351,8 @@ fn a_queue_that_was_full_has_more_frames_the_next_time() {
     }
     let (east, west) = pair("grow", 1);
     let mut one = open(&east, "east").unwrap();
-    let few = PortConfig {
-        rx_frames: 128,
-        ..PortConfig::new("west")
-    };
-    let (mut other, net) = open_net(&west, few);
+    let (mut other, local, _lease) = listen_with(&west, 128);
     let statistics = other.statistics();
-    let (local, _lease) = west
-        .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
-        .unwrap();
     for room in [128, 256, 512, 1024, 1024] {
         let lost = || statistics.read().unwrap()[0].fill_ring_empty as usize;
         let before = lost();

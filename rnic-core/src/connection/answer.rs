@@ -1,6 +1,6 @@
-//! A message that answers ours: one frame that holds all of it, and acknowledges all that was on its way. Where each side waits
-//! for the other every message is one of these, so it goes through the layers in one step, in which nothing is looked at
-//! twice. All that can be wrong is looked for first, and nothing was changed then: what is another goes the ordinary way.
+//! A message that answers ours: one frame that holds all of it, and acknowledges all that was on its way. Where each side
+//! waits for the other every message is one of these, so it goes through the layers in one step, in which nothing is looked
+//! at twice. All that can be wrong is looked for first, before anything is changed: any other goes the ordinary way.
 
 use crate::counters::RdmaCounters;
 use crate::memory::epoch::Guard;

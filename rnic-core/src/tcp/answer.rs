@@ -20,9 +20,9 @@ impl Tcp {
             && self.is_next(now, header, len)
     }
 
-    /// Takes a segment that [is an answer](Self::is_answer), all of whose octets the owner takes, keeping none
-    /// aside. What is left to do is as
-    /// behind a [`NextSegment::Answer`](super::NextSegment::Answer). Returns up to where the peer has acknowledged.
+    /// Takes a segment that [is an answer](Self::is_answer), all of whose octets the owner takes, keeping none aside. What
+    /// is left to do is as behind a [`NextSegment::Answer`](super::NextSegment::Answer). Returns up to where the peer has
+    /// acknowledged.
     // A function of its own: it needs all registers.
     #[inline(never)]
     pub fn take_answer<F: TxFrames>(
