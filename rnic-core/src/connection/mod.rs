@@ -488,13 +488,16 @@ impl Connection {
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         match &self.phase {
             Phase::Streaming(stream) => {
-                stream.is_at_rest()
-                    && self.loose_octets.is_empty()
-                    && !self.fin_asked
-                    && self.tcp.is_at_rest(now)
+                stream.is_at_rest() && self.is_at_rest_but_for_requests(now)
             }
             _ => false,
         }
+    }
+
+    /// The same whatever the application posts: on a thread of its own it may do so at any moment, and rings then.
+    #[inline]
+    pub(crate) fn is_at_rest_but_for_requests(&self, now: Instant) -> bool {
+        self.loose_octets.is_empty() && !self.fin_asked && self.tcp.is_at_rest(now)
     }
 
     /// [`is_at_rest`](Self::is_at_rest) behind an [answer](Next::Answer) to which nothing but

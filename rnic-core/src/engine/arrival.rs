@@ -76,7 +76,8 @@ impl Engine {
         let Some(rests) = handled else {
             return false;
         };
-        debug_assert!(!rests || connection.queued || connection.is_at_rest(now));
+        let is_seen_to = || connection.queued || connection.is_at_rest_but_for_requests(now);
+        debug_assert!(!rests || is_seen_to());
         if !rests && !connection.queued {
             connection.queued = true;
             self.ready.push_back(index);
@@ -205,7 +206,8 @@ impl Engine {
     fn see_to_answer(&mut self, index: usize, now: Instant) {
         let connection = &mut self.connections[index];
         let rests = connection.rests_behind_answer(now);
-        debug_assert!(!rests || connection.queued || connection.is_at_rest(now));
+        let is_seen_to = || connection.queued || connection.is_at_rest_but_for_requests(now);
+        debug_assert!(!rests || is_seen_to());
         if !connection.queued && !rests {
             connection.queued = true;
             self.ready.push_back(index);
