@@ -18,7 +18,8 @@ const SEGMENTS_GATHERED: u8 = 16;
 /// That many must come within this time.
 const GATHERED_WITHIN: Duration = Duration::from_micros(100);
 
-/// Segments that come in order before the stream is steady: at first, and after it never was for long.
+/// Segments that come in order before the stream is steady: at first, and at most, where it turned out not to be again and
+/// again.
 const STEADY: u16 = 64;
 const MOST_STEADY: u16 = 1 << 14;
 
