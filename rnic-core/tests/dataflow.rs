@@ -428,3 +428,29 @@ fn a_hundred_connections_take_turns() {
     }
     assert_nothing_left(&mut sim);
 }
+
+/// An alarm that is left to go off for nothing brings a connection back into the cache, where others have their turn by then.
+#[test]
+fn a_hundred_connections_leave_no_alarm_behind_what_was_acknowledged() {
+    let link = Impairments {
+        delay: Duration::from_micros(100),
+        ..Impairments::default()
+    };
+    let mut sim = watched(&EngineConfig::default(), link, 6);
+    let options = ConnectionOptions::default();
+    let mut pairs: Vec<_> = (0..100).map(|_| sim.connect(&options).unwrap()).collect();
+    sim.run_for(SECOND);
+    let data = pattern(5000);
+    let source = sim.hosts[0].share(&data, all_rights());
+    let target = sim.hosts[1].share(&[0; 5000], all_rights());
+    for (active, _) in &mut pairs {
+        sim.hosts[0].post_send(active, write(1, &source, target.stag, 5000));
+    }
+    sim.run_now();
+    assert!(sim.hosts[0].driver().engine().next_timeout().is_some());
+    for (active, _) in &mut pairs {
+        let done = completions(&mut sim, active, 1, SECOND);
+        assert_eq!(statuses(&done), [WcStatus::Success]);
+    }
+    assert_eq!(sim.hosts[0].driver().engine().next_timeout(), None);
+}

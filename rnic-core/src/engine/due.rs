@@ -33,10 +33,17 @@ impl Engine {
     #[inline]
     pub(super) fn arm(&mut self, index: usize, now: Instant) {
         let connection = &mut self.connections[index];
-        if !connection.is_armed() {
+        if !connection.is_armed() || connection.alarm.is_some() && self.is_in_vain(index) {
             self.arm_anew(index);
         }
         self.owe_ack(index, now);
+    }
+
+    /// Whether the alarm of a connection is better taken away than left to go off for nothing: where there are many, all
+    /// that is known of it would have to come back into the cache for that.
+    #[inline]
+    fn is_in_vain(&self, index: usize) -> bool {
+        self.has_many() && self.connections[index].next_timeout().is_none()
     }
 
     /// Sees to it that a connection is looked at in the next turn if it owes its peer an ACK.
@@ -54,7 +61,8 @@ impl Engine {
     #[inline(never)]
     pub(super) fn arm_anew(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        let at = Instant::earliest([connection.alarm, connection.next_timeout()]);
+        let wanted = connection.next_timeout();
+        let at = wanted.and_then(|_| Instant::earliest([connection.alarm, wanted]));
         if at != connection.alarm {
             connection.alarm = at;
             self.timers.set(index, at);

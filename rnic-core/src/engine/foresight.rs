@@ -70,7 +70,7 @@ impl Steps {
 
 impl Engine {
     #[inline]
-    fn has_many(&self) -> bool {
+    pub(super) fn has_many(&self) -> bool {
         self.connections.len() >= MANY
     }
 

@@ -10,7 +10,9 @@ const BELOW: usize = 4;
 ///
 /// It is told only what must not be missed. A retransmission timer moves with nearly every acknowledgement, and mostly
 /// later, or away: so the alarm of a connection stays where it is unless one is wanted earlier, and when it goes off the
-/// connection is asked whether there is anything to do, and if not, until when there is nothing.
+/// connection is asked whether there is anything to do, and if not, until when there is nothing. Only where there are many
+/// connections is an alarm taken away as soon as none is wanted: by the time it went off, the connection would have left the
+/// cache.
 #[derive(Default)]
 pub(crate) struct Timers {
     /// No alarm goes off later than the [`BELOW`] from `BELOW` times its place plus one on.
