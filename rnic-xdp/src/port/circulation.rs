@@ -7,7 +7,7 @@
 /// So many times the frames that circulate at first do at most.
 pub(super) const MOST: u32 = 8;
 /// Received frames, few of which waited, after which half of those that circulate suffice.
-const CALM: u32 = 1 << 20;
+const CALM: u32 = 1 << 17;
 
 /// The frames of a queue that are in none of its rings, and how many are to be there. Where frames take several chunks, it
 /// is chunks that count.
