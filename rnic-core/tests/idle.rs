@@ -61,7 +61,8 @@ impl<'a> Rig<'a> {
             guard,
             now,
         } = self;
-        engine.handle_frames(*now, guard, [(received, Checksums::Verify)], frames);
+        let mut received = [(received, Checksums::Verify)].into_iter();
+        engine.handle_frames(*now, guard, &mut received, frames);
         while engine.poll_transmit(*now, guard, frames) > 0 {}
         frames.take_transmitted()
     }

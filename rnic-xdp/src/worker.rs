@@ -229,7 +229,10 @@ impl Turn for Worker {
         if frames > 0 {
             for queue in port.rx.queues_mut() {
                 batch.foresee(queue.heads());
-                batch.handle_frames(queue.frames(), &mut port.tx);
+                match queue.whole_frames() {
+                    Some(frames) => batch.handle_frames(frames, &mut port.tx),
+                    None => batch.handle_frames(queue.frames(), &mut port.tx),
+                }
                 queue.refill();
                 if queue.has_more() {
                     batch.expect_more();

@@ -17,12 +17,11 @@ impl Engine {
         &mut self,
         now: Instant,
         guard: &Guard<'_>,
-        frames: impl IntoIterator<Item = (impl AsRef<[u8]>, Checksums)>,
+        frames: &mut impl Iterator<Item = (impl AsRef<[u8]>, Checksums)>,
         tx: &mut F,
     ) -> bool {
         let before = self.counters.engine.frames_received;
         let mut run = None;
-        let mut frames = frames.into_iter();
         let mut upcoming = frames.next();
         while let Some((frame, checksums)) = upcoming.take() {
             let frame = frame.as_ref();
@@ -40,7 +39,7 @@ impl Engine {
                             if only_data
                                 && let Some(train) = self.begin_train(frame, expected, guard)
                             {
-                                upcoming = self.follow_train(index, train, now, guard, &mut frames);
+                                upcoming = self.follow_train(index, train, now, guard, frames);
                                 continue;
                             }
                         }

@@ -148,11 +148,15 @@ impl Batch<'_> {
     }
 
     /// Handles received frames, each from the destination MAC address on, with what is to be done about its checksums.
+    // What has just been written of the frames' iterator is read where it lies: moved, it would be read in larger pieces than
+    // it was written in, for which the processor waits.
+    #[inline(always)]
     pub fn handle_frames<F: TxFrames>(
         &mut self,
         frames: impl IntoIterator<Item = (impl AsRef<[u8]>, Checksums)>,
         tx: &mut F,
     ) {
+        let frames = &mut frames.into_iter();
         self.busy |= self.engine.handle_frames(self.now, &self.guard, frames, tx);
     }
 

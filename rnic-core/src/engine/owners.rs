@@ -464,7 +464,7 @@ impl Engine {
     ) {
         self.counters.engine.taken_over += parcel.1.frames.len() as u64;
         self.set_come_far(true);
-        self.handle_frames(now, guard, parcel.1.frames(), tx);
+        self.handle_frames(now, guard, &mut parcel.1.frames(), tx);
         self.set_come_far(false);
         if let Some(place) = &mut self.place {
             place.give_back(parcel);
