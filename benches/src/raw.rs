@@ -1,11 +1,12 @@
 //! Raw AF_XDP: frames over the same port, steering program and veth pair, without a protocol.
 
+use std::collections::VecDeque;
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rnic_core::engine::{Net, PortLease};
-use rnic_core::memory::frames::TxFrames;
+use rnic_core::memory::frames::{FrameId, TxFrames};
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::wire::checksum::Checksums;
 use rnic_core::wire::crc;
@@ -42,8 +43,8 @@ pub(crate) enum Work {
     CopyAndCrc,
     /// All that the protocols demand: also the CRC on transmit and the TCP checksum on both ends, and room for their headers.
     Everything,
-    /// The same, and back goes an ACK for each message, in a frame of its own: the message is complete when its ACK has come.
-    /// For one of 64 KiB TCP asks for many more, one for every second segment.
+    /// The same, and back goes an ACK for each message, in a frame of its own. Until then the frames of the message are kept: TCP
+    /// might have to send them again. For one of 64 KiB TCP asks for many more ACKs, one for every second segment.
     Acknowledged,
 }
 
@@ -118,6 +119,8 @@ struct End {
     /// Frames of the message under way that were sent.
     number: usize,
     at: usize,
+    /// Frames that were sent and wait for their ACK, in order.
+    kept: VecDeque<FrameId>,
     _lease: PortLease,
 }
 
@@ -136,6 +139,7 @@ impl End {
                 message,
                 number: 0,
                 at: 0,
+                kept: VecDeque::new(),
                 _lease: lease,
             })
         })
@@ -184,7 +188,10 @@ impl End {
                 black_box(crc::crc_and_sum(octets));
             }
             self.port.tx.transmit(frame, HEADERS + payload);
-            self.port.tx.release(frame);
+            match work {
+                Work::Acknowledged => self.kept.push_back(frame),
+                _ => self.port.tx.release(frame),
+            }
             sent += 1;
         }
         self.port.tx.kick();
@@ -204,6 +211,20 @@ impl End {
             self.number -= whole;
         }
         self.port.tx.kick();
+    }
+
+    /// Receives ACKs, and lets go of what they acknowledge.
+    fn receive_acks(&mut self) {
+        let acks = self.receive(Work::None).frames;
+        let acked = acks * self.message.frames();
+        self.let_go(acked);
+    }
+
+    /// Lets go of the frames that have been kept longest.
+    fn let_go(&mut self, count: usize) {
+        for frame in self.kept.drain(..count.min(self.kept.len())) {
+            self.port.tx.release(frame);
+        }
     }
 
     /// Sends a whole message.
@@ -303,7 +324,7 @@ pub(crate) fn bandwidth(
                     }
                 }
                 if work == Work::Acknowledged {
-                    client.receive(Work::None);
+                    client.receive_acks();
                 }
             }
             Ok(pace.end())
@@ -351,11 +372,12 @@ fn send_for(client: &mut End, duration: Duration, work: Work, arrived: &AtomicU6
             moved = now;
         } else if now - moved > LOST_AFTER {
             sent -= under_way;
+            client.let_go(usize::MAX);
         } else {
             spin_loop();
         }
         if work == Work::Acknowledged {
-            client.receive(Work::None);
+            client.receive_acks();
         }
         now = Instant::now();
     }
