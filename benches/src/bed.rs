@@ -126,9 +126,18 @@ impl Bed {
         &self,
         body: impl FnOnce() -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
+        self.on(0, body)
+    }
+
+    /// Runs something on one of the processors alone.
+    pub(crate) fn on<T: Send>(
+        &self,
+        processor: usize,
+        body: impl FnOnce() -> Result<T, Failure> + Send,
+    ) -> Result<T, Failure> {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                self.pin(0)?;
+                self.pin(processor)?;
                 body()
             });
             thread

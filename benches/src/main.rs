@@ -18,6 +18,7 @@ mod packed;
 mod pingpong;
 mod plan;
 mod pool;
+mod quiet;
 mod raw;
 mod rdma;
 mod report;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, PING, Shape};
 use crate::plan::Row;
+use crate::quiet::Quiet;
 use crate::report::Report;
 use crate::stats::Samples;
 
@@ -61,6 +63,7 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 struct Options {
     repetitions: usize,
     effort: Effort,
+    quick: bool,
     only: Option<String>,
     json: Option<PathBuf>,
     plots: Option<PathBuf>,
@@ -128,6 +131,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
             batches: 4_000,
             connections: 10_000,
         },
+        quick: false,
         only: None,
         json: None,
         plots: None,
@@ -140,6 +144,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
         match argument.as_str() {
             "--quick" => {
                 options.repetitions = 1;
+                options.quick = true;
                 options.effort = Effort {
                     duration: Duration::from_millis(50),
                     round_trips: 500,
@@ -185,7 +190,7 @@ fn run(options: &Options) -> Result<(), Failure> {
             },
         );
     }
-    let machine = machine::describe();
+    let mut machine = machine::describe();
     let mut plan = plan::everything(options.effort.connections)?;
     let wanted = |row: &Row| {
         bed.allows(row.cores)
@@ -195,12 +200,17 @@ fn run(options: &Options) -> Result<(), Failure> {
                 .is_none_or(|only| row.key.id.contains(only))
     };
     plan.retain(|measurement| measurement.rows.iter().any(wanted));
+    let mut quiet = match options.quick {
+        true => None,
+        false => Some(Quiet::survey(&bed)?),
+    };
     for repetition in 1..=options.repetitions {
         for measurement in &mut plan {
-            measurement.repeat(&bed, &options.effort)?;
+            measurement.repeat(&bed, &options.effort, quiet.as_mut())?;
         }
         eprintln!("repetition {repetition} of {} done", options.repetitions);
     }
+    machine.extend(quiet.map(|quiet| ("others", quiet.describe())));
     let rows: Vec<_> = plan
         .iter()
         .flat_map(|measurement| &measurement.rows)

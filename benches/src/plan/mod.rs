@@ -8,6 +8,7 @@ use crate::bed::{Bed, Cores};
 use crate::effort::Effort;
 use crate::pace::Bandwidth;
 use crate::pingpong::Latency;
+use crate::quiet::Quiet;
 use crate::stats::Samples;
 
 pub(crate) use self::rows::{Series, everything, plots};
@@ -122,14 +123,24 @@ impl Measurement {
         }
     }
 
-    /// Runs it once more.
-    pub(crate) fn repeat(&mut self, bed: &Bed, effort: &Effort) -> Result<(), Failure> {
+    /// Runs it once more, `quiet` if that matters.
+    pub(crate) fn repeat(
+        &mut self,
+        bed: &Bed,
+        effort: &Effort,
+        quiet: Option<&mut Quiet>,
+    ) -> Result<(), Failure> {
         let Some(first) = self.rows.first() else {
             return Ok(());
         };
         let what = format!("{}, {} octets", first.title, first.key.size);
         bed.set_mtu(first.key.mtu)?;
-        let readings = (self.run)(bed, effort);
+        let cores = self.rows.iter().map(|row| row.cores.count()).max();
+        let mut run = || (self.run)(bed, effort);
+        let readings = match quiet {
+            Some(quiet) => quiet.measure(bed, cores.unwrap_or(1).into(), run),
+            None => run(),
+        };
         let readings = readings.map_err(|error| format!("{what}: {error}"))?;
         for (row, reading) in self.rows.iter_mut().zip(readings) {
             row.values.push(reading.value);
