@@ -87,9 +87,7 @@ impl Quiet {
             disturbed,
             ..
         } = self;
-        format!(
-            "beside {disturbed} of {readings} measurements, though each was made {ATTEMPTS} times"
-        )
+        format!("there at {disturbed} of {readings} measurements, {ATTEMPTS} times in a row")
     }
 }
 
