@@ -26,6 +26,10 @@ pub(crate) fn describe() -> Vec<(&'static str, String)> {
                 field("/proc/meminfo", "Hugepagesize").unwrap_or_else(unknown),
             ),
         ),
+        (
+            "build",
+            option_env!("RNIC_BUILD").unwrap_or("release").to_owned(),
+        ),
         ("load before", line("/proc/loadavg").unwrap_or_else(unknown)),
     ]
 }
