@@ -79,7 +79,7 @@ pub(crate) fn ping_pong<Client: Send, Server: Send>(
 }
 
 /// Times round trips, after some to warm up.
-fn timed(
+pub(crate) fn timed(
     count: usize,
     mut round_trip: impl FnMut() -> Result<(), Failure>,
 ) -> Result<Latency, Failure> {

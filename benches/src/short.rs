@@ -18,10 +18,11 @@ use rnic_verbs::{
 };
 
 use crate::Failure;
+use crate::effort::PING;
 use crate::pool::Pool;
 
 /// Octets of a message, which the request itself carries.
-const OCTETS: usize = 64;
+const OCTETS: usize = PING;
 /// Receives posted ahead of Sends.
 const RECEIVES: u64 = 16;
 /// What passes from turn to turn.
@@ -29,6 +30,8 @@ const TURN: Duration = Duration::from_micros(1);
 /// Requests that may be posted ahead.
 pub(crate) const SEND_QUEUE: u32 = 256;
 const PORT: u16 = 4791;
+/// From the client to the server, then back.
+const BOTH_WAYS: [[usize; 2]; 2] = [[0, 1], [1, 0]];
 
 /// Frames on their way to one end, each behind the other.
 #[derive(Default)]
@@ -268,27 +271,34 @@ impl Game {
         &mut self.ends
     }
 
-    /// So many Writes, every other one in answer to the one before; then as many Sends.
-    pub(crate) fn play(&mut self, messages: usize) -> Result<(), Failure> {
-        for _ in 0..messages / 2 {
-            for [from, to] in [[0, 1], [1, 0]] {
-                self.mark = self.mark.wrapping_add(1);
-                let at = self.ends[to].mr.remote(0);
-                write(&mut self.ends[from], at, self.mark)?;
-                if !see(&mut self.ends[to], self.mark)? {
-                    return Err("a Write did not arrive with the turn that it was for".into());
-                }
-            }
-        }
-        for _ in 0..messages / 2 {
-            for [from, to] in [[0, 1], [1, 0]] {
-                send(&mut self.ends[from])?;
-                let Some(slot) = receive(&mut self.ends[to])? else {
-                    return Err("a Send did not arrive with the turn that it was for".into());
-                };
-                self.ends[to].post_receive(slot)?;
+    /// A Write there, and one back.
+    pub(crate) fn write_both_ways(&mut self) -> Result<(), Failure> {
+        for [from, to] in BOTH_WAYS {
+            self.mark = self.mark.wrapping_add(1);
+            let at = self.ends[to].mr.remote(0);
+            write(&mut self.ends[from], at, self.mark)?;
+            if !see(&mut self.ends[to], self.mark)? {
+                return Err("a Write did not arrive with the turn that it was for".into());
             }
         }
         Ok(())
+    }
+
+    /// A Send there, and one back.
+    pub(crate) fn send_both_ways(&mut self) -> Result<(), Failure> {
+        for [from, to] in BOTH_WAYS {
+            send(&mut self.ends[from])?;
+            let Some(slot) = receive(&mut self.ends[to])? else {
+                return Err("a Send did not arrive with the turn that it was for".into());
+            };
+            self.ends[to].post_receive(slot)?;
+        }
+        Ok(())
+    }
+
+    /// So many Writes, every other one in answer to the one before; then as many Sends.
+    pub(crate) fn play(&mut self, messages: usize) -> Result<(), Failure> {
+        (0..messages / 2).try_for_each(|_| self.write_both_ways())?;
+        (0..messages / 2).try_for_each(|_| self.send_both_ways())
     }
 }

@@ -7,8 +7,9 @@ use crate::Failure;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, MESSAGE, PING, Shape};
 use crate::pace::Bandwidth;
-use crate::pingpong::Latency;
+use crate::pingpong::{Latency, timed};
 use crate::raw::Work;
+use crate::short::Game;
 use crate::stats::Samples;
 use crate::{engine, framed, kernel, many, memory, octets, raw, rdma, stages};
 
@@ -229,13 +230,18 @@ pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure
         ));
     }
     for shape in both.map(shape(1500, PING)) {
-        plan.extend(systems(
-            "round trips of 64 octets",
-            Unit::Microseconds,
-            &LATENCIES,
-            shape,
-        ));
+        plan.extend(systems(ROUND_TRIPS, Unit::Microseconds, &LATENCIES, shape));
     }
+    plan.push(in_memory(
+        "write-lat-memory",
+        "rnic Write ping-pong in memory, without device",
+        Game::write_both_ways,
+    ));
+    plan.push(in_memory(
+        "send-lat-memory",
+        "rnic Send ping-pong in memory, without device",
+        Game::send_both_ways,
+    ));
     plan.extend(both.map(shape(1500, 8)).map(short_writes));
     plan.push(engine_alone()?);
     plan.push(single_stages()?);
@@ -322,6 +328,29 @@ fn curves<Outcome: Into<Reading>>(
         let row = row(section, system.id, system.title, unit, shape);
         Measurement::new(row, move |bed, effort| {
             (system.run)(bed, shape, &effort.shorter())
+        })
+    })
+}
+
+const ROUND_TRIPS: &str = "round trips of 64 octets";
+
+/// What our own four ends of a round trip take, from post to sight, while nothing puts them out of the caches. That beside
+/// raw AF_XDP is as near as the same code could come to it if the kernel left the caches alone.
+fn in_memory(
+    id: &'static str,
+    title: &'static str,
+    round_trip: fn(&mut Game) -> Result<(), Failure>,
+) -> Measurement {
+    let shape = Shape {
+        cores: Cores::One,
+        mtu: 1500,
+        size: PING,
+    };
+    let row = row(ROUND_TRIPS, id, title, Unit::Microseconds, shape);
+    Measurement::new(row, move |bed, effort| {
+        bed.on_one(|| {
+            let mut game = Game::connect()?;
+            timed(effort.round_trips, || round_trip(&mut game))
         })
     })
 }
