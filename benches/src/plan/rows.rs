@@ -334,8 +334,8 @@ fn curves<Outcome: Into<Reading>>(
 
 const ROUND_TRIPS: &str = "round trips of 64 octets";
 
-/// What our own four ends of a round trip take, from post to sight, while nothing puts them out of the caches. That beside
-/// raw AF_XDP is as near as the same code could come to it if the kernel left the caches alone.
+/// What our own four ends of a round trip take, from post to sight, without the kernel between: a line that is copied stands
+/// for the device's rings.
 fn in_memory(
     id: &'static str,
     title: &'static str,
