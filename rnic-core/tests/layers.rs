@@ -16,9 +16,10 @@ const PROTOCOLS: [&str; 4] = ["tcp", "mpa", "ddp", "rdmap"];
 const FOUNDATION: [&str; 5] = ["wire", "memory", "verbs", "time", "counters"];
 
 /// Where `unsafe` may stand: files, or directories with all that is in them.
-const UNSAFE: [&str; 6] = [
+const UNSAFE: [&str; 7] = [
     "rnic-core/src/memory",
     "rnic-core/src/wire/crc/lanes",
+    "rnic-core/src/wire/crc/wide",
     "rnic-xdp/src/icmp/filter",
     "rnic-xdp/src/placement/ioctl",
     "rnic-xdp/src/port",

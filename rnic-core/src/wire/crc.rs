@@ -2,6 +2,10 @@
 
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod polynomial;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use super::checksum;
 use super::mpa::CRC_LEN;
@@ -26,11 +30,6 @@ pub fn crc_and_sum_of_both(octets: &[u8]) -> (u32, u16) {
     way::crc_and_sum_of_both(octets)
 }
 
-/// The same where it takes two passes.
-fn sum_of_both(crc: u32, sum: u16) -> u16 {
-    checksum::combine(sum, checksum::sum_of_header(&to_wire(crc)))
-}
-
 /// The [`crc`] of octets, and the sum of their words, not folded, in the order of the machine: to be added to others.
 #[inline(always)]
 pub(super) fn crc_and_words(octets: &[u8]) -> (u32, u64) {
@@ -39,11 +38,12 @@ pub(super) fn crc_and_words(octets: &[u8]) -> (u32, u64) {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod way {
-    use super::{checksum, sum_of_both};
+    use super::{checksum, to_wire};
 
     pub(super) fn crc_and_sum_of_both(octets: &[u8]) -> (u32, u16) {
         let (crc, sum) = crc_and_sum(octets);
-        (crc, sum_of_both(crc, sum))
+        let sum = checksum::combine(sum, checksum::sum_of_header(&to_wire(crc)));
+        (crc, sum)
     }
 
     pub(super) use crc_fast::crc32_iscsi as crc;
@@ -63,77 +63,64 @@ mod way {
 mod way {
     use std::sync::LazyLock;
 
+    use super::checksum;
     use super::lanes::Lanes;
-    use super::{checksum, sum_of_both};
+    use super::wide::{self, Wide};
 
     /// Below this length one lane is fastest.
     const FEW: usize = 256;
     /// From this length on the library is faster than three lanes, but not than three lanes that sum up too.
     const MANY: usize = 6144;
 
+    const _: () = assert!(FEW >= wide::LEAST);
+
+    /// What of it the processor has the instructions for.
     #[derive(Clone, Copy, Debug)]
     struct Processor {
-        /// If the processor has the instructions for them.
         lanes: Option<Lanes>,
-        /// Whether it multiplies four polynomials at once, which is several times as fast as lanes.
-        wide: bool,
+        wide: Option<Wide>,
     }
 
     static PROCESSOR: LazyLock<Processor> = LazyLock::new(|| Processor {
         lanes: Lanes::detect(),
-        wide: is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("avx512vl"),
+        wide: Wide::detect(),
     });
 
     #[inline]
     pub(super) fn crc(octets: &[u8]) -> u32 {
-        match *PROCESSOR {
-            Processor {
-                lanes: Some(lanes), ..
-            } if octets.len() < FEW => lanes.crc_of_few(octets),
-            Processor {
-                lanes: Some(lanes),
-                wide: false,
-            } if octets.len() < MANY => lanes.crc(octets),
+        let Processor { lanes, wide } = *PROCESSOR;
+        match (lanes, wide) {
+            (Some(lanes), _) if octets.len() < FEW => lanes.crc_of_few(octets),
+            (_, Some(wide)) if octets.len() >= FEW => wide.crc(octets),
+            (Some(lanes), _) if octets.len() < MANY => lanes.crc(octets),
             _ => crc_fast::crc32_iscsi(octets),
         }
     }
 
     #[inline(always)]
     pub(super) fn crc_and_sum(octets: &[u8]) -> (u32, u16) {
-        let Processor { lanes, wide } = *PROCESSOR;
-        match lanes {
-            Some(lanes) if octets.len() < FEW => {
-                let (crc, words) = lanes.crc_and_words_of_few(octets);
-                (crc, u16::from_be(checksum::fold(words)))
-            }
-            Some(lanes) if !wide => lanes.crc_and_sum(octets),
-            _ => (crc(octets), checksum::sum(octets)),
-        }
+        let (crc, words) = crc_and_words(octets);
+        (crc, u16::from_be(checksum::fold(words)))
     }
 
     #[inline(always)]
     pub(super) fn crc_and_sum_of_both(octets: &[u8]) -> (u32, u16) {
-        match PROCESSOR.lanes {
-            Some(lanes) if octets.len() < FEW => {
-                let (crc, words) = lanes.crc_and_words_of_few(octets);
-                let sum = checksum::fold(words + u64::from(crc));
-                (crc, u16::from_be(sum))
-            }
-            _ => {
-                let (crc, sum) = crc_and_sum(octets);
-                (crc, sum_of_both(crc, sum))
-            }
-        }
+        let (crc, words) = crc_and_words(octets);
+        let sum = checksum::fold(words + u64::from(crc));
+        (crc, u16::from_be(sum))
     }
 
     #[inline(always)]
     pub(super) fn crc_and_words(octets: &[u8]) -> (u32, u64) {
-        match PROCESSOR.lanes {
-            Some(lanes) if octets.len() < FEW => lanes.crc_and_words_of_few(octets),
-            _ => {
-                let (crc, sum) = super::crc_and_sum(octets);
+        let Processor { lanes, wide } = *PROCESSOR;
+        match (lanes, wide) {
+            (Some(lanes), _) if octets.len() < FEW => lanes.crc_and_words_of_few(octets),
+            (_, Some(wide)) if octets.len() >= FEW => wide.crc_and_words(octets),
+            (Some(lanes), _) => {
+                let (crc, sum) = lanes.crc_and_sum(octets);
                 (crc, sum.to_be().into())
             }
+            _ => (crc(octets), checksum::sum(octets).to_be().into()),
         }
     }
 }
@@ -211,6 +198,24 @@ mod tests {
             prop_assert_eq!(crc_and_sum(octets), (expected, plain_sum(octets)));
             let (crc, words) = crc_and_words(octets);
             prop_assert_eq!((crc, checksum::fold(words).to_be()), (expected, plain_sum(octets)));
+        }
+
+        /// Whichever of them this processor would choose.
+        #[cfg(target_arch = "x86_64")]
+        #[test]
+        fn each_way_agrees(octets in prop::collection::vec(any::<u8>(), 0..20_000)) {
+            let expected = (crc32c::crc32c(&octets), plain_sum(&octets));
+            let summed = |(crc, words)| (crc, checksum::fold(words).to_be());
+            if let Some(lanes) = lanes::Lanes::detect() {
+                prop_assert_eq!(lanes.crc(&octets), expected.0);
+                prop_assert_eq!(lanes.crc_and_sum(&octets), expected);
+                prop_assert_eq!(lanes.crc_of_few(&octets), expected.0);
+                prop_assert_eq!(summed(lanes.crc_and_words_of_few(&octets)), expected);
+            }
+            if let Some(wide) = wide::Wide::detect().filter(|_| octets.len() >= wide::LEAST) {
+                prop_assert_eq!(wide.crc(&octets), expected.0);
+                prop_assert_eq!(summed(wide.crc_and_words(&octets)), expected);
+            }
         }
     }
 }

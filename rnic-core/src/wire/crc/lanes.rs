@@ -15,14 +15,13 @@ use core::arch::x86_64::{
 
 use pulp::cast;
 
+use super::polynomial::power_of_x;
 use crate::wire::checksum::{WordSum, fold};
 
 /// Octets of a lane that are taken at once.
 const GROUP: usize = 32;
 /// Groups of a lane, at most, before the lanes are put together.
 const MOST_GROUPS: usize = 96;
-/// CRC32c's polynomial but for its highest power, the lowest bit being the highest power left.
-const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// Says that the processor has what this takes.
 #[derive(Clone, Copy, Debug)]
@@ -203,33 +202,3 @@ const POWERS: [[u32; 2]; MOST_GROUPS + 1] = {
     }
     powers
 };
-
-/// x to the `exponent`, modulo the polynomial. The highest bit is the lowest power.
-const fn power_of_x(mut exponent: u32) -> u32 {
-    let (mut power, mut square) = (1 << 31, 1 << 30);
-    while exponent > 0 {
-        if exponent & 1 == 1 {
-            power = product(power, square);
-        }
-        square = product(square, square);
-        exponent >>= 1;
-    }
-    power
-}
-
-/// The product modulo the polynomial.
-const fn product(mut a: u32, mut b: u32) -> u32 {
-    let mut product = 0;
-    while a != 0 {
-        if a >> 31 == 1 {
-            product ^= b;
-        }
-        a <<= 1;
-        b = if b & 1 == 1 {
-            b >> 1 ^ POLYNOMIAL
-        } else {
-            b >> 1
-        };
-    }
-    product
-}
