@@ -38,12 +38,17 @@ pub(crate) struct Train<'g> {
 impl Train<'_> {
     /// Takes a frame if it is the next of the train, and places its octets. Otherwise it changes nothing, and nothing more
     /// is to be taken: whatever is wrong with it is found out as ever.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, octets: &[u8], checksums: Checksums) -> bool {
-        let next = self.next.read(octets, checksums);
-        let Some(next) = next.or_else(|| self.turn(octets, checksums)) else {
-            return false;
-        };
+        match self.next.read_usual(octets, checksums) {
+            Some(next) => self.place(&next),
+            None => self.take_other(octets, checksums),
+        }
+    }
+
+    /// Places the octets of the next frame, if they may be.
+    #[inline(always)]
+    fn place(&mut self, next: &Next<'_>) -> bool {
         // No octet is placed before the CRC of its FPDU holds. rfc: 5044-37
         if !frame::holds(next.crc) {
             return false;
@@ -57,10 +62,20 @@ impl Train<'_> {
         true
     }
 
-    /// Reads a frame where a message ends or another begins. That of another may go elsewhere.
+    /// Takes a frame whose headers do not stand where they usually do, or where a message ends or another begins.
     // Seldom: apart from the others it does not make them slower.
     #[cold]
     #[inline(never)]
+    fn take_other(&mut self, octets: &[u8], checksums: Checksums) -> bool {
+        let next = match self.next.is_usual() {
+            true => None,
+            false => self.next.read(octets, checksums),
+        };
+        let next = next.or_else(|| self.turn(octets, checksums));
+        next.is_some_and(|next| self.place(&next))
+    }
+
+    /// Reads a frame where a message ends or another begins. That of another may go elsewhere.
     fn turn<'a>(&mut self, octets: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
         self.add_up();
         self.next.turn_to(octets)?;

@@ -45,22 +45,22 @@ struct Fields {
 
 /// Where what varies stands in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Layout {
-    v4: bool,
+pub(super) struct Layout {
+    pub(super) v4: bool,
     timestamps: bool,
-    ip_at: usize,
+    pub(super) ip_at: usize,
 }
 
 impl Layout {
     /// That of most frames: IPv4 right behind Ethernet's header.
-    const USUAL: Self = Self {
+    pub(super) const USUAL: Self = Self {
         v4: true,
         timestamps: true,
         ip_at: ethernet::HEADER_LEN,
     };
 
     #[inline(always)]
-    const fn tcp_at(self) -> usize {
+    pub(super) const fn tcp_at(self) -> usize {
         let ip_len = if self.v4 {
             ipv4::HEADER_LEN
         } else {
@@ -70,7 +70,7 @@ impl Layout {
     }
 
     #[inline(always)]
-    const fn payload_at(self) -> usize {
+    pub(super) const fn payload_at(self) -> usize {
         let options_len = if self.timestamps { TIMESTAMPS_LEN } else { 0 };
         self.tcp_at() + tcp::HEADER_LEN + options_len
     }
@@ -173,7 +173,7 @@ impl Prediction {
     /// Notes which bits do not vary, and what they add to checksums.
     fn with_masks(mut self) -> Self {
         let Layout { v4, ip_at, .. } = self.layout;
-        let (tcp_at, payload_at) = (self.tcp_at(), self.payload_at());
+        let (tcp_at, payload_at) = (self.layout.tcp_at(), self.layout.payload_at());
         self.mask[..payload_at].fill(0xff);
         let mut vary = |at: usize, len: usize| self.mask[at..at + len].fill(0);
         // Sequence and acknowledgment number; window, checksum, and the urgent pointer, which means nothing without URG.
@@ -214,21 +214,9 @@ impl Prediction {
         self
     }
 
-    /// Where the headers of IP and TCP stand, and the payload.
-    pub(super) fn ip_at(&self) -> usize {
-        self.layout.ip_at
-    }
-
-    pub(super) fn tcp_at(&self) -> usize {
-        self.layout.tcp_at()
-    }
-
-    pub(super) fn payload_at(&self) -> usize {
-        self.layout.payload_at()
-    }
-
-    pub(super) fn is_v4(&self) -> bool {
-        self.layout.v4
+    /// Where what varies stands.
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
     }
 
     /// Whether a frame like it has the usual layout, and is not short: then it is read faster.
@@ -389,7 +377,7 @@ impl Prediction {
 
     /// Whether the headers are the same, but for what may differ.
     fn is_like(&self, frame: &[u8]) -> bool {
-        let len = self.payload_at();
+        let len = self.layout.payload_at();
         if len <= FRONT
             && let Some(front) = frame.first_chunk::<FRONT>()
         {

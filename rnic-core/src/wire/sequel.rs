@@ -6,11 +6,11 @@
 //! the next begins, the few things that may change as well are [read](Sequel::turn_to), and the others still compared.
 
 use super::checksum::{Checksums, fold, is_whole, sum_of_header};
-use super::crc::{crc, crc_and_sum};
+use super::crc::{crc, crc_and_words};
 use super::ddp::{DdpHeader, DdpSegment, LAST, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
 use super::ipv4;
 use super::mpa::{Fpdu, LENGTH_LEN};
-use super::prediction::{Expected, FRONT, Prediction, is_alike};
+use super::prediction::{Expected, FRONT, Layout, Prediction, is_alike};
 use super::tcp::{self, Flags};
 
 /// Octets of the headers of an FPDU: MPA's and DDP's.
@@ -38,18 +38,19 @@ pub struct Sequel {
     octets: [u8; MOST],
     /// The bits that a frame has in common with them.
     mask: [u8; MOST],
-    v4: bool,
-    ip_at: usize,
-    tcp_at: usize,
-    fpdu_at: usize,
-    end: usize,
+    layout: Layout,
+    /// Whether the layout is the [usual](Layout::USUAL).
+    usual: bool,
+    /// Octets of the FPDU.
+    fpdu_len: usize,
     /// Octets of DDP's payload.
     payload_len: usize,
     /// What addresses and protocol number add to the checksum of TCP.
     pseudo_sum: u16,
-    /// What the octets add to the checksums that are the same in each frame, the pseudo-header's included.
-    ip_sum: u16,
-    tcp_sum: u16,
+    /// What the octets add to the checksums that are the same in each frame, the pseudo-header's included, in the order of
+    /// the machine.
+    ip_sum: u64,
+    tcp_sum: u64,
     seq: u32,
     offset: u64,
 }
@@ -75,14 +76,14 @@ impl Sequel {
         let DdpHeader::Tagged(header @ TaggedHeader { last: false, .. }) = segment.header else {
             return None;
         };
-        let (ip_at, tcp_at) = (prediction.ip_at(), prediction.tcp_at());
-        let fpdu_at = prediction.payload_at();
+        let layout = prediction.layout();
+        let Layout { v4, ip_at, .. } = layout;
+        let (tcp_at, fpdu_at) = (layout.tcp_at(), layout.payload_at());
         let octets = *frame.first_chunk::<MOST>()?;
         let mut mask = [0; MOST];
         // rfc: 5041-73
         mask[..fpdu_at + OFFSET_AT].fill(0xff);
         let mut vary = |at: usize, len: usize| mask[at..at + len].fill(0);
-        let v4 = prediction.is_v4();
         if v4 {
             vary(ip_at + ID_AT, 2);
             vary(ip_at + IP_CHECKSUM_AT, 2);
@@ -96,11 +97,9 @@ impl Sequel {
         let mut next = Self {
             octets: same,
             mask,
-            v4,
-            ip_at,
-            tcp_at,
-            fpdu_at,
-            end: fpdu_at + fpdu.len(),
+            layout,
+            usual: layout == Layout::USUAL,
+            fpdu_len: fpdu.len(),
             payload_len: segment.payload.len(),
             pseudo_sum: prediction.pseudo_sum,
             ip_sum: 0,
@@ -115,15 +114,27 @@ impl Sequel {
 
     /// Notes what the octets add to checksums.
     fn sum_up(&mut self) {
-        let header = sum_of_header(&self.octets[self.tcp_at..self.fpdu_at]);
+        match self.usual {
+            true => self.sum_up_at(Layout::USUAL),
+            false => self.sum_up_at(self.layout),
+        }
+    }
+
+    #[inline(always)]
+    fn sum_up_at(&mut self, layout: Layout) {
+        let (tcp_at, fpdu_at) = (layout.tcp_at(), layout.payload_at());
+        let header = sum_of_header(&self.octets[tcp_at..fpdu_at]);
         let sums = u64::from(self.pseudo_sum) + u64::from(header);
         // No longer than 65535: the IP header counted it in 16 bits.
-        self.tcp_sum = fold(sums + (self.end - self.tcp_at) as u64);
-        self.ip_sum = sum_of_header(&self.octets[self.ip_at..self.tcp_at]);
+        self.tcp_sum = fold(sums + (fpdu_at + self.fpdu_len - tcp_at) as u64)
+            .to_be()
+            .into();
+        let ip = &self.octets[layout.ip_at..tcp_at];
+        self.ip_sum = sum_of_header(ip).to_be().into();
     }
 
     fn is_worthwhile(&self) -> bool {
-        self.end >= MOST && self.payload_len > 0
+        self.layout.payload_at() + self.fpdu_len >= MOST && self.payload_len > 0
     }
 
     /// Expects what this frame has where a message may end or another begin: the length, PSH, whether it is the last segment,
@@ -131,33 +142,35 @@ impl Sequel {
     /// found out: [`read`](Self::read) it. `None` if it is not; then nothing more can be expected.
     // rfc: 5041-73
     pub fn turn_to(&mut self, frame: &[u8]) -> Option<(Stag, TaggedOffset)> {
+        let (tcp_at, fpdu_at) = (self.layout.tcp_at(), self.layout.payload_at());
         let front = frame.first_chunk::<MOST>()?;
-        let header = front.get(self.tcp_at..)?.first_chunk()?;
+        let header = front.get(tcp_at..)?.first_chunk()?;
         if word32::<{ tcp::HEADER_LEN }>(header, SEQ_AT) != self.seq {
             return None;
         }
-        let (fpdu, len) = Fpdu::parse(frame.get(self.fpdu_at..)?)?;
+        let (fpdu, len) = Fpdu::parse(frame.get(fpdu_at..)?)?;
         let segment = DdpSegment::parse(fpdu.ulpdu).ok()?;
         let DdpHeader::Tagged(header) = segment.header else {
             return None;
         };
-        self.end = self.fpdu_at + len;
+        self.fpdu_len = len;
         self.payload_len = segment.payload.len();
         self.offset = header.offset.0;
-        let (length_at, counted_from) = match self.v4 {
-            true => (self.ip_at + LENGTH_AT, self.ip_at),
-            false => (self.ip_at + LENGTH_AT_V6, self.tcp_at),
+        let Layout { v4, ip_at, .. } = self.layout;
+        let (length_at, counted_from) = match v4 {
+            true => (ip_at + LENGTH_AT, ip_at),
+            false => (ip_at + LENGTH_AT_V6, tcp_at),
         };
-        let length = u16::try_from(self.end - counted_from).ok()?;
+        let length = u16::try_from(fpdu_at + len - counted_from).ok()?;
         self.octets[length_at..][..size_of::<u16>()].copy_from_slice(&length.to_be_bytes());
         for (at, bits) in [
-            (self.tcp_at + FLAGS_AT, Flags::PSH.0),
-            (self.fpdu_at + CONTROL_AT, LAST),
+            (tcp_at + FLAGS_AT, Flags::PSH.0),
+            (fpdu_at + CONTROL_AT, LAST),
         ] {
             self.octets[at] = self.octets[at] & !bits | front[at] & bits;
         }
         for (at, len) in [(0, LENGTH_LEN), (STAG_AT, size_of::<u32>())] {
-            let place = self.fpdu_at + at..self.fpdu_at + at + len;
+            let place = fpdu_at + at..fpdu_at + at + len;
             self.octets[place.clone()].copy_from_slice(&front[place]);
         }
         self.sum_up();
@@ -166,7 +179,7 @@ impl Sequel {
 
     /// The place of the next segment's octets.
     pub fn place(&self) -> (Stag, TaggedOffset) {
-        let stag = self.octets[self.fpdu_at + STAG_AT..].first_chunk();
+        let stag = self.octets[self.layout.payload_at() + STAG_AT..].first_chunk();
         let stag = u32::from_be_bytes(stag.copied().unwrap_or_default());
         (Stag(stag), TaggedOffset(self.offset))
     }
@@ -174,7 +187,7 @@ impl Sequel {
     /// Whether the sender of the frame pushes it.
     #[inline]
     pub fn pushes(&self) -> bool {
-        self.octets[self.tcp_at + FLAGS_AT] & Flags::PSH.0 != 0
+        self.octets[self.layout.tcp_at() + FLAGS_AT] & Flags::PSH.0 != 0
     }
 
     /// A frame was the next: expects the one behind it.
@@ -188,7 +201,7 @@ impl Sequel {
     /// Octets of the FPDU, which are those of the TCP segment.
     #[inline]
     pub fn fpdu_len(&self) -> usize {
-        self.end - self.fpdu_at
+        self.fpdu_len
     }
 
     /// Octets of DDP's payload.
@@ -197,74 +210,104 @@ impl Sequel {
         self.payload_len
     }
 
+    /// Whether the headers stand where they usually do.
+    pub fn is_usual(&self) -> bool {
+        self.usual
+    }
+
     /// Reads a frame if it is the next one. `None` if it is not, or if anything about its headers or checksums is wrong.
     /// Whether the CRC holds is left to the caller.
-    #[inline(always)]
+    #[inline]
     pub fn read<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
+        self.read_at(self.layout, frame, checksums)
+    }
+
+    /// The same of [usual](Self::is_usual) headers, which is faster. `None` of others.
+    #[inline(always)]
+    pub fn read_usual<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
+        if !self.usual {
+            return None;
+        }
+        self.read_at(Layout::USUAL, frame, checksums)
+    }
+
+    #[inline(always)]
+    fn read_at<'a>(
+        &self,
+        layout: Layout,
+        frame: &'a [u8],
+        checksums: Checksums,
+    ) -> Option<Next<'a>> {
         let front = frame.first_chunk::<MOST>()?;
-        let fpdu = frame.get(self.fpdu_at..self.end)?;
-        let header = front
-            .get(self.tcp_at..)?
-            .first_chunk::<{ tcp::HEADER_LEN }>()?;
+        let fpdu = frame.get(layout.payload_at()..)?.get(..self.fpdu_len)?;
+        let tcp = front.get(layout.tcp_at()..)?.first_chunk()?;
         let (fpdu_front, rest) = fpdu.split_first_chunk::<FPDU_FRONT>()?;
         let payload = rest.get(..self.payload_len)?;
-        if !self.is_alike(front)
-            || word32(header, SEQ_AT) != self.seq
+        if !self.is_alike(layout, front)
+            || word32::<{ tcp::HEADER_LEN }>(tcp, SEQ_AT) != self.seq
             || word64(fpdu_front, OFFSET_AT) != self.offset
         {
             return None;
         }
-        let (crc, sum) = match checksums {
+        let (crc, holds) = match checksums {
             Checksums::Verify => {
-                let (crc, sum) = crc_and_sum(fpdu);
-                (crc, Some(sum))
+                let (crc, words) = crc_and_words(fpdu);
+                (crc, self.holds(layout, front, tcp, words))
             }
-            _ => (crc(fpdu), checksums.sum_of(fpdu, frame)),
+            _ => {
+                let sum = checksums.sum_of(fpdu, frame);
+                let holds = |sum: u16| self.holds(layout, front, tcp, sum.to_be().into());
+                (crc(fpdu), sum.is_none_or(holds))
+            }
         };
-        if let Some(sum) = sum {
-            let varying = u64::from(self.seq) + u64::from(word16(header, TCP_CHECKSUM_AT));
-            let total = u64::from(self.tcp_sum) + u64::from(sum) + varying;
-            if !is_whole(total) || !self.ip_header_holds(front) {
-                return None;
-            }
-        }
-        Some(Next { crc, payload })
+        holds.then_some(Next { crc, payload })
     }
 
     /// Whether the headers are the same, but for what varies.
     #[inline(always)]
-    fn is_alike(&self, front: &[u8; MOST]) -> bool {
+    fn is_alike(&self, layout: Layout, front: &[u8; MOST]) -> bool {
         let ((front, more), (octets, other), (mask, varying)) = (
             front.split_at(FRONT),
             self.octets.split_at(FRONT),
             self.mask.split_at(FRONT),
         );
         is_alike(front, octets, mask)
-            && (self.fpdu_at + OFFSET_AT <= FRONT || is_alike(more, other, varying))
+            && (layout.payload_at() + OFFSET_AT <= FRONT || is_alike(more, other, varying))
     }
 
-    /// Whether the header checksum of IP is right, where there is one.
+    /// Whether the checksums are right, of TCP, and of IP where it has one. `words` is the sum of the FPDU, in the order of the
+    /// machine.
     #[inline(always)]
-    fn ip_header_holds(&self, front: &[u8; MOST]) -> bool {
-        let header = front.get(self.ip_at..);
-        let header = header.and_then(<[u8]>::first_chunk::<{ ipv4::HEADER_LEN }>);
-        header.is_some_and(|header| {
-            let varying = [word16(header, ID_AT), word16(header, IP_CHECKSUM_AT)];
-            let varying: u64 = varying.into_iter().map(u64::from).sum();
-            !self.v4 || is_whole(u64::from(self.ip_sum) + varying)
-        })
+    fn holds(
+        &self,
+        layout: Layout,
+        front: &[u8; MOST],
+        tcp: &[u8; tcp::HEADER_LEN],
+        words: u64,
+    ) -> bool {
+        let seq = summand(tcp, SEQ_AT) + summand(tcp, SEQ_AT + 2);
+        if !is_whole(self.tcp_sum + words + seq + summand(tcp, TCP_CHECKSUM_AT)) {
+            return false;
+        }
+        let ip = front.get(layout.ip_at..);
+        let ip = ip.and_then(<[u8]>::first_chunk::<{ ipv4::HEADER_LEN }>);
+        !layout.v4
+            || ip.is_some_and(|ip| {
+                is_whole(self.ip_sum + summand(ip, ID_AT) + summand(ip, IP_CHECKSUM_AT))
+            })
     }
+}
+
+/// A word as it counts in a sum in the order of the machine.
+#[inline(always)]
+fn summand<const N: usize>(octets: &[u8; N], at: usize) -> u64 {
+    u16::from_ne_bytes([octets[at], octets[at + 1]]).into()
 }
 
 /// Numbers in network order. They lie inside: each place and each length is a constant.
 #[inline]
-fn word16<const N: usize>(octets: &[u8; N], at: usize) -> u16 {
-    u16::from_be_bytes([octets[at], octets[at + 1]])
-}
-
-#[inline]
 fn word32<const N: usize>(octets: &[u8; N], at: usize) -> u32 {
-    u32::from(word16(octets, at)) << 16 | u32::from(word16(octets, at + 2))
+    u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])
 }
 
 #[inline]
