@@ -38,6 +38,10 @@ impl Connection {
                 Transmit::Sent => sent += 1,
                 other => return (sent, other),
             }
+            // Behind an ACK there mostly is nothing.
+            if self.is_at_rest(context.now) {
+                return (sent, Transmit::Idle);
+            }
         }
         (sent, Transmit::Sent)
     }
@@ -54,11 +58,13 @@ impl Connection {
         else {
             return (0, false);
         };
+        if stream.is_at_rest() || !self.loose_octets.is_empty() {
+            return (0, false);
+        }
         let (now, tcp) = (context.now, &mut self.tcp);
         let segment = tcp.max_payload();
         let most_octets = tcp.run_room(now);
-        let waits = most_octets < segment as u64 || !self.loose_octets.is_empty();
-        if waits || stream.is_at_rest() {
+        if most_octets < segment as u64 {
             return (0, false);
         }
         let at = net.len() + tcp.data_header_len();
