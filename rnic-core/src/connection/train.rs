@@ -63,8 +63,7 @@ impl Train<'_> {
     }
 
     /// Takes a frame whose headers do not stand where they usually do, or where a message ends or another begins.
-    // Seldom: apart from the others it does not make them slower.
-    #[cold]
+    // Apart from the others it does not make them slower.
     #[inline(never)]
     fn take_other(&mut self, octets: &[u8], checksums: Checksums) -> bool {
         let next = match self.next.is_usual() {
@@ -76,6 +75,8 @@ impl Train<'_> {
     }
 
     /// Reads a frame where a message ends or another begins. That of another may go elsewhere.
+    #[cold]
+    #[inline(never)]
     fn turn<'a>(&mut self, octets: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
         self.add_up();
         self.next.turn_to(octets)?;

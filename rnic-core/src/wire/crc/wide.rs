@@ -1,4 +1,5 @@
-//! CRC32c on processors that multiply four pairs of polynomials at once (VPCLMULQDQ).
+//! CRC32c on processors that multiply four pairs of polynomials at once (VPCLMULQDQ, in
+//! AVX-512).
 //!
 //! A CRC is what remains of a polynomial, and every 128 bits of it may be brought nearer to the end by a product with what
 //! remains of a power of x. Sixteen such pieces are on their way at once, 256 octets from their successors, until they have
@@ -34,6 +35,7 @@ impl Wide {
         let detected = is_x86_feature_detected!("sse4.2")
             && is_x86_feature_detected!("vpclmulqdq")
             && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vbmi2");
         detected.then_some(Self(()))
     }
@@ -54,7 +56,7 @@ impl Wide {
 }
 
 /// The sum is worth something with `SUM` only.
-#[target_feature(enable = "sse4.2,vpclmulqdq,avx512f,avx512vbmi2")]
+#[target_feature(enable = "sse4.2,vpclmulqdq,avx512f,avx512bw,avx512vbmi2")]
 fn run<const SUM: bool>(octets: &[u8]) -> (u32, u64) {
     // FPDUs are of whole words.
     let (whole, rest) = octets.split_at(octets.len() & !3);
