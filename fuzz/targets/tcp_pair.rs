@@ -87,6 +87,12 @@ fn octet(end: usize, offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ end as u8
 }
 
+/// The window of a segment. It is scaled if both ends have stated a shift count, but never in a SYN (RFC 7323 section 2.2).
+fn scaled(header: &TcpHeader, shift: Option<u8>, of_peer: Option<u8>) -> u32 {
+    let scales = of_peer.is_some() && !header.flags.syn();
+    u32::from(header.window) << shift.filter(|_| scales).unwrap_or(0)
+}
+
 struct End {
     number: usize,
     tcp: Option<Tcp>,
@@ -104,10 +110,10 @@ struct End {
     next: u64,
     refusals: u8,
     closed: bool,
-    /// The right edge that it offered; shift counts of both ends.
+    /// The right edge that it offered; the shift counts that both ends stated.
     edge: Option<Seq>,
-    shift: u32,
-    peer_shift: u32,
+    shift: Option<u8>,
+    peer_shift: Option<u8>,
 }
 
 impl End {
@@ -127,8 +133,8 @@ impl End {
             refusals: 0,
             closed: false,
             edge: None,
-            shift: 0,
-            peer_shift: 0,
+            shift: None,
+            peer_shift: None,
         }
     }
 
@@ -182,13 +188,13 @@ impl End {
     /// The right edge of the window never moves back.
     fn check_edge(&mut self, header: &TcpHeader) {
         if header.flags.syn() {
-            self.shift = u32::from(header.options.window_scale.unwrap_or(0));
+            self.shift = header.options.window_scale;
         }
         if !header.flags.ack() || header.flags.rst() {
             return;
         }
-        let shift = if header.flags.syn() { 0 } else { self.shift };
-        let edge = header.ack + (u32::from(header.window) << shift);
+        let window = scaled(header, self.shift, self.peer_shift);
+        let edge = header.ack + window;
         if let Some(last) = self.edge {
             // A SYN that is sent again cannot state more than 65535.
             if header.flags.syn() {
@@ -263,17 +269,15 @@ impl End {
 
     /// What the peer, or a forger, allows to be sent.
     fn note_offer(&mut self, header: &TcpHeader) {
-        if header.flags.syn() {
-            self.peer_shift = u32::from(header.options.window_scale.unwrap_or(0));
+        // Later it may come again, or something damaged that looks like one.
+        let opens = |tcp: &Tcp| tcp.state() == State::SynSent;
+        if header.flags.syn() && self.tcp.as_ref().is_none_or(opens) {
+            self.peer_shift = header.options.window_scale;
         }
         if header.flags.ack() {
-            let shift = if header.flags.syn() {
-                0
-            } else {
-                self.peer_shift
-            };
             let acked = (header.ack - self.isn.0.wrapping_add(1)).0;
-            let edge = u64::from(acked) + (u64::from(header.window) << shift);
+            let window = scaled(header, self.peer_shift, self.shift);
+            let edge = u64::from(acked) + u64::from(window);
             // From the place of the SYN: of no use to data.
             if acked < u32::MAX {
                 self.offered = self.offered.max(edge);
