@@ -38,6 +38,13 @@ struct {
 } steer_map SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, STEER_PORTS);
+	__type(key, __u32);
+	__type(value, struct steer_port);
+} steer_ports SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, STEER_MAX_QUEUES);
 	__type(key, __u32);
@@ -169,9 +176,24 @@ static __always_inline int classify(struct xdp_md *context, struct steer_key *ke
 	return STEER_REDIRECTED;
 }
 
+static __always_inline int is_same(const __be32 *one, const __be32 *other)
+{
+	return !((one[0] ^ other[0]) | (one[1] ^ other[1]) | (one[2] ^ other[2]) | (one[3] ^ other[3]));
+}
+
 /* Whether the address and port, or the port at any address, are in the map. */
 static __always_inline int is_steered(struct steer_key *key)
 {
+	__u32 number = key->port[0] << 8 | key->port[1];
+	struct steer_port *port = bpf_map_lookup_elem(&steer_ports, &number);
+
+	if (!port)
+		return 0;
+	if (port->family == key->family && (port->any_address || is_same(port->address, key->address)))
+		return 1;
+	if (!port->others)
+		return 0;
+
 	if (bpf_map_lookup_elem(&steer_map, key))
 		return 1;
 	__builtin_memset(key->address, 0, sizeof(key->address));

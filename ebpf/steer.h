@@ -9,18 +9,33 @@
 #define STEER_IPV4 4
 #define STEER_IPV6 6
 
-/* Local ports that can be steered at once: as many as one address has. */
+/* Addresses and ports that can be steered at once: as many as one address has ports. */
 #define STEER_MAX_ENTRIES 65536
+
+/* Local TCP ports. */
+#define STEER_PORTS 65536
 
 /* Upper bound of receive queues; set to the device's number when loaded. */
 #define STEER_MAX_QUEUES 64
 
 /* Key of steer_map. An all-zero address stands for any local address of the family. */
 struct steer_key {
-	__u8 address[16]; /* network order; IPv4 in the first four octets, the rest zero */
+	__be32 address[4]; /* IPv4 in the first, the rest zero */
 	__u8 port[2];     /* local TCP port, network order */
 	__u8 family;      /* STEER_IPV4 or STEER_IPV6 */
 	__u8 reserved;    /* zero */
+};
+
+/*
+ * Value of steer_ports, by local port: one of the port's entries in steer_map, and how many others there are. Most ports have
+ * one, and comparing with it takes a fraction of the time that hashing takes.
+ */
+struct steer_port {
+	__be32 address[4]; /* as in the key; changes only while the family is 0 */
+	__u8 family;       /* as in the key; 0: steer_map alone has the entries */
+	__u8 any_address;  /* not 0: any local address of the family */
+	__u8 reserved[2];  /* zero */
+	__u32 others;
 };
 
 /* What became of a frame: index into steer_counters, one slot per CPU. */

@@ -112,8 +112,11 @@ impl<'obj> Rig<'obj> {
         }
     }
 
+    /// Adds an entry; the first of a port is also what the program compares with.
     fn steer(&mut self, local: &str) {
         let local: SocketAddr = local.parse().unwrap();
+        let of_port = |other: &&SocketAddr| other.port() == local.port();
+        let before = self.steered.iter().filter(of_port).count() as u32;
         let mut key = [0; 20];
         match local.ip() {
             IpAddr::V4(address) => key[..4].copy_from_slice(&address.octets()),
@@ -124,6 +127,17 @@ impl<'obj> Rig<'obj> {
         let map = &self.skeleton.maps.steer_map;
         map.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY)
             .unwrap();
+        let (ports, number) = (&self.skeleton.maps.steer_ports, u32::from(local.port()));
+        let number = number.to_ne_bytes();
+        let mut port = ports.lookup(&number, MapFlags::ANY).unwrap().unwrap();
+        assert_eq!(port.len(), 24);
+        if before == 0 {
+            port[..16].copy_from_slice(&key[..16]);
+            port[16..18].copy_from_slice(&[key[18], u8::from(local.ip().is_unspecified())]);
+        } else {
+            port[20..].copy_from_slice(&before.to_ne_bytes());
+        }
+        ports.update(&number, &port, MapFlags::ANY).unwrap();
         self.steered.insert(local);
     }
 
@@ -245,6 +259,11 @@ fn with_rig(test: &str, body: impl FnOnce(&mut Rig<'_>) + Send) {
             "[fd00::1]:4420",
             "[::]:9",
             "10.1.2.3:0",
+            "10.1.2.4:11",
+            "[::]:11",
+            "10.1.2.3:11",
+            "0.0.0.0:12",
+            "[::]:12",
         ] {
             rig.steer(local);
         }
@@ -370,6 +389,24 @@ fn frames_of_every_kind_get_their_verdict() {
 }
 
 #[test]
+fn every_entry_of_a_port_counts() {
+    with_rig("every_entry_of_a_port_counts", |rig| {
+        let to = |octet| Ipv4 {
+            destination: [10, 1, 2, octet],
+            ..PLAIN
+        };
+        for (port, steered) in [(11, [true, true, false]), (12, [true; 3]), (13, [false; 3])] {
+            for (octet, steered) in [3, 4, 5].into_iter().zip(steered) {
+                let verdict = rig.check(&ipv4(&[], &to(octet), port, 10));
+                assert_eq!(verdict == Verdict::Redirected, steered, "{port}, {octet}");
+            }
+            let verdict = rig.check(&ipv6(&[], 6, "fd00::5", port, 10));
+            assert_eq!(verdict == Verdict::Redirected, port != 13, "{port}");
+        }
+    });
+}
+
+#[test]
 fn a_queue_without_socket_passes_and_counts() {
     with_rig("a_queue_without_socket_passes_and_counts", |rig| {
         let slot = 0u32.to_ne_bytes();
@@ -429,7 +466,7 @@ fn headers_beyond_the_first_buffer_are_read() {
 /// Frames that are mostly right, with a few octets changed and a cut.
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop::collection::vec(prop::sample::select(vec![0x8100u16, 0x88a8]), 0..4);
-    let port = prop::sample::select(vec![4420u16, 7, 9, 0, 80, 65535]);
+    let port = prop::sample::select(vec![4420u16, 7, 9, 11, 12, 0, 80, 65535]);
     let v4 = (
         prop::sample::select(vec![[10, 1, 2, 3], [10, 1, 2, 4], [0; 4]]),
         0usize..=10,

@@ -25,6 +25,80 @@ pub(crate) fn key(local: SocketAddr) -> KeyOctets {
     octets
 }
 
+/// A value of the map by port, as it lies there: address, family, whether any address, two zeros, number of others.
+pub(crate) type PortOctets = [u8; 24];
+
+/// What the steering program is told of a local port: one of its entries, which it compares with at once, and how many
+/// others it has, which it looks up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PortEntries {
+    /// The octets of the address in a key.
+    address: [u8; 16],
+    /// Zero if there is none to compare with.
+    family: u8,
+    any_address: bool,
+    others: u32,
+}
+
+impl PortEntries {
+    pub(crate) fn read(octets: &PortOctets) -> Self {
+        let [address @ .., family, any_address, _, _, a, b, c, d] = *octets;
+        Self {
+            address,
+            family,
+            any_address: any_address != 0,
+            others: u32::from_ne_bytes([a, b, c, d]),
+        }
+    }
+
+    pub(crate) fn octets(&self) -> PortOctets {
+        let mut octets = [0; 24];
+        octets[..16].copy_from_slice(&self.address);
+        octets[16] = self.family;
+        octets[17] = u8::from(self.any_address);
+        octets[20..].copy_from_slice(&self.others.to_ne_bytes());
+        octets
+    }
+
+    /// With one more.
+    pub(crate) fn with(self, local: SocketAddr) -> Self {
+        if !self.is_hidden() {
+            let others = self.others + 1;
+            return Self { others, ..self };
+        }
+        let [address @ .., _, _, family, _] = key(local);
+        Self {
+            address,
+            family,
+            any_address: local.ip().is_unspecified(),
+            ..self
+        }
+    }
+
+    /// With one less, which it has.
+    pub(crate) fn without(self, local: SocketAddr) -> Self {
+        let [address @ .., _, _, family, _] = key(local);
+        if (self.address, self.family) == (address, family) {
+            return self.hidden();
+        }
+        let others = self.others.saturating_sub(1);
+        Self { others, ..self }
+    }
+
+    /// Without the one to compare with.
+    pub(crate) fn hidden(self) -> Self {
+        Self {
+            family: 0,
+            any_address: false,
+            ..self
+        }
+    }
+
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.family == 0
+    }
+}
+
 /// The local address and port of a key; `None` for a family that is not ours.
 pub(crate) fn local(key: &KeyOctets) -> Option<SocketAddr> {
     let port = u16::from_be_bytes([key[16], key[17]]);
@@ -112,5 +186,28 @@ mod tests {
         ];
         assert_eq!(key, expected);
         assert_eq!(size_of::<crate::skeleton::types::steer_key>(), key.len());
+    }
+
+    #[test]
+    fn what_is_said_of_a_port_has_the_layout_of_the_c_structure() {
+        let any = "0.0.0.0:1".parse().unwrap();
+        let first = "[102:304:506:708:90a:b0c:d0e:f10]:1".parse().unwrap();
+        let one = PortEntries::default().with(first);
+        let entries = one.with(any);
+        assert_eq!(entries.without(any), one);
+        assert!(entries.without(first).is_hidden());
+        let octets = entries.octets();
+        let mut expected = [
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 6, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        expected[20..].copy_from_slice(&1u32.to_ne_bytes());
+        assert_eq!(octets, expected);
+        assert_eq!(PortEntries::read(&octets), entries);
+        assert_eq!(
+            size_of::<crate::skeleton::types::steer_port>(),
+            octets.len()
+        );
+        let any = PortEntries::default().with(any);
+        assert_eq!(any.octets()[..20], [&[0; 16][..], &[4, 1, 0, 0]].concat());
     }
 }

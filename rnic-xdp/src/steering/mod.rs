@@ -6,33 +6,32 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use aya::maps::{HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::libc;
 
 use crate::error::OpenError;
 use crate::netlink::{AttachedXdp, Link, RouteSocket, link_by_index};
-use crate::skeleton::SteerSkelBuilder;
+use crate::skeleton::{SteerSkel, SteerSkelBuilder};
 
 mod attach;
 mod inspect;
 mod layout;
 mod log;
+mod ports;
 
 use attach::{Attachment, In};
 pub(crate) use inspect::program_info;
 pub use inspect::{SteeringError, counters, entries};
 pub use layout::SteeringCounters;
-use layout::{KeyOctets, VERDICTS, key};
+use layout::{KeyOctets, PortOctets, VERDICTS};
+pub(crate) use ports::SteeredPorts;
 
 /// The name of the program, by which other processes know it.
 pub(crate) const PROGRAM_NAME: &str = "rnic_steer";
-/// The value of every entry: the key says it all.
-const STEERED: u32 = 1;
 
 /// Which XDP mode to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,9 +94,7 @@ impl Steering {
             covered: forgets_queues.then_some(Mutex::new(0)),
             maps: loaded.maps,
             sockets: Mutex::new(loaded.sockets),
-            ports: SteeredPorts {
-                map: Arc::new(Mutex::new(loaded.ports)),
-            },
+            ports: SteeredPorts::new(loaded.entries, loaded.ports),
             counters: loaded.counters,
         })
     }
@@ -137,7 +134,7 @@ impl Steering {
         Ok(())
     }
 
-    /// The map of ports, to be shared.
+    /// The steered ports, to be shared.
     pub(crate) fn ports(&self) -> SteeredPorts {
         self.ports.clone()
     }
@@ -148,35 +145,10 @@ impl Steering {
     }
 }
 
-/// The local ports whose segments come to this process.
-#[derive(Clone)]
-pub(crate) struct SteeredPorts {
-    map: Arc<Mutex<HashMap<MapData, KeyOctets, u32>>>,
-}
-
-impl std::fmt::Debug for SteeredPorts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SteeredPorts")
-    }
-}
-
-impl SteeredPorts {
-    pub(crate) fn add(&self, local: SocketAddr) -> io::Result<()> {
-        self.lock().insert(key(local), STEERED, 0).map_err(io_error)
-    }
-
-    pub(crate) fn remove(&self, local: SocketAddr) -> io::Result<()> {
-        self.lock().remove(&key(local)).map_err(io_error)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<MapData, KeyOctets, u32>> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The maps of a program, for another one.
 struct MapFds {
     sockets: OwnedFd,
+    entries: OwnedFd,
     ports: OwnedFd,
     counters: OwnedFd,
 }
@@ -186,7 +158,8 @@ struct Loaded {
     program: OwnedFd,
     maps: MapFds,
     sockets: XskMap<MapData>,
-    ports: HashMap<MapData, KeyOctets, u32>,
+    entries: HashMap<MapData, KeyOctets, u32>,
+    ports: Array<MapData, PortOctets>,
     counters: PerCpuArray<MapData, u64>,
 }
 
@@ -214,7 +187,8 @@ impl Loaded {
             let into = &mut open.maps;
             let each = [
                 (&mut into.steer_sockets, &maps.sockets),
-                (&mut into.steer_map, &maps.ports),
+                (&mut into.steer_map, &maps.entries),
+                (&mut into.steer_ports, &maps.ports),
                 (&mut into.steer_counters, &maps.counters),
             ];
             for (map, of_other) in each {
@@ -222,37 +196,32 @@ impl Loaded {
             }
         }
         let skeleton = open.load().map_err(refused)?;
-        Self::keep(
-            skeleton.progs.rnic_steer.as_fd(),
-            skeleton.maps.steer_sockets.as_fd(),
-            skeleton.maps.steer_map.as_fd(),
-            skeleton.maps.steer_counters.as_fd(),
-        )
-        .map_err(|source| OpenError::System {
+        Self::keep(&skeleton).map_err(|source| OpenError::System {
             doing: "keep the steering maps",
             source,
         })
     }
 
     /// Takes over from the skeleton, which closes its own descriptors.
-    fn keep(
-        program: BorrowedFd<'_>,
-        sockets: BorrowedFd<'_>,
-        ports: BorrowedFd<'_>,
-        counters: BorrowedFd<'_>,
-    ) -> io::Result<Self> {
+    fn keep(skeleton: &SteerSkel<'_>) -> io::Result<Self> {
         let own = |fd: BorrowedFd<'_>| {
             let data = MapData::from_fd(fd.try_clone_to_owned()?).map_err(io_error)?;
             map_from(data)
         };
+        let sockets = skeleton.maps.steer_sockets.as_fd();
+        let entries = skeleton.maps.steer_map.as_fd();
+        let ports = skeleton.maps.steer_ports.as_fd();
+        let counters = skeleton.maps.steer_counters.as_fd();
         Ok(Self {
-            program: program.try_clone_to_owned()?,
+            program: skeleton.progs.rnic_steer.as_fd().try_clone_to_owned()?,
             maps: MapFds {
                 sockets: sockets.try_clone_to_owned()?,
+                entries: entries.try_clone_to_owned()?,
                 ports: ports.try_clone_to_owned()?,
                 counters: counters.try_clone_to_owned()?,
             },
             sockets: own(sockets)?.try_into().map_err(io_error)?,
+            entries: own(entries)?.try_into().map_err(io_error)?,
             ports: own(ports)?.try_into().map_err(io_error)?,
             counters: own(counters)?.try_into().map_err(io_error)?,
         })

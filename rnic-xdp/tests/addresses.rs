@@ -1,0 +1,151 @@
+//! Which of a host's addresses a port is steered at.
+
+mod common;
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use common::{eventually, frame, open, open_net, pair, send};
+use rnic_core::engine::{Net, PortLease};
+use rnic_xdp::steering::SteeringCounters;
+use rnic_xdp::testing::{Namespace, is_root};
+use rnic_xdp::{PortConfig, XdpNet, XdpPort};
+
+/// The frame of [`frame`], to another address.
+fn frame_to(to: SocketAddr) -> Vec<u8> {
+    let mut octets = frame(to.port(), 10);
+    match to.ip() {
+        IpAddr::V4(address) => octets[30..34].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => {
+            let mut header = vec![0x60, 0, 0, 0, 0, 30, 6, 64];
+            header.extend("fd77::1".parse::<Ipv6Addr>().unwrap().octets());
+            header.extend(address.octets());
+            octets[12..14].copy_from_slice(&[0x86, 0xdd]);
+            octets.splice(14..34, header);
+        }
+    }
+    octets
+}
+
+/// A host of several addresses, and one that sends to them.
+struct Addresses {
+    west: Namespace,
+    one: XdpPort,
+    other: XdpPort,
+    net: XdpNet,
+    _east: Namespace,
+}
+
+impl Addresses {
+    /// What frames are sent to.
+    fn all() -> [SocketAddr; 5] {
+        let all = ["10.77.0.2", "10.77.0.3", "10.77.0.4", "fd77::2", "fd77::3"];
+        all.map(|ip| SocketAddr::new(ip.parse().unwrap(), 4420))
+    }
+
+    fn new(name: &str) -> Self {
+        let (east, west) = pair(name, 1);
+        for address in ["10.77.0.3/24", "10.77.0.4/24", "fd77::3/64"] {
+            let command = format!("addr add {address} dev west nodad");
+            west.ip(&command).unwrap();
+        }
+        let one = open(&east, "east").unwrap();
+        let (other, net) = open_net(&west, PortConfig::new("west"));
+        Self {
+            west,
+            one,
+            other,
+            net,
+            _east: east,
+        }
+    }
+
+    /// A process that another test starts holds for a moment what it is about to close, the port of the last time too.
+    fn listen(&self, local: SocketAddr) -> PortLease {
+        let Self { west, net, .. } = self;
+        let mut lease = None;
+        eventually("the port is free again", || {
+            lease = west.run(|| net.listen(local)).ok();
+            lease.is_some()
+        });
+        lease.unwrap().1
+    }
+
+    /// Whether a frame to this address is steered to us.
+    fn is_steered(&mut self, to: SocketAddr) -> bool {
+        let counters = || self.other.steering_counters().unwrap();
+        let seen = |of: &SteeringCounters| of.redirected + of.not_steered;
+        let before = counters();
+        send(&mut self.one, &frame_to(to));
+        self.one.tx.kick();
+        let mut after = before;
+        eventually("the program sees a frame", || {
+            after = counters();
+            seen(&after) == seen(&before) + 1
+        });
+        after.redirected > before.redirected
+    }
+}
+
+/// A port may be ours at some of the host's addresses only, however it came to be so.
+#[test]
+fn a_port_is_steered_at_the_addresses_where_it_is_ours() {
+    if !is_root("a_port_is_steered_at_the_addresses_where_it_is_ours") {
+        return;
+    }
+    let mut host = Addresses::new("address");
+    let all = Addresses::all();
+    let ours = [all[0], all[1], all[3]];
+    let check = |host: &mut Addresses, held: &[Option<PortLease>; 3]| {
+        let held = || ours.iter().zip(held).filter(|(_, lease)| lease.is_some());
+        for to in all {
+            let is_ours = held().any(|(at, _)| *at == to);
+            assert_eq!(host.is_steered(to), is_ours, "{to}");
+        }
+    };
+    let orders = [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ];
+    for coming in orders {
+        for going in orders {
+            let mut held = [None, None, None];
+            for at in coming {
+                held[at] = Some(host.listen(ours[at]));
+                check(&mut host, &held);
+            }
+            for at in going {
+                held[at] = None;
+                check(&mut host, &held);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_port_may_be_steered_at_every_address() {
+    if !is_root("a_port_may_be_steered_at_every_address") {
+        return;
+    }
+    let mut host = Addresses::new("every");
+    let any = ["0.0.0.0:4420", "[::]:4420"].map(|any| any.parse::<SocketAddr>().unwrap());
+    for order in [[0, 1], [1, 0]] {
+        let [first, second] = order.map(|at| any[at]);
+        let one = host.listen(first);
+        let two = host.listen(second);
+        assert!(Addresses::all().iter().all(|to| host.is_steered(*to)));
+        drop(one);
+        for to in Addresses::all() {
+            assert_eq!(
+                host.is_steered(to),
+                to.is_ipv4() == second.is_ipv4(),
+                "{to}"
+            );
+        }
+        drop(two);
+        assert!(!Addresses::all().iter().any(|to| host.is_steered(*to)));
+    }
+}
