@@ -99,7 +99,7 @@ pub(crate) fn timed(
 }
 
 /// Polls until the answer is there.
-fn until(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+pub(crate) fn until(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
     // Looking at the clock each time would cost as much as what is measured.
     let mut looks = 0u32;
     let mut deadline = None;

@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::bed::{Bed, Cores, Host};
 use crate::effort::{Effort, REGION, Shape, idle};
 use crate::pace::{Bandwidth, Pace};
-use crate::pingpong::{Game, Latency, ping_pong};
+use crate::pingpong::{Game, Latency, ping_pong, until};
 
 /// Octets in front of a payload: Ethernet, IPv4, TCP without options.
 const HEADERS: usize = LINK_HEADER + 40;
@@ -406,6 +406,22 @@ pub(crate) fn latency(
     };
     let cores = shape.cores;
     ping_pong(bed, cores, effort, (&mut client, &mut server), game)
+}
+
+/// Two ends, to carry what somebody else times.
+pub(crate) struct Wire([End; 2]);
+
+impl Wire {
+    pub(crate) fn open(bed: &Bed, size: usize) -> Result<Self, Failure> {
+        let (client, server) = End::pair(bed, size)?;
+        Ok(Self([client, server]))
+    }
+
+    /// Has a message go from this end to the other, on one core.
+    pub(crate) fn carry(&mut self, from: usize) -> Result<(), Failure> {
+        self.0[from].send_message(Work::None);
+        until(|| Ok(self.0[1 - from].has_received(Work::None)))
+    }
 }
 
 #[cfg(test)]

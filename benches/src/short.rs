@@ -273,10 +273,19 @@ impl Game {
 
     /// A Write there, and one back.
     pub(crate) fn write_both_ways(&mut self) -> Result<(), Failure> {
+        self.write_both_ways_amid(|_| Ok(()))
+    }
+
+    /// The same, and something else while each is on its way from one of the two.
+    pub(crate) fn write_both_ways_amid(
+        &mut self,
+        mut meanwhile: impl FnMut(usize) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         for [from, to] in BOTH_WAYS {
             self.mark = self.mark.wrapping_add(1);
             let at = self.ends[to].mr.remote(0);
             write(&mut self.ends[from], at, self.mark)?;
+            meanwhile(from)?;
             if !see(&mut self.ends[to], self.mark)? {
                 return Err("a Write did not arrive with the turn that it was for".into());
             }

@@ -1,5 +1,6 @@
 //! What is measured, in which order, and what it is good for.
 
+mod alone;
 mod rows;
 mod targets;
 

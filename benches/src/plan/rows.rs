@@ -1,17 +1,15 @@
 //! Everything that is measured.
 
-use std::time::Instant;
-
-use super::{Key, Measurement, Reading, Row, Unit};
+use super::{Key, Measurement, Reading, Row, Unit, alone};
 use crate::Failure;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, MESSAGE, PING, Shape};
 use crate::pace::Bandwidth;
-use crate::pingpong::{Latency, timed};
+use crate::pingpong::Latency;
 use crate::raw::Work;
 use crate::short::Game;
 use crate::stats::Samples;
-use crate::{engine, framed, kernel, many, memory, octets, raw, rdma, stages};
+use crate::{framed, kernel, many, memory, octets, raw, rdma};
 
 /// Message sizes of the curves, beside those of the table.
 const BANDWIDTH_SIZES: [usize; 8] = [
@@ -232,20 +230,21 @@ pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure
     for shape in both.map(shape(1500, PING)) {
         plan.extend(systems(ROUND_TRIPS, Unit::Microseconds, &LATENCIES, shape));
     }
-    plan.push(in_memory(
+    plan.push(alone::in_memory(
         "write-lat-memory",
         "rnic Write ping-pong in memory, without device",
         Game::write_both_ways,
     ));
-    plan.push(in_memory(
+    plan.push(alone::in_memory(
         "send-lat-memory",
         "rnic Send ping-pong in memory, without device",
         Game::send_both_ways,
     ));
+    plan.push(alone::amid_kernel_calls());
     plan.extend(both.map(shape(1500, 8)).map(short_writes));
-    plan.push(engine_alone()?);
-    plan.push(single_stages()?);
-    plan.push(engine_with_many(connections)?);
+    plan.push(alone::engine_alone()?);
+    plan.push(alone::single_stages()?);
+    plan.push(alone::engine_with_many(connections)?);
     plan.push(many_connections(1));
     plan.push(many_connections(connections));
     for shape in both.map(shape(1500, many::SIZE)) {
@@ -282,7 +281,7 @@ pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure
     Ok(plan)
 }
 
-fn row(
+pub(super) fn row(
     section: &'static str,
     id: &'static str,
     title: &'static str,
@@ -332,28 +331,7 @@ fn curves<Outcome: Into<Reading>>(
     })
 }
 
-const ROUND_TRIPS: &str = "round trips of 64 octets";
-
-/// What our own four ends of a round trip take, from post to sight, without the kernel between: a line that is copied stands
-/// for the device's rings.
-fn in_memory(
-    id: &'static str,
-    title: &'static str,
-    round_trip: fn(&mut Game) -> Result<(), Failure>,
-) -> Measurement {
-    let shape = Shape {
-        cores: Cores::One,
-        mtu: 1500,
-        size: PING,
-    };
-    let row = row(ROUND_TRIPS, id, title, Unit::Microseconds, shape);
-    Measurement::new(row, move |bed, effort| {
-        bed.on_one(|| {
-            let mut game = Game::connect()?;
-            timed(effort.round_trips, || round_trip(&mut game))
-        })
-    })
-}
+pub(super) const ROUND_TRIPS: &str = "round trips of 64 octets";
 
 /// As many short Writes as go.
 fn short_writes(shape: Shape) -> Measurement {
@@ -371,106 +349,6 @@ fn short_writes(shape: Shape) -> Measurement {
             steady: rate(bandwidth.steady),
             mean: rate(bandwidth.mean),
         })
-    })
-}
-
-/// The engine without I/O: six rows of one run.
-fn engine_alone() -> Result<Measurement, Failure> {
-    let shape = Shape {
-        cores: Cores::One,
-        mtu: 1500,
-        size: MESSAGE,
-    };
-    let row = |id, title| {
-        row(
-            "engine without I/O, FPDUs that fill an MTU of 1500",
-            id,
-            title,
-            Unit::Nanoseconds,
-            shape,
-        )
-    };
-    let mut pair = engine::Pair::connect(1, engine::Timing::Real(Instant::now()))?;
-    Ok(Measurement {
-        rows: vec![
-            row("engine-rx", "engine alone, receive"),
-            row("octets-rx", "CRC and copy of the same"),
-            row("octets-rx-sum", "CRC, copy and checksum of the same"),
-            row("engine-tx", "engine alone, transmit"),
-            row("octets-tx", "copy and CRC of the same"),
-            row("octets-tx-sum", "copy, CRC and checksum of the same"),
-        ],
-        run: Box::new(move |bed, effort| {
-            let times = bed.on_one(|| Ok(pair.measure(effort.batches)))?;
-            let [octets_rx, octets_rx_sum] = times.octets_received;
-            let [octets_tx, octets_tx_sum] = times.octets_sent;
-            let all = [
-                times.receive,
-                octets_rx,
-                octets_rx_sum,
-                times.transmit,
-                octets_tx,
-                octets_tx_sum,
-            ];
-            Ok(all.iter().map(|samples| samples.median().into()).collect())
-        }),
-    })
-}
-
-/// Each stage by itself.
-fn single_stages() -> Result<Measurement, Failure> {
-    let shape = Shape {
-        cores: Cores::One,
-        mtu: 1500,
-        size: MESSAGE,
-    };
-    let section = "stages of the same";
-    let row = |id| row(section, id, id, Unit::Nanoseconds, shape);
-    let mut stages = stages::Stages::new()?;
-    Ok(Measurement {
-        rows: stages::NAMES.map(row).into(),
-        run: Box::new(move |bed, effort| {
-            let times = bed.on_one(|| {
-                let mut times = stages::Times::default();
-                for _ in 0..effort.batches {
-                    stages.turn(&mut times)?;
-                }
-                Ok(times)
-            })?;
-            let medians = stages::NAMES.map(|name| times.of(name).median().into());
-            Ok(medians.into())
-        }),
-    })
-}
-
-/// Engines with many connections, which are served in turn: their state does not stay in cache.
-fn engine_with_many(connections: usize) -> Result<Measurement, Failure> {
-    let shape = Shape {
-        cores: Cores::One,
-        mtu: 1500,
-        size: MESSAGE,
-    };
-    let section = "the same, many connections, all busy";
-    let row = |id, title| row(section, id, title, Unit::Nanoseconds, shape);
-    // Made when it is first run: it takes a while, and may not be wanted.
-    let mut pair = None;
-    Ok(Measurement {
-        rows: vec![
-            row("many-engine-rx", "engine alone, receive"),
-            row("many-engine-tx", "engine alone, transmit"),
-        ],
-        run: Box::new(move |bed, effort| {
-            let pair = match &mut pair {
-                Some(pair) => pair,
-                None => {
-                    let timing = engine::Timing::Real(Instant::now());
-                    pair.insert(engine::Pair::connect(connections as u32, timing)?)
-                }
-            };
-            let times = bed.on_one(|| Ok(pair.measure(effort.batches)))?;
-            let all = [times.receive, times.transmit];
-            Ok(all.iter().map(|samples| samples.median().into()).collect())
-        }),
     })
 }
 

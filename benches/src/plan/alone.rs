@@ -1,0 +1,153 @@
+//! Our own code alone: without a device, or with one that only uses the caches in between.
+
+use std::time::Instant;
+
+use super::rows::{ROUND_TRIPS, row};
+use super::{Measurement, Unit};
+use crate::Failure;
+use crate::bed::Cores;
+use crate::effort::{MESSAGE, PING, Shape};
+use crate::pingpong::timed;
+use crate::raw::Wire;
+use crate::short::Game;
+use crate::{engine, stages};
+
+const ONE_PING: Shape = Shape {
+    cores: Cores::One,
+    mtu: 1500,
+    size: PING,
+};
+
+/// What our own four ends of a round trip take, from post to sight, without the kernel between: a line that is copied stands
+/// for the device's rings.
+pub(super) fn in_memory(
+    id: &'static str,
+    title: &'static str,
+    round_trip: fn(&mut Game) -> Result<(), Failure>,
+) -> Measurement {
+    let row = row(ROUND_TRIPS, id, title, Unit::Microseconds, ONE_PING);
+    Measurement::new(row, move |bed, effort| {
+        bed.on_one(|| {
+            let mut game = Game::connect()?;
+            timed(effort.round_trips, || round_trip(&mut game))
+        })
+    })
+}
+
+/// The same, and a frame of raw AF_XDP each way while the message is on its: what it takes beyond raw AF_XDP alone is what our
+/// ends take when the kernel has used the caches in between.
+pub(super) fn amid_kernel_calls() -> Measurement {
+    let (id, title) = (
+        "write-lat-amid",
+        "rnic Write ping-pong in memory, and raw AF_XDP's",
+    );
+    let row = row(ROUND_TRIPS, id, title, Unit::Microseconds, ONE_PING);
+    Measurement::new(row, |bed, effort| {
+        let (mut game, mut wire) = (Game::connect()?, Wire::open(bed, PING)?);
+        bed.on_one(|| {
+            timed(effort.round_trips, || {
+                game.write_both_ways_amid(|from| wire.carry(from))
+            })
+        })
+    })
+}
+
+/// The engine without I/O: six rows of one run.
+pub(super) fn engine_alone() -> Result<Measurement, Failure> {
+    let shape = Shape {
+        cores: Cores::One,
+        mtu: 1500,
+        size: MESSAGE,
+    };
+    let row = |id, title| {
+        row(
+            "engine without I/O, FPDUs that fill an MTU of 1500",
+            id,
+            title,
+            Unit::Nanoseconds,
+            shape,
+        )
+    };
+    let mut pair = engine::Pair::connect(1, engine::Timing::Real(Instant::now()))?;
+    Ok(Measurement {
+        rows: vec![
+            row("engine-rx", "engine alone, receive"),
+            row("octets-rx", "CRC and copy of the same"),
+            row("octets-rx-sum", "CRC, copy and checksum of the same"),
+            row("engine-tx", "engine alone, transmit"),
+            row("octets-tx", "copy and CRC of the same"),
+            row("octets-tx-sum", "copy, CRC and checksum of the same"),
+        ],
+        run: Box::new(move |bed, effort| {
+            let times = bed.on_one(|| Ok(pair.measure(effort.batches)))?;
+            let [octets_rx, octets_rx_sum] = times.octets_received;
+            let [octets_tx, octets_tx_sum] = times.octets_sent;
+            let all = [
+                times.receive,
+                octets_rx,
+                octets_rx_sum,
+                times.transmit,
+                octets_tx,
+                octets_tx_sum,
+            ];
+            Ok(all.iter().map(|samples| samples.median().into()).collect())
+        }),
+    })
+}
+
+/// Each stage by itself.
+pub(super) fn single_stages() -> Result<Measurement, Failure> {
+    let shape = Shape {
+        cores: Cores::One,
+        mtu: 1500,
+        size: MESSAGE,
+    };
+    let section = "stages of the same";
+    let row = |id| row(section, id, id, Unit::Nanoseconds, shape);
+    let mut stages = stages::Stages::new()?;
+    Ok(Measurement {
+        rows: stages::NAMES.map(row).into(),
+        run: Box::new(move |bed, effort| {
+            let times = bed.on_one(|| {
+                let mut times = stages::Times::default();
+                for _ in 0..effort.batches {
+                    stages.turn(&mut times)?;
+                }
+                Ok(times)
+            })?;
+            let medians = stages::NAMES.map(|name| times.of(name).median().into());
+            Ok(medians.into())
+        }),
+    })
+}
+
+/// Engines with many connections, which are served in turn: their state does not stay in cache.
+pub(super) fn engine_with_many(connections: usize) -> Result<Measurement, Failure> {
+    let shape = Shape {
+        cores: Cores::One,
+        mtu: 1500,
+        size: MESSAGE,
+    };
+    let section = "the same, many connections, all busy";
+    let row = |id, title| row(section, id, title, Unit::Nanoseconds, shape);
+    // Made when it is first run: it takes a while, and may not be wanted.
+    let mut pair = None;
+    Ok(Measurement {
+        rows: vec![
+            row("many-engine-rx", "engine alone, receive"),
+            row("many-engine-tx", "engine alone, transmit"),
+        ],
+        run: Box::new(move |bed, effort| {
+            let pair = match &mut pair {
+                Some(pair) => pair,
+                None => {
+                    let timing = engine::Timing::Real(Instant::now());
+                    pair.insert(engine::Pair::connect(connections as u32, timing)?)
+                }
+            };
+            let times = bed.on_one(|| Ok(pair.measure(effort.batches)))?;
+            let all = [times.receive, times.transmit];
+            Ok(all.iter().map(|samples| samples.median().into()).collect())
+        }),
+    })
+}
