@@ -181,7 +181,7 @@ static __always_inline int is_same(const __be32 *one, const __be32 *other)
 	return !((one[0] ^ other[0]) | (one[1] ^ other[1]) | (one[2] ^ other[2]) | (one[3] ^ other[3]));
 }
 
-/* Whether the address and port, or the port at any address, are in the map. */
+/* Whether the address and port, or the port at any address, are steered: steer_map is asked for its other entries only. */
 static __always_inline int is_steered(struct steer_key *key)
 {
 	__u32 number = key->port[0] << 8 | key->port[1];

@@ -27,11 +27,11 @@ struct steer_key {
 };
 
 /*
- * Value of steer_ports, by local port: one of the port's entries in steer_map, and how many others there are. Most ports have
- * one, and comparing with it takes a fraction of the time that hashing takes.
+ * Value of steer_ports, by local port: one of the port's entries in steer_map, and how many others there are. A steered port
+ * seldom has more than one, and comparing with it takes a fraction of the time that hashing takes.
  */
 struct steer_port {
-	__be32 address[4]; /* as in the key; changes only while the family is 0 */
+	__be32 address[4]; /* as in the key; written while the family is 0 */
 	__u8 family;       /* as in the key; 0: steer_map alone has the entries */
 	__u8 any_address;  /* not 0: any local address of the family */
 	__u8 reserved[2];  /* zero */

@@ -417,7 +417,7 @@ impl Wire {
         Ok(Self([client, server]))
     }
 
-    /// Has a message go from this end to the other, on one core.
+    /// Sends a message from this end, and waits until the other has it.
     pub(crate) fn carry(&mut self, from: usize) -> Result<(), Failure> {
         self.0[from].send_message(Work::None);
         until(|| Ok(self.0[1 - from].has_received(Work::None)))

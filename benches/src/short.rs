@@ -276,7 +276,7 @@ impl Game {
         self.write_both_ways_amid(|_| Ok(()))
     }
 
-    /// The same, and something else while each is on its way from one of the two.
+    /// The same; between the post of each and its sight runs `meanwhile`, which is told the end that posted.
     pub(crate) fn write_both_ways_amid(
         &mut self,
         mut meanwhile: impl FnMut(usize) -> Result<(), Failure>,

@@ -87,9 +87,10 @@ impl XdpNet {
     ) -> Result<(SocketAddr, PortLease), NetError> {
         let steer = self.steered.add(local);
         steer.map_err(|error| match error.raw_os_error() {
+            Some(libc::EEXIST) => NetError::InUse(local),
             Some(libc::E2BIG) => other(
                 local,
-                "the steering map is full (65536 ports); close connections or listeners",
+                "the steering map is full (65536 addresses and ports); close connections or listeners",
             ),
             _ => other(local, format!("cannot steer the port here: {error}")),
         })?;

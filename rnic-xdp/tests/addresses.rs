@@ -5,7 +5,7 @@ mod common;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use common::{eventually, frame, open, open_net, pair, send};
-use rnic_core::engine::{Net, PortLease};
+use rnic_core::engine::{Net, NetError, PortLease};
 use rnic_xdp::steering::SteeringCounters;
 use rnic_xdp::testing::{Namespace, is_root};
 use rnic_xdp::{PortConfig, XdpNet, XdpPort};
@@ -59,15 +59,18 @@ impl Addresses {
         }
     }
 
-    /// A process that another test starts holds for a moment what it is about to close, the port of the last time too.
+    /// A child that another test forks has our sockets until it runs its program, so the port may still be taken.
     fn listen(&self, local: SocketAddr) -> PortLease {
         let Self { west, net, .. } = self;
-        let mut lease = None;
+        let mut listened = west.run(|| net.listen(local));
         eventually("the port is free again", || {
-            lease = west.run(|| net.listen(local)).ok();
-            lease.is_some()
+            let is_in_use = matches!(listened, Err(NetError::InUse(_)));
+            if is_in_use {
+                listened = west.run(|| net.listen(local));
+            }
+            !is_in_use
         });
-        lease.unwrap().1
+        listened.unwrap().1
     }
 
     /// Whether a frame to this address is steered to us.
@@ -96,9 +99,9 @@ fn a_port_is_steered_at_the_addresses_where_it_is_ours() {
     let all = Addresses::all();
     let ours = [all[0], all[1], all[3]];
     let check = |host: &mut Addresses, held: &[Option<PortLease>; 3]| {
-        let held = || ours.iter().zip(held).filter(|(_, lease)| lease.is_some());
+        let leased = || ours.iter().zip(held).filter(|(_, lease)| lease.is_some());
         for to in all {
-            let is_ours = held().any(|(at, _)| *at == to);
+            let is_ours = leased().any(|(at, _)| *at == to);
             assert_eq!(host.is_steered(to), is_ours, "{to}");
         }
     };
@@ -117,10 +120,14 @@ fn a_port_is_steered_at_the_addresses_where_it_is_ours() {
                 held[at] = Some(host.listen(ours[at]));
                 check(&mut host, &held);
             }
+            held[going[0]] = None;
+            check(&mut host, &held);
+            held[going[0]] = Some(host.listen(ours[going[0]]));
             for at in going {
-                held[at] = None;
                 check(&mut host, &held);
+                held[at] = None;
             }
+            check(&mut host, &held);
         }
     }
 }
@@ -145,7 +152,15 @@ fn a_port_may_be_steered_at_every_address() {
                 "{to}"
             );
         }
-        drop(two);
+        // One address after all of its family.
+        let all = Addresses::all();
+        let of_first = |to: &SocketAddr| to.is_ipv4() == first.is_ipv4();
+        let again = all.into_iter().find(of_first).unwrap();
+        let three = host.listen(again);
+        for to in all {
+            assert_eq!(host.is_steered(to), to == again || !of_first(&to), "{to}");
+        }
+        drop((two, three));
         assert!(!Addresses::all().iter().any(|to| host.is_steered(*to)));
     }
 }

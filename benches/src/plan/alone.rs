@@ -1,9 +1,8 @@
-//! Our own code alone: without a device, or with one that only uses the caches in between.
+//! Our own code alone: without a device, or beside one that carries something else.
 
 use std::time::Instant;
 
-use super::rows::{ROUND_TRIPS, row};
-use super::{Measurement, Unit};
+use super::{Measurement, ROUND_TRIPS, Unit, row};
 use crate::Failure;
 use crate::bed::Cores;
 use crate::effort::{MESSAGE, PING, Shape};
@@ -16,6 +15,10 @@ const ONE_PING: Shape = Shape {
     cores: Cores::One,
     mtu: 1500,
     size: PING,
+};
+const MESSAGES: Shape = Shape {
+    size: MESSAGE,
+    ..ONE_PING
 };
 
 /// What our own four ends of a round trip take, from post to sight, without the kernel between: a line that is copied stands
@@ -34,8 +37,8 @@ pub(super) fn in_memory(
     })
 }
 
-/// The same, and a frame of raw AF_XDP each way while the message is on its: what it takes beyond raw AF_XDP alone is what our
-/// ends take when the kernel has used the caches in between.
+/// The same, and a frame of raw AF_XDP from end to end while each message is on its way: what it takes beyond raw AF_XDP
+/// alone is what our ends take, and what they and the kernel cost each other in caches and predictors.
 pub(super) fn amid_kernel_calls() -> Measurement {
     let (id, title) = (
         "write-lat-amid",
@@ -43,8 +46,9 @@ pub(super) fn amid_kernel_calls() -> Measurement {
     );
     let row = row(ROUND_TRIPS, id, title, Unit::Microseconds, ONE_PING);
     Measurement::new(row, |bed, effort| {
-        let (mut game, mut wire) = (Game::connect()?, Wire::open(bed, PING)?);
+        let mut wire = Wire::open(bed, PING)?;
         bed.on_one(|| {
+            let mut game = Game::connect()?;
             timed(effort.round_trips, || {
                 game.write_both_ways_amid(|from| wire.carry(from))
             })
@@ -54,18 +58,13 @@ pub(super) fn amid_kernel_calls() -> Measurement {
 
 /// The engine without I/O: six rows of one run.
 pub(super) fn engine_alone() -> Result<Measurement, Failure> {
-    let shape = Shape {
-        cores: Cores::One,
-        mtu: 1500,
-        size: MESSAGE,
-    };
     let row = |id, title| {
         row(
             "engine without I/O, FPDUs that fill an MTU of 1500",
             id,
             title,
             Unit::Nanoseconds,
-            shape,
+            MESSAGES,
         )
     };
     let mut pair = engine::Pair::connect(1, engine::Timing::Real(Instant::now()))?;
@@ -97,13 +96,8 @@ pub(super) fn engine_alone() -> Result<Measurement, Failure> {
 
 /// Each stage by itself.
 pub(super) fn single_stages() -> Result<Measurement, Failure> {
-    let shape = Shape {
-        cores: Cores::One,
-        mtu: 1500,
-        size: MESSAGE,
-    };
     let section = "stages of the same";
-    let row = |id| row(section, id, id, Unit::Nanoseconds, shape);
+    let row = |id| row(section, id, id, Unit::Nanoseconds, MESSAGES);
     let mut stages = stages::Stages::new()?;
     Ok(Measurement {
         rows: stages::NAMES.map(row).into(),
@@ -123,13 +117,8 @@ pub(super) fn single_stages() -> Result<Measurement, Failure> {
 
 /// Engines with many connections, which are served in turn: their state does not stay in cache.
 pub(super) fn engine_with_many(connections: usize) -> Result<Measurement, Failure> {
-    let shape = Shape {
-        cores: Cores::One,
-        mtu: 1500,
-        size: MESSAGE,
-    };
     let section = "the same, many connections, all busy";
-    let row = |id, title| row(section, id, title, Unit::Nanoseconds, shape);
+    let row = |id, title| row(section, id, title, Unit::Nanoseconds, MESSAGES);
     // Made when it is first run: it takes a while, and may not be wanted.
     let mut pair = None;
     Ok(Measurement {

@@ -6,7 +6,7 @@ mod targets;
 
 use crate::Failure;
 use crate::bed::{Bed, Cores};
-use crate::effort::Effort;
+use crate::effort::{Effort, Shape};
 use crate::pace::Bandwidth;
 use crate::pingpong::Latency;
 use crate::quiet::Quiet;
@@ -14,6 +14,9 @@ use crate::stats::Samples;
 
 pub(crate) use self::rows::{Series, everything, plots};
 pub(crate) use self::targets::{COMPARISONS, TARGETS, find, ratio};
+
+/// A section that two modules fill.
+const ROUND_TRIPS: &str = "round trips of 64 octets";
 
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,29 @@ pub(crate) struct Row {
     pub(crate) values: Samples,
     /// What else there is to say of each run: the mean of a bandwidth, the 99th percentile of round trips.
     pub(crate) beside: Samples,
+}
+
+/// A row without values yet.
+fn row(
+    section: &'static str,
+    id: &'static str,
+    title: &'static str,
+    unit: Unit,
+    shape: Shape,
+) -> Row {
+    Row {
+        section,
+        key: Key {
+            id,
+            mtu: shape.mtu,
+            size: shape.size,
+        },
+        cores: shape.cores,
+        title,
+        unit,
+        values: Samples::default(),
+        beside: Samples::default(),
+    }
 }
 
 /// What one run gave for one row.

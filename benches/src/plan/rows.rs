@@ -1,6 +1,6 @@
 //! Everything that is measured.
 
-use super::{Key, Measurement, Reading, Row, Unit, alone};
+use super::{Measurement, ROUND_TRIPS, Reading, Unit, alone, row};
 use crate::Failure;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, MESSAGE, PING, Shape};
@@ -8,7 +8,6 @@ use crate::pace::Bandwidth;
 use crate::pingpong::Latency;
 use crate::raw::Work;
 use crate::short::Game;
-use crate::stats::Samples;
 use crate::{framed, kernel, many, memory, octets, raw, rdma};
 
 /// Message sizes of the curves, beside those of the table.
@@ -281,28 +280,6 @@ pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure
     Ok(plan)
 }
 
-pub(super) fn row(
-    section: &'static str,
-    id: &'static str,
-    title: &'static str,
-    unit: Unit,
-    shape: Shape,
-) -> Row {
-    Row {
-        section,
-        key: Key {
-            id,
-            mtu: shape.mtu,
-            size: shape.size,
-        },
-        cores: shape.cores,
-        title,
-        unit,
-        values: Samples::default(),
-        beside: Samples::default(),
-    }
-}
-
 fn systems<Outcome: Into<Reading>>(
     section: &'static str,
     unit: Unit,
@@ -330,8 +307,6 @@ fn curves<Outcome: Into<Reading>>(
         })
     })
 }
-
-pub(super) const ROUND_TRIPS: &str = "round trips of 64 octets";
 
 /// As many short Writes as go.
 fn short_writes(shape: Shape) -> Measurement {

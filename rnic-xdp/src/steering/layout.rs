@@ -87,11 +87,7 @@ impl PortEntries {
 
     /// Without the one to compare with.
     pub(crate) fn hidden(self) -> Self {
-        Self {
-            family: 0,
-            any_address: false,
-            ..self
-        }
+        Self { family: 0, ..self }
     }
 
     pub(crate) fn is_hidden(&self) -> bool {
@@ -195,7 +191,9 @@ mod tests {
         let one = PortEntries::default().with(first);
         let entries = one.with(any);
         assert_eq!(entries.without(any), one);
-        assert!(entries.without(first).is_hidden());
+        let hidden = entries.without(first);
+        assert!(hidden.is_hidden());
+        assert_eq!(hidden.with(first), entries);
         let octets = entries.octets();
         let mut expected = [
             1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 6, 0, 0, 0, 0, 0, 0, 0,
@@ -203,10 +201,11 @@ mod tests {
         expected[20..].copy_from_slice(&1u32.to_ne_bytes());
         assert_eq!(octets, expected);
         assert_eq!(PortEntries::read(&octets), entries);
-        assert_eq!(
-            size_of::<crate::skeleton::types::steer_port>(),
-            octets.len()
-        );
+        use crate::skeleton::types::steer_port;
+        assert_eq!(size_of::<steer_port>(), octets.len());
+        assert_eq!(std::mem::offset_of!(steer_port, family), 16);
+        assert_eq!(std::mem::offset_of!(steer_port, any_address), 17);
+        assert_eq!(std::mem::offset_of!(steer_port, others), 20);
         let any = PortEntries::default().with(any);
         assert_eq!(any.octets()[..20], [&[0; 16][..], &[4, 1, 0, 0]].concat());
     }

@@ -1,4 +1,4 @@
-//! Steering: the XDP program of a device, its map of local ports, its sockets and its counters.
+//! Steering: the XDP program of a device, its maps of local ports, its sockets and its counters.
 //!
 //! The program is attached by a BPF link, and nothing is pinned: when the process ends, however it ends, the
 //! kernel detaches the program and frees its maps. Others find the maps through the id of the program that

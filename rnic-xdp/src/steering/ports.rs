@@ -11,7 +11,8 @@ use super::layout::{KeyOctets, PortEntries, PortOctets, key};
 
 /// The value of every entry: the key says it all.
 const STEERED: u32 = 1;
-/// Only if there is no such entry yet (`BPF_NOEXIST`): those of a port are counted.
+/// Only if there is no such entry yet (`BPF_NOEXIST`): those of a port are counted. There is one if the address is that of
+/// two links, as a link-local one can be of a device and of a VLAN on it.
 const NEW: u64 = 1;
 
 /// The steered ports of a device, for all who add to them.
@@ -42,20 +43,19 @@ impl SteeredPorts {
         let mut maps = self.lock();
         let entries = &mut maps.entries;
         entries.insert(key(local), STEERED, NEW).map_err(io_error)?;
-        let before = maps.port(local)?;
-        let after = before.with(local);
-        if before.is_hidden() {
-            // The program may read what is half written: the address changes while it does not count.
-            maps.set_port(local, after.hidden())?;
+        let told = maps.tell_with(local);
+        if told.is_err() {
+            // It may be tried again.
+            let _ = maps.entries.remove(&key(local));
         }
-        maps.set_port(local, after)
+        told
     }
 
     pub(crate) fn remove(&self, local: SocketAddr) -> io::Result<()> {
         let mut maps = self.lock();
-        maps.entries.remove(&key(local)).map_err(io_error)?;
-        let after = maps.port(local)?.without(local);
-        maps.set_port(local, after)
+        let told = maps.tell_without(local);
+        let removed = maps.entries.remove(&key(local)).map_err(io_error);
+        told.and(removed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Maps> {
@@ -64,6 +64,23 @@ impl SteeredPorts {
 }
 
 impl Maps {
+    /// Tells the program of one more entry.
+    fn tell_with(&mut self, local: SocketAddr) -> io::Result<()> {
+        let before = self.port(local)?;
+        let after = before.with(local);
+        if before.is_hidden() {
+            // The program may read what is half written: the address changes while it does not count.
+            self.set_port(local, after.hidden())?;
+        }
+        self.set_port(local, after)
+    }
+
+    /// Tells it of one less.
+    fn tell_without(&mut self, local: SocketAddr) -> io::Result<()> {
+        let after = self.port(local)?.without(local);
+        self.set_port(local, after)
+    }
+
     fn port(&self, local: SocketAddr) -> io::Result<PortEntries> {
         let octets = self.ports.get(&local.port().into(), 0).map_err(io_error)?;
         Ok(PortEntries::read(&octets))
