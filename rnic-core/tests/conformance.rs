@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 /// Crates whose code and tests are read.
 const CRATES: [&str; 3] = ["rnic-core", "rnic-verbs", "rnic-xdp"];
 
-/// A number of the register: `5041-58`, or `5041-s3` for what an RFC only recommends.
+/// A number of the register: `5041-58`, `5041-s3` for what an RFC only recommends, `5041-72b` for the second point of a
+/// list that stands under one MUST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Id {
     rfc: u16,
     recommended: bool,
     number: u16,
+    /// 0: all of it, 1: point a.
+    point: u8,
 }
 
 impl Id {
@@ -23,6 +26,8 @@ impl Id {
         let (rfc, number) = text.split_once('-')?;
         let recommended = number.starts_with('s');
         let number = number.strip_prefix('s').unwrap_or(number);
+        let letter = number.bytes().next_back().filter(u8::is_ascii_lowercase);
+        let number = &number[..number.len() - usize::from(letter.is_some())];
         let is_number = |text: &str| text.bytes().all(|octet| octet.is_ascii_digit());
         if rfc.len() != 4 || !is_number(rfc) || !is_number(number) {
             return None;
@@ -31,14 +36,24 @@ impl Id {
             rfc: rfc.parse().ok()?,
             recommended,
             number: number.parse().ok()?,
+            point: letter.map_or(0, |letter| letter - b'a' + 1),
         })
+    }
+
+    /// The requirement that this is a point of, or this.
+    fn whole(self) -> Self {
+        Self { point: 0, ..self }
     }
 }
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = if self.recommended { "s" } else { "" };
-        write!(f, "{}-{mark}{}", self.rfc, self.number)
+        write!(f, "{}-{mark}{}", self.rfc, self.number)?;
+        match self.point {
+            0 => Ok(()),
+            point => write!(f, "{}", char::from(b'a' + point - 1)),
+        }
     }
 }
 
@@ -130,23 +145,31 @@ impl Register {
         Some(())
     }
 
-    /// Numbers that are left out.
+    /// Numbers that are left out, and points.
     fn missing(&self) -> Vec<Id> {
-        let last: BTreeMap<(u16, bool), u16> = self
-            .requirements
-            .keys()
-            .map(|id| ((id.rfc, id.recommended), id.number))
-            .collect();
-        last.iter()
-            .flat_map(|(&(rfc, recommended), &last)| {
-                (1..=last).map(move |number| Id {
-                    rfc,
-                    recommended,
-                    number,
-                })
+        let ids = || self.requirements.keys();
+        let last: BTreeMap<(u16, bool), Id> =
+            ids().map(|id| ((id.rfc, id.recommended), *id)).collect();
+        let last_point: BTreeMap<Id, Id> = ids().map(|id| (id.whole(), *id)).collect();
+        let numbers = last.values().flat_map(|&last| {
+            (1..=last.number).map(move |number| Id {
+                number,
+                point: 0,
+                ..last
             })
+        });
+        let points = last_point
+            .values()
+            .flat_map(|&last| (1..=last.point).map(move |point| Id { point, ..last }));
+        numbers
+            .chain(points)
             .filter(|id| !self.requirements.contains_key(id))
             .collect()
+    }
+
+    /// Whether this is only the head of a list: each point of it stands for itself.
+    fn is_head(&self, id: Id) -> bool {
+        self.requirements.contains_key(&Id { point: 1, ..id }) && id.point == 0
     }
 }
 
@@ -174,7 +197,9 @@ impl Citations {
                 {
                     continue;
                 }
+                // A model is what tests compare the code with.
                 let is_test = file.ends_with("tests.rs")
+                    || file.ends_with("model.rs")
                     || file.components().any(|c| c.as_os_str() == "tests");
                 let text = fs::read_to_string(&file).unwrap();
                 let name = file.strip_prefix(root).unwrap_or(&file);
@@ -279,6 +304,14 @@ fn faults(register: &Register, citations: &Citations) -> Vec<String> {
     }
     for (id, requirement) in &register.requirements {
         let (code, test) = (citations.code.contains(id), citations.tests.contains(id));
+        if register.is_head(*id) {
+            if requirement.exception.is_some() || code || test {
+                faults.push(format!(
+                    "{id} is a list: its points are met, excepted and cited"
+                ));
+            }
+            continue;
+        }
         match (requirement.exception, code, test) {
             (None, false, false) => faults.push(format!("{id} has neither code nor test")),
             (None, false, true) => {
@@ -342,6 +375,9 @@ fn table(register: &Register, citations: &Citations) -> String {
     let mut sections: BTreeMap<u16, Vec<(String, Counts)>> = BTreeMap::new();
     let mut sums: BTreeMap<(u16, bool), Counts> = BTreeMap::new();
     for (id, requirement) in &register.requirements {
+        if register.is_head(*id) {
+            continue;
+        }
         let (code, test) = (citations.code.contains(id), citations.tests.contains(id));
         let rows = sections.entry(id.rfc).or_default();
         let at = rows
@@ -411,32 +447,36 @@ fn each_fault_is_found() {
         "r",
         "# of tests\n1000-1 §1 met\n1000-2 §1 no test\n1000-3 §1 no code\n1000-4 §1 neither\n\
          1000-5 §1 excepted for nothing\n  gap: later\n1000-6 §1 excepted\n  other-party: theirs\n\
-         1000-6 §1 twice\n1000-8 §2 met\n  gap:\n1000-s1 §2\n",
+         1000-6 §1 twice\n1000-8 §2 met\n  gap:\n1000-s1 §2\n1000-9 §3 a list\n1000-9a §3 met\n\
+         1000-9b §3 no test\n1000-9d §3 excepted\n  gap: later\n",
     );
     let mut citations = Citations::default();
     citations.add(
         "c",
         false,
         "// rfc: 1000-1, 1000-2\nx(); // because: rfc: 1000-5: it is\n// rfc: 1000-8 1000-1\n/// rfc: 1000-8\n\
-         #[cfg(test)]\nmod elsewhere;\n// rfc: 1000-9\n#[cfg(test)]\nmod tests {\n// rfc: 1000-1, 1000-3\n",
+         // rfc: 1000-9a, 1000-9b\n#[cfg(test)]\nmod elsewhere;\n// rfc: 1000-10\n#[cfg(test)]\nmod tests {\n// rfc: 1000-1, 1000-3\n",
     );
     citations.add(
         "t",
         true,
-        "// rfc: 1000-5, 1000-8\n// rfc: all of it\n// rfc: 2000-1\n",
+        "// rfc: 1000-5, 1000-8, 1000-9, 1000-9a\n// rfc: all of it\n// rfc: 2000-1\n",
     );
     let expected = [
         "not understood, or there twice: r:10: 1000-6 §1 twice",
         "not understood, or there twice: r:12:   gap:",
         "not understood, or there twice: r:13: 1000-s1 §2",
         "1000-7 is left out of the register",
+        "1000-9c is left out of the register",
         "not a list of numbers: c:3: // rfc: 1000-8 1000-1",
         "not a list of numbers: t:2: // rfc: all of it",
-        "c:7 cites 1000-9, which is not in the register",
+        "c:8 cites 1000-10, which is not in the register",
         "1000-2 has code, and no test that cites it",
         "1000-3 has a test, and no code that cites it",
         "1000-4 has neither code nor test",
         "1000-5 is excepted, and has code and test",
+        "1000-9 is a list: its points are met, excepted and cited",
+        "1000-9b has code, and no test that cites it",
     ];
     assert_eq!(faults(&register, &citations), expected);
 }

@@ -236,7 +236,7 @@ const COMBINATIONS: [[bool; 2]; 4] = [[false, false], [true, false], [false, tru
 
 #[test]
 fn every_fpdu_is_found_and_good() {
-    // rfc: 5044-11, 5044-14, 5044-18, 5044-19, 5044-35, 5044-36
+    // rfc: 5044-11, 5044-14, 5044-18, 5044-19, 5044-35, 5044-36a, 5044-36b
     for markers in COMBINATIONS {
         let (frames, sent) = traffic(markers);
         let verdicts = verdicts(&frames, markers);

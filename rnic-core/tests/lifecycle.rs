@@ -349,7 +349,7 @@ fn accepting_or_rejecting_a_request_that_is_gone_is_an_error() {
 
 #[test]
 fn a_peer_that_vanishes_fails_every_request_once() {
-    // rfc: 5041-5, 5041-70, 5041-s6
+    // rfc: 5041-5, 5041-70a, 5041-s6, 5044-85a
     for kind in ["send", "write", "read"] {
         let (mut sim, mut active, mut passive) = connected();
         let source = sim.hosts[0].share(&[1; 5000], all_rights());

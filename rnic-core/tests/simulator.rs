@@ -430,7 +430,7 @@ fn every_octet_arrives_once_and_in_order_whatever_the_link_does() {
 /// they begin.
 #[test]
 fn markers_required_by_either_side_or_both() {
-    // rfc: 5044-17, 5044-43, 5044-46, 5044-59
+    // rfc: 5044-17, 5044-43, 5044-46a, 5044-46b, 5044-59
     let without = run_all(SEEDS_WITH_MARKERS, Asked::markers([false; 2], true));
     for markers in USES_OF_MARKERS {
         let early = run_all(SEEDS_WITH_MARKERS, Asked::markers(markers, true));

@@ -261,7 +261,7 @@ fn a_train_is_placed_whole() {
     assert_eq!(outcome.end, None);
 }
 
-// rfc: 5041-73, 5041-83, 5044-37
+// rfc: 5041-73a, 5041-73d, 5041-73e, 5041-83, 5044-37
 #[test]
 fn what_must_not_be_placed_is_not_and_ends_the_connection() {
     let middle = PIECES / 2 * PIECE;
@@ -286,7 +286,7 @@ fn what_must_not_be_placed_is_not_and_ends_the_connection() {
     }
 }
 
-// rfc: 5041-73
+// rfc: 5041-73a, 5041-73c, 5041-73d
 #[test]
 fn a_segment_elsewhere_is_placed_there() {
     let outcome = with_twist(Some(Twist::Jump(0)));
@@ -376,7 +376,7 @@ fn messages(at_once: bool, second: impl Fn(&mut Scene) -> (Stag, u64)) -> Outcom
 const MESSAGE: usize = 3 * PIECE + 101;
 
 /// One message behind the other is placed where each belongs.
-// rfc: 5041-73
+// rfc: 5041-73a, 5041-73c
 #[test]
 fn a_train_goes_on_with_the_next_message() {
     for (to_other, from) in [(false, 1000), (true, 3), (false, 5)] {

@@ -24,7 +24,7 @@ impl Connection {
 
     /// Draws the conclusions from whatever TCP has learnt.
     pub(crate) fn settle(&mut self, context: &mut Context<'_, '_>) {
-        // rfc: 5041-5, 5041-70, 5041-s6
+        // rfc: 5041-5, 5041-70a, 5041-s6
         if let Some(failure) = self.tcp.failure() {
             self.end(end_reason(failure), context);
             self.leave_stream(context);
@@ -232,6 +232,7 @@ impl Llp for MpaTcp<'_> {
     }
 }
 
+// rfc: 5044-85a
 fn end_reason(failure: TcpFailure) -> EndReason {
     match failure {
         TcpFailure::Refused => EndReason::Refused,

@@ -245,7 +245,7 @@ impl Stream {
         self.conclude(outcome, context);
     }
 
-    // rfc: 5041-70, 5041-s8
+    // rfc: 5041-70b, 5041-70c, 5041-s8
     #[inline]
     fn conclude(&mut self, outcome: Result<(), StreamError>, context: &mut Context<'_, '_>) {
         if let Err(error) = outcome {
@@ -261,7 +261,7 @@ impl Stream {
 
     /// An error: RDMAP tells the peer by a Terminate message, and the stream is over. Any other layer is told, and
     /// decides.
-    // rfc: 5040-s4, 5041-70, 5041-71, 5041-74, 5041-s7, 5041-s12
+    // rfc: 5040-88b, 5040-s4, 5041-70b, 5041-70c, 5041-71, 5041-74, 5041-s7, 5041-s12
     #[cold]
     fn fail(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
         self.steady = false;

@@ -141,7 +141,7 @@ pub(super) fn fpdu(
 
 /// Layer, error type and error code: RFC 5040 figure 9, with DDP's numbers of RFC 5041 section 7.2 and MPA's of
 /// RFC 5044 section 8.
-// rfc: 5044-85, 5044-s17
+// rfc: 5044-85b, 5044-85c, 5044-s17
 fn cause(error: &LayerError) -> TerminateCause {
     const DDP: u8 = 1;
     const LLP: u8 = 2;

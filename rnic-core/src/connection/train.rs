@@ -101,7 +101,7 @@ impl Train<'_> {
 }
 
 /// The place of the next segments' octets, as far as TCP has room for such segments.
-// rfc: 5041-73, 5041-77, 5041-78, 5041-83
+// rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e, 5041-77, 5041-78, 5041-83
 fn place<'g>(next: &Sequel, writer: &Writer<'g>, room: u64) -> Option<Placement<'g>> {
     let (stag, offset) = next.place();
     let mut place = writer.rest(stag, offset).ok()?;

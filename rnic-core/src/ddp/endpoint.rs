@@ -10,7 +10,7 @@ use crate::verbs::qp::{PdId, QpNumber, QpState, StreamId};
 pub trait EndpointUlp: Ulp<Error = Fault> + Send {
     /// An error ends what is received, and what comes after it is dropped (RFC 5041 section 7.1). Messages can still be
     /// sent, to tell the peer. The stream stays until the application has it torn down or the layer below loses it.
-    // rfc: 5041-70, 5041-74
+    // rfc: 5041-70b, 5041-70c, 5041-74
     fn handle_error(&mut self, report: &ErrorReport);
 
     /// The application has the stream end in order: what it asks for from now on is not carried out, but fails. The
@@ -20,7 +20,7 @@ pub trait EndpointUlp: Ulp<Error = Fault> + Send {
     fn handle_finish(&mut self);
 
     /// The stream is over. Nothing more is asked of this layer.
-    // rfc: 5041-70, 5041-s6
+    // rfc: 5041-70a, 5041-s6
     fn handle_end(&mut self, teardown: Teardown);
 }
 

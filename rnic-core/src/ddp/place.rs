@@ -75,7 +75,7 @@ impl Ddp {
     }
 
     /// Copies the payload of a tagged segment to its place, if the peer has this right there.
-    // rfc: 5040-90, 5041-73, 5041-77, 5041-78, 5041-83, 5041-88
+    // rfc: 5040-90, 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e, 5041-77, 5041-78, 5041-83, 5041-88
     #[inline]
     pub(super) fn place_tagged(
         &self,
@@ -106,7 +106,7 @@ impl Ddp {
         Writer::new(guard, self.origin, right)
     }
 
-    // rfc: 5041-72, 5040-95
+    // rfc: 5040-95
     fn place_untagged(
         &mut self,
         header: &UntaggedHeader,
@@ -123,6 +123,7 @@ impl Ddp {
         receive_into(buffer.sges(), header, payload, self.origin, guard)
     }
 
+    // rfc: 5041-72a
     fn queue_mut(&mut self, header: &UntaggedHeader) -> Result<&mut Queue, DdpError> {
         self.queues
             .get_mut(header.queue)
@@ -131,6 +132,7 @@ impl Ddp {
 }
 
 /// The buffer that is posted for a message.
+// rfc: 5041-72b
 fn posted(
     queue: &Queue,
     header: &UntaggedHeader,
@@ -165,6 +167,7 @@ fn receive_into(
 
 /// Checks 3 and 4 of RFC 5041 section 7.1 for untagged segments: the MO, and the MO with the payload, lie in a
 /// buffer of `room` octets.
+// rfc: 5041-72c, 5041-72d
 pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Result<(), DdpError> {
     let offset = u64::from(header.offset.0);
     if offset > room {

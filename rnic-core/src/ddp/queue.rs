@@ -38,6 +38,7 @@ impl Order {
     }
 
     /// The error for a message beyond the last buffer: where it is next in turn, the buffer is what is missing.
+    // rfc: 5041-72e
     pub(super) fn no_buffer(&self, header: &UntaggedHeader) -> DdpError {
         if header.msn == self.next {
             DdpError::NoBuffer {

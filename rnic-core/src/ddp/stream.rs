@@ -140,7 +140,7 @@ impl DdpStream {
 
     /// Where the octets of an untagged message belong that is next in its queue, and whole in this segment, if they fit the
     /// buffer that is posted for it, which is one piece. [`delivered_whole`](Self::delivered_whole) is to follow.
-    // rfc: 5041-72
+    // rfc: 5041-72b, 5041-72c, 5041-72d, 5041-72e
     #[inline(always)]
     pub fn place_for_whole<'g>(
         &self,

@@ -62,7 +62,7 @@ pub trait Ulp: Buffers {
 
     /// How it receives in a queue that is not open yet; `None` if it does not. Any number may be a queue. An open queue
     /// costs some octets for as long as the stream lives, and it is the peer that names them.
-    // rfc: 5041-72
+    // rfc: 5041-72a
     fn supply(&self, queue: QueueNumber) -> Option<Supply>;
 
     /// Looks at a segment before it is placed, and says where its payload goes and, for a tagged one, which right the

@@ -384,7 +384,7 @@ impl StagTable {
 
     /// The address of `len` octets at a tagged offset, if the STag lets `origin` do `need` to all of them. The
     /// caller holds a guard while it uses the address.
-    // rfc: 5041-73, 5041-88, 5040-100, 5040-101, 5040-102, 5040-107, 5042-10
+    // rfc: 5041-73b, 5041-73c, 5041-73d, 5041-73e, 5041-88, 5040-100, 5040-101, 5040-102, 5040-107, 5042-10
     #[inline(always)]
     pub(super) fn check(
         &self,
@@ -435,7 +435,7 @@ impl StagTable {
     }
 
     /// The slot of a valid STag that `origin` may use.
-    // rfc: 5041-30, 5041-77, 5041-78, 5041-86, 5041-87, 5040-98, 5040-99, 5040-105, 5040-106, 5042-8, 5042-9
+    // rfc: 5041-30, 5041-73a, 5041-77, 5041-78, 5041-86, 5041-87, 5040-98, 5040-99, 5040-105, 5040-106, 5042-8, 5042-9
     #[inline(always)]
     fn find(&self, stag: Stag, origin: Origin) -> Result<&Slot, TagError> {
         let slot = self.slot(stag);

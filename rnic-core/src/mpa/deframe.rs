@@ -164,7 +164,7 @@ impl Deframer {
     /// The ULPDU of an FPDU that has arrived ahead of order, of a stream with markers, one of which, or the end of
     /// another such FPDU, shows that it begins at `position` (see [`marker`](super::marker)). `fpdu` is as long as
     /// [`fpdu_len`](super::marker::fpdu_len) says. `None` where it does not hold, or nothing could tell: CRCs are off.
-    // rfc: 5044-46
+    // rfc: 5044-46a
     pub fn open_early(&mut self, position: u64, fpdu: &[u8]) -> Option<Ulpdu<'_>> {
         if !self.crc || self.failure.is_some() {
             return None;
@@ -346,7 +346,7 @@ pub(super) mod tests {
         assert_eq!((count, deframer.held()), (2, 0));
     }
 
-    // rfc: 5044-37, 5044-38, 5044-45, 5044-46, 5044-87
+    // rfc: 5044-37, 5044-38, 5044-45, 5044-46b, 5044-87
     #[test]
     fn nothing_comes_out_behind_a_bad_crc() {
         let mut octets = stream(&[vec![1; 8], vec![2; 8], vec![3; 8]], true);

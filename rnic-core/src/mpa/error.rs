@@ -121,7 +121,7 @@ impl MpaError {
             | Self::InsufficientIrd { .. }
             | Self::NoMatchingRtr
             | Self::GivenUp => Action::Terminate,
-            // rfc: 5044-66, 5044-72, 5044-75, 5044-78, 5044-86
+            // rfc: 5044-66, 5044-72, 5044-75, 5044-78, 5044-85d, 5044-86
             Self::Frame(_)
             | Self::SameRole(_)
             | Self::RequestRevision(_)

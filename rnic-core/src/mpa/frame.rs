@@ -49,7 +49,7 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     let len = begin_seal(fpdu, ulpdu_len);
     let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
-    // rfc: 5044-34, 5044-36
+    // rfc: 5044-28a, 5044-34, 5044-36a, 5044-36b
     field.copy_from_slice(&match crc {
         true => crc::to_wire(crc::crc(body)),
         false => [0; CRC_LEN],
@@ -87,7 +87,7 @@ pub fn seal_and_sum_up(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> (usize, 
         field.fill(0);
         return (len, checksum::sum(body));
     }
-    // rfc: 5044-34, 5044-36
+    // rfc: 5044-34, 5044-36a, 5044-36b
     let (crc, sum) = crc::crc_and_sum_of_both(body);
     field.copy_from_slice(&crc::to_wire(crc));
     (len, sum)
@@ -117,7 +117,7 @@ fn begin_seal(fpdu: &mut [u8], ulpdu_len: usize) -> usize {
 /// [`MpaError::Crc`].
 #[inline]
 pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError> {
-    // rfc: 5044-13, 5044-45, 5044-46, 5044-60, 5044-62
+    // rfc: 5044-13, 5044-45, 5044-46b, 5044-60, 5044-62
     if crc {
         verify(fpdu.covered, fpdu.crc)?;
     }
@@ -145,7 +145,7 @@ pub fn ulpdu(fpdu: &[u8]) -> Option<&[u8]> {
 /// [`MpaError::Crc`].
 #[inline]
 pub(super) fn verify(covered: &[u8], field: [u8; CRC_LEN]) -> Result<(), MpaError> {
-    // rfc: 5044-37, 5044-38
+    // rfc: 5044-28a, 5044-37, 5044-38
     let (received, computed) = (crc::from_wire(field), crc::crc(covered));
     if received != computed {
         return Err(MpaError::Crc { received, computed });

@@ -111,7 +111,7 @@ mod tests {
     }
 
     /// A marker at every place of an FPDU: in front of it, in header, payload and pad, in front of the CRC, and behind it.
-    // rfc: 5044-18, 5044-21, 5044-36
+    // rfc: 5044-18, 5044-21, 5044-36a, 5044-36b
     #[test]
     fn every_place_of_a_marker() {
         for len in [0, 1, 2, 14, 40, 494, 502, 503, 504, 506, 1442] {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     /// Any marker that points elsewhere than to the start of its FPDU, with a CRC that is right.
-    // rfc: 5044-24, 5044-25, 5044-85, 5044-s18
+    // rfc: 5044-24, 5044-25, 5044-85c, 5044-s18
     #[test]
     fn a_marker_that_points_elsewhere() {
         let first = sealed(&[1; 40], 0, true);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     /// An error in the octets counts before one in the markers.
-    // rfc: 5044-36, 5044-38, 5044-46
+    // rfc: 5044-36b, 5044-38, 5044-46b
     #[test]
     fn every_octet_counts_for_the_crc() {
         let octets = stream(&[vec![1; 700]], true);
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(deframe(&mut deframer, [&octets[..]]), Ok(vec![longest]));
     }
 
-    // rfc: 5044-46
+    // rfc: 5044-46a
     #[test]
     fn where_a_marker_points() {
         let marker = |pointer: u16| [0, 0, (pointer >> 8) as u8, pointer as u8];

@@ -97,7 +97,7 @@ pub fn fpdu_len(position: u64, octets: &[u8]) -> Option<usize> {
 pub const FRONT_LEN: usize = MARKER_LEN + LENGTH_LEN;
 
 /// Where the FPDU begins that holds the marker at `position`, as that says; `None` where no FPDU can begin.
-// rfc: 5044-46
+// rfc: 5044-46a
 pub fn points_at(position: u64, marker: [u8; MARKER_LEN]) -> Option<u64> {
     let length_at = match pointer(marker) {
         0 => return Some(position),
@@ -123,7 +123,7 @@ pub(super) fn open<'a>(
 ) -> Result<&'a [u8], MpaError> {
     let (covered, field) = fpdu.split_at(fpdu.len() - CRC_LEN);
     if crc {
-        // rfc: 5044-21, 5044-36
+        // rfc: 5044-21, 5044-36a, 5044-36b
         frame::verify(covered, [field[0], field[1], field[2], field[3]])?;
     }
     room.clear();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     /// RFC 5044 figure 5: the first FPDU of a stream.
-    // rfc: 5044-14, 5044-15, 5044-21, 5044-23, 5044-36
+    // rfc: 5044-14, 5044-15, 5044-21, 5044-23, 5044-36b
     #[test]
     fn figure_5() {
         let mut figure = vec![0, 0, 0, 0, 0x00, 0x2a, 0x41, 0x43];
@@ -213,7 +213,7 @@ mod tests {
     }
 
     /// RFC 5044 figure 6: a second FPDU, behind one of 492 octets.
-    // rfc: 5044-16, 5044-18, 5044-19, 5044-36
+    // rfc: 5044-16, 5044-18, 5044-19, 5044-36a
     #[test]
     fn figure_6() {
         let mut figure = vec![0x00, 0x2a, 0x41, 0x43];
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(second[..6], [0, 0, 0, 0, 0, 10]);
     }
 
-    // rfc: 5044-24, 5044-36
+    // rfc: 5044-24, 5044-36a
     #[test]
     fn a_marker_right_behind_the_pad_is_covered_by_the_crc() {
         // Marker, 2 + 505 and one octet of pad end at 512: the marker stands in front of the CRC field.

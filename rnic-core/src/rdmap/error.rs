@@ -104,11 +104,11 @@ impl RdmapError {
                 (0, 0, 0x00)
             }
             Self::ReadSource { error, .. } => (0, 1, protection_code(error)),
-            // rfc: 5040-60
+            // rfc: 5040-60c
             Self::CannotInvalidate(_) => (0, 1, 0x09),
             Self::Version(_) => (0, 2, 0x05),
             // RFC 7306 has no number for an operation that is not known. Its section 1.1 expects this one, or another of
-            // the same type. rfc: 7306-24, 7306-54
+            // the same type. rfc: 7306-24, 7306-54b
             Self::UnexpectedOpcode(_) | Self::Malformed(RdmapWireError::AtomicOperation(_)) => {
                 (0, 2, 0x06)
             }
@@ -134,6 +134,7 @@ impl RdmapError {
     }
 
     /// The Terminate that reports it. Where the error came with a segment, the caller adds that.
+    // rfc: 5040-88c
     pub fn cause(&self) -> TerminateCause {
         let cause = TerminateCause::new(self.control());
         match self {

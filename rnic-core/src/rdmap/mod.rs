@@ -467,7 +467,7 @@ fn is_send(opcode: Opcode) -> bool {
 }
 
 /// Completes the receive that holds a Send.
-// rfc: 5040-53, 5040-54, 5040-57, 5040-60, 5040-69, 5040-75
+// rfc: 5040-53, 5040-54, 5040-57, 5040-69, 5040-75
 fn receive(
     opcode: Opcode,
     header: &UntaggedHeader,
@@ -481,7 +481,7 @@ fn receive(
     let solicited = matches!(opcode, SendSolicited | SendSolicitedInvalidate);
     let invalidate = matches!(opcode, SendInvalidate | SendSolicitedInvalidate);
     if invalidate {
-        // rfc: 5040-93, 5040-94, 5040-111
+        // rfc: 5040-60a, 5040-60b, 5040-93, 5040-94, 5040-111
         guard
             .invalidate(Stag(header.ulp32), qp.origin())
             .map_err(RdmapError::CannotInvalidate)?;
@@ -519,7 +519,7 @@ fn receive_immediate(
         header: "Immediate Data",
         octets: length as usize,
     };
-    // rfc: 7306-53, 7306-54
+    // rfc: 7306-53, 7306-54b
     let immediate = match <[u8; IMMEDIATE_LEN]>::try_from(octets) {
         Ok(immediate) if length as usize == IMMEDIATE_LEN => immediate,
         _ => return Err(RdmapError::Malformed(wrong)),

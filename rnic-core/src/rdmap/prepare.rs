@@ -102,7 +102,7 @@ fn prepare_read(
 }
 
 /// An Atomic Request. What the peer's memory held comes back to one piece of 8 octets.
-// rfc: 7306-2, 7306-15, 7306-19, 7306-20, 7306-25, 7306-26
+// rfc: 7306-2a, 7306-2b, 7306-2c, 7306-15, 7306-19, 7306-20, 7306-25, 7306-26
 fn prepare_atomic(
     wr: &SendWr,
     number: u64,

@@ -162,7 +162,7 @@ impl Requester {
                 self.begin(&wr, qp.signal_all, number, &outbound.header);
                 Ok(Some(outbound))
             }
-            // rfc: 5040-87, 5040-88
+            // rfc: 5040-87, 5040-88a, 7306-54a
             Err(status) => {
                 self.fail(&wr, status);
                 Err(RdmapError::Request {

@@ -240,7 +240,7 @@ pub struct DdpSegment<'a> {
 
 impl<'a> DdpSegment<'a> {
     /// Reads a segment that fills `ulpdu`. Reserved bits are not looked at.
-    // rfc: 5041-22, 5041-72, 5041-73
+    // rfc: 5041-22
     #[inline(always)]
     pub fn parse(ulpdu: &'a [u8]) -> Result<Self, DdpWireError> {
         let too_short = DdpWireError::TooShort(ulpdu.len());

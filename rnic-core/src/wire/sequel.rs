@@ -81,7 +81,7 @@ impl Sequel {
         let (tcp_at, fpdu_at) = (layout.tcp_at(), layout.payload_at());
         let octets = *frame.first_chunk::<MOST>()?;
         let mut mask = [0; MOST];
-        // rfc: 5041-73
+        // rfc: 5041-73a, 5041-73c, 5041-73d
         mask[..fpdu_at + OFFSET_AT].fill(0xff);
         let mut vary = |at: usize, len: usize| mask[at..at + len].fill(0);
         if v4 {
@@ -140,7 +140,7 @@ impl Sequel {
     /// Expects what this frame has where a message may end or another begin: the length, PSH, whether it is the last segment,
     /// and the place of the octets, which is returned. All else stays, and whether the frame is the next is still to be
     /// found out: [`read`](Self::read) it. `None` if it is not; then nothing more can be expected.
-    // rfc: 5041-73
+    // rfc: 5041-73a, 5041-73c, 5041-73d
     pub fn turn_to(&mut self, frame: &[u8]) -> Option<(Stag, TaggedOffset)> {
         let (tcp_at, fpdu_at) = (self.layout.tcp_at(), self.layout.payload_at());
         let front = frame.first_chunk::<MOST>()?;

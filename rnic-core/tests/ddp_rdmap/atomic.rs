@@ -85,7 +85,7 @@ pub(crate) fn answer(end: &mut End, ulpdu: &[u8]) -> RdmapError {
 /// RFC 7306 appendix A.1.
 #[test]
 fn the_request_is_that_of_the_figure() {
-    // rfc: 7306-2, 7306-15, 7306-19, 7306-20, 7306-25, 7306-26
+    // rfc: 7306-2a, 7306-2b, 7306-2c, 7306-15, 7306-19, 7306-20, 7306-25, 7306-26
     let mut end = End::new(0, 1);
     let operation = AtomicOperation::CmpSwap {
         swap: 0x4142_4344_4546_4748,

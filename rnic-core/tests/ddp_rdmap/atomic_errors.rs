@@ -39,7 +39,7 @@ fn a_number_elsewhere_than_at_a_multiple_of_8_is_refused() {
 
 #[test]
 fn memory_that_the_peer_may_not_change_so_is_refused() {
-    // rfc: 7306-54, 7306-56
+    // rfc: 7306-54b, 7306-56
     type Case = (fn(&End) -> Stag, u64, (u8, u8, u8));
     let cases: [Case; 6] = [
         (|_| Stag(0x1234_5678), BASE, (0, 1, 0)),
@@ -87,7 +87,7 @@ fn operations_that_are_not_known_are_refused() {
 
 #[test]
 fn messages_of_another_length_are_refused() {
-    // rfc: 7306-54
+    // rfc: 7306-54b
     let queue = QueueNumber::READ_REQUEST;
     for len in [0, 28, 51] {
         let mut end = End::new(1, 0);
@@ -140,7 +140,7 @@ fn opcodes_and_queues_that_do_not_go_together_are_refused() {
 
 #[test]
 fn responses_answer_the_oldest_request() {
-    // rfc: 7306-54
+    // rfc: 7306-54b
     let refused = |requests: &[WrOpcode], ulpdu: &dyn Fn(&End) -> Ulpdu| {
         let mut end = End::new(0, 4);
         for (wr_id, opcode) in requests.iter().enumerate() {
@@ -176,7 +176,7 @@ fn responses_answer_the_oldest_request() {
 
 #[test]
 fn requests_that_cannot_be_carried_out_fail_here() {
-    // rfc: 7306-54
+    // rfc: 7306-54a
     let end = End::new(0, 1);
     let good = atomic(&end, 1, ONE, Stag(9), 0);
     let read_only = end.register(0, 100, Access::LOCAL_READ, PD);

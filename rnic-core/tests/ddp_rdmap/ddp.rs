@@ -48,7 +48,7 @@ fn a_write_lands_where_it_says() {
 
 #[test]
 fn tagged_invalid_stag() {
-    // rfc: 5041-30, 5041-73, 5041-83
+    // rfc: 5041-30, 5041-73a, 5041-83
     let mut end = End::new(0, 0);
     let unknown = Stag(end.stag.0 ^ 1);
     let error = refused(&mut end, &write(unknown, BASE, b"x"));
@@ -77,7 +77,7 @@ fn tagged_revoked_stag() {
 
 #[test]
 fn tagged_without_remote_write() {
-    // rfc: 5041-73, 5041-90
+    // rfc: 5041-73b, 5041-90
     let rights = [Access::LOCAL_READ, Access::LOCAL_WRITE, Access::REMOTE_READ];
     for right in rights {
         let mut end = End::new(0, 0);
@@ -93,7 +93,7 @@ fn tagged_without_remote_write() {
 
 #[test]
 fn tagged_base_and_bounds_violation() {
-    // rfc: 5041-73, 5041-80, 5041-88
+    // rfc: 5041-73c, 5041-73d, 5041-80, 5041-88
     let outside = [
         (BASE + 99, 1),
         (BASE + 200, 1),
@@ -140,7 +140,7 @@ fn tagged_of_another_stream() {
 
 #[test]
 fn tagged_offset_wraps() {
-    // rfc: 5041-73
+    // rfc: 5041-73e
     for (offset, len) in [(u64::MAX, 1), (u64::MAX, 2), (u64::MAX - 9, 10)] {
         let mut end = End::new(0, 0);
         let stag = end.stag;
@@ -201,7 +201,7 @@ fn a_send_fills_the_receives_in_their_order() {
 
 #[test]
 fn untagged_invalid_qn() {
-    // rfc: 5041-72
+    // rfc: 5041-72a
     for queue in [4, 5, u32::MAX] {
         let mut end = end_with_receives(1);
         let ulpdu = untagged(Opcode::Send, true, QueueNumber(queue), 1, 0, b"x");
@@ -213,7 +213,7 @@ fn untagged_invalid_qn() {
 
 #[test]
 fn untagged_no_buffer() {
-    // rfc: 5041-72
+    // rfc: 5041-72b
     for payload in [&b"x"[..], b""] {
         // rfc: 5040-57
         let mut end = end_with_receives(1);
@@ -256,7 +256,7 @@ fn untagged_msn_zero_comes_before_the_first() {
 
 #[test]
 fn untagged_msn_beyond_the_last_buffer() {
-    // rfc: 5041-72
+    // rfc: 5041-72e
     let mut end = end_with_receives(2);
     assert_eq!(refused(&mut end, &send(3, b"x")).number(), (2, 3));
 }
@@ -274,7 +274,7 @@ fn untagged_msn_that_leaves_one_out_is_not_delivered() {
 
 #[test]
 fn untagged_mo_outside_of_the_buffer() {
-    // rfc: 5041-72
+    // rfc: 5041-72c
     let mut end = end_with_receives(1);
     let error = refused(&mut end, &untagged(Opcode::Send, true, SEND, 1, 101, b"x"));
     assert!(matches!(error, DdpError::InvalidMo { .. }));
@@ -308,7 +308,7 @@ fn untagged_mo_that_does_not_continue() {
 
 #[test]
 fn untagged_message_too_long() {
-    // rfc: 5041-72
+    // rfc: 5041-72d
     let mut end = end_with_receives(1);
     let error = refused(&mut end, &send(1, &[1; 101]));
     assert_eq!(

@@ -168,7 +168,7 @@ fn they_may_come_early_and_in_pieces() {
 
 #[test]
 fn others_than_eight_octets_are_refused() {
-    // rfc: 7306-53, 7306-54
+    // rfc: 7306-53, 7306-54b
     for len in [0, 1, 7, 9, 16, 1000] {
         let mut end = End::new(0, 0);
         end.post_receive(1, 0, 1000);
@@ -234,7 +234,7 @@ fn they_have_their_place() {
 
 #[test]
 fn a_request_with_more_than_them_is_refused() {
-    // rfc: 7306-51, 7306-54
+    // rfc: 7306-51, 7306-54a
     let mut end = End::new(0, 0);
     end.post(alone(1).with_inline(b"more").unwrap());
     assert!(end.next_message().is_err());
@@ -273,7 +273,7 @@ fn a_terminate_that_names_them_fails_their_write() {
 /// Between a Write and its Immediate Data the memory may be gone: then neither the rest nor they are sent.
 #[test]
 fn a_write_that_fails_half_way_has_no_immediate_data() {
-    // rfc: 7306-54
+    // rfc: 7306-54a
     let mut end = End::new(0, 0);
     let wr = behind_write(&end, 1, Stag(0x99), 1000);
     end.post(wr);

@@ -180,7 +180,7 @@ fn a_fast_registration_serves_both_sides_until_it_is_invalidated() {
     assert_eq!(end.memory(0, 5), b"local");
 }
 
-// rfc: 5040-60, 5040-93, 5040-94
+// rfc: 5040-60b, 5040-93, 5040-94
 #[test]
 fn a_peer_invalidates_the_windows_and_fast_registrations_of_its_stream() {
     for opcode in [Opcode::SendInvalidate, Opcode::SendSolicitedInvalidate] {
@@ -220,7 +220,7 @@ fn a_peer_invalidates_the_windows_and_fast_registrations_of_its_stream() {
     }
 }
 
-// rfc: 5040-60, 5040-93, 5040-94, 5040-111
+// rfc: 5040-60a, 5040-60c, 5040-93, 5040-94, 5040-111
 #[test]
 fn a_peer_that_invalidates_what_it_must_not_is_told_so() {
     type Case = fn(&mut End) -> (Stag, TagError);

@@ -46,7 +46,7 @@ fn with_lent_memory() -> (End, End, Stag) {
 
 #[test]
 fn an_stag_is_invalid_when_the_send_that_asks_for_it_is_told_and_not_before() {
-    // rfc: 5040-60
+    // rfc: 5040-60b
     let (mut a, mut b, stag) = with_lent_memory();
     a.fill(SOURCE, &pattern(1, 3000));
     a.post(write(&a, 1, stag, 3000));

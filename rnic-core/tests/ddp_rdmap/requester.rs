@@ -260,7 +260,7 @@ fn failure(end: &mut End, wr: SendWr) -> WcStatus {
 
 #[test]
 fn local_protection_errors() {
-    // rfc: 5040-87, 5040-88
+    // rfc: 5040-87, 5040-88a
     let keys = |end: &End| {
         [
             Stag(0),

@@ -377,7 +377,7 @@ fn send_invalidate(opcode: Opcode, stag: Stag) -> Vec<u8> {
 
 #[test]
 fn send_with_invalidate() {
-    // rfc: 5040-5, 5040-60, 5040-93, 5040-94
+    // rfc: 5040-5, 5040-60b, 5040-93, 5040-94
     for (opcode, flags) in [
         (Opcode::SendInvalidate, completion_flags::WITH_INVALIDATE),
         (
@@ -405,7 +405,7 @@ fn send_with_invalidate() {
 
 #[test]
 fn a_send_that_cannot_invalidate() {
-    // rfc: 5040-60, 5040-93, 5040-94, 5040-111
+    // rfc: 5040-60a, 5040-60c, 5040-93, 5040-94, 5040-111
     for scope in [
         Scope::Stream(OTHER_PD, STREAM),
         Scope::Stream(PD, StreamId(99)),

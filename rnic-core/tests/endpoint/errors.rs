@@ -83,7 +83,7 @@ fn ready() -> Raw {
 
 #[test]
 fn errors_of_untagged_segments_are_reported_with_header_and_length() {
-    // rfc: 5041-66, 5041-70, 5041-71, 5041-72, 5041-74, 5041-75, 5041-76, 5041-s7, 5041-s11, 5041-s12
+    // rfc: 5041-66, 5041-70c, 5041-71, 5041-72a, 5041-72b, 5041-72c, 5041-72d, 5041-72e, 5041-74, 5041-75, 5041-76, 5041-s7, 5041-s11, 5041-s12
     let whole = untagged_to(7, 1);
     let beyond = |offset| {
         let mut header = whole;
@@ -113,7 +113,7 @@ fn errors_of_untagged_segments_are_reported_with_header_and_length() {
 
 #[test]
 fn errors_of_tagged_segments_are_reported_with_header_and_length() {
-    // rfc: 5041-73, 5041-74, 5041-77, 5041-78, 5041-82, 5041-83, 5041-s11
+    // rfc: 5041-73a, 5041-73b, 5041-73d, 5041-73e, 5041-74, 5041-77, 5041-78, 5041-82, 5041-83, 5041-s11
     let share = |raw: &Raw, access, scope: Scope| {
         let region = raw.sim.hosts[0].share_with(&[0; 8], access, scope);
         region.stag
@@ -165,7 +165,7 @@ fn a_layer_may_refuse_what_its_own_octets_say() {
 
 #[test]
 fn errors_of_the_layer_below_are_passed_upward() {
-    // rfc: 5041-s8
+    // rfc: 5041-70b, 5041-s8
     let mut raw = ready();
     let mut fpdu = raw.sim.raw[0].fpdu(&ddp(DdpHeader::Untagged(untagged_to(7, 1)), b"1"));
     let last = fpdu.len() - 1;

@@ -268,7 +268,7 @@ pub(crate) fn untagged_to(queue: u32, msn: u32) -> UntaggedHeader {
 /// A layer may open queues as it goes, and none is there before.
 #[test]
 fn a_queue_is_there_from_when_it_is_opened() {
-    // rfc: 5041-43, 5041-72
+    // rfc: 5041-43, 5041-72a
     let mut raw = Raw::new(&[]);
     let region = raw.sim.hosts[0].share(&[0; 8], all_rights());
     for queue in [12, 11, u32::MAX - 1] {

@@ -129,7 +129,7 @@ fn both_ends_may_close_at_once() {
 
 #[test]
 fn a_lost_connection_is_an_abortive_end() {
-    // rfc: 5041-5, 5041-70, 5041-s6
+    // rfc: 5041-5, 5041-70a, 5041-s6
     let mut raw = open();
     raw.layer.send(parcel(5, 0, 0), b"lost");
     raw.sim.raw[0].acknowledges = false;

@@ -57,7 +57,7 @@ fn placed_early(sim: &mut Simulation) -> u64 {
 /// it holds a marker or follows one that is placed; the Send at the end is delivered when the first has come.
 #[test]
 fn fpdus_are_found_by_markers_wherever_segments_are_cut() {
-    // rfc: 5044-46, 5044-92, 5044-s2, 5044-1
+    // rfc: 5044-46a, 5044-92, 5044-s2, 5044-1
     for seed in 0..60 {
         let mut rng = Rng::with_seed(seed);
         let mut sim = simulation();
@@ -132,7 +132,7 @@ fn fpdus_are_found_by_markers_wherever_segments_are_cut() {
 /// Each FPDU in a segment of its own that begins and ends elsewhere, at every position modulo 512.
 #[test]
 fn an_fpdu_inside_of_a_segment_is_found_at_every_position() {
-    // rfc: 5044-46
+    // rfc: 5044-46a, 5044-46b
     for shift in (0..512).step_by(4) {
         let mut sim = simulation();
         let (raw, mut writer) = connect(&mut sim, true, &requiring());

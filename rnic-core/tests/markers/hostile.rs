@@ -145,7 +145,7 @@ fn markers_that_point_to_what_was_delivered() {
 /// placed; but the lengths of the FPDUs before contradict, and that ends the stream.
 #[test]
 fn a_marker_that_shows_an_fpdu_inside_of_another() {
-    // rfc: 5044-85, 5044-s18, 5044-s19
+    // rfc: 5044-85c, 5044-s18, 5044-s19
     let mut scene = Scene::new();
     let mut inner = Writer::new(true);
     let header = write_header(scene.region.stag, 2 * 4096);

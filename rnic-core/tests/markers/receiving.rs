@@ -104,7 +104,7 @@ fn a_peer_sends_markers_where_they_are_required() {
 /// Nothing of an FPDU with a wrong marker is placed, and nothing behind it is delivered.
 #[test]
 fn a_wrong_marker_is_told_by_its_code() {
-    // rfc: 5044-85, 5044-87, 5044-88, 5044-s17, 5044-s18
+    // rfc: 5044-85c, 5044-87, 5044-88, 5044-s17, 5044-s18
     for crc_too in [false, true] {
         let mut sim = simulation();
         let (mut raw, mut writer) = connect(&mut sim, true, &requiring());

@@ -10,7 +10,7 @@ use rnic_core::wire::rdmap::{Terminate, TerminateControl};
 
 #[test]
 fn bad_requests_are_refused() {
-    // rfc: 5044-52, 5044-65, 5044-66, 5044-72, 5044-86
+    // rfc: 5044-52, 5044-65, 5044-66, 5044-72, 5044-85d, 5044-86
     let good = request(4);
     let changed = |at: usize, octet: u8| {
         let mut octets = good.clone();
@@ -60,7 +60,7 @@ fn answer_with(octets: &[u8]) -> (Simulation, TestQp, usize) {
 
 #[test]
 fn bad_replies_fail_the_attempt() {
-    // rfc: 5044-54, 5044-66, 5044-75, 5044-78, 5044-86
+    // rfc: 5044-54, 5044-66, 5044-75, 5044-78, 5044-85d, 5044-86
     let good = reply(4);
     let changed = |at: usize, octet: u8| {
         let mut octets = good.clone();

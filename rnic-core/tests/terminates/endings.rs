@@ -10,7 +10,7 @@ use rnic_core::wire::rdmap::{BitOrder, Opcode, Terminate, TerminateControl};
 
 #[test]
 fn an_fpdu_that_was_altered_above_tcp() {
-    // rfc: 5040-s4, 5041-8, 5041-s8, 5044-37, 5044-45, 5044-46, 5044-85, 5044-88, 5044-s17
+    // rfc: 5040-s4, 5041-8, 5041-s8, 5044-28a, 5044-37, 5044-45, 5044-46b, 5044-85b, 5044-88, 5044-s17
     let ulpdu = ddp(send_header(1), b"hello");
     let good = fpdu(&ulpdu, true);
     // The length field is left out: it would only make the peer wait for more.
@@ -69,7 +69,7 @@ fn the_first_of_several_errors_is_told() {
 /// A crafted "FPDU" inside another, which TCP delivers ahead of the front of the one around it.
 #[test]
 fn what_looked_like_an_fpdu_ahead_of_order_and_was_none() {
-    // rfc: 5044-85
+    // rfc: 5044-85c
     let mut scene = scene(2);
     let inner = fpdu(&ddp(write_header(scene.open.stag, 0), &[0x55; 8]), true);
     let mut payload = vec![0; 30];
@@ -170,7 +170,7 @@ fn nothing_is_sent_on_after_the_peers_terminate() {
 
 /// A request of the application that cannot be carried out is told to the peer, even where nothing else is on its
 /// way that would make the worker look again.
-// rfc: 5040-87, 5040-88
+// rfc: 5040-87, 5040-88a
 #[test]
 fn a_local_error_is_told_to_the_peer_at_once() {
     for bad_from_the_start in [true, false] {

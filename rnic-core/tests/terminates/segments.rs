@@ -11,7 +11,7 @@ use rnic_core::wire::rdmap::{AtomicRequest, Opcode, ReadRequest, Terminate, Term
 
 #[test]
 fn writes_to_where_the_peer_may_not() {
-    // rfc: 5040-90, 5040-s4, 5041-73, 5041-74, 5041-76, 5041-s11
+    // rfc: 5040-88b, 5040-90, 5040-s4, 5041-73a, 5041-73b, 5041-73d, 5041-73e, 5041-74, 5041-76, 5041-s11
     let cases = [
         ("no such STag", 0, LEN, (1, 1, 0)),
         ("STag 0", 0, LEN, (1, 1, 0)),
@@ -44,6 +44,7 @@ fn writes_to_where_the_peer_may_not() {
 
 #[test]
 fn reads_of_what_the_peer_may_not() {
+    // rfc: 5040-88c
     let cases = [
         ("no such STag", 0, LEN, (0, 1, 0)),
         ("beyond the end", 1, LEN, (0, 1, 1)),
@@ -96,7 +97,7 @@ fn sends_that_find_no_buffer_for_them() {
 
 #[test]
 fn immediate_data_that_are_none() {
-    // rfc: 7306-53, 7306-54, 7306-58
+    // rfc: 7306-53, 7306-54b, 7306-58
     let header = |queue| {
         let header = untagged(Opcode::Immediate, QueueNumber(queue), 1, true);
         DdpHeader::Untagged(header)
@@ -131,7 +132,7 @@ fn a_receive_that_is_too_short_says_so() {
 
 #[test]
 fn messages_out_of_sequence() {
-    // rfc: 5040-90, 5041-72, 5041-76
+    // rfc: 5040-90, 5041-72a, 5041-72c, 5041-72d, 5041-72e, 5041-76
     let ulpdu = |header| ddp(DdpHeader::Untagged(header), b"hello");
     let cases = [
         ("no such queue", at(4, 1, 0), (1, 2, 1)),

@@ -445,7 +445,7 @@ fn the_table_is_whole() {
 
 #[test]
 fn each_error_is_told_by_its_number_and_nothing_after_it() {
-    // rfc: 5040-18, 5040-68, 5040-85, 5041-76, 5044-85, 6581-16, 6581-33
+    // rfc: 5040-18, 5040-68, 5040-85, 5041-76, 5044-85b, 5044-85c, 6581-16, 6581-33
     let mut provoked = 0;
     for cell in &CELLS {
         match cell.sent {

@@ -47,7 +47,7 @@ impl Stream {
     /// Octets that came ahead of order have been kept aside. FPDUs of which they are a part and that are whole by now are
     /// taken from there and placed, if a marker or the end of an early FPDU shows where they begin. Errors are left
     /// for when their turn comes.
-    // rfc: 5044-46, 5044-s2
+    // rfc: 5044-46a, 5044-46b, 5044-s2
     pub(in crate::connection) fn place_marked(
         &mut self,
         new: Range<u64>,

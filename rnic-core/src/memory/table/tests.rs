@@ -253,7 +253,7 @@ fn stags_are_unpredictable_and_not_repeated() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    // rfc: 5041-73, 5041-88, 5040-100, 5040-101, 5040-102, 5040-107, 5042-10
+    // rfc: 5041-73c, 5041-73d, 5041-73e, 5041-88, 5040-100, 5040-101, 5040-102, 5040-107, 5042-10
     #[test]
     fn bounds_agree_with_unbounded_arithmetic(
         base in prop_oneof![any::<u64>(), 0..20_000u64, u64::MAX - 20_000..u64::MAX],

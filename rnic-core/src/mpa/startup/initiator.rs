@@ -86,7 +86,7 @@ impl Initiator {
         if reply.kind != StartupKind::Reply {
             return Err(MpaError::SameRole(reply.kind));
         }
-        // rfc: 5044-32, 5044-61
+        // rfc: 5044-28c, 5044-32, 5044-61
         self.crc |= reply.crc;
         self.markers = reply.markers;
         // rfc: 5044-74

@@ -136,7 +136,7 @@ impl Asked {
         let mut settled = Negotiated {
             revision: self.revision,
             enhanced: self.enhanced.is_some(),
-            // rfc: 5044-32, 5044-33, 5044-61, 5044-94
+            // rfc: 5044-28c, 5044-32, 5044-33, 5044-61, 5044-94
             crc: options.crc || self.crc,
             // rfc: 5044-17, 5044-58, 5044-59
             markers: self.markers,
