@@ -7,7 +7,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant as Clock};
 
 use rnic_core::engine::{
-    Command, ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop, link,
+    Command, ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop,
+    NextHopRequest, link,
 };
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::ring::{Consumer, Producer, RingError, ring};
@@ -102,7 +103,10 @@ impl Host {
     }
 
     fn answer_next_hops(&mut self) {
-        while let Some(destination) = self.driver.poll_next_hop_request() {
+        while let Some(request) = self.driver.poll_next_hop_request() {
+            let NextHopRequest::Follow(destination) = request else {
+                continue;
+            };
             let mac = MacAddr([2, 0, 0, 0, 0, 1]);
             let hop = NextHop {
                 source_mac: mac,

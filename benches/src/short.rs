@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use rnic_core::engine::{self as core, EngineConfig, Net, NetError, NextHop, PortLease, Turn};
+use rnic_core::engine::{
+    self as core, EngineConfig, Net, NetError, NextHop, NextHopRequest, PortLease, Turn,
+};
 use rnic_core::memory::table::StagTable;
 use rnic_core::time::Instant;
 use rnic_core::wire::ethernet::MacAddr;
@@ -87,7 +89,10 @@ impl Turn for Worker {
             line.push(frame);
         }
         self.pool.delivered();
-        while let Some(destination) = self.driver.poll_next_hop_request() {
+        while let Some(request) = self.driver.poll_next_hop_request() {
+            let NextHopRequest::Follow(destination) = request else {
+                continue;
+            };
             let mac = MacAddr([2, 0, 0, 0, 0, 1]);
             let hop = NextHop {
                 source_mac: mac,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
-use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Turn};
+use rnic_core::engine::{Driver, EngineConfig, EngineEnd, NextHopRequest, Turn};
 use rnic_core::time::Instant;
 
 use crate::bell::Bell;
@@ -111,9 +111,14 @@ impl Worker {
     }
 
     fn follow_news(&mut self, now: Instant) -> bool {
-        while let Some(destination) = self.driver.poll_next_hop_request() {
-            self.routes.request(destination);
-            self.news_at = now;
+        while let Some(request) = self.driver.poll_next_hop_request() {
+            match request {
+                NextHopRequest::Follow(destination) => {
+                    self.routes.request(destination);
+                    self.news_at = now;
+                }
+                NextHopRequest::Forget(destination) => self.routes.forget(destination),
+            }
         }
         if now >= self.news_at {
             self.news_at = now + NEWS_EVERY;

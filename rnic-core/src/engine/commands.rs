@@ -260,7 +260,6 @@ impl Engine {
             self.qps.put(end);
             return fail(self, EndReason::InUse);
         }
-        let hop = self.next_hops.find(now, key.remote.ip());
         let config = self.tcp_config(&key);
         let isn = self.initial_sequence_number(now, &key);
         let connection = Connection::connect(now, key, lease, end, options, &config, isn);
@@ -274,11 +273,11 @@ impl Engine {
                 return fail(self, reason);
             }
         };
-        if let Some(hop) = hop {
-            connection.set_next_hop(&hop);
-        }
         connection.queued = true;
         let index = self.insert(connection);
+        if let Some(hop) = self.next_hops.find(now, key.remote.ip()) {
+            self.connections[index].set_next_hop(&hop);
+        }
         self.ready.push_back(index);
         self.arm_anew(index);
         *self.qps.place(number) = Some(Place::Connected(index));

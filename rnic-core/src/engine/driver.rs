@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::engine::{Engine, EngineConfig, EngineEnd, NextHop};
+use crate::engine::{Engine, EngineConfig, EngineEnd, NextHop, NextHopRequest};
 use crate::memory::epoch::{Guard, Worker};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
@@ -65,18 +65,18 @@ impl Driver {
         self.end.doorbells.is_ringing() || self.engine.is_waited_for() || self.engine.is_due(now)
     }
 
-    /// Whether there is a destination whose next hop the engine needs to know.
+    /// Whether the engine asks anything about next hops.
     #[inline]
     pub fn asks_for_next_hop(&self) -> bool {
         self.engine.asks_for_next_hop()
     }
 
-    /// A destination whose next hop the engine needs to know.
-    pub fn poll_next_hop_request(&mut self) -> Option<IpAddr> {
+    /// What the engine asks about next hops.
+    pub fn poll_next_hop_request(&mut self) -> Option<NextHopRequest> {
         self.engine.poll_next_hop_request()
     }
 
-    /// Tells the next hop of a destination, or that it changed.
+    /// Tells the next hop of a destination that the engine follows, or that it changed.
     pub fn set_next_hop(&mut self, destination: IpAddr, hop: NextHop) {
         self.engine.set_next_hop(destination, hop);
     }

@@ -39,7 +39,7 @@ pub use self::link::{
     PortLease, ReadDepths, RequestId, Turn, WorkerGone, link, links,
 };
 pub use self::net::{Net, NetError};
-pub use self::next_hops::NextHop;
+pub use self::next_hops::{NextHop, NextHopRequest};
 pub use self::owners::Place;
 pub use self::snapshot::{ConnectionFacts, Snapshot};
 
@@ -200,6 +200,7 @@ impl Engine {
         self.young.add(connection.stage());
         let index = self.connections.insert(Box::new(connection));
         self.flows.insert(&key, index);
+        self.next_hops.join(index, key.remote.ip());
         index
     }
 
@@ -297,6 +298,7 @@ impl Engine {
     fn detach(&mut self, index: usize) -> Connection {
         let mut connection = *self.connections.remove(index);
         self.flows.remove(connection.key(), index);
+        self.next_hops.leave(index, connection.key().remote.ip());
         self.latest = None;
         self.expected = None;
         connection.alarm = None;
@@ -375,42 +377,37 @@ impl Engine {
         self.cqs.notify_all();
     }
 
-    /// Whether there is a destination whose next hop the engine needs to know.
+    /// Whether the engine asks anything about next hops.
     #[inline]
     pub(super) fn asks_for_next_hop(&self) -> bool {
         self.next_hops.has_request()
     }
 
-    /// A destination whose next hop the engine needs to know.
-    pub fn poll_next_hop_request(&mut self) -> Option<IpAddr> {
+    /// What the engine asks about next hops.
+    pub fn poll_next_hop_request(&mut self) -> Option<NextHopRequest> {
         self.next_hops.poll_request()
     }
 
     /// Tells the next hop of a destination, or that it changed.
     pub fn set_next_hop(&mut self, destination: IpAddr, hop: NextHop) {
-        let hop = self.next_hops.set(destination, hop);
-        for (index, connection) in &mut self.connections {
-            if connection.key().remote.ip() == destination {
-                connection.set_next_hop(&hop);
-                if !connection.queued {
-                    connection.queued = true;
-                    self.ready.push_back(index);
-                }
+        let Some((hop, concerned)) = self.next_hops.set(destination, hop) else {
+            return;
+        };
+        for &index in concerned {
+            let connection = &mut self.connections[index];
+            connection.set_next_hop(&hop);
+            if !connection.queued {
+                connection.queued = true;
+                self.ready.push_back(index);
             }
         }
     }
 
     /// Tells that a destination cannot be reached.
     pub fn set_unreachable(&mut self, destination: IpAddr) {
-        self.next_hops.forget(destination);
-        let mut concerned = Vec::new();
-        for (index, connection) in &mut self.connections {
-            if connection.key().remote.ip() == destination {
-                connection.set_unreachable();
-                concerned.push(index);
-            }
-        }
+        let concerned = self.next_hops.set_unreachable(destination).to_vec();
         for index in concerned {
+            self.connections[index].set_unreachable();
             self.arm_anew(index);
         }
     }

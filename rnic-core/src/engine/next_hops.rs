@@ -1,7 +1,7 @@
 //! Next hops, as the kernel's routes and neighbours give them.
 
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 
 use crate::time::Instant;
@@ -23,59 +23,159 @@ pub struct NextHop {
     pub mtu: u16,
 }
 
-/// What is known of next hops, and what the worker is asked to find out.
+/// What the engine asks of whoever knows routes and neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextHopRequest {
+    /// Tell the next hop of a destination, and every change of it.
+    Follow(IpAddr),
+    /// No connection needs the next hop of this destination any more.
+    Forget(IpAddr),
+}
+
+/// Destinations without a connection that are remembered, for the next one.
+const MAX_IDLE: usize = 1024;
+
+/// What is known of a destination.
+#[derive(Default)]
+struct Destination {
+    hop: Option<NextHop>,
+    /// The path MTU that a router on the way told, and when.
+    narrow: Option<(u16, Instant)>,
+    /// Its next hop was asked for, and its changes will be told.
+    followed: bool,
+    /// The question was answered in vain: the next user asks again.
+    unreachable: bool,
+    /// Its connections.
+    users: Vec<usize>,
+    /// Its place among those without connections, if it is there.
+    idle: Option<u64>,
+}
+
+impl Destination {
+    fn narrowed(&self, hop: NextHop) -> NextHop {
+        NextHop {
+            mtu: self.narrow.map_or(hop.mtu, |(mtu, _)| hop.mtu.min(mtu)),
+            ..hop
+        }
+    }
+}
+
+/// What is known of next hops, and what the worker is asked to find out. The destinations of connections are all here; of the
+/// others the last [`MAX_IDLE`].
 #[derive(Default)]
 pub(crate) struct NextHops {
-    known: HashMap<IpAddr, Option<NextHop>>,
-    requests: VecDeque<IpAddr>,
-    /// Path MTUs that routers on the way told, and when they told it.
-    narrow: HashMap<IpAddr, (u16, Instant)>,
+    destinations: HashMap<IpAddr, Destination>,
+    /// Where each connection stands among the users of its destination.
+    positions: Vec<usize>,
+    /// Destinations without connections, the one that has been so for longest first.
+    idle: BTreeMap<u64, IpAddr>,
+    next_idle: u64,
+    requests: VecDeque<NextHopRequest>,
 }
 
 impl NextHops {
-    /// The next hop for a destination. The first question about one becomes a request to the worker.
+    /// A connection to a destination begins.
+    pub(crate) fn join(&mut self, connection: usize, destination: IpAddr) {
+        let known = self.destinations.entry(destination).or_default();
+        if let Some(idle) = known.idle.take() {
+            self.idle.remove(&idle);
+        }
+        if self.positions.len() <= connection {
+            self.positions.resize(connection + 1, 0);
+        }
+        self.positions[connection] = known.users.len();
+        known.users.push(connection);
+    }
+
+    /// A connection to a destination is over.
+    pub(crate) fn leave(&mut self, connection: usize, destination: IpAddr) {
+        let Some(known) = self.destinations.get_mut(&destination) else {
+            return;
+        };
+        let position = self.positions[connection];
+        known.users.swap_remove(position);
+        if let Some(moved) = known.users.get(position) {
+            self.positions[*moved] = position;
+        }
+        if !known.users.is_empty() {
+            return;
+        }
+        if known.hop.is_none() && known.narrow.is_none() {
+            return self.forget(destination);
+        }
+        known.users = Vec::new();
+        known.idle = Some(self.next_idle);
+        self.idle.insert(self.next_idle, destination);
+        self.next_idle += 1;
+        if self.idle.len() > MAX_IDLE
+            && let Some((_, longest)) = self.idle.pop_first()
+        {
+            self.forget(longest);
+        }
+    }
+
+    fn forget(&mut self, destination: IpAddr) {
+        let known = self.destinations.remove(&destination);
+        if known.is_some_and(|known| known.followed) {
+            self.requests.push_back(NextHopRequest::Forget(destination));
+        }
+    }
+
+    /// The next hop for the destination of a connection. The first question about one becomes a request to the worker.
     pub(crate) fn find(&mut self, now: Instant, destination: IpAddr) -> Option<NextHop> {
-        self.known.entry(destination).or_insert_with(|| {
-            self.requests.push_back(destination);
-            None
-        });
+        let known = self.destinations.get_mut(&destination)?;
+        if !known.followed || known.unreachable {
+            known.followed = true;
+            known.unreachable = false;
+            self.requests.push_back(NextHopRequest::Follow(destination));
+        }
         self.peek(now, destination)
     }
 
     /// The next hop for a destination, if it is known already.
     pub(crate) fn peek(&mut self, now: Instant, destination: IpAddr) -> Option<NextHop> {
-        if let Some((_, since)) = self.narrow.get(&destination)
-            && now.since(*since) >= NARROW_FOR
-        {
-            self.narrow.remove(&destination);
+        let known = self.destinations.get_mut(&destination)?;
+        known
+            .narrow
+            .take_if(|(_, since)| now.since(*since) >= NARROW_FOR);
+        Some(known.narrowed(known.hop?))
+    }
+
+    /// Learns the next hop for a destination that is followed. Returns it with what else is known of the path, and the
+    /// connections that it is for.
+    pub(crate) fn set(&mut self, destination: IpAddr, hop: NextHop) -> Option<(NextHop, &[usize])> {
+        // What was asked for may have been forgotten meanwhile.
+        let known = self.destinations.get_mut(&destination)?;
+        if !known.followed {
+            return None;
         }
-        let hop = self.known.get(&destination).copied().flatten()?;
-        Some(self.narrowed(destination, hop))
+        known.unreachable = false;
+        known.hop = Some(hop);
+        Some((known.narrowed(hop), &known.users))
     }
 
-    /// Learns the next hop for a destination. Returns it with what else is known of the path.
-    pub(crate) fn set(&mut self, destination: IpAddr, hop: NextHop) -> NextHop {
-        self.known.insert(destination, Some(hop));
-        self.narrowed(destination, hop)
+    /// Learns that a destination cannot be reached: it is asked for again when a connection needs it. Returns the connections
+    /// that want to go there.
+    pub(crate) fn set_unreachable(&mut self, destination: IpAddr) -> &[usize] {
+        let known = self.destinations.get_mut(&destination);
+        if let Some(idle) = known.and_then(|known| known.idle) {
+            self.idle.remove(&idle);
+            self.forget(destination);
+        }
+        let Some(known) = self.destinations.get_mut(&destination) else {
+            return &[];
+        };
+        known.unreachable = true;
+        known.hop = None;
+        &known.users
     }
 
-    /// Somewhere on the way to a destination packets of more than `mtu` octets are dropped: new connections need not
-    /// find it out again. The caller believes it.
+    /// Somewhere on the way to the destination of a connection packets of more than `mtu` octets are dropped: new connections
+    /// need not find it out again. The caller believes it.
     pub(crate) fn narrow(&mut self, now: Instant, destination: IpAddr, mtu: u16) {
-        self.narrow.insert(destination, (mtu, now));
-    }
-
-    fn narrowed(&self, destination: IpAddr, hop: NextHop) -> NextHop {
-        let narrow = self.narrow.get(&destination);
-        NextHop {
-            mtu: narrow.map_or(hop.mtu, |(mtu, _)| hop.mtu.min(*mtu)),
-            ..hop
+        if let Some(known) = self.destinations.get_mut(&destination) {
+            known.narrow = Some((mtu, now));
         }
-    }
-
-    /// Forgets a destination: it is asked for again when a connection needs it.
-    pub(crate) fn forget(&mut self, destination: IpAddr) {
-        self.known.remove(&destination);
     }
 
     #[inline]
@@ -83,7 +183,7 @@ impl NextHops {
         !self.requests.is_empty()
     }
 
-    pub(crate) fn poll_request(&mut self) -> Option<IpAddr> {
+    pub(crate) fn poll_request(&mut self) -> Option<NextHopRequest> {
         self.requests.pop_front()
     }
 }
@@ -104,25 +204,144 @@ mod tests {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
+    fn address(number: usize) -> IpAddr {
+        IpAddr::V4((0x0a00_0000 + number as u32).into())
+    }
+
+    /// Next hops with one connection, number 0, to a destination that has been asked for.
+    fn followed(destination: IpAddr) -> NextHops {
+        let mut hops = NextHops::default();
+        hops.join(0, destination);
+        assert_eq!(hops.find(at(1), destination), None);
+        let request = hops.poll_request();
+        assert_eq!(request, Some(NextHopRequest::Follow(destination)));
+        hops
+    }
+
+    fn set(hops: &mut NextHops, hop: NextHop) -> Option<NextHop> {
+        hops.set(PEER, hop).map(|(hop, _)| hop)
+    }
+
     #[test]
     fn a_narrow_path_is_remembered_for_ten_minutes() {
-        let mut hops = NextHops::default();
-        assert_eq!(hops.find(at(1), PEER), None);
-        assert_eq!(hops.poll_request(), Some(PEER));
-        assert_eq!(hops.set(PEER, HOP).mtu, 1500);
+        let mut hops = followed(PEER);
+        assert_eq!(set(&mut hops, HOP), Some(HOP));
         hops.narrow(at(2), PEER, 1400);
-        assert_eq!(hops.find(at(601), PEER), Some(NextHop { mtu: 1400, ..HOP }));
+        hops.leave(0, PEER);
+        hops.join(7, PEER);
+        let narrow = Some(NextHop { mtu: 1400, ..HOP });
+        assert_eq!(hops.find(at(601), PEER), narrow);
         // A new next hop does not say that the rest of the path is another.
-        assert_eq!(hops.set(PEER, HOP).mtu, 1400);
+        assert_eq!(set(&mut hops, HOP), narrow);
         assert_eq!(hops.peek(at(602), PEER), Some(HOP));
-        assert_eq!(hops.set(PEER, HOP).mtu, 1500);
+        assert_eq!(set(&mut hops, HOP), Some(HOP));
     }
 
     #[test]
     fn a_path_is_never_wider_than_its_first_link() {
-        let mut hops = NextHops::default();
-        hops.set(PEER, HOP);
+        let mut hops = followed(PEER);
+        set(&mut hops, HOP);
         hops.narrow(at(2), PEER, 9000);
         assert_eq!(hops.peek(at(2), PEER), Some(HOP));
+    }
+
+    #[test]
+    fn a_change_concerns_the_connections_to_its_destination_alone() {
+        let mut hops = followed(PEER);
+        for connection in 1..10 {
+            hops.join(connection, address(connection % 2));
+        }
+        hops.join(10, PEER);
+        hops.join(11, PEER);
+        hops.leave(0, PEER);
+        let (_, users) = hops.set(PEER, HOP).expect("it is followed");
+        assert_eq!(users, [11, 10]);
+        hops.leave(11, PEER);
+        hops.join(0, PEER);
+        assert_eq!(hops.set_unreachable(PEER), [10, 0]);
+        assert_eq!(hops.set_unreachable(address(0)), [2, 4, 6, 8]);
+    }
+
+    #[test]
+    fn nobody_is_asked_for_strangers_and_nothing_is_kept_of_them() {
+        let mut hops = NextHops::default();
+        for number in 0..10 * MAX_IDLE {
+            hops.join(number, address(number));
+        }
+        assert_eq!(hops.set(address(3), HOP), None);
+        for number in 0..10 * MAX_IDLE {
+            hops.leave(number, address(number));
+        }
+        assert!(hops.destinations.is_empty() && !hops.has_request());
+    }
+
+    #[test]
+    fn destinations_without_connections_are_forgotten_the_oldest_first() {
+        let mut hops = followed(PEER);
+        set(&mut hops, HOP);
+        for number in 1..=MAX_IDLE + 2 {
+            hops.join(number, address(number));
+            assert_eq!(hops.find(at(1), address(number)), None);
+            let request = hops.poll_request();
+            assert_eq!(request, Some(NextHopRequest::Follow(address(number))));
+            hops.set(address(number), HOP);
+        }
+        // The first has become busy and idle again.
+        hops.leave(1, address(1));
+        hops.join(1, address(1));
+        assert_eq!(hops.find(at(1), address(1)), Some(HOP));
+        for number in (2..=MAX_IDLE).chain([1]) {
+            hops.leave(number, address(number));
+        }
+        assert!(!hops.has_request());
+        hops.leave(MAX_IDLE + 1, address(MAX_IDLE + 1));
+        let request = hops.poll_request();
+        assert_eq!(request, Some(NextHopRequest::Forget(address(2))));
+        hops.leave(MAX_IDLE + 2, address(MAX_IDLE + 2));
+        let request = hops.poll_request();
+        assert_eq!(request, Some(NextHopRequest::Forget(address(3))));
+        // What was forgotten is asked for again; an answer that comes too late is not taken for news of it.
+        assert_eq!(hops.set(address(2), HOP), None);
+        hops.join(2, address(2));
+        assert_eq!(hops.find(at(1), address(2)), None);
+        let request = hops.poll_request();
+        assert_eq!(request, Some(NextHopRequest::Follow(address(2))));
+        // That of a connection never is.
+        assert_eq!(hops.peek(at(1), PEER), Some(HOP));
+        assert_eq!(hops.destinations.len(), MAX_IDLE + 2);
+        assert!(hops.idle.len() <= MAX_IDLE);
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_asked_for_again() {
+        let mut hops = followed(PEER);
+        assert_eq!(hops.set_unreachable(PEER), [0]);
+        hops.join(1, PEER);
+        assert_eq!(hops.find(at(1), PEER), None);
+        let request = hops.poll_request();
+        assert_eq!(request, Some(NextHopRequest::Follow(PEER)));
+        assert_eq!(hops.find(at(1), PEER), None);
+        assert_eq!(hops.poll_request(), None);
+        // It is there, and is lost while nobody needs it.
+        set(&mut hops, HOP);
+        hops.leave(0, PEER);
+        hops.leave(1, PEER);
+        assert_eq!(hops.poll_request(), None);
+        assert!(hops.set_unreachable(PEER).is_empty());
+        let request = hops.poll_request();
+        assert_eq!(request, Some(NextHopRequest::Forget(PEER)));
+        assert!(hops.destinations.is_empty() && hops.idle.is_empty());
+    }
+
+    #[test]
+    fn a_destination_that_nobody_reached_is_forgotten_with_its_connections() {
+        let mut hops = followed(PEER);
+        hops.join(1, PEER);
+        assert_eq!(hops.set_unreachable(PEER), [0, 1]);
+        hops.leave(0, PEER);
+        hops.leave(1, PEER);
+        let request = hops.poll_request();
+        assert_eq!(request, Some(NextHopRequest::Forget(PEER)));
+        assert!(hops.destinations.is_empty());
     }
 }

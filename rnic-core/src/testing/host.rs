@@ -10,7 +10,7 @@ use crossbeam_channel::bounded;
 use crate::ddp::{Endpoint, EndpointUlp};
 use crate::engine::{
     Command, ConnectionOptions, Driver, EndReason, EngineConfig, Event, HostEnd, ListenerId,
-    NextHop, PortLease, RequestId, Snapshot, link,
+    NextHop, NextHopRequest, PortLease, RequestId, Snapshot, link,
 };
 use crate::memory::frames::TxFrames;
 use crate::memory::region::{HugePages, Region};
@@ -491,7 +491,10 @@ impl Host {
     /// Answers questions for next hops. Says whether there were any.
     fn answer_next_hops(&mut self) -> bool {
         let mut any = false;
-        while let Some(destination) = self.driver.poll_next_hop_request() {
+        while let Some(request) = self.driver.poll_next_hop_request() {
+            let NextHopRequest::Follow(destination) = request else {
+                continue;
+            };
             self.questions += 1;
             match self.neighbours {
                 Neighbours::Known(mtu) => self.set_route(destination, mtu),

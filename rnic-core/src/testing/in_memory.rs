@@ -10,7 +10,7 @@ use std::time::{Duration, Instant as Clock};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
 use crate::engine::{
-    Driver, EngineConfig, HostEnd, Net, NetError, NextHop, PortLease, Turn, links,
+    Driver, EngineConfig, HostEnd, Net, NetError, NextHop, NextHopRequest, PortLease, Turn, links,
 };
 use crate::memory::table::StagTable;
 use crate::time::Instant;
@@ -173,7 +173,10 @@ impl InMemoryWorker {
     fn answer_next_hops(&mut self) {
         // Nobody looks at link addresses here.
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        while let Some(destination) = self.driver.poll_next_hop_request() {
+        while let Some(request) = self.driver.poll_next_hop_request() {
+            let NextHopRequest::Follow(destination) = request else {
+                continue;
+            };
             let hop = NextHop {
                 source_mac: mac,
                 destination_mac: mac,

@@ -29,8 +29,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_millis(50);
 /// Destinations looked up at once: each takes some questions to the kernel, and frames wait meanwhile.
 const LOOKUPS_PER_POLL: usize = 16;
-/// Destinations kept track of at once.
-const MAX_DESTINATIONS: usize = 16384;
 
 /// What the engine is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +45,7 @@ struct Destination {
     way: Option<Way>,
     /// As the engine was told.
     told: Option<NextHop>,
-    /// It was reachable and is no more.
+    /// The engine knows that it cannot be reached.
     lost: bool,
     /// It waits to be looked up.
     queued: bool,
@@ -99,18 +97,22 @@ impl Routes {
     /// The engine wants to know the next hop of a destination. The answer comes as an update, with the next
     /// [`poll`](Self::poll) or when the neighbour has answered.
     pub(crate) fn request(&mut self, destination: IpAddr) {
-        if let Some(known) = self.destinations.get(&destination) {
-            self.updates
-                .extend(known.told.map(|hop| Update::Set(destination, hop)));
-            return;
+        let known = self.destinations.entry(destination).or_default();
+        if let Some(hop) = known.told {
+            return self.updates.push_back(Update::Set(destination, hop));
         }
-        self.make_room();
-        let new = Destination {
-            queued: true,
-            ..Destination::default()
-        };
-        self.destinations.insert(destination, new);
-        self.queue.push_back(destination);
+        // Who asks again wants to hear again that it cannot be reached.
+        known.lost = false;
+        if !known.queued {
+            known.queued = true;
+            self.queue.push_back(destination);
+        }
+    }
+
+    /// The engine needs the next hop of a destination no more: it has no connection there. The engine's connections bound
+    /// the number of destinations.
+    pub(crate) fn forget(&mut self, destination: IpAddr) {
+        self.destinations.remove(&destination);
     }
 
     /// Takes in what changed, and then looks up some destinations: in this order, so that old news of a neighbour
@@ -130,12 +132,14 @@ impl Routes {
             self.retry_at = None;
             self.enqueue(|destination| destination.told.is_none());
         }
-        for _ in 0..LOOKUPS_PER_POLL {
-            let Some(destination) = self.queue.pop_front() else {
-                break;
-            };
-            if let Some(known) = self.destinations.get_mut(&destination) {
-                known.queued = false;
+        let mut left = LOOKUPS_PER_POLL;
+        while left > 0
+            && let Some(destination) = self.queue.pop_front()
+        {
+            // It may have been forgotten meanwhile, and asked for again.
+            let known = self.destinations.get_mut(&destination);
+            if known.is_some_and(|known| std::mem::take(&mut known.queued)) {
+                left -= 1;
                 self.resolve(now, destination);
             }
         }
@@ -269,41 +273,19 @@ impl Routes {
         }
     }
 
-    /// A destination cannot be reached. If it was never reachable, it is forgotten: the engine may ask again.
-    /// Else connections may exist that it will be good for again.
+    /// A destination cannot be reached. Connections may exist that it will be good for again: it is looked for until the
+    /// engine forgets it.
     fn lose(&mut self, now: Instant, destination: IpAddr) {
         let Some(known) = self.destinations.get_mut(&destination) else {
             return;
         };
-        if known.told.is_none() && !known.lost {
-            self.destinations.remove(&destination);
-        } else {
-            self.retry_at.get_or_insert(now + RETRY);
-            if known.lost {
-                return; // as the engine knows
-            }
-            known.lost = true;
-            known.told = None;
+        self.retry_at.get_or_insert(now + RETRY);
+        if known.lost {
+            return; // as the engine knows
         }
+        known.lost = true;
+        known.told = None;
         self.updates.push_back(Update::Unreachable(destination));
-    }
-
-    /// Keeps the number of destinations bounded: whoever sends a SYN adds one. Those that are not resolved go first,
-    /// then all; new connections ask again.
-    fn make_room(&mut self) {
-        if self.destinations.len() < MAX_DESTINATIONS {
-            return;
-        }
-        let unresolved = self
-            .destinations
-            .extract_if(|_, known| known.told.is_none());
-        self.updates
-            .extend(unresolved.map(|(address, _)| Update::Unreachable(address)));
-        if self.destinations.len() >= MAX_DESTINATIONS / 2 {
-            self.destinations.clear();
-        }
-        self.queue
-            .retain(|address| self.destinations.contains_key(address));
     }
 }
 

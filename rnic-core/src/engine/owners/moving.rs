@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::engine::{
-    ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop, links,
+    ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop, NextHopRequest,
+    links,
 };
 use crate::memory::table::StagTable;
 use crate::testing::VecFrames;
@@ -53,7 +54,10 @@ impl One {
         let frames = frames.into_iter().map(|frame| (frame, Checksums::Verify));
         batch.handle_frames(frames, &mut self.tx);
         batch.finish(&mut self.tx);
-        while let Some(destination) = self.driver.poll_next_hop_request() {
+        while let Some(request) = self.driver.poll_next_hop_request() {
+            let NextHopRequest::Follow(destination) = request else {
+                continue;
+            };
             let mac = MacAddr([2; 6]);
             let hop = NextHop {
                 source_mac: mac,
