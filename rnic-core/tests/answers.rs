@@ -100,6 +100,33 @@ fn a_request_behind_a_fence_goes_when_the_answer_has_come() {
     assert_eq!(behind.1, b"behind");
 }
 
+/// An answer may be the beginning of a message; what comes behind it is of that message, or has no turn.
+#[test]
+fn no_message_is_delivered_behind_an_answer_that_is_not_whole() {
+    // rfc: 5041-62, 5041-63
+    for last in [true, false] {
+        let mut scene = Scene::new();
+        let target = scene.sim.hosts[0].share(&[0; 64], all_rights());
+        scene.sim.hosts[0].post_recv(&mut scene.qp, recv(9, &target, 8));
+        let header = tagged(Opcode::Write, target.stag, 8, last);
+        for (id, answer) in [(4, header), (5, send_header(1))] {
+            scene.sim.hosts[0].post_send(&mut scene.qp, inline_send(id, b"ask"));
+            scene.sim.run_now();
+            scene.sim.raw[scene.peer].send_ddp(answer, &[0xee; 8]);
+            scene.sim.run_now();
+        }
+        let told = outcomes(&mut scene.qp);
+        let status = match last {
+            true => WcStatus::Success,
+            false => WcStatus::WrFlushed,
+        };
+        assert!(told.contains(&(9, WcOpcode::Recv, status)), "{told:?}");
+        let content = target.content();
+        assert_eq!(content[8..16], [0xee; 8]);
+        assert_eq!(content[..8] == [0xee; 8], last);
+    }
+}
+
 /// What the MPA Reply waits for, here a frame, messages behind it wait for too.
 #[test]
 fn no_message_overtakes_the_reply_to_a_peer_that_does_not_wait_for_it() {

@@ -261,13 +261,15 @@ fn a_train_is_placed_whole() {
     assert_eq!(outcome.end, None);
 }
 
-// rfc: 5041-73a, 5041-73d, 5041-73e, 5041-83, 5044-37
+// rfc: 5041-33, 5041-73a, 5041-73d, 5041-73e, 5041-83, 5044-37
 #[test]
 fn what_must_not_be_placed_is_not_and_ends_the_connection() {
     let middle = PIECES / 2 * PIECE;
     let beyond = (ROOM - PIECE + 1) as u64;
     for twist in [
         Twist::InvalidStag,
+        // A message has one STag.
+        Twist::OtherStag,
         Twist::Jump(beyond),
         Twist::Jump(u64::MAX - 7),
         Twist::Length(ROOM),
@@ -291,8 +293,6 @@ fn what_must_not_be_placed_is_not_and_ends_the_connection() {
 fn a_segment_elsewhere_is_placed_there() {
     let outcome = with_twist(Some(Twist::Jump(0)));
     assert_eq!(outcome.target.0[0], PIECES as u8 / 2 + 1);
-    let outcome = with_twist(Some(Twist::OtherStag));
-    assert_eq!(outcome.other.0[PIECES / 2 * PIECE], PIECES as u8 / 2 + 1);
     let outcome = with_twist(Some(Twist::Length(PIECE - 4)));
     assert_eq!(outcome.target.0[(PIECES / 2 + 1) * PIECE - 1], 0);
 }
@@ -539,7 +539,10 @@ fn a_train_does_not_go_on_through_a_window_that_its_own_stream_closes() {
     let mut qp = std::mem::replace(&mut scene.raw.qp, scene.sim.hosts[0].create_qp());
     let stag = window(&mut scene, &mut qp);
     scene.sim.hosts[0].post_recv(&mut qp, empty_recv(2));
-    let piece = |number: usize| tagged(Opcode::Write, stag, (number * PIECE) as u64, false);
+    let piece = |number: usize| {
+        let at = (number * PIECE) as u64;
+        tagged(Opcode::Write, stag, at, number == 5)
+    };
     for number in 0..6 {
         scene.send(piece(number), &[number as u8 + 1; PIECE]);
     }

@@ -74,8 +74,8 @@ impl Stream {
         let DdpSegment {
             header, payload, ..
         } = DdpSegment::parse(frame::ulpdu(fpdu)?).ok()?;
-        // rfc: 5041-57, 5041-58
-        if payload.is_empty() {
+        // A message goes on behind a segment that is not its last. rfc: 5041-57, 5041-58, 5041-63
+        if payload.is_empty() || !header.last() {
             return None;
         }
         let (place, receive) = match &header {

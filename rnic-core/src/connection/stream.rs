@@ -145,14 +145,15 @@ impl Stream {
         self.deframer.missing()
     }
 
-    /// Whether nothing but FPDUs flows, and the next one begins with the next octet received: nothing of the stream's
+    /// Whether nothing but FPDUs flows, and the next octet received begins one, and a message: nothing of the stream's
     /// beginning or end is under way, nor a response of ours.
     pub(super) fn is_steady(&self) -> bool {
         let (User::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold) else {
             return false;
         };
         let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
-        !ends && !self.send_may_open && self.deframer.is_between_fpdus() && rdmap.is_plain()
+        let between = self.deframer.is_between_fpdus() && !self.ddp.is_amid_message();
+        !ends && !self.send_may_open && between && rdmap.is_plain()
     }
 
     /// Octets in order, from TCP, and the CRC of all of them, if that is known already.

@@ -14,6 +14,7 @@ use crate::memory::place::{Placement, Writer};
 use crate::mpa::frame;
 use crate::tcp::Followers;
 use crate::wire::checksum::Checksums;
+use crate::wire::ddp::TaggedHeader;
 use crate::wire::prediction::{Expected, Prediction};
 use crate::wire::sequel::{Next, Sequel};
 use crate::wire::tcp::DataHeader;
@@ -31,6 +32,8 @@ pub(crate) struct Train<'g> {
     /// What came until then beside the first, in TCP's eyes, and octets of it that were placed.
     followers: Followers,
     placed: u64,
+    /// The DDP header of one of the segments that came last, if any came.
+    front: Option<TaggedHeader>,
     /// The first one's.
     header: DataHeader,
 }
@@ -87,6 +90,9 @@ impl Train<'_> {
     /// Counts what came since the last turn.
     fn add_up(&mut self) {
         let count = mem::take(&mut self.count);
+        if count > 0 {
+            self.front = Some(self.next.header());
+        }
         let octets = self
             .followers
             .add(count, self.next.fpdu_len(), self.next.pushes());
@@ -136,6 +142,7 @@ impl Connection {
             room,
             followers: Followers::default(),
             placed: 0,
+            front: None,
             header: expected.header,
         })
     }
@@ -144,9 +151,11 @@ impl Connection {
     pub(crate) fn end_train(&mut self, train: &mut Train<'_>, context: &mut Context<'_, '_>) {
         train.add_up();
         let count = u64::from(train.count());
-        if count == 0 {
+        let (Some(front), Phase::Streaming(stream)) = (&train.front, &mut self.phase) else {
             return;
-        }
+        };
+        // rfc: 5041-63
+        stream.ddp.passed(front);
         self.tcp
             .receive_train(context.now, &train.header, &train.followers);
         self.tcp.set_held(0, 0);

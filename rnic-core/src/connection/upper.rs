@@ -255,6 +255,14 @@ impl Ulp for Upper<'_, '_, '_> {
         }
     }
 
+    #[cold]
+    fn gives_up(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, StreamError> {
+        match &*self.user {
+            User::Rdmap(_) => Ok(Rdmap::gives_up(begun, header)?),
+            User::Endpoint(endpoint) => Ok(endpoint.ulp.gives_up(begun, header)?),
+        }
+    }
+
     fn deliver(&mut self, delivery: Delivery<'_>, guard: &Guard<'_>) -> Result<(), StreamError> {
         match self.user {
             User::Rdmap(RdmapUser { rdmap, qp, .. }) => {

@@ -44,6 +44,15 @@ impl Ddp {
     /// is placed or delivered.
     // rfc: 5041-21, 5041-61, 5041-62, 5041-63
     pub fn deliver(&mut self, placed: Placed) -> Result<Option<Delivery<'_>>, DdpError> {
+        self.follow(&placed.header, placed.len as usize)?;
+        self.deliver_next(placed)
+    }
+
+    /// The same of a segment of which it is known that it [follows](Self::follow).
+    pub(super) fn deliver_next(
+        &mut self,
+        placed: Placed,
+    ) -> Result<Option<Delivery<'_>>, DdpError> {
         let len = placed.len;
         let header = match placed.header {
             DdpHeader::Tagged(_) if placed.silent => return Ok(None),

@@ -43,6 +43,12 @@ pub enum DdpError {
         /// The message whose turn it is.
         next: Msn,
     },
+    /// The segment is not one of the message that was begun before it and whose last segment has not come.
+    #[error("a segment of another message came before the last one of the message begun")]
+    Interrupts {
+        /// Whether the segment is tagged.
+        tagged: bool,
+    },
     /// The MO lies outside of the buffer, or does not continue what came before.
     #[error("an untagged segment has message offset {}, not {expected}", offset.0)]
     InvalidMo {
@@ -68,7 +74,8 @@ impl DdpError {
     /// Error type and error code of RFC 5041 section 7.2.
     ///
     /// RFC 5041 has no number for an access right that is lacking: the STag has no buffer "that allows placement"
-    /// (check 2 of section 7.1), so it is reported as an invalid STag, as other implementations do.
+    /// (check 2 of section 7.1), so it is reported as an invalid STag, as other implementations do. Nor has it one for a
+    /// message that interrupts another: its STag, or its MSN, is not the one that may come now.
     // rfc: 5041-76
     pub const fn number(&self) -> (u8, u8) {
         match self {
@@ -82,10 +89,11 @@ impl DdpError {
                 TagError::NotAssociated { .. } => (1, 2),
                 TagError::OffsetWrap { .. } => (1, 3),
             },
+            Self::Interrupts { tagged: true } => (1, 0),
             Self::Version { tagged: true, .. } => (1, 4),
             Self::InvalidQn(_) => (2, 1),
             Self::NoBuffer { .. } => (2, 2),
-            Self::MsnRange { .. } => (2, 3),
+            Self::MsnRange { .. } | Self::Interrupts { tagged: false } => (2, 3),
             Self::InvalidMo { .. } => (2, 4),
             Self::TooLong { .. } => (2, 5),
             Self::Version { tagged: false, .. } => (2, 6),

@@ -18,6 +18,7 @@ mod queue;
 mod segment;
 mod stream;
 mod ulp;
+mod unfinished;
 
 pub use deliver::Delivery;
 pub use endpoint::{Endpoint, EndpointUlp};
@@ -32,6 +33,7 @@ pub use ulp::{Buffers, HalfClosed, Message, Teardown, Ulp};
 use crate::memory::table::Origin;
 use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, UntaggedHeader};
 use queue::{ByQueue, Order, Queue};
+use unfinished::Unfinished;
 
 /// Octets of a message that the layer above may want with its delivery instead of in a buffer.
 const MAX_ASIDE: usize = 8;
@@ -43,6 +45,8 @@ pub struct Ddp {
     origin: Origin,
     /// The queues that this side receives in.
     queues: ByQueue<Queue>,
+    /// The message of which the next segment is to be.
+    unfinished: Option<Unfinished>,
     /// The octets of the message whose turn it is that go upward with its delivery instead of to its buffer.
     aside: [u8; MAX_ASIDE],
     /// The number of the next message sent to each queue of the peer.
@@ -55,6 +59,7 @@ impl Ddp {
         Self {
             origin,
             queues: ByQueue::default(),
+            unfinished: None,
             aside: [0; MAX_ASIDE],
             next_msn: ByQueue::default(),
         }

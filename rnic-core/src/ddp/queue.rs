@@ -50,6 +50,16 @@ impl Order {
         }
     }
 
+    /// Whether a segment is for the message whose turn it is.
+    // rfc: 5041-61
+    #[inline]
+    pub(super) fn check_next(&self, header: &UntaggedHeader) -> Result<(), DdpError> {
+        if header.msn != self.next {
+            return Err(self.out_of_range(header));
+        }
+        Ok(())
+    }
+
     /// Takes a segment in its turn. The length of the message if this was its last segment.
     // rfc: 5041-61, 5041-62, 5041-63, 5041-64
     pub(super) fn deliver(
@@ -57,9 +67,7 @@ impl Order {
         header: &UntaggedHeader,
         len: u32,
     ) -> Result<Option<u32>, DdpError> {
-        if header.msn != self.next {
-            return Err(self.out_of_range(header));
-        }
+        self.check_next(header)?;
         // rfc: 5041-20, 5041-47
         if header.offset.0 != self.delivered {
             let expected = self.delivered.into();

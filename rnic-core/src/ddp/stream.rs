@@ -65,6 +65,8 @@ impl DdpStream {
     ) -> Result<u32, U::Error> {
         let segment = DdpSegment::parse(segment)?;
         let destination = ulp.admit(&segment)?;
+        self.open_for(&segment.header, ulp);
+        self.follow(&segment.header, segment.payload.len(), ulp)?;
         if let (DdpHeader::Tagged(header), Destination::Silent(right)) =
             (&segment.header, destination)
         {
@@ -73,15 +75,34 @@ impl DdpStream {
                 .place_tagged(header, segment.payload, right, guard)?;
             return Ok(segment.payload.len() as u32);
         }
-        let placed = self.place_admitted(&segment, destination, ulp, guard)?;
-        self.deliver(placed, ulp, guard)?;
+        let placed = self.ddp.place(&segment, destination, ulp, guard)?;
+        if let Some(delivery) = self.ddp.deliver_next(placed)? {
+            ulp.deliver(delivery, guard)?;
+        }
         Ok(placed.payload_len())
+    }
+
+    /// The turn of a segment has come: it is to be of the message that was begun, or begin the next behind a whole one.
+    #[inline]
+    fn follow<U: Ulp>(&mut self, header: &DdpHeader, len: usize, ulp: &U) -> Result<(), U::Error> {
+        if let Some(begun) = self.ddp.interrupted(header)
+            && ulp.gives_up(begun, header)?
+        {
+            self.ddp.give_up_message();
+        }
+        Ok(self.ddp.follow(header, len)?)
     }
 
     /// Who writes tagged segments of which nobody is to hear, for a peer that needs `right`: to be written is all that is to
     /// be done for them. `None` if none may come.
     pub fn writer<'g>(&self, right: Access, guard: &'g Guard<'_>) -> Option<Writer<'g>> {
         (!self.failed).then(|| self.ddp.writer(right, guard))
+    }
+
+    /// Tagged segments were placed by a [`writer`](Self::writer) in their turn. The last of them had this header; where one
+    /// message ended, another may have begun.
+    pub fn passed(&mut self, last: &TaggedHeader) {
+        self.ddp.pass_tagged(last);
     }
 
     /// Validates a segment and copies its payload to its place; its turn may come later. Changes nothing else, so a
@@ -94,23 +115,19 @@ impl DdpStream {
     ) -> Result<Placed, U::Error> {
         let segment = DdpSegment::parse(segment)?;
         let destination = ulp.admit(&segment)?;
-        self.place_admitted(&segment, destination, ulp, guard)
+        self.open_for(&segment.header, ulp);
+        Ok(self.ddp.place(&segment, destination, ulp, guard)?)
     }
 
-    fn place_admitted<U: Ulp>(
-        &mut self,
-        segment: &DdpSegment<'_>,
-        destination: Destination,
-        ulp: &mut U,
-        guard: &Guard<'_>,
-    ) -> Result<Placed, U::Error> {
-        if let DdpHeader::Untagged(header) = &segment.header
+    /// Opens the queue of a segment if the layer above receives in it.
+    #[inline]
+    fn open_for<U: Ulp>(&mut self, header: &DdpHeader, ulp: &U) {
+        if let DdpHeader::Untagged(header) = header
             && !self.ddp.is_open(header.queue)
             && let Some(supply) = ulp.supply(header.queue)
         {
             self.ddp.open(header.queue, supply);
         }
-        Ok(self.ddp.place(segment, destination, ulp, guard)?)
     }
 
     /// The turn of a placed segment has come.
@@ -120,10 +137,17 @@ impl DdpStream {
         ulp: &mut U,
         guard: &Guard<'_>,
     ) -> Result<(), U::Error> {
-        match self.ddp.deliver(placed)? {
+        self.follow(placed.header(), placed.payload_len() as usize, ulp)?;
+        match self.ddp.deliver_next(placed)? {
             Some(delivery) => ulp.deliver(delivery, guard),
             None => Ok(()),
         }
+    }
+
+    /// Whether a message has begun to come and is not whole.
+    #[inline]
+    pub fn is_amid_message(&self) -> bool {
+        self.ddp.is_amid_message()
     }
 
     /// Where the octets of a tagged segment belong of which nobody is to hear, if the peer has this right there.

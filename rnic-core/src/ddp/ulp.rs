@@ -69,6 +69,16 @@ pub trait Ulp: Buffers {
     /// peer needs. Changes nothing: a segment may come before its turn, and again in its turn.
     fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, Self::Error>;
 
+    /// A segment has come in its turn, and was admitted. It differs from one of a message that was `begun` and is not
+    /// whole in more than its place. Whether the peer gives that message up with it; if not, it must be a part of it. An
+    /// error if the two are not of one message. DDP itself compares where they go, but not what they have in RsvdULP (RFC
+    /// 5041 section 4.3).
+    // rfc: 5041-28, 5041-38
+    fn gives_up(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, Self::Error> {
+        let _ = (begun, header);
+        Ok(false)
+    }
+
     /// A message has come in its turn; of a tagged one, a segment. For a message whose buffer it posted, it takes the
     /// first buffer off the queue now.
     fn deliver(&mut self, delivery: Delivery<'_>, guard: &Guard<'_>) -> Result<(), Self::Error>;

@@ -207,6 +207,28 @@ impl Rdmap {
         }
     }
 
+    /// A segment comes in its turn that differs from one of a message that was `begun` and is not whole. A Terminate takes
+    /// the place of what its sender does not finish. All others must go on with the message: with its opcode, and with
+    /// the STag to be invalidated, if it has one.
+    // rfc: 5041-28, 5041-38, 5041-62
+    pub fn gives_up(begun: &DdpHeader, header: &DdpHeader) -> Result<bool, RdmapError> {
+        let (was, is) = (opcode(begun)?, opcode(header)?);
+        if is == Opcode::Terminate && was != is {
+            return Ok(true);
+        }
+        if was != is {
+            return Err(RdmapError::UnexpectedOpcode(Control::new(is)));
+        }
+        match (begun, header) {
+            (DdpHeader::Untagged(begun), DdpHeader::Untagged(header))
+                if invalidates(is) && begun.ulp32 != header.ulp32 =>
+            {
+                Err(RdmapError::Invalidates(Stag(header.ulp32)))
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Handles a tagged segment in its turn. A Write is none of the ULP's business; a Read Response completes its Read.
     // rfc: 5040-26, 5040-48
     pub fn handle_tagged(
@@ -466,6 +488,14 @@ fn is_send(opcode: Opcode) -> bool {
     )
 }
 
+/// Whether a message names an STag to be invalidated.
+fn invalidates(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate
+    )
+}
+
 /// Completes the receive that holds a Send.
 // rfc: 5040-53, 5040-54, 5040-57, 5040-69, 5040-75
 fn receive(
@@ -476,10 +506,10 @@ fn receive(
     cqs: &mut CqTable,
     guard: &Guard<'_>,
 ) -> Result<(), RdmapError> {
-    use Opcode::{SendInvalidate, SendSolicited, SendSolicitedInvalidate};
+    use Opcode::{SendSolicited, SendSolicitedInvalidate};
     check_backlog(qp, cqs)?;
     let solicited = matches!(opcode, SendSolicited | SendSolicitedInvalidate);
-    let invalidate = matches!(opcode, SendInvalidate | SendSolicitedInvalidate);
+    let invalidate = invalidates(opcode);
     if invalidate {
         // rfc: 5040-60a, 5040-60b, 5040-93, 5040-94, 5040-111
         guard

@@ -138,9 +138,10 @@ impl Sequel {
     }
 
     /// Expects what this frame has where a message may end or another begin: the length, PSH, whether it is the last segment,
-    /// and the place of the octets, which is returned. All else stays, and whether the frame is the next is still to be
-    /// found out: [`read`](Self::read) it. `None` if it is not; then nothing more can be expected.
-    // rfc: 5041-73a, 5041-73c, 5041-73d
+    /// and the place of the octets, which is returned. Another STag comes only with another message. All else stays, and
+    /// whether the frame is the next is still to be found out: [`read`](Self::read) it. `None` if it is not; then nothing
+    /// more can be expected.
+    // rfc: 5041-33, 5041-73a, 5041-73c, 5041-73d
     pub fn turn_to(&mut self, frame: &[u8]) -> Option<(Stag, TaggedOffset)> {
         let (tcp_at, fpdu_at) = (self.layout.tcp_at(), self.layout.payload_at());
         let front = frame.first_chunk::<MOST>()?;
@@ -153,6 +154,10 @@ impl Sequel {
         let DdpHeader::Tagged(header) = segment.header else {
             return None;
         };
+        let before = self.header();
+        if !before.last && before.stag != header.stag {
+            return None;
+        }
         self.fpdu_len = len;
         self.payload_len = segment.payload.len();
         self.offset = header.offset.0;
@@ -179,9 +184,20 @@ impl Sequel {
 
     /// The place of the next segment's octets.
     pub fn place(&self) -> (Stag, TaggedOffset) {
-        let stag = self.octets[self.layout.payload_at() + STAG_AT..].first_chunk();
-        let stag = u32::from_be_bytes(stag.copied().unwrap_or_default());
-        (Stag(stag), TaggedOffset(self.offset))
+        let TaggedHeader { stag, offset, .. } = self.header();
+        (stag, offset)
+    }
+
+    /// The DDP header of the next segment, as long as no frame has been [turned to](Self::turn_to).
+    pub fn header(&self) -> TaggedHeader {
+        let fpdu = &self.octets[self.layout.payload_at()..];
+        let stag = fpdu[STAG_AT..].first_chunk().copied();
+        TaggedHeader {
+            last: fpdu[CONTROL_AT] & LAST != 0,
+            ulp: fpdu[CONTROL_AT + 1],
+            stag: Stag(u32::from_be_bytes(stag.unwrap_or_default())),
+            offset: TaggedOffset(self.offset),
+        }
     }
 
     /// Whether the sender of the frame pushes it.

@@ -411,8 +411,8 @@ fn segments_are_placed_out_of_order_and_delivered_in_order() {
     let mut end = end_with_receives(2);
     let stag = end.stag;
     let stream = [
-        untagged(Opcode::Send, false, SEND, 1, 0, b"one "),
         write(stag, BASE + 500, b"written"),
+        untagged(Opcode::Send, false, SEND, 1, 0, b"one "),
         untagged(Opcode::Send, true, SEND, 1, 4, b"and more"),
         send(2, b"two"),
     ];

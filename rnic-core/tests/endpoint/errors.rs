@@ -145,6 +145,39 @@ fn errors_of_tagged_segments_are_reported_with_header_and_length() {
     raw.command(Command::Abort(raw.end.number));
 }
 
+/// A message is delivered behind all of those before it, so that none begins before the last segment of another, whatever
+/// queue it is for.
+#[test]
+fn no_message_interrupts_another() {
+    // rfc: 5041-21, 5041-33, 5041-40, 5041-62, 5041-63
+    let begun = |header: DdpHeader| {
+        let mut ulpdu = ddp(header, b"12");
+        ulpdu[0] &= !0x40;
+        ulpdu
+    };
+    type To = fn(Stag) -> DdpHeader;
+    let interrupted = |first: To, second: To, number| {
+        let mut raw = Raw::new(&[7, 8]);
+        let region = raw.sim.hosts[0].share(&[0; 8], all_rights());
+        let other = raw.sim.hosts[0].share(&[0; 8], all_rights());
+        for queue in [7, 8] {
+            let buffer = RecvWr::new(1, &[sge(&region, 8)]).unwrap();
+            raw.layer.post(queue, buffer);
+        }
+        raw.give(&begun(first(region.stag)));
+        assert_eq!(raw.layer.state().reports, []);
+        refuse(raw, &ddp(second(other.stag), b"12"), number);
+        assert_eq!(other.content(), [0; 8]);
+    };
+    let to: To = |stag| tagged_to(stag, 0);
+    let seven: To = |_| DdpHeader::Untagged(untagged_to(7, 1));
+    let eight: To = |_| DdpHeader::Untagged(untagged_to(8, 1));
+    interrupted(seven, eight, (2, 3));
+    interrupted(seven, to, (1, 0));
+    interrupted(to, eight, (2, 3));
+    interrupted(to, to, (1, 0));
+}
+
 #[test]
 fn a_withdrawn_buffer_is_not_filled() {
     let raw = ready();

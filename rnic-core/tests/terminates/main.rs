@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod endings;
+mod messages;
 mod scene;
 mod segments;
 mod strangers;
