@@ -8,6 +8,7 @@ use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Eve
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{QpSettings, Simulation, TestQp};
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::wire::rdmap::TerminateControl;
 use std::time::Duration;
 
 fn connected() -> (Simulation, TestQp, TestQp) {
@@ -305,7 +306,12 @@ fn requests_that_wait_for_an_answer_go_with_their_listener() {
         let gone = Event::RequestGone { request };
         assert!(sim.hosts[1].events.contains(&gone));
         let failure = sim.hosts[0].failure_of(qp.number);
-        assert_eq!(failure, Some(EndReason::Reset));
+        let control = TerminateControl {
+            layer: 2,
+            error_type: 0,
+            code: 5,
+        };
+        assert_eq!(failure, Some(EndReason::TerminateReceived { control }));
     }
     assert_nothing_left(&mut sim);
 }

@@ -1,9 +1,10 @@
 //! MPA start-up as the spine sees it: octets in, decisions of both applications, octets out.
 
-use crate::ddp::{Ddp, Message};
+use crate::ddp::{Message, Segmenter};
 use crate::engine::{ConnectionOptions, EndReason, Event, ReadDepths, RequestId};
 use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request, Rtr};
 use crate::mpa::{Action, MpaError};
+use crate::rdmap::ReceivedTerminate;
 use crate::tcp::{State, Tcp};
 use crate::verbs::qp::QpState;
 
@@ -19,6 +20,7 @@ pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
         markers: options.markers,
         ird: options.ird,
         ord: options.ord,
+        max_ird: options.max_ird,
         negotiate_reads: options.negotiate_reads,
         rtr: if options.peer_to_peer {
             Rtr::ALL
@@ -26,7 +28,6 @@ pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
             Rtr::NONE
         },
         private_data: options.private_data.clone(),
-        ..MpaOptions::default()
     }
 }
 
@@ -84,48 +85,68 @@ impl Connection {
                 }
                 self.close(context);
             }
+            Ok(Some(Reply::Fpdu(ulpdu))) => self.receive_instead_of_reply(&ulpdu, context),
             Err(error) if error.action() == Action::Terminate => {
-                self.terminate_startup(&error, None, context);
+                let initiator = &connecting.initiator;
+                let (crc, markers) = (initiator.crc(), initiator.markers());
+                let error = StreamError::from(error);
+                self.terminate_startup(&error, crc, markers, error.end_reason(), context);
             }
             Err(error) => self.fail(EndReason::Startup(error.to_string()), context),
         }
     }
 
-    /// A Reply that asks for too much is answered by a Terminate message (RFC 6581 section 9.1), and so is one that
-    /// this side does not wait for any more (section 9.3).
-    fn terminate_startup(
-        &mut self,
-        error: &MpaError,
-        reason: Option<EndReason>,
-        context: &mut Context<'_, '_>,
-    ) {
-        let Phase::Connecting(connecting) = self.take_phase() else {
-            return;
+    /// Initiator: an FPDU has come, and no Reply. A responder that cannot go on says so by a Terminate message (RFC 6581
+    /// section 9.3); any other would have had to wait.
+    fn receive_instead_of_reply(&mut self, ulpdu: &[u8], context: &mut Context<'_, '_>) {
+        let Some(terminate) = ReceivedTerminate::before_stream(ulpdu) else {
+            let early = "the peer sent an FPDU before its MPA Reply".into();
+            return self.fail(EndReason::Startup(early), context);
         };
-        let Connecting { end, initiator, .. } = *connecting;
-        let error = StreamError::from(error.clone());
-        let outbound = error.cause().message();
-        let Message { header, length } = message(&outbound);
-        let segmenter = Ddp::new(end.origin()).start_message(header, length);
-        let markers = initiator.markers().then_some(0);
-        let terminate = terminate::fpdu(&outbound, segmenter, initiator.crc(), markers);
-        self.loose_octets.extend(terminate);
-        context.counters.rdma.terminates_sent += 1;
-        let reason = reason.unwrap_or_else(|| error.end_reason());
-        self.return_end(end, reason, context);
+        context.counters.rdma.terminates_received += 1;
+        let control = terminate.control;
+        self.end(EndReason::TerminateReceived { control }, context);
         self.close(context);
     }
 
-    /// This side gives up, for a reason of its own. An initiator of revision 2 whose Request is on its way says so.
+    /// Ends the start-up by a Terminate message, which is the first FPDU of this side: where a Reply asks for too much (RFC
+    /// 6581 section 9.1), and where this side gives up (section 9.3).
+    fn terminate_startup(
+        &mut self,
+        error: &StreamError,
+        crc: bool,
+        markers: bool,
+        reason: EndReason,
+        context: &mut Context<'_, '_>,
+    ) {
+        let outbound = error.cause().message();
+        let Message { header, length } = message(&outbound);
+        let segmenter = Segmenter::first(header, length);
+        let terminate = terminate::fpdu(&outbound, segmenter, crc, markers.then_some(0));
+        self.loose_octets.extend(terminate);
+        context.counters.rdma.terminates_sent += 1;
+        self.end(reason, context);
+        self.close(context);
+    }
+
+    /// This side gives up, for a reason of its own. A peer that speaks RFC 6581 is told.
+    // rfc: 6581-38
     pub(super) fn give_up(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
-        let may_say_so = match &self.phase {
-            Phase::Connecting(connecting) => connecting.options.mpa_revision >= 2,
-            _ => false,
+        // Whether the peer requires markers, where it is to be told. A CRC that it does not want it does not check.
+        let markers = match &self.phase {
+            Phase::Connecting(connecting) => {
+                let initiator = &connecting.initiator;
+                initiator.is_enhanced().then(|| initiator.markers())
+            }
+            Phase::Waiting { responder, .. } => responder.may_terminate(),
+            _ => None,
         };
-        if may_say_so && self.tcp.state() == State::Established {
-            self.terminate_startup(&MpaError::GivenUp, Some(reason), context);
-        } else {
-            self.fail(reason, context);
+        match markers {
+            Some(markers) if self.tcp.state() == State::Established => {
+                let error = StreamError::from(MpaError::GivenUp);
+                self.terminate_startup(&error, true, markers, reason, context);
+            }
+            _ => self.fail(reason, context),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Cutting a DDP message into DDP segments (RFC 5041 section 5.2).
 
-use crate::wire::ddp::{DdpHeader, MessageOffset, TAGGED_LEN, TaggedOffset, UNTAGGED_LEN};
+use crate::wire::ddp::{DdpHeader, MessageOffset, Msn, TAGGED_LEN, TaggedOffset, UNTAGGED_LEN};
 
 /// One DDP segment to be sent: its header, and which octets of the message it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,15 @@ impl Segmenter {
             cut: 0,
             finished: false,
         }
+    }
+
+    /// The same of the first message of a stream to its queue.
+    pub fn first(mut header: DdpHeader, length: u32) -> Self {
+        if let DdpHeader::Untagged(untagged) = &mut header {
+            // rfc: 5041-43
+            untagged.msn = Msn::FIRST;
+        }
+        Self::new(header, length)
     }
 
     /// The next segment, at most `mulpdu` octets with its header. `None` when the message was cut to its end, or

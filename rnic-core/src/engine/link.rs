@@ -67,8 +67,11 @@ pub struct ConnectionOptions {
     pub ird: u16,
     /// Reads and atomics that this side wants to have outstanding.
     pub ord: u16,
-    /// Whether the exchange settles these depths. If not, 16383 is stated for both (RFC 6581 section 9.1), they stay as they
-    /// are, and the applications see to it that neither side has more outstanding than the other accepts.
+    /// How far an initiator raises its `ird` where the responder wants more: beyond that, it refuses.
+    pub max_ird: u16,
+    /// Whether the exchange settles these depths. If not, they are not stated (RFC 6581 section 9.1), they stay as they
+    /// are, and the applications see to it that neither side has more outstanding than the other accepts. What a peer
+    /// states all the same holds.
     pub negotiate_reads: bool,
     /// Initiator: ask for a peer-to-peer connection (RFC 6581), on which either application may send first. MPA then
     /// begins with a message of its own, which neither application sees. Takes revision 2. A responder does what it is
@@ -98,6 +101,7 @@ impl Default for ConnectionOptions {
             markers: false,
             ird: 16,
             ord: 16,
+            max_ird: 128,
             negotiate_reads: true,
             peer_to_peer: false,
             private_data: Vec::new(),

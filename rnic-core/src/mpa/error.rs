@@ -58,6 +58,9 @@ pub enum MpaError {
     /// A Reply without the enhanced connection data that it owes to an enhanced Request.
     #[error("the peer's Reply lacks the enhanced connection data: ask it for revision 1")]
     ReplyNotEnhanced,
+    /// A Reply with enhanced connection data that the Request did not ask for.
+    #[error("the peer's Reply has enhanced connection data, and was not asked for any")]
+    ReplyEnhanced,
     /// The responder wants to have more reads outstanding than this side can take (RFC 6581 section 9.1;
     /// Terminate layer 2, type 0, code 6).
     #[error(
@@ -126,7 +129,8 @@ impl MpaError {
             | Self::SameRole(_)
             | Self::RequestRevision(_)
             | Self::ReplyRevision { .. }
-            | Self::ReplyNotEnhanced => Action::Close,
+            | Self::ReplyNotEnhanced
+            | Self::ReplyEnhanced => Action::Close,
             Self::PrivateData { .. } | Self::PeerToPeer | Self::Revision(_) | Self::NoRequest => {
                 Action::Nothing
             }

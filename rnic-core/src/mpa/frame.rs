@@ -132,6 +132,12 @@ pub fn holds(crc: u32) -> bool {
     crc == crc::RESIDUE
 }
 
+/// Octets of the FPDU that begins with these octets; `None` until its length field is there.
+pub(super) fn announced_len(fpdu: &[u8]) -> Option<usize> {
+    let length = fpdu.first_chunk::<LENGTH_LEN>()?;
+    Some(fpdu_len(u16::from_be_bytes(*length).into()))
+}
+
 /// What an FPDU carries that is whole.
 #[inline(always)]
 pub fn ulpdu(fpdu: &[u8]) -> Option<&[u8]> {

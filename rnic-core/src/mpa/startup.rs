@@ -12,9 +12,10 @@ mod tests;
 pub use initiator::{Initiator, Reply};
 pub use responder::{Request, Responder};
 
-use super::MpaError;
+use super::{MpaError, frame, marker};
 use crate::wire::mpa::{
-    ENHANCED_LEN, Enhanced, MAX_DEPTH, MAX_PRIVATE_DATA, STARTUP_LEN, StartupFrame,
+    ENHANCED_LEN, Enhanced, Fpdu, MAX_DEPTH, MAX_PRIVATE_DATA, MpaWireError, STARTUP_LEN,
+    StartupFrame,
 };
 
 /// A read depth that says: not negotiated here, the ULP sees to it.
@@ -35,7 +36,8 @@ pub struct MpaOptions {
     pub ord: u16,
     /// How far an initiator raises its `ird` if the responder wants more.
     pub max_ird: u16,
-    /// Whether the depths are settled by the exchange. If not, the ULP sees to it, and they stay as they are.
+    /// Whether the depths are settled by the exchange. If not, the ULP sees to it, and they stay as they are, but for a
+    /// peer that states its own all the same.
     pub negotiate_reads: bool,
     /// Initiator with revision 2: the ready-to-receive messages that it can start with. None: the connection
     /// is not peer-to-peer, and the ULP of the initiator sends first.
@@ -68,6 +70,12 @@ impl MpaOptions {
 
     fn ord(&self) -> u16 {
         self.ord.min(NOT_NEGOTIATED - 1)
+    }
+
+    /// Whether an initiator asks in the form of RFC 6581: there is something to ask for that is new in it.
+    // rfc: 6581-41
+    pub fn is_enhanced(&self) -> bool {
+        self.revision >= 2 && (self.negotiate_reads || !self.rtr.is_none())
     }
 }
 
@@ -202,11 +210,14 @@ struct Incoming {
 }
 
 impl Incoming {
+    /// Octets at most.
+    const LONGEST: usize = STARTUP_LEN + MAX_PRIVATE_DATA;
+
     /// Takes octets from the front of `input` up to the end of the frame, and yields it once it is whole.
     // rfc: 5044-49, 5044-81
     fn take(&mut self, input: &mut &[u8]) -> Result<Option<StartupFrame<'_>>, MpaError> {
         let before = self.octets.len();
-        let room = STARTUP_LEN + MAX_PRIVATE_DATA - before;
+        let room = Self::LONGEST - before;
         let (now, rest) = input.split_at(input.len().min(room));
         self.octets.extend_from_slice(now);
         match StartupFrame::parse(&self.octets)? {
@@ -219,5 +230,44 @@ impl Incoming {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether the peer's stream begins with an FPDU that is short enough, or with a marker: no key does.
+    fn begins_with_fpdu(&self, input: &[u8]) -> bool {
+        let first = self.octets.first().or(input.first());
+        first.is_some_and(|octet| usize::from(*octet) <= Self::LONGEST >> 8)
+    }
+
+    /// Takes an FPDU in the place of a frame, which is no longer than one, and yields its ULPDU once it is whole.
+    fn take_fpdu(
+        &mut self,
+        input: &mut &[u8],
+        crc: bool,
+        markers: bool,
+    ) -> Result<Option<Vec<u8>>, MpaError> {
+        let no_fpdu = MpaError::Frame(MpaWireError::Key);
+        self.octets.extend_from_slice(input);
+        *input = &[];
+        let len = if markers {
+            marker::fpdu_len(0, &self.octets)
+        } else {
+            frame::announced_len(&self.octets)
+        };
+        let Some(len) = len else {
+            return Ok(None);
+        };
+        if len > Self::LONGEST {
+            return Err(no_fpdu);
+        }
+        let Some(octets) = self.octets.get(..len) else {
+            return Ok(None);
+        };
+        let mut room = Vec::new();
+        let ulpdu = match (markers, Fpdu::parse(octets)) {
+            (true, _) => marker::open(octets, 0, crc, &mut room),
+            (false, Some((fpdu, _))) => frame::open(&fpdu, crc),
+            (false, None) => return Err(no_fpdu),
+        };
+        Ok(Some(ulpdu.map_err(|_| no_fpdu)?.to_vec()))
     }
 }

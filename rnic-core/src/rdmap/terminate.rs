@@ -3,8 +3,12 @@
 use super::message::{Outbound, Source, Token, untagged};
 use crate::verbs::WcStatus;
 use crate::verbs::wr::MAX_INLINE;
-use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, UNTAGGED_LEN};
-use crate::wire::rdmap::{Opcode, RdmapWireError, ReadRequest, Terminate, TerminateControl};
+use crate::wire::ddp::{
+    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, UNTAGGED_LEN, UntaggedHeader,
+};
+use crate::wire::rdmap::{
+    Control, Opcode, RdmapWireError, ReadRequest, Terminate, TerminateControl, VERSION,
+};
 
 const _: () = assert!(Terminate::MAX_LEN <= MAX_INLINE);
 
@@ -133,6 +137,26 @@ impl ReceivedTerminate {
             header: terminate.ddp_header.and_then(header),
             read_request: terminate.rdma_header.and_then(request),
         })
+    }
+
+    /// Reads a Terminate message that comes before there is a stream: a whole one, in one segment.
+    pub fn before_stream(ulpdu: &[u8]) -> Option<Self> {
+        let segment = DdpSegment::parse(ulpdu).ok()?;
+        let DdpHeader::Untagged(header) = segment.header else {
+            return None;
+        };
+        let expected = UntaggedHeader {
+            last: true,
+            msn: Msn::FIRST,
+            offset: MessageOffset(0),
+            ..header
+        };
+        let control = Control::from(header.ulp);
+        let is_terminate = header == expected
+            && header.queue == QueueNumber::TERMINATE
+            && (control.version, control.opcode) == (VERSION, Opcode::Terminate as u8);
+        let terminate = is_terminate.then(|| Self::parse(segment.payload));
+        terminate?.ok()
     }
 
     /// How the request completes that the peer found fault with.

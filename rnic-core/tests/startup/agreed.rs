@@ -248,6 +248,12 @@ fn read_depths_are_settled_by_both_sides() {
     };
     let not_stated = Some((16_383, 16_383));
     let both = settled(left(4, 8), depths(2, 3, 10));
+    assert_eq!(both, untold, "nothing of RFC 6581 is asked for");
+    let peer_to_peer = ConnectionOptions {
+        peer_to_peer: true,
+        ..left(4, 8)
+    };
+    let both = settled(peer_to_peer, depths(2, 3, 10));
     assert_eq!(both, (((4, 8), not_stated), ((3, 10), not_stated)));
     let both = settled(depths(2, 4, 8), left(3, 10));
     assert_eq!(both, (((4, 8), not_stated), ((3, 4), Some((4, 8)))));

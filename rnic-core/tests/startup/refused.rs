@@ -2,11 +2,12 @@
 
 use crate::common::*;
 use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event};
-use rnic_core::testing::raw_peer::startup;
+use rnic_core::mpa::marker;
+use rnic_core::testing::raw_peer::{ddp, fpdu, startup};
 use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber};
 use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
-use rnic_core::wire::rdmap::{Terminate, TerminateControl};
+use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
 #[test]
 fn bad_requests_are_refused() {
@@ -46,11 +47,15 @@ fn bad_requests_are_refused() {
 
 /// A host that connects gets these octets for an answer.
 fn answer_with(octets: &[u8]) -> (Simulation, TestQp, usize) {
+    answer_to(&ConnectionOptions::default(), octets)
+}
+
+fn answer_to(options: &ConnectionOptions, octets: &[u8]) -> (Simulation, TestQp, usize) {
     let mut sim = simulation();
     let qp = sim.hosts[0].create_qp();
     let peer = sim.add_raw_peer(0, 0);
     let address = sim.raw[peer].address();
-    sim.hosts[0].connect(&qp, 41_000, address, &ConnectionOptions::default());
+    sim.hosts[0].connect(&qp, 41_000, address, options);
     sim.run_now();
     sim.raw[peer].take_startup().expect("the host asks");
     sim.raw[peer].send(octets);
@@ -142,6 +147,173 @@ fn a_reply_that_asks_too_much_is_answered_by_a_terminate() {
     }
 }
 
+/// The application says how far its IRD may be raised.
+#[test]
+fn a_reply_that_asks_for_as_much_as_is_allowed_is_taken() {
+    // rfc: 6581-17
+    let options = ConnectionOptions {
+        max_ird: 200,
+        ..ConnectionOptions::default()
+    };
+    for (ord, ird) in [(200, Some(200)), (201, None)] {
+        let mut octets = reply(4);
+        octets[22..24].copy_from_slice(&u16::to_be_bytes(ord));
+        let (sim, _, _) = answer_to(&options, &octets);
+        let taken = sim.hosts[0].events.iter().find_map(|event| match event {
+            Event::Established { ird, .. } => Some(*ird),
+            _ => None,
+        });
+        assert_eq!(taken, ird, "ORD {ord}");
+    }
+}
+
+/// What a responder says that cannot go on.
+fn given_up() -> (TerminateControl, Vec<u8>) {
+    let control = TerminateControl {
+        layer: 2,
+        error_type: 0,
+        code: 5,
+    };
+    let said = Terminate {
+        control,
+        ddp_segment_length: None,
+        ddp_header: None,
+        rdma_header: None,
+    };
+    let mut octets = [0; 4];
+    said.emit(&mut octets);
+    let header = untagged(Opcode::Terminate, QueueNumber::TERMINATE, 1, true);
+    (control, ddp(DdpHeader::Untagged(header), &octets))
+}
+
+#[test]
+fn a_terminate_in_the_place_of_a_reply_is_told() {
+    // rfc: 6581-38
+    let (control, ulpdu) = given_up();
+    for crc in [true, false] {
+        let options = ConnectionOptions {
+            crc,
+            ..ConnectionOptions::default()
+        };
+        let octets = fpdu(&ulpdu, crc);
+        for cut in 1..octets.len() {
+            let (mut sim, qp, peer) = answer_to(&options, &octets[..cut]);
+            assert!(sim.hosts[0].events.is_empty(), "{cut} octets of it");
+            sim.raw[peer].send(&octets[cut..]);
+            sim.run_now();
+            let told = Some(EndReason::TerminateReceived { control });
+            assert_eq!(sim.hosts[0].failure_of(qp.number), told);
+            let rdma = sim.hosts[0].snapshot(sim.now).rdma;
+            assert_eq!((rdma.terminates_received, rdma.terminates_sent), (1, 0));
+            assert!(sim.raw[peer].finished && !sim.raw[peer].reset);
+            sim.raw[peer].close();
+            assert_nothing_left(&mut sim);
+        }
+    }
+}
+
+/// Any other FPDU would have had to wait for one of the initiator's, and what only looks like one is nothing.
+#[test]
+fn anything_else_in_the_place_of_a_reply_ends_the_connection() {
+    // rfc: 5044-54, 5044-74, 5044-78
+    let (_, ulpdu) = given_up();
+    let second = {
+        let header = untagged(Opcode::Terminate, QueueNumber::TERMINATE, 2, true);
+        ddp(DdpHeader::Untagged(header), &[0x20, 5, 0, 0])
+    };
+    let mut altered = fpdu(&ulpdu, true);
+    altered[10] ^= 1;
+    let cases = [
+        (
+            "a Write",
+            fpdu(&ddp(nothing(), &[]), true),
+            "an FPDU before",
+        ),
+        ("a second Terminate", fpdu(&second, true), "an FPDU before"),
+        ("a short one", fpdu(&ulpdu[..20], true), "an FPDU before"),
+        ("a bad CRC", altered, "MPA key"),
+        ("a long one", fpdu(&[0x41; 600], true), "MPA key"),
+    ];
+    for (name, octets, words) in cases {
+        let (mut sim, qp, peer) = answer_with(&octets);
+        let reason = sim.hosts[0].failure_of(qp.number);
+        let Some(EndReason::Startup(reason)) = reason else {
+            panic!("{name}: {reason:?}");
+        };
+        assert!(reason.contains(words), "{name}: {reason}");
+        assert!(sim.raw[peer].reset, "{name}");
+        assert_nothing_left(&mut sim);
+    }
+}
+
+/// A responder that cannot go on tells an initiator of RFC 6581, with the markers that it requires.
+#[test]
+fn a_responder_that_gives_up_says_so() {
+    // rfc: 6581-38
+    for (enhanced, markers) in [(true, false), (true, true), (false, false)] {
+        let mut sim = simulation();
+        sim.hosts[0].listen(4420);
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        let mut octets = request(4);
+        if !enhanced {
+            octets[16] &= !0x10;
+        }
+        if markers {
+            octets[16] |= 0x80;
+        }
+        sim.raw[peer].send(&octets);
+        sim.run_now();
+        let request = last_request(&sim, 0);
+        sim.hosts[0].unlisten(4420);
+        sim.run_now();
+        let gone = Event::RequestGone { request };
+        assert!(sim.hosts[0].events.contains(&gone));
+        let raw = &mut sim.raw[peer];
+        let (_, ulpdu) = given_up();
+        let said = match (enhanced, markers) {
+            (false, _) => Vec::new(),
+            (true, false) => fpdu(&ulpdu, true),
+            (true, true) => {
+                let mut fpdu = vec![0; marker::max_fpdu_len(ulpdu.len())];
+                fpdu[2..][..ulpdu.len()].copy_from_slice(&ulpdu);
+                let len = marker::seal(&mut fpdu, ulpdu.len(), 0, true);
+                fpdu.truncate(len);
+                fpdu
+            }
+        };
+        assert_eq!(raw.received, said, "{enhanced}, {markers}");
+        assert_eq!((raw.finished, raw.reset), (enhanced, !enhanced));
+        raw.close();
+        assert_nothing_left(&mut sim);
+    }
+}
+
+/// Both sides are ours.
+#[test]
+fn an_initiator_hears_that_the_responder_gives_up() {
+    // rfc: 6581-38
+    for markers in [false, true] {
+        let mut sim = simulation();
+        let qp = sim.hosts[0].create_qp();
+        sim.hosts[1].listen(4420);
+        let options = ConnectionOptions {
+            markers,
+            ..ConnectionOptions::default()
+        };
+        let remote = sim.hosts[1].socket(4420);
+        sim.hosts[0].connect(&qp, 41_000, remote, &options);
+        sim.run_for(SECOND);
+        sim.hosts[1].unlisten(4420);
+        sim.run_for(SECOND);
+        let (control, _) = given_up();
+        let told = Some(EndReason::TerminateReceived { control });
+        assert_eq!(sim.hosts[0].failure_of(qp.number), told);
+        assert_nothing_left(&mut sim);
+    }
+}
+
 #[test]
 fn a_peer_that_goes_during_start_up_fails_the_attempt() {
     for reset in [false, true] {
@@ -189,7 +361,7 @@ fn an_fpdu_before_the_reply_ends_the_connection() {
     let peer = sim.add_raw_peer(0, 4420);
     sim.raw[peer].connect();
     sim.run_now();
-    let fpdu = sim.raw[peer].fpdu(&rnic_core::testing::raw_peer::ddp(nothing(), &[]));
+    let fpdu = sim.raw[peer].fpdu(&ddp(nothing(), &[]));
     sim.raw[peer].send(&[request(4), fpdu].concat());
     sim.run_now();
     assert!(sim.raw[peer].reset);

@@ -29,6 +29,9 @@ pub enum Reply {
         /// The ORD that it stated or would need, if any.
         peer_ord: Option<u16>,
     },
+    /// An FPDU came in the place of the Reply, with this ULPDU. It can only be a Terminate: so a responder of RFC 6581
+    /// says that it cannot go on (section 9.3).
+    Fpdu(Vec<u8>),
 }
 
 impl Initiator {
@@ -38,11 +41,11 @@ impl Initiator {
     /// [`MpaError::Revision`], [`MpaError::PeerToPeer`] and [`MpaError::PrivateData`] for options that cannot be
     /// asked for.
     pub fn new(options: MpaOptions) -> Result<(Self, Vec<u8>), MpaError> {
-        // rfc: 5044-64, 6581-4, 6581-41
+        // rfc: 5044-64, 6581-4
         let enhanced = match options.revision {
             1 if !options.rtr.is_none() => return Err(MpaError::PeerToPeer),
             1 => None,
-            2 => Some(request_data(&options)),
+            2 => options.is_enhanced().then(|| request_data(&options)),
             other => return Err(MpaError::Revision(other)),
         };
         check_private_data(&options.private_data, enhanced.is_some())?;
@@ -78,6 +81,12 @@ impl Initiator {
         if self.answered {
             return Ok(None);
         }
+        if self.incoming.begins_with_fpdu(input) {
+            let MpaOptions { crc, markers, .. } = self.options;
+            let ulpdu = self.incoming.take_fpdu(input, crc, markers)?;
+            self.answered = ulpdu.is_some();
+            return Ok(ulpdu.map(Reply::Fpdu));
+        }
         let Some(reply) = self.incoming.take(input)? else {
             return Ok(None);
         };
@@ -98,6 +107,11 @@ impl Initiator {
             }));
         }
         settle(&self.options, self.crc, &reply).map(|settled| Some(Reply::Accepted(settled)))
+    }
+
+    /// Whether it asked in the form of RFC 6581, and may so send a Terminate during start-up.
+    pub fn is_enhanced(&self) -> bool {
+        self.options.is_enhanced()
     }
 
     /// Whether CRCs are used as far as is known: what a Terminate about the Reply must be sent with.
@@ -131,8 +145,10 @@ fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negot
         });
     }
     // rfc: 6581-39
-    if reply.revision >= 2 && reply.enhanced.is_none() {
-        return Err(MpaError::ReplyNotEnhanced);
+    match (options.is_enhanced(), reply.enhanced.is_some()) {
+        (true, false) => return Err(MpaError::ReplyNotEnhanced),
+        (false, true) => return Err(MpaError::ReplyEnhanced),
+        _ => {}
     }
     let mut settled = Negotiated {
         revision: reply.revision,
@@ -166,7 +182,7 @@ fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negot
 // rfc: 6581-16, 6581-17, 6581-18, 6581-24
 fn inbound_depth(options: &MpaOptions, peer_ord: u16) -> Result<u16, MpaError> {
     let ird = options.ird();
-    if !options.negotiate_reads || peer_ord == NOT_NEGOTIATED || peer_ord <= ird {
+    if peer_ord == NOT_NEGOTIATED || peer_ord <= ird {
         return Ok(ird);
     }
     let limit = options.max_ird.max(ird);
@@ -179,8 +195,9 @@ fn inbound_depth(options: &MpaOptions, peer_ord: u16) -> Result<u16, MpaError> {
     Ok(peer_ord)
 }
 
-/// The message to start with: of those that this side can send and the responder takes, one.
-// rfc: 6581-32, 6581-35
+/// The message to start with: of those that this side can send and the responder takes, one. A responder that takes no
+/// Reads at all takes none to start with.
+// rfc: 6581-17, 6581-32, 6581-35
 fn ready_to_receive(own: Rtr, theirs: &Enhanced) -> Result<Rtr, MpaError> {
     if own.is_none() && !theirs.peer_to_peer {
         return Ok(Rtr::NONE);
@@ -188,6 +205,7 @@ fn ready_to_receive(own: Rtr, theirs: &Enhanced) -> Result<Rtr, MpaError> {
     // A Write costs the responder nothing; a Read has to be answered; a Send may use up a receive at responders that
     // are less careful than this one.
     let Rtr { send, write, read } = own.and(Rtr::of(theirs));
+    let read = read && theirs.ird > 0;
     let one = Rtr {
         write,
         read: read && !write,

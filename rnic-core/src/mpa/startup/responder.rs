@@ -122,6 +122,13 @@ impl Responder {
         Ok(asked.rejection(private_data))
     }
 
+    /// Whether a Request of RFC 6581 waits for an answer, whose sender understands a Terminate in its place; and whether it
+    /// requires markers.
+    pub fn may_terminate(&self) -> Option<bool> {
+        let asked = self.asked().ok()?;
+        asked.enhanced.map(|_| asked.markers)
+    }
+
     fn asked(&self) -> Result<Asked, MpaError> {
         match self.state {
             State::Asked(asked) => Ok(asked),

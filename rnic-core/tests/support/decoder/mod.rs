@@ -338,6 +338,8 @@ fn read(speaker: &mut Half, listener: &mut Half, aligned: bool, findings: &mut F
         let is_fpdu = speaker.startup.is_some();
         let done = if is_fpdu {
             mpa::read(speaker, listener, findings)
+        } else if let Some(done) = mpa::read_no_reply(speaker, listener, findings) {
+            done
         } else {
             startup::read(speaker, listener, findings)
         };

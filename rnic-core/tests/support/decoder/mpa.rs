@@ -113,7 +113,7 @@ pub(super) fn read(speaker: &mut Half, listener: &mut Half, findings: &mut Findi
     let theirs = listener.startup;
     let Some(theirs) = theirs.filter(|theirs| !initiator || heard(theirs.len)) else {
         if has_more && initiator {
-            return read_giving_up(speaker, listener, own.crc, findings);
+            return read_giving_up(speaker, listener, own.crc, None, findings);
         }
         return false;
     };
@@ -132,15 +132,46 @@ pub(super) fn read(speaker: &mut Half, listener: &mut Half, findings: &mut Findi
     true
 }
 
-/// An initiator may give up before the Reply: then a Terminate says so (RFC 6581 section 9.3), and nothing else may.
+/// A responder may give up in the place of its Reply, where the Request is one of RFC 6581: it says something else than a
+/// start-up frame then. `None` if it does not.
+pub(super) fn read_no_reply(
+    speaker: &mut Half,
+    listener: &mut Half,
+    findings: &mut Findings<'_>,
+) -> Option<bool> {
+    let request = listener.startup.filter(|_| !speaker.initiator)?;
+    let octets = speaker.stream.octets();
+    let begins_otherwise = octets.first().is_some_and(|octet| *octet != b'M');
+    if request.enhanced.is_none() || !begins_otherwise {
+        return None;
+    }
+    if octets.len() as u64 == speaker.read {
+        return Some(false);
+    }
+    if speaker.terminate.sent {
+        findings.object(Rule::AfterTerminate, "octets behind a Terminate");
+        return Some(false);
+    }
+    let first_marker = request.markers.then_some(0);
+    Some(read_giving_up(
+        speaker,
+        listener,
+        request.crc,
+        first_marker,
+        findings,
+    ))
+}
+
+/// Either side may give up before the Reply: then a Terminate says so (RFC 6581 section 9.3), and nothing else may.
 fn read_giving_up(
     speaker: &mut Half,
     listener: &mut Half,
     crc: bool,
+    first_marker: Option<u64>,
     findings: &mut Findings<'_>,
 ) -> bool {
     let octets = speaker.stream.octets();
-    let Some(fpdu) = next(octets, speaker.read, None) else {
+    let Some(fpdu) = next(octets, speaker.read, first_marker) else {
         if !findings.judged {
             return false;
         }

@@ -54,6 +54,26 @@ mod revisions {
         assert_eq!(error.action(), Action::Close);
     }
 
+    /// Revision 2 with nothing that is new in it: the form of revision 1, in both directions.
+    // rfc: 6581-41, 6581-44
+    #[test]
+    fn who_wants_nothing_enhanced_asks_in_the_plain_form() {
+        let own = MpaOptions {
+            negotiate_reads: false,
+            private_data: vec![0xaa; 512],
+            ..options(2, false, 7, 8)
+        };
+        let (_, asking) = Initiator::new(own.clone()).unwrap();
+        assert_eq!(asking[..20], request("0002 0200"));
+        assert_eq!(asking.len(), 20 + 512);
+        let settled = accepted(&own, &reply("0002 0001 bb"));
+        assert_eq!((settled.ird, settled.ord, settled.enhanced), (7, 8, false));
+        assert_eq!(settled.private_data, [0xbb]);
+        let error = answer(&own, &reply("1002 0004 0001 0001")).unwrap_err();
+        assert_eq!(error, MpaError::ReplyEnhanced);
+        assert_eq!(error.action(), Action::Close);
+    }
+
     // rfc: 5044-64, 6581-4
     #[test]
     fn only_revisions_1_and_2_can_be_asked_for() {
@@ -174,20 +194,53 @@ mod reads {
         assert!(initiator.crc(), "the Terminate needs a CRC");
     }
 
-    // rfc: 6581-21, 6581-22, 6581-23, 6581-24
+    /// The most that the application allows, whatever it states.
+    // rfc: 6581-17, 6581-18
+    #[test]
+    fn an_ird_is_raised_as_far_as_the_application_allows() {
+        for (ird, max_ird, wanted, raised) in [
+            (4, 4, 5, None),
+            (4, 9, 9, Some(9)),
+            (4, 9, 10, None),
+            (4, 0, 4, Some(4)),
+            (0, 0x3ffe, 0x3ffe, Some(0x3ffe)),
+        ] {
+            let own = MpaOptions {
+                max_ird,
+                ..options(2, false, ird, 4)
+            };
+            let settled = answer(&own, &reply(&format!("1002 0004 0004 {wanted:04x}")));
+            let expected = raised.ok_or(MpaError::InsufficientIrd {
+                wanted,
+                limit: max_ird.max(ird),
+            });
+            let settled = settled.map(|reply| match reply {
+                Reply::Accepted(settled) => settled.ird,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(settled, expected, "{ird}, {max_ird} at most, {wanted}");
+        }
+    }
+
+    // rfc: 6581-17, 6581-21, 6581-22, 6581-23, 6581-24
     #[test]
     fn left_to_the_ulp() {
         let own = MpaOptions {
             negotiate_reads: false,
+            rtr: Rtr::ALL,
             ..options(2, false, 7, 8)
         };
         let (_, asking) = Initiator::new(own.clone()).unwrap();
-        assert_eq!(asking, request("1002 0004 3fff 3fff"));
-        let settled = accepted(&own, &reply("1002 0004 3fff 3fff"));
+        assert_eq!(asking, request("1002 0004 ffff ffff"));
+        let settled = accepted(&own, &reply("1002 0004 bfff bfff"));
         assert_eq!((settled.ird, settled.ord), (7, 8));
         // siw states numbers all the same.
-        let settled = accepted(&own, &reply("1002 0004 0004 0080"));
-        assert_eq!((settled.ird, settled.ord), (7, 4));
+        let settled = accepted(&own, &reply("1002 0004 8004 8080"));
+        assert_eq!((settled.ird, settled.ord), (128, 4));
+        let own = MpaOptions {
+            rtr: Rtr::NONE,
+            ..own
+        };
         let (octets, settled) = accept(&request("1002 0004 0004 0004"), &own);
         assert_eq!(octets, reply("1002 0004 3fff 3fff"));
         assert_eq!((settled.ird, settled.ord), (7, 4));
@@ -243,6 +296,23 @@ mod peer_to_peer {
             ..options(2, false, 0, 0)
         };
         assert_eq!(accepted(&own, &octets).ord, 1);
+    }
+
+    /// A responder that takes no Read cannot be opened by one.
+    // rfc: 6581-17, 6581-31, 6581-32
+    #[test]
+    fn no_read_goes_first_to_a_peer_that_takes_none() {
+        let own = |rtr| MpaOptions {
+            rtr,
+            ..options(2, false, 1, 1)
+        };
+        let refused = answer(&own(READ), &reply("1002 0004 8000 4001"));
+        assert_eq!(refused, Err(MpaError::NoMatchingRtr));
+        // Of two messages it is the other one.
+        let settled = accepted(&own(Rtr::ALL), &reply("1002 0004 c000 4001"));
+        assert_eq!((settled.rtr, settled.ord), (SEND, 0));
+        let settled = accepted(&own(Rtr::ALL), &reply("1002 0004 bfff 4001"));
+        assert_eq!((settled.rtr, settled.ord), (READ, 1));
     }
 
     // rfc: 6581-25, 6581-26, 6581-31, 6581-34
