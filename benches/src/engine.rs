@@ -301,6 +301,7 @@ impl Pair {
             listener: ListenerId(1),
             local: SocketAddr::new(pair.receiver.address.into(), PORT),
             lease: Arc::new(()),
+            refusals: Arc::default(),
         })?;
         while pair.sender.taken < connections {
             let count = AT_ONCE.min(connections - pair.sender.taken);

@@ -49,6 +49,7 @@ impl<'a> Rig<'a> {
             listener: ListenerId(1),
             local,
             lease: Arc::new(()),
+            refusals: Arc::default(),
         };
         self.engine.handle_command(self.now, &self.guard, listen);
     }

@@ -99,7 +99,7 @@ pub use srq::{Srq, SrqCaps};
 pub use state::QpState;
 pub use window::{Binding, FastMr, Mw};
 
-pub use rnic_core::engine::{ConnectionOptions, EndReason, ReadDepths};
+pub use rnic_core::engine::{ConnectionOptions, EndReason, ReadDepths, Refusal, Refusals};
 pub use rnic_core::memory::region::{HugePages, Region};
 pub use rnic_core::memory::table::Access;
 pub use rnic_core::tcp::{Keepalive, TcpFacts};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_core::engine::{Command, ConnectionOptions, ListenerId};
+use rnic_core::engine::{Command, ConnectionOptions, ListenerId, Refusal, Refusals};
 use rnic_core::wire::mpa::{ENHANCED_LEN, MAX_PRIVATE_DATA};
 
 use crate::device::{Device, Inner};
@@ -34,6 +34,7 @@ pub struct Listener {
     device: Device,
     id: ListenerId,
     local: SocketAddr,
+    refusals: Arc<Refusals>,
 }
 
 impl Device {
@@ -51,11 +52,13 @@ impl Device {
             device: self.clone(),
             id,
             local,
+            refusals: Arc::default(),
         };
         self.inner.send_all(|| Command::Listen {
             listener: id,
             local,
             lease: lease.clone(),
+            refusals: listener.refusals.clone(),
         })?;
         Ok(listener)
     }
@@ -78,6 +81,19 @@ impl Listener {
             pending,
             answered: false,
         }))
+    }
+}
+
+impl Listener {
+    /// Takes the oldest of the last [`Refusals::KEPT`] failures of peers that connected here and did not get as far as to
+    /// ask: what they sent is no MPA Request that is spoken here, or none came in time.
+    pub fn next_refusal(&self) -> Option<Refusal> {
+        self.refusals.take()
+    }
+
+    /// How many such failures there were.
+    pub fn refused(&self) -> u64 {
+        self.refusals.count()
     }
 }
 

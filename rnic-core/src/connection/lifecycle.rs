@@ -180,7 +180,14 @@ impl Connection {
                 self.gone_request = Some(*request);
                 self.phase = Phase::Closing;
             }
-            Phase::Responding { .. } => self.phase = Phase::Closing,
+            Phase::Responding { refusals, .. } => {
+                // Whoever has not finished the handshake may have a forged address.
+                let is_there = matches!(self.tcp.state(), State::Established | State::CloseWait);
+                if reason != EndReason::Local && is_there {
+                    refusals.tell(self.key.remote, reason);
+                }
+                self.phase = Phase::Closing;
+            }
             Phase::Closing => {}
         }
     }

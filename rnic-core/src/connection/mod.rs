@@ -17,12 +17,13 @@ mod upper;
 
 use std::collections::VecDeque;
 use std::mem::offset_of;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::counters::TcpCounters;
 use crate::engine::{
     ConnectionFacts, ConnectionOptions, Counters, EndReason, Event, FlowKey, ListenerId, NextHop,
-    PortLease, RequestId,
+    PortLease, Refusals, RequestId,
 };
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
@@ -131,6 +132,8 @@ enum Phase {
     Responding {
         listener: ListenerId,
         responder: Box<Responder>,
+        /// Where it is told if that does not come.
+        refusals: Arc<Refusals>,
     },
     /// Responder: until the application answers the request.
     Waiting {
@@ -225,6 +228,7 @@ impl Connection {
         key: FlowKey,
         lease: PortLease,
         listener: ListenerId,
+        refusals: Arc<Refusals>,
         path: Path,
         config: &TcpConfig,
         arrival: Arrival,
@@ -237,6 +241,7 @@ impl Connection {
         let phase = Phase::Responding {
             listener,
             responder: Box::new(Responder::new()),
+            refusals,
         };
         Self {
             deadline: Some(now + START_UP_TIMEOUT),

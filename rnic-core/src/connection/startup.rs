@@ -170,11 +170,9 @@ impl Connection {
         match responder.receive(bytes) {
             Ok(None) => {}
             Ok(Some(request)) => self.announce_request(request, context),
-            Err(_) => {
-                // No application has heard of it: this is where it is told.
+            Err(error) => {
                 context.counters.rdma.requests_refused += 1;
-                self.phase = Phase::Closing;
-                self.tcp.abort();
+                self.fail(EndReason::Startup(error.to_string()), context);
             }
         }
     }
@@ -183,6 +181,7 @@ impl Connection {
         let Phase::Responding {
             listener,
             responder,
+            ..
         } = self.take_phase()
         else {
             return;

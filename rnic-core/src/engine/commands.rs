@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::connection::{self, Connection, Context, LocalEnd};
 use crate::memory::epoch::Guard;
@@ -12,7 +13,8 @@ use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
 use super::flows::plain;
 use super::owners::Handler;
 use super::{
-    Command, ConnectionOptions, EndReason, Engine, Event, FlowKey, ListenerId, PortLease, RequestId,
+    Command, ConnectionOptions, EndReason, Engine, Event, FlowKey, ListenerId, PortLease, Refusals,
+    RequestId,
 };
 
 /// A connection on its way to another engine, where a queue pair is to accept it.
@@ -24,9 +26,11 @@ pub struct Adoption {
 }
 
 /// A local address that accepts connections.
+#[derive(Clone)]
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
     pub(super) lease: PortLease,
+    pub(super) refusals: Arc<Refusals>,
 }
 
 /// Where a queue pair or endpoint is.
@@ -147,9 +151,14 @@ impl Engine {
                 listener,
                 local,
                 lease,
+                refusals,
             } => {
-                let local = plain(local);
-                self.listeners.insert(listener, Listener { local, lease });
+                let new = Listener {
+                    local: plain(local),
+                    lease,
+                    refusals,
+                };
+                self.listeners.insert(listener, new);
             }
             Command::Unlisten(listener) => self.unlisten(now, guard, listener),
             Command::Connect {

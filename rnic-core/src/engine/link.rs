@@ -23,6 +23,7 @@ use crate::wire::rdmap::TerminateControl;
 
 use super::commands::Adoption;
 use super::owners::{Place, places};
+use super::refusals::Refusals;
 use super::snapshot::Snapshot;
 
 /// Names a listener; chosen by the host.
@@ -179,6 +180,8 @@ pub enum Command {
         local: SocketAddr,
         /// The lease of the port.
         lease: PortLease,
+        /// Where the failures of peers are told that have not asked yet.
+        refusals: Arc<Refusals>,
     },
     /// Stops listening; requests that wait for an answer are dropped.
     Unlisten(ListenerId),

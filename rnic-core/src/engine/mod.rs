@@ -12,6 +12,7 @@ mod net;
 mod next_hops;
 mod owners;
 mod passive;
+mod refusals;
 mod snapshot;
 mod timers;
 
@@ -41,6 +42,7 @@ pub use self::link::{
 pub use self::net::{Net, NetError};
 pub use self::next_hops::{NextHop, NextHopRequest};
 pub use self::owners::Place;
+pub use self::refusals::{Refusal, Refusals};
 pub use self::snapshot::{ConnectionFacts, Snapshot};
 
 pub use self::flows::{FlowKey, Flows, Keyed};

@@ -10,8 +10,9 @@ use crate::time::Instant;
 use crate::wire::packet::{NetHeader, Packet};
 use crate::wire::tcp::TcpHeader;
 
+use super::commands::Listener;
 use super::owners::Handler;
-use super::{Engine, FlowKey, ListenerId, PortLease};
+use super::{Engine, FlowKey, ListenerId};
 
 /// Connections at once whose MPA start-up is not over, for each whose handshake may not be: their peers' addresses
 /// are true, but nothing else is known of them.
@@ -154,14 +155,23 @@ impl Engine {
         now: Instant,
         key: &FlowKey,
         packet: &Packet<'_>,
-        (listener, lease): (ListenerId, PortLease),
+        (id, listener): (ListenerId, Listener),
         arrival: Arrival,
     ) -> usize {
         let path = Path::reply_to(packet);
         let config = self.tcp_config(key);
         let segment = &packet.segment;
-        let mut connection =
-            Connection::accept_syn(now, *key, lease, listener, path, &config, arrival, segment);
+        let mut connection = Connection::accept_syn(
+            now,
+            *key,
+            listener.lease,
+            id,
+            listener.refusals,
+            path,
+            &config,
+            arrival,
+            segment,
+        );
         // Only looked up: whoever forges addresses must not make us ask for each of them.
         if let Some(hop) = self.next_hops.peek(now, key.remote.ip()) {
             connection.set_next_hop(&hop);
@@ -220,7 +230,7 @@ impl Engine {
         self.counters.engine.frames_sent += 1;
     }
 
-    fn find_listener(&self, local: SocketAddr) -> Option<(ListenerId, PortLease)> {
+    fn find_listener(&self, local: SocketAddr) -> Option<(ListenerId, Listener)> {
         let any: IpAddr = match local {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -229,7 +239,7 @@ impl Engine {
             .iter()
             .find_map(|address| {
                 let (id, listener) = self.listeners.iter().find(|(_, l)| l.local == *address)?;
-                Some((*id, listener.lease.clone()))
+                Some((*id, listener.clone()))
             })
     }
 

@@ -10,7 +10,7 @@ use crossbeam_channel::bounded;
 use crate::ddp::{Endpoint, EndpointUlp};
 use crate::engine::{
     Command, ConnectionOptions, Driver, EndReason, EngineConfig, Event, HostEnd, ListenerId,
-    NextHop, NextHopRequest, PortLease, RequestId, Snapshot, link,
+    NextHop, NextHopRequest, PortLease, Refusals, RequestId, Snapshot, link,
 };
 use crate::memory::frames::TxFrames;
 use crate::memory::region::{HugePages, Region};
@@ -153,6 +153,8 @@ pub struct Host {
     pub address: Ipv4Addr,
     /// Events since the test took them.
     pub events: Vec<Event>,
+    /// What its listeners tell of peers that failed before they had asked.
+    pub refusals: Arc<Refusals>,
     /// What the worker answers when the engine asks for a next hop.
     pub neighbours: Neighbours,
     /// How often the engine asked for a next hop.
@@ -187,6 +189,7 @@ impl Host {
         Self {
             address: Ipv4Addr::new(192, 0, 2, index + 1),
             events: Vec::new(),
+            refusals: Arc::default(),
             neighbours: Neighbours::Known(9000),
             questions: 0,
             end,
@@ -448,6 +451,7 @@ impl Host {
             listener: ListenerId(u32::from(port)),
             local: self.socket(port),
             lease: self.lease(),
+            refusals: self.refusals.clone(),
         });
     }
 

@@ -1,7 +1,7 @@
 //! What a peer may get wrong, and how many may try at once.
 
 use crate::common::*;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event};
+use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event, Refusals};
 use rnic_core::mpa::marker;
 use rnic_core::testing::raw_peer::{ddp, fpdu, startup};
 use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
@@ -11,7 +11,7 @@ use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
 #[test]
 fn bad_requests_are_refused() {
-    // rfc: 5044-52, 5044-65, 5044-66, 5044-72, 5044-85d, 5044-86
+    // rfc: 5044-52, 5044-65, 5044-66, 5044-68, 5044-72, 5044-78, 5044-85d, 5044-86
     let good = request(4);
     let changed = |at: usize, octet: u8| {
         let mut octets = good.clone();
@@ -40,9 +40,58 @@ fn bad_requests_are_refused() {
         assert_eq!(raw.take_startup(), None, "{name}");
         let rdma = sim.hosts[0].snapshot(sim.now).rdma;
         assert_eq!(rdma.requests_refused, 1, "{name}");
+        let refusals = &sim.hosts[0].refusals;
+        let told = refusals.take().expect(name);
+        assert!(matches!(told.reason, EndReason::Startup(_)), "{name}");
+        let address = sim.raw[peer].address();
+        assert_eq!((told.peer, refusals.count()), (address, 1), "{name}");
         sim.hosts[0].unlisten(4420);
         assert_nothing_left(&mut sim);
     }
+}
+
+/// As many peers as like may fail: no more is kept of them than of a few.
+#[test]
+fn the_owner_of_a_listener_hears_of_the_last_peers_that_failed() {
+    let mut sim = simulation();
+    sim.hosts[0].listen(4420);
+    let mut peers = Vec::new();
+    for _ in 0..40 {
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        sim.raw[peer].send(b"GET / HTTP/1.1");
+        sim.run_now();
+        peers.push(sim.raw[peer].address());
+    }
+    let refusals = sim.hosts[0].refusals.clone();
+    assert_eq!(refusals.count(), 40);
+    let told: Vec<_> = std::iter::from_fn(|| refusals.take()).collect();
+    let told: Vec<_> = told.iter().map(|refusal| refusal.peer).collect();
+    assert_eq!(told, peers[40 - Refusals::KEPT..]);
+
+    // One that closes, one that says nothing, and one that the owner itself gets rid of.
+    let [closes, waits] = [0, 1].map(|_| sim.add_raw_peer(0, 4420));
+    for peer in [closes, waits] {
+        sim.raw[peer].connect();
+    }
+    sim.run_now();
+    sim.raw[closes].close();
+    sim.run_for(SECOND * 10);
+    let last = sim.add_raw_peer(0, 4420);
+    sim.raw[last].connect();
+    sim.run_now();
+    sim.hosts[0].unlisten(4420);
+    sim.run_now();
+    let told: Vec<_> = std::iter::from_fn(|| refusals.take()).collect();
+    let [first, second] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(first.peer, sim.raw[closes].address());
+    assert!(matches!(first.reason, EndReason::Startup(_)));
+    let second = (second.peer, second.reason.clone());
+    assert_eq!(second, (sim.raw[waits].address(), EndReason::TimedOut));
+    assert_nothing_left(&mut sim);
 }
 
 /// A host that connects gets these octets for an answer.

@@ -41,6 +41,7 @@ fn engines(count: usize) -> (Vec<One>, RawPeer) {
         listener: LISTENER,
         local: address,
         lease: Arc::new(()),
+        refusals: Arc::default(),
     };
     engines[0].host.send(listen).unwrap();
     engines[0].turn(Vec::new());
