@@ -30,6 +30,10 @@ pub struct RawPeer {
     pub window: u16,
     /// Whether it acknowledges what it receives.
     pub acknowledges: bool,
+    /// How much of the host's stream its segments acknowledge at most, if not all of it.
+    pub ack_limit: Option<usize>,
+    /// The largest segments that it takes.
+    pub mss: u16,
     /// Whether FPDUs that it makes carry a CRC.
     pub crc: bool,
     /// Where FPDUs begin in what it sends, if those that it makes are to have markers.
@@ -67,6 +71,8 @@ impl RawPeer {
             host,
             window: u16::MAX,
             acknowledges: true,
+            ack_limit: None,
+            mss: 1460,
             sack: false,
             crc: true,
             markers_from: None,
@@ -267,10 +273,18 @@ impl RawPeer {
         }
     }
 
+    /// Octets, and a FIN, that it has received and does not acknowledge.
+    fn withheld(&self) -> u32 {
+        let octets = self
+            .ack_limit
+            .map_or(0, |limit| self.received.len() - limit) as u32;
+        octets + u32::from(octets > 0 && self.finished)
+    }
+
     fn segment(&mut self, seq: Seq, flags: Flags, payload: &[u8]) {
         let syn = flags.contains(Flags::SYN);
         let options = TcpOptions {
-            mss: syn.then_some(1460),
+            mss: syn.then_some(self.mss),
             window_scale: syn.then_some(WINDOW_SCALE),
             sack_permitted: syn && self.sack,
             ..TcpOptions::default()
@@ -279,7 +293,7 @@ impl RawPeer {
             source_port: self.address.port(),
             destination_port: self.host_address.port(),
             seq,
-            ack: self.expected.unwrap_or(Seq(0)),
+            ack: self.expected.map_or(Seq(0), |end| end - self.withheld()),
             flags,
             window: self.window,
             options,

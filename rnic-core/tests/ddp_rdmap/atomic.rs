@@ -1,14 +1,19 @@
 //! Atomic operations (RFC 7306 section 5) between two ends: FetchAdd and CmpSwap, their order, and what is refused.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::table::Access;
 use rnic_core::rdmap::RdmapError;
+use rnic_core::testing::raw_peer::fpdu;
 use rnic_core::verbs::{SendWr, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{AtomicOperation, AtomicRequest, AtomicResponse, Opcode};
 
-use crate::fixture::{BASE, End, PD, Refused, Ulpdu, all_rights, pump, send, tagged, untagged};
+use crate::fixture::{
+    BASE, End, PD, Settings, Ulpdu, all_rights, payload, pump, send, tagged, untagged,
+};
 use crate::requester::read;
 use crate::windows;
 
@@ -68,18 +73,9 @@ fn set(end: &End, at: usize, value: u64) {
     end.fill(at, &value.to_ne_bytes());
 }
 
-pub(crate) fn numbers(error: Refused) -> (u8, u8, u8) {
-    let Refused::Rdmap(error) = error else {
-        panic!("{error:?} is not an error of RDMAP");
-    };
-    let control = error.control();
-    (control.layer, control.error_type, control.code)
-}
-
 /// What the answer to one request meets.
-pub(crate) fn answer(end: &mut End, ulpdu: &[u8]) -> RdmapError {
-    end.receive(ulpdu).unwrap();
-    end.next_message().unwrap_err()
+pub(crate) fn answer(end: &mut End, ulpdu: &[u8]) -> (u8, u8, u8) {
+    end.receive(ulpdu).unwrap_err().numbers
 }
 
 /// RFC 7306 appendix A.1.
@@ -111,8 +107,8 @@ fn the_request_is_that_of_the_figure() {
         0x61, 0x62, 0x63, 0x64, 0x65, 0x66, 0x67, 0x68,
         0x71, 0x72, 0x73, 0x74, 0x75, 0x76, 0x77, 0x78,
     ];
-    assert_eq!(end.next_segment(1000).unwrap(), figure);
-    assert_eq!(end.next_segment(1000), None);
+    assert_eq!(end.next_segment().unwrap(), figure);
+    assert_eq!(end.next_segment(), None);
 }
 
 /// RFC 7306 appendix A.2. The number that the processor sees stands on the wire with its highest octet first.
@@ -132,8 +128,8 @@ fn the_response_is_that_of_the_figure() {
         0x0a, 0x0b, 0x0c, 0x01,
         0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
     ];
-    assert_eq!(end.next_segment(1000).unwrap(), figure);
-    assert_eq!(end.next_segment(1000), None);
+    assert_eq!(end.next_segment().unwrap(), figure);
+    assert_eq!(end.next_segment(), None);
     assert_eq!(value(&end, 8), 0x0102_0304_0506_0709);
 }
 
@@ -167,8 +163,8 @@ fn both_operations_change_the_peers_memory_and_bring_back_what_it_held() {
     for (i, (operation, _, _)) in steps.iter().enumerate() {
         a.post(atomic(&a, i as u64, *operation, b.stag, 16));
     }
-    pump(&mut a, &mut b, 1000);
-    assert_eq!((a.refused, b.refused), (None, None));
+    pump(&mut a, &mut b);
+    assert_eq!((a.refused(), b.refused()), (None, None));
     for (i, (operation, found, _)) in steps.iter().enumerate() {
         assert_eq!(value(&a, i * 8), *found, "{operation:?}");
     }
@@ -189,8 +185,10 @@ fn both_operations_change_the_peers_memory_and_bring_back_what_it_held() {
         b.received().is_empty(),
         "the peer's application sees none of it"
     );
-    assert_eq!(b.qp.rq.len(), 1);
-    assert!(a.rdmap.is_idle(&a.qp) && b.rdmap.is_idle(&b.qp));
+    // Its receive is there for what it is for.
+    b.receive(&send(1, b"")).unwrap();
+    assert_eq!(b.received_ids(), [(7, WcStatus::Success)]);
+    assert!(a.closes() && b.closes());
 }
 
 #[test]
@@ -198,7 +196,7 @@ fn tagged_offsets_may_count_from_anywhere() {
     // rfc: 7306-18
     let mut end = End::new(2, 0);
     let odd = end
-        .table
+        .table()
         .register(
             end.region.clone(),
             5..100,
@@ -208,10 +206,9 @@ fn tagged_offsets_may_count_from_anywhere() {
         )
         .unwrap();
     end.receive(&request(1, ONE, odd, 3)).unwrap();
-    end.messages();
+    assert_eq!(end.segments().len(), 1);
     assert_eq!(value(&end, 8), 1);
-    let error = answer(&mut end, &request(2, ONE, odd, 8));
-    assert_eq!(numbers(Refused::Rdmap(error)), (0, 2, 7));
+    assert_eq!(answer(&mut end, &request(2, ONE, odd, 8)), (0, 2, 7));
 }
 
 /// The window begins at an octet whose address is no multiple of 8, and counts from there.
@@ -221,15 +218,13 @@ fn a_window_may_let_atomics_through() {
     let mut end = End::new(2, 0);
     let (open, _) = windows::bound(&mut end, Access::REMOTE_ATOMIC);
     end.receive(&request(1, ONE, open, 4)).unwrap();
-    end.messages();
+    assert_eq!(end.segments().len(), 1);
     assert_eq!(value(&end, 104), 1);
-    let error = answer(&mut end, &request(2, ONE, open, 0));
-    assert_eq!(numbers(Refused::Rdmap(error)), (0, 2, 7));
+    assert_eq!(answer(&mut end, &request(2, ONE, open, 0)), (0, 2, 7));
 
     let mut end = End::new(1, 0);
     let (closed, _) = windows::bound(&mut end, Access::REMOTE_WRITE);
-    let error = answer(&mut end, &request(1, ONE, closed, 4));
-    assert_eq!(numbers(Refused::Rdmap(error)), (0, 1, 2));
+    assert_eq!(answer(&mut end, &request(1, ONE, closed, 4)), (0, 1, 2));
     assert_eq!(value(&end, 104), 0);
 }
 
@@ -238,15 +233,17 @@ fn the_right_to_atomics_is_neither_to_read_nor_to_write() {
     let mut end = End::new(1, 0);
     let stag = end.register(0, 100, Access::REMOTE_ATOMIC, PD);
     let ulpdu = tagged(Opcode::Write, true, stag, BASE, b"x");
-    assert!(matches!(end.place(&ulpdu), Err(Refused::Ddp(_))));
+    assert_eq!(answer(&mut end, &ulpdu), (1, 1, 0));
+    let mut end = End::new(1, 0);
+    let stag = end.register(0, 100, Access::REMOTE_ATOMIC, PD);
     end.receive(&request(1, ONE, stag, BASE)).unwrap();
-    assert_eq!(end.messages().len(), 1);
+    assert_eq!(end.segments().len(), 1);
 }
 
 #[test]
 fn a_request_in_several_segments_is_one_request() {
     // rfc: 7306-21
-    let mut end = End::new(1, 0);
+    let mut end = End::with_markers(1, 0);
     let whole = request(1, ONE, end.stag, BASE);
     let queue = QueueNumber::READ_REQUEST;
     let part = |last, range: std::ops::Range<usize>| {
@@ -260,12 +257,12 @@ fn a_request_in_several_segments_is_one_request() {
             &whole[18..][range],
         )
     };
-    let (first, second) = (part(false, 0..30), part(true, 30..52));
-    let early = end.place(&second).unwrap();
-    end.receive(&first).unwrap();
-    assert_eq!(end.next_message(), Ok(None));
-    end.deliver(early).unwrap();
-    end.messages();
+    let mut early = end.lay_out(1, &[part(false, 0..30), part(true, 30..52)]);
+    early.place(&mut end, 1);
+    assert_eq!(end.placed_early(), 22);
+    assert_eq!(end.next_segment(), None);
+    early.deliver(&mut end).unwrap();
+    assert_eq!(end.segments().len(), 1);
     assert_eq!(value(&end, 0), 1);
 }
 
@@ -280,49 +277,58 @@ fn reads_and_atomics_share_the_depths() {
         });
     }
     end.post(SendWr::new(9, WrOpcode::Send));
-    assert_eq!(end.messages().len(), 2, "an atomic and a Read");
-    assert_eq!(end.messages().len(), 0, "all else waits");
+    assert_eq!(end.segments().len(), 2, "an atomic and a Read");
+    end.acked_all();
+    assert_eq!(end.segments().len(), 0, "all else waits");
     end.receive(&response(1, 0, 5)).unwrap();
-    assert_eq!(end.messages().len(), 1, "the second atomic");
+    assert_eq!(end.segments().len(), 1, "the second atomic");
     let ulpdu = crate::requester::response(&end, true, 800, &[1; 8]);
     end.receive(&ulpdu).unwrap();
-    assert_eq!(end.messages().len(), 2, "the second Read, and the Send");
+    assert_eq!(end.segments().len(), 2, "the second Read, and the Send");
 
-    let mut end = End::new(2, 0);
+    let mut end = Settings::new(2, 0).small().connect();
+    // Its answer is too long to be on its way wholly.
     let mut read_request = [0; 28];
+    read_request[12..16].copy_from_slice(&5000_u32.to_be_bytes());
+    read_request[20..28].copy_from_slice(&BASE.to_be_bytes());
     read_request[16..20].copy_from_slice(&end.stag.0.to_be_bytes());
     let queue = QueueNumber::READ_REQUEST;
-    end.receive(&request(1, ONE, end.stag, BASE)).unwrap();
     end.receive(&untagged(
         Opcode::ReadRequest,
         true,
         queue,
-        2,
+        1,
         0,
         &read_request,
     ))
     .unwrap();
+    end.receive(&request(2, ONE, end.stag, BASE)).unwrap();
     let error = end.receive(&request(3, ONE, end.stag, BASE)).unwrap_err();
-    assert_eq!(error, Refused::Rdmap(RdmapError::TooManyReads { ird: 2 }));
-    assert_eq!(numbers(error), (0, 2, 7));
+    error.assert_is(RdmapError::TooManyReads { ird: 2 });
+    assert_eq!(error.numbers, (0, 2, 7));
+    assert_eq!(value(&end, 0), 0);
 }
 
 #[test]
 fn nothing_happens_before_the_request_is_delivered() {
     // rfc: 7306-28, 7306-37, 7306-41, 7306-42, 7306-44, 7306-45
-    let mut end = End::new(4, 0);
+    let mut end = End::with_markers(4, 0);
     end.post_receive(1, 100, 100);
-    let second = end.place(&request(2, swap(7, 1), end.stag, BASE)).unwrap();
-    let first = end.place(&request(1, ONE, end.stag, BASE)).unwrap();
-    assert_eq!(end.next_message(), Ok(None));
+    let (first, second) = (
+        request(1, ONE, end.stag, BASE),
+        request(2, swap(7, 1), end.stag, BASE),
+    );
+    let mut early = end.lay_out(1, &[send(1, b"before"), first, second]);
+    early.place(&mut end, 2);
+    early.place(&mut end, 1);
+    assert_eq!(end.placed_early(), 2 * AtomicRequest::LEN as u64);
+    assert_eq!(end.next_segment(), None);
     assert_eq!(value(&end, 0), 0);
-    end.receive(&send(1, b"before")).unwrap();
-    end.deliver(first).unwrap();
-    end.deliver(second).unwrap();
+    early.deliver(&mut end).unwrap();
     let responses: Vec<_> = end
-        .messages()
+        .segments()
         .iter()
-        .map(|message| AtomicResponse::parse(&end.octets(message)).unwrap())
+        .map(|message| AtomicResponse::parse(payload(message)).unwrap())
         .map(|response| (response.identifier & 0xff, response.original))
         .collect();
     assert_eq!(responses, [(1, 0), (2, 1)]);
@@ -332,27 +338,39 @@ fn nothing_happens_before_the_request_is_delivered() {
 #[test]
 fn nothing_completes_before_the_response_is_delivered() {
     // rfc: 7306-30, 7306-35, 7306-39, 7306-43
+    let mut end = End::with_markers(0, 4);
+    for wr_id in 0..4 {
+        end.post(atomic(&end, wr_id, ONE, Stag(9), 0));
+    }
+    assert_eq!(end.segments().len(), 4);
+    end.acked_all();
+    // All of them may come before their turn, and one that nobody asked for behind them.
+    let responses = [1, 2, 3, 4, 5].map(|msn| response(msn, msn - 1, 99 + u64::from(msn)));
+    let mut early = end.lay_out(0, &responses);
+    for which in (0..5).rev() {
+        early.place(&mut end, which);
+    }
+    assert_eq!(end.placed_early(), 4 * AtomicResponse::LEN as u64);
+    assert!(end.sent().is_empty());
+    assert_eq!(end.memory(0, 32), [0; 32]);
+    assert!(early.deliver(&mut end).is_err(), "nobody asked for it");
+    let done = [0, 1, 2, 3].map(|id| (id, WcStatus::Success));
+    assert_eq!(end.sent_ids(), done);
+    for i in 0..4 {
+        assert_eq!(value(&end, i * 8), 100 + i as u64);
+    }
+
+    // One by one.
     let mut end = End::new(0, 4);
     for wr_id in 0..4 {
         end.post(atomic(&end, wr_id, ONE, Stag(9), 0));
     }
-    end.messages();
-    end.acked(end.stream);
-    // All of them may come before their turn.
-    let early: Vec<_> = (0..4)
-        .rev()
-        .map(|i| end.place(&response(i + 1, i, 100 + u64::from(i))).unwrap())
-        .collect();
-    assert!(
-        end.place(&response(5, 4, 0)).is_err(),
-        "nobody asked for it"
-    );
-    assert!(end.sent().is_empty());
-    assert_eq!(end.memory(0, 32), [0; 32]);
-    for (i, placed) in early.into_iter().rev().enumerate() {
-        end.deliver(placed).unwrap();
-        assert_eq!(end.sent_ids(), [(i as u64, WcStatus::Success)]);
-        assert_eq!(value(&end, i * 8), 100 + i as u64);
+    assert_eq!(end.segments().len(), 4);
+    end.acked_all();
+    for id in 0..4 {
+        assert!(end.sent().is_empty());
+        end.receive(&response(id + 1, id, 5)).unwrap();
+        assert_eq!(end.sent_ids(), [(id.into(), WcStatus::Success)]);
     }
 }
 
@@ -362,48 +380,50 @@ fn requests_behind_it_complete_after_it() {
     b.post_receive(1, 100, 100);
     a.post(atomic(&a, 1, ONE, b.stag, 0).with_flags(0));
     a.post(SendWr::new(2, WrOpcode::Send));
-    let (first, second) = (a.next_segment(1000).unwrap(), a.next_segment(1000).unwrap());
-    a.acked(a.stream);
+    let (first, second) = (a.next_segment().unwrap(), a.next_segment().unwrap());
+    a.acked_all();
     assert!(a.sent().is_empty(), "the Send waits for the atomic");
     b.receive(&first).unwrap();
     b.receive(&second).unwrap();
-    let answer = b.next_segment(1000).unwrap();
+    let answer = b.next_segment().unwrap();
     a.receive(&answer).unwrap();
     assert_eq!(a.sent_ids(), [(2, WcStatus::Success)]);
 }
 
-/// Peers on several streams, each with a worker of its own, and the application itself.
+/// Peers of several engines, each on a thread of its own, and the application itself.
 #[test]
 fn no_addition_is_lost_among_streams_and_the_processor() {
     // rfc: 7306-3, 7306-38, 7306-40
     const STREAMS: usize = 3;
-    const ROUNDS: u64 = 10_000;
-    let first = End::new(8, 0);
-    let (table, region, stag) = (first.table.clone(), first.region.clone(), first.stag);
-    let mut ends = vec![first];
-    while ends.len() < STREAMS {
-        ends.push(End::sharing(table.clone(), region.clone(), stag, 8, 0));
-    }
-    let counter = region.clone();
+    const ROUNDS: u64 = 4_000;
+    /// Requests in one TCP segment.
+    const TOGETHER: u64 = 8;
+    let counter = Arc::new(Region::allocate_unlocked(4096, HugePages::None).unwrap());
     // A lower field wraps again and again, and what is carried out of it must not reach the upper one.
     let fields = AtomicOperation::FetchAdd {
         add: 1 << 63 | 1 << 32 | 0x4000_0001,
         mask: 1 << 31,
     };
+    let engine = || {
+        let mut end = End::new(TOGETHER as u16, 0);
+        let (range, base) = (0..counter.len(), TaggedOffset(BASE));
+        let stag = end
+            .table()
+            .register(counter.clone(), range, base, all_rights(), PD)
+            .unwrap();
+        for round in 0..ROUNDS / TOGETHER {
+            let requests: Vec<_> = (1..=TOGETHER)
+                .map(|at| request((round * TOGETHER + at) as u32, fields, stag, BASE + 64))
+                .flat_map(|ulpdu| fpdu(&ulpdu, true))
+                .collect();
+            end.receive_octets(&requests).unwrap();
+            assert_eq!(end.segments().len(), TOGETHER as usize);
+            end.acked_all();
+        }
+    };
     let mut own = 0;
     std::thread::scope(|scope| {
-        let engines: Vec<_> = ends
-            .into_iter()
-            .map(|mut end| {
-                scope.spawn(move || {
-                    for round in 0..ROUNDS {
-                        let ulpdu = request(round as u32 + 1, fields, stag, BASE + 64);
-                        end.receive(&ulpdu).unwrap();
-                        assert_eq!(end.messages().len(), 1);
-                    }
-                })
-            })
-            .collect();
+        let engines: Vec<_> = (0..STREAMS).map(|_| scope.spawn(engine)).collect();
         let value = counter.atomic(64).unwrap();
         while !engines.iter().all(|engine| engine.is_finished()) {
             value.fetch_add(1 << 32, Ordering::Relaxed);

@@ -7,8 +7,8 @@ use rnic_core::verbs::{SendWr, Sge, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{QueueNumber, Stag};
 use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
-use crate::atomic::{ONE, answer, atomic, numbers, request, response, swap, value};
-use crate::fixture::{BASE, End, OTHER_PD, PD, Refused, Ulpdu, all_rights, pump, tagged, untagged};
+use crate::atomic::{ONE, answer, atomic, request, response, swap, value};
+use crate::fixture::{BASE, End, OTHER_PD, PD, Ulpdu, all_rights, payload, pump, tagged, untagged};
 use crate::requester::read;
 
 #[test]
@@ -18,11 +18,11 @@ fn a_number_elsewhere_than_at_a_multiple_of_8_is_refused() {
         for at in 1..8 {
             let (mut a, mut b) = (End::new(0, 1), End::new(1, 0));
             a.post(atomic(&a, 0, operation, b.stag, at));
-            let ulpdu = a.next_segment(1000).unwrap();
-            b.receive(&ulpdu).unwrap();
-            let terminate = b.next_segment(1000).unwrap();
+            let ulpdu = a.next_segment().unwrap();
+            assert_eq!(answer(&mut b, &ulpdu), (0, 2, 7));
+            let terminate = b.next_segment().unwrap();
             assert_eq!(b.memory(0, 24), [0; 24]);
-            let (terminate, _) = Terminate::parse_as_meant(&terminate[18..]).unwrap();
+            let terminate = Terminate::parse(payload(&terminate)).unwrap();
             let control = TerminateControl {
                 layer: 0,
                 error_type: 2,
@@ -61,11 +61,9 @@ fn memory_that_the_peer_may_not_change_so_is_refused() {
         for operation in [ONE, swap(1, 0)] {
             let mut end = End::new(1, 0);
             let ulpdu = request(1, operation, stag(&end), *offset);
-            let error = answer(&mut end, &ulpdu);
-            assert_eq!(numbers(Refused::Rdmap(error)), *code, "case {case}");
-            end.refuse(Refused::Rdmap(error), None);
-            let terminate = end.next_segment(1000).unwrap();
-            let (terminate, _) = Terminate::parse_as_meant(&terminate[18..]).unwrap();
+            assert_eq!(answer(&mut end, &ulpdu), *code, "case {case}");
+            let terminate = end.next_segment().unwrap();
+            let terminate = Terminate::parse(payload(&terminate)).unwrap();
             assert_eq!(terminate.ddp_header, Some(&ulpdu[..18]));
             assert_eq!(terminate.rdma_header, None, "RFC 7306 section 8.1");
             assert_eq!(end.memory(0, 200), [0; 200]);
@@ -80,7 +78,7 @@ fn operations_that_are_not_known_are_refused() {
         let mut end = End::new(1, 0);
         let mut ulpdu = request(1, ONE, end.stag, BASE);
         ulpdu[18 + 3] = code;
-        assert_eq!(numbers(end.receive(&ulpdu).unwrap_err()), (0, 2, 6));
+        assert_eq!(answer(&mut end, &ulpdu), (0, 2, 6));
         assert_eq!(value(&end, 0), 0);
     }
 }
@@ -92,20 +90,18 @@ fn messages_of_another_length_are_refused() {
     for len in [0, 28, 51] {
         let mut end = End::new(1, 0);
         let ulpdu = untagged(Opcode::AtomicRequest, true, queue, 1, 0, &vec![0; len]);
-        assert_eq!(numbers(end.receive(&ulpdu).unwrap_err()), (0, 2, 0xff));
+        assert_eq!(answer(&mut end, &ulpdu), (0, 2, 0xff));
     }
     let queue = QueueNumber::ATOMIC_RESPONSE;
     for (len, is_rdmaps) in [(0, true), (11, true), (13, false)] {
         let mut end = End::new(0, 1);
         end.post(atomic(&end, 0, ONE, Stag(9), 0));
-        end.messages();
+        end.segments();
         let ulpdu = untagged(Opcode::AtomicResponse, true, queue, 1, 0, &vec![0; len]);
-        match end.receive(&ulpdu).unwrap_err() {
-            Refused::Ddp(error) => assert_eq!((error.number(), is_rdmaps), ((2, 5), false)),
-            error => assert_eq!((numbers(error), is_rdmaps), ((0, 2, 0xff), true)),
-        }
+        let numbers = if is_rdmaps { (0, 2, 0xff) } else { (1, 2, 5) };
+        assert_eq!(answer(&mut end, &ulpdu), numbers);
         assert_eq!(value(&end, 0), 0);
-        assert!(end.sent().is_empty());
+        assert_eq!(end.sent_ids(), [(0, WcStatus::WrFlushed)]);
     }
 }
 
@@ -116,8 +112,8 @@ fn opcodes_and_queues_that_do_not_go_together_are_refused() {
         let mut end = End::new(4, 4);
         end.post_receive(1, 0, 100);
         end.post(atomic(&end, 0, ONE, Stag(9), 0));
-        end.messages();
-        numbers(end.receive(ulpdu).unwrap_err())
+        end.segments();
+        answer(&mut end, ulpdu)
     };
     let misplaced = [
         (Opcode::AtomicRequest, [0, 2, 3]),
@@ -149,11 +145,13 @@ fn responses_answer_the_oldest_request() {
                 _ => end.post(atomic(&end, wr_id as u64, ONE, Stag(9), 0)),
             }
         }
-        end.messages();
+        end.segments();
         let ulpdu = ulpdu(&end);
-        let code = numbers(end.receive(&ulpdu).unwrap_err());
+        let code = answer(&mut end, &ulpdu);
         assert_eq!(end.memory(0, 64), [0; 64]);
-        assert!(end.sent().is_empty());
+        let all = end.sent_ids();
+        assert_eq!(all.len(), requests.len());
+        assert!(all.iter().all(|(_, status)| *status == WcStatus::WrFlushed));
         code
     };
     use WrOpcode::{FetchAdd, Read};
@@ -222,13 +220,11 @@ fn requests_that_cannot_be_carried_out_fail_here() {
         assert_eq!(end.register(0, 100, Access::LOCAL_READ, PD), read_only);
         end.post(wr);
         end.post(SendWr::new(2, WrOpcode::Send));
-        let error = end.next_message().unwrap_err();
-        assert_eq!(
-            error,
-            RdmapError::Request { wr_id: 1, status },
-            "case {case}"
-        );
-        assert_eq!(numbers(Refused::Rdmap(error)), (0, 0, 0));
+        let refused = end.refused().unwrap();
+        refused.assert_is(RdmapError::Request { wr_id: 1, status });
+        assert_eq!(refused.numbers, (0, 0, 0));
+        let ended = [(1, status), (2, WcStatus::WrFlushed)];
+        assert_eq!(end.sent_ids(), ended, "case {case}");
     }
 }
 
@@ -239,8 +235,7 @@ fn a_refused_atomic_completes_as_the_peer_says() {
     a.post(atomic(&a, 1, ONE, stag, 0));
     a.post(atomic(&a, 2, ONE, stag, 8));
     a.post(atomic(&a, 3, ONE, stag, 0));
-    pump(&mut a, &mut b, 1000);
-    a.flush();
+    pump(&mut a, &mut b);
     let ends = [
         (1, WcStatus::Success),
         (2, WcStatus::RemoteAccessError),
@@ -259,15 +254,11 @@ fn a_value_whose_buffer_is_gone_ends_the_stream() {
         ..end.sge(0, 8)
     };
     end.post(SendWr::atomic(1, ONE, sge).with_flags(SIGNALED));
-    end.messages();
-    end.table.revoke(sink).unwrap();
+    end.segments();
+    end.table().revoke(sink).unwrap();
     let status = WcStatus::LocalProtectionError;
     let error = end.receive(&response(1, 0, 5)).unwrap_err();
-    assert_eq!(
-        error,
-        Refused::Rdmap(RdmapError::Request { wr_id: 1, status })
-    );
+    error.assert_is(RdmapError::Request { wr_id: 1, status });
     assert_eq!(end.memory(0, 8), [0; 8]);
-    end.flush();
     assert_eq!(end.sent_ids(), [(1, status)]);
 }

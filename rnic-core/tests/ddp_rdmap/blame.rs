@@ -1,11 +1,11 @@
 //! Which request a peer's Terminate names, by the segment that it quotes: that one completes with more than "flushed".
 
-use rnic_core::rdmap::Opening;
+use rnic_core::mpa::startup::Rtr;
 use rnic_core::verbs::{SendWr, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{QueueNumber, Stag, TaggedOffset, header_octets};
 use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
-use crate::fixture::{BASE, End, pump, send, tagged, untagged};
+use crate::fixture::{BASE, End, Settings, pump, send, tagged, untagged};
 use crate::terminate::{control, incoming};
 
 /// A peer's Terminate that quotes a segment.
@@ -27,13 +27,12 @@ fn a_terminate_does_not_take_back_what_was_done() {
     end.post(SendWr::new(1, WrOpcode::Send));
     let sge = end.sge(0, 4);
     end.post(SendWr::new(2, WrOpcode::Read).with_sges(&[sge]).unwrap());
-    end.messages();
+    end.segments();
     let response = tagged(Opcode::ReadResponse, true, end.stag, BASE, b"data");
     end.receive(&response).unwrap();
     let queue = QueueNumber::READ_REQUEST;
     let request = untagged(Opcode::ReadRequest, true, queue, 1, 0, &[0; 28]);
     end.receive(&quoting(control(0, 1, 0), &request)).unwrap();
-    end.flush();
     let expected = [(1, WcStatus::Success), (2, WcStatus::Success)];
     assert_eq!(end.sent_ids(), expected);
 }
@@ -45,12 +44,11 @@ fn what_came_behind_the_request_at_fault_is_flushed() {
     let sge = end.sge(0, 4);
     end.post(SendWr::new(1, WrOpcode::Read).with_sges(&[sge]).unwrap());
     end.post(SendWr::new(2, WrOpcode::Send));
-    end.messages();
-    end.acked(1 << 30);
+    end.segments();
+    end.acked_all();
     let queue = QueueNumber::READ_REQUEST;
     let request = untagged(Opcode::ReadRequest, true, queue, 1, 0, &[0; 28]);
     end.receive(&quoting(control(0, 1, 0), &request)).unwrap();
-    end.flush();
     let expected = [(1, WcStatus::RemoteAccessError), (2, WcStatus::WrFlushed)];
     assert_eq!(end.sent_ids(), expected);
 }
@@ -67,10 +65,9 @@ fn a_write_is_not_blamed_for_a_read_response() {
             .unwrap()
             .with_remote(Stag(9), TaggedOffset(100));
         end.post(wr);
-        end.messages();
+        end.segments();
         let quoted = tagged(opcode, true, Stag(9), 102, b"ta");
         end.receive(&quoting(control(1, 1, 0), &quoted)).unwrap();
-        end.flush();
         assert_eq!(end.sent_ids(), [(1, status)]);
     }
 }
@@ -84,10 +81,9 @@ fn a_peer_that_failed_is_told_from_one_that_refused() {
     ] {
         let mut end = End::new(0, 4);
         end.post(SendWr::new(1, WrOpcode::Send));
-        end.messages();
+        end.segments();
         let terminate = quoting(control(layer, error_type, 0xff), &send(1, b""));
         end.receive(&terminate).unwrap();
-        end.flush();
         assert_eq!(end.sent_ids(), [(1, status)]);
     }
 }
@@ -102,11 +98,8 @@ fn a_bad_rkey_of_a_read_is_told_to_the_one_who_posted_it() {
             .with_remote(stag, TaggedOffset(BASE));
         a.post(wr);
     }
-    pump(&mut a, &mut b, 1000);
-    let received = a.rdmap.received().unwrap();
-    assert_eq!(received.control, control(0, 1, 0));
-    assert_eq!(received.read_request.unwrap().source_stag, Stag(0xbad));
-    a.flush();
+    pump(&mut a, &mut b);
+    assert_eq!(a.told(), Some(control(0, 1, 0)));
     let expected = [
         (1, WcStatus::Success),
         (2, WcStatus::RemoteAccessError),
@@ -124,13 +117,12 @@ fn a_bad_rkey_of_a_write_is_told_where_it_was_not_acknowledged() {
         .with_remote(b.stag, TaggedOffset(BASE));
     a.post(good);
     a.post(good.with_remote(Stag(0xbad), TaggedOffset(BASE)));
-    while let Some(ulpdu) = a.next_segment(50) {
+    for ulpdu in a.segments() {
         let _ = b.receive(&ulpdu);
     }
-    let terminate = b.next_segment(1000).unwrap();
+    let terminate = b.next_segment().unwrap();
     a.receive(&terminate).unwrap();
-    assert_eq!(a.rdmap.received().unwrap().control, control(1, 1, 0));
-    a.flush();
+    assert_eq!(a.told(), Some(control(1, 1, 0)));
     assert_eq!(
         a.sent_ids(),
         [(1, WcStatus::Success), (1, WcStatus::RemoteAccessError)]
@@ -144,13 +136,12 @@ fn a_send_without_a_receive_is_told_where_it_was_not_acknowledged() {
     a.post(SendWr::new(1, WrOpcode::Send));
     a.post(SendWr::new(2, WrOpcode::Send));
     a.post(SendWr::new(3, WrOpcode::Send));
-    while let Some(ulpdu) = a.next_segment(50) {
+    for ulpdu in a.segments() {
         let _ = b.receive(&ulpdu);
     }
-    let terminate = b.next_segment(1000).unwrap();
+    let terminate = b.next_segment().unwrap();
     a.receive(&terminate).unwrap();
-    assert_eq!(a.rdmap.received().unwrap().control, control(1, 2, 2));
-    a.flush();
+    assert_eq!(a.told(), Some(control(1, 2, 2)));
     let expected = [
         (1, WcStatus::Success),
         (2, WcStatus::RemoteInvalidRequestError),
@@ -162,7 +153,6 @@ fn a_send_without_a_receive_is_told_where_it_was_not_acknowledged() {
 /// The request that a peer's Terminate names by this segment.
 fn refused(end: &mut End, ulpdu: &[u8]) -> Option<u64> {
     end.receive(&quoting(control(0, 1, 0), ulpdu)).unwrap();
-    end.flush();
     let mut refused = end.sent_ids();
     refused.retain(|(_, status)| *status == WcStatus::RemoteAccessError);
     assert!(refused.len() <= 1, "{refused:?}");
@@ -206,7 +196,7 @@ fn a_message_is_named_by_its_queue_and_its_number() {
         end.post(read(&end, 2));
         end.post(SendWr::new(3, WrOpcode::Send));
         end.post(read(&end, 4));
-        end.messages();
+        end.segments();
         assert_eq!(
             refused(&mut end, &quoted(queue, msn)),
             named,
@@ -230,7 +220,7 @@ fn a_write_is_named_by_its_own_octets() {
         for (wr_id, stag, offset) in [(1, 9, 100), (2, 9, 104), (3, 8, 100)] {
             end.post(write(wr_id, WrOpcode::Write, Stag(stag), offset));
         }
-        end.messages();
+        end.segments();
         let ulpdu = tagged(Opcode::Write, true, Stag(stag), offset, b"x");
         assert_eq!(refused(&mut end, &ulpdu), named, "{stag} {offset}");
     }
@@ -239,20 +229,25 @@ fn a_write_is_named_by_its_own_octets() {
 /// The message that opens a peer-to-peer connection is no request, but has a number.
 #[test]
 fn requests_behind_an_opening_have_later_numbers() {
+    let none = Rtr::default();
     for (opening, queue) in [
-        (Opening::Send, QueueNumber::SEND),
-        (Opening::Read, QueueNumber::READ_REQUEST),
+        (Rtr { send: true, ..none }, QueueNumber::SEND),
+        (Rtr { read: true, ..none }, QueueNumber::READ_REQUEST),
     ] {
         for (msn, named) in [(1, None), (2, Some(1))] {
-            let mut end = End::new(0, 4);
-            end.rdmap.open_with(opening);
-            end.post(match opening {
-                Opening::Send => SendWr::new(1, WrOpcode::Send),
-                _ => read(&end, 1),
-            });
-            end.messages();
+            let mut end = Settings::new(0, 4).opening_with(opening).connect();
+            assert_eq!(end.segments().len(), 1, "the opening");
+            let request = if queue == QueueNumber::SEND {
+                SendWr::new(1, WrOpcode::Send)
+            } else {
+                let response = tagged(Opcode::ReadResponse, true, Stag(0), 0, &[]);
+                end.receive(&response).unwrap();
+                read(&end, 1)
+            };
+            end.post(request);
+            end.segments();
             let ulpdu = quoted(queue, msn);
-            assert_eq!(refused(&mut end, &ulpdu), named, "{opening:?} {msn}");
+            assert_eq!(refused(&mut end, &ulpdu), named, "{queue} {msn}");
         }
     }
 }

@@ -1,178 +1,216 @@
-//! One end of a stream without TCP and MPA: a queue pair with its rings, DDP, RDMAP, and memory.
+//! One end of a connection: a real engine with a queue pair, and a peer in the hands of the test.
 
+use std::collections::VecDeque;
+use std::fmt::Display;
 use std::sync::Arc;
-use std::task::Waker;
 
-use rnic_core::ddp::{Ddp, DdpError, Delivery, Placed, Segmenter, Supply};
-use rnic_core::memory::epoch::Worker;
+use rnic_core::engine::{Command, ConnectionOptions, EndReason};
 use rnic_core::memory::region::{HugePages, Region};
-use rnic_core::memory::ring::{Consumer, Producer, ring};
 use rnic_core::memory::table::{Access, Scope, StagTable};
-use rnic_core::rdmap::{self, Outbound, Rdmap, RdmapError, Source};
-use rnic_core::verbs::cq::{Arming, CqTable};
-use rnic_core::verbs::{
-    Completion, CqId, PdId, QpNumber, QpState, QueuePair, RecvWr, SendWr, Sge, StreamId, WcStatus,
-};
+use rnic_core::mpa::startup::Rtr;
+use rnic_core::testing::raw_peer::{RawPeer, fpdu, startup};
+use rnic_core::testing::simulation::{self, Host, QpSettings, Simulation, TestQp};
+use rnic_core::verbs::{Completion, PdId, RecvWr, SendWr, Sge, StreamId, WcOpcode, WcStatus};
 use rnic_core::wire::ddp::{
     DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset,
     UntaggedHeader,
 };
-use rnic_core::wire::rdmap::{Control, Opcode};
+use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::rdmap::{Control, Opcode, Terminate, TerminateControl};
 
-pub(crate) const PD: PdId = PdId(7);
+use crate::common;
+
+pub(crate) use crate::common::all_rights;
+
+pub(crate) const PD: PdId = simulation::PD;
 pub(crate) const OTHER_PD: PdId = PdId(8);
-pub(crate) const QP: QpNumber = QpNumber(3);
-pub(crate) const STREAM: StreamId = StreamId(33);
+/// The stream of each end's connection.
+pub(crate) const STREAM: StreamId = StreamId(0);
 /// Octets of memory of each end.
 pub(crate) const MEMORY: usize = 1 << 20;
 /// The tagged offset of the first octet of memory.
 pub(crate) const BASE: u64 = 0x1000;
-pub(crate) const SEND_CQ: CqId = CqId(0);
-pub(crate) const RECV_CQ: CqId = CqId(1);
+/// The smallest segments that an engine makes, and what that leaves for a ULPDU.
+pub(crate) const SMALL_MSS: u16 = 160;
+pub(crate) const SMALL_MULPDU: usize = SMALL_MSS as usize - 6;
+/// Payload octets of a whole segment of such a size.
+pub(crate) const SMALL_TAGGED: usize = SMALL_MULPDU - 14;
+/// The distance of markers in a stream.
+const MARKERS: u32 = 512;
 
-/// Any error that an inbound segment can meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    Ddp(DdpError),
-    Rdmap(RdmapError),
-}
-
-impl From<DdpError> for Refused {
-    fn from(error: DdpError) -> Self {
-        Self::Ddp(error)
-    }
-}
-
-impl From<RdmapError> for Refused {
-    fn from(error: RdmapError) -> Self {
-        Self::Rdmap(error)
-    }
-}
-
-/// Octets of one segment as they would stand in an FPDU.
+/// Octets of one segment as they stand in an FPDU.
 pub(crate) type Ulpdu = Vec<u8>;
 
+/// A stream that ended with a Terminate of ours: what that says, and what the application was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// Layer, error type and error code.
+    pub(crate) numbers: (u8, u8, u8),
+    pub(crate) why: String,
+}
+
+impl Refused {
+    /// The application was told of this error.
+    #[track_caller]
+    pub(crate) fn assert_is(&self, error: impl Display) {
+        assert_eq!(self.why, error.to_string());
+    }
+}
+
+/// How an end is connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Reads that it answers at once, and that it has outstanding.
+    pub(crate) depths: (u16, u16),
+    pub(crate) qp: QpSettings,
+    /// The largest segments that its peer takes.
+    pub(crate) mss: u16,
+    /// It requires markers of its peer: then FPDUs that come ahead of order are placed.
+    pub(crate) markers: bool,
+    /// It opens a peer-to-peer connection with this message.
+    pub(crate) opening: Rtr,
+}
+
+impl Settings {
+    pub(crate) fn new(ird: u16, ord: u16) -> Self {
+        Self {
+            depths: (ird, ord),
+            qp: QpSettings {
+                ring: 64,
+                cq: 512,
+                signal_all: false,
+                ..QpSettings::default()
+            },
+            mss: 1460,
+            markers: false,
+            opening: Rtr::NONE,
+        }
+    }
+
+    /// With queues of other sizes.
+    pub(crate) fn with_rings(mut self, ring: u32, cq: u32) -> Self {
+        (self.qp.ring, self.qp.cq) = (ring, cq);
+        self
+    }
+
+    /// With a peer that takes small segments only.
+    pub(crate) fn small(mut self) -> Self {
+        self.mss = SMALL_MSS;
+        self
+    }
+
+    pub(crate) fn with_markers(mut self) -> Self {
+        self.markers = true;
+        self
+    }
+
+    pub(crate) fn opening_with(mut self, opening: Rtr) -> Self {
+        self.opening = opening;
+        self
+    }
+
+    pub(crate) fn connect(self) -> End {
+        End::connect(self)
+    }
+}
+
+/// One end, which has opened the connection. Its peer acknowledges what a test says, and nothing by itself.
 pub(crate) struct End {
-    pub(crate) table: Arc<StagTable>,
-    pub(crate) worker: Worker,
+    pub(crate) sim: Simulation,
+    pub(crate) qp: TestQp,
     pub(crate) region: Arc<Region>,
     /// All of the memory, with every right.
     pub(crate) stag: Stag,
-    pub(crate) qp: QueuePair,
-    pub(crate) cqs: CqTable,
-    pub(crate) ddp: Ddp,
-    pub(crate) rdmap: Rdmap,
-    /// Whether completions notify.
-    pub(crate) arming: Arc<Arming>,
-    sq: Producer<SendWr>,
-    rq: Producer<RecvWr>,
-    send_done: Consumer<Completion>,
-    recv_done: Consumer<Completion>,
-    /// The message being sent.
-    sending: Option<(Outbound, Segmenter)>,
-    /// Octets handed to the layers below.
+    /// Where the peer's stream can be filled up with Writes, if it has markers.
+    scratch: Option<Stag>,
+    /// What it has sent and nobody has looked at, with where each ends in its stream.
+    outbox: VecDeque<(Ulpdu, u64)>,
+    /// The Terminate that it has sent.
+    terminate: Option<TerminateControl>,
+    /// Where the last one in there ends.
+    drained: u64,
+    /// Where the last one ends that was taken from there.
     pub(crate) stream: u64,
-    /// An error ended the stream; the first one counts.
-    pub(crate) refused: Option<Refused>,
-}
-
-pub(crate) fn all_rights() -> Access {
-    Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
-}
-
-/// DDP with RDMAP's queues, which have come to message `msn`.
-pub(crate) fn queues(ird: u16, ord: u16, msn: Msn) -> Ddp {
-    let mut ddp = Ddp::new((PD, STREAM).into());
-    ddp.open_at(QueueNumber::SEND, Supply::Posted, msn);
-    for (queue, count, size) in rdmap::own_queues(ird, ord) {
-        ddp.open_at(queue, Supply::Kept { count, size }, msn);
-    }
-    ddp
+    /// Octets of FPDUs that the peer has sent.
+    written: u32,
+    sent: Vec<Completion>,
+    received: Vec<Completion>,
 }
 
 impl End {
     /// An end that answers `ird` Reads at once and has `ord` of its own outstanding.
     pub(crate) fn new(ird: u16, ord: u16) -> Self {
-        Self::with_rings(ird, ord, 64, 256)
+        Settings::new(ird, ord).connect()
     }
 
-    pub(crate) fn with_rings(ird: u16, ord: u16, queue: u32, completions: u32) -> Self {
-        let (table, region, stag) = Self::new_memory();
-        Self::over(table, region, stag, (ird, ord), (queue, completions))
+    /// The same of one that places what comes ahead of order.
+    pub(crate) fn with_markers(ird: u16, ord: u16) -> Self {
+        Settings::new(ird, ord).with_markers().connect()
     }
 
-    /// An end on the memory of another, as if it were another worker's.
-    pub(crate) fn sharing(
-        table: Arc<StagTable>,
-        region: Arc<Region>,
-        stag: Stag,
-        ird: u16,
-        ord: u16,
-    ) -> Self {
-        Self::over(table, region, stag, (ird, ord), (64, 256))
-    }
-
-    fn new_memory() -> (Arc<StagTable>, Arc<Region>, Stag) {
-        let table = Arc::new(StagTable::new(64, [42; 32]));
+    fn connect(settings: Settings) -> Self {
+        let mut sim = common::simulation();
         let region = Arc::new(Region::allocate_unlocked(MEMORY, HugePages::None).unwrap());
+        let base = TaggedOffset(BASE);
+        let table = sim.hosts[0].table();
         let stag = table
-            .register(
-                region.clone(),
-                0..MEMORY,
-                TaggedOffset(BASE),
-                all_rights(),
-                PD,
-            )
+            .register(region.clone(), 0..MEMORY, base, all_rights(), PD)
             .unwrap();
-        (table, region, stag)
-    }
-
-    fn over(
-        table: Arc<StagTable>,
-        region: Arc<Region>,
-        stag: Stag,
-        (ird, ord): (u16, u16),
-        (queue, completions): (u32, u32),
-    ) -> Self {
-        let (sq, sq_end) = ring(queue).unwrap();
-        let (rq, rq_end) = ring(queue).unwrap();
-        let (send_cq, send_done) = ring(completions).unwrap();
-        let (recv_cq, recv_done) = ring(completions).unwrap();
-        let mut cqs = CqTable::new();
-        let arming = Arc::new(Arming::new());
-        for (id, producer) in [(SEND_CQ, send_cq), (RECV_CQ, recv_cq)] {
-            cqs.add(id, producer, Waker::noop().clone(), arming.clone())
-                .unwrap();
-        }
-        let qp = QueuePair {
-            number: QP,
-            stream: STREAM,
-            pd: PD,
-            sq: sq_end,
-            rq: rq_end.into(),
-            send_cq: SEND_CQ,
-            recv_cq: RECV_CQ,
-            state: QpState::Rts,
-            signal_all: false,
+        let scratch = settings.markers.then(|| {
+            let right = Access::REMOTE_WRITE;
+            sim.hosts[0].share(&[0; 2 * MARKERS as usize], right).stag
+        });
+        let qp = sim.hosts[0].create_qp_with(settings.qp);
+        assert_eq!(qp.stream, STREAM);
+        let (ird, ord) = settings.depths;
+        let options = ConnectionOptions {
+            ird,
+            ord,
+            markers: settings.markers,
+            peer_to_peer: !settings.opening.is_none(),
+            ..ConnectionOptions::default()
         };
+        sim.add_raw_peer(0, 0);
+        sim.raw[0].mss = settings.mss;
+        let address = sim.raw[0].address();
+        sim.hosts[0].connect(&qp, 41_000, address, &options);
+        sim.run_now();
+        let (kind, _) = sim.raw[0].take_startup().expect("the host asks");
+        assert_eq!(kind, StartupKind::Request);
+        let reply = reply((ord, ird), settings.opening);
+        sim.raw[0].send(&reply);
+        sim.raw[0].markers_from = settings.markers.then_some(reply.len() as u32);
+        sim.run_now();
+        assert!(sim.hosts[0].is_established(qp.number));
+        let begun = sim.raw[0].received.len();
+        sim.raw[0].acknowledges = false;
+        sim.raw[0].ack_limit = Some(begun);
         Self {
-            worker: table.worker(),
-            table,
+            sim,
+            qp,
             region,
             stag,
-            qp,
-            cqs,
-            ddp: queues(ird, ord, Msn::FIRST),
-            rdmap: Rdmap::new(ird, ord, queue),
-            arming,
-            sq,
-            rq,
-            send_done,
-            recv_done,
-            sending: None,
-            stream: 0,
-            refused: None,
+            scratch,
+            outbox: VecDeque::new(),
+            terminate: None,
+            drained: begun as u64,
+            stream: begun as u64,
+            written: 0,
+            sent: Vec::new(),
+            received: Vec::new(),
         }
+    }
+
+    pub(crate) fn raw(&mut self) -> &mut RawPeer {
+        &mut self.sim.raw[0]
+    }
+
+    pub(crate) fn host(&mut self) -> &mut Host {
+        &mut self.sim.hosts[0]
+    }
+
+    pub(crate) fn table(&self) -> &StagTable {
+        self.sim.hosts[0].table()
     }
 
     /// Registers part of the memory once more.
@@ -184,7 +222,7 @@ impl End {
         scope: impl Into<Scope>,
     ) -> Stag {
         let base = TaggedOffset(BASE + start as u64);
-        self.table
+        self.table()
             .register(self.region.clone(), start..start + len, base, access, scope)
             .unwrap()
     }
@@ -208,11 +246,7 @@ impl End {
     }
 
     pub(crate) fn post(&mut self, wr: SendWr) {
-        self.sq.push(wr).unwrap();
-    }
-
-    pub(crate) fn can_post(&self) -> bool {
-        self.sq.free() > 0
+        self.sim.hosts[0].post_send(&mut self.qp, wr);
     }
 
     /// Posts a receive of `len` octets at `start`.
@@ -222,13 +256,41 @@ impl End {
     }
 
     pub(crate) fn post_receive_wr(&mut self, wr: RecvWr) {
-        self.rq.push(wr).unwrap();
+        self.sim.hosts[0].post_recv(&mut self.qp, wr);
+    }
+
+    /// The application ends the connection in order. Says whether it closes: that it does when nothing is left to be done.
+    pub(crate) fn closes(&mut self) -> bool {
+        let number = self.qp.number;
+        self.host().command(Command::Disconnect(number));
+        self.work();
+        self.raw().finished
+    }
+
+    /// Lets the engine work, and takes what it has sent.
+    pub(crate) fn work(&mut self) {
+        self.sim.run_now();
+        while let Some(ulpdu) = self.sim.raw[0].take_ulpdu() {
+            assert_eq!(self.terminate, None, "more behind a Terminate");
+            if header(&ulpdu).ulp() == ulp(Opcode::Terminate) {
+                let told = Terminate::parse(payload(&ulpdu)).unwrap();
+                self.terminate = Some(told.control);
+            }
+            self.drained += fpdu(&ulpdu, true).len() as u64;
+            self.outbox.push_back((ulpdu, self.drained));
+        }
+        for done in self.qp.poll() {
+            match done.opcode() {
+                Ok(WcOpcode::Recv | WcOpcode::RecvImmediate) => self.received.push(done),
+                _ => self.sent.push(done),
+            }
+        }
     }
 
     /// Completions of the send queue.
     pub(crate) fn sent(&mut self) -> Vec<Completion> {
-        self.cqs.flush();
-        std::iter::from_fn(|| self.send_done.pop()).collect()
+        self.work();
+        std::mem::take(&mut self.sent)
     }
 
     /// Their names and statuses.
@@ -238,8 +300,8 @@ impl End {
 
     /// Completions of the receive queue.
     pub(crate) fn received(&mut self) -> Vec<Completion> {
-        self.cqs.flush();
-        std::iter::from_fn(|| self.recv_done.pop()).collect()
+        self.work();
+        std::mem::take(&mut self.received)
     }
 
     pub(crate) fn received_ids(&mut self) -> Vec<(u64, WcStatus)> {
@@ -249,174 +311,251 @@ impl End {
             .collect()
     }
 
-    /// The next message, as the owner asks for it.
-    pub(crate) fn next_message(&mut self) -> Result<Option<Outbound>, RdmapError> {
-        let guard = self.worker.enter();
-        self.rdmap.next_message(&mut self.qp, &mut self.cqs, &guard)
-    }
-
-    /// The octets of a message.
-    pub(crate) fn octets(&self, message: &Outbound) -> Vec<u8> {
-        let mut octets = vec![0; message.length as usize];
-        let guard = self.worker.enter();
-        message
-            .source
-            .read(&guard, self.qp.origin(), 0, &mut octets)
-            .unwrap();
-        octets
-    }
-
-    /// The next segment to be sent, of at most `mulpdu` octets. Errors end the stream as a connection would end it.
-    pub(crate) fn next_segment(&mut self, mulpdu: usize) -> Option<Ulpdu> {
-        if self.rdmap.is_ending() {
-            self.sending = None;
-        }
-        if self.sending.is_none() {
-            let message = match self.next_message() {
-                Ok(message) => message?,
-                Err(error) => {
-                    self.refuse(error.into(), None);
-                    self.next_message().unwrap()?
-                }
-            };
-            let segmenter = self.ddp.start_message(message.header, message.length);
-            self.sending = Some((message, segmenter));
-        }
-        let (message, mut segmenter) = self.sending.take()?;
-        let cut = segmenter.next(mulpdu).unwrap();
-        let header_len = cut.header.len();
-        let mut ulpdu = vec![0; header_len + cut.len];
-        cut.header.emit(&mut ulpdu);
-        let read = message.source.read(
-            &self.worker.enter(),
-            self.qp.origin(),
-            cut.offset,
-            &mut ulpdu[header_len..],
-        );
-        if let Err(error) = read {
-            let error = self.rdmap.source_failed(message.token, cut.offset, error);
-            self.refuse(error.into(), None);
-            return self.next_segment(mulpdu);
-        }
-        self.stream += ulpdu.len() as u64;
-        if cut.last {
-            self.rdmap.sent(message.token, self.stream);
-        } else {
-            self.sending = Some((message, segmenter));
-        }
+    /// The next segment that it has sent.
+    pub(crate) fn next_segment(&mut self) -> Option<Ulpdu> {
+        self.work();
+        let (ulpdu, end) = self.outbox.pop_front()?;
+        self.stream = end;
         Some(ulpdu)
     }
 
-    /// Ends the stream with an error.
-    pub(crate) fn refuse(&mut self, error: Refused, ulpdu: Option<&[u8]>) {
-        let cause = match &error {
-            Refused::Rdmap(error) => error.cause(),
-            Refused::Ddp(error) => {
-                let (error_type, code) = error.number();
-                let control = rnic_core::wire::rdmap::TerminateControl {
-                    layer: 1,
-                    error_type,
-                    code,
-                };
-                rnic_core::rdmap::TerminateCause::new(control)
-                    .with_receive_status(error.receive_status())
-            }
-        };
-        let header =
-            ulpdu.and_then(|ulpdu| Some((rnic_core::wire::ddp::header_octets(ulpdu)?, ulpdu)));
-        self.rdmap.terminate(match header {
-            Some((header, ulpdu)) => cause.with_segment(header, ulpdu.len()),
-            None => cause,
-        });
-        self.refused.get_or_insert(error);
+    /// Whether it has sent something that nobody has looked at.
+    pub(crate) fn has_sent(&mut self) -> bool {
+        self.work();
+        !self.outbox.is_empty()
     }
 
-    /// Admits and places a segment.
-    pub(crate) fn place(&mut self, ulpdu: &[u8]) -> Result<Placed, Refused> {
-        let segment = DdpSegment::parse(ulpdu).unwrap();
-        let destination = self.rdmap.admit(&segment)?;
-        let guard = self.worker.enter();
-        Ok(self
-            .ddp
-            .place(&segment, destination, &mut self.qp, &guard)?)
+    /// All that it has sent: as far as its peer's window, and what was acknowledged, let it.
+    pub(crate) fn segments(&mut self) -> Vec<Ulpdu> {
+        std::iter::from_fn(|| self.next_segment()).collect()
     }
 
-    /// Delivers and handles a segment that was placed.
-    pub(crate) fn deliver(&mut self, placed: Placed) -> Result<(), Refused> {
-        let guard = self.worker.enter();
-        match self.ddp.deliver(placed)? {
-            None => {}
-            Some(Delivery::Tagged { header, len }) => {
-                let (qp, cqs) = (&mut self.qp, &mut self.cqs);
-                self.rdmap.handle_tagged(&header, len, qp, cqs)?;
+    /// The same while the peer acknowledges all of it.
+    pub(crate) fn all_segments(&mut self) -> Vec<Ulpdu> {
+        let mut all = self.segments();
+        loop {
+            self.acked_all();
+            let more = self.segments();
+            if more.is_empty() {
+                return all;
             }
-            Some(Delivery::Untagged {
-                header,
-                length,
-                octets,
-            }) => {
-                let (qp, cqs) = (&mut self.qp, &mut self.cqs);
-                self.rdmap
-                    .handle_untagged(&header, length, octets, qp, cqs, &guard)?;
-            }
+            all.extend(more);
         }
-        Ok(())
     }
 
-    /// A segment comes in its turn.
+    /// The peer sends a segment, in its turn.
     pub(crate) fn receive(&mut self, ulpdu: &[u8]) -> Result<(), Refused> {
-        if self.rdmap.is_ending() {
-            return Ok(());
+        let fpdu = self.raw().fpdu(ulpdu);
+        self.receive_octets(&fpdu)
+    }
+
+    /// The peer sends octets that need not be an FPDU, or are several.
+    pub(crate) fn receive_octets(&mut self, octets: &[u8]) -> Result<(), Refused> {
+        let was_over = self.end_reason().is_some();
+        self.written += octets.len() as u32;
+        self.raw().send(octets);
+        match self.refused() {
+            Some(refused) if !was_over => Err(refused),
+            _ => Ok(()),
         }
-        let placed = match self.place(ulpdu) {
-            Ok(placed) => placed,
-            Err(error) => {
-                self.refuse(error, Some(ulpdu));
-                return Err(error);
-            }
+    }
+
+    /// The error that has ended the stream. The peer was told by a Terminate with the same numbers, and of nothing else
+    /// behind it.
+    pub(crate) fn refused(&mut self) -> Option<Refused> {
+        self.work();
+        let Some(EndReason::TerminateSent { control, error }) = self.end_reason() else {
+            return None;
         };
-        self.deliver(placed).inspect_err(|&error| {
-            self.refuse(error, Some(ulpdu));
+        if self.terminate.is_none() {
+            // What it has sent may fill the peer's window.
+            self.acked(self.drained);
+        }
+        assert_eq!(self.terminate, Some(control));
+        Some(Refused {
+            numbers: (control.layer, control.error_type, control.code),
+            why: error,
         })
     }
 
-    /// The peer acknowledged the stream up to `offset`.
-    pub(crate) fn acked(&mut self, offset: u64) {
-        self.rdmap.acked(offset, &mut self.qp, &mut self.cqs);
-    }
-
-    pub(crate) fn flush(&mut self) {
-        self.rdmap.flush(&mut self.qp, &mut self.cqs);
-    }
-
-    /// Takes all messages that can be sent now, without sending them.
-    pub(crate) fn messages(&mut self) -> Vec<Outbound> {
-        let mut messages = Vec::new();
-        while let Some(message) = self.next_message().unwrap() {
-            self.stream += 100;
-            self.rdmap.sent(message.token, self.stream);
-            messages.push(message);
+    /// What the peer's Terminate said, if that has ended the stream.
+    pub(crate) fn told(&mut self) -> Option<TerminateControl> {
+        self.work();
+        match self.end_reason()? {
+            EndReason::TerminateReceived { control } => Some(control),
+            other => panic!("{other}"),
         }
-        messages
+    }
+
+    fn end_reason(&self) -> Option<EndReason> {
+        self.sim.hosts[0].end_of(self.qp.number)
+    }
+
+    /// Octets that were placed ahead of order.
+    pub(crate) fn placed_early(&mut self) -> u64 {
+        let now = self.sim.now;
+        self.host().snapshot(now).rdma.octets_placed_early
+    }
+
+    /// The peer acknowledges the stream up to `offset`.
+    pub(crate) fn acked(&mut self, offset: u64) {
+        self.work();
+        self.raw().ack_limit = Some(offset as usize);
+        self.raw().acknowledge();
+        self.work();
+    }
+
+    /// The peer acknowledges all that was looked at.
+    pub(crate) fn acked_all(&mut self) {
+        self.acked(self.stream);
+    }
+
+    /// Lays out segments in the peer's stream, to come in any order. The first that comes may be number `marked`: it holds a
+    /// marker, so that it is known for what it is ahead of its turn, and so are those behind it.
+    pub(crate) fn lay_out(&mut self, marked: usize, ulpdus: &[Ulpdu]) -> Stretch {
+        let scratch = self.scratch.expect("an end that requires markers");
+        let filler = |len| tagged(Opcode::Write, true, scratch, 0, &vec![0; len]);
+        // Where it stands behind the shortest filler says about how long the right one is.
+        let parts = self.fpdus([&filler(0)].into_iter().chain(&ulpdus[..=marked]));
+        let (begin, fpdu) = &parts[marked + 1];
+        let begin = self.written + begin;
+        let missing = (begin.next_multiple_of(MARKERS) - begin) as usize;
+        let least = missing.saturating_sub(fpdu.len() + 8) / 4 * 4;
+        for len in (least..least + MARKERS as usize).step_by(4) {
+            let mut parts = self.fpdus([&filler(len)].into_iter().chain(&ulpdus[..=marked]));
+            let (begin, fpdu) = &parts[marked + 1];
+            let (begin, end) = (self.written + begin, begin + fpdu.len() as u32);
+            if begin.next_multiple_of(MARKERS) >= self.written + end {
+                continue;
+            }
+            parts = self.fpdus([&filler(len)].into_iter().chain(ulpdus));
+            let len = parts.last().map_or(0, |(at, fpdu)| at + fpdu.len() as u32);
+            let (_, filler) = parts.remove(0);
+            let mut stretch = Stretch {
+                filler: Some(filler),
+                came: vec![false; parts.len()],
+                parts,
+                len,
+            };
+            if marked > 0 {
+                stretch.fill(self);
+            }
+            return stretch;
+        }
+        panic!("no filler brings a marker into segment {marked}");
     }
 }
 
+impl End {
+    /// The FPDUs that come next, and where each stands from here.
+    fn fpdus<'a>(&mut self, ulpdus: impl Iterator<Item = &'a Ulpdu>) -> Vec<(u32, Vec<u8>)> {
+        let mut at = 0;
+        let mut all = Vec::new();
+        for ulpdu in ulpdus {
+            let fpdu = self.raw().fpdu(ulpdu);
+            let len = fpdu.len() as u32;
+            self.raw().skip(len);
+            all.push((at, fpdu));
+            at += len;
+        }
+        self.raw().skip(at.wrapping_neg());
+        all
+    }
+}
+
+/// Segments that stand behind one another in the peer's stream, and come in any order.
+pub(crate) struct Stretch {
+    /// What stands in front of them, if it has not come.
+    filler: Option<Vec<u8>>,
+    parts: Vec<(u32, Vec<u8>)>,
+    came: Vec<bool>,
+    len: u32,
+}
+
+impl Stretch {
+    fn fill(&mut self, end: &mut End) {
+        if let Some(filler) = self.filler.take() {
+            end.raw().send_ahead(0, &filler);
+            end.work();
+        }
+    }
+
+    /// Segment `which` comes.
+    pub(crate) fn come(&mut self, end: &mut End, which: usize) {
+        let (at, fpdu) = &self.parts[which];
+        end.raw().send_ahead(*at, fpdu);
+        end.work();
+        self.came[which] = true;
+    }
+
+    /// The same while something in front of it has not come.
+    pub(crate) fn place(&mut self, end: &mut End, which: usize) {
+        assert!(self.filler.is_some() || self.came[..which].contains(&false));
+        self.come(end, which);
+    }
+
+    /// All that has not come does: it is the turn of each.
+    pub(crate) fn deliver(mut self, end: &mut End) -> Result<(), Refused> {
+        self.fill(end);
+        for which in 0..self.parts.len() {
+            if !self.came[which] {
+                self.come(end, which);
+            }
+        }
+        end.raw().skip(self.len);
+        end.written += self.len;
+        end.refused().map_or(Ok(()), Err)
+    }
+}
+
+/// The Reply of a peer with these depths, which wants to hear this first.
+fn reply((ird, ord): (u16, u16), opening: Rtr) -> Vec<u8> {
+    startup(&StartupFrame {
+        kind: StartupKind::Reply,
+        markers: false,
+        crc: true,
+        reject: false,
+        enhanced_bit: true,
+        reserved: 0,
+        revision: 2,
+        enhanced: Some(Enhanced {
+            ird,
+            ord,
+            peer_to_peer: !opening.is_none(),
+            rtr_send: opening.send,
+            rtr_write: opening.write,
+            rtr_read: opening.read,
+        }),
+        private_data: &[],
+    })
+}
+
 /// Carries segments both ways until neither end has any, and acknowledges them.
-pub(crate) fn pump(a: &mut End, b: &mut End, mulpdu: usize) {
+pub(crate) fn pump(a: &mut End, b: &mut End) {
     loop {
-        let (to_b, to_a) = (a.next_segment(mulpdu), b.next_segment(mulpdu));
-        if to_b.is_none() && to_a.is_none() {
+        let (to_b, to_a) = (a.segments(), b.segments());
+        if to_b.is_empty() && to_a.is_empty() {
             return;
         }
-        if let Some(ulpdu) = to_b {
-            let _ = b.receive(&ulpdu);
+        for ulpdu in &to_b {
+            let _ = b.receive(ulpdu);
         }
-        if let Some(ulpdu) = to_a {
-            let _ = a.receive(&ulpdu);
+        for ulpdu in &to_a {
+            let _ = a.receive(ulpdu);
         }
-        a.acked(a.stream);
-        b.acked(b.stream);
+        a.acked_all();
+        b.acked_all();
     }
+}
+
+/// The header of a segment.
+pub(crate) fn header(ulpdu: &[u8]) -> DdpHeader {
+    DdpSegment::parse(ulpdu).unwrap().header
+}
+
+/// The payload of a segment.
+pub(crate) fn payload(ulpdu: &[u8]) -> &[u8] {
+    DdpSegment::parse(ulpdu).unwrap().payload
 }
 
 pub(crate) fn ulp(opcode: Opcode) -> u8 {
@@ -464,14 +603,6 @@ pub(crate) fn segment(header: DdpHeader, payload: &[u8]) -> Ulpdu {
     header.emit(&mut ulpdu);
     ulpdu.extend_from_slice(payload);
     ulpdu
-}
-
-/// The inline octets of a message.
-pub(crate) fn inline(message: &Outbound) -> &[u8] {
-    match &message.source {
-        Source::Octets(octets) => &octets[..message.length as usize],
-        other => panic!("{other:?} holds no octets"),
-    }
 }
 
 /// Octets that differ from place to place.

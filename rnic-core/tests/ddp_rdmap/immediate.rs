@@ -4,10 +4,10 @@ use rnic_core::ddp::DdpError;
 use rnic_core::verbs::wr::completion_flags::{SOLICITED as CAME_SOLICITED, WITH_IMMEDIATE};
 use rnic_core::verbs::wr::send_flags::{SIGNALED, SOLICITED};
 use rnic_core::verbs::{RecvWr, SendWr, WcOpcode, WcStatus, WrOpcode};
-use rnic_core::wire::ddp::{QueueNumber, Stag, TaggedOffset};
+use rnic_core::wire::ddp::{Msn, QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
-use crate::fixture::{BASE, End, Refused, Ulpdu, pump, send, tagged, untagged};
+use crate::fixture::{BASE, End, Settings, Ulpdu, header, pump, send, tagged, untagged};
 
 const DATA: [u8; 8] = *b"\x01\x02\x03\x04\xfc\xfd\xfe\xff";
 
@@ -27,14 +27,6 @@ fn immediate(msn: u32, octets: &[u8]) -> Ulpdu {
     untagged(Opcode::Immediate, true, QueueNumber::SEND, msn, 0, octets)
 }
 
-fn numbers(error: Refused) -> (u8, u8, u8) {
-    let Refused::Rdmap(error) = error else {
-        panic!("{error:?} is not an error of RDMAP");
-    };
-    let control = error.control();
-    (control.layer, control.error_type, control.code)
-}
-
 /// RFC 7306 appendix A.3.
 #[test]
 fn the_segment_is_that_of_the_figure() {
@@ -52,8 +44,8 @@ fn the_segment_is_that_of_the_figure() {
             0x01, 0x02, 0x03, 0x04,
             0xfc, 0xfd, 0xfe, 0xff,
         ];
-        assert_eq!(end.next_segment(1000).unwrap(), figure);
-        assert_eq!(end.next_segment(1000), None);
+        assert_eq!(end.next_segment().unwrap(), figure);
+        assert_eq!(end.next_segment(), None);
     }
 }
 
@@ -66,12 +58,11 @@ fn they_use_up_a_receive_and_leave_its_buffer() {
         b.post_receive(10, 0, 8);
         b.post_receive_wr(RecvWr::new(11, &[]).unwrap());
         let flag = if solicited { SOLICITED } else { 0 };
-        b.arming.arm(true);
+        b.qp.arming.arm(true);
         a.post(alone(1).with_flags(SIGNALED | flag));
         a.post(alone(2).with_flags(flag));
-        pump(&mut a, &mut b, 1000);
-        b.cqs.notify_all();
-        assert_eq!(b.arming.is_armed(), !solicited);
+        pump(&mut a, &mut b);
+        assert_eq!(b.qp.arming.is_armed(), !solicited);
         let came = if solicited { CAME_SOLICITED } else { 0 };
         for (done, wr_id) in b.received().iter().zip([10, 11]) {
             assert_eq!((done.wr_id, done.status()), (wr_id, WcStatus::Success));
@@ -79,7 +70,8 @@ fn they_use_up_a_receive_and_leave_its_buffer() {
             assert_eq!(done.flags, WITH_IMMEDIATE | came);
             assert_eq!((done.immediate, done.byte_len), (DATA, 0));
         }
-        assert!(b.qp.rq.is_empty());
+        b.raw().abort();
+        assert_eq!(b.received_ids(), [], "no receive is left to be flushed");
         assert_eq!(b.memory(0, 8), [0xee; 8]);
         assert_eq!(a.sent_ids(), [(1, WcStatus::Success)]);
     }
@@ -88,11 +80,11 @@ fn they_use_up_a_receive_and_leave_its_buffer() {
 #[test]
 fn a_write_with_them_is_two_messages_and_one_request() {
     // rfc: 7306-52
-    let mut end = End::new(0, 0);
+    let mut end = Settings::new(0, 0).small().connect();
     end.post(behind_write(&end, 1, Stag(0x99), 150));
     end.post(SendWr::new(2, WrOpcode::Send));
     let segments: Vec<_> = std::iter::from_fn(|| {
-        let segment = end.next_segment(114)?;
+        let segment = end.next_segment()?;
         Some((segment, end.stream))
     })
     .collect();
@@ -111,7 +103,7 @@ fn a_write_with_them_is_two_messages_and_one_request() {
     assert_eq!((done.status(), done.byte_len), (WcStatus::Success, 150));
     end.acked(segments[3].1);
     assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
-    assert!(end.rdmap.is_idle(&end.qp));
+    assert!(end.closes());
 }
 
 #[test]
@@ -126,7 +118,7 @@ fn messages_are_told_in_the_order_of_their_posting() {
     a.post(SendWr::new(2, WrOpcode::Send).with_inline(b"sent").unwrap());
     a.post(behind_write(&a, 3, b.stag, 7));
     a.post(SendWr::new(4, WrOpcode::Send));
-    pump(&mut a, &mut b, 1000);
+    pump(&mut a, &mut b);
     let received: Vec<_> = b
         .received()
         .iter()
@@ -148,19 +140,23 @@ fn messages_are_told_in_the_order_of_their_posting() {
 #[test]
 fn they_may_come_early_and_in_pieces() {
     // rfc: 7306-49
-    let mut end = End::new(0, 0);
+    let mut end = End::with_markers(0, 0);
     end.post_receive(1, 0, 8);
     end.post_receive(2, 0, 8);
     let piece = |last, offset, octets: &[u8]| {
         let queue = QueueNumber::SEND;
         untagged(Opcode::Immediate, last, queue, 1, offset, octets)
     };
-    let later = end.place(&immediate(2, b"SECOND..")).unwrap();
-    let last = end.place(&piece(true, 3, &DATA[3..])).unwrap();
-    end.receive(&piece(false, 0, &DATA[..3])).unwrap();
+    let stretch = [
+        piece(false, 0, &DATA[..3]),
+        piece(true, 3, &DATA[3..]),
+        immediate(2, b"SECOND.."),
+    ];
+    let mut early = end.lay_out(1, &stretch);
+    early.place(&mut end, 2);
+    early.place(&mut end, 1);
     assert!(end.received().is_empty());
-    end.deliver(last).unwrap();
-    end.deliver(later).unwrap();
+    early.deliver(&mut end).unwrap();
     let told: Vec<_> = end.received().iter().map(|done| done.immediate).collect();
     assert_eq!(told, [DATA, *b"SECOND.."]);
     assert_eq!(end.memory(0, 8), [0; 8]);
@@ -173,10 +169,8 @@ fn others_than_eight_octets_are_refused() {
         let mut end = End::new(0, 0);
         end.post_receive(1, 0, 1000);
         let error = end.receive(&immediate(1, &vec![1; len])).unwrap_err();
-        assert_eq!(numbers(error), (0, 2, 0xff), "{len} octets");
-        assert!(end.received().is_empty());
+        assert_eq!(error.numbers, (0, 2, 0xff), "{len} octets");
         assert_eq!(end.memory(0, 1000), [0; 1000]);
-        end.flush();
         assert_eq!(end.received_ids(), [(1, WcStatus::WrFlushed)]);
     }
 }
@@ -186,10 +180,9 @@ fn they_need_a_receive() {
     // rfc: 7306-48, 7306-56
     let mut end = End::new(0, 0);
     let error = end.receive(&immediate(1, &DATA)).unwrap_err();
-    assert!(matches!(
-        error,
-        Refused::Ddp(error @ DdpError::NoBuffer { .. }) if error.number() == (2, 2)
-    ));
+    let (queue, msn) = (QueueNumber::SEND, Msn::FIRST);
+    error.assert_is(DdpError::NoBuffer { queue, msn });
+    assert_eq!(error.numbers, (1, 2, 2));
     // A receive serves one message only.
     let mut end = End::new(0, 0);
     end.post_receive(1, 0, 8);
@@ -210,26 +203,17 @@ fn they_have_their_place() {
     let refused = |ulpdu: &Ulpdu| {
         let mut end = End::new(1, 1);
         end.post_receive(1, 0, 100);
-        end.receive(ulpdu).unwrap_err()
+        end.receive(ulpdu).unwrap_err().numbers
     };
     let end = End::new(1, 1);
     let in_tagged = tagged(Opcode::Immediate, true, end.stag, BASE, &DATA);
     for ulpdu in [segment(1), segment(2), segment(3), in_tagged] {
-        assert_eq!(numbers(refused(&ulpdu)), (0, 2, 6));
+        assert_eq!(refused(&ulpdu), (0, 2, 6));
     }
-    assert_eq!(numbers(refused(&version)), (0, 2, 5));
-    assert!(matches!(
-        refused(&segment(4)),
-        Refused::Ddp(DdpError::InvalidQn(_))
-    ));
-    assert!(matches!(
-        refused(&replayed),
-        Refused::Ddp(DdpError::MsnRange { .. })
-    ));
-    assert!(matches!(
-        refused(&shifted),
-        Refused::Ddp(DdpError::InvalidMo { .. })
-    ));
+    assert_eq!(refused(&version), (0, 2, 5));
+    assert_eq!(refused(&segment(4)), (1, 2, 1));
+    assert_eq!(refused(&replayed), (1, 2, 3));
+    assert_eq!(refused(&shifted), (1, 2, 4));
 }
 
 #[test]
@@ -237,8 +221,7 @@ fn a_request_with_more_than_them_is_refused() {
     // rfc: 7306-51, 7306-54a
     let mut end = End::new(0, 0);
     end.post(alone(1).with_inline(b"more").unwrap());
-    assert!(end.next_message().is_err());
-    end.flush();
+    assert_eq!(end.refused().unwrap().numbers, (0, 0, 0));
     assert_eq!(end.sent_ids(), [(1, WcStatus::LocalLengthError)]);
 }
 
@@ -247,7 +230,7 @@ fn a_terminate_that_names_them_fails_their_write() {
     let mut end = End::new(0, 0);
     end.post(behind_write(&end, 1, Stag(0x99), 10));
     end.post(alone(2));
-    while end.next_segment(1000).is_some() {}
+    assert_eq!(end.segments().len(), 3);
     let offending = immediate(1, &[]);
     let said = Terminate {
         control: TerminateControl {
@@ -264,7 +247,6 @@ fn a_terminate_that_names_them_fails_their_write() {
     let queue = QueueNumber::TERMINATE;
     let terminate = untagged(Opcode::Terminate, true, queue, 1, 0, &octets[..len]);
     end.receive(&terminate).unwrap();
-    end.flush();
     let ids = end.sent_ids();
     assert_eq!(ids[1], (2, WcStatus::WrFlushed));
     assert!(!matches!(ids[0].1, WcStatus::WrFlushed | WcStatus::Success));
@@ -274,14 +256,14 @@ fn a_terminate_that_names_them_fails_their_write() {
 #[test]
 fn a_write_that_fails_half_way_has_no_immediate_data() {
     // rfc: 7306-54a
-    let mut end = End::new(0, 0);
-    let wr = behind_write(&end, 1, Stag(0x99), 1000);
-    end.post(wr);
-    end.next_segment(500).unwrap();
-    end.table.revoke(end.stag).unwrap();
-    let terminate = end.next_segment(500).unwrap();
+    let mut end = Settings::new(0, 0).small().connect();
+    end.post(behind_write(&end, 1, Stag(0x99), 5000));
+    assert!(!header(&end.segments().pop().unwrap()).last());
+    end.table().revoke(end.stag).unwrap();
+    end.acked_all();
+    let [terminate] = &end.segments()[..] else {
+        panic!("a Terminate, and nothing else");
+    };
     assert_eq!(terminate[1], 0x47);
-    assert_eq!(end.next_segment(500), None);
-    end.flush();
     assert_eq!(end.sent_ids(), [(1, WcStatus::LocalProtectionError)]);
 }

@@ -1,19 +1,24 @@
 //! Fast registrations, and the end of what an STag means: by a request, by the peer, by the owner.
 
 use rnic_core::ddp::DdpError;
+use rnic_core::engine::ConnectionOptions;
 use rnic_core::memory::place::TagError;
 use rnic_core::memory::table::{Access, BindError, Scope, TableError};
 use rnic_core::rdmap::RdmapError;
 use rnic_core::verbs::wr::{completion_flags, send_flags};
-use rnic_core::verbs::{Binding, SendWr, Sge, StreamId, WcOpcode, WcStatus};
-use rnic_core::wire::ddp::{DdpSegment, QueueNumber, Stag};
+use rnic_core::verbs::{Binding, SendWr, Sge, WcOpcode, WcStatus};
+use rnic_core::wire::ddp::{QueueNumber, Stag};
 use rnic_core::wire::rdmap::Opcode;
 
+use crate::common;
 use crate::fixture::{
-    BASE, End, MEMORY, OTHER_PD, PD, Refused, STREAM, all_rights, tagged, ulp, untagged,
+    BASE, End, MEMORY, OTHER_PD, PD, STREAM, Settings, all_rights, header, payload, tagged, ulp,
+    untagged,
 };
 use crate::requester::{read, send};
-use crate::windows::{bind, binding, bound, failure, fast_register, read_request, window, write};
+use crate::windows::{
+    assert_fails, bind, binding, bound, fast_register, read_request, window, write,
+};
 
 fn send_invalidate(msn: u32, opcode: Opcode, stag: Stag) -> Vec<u8> {
     let mut ulpdu = untagged(opcode, true, QueueNumber::SEND, msn, 0, b"");
@@ -23,7 +28,7 @@ fn send_invalidate(msn: u32, opcode: Opcode, stag: Stag) -> Vec<u8> {
 
 /// The opcode of a segment that goes out.
 fn opcode(ulpdu: &[u8]) -> u8 {
-    DdpSegment::parse(ulpdu).unwrap().header.ulp()
+    header(ulpdu).ulp()
 }
 
 /// The sink of a Read may be taken away when the Read is done: that is what the fence is for.
@@ -41,12 +46,12 @@ fn a_fence_waits_for_reads_that_are_outstanding() {
     end.post(wr);
     let flags = send_flags::SIGNALED | send_flags::FENCE;
     end.post(SendWr::invalidate(2, sink).with_flags(flags));
-    end.messages();
-    assert!(end.table.is_valid(sink));
+    end.segments();
+    assert!(end.table().is_valid(sink));
     end.receive(&tagged(Opcode::ReadResponse, true, sink, BASE, b"data"))
         .unwrap();
-    end.messages();
-    assert!(!end.table.is_valid(sink));
+    end.segments();
+    assert!(!end.table().is_valid(sink));
     let all = [(1, WcStatus::Success), (2, WcStatus::Success)];
     assert_eq!(end.sent_ids(), all);
 
@@ -62,16 +67,16 @@ fn a_fence_waits_for_reads_that_are_outstanding() {
             .unwrap(),
     );
     end.post(SendWr::invalidate(2, sink));
-    end.messages();
+    end.segments();
     let refused = end.receive(&tagged(Opcode::ReadResponse, true, sink, BASE, b"data"));
-    let gone = Refused::Ddp(DdpError::Tagged(TagError::InvalidStag(sink)));
-    assert_eq!(refused, Err(gone));
+    let gone = DdpError::Tagged(TagError::InvalidStag(sink));
+    refused.unwrap_err().assert_is(gone);
     assert_eq!(end.memory(0, 4), [0; 4]);
 }
 
 #[test]
 fn what_cannot_be_registered_or_invalidated_fails_the_request_too() {
-    let fast = |end: &End, pd| end.table.allocate_fast(end.region.clone(), pd).unwrap();
+    let fast = |end: &End, pd| end.table().allocate_fast(end.region.clone(), pd).unwrap();
     let register = |stag: Stag, start: u64, length: u64, access: u8| {
         let all = Binding {
             stag: stag.0,
@@ -85,52 +90,38 @@ fn what_cannot_be_registered_or_invalidated_fails_the_request_too() {
     let size = MEMORY as u64;
     let mut end = End::new(4, 4);
     let stag = window(&end);
-    assert_eq!(
-        failure(&mut end, register(stag, 0, 10, 1)),
-        BindError::NotFast(stag)
-    );
+    assert_fails(&mut end, register(stag, 0, 10, 1), BindError::NotFast(stag));
     let mut end = End::new(4, 4);
     let stag = fast(&end, OTHER_PD);
-    assert_eq!(
-        failure(&mut end, register(stag, 0, 10, 1)),
-        BindError::NotFast(stag)
-    );
+    assert_fails(&mut end, register(stag, 0, 10, 1), BindError::NotFast(stag));
     for (start, length) in [(size - 5, 6), (size, 1), (u64::MAX, 1)] {
         let mut end = End::new(4, 4);
         let stag = fast(&end, PD);
         let outside = BindError::Range { start, length };
-        assert_eq!(failure(&mut end, register(stag, start, length, 1)), outside);
+        assert_fails(&mut end, register(stag, start, length, 1), outside);
     }
     let mut end = End::new(4, 4);
     let stag = fast(&end, PD);
-    assert_eq!(
-        failure(&mut end, register(stag, 0, 10, 0x40)),
-        BindError::Rights(0x40)
+    assert_fails(
+        &mut end,
+        register(stag, 0, 10, 0x40),
+        BindError::Rights(0x40),
     );
 
     // What is no stream's own is ended by its owner alone; what is not valid is not invalidated.
     let mut end = End::new(4, 4);
     let shared = end.stag;
     let theirs = TagError::NotInvalidatable(shared);
-    assert_eq!(
-        failure(&mut end, SendWr::invalidate(7, shared)),
-        theirs.into()
-    );
+    assert_fails(&mut end, SendWr::invalidate(7, shared), theirs);
     let mut end = End::new(4, 4);
     let nothing = TagError::InvalidStag(Stag(0));
-    assert_eq!(
-        failure(&mut end, SendWr::invalidate(7, Stag(0))),
-        nothing.into()
-    );
+    assert_fails(&mut end, SendWr::invalidate(7, Stag(0)), nothing);
     let mut end = End::new(4, 4);
     let (window, _) = bound(&mut end, Access::REMOTE_READ);
     let stale = window.with_key(window.key() ^ 1);
     let unknown = TagError::InvalidStag(stale);
-    assert_eq!(
-        failure(&mut end, SendWr::invalidate(7, stale)),
-        unknown.into()
-    );
-    assert!(end.table.is_valid(window));
+    assert_fails(&mut end, SendWr::invalidate(7, stale), unknown);
+    assert!(end.table().is_valid(window));
 }
 
 /// Registered, used from both sides, invalidated, registered elsewhere under another key.
@@ -138,7 +129,7 @@ fn what_cannot_be_registered_or_invalidated_fails_the_request_too() {
 #[test]
 fn a_fast_registration_serves_both_sides_until_it_is_invalidated() {
     let mut end = End::new(4, 4);
-    let first = end.table.allocate_fast(end.region.clone(), PD).unwrap();
+    let first = end.table().allocate_fast(end.region.clone(), PD).unwrap();
     let meaning = |stag: Stag, start| Binding {
         stag: stag.0,
         start,
@@ -147,7 +138,7 @@ fn a_fast_registration_serves_both_sides_until_it_is_invalidated() {
         access: (Access::LOCAL_WRITE | Access::REMOTE_WRITE).0,
         ..Binding::default()
     };
-    assert!(!end.table.is_valid(first), "nothing is behind it yet");
+    assert!(!end.table().is_valid(first), "nothing is behind it yet");
     end.post(fast_register(1, &meaning(first, 0)));
     let local = Sge {
         offset: 0x5000,
@@ -155,28 +146,25 @@ fn a_fast_registration_serves_both_sides_until_it_is_invalidated() {
         lkey: first.0,
     };
     end.post(send(2).with_sges(&[local]).unwrap());
-    let message = end.next_message().unwrap().unwrap();
     end.fill(0, b"local");
-    assert_eq!(end.octets(&message), b"local");
-    end.rdmap.sent(message.token, 50);
-    end.acked(50);
+    assert_eq!(payload(&end.next_segment().unwrap()), b"local");
+    end.acked_all();
     assert_eq!(end.sent()[0].opcode(), Ok(WcOpcode::FastRegister));
     end.receive(&write(first, 0x5000 + 95, b"write")).unwrap();
     assert_eq!(end.memory(95, 5), b"write");
 
-    let second = end.table.new_key(first);
+    let second = end.table().new_key(first);
     assert_eq!(
         (second.index(), second.key() == first.key()),
         (first.index(), false)
     );
     end.post(SendWr::invalidate(3, first));
     end.post(fast_register(4, &meaning(second, 1000)));
-    assert_eq!(end.next_message(), Ok(None));
+    assert_eq!(end.next_segment(), None);
     end.receive(&write(second, 0x5000, b"there")).unwrap();
     assert_eq!(end.memory(1000, 5), b"there");
-    let stale = end.receive(&write(first, 0x5000, b"stale"));
-    let gone = Refused::Ddp(DdpError::Tagged(TagError::InvalidStag(first)));
-    assert_eq!(stale, Err(gone));
+    let stale = end.receive(&write(first, 0x5000, b"stale")).unwrap_err();
+    stale.assert_is(DdpError::Tagged(TagError::InvalidStag(first)));
     assert_eq!(end.memory(0, 5), b"local");
 }
 
@@ -186,7 +174,7 @@ fn a_peer_invalidates_the_windows_and_fast_registrations_of_its_stream() {
     for opcode in [Opcode::SendInvalidate, Opcode::SendSolicitedInvalidate] {
         let mut end = End::new(4, 4);
         let (window, region) = bound(&mut end, Access::REMOTE_WRITE);
-        let fast = end.table.allocate_fast(end.region.clone(), PD).unwrap();
+        let fast = end.table().allocate_fast(end.region.clone(), PD).unwrap();
         let all = Binding {
             stag: fast.0,
             length: 10,
@@ -194,12 +182,12 @@ fn a_peer_invalidates_the_windows_and_fast_registrations_of_its_stream() {
             ..Binding::default()
         };
         end.post(fast_register(2, &all));
-        assert_eq!(end.next_message(), Ok(None));
+        assert_eq!(end.next_segment(), None);
         let bound = TableError::WindowsBound {
             stag: region,
             windows: 1,
         };
-        assert_eq!(end.table.revoke(region), Err(bound));
+        assert_eq!(end.table().revoke(region), Err(bound));
         for (msn, stag) in [(1, window), (2, fast)] {
             end.post_receive(u64::from(msn), 5000, 10);
             end.receive(&send_invalidate(msn, opcode, stag)).unwrap();
@@ -208,10 +196,10 @@ fn a_peer_invalidates_the_windows_and_fast_registrations_of_its_stream() {
             assert!(done.flags & completion_flags::WITH_INVALIDATE != 0);
             let solicited = done.flags & completion_flags::SOLICITED != 0;
             assert_eq!(solicited, opcode == Opcode::SendSolicitedInvalidate);
-            assert!(!end.table.is_valid(stag));
+            assert!(!end.table().is_valid(stag));
         }
         assert_eq!(
-            end.table.revoke(region),
+            end.table().revoke(region),
             Ok(()),
             "no window is bound to it any more"
         );
@@ -228,10 +216,8 @@ fn a_peer_that_invalidates_what_it_must_not_is_told_so() {
         |end| {
             // Twice.
             let (window, _) = bound(end, Access::REMOTE_WRITE);
-            end.worker
-                .enter()
-                .invalidate(window, end.qp.origin())
-                .unwrap();
+            end.post(SendWr::invalidate(2, window));
+            assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
             (window, TagError::InvalidStag(window))
         },
         |end| {
@@ -249,22 +235,22 @@ fn a_peer_that_invalidates_what_it_must_not_is_told_so() {
             let own = end.register(0, 100, rights, Scope::Stream(PD, STREAM));
             let onto = binding(window(end), own, 0, 10, Access::REMOTE_READ);
             end.post(bind(1, &onto));
-            assert_eq!(end.next_message(), Ok(None));
+            assert_eq!(end.next_segment(), None);
             (own, TagError::WindowsBound(own))
         },
     ];
     for case in cases {
         let mut end = End::new(4, 4);
         let (stag, error) = case(&mut end);
-        let was_valid = end.table.is_valid(stag);
+        let was_valid = end.table().is_valid(stag);
         end.post_receive(1, 5000, 10);
         let refused = end.receive(&send_invalidate(1, Opcode::SendInvalidate, stag));
-        let expected = RdmapError::CannotInvalidate(error);
-        assert_eq!(refused, Err(Refused::Rdmap(expected)));
-        let control = expected.control();
-        assert_eq!((control.layer, control.error_type, control.code), (0, 1, 9));
-        assert_eq!(end.table.is_valid(stag), was_valid);
-        assert!(end.received().is_empty(), "the Send is not told");
+        let refused = refused.unwrap_err();
+        refused.assert_is(RdmapError::CannotInvalidate(error));
+        assert_eq!(refused.numbers, (0, 1, 9));
+        assert_eq!(end.table().is_valid(stag), was_valid);
+        let status = WcStatus::RemoteInvalidRequestError;
+        assert_eq!(end.received_ids(), [(1, status)], "the Send is not told");
     }
 }
 
@@ -277,12 +263,12 @@ fn a_write_is_stopped_in_the_middle_by_an_invalidation() {
     end.receive(&tagged(Opcode::Write, false, window, 0, b"begun"))
         .unwrap();
     end.post(SendWr::invalidate(2, window));
-    assert_eq!(end.next_message(), Ok(None));
+    assert_eq!(end.next_segment(), None);
     assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
     // It is the application's alone now.
     let refused = end.receive(&tagged(Opcode::Write, true, window, 5, b"never"));
-    let gone = Refused::Ddp(DdpError::Tagged(TagError::InvalidStag(window)));
-    assert_eq!(refused, Err(gone));
+    let gone = DdpError::Tagged(TagError::InvalidStag(window));
+    refused.unwrap_err().assert_is(gone);
     assert_eq!(end.memory(100, 10), b"begun\0\0\0\0\0");
 }
 
@@ -291,30 +277,42 @@ fn a_write_is_stopped_in_the_middle_by_an_invalidation() {
 #[test]
 fn a_read_is_stopped_in_the_middle_by_an_invalidation() {
     for by_the_peer in [false, true] {
-        let mut end = End::new(4, 4);
-        let (window, _) = bound(&mut end, Access::REMOTE_READ);
-        end.receive(&read_request(1, window, 0, 150)).unwrap();
-        let first = end.next_segment(60).unwrap();
-        assert_eq!(opcode(&first), ulp(Opcode::ReadResponse));
+        let mut end = Settings::new(4, 4).small().connect();
+        let (region, window) = (
+            end.register(0, 8000, all_rights() | Access::MW_BIND, PD),
+            window(&end),
+        );
+        let whole = binding(window, region, 0, 8000, Access::REMOTE_READ);
+        end.post(bind(1, &whole));
+        end.receive(&read_request(1, window, 0, 8000)).unwrap();
+        let first = end.segments();
+        assert!(!first.is_empty());
+        for ulpdu in &first {
+            assert_eq!(opcode(ulpdu), self::ulp(Opcode::ReadResponse));
+        }
+        assert!(!header(first.last().unwrap()).last());
         if by_the_peer {
-            end.post_receive(1, 5000, 10);
+            end.post_receive(1, 50_000, 10);
             end.receive(&send_invalidate(1, Opcode::SendInvalidate, window))
                 .unwrap();
         } else {
-            // Requests wait for the message that is being sent; the owner does not.
-            end.worker
-                .enter()
-                .invalidate(window, end.qp.origin())
-                .unwrap();
+            // Requests without a message do not wait for the response.
+            end.post(SendWr::invalidate(2, window));
+            end.work();
         }
-        let next = end.next_segment(60).unwrap();
-        assert_eq!(opcode(&next), ulp(Opcode::Terminate));
-        let error = TagError::InvalidStag(window);
+        assert!(!end.table().is_valid(window));
+        end.acked_all();
+        let refused = end.refused().unwrap();
+        assert_eq!(refused.numbers, (0, 1, 0));
         assert!(
-            matches!(end.refused, Some(Refused::Rdmap(RdmapError::ReadSource { error: why, .. }))
-                if why == error)
+            refused
+                .why
+                .contains(&TagError::InvalidStag(window).to_string())
         );
-        assert_eq!(end.next_segment(60), None);
+        let [terminate] = &end.segments()[..] else {
+            panic!("a Terminate, and nothing else");
+        };
+        assert_eq!(opcode(terminate), self::ulp(Opcode::Terminate));
     }
 }
 
@@ -323,26 +321,29 @@ fn a_read_is_stopped_in_the_middle_by_an_invalidation() {
 fn what_outlives_its_stream_is_recalled_by_its_owner() {
     let mut end = End::new(4, 4);
     let (window, region) = bound(&mut end, Access::REMOTE_WRITE);
-    end.rdmap.finish(&end.qp);
+    assert!(end.closes());
+    end.raw().close();
     end.post(SendWr::invalidate(2, window));
-    assert_eq!(end.next_message(), Ok(None));
-    end.flush();
+    assert_eq!(end.next_segment(), None);
     assert_eq!(end.sent_ids(), [(2, WcStatus::WrFlushed)]);
-    assert_eq!(end.table.live(window), Some(window));
-    end.table.recall(window).unwrap();
-    assert_eq!(end.table.live(window), None);
-    let guard = end.worker.enter();
-    let stream = StreamId(STREAM.0 + 1);
-    let again = end.table.new_key(window);
+    assert_eq!(end.table().live(window), Some(window));
+    end.table().recall(window).unwrap();
+    assert_eq!(end.table().live(window), None);
+    // Another stream has it.
+    let again = end.table().new_key(window);
     let onto = binding(again, region, 0, 10, Access::REMOTE_READ);
-    guard.bind_window(&onto, PD, stream).unwrap();
-    assert_eq!(end.table.live(window), Some(again));
+    let options = ConnectionOptions::default();
+    let mut other = common::connect_raw(&mut end.sim, &options);
+    end.sim.hosts[0].post_send(&mut other.qp, bind(3, &onto));
+    end.sim.run_now();
+    assert_eq!(other.qp.poll_one().unwrap().status(), WcStatus::Success);
+    assert_eq!(end.table().live(window), Some(again));
 }
 
 #[test]
 fn a_read_response_into_a_fast_registration_arrives() {
     let mut end = End::new(0, 4);
-    let fast = end.table.allocate_fast(end.region.clone(), PD).unwrap();
+    let fast = end.table().allocate_fast(end.region.clone(), PD).unwrap();
     let access = Access::LOCAL_WRITE.0;
     let all = Binding {
         stag: fast.0,
@@ -358,7 +359,7 @@ fn a_read_response_into_a_fast_registration_arrives() {
         lkey: fast.0,
     };
     end.post(read(&end, 2, 0, 4).with_sges(&[sink]).unwrap());
-    end.messages();
+    end.segments();
     end.receive(&tagged(Opcode::ReadResponse, true, fast, 0, b"sunk"))
         .unwrap();
     assert_eq!(end.memory(10, 4), b"sunk");

@@ -1,5 +1,8 @@
-//! DDP and RDMAP together, without MPA and TCP below them: each check by itself, and two ends that exchange
-//! segments through memory.
+//! DDP and RDMAP in a real engine: each check by itself, with a peer that says whatever the test wants, and two engines
+//! that exchange segments.
+
+#[path = "../common/mod.rs"]
+mod common;
 
 mod atomic;
 mod atomic_errors;

@@ -2,18 +2,19 @@
 //! to carry.
 
 use rnic_core::memory::table::{Access, Scope};
-use rnic_core::rdmap::RdmapError;
 use rnic_core::verbs::wr::send_flags::{FENCE, SIGNALED};
 use rnic_core::verbs::{RecvWr, SendWr, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{AtomicOperation, Opcode};
 
-use crate::fixture::{BASE, End, PD, Refused, STREAM, all_rights, pattern, pump, send, tagged};
+use crate::fixture::{
+    BASE, End, PD, STREAM, Settings, Ulpdu, all_rights, pattern, pump, send, tagged,
+};
 use crate::requester::response;
 
 /// Where in the requester's memory Writes take from, Reads go to, and the values of atomics.
 const SOURCE: usize = 10_000;
-const SINK: usize = 20_000;
+const SINK: usize = 40_000;
 const VALUE: usize = 30_000;
 
 fn write(end: &End, wr_id: u64, to: Stag, len: usize) -> SendWr {
@@ -38,8 +39,8 @@ fn invalidate(wr_id: u64, stag: Stag) -> SendWr {
 
 /// Two ends, and memory of the second that the first may do anything with, and invalidate.
 fn with_lent_memory() -> (End, End, Stag) {
-    let (a, mut b) = (End::new(0, 4), End::new(4, 0));
-    let stag = b.register(0, 10_000, all_rights(), Scope::Stream(PD, STREAM));
+    let (a, mut b) = (End::new(0, 4), End::with_markers(4, 0));
+    let stag = b.register(0, 30_000, all_rights(), Scope::Stream(PD, STREAM));
     b.post_receive(7, 50_000, 100);
     (a, b, stag)
 }
@@ -51,17 +52,18 @@ fn an_stag_is_invalid_when_the_send_that_asks_for_it_is_told_and_not_before() {
     a.fill(SOURCE, &pattern(1, 3000));
     a.post(write(&a, 1, stag, 3000));
     a.post(invalidate(2, stag));
-    let segments: Vec<_> = std::iter::from_fn(|| a.next_segment(1000)).collect();
-    let (send, write) = segments.split_last().unwrap();
-    // The Send comes first; the Write behind it on the wire still finds its memory.
-    let early = b.place(send).unwrap();
-    for ulpdu in write {
-        assert!(b.table.is_valid(stag));
-        b.receive(ulpdu).unwrap();
+    let segments = a.segments();
+    let last = segments.len() - 1;
+    // The Send comes first; the Write before it in the stream still finds its memory.
+    let mut early = b.lay_out(0, &segments);
+    for which in (0..=last).rev() {
+        early.place(&mut b, which);
+        assert!(b.table().is_valid(stag));
     }
-    assert!(b.table.is_valid(stag) && b.received().is_empty());
-    b.deliver(early).unwrap();
-    assert!(!b.table.is_valid(stag));
+    assert_eq!(b.memory(0, 3000), pattern(1, 3000));
+    assert!(b.received().is_empty());
+    early.deliver(&mut b).unwrap();
+    assert!(!b.table().is_valid(stag));
     assert_eq!(b.received_ids(), [(7, WcStatus::Success)]);
     assert_eq!(b.memory(0, 3000), pattern(1, 3000));
 }
@@ -73,11 +75,10 @@ fn nothing_behind_an_invalidation_reaches_the_memory() {
         a.post(invalidate(1, stag));
         let request = if is_read { read } else { write };
         a.post(request(&a, 2, stag, 100));
-        pump(&mut a, &mut b, 1000);
-        assert!(b.refused.is_some());
+        pump(&mut a, &mut b);
+        assert!(b.refused().is_some());
         assert_eq!(b.received_ids(), [(7, WcStatus::Success)]);
         assert_eq!(b.memory(0, 100), [0; 100]);
-        a.flush();
         // Rule 9: that a Write is complete here says nothing of the peer's memory.
         let acknowledged = a.sent_ids();
         let wrong = if is_read {
@@ -93,26 +94,30 @@ fn nothing_behind_an_invalidation_reaches_the_memory() {
 /// want that fences it.
 #[test]
 fn a_read_before_an_invalidation_needs_a_fence() {
+    // More than may be on its way at first.
+    const LONG: usize = 20_000;
     for fence in [FENCE, 0] {
         let (mut a, mut b, stag) = with_lent_memory();
-        b.fill(0, &pattern(2, 5000));
-        a.post(read(&a, 1, stag, 5000));
+        b.fill(0, &pattern(2, LONG));
+        a.post(read(&a, 1, stag, LONG));
         a.post(invalidate(2, stag).with_flags(SIGNALED | fence));
         if fence == 0 {
-            for _ in 0..2 {
-                let ulpdu = a.next_segment(1000).unwrap();
-                b.receive(&ulpdu).unwrap();
+            let both = a.segments();
+            assert_eq!(both.len(), 2);
+            for ulpdu in &both {
+                b.receive(ulpdu).unwrap();
             }
-            let error = b.next_message().unwrap_err();
-            assert!(matches!(error, RdmapError::ReadSource { .. }));
+            assert_eq!(b.received_ids(), [(7, WcStatus::Success)]);
+            b.acked_all();
+            assert_eq!(b.refused().unwrap().numbers, (0, 1, 0));
             continue;
         }
-        pump(&mut a, &mut b, 1000);
-        assert_eq!((a.refused, b.refused), (None, None));
-        assert_eq!(a.memory(SINK, 5000), pattern(2, 5000));
+        pump(&mut a, &mut b);
+        assert_eq!((a.refused(), b.refused()), (None, None));
+        assert_eq!(a.memory(SINK, LONG), pattern(2, LONG));
         let done = [(1, WcStatus::Success), (2, WcStatus::Success)];
         assert_eq!(a.sent_ids(), done);
-        assert!(!b.table.is_valid(stag));
+        assert!(!b.table().is_valid(stag));
     }
 }
 
@@ -141,14 +146,14 @@ fn large_reads_both_ways_with_sends_between_them() {
             end.post(SendWr::new(10 + i as u64, WrOpcode::Send));
         }
     }
-    pump(&mut a, &mut b, 1400);
+    pump(&mut a, &mut b);
     for (end, theirs) in [(&mut a, &from_b), (&mut b, &from_a)] {
-        assert_eq!(end.refused, None);
+        assert_eq!(end.refused(), None);
         assert!(end.memory(300_000, LARGE) == *theirs);
         let done: Vec<_> = end.sent_ids().iter().map(|(wr_id, _)| *wr_id).collect();
         assert_eq!(done, [0, 10, 1, 11, 2, 12]);
         assert_eq!(end.received().len(), 3);
-        assert!(end.rdmap.is_idle(&end.qp));
+        assert!(end.closes());
     }
 }
 
@@ -163,14 +168,14 @@ fn a_read_response_with_other_messages_between_its_segments() {
             .with_sges(&[end.sge(0, 300)])
             .unwrap(),
     );
-    end.messages();
+    assert_eq!(end.segments().len(), 1);
     end.post_receive(7, 1000, 100);
     let part = |i: usize| response(&end, i == 2, i * 100, &octets[i * 100..][..100]);
     let parts = [part(0), part(1)];
     end.receive(&parts[0]).unwrap();
     end.receive(&parts[1]).unwrap();
-    assert!(end.receive(&send(1, b"hello")).is_err());
-    end.flush();
+    let refused = end.receive(&send(1, b"hello")).unwrap_err();
+    assert_eq!(refused.numbers, (0, 2, 6));
     assert_eq!(end.sent_ids(), [(1, WcStatus::WrFlushed)]);
     assert_eq!(end.received_ids(), [(7, WcStatus::WrFlushed)]);
 }
@@ -180,7 +185,7 @@ fn a_read_response_with_other_messages_between_its_segments() {
 fn a_queue_full_of_reads_and_atomics_flows_through_a_depth_of_one() {
     // rfc: 5040-82, 5040-83, 7306-34
     for (ird, ord) in [(1, 1), (2, 2), (5, 3)] {
-        let (mut a, mut b) = (End::new(0, ord), End::new(ird, 0));
+        let (mut a, mut b) = (End::new(0, ord), Settings::new(ird, 0).small().connect());
         b.fill(0, &pattern(6, 1000));
         for i in 0..60 {
             a.post(match i % 3 {
@@ -193,8 +198,8 @@ fn a_queue_full_of_reads_and_atomics_flows_through_a_depth_of_one() {
                 }
             });
         }
-        pump(&mut a, &mut b, 200);
-        assert_eq!((a.refused, b.refused), (None, None));
+        pump(&mut a, &mut b);
+        assert_eq!((a.refused(), b.refused()), (None, None));
         let done: Vec<_> = (0..60).map(|i| (i, WcStatus::Success)).collect();
         assert_eq!(a.sent_ids(), done);
         let last = a.memory(VALUE, 8).try_into().unwrap();
@@ -221,15 +226,22 @@ fn operations_without_octets_keep_their_places() {
         a.post(SendWr::new(wr_id, opcode).with_remote(nowhere, far));
     }
     // The Read waits for its answer's place in the depth, and all behind it waits with it.
-    let sent: Vec<_> = std::iter::from_fn(|| a.next_segment(60)).collect();
+    let sent = a.segments();
     assert_eq!(sent.len(), 3);
-    for ulpdu in &sent {
-        b.receive(ulpdu).unwrap();
-    }
-    a.acked(a.stream);
+    let answers: Vec<Ulpdu> = sent
+        .iter()
+        .flat_map(|ulpdu| {
+            b.receive(ulpdu).unwrap();
+            b.segments()
+        })
+        .collect();
+    a.acked_all();
     assert!(a.sent().is_empty());
-    pump(&mut a, &mut b, 60);
-    assert_eq!((a.refused, b.refused), (None, None));
+    for ulpdu in &answers {
+        a.receive(ulpdu).unwrap();
+    }
+    pump(&mut a, &mut b);
+    assert_eq!((a.refused(), b.refused()), (None, None));
     let done: Vec<_> = (0..5).map(|i| (i, WcStatus::Success)).collect();
     assert_eq!(a.sent_ids(), done);
     let lengths: Vec<_> = b
@@ -248,9 +260,9 @@ fn a_read_whose_sink_is_gone_ends_the_stream() {
     let mut sge = end.sge(0, 100);
     sge.lkey = sink.0;
     end.post(SendWr::new(1, WrOpcode::Read).with_sges(&[sge]).unwrap());
-    end.messages();
-    end.table.revoke(sink).unwrap();
+    end.segments();
+    end.table().revoke(sink).unwrap();
     let ulpdu = tagged(Opcode::ReadResponse, true, sink, BASE, &[1; 100]);
-    assert!(matches!(end.receive(&ulpdu), Err(Refused::Ddp(_))));
+    assert_eq!(end.receive(&ulpdu).unwrap_err().numbers, (1, 1, 0));
     assert_eq!(end.memory(0, 100), [0; 100]);
 }

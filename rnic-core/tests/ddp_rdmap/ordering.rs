@@ -1,17 +1,15 @@
 //! The ordering rules of RFC 5040 section 5.5 and RFC 7306 sections 5.4 and 7: one test for each two operations in
 //! succession, with a fence between them and without.
 
-use rnic_core::ddp::Placed;
 use rnic_core::verbs::wr::send_flags::{FENCE, SIGNALED};
 use rnic_core::verbs::{RecvWr, SendWr, WcStatus, WrOpcode};
-use rnic_core::wire::ddp::{DdpHeader, DdpSegment, TaggedOffset};
-use rnic_core::wire::rdmap::AtomicOperation;
+use rnic_core::wire::ddp::{Stag, TaggedOffset};
+use rnic_core::wire::rdmap::{AtomicOperation, Opcode};
 
-use crate::fixture::{BASE, End, Ulpdu};
+use crate::fixture::{BASE, End, Settings, Ulpdu, header, payload, tagged};
 
 /// Octets of each Write, Send and Read: several segments.
 const LEN: usize = 304;
-const MULPDU: usize = 60;
 /// What the peer's memory holds before.
 const OLD: u8 = 0xee;
 
@@ -48,7 +46,8 @@ struct Scene {
 
 impl Scene {
     fn new(kinds: [Kind; 2], flags: u8) -> Self {
-        let (mut a, mut b) = (End::new(0, 2), End::new(2, 0));
+        let mut a = Settings::new(0, 2).small().connect();
+        let mut b = Settings::new(2, 0).small().with_markers().connect();
         b.fill(0, &[OLD; 2000]);
         for (i, kind) in kinds.into_iter().enumerate() {
             let target = if i == 1 && !kinds.iter().any(|kind| kind.is_answered()) {
@@ -104,8 +103,8 @@ impl Scene {
     /// The segments of the next message of this side.
     fn message(&mut self) -> Vec<Ulpdu> {
         let mut segments = Vec::new();
-        while let Some(ulpdu) = self.a.next_segment(MULPDU) {
-            let last = is_last(&ulpdu);
+        while let Some(ulpdu) = self.a.next_segment() {
+            let last = header(&ulpdu).last();
             segments.push(ulpdu);
             if last {
                 break;
@@ -116,8 +115,8 @@ impl Scene {
 
     /// What the peer sends now, and how many messages that is.
     fn answers(&mut self) -> (Vec<Ulpdu>, usize) {
-        let segments: Vec<_> = std::iter::from_fn(|| self.b.next_segment(MULPDU)).collect();
-        let messages = segments.iter().filter(|ulpdu| is_last(ulpdu)).count();
+        let segments = self.b.segments();
+        let messages = segments.iter().filter(|ulpdu| header(ulpdu).last()).count();
         (segments, messages)
     }
 
@@ -130,6 +129,12 @@ impl Scene {
             .filter(|i| self.kinds[*i as usize].is_received())
             .collect();
         assert_eq!(self.received, expected, "after {count} of {:?}", self.kinds);
+    }
+
+    /// All octets of these segments are where they belong. (Those of Immediate Data have no place in memory.)
+    fn assert_placed_early(&mut self, segments: &[Ulpdu]) {
+        let octets: usize = segments.iter().map(|ulpdu| payload(ulpdu).len()).sum();
+        assert_eq!(self.b.placed_early(), octets as u64, "{:?}", self.kinds);
     }
 
     /// What an operation with an answer brought.
@@ -166,13 +171,6 @@ impl Scene {
     }
 }
 
-fn is_last(ulpdu: &[u8]) -> bool {
-    match DdpSegment::parse(ulpdu).unwrap().header {
-        DdpHeader::Tagged(header) => header.last,
-        DdpHeader::Untagged(header) => header.last,
-    }
-}
-
 /// How many of them, from the first on, are of one sort.
 fn leading(kinds: [Kind; 2], answered: bool) -> u64 {
     kinds
@@ -181,32 +179,34 @@ fn leading(kinds: [Kind; 2], answered: bool) -> u64 {
         .count() as u64
 }
 
-/// All segments of the second message come before those of the first. `prompt`: the peer answers the first message
-/// before the second is delivered. `acked`: acknowledgements come before the answers, not behind them.
+/// All segments of the second message come before those of the first. `prompt`: something between them comes last, so that
+/// the peer answers the first message before the second is delivered. `acked`: acknowledgements come before the answers, not behind them.
 fn unfenced(kinds: [Kind; 2], prompt: bool, acked: bool) {
     let mut scene = Scene::new(kinds, 0);
     // Rule 13: they are sent in the order of their posting. Nothing waits for the first.
     let (one, two) = (scene.message(), scene.message());
     assert!(!one.is_empty() && !two.is_empty());
     // Rules 3 to 6 and 12, 16, 17: it may be placed early, and nothing is done or told before its turn.
-    let early: Vec<Placed> = two
-        .iter()
-        .map(|ulpdu| scene.b.place(ulpdu).unwrap())
-        .collect();
-    scene.assert_told(0);
-    assert_eq!(scene.b.next_message(), Ok(None));
-    for ulpdu in &one {
-        scene.b.receive(ulpdu).unwrap();
+    let between = prompt.then(|| tagged(Opcode::Write, true, Stag(0), 0, &[]));
+    let (first, second) = (one.len(), one.len() + usize::from(prompt));
+    let stream: Vec<Ulpdu> = one.iter().chain(&between).chain(&two).cloned().collect();
+    let mut early = scene.b.lay_out(second, &stream);
+    for which in (second..stream.len()).rev() {
+        early.place(&mut scene.b, which);
     }
-    scene.assert_told(1);
+    scene.assert_placed_early(&two);
+    scene.assert_told(0);
+    assert_eq!(scene.b.next_segment(), None);
     let (mut answers, mut count) = (Vec::new(), 0);
     if prompt {
+        for which in 0..first {
+            early.come(&mut scene.b, which);
+        }
+        scene.assert_told(1);
         (answers, count) = scene.answers();
         assert_eq!(count, usize::from(kinds[0].is_answered()));
     }
-    for placed in early {
-        scene.b.deliver(placed).unwrap();
-    }
+    early.deliver(&mut scene.b).unwrap();
     // Rule 18: a Send is told though a Read before it is not answered. Rule 10: in order.
     scene.assert_told(2);
     let (rest, more) = scene.answers();

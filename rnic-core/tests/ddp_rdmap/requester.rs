@@ -1,16 +1,16 @@
 //! What the send queue becomes, and how requests complete.
 
 use rnic_core::memory::table::Access;
-use rnic_core::rdmap::{RdmapError, Token};
+use rnic_core::rdmap::RdmapError;
 use rnic_core::verbs::wr::send_flags::{INLINE, SIGNALED, SOLICITED};
 use rnic_core::verbs::{SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{Control, Opcode, ReadRequest};
 
-use crate::fixture::{BASE, End, OTHER_PD, PD, all_rights, inline, tagged};
+use crate::fixture::{BASE, End, OTHER_PD, PD, Settings, all_rights, header, payload, tagged};
 
-fn opcode(header: &DdpHeader) -> Opcode {
-    Opcode::try_from(Control::from(header.ulp()).opcode).unwrap()
+fn opcode(ulpdu: &[u8]) -> Opcode {
+    Opcode::try_from(Control::from(header(ulpdu).ulp()).opcode).unwrap()
 }
 
 fn write(end: &End, wr_id: u64, start: usize, len: usize) -> SendWr {
@@ -48,16 +48,16 @@ fn a_write_becomes_a_tagged_message() {
     let mut end = End::new(0, 0);
     end.fill(10, b"written");
     end.post(write(&end, 1, 10, 7));
-    let message = end.next_message().unwrap().unwrap();
-    let DdpHeader::Tagged(header) = message.header else {
+    let message = end.next_segment().unwrap();
+    let DdpHeader::Tagged(header) = header(&message) else {
         panic!("a Write is tagged");
     };
     assert_eq!(
         (header.stag, header.offset),
         (Stag(0x99), TaggedOffset(0x1_0000_0000))
     );
-    assert_eq!((header.ulp, header.last), (0x40, false));
-    assert_eq!(end.octets(&message), b"written");
+    assert_eq!((header.ulp, header.last), (0x40, true));
+    assert_eq!(payload(&message), b"written");
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn sends_become_untagged_messages_of_queue_0() {
         let mut wr = SendWr::new(1, wr_opcode).with_flags(flags);
         wr.invalidate_stag = 0xabcd;
         end.post(wr);
-        let message = end.next_message().unwrap().unwrap();
-        let DdpHeader::Untagged(header) = message.header else {
+        let message = end.next_segment().unwrap();
+        let DdpHeader::Untagged(header) = header(&message) else {
             panic!("a Send is untagged");
         };
-        assert_eq!(opcode(&message.header), expected);
+        assert_eq!(opcode(&message), expected);
         assert_eq!(
             (header.queue, header.ulp32),
             (QueueNumber::SEND, invalidate)
@@ -96,8 +96,8 @@ fn a_read_becomes_a_read_request() {
     // rfc: 5040-6, 5040-9, 5040-13, 5040-14, 5040-30, 5040-31, 5040-35, 5040-36, 5040-39, 5040-40
     let mut end = End::new(0, 1);
     end.post(read(&end, 1, 500, 300));
-    let message = end.next_message().unwrap().unwrap();
-    let DdpHeader::Untagged(header) = message.header else {
+    let message = end.next_segment().unwrap();
+    let DdpHeader::Untagged(header) = header(&message) else {
         panic!("a Read Request is untagged");
     };
     assert_eq!(
@@ -111,7 +111,7 @@ fn a_read_becomes_a_read_request() {
         source_stag: Stag(0x99),
         source_offset: TaggedOffset(0x44),
     };
-    assert_eq!(ReadRequest::parse(inline(&message)), Ok(expected));
+    assert_eq!(ReadRequest::parse(payload(&message)), Ok(expected));
 }
 
 #[test]
@@ -126,8 +126,7 @@ fn a_message_gathers_its_pieces() {
     };
     let sges = [end.sge(0, 3), nowhere, end.sge(100, 5)];
     end.post(send(1).with_sges(&sges).unwrap());
-    let message = end.next_message().unwrap().unwrap();
-    assert_eq!(end.octets(&message), b"abcdefgh");
+    assert_eq!(payload(&end.next_segment().unwrap()), b"abcdefgh");
 }
 
 #[test]
@@ -136,8 +135,7 @@ fn inline_data_needs_no_memory() {
     for len in [0, 1, 64] {
         let data = vec![7; len];
         end.post(send(1).with_inline(&data).unwrap());
-        let message = end.next_message().unwrap().unwrap();
-        assert_eq!(end.octets(&message), data);
+        assert_eq!(payload(&end.next_segment().unwrap()), data);
     }
 }
 
@@ -147,47 +145,58 @@ fn writes_and_sends_complete_when_acknowledged() {
     let mut end = End::new(0, 0);
     end.post(write(&end, 1, 0, 10));
     end.post(send(2));
-    end.messages();
-    assert_eq!(end.stream, 200);
-    end.acked(99);
+    end.next_segment().unwrap();
+    let first = end.stream;
+    end.next_segment().unwrap();
+    end.acked(first - 1);
     assert!(end.sent().is_empty());
-    end.acked(100);
+    end.acked(first);
     let done = end.sent();
     assert_eq!((done.len(), done[0].wr_id, done[0].byte_len), (1, 1, 10));
     assert_eq!(done[0].opcode(), Ok(WcOpcode::Write));
-    assert!(!end.rdmap.is_idle(&end.qp));
-    end.acked(200);
+    assert!(!end.closes(), "the Send is not acknowledged");
+    end.acked_all();
     assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
-    assert!(end.rdmap.is_idle(&end.qp));
+    assert!(end.closes());
 }
 
 #[test]
 fn a_message_not_wholly_sent_does_not_complete() {
-    let mut end = End::new(0, 0);
-    end.post(write(&end, 1, 0, 1000));
-    end.next_segment(500).unwrap();
-    end.acked(end.stream);
+    let mut end = Settings::new(0, 0).small().connect();
+    end.post(write(&end, 1, 0, 5000));
+    assert!(!header(&end.segments().pop().unwrap()).last());
+    // All but the last segment.
+    loop {
+        assert!(end.sent().is_empty());
+        end.acked_all();
+        let more = end.segments();
+        if header(more.last().unwrap()).last() {
+            break;
+        }
+    }
     assert!(end.sent().is_empty());
-    while end.next_segment(500).is_some() {}
-    end.acked(end.stream);
+    end.acked_all();
     assert_eq!(end.sent_ids(), [(1, WcStatus::Success)]);
 }
 
 #[test]
 fn unsignalled_requests_complete_in_silence() {
-    let mut end = End::new(0, 0);
-    end.post(send(1).with_flags(0));
-    end.post(send(2).with_flags(SIGNALED));
-    end.post(send(3).with_flags(0));
-    end.messages();
-    end.acked(end.stream);
-    assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
-    assert!(end.rdmap.is_idle(&end.qp), "their entries are free again");
-    end.qp.signal_all = true;
-    end.post(send(4).with_flags(0));
-    end.messages();
-    end.acked(end.stream);
-    assert_eq!(end.sent_ids(), [(4, WcStatus::Success)]);
+    for signal_all in [false, true] {
+        let mut settings = Settings::new(0, 0);
+        settings.qp.signal_all = signal_all;
+        let mut end = settings.connect();
+        end.post(send(1).with_flags(0));
+        end.post(send(2).with_flags(SIGNALED));
+        end.post(send(3).with_flags(0));
+        assert_eq!(end.segments().len(), 3);
+        end.acked_all();
+        let mut done = vec![(2, WcStatus::Success)];
+        if signal_all {
+            done = [1, 2, 3].map(|id| (id, WcStatus::Success)).into();
+        }
+        assert_eq!(end.sent_ids(), done);
+        assert!(end.closes(), "their entries are free again");
+    }
 }
 
 #[test]
@@ -197,7 +206,9 @@ fn requests_complete_in_the_order_of_their_posting() {
     end.post(send(1));
     end.post(read(&end, 2, 0, 4));
     end.post(send(3));
-    end.messages();
+    let ends: Vec<_> = (0..3)
+        .map(|_| end.next_segment().map(|_| end.stream).unwrap())
+        .collect();
     // The response comes before anything was acknowledged.
     let ulpdu = response(&end, true, 0, b"data");
     end.receive(&ulpdu).unwrap();
@@ -205,18 +216,18 @@ fn requests_complete_in_the_order_of_their_posting() {
         end.sent().is_empty(),
         "the Read waits for the Send before it"
     );
-    end.acked(100);
+    end.acked(ends[0]);
     assert_eq!(
         end.sent_ids(),
         [(1, WcStatus::Success), (2, WcStatus::Success)]
     );
-    end.acked(300);
+    end.acked(ends[2]);
     assert_eq!(end.sent_ids(), [(3, WcStatus::Success)]);
 
     end.post(read(&end, 4, 0, 4));
     end.post(send(5));
-    end.messages();
-    end.acked(end.stream);
+    assert_eq!(end.segments().len(), 2);
+    end.acked_all();
     assert!(
         end.sent().is_empty(),
         "the Send waits for the Read before it"
@@ -232,29 +243,25 @@ fn requests_complete_in_the_order_of_their_posting() {
 /// How a request that cannot be carried out completes.
 fn failure(end: &mut End, wr: SendWr) -> WcStatus {
     end.post(send(100));
+    assert_eq!(end.segments().len(), 1);
+    end.acked_all();
     end.post(wr);
     end.post(send(200));
-    let first = end.next_message().unwrap().unwrap();
-    end.rdmap.sent(first.token, 50);
-    let error = end.next_message().unwrap_err();
-    let RdmapError::Request { wr_id, status } = error else {
-        panic!("{error}");
+    let refused = end.refused().unwrap();
+    assert_eq!(refused.numbers, (0, 0, 0));
+    // A Terminate goes out in its place, without headers, and nothing after it. The one behind is flushed.
+    let terminate = end.next_segment().unwrap();
+    assert_eq!(opcode(&terminate), Opcode::Terminate);
+    assert_eq!(payload(&terminate), [0; 4]);
+    assert_eq!(end.next_segment(), None);
+    let [first, failed, last] = end.sent_ids()[..] else {
+        panic!("three requests complete");
     };
+    assert_eq!(first, (100, WcStatus::Success));
+    assert_eq!(last, (200, WcStatus::WrFlushed));
+    let (wr_id, status) = failed;
     assert_eq!(wr_id, wr.wr_id);
-    assert_eq!((error.control().layer, error.control().error_type), (0, 0));
-    // A Terminate goes out in its place, without headers, and nothing after it.
-    end.rdmap.terminate(error.cause());
-    let terminate = end.next_message().unwrap().unwrap();
-    assert_eq!(
-        (terminate.token, inline(&terminate)),
-        (Token::Terminate, &[0; 4][..])
-    );
-    assert_eq!(end.next_message(), Ok(None));
-    // The one before it still completes when it is acknowledged; the one behind is flushed.
-    end.acked(50);
-    assert_eq!(end.sent_ids(), [(100, WcStatus::Success), (wr_id, status)]);
-    end.flush();
-    assert_eq!(end.sent_ids(), [(200, WcStatus::WrFlushed)]);
+    refused.assert_is(RdmapError::Request { wr_id, status });
     status
 }
 
@@ -378,21 +385,22 @@ fn lengths_that_do_not_add_up() {
 
 #[test]
 fn memory_revoked_in_the_middle_of_a_message() {
-    let mut end = End::new(0, 0);
-    let lkey = end.register(0, 1000, all_rights(), PD);
+    let mut end = Settings::new(0, 0).small().connect();
+    let lkey = end.register(0, 5000, all_rights(), PD);
     let sge = Sge {
         offset: BASE,
-        length: 1000,
+        length: 5000,
         lkey: lkey.0,
     };
     end.post(send(1).with_sges(&[sge]).unwrap());
     end.post(send(2));
-    end.next_segment(118).unwrap();
-    end.table.revoke(lkey).unwrap();
-    let terminate = end.next_segment(118).unwrap();
+    assert!(!header(&end.segments().pop().unwrap()).last());
+    end.table().revoke(lkey).unwrap();
+    end.acked_all();
+    let [terminate] = &end.segments()[..] else {
+        panic!("a Terminate, and nothing else");
+    };
     assert_eq!(terminate[1], 0x47);
-    assert_eq!(end.next_segment(118), None);
-    end.flush();
     let expected = [
         (1, WcStatus::LocalProtectionError),
         (2, WcStatus::WrFlushed),
@@ -402,48 +410,33 @@ fn memory_revoked_in_the_middle_of_a_message() {
 
 #[test]
 fn a_full_completion_queue_holds_requests_back() {
-    let mut end = End::with_rings(0, 0, 16, 2);
-    for wr_id in 0..6 {
+    let mut end = Settings::new(0, 0).with_rings(16, 2).connect();
+    for wr_id in 0..3 {
         end.post(send(wr_id));
     }
-    for _ in 0..3 {
-        let message = end.next_message().unwrap().unwrap();
-        end.rdmap.sent(message.token, 10);
-    }
-    end.acked(10);
-    assert_eq!(
-        end.next_message(),
-        Ok(None),
-        "three completions, room for two"
-    );
-    assert!(!end.rdmap.is_idle(&end.qp));
-    assert_eq!(end.sent_ids().len(), 2);
-    end.cqs.flush();
-    assert!(end.next_message().unwrap().is_some());
-    assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
-}
-
-#[test]
-fn tokens_of_flushed_requests_are_harmless() {
-    let mut end = End::new(0, 0);
-    end.post(send(1));
-    let message = end.next_message().unwrap().unwrap();
-    end.flush();
-    end.rdmap.sent(message.token, 10);
-    end.acked(10);
-    assert_eq!(end.sent_ids(), [(1, WcStatus::WrFlushed)]);
+    assert_eq!(end.segments().len(), 3);
+    // Three completions, room for two.
+    end.raw().ack_limit = None;
+    end.raw().acknowledge();
+    end.sim.run_now();
+    end.post(send(3));
+    end.sim.run_now();
+    assert!(end.raw().take_ulpdu().is_none());
+    let statuses = |ids: std::ops::Range<u64>| ids.map(|id| (id, WcStatus::Success));
+    assert!(end.sent_ids().into_iter().eq(statuses(0..2)));
+    assert_eq!(end.segments().len(), 1);
+    assert!(end.sent_ids().into_iter().eq(statuses(2..3)));
 }
 
 #[test]
 fn the_queue_goes_round_more_than_once() {
-    let mut end = End::with_rings(0, 4, 4, 16);
+    let mut end = Settings::new(0, 4).with_rings(4, 16).connect();
     for round in 0..20u64 {
         for i in 0..4 {
             end.post(send(round * 4 + i));
         }
-        assert!(!end.can_post());
-        end.messages();
-        end.acked(end.stream);
+        assert_eq!(end.segments().len(), 4);
+        end.acked_all();
         let ids: Vec<_> = end.sent_ids().iter().map(|(wr_id, _)| *wr_id).collect();
         assert_eq!(ids, [0, 1, 2, 3].map(|i| round * 4 + i));
     }

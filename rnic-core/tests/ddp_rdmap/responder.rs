@@ -1,28 +1,23 @@
 //! What a peer asks for: admission, Reads, Sends with their variants.
 
 use rnic_core::memory::table::{Access, Scope};
-use rnic_core::rdmap::{Outbound, RdmapError, Token};
 use rnic_core::verbs::wr::completion_flags;
 use rnic_core::verbs::{SendWr, StreamId, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
-use rnic_core::wire::rdmap::{Control, Opcode, ReadRequest};
+use rnic_core::wire::rdmap::{Control, Opcode, ReadRequest, Terminate};
 
 use crate::fixture::{
-    BASE, End, OTHER_PD, PD, Refused, STREAM, all_rights, send, tagged, untagged,
+    BASE, End, OTHER_PD, PD, STREAM, Settings, all_rights, header, payload, send, tagged, ulp,
+    untagged,
 };
 
-/// Layer, type and code of the error that a segment in its turn meets at RDMAP.
+/// Layer, type and code of the Terminate that a segment in its turn meets.
 fn refused(end: &mut End, ulpdu: &[u8]) -> (u8, u8, u8) {
-    match end.receive(ulpdu) {
-        Err(Refused::Rdmap(error)) => numbers(error),
-        other => panic!("{other:?} is not an error of RDMAP"),
-    }
+    end.receive(ulpdu).unwrap_err().numbers
 }
 
-fn numbers(error: RdmapError) -> (u8, u8, u8) {
-    let control = error.control();
-    (control.layer, control.error_type, control.code)
-}
+/// Octets of a Read that is not answered at once where segments are small: so much may not be on its way.
+const LONG: u32 = 10_000;
 
 fn request(stag: Stag, offset: u64, length: u32) -> ReadRequest {
     ReadRequest {
@@ -41,16 +36,26 @@ fn read_request(msn: u32, request: ReadRequest) -> Vec<u8> {
     untagged(Opcode::ReadRequest, true, queue, msn, 0, &octets)
 }
 
-fn response(message: &Outbound) -> (Stag, u64, u32) {
-    assert_eq!(message.token, Token::Response);
-    let DdpHeader::Tagged(header) = message.header else {
+/// Where a Read Response in one segment goes, and its octets.
+fn response(ulpdu: &[u8]) -> (Stag, u64, &[u8]) {
+    let DdpHeader::Tagged(header) = header(ulpdu) else {
         panic!("a Read Response is tagged");
     };
     assert_eq!(
         Control::from(header.ulp),
         Control::new(Opcode::ReadResponse)
     );
-    (header.stag, header.offset.0, message.length)
+    assert!(header.last);
+    (header.stag, header.offset.0, payload(ulpdu))
+}
+
+/// The lengths of all responses that go out.
+fn response_lengths(end: &mut End) -> Vec<usize> {
+    let lengths = end.segments();
+    lengths
+        .iter()
+        .map(|ulpdu| response(ulpdu).2.len())
+        .collect()
 }
 
 #[test]
@@ -100,9 +105,10 @@ fn opcodes_have_their_places() {
                 Some(2) => code == 7,
                 _ => false,
             };
-            let admitted = end.place(&ulpdu);
             if good {
-                admitted.unwrap();
+                let numbers = end.receive(&ulpdu).map_err(|refused| refused.numbers);
+                // Its place is right; what it says may not be.
+                assert_ne!(numbers, Err((0, 2, 6)), "{code} in {queue:?}");
             } else {
                 assert_eq!(refused(&mut end, &ulpdu), (0, 2, 6), "{code} in {queue:?}");
                 assert_eq!(end.memory(0, 1), [0]);
@@ -118,13 +124,14 @@ fn a_read_is_answered_to_where_it_says() {
     end.fill(100, b"source");
     let ulpdu = read_request(1, request(end.stag, BASE + 100, 6));
     end.receive(&ulpdu).unwrap();
-    let message = end.next_message().unwrap().unwrap();
-    assert_eq!(response(&message), (Stag(0x5151_5151), 0x77, 6));
-    assert_eq!(end.octets(&message), b"source");
-    end.rdmap.sent(message.token, 10);
-    assert_eq!(end.next_message(), Ok(None));
-    assert!(end.rdmap.is_idle(&end.qp));
+    let message = end.next_segment().unwrap();
+    assert_eq!(
+        response(&message),
+        (Stag(0x5151_5151), 0x77, &b"source"[..])
+    );
+    assert_eq!(end.next_segment(), None);
     assert!(end.received().is_empty() && end.sent().is_empty());
+    assert!(end.closes(), "nothing is left to be done");
 }
 
 #[test]
@@ -135,11 +142,7 @@ fn reads_are_answered_in_order() {
         let ulpdu = read_request(msn, request(end.stag, BASE, msn * 10));
         end.receive(&ulpdu).unwrap();
     }
-    let lengths: Vec<_> = end
-        .messages()
-        .iter()
-        .map(|message| response(message).2)
-        .collect();
+    let lengths = response_lengths(&mut end);
     assert_eq!(lengths, [10, 20, 30, 40]);
 }
 
@@ -147,37 +150,38 @@ fn reads_are_answered_in_order() {
 #[test]
 fn every_read_request_agreed_on_has_a_buffer() {
     // rfc: 5040-32, 5040-47
-    let mut end = End::new(4, 0);
+    let mut end = End::with_markers(4, 0);
     let stag = end.stag;
     let ulpdu = |msn: u32| read_request(msn, request(stag, BASE, msn * 10));
-    let mut placed: Vec<_> = [4, 3, 2, 1]
-        .map(|msn| end.place(&ulpdu(msn)).unwrap())
-        .into();
-    end.deliver(placed.pop().unwrap()).unwrap();
-    let fifth = end.place(&ulpdu(5)).unwrap();
-    let first = end.next_message().unwrap().unwrap();
-    end.rdmap.sent(first.token, 1);
-    while let Some(next) = placed.pop() {
-        end.deliver(next).unwrap();
+    let mut early = end.lay_out(0, &[1, 2, 3, 4].map(ulpdu));
+    for which in [3, 2, 1, 0] {
+        early.place(&mut end, which);
     }
-    end.deliver(fifth).unwrap();
-    let mut lengths = vec![response(&first).2];
-    lengths.extend(end.messages().iter().map(|message| response(message).2));
-    assert_eq!(lengths, [10, 20, 30, 40, 50]);
+    assert_eq!(end.placed_early(), 4 * ReadRequest::LEN as u64);
+    assert_eq!(end.next_segment(), None);
+    early.deliver(&mut end).unwrap();
+    assert_eq!(response_lengths(&mut end), [10, 20, 30, 40]);
+    let mut early = end.lay_out(0, &[5, 6, 7, 8].map(ulpdu));
+    for which in [1, 3, 0, 2] {
+        early.place(&mut end, which);
+    }
+    early.deliver(&mut end).unwrap();
+    assert_eq!(response_lengths(&mut end), [50, 60, 70, 80]);
 }
 
 #[test]
 fn a_read_is_not_begun_before_its_turn() {
     // rfc: 5040-71, 5040-76
-    let mut end = End::new(4, 0);
+    let mut end = End::with_markers(4, 0);
     end.post_receive(1, 0, 100);
-    let stag = end.stag;
-    let early = end.place(&read_request(1, request(stag, BASE, 3))).unwrap();
-    assert_eq!(end.next_message(), Ok(None));
-    end.receive(&send(1, b"new")).unwrap();
-    end.deliver(early).unwrap();
-    let message = end.next_message().unwrap().unwrap();
-    assert_eq!(end.octets(&message), b"new");
+    let read = read_request(1, request(end.stag, BASE, 3));
+    let mut early = end.lay_out(1, &[send(1, b"new"), read]);
+    early.place(&mut end, 1);
+    assert_eq!(end.placed_early(), ReadRequest::LEN as u64);
+    assert_eq!(end.next_segment(), None);
+    early.deliver(&mut end).unwrap();
+    let message = end.next_segment().unwrap();
+    assert_eq!(response(&message).2, b"new");
 }
 
 #[test]
@@ -195,7 +199,7 @@ fn a_read_request_in_two_segments() {
         &octets[..11],
     ))
     .unwrap();
-    assert_eq!(end.next_message(), Ok(None));
+    assert_eq!(end.next_segment(), None);
     end.receive(&untagged(
         Opcode::ReadRequest,
         true,
@@ -205,7 +209,7 @@ fn a_read_request_in_two_segments() {
         &octets[11..],
     ))
     .unwrap();
-    assert_eq!(response(&end.messages()[0]).2, 9);
+    assert_eq!(response_lengths(&mut end), [9]);
 }
 
 #[test]
@@ -222,41 +226,25 @@ fn a_read_request_that_is_too_short() {
 fn more_reads_than_agreed_on() {
     // rfc: 5040-81, 5040-84
     for ird in [0u16, 1, 3] {
-        let mut end = End::new(ird, 0);
-        let good = request(end.stag, BASE, 1);
+        let mut end = Settings::new(ird, 0).small().connect();
+        let long = request(end.stag, BASE, LONG);
         for msn in 1..=u32::from(ird) {
-            end.receive(&read_request(msn, good)).unwrap();
+            end.receive(&read_request(msn, long)).unwrap();
         }
-        let over = read_request(u32::from(ird) + 1, good);
+        let over = read_request(u32::from(ird) + 1, long);
         assert_eq!(refused(&mut end, &over), (0, 2, 7));
     }
 }
 
 #[test]
-fn one_response_at_a_time() {
-    let mut end = End::new(2, 0);
-    for msn in 1..=2 {
-        let ulpdu = read_request(msn, request(end.stag, BASE, msn));
-        end.receive(&ulpdu).unwrap();
-    }
-    let first = end.next_message().unwrap().unwrap();
-    assert_eq!(end.next_message(), Ok(None));
-    end.rdmap.sent(first.token, 10);
-    let second = end.next_message().unwrap().unwrap();
-    assert_eq!((first.length, second.length), (1, 2));
-    assert!(!end.rdmap.is_idle(&end.qp));
-}
-
-#[test]
 fn a_read_has_its_place_until_its_response_was_sent() {
-    let mut end = End::new(1, 0);
-    let good = request(end.stag, BASE, 1);
-    end.receive(&read_request(1, good)).unwrap();
-    let first = end.next_message().unwrap().unwrap();
-    end.rdmap.sent(first.token, 10);
-    end.receive(&read_request(2, good)).unwrap();
-    assert!(end.next_message().unwrap().is_some());
-    assert_eq!(refused(&mut end, &read_request(3, good)), (0, 2, 7));
+    let mut end = Settings::new(1, 0).small().connect();
+    let stag = end.stag;
+    let ulpdu = |msn, length| read_request(msn, request(stag, BASE, length));
+    end.receive(&ulpdu(1, LONG)).unwrap();
+    end.all_segments();
+    end.receive(&ulpdu(2, 10 * LONG)).unwrap();
+    assert_eq!(refused(&mut end, &ulpdu(3, 1)), (0, 2, 7));
 }
 
 #[test]
@@ -288,10 +276,9 @@ fn read_source_is_checked() {
         end.register(0, 100, Access::REMOTE_WRITE | Access::LOCAL_WRITE, PD);
         end.register(100, 100, Access::REMOTE_READ, PD);
         let stag = stag.unwrap_or(end.stag);
-        end.receive(&read_request(1, request(stag, offset, length)))
-            .unwrap();
-        let error = end.next_message().unwrap_err();
-        assert_eq!(numbers(error), (0, 1, code), "{error}");
+        let ulpdu = read_request(1, request(stag, offset, length));
+        let error = end.receive(&ulpdu).unwrap_err();
+        assert_eq!(error.numbers, (0, 1, code), "{error:?}");
     }
 }
 
@@ -303,62 +290,75 @@ fn a_read_of_nothing_is_not_checked() {
         .unwrap();
     end.receive(&read_request(2, request(Stag(77), u64::MAX, 0)))
         .unwrap();
-    for message in end.messages() {
-        assert_eq!(response(&message), (Stag(0x5151_5151), 0x77, 0));
+    let messages = end.segments();
+    assert_eq!(messages.len(), 2);
+    for message in messages {
+        assert_eq!(response(&message), (Stag(0x5151_5151), 0x77, &[][..]));
     }
-    assert!(end.rdmap.is_idle(&end.qp));
 }
 
 #[test]
 fn a_read_whose_source_is_revoked_on_the_way() {
-    let mut end = End::new(1, 0);
-    let stag = end.register(0, 1000, all_rights(), PD);
-    end.receive(&read_request(1, request(stag, BASE, 1000)))
-        .unwrap();
-    assert_eq!(end.next_segment(114).unwrap().len(), 114);
-    assert_eq!(end.next_segment(114).unwrap().len(), 114);
-    end.table.revoke(stag).unwrap();
-    end.next_segment(114).unwrap();
-    let Some(Refused::Rdmap(RdmapError::ReadSource { request: left, .. })) = end.refused else {
-        panic!("{:?}", end.refused);
-    };
+    let mut end = Settings::new(1, 0).small().connect();
+    let stag = end.register(0, LONG as usize, all_rights(), PD);
+    let whole = request(stag, BASE, LONG);
+    end.receive(&read_request(1, whole)).unwrap();
+    // As much as may be on its way at first.
+    let sent: usize = end.segments().iter().map(|one| payload(one).len()).sum();
+    assert!(sent > 0 && sent < LONG as usize);
+    end.table().revoke(stag).unwrap();
+    end.acked_all();
+    assert_eq!(end.refused().unwrap().numbers, (0, 1, 0));
+    let last = end.segments().pop().unwrap();
+    let told = Terminate::parse(payload(&last)).unwrap();
+    let left = ReadRequest::parse(told.rdma_header.unwrap()).unwrap();
+    let sent = sent as u32;
     let expected = ReadRequest {
-        sink_offset: TaggedOffset(0x77 + 200),
-        length: 800,
-        source_offset: TaggedOffset(BASE + 200),
-        ..request(stag, BASE, 1000)
+        sink_offset: TaggedOffset(0x77 + u64::from(sent)),
+        length: LONG - sent,
+        source_offset: TaggedOffset(BASE + u64::from(sent)),
+        ..whole
     };
     assert_eq!(left, expected);
 }
 
 #[test]
 fn responses_and_requests_take_turns() {
-    let mut end = End::new(8, 8);
+    let mut end = Settings::new(8, 8).small().connect();
+    let first = SendWr::new(0, WrOpcode::Write).with_remote(Stag(9), TaggedOffset(0));
+    let long = [end.sge(0, LONG as usize)];
+    end.post(first.with_sges(&long).unwrap());
+    end.work();
     for msn in 1..=4 {
         let ulpdu = read_request(msn, request(end.stag, BASE, 1));
         end.receive(&ulpdu).unwrap();
     }
-    for wr_id in 0..4 {
+    for wr_id in 1..=4 {
         end.post(SendWr::new(wr_id, WrOpcode::Send));
     }
-    let turns: Vec<_> = end
-        .messages()
+    let mut turns: Vec<_> = end
+        .all_segments()
         .iter()
-        .map(|message| message.token == Token::Response)
+        .map(|ulpdu| header(ulpdu).ulp())
         .collect();
-    assert_eq!(turns, [false, true, false, true, false, true, false, true]);
+    turns.dedup();
+    let [write, send] = [Opcode::Write, Opcode::Send].map(ulp);
+    let answer = ulp(Opcode::ReadResponse);
+    let expected = [
+        write, answer, send, answer, send, answer, send, answer, send,
+    ];
+    assert_eq!(turns, expected);
 }
 
 #[test]
 fn solicited_sends_say_so() {
     let mut end = End::new(0, 0);
-    end.arming.arm(true);
+    end.qp.arming.arm(true);
     for (msn, opcode) in [(1, Opcode::Send), (2, Opcode::SendSolicited)] {
-        assert!(end.arming.is_armed(), "a plain Send wakes nobody");
+        assert!(end.qp.arming.is_armed(), "a plain Send wakes nobody");
         end.post_receive(msn.into(), 0, 10);
         let ulpdu = untagged(opcode, true, QueueNumber::SEND, msn, 0, b"x");
         end.receive(&ulpdu).unwrap();
-        end.cqs.notify_all();
     }
     let flags: Vec<_> = end
         .received()
@@ -366,7 +366,7 @@ fn solicited_sends_say_so() {
         .map(|completion| completion.flags)
         .collect();
     assert_eq!(flags, [0, completion_flags::SOLICITED]);
-    assert!(!end.arming.is_armed(), "the application was told");
+    assert_eq!(end.qp.notified(), 1, "the application was told");
 }
 
 fn send_invalidate(opcode: Opcode, stag: Stag) -> Vec<u8> {
@@ -385,14 +385,15 @@ fn send_with_invalidate() {
             completion_flags::WITH_INVALIDATE | completion_flags::SOLICITED,
         ),
     ] {
-        let mut end = End::new(0, 0);
+        let mut end = End::with_markers(0, 0);
         end.post_receive(1, 0, 10);
         let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, STREAM));
-        let ulpdu = send_invalidate(opcode, stag);
-        let placed = end.place(&ulpdu).unwrap();
-        assert!(end.table.is_valid(stag), "placement invalidates nothing");
-        end.deliver(placed).unwrap();
-        assert!(!end.table.is_valid(stag));
+        let mut early = end.lay_out(0, &[send_invalidate(opcode, stag)]);
+        early.place(&mut end, 0);
+        assert_eq!(end.memory(0, 1), *b"x");
+        assert!(end.table().is_valid(stag), "placement invalidates nothing");
+        early.deliver(&mut end).unwrap();
+        assert!(!end.table().is_valid(stag));
         let completion = end.received()[0];
         assert_eq!(
             (completion.flags, completion.invalidated_stag),
@@ -419,8 +420,7 @@ fn a_send_that_cannot_invalidate() {
             refused(&mut end, &send_invalidate(Opcode::SendInvalidate, stag)),
             (0, 1, 9)
         );
-        assert!(end.table.is_valid(stag));
-        end.flush();
+        assert!(end.table().is_valid(stag));
         assert_eq!(
             end.received_ids(),
             [(1, WcStatus::RemoteInvalidRequestError)]
@@ -443,6 +443,6 @@ fn the_invalidate_field_of_a_plain_send_is_ignored() {
     end.post_receive(1, 0, 10);
     let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, STREAM));
     end.receive(&send_invalidate(Opcode::Send, stag)).unwrap();
-    assert!(end.table.is_valid(stag));
+    assert!(end.table().is_valid(stag));
     assert_eq!(end.received()[0].flags, 0);
 }

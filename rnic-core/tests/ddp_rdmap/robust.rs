@@ -4,12 +4,10 @@
 use std::collections::HashSet;
 
 use proptest::prelude::*;
-use rnic_core::ddp::Placed;
 use rnic_core::memory::table::Access;
 use rnic_core::verbs::{RecvWr, SendWr, Sge, WrOpcode};
 use rnic_core::wire::ddp::{
-    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset,
-    UntaggedHeader,
+    DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
 };
 use rnic_core::wire::rdmap::AtomicOperation;
 
@@ -25,14 +23,10 @@ const REQUESTS: usize = 8;
 /// What happens next.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A segment is placed before its turn, to be delivered later.
-    Early(Ulpdu),
+    /// Segments come before their turn, last ones first, and then it is their turn.
+    Early(Vec<Ulpdu>),
     /// A segment comes in its turn.
     InTurn(Ulpdu),
-    /// The oldest segment placed early is delivered.
-    Deliver,
-    /// This end sends a segment.
-    Send,
     /// The peer acknowledges everything.
     Acknowledge,
 }
@@ -103,21 +97,21 @@ fn atomic(stags: Vec<Stag>) -> impl Strategy<Value = Ulpdu> {
 }
 
 fn steps(stags: Vec<Stag>) -> impl Strategy<Value = Vec<Step>> {
+    let any = prop_oneof![
+        3 => ulpdu(stags.clone()),
+        1 => atomic(stags),
+    ];
     let step = prop_oneof![
-        3 => ulpdu(stags.clone()).prop_map(Step::Early),
-        3 => ulpdu(stags.clone()).prop_map(Step::InTurn),
-        1 => atomic(stags.clone()).prop_map(Step::Early),
-        1 => atomic(stags).prop_map(Step::InTurn),
-        2 => Just(Step::Deliver),
-        2 => Just(Step::Send),
+        2 => prop::collection::vec(any.clone(), 1..4).prop_map(Step::Early),
+        3 => any.prop_map(Step::InTurn),
         1 => Just(Step::Acknowledge),
     ];
-    prop::collection::vec(step, 0..60)
+    prop::collection::vec(step, 0..40)
 }
 
 /// An end with receives, Reads and Sends posted, and one part of its memory granted to the peer.
 fn end() -> (End, Vec<Stag>) {
-    let mut end = End::new(2, 4);
+    let mut end = End::with_markers(2, 4);
     let receives = end.register(RECEIVES, PART, Access::LOCAL_WRITE, PD);
     let sinks = end.register(SINKS, PART, Access::LOCAL_WRITE, PD);
     let granted = end.register(
@@ -147,11 +141,14 @@ fn end() -> (End, Vec<Stag>) {
     (end, vec![receives, sinks, granted])
 }
 
-/// Whether the peer may ever have reached this octet.
-fn reachable(at: usize) -> bool {
-    [RECEIVES, SINKS, GRANTED]
-        .iter()
-        .any(|part| (*part..*part + PART).contains(&at))
+/// The parts of the memory that the peer must not reach.
+fn unreached(memory: &[u8]) -> [&[u8]; 4] {
+    [
+        &memory[..RECEIVES],
+        &memory[RECEIVES + PART..SINKS],
+        &memory[SINKS + PART..GRANTED],
+        &memory[GRANTED + PART..],
+    ]
 }
 
 proptest! {
@@ -161,28 +158,31 @@ proptest! {
     #[test]
     fn a_peer_that_sends_anything(steps in steps(end().1)) {
         let (mut end, _) = end();
-        let mut placed: Vec<Placed> = Vec::new();
         for step in steps {
             match step {
-                Step::Early(ulpdu) => placed.extend(end.place(&ulpdu)),
-                Step::InTurn(ulpdu) => { let _ = end.receive(&ulpdu); }
-                Step::Deliver if !placed.is_empty() && !end.rdmap.is_ending() => {
-                    if let Err(error) = end.deliver(placed.remove(0)) {
-                        end.refuse(error, None);
+                Step::Early(ulpdus) => {
+                    let mut early = end.lay_out(0, &ulpdus);
+                    for which in (0..ulpdus.len()).rev() {
+                        early.place(&mut end, which);
                     }
+                    let _ = early.deliver(&mut end);
                 }
-                Step::Deliver => {}
-                Step::Send => { end.next_segment(200); }
-                Step::Acknowledge => end.acked(end.stream),
+                Step::InTurn(ulpdu) => { let _ = end.receive(&ulpdu); }
+                Step::Acknowledge => {
+                    end.segments();
+                    end.acked_all();
+                }
             }
         }
-        end.flush();
+        end.raw().abort();
         for completions in [end.sent(), end.received()] {
             let ids: HashSet<_> = completions.iter().map(|done| done.wr_id).collect();
             prop_assert_eq!((completions.len(), ids.len()), (REQUESTS, REQUESTS));
         }
         let memory = end.memory(0, MEMORY);
-        prop_assert!(memory.iter().enumerate().all(|(at, octet)| *octet == 0 || reachable(at)));
+        for part in unreached(&memory) {
+            prop_assert!(part == vec![0; part.len()]);
+        }
     }
 
     #[test]
@@ -191,12 +191,9 @@ proptest! {
     )) {
         let (mut end, _) = end();
         for ulpdu in noise {
-            if DdpSegment::parse(&ulpdu).is_ok() {
-                let _ = end.place(&ulpdu);
-                let _ = end.receive(&ulpdu);
-            }
+            let _ = end.receive(&ulpdu);
         }
-        end.flush();
+        end.raw().abort();
         prop_assert_eq!(end.sent().len() + end.received().len(), 2 * REQUESTS);
     }
 }

@@ -1,13 +1,19 @@
-//! RFC 5041 section 5.2.
+//! RFC 5041 section 5.2: messages are cut into segments, and numbered.
+
+use std::sync::Arc;
 
 use proptest::prelude::*;
-use rnic_core::ddp::Segmenter;
+use rnic_core::ddp::{Buffers, Ddp, Delivery, Segmenter, Supply};
+use rnic_core::memory::place::Destination;
+use rnic_core::memory::table::{Access, StagTable};
+use rnic_core::verbs::{RecvWr, SendWr, WrOpcode};
 use rnic_core::wire::ddp::{
-    DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset,
-    UNTAGGED_LEN, UntaggedHeader,
+    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TAGGED_LEN, TaggedHeader,
+    TaggedOffset, UNTAGGED_LEN, UntaggedHeader,
 };
 
-use crate::fixture::queues;
+use crate::fixture::{End, PD, STREAM, header, segment};
+use crate::requester::{read, send};
 
 fn tagged(offset: u64) -> DdpHeader {
     DdpHeader::Tagged(TaggedHeader {
@@ -138,25 +144,47 @@ fn a_tagged_message_that_passes_the_last_offset_wraps_and_does_not_panic() {
 #[test]
 fn messages_are_numbered_from_one_in_each_queue() {
     // rfc: 5041-42, 5041-43
-    let mut ddp = queues(1, 0, Msn::FIRST);
-    let mut msn = |queue| match ddp.start_message(untagged(queue), 0).next(100) {
-        Some(cut) => match cut.header {
-            DdpHeader::Untagged(header) => header.msn.0,
+    let mut end = End::new(0, 4);
+    end.post(send(1));
+    end.post(send(2));
+    end.post(read(&end, 3, 0, 4));
+    end.post(send(4));
+    end.post(read(&end, 5, 0, 4));
+    // It cannot be carried out.
+    end.post(SendWr::new(6, WrOpcode::LocalInvalidate));
+    let numbers: Vec<_> = end
+        .segments()
+        .iter()
+        .map(|ulpdu| match header(ulpdu) {
+            DdpHeader::Untagged(header) => (header.queue, header.msn.0),
             DdpHeader::Tagged(_) => panic!("tagged"),
-        },
-        None => panic!("no segment"),
-    };
-    assert_eq!(msn(QueueNumber::SEND), 1);
-    assert_eq!(msn(QueueNumber::SEND), 2);
-    assert_eq!(msn(QueueNumber::READ_REQUEST), 1);
-    assert_eq!(msn(QueueNumber::SEND), 3);
-    assert_eq!(msn(QueueNumber::TERMINATE), 1);
+        })
+        .collect();
+    let (sends, reads) = (QueueNumber::SEND, QueueNumber::READ_REQUEST);
+    let expected = [
+        (sends, 1),
+        (sends, 2),
+        (reads, 1),
+        (sends, 3),
+        (reads, 2),
+        (QueueNumber::TERMINATE, 1),
+    ];
+    assert_eq!(numbers, expected);
+}
+
+/// DDP with one queue for Sends, and one whose buffers it keeps, which have come to message `msn`.
+fn ddp_at(msn: u32) -> Ddp {
+    let mut ddp = Ddp::new((PD, STREAM).into());
+    let kept = Supply::Kept { count: 4, size: 8 };
+    ddp.open_at(QueueNumber::SEND, Supply::Posted, Msn(msn));
+    ddp.open_at(QueueNumber::READ_REQUEST, kept, Msn(msn));
+    ddp
 }
 
 #[test]
 fn message_numbers_wrap_to_zero() {
     // rfc: 5041-44
-    let mut ddp = queues(1, 0, Msn(u32::MAX));
+    let mut ddp = ddp_at(u32::MAX);
     let mut msn = || match ddp.start_message(untagged(QueueNumber::SEND), 0).next(100) {
         Some(cut) => match cut.header {
             DdpHeader::Untagged(header) => header.msn.0,
@@ -165,6 +193,53 @@ fn message_numbers_wrap_to_zero() {
         None => panic!("no segment"),
     };
     assert_eq!([msn(), msn(), msn()], [u32::MAX, 0, 1]);
+}
+
+/// No receives are posted.
+struct Nothing;
+
+impl Buffers for Nothing {
+    fn buffer(&mut self, _: QueueNumber, _: u32) -> Option<RecvWr> {
+        None
+    }
+}
+
+#[test]
+fn messages_whose_numbers_wrap_are_taken_in_their_order() {
+    // rfc: 5041-44
+    let worker = Arc::new(StagTable::new(4, [0; 32])).worker();
+    let guard = worker.enter();
+    let mut ddp = ddp_at(u32::MAX - 1);
+    let place = |ddp: &mut Ddp, msn| {
+        let header = UntaggedHeader {
+            last: true,
+            msn: Msn(msn),
+            ..match untagged(QueueNumber::READ_REQUEST) {
+                DdpHeader::Untagged(header) => header,
+                DdpHeader::Tagged(_) => unreachable!(),
+            }
+        };
+        let ulpdu = segment(DdpHeader::Untagged(header), &msn.to_be_bytes());
+        let segment = DdpSegment::parse(&ulpdu).unwrap();
+        let destination = Destination::Buffer(Access::default());
+        ddp.place(&segment, destination, &mut Nothing, &guard)
+    };
+    let early = place(&mut ddp, 1).unwrap();
+    for (msn, placed) in [
+        (u32::MAX - 1, None),
+        (u32::MAX, None),
+        (0, None),
+        (1, Some(early)),
+    ] {
+        let placed = placed.unwrap_or_else(|| place(&mut ddp, msn).unwrap());
+        let Some(Delivery::Untagged { octets, .. }) = ddp.deliver(placed).unwrap() else {
+            panic!("message {msn} is whole");
+        };
+        assert_eq!(octets, msn.to_be_bytes());
+    }
+    for stale in [u32::MAX, 0, 1] {
+        assert_eq!(place(&mut ddp, stale).unwrap_err().number(), (2, 3));
+    }
 }
 
 proptest! {

@@ -1,17 +1,16 @@
 //! Short messages that stand in their requests and go the short way: the same as on the long one, or not at all.
 
-use rnic_core::ddp::Segmenter;
-use rnic_core::rdmap::{Opening, RdmapError};
 use rnic_core::verbs::wr::MAX_INLINE;
 use rnic_core::verbs::wr::send_flags::{FENCE, SIGNALED, SOLICITED};
 use rnic_core::verbs::{SendWr, WcStatus, WrOpcode};
-use rnic_core::wire::ddp::{DdpHeader, Stag, TAGGED_LEN, TaggedOffset, UNTAGGED_LEN};
+use rnic_core::wire::ddp::{QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{Opcode, ReadRequest};
 
-use crate::fixture::{BASE, End, inline, pattern, untagged};
+use crate::fixture::{BASE, End, Settings, Ulpdu, header, pattern, payload, ulp, untagged};
 use crate::requester::{read, response, send};
 
-const ROOM: usize = UNTAGGED_LEN + MAX_INLINE;
+/// Octets that are more than may be on its way at first, where segments are small.
+const LONG: usize = 5000;
 
 fn request(wr_id: u64, opcode: WrOpcode, octets: &[u8]) -> SendWr {
     SendWr::new(wr_id, opcode)
@@ -24,128 +23,129 @@ fn write(wr_id: u64) -> SendWr {
     request(wr_id, WrOpcode::Write, &wr_id.to_be_bytes())
 }
 
-impl End {
-    /// The next message the short way: its header as RDMAP decides it, and its octets.
-    fn next_short(&mut self, room: usize) -> Option<(DdpHeader, Vec<u8>)> {
-        let mut room = vec![0xee; room];
-        let stream = &mut self.stream;
-        let end = |len| {
-            *stream += len as u64;
-            *stream
-        };
-        let rdmap = &mut self.rdmap;
-        let alone = rdmap.lone_short(&self.qp, &self.cqs);
-        let short = rdmap.next_short(&mut room, end, &self.qp, &self.cqs);
-        // What may go alone may go.
-        if let Some(alone) = alone
-            && room.len() == ROOM
-        {
-            assert_eq!(Some((alone.header, alone.len as usize)), short);
-        }
-        let (header, len) = short?;
-        let octets = &room[header.len()..];
-        assert!(octets[len..].iter().all(|octet| *octet == 0xee));
-        Some((header, octets[..len].to_vec()))
-    }
-
-    /// Sends what can go the short way. Returns how many messages that were.
-    fn send_short(&mut self) -> usize {
-        let mut count = 0;
-        while self.next_short(ROOM).is_some() {
-            count += 1;
-        }
-        count
-    }
+/// The opcodes of segments.
+fn opcodes(segments: &[Ulpdu]) -> Vec<u8> {
+    segments.iter().map(|ulpdu| header(ulpdu).ulp()).collect()
 }
 
+/// One that goes alone, and two that wait together.
 // rfc: 5040-24, 5040-25, 5040-28, 5040-51
 #[test]
 fn either_way_makes_the_same_message() {
     for opcode in [WrOpcode::Write, WrOpcode::Send] {
+        let (mut short, mut long) = (End::new(0, 0), End::new(0, 0));
         for len in 0..=MAX_INLINE {
-            let wr = request(len as u64, opcode, &pattern(len as u64, len));
-            let (mut short, mut long) = (End::new(0, 0), End::new(0, 0));
-            short.post(wr);
-            long.post(wr);
-            let message = long.next_message().unwrap().unwrap();
-            let (header, octets) = short.next_short(ROOM).unwrap();
-            assert_eq!((header, &octets[..]), (message.header, inline(&message)));
-            // DDP makes one segment of it.
-            let cut = |end: &mut End| -> Segmenter { end.ddp.start_message(header, len as u32) };
-            let cuts = [&mut short, &mut long].map(|end| cut(end).next(ROOM).unwrap());
-            assert!(cuts[0].last && cuts[0] == cuts[1]);
+            let octets = pattern(len as u64, len);
+            let wr = request(len as u64, opcode, &octets);
+            long.fill(0, &octets);
+            let sge = [long.sge(0, len)];
+            let in_memory = SendWr::new(len as u64, opcode)
+                .with_remote(Stag(wr.remote_stag), TaggedOffset(wr.remote_offset))
+                .with_sges(&sge)
+                .unwrap();
+            for count in [1, 2] {
+                for _ in 0..count {
+                    short.post(wr);
+                    long.post(in_memory);
+                }
+                let messages = short.segments();
+                assert_eq!(messages.len(), count, "each is one segment");
+                assert_eq!(messages, long.segments());
+                assert!(messages.iter().all(|ulpdu| payload(ulpdu) == octets));
+                short.acked_all();
+                long.acked_all();
+                let done = short.sent();
+                assert_eq!(done.len(), count);
+                assert_eq!(done, long.sent());
+            }
         }
     }
 }
 
 #[test]
 fn what_is_not_short_is_left_to_the_long_way() {
+    use Opcode::{Immediate, ReadRequest, Send, SendInvalidate, SendSolicited, Terminate, Write};
     let end = End::new(0, 4);
     let in_memory = SendWr::new(1, WrOpcode::Write).with_sges(&[end.sge(0, 8)]);
     let mut too_long = write(1);
     too_long.length = MAX_INLINE as u32 + 1;
     let mut unknown = write(1);
     unknown.opcode = 200;
-    for wr in [
-        in_memory.unwrap(),
-        too_long,
-        unknown,
-        send(1)
-            .with_flags(SIGNALED | SOLICITED)
-            .with_inline(b"x")
-            .unwrap(),
-        request(1, WrOpcode::SendInvalidate, b"x"),
-        request(1, WrOpcode::WriteImmediate, b"x"),
-        request(1, WrOpcode::Immediate, b""),
-        read(&end, 1, 0, 8),
-    ] {
+    let solicited = send(1)
+        .with_flags(SIGNALED | SOLICITED)
+        .with_inline(b"x")
+        .unwrap();
+    let cases: [(SendWr, &[Opcode]); 8] = [
+        (in_memory.unwrap(), &[Write, Send]),
+        (too_long, &[Terminate]),
+        (unknown, &[Terminate]),
+        (solicited, &[SendSolicited, Send]),
+        (
+            request(1, WrOpcode::SendInvalidate, b"x"),
+            &[SendInvalidate, Send],
+        ),
+        (
+            request(1, WrOpcode::WriteImmediate, b"x"),
+            &[Write, Immediate, Send],
+        ),
+        (request(1, WrOpcode::Immediate, b""), &[Immediate, Send]),
+        (read(&end, 1, 0, 8), &[ReadRequest, Send]),
+    ];
+    for (wr, expected) in cases {
         let mut end = End::new(0, 4);
         end.post(wr);
-        assert_eq!(end.next_short(ROOM), None, "{wr:?}");
-        // It is still there.
-        assert_ne!(end.next_message(), Ok(None), "{wr:?}");
+        end.post(request(2, WrOpcode::Send, b"short"));
+        let expected: Vec<_> = expected.iter().copied().map(ulp).collect();
+        assert_eq!(opcodes(&end.segments()), expected, "{wr:?}");
     }
 }
 
+/// Of those that wait together, as many stand in a TCP segment as there is room for; each is whole.
 #[test]
 fn a_message_for_which_there_is_no_room_waits() {
-    let mut end = End::new(0, 0);
-    end.post(write(1));
-    for room in 0..TAGGED_LEN + 8 {
-        assert_eq!(end.next_short(room), None);
+    let mut end = Settings::new(0, 0).small().connect();
+    let octets = |id: u64| pattern(id, 10 + id as usize * 3);
+    for id in 0..16 {
+        end.post(request(id, WrOpcode::Send, &octets(id)));
     }
-    assert!(end.next_short(TAGGED_LEN + 8).is_some());
-    assert_eq!(end.next_short(ROOM), None);
+    let messages = end.all_segments();
+    assert_eq!(messages.len(), 16);
+    for (id, message) in (0..).zip(&messages) {
+        assert!(header(message).last());
+        assert_eq!(payload(message), octets(id));
+    }
+    let done: Vec<_> = (0..16).map(|id| (id, WcStatus::Success)).collect();
+    assert_eq!(end.sent_ids(), done);
 }
 
 // rfc: 5040-73, 5040-74
 #[test]
 fn they_complete_in_order_when_they_are_acknowledged() {
-    let mut end = End::with_rings(0, 0, 4, 16);
+    let mut end = Settings::new(0, 0).with_rings(4, 16).connect();
     end.post(write(1).with_flags(0));
     end.post(write(2));
     end.post(request(3, WrOpcode::Send, b"three").with_flags(0));
     end.post(write(4));
-    assert!(!end.can_post());
-    assert_eq!(end.send_short(), 4);
-    let one = TAGGED_LEN as u64 + 8;
-    end.acked(2 * one - 1);
+    let mut ends = Vec::new();
+    while end.next_segment().is_some() {
+        ends.push(end.stream);
+    }
+    assert_eq!(ends.len(), 4);
+    end.acked(ends[1] - 1);
     assert_eq!(end.sent_ids(), []);
-    end.acked(2 * one);
+    end.acked(ends[1]);
     assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
     // Both entries can be used again.
     end.post(write(5));
     end.post(write(6));
-    assert!(!end.can_post());
-    end.acked(end.stream - one);
+    assert_eq!(end.segments().len(), 2);
+    end.acked(ends[2]);
     assert_eq!(end.sent_ids(), []);
-    assert!(end.can_post());
-    end.acked(end.stream);
+    end.acked(ends[3]);
     let four = end.sent();
     assert_eq!((four.len(), four[0].wr_id, four[0].byte_len), (1, 4, 8));
-    assert_eq!(end.send_short(), 2);
-    end.acked(end.stream);
-    assert_eq!(end.sent_ids().len(), 2);
+    end.acked_all();
+    assert_eq!(end.sent_ids(), [5, 6].map(|id| (id, WcStatus::Success)));
 }
 
 // rfc: 5040-72
@@ -154,11 +154,11 @@ fn a_fence_holds_them_back() {
     let mut end = End::new(0, 4);
     end.post(read(&end, 1, 0, 4));
     end.post(write(2).with_flags(SIGNALED | FENCE));
-    assert_eq!(end.next_short(ROOM), None);
-    assert_eq!(end.messages().len(), 1);
-    assert_eq!(end.next_short(ROOM), None);
+    assert_eq!(opcodes(&end.segments()), [ulp(Opcode::ReadRequest)]);
+    end.acked_all();
+    assert_eq!(end.segments().len(), 0);
     end.receive(&response(&end, true, 0, b"read")).unwrap();
-    assert_eq!(end.send_short(), 1);
+    assert_eq!(opcodes(&end.segments()), [ulp(Opcode::Write)]);
 }
 
 #[test]
@@ -166,36 +166,18 @@ fn the_other_message_of_a_request_comes_first() {
     let mut end = End::new(0, 0);
     end.post(request(1, WrOpcode::WriteImmediate, b"x"));
     end.post(write(2));
-    let first = end.next_message().unwrap().unwrap();
-    end.rdmap.sent(first.token, 10);
-    assert_eq!(end.next_short(ROOM), None);
-    let follower = end.next_message().unwrap().unwrap();
-    end.rdmap.sent(follower.token, 20);
-    assert!(end.next_short(ROOM).is_some());
-}
-
-#[test]
-fn one_is_alone_if_nothing_else_waits() {
-    let is_alone = |end: &End| end.rdmap.lone_short(&end.qp, &end.cqs).is_some();
-    let mut end = End::new(0, 0);
-    assert!(!is_alone(&end));
-    end.post(write(1));
-    assert!(is_alone(&end));
-    end.post(write(2));
-    assert!(!is_alone(&end), "another waits");
-    assert!(end.next_short(ROOM).is_some());
-    assert!(is_alone(&end));
-    end.rdmap.open_with(Opening::Write);
-    assert!(!is_alone(&end), "the stream begins with another");
-    let mut end = End::new(0, 0);
-    end.post(write(1));
-    end.refuse(RdmapError::Queues.into(), None);
-    assert!(!is_alone(&end), "a Terminate is due");
+    let expected = [Opcode::Write, Opcode::Immediate, Opcode::Write].map(ulp);
+    assert_eq!(opcodes(&end.segments()), expected);
 }
 
 #[test]
 fn responses_have_their_turn() {
-    let mut end = End::new(4, 0);
+    let mut end = Settings::new(4, 0).small().connect();
+    // So much is not sent at once: the others wait behind it.
+    let first = SendWr::new(0, WrOpcode::Send);
+    let long = [end.sge(0, LONG)];
+    end.post(first.with_sges(&long).unwrap());
+    end.work();
     for id in 1..=3 {
         end.post(write(id));
     }
@@ -208,38 +190,36 @@ fn responses_have_their_turn() {
     };
     let mut octets = [0; ReadRequest::LEN];
     request.emit(&mut octets);
-    let asked = untagged(
-        Opcode::ReadRequest,
-        true,
-        rnic_core::wire::ddp::QueueNumber::READ_REQUEST,
-        1,
-        0,
-        &octets,
-    );
-    assert!(end.next_short(ROOM).is_some());
-    assert!(end.next_short(ROOM).is_some());
-    end.receive(&asked).unwrap();
-    assert_eq!(end.next_short(ROOM), None, "a response is due");
-    let alone = end.rdmap.lone_short(&end.qp, &end.cqs);
-    assert!(alone.is_none(), "a response is due");
-    let answer = end.next_message().unwrap().unwrap();
-    end.rdmap.sent(answer.token, 40);
-    assert!(end.next_short(ROOM).is_some());
+    let queue = QueueNumber::READ_REQUEST;
+    for msn in [1, 2] {
+        let asked = untagged(Opcode::ReadRequest, true, queue, msn, 0, &octets);
+        end.receive(&asked).unwrap();
+    }
+    let mut sent = opcodes(&end.all_segments());
+    sent.dedup();
+    let [send, write, answer] = [Opcode::Send, Opcode::Write, Opcode::ReadResponse].map(ulp);
+    assert_eq!(sent, [send, answer, write, answer, write]);
 }
 
 #[test]
 fn none_begins_where_completions_have_no_room() {
-    let mut end = End::with_rings(0, 0, 8, 1);
-    for id in 1..=3 {
+    let mut end = Settings::new(0, 0).with_rings(8, 1).connect();
+    for id in 1..=2 {
         end.post(write(id));
     }
-    assert!(end.next_short(ROOM).is_some());
-    assert!(end.next_short(ROOM).is_some());
-    end.acked(end.stream);
-    assert_eq!(end.next_short(ROOM), None);
-    assert_eq!(end.sent_ids().len(), 1);
-    end.cqs.flush();
-    assert!(end.next_short(ROOM).is_some());
+    assert_eq!(end.segments().len(), 2);
+    // Two completions, room for one.
+    end.raw().ack_limit = None;
+    end.raw().acknowledge();
+    end.sim.run_now();
+    end.post(write(3));
+    end.sim.run_now();
+    assert!(end.raw().take_ulpdu().is_none());
+    assert_eq!(end.sent_ids(), [(1, WcStatus::Success)]);
+    assert_eq!(end.segments().len(), 1);
+    end.acked_all();
+    let rest = [end.sent_ids(), end.sent_ids()].concat();
+    assert_eq!(rest, [2, 3].map(|id| (id, WcStatus::Success)));
 }
 
 // rfc: 5041-67
@@ -247,12 +227,12 @@ fn none_begins_where_completions_have_no_room() {
 fn none_begins_that_was_posted_after_the_end() {
     let mut end = End::new(0, 0);
     end.post(write(1));
-    end.rdmap.finish(&end.qp);
+    assert!(!end.closes(), "it is to be acknowledged first");
     end.post(write(2));
-    assert_eq!(end.send_short(), 1);
-    end.acked(end.stream);
-    assert!(end.rdmap.is_idle(&end.qp));
-    end.flush();
+    assert_eq!(end.segments().len(), 1);
+    end.acked_all();
+    assert_eq!(end.next_segment(), None);
+    end.raw().close();
     let ended = [(1, WcStatus::Success), (2, WcStatus::WrFlushed)];
     assert_eq!(end.sent_ids(), ended);
 }
@@ -264,12 +244,14 @@ fn none_begins_on_a_stream_that_ends() {
     // It cannot be carried out, and nothing behind it is.
     end.post(SendWr::new(1, WrOpcode::LocalInvalidate));
     end.post(write(2));
-    let error = end.next_message().unwrap_err();
-    assert_eq!(end.next_short(ROOM), None, "a request has failed");
-    end.refuse(error.into(), None);
-    assert_eq!(end.next_short(ROOM), None, "a Terminate is due");
-    assert!(end.next_message().unwrap().is_some());
-    assert_eq!(end.next_short(ROOM), None, "it was the last");
-    end.flush();
-    assert_eq!(end.sent_ids()[1], (2, WcStatus::WrFlushed));
+    assert_eq!(end.refused().unwrap().numbers, (0, 0, 0));
+    assert_eq!(opcodes(&end.segments()), [ulp(Opcode::Terminate)]);
+    end.post(write(3));
+    assert_eq!(end.next_segment(), None, "it was the last");
+    let ended = [
+        (1, WcStatus::MwBindError),
+        (2, WcStatus::WrFlushed),
+        (3, WcStatus::WrFlushed),
+    ];
+    assert_eq!(end.sent_ids(), ended);
 }

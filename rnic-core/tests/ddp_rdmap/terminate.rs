@@ -1,8 +1,10 @@
 //! Terminate messages, sent and received.
 
 use rnic_core::memory::place::TagError;
-use rnic_core::rdmap::{RdmapError, ReceivedTerminate, TerminateCause, Token};
-use rnic_core::verbs::{SendWr, Sge, WcStatus, WrOpcode};
+use rnic_core::memory::table::Access;
+use rnic_core::rdmap::{RdmapError, TerminateCause};
+use rnic_core::testing::raw_peer::fpdu;
+use rnic_core::verbs::{RecvWr, SendWr, Sge, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{
     DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedOffset, UntaggedHeader,
     header_octets,
@@ -11,7 +13,9 @@ use rnic_core::wire::rdmap::{
     BitOrder, Control, Opcode, RdmapWireError, ReadRequest, Terminate, TerminateControl,
 };
 
-use crate::fixture::{BASE, End, PD, Refused, all_rights, inline, pump, send, tagged, untagged};
+use crate::fixture::{
+    BASE, End, OTHER_PD, PD, Settings, all_rights, header, payload, pump, send, tagged, untagged,
+};
 
 pub(crate) fn control(layer: u8, error_type: u8, code: u8) -> TerminateControl {
     TerminateControl {
@@ -23,9 +27,9 @@ pub(crate) fn control(layer: u8, error_type: u8, code: u8) -> TerminateControl {
 
 /// The Terminate that this end sends next, and that it sends nothing after it.
 fn terminate(end: &mut End) -> Vec<u8> {
-    let message = end.next_message().unwrap().unwrap();
-    assert_eq!(message.token, Token::Terminate);
-    let DdpHeader::Untagged(header) = message.header else {
+    end.refused().unwrap();
+    let message = end.next_segment().unwrap();
+    let DdpHeader::Untagged(header) = header(&message) else {
         panic!("a Terminate is untagged");
     };
     // rfc: 5040-12, 5040-61, 5040-62, 5040-63
@@ -33,10 +37,11 @@ fn terminate(end: &mut End) -> Vec<u8> {
         (header.queue, header.ulp, header.ulp32),
         (QueueNumber::TERMINATE, 0x47, 0)
     );
-    end.rdmap.sent(message.token, u64::MAX);
+    assert!(header.last);
     // rfc: 5040-68
-    assert_eq!(end.next_message(), Ok(None));
-    inline(&message).to_vec()
+    end.acked_all();
+    assert_eq!(end.next_segment(), None);
+    payload(&message).to_vec()
 }
 
 /// A peer's Terminate.
@@ -55,10 +60,11 @@ pub(crate) fn incoming(octets: &[u8]) -> Vec<u8> {
 fn ddp_errors_quote_the_segment_and_its_length() {
     // rfc: 5040-20, 5040-21, 5040-22, 5041-74, 5041-s11
     let mut end = End::new(0, 0);
-    end.post(SendWr::new(1, WrOpcode::Send));
     let write = tagged(Opcode::Write, true, Stag(0xdead), 0x1122, b"payload");
     assert!(end.receive(&write).is_err());
+    end.post(SendWr::new(1, WrOpcode::Send));
     let octets = terminate(&mut end);
+    assert_eq!(end.sent_ids(), [(1, WcStatus::WrFlushed)]);
     let expected = [&[0x11, 0x00, 0xc0, 0x00, 0, 21][..], &write[..14]].concat();
     assert_eq!(octets, expected);
 }
@@ -88,9 +94,7 @@ fn read_errors_quote_the_request() {
     request.emit(&mut header);
     let queue = QueueNumber::READ_REQUEST;
     let ulpdu = untagged(Opcode::ReadRequest, true, queue, 1, 0, &header);
-    end.receive(&ulpdu).unwrap();
-    let error = end.next_message().unwrap_err();
-    end.rdmap.terminate(error.cause());
+    assert!(end.receive(&ulpdu).is_err());
     let octets = terminate(&mut end);
     let expected = [&[0x01, 0x00, 0xe0, 0x00, 0, 46][..], &ulpdu].concat();
     assert_eq!(octets, expected);
@@ -98,12 +102,14 @@ fn read_errors_quote_the_request() {
 
 #[test]
 fn earlier_reads_are_answered_before_the_terminate_of_a_later_one() {
-    let mut end = End::new(2, 0);
+    let mut end = Settings::new(2, 0).small().connect();
+    // The first is too long to be on its way wholly when the second comes.
+    let length = 5000;
     for (msn, source_stag) in [(1, end.stag), (2, Stag(0xbad))] {
         let request = ReadRequest {
             sink_stag: Stag(1),
             sink_offset: TaggedOffset(2),
-            length: 3,
+            length,
             source_stag,
             source_offset: TaggedOffset(BASE),
         };
@@ -113,62 +119,90 @@ fn earlier_reads_are_answered_before_the_terminate_of_a_later_one() {
         end.receive(&untagged(Opcode::ReadRequest, true, queue, msn, 0, &header))
             .unwrap();
     }
-    let response = end.next_message().unwrap().unwrap();
-    assert_eq!(response.token, Token::Response);
-    end.rdmap.sent(response.token, 10);
-    assert!(end.next_message().is_err());
+    let segments = end.all_segments();
+    let (terminate, response) = segments.split_last().unwrap();
+    let octets: usize = response.iter().map(|ulpdu| payload(ulpdu).len()).sum();
+    assert_eq!(octets, length as usize);
+    assert!(header(response.last().unwrap()).last());
+    let told = Terminate::parse(payload(terminate)).unwrap();
+    assert_eq!(told.control, control(0, 1, 0));
+    assert_eq!(end.refused().unwrap().numbers, (0, 1, 0));
 }
 
 #[test]
 fn which_headers_go_along() {
     // rfc: 5040-s1, 5040-s2, 5040-s3
     // RFC 5040 figure 10. rfc: 5040-18
-    let request = ReadRequest {
-        sink_stag: Stag(1),
-        sink_offset: TaggedOffset(2),
-        length: 3,
-        source_stag: Stag(4),
-        source_offset: TaggedOffset(5),
+    let unreadable = |end: &mut End| {
+        let request = ReadRequest {
+            sink_stag: Stag(1),
+            sink_offset: TaggedOffset(2),
+            length: 3,
+            source_stag: end.register(0, 100, Access::REMOTE_WRITE, PD),
+            source_offset: TaggedOffset(BASE),
+        };
+        let mut octets = [0; ReadRequest::LEN];
+        request.emit(&mut octets);
+        let queue = QueueNumber::READ_REQUEST;
+        untagged(Opcode::ReadRequest, true, queue, 1, 0, &octets)
     };
-    for (control, with_segment, with_request) in [
-        (control(0, 0, 0), false, false),
-        (control(0, 1, 0x02), true, true),
-        (control(0, 2, 0x06), true, false),
-        (control(1, 0, 0x00), false, false),
-        (control(1, 1, 0x01), true, false),
-        (control(1, 2, 0x05), true, false),
-        (control(2, 0, 0x02), false, false),
-        (control(2, 1, 0x02), false, false),
-    ] {
-        let mut end = End::new(0, 0);
-        let ulpdu = send(1, b"x");
-        end.rdmap.terminate(
-            TerminateCause::new(control)
-                .with_segment(&ulpdu[..18], ulpdu.len())
-                .with_read_request(request),
-        );
+    let no_receive = |end: &mut End| {
+        let lkey = end.register(0, 100, all_rights(), OTHER_PD).0;
+        let sge = end.sge(0, 100);
+        end.post_receive_wr(RecvWr::new(1, &[Sge { lkey, ..sge }]).unwrap());
+        send(1, b"x")
+    };
+    let outside = |end: &mut End| tagged(Opcode::Write, true, end.stag, 0, b"x");
+    let too_long = |end: &mut End| {
+        end.post_receive(1, 0, 0);
+        send(1, b"x")
+    };
+    let misplaced = |_: &mut End| {
+        let queue = QueueNumber::TERMINATE;
+        untagged(Opcode::Send, true, queue, 1, 0, b"x")
+    };
+    type Case<'a> = (&'a dyn Fn(&mut End) -> Vec<u8>, (u8, u8), bool, bool);
+    let cases: [Case<'_>; 5] = [
+        (&unreadable, (1, 0x02), true, true),
+        (&misplaced, (2, 0x06), true, false),
+        (&no_receive, (0, 0x00), false, false),
+        (&outside, (1, 0x01), true, false),
+        (&too_long, (2, 0x05), true, false),
+    ];
+    for (case, numbers, with_segment, with_request) in cases {
+        let mut end = End::new(1, 0);
+        let ulpdu = case(&mut end);
+        assert!(end.receive(&ulpdu).is_err());
         let octets = terminate(&mut end);
         let sent = Terminate::parse(&octets).unwrap();
-        assert_eq!(sent.control, control);
+        let control = sent.control;
+        assert_eq!((control.error_type, control.code), numbers);
         assert_eq!(
             sent.ddp_segment_length,
-            with_segment.then_some(19),
+            with_segment.then_some(ulpdu.len() as u16),
             "{control}"
         );
         assert_eq!(
             sent.ddp_header,
-            with_segment.then_some(&ulpdu[..18]),
+            header_octets(&ulpdu).filter(|_| with_segment),
             "{control}"
         );
         assert_eq!(sent.rdma_header.is_some(), with_request, "{control}");
     }
+    // Of MPA's errors there is none.
+    let mut end = End::new(1, 0);
+    end.post_receive(1, 0, 10);
+    let mut damaged = fpdu(&send(1, b"x"), true);
+    damaged[20] ^= 1;
+    assert!(end.receive_octets(&damaged).is_err());
+    assert_eq!(terminate(&mut end), [0x20, 0x02, 0, 0]);
 }
 
 #[test]
 fn an_error_without_a_segment_has_no_headers() {
     let mut end = End::new(0, 0);
-    end.rdmap.terminate(TerminateCause::new(control(0, 2, 7)));
-    assert_eq!(terminate(&mut end), [0x02, 0x07, 0, 0]);
+    end.post(SendWr::new(1, WrOpcode::LocalInvalidate));
+    assert_eq!(terminate(&mut end), [0, 0, 0, 0]);
 }
 
 #[test]
@@ -243,30 +277,47 @@ fn numbers_of_figure_9() {
 #[test]
 fn the_first_error_counts() {
     // rfc: 5040-89
-    let mut end = End::new(0, 0);
-    end.rdmap.terminate(TerminateCause::new(control(0, 2, 6)));
-    end.rdmap.terminate(TerminateCause::new(control(0, 2, 7)));
-    assert_eq!(terminate(&mut end), [0x02, 0x06, 0, 0]);
+    let unknown_queue = untagged(Opcode::Send, true, QueueNumber(9), 1, 0, b"x");
+    let misplaced = untagged(Opcode::Send, true, QueueNumber::TERMINATE, 1, 0, b"x");
+    for (first, second, numbers) in [
+        (&unknown_queue, &misplaced, (1, 2, 1)),
+        (&misplaced, &unknown_queue, (0, 2, 6)),
+    ] {
+        // In the same TCP segment, and in another.
+        let mut end = End::new(0, 0);
+        let both = [fpdu(first, true), fpdu(second, true)].concat();
+        assert_eq!(end.receive_octets(&both).unwrap_err().numbers, numbers);
+        end.receive(second).unwrap();
+        assert_eq!(end.segments().len(), 1);
+        // An error of this side's own, and then one of the peer's.
+        let mut end = End::new(0, 0);
+        end.post(SendWr::new(1, WrOpcode::LocalInvalidate));
+        assert_eq!(end.refused().unwrap().numbers, (0, 0, 0));
+        end.receive(second).unwrap();
+        assert_eq!(terminate(&mut end), [0; 4]);
+    }
 }
 
 #[test]
 fn what_comes_after_an_error_is_dropped() {
     // rfc: 5041-75
-    let mut end = End::new(4, 0);
+    let mut end = End::with_markers(4, 0);
     end.post_receive(1, 0, 100);
-    let early = end.place(&send(1, b"early")).unwrap();
-    end.rdmap.terminate(TerminateCause::new(control(0, 2, 6)));
-    end.deliver(early).unwrap();
-    assert!(end.rdmap.is_ending());
-    assert!(end.received().is_empty());
+    let wrong = untagged(Opcode::Send, true, QueueNumber(9), 1, 0, b"x");
+    let mut early = end.lay_out(1, &[wrong, send(1, b"early")]);
+    early.place(&mut end, 1);
+    assert_eq!(end.memory(0, 5), b"early");
+    assert_eq!(early.deliver(&mut end).unwrap_err().numbers, (1, 2, 1));
+    let write = tagged(Opcode::Write, true, end.stag, BASE + 200, b"late");
+    end.receive(&write).unwrap();
+    assert_eq!(end.memory(200, 4), [0; 4]);
+    assert_eq!(end.received_ids(), [(1, WcStatus::WrFlushed)]);
     terminate(&mut end);
 }
 
 #[test]
 fn a_terminate_received_is_shown_and_silences_this_end() {
     // rfc: 5040-66, 5040-67
-    let mut end = End::new(4, 4);
-    end.post(SendWr::new(1, WrOpcode::Send));
     let quoted = send(7, b"");
     let said = Terminate {
         control: control(1, 2, 4),
@@ -276,25 +327,15 @@ fn a_terminate_received_is_shown_and_silences_this_end() {
     };
     for order in [BitOrder::Rfc, BitOrder::Swapped] {
         let mut end = End::new(4, 4);
-        end.post(SendWr::new(1, WrOpcode::Send));
         let mut octets = [0; Terminate::MAX_LEN];
         let len = said.emit_as(order, &mut octets);
         end.receive(&incoming(&octets[..len])).unwrap();
-        let expected = ReceivedTerminate {
-            control: said.control,
-            segment_len: Some(500),
-            header: Some(DdpSegment::parse(&quoted).unwrap().header),
-            read_request: None,
-        };
-        assert_eq!(end.rdmap.received(), Some(&expected));
-        assert!(end.rdmap.is_ending());
-        assert_eq!(end.next_message(), Ok(None));
-        end.rdmap.terminate(TerminateCause::new(control(0, 0, 0)));
-        assert_eq!(
-            end.next_message(),
-            Ok(None),
-            "a Terminate is not answered by one"
-        );
+        assert_eq!(end.told(), Some(said.control));
+        end.post(SendWr::new(1, WrOpcode::Send));
+        assert_eq!(end.sent_ids(), [(1, WcStatus::WrFlushed)]);
+        // A Terminate is not answered by one, nor is what comes behind it.
+        end.receive(&send(1, b"nobody waits for this")).unwrap();
+        assert_eq!(end.next_segment(), None);
     }
 }
 
@@ -303,40 +344,36 @@ fn a_terminate_without_its_control_word() {
     for len in 0..4 {
         let mut end = End::new(0, 0);
         let error = end.receive(&incoming(&vec![0; len])).unwrap_err();
-        assert!(matches!(error, Refused::Rdmap(RdmapError::Malformed(_))));
+        assert_eq!(error.numbers, (0, 2, 0xff));
     }
 }
 
 #[test]
 fn flush_completes_everything_once() {
-    let mut end = End::new(4, 4);
-    let sge = |end: &End| end.sge(0, 10);
+    let mut end = Settings::new(4, 4).small().connect();
     // Acknowledged, unacknowledged, an awaited Read, one half sent, one not begun.
     end.post(SendWr::new(1, WrOpcode::Send));
-    end.post(
-        SendWr::new(2, WrOpcode::Write)
-            .with_flags(0)
-            .with_sges(&[sge(&end)])
-            .unwrap(),
-    );
+    assert!(end.next_segment().is_some());
+    let first = end.stream;
+    let write = |end: &End, wr_id, len| {
+        SendWr::new(wr_id, WrOpcode::Write)
+            .with_sges(&[end.sge(0, len)])
+            .unwrap()
+    };
+    end.post(write(&end, 2, 10).with_flags(0));
     end.post(
         SendWr::new(3, WrOpcode::Read)
-            .with_sges(&[sge(&end)])
+            .with_sges(&[end.sge(0, 10)])
             .unwrap(),
     );
-    end.messages();
-    end.post(
-        SendWr::new(4, WrOpcode::Write)
-            .with_sges(&[end.sge(0, 1000)])
-            .unwrap(),
-    );
-    end.next_segment(500).unwrap();
+    end.post(write(&end, 4, 5000));
+    assert!(!header(&end.segments().pop().unwrap()).last());
     end.post(SendWr::new(5, WrOpcode::Send).with_flags(0));
     end.post_receive(6, 0, 10);
     end.post_receive(7, 0, 10);
-    end.acked(100);
+    end.acked(first);
     assert_eq!(end.sent_ids(), [(1, WcStatus::Success)]);
-    end.flush();
+    end.raw().abort();
     assert_eq!(
         end.sent_ids(),
         [2, 3, 4, 5].map(|wr_id| (wr_id, WcStatus::WrFlushed))
@@ -346,15 +383,12 @@ fn flush_completes_everything_once() {
         [6, 7].map(|wr_id| (wr_id, WcStatus::WrFlushed))
     );
     // Those posted while in error.
-    end.flush();
     end.post(SendWr::new(8, WrOpcode::Send));
     end.post_receive(9, 0, 10);
-    end.flush();
-    end.flush();
     assert_eq!(end.sent_ids(), [(8, WcStatus::WrFlushed)]);
     assert_eq!(end.received_ids(), [(9, WcStatus::WrFlushed)]);
-    assert_eq!(end.next_message(), Ok(None));
-    assert!(end.rdmap.is_idle(&end.qp));
+    end.segments();
+    assert_eq!((end.sent_ids(), end.received_ids()), (vec![], vec![]));
 }
 
 #[test]
@@ -366,10 +400,10 @@ fn flush_does_not_take_back_what_was_done() {
             .with_sges(&[end.sge(0, 4)])
             .unwrap(),
     );
-    end.messages();
+    assert_eq!(end.segments().len(), 2);
     let ulpdu = tagged(Opcode::ReadResponse, true, end.stag, BASE, b"data");
     end.receive(&ulpdu).unwrap();
-    end.flush();
+    end.raw().abort();
     let expected = [(1, WcStatus::WrFlushed), (2, WcStatus::Success)];
     assert_eq!(end.sent_ids(), expected);
 }
@@ -383,12 +417,8 @@ fn a_local_error_reaches_the_peer() {
         lkey: 0,
     };
     a.post(SendWr::new(1, WrOpcode::Send).with_sges(&[bad]).unwrap());
-    pump(&mut a, &mut b, 1000);
-    let received = b.rdmap.received().unwrap();
-    assert_eq!(
-        (received.control.layer, received.control.error_type),
-        (0, 0)
-    );
-    assert_eq!(received.header, None);
+    pump(&mut a, &mut b);
+    let told = b.told().unwrap();
+    assert_eq!((told.layer, told.error_type), (0, 0));
     assert_eq!(a.sent_ids(), [(1, WcStatus::LocalProtectionError)]);
 }

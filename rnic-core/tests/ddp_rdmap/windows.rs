@@ -1,15 +1,17 @@
 //! Memory windows: what requests without a message bind, in which order, and what peers reach through it.
 
-use rnic_core::ddp::{Ddp, DdpError};
+use rnic_core::ddp::DdpError;
+use rnic_core::engine::{ConnectionOptions, EndReason};
 use rnic_core::memory::place::TagError;
 use rnic_core::memory::table::{Access, BindError, TableError};
 use rnic_core::rdmap::RdmapError;
-use rnic_core::verbs::{Binding, SendWr, Sge, StreamId, WcOpcode, WcStatus, WrOpcode};
-use rnic_core::wire::ddp::{QueueNumber, Stag, TaggedOffset};
+use rnic_core::verbs::{Binding, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{Opcode, ReadRequest};
 
+use crate::common;
 use crate::fixture::{
-    BASE, End, OTHER_PD, PD, Refused, STREAM, all_rights, pump, tagged, untagged,
+    BASE, End, OTHER_PD, PD, Settings, all_rights, header, payload, pump, tagged, untagged,
 };
 use crate::requester::send;
 
@@ -18,7 +20,7 @@ pub(crate) fn bindable(end: &End, start: usize, len: usize) -> Stag {
 }
 
 pub(crate) fn window(end: &End) -> Stag {
-    end.table.allocate_window(PD).unwrap()
+    end.table().allocate_window(PD).unwrap()
 }
 
 /// A binding of `len` octets that begin `start` octets into the memory; zero-based.
@@ -52,7 +54,7 @@ pub(crate) fn fast_register(wr_id: u64, binding: &Binding) -> SendWr {
 pub(crate) fn bound(end: &mut End, access: Access) -> (Stag, Stag) {
     let (region, window) = (bindable(end, 0, 1000), window(end));
     end.post(bind(1, &binding(window, region, 100, 200, access)));
-    assert_eq!(end.next_message(), Ok(None));
+    assert_eq!(end.next_segment(), None);
     assert_eq!(end.sent_ids(), [(1, WcStatus::Success)]);
     (window, region)
 }
@@ -78,17 +80,17 @@ pub(crate) fn read_request(msn: u32, source: Stag, offset: u64, length: u32) -> 
 /// What sends nothing completes by the same rule as what does.
 #[test]
 fn unsignalled_bindings_complete_in_silence() {
-    let mut end = End::new(0, 0);
-    let region = bindable(&end, 0, 1000);
-    let windows = [window(&end), window(&end)];
-    for (id, window) in (1..).zip(windows) {
-        end.qp.signal_all = id == 2;
+    for (signal_all, done) in [(false, vec![]), (true, vec![(1, WcStatus::Success)])] {
+        let mut settings = Settings::new(0, 0);
+        settings.qp.signal_all = signal_all;
+        let mut end = settings.connect();
+        let (region, window) = (bindable(&end, 0, 1000), window(&end));
         let part = binding(window, region, 0, 8, Access::REMOTE_READ);
-        end.post(bind(id, &part).with_flags(0));
-        assert_eq!(end.next_message(), Ok(None));
-        assert!(end.table.is_valid(window));
+        end.post(bind(1, &part).with_flags(0));
+        assert_eq!(end.next_segment(), None);
+        assert!(end.table().is_valid(window));
+        assert_eq!(end.sent_ids(), done);
     }
-    assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
 }
 
 // rfc: 5040-107, 5040-108, 5040-109, 5041-79, 5041-80, 5041-82, 5041-88, 5041-89, 5041-90, 5042-10
@@ -102,14 +104,15 @@ fn a_peer_reaches_through_a_window_what_it_opens_and_no_more() {
     assert_eq!(end.memory(109, 9), b"\0through\0");
     end.receive(&write(window, 193, b"the end")).unwrap();
     end.receive(&read_request(1, window, 10, 7)).unwrap();
-    let answer = end.next_segment(1000).unwrap();
-    assert_eq!(&answer[answer.len() - 7..], b"through");
+    let answer = end.next_segment().unwrap();
+    assert_eq!(payload(&answer), b"through");
 
     for (offset, len) in [(194, 7), (200, 1), (u64::MAX, 1), (BASE + 100, 1)] {
         let mut end = End::new(4, 4);
         let (window, _) = bound(&mut end, everything);
         let refused = end.receive(&write(window, offset, &vec![9; len]));
-        assert!(matches!(refused, Err(Refused::Ddp(DdpError::Tagged(_)))));
+        let numbers = refused.unwrap_err().numbers;
+        assert_eq!((numbers.0, numbers.1), (1, 1));
         assert_eq!(end.memory(0, 1000), [0; 1000]);
     }
     assert_ne!(window.index(), region.index());
@@ -128,8 +131,8 @@ fn a_window_gives_the_rights_that_it_was_bound_with() {
         assert_eq!(end.receive(&write(window, 0, b"x")).is_ok(), writes);
         let mut end = End::new(4, 4);
         let (window, _) = bound(&mut end, access);
-        end.receive(&read_request(1, window, 0, 1)).unwrap();
-        assert_eq!(end.next_message().is_ok(), reads);
+        let request = read_request(1, window, 0, 1);
+        assert_eq!(end.receive(&request).is_ok(), reads);
     }
 }
 
@@ -145,9 +148,7 @@ fn no_local_request_uses_a_window() {
             lkey: window.0,
         };
         end.post(SendWr::new(2, operation).with_sges(&[piece]).unwrap());
-        end.next_message().unwrap_err();
-        assert_eq!(end.sent_ids(), []);
-        end.flush();
+        assert_eq!(end.refused().unwrap().numbers, (0, 0, 0));
         assert_eq!(end.sent_ids(), [(2, WcStatus::LocalProtectionError)]);
     }
 }
@@ -157,67 +158,80 @@ fn no_local_request_uses_a_window() {
 fn a_window_is_for_the_stream_that_bound_it() {
     let mut end = End::new(4, 4);
     let (window, region) = bound(&mut end, Access::REMOTE_WRITE);
-    end.qp.stream = StreamId(STREAM.0 + 1);
-    end.ddp = Ddp::new(end.qp.origin());
-    let stranger = Refused::Ddp(DdpError::Tagged(TagError::NotAssociated {
-        stag: window,
-        pd: PD,
-    }));
-    assert_eq!(
-        end.place(&write(window, 0, b"x")).map(|_| ()),
-        Err(stranger)
-    );
-    // Nor may it bind the window, or end the binding.
-    end.post(bind(
-        2,
-        &binding(window, region, 0, 10, Access::REMOTE_WRITE),
-    ));
-    let error = BindError::StillValid(window);
-    assert_eq!(
-        end.next_message(),
-        Err(RdmapError::Binding { wr_id: 2, error })
-    );
-    let guard = end.worker.enter();
-    let theirs = guard.invalidate(window, end.qp.origin());
-    assert_eq!(
-        theirs,
-        Err(TagError::NotAssociated {
-            stag: window,
-            pd: PD
-        })
-    );
+    // A peer of another stream of the same engine and protection domain.
+    let options = ConnectionOptions::default();
+    let stranger = common::connect_raw(&mut end.sim, &options);
+    let raw = &mut end.sim.raw[stranger.peer];
+    raw.send_ddp(common::write_header(window, 0), b"x");
+    end.sim.run_now();
+    let pd = PD;
+    let theirs = TagError::NotAssociated { stag: window, pd };
+    let told = |end: &End, qp| match end.sim.hosts[0].end_of(qp) {
+        Some(EndReason::TerminateSent { error, .. }) => error,
+        other => panic!("{other:?}"),
+    };
+    let expected = DdpError::Tagged(theirs).to_string();
+    assert_eq!(told(&end, stranger.qp.number), expected);
+    assert_eq!(end.memory(100, 1), [0]);
+    // Nor may its owner bind the window, or end the binding.
+    let again = binding(window, region, 0, 10, Access::REMOTE_WRITE);
+    for (wr, error) in [
+        (bind(2, &again), BindError::StillValid(window)),
+        (SendWr::invalidate(2, window), theirs.into()),
+    ] {
+        let mut stranger = common::connect_raw(&mut end.sim, &options);
+        end.sim.hosts[0].post_send(&mut stranger.qp, wr);
+        end.sim.run_now();
+        let failed = RdmapError::Binding { wr_id: 2, error };
+        assert_eq!(told(&end, stranger.qp.number), failed.to_string());
+        let status = stranger.qp.poll_one().unwrap().status();
+        assert_eq!(status, WcStatus::MwBindError);
+    }
+    end.receive(&write(window, 0, b"x")).unwrap();
+    assert_eq!(end.memory(100, 1), *b"x");
 }
 
 /// What a request does is done before a later request says anything, and it completes in its turn.
 // rfc: 5040-74
 #[test]
 fn requests_without_a_message_keep_the_order_of_the_queue() {
-    let mut end = End::new(0, 4);
+    // Each Send fills what may be on its way, so that what is behind it waits.
+    let long = |end: &End, wr_id| send(wr_id).with_sges(&[end.sge(2000, 5000)]).unwrap();
+    let mut end = Settings::new(0, 4).small().connect();
     let (region, window) = (bindable(&end, 0, 1000), window(&end));
-    end.post(send(1));
+    end.post(long(&end, 1));
     end.post(bind(
         2,
         &binding(window, region, 0, 10, Access::REMOTE_READ),
     ));
-    end.post(send(3));
-    end.post(SendWr::invalidate(4, window));
-    end.post(send(5));
-    end.next_segment(1000).unwrap();
-    assert!(
-        !end.table.is_valid(window),
+    end.post(send(3).with_inline(b"tells the peer").unwrap());
+    end.post(long(&end, 4));
+    end.post(SendWr::invalidate(5, window));
+    end.post(send(6));
+    // Whether the window is bound when a segment goes out.
+    let mut seen = Vec::new();
+    loop {
+        let segments = end.segments();
+        let Some(last) = segments.last() else { break };
+        let DdpHeader::Untagged(header) = header(last) else {
+            panic!("a Send is untagged");
+        };
+        let told = segments
+            .iter()
+            .any(|ulpdu| payload(ulpdu) == b"tells the peer");
+        seen.push((header.msn.0, end.table().is_valid(window)));
+        assert!(!told || end.table().is_valid(window) || header.msn.0 > 3);
+        end.acked_all();
+    }
+    seen.dedup();
+    // While the first and the third Send are under way; behind the last one all is done.
+    assert_eq!(
+        seen.first(),
+        Some(&(1, false)),
         "the Send before it comes first"
     );
-    // The Send that tells the peer.
-    end.next_segment(1000).unwrap();
-    assert!(end.table.is_valid(window));
-    end.next_segment(1000).unwrap();
-    assert!(!end.table.is_valid(window));
-    assert_eq!(
-        end.sent_ids(),
-        [],
-        "the Send before them was not acknowledged"
-    );
-    end.acked(end.stream);
+    assert!(seen.contains(&(3, true)), "{seen:?}");
+    assert_eq!(seen.last(), Some(&(4, false)));
     let done: Vec<_> = end
         .sent()
         .iter()
@@ -227,11 +241,26 @@ fn requests_without_a_message_keep_the_order_of_the_queue() {
         (1, WcOpcode::Send),
         (2, WcOpcode::BindWindow),
         (3, WcOpcode::Send),
-        (4, WcOpcode::LocalInvalidate),
-        (5, WcOpcode::Send),
+        (4, WcOpcode::Send),
+        (5, WcOpcode::LocalInvalidate),
+        (6, WcOpcode::Send),
     ];
     assert_eq!(done, expected);
-    assert!(end.rdmap.is_idle(&end.qp));
+    assert!(end.closes());
+
+    // It completes in its turn: not before the Send in front of it, whatever was done.
+    let mut end = End::new(0, 4);
+    let (region, window) = (bindable(&end, 0, 1000), self::window(&end));
+    end.post(send(1));
+    end.post(bind(
+        2,
+        &binding(window, region, 0, 10, Access::REMOTE_READ),
+    ));
+    assert_eq!(end.segments().len(), 1);
+    assert!(end.table().is_valid(window));
+    assert_eq!(end.sent_ids(), []);
+    end.acked_all();
+    assert_eq!(end.sent_ids(), [1, 2].map(|id| (id, WcStatus::Success)));
 }
 
 #[test]
@@ -241,29 +270,24 @@ fn unsignalled_ones_complete_in_silence() {
     let wr = bind(1, &binding(window, region, 0, 10, Access::REMOTE_READ));
     end.post(wr.with_flags(0));
     end.post(SendWr::invalidate(2, window));
-    assert_eq!(end.next_message(), Ok(None));
+    assert_eq!(end.next_segment(), None);
     assert_eq!(end.sent_ids(), [(2, WcStatus::Success)]);
-    assert!(end.rdmap.is_idle(&end.qp));
+    assert!(end.closes());
 }
 
 /// How a request that cannot be carried out ends the stream.
-pub(crate) fn failure(end: &mut End, wr: SendWr) -> BindError {
+#[track_caller]
+pub(crate) fn assert_fails(end: &mut End, wr: SendWr, error: impl Into<BindError>) {
     end.post(wr);
     end.post(send(200));
-    let refused = end.next_message().unwrap_err();
-    let RdmapError::Binding { wr_id, error } = refused else {
-        panic!("{refused}");
-    };
-    assert_eq!(wr_id, wr.wr_id);
-    let control = refused.control();
-    assert_eq!((control.layer, control.error_type, control.code), (0, 0, 0));
-    end.refuse(refused.into(), None);
-    assert!(end.next_segment(100).is_some(), "the Terminate");
-    assert_eq!(end.next_segment(100), None, "and nothing after it");
-    end.flush();
+    let refused = end.refused().unwrap();
+    let (wr_id, error) = (wr.wr_id, error.into());
+    refused.assert_is(RdmapError::Binding { wr_id, error });
+    assert_eq!(refused.numbers, (0, 0, 0));
+    assert!(end.next_segment().is_some(), "the Terminate");
+    assert_eq!(end.next_segment(), None, "and nothing after it");
     let all = [(wr_id, WcStatus::MwBindError), (200, WcStatus::WrFlushed)];
     assert_eq!(end.sent_ids(), all);
-    error
 }
 
 #[test]
@@ -278,7 +302,7 @@ fn what_cannot_be_bound_fails_the_request_and_ends_the_stream() {
             (it, BindError::NoWindow(region))
         },
         |end| {
-            let theirs = end.table.allocate_window(OTHER_PD).unwrap();
+            let theirs = end.table().allocate_window(OTHER_PD).unwrap();
             let it = binding(theirs, bindable(end, 0, 100), 0, 10, Access::REMOTE_READ);
             (it, BindError::NoWindow(theirs))
         },
@@ -310,7 +334,7 @@ fn what_cannot_be_bound_fails_the_request_and_ends_the_stream() {
         },
         |end| {
             let region = bindable(end, 0, 100);
-            end.table.revoke(region).unwrap();
+            end.table().revoke(region).unwrap();
             let it = binding(window(end), region, 0, 10, Access::REMOTE_READ);
             (it, TagError::InvalidStag(region).into())
         },
@@ -371,24 +395,24 @@ fn what_cannot_be_bound_fails_the_request_and_ends_the_stream() {
     for case in cases {
         let mut end = End::new(4, 4);
         let (binding, expected) = case(&end);
-        assert_eq!(failure(&mut end, bind(7, &binding)), expected);
+        assert_fails(&mut end, bind(7, &binding), expected);
     }
     // One that is bound already, and the region of a window that is a window.
     let mut end = End::new(4, 4);
     let (window, region) = bound(&mut end, to_read);
     let again = binding(window.with_key(1), region, 0, 10, to_read);
     let expected = BindError::StillValid(window.with_key(1));
-    assert_eq!(failure(&mut end, bind(7, &again)), expected);
+    assert_fails(&mut end, bind(7, &again), expected);
     let mut end = End::new(4, 4);
     let (first, _) = bound(&mut end, to_read);
-    let second = end.table.allocate_window(PD).unwrap();
+    let second = end.table().allocate_window(PD).unwrap();
     let onto = Binding {
         start: 0,
         ..binding(second, first, 0, 10, to_read)
     };
     let need = Access::MW_BIND;
     let expected = TagError::AccessViolation { stag: first, need };
-    assert_eq!(failure(&mut end, bind(7, &onto)), expected.into());
+    assert_fails(&mut end, bind(7, &onto), expected);
 }
 
 /// A request that asks for anything is refused, and that is all.
@@ -397,27 +421,27 @@ fn any_octets_are_a_request_that_fails_or_not() {
     let mut end = End::new(4, 4);
     let mut wr = bind(1, &Binding::default());
     wr.payload = [0xff; 64];
-    assert_eq!(failure(&mut end, wr), BindError::NoWindow(Stag(u32::MAX)));
+    assert_fails(&mut end, wr, BindError::NoWindow(Stag(u32::MAX)));
     let mut end = End::new(4, 4);
     wr.opcode = WrOpcode::FastRegister as u8;
-    assert_eq!(failure(&mut end, wr), BindError::NotFast(Stag(u32::MAX)));
+    assert_fails(&mut end, wr, BindError::NotFast(Stag(u32::MAX)));
     let mut end = End::new(4, 4);
-    let fast = end.table.allocate_fast(end.region.clone(), PD).unwrap();
+    let fast = end.table().allocate_fast(end.region.clone(), PD).unwrap();
     wr.payload[..4].copy_from_slice(&fast.0.to_ne_bytes());
     wr.payload[32] = 0;
     let huge = BindError::OffsetWrap {
         base: u64::MAX,
         length: u64::MAX,
     };
-    assert_eq!(failure(&mut end, wr), huge);
+    assert_fails(&mut end, wr, huge);
 }
 
 /// A region that a fast registration made can have windows of its own, and goes with them.
 #[test]
 fn windows_open_fast_registrations_too() {
     let (mut end, mut peer) = (End::new(4, 4), End::new(4, 4));
-    let fast = end.table.allocate_fast(end.region.clone(), PD).unwrap();
-    let stag = end.table.new_key(fast);
+    let fast = end.table().allocate_fast(end.region.clone(), PD).unwrap();
+    let stag = end.table().new_key(fast);
     let access = (Access::LOCAL_WRITE | Access::MW_BIND).0;
     let all = Binding {
         stag: stag.0,
@@ -434,7 +458,7 @@ fn windows_open_fast_registrations_too() {
     end.post(bind(2, &onto));
     end.post(SendWr::invalidate(3, window));
     end.post(bind(4, &onto));
-    pump(&mut end, &mut peer, 1000);
+    pump(&mut end, &mut peer);
     assert_eq!(
         end.sent_ids(),
         [1, 2, 3, 4].map(|id| (id, WcStatus::Success))
@@ -445,11 +469,10 @@ fn windows_open_fast_registrations_too() {
         stag: fast,
         windows: 1,
     };
-    assert_eq!(end.table.recall(fast), Err(bound));
-    end.table.revoke_with_windows(fast).unwrap();
-    assert!(!end.table.is_valid(window) && !end.table.is_valid(stag));
-    let refused = end.receive(&write(window, 0, b"no"));
-    let gone = Refused::Ddp(DdpError::Tagged(TagError::InvalidStag(window)));
-    assert_eq!(refused, Err(gone));
-    end.table.revoke(window).unwrap();
+    assert_eq!(end.table().recall(fast), Err(bound));
+    end.table().revoke_with_windows(fast).unwrap();
+    assert!(!end.table().is_valid(window) && !end.table().is_valid(stag));
+    let refused = end.receive(&write(window, 0, b"no")).unwrap_err();
+    refused.assert_is(DdpError::Tagged(TagError::InvalidStag(window)));
+    end.table().revoke(window).unwrap();
 }

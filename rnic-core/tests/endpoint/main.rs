@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod delivery;
 mod errors;
 mod flow;
 mod parcels;
