@@ -33,6 +33,11 @@ pub fn bell() -> io::Result<(Bell, Waker)> {
 }
 
 impl Bell {
+    /// Another waker that rings it.
+    pub(crate) fn waker(&self) -> Waker {
+        Waker::from(self.0.clone())
+    }
+
     /// Silences it.
     pub(crate) fn silence(&self) {
         // It fails where it was not rung.

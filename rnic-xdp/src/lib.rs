@@ -1,6 +1,7 @@
 //! The device: XDP program, AF_XDP rings, worker loop, routes and neighbours.
 
 mod bell;
+mod control;
 mod error;
 pub mod facts;
 mod icmp;

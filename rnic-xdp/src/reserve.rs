@@ -12,6 +12,7 @@ use nix::sys::socket::{
 };
 use rnic_core::engine::{Net, NetError, PortLease};
 
+use crate::control::ControlHandle;
 use crate::netlink::{NetlinkError, RouteSocket, addresses, link_by_index};
 use crate::placement::{Answers, Kept, Placement};
 use crate::port::XdpPort;
@@ -32,12 +33,28 @@ pub struct XdpNet {
     routes: Mutex<RouteSocket>,
     steered: SteeredPorts,
     placement: Placement,
+    control: ControlHandle,
     numa_node: Option<u32>,
 }
 
-/// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
+/// A reserved port, until this is dropped. Whoever drops it need not wait for the kernel: the control thread gives it back.
 #[derive(Debug)]
 struct Lease {
+    reservation: Option<Reservation>,
+    control: ControlHandle,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            self.control.release(reservation);
+        }
+    }
+}
+
+/// What reserves a port: the socket holds it in the kernel, the map entry brings its segments here.
+#[derive(Debug)]
+pub(crate) struct Reservation {
     local: SocketAddr,
     steered: SteeredPorts,
     /// Brings its segments to the right worker.
@@ -46,7 +63,7 @@ struct Lease {
     _socket: OwnedFd,
 }
 
-impl Drop for Lease {
+impl Drop for Reservation {
     fn drop(&mut self) {
         // The steering ends before the port is free for others, whose segments it would steal. There is nothing
         // to do if it fails: the entry goes with the map.
@@ -64,6 +81,7 @@ impl XdpNet {
             routes: Mutex::new(RouteSocket::open()?),
             steered: port.steered_ports(),
             placement: Placement::new(port.link(), port.report().workers),
+            control: port.control().clone(),
             numa_node: port.report().numa_node,
         })
     }
@@ -94,11 +112,15 @@ impl XdpNet {
             ),
             _ => other(local, format!("cannot steer the port here: {error}")),
         })?;
-        let lease = Lease {
+        let reservation = Reservation {
             local,
             steered: self.steered.clone(),
             _kept: kept,
             _socket: socket,
+        };
+        let lease = Lease {
+            reservation: Some(reservation),
+            control: self.control.clone(),
         };
         Ok((local, Arc::new(lease)))
     }

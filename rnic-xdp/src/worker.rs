@@ -3,22 +3,23 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use crossbeam_channel::Receiver;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
-use rnic_core::engine::{Driver, EngineConfig, EngineEnd, NextHopRequest, Turn};
+use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Turn};
 use rnic_core::time::Instant;
 
 use crate::bell::Bell;
+use crate::control::{ControlHandle, News};
 use crate::error::OpenError;
-use crate::icmp::Icmp;
 use crate::port::{PortReport, XdpPort};
 use crate::routes::{Routes, Update};
 
-/// Changes of routes and neighbours, and what routers say, are looked for this often.
+/// News of the control thread are looked for this often.
 const NEWS_EVERY: Duration = Duration::from_millis(1);
-/// New queues of the device are looked for this often.
-const QUEUES_EVERY: Duration = Duration::from_secs(1);
+/// News taken in one turn: a flood of them must not keep frames waiting.
+const NEWS_PER_TURN: usize = 16;
 /// The longest sleep while something waits for the device or for a free frame, which nothing announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
 /// What the kernel may add to a sleep: rather awake too early than too late.
@@ -30,10 +31,10 @@ const GONE_SLEEP: Duration = Duration::from_millis(10);
 pub struct Worker {
     driver: Driver,
     port: XdpPort,
-    routes: Routes,
-    icmp: Icmp,
+    /// Does what may block: no call of a worker does.
+    control: ControlHandle,
+    news: Receiver<News>,
     news_at: Instant,
-    queues_at: Instant,
     bell: Bell,
     /// The clock when it started.
     started: u64,
@@ -81,13 +82,14 @@ impl Worker {
             mtu: mtu.try_into().unwrap_or(u16::MAX),
             ..config
         };
+        let control = port.control().clone();
+        let routes = Routes::open(port.link(), mtu)?;
         Ok(Self {
-            routes: Routes::open(port.link(), mtu)?,
+            news: control.join(port.number(), routes, bell.waker()),
+            control,
             driver: Driver::new(config, secret, end),
             port,
-            icmp: Icmp::open()?,
             news_at: Instant::ZERO,
-            queues_at: Instant::ZERO,
             bell,
             started,
         })
@@ -111,70 +113,47 @@ impl Worker {
     }
 
     fn follow_news(&mut self, now: Instant) -> bool {
-        while let Some(request) = self.driver.poll_next_hop_request() {
-            match request {
-                NextHopRequest::Follow(destination) => {
-                    self.routes.request(destination);
-                    self.news_at = now;
-                }
-                NextHopRequest::Forget(destination) => self.routes.forget(destination),
-            }
+        while self.control.has_room()
+            && let Some(request) = self.driver.poll_next_hop_request()
+        {
+            self.control.ask(self.port.number(), request);
         }
-        if now >= self.news_at {
-            self.news_at = now + NEWS_EVERY;
-            self.routes.poll(now);
-            self.hear_routers(now);
-            self.follow_queues(now);
-        }
+        self.news_at = now + NEWS_EVERY;
         let mut any = false;
-        if let Some(active) = self.routes.poll_device() {
+        for _ in 0..NEWS_PER_TURN {
+            let Ok(news) = self.news.try_recv() else {
+                return any;
+            };
             any = true;
-            // All workers see it; one tells.
-            if self.driver.number() == 0 {
-                self.driver.set_port(active);
-            }
+            self.take_in(now, news);
         }
-        while let Some(update) = self.routes.poll_update() {
-            any = true;
-            match update {
-                Update::Set(destination, hop) => self.driver.set_next_hop(destination, hop),
-                Update::Unreachable(destination) => self.driver.set_unreachable(destination),
-            }
-        }
+        self.news_at = now;
         any
     }
 
-    /// Looks for queues that the administrator has added to the device.
-    fn follow_queues(&mut self, now: Instant) {
-        if now >= self.queues_at {
-            self.queues_at = now + QUEUES_EVERY;
-            // A queue that cannot be opened is tried again; `rnic-ctl steering` counts what comes there.
-            let _ = self.port.follow_queues();
+    fn take_in(&mut self, now: Instant, news: News) {
+        let Self { driver, port, .. } = self;
+        match news {
+            News::NextHop(Update::Set(destination, hop)) => driver.set_next_hop(destination, hop),
+            News::NextHop(Update::Unreachable(destination)) => driver.set_unreachable(destination),
+            // All workers hear of it; one tells.
+            News::Link(active) if port.number() == 0 => driver.set_port(active),
+            News::Link(_) => {}
+            News::TooBig(too_big) => {
+                let mut batch = driver.begin(now);
+                batch.handle_too_big(&too_big, &mut port.tx);
+                batch.finish(&mut port.tx);
+                port.tx.kick();
+            }
+            News::Queues(queues) => port.rx.add(queues),
         }
-    }
-
-    /// Passes on what routers say of packets that were too big for them.
-    fn hear_routers(&mut self, now: Instant) {
-        let Self {
-            driver, port, icmp, ..
-        } = self;
-        icmp.poll(|too_big| {
-            let mut batch = driver.begin(now);
-            batch.handle_too_big(&too_big, &mut port.tx);
-            batch.finish(&mut port.tx);
-            port.tx.kick();
-        });
     }
 
     /// How long it may sleep: until a timer goes off, or something may have got room.
     fn longest_sleep(&mut self, at_most: Duration) -> Duration {
         let now = self.now();
-        let timers = self
-            .driver
-            .next_timeout()
-            .into_iter()
-            .chain(self.routes.next_timeout());
-        let sleep = timers.map(|at| at.since(now)).fold(at_most, Duration::min);
+        let timer = self.driver.next_timeout();
+        let sleep = timer.map_or(at_most, |at| at.since(now).min(at_most));
         if self.driver.has_backlog() || self.port.tx.is_pending() {
             sleep.min(BACKLOG_SLEEP)
         } else {
@@ -182,30 +161,20 @@ impl Worker {
         }
     }
 
-    /// Sleeps until a frame arrives, the bell rings, a route changes, or time is up.
+    /// Sleeps until a frame arrives, the bell rings, or time is up.
     fn sleep(&mut self, at_most: Duration) {
-        let others = [self.routes.as_fd(), self.bell.as_fd()];
-        let routers = self.icmp.fds();
-        let fds = others
+        let fds = [self.bell.as_fd()]
             .into_iter()
-            .chain(routers)
             .chain(self.port.rx.sockets());
         let timeout = TimeSpec::from_duration(at_most.saturating_sub(TIMER_SLACK));
-        let ports = self.port.rx.sockets().count();
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // Interrupted by a signal is as good as woken.
         let _ = ppoll(&mut fds, Some(timeout), None);
         self.bell.silence();
 
-        // An error of the routes' socket says that news were lost: it ends when they are read anew.
-        let first_port = fds.len() - ports;
-        let has_news = fds.iter().take(first_port).any(|fd| fd.any() == Some(true));
         let failed = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
         let gone = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.intersects(failed));
-        let is_gone = fds[first_port..].iter().any(gone);
-        if has_news {
-            self.news_at = Instant::ZERO;
-        }
+        let is_gone = fds[1..].iter().any(gone);
         if is_gone {
             std::thread::sleep(at_most.min(GONE_SLEEP));
         }
@@ -215,7 +184,7 @@ impl Worker {
 /// Nanoseconds on the monotonic clock. Each turn asks, also one that finds nothing: as the standard library has it, the
 /// arithmetic around the clock takes half as long as the clock.
 #[inline]
-fn clock() -> u64 {
+pub(crate) fn clock() -> u64 {
     // Every kernel has this clock.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(TimeSpec::new(0, 0));
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
@@ -255,9 +224,13 @@ impl Turn for Worker {
 
     fn wait(&mut self, at_most: Duration) {
         let at_most = self.longest_sleep(at_most);
-        if self.driver.prepare_to_sleep() {
+        // The bell rings for news behind this look.
+        if self.driver.prepare_to_sleep() && self.news.is_empty() {
             self.sleep(at_most);
         }
         self.driver.awake();
+        if !self.news.is_empty() {
+            self.news_at = Instant::ZERO;
+        }
     }
 }

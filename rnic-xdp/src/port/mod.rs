@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::control::{Control, ControlHandle};
 use crate::error::OpenError;
 use crate::netlink::{Generic, Link, RouteSocket, XdpFeatures, link_by_name};
 use crate::steering::{Mode, ModeChoice, SteeredPorts, Steering, SteeringCounters};
@@ -201,13 +202,18 @@ pub struct XdpPort {
     pub tx: TxSide,
     /// Which share it is, from 0 on.
     number: usize,
-    /// Queues that the device had when it was looked at last.
-    queues: u32,
     shared: Arc<Shared>,
 }
 
 /// What all shares of a device have in common.
 struct Shared {
+    /// Ends before the device does, which it uses.
+    control: Control,
+    device: Arc<OpenDevice>,
+}
+
+/// The device itself.
+pub(crate) struct OpenDevice {
     /// Ends before anything else: its interrupts come again.
     _deferral: Option<Deferral>,
     steering: Steering,
@@ -297,7 +303,7 @@ impl XdpPort {
             mtu: link.mtu.min(layout.max_mtu()),
         };
         let counted = opened.iter_mut().flat_map(|share| share.counted.drain(..));
-        let shared = Arc::new(Shared {
+        let device = Arc::new(OpenDevice {
             counted: Mutex::new(counted.collect()),
             _deferral: deferral,
             steering,
@@ -306,71 +312,86 @@ impl XdpPort {
             config: config.clone(),
             report,
         });
+        let shared = Arc::new(Shared {
+            control: Control::start(device.clone())?,
+            device,
+        });
         let share = |(number, share): (usize, Opened)| {
             Some(Self {
                 rx: RxSide::new(share.rx),
                 tx: share.tx?,
                 number,
-                queues,
                 shared: shared.clone(),
             })
         };
         Ok(opened.into_iter().enumerate().filter_map(share).collect())
     }
 
-    /// Opens the queues that the device has got since, as far as they are this share's. (None goes: the kernel refuses to
-    /// take away a queue that has a socket.) Until then the kernel answers what comes there, with RST.
-    pub(crate) fn follow_queues(&mut self) -> Result<(), OpenError> {
-        let Shared {
-            steering,
-            link,
-            layout,
-            config,
-            report,
-            ..
-        } = &*self.shared;
-        let queues = rx_queues(link);
-        while self.queues < queues {
-            if worker_of(self.queues, report.workers) == self.number {
-                let mut new = Opened {
-                    sends: false,
-                    ..Opened::default()
-                };
-                numa::on_node(report.numa_node, || {
-                    new.add_queue(config, steering, *layout, None, (self.queues, self.number))
-                })?;
-                let counted = self.shared.counted.lock();
-                counted
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .extend(new.counted);
-                self.rx.add(new.rx);
-            }
-            self.queues += 1;
-        }
-        steering.cover(queues)
-    }
-
     /// What was opened.
     pub fn report(&self) -> &PortReport {
-        &self.shared.report
+        &self.shared.device.report
     }
 
     /// Reads what was counted of each queue of the device, also when the port has gone to a worker.
     pub fn statistics(&self) -> PortStatistics {
-        PortStatistics(Arc::downgrade(&self.shared))
+        PortStatistics(Arc::downgrade(&self.shared.device))
     }
 
     /// What the steering program did.
     pub fn steering_counters(&self) -> io::Result<SteeringCounters> {
-        self.shared.steering.counters()
+        self.shared.device.steering.counters()
     }
 
     pub(crate) fn link(&self) -> &Link {
-        &self.shared.link
+        &self.shared.device.link
     }
 
     pub(crate) fn steered_ports(&self) -> SteeredPorts {
-        self.shared.steering.ports()
+        self.shared.device.steering.ports()
+    }
+
+    /// The thread that does for the workers what may block.
+    pub(crate) fn control(&self) -> &ControlHandle {
+        self.shared.control.handle()
+    }
+
+    /// Which share it is, from 0 on.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+}
+
+impl OpenDevice {
+    pub(crate) fn report(&self) -> &PortReport {
+        &self.report
+    }
+
+    /// Receive queues that the device has now. (None goes: the kernel refuses to take away a queue that has a socket.)
+    pub(crate) fn queues_now(&self) -> u32 {
+        rx_queues(&self.link)
+    }
+
+    /// Opens a queue that the device has got since, for the worker whose it is. Until then the kernel answers what comes
+    /// there, with RST.
+    pub(crate) fn open_queue(&self, queue: u32) -> Result<Vec<RxPort>, OpenError> {
+        let mut new = Opened {
+            sends: false,
+            ..Opened::default()
+        };
+        let place = (queue, worker_of(queue, self.report.workers));
+        numa::on_node(self.report.numa_node, || {
+            new.add_queue(&self.config, &self.steering, self.layout, None, place)
+        })?;
+        let counted = self.counted.lock();
+        counted
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(new.counted);
+        Ok(new.rx)
+    }
+
+    /// Has the steering program run on so many queues.
+    pub(crate) fn cover(&self, queues: u32) -> Result<(), OpenError> {
+        self.steering.cover(queues)
     }
 }
 

@@ -35,7 +35,7 @@ impl RxSide {
         Self { queues }
     }
 
-    pub(super) fn add(&mut self, queues: Vec<RxPort>) {
+    pub(crate) fn add(&mut self, queues: Vec<RxPort>) {
         self.queues.extend(queues);
     }
 

@@ -8,7 +8,7 @@ use std::sync::{PoisonError, Weak};
 
 use nix::libc::{self, socklen_t, xdp_statistics};
 
-use super::Shared;
+use super::OpenDevice;
 
 /// What was counted of a receive queue since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,15 +47,15 @@ impl QueueStatistics {
 
 /// Reads what was counted of each queue of a device, from any thread, as long as the device is open.
 #[derive(Clone)]
-pub struct PortStatistics(pub(super) Weak<Shared>);
+pub struct PortStatistics(pub(super) Weak<OpenDevice>);
 
 impl PortStatistics {
     /// Of each queue that is open, in their order.
     pub fn read(&self) -> io::Result<Vec<QueueStatistics>> {
-        let Some(shared) = self.0.upgrade() else {
+        let Some(device) = self.0.upgrade() else {
             return Ok(Vec::new());
         };
-        let counted = shared
+        let counted = device
             .counted
             .lock()
             .unwrap_or_else(PoisonError::into_inner);

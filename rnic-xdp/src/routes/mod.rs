@@ -27,7 +27,7 @@ pub(crate) use way::Way;
 const RETRY: Duration = Duration::from_secs(1);
 /// Changes of routes, addresses and links within this time are looked at together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Destinations looked up at once: each takes some questions to the kernel, and frames wait meanwhile.
+/// Destinations looked up at once: each takes some questions to the kernel, and other news wait meanwhile.
 const LOOKUPS_PER_POLL: usize = 16;
 
 /// What the engine is to be told.

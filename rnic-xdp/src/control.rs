@@ -1,0 +1,299 @@
+//! The control thread of a device. A call of the kernel that may block stands here and not in a worker: links, routes,
+//! queues and rules are looked up and changed under a lock (RTNL) that anybody on the host may hold for seconds, and a
+//! worker that waited for it would leave its frames lying. Workers and this thread talk by channels.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use rnic_core::engine::NextHopRequest;
+use rnic_core::time::Instant;
+use rnic_core::wire::icmp::TooBig;
+
+use crate::bell::{Bell, bell};
+use crate::error::OpenError;
+use crate::icmp::Icmp;
+use crate::port::{OpenDevice, RxPort, worker_of};
+use crate::reserve::Reservation;
+use crate::routes::{Routes, Update};
+use crate::worker::clock;
+
+/// New queues of the device are looked for this often.
+const QUEUES_EVERY: Duration = Duration::from_secs(1);
+/// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block meanwhile.
+const MOST_REQUESTS: usize = 1024;
+/// News that may wait for a worker. Behind so many the kernel keeps what is new for it.
+const MOST_NEWS: usize = 256;
+/// How soon to look again whether a worker has taken in its news.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// What the control thread is asked to do.
+enum Request {
+    /// A worker has begun.
+    Join(Member),
+    /// A worker wants to know the next hop of a destination, or no longer.
+    NextHop(usize, NextHopRequest),
+    /// A port is needed no more.
+    Release(Reservation),
+    /// The device closes.
+    End,
+}
+
+/// What a worker is told.
+pub(crate) enum News {
+    /// Of a destination that it asked for.
+    NextHop(Update),
+    /// Whether the device can send.
+    Link(bool),
+    /// What a router said of a packet.
+    TooBig(TooBig),
+    /// Queues that the administrator has added to the device.
+    Queues(Vec<RxPort>),
+}
+
+/// A worker, as the control thread knows it.
+struct Member {
+    worker: usize,
+    /// Its destinations.
+    routes: Routes,
+    news: Sender<News>,
+    waker: Waker,
+}
+
+/// The running thread. Dropping this ends it, behind all that it was asked for.
+pub(crate) struct Control {
+    handle: ControlHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A way to ask the thread.
+#[derive(Clone)]
+pub(crate) struct ControlHandle {
+    requests: Sender<Request>,
+    waker: Waker,
+}
+
+impl std::fmt::Debug for ControlHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ControlHandle")
+    }
+}
+
+impl ControlHandle {
+    /// A worker begins: its routes are followed from now on. Returns where its news come.
+    pub(crate) fn join(&self, worker: usize, routes: Routes, waker: Waker) -> Receiver<News> {
+        let (news, receiver) = bounded(MOST_NEWS);
+        self.send(Request::Join(Member {
+            worker,
+            routes,
+            news,
+            waker,
+        }));
+        receiver
+    }
+
+    /// Whether it can be asked for next hops now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.requests.len() < MOST_REQUESTS
+    }
+
+    /// Passes on what a worker's engine asks about next hops.
+    pub(crate) fn ask(&self, worker: usize, request: NextHopRequest) {
+        self.send(Request::NextHop(worker, request));
+    }
+
+    /// Has a port given back.
+    pub(crate) fn release(&self, reservation: Reservation) {
+        self.send(Request::Release(reservation));
+    }
+
+    fn send(&self, request: Request) {
+        // Once the thread has ended, what was to be released is, here.
+        if self.requests.send(request).is_ok() {
+            self.waker.wake_by_ref();
+        }
+    }
+}
+
+impl Control {
+    /// Starts the thread of a device, in the network namespace of this thread.
+    pub(crate) fn start(device: Arc<OpenDevice>) -> Result<Self, OpenError> {
+        let failed = |doing| move |source| OpenError::System { doing, source };
+        let (bell, waker) = bell().map_err(failed("make an eventfd"))?;
+        let (sender, requests) = unbounded();
+        let attendant = Attendant {
+            queues: device.report().queues,
+            icmp: Icmp::open()?,
+            device,
+            requests,
+            bell,
+            members: Vec::new(),
+            queues_at: Instant::ZERO,
+        };
+        let thread = std::thread::Builder::new()
+            .name("rnic-control".into())
+            .spawn(move || attendant.run())
+            .map_err(failed("start the control thread"))?;
+        Ok(Self {
+            handle: ControlHandle {
+                requests: sender,
+                waker,
+            },
+            thread: Some(thread),
+        })
+    }
+
+    pub(crate) fn handle(&self) -> &ControlHandle {
+        &self.handle
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.handle.send(Request::End);
+        if let Some(thread) = self.thread.take() {
+            // If it has panicked, it has said so on stderr already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread works with.
+struct Attendant {
+    device: Arc<OpenDevice>,
+    requests: Receiver<Request>,
+    bell: Bell,
+    icmp: Icmp,
+    members: Vec<Member>,
+    /// Queues that the device had when it was looked at last.
+    queues: u32,
+    queues_at: Instant,
+}
+
+impl Attendant {
+    fn run(mut self) {
+        while self.carry_out_requests() {
+            let now = Instant::from_nanos(clock());
+            for member in &mut self.members {
+                member.follow(now);
+            }
+            self.hear_routers();
+            self.follow_queues(now);
+            self.sleep();
+        }
+    }
+
+    /// Says whether to go on.
+    fn carry_out_requests(&mut self) -> bool {
+        for request in self.requests.try_iter() {
+            match request {
+                Request::Join(member) => self.members.push(member),
+                Request::NextHop(worker, request) => {
+                    let mut members = self.members.iter_mut();
+                    if let Some(member) = members.find(|member| member.worker == worker) {
+                        match request {
+                            NextHopRequest::Follow(destination) => {
+                                member.routes.request(destination);
+                            }
+                            NextHopRequest::Forget(destination) => {
+                                member.routes.forget(destination);
+                            }
+                        }
+                    }
+                }
+                Request::Release(reservation) => drop(reservation),
+                Request::End => return false,
+            }
+        }
+        true
+    }
+
+    /// Passes on what routers say. A worker that does not take in its news misses it, as if a network had lost it.
+    fn hear_routers(&mut self) {
+        let members = &self.members;
+        self.icmp.poll(|too_big| {
+            for member in members.iter().filter(|member| member.has_room()) {
+                member.tell(News::TooBig(too_big));
+            }
+        });
+    }
+
+    /// Looks for queues that the administrator has added to the device.
+    fn follow_queues(&mut self, now: Instant) {
+        if now < self.queues_at || self.members.is_empty() {
+            return;
+        }
+        self.queues_at = now + QUEUES_EVERY;
+        let queues = self.device.queues_now();
+        while self.queues < queues {
+            let worker = worker_of(self.queues, self.device.report().workers);
+            let member = self.members.iter().find(|member| member.worker == worker);
+            let Some(member) = member.filter(|member| member.has_room()) else {
+                return;
+            };
+            // A queue that cannot be opened is tried again; `rnic-ctl steering` counts what comes there.
+            let Ok(opened) = self.device.open_queue(self.queues) else {
+                return;
+            };
+            member.tell(News::Queues(opened));
+            self.queues += 1;
+        }
+        let _ = self.device.cover(queues);
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&self) {
+        let now = Instant::from_nanos(clock());
+        let until = |at: Instant| at.since(now);
+        let (ready, stalled): (Vec<_>, Vec<_>) =
+            self.members.iter().partition(|member| member.has_room());
+        let timers = ready
+            .iter()
+            .filter_map(|member| member.routes.next_timeout());
+        let queues = (!self.members.is_empty()).then(|| until(self.queues_at));
+        let look_again = (!stalled.is_empty()).then_some(LOOK_AGAIN);
+        let timeout = timers.map(until).chain(queues).chain(look_again).min();
+
+        let routes = ready.iter().map(|member| member.routes.as_fd());
+        let fds = [self.bell.as_fd()].into_iter().chain(self.icmp.fds());
+        let fds = fds.chain(routes);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // Interrupted by a signal is as good as woken.
+        let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
+        self.bell.silence();
+    }
+}
+
+impl Member {
+    fn has_room(&self) -> bool {
+        !self.news.is_full()
+    }
+
+    fn tell(&self, news: News) {
+        // A worker that has ended wants no news.
+        if self.news.try_send(news).is_ok() {
+            self.waker.wake_by_ref();
+        }
+    }
+
+    /// Passes on what changed, as far as there is room: the rest waits in the kernel.
+    fn follow(&mut self, now: Instant) {
+        if !self.has_room() {
+            return;
+        }
+        self.routes.poll(now);
+        if let Some(active) = self.routes.poll_device() {
+            self.tell(News::Link(active));
+        }
+        while self.has_room()
+            && let Some(update) = self.routes.poll_update()
+        {
+            self.tell(News::NextHop(update));
+        }
+    }
+}

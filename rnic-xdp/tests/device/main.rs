@@ -1,0 +1,5 @@
+//! What goes on beside the frames: a kernel that is busy, a device that goes, processes that fork.
+
+#[path = "../common/rig.rs"]
+mod rig;
+mod rtnl;
