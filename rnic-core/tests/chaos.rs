@@ -237,6 +237,7 @@ impl World {
             Event::Port { .. }
             | Event::SharedReceives(_)
             | Event::CompletionOverrun { .. }
+            | Event::DeviceGone
             | Event::WorkerEnded => {
                 panic!("{event:?}")
             }

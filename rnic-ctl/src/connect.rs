@@ -3,10 +3,26 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, Qp};
+use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, Keepalive, Qp};
 
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+
+/// How long the other side may leave unanswered what it is sent, or asked when it is silent, before it counts as gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How both sides connect, as far as commands do not differ: a side that has gone is noticed.
+pub(crate) fn options() -> ConnectionOptions {
+    ConnectionOptions {
+        user_timeout: Some(PATIENCE),
+        keepalive: Some(Keepalive {
+            idle: PATIENCE / 3,
+            interval: PATIENCE / 6,
+            ..Keepalive::default()
+        }),
+        ..ConnectionOptions::default()
+    }
+}
 
 /// Ctrl-C is looked for so often.
 const NAP: Duration = Duration::from_millis(100);

@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::process::Command;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use common::{Running, link, text};
 use rnic_xdp::testing::{Namespace, is_root};
@@ -126,4 +127,97 @@ fn a_client_learns_why_it_is_refused() {
     let nobody = Running::start(nobody).finish("the client");
     assert_eq!(nobody.status.code(), Some(1));
     assert!(text(&nobody.stderr).contains("nobody listens"));
+}
+
+/// A test that goes on for ever, until something is done to the interface of the client. What both sides say in the end,
+/// server first.
+fn perf_until(name: &str, options: &str, what: impl FnOnce(&Namespace, &Running)) -> [Output; 2] {
+    let (one, other) = link(name, "theirs");
+    let server = rnic_ctl(&one, "ours", &format!("perf {options}"));
+    let server = Running::start(server).until_it_says("waiting for a client");
+    let line = format!("perf {options} -D 3600 10.77.0.1");
+    let client = Running::start(rnic_ctl(&other, "theirs", &line)).until_it_says("Data verified");
+    std::thread::sleep(Duration::from_millis(300));
+    what(&other, &client);
+    let client = client.finish("the client");
+    [server.finish("the server"), client]
+}
+
+#[test]
+fn perf_ends_at_once_on_both_sides_when_the_interfaces_are_removed() {
+    if !is_root("perf_ends_at_once_on_both_sides_when_the_interfaces_are_removed") {
+        return;
+    }
+    for options in ["write-bw", "send-lat --thread", "write-lat"] {
+        let outputs = perf_until("del", options, |client, _| {
+            client.ip("link del dev theirs").unwrap();
+        });
+        for output in outputs {
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{options}: {said}");
+            assert!(said.contains("the network device is gone"), "{said}");
+        }
+    }
+}
+
+/// Seconds of processor time that a process has used: fields 14 and 15 of its status, in hundredths.
+fn processor_time(process: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields = status.rsplit_once(')').unwrap().1.split_whitespace();
+    let ticks = fields
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<f64>().unwrap());
+    ticks.sum::<f64>() / 100.0
+}
+
+#[test]
+fn perf_without_a_link_rests_and_ends_with_a_message() {
+    if !is_root("perf_without_a_link_rests_and_ends_with_a_message") {
+        return;
+    }
+    let mut used = 0.0;
+    let outputs = perf_until("down", "write-bw", |namespace, client| {
+        namespace.ip("link set dev theirs down").unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        let before = processor_time(client.id());
+        std::thread::sleep(Duration::from_secs(4));
+        used = processor_time(client.id()) - before;
+    });
+    assert!(used < 1.0, "{used} s of the processor in 4 s");
+    for output in outputs {
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("has lost its link"), "{said}");
+        assert!(said.contains("the peer does not answer"), "{said}");
+    }
+}
+
+#[test]
+fn a_signal_ends_perf_without_a_link() {
+    if !is_root("a_signal_ends_perf_without_a_link") {
+        return;
+    }
+    let mut sides = Vec::new();
+    for options in ["write-bw", "send-bw --thread"] {
+        let (one, other) = link("sig", "theirs");
+        let server = rnic_ctl(&one, "ours", &format!("perf {options}"));
+        let server = Running::start(server).until_it_says("waiting for a client");
+        let line = format!("perf {options} -D 3600 10.77.0.1");
+        let client = rnic_ctl(&other, "theirs", &line);
+        let client = Running::start(client).until_it_says("Data verified");
+        std::thread::sleep(Duration::from_millis(300));
+        other.ip("link set dev theirs down").unwrap();
+        sides.extend([(server, one), (client, other)]);
+    }
+    // Long enough for all that can be said to wait for its acknowledgment, not for the connections to end.
+    std::thread::sleep(Duration::from_secs(20));
+    for (side, _namespace) in sides {
+        let asked = Instant::now();
+        side.interrupt();
+        let output = side.finish("an interrupted side");
+        assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+        let took = asked.elapsed();
+        assert!(took < Duration::from_secs(4), "it took {took:?}");
+    }
 }

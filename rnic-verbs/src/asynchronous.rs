@@ -77,7 +77,8 @@ pub enum AsyncEvent {
     PortError,
     /// `IBV_EVENT_PORT_ACTIVE`: it has it again.
     PortActive,
-    /// `IBV_EVENT_DEVICE_FATAL`: the worker that drives the device has ended. Nothing comes after it.
+    /// `IBV_EVENT_DEVICE_FATAL`: the worker that drives the device has ended, or the network device is gone: removed, or
+    /// moved to another network namespace. All connections are over. Nothing comes after it.
     DeviceFatal,
 }
 
@@ -209,7 +210,7 @@ impl AsyncEvents {
             .router
             .wait(device, timeout, |boxes| boxes.next_async_event());
         match next {
-            Err(Error::WorkerGone(_)) if !self.told_fatal => {
+            Err(Error::WorkerGone(_) | Error::DeviceGone) if !self.told_fatal => {
                 self.told_fatal = true;
                 Ok(Some(AsyncEvent::DeviceFatal))
             }

@@ -16,6 +16,11 @@ pub enum Error {
     /// Nobody drives the device any more.
     #[error(transparent)]
     WorkerGone(#[from] WorkerGone),
+    /// The network device is gone for good.
+    #[error(
+        "the network device is gone: it was removed, or moved to another network namespace; open the device again where it is"
+    )]
+    DeviceGone,
     /// A queue could not be made.
     #[error("cannot make a queue: {0}")]
     Queue(#[from] RingError),

@@ -98,6 +98,8 @@ pub(crate) struct Boxes {
     pumping: bool,
     /// A worker has ended, and no event of it is left in the channel.
     worker_gone: bool,
+    /// Workers that have found the network device gone, with no event of theirs left in the channel but that.
+    without_device: usize,
 }
 
 impl Boxes {
@@ -182,6 +184,7 @@ impl Boxes {
             Event::Port { active: false } => self.tell(AsyncEvent::PortError),
             Event::SharedReceives(news) => self.tell(news.into()),
             Event::WorkerEnded => self.worker_gone = true,
+            Event::DeviceGone => self.without_device += 1,
             Event::CompletionOverrun { cq, qp } => self.tell(AsyncEvent::CqError { cq, qp }),
         }
     }
@@ -283,6 +286,9 @@ impl Router {
             }
             if boxes.worker_gone {
                 return Err(WorkerGone.into());
+            }
+            if boxes.without_device >= device.workers() {
+                return Err(Error::DeviceGone);
             }
             let now = Instant::now();
             let left = deadline.map_or(LONGEST_WAIT, |at| at.saturating_duration_since(now));

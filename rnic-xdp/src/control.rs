@@ -20,7 +20,7 @@ use crate::error::OpenError;
 use crate::icmp::Icmp;
 use crate::port::{OpenDevice, RxPort, worker_of};
 use crate::reserve::Reservation;
-use crate::routes::{Routes, Update};
+use crate::routes::{LinkState, Routes, Update};
 use crate::worker::clock;
 
 /// New queues of the device are looked for this often.
@@ -49,7 +49,7 @@ pub(crate) enum News {
     /// Of a destination that it asked for.
     NextHop(Update),
     /// Whether the device can send.
-    Link(bool),
+    Link(LinkState),
     /// What a router said of a packet.
     TooBig(TooBig),
     /// Queues that the administrator has added to the device.
@@ -287,8 +287,8 @@ impl Member {
             return;
         }
         self.routes.poll(now);
-        if let Some(active) = self.routes.poll_device() {
-            self.tell(News::Link(active));
+        if let Some(state) = self.routes.poll_device() {
+            self.tell(News::Link(state));
         }
         while self.has_room()
             && let Some(update) = self.routes.poll_update()

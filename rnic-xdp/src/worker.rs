@@ -14,7 +14,7 @@ use crate::bell::Bell;
 use crate::control::{ControlHandle, News};
 use crate::error::OpenError;
 use crate::port::{PortReport, XdpPort};
-use crate::routes::{Routes, Update};
+use crate::routes::{LinkState, Routes, Update};
 
 /// News of the control thread are looked for this often.
 const NEWS_EVERY: Duration = Duration::from_millis(1);
@@ -36,6 +36,7 @@ pub struct Worker {
     news: Receiver<News>,
     news_at: Instant,
     bell: Bell,
+    link: LinkState,
     /// The clock when it started.
     started: u64,
 }
@@ -91,6 +92,7 @@ impl Worker {
             port,
             news_at: Instant::ZERO,
             bell,
+            link: LinkState::Active,
             started,
         })
     }
@@ -136,9 +138,7 @@ impl Worker {
         match news {
             News::NextHop(Update::Set(destination, hop)) => driver.set_next_hop(destination, hop),
             News::NextHop(Update::Unreachable(destination)) => driver.set_unreachable(destination),
-            // All workers hear of it; one tells.
-            News::Link(active) if port.number() == 0 => driver.set_port(active),
-            News::Link(_) => {}
+            News::Link(state) => self.set_link(now, state),
             News::TooBig(too_big) => {
                 let mut batch = driver.begin(now);
                 batch.handle_too_big(&too_big, &mut port.tx);
@@ -149,15 +149,32 @@ impl Worker {
         }
     }
 
+    fn set_link(&mut self, now: Instant, state: LinkState) {
+        let Self { driver, port, .. } = self;
+        self.link = state;
+        if state == LinkState::Gone {
+            // No frame comes or goes any more, and what asks for it is of no use.
+            port.rx.close();
+            port.tx.close();
+            let mut batch = driver.begin(now);
+            batch.lose_device(&mut port.tx);
+            batch.finish(&mut port.tx);
+        } else if port.number() == 0 {
+            // All workers hear of it; one tells.
+            driver.set_port(state == LinkState::Active);
+        }
+    }
+
     /// How long it may sleep: until a timer goes off, or something may have got room.
     fn longest_sleep(&mut self, at_most: Duration) -> Duration {
         let now = self.now();
         let timer = self.driver.next_timeout();
         let sleep = timer.map_or(at_most, |at| at.since(now).min(at_most));
-        if self.driver.has_backlog() || self.port.tx.is_pending() {
-            sleep.min(BACKLOG_SLEEP)
-        } else {
-            sleep
+        let waits = self.driver.has_backlog() || self.port.tx.is_pending();
+        match self.link {
+            LinkState::Active if waits => sleep.min(BACKLOG_SLEEP),
+            // The control thread says when it is over.
+            _ => sleep,
         }
     }
 
@@ -219,7 +236,8 @@ impl Turn for Worker {
     }
 
     fn is_settled(&self) -> bool {
-        self.driver.is_settled()
+        // Without a link there is no way to say last words.
+        self.link != LinkState::Active || self.driver.is_settled()
     }
 
     fn wait(&mut self, at_most: Duration) {

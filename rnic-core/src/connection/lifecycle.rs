@@ -146,6 +146,11 @@ impl Connection {
         self.give_up(EndReason::Local, context);
     }
 
+    /// The device is gone, and with it every way to the peer.
+    pub(crate) fn lose_device(&mut self, context: &mut Context<'_, '_>) {
+        self.fail(EndReason::DeviceGone, context);
+    }
+
     /// The application gave up its queue pair: the connection is cut off, and nobody is there to be told. What the
     /// queue pair had taken from a shared receive queue completes nevertheless: it is not its own.
     pub(crate) fn orphan(&mut self, context: &mut Context<'_, '_>) {

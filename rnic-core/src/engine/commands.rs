@@ -259,6 +259,9 @@ impl Engine {
                 .events
                 .push_back(Event::Failed { qp: number, reason });
         };
+        if self.device_gone {
+            return fail(self, EndReason::DeviceGone);
+        }
         if self.find(&key).is_some() {
             return fail(self, EndReason::InUse);
         }

@@ -167,6 +167,12 @@ impl Batch<'_> {
             .handle_too_big(self.now, &self.guard, too_big, tx);
     }
 
+    /// Ends all connections: the device is gone for good.
+    pub fn lose_device<F: TxFrames>(&mut self, tx: &mut F) {
+        self.busy = true;
+        self.engine.lose_device(self.now, &self.guard, tx);
+    }
+
     /// More frames have arrived than this turn handles. After a pause of this process they may hold the
     /// acknowledgments that timers wait for: those are looked at when the frames have been.
     pub fn expect_more(&mut self) {

@@ -262,6 +262,9 @@ pub enum EndReason {
     /// The peer's MPA start-up was not acceptable.
     #[error("MPA start-up failed: {0}")]
     Startup(String),
+    /// The network device is gone for good.
+    #[error("the network device is gone: it was removed, or moved to another network namespace")]
+    DeviceGone,
     /// The queue pair named was not there or was in use.
     #[error("the queue pair is not idle")]
     QpNotIdle,
@@ -377,6 +380,8 @@ pub enum Event {
         /// Whether it has.
         active: bool,
     },
+    /// The device is gone for good. All connections have ended, and no other can come to be.
+    DeviceGone,
     /// A shared receive queue runs low, or a stream uses more of it than it should.
     SharedReceives(SrqNews),
     /// The worker that drives an engine has ended. Nothing more comes from it.
@@ -390,6 +395,7 @@ impl Event {
             Self::ConnectRequest { .. }
             | Self::RequestGone { .. }
             | Self::Port { .. }
+            | Self::DeviceGone
             | Self::WorkerEnded
             | Self::SharedReceives(SrqNews::LimitReached { .. }) => None,
             Self::Established { qp, .. }

@@ -118,6 +118,8 @@ pub struct Engine {
     srqs: SrqTable,
     next_hops: NextHops,
     events: VecDeque<Event>,
+    /// The device is gone for good.
+    device_gone: bool,
     counters: Counters,
     isn_secret: Keyed,
     cookies: Cookies,
@@ -151,6 +153,7 @@ impl Engine {
             srqs: SrqTable::default(),
             next_hops: NextHops::default(),
             events: VecDeque::new(),
+            device_gone: false,
             counters: Counters::default(),
             cookies: Cookies::new(isn_secret.derive("SYN cookies")),
             isn_secret,
@@ -417,6 +420,18 @@ impl Engine {
     /// Tells that the device has lost its link, or has it again.
     pub fn set_port(&mut self, active: bool) {
         self.events.push_back(Event::Port { active });
+    }
+
+    /// The device is gone for good: all connections end at once, and no other can come to be.
+    pub fn lose_device<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) {
+        self.device_gone = true;
+        let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
+        for index in all {
+            self.touch(index, now, guard, Connection::lose_device);
+            // Its RST has no way to go.
+            self.forget(index, tx);
+        }
+        self.events.push_back(Event::DeviceGone);
     }
 
     /// Whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.

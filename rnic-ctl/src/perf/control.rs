@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rnic_verbs::{
-    Completion, ConnectionEvent, Cq, Device, HugePages, Mr, Pd, Qp, QpCaps, Region, SendRequest,
-    WcOpcode,
+    AsyncEvent, AsyncEvents, Completion, ConnectionEvent, Cq, Device, HugePages, Mr, Pd, Qp,
+    QpCaps, Region, SendRequest, WcOpcode,
 };
 
 use super::message::{LEN, Message};
 use super::progress::LOOKS_TO_YIELD;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::out;
 
 /// Messages under way at once.
 const SENDS: u64 = 16;
@@ -26,6 +27,8 @@ const PATIENCE: Duration = Duration::from_millis(2);
 pub(super) struct Control {
     pub qp: Qp,
     device: Device,
+    interrupt: Interrupt,
+    events: AsyncEvents,
     cq: Cq,
     mr: Mr,
     /// Receive buffers; the send buffers follow them.
@@ -39,7 +42,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Before it is connected. Every data connection may have several messages under way.
-    pub(super) fn new(device: &Device, pd: &Pd, qps: u16) -> Outcome<Self> {
+    pub(super) fn new(device: &Device, pd: &Pd, qps: u16, interrupt: &Interrupt) -> Outcome<Self> {
         let receives = 64 + 8 * u64::from(qps);
         let doing = "make the control connection";
         let entries = (receives + SENDS) as u32;
@@ -59,10 +62,11 @@ impl Control {
                 .doing(doing)?;
         }
         let alive_at = Instant::now() + ALIVE;
-        let device = device.clone();
         Ok(Self {
             qp,
-            device,
+            device: device.clone(),
+            interrupt: interrupt.clone(),
+            events: device.async_events().doing(doing)?,
             cq,
             mr,
             receives,
@@ -80,7 +84,10 @@ impl Control {
             self.device.drive();
             if let Some(message) = self.poll_any()? {
                 self.kept.push(message);
-            } else if Instant::now() > deadline {
+                continue;
+            }
+            self.interrupt.check()?;
+            if Instant::now() > deadline {
                 return Err(Failure::operation(
                     "talk to the other side",
                     "it takes no more messages",
@@ -178,8 +185,24 @@ impl Control {
         }
     }
 
+    /// Tells of the interface's link, without which nothing goes on. Fails if the interface is gone.
+    fn watch_link(&mut self) -> Outcome {
+        let doing = "watch the interface";
+        while let Some(event) = self.events.next(Duration::ZERO).doing(doing)? {
+            match event {
+                AsyncEvent::PortError => out::note(
+                    "rnic-ctl: the interface has lost its link; without it the connections end soon",
+                ),
+                AsyncEvent::PortActive => out::note("rnic-ctl: the interface has its link again"),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Says that this side is there, if it has not done so for a while.
     pub(super) fn say_alive(&mut self, now: Instant) -> Outcome {
+        self.watch_link()?;
         if now >= self.alive_at && self.sent - self.sends_done < SENDS {
             self.alive_at = now + ALIVE;
             self.send(&Message::Alive)?;
@@ -196,7 +219,11 @@ impl Control {
 /// Why a request of a queue pair failed: because its connection ended, or else by the request's own status.
 pub(super) fn why_ended(qp: &mut Qp, completion: &Completion) -> Failure {
     let what = "connection to the other side";
-    match qp.next_event(Duration::from_millis(500)) {
+    let mut event = qp.next_event(Duration::from_millis(500));
+    if let Ok(Some(ConnectionEvent::Established(_))) = event {
+        event = qp.next_event(Duration::from_millis(500));
+    }
+    match event {
         Ok(Some(ConnectionEvent::Disconnected(reason) | ConnectionEvent::Failed(reason))) => {
             Failure::operation(what, reason)
         }

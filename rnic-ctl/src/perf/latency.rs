@@ -7,7 +7,7 @@ use rnic_verbs::{Completion, MAX_INLINE, SendRequest, WcOpcode};
 use super::args::{Length, Operation};
 use super::buffer::{Pattern, check_count};
 use super::message::Message;
-use super::progress::{LOOKS_TO_YIELD, Progress};
+use super::progress::{LOOKS_TO_YIELD, Progress, Stall};
 use super::receives::Receive;
 use super::report::Row;
 use super::session::Session;
@@ -31,6 +31,9 @@ pub(super) struct Game<'a> {
     pattern: Pattern,
     bad: u64,
     spins: u32,
+    stall: Stall,
+    /// Messages received when it was looked up from the work last.
+    seen: u64,
     /// The client said that it is over.
     is_over: Option<u64>,
     share: f64,
@@ -47,6 +50,8 @@ impl<'a> Game<'a> {
             pattern: Pattern::default(),
             bad: 0,
             spins: 0,
+            stall: Stall::default(),
+            seen: 0,
             is_over: None,
             share: 0.0,
         }
@@ -253,6 +258,10 @@ impl<'a> Game<'a> {
             }
             None => {}
         }
+        if std::mem::replace(&mut self.seen, self.received) != self.received {
+            self.stall.end();
+        }
+        self.stall.go_on(&self.session.cq)?;
         let now = Instant::now();
         if self.progress.is_due(now) {
             self.progress.show(now, self.share)?;

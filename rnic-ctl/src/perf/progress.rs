@@ -55,6 +55,10 @@ impl Progress {
 
 /// Fruitless looks at a completion queue before a thread sleeps that does not drive the device itself.
 const LOOKS: u32 = 1000;
+/// How long to look in vain without a pause: then something is wrong, and may be so for long.
+const STALL: Duration = Duration::from_millis(100);
+/// How long to sleep at a time while it is.
+const STALLED_NAP: Duration = Duration::from_millis(10);
 /// Fruitless looks before a thread that drives the device offers its core to others: should the other side share the
 /// core, nothing would come before the end of a time slice.
 pub(super) const LOOKS_TO_YIELD: u32 = 64;
@@ -64,6 +68,26 @@ pub(super) const LOOKS_TO_YIELD: u32 = 64;
 pub(crate) struct Idle {
     spins: bool,
     fruitless: u32,
+    stall: Stall,
+}
+
+/// A loop that finds nothing for long sleeps between its looks.
+#[derive(Default)]
+pub(super) struct Stall(Option<Instant>);
+
+impl Stall {
+    /// Something was found.
+    pub(super) fn end(&mut self) {
+        self.0 = None;
+    }
+
+    /// Nothing was, once more: now and then, for it takes the time.
+    pub(super) fn go_on(&mut self, cq: &Cq) -> Outcome {
+        if self.0.get_or_insert_with(Instant::now).elapsed() >= STALL {
+            cq.wait(STALLED_NAP).doing("wait for completions")?;
+        }
+        Ok(())
+    }
 }
 
 impl Idle {
@@ -71,6 +95,7 @@ impl Idle {
         Self {
             spins: cq.device().is_inline(),
             fruitless: 0,
+            stall: Stall::default(),
         }
     }
 
@@ -78,6 +103,7 @@ impl Idle {
     pub(crate) fn after(&mut self, found: usize, cq: &Cq) -> Outcome {
         if found > 0 {
             self.fruitless = 0;
+            self.stall.end();
             return Ok(());
         }
         self.fruitless = self.fruitless.saturating_add(1);
@@ -85,6 +111,7 @@ impl Idle {
             if self.fruitless >= LOOKS_TO_YIELD {
                 self.fruitless = 0;
                 std::thread::yield_now();
+                self.stall.go_on(cq)?;
             }
         } else if self.fruitless >= LOOKS {
             cq.wait(Duration::from_millis(1))

@@ -241,13 +241,13 @@ pub(super) fn connect(
     let connect = |qp: &mut Qp, hello: Hello| -> Outcome<Vec<u8>> {
         let options = ConnectionOptions {
             private_data: hello.encode(),
-            ..ConnectionOptions::default()
+            ..crate::connect::options()
         };
         let local = local.map(|address| SocketAddr::new(address, 0));
         let established = crate::connect::connect(qp, server, local, options, interrupt, rejected)?;
         Ok(established.private_data)
     };
-    let mut control = Control::new(device, &setup.pd, hello.qps)?;
+    let mut control = Control::new(device, &setup.pd, hello.qps, interrupt)?;
     connect(&mut control.qp, hello)?;
     // The server speaks only after it has heard from the client (RFC 5044 section 7.1.3).
     control.send(&Message::Alive)?;
@@ -313,7 +313,7 @@ fn accept_all(
     interrupt: &Interrupt,
 ) -> Outcome<Option<Session>> {
     let made = Setup::new(device, hello, false).and_then(|setup| {
-        let control = Control::new(device, &setup.pd, hello.qps)?;
+        let control = Control::new(device, &setup.pd, hello.qps, interrupt)?;
         Ok((setup, control))
     });
     let (mut setup, mut control) = match made {
@@ -369,7 +369,7 @@ fn expected(request: &ConnectRequest, first: &Hello, index: u16) -> Option<Remot
 fn answer(buffer: RemoteAddress) -> ConnectionOptions {
     ConnectionOptions {
         private_data: Answer { buffer }.encode(),
-        ..ConnectionOptions::default()
+        ..crate::connect::options()
     }
 }
 

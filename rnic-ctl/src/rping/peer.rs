@@ -220,6 +220,6 @@ pub(super) fn options(args: &RpingArgs) -> ConnectionOptions {
         ird: 1,
         ord: 1,
         first_fpdu_delay: Duration::from_millis(args.first_fpdu_delay),
-        ..ConnectionOptions::default()
+        ..crate::connect::options()
     }
 }

@@ -52,10 +52,28 @@ impl Running {
         let mut said = BufReader::new(child.stdout.take().unwrap());
         while !self.first.contains(words) {
             let read = said.read_line(&mut self.first).unwrap();
-            assert!(read > 0, "it never says {words:?}: {}", self.first);
+            if read == 0 {
+                let mut why = String::new();
+                let mut stderr = child.stderr.take().unwrap();
+                let _ = stderr.read_to_string(&mut why);
+                panic!("it never says {words:?}: {}{why}", self.first);
+            }
         }
         self.said = Some(said);
         self
+    }
+
+    /// Its number. `ip netns exec` becomes the command that it starts.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// Sends it a SIGINT.
+    pub(crate) fn interrupt(&self) {
+        let status = Command::new("kill")
+            .args(["-INT", &self.id().to_string()])
+            .status();
+        assert!(status.unwrap().success());
     }
 
     /// Waits for its end.

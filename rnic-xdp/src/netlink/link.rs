@@ -141,6 +141,16 @@ impl Link {
         })
     }
 
+    /// Whether a message says that a device is gone from this network namespace.
+    pub(crate) fn is_end_of(message: &Message, index: u32) -> bool {
+        // A bridge that loses a port says it in the same way, for a family of its own.
+        let whole = |info: InterfaceInfo| info.family == 0 && info.index as u32 == index;
+        message.kind == DELETED_LINK
+            && message
+                .split::<InterfaceInfo>()
+                .is_some_and(|(info, _)| whole(info))
+    }
+
     /// Whether a message is about links at all.
     pub(crate) fn is_link_message(message: &Message) -> bool {
         matches!(message.kind, NEW_LINK | DELETED_LINK)

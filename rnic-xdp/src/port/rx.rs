@@ -39,6 +39,11 @@ impl RxSide {
         self.queues.extend(queues);
     }
 
+    /// Closes all queues: the device is gone.
+    pub(crate) fn close(&mut self) {
+        self.queues.clear();
+    }
+
     /// Each receive queue.
     pub fn queues_mut(&mut self) -> impl Iterator<Item = &mut RxPort> {
         self.queues.iter_mut()

@@ -40,6 +40,8 @@ pub struct TxSide {
     room: u32,
     /// Descriptors that have not come back.
     in_device: u32,
+    /// The device is gone.
+    closed: bool,
     completed: Box<[u64]>,
 }
 
@@ -83,17 +85,31 @@ impl TxSide {
             free: (0..frames as u32).rev().collect(),
             first,
             in_device: 0,
+            closed: false,
             completed: vec![0; BATCH].into_boxed_slice(),
         }
     }
 
     /// Whether frames still wait in the transmit ring for the kernel to take them.
     pub fn is_pending(&self) -> bool {
-        self.ring.used() > 0
+        !self.closed && self.ring.used() > 0
+    }
+
+    /// Takes back all frames from a device that is gone, and gives it no more.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        self.in_device = 0;
+        self.room = 0;
+        for frame in 0..self.states.len() {
+            self.end_share(frame, |held| held & OWNED);
+        }
     }
 
     /// Sends what is queued, and frees what the device has finished with. Once per turn.
     pub fn kick(&mut self) {
+        if self.closed {
+            return;
+        }
         self.ring.submit();
         self.drive();
         self.reap();

@@ -39,6 +39,26 @@ pub(crate) enum Update {
     Unreachable(IpAddr),
 }
 
+/// Whether the device can send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkState {
+    /// It is up, and has a carrier.
+    Active,
+    /// Not now.
+    Inactive,
+    /// It was removed, or moved to another network namespace. Should it come back, its sockets and program do not.
+    Gone,
+}
+
+impl LinkState {
+    fn of(link: &Link) -> Self {
+        match link.active {
+            true => Self::Active,
+            false => Self::Inactive,
+        }
+    }
+}
+
 /// What is known of a destination.
 #[derive(Clone, Copy, Debug, Default)]
 struct Destination {
@@ -56,9 +76,9 @@ struct Destination {
 pub(crate) struct Routes {
     device: u32,
     /// Whether the device can send, as last told.
-    active: bool,
+    state: LinkState,
     /// Whether it can now, if that is news.
-    changed_to: Option<bool>,
+    changed_to: Option<LinkState>,
     max_mtu: u32,
     questions: RouteSocket,
     changes: Socket,
@@ -78,7 +98,7 @@ impl Routes {
         let changes = Socket::open(SockProtocol::NetlinkRoute, Groups::ALL);
         Ok(Self {
             device: device.index,
-            active: device.active,
+            state: LinkState::of(device),
             changed_to: None,
             max_mtu,
             questions: RouteSocket::open()?,
@@ -116,12 +136,15 @@ impl Routes {
     }
 
     /// Takes in what changed, and then looks up some destinations: in this order, so that old news of a neighbour
-    /// do not answer a new question. Does not block.
+    /// do not answer a new question.
     pub(crate) fn poll(&mut self, now: Instant) {
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(now, &messages),
             // Some were lost, or the socket failed for once: look at everything anew.
             Ok(None) | Err(_) => self.refresh_at = Some(now),
+        }
+        if self.state == LinkState::Gone {
+            return self.end();
         }
         if self.refresh_at.is_some_and(|at| at <= now) {
             self.refresh_at = None;
@@ -150,8 +173,8 @@ impl Routes {
         self.updates.pop_front()
     }
 
-    /// Whether the device can send, if that has changed: it is up, and has a carrier. Told once.
-    pub(crate) fn poll_device(&mut self) -> Option<bool> {
+    /// Whether the device can send, if that has changed. Told once.
+    pub(crate) fn poll_device(&mut self) -> Option<LinkState> {
         self.changed_to.take()
     }
 
@@ -166,7 +189,9 @@ impl Routes {
         // Of several messages on a neighbour the last one counts.
         let mut last = HashMap::new();
         for message in messages {
-            if let Some(neighbour) = Neighbour::from_message(message) {
+            if Link::is_end_of(message, self.device) {
+                self.set_state(LinkState::Gone);
+            } else if let Some(neighbour) = Neighbour::from_message(message) {
                 last.insert((neighbour.link, neighbour.address), neighbour);
             } else if Link::is_link_message(message)
                 || Address::is_address_message(message)
@@ -191,15 +216,25 @@ impl Routes {
         }
     }
 
-    /// A device that is gone cannot send. If the kernel does not say, the next look will tell.
+    /// If the kernel does not say, the next look will tell.
     fn look_at_device(&mut self) {
         if let Ok(link) = link_by_index(&mut self.questions, self.device) {
-            let active = link.is_some_and(|link| link.active);
-            if active != self.active {
-                self.active = active;
-                self.changed_to = Some(active);
-            }
+            self.set_state(link.map_or(LinkState::Gone, |link| LinkState::of(&link)));
         }
+    }
+
+    fn set_state(&mut self, state: LinkState) {
+        if state != self.state && self.state != LinkState::Gone {
+            self.state = state;
+            self.changed_to = Some(state);
+        }
+    }
+
+    /// There is no way any more.
+    fn end(&mut self) {
+        self.destinations.clear();
+        self.queue.clear();
+        (self.retry_at, self.refresh_at) = (None, None);
     }
 
     /// Has some destinations looked up, those left out that are waiting for it already.

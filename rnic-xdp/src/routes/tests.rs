@@ -8,7 +8,7 @@ use rnic_core::engine::NextHop;
 use rnic_core::time::Instant;
 use rnic_core::wire::ethernet::MacAddr;
 
-use super::{LOOKUPS_PER_POLL, Routes, Update};
+use super::{LOOKUPS_PER_POLL, LinkState, Routes, Update};
 use crate::netlink::{Neighbour, RouteSocket, link_by_name, neighbour};
 use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
 
@@ -192,9 +192,9 @@ fn the_device_is_watched() {
         loop {
             rig.poll();
             match rig.routes.poll_device() {
-                Some(active) if active == expected => return,
+                Some(state) if state == expected => return,
                 // It may have been opened before it had its carrier.
-                Some(_) | None => assert!(Clock::now() < deadline, "{expected}"),
+                Some(_) | None => assert!(Clock::now() < deadline, "{expected:?}"),
             }
             sleep(Duration::from_millis(1));
         }
@@ -210,12 +210,47 @@ fn the_device_is_watched() {
             side.ip(&format!("link set dev {netdev} {state}")).unwrap();
         };
         namespace(&mut rig, "down");
-        wait(&mut rig, false);
+        wait(&mut rig, LinkState::Inactive);
         namespace(&mut rig, "up");
-        wait(&mut rig, true);
+        wait(&mut rig, LinkState::Active);
     }
+    // A bridge that lets go of it says so in the way in which a device's end is told.
+    rig.east.ip("link add bridge type bridge").unwrap();
+    rig.east.ip("link set dev east master bridge").unwrap();
+    rig.east.ip("link set dev east nomaster").unwrap();
+    rig.west.ip("link set dev west down").unwrap();
+    wait(&mut rig, LinkState::Inactive);
     rig.east.ip("link del dev east").unwrap();
-    wait(&mut rig, false);
+    wait(&mut rig, LinkState::Gone);
+}
+
+#[test]
+fn a_device_in_another_namespace_is_gone_and_stays_so() {
+    if !is_root("a_device_in_another_namespace_is_gone_and_stays_so") {
+        return;
+    }
+    let mut rig = Rig::new("moved");
+    let other = rig.west.name().to_owned();
+    rig.east
+        .ip(&format!("link set dev east netns {other}"))
+        .unwrap();
+    let deadline = Clock::now() + Duration::from_secs(20);
+    while rig.routes.poll_device() != Some(LinkState::Gone) {
+        rig.poll();
+        assert!(Clock::now() < deadline);
+        sleep(Duration::from_millis(1));
+    }
+    let own = rig.east.name().to_owned();
+    rig.west
+        .ip(&format!("link set dev east netns {own}"))
+        .unwrap();
+    rig.east.ip("link set dev east up").unwrap();
+    rig.request("10.77.0.2");
+    for _ in 0..100 {
+        rig.poll();
+        assert_eq!(rig.routes.poll_device(), None);
+        sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]

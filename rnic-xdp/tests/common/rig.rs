@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rnic_core::engine::{EngineConfig, link};
 use rnic_core::memory::table::StagTable;
 use rnic_verbs::{
-    Access, ConnectionOptions, Cq, Device, Driver, HugePages, Mr, Pd, Qp, QpCaps, Region,
+    Access, ConnectionOptions, Cq, Device, Driver, HugePages, Listener, Mr, Pd, Qp, QpCaps, Region,
     SendRequest,
 };
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
@@ -102,13 +102,21 @@ impl Rig {
 
     /// Connects two fresh ends through a listener at an address.
     pub(crate) fn connect(&self, address: &str, octets: usize) -> (End, End) {
+        self.connect_with(address, octets, ConnectionOptions::default)
+    }
+
+    pub(crate) fn connect_with(
+        &self,
+        address: &str,
+        octets: usize,
+        options: impl Fn() -> ConnectionOptions + Sync,
+    ) -> (End, End) {
         let address: SocketAddr = address.parse().unwrap();
         let listener = self.west.run(|| self.server.listen(address)).unwrap();
         let (mut client, mut server) = (
             End::new(&self.client, octets),
             End::new(&self.server, octets),
         );
-        let options = ConnectionOptions::default;
         self.east
             .run(|| client.qp.connect(listener.local_address(), None, options()))
             .unwrap();
@@ -124,6 +132,27 @@ impl Rig {
             });
         }
         (client, server)
+    }
+
+    /// Whether a listener of the server hears of a client that asks to connect.
+    pub(crate) fn reaches(&self, listener: &Listener) -> bool {
+        let mut client = End::new(&self.client, 4096);
+        let options = ConnectionOptions::default();
+        let asked = || client.qp.connect(listener.local_address(), None, options);
+        if self.east.run(asked).is_err() {
+            return false;
+        }
+        let mut heard = None;
+        self.until("an answer", || {
+            if listener.next_request(Duration::ZERO).unwrap().is_some() {
+                heard = Some(true);
+            }
+            if client.qp.next_event(Duration::ZERO).unwrap().is_some() {
+                heard.get_or_insert(false);
+            }
+            heard.is_some()
+        });
+        heard.unwrap()
     }
 
     /// Drives both devices, if they are driven inline, until something is so.
