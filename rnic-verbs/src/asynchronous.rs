@@ -221,6 +221,9 @@ impl AsyncEvents {
 
 impl Drop for AsyncEvents {
     fn drop(&mut self) {
+        if self.device.inner.is_forked() {
+            return self.device.inner.forget();
+        }
         self.device.inner.router.boxes().end_gathering();
     }
 }

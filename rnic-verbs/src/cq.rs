@@ -149,6 +149,9 @@ impl CqHandle {
 
 impl Drop for CqHandle {
     fn drop(&mut self) {
+        if self.device.inner.is_forked() {
+            return self.device.inner.forget();
+        }
         let id = self.id;
         // Without a worker there is nothing to destroy.
         let _ = self.device.inner.send_all(|| Command::DestroyCq(id));

@@ -166,8 +166,10 @@ pub(crate) struct Inner {
     next_pd: AtomicU32,
     next_stream: AtomicU64,
     next_worker: AtomicUsize,
+    /// The process that opened it.
+    process: u32,
     /// Declared last: the thread ends after the objects above sent their last commands.
-    _thread: Option<Box<dyn Any + Send + Sync>>,
+    thread: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Numbers of objects. The oldest that was given back is given out first, and only when all others were used.
@@ -233,7 +235,8 @@ impl Device {
                 next_pd: AtomicU32::new(1),
                 next_stream: AtomicU64::new(0),
                 next_worker: AtomicUsize::new(0),
-                _thread: thread,
+                process: std::process::id(),
+                thread,
             }),
         }
     }
@@ -428,8 +431,28 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Whether this process has got the device by a fork. Its rings are those of the process that opened it, which goes on
+    /// using them; its threads are not here; and a lock that one of them held will never be free. So nothing of the device may
+    /// be touched, and what is dropped is forgotten.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// Has the device outlive, in a process that was forked, the object that is being dropped.
+    pub(crate) fn forget(self: &Arc<Self>) {
+        std::mem::forget(self.clone());
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.is_forked() {
+            std::mem::forget(std::mem::take(&mut self.hosts));
+            std::mem::forget(self.net.clone());
+            std::mem::forget((self.inline.take(), self.thread.take()));
+            return self.router.forget();
+        }
         if let Some(Ok(turn)) = self.inline.as_mut().map(Mutex::get_mut) {
             settle(&mut **turn, &AtomicUsize::new(1));
         }

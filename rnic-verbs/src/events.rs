@@ -248,6 +248,11 @@ impl Router {
         }
     }
 
+    /// Keeps the channels from being closed, for which a lock may be needed that nobody will release.
+    pub(crate) fn forget(&self) {
+        std::mem::forget((self.events.clone(), self.nudge.clone()));
+    }
+
     /// The mailboxes, with everything that has arrived.
     pub(crate) fn boxes(&self) -> MutexGuard<'_, Boxes> {
         let mut boxes = self.lock();

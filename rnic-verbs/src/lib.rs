@@ -11,6 +11,9 @@
 //! All handles may move between threads. A [`Qp`], a [`Cq`] and an [`Srq`] belong to one thread at a time. Dropping an object
 //! gives it back: a [`Qp`] aborts its connection, an [`Mr`] can no longer be reached.
 //!
+//! A device belongs to the process that opened it. One that is forked from that may drop what it has got of it, or leave it
+//! alone: neither changes anything for its parent. To use a device it opens one of its own.
+//!
 //! # Example
 //!
 //! One side lends the other a piece of memory, by telling where it is when it accepts the connection; the other

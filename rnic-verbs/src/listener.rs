@@ -99,6 +99,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if self.device.inner.is_forked() {
+            return self.device.inner.forget();
+        }
         // Without a worker nobody listens.
         let id = self.id;
         let _ = self.device.inner.send_all(|| Command::Unlisten(id));
@@ -197,6 +200,9 @@ impl ConnectRequest {
 
 impl Drop for ConnectRequest {
     fn drop(&mut self) {
+        if self.device.is_forked() {
+            return self.device.forget();
+        }
         if !self.answered {
             // Without a worker nobody waits for the answer.
             let _ = self.send_reject(Vec::new());

@@ -278,6 +278,9 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
+        if self.device.is_forked() {
+            return self.device.forget();
+        }
         if self.there {
             // Fails only where it was revoked behind our back, or inside a worker's batch, where it is invalid from
             // now on and its memory stays mapped.

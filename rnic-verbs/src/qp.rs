@@ -425,6 +425,9 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         let device = self.inner();
+        if device.is_forked() {
+            return device.forget();
+        }
         // Without a worker there is nothing to destroy.
         let _ = self.command(Command::DestroyQp(self.number));
         device.router.boxes().qps.remove(&self.number);

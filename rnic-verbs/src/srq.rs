@@ -47,6 +47,9 @@ pub(crate) struct SrqHandle {
 
 impl Drop for SrqHandle {
     fn drop(&mut self) {
+        if self.device.inner.is_forked() {
+            return self.device.inner.forget();
+        }
         // Without a worker there is nothing to destroy.
         let destroy = Command::DestroySrq(self.id);
         let _ = self.device.inner.send(self.worker, destroy);

@@ -19,6 +19,7 @@ use crate::bell::{Bell, bell};
 use crate::error::OpenError;
 use crate::icmp::Icmp;
 use crate::port::{OpenDevice, RxPort, worker_of};
+use crate::process::Maker;
 use crate::reserve::Reservation;
 use crate::routes::{LinkState, Routes, Update};
 use crate::worker::clock;
@@ -69,6 +70,7 @@ struct Member {
 pub(crate) struct Control {
     handle: ControlHandle,
     thread: Option<JoinHandle<()>>,
+    maker: Maker,
 }
 
 /// A way to ask the thread.
@@ -145,6 +147,7 @@ impl Control {
                 waker,
             },
             thread: Some(thread),
+            maker: Maker::this(),
         })
     }
 
@@ -155,6 +158,9 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
+        if self.maker.is_forked() {
+            return;
+        }
         self.handle.send(Request::End);
         if let Some(thread) = self.thread.take() {
             // If it has panicked, it has said so on stderr already.

@@ -8,6 +8,7 @@ mod icmp;
 mod netlink;
 mod placement;
 mod port;
+mod process;
 mod reserve;
 mod routes;
 pub mod steering;

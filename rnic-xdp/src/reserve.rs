@@ -17,6 +17,7 @@ use crate::netlink::{NetlinkError, RouteSocket, addresses, link_by_index};
 use crate::placement::{Answers, Kept, Placement};
 use crate::port::XdpPort;
 use crate::port::numa::on_node;
+use crate::process::Maker;
 use crate::routes::Way;
 use crate::steering::SteeredPorts;
 
@@ -42,12 +43,15 @@ pub struct XdpNet {
 struct Lease {
     reservation: Option<Reservation>,
     control: ControlHandle,
+    maker: Maker,
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(reservation) = self.reservation.take() {
-            self.control.release(reservation);
+        match self.reservation.take() {
+            Some(reservation) if self.maker.is_forked() => std::mem::forget(reservation),
+            Some(reservation) => self.control.release(reservation),
+            None => {}
         }
     }
 }
@@ -121,6 +125,7 @@ impl XdpNet {
         let lease = Lease {
             reservation: Some(reservation),
             control: self.control.clone(),
+            maker: Maker::this(),
         };
         Ok((local, Arc::new(lease)))
     }

@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::ioctl::{FlowSpec, Request};
 use super::records::{Flow, Record, Records};
+use crate::process::Maker;
 
 const INSERT: u32 = 0x32;
 const DELETE: u32 = 0x31;
@@ -33,6 +34,7 @@ pub(super) fn tcp_flow(ip: IpAddr) -> u32 {
 pub(super) struct Rule {
     netdev: String,
     location: u32,
+    maker: Maker,
     /// Goes when the rule has gone.
     _record: Record,
 }
@@ -66,6 +68,7 @@ impl Rule {
         Ok(Self {
             netdev: netdev.to_owned(),
             location: request.rule.location,
+            maker: Maker::this(),
             _record: record,
         })
     }
@@ -73,6 +76,9 @@ impl Rule {
 
 impl Drop for Rule {
     fn drop(&mut self) {
+        if self.maker.is_forked() {
+            return;
+        }
         // The device may have gone, or somebody has removed it before.
         let _ = delete(&self.netdev, self.location);
     }

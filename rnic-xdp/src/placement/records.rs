@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::mkdtemp;
 
 use crate::netlink::Link;
+use crate::process::Maker;
 
 /// Where the directories are; those of a device in one of its own.
 const ROOT: &str = "/run/rnic/rules";
@@ -53,13 +54,14 @@ pub(super) fn directory(link: &Link) -> io::Result<PathBuf> {
 #[derive(Debug)]
 pub(super) struct Records {
     directory: PathBuf,
+    maker: Maker,
     /// Held to the end.
     _lock: File,
 }
 
 /// One of them. It goes from the directory when dropped.
 #[derive(Debug)]
-pub(super) struct Record(PathBuf);
+pub(super) struct Record(PathBuf, Maker);
 
 impl Records {
     /// A directory for this process in that of a device.
@@ -72,6 +74,7 @@ impl Records {
         let lock = locked(&directory)?;
         Ok(Self {
             directory,
+            maker: Maker::this(),
             _lock: lock,
         })
     }
@@ -80,20 +83,24 @@ impl Records {
     pub(super) fn add(&self, flow: Flow) -> io::Result<Record> {
         let file = self.directory.join(flow.to_string());
         File::create(&file)?;
-        Ok(Record(file))
+        Ok(Record(file, Maker::this()))
     }
 }
 
 impl Drop for Records {
     fn drop(&mut self) {
-        // With rules in it, it is left to the next sweep.
-        let _ = fs::remove_dir(&self.directory);
+        if !self.maker.is_forked() {
+            // With rules in it, it is left to the next sweep.
+            let _ = fs::remove_dir(&self.directory);
+        }
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if !self.1.is_forked() {
+            let _ = fs::remove_file(&self.0);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use nix::libc;
 
 use super::opening::Opened;
 use crate::netlink::{Generic, Link};
+use crate::process::Maker;
 
 /// Microseconds for which a call polls at most.
 const POLL_MICROSECONDS: libc::c_int = 20;
@@ -54,6 +55,7 @@ impl fmt::Display for BusyPoll {
 pub(super) struct Deferral {
     /// What was in each file before.
     before: Vec<(PathBuf, String)>,
+    maker: Maker,
 }
 
 impl Deferral {
@@ -61,7 +63,10 @@ impl Deferral {
         let directory = directory(link)
             .ok_or_else(|| io::Error::other("sysfs shows another network namespace"))?;
         // What was changed is restored even if the next cannot be.
-        let mut this = Self { before: Vec::new() };
+        let mut this = Self {
+            before: Vec::new(),
+            maker: Maker::this(),
+        };
         for (file, value) in DEFERRED {
             let path = directory.join(file);
             let before = fs::read_to_string(&path)?;
@@ -74,6 +79,9 @@ impl Deferral {
 
 impl Drop for Deferral {
     fn drop(&mut self) {
+        if self.maker.is_forked() {
+            return;
+        }
         for (path, value) in &self.before {
             // The device may have gone.
             let _ = fs::write(path, value.trim());

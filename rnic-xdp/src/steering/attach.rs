@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys;
 
+use crate::process::Maker;
+
 /// How the program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum In {
@@ -17,10 +19,13 @@ pub(super) enum In {
 
 /// A program's hold on a device. The kernel ends it with the last descriptor, at the latest when the process ends.
 #[derive(Debug)]
-pub(super) struct Attachment(OwnedFd);
+pub(super) struct Attachment(OwnedFd, Maker);
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        if self.1.is_forked() {
+            return;
+        }
         // At once, even if a process that was just started has not closed its copy of the descriptor yet. If it
         // fails, because the device has gone, there is nothing to end.
         // SAFETY: the call takes a descriptor, which is open, and no pointers.
@@ -61,5 +66,6 @@ pub(super) fn attach(program: BorrowedFd<'_>, device: u32, mode: In) -> io::Resu
         return Err(io::Error::from_raw_os_error(fd.saturating_neg()));
     }
     // SAFETY: the kernel has just made this descriptor (close-on-exec), and nothing else owns it.
-    Ok(Attachment(unsafe { OwnedFd::from_raw_fd(fd) }))
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(Attachment(fd, Maker::this()))
 }

@@ -1,5 +1,6 @@
 //! What goes on beside the frames: a kernel that is busy, a device that goes, processes that fork.
 
+mod fork;
 mod gone;
 #[path = "../common/rig.rs"]
 mod rig;
