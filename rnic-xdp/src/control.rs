@@ -18,9 +18,9 @@ use rnic_core::wire::icmp::TooBig;
 use crate::bell::{Bell, bell};
 use crate::error::OpenError;
 use crate::icmp::Icmp;
+use crate::placement::Kept;
 use crate::port::{OpenDevice, RxPort, worker_of};
 use crate::process::Maker;
-use crate::reserve::Reservation;
 use crate::routes::{LinkState, Routes, Update};
 use crate::worker::clock;
 
@@ -39,8 +39,8 @@ enum Request {
     Join(Member),
     /// A worker wants to know the next hop of a destination, or no longer.
     NextHop(usize, NextHopRequest),
-    /// A port is needed no more.
-    Release(Reservation),
+    /// What kept a flow in its place is needed no more.
+    Release(Kept),
     /// The device closes.
     End,
 }
@@ -109,9 +109,9 @@ impl ControlHandle {
         self.send(Request::NextHop(worker, request));
     }
 
-    /// Has a port given back.
-    pub(crate) fn release(&self, reservation: Reservation) {
-        self.send(Request::Release(reservation));
+    /// Has a flow no longer kept in its place.
+    pub(crate) fn release(&self, kept: Kept) {
+        self.send(Request::Release(kept));
     }
 
     fn send(&self, request: Request) {
@@ -212,7 +212,7 @@ impl Attendant {
                         }
                     }
                 }
-                Request::Release(reservation) => drop(reservation),
+                Request::Release(kept) => drop(kept),
                 Request::End => return false,
             }
         }

@@ -38,40 +38,31 @@ pub struct XdpNet {
     numa_node: Option<u32>,
 }
 
-/// A reserved port, until this is dropped. Whoever drops it need not wait for the kernel: the control thread gives it back.
+/// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
 #[derive(Debug)]
 struct Lease {
-    reservation: Option<Reservation>,
-    control: ControlHandle,
-    maker: Maker,
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        match self.reservation.take() {
-            Some(reservation) if self.maker.is_forked() => std::mem::forget(reservation),
-            Some(reservation) => self.control.release(reservation),
-            None => {}
-        }
-    }
-}
-
-/// What reserves a port: the socket holds it in the kernel, the map entry brings its segments here.
-#[derive(Debug)]
-pub(crate) struct Reservation {
     local: SocketAddr,
     steered: SteeredPorts,
     /// Brings its segments to the right worker.
-    _kept: Option<Kept>,
+    kept: Option<Kept>,
+    control: ControlHandle,
+    maker: Maker,
     /// Bound, never listening: the kernel answers nothing on its behalf but RST.
     _socket: OwnedFd,
 }
 
-impl Drop for Reservation {
+impl Drop for Lease {
     fn drop(&mut self) {
+        if self.maker.is_forked() {
+            return;
+        }
         // The steering ends before the port is free for others, whose segments it would steal. There is nothing
         // to do if it fails: the entry goes with the map.
         let _ = self.steered.remove(self.local);
+        // To remove a rule takes the kernel's lock.
+        if let Some(kept) = self.kept.take() {
+            self.control.release(kept);
+        }
     }
 }
 
@@ -116,16 +107,13 @@ impl XdpNet {
             ),
             _ => other(local, format!("cannot steer the port here: {error}")),
         })?;
-        let reservation = Reservation {
+        let lease = Lease {
             local,
             steered: self.steered.clone(),
-            _kept: kept,
-            _socket: socket,
-        };
-        let lease = Lease {
-            reservation: Some(reservation),
+            kept,
             control: self.control.clone(),
             maker: Maker::this(),
+            _socket: socket,
         };
         Ok((local, Arc::new(lease)))
     }
@@ -193,7 +181,7 @@ impl Net for XdpNet {
         let suits = |local| wanted.port() != 0 || way.answers(remote, local) == Answers::Here;
         let (socket, local) = until_it_suits(|| self.bind(wanted), suits)?;
         let kept = self.placement.keep(&way, remote, local);
-        self.steer(socket, local, Some(kept))
+        self.steer(socket, local, kept)
     }
 }
 

@@ -37,10 +37,10 @@ pub(crate) struct Placement {
     records: OnceLock<io::Result<Records>>,
 }
 
-/// Keeps a flow where it was placed.
+/// Keeps a flow where it was placed, until it is dropped, which may block.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    _rule: Option<Rule>,
+    _rule: Rule,
 }
 
 /// Where the answers to a connection from a certain port would come.
@@ -107,23 +107,21 @@ impl Placement {
     }
 
     /// Sees to it that the answers come by the way, as far as the device can be told.
-    pub(crate) fn keep(&self, way: &Way, remote: SocketAddr, local: SocketAddr) -> Kept {
+    pub(crate) fn keep(&self, way: &Way, remote: SocketAddr, local: SocketAddr) -> Option<Kept> {
         let known = way.rss.is_some() && way.answers(remote, local) == Answers::Here;
         if self.workers == 1 || known || self.takes_no_rules.load(Ordering::Relaxed) {
-            return Kept { _rule: None };
+            return None;
         }
         // A rule of which nobody would know who made it is better not made.
         let records = || Records::open(&records::directory(&self.link)?);
-        let Ok(records) = self.records.get_or_init(records) else {
-            return Kept { _rule: None };
-        };
+        let records = self.records.get_or_init(records).as_ref().ok()?;
         let flow = Flow { remote, local };
         // The first queue of a worker has its number.
         let rule = Rule::insert(&self.link.name, flow, way.worker as u32, records);
         if rule.as_ref().is_err_and(never_will) {
             self.takes_no_rules.store(true, Ordering::Relaxed);
         }
-        Kept { _rule: rule.ok() }
+        rule.ok().map(|rule| Kept { _rule: rule })
     }
 }
 
