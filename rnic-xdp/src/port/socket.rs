@@ -22,8 +22,9 @@ use super::ring::{Consumer, Producer, Which};
 use super::umem::{Umem, UmemRings, os_error, ring_size};
 use crate::error::OpenError;
 
-/// A queue that was closed a moment ago stays busy for some milliseconds.
-const BUSY_FOR: Duration = Duration::from_millis(500);
+/// A queue that was closed a moment ago stays busy for some milliseconds, or for as long as somebody holds the lock of the
+/// kernel's configuration (RTNL), which it is let go under.
+const BUSY_FOR: Duration = Duration::from_secs(3);
 const BUSY_RETRY: Duration = Duration::from_millis(2);
 
 /// Where a socket is to be bound.
