@@ -51,9 +51,6 @@ fn deframe<'a>(
         {
             let _ = deframer.open_early(position, fpdu);
         }
-        if let Some(whole) = deframer.whole_fpdus(piece) {
-            whole.for_each(drop);
-        }
         loop {
             match deframer.next(&mut piece) {
                 Ok(Some(ulpdu)) => ulpdus.push(ulpdu.to_vec()),

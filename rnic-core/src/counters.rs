@@ -114,9 +114,9 @@ counters! {
         crc_errors,
         /// Octets placed into registered memory.
         octets_placed,
-        /// Octets of those that were placed before an earlier octet of the stream had arrived.
+        /// Octets of those that were placed before an earlier octet of the stream had arrived, as markers allow.
         octets_placed_early,
-        /// Octets kept aside: parts of FPDUs that crossed segments, and out-of-order data not recognised.
+        /// Octets kept aside: parts of FPDUs that crossed segments, and all that came ahead of order.
         octets_kept_aside,
         /// Terminate messages sent.
         terminates_sent,

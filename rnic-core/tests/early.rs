@@ -1,4 +1,5 @@
-//! Payload is in its place before the octets in front of it have come: seen in the memory, with the hole still open.
+//! With markers, payload is in its place before the octets in front of it have come, and without them it is not: seen in
+//! the memory, with the hole still open.
 
 mod common;
 
@@ -32,6 +33,10 @@ struct Early {
 #[derive(Default)]
 struct Arrivals {
     isn: u32,
+    /// Whether there are markers.
+    markers: bool,
+    /// Where the FPDUs begin: behind the MPA Request, which comes in one segment.
+    origin: u64,
     /// All octets before it have arrived.
     front: u64,
     /// What has arrived beyond: begin and end.
@@ -51,10 +56,13 @@ impl Arrivals {
         // The stream is shorter than 2^32 octets.
         let start = u64::from(tcp.seq.wrapping_sub(self.isn).wrapping_sub(1));
         let end = start + tcp.payload.len() as u64;
+        if start == 0 {
+            self.origin = end;
+        }
         let is_new = start >= self.front && !self.beyond.contains_key(&start);
         if is_new
             && start > self.front
-            && let Some((place, len)) = place_of(tcp.payload)
+            && let Some((place, len)) = place_of(&self.without_markers(start, tcp.payload))
         {
             self.early.push(Early { start, place, len });
         }
@@ -67,6 +75,16 @@ impl Arrivals {
             self.front = self.front.max(end);
             self.beyond.remove(&start);
         }
+    }
+
+    /// The octets of a segment that are not of a marker.
+    fn without_markers(&self, start: u64, segment: &[u8]) -> Vec<u8> {
+        let positions = start.wrapping_sub(self.origin)..;
+        let octets = positions.zip(segment);
+        octets
+            .filter(|(position, _)| !self.markers || position % 512 >= 4)
+            .map(|(_, octet)| *octet)
+            .collect()
     }
 }
 
@@ -96,20 +114,28 @@ fn place_of(segment: &[u8]) -> Option<(usize, usize)> {
 
 /// Sends messages with one frame of a hundred lost. Says how many octets could have been in place before the hole in
 /// front of them was filled, and how many were.
-fn run(sends: bool, options: &ConnectionOptions) -> (usize, usize) {
+fn run(sends: bool, markers: bool, crc: bool) -> (usize, usize) {
+    let options = ConnectionOptions {
+        markers,
+        crc,
+        ..ConnectionOptions::default()
+    };
     let link = Impairments {
         delay: Duration::from_micros(200),
         ..Impairments::default()
     };
     let mut sim = Simulation::new(&EngineConfig::default(), link, 5);
-    let arrivals = Rc::new(RefCell::new(Arrivals::default()));
+    let arrivals = Rc::new(RefCell::new(Arrivals {
+        markers,
+        ..Arrivals::default()
+    }));
     let (seen, mut decoder) = (arrivals.clone(), Decoder::default());
     sim.tap = Some(Box::new(move |sight, octets| match sight {
         Sight::Arrived(1) => seen.borrow_mut().arrive(octets),
         Sight::Sent(_) => decoder.insist(true, octets),
         _ => {}
     }));
-    let (mut active, mut passive) = sim.connect(options).unwrap();
+    let (mut active, mut passive) = sim.connect(&options).unwrap();
     sim.link.set_impairments(Impairments { loss: 10, ..link });
     // No octet of it is zero, and those of the target are until something is placed there.
     let data: Vec<u8> = (0..MESSAGE * MESSAGES)
@@ -159,9 +185,9 @@ fn run(sends: bool, options: &ConnectionOptions) -> (usize, usize) {
 
 #[test]
 fn what_arrives_behind_a_hole_is_in_place_before_the_hole_is_filled() {
-    // rfc: 5041-7, 5044-s2
+    // rfc: 5041-7, 5044-1, 5044-s2
     for sends in [false, true] {
-        let (could, were) = run(sends, &ConnectionOptions::default());
+        let (could, were) = run(sends, true, true);
         println!("Sends: {sends}: {were} of {could} octets were placed early");
         assert!(could > 200_000, "hardly anything was lost: {could}");
         assert!(
@@ -171,14 +197,22 @@ fn what_arrives_behind_a_hole_is_in_place_before_the_hole_is_filled() {
     }
 }
 
-/// It is the CRC that tells an FPDU from what looks like one.
+/// A segment that looks like an FPDU may be octets of a payload.
+#[test]
+fn without_markers_nothing_is_in_place_before_its_turn() {
+    // rfc: 5044-45, 5044-46a, 5044-46b, 5044-47
+    for sends in [false, true] {
+        let (could, were) = run(sends, false, true);
+        assert!(could > 200_000 && were == 0, "{were} of {could} octets");
+    }
+}
+
+/// It is the CRC that tells whether a marker is one, and the FPDU that it shows.
 #[test]
 fn without_crcs_nothing_is_in_place_before_its_turn() {
     // rfc: 5044-s7
-    let options = ConnectionOptions {
-        crc: false,
-        ..ConnectionOptions::default()
-    };
-    let (could, were) = run(false, &options);
-    assert!(could > 200_000 && were == 0, "{were} of {could} octets");
+    for markers in [false, true] {
+        let (could, were) = run(false, markers, false);
+        assert!(could > 200_000 && were == 0, "{were} of {could} octets");
+    }
 }

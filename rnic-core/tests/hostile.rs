@@ -7,7 +7,7 @@ use fastrand::Rng;
 use rnic_core::engine::{ConnectionOptions, EndReason, EngineConfig};
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::Simulation;
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::wr::WcStatus;
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
 use rnic_core::wire::rdmap::Opcode;
 
@@ -162,95 +162,6 @@ fn octets_that_leave_gaps_cost_little() {
     }
     sim.run_now();
     assert!(kept_aside(&mut sim) <= WINDOW as usize);
-}
-
-#[test]
-fn a_peer_that_does_not_align_is_not_placed_early() {
-    let mut sim = simulation();
-    let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
-    let region = sim.hosts[0].share(&[0; 4096], all_rights());
-    let part = |at: usize| {
-        let header = write_header(region.stag, at as u64);
-        fpdu(&ddp(header, &pattern(4096)[at..at + 256]), true)
-    };
-    // Aligned so far: what comes ahead is placed, though what is missing never came.
-    let peer = &mut sim.raw[raw.peer];
-    peer.send(&part(0));
-    let len = part(256).len() as u32;
-    peer.send_ahead(len, &part(512));
-    sim.run_now();
-    assert_eq!(region.content()[512..768], pattern(4096)[512..768]);
-    let early = |sim: &mut Simulation| sim.hosts[0].snapshot(sim.now).rdma.octets_placed_early;
-    assert_eq!(early(&mut sim), 256);
-    let peer = &mut sim.raw[raw.peer];
-    peer.send(&part(256));
-    peer.skip(len);
-    // An FPDU in two segments: from now on nothing that comes ahead is trusted.
-    let (front, back) = (part(768)[..100].to_vec(), part(768)[100..].to_vec());
-    peer.send(&front);
-    peer.send(&back);
-    peer.send_ahead(len, &part(1280));
-    sim.run_now();
-    assert_eq!(region.content()[1280..1536], [0; 256]);
-    assert_eq!(early(&mut sim), 256);
-    assert_eq!(kept_aside(&mut sim), len as usize);
-    // It is taken all the same when its turn comes.
-    let peer = &mut sim.raw[raw.peer];
-    peer.send(&part(1024));
-    peer.skip(len);
-    sim.run_now();
-    assert_eq!(region.content()[..1536], pattern(4096)[..1536]);
-    assert_eq!(kept_aside(&mut sim), 0);
-    sim.hosts[0].post_recv(&mut raw.qp, empty_recv(1));
-    sim.raw[raw.peer].send_ddp(send_header(1), &[]);
-    sim.run_now();
-    let received = (1, WcOpcode::Recv, WcStatus::Success);
-    assert_eq!(outcomes(&mut raw.qp), [received]);
-}
-
-/// Without CRCs nothing ahead of order can be recognised.
-#[test]
-fn nothing_is_placed_early_without_crcs() {
-    // rfc: 5044-s7
-    let mut sim = simulation();
-    let options = ConnectionOptions {
-        crc: false,
-        ..ConnectionOptions::default()
-    };
-    let (mut active, _passive) = sim.connect(&options).unwrap();
-    let mut link = rnic_core::testing::link::Impairments {
-        delay: SECOND / 1000,
-        loss: 20,
-        ..Default::default()
-    };
-    sim.link.set_impairments(link);
-    let data = pattern(1_000_000);
-    let source = sim.hosts[0].share(&data, all_rights());
-    let target = sim.hosts[1].share(&vec![0; data.len()], all_rights());
-    let wr = write(1, &source, target.stag, data.len());
-    sim.hosts[0].post_send(&mut active, wr);
-    completions(&mut sim, &mut active, 1, SECOND * 60);
-    let rdma = sim.hosts[1].snapshot(sim.now).rdma;
-    assert_eq!(rdma.octets_placed_early, 0);
-    assert!(rdma.octets_kept_aside > 0);
-    assert_eq!(target.content(), data);
-
-    // With them it is, and is counted as placed once.
-    let (mut active, _passive) = {
-        link.loss = 0;
-        sim.link.set_impairments(link);
-        let pair = sim.connect(&ConnectionOptions::default()).unwrap();
-        link.loss = 20;
-        sim.link.set_impairments(link);
-        pair
-    };
-    let before = sim.hosts[1].snapshot(sim.now).rdma;
-    sim.hosts[0].post_send(&mut active, wr);
-    completions(&mut sim, &mut active, 1, SECOND * 60);
-    let after = sim.hosts[1].snapshot(sim.now).rdma;
-    assert!(after.octets_placed_early > before.octets_placed_early);
-    let placed = after.octets_placed - before.octets_placed;
-    assert_eq!(placed, data.len() as u64);
 }
 
 /// An FPDU that the peer never finishes, and FIN in the middle of it.

@@ -18,7 +18,7 @@ use rnic_core::wire::ddp::{DdpHeader, MessageOffset, QueueNumber};
 use rnic_core::wire::rdmap::Opcode;
 
 /// Octets of each receive.
-const ROOM: usize = 64;
+const ROOM: usize = 1024;
 
 /// Host 0 with a shared receive queue, whose receives are pieces of one region, and raw peers that connect to it.
 struct Scene {
@@ -47,14 +47,20 @@ impl Scene {
         }
     }
 
-    /// A raw peer whose stream takes its receives from the shared queue.
+    /// A raw peer whose stream takes its receives from the shared queue. It sends markers: what they show is placed, and
+    /// takes a receive, before its turn.
     fn join(&mut self) -> RawConnection {
         self.join_with(QpSettings::default())
     }
 
     fn join_with(&mut self, settings: QpSettings) -> RawConnection {
         let qp = self.sim.hosts[0].create_qp_on(&self.srq, settings);
-        let peer = accept_raw_with(&mut self.sim, &qp, &ConnectionOptions::default());
+        let options = ConnectionOptions {
+            markers: true,
+            ..ConnectionOptions::default()
+        };
+        let peer = accept_raw_with(&mut self.sim, &qp, &options);
+        self.sim.raw[peer].markers_from = Some(request(16).len() as u32);
         self.sim.raw[peer].send_ddp(nothing(), &[]);
         self.sim.run_now();
         RawConnection { peer, qp }
@@ -63,6 +69,14 @@ impl Scene {
     /// The FPDU of a Send of one segment.
     fn message(&self, raw: &RawConnection, msn: u32, text: &[u8]) -> Vec<u8> {
         self.sim.raw[raw.peer].fpdu(&ddp(send_header(msn), text))
+    }
+
+    /// The same of a message that comes `ahead` octets beyond the next of the stream.
+    fn message_ahead(&mut self, raw: &RawConnection, ahead: u32, msn: u32, text: &[u8]) -> Vec<u8> {
+        self.sim.raw[raw.peer].skip(ahead);
+        let octets = self.message(raw, msn, text);
+        self.sim.raw[raw.peer].skip(ahead.wrapping_neg());
+        octets
     }
 
     fn send(&mut self, raw: &RawConnection, msn: u32, text: &[u8]) {
@@ -88,6 +102,13 @@ impl Scene {
     }
 }
 
+/// A text so long that its FPDU holds a marker wherever it stands.
+fn long(text: &str) -> Vec<u8> {
+    let mut text = text.as_bytes().to_vec();
+    text.resize(600, b'.');
+    text
+}
+
 fn received(qp: &mut TestQp) -> Vec<(u64, WcStatus)> {
     let done = qp.poll();
     assert!(done.iter().all(|c| c.opcode() == Ok(WcOpcode::Recv)));
@@ -108,16 +129,19 @@ fn receives_are_taken_in_the_order_in_which_messages_begin() {
     scene.post(0..6);
     let (mut a, mut b) = (scene.join(), scene.join());
     // The second and third message of one peer overtake its first, and a message of the other comes between.
-    let texts: [&[u8]; 3] = [b"first", b"second", b"third"];
-    let [first, second, third] = [0, 1, 2].map(|n| scene.message(&a, n as u32 + 1, texts[n]));
+    let texts = ["first", "second", "third"].map(long);
+    let first = scene.message(&a, 1, &texts[0]);
     let ahead = first.len() as u32;
+    let second = scene.message_ahead(&a, ahead, 2, &texts[1]);
     scene.sim.raw[a.peer].send_ahead(ahead, &second);
     scene.sim.run_now();
     scene.send(&b, 1, b"other");
-    scene.sim.raw[a.peer].send_ahead(ahead + second.len() as u32, &third);
+    let behind = ahead + second.len() as u32;
+    let third = scene.message_ahead(&a, behind, 3, &texts[2]);
+    scene.sim.raw[a.peer].send_ahead(behind, &third);
     scene.sim.run_now();
     // Placed, and not yet delivered.
-    assert_eq!(scene.text(0, 6), b"second");
+    assert_eq!(scene.text(0, 600), texts[1]);
     assert_eq!(
         (received(&mut a.qp), received(&mut b.qp)),
         (vec![], vec![done(1)])
@@ -126,8 +150,9 @@ fn receives_are_taken_in_the_order_in_which_messages_begin() {
     scene.sim.run_now();
     // Completed in the order of the stream, each with the receive that it took.
     assert_eq!(received(&mut a.qp), [done(3), done(0), done(2)]);
-    for (wr_id, text) in [(3, texts[0]), (0, texts[1]), (2, texts[2]), (1, b"other")] {
-        assert_eq!(scene.text(wr_id, text.len()), text);
+    let other = b"other".to_vec();
+    for (wr_id, text) in [3, 0, 2, 1].iter().zip(texts.iter().chain([&other])) {
+        assert_eq!(scene.text(*wr_id, text.len()), *text);
     }
     // A segment that comes once more takes nothing.
     scene.sim.raw[a.peer].skip((second.len() + third.len()) as u32);
@@ -156,7 +181,7 @@ fn a_stream_that_fails_gives_back_what_it_holds_and_nothing_else() {
     let mut scene = Scene::new(8);
     scene.post(0..4);
     let (mut bad, mut good) = (scene.join(), scene.join());
-    let second = scene.message(&bad, 2, b"ahead");
+    let second = scene.message_ahead(&bad, 500, 2, &long("ahead"));
     scene.sim.raw[bad.peer].send_ahead(500, &second);
     scene.sim.run_now();
     // Half a message.
@@ -226,8 +251,10 @@ fn what_a_destroyed_queue_pair_held_completes_all_the_same() {
 fn an_early_message_without_a_receive_waits_for_its_turn() {
     let mut scene = Scene::new(8);
     let mut raw = scene.join();
-    let [first, second] = [1, 2].map(|msn| scene.message(&raw, msn, b"words"));
-    scene.sim.raw[raw.peer].send_ahead(first.len() as u32, &second);
+    let first = scene.message(&raw, 1, b"words");
+    let ahead = first.len() as u32;
+    let second = scene.message_ahead(&raw, ahead, 2, &long("words"));
+    scene.sim.raw[raw.peer].send_ahead(ahead, &second);
     scene.sim.run_now();
     scene.post(0..2);
     scene.sim.raw[raw.peer].send(&first);
@@ -242,12 +269,11 @@ fn a_peer_holds_no_more_receives_than_it_may() {
     let mut scene = Scene::new(4);
     scene.post(0..16);
     let (mut greedy, mut modest) = (scene.join(), scene.join());
-    let messages: Vec<_> = (1..=16)
-        .map(|msn| scene.message(&greedy, msn, b"mine"))
-        .collect();
-    let mut ahead = messages[0].len() as u32;
-    for message in &messages[1..] {
-        scene.sim.raw[greedy.peer].send_ahead(ahead, message);
+    let first = scene.message(&greedy, 1, &long("mine"));
+    let mut ahead = first.len() as u32;
+    for msn in 2..=16 {
+        let message = scene.message_ahead(&greedy, ahead, msn, &long("mine"));
+        scene.sim.raw[greedy.peer].send_ahead(ahead, &message);
         ahead += message.len() as u32;
         scene.sim.run_now();
     }
@@ -260,7 +286,7 @@ fn a_peer_holds_no_more_receives_than_it_may() {
     scene.send(&modest, 1, b"here");
     assert_eq!(received(&mut modest.qp), [done(3)], "it has taken three");
     // It was only reordering after all: nothing is lost.
-    scene.sim.raw[greedy.peer].send(&messages[0]);
+    scene.sim.raw[greedy.peer].send(&first);
     scene.sim.run_now();
     let order = [4, 0, 1, 2].into_iter().chain(5..16);
     assert_eq!(
@@ -391,7 +417,10 @@ fn run(seed: u64) {
         let receive = RecvWr::new(wr_id, &[sge]).unwrap();
         sim.hosts[1].post_shared(&mut srq, receive);
     }
-    let options = ConnectionOptions::default();
+    let options = ConnectionOptions {
+        markers: rng.bool(),
+        ..ConnectionOptions::default()
+    };
     let mut senders: Vec<Sender> = (0..SENDERS)
         .map(|_| {
             let near = sim.hosts[0].create_qp();

@@ -546,7 +546,8 @@ impl Connection {
         self.tcp.counters()
     }
 
-    /// Octets in memory of our own.
+    /// Octets in memory of our own: the front of an FPDU, by which the window is smaller, and what is ahead of order,
+    /// which lies inside it.
     fn kept_aside(&self) -> usize {
         let part_of_fpdu = match &self.phase {
             Phase::Streaming(stream) => stream.held(),

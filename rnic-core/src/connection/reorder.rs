@@ -1,287 +1,195 @@
-//! What has arrived ahead of the stream's front: FPDUs that were placed early, and octets kept aside.
+//! What has arrived ahead of the stream's front: octets kept aside, and records of FPDUs that were placed early.
 
-use std::collections::{BTreeMap, VecDeque};
+mod aside;
+
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use self::aside::Aside;
 use crate::ddp::Placed;
-
-/// Pieces kept aside that do not touch: more of them are left for the peer to send again, so that a peer that
-/// sends many small ones costs little more memory than they have octets.
-const MAX_PIECES: usize = 512;
-/// Octets kept aside, however large the window is: what is placed needs no memory of ours.
-const MAX_ASIDE: usize = 512 * 1024;
-/// FPDUs placed early: their records need some.
-const MAX_EARLY: usize = 16 * 1024;
 
 /// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have.
 #[derive(Clone, Copy, Debug)]
 // rfc: 5041-7, 5044-1
 pub(super) struct EarlyFpdu {
-    pub(super) start: u64,
     pub(super) end: u64,
     pub(super) placed: Placed,
 }
 
-/// Octets from which on a piece grows no longer, because what is taken out of a piece moves the rest of it.
-const FULL_PIECE: usize = 64 * 1024;
+/// Memory that the record of an early FPDU takes at most: its own entry, and that of the range which it cuts in two, in
+/// trees whose nodes are at least about half full.
+pub(super) const RECORD: usize = 2 * size_of::<(u64, EarlyFpdu)>() + 2 * size_of::<(u64, u64)>();
 
-/// Out-of-order data of one connection, by stream offset.
+/// Out-of-order data of one connection, by stream offset. Nothing here overlaps: TCP offers no octets that it was told
+/// were taken.
 ///
-/// Nothing here overlaps: TCP offers no octets at whose front it was told that they were taken, and the
-/// caller cuts the rest at [`next_start`](Self::next_start).
+/// Octets take no more memory than the window ahead of the stream's front (and two blocks). Nor do records: an FPDU has
+/// one in place of its octets only where that is smaller.
 #[derive(Default)]
 pub(super) struct Reorder {
-    early: VecDeque<EarlyFpdu>,
-    aside: BTreeMap<u64, Vec<u8>>,
-    aside_octets: usize,
+    aside: Aside,
+    early: BTreeMap<u64, EarlyFpdu>,
+    /// Octets that were verified before their turn, in vain.
+    refused: usize,
 }
 
 impl Reorder {
-    /// Octets kept in memory of our own: the receive window accounts for them.
+    /// Memory of our own: octets kept aside, and records.
     pub(super) fn held(&self) -> usize {
-        self.aside_octets
+        self.aside.len() + self.early.len() * RECORD
     }
 
-    /// Where the first octet behind `offset` lies that is here already.
-    pub(super) fn next_start(&self, offset: u64) -> u64 {
-        let at = self.early.partition_point(|fpdu| fpdu.start < offset);
-        let early = self.early.get(at).map(|fpdu| fpdu.start);
-        let aside = self.aside.range(offset..).next().map(|(start, _)| *start);
-        early.unwrap_or(u64::MAX).min(aside.unwrap_or(u64::MAX))
+    /// Keeps octets aside.
+    pub(super) fn keep(&mut self, start: u64, bytes: &[u8]) {
+        self.aside.keep(start, bytes);
     }
 
-    /// Whether the record of one more early FPDU can be kept.
-    pub(super) fn has_room(&self) -> bool {
-        self.early.len() < MAX_EARLY
-    }
-
-    pub(super) fn insert_early(&mut self, fpdu: EarlyFpdu) {
-        let at = self.early.partition_point(|other| other.start < fpdu.start);
-        self.early.insert(at, fpdu);
-    }
-
-    /// Where the first early FPDU begins.
-    pub(super) fn early_start(&self) -> Option<u64> {
-        self.early.front().map(|fpdu| fpdu.start)
-    }
-
-    pub(super) fn pop_early(&mut self) -> Option<EarlyFpdu> {
-        self.early.pop_front()
-    }
-
-    /// Keeps octets aside. Says no if there are too many of them, or too many pieces, already.
-    pub(super) fn insert_aside(&mut self, offset: u64, bytes: &[u8]) -> bool {
-        if bytes.is_empty() {
-            return true;
-        }
-        if self.aside_octets + bytes.len() > MAX_ASIDE {
-            return false;
-        }
-        let full = self.aside.len() >= MAX_PIECES;
-        match self.aside.range_mut(..=offset).next_back() {
-            Some((start, piece))
-                if start + piece.len() as u64 == offset && piece.len() < FULL_PIECE =>
-            {
-                piece.extend_from_slice(bytes);
-            }
-            _ if full => return false,
-            _ => {
-                self.aside.insert(offset, bytes.to_vec());
-            }
-        }
-        self.aside_octets += bytes.len();
-        true
-    }
-
-    /// Where the last early FPDU ends that begins before `offset`.
-    pub(super) fn early_end(&self, offset: u64) -> Option<u64> {
-        let behind = self.early.partition_point(|fpdu| fpdu.start < offset);
-        self.early.get(behind.checked_sub(1)?).map(|fpdu| fpdu.end)
-    }
-
-    /// Octets that are kept aside, all of them or nothing; `joined` is for those of several pieces.
+    /// Octets that are kept aside, all of them or nothing; `joined` is for those that do not lie in one piece.
     pub(super) fn octets<'a>(
         &'a self,
         range: Range<u64>,
         joined: &'a mut Vec<u8>,
     ) -> Option<&'a [u8]> {
-        let len = (range.end - range.start) as usize;
-        let (start, piece) = self.aside.range(..=range.start).next_back()?;
-        let front = piece.get((range.start - start) as usize..)?;
-        if let Some(octets) = front.get(..len) {
-            return Some(octets);
-        }
-        joined.clear();
-        joined.extend_from_slice(front);
-        for (start, piece) in self.aside.range(range.start + 1..range.end) {
-            if *start != range.start + joined.len() as u64 {
-                return None;
-            }
-            joined.extend_from_slice(&piece[..piece.len().min(len - joined.len())]);
-        }
-        (joined.len() == len).then_some(joined)
+        self.aside.octets(range, joined)
     }
 
-    /// Keeps these octets no longer: they have been placed.
-    pub(super) fn take_out(&mut self, range: Range<u64>) {
-        while let Some((&start, piece)) = self.aside.range_mut(..range.end).next_back() {
-            let end = start + piece.len() as u64;
-            if end <= range.start {
-                return;
-            }
-            let before = range.start.saturating_sub(start) as usize;
-            let behind = range.end.min(end);
-            let rest = piece.split_off((behind - start) as usize);
-            self.aside_octets -= piece.len() - before;
-            piece.truncate(before);
-            if before == 0 {
-                self.aside.remove(&start);
-            }
-            if !rest.is_empty() {
-                self.aside.insert(range.end, rest);
-            }
-        }
+    /// Whether an FPDU of this length may be verified before its turn: not where its record would be longer, nor where
+    /// twice as much as is kept was verified in vain. A marker is soon written, and the FPDU that it shows may be long: so
+    /// the work that a peer can cause is bounded by what it sends.
+    pub(super) fn may_verify(&self, len: usize) -> bool {
+        len >= RECORD && self.refused < 2 * self.aside.len()
+    }
+
+    /// An FPDU was verified, and stays where it is until its turn comes.
+    pub(super) fn refuse(&mut self, len: usize) {
+        self.refused += len;
+    }
+
+    /// An FPDU was placed: a record stands for its octets.
+    pub(super) fn insert_early(&mut self, start: u64, fpdu: EarlyFpdu) {
+        self.aside.forget(start..fpdu.end);
+        self.early.insert(start, fpdu);
+        self.limit_refused();
+    }
+
+    /// Where the last early FPDU ends that begins before `offset`.
+    pub(super) fn early_end(&self, offset: u64) -> Option<u64> {
+        let (_, fpdu) = self.early.range(..offset).next_back()?;
+        Some(fpdu.end)
+    }
+
+    /// Takes the record of the early FPDU that begins at `offset`.
+    pub(super) fn take_early(&mut self, offset: u64) -> Option<EarlyFpdu> {
+        self.early.remove(&offset)
+    }
+
+    /// Takes octets that are kept aside from `offset` on: not necessarily all that follow one another.
+    pub(super) fn take_aside(&mut self, offset: u64) -> Option<Vec<u8>> {
+        let octets = self.aside.take(offset)?;
+        self.limit_refused();
+        Some(octets)
+    }
+
+    /// What is kept no longer counts no longer.
+    fn limit_refused(&mut self) {
+        self.refused = self.refused.min(2 * self.aside.len());
     }
 
     /// Forgets everything: the stream is over.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
-
-    /// Takes the first chunk that reaches beyond `offset`, if it begins at or before it. Chunks that lie
-    /// wholly before are dropped.
-    pub(super) fn take_aside(&mut self, offset: u64) -> Option<(u64, Vec<u8>)> {
-        while let Some(entry) = self.aside.first_entry() {
-            if *entry.key() > offset {
-                return None;
-            }
-            let (start, bytes) = entry.remove_entry();
-            self.aside_octets -= bytes.len();
-            if start + bytes.len() as u64 > offset {
-                return Some((start, bytes));
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use fastrand::Rng;
 
-    proptest! {
-        /// Pieces of a stream that come in any order make up the stream again, and only what is kept is counted.
-        #[test]
-        fn a_shuffled_stream_comes_out_as_it_was(
-            (order, lengths) in prop::collection::vec(1_usize..9, 1..60).prop_flat_map(|lengths| {
-                let order: Vec<usize> = (0..lengths.len()).collect();
-                (Just(order).prop_shuffle(), Just(lengths))
-            }),
-        ) {
-            let ends: Vec<usize> = lengths.iter().scan(0, |end, len| { *end += len; Some(*end) }).collect();
-            let stream: Vec<u8> = (0..ends[ends.len() - 1]).map(|at| (at * 7) as u8).collect();
-            let (mut reorder, mut out, mut kept) = (Reorder::default(), Vec::new(), Vec::new());
-            for piece in order {
-                let start = ends[piece] - lengths[piece];
-                let bytes = &stream[start..ends[piece]];
-                if start == out.len() {
-                    out.extend_from_slice(bytes);
-                } else {
-                    prop_assert!(reorder.insert_aside(start as u64, bytes));
-                    kept.extend(start..ends[piece]);
-                }
-                while let Some((start, bytes)) = reorder.take_aside(out.len() as u64) {
-                    prop_assert_eq!(start, out.len() as u64);
-                    out.extend(bytes);
-                }
-                kept.retain(|at| *at >= out.len());
-                prop_assert_eq!(reorder.held(), kept.len());
-                let next = kept.iter().min().map_or(u64::MAX, |at| *at as u64);
-                prop_assert_eq!(reorder.next_start(out.len() as u64), next);
-            }
-            prop_assert_eq!(out, stream);
-        }
+    use crate::wire::ddp::{Stag, TaggedHeader, TaggedOffset};
+
+    fn placed() -> Placed {
+        Placed::nothing(TaggedHeader {
+            last: true,
+            ulp: 0,
+            stag: Stag(0),
+            offset: TaggedOffset(0),
+        })
     }
 
-    proptest! {
-        /// Octets that were taken out are gone, all others are where they were.
-        #[test]
-        fn what_is_taken_out_is_gone_and_the_rest_stays(
-            pieces in prop::collection::vec((0..300_u64, 1..40_usize), 1..20),
-            range in (0..340_u64, 1..60_u64),
-        ) {
-            let (mut reorder, mut model) = (Reorder::default(), [None; 400]);
-            for (start, len) in pieces {
-                let end = (start + len as u64).min(reorder.next_start(start));
-                let bytes: Vec<u8> = (start..end).map(|at| at as u8).collect();
-                if model[start as usize].is_none() {
-                    prop_assert!(reorder.insert_aside(start, &bytes));
-                    model[start as usize..end as usize].fill(Some(()));
-                }
-            }
-            let (from, len) = range;
-            let there = |model: &[Option<()>]| model.iter().flatten().count();
-            let mut joined = Vec::new();
-            let octets = reorder.octets(from..from + len, &mut joined);
-            let all = there(&model[from as usize..][..len as usize]) == len as usize;
-            let wanted: Vec<u8> = (from..from + len).map(|at| at as u8).collect();
-            prop_assert_eq!(octets, all.then_some(&wanted[..]));
-            reorder.take_out(from..from + len);
-            model[from as usize..][..len as usize].fill(None);
-            prop_assert_eq!(reorder.held(), there(&model));
-            for at in 0..400 {
-                let octet = [at as u8];
-                let wanted = model[at as usize].map(|()| &octet[..]);
-                prop_assert_eq!(reorder.octets(at..at + 1, &mut joined), wanted, "octet {}", at);
-            }
-        }
+    /// Numbers from both ends to the middle: each stands between those that came before.
+    fn converging(count: u64) -> impl Iterator<Item = u64> {
+        (0..count).map(move |n| if n % 2 == 0 { n / 2 } else { count - 1 - n / 2 })
     }
 
+    /// Records never take more memory than the octets for which they stand, and a short FPDU has none.
     #[test]
-    fn aside_chunks_come_back_in_order_and_are_counted() {
-        let mut reorder = Reorder::default();
-        assert!(reorder.insert_aside(20, b"cd"));
-        assert!(reorder.insert_aside(10, b"0123456789ab"));
-        assert_eq!(reorder.next_start(0), 10);
-        assert_eq!(reorder.next_start(11), 20);
-        assert_eq!(reorder.next_start(21), u64::MAX);
-        assert_eq!(reorder.held(), 14);
-        assert_eq!(reorder.take_aside(9), None);
-        assert_eq!(reorder.take_aside(12), Some((10, b"0123456789ab".to_vec())));
-        assert_eq!(
-            reorder.take_aside(22),
-            None,
-            "a chunk wholly before the offset is dropped"
-        );
-        assert_eq!(reorder.held(), 0);
-        assert_eq!(reorder.next_start(0), u64::MAX);
+    fn records_lie_within_the_window() {
+        for len in [20, 24, RECORD - 1, RECORD, 1460] {
+            let mut reorder = Reorder::default();
+            let octets = vec![7; len];
+            let mut sent = 0;
+            for number in converging(1000) {
+                let start = 100 + number * len as u64;
+                reorder.keep(start, &octets);
+                sent += len;
+                if reorder.may_verify(len) {
+                    let end = start + len as u64;
+                    reorder.insert_early(
+                        start,
+                        EarlyFpdu {
+                            end,
+                            placed: placed(),
+                        },
+                    );
+                }
+                assert!(
+                    reorder.held() <= sent,
+                    "{len}: {} of {sent}",
+                    reorder.held()
+                );
+                assert!(reorder.early.len() * RECORD <= sent);
+            }
+            let records = if len < RECORD { 0 } else { 1000 };
+            assert_eq!(reorder.early.len(), records, "{len}");
+            let (mut at, end) = (100, 100 + sent as u64);
+            while at < end {
+                let fpdu = reorder.take_early(at).map(|fpdu| fpdu.end);
+                let octets = || {
+                    reorder
+                        .take_aside(at)
+                        .map(|octets| at + octets.len() as u64)
+                };
+                at = fpdu.or_else(octets).unwrap();
+            }
+            assert_eq!(reorder.held(), 0, "{len}");
+        }
     }
 
+    /// However long FPDUs claim to be, what is verified in vain is no more than what the peer has sent.
     #[test]
-    fn many_small_pieces_become_one_or_are_refused() {
+    fn work_in_vain_is_bounded_by_what_was_sent() {
+        let mut rng = Rng::with_seed(1);
         let mut reorder = Reorder::default();
-        for offset in 100..200 {
-            assert!(reorder.insert_aside(offset, b"x"));
+        let (mut sent, mut looked_at, mut front) = (0, 0, 0);
+        for number in converging(4000) {
+            let start = 1000 + number * 20;
+            reorder.keep(start, &[7; 20]);
+            sent += 20;
+            // Markers all around say so.
+            for _ in 0..5 {
+                let len = rng.usize(1..65_000);
+                if reorder.may_verify(len) {
+                    reorder.refuse(len);
+                    looked_at += len;
+                }
+            }
+            assert!(looked_at <= 2 * sent + 65_000, "{looked_at} of {sent}");
         }
-        assert_eq!((reorder.aside.len(), reorder.held()), (1, 100));
-        for offset in (1000..1000 + 2 * MAX_PIECES as u64 - 2).step_by(2) {
-            assert!(reorder.insert_aside(offset, b"x"));
+        // The hole is filled: what was kept leaves, and the count with it.
+        while let Some(octets) = reorder.take_aside(1000 + front) {
+            front += octets.len() as u64;
         }
-        assert!(!reorder.insert_aside(10, b"x"));
-        assert!(reorder.insert_aside(200, b"x"), "it adds to a piece");
-        assert_eq!(reorder.aside.len(), MAX_PIECES);
-        assert_eq!(reorder.held(), 101 + MAX_PIECES - 1);
-    }
-
-    #[test]
-    fn what_is_kept_aside_has_a_limit_whatever_the_window() {
-        let mut reorder = Reorder::default();
-        let piece = [0; 1024];
-        for at in 0..MAX_ASIDE / piece.len() {
-            assert!(reorder.insert_aside(10 + (at * piece.len()) as u64, &piece));
-        }
-        assert!(!reorder.insert_aside(10 + MAX_ASIDE as u64, b"x"));
-        assert_eq!(reorder.held(), MAX_ASIDE);
+        assert_eq!((front, reorder.held(), reorder.refused), (80_000, 0, 0));
     }
 }

@@ -7,7 +7,7 @@ mod train;
 
 use std::mem::offset_of;
 
-use crate::ddp::{DdpStream, Llp, Message, Supply, Teardown, Ulp};
+use crate::ddp::{DdpStream, Llp, Message, Placed, Supply, Teardown, Ulp};
 use crate::engine::{EndReason, Event};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Writer};
@@ -21,7 +21,6 @@ use crate::wire::mpa::Fpdu;
 
 pub(super) use self::build::Built;
 
-use super::reorder::EarlyFpdu;
 use super::terminate::{self, StreamError};
 use super::upper::{LocalEnd, RdmapUser, User};
 use super::{Context, Upcoming};
@@ -226,16 +225,21 @@ impl Stream {
         }
     }
 
-    /// The stream has come to an FPDU that was placed early.
-    pub(super) fn deliver_early(&mut self, fpdu: &EarlyFpdu, context: &mut Context<'_, '_>) {
+    /// The stream has come to an FPDU of this many octets that was placed early.
+    pub(super) fn deliver_early(
+        &mut self,
+        len: u64,
+        placed: Placed,
+        context: &mut Context<'_, '_>,
+    ) {
         self.steady = false;
         if self.ddp.has_failed() {
             return;
         }
-        let outcome = match self.deframer.pass_over(fpdu.end - fpdu.start) {
+        let outcome = match self.deframer.pass_over(len) {
             Ok(()) => {
                 context.counters.rdma.fpdus_received += 1;
-                let (placed, guard) = (fpdu.placed, context.guard);
+                let guard = context.guard;
                 self.ddp
                     .deliver(placed, &mut self.user.with(context), guard)
                     .map_err(|error| error.about_placed(&placed))

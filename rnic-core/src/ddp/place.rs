@@ -29,6 +29,17 @@ impl Placed {
     pub fn payload_len(&self) -> u32 {
         self.len
     }
+
+    /// The record of an empty segment.
+    #[cfg(test)]
+    pub(crate) fn nothing(header: TaggedHeader) -> Self {
+        Self {
+            header: DdpHeader::Tagged(header),
+            len: 0,
+            silent: true,
+            aside: None,
+        }
+    }
 }
 
 impl Ddp {

@@ -14,7 +14,6 @@ pub type Ulpdu<'a> = &'a [u8];
 pub struct Deframer {
     crc: bool,
     carried: Carried,
-    aligned: bool,
     failure: Option<MpaError>,
     /// Does the work where the stream has markers. In a box, because few have.
     marked: Option<Box<Marked>>,
@@ -26,7 +25,6 @@ impl Deframer {
         Self {
             crc,
             carried: Carried::default(),
-            aligned: true,
             failure: None,
             marked: None,
         }
@@ -94,13 +92,10 @@ impl Deframer {
                 fpdu
             }
             _ if input.is_empty() => return Ok(None),
-            _ => {
-                self.aligned = false;
-                match self.carried.add(input) {
-                    Some(fpdu) => fpdu,
-                    None => return Ok(None),
-                }
-            }
+            _ => match self.carried.add(input) {
+                Some(fpdu) => fpdu,
+                None => return Ok(None),
+            },
         };
         match frame::open(&fpdu, self.crc) {
             Ok(ulpdu) => Ok(Some(ulpdu)),
@@ -133,34 +128,6 @@ impl Deframer {
         }
     }
 
-    /// Whether every input so far began and ended at FPDU boundaries. Means nothing with markers.
-    pub fn aligned(&self) -> bool {
-        self.aligned
-    }
-
-    /// The ULPDUs of a segment that arrived ahead of order, if it can be recognised: CRCs are used, the peer
-    /// has kept FPDUs and segments aligned so far, and the segment consists of whole FPDUs with good CRCs. With markers
-    /// nothing is recognised so: they show where FPDUs begin.
-    /// The deframer's place in the stream does not change: tell it by [`pass_over`](Self::pass_over) when the
-    /// stream reaches the segment.
-    pub fn whole_fpdus<'a>(&self, segment: &'a [u8]) -> Option<WholeFpdus<'a>> {
-        if !self.crc
-            || !self.aligned
-            || self.marked.is_some()
-            || self.failure.is_some()
-            || segment.is_empty()
-        {
-            return None;
-        }
-        let mut rest = segment;
-        while !rest.is_empty() {
-            let (fpdu, len) = Fpdu::parse(rest)?;
-            frame::open(&fpdu, true).ok()?;
-            rest = &rest[len..];
-        }
-        Some(WholeFpdus { rest: segment })
-    }
-
     /// The ULPDU of an FPDU that has arrived ahead of order, of a stream with markers, one of which, or the end of
     /// another such FPDU, shows that it begins at `position` (see [`marker`](super::marker)). `fpdu` is as long as
     /// [`fpdu_len`](super::marker::fpdu_len) says. `None` where it does not hold, or nothing could tell: CRCs are off.
@@ -172,8 +139,8 @@ impl Deframer {
         self.marked.as_mut()?.open(position, fpdu)
     }
 
-    /// The stream has reached an FPDU of `len` octets that [`whole_fpdus`](Self::whole_fpdus) or
-    /// [`open_early`](Self::open_early) yielded; the next input continues behind it.
+    /// The stream has reached an FPDU of `len` octets that [`open_early`](Self::open_early) yielded; the next input
+    /// continues behind it.
     ///
     /// # Errors
     /// [`MpaError::Boundary`] if the stream before them ends inside an FPDU: then what was taken for FPDUs
@@ -240,22 +207,6 @@ impl Carried {
     }
 }
 
-/// The ULPDUs of a segment of whole, verified FPDUs.
-#[derive(Clone, Debug)]
-pub struct WholeFpdus<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Iterator for WholeFpdus<'a> {
-    type Item = Ulpdu<'a>;
-
-    fn next(&mut self) -> Option<Ulpdu<'a>> {
-        let (fpdu, len) = Fpdu::parse(self.rest)?;
-        self.rest = &self.rest[len..];
-        Some(fpdu.ulpdu)
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use proptest::prelude::*;
@@ -294,7 +245,6 @@ pub(super) mod tests {
         assert_eq!(deframer.next(&mut input).unwrap(), Some(&[2; 7][..]));
         assert_eq!(deframer.next(&mut input).unwrap(), Some(&[][..]));
         assert_eq!(deframer.next(&mut input).unwrap(), None);
-        assert!(deframer.aligned());
         assert_eq!(deframer.held(), 0);
     }
 
@@ -311,8 +261,6 @@ pub(super) mod tests {
                 ulpdus,
                 "cut at {at}"
             );
-            let boundary = [0, 48, octets.len()].contains(&at);
-            assert_eq!(deframer.aligned(), boundary, "cut at {at}");
         }
         let mut deframer = Deframer::new(true);
         assert_eq!(deframe(&mut deframer, octets.chunks(1)).unwrap(), ulpdus);
@@ -357,7 +305,6 @@ pub(super) mod tests {
             assert!(matches!(error, MpaError::Crc { .. }));
             assert_eq!(deframer.next(&mut &octets[32..]), Err(error.clone()));
             assert_eq!(deframer.pass_over(16), Err(error));
-            assert!(deframer.whole_fpdus(&octets[..16]).is_none());
         }
     }
 
@@ -390,7 +337,6 @@ pub(super) mod tests {
             deframe(&mut deframer, [&octets[..]]).unwrap(),
             [vec![1, 2, 3, 4, 5]]
         );
-        assert!(deframer.whole_fpdus(&octets).is_none());
     }
 
     // rfc: 5044-12
@@ -404,34 +350,6 @@ pub(super) mod tests {
             deframe(&mut Deframer::new(true), [&octets[..]]).unwrap(),
             [[1, 2, 3, 4, 5]]
         );
-    }
-
-    #[test]
-    fn a_segment_of_whole_fpdus_is_recognised_ahead_of_order() {
-        let ulpdus = vec![vec![1; 30], vec![2; 3], vec![3; 18]];
-        let octets = stream(&ulpdus, true);
-        let mut deframer = Deframer::new(true);
-        assert!(deframer.whole_fpdus(&octets).unwrap().eq(&ulpdus));
-        assert!(deframer.whole_fpdus(&octets[..octets.len() - 1]).is_none());
-        assert!(deframer.whole_fpdus(&octets[4..]).is_none());
-        assert!(deframer.whole_fpdus(&[]).is_none());
-        for at in 0..octets.len() {
-            let mut flipped = octets.clone();
-            flipped[at] ^= 0x10;
-            assert!(deframer.whole_fpdus(&flipped).is_none(), "octet {at}");
-        }
-        // In order: the first FPDU, then the segment that was recognised.
-        assert_eq!(
-            deframe(&mut deframer, [&sealed(&[9; 9], true)[..]]).unwrap(),
-            [[9; 9]]
-        );
-        deframer.pass_over(octets.len() as u64).unwrap();
-        assert!(deframer.aligned());
-        // A peer that once did not align is not trusted to have aligned any other segment.
-        deframe(&mut deframer, [&octets[..11]]).unwrap();
-        assert!(deframer.whole_fpdus(&octets).is_none());
-        assert_eq!(deframer.pass_over(1), Err(MpaError::Boundary));
-        assert_eq!(deframer.next(&mut &octets[11..]), Err(MpaError::Boundary));
     }
 
     fn ulpdus_and_cuts() -> impl Strategy<Value = (Vec<Vec<u8>>, Vec<prop::sample::Index>)> {
@@ -483,7 +401,6 @@ pub(super) mod tests {
             let mut deframer = Deframer::new(crc);
             let _ = deframe(&mut deframer, pieces(&octets, &cuts));
             prop_assert!(deframer.held() <= 65544);
-            let _ = deframer.whole_fpdus(&octets);
         }
     }
 }

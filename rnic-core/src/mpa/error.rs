@@ -16,9 +16,8 @@ pub enum MpaError {
         /// What the octets of the FPDU give.
         computed: u32,
     },
-    /// Octets that were recognised as whole FPDUs ahead of order turn out to begin inside another FPDU
-    /// (RFC 5044 section 8, code 3).
-    #[error("an FPDU recognised out of order does not start where the stream before it ends")]
+    /// An FPDU that a marker showed ahead of order turns out to begin inside another FPDU (RFC 5044 section 8, code 3).
+    #[error("an FPDU that a marker showed does not start where the stream before it ends")]
     Boundary,
     /// A marker of a received FPDU does not point to its start (RFC 5044 section 8, code 3).
     #[error(

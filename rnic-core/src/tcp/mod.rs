@@ -303,8 +303,9 @@ impl Tcp {
         self.recv.taken().iter()
     }
 
-    /// The owner keeps this many octets aside: the window is smaller by them, but never smaller than what is
-    /// `missing` until the owner can make use of them. What the peer has been promised stays promised.
+    /// The owner keeps this many octets aside of those in front of [`receive_offset`](Self::receive_offset): the window is
+    /// smaller by them, but never smaller than what is `missing` until the owner can make use of them. What it keeps
+    /// beyond that offset lies inside the window. What the peer has been promised stays promised.
     #[inline]
     pub fn set_held(&mut self, octets: u32, missing: u32) {
         self.recv.set_held(octets, missing);

@@ -12,6 +12,9 @@ use rnic_core::verbs::wr::{WcOpcode, WcStatus};
 /// Octets of each Write at most: where its data stand in the region.
 const SLOT: usize = 4096;
 
+/// An FPDU that is shorter may be left where it is until its turn: the record of it would take more memory.
+const SHORT: usize = 256;
+
 /// One FPDU of the peer, a Write to a place of its own.
 struct Sent {
     /// Where it stands in the peer's stream of FPDUs.
@@ -54,10 +57,11 @@ fn placed_early(sim: &mut Simulation) -> u64 {
 }
 
 /// The first FPDU is lost; all others come behind it, cut anywhere. Each is placed as soon as its last octet is here if
-/// it holds a marker or follows one that is placed; the Send at the end is delivered when the first has come.
+/// it is not [short](SHORT), and holds a marker or follows one that is placed; the Send at the end is delivered when the
+/// first has come.
 #[test]
 fn fpdus_are_found_by_markers_wherever_segments_are_cut() {
-    // rfc: 5044-46a, 5044-92, 5044-s2, 5044-1
+    // rfc: 5041-7, 5044-1, 5044-46a, 5044-46b, 5044-47, 5044-92, 5044-s2
     for seed in 0..60 {
         let mut rng = Rng::with_seed(seed);
         let mut sim = simulation();
@@ -99,7 +103,7 @@ fn fpdus_are_found_by_markers_wherever_segments_are_cut() {
                 let marked = fpdu.begin.next_multiple_of(512) < fpdu.end;
                 let follows = slot > 1 && placed[slot - 1];
                 let is = is_placed(&content, slot, &fpdu.data);
-                if whole && (marked || follows) {
+                if whole && (marked || follows) && fpdu.end - fpdu.begin >= SHORT {
                     assert!(is, "seed {seed}: FPDU {slot} is not placed");
                 }
                 assert!(whole || !is, "seed {seed}: FPDU {slot} has not come");
@@ -222,4 +226,45 @@ fn what_is_written_here_reads_the_same() {
     let octets: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| writer.fpdu(ulpdu)).collect();
     let found = read(&octets);
     assert!(found.iter().map(|(_, ulpdu)| ulpdu).eq(&ulpdus));
+}
+
+/// FPDUs so short that records of them would take more memory than they do, from both ends of a hole's lee to its middle:
+/// they stay where the window accounts for them, and are taken in their turn.
+#[test]
+fn short_fpdus_wait_for_their_turn() {
+    for (len, record) in [(0, false), (4, false), (300, true)] {
+        let mut sim = simulation();
+        let (mut raw, mut writer) = connect(&mut sim, true, &requiring());
+        let region = sim.hosts[0].share(&[0; SLOT], all_rights());
+        sim.hosts[0].post_recv(&mut raw.qp, empty_recv(7));
+        let base = writer.position;
+        let mut octets = Vec::new();
+        let mut ends = Vec::new();
+        for _ in 0..800 {
+            octets.extend(writer.fpdu(&ddp(write_header(region.stag, 0), &pattern(len))));
+            ends.push(writer.position - base);
+        }
+        octets.extend(writer.fpdu(&ddp(send_header(1), &[])));
+        ends.push(octets.len());
+        // All but the first.
+        let count = ends.len() - 1;
+        let mut ahead = 0;
+        for n in 0..count {
+            let index = if n % 2 == 0 { n / 2 } else { count - 1 - n / 2 };
+            let segment = ends[index]..ends[index + 1];
+            sim.raw[raw.peer].send_ahead(segment.start as u32, &octets[segment.clone()]);
+            sim.run_now();
+            ahead += segment.len();
+            let snapshot = sim.hosts[0].snapshot(sim.now);
+            let kept = snapshot.connections[0].kept_aside;
+            assert!(kept <= ahead, "{kept} of {ahead}");
+            assert!(record || kept == ahead, "{kept} of {ahead}");
+        }
+        assert_eq!(placed_early(&mut sim) > 0, record, "{len}");
+        sim.raw[raw.peer].send(&octets[..ends[0]]);
+        sim.run_now();
+        let received = (7, WcOpcode::Recv, WcStatus::Success);
+        assert_eq!(outcomes(&mut raw.qp), [received], "{len}");
+        assert_eq!(region.content()[..len], pattern(len), "{len}");
+    }
 }

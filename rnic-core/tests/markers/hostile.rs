@@ -149,7 +149,7 @@ fn a_marker_that_shows_an_fpdu_inside_of_another() {
     let mut scene = Scene::new();
     let mut inner = Writer::new(true);
     let header = write_header(scene.region.stag, 2 * 4096);
-    let inner = inner.fpdu(&ddp(header, &[7; 50]));
+    let inner = inner.fpdu(&ddp(header, &[7; 300]));
     // Behind the header of 14 octets; the marker at 512 serves both.
     let mut data = vec![2; 900];
     let at = 512 - 420 - 2 - 14;

@@ -66,25 +66,6 @@ fn the_first_of_several_errors_is_told() {
     scene(1).wrong_octets("several", &octets, &first, (1, 2, 1), Quotes::Segment);
 }
 
-/// A crafted "FPDU" inside another, which TCP delivers ahead of the front of the one around it.
-#[test]
-fn what_looked_like_an_fpdu_ahead_of_order_and_was_none() {
-    // rfc: 5044-85c
-    let mut scene = scene(2);
-    let inner = fpdu(&ddp(write_header(scene.open.stag, 0), &[0x55; 8]), true);
-    let mut payload = vec![0; 30];
-    payload.extend(&inner);
-    let outer = fpdu(&ddp(send_header(1), &payload), true);
-    let start = outer.windows(inner.len()).position(|w| w == inner).unwrap();
-    let peer = &mut scene.sim.raw[scene.peer];
-    peer.send_ahead(start as u32, &inner);
-    scene.sim.run_now();
-    let peer = &mut scene.sim.raw[scene.peer];
-    peer.send(&outer[..start]);
-    scene.sim.run_now();
-    scene.assert_terminated("no FPDU", &inner[2..], (2, 0, 3), Quotes::Nothing);
-}
-
 #[test]
 fn the_peers_terminate_is_told_and_answered_by_closing() {
     // rfc: 5040-s5

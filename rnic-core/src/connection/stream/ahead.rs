@@ -1,53 +1,19 @@
-//! FPDUs that arrive ahead of order: which of them can be recognised, and are placed at once.
+//! FPDUs that arrive ahead of order, with markers: those that a marker shows are placed at once.
 
 use std::ops::Range;
 
 use crate::connection::Context;
 use crate::connection::reorder::{EarlyFpdu, Reorder};
-use crate::ddp::Placed;
-use crate::mpa::{frame, marker};
+use crate::mpa::marker;
 
 use super::Stream;
 
 impl Stream {
-    /// An out-of-order segment: if it is whole FPDUs that are in order themselves, their payload is placed now.
-    /// Errors are left for when their turn comes. Returns how many octets were placed.
-    // rfc: 5044-s2
-    pub(in crate::connection) fn place_early(
-        &mut self,
-        start: u64,
-        segment: &[u8],
-        reorder: &mut Reorder,
-        context: &mut Context<'_, '_>,
-    ) -> usize {
-        if !self.may_place_early() {
-            return 0;
-        }
-        let Some(fpdus) = self.deframer.whole_fpdus(segment) else {
-            return 0;
-        };
-        let mut at = 0;
-        for ulpdu in fpdus {
-            if !reorder.has_room() {
-                break;
-            }
-            let guard = context.guard;
-            let upper = &mut self.user.with(context);
-            let Ok(placed) = self.ddp.place(ulpdu, upper, guard) else {
-                break;
-            };
-            let len = frame::fpdu_len(ulpdu.len());
-            let start = start + at as u64;
-            keep_early(start..start + len as u64, placed, reorder, context);
-            at += len;
-        }
-        at
-    }
-
     /// Octets that came ahead of order have been kept aside. FPDUs of which they are a part and that are whole by now are
-    /// taken from there and placed, if a marker or the end of an early FPDU shows where they begin. Errors are left
-    /// for when their turn comes.
-    // rfc: 5044-46a, 5044-46b, 5044-s2
+    /// taken from there and placed, if a marker shows where they begin, or the end of an early FPDU, which a marker showed.
+    /// Without markers nothing does: what looks like an FPDU may be octets of a payload. Errors are left for when their
+    /// turn comes.
+    // rfc: 5044-46a, 5044-46b, 5044-47, 5044-s2
     pub(in crate::connection) fn place_marked(
         &mut self,
         new: Range<u64>,
@@ -108,23 +74,27 @@ impl Stream {
             let range = at..at + len as u64;
             // An FPDU that was whole before has been looked at before.
             let looked_at = at == begin && (range.end <= new.start || new.end <= range.start);
-            if looked_at || !reorder.has_room() {
+            if looked_at || !reorder.may_verify(len) {
                 return at;
             }
-            let placed = reorder
-                .octets(range.clone(), &mut joined)
-                .and_then(|fpdu| self.deframer.open_early(position, fpdu))
-                .and_then(|ulpdu| {
-                    let guard = context.guard;
-                    let upper = &mut self.user.with(context);
-                    self.ddp.place(ulpdu, upper, guard).ok()
-                });
-            let Some(placed) = placed else {
+            let Some(fpdu) = reorder.octets(range.clone(), &mut joined) else {
                 return at;
             };
-            reorder.take_out(range.clone());
-            at = range.end;
-            keep_early(range, placed, reorder, context);
+            let placed = self.deframer.open_early(position, fpdu).and_then(|ulpdu| {
+                let guard = context.guard;
+                let upper = &mut self.user.with(context);
+                self.ddp.place(ulpdu, upper, guard).ok()
+            });
+            let Some(placed) = placed else {
+                reorder.refuse(len);
+                return at;
+            };
+            let octets = u64::from(placed.payload_len());
+            context.counters.rdma.octets_placed += octets;
+            context.counters.rdma.octets_placed_early += octets;
+            let end = range.end;
+            reorder.insert_early(at, EarlyFpdu { end, placed });
+            at = end;
         }
     }
 
@@ -132,21 +102,4 @@ impl Stream {
     fn may_place_early(&self) -> bool {
         !self.ddp.has_failed() && !self.send_may_open
     }
-}
-
-/// Notes an FPDU that was placed, until its turn to be delivered comes.
-fn keep_early(
-    range: Range<u64>,
-    placed: Placed,
-    reorder: &mut Reorder,
-    context: &mut Context<'_, '_>,
-) {
-    let octets = u64::from(placed.payload_len());
-    context.counters.rdma.octets_placed += octets;
-    context.counters.rdma.octets_placed_early += octets;
-    reorder.insert_early(EarlyFpdu {
-        start: range.start,
-        end: range.end,
-        placed,
-    });
 }

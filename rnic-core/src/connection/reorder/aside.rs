@@ -1,0 +1,238 @@
+//! The out-of-order queue: octets that wait for those in front of them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Octets of a block. Blocks begin at multiples of this, so that for the octets of a window memory is needed for that
+/// window and two blocks at most, however the peer cuts and orders its segments.
+const BLOCK: u64 = 4096;
+
+/// Octets of the stream, by their offsets. Each step takes the time of a look-up, and of the octets that it is about.
+#[derive(Default)]
+pub(super) struct Aside {
+    /// Where each range of octets that are kept begins, and where it ends. They neither overlap nor touch.
+    ranges: BTreeMap<u64, u64>,
+    /// By the offset at which each begins, over [`BLOCK`].
+    blocks: BTreeMap<u64, Block>,
+    len: usize,
+}
+
+/// A part of the stream, of which some octets are kept.
+struct Block {
+    octets: Box<[u8]>,
+    kept: usize,
+}
+
+impl Block {
+    fn new() -> Self {
+        let octets = vec![0; BLOCK as usize].into_boxed_slice();
+        Self { octets, kept: 0 }
+    }
+}
+
+impl Aside {
+    /// Octets that are kept.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Keeps octets of which none is kept yet.
+    pub(super) fn keep(&mut self, start: u64, mut bytes: &[u8]) {
+        let mut range = start..start + bytes.len() as u64;
+        if range.is_empty() {
+            return;
+        }
+        self.len += bytes.len();
+        for (number, part) in parts(range.clone()) {
+            let (now, later) = bytes.split_at(part.len());
+            let block = self.blocks.entry(number).or_insert_with(Block::new);
+            block.kept += part.len();
+            block.octets[part].copy_from_slice(now);
+            bytes = later;
+        }
+        if let Some(before) = self.range_with(range.start.saturating_sub(1)) {
+            range.start = before.start;
+        }
+        if let Some(end) = self.ranges.remove(&range.end) {
+            range.end = end;
+        }
+        self.ranges.insert(range.start, range.end);
+    }
+
+    /// The range of kept octets that has this one.
+    fn range_with(&self, offset: u64) -> Option<Range<u64>> {
+        let (&start, &end) = self.ranges.range(..=offset).next_back()?;
+        (offset < end).then_some(start..end)
+    }
+
+    /// Some octets, all of them or nothing; `joined` is for those of several blocks.
+    pub(super) fn octets<'a>(
+        &'a self,
+        range: Range<u64>,
+        joined: &'a mut Vec<u8>,
+    ) -> Option<&'a [u8]> {
+        let kept = self.range_with(range.start)?;
+        if range.end > kept.end {
+            return None;
+        }
+        let mut pieces = parts(range).filter_map(|(number, part)| {
+            let block = self.blocks.get(&number)?;
+            block.octets.get(part)
+        });
+        let first = pieces.next()?;
+        let Some(second) = pieces.next() else {
+            return Some(first);
+        };
+        joined.clear();
+        joined.extend_from_slice(first);
+        joined.extend_from_slice(second);
+        pieces.for_each(|piece| joined.extend_from_slice(piece));
+        Some(joined)
+    }
+
+    /// Takes octets from `offset` on, as many as stand in one block; `None` where that one is not kept.
+    pub(super) fn take(&mut self, offset: u64) -> Option<Vec<u8>> {
+        let kept = self.range_with(offset)?;
+        let (number, part) = parts(offset..kept.end).next()?;
+        let octets = self.blocks.get(&number)?.octets[part.clone()].to_vec();
+        self.forget(offset..offset + part.len() as u64);
+        Some(octets)
+    }
+
+    /// Keeps these octets no longer. All of them were kept.
+    pub(super) fn forget(&mut self, range: Range<u64>) {
+        let Some(kept) = self.range_with(range.start) else {
+            return;
+        };
+        for (number, part) in parts(range.clone()) {
+            self.len -= part.len();
+            if let Some(block) = self.blocks.get_mut(&number) {
+                block.kept -= part.len();
+                if block.kept == 0 {
+                    self.blocks.remove(&number);
+                }
+            }
+        }
+        self.ranges.remove(&kept.start);
+        for rest in [kept.start..range.start, range.end..kept.end] {
+            if !rest.is_empty() {
+                self.ranges.insert(rest.start, rest.end);
+            }
+        }
+    }
+}
+
+/// The blocks that a range of offsets falls into, and which part of each it is.
+fn parts(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        (at < range.end).then(|| {
+            let number = at / BLOCK;
+            let base = number * BLOCK;
+            let end = range.end.min(base + BLOCK);
+            let part = (at - base) as usize..(end - base) as usize;
+            at = end;
+            (number, part)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Keep(Range<u64>),
+        Forget(Range<u64>),
+        Take(u64),
+    }
+
+    fn range() -> impl Strategy<Value = Range<u64>> {
+        // About the bounds of blocks, and across them.
+        let start = prop_oneof![0..60_u64, BLOCK - 30..BLOCK + 30, 0..3 * BLOCK];
+        let len = prop_oneof![1..20_u64, 1..2 * BLOCK];
+        (start, len).prop_map(|(start, len)| start..start + len)
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => range().prop_map(Step::Keep),
+            1 => range().prop_map(Step::Forget),
+            1 => range().prop_map(|range| Step::Take(range.start)),
+        ]
+    }
+
+    fn octet(at: usize) -> u8 {
+        (at * 7 + at / 251) as u8
+    }
+
+    fn octets(range: Range<u64>) -> Vec<u8> {
+        (range.start as usize..range.end as usize)
+            .map(octet)
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_list_of_octets(steps in prop::collection::vec(step(), 1..40)) {
+            let mut aside = Aside::default();
+            let mut model = vec![false; 6 * BLOCK as usize];
+            for step in steps {
+                match step {
+                    Step::Keep(range) => {
+                        let whole = &mut model[range.start as usize..range.end as usize];
+                        // As TCP offers them: up to what is there already.
+                        let free = whole.iter().take_while(|there| !**there).count();
+                        whole[..free].fill(true);
+                        let end = range.start + free as u64;
+                        aside.keep(range.start, &octets(range.start..end));
+                    }
+                    Step::Forget(range) => {
+                        let whole = &mut model[range.start as usize..range.end as usize];
+                        let all = whole.iter().all(|there| *there);
+                        let mut joined = Vec::new();
+                        let found = aside.octets(range.clone(), &mut joined).map(<[u8]>::to_vec);
+                        prop_assert_eq!(found, all.then(|| octets(range.clone())));
+                        if all {
+                            whole.fill(false);
+                            aside.forget(range);
+                        }
+                    }
+                    Step::Take(offset) => {
+                        let there = model[offset as usize..].iter().take_while(|there| **there).count();
+                        let taken = aside.take(offset);
+                        let len = taken.as_ref().map_or(0, Vec::len);
+                        prop_assert_eq!(len > 0, there > 0);
+                        prop_assert!(len <= there);
+                        let end = offset + len as u64;
+                        prop_assert_eq!(taken.unwrap_or_default(), octets(offset..end));
+                        model[offset as usize..end as usize].fill(false);
+                    }
+                }
+                prop_assert_eq!(aside.len(), model.iter().filter(|there| **there).count());
+                let runs = model.chunk_by(|a, b| a == b).filter(|run| run[0]).count();
+                prop_assert_eq!(aside.ranges.len(), runs);
+                let blocks = model.chunks(BLOCK as usize).filter(|block| block.contains(&true)).count();
+                prop_assert_eq!(aside.blocks.len(), blocks);
+            }
+        }
+    }
+
+    /// However small the pieces and wherever they are, memory is that of the window, and two blocks.
+    #[test]
+    fn pieces_anywhere_in_a_window_take_no_more_than_the_window() {
+        const WINDOW: u64 = 64 * 1024;
+        let front = BLOCK - 1;
+        let mut aside = Aside::default();
+        for offset in (front..front + WINDOW).step_by(2) {
+            aside.keep(offset, b"x");
+        }
+        assert!(aside.blocks.len() as u64 * BLOCK <= WINDOW + 2 * BLOCK);
+        for offset in (front..front + WINDOW).step_by(2) {
+            assert_eq!(aside.take(offset), Some(b"x".to_vec()));
+        }
+        assert!(aside.blocks.is_empty() && aside.ranges.is_empty());
+    }
+}
