@@ -164,6 +164,32 @@ fn octets_that_leave_gaps_cost_little() {
     assert!(kept_aside(&mut sim) <= WINDOW as usize);
 }
 
+/// A segment from long ago, by its number, opens the window again that a later one closed: it is not believed. All that
+/// goes out is the octet that probes the window.
+#[test]
+fn a_window_in_an_old_segment_counts_for_nothing() {
+    let mut sim = simulation();
+    let raw = accept_raw(&mut sim, &ConnectionOptions::default());
+    let peer = &mut sim.raw[raw.peer];
+    peer.window = 0;
+    peer.acknowledge();
+    let nonsense = peer.fpdu(&[0x85; 7]);
+    peer.send(&nonsense);
+    sim.run_now();
+    let before = sim.raw[raw.peer].received.len();
+    let peer = &mut sim.raw[raw.peer];
+    peer.skip(25_000_u32.wrapping_neg());
+    peer.window = 9;
+    peer.acknowledge();
+    sim.run_now();
+    assert_eq!(sim.raw[raw.peer].received.len(), before, "nothing yet");
+    // The decoder listens: it does not object that the FPDU was not sent in one piece.
+    sim.run_for(SECOND);
+    assert_eq!(sim.raw[raw.peer].received.len(), before + 1, "a probe");
+    sim.raw[raw.peer].abort();
+    assert_nothing_left(&mut sim);
+}
+
 /// An FPDU that the peer never finishes, and FIN in the middle of it.
 #[test]
 fn a_stream_that_ends_inside_an_fpdu_was_cut_off() {

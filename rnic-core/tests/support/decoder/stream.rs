@@ -33,6 +33,8 @@ pub(super) struct Stream {
     window_scale: Option<u8>,
     /// Where the window ended that the peer granted last, as far as the speaker knows.
     edge: Option<u64>,
+    /// What the segment acknowledged that granted it, and its place in the peer's stream.
+    granted: Option<(i64, i64)>,
     octets: Vec<u8>,
     /// What a peer sent ahead of order, by its place in the stream.
     ahead: BTreeMap<u64, Vec<u8>>,
@@ -217,16 +219,27 @@ impl Stream {
         });
     }
 
-    /// A segment of the peer, whose stream is `listener`, has arrived at the speaker.
+    /// A segment of the peer, whose stream is `listener`, has arrived at the speaker. Of one that is older than another, by
+    /// its number or by what it acknowledges, or lies beyond the peer's window, the speaker need not take the window (RFC
+    /// 9293 sections 3.4 and 3.10.7.4).
     pub(super) fn hear_window(&mut self, tcp: &TcpFrame<'_>, listener: &Self) {
         let scale = match (self.window_scale, listener.window_scale) {
             (Some(_), Some(scale)) if !tcp.syn => scale,
             _ => 0,
         };
-        let offset = tcp.ack.and_then(|ack| self.offset_of(ack));
-        if let Some(offset) = offset {
-            let edge = offset + (i64::from(tcp.window) << scale);
-            self.edge = Some(edge.max(0) as u64);
+        let Some(ack) = tcp.ack.and_then(|ack| self.offset_of(ack)) else {
+            return;
+        };
+        let at = listener.offset_of(tcp.seq).unwrap_or(i64::MIN);
+        let edge = (ack + (i64::from(tcp.window) << scale)).max(0) as u64;
+        let beyond = listener.edge.is_some_and(|edge| at > edge.cast_signed());
+        let older = self
+            .granted
+            .is_some_and(|(known, place)| ack < known || at < place);
+        if beyond || older {
+            self.edge = Some(self.edge.map_or(edge, |known| known.min(edge)));
+        } else {
+            (self.edge, self.granted) = (Some(edge), Some((ack, at)));
         }
     }
 }
