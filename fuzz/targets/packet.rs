@@ -4,6 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use rnic_core::wire::checksum::{Checksums, sum};
 use rnic_core::wire::packet::{NetHeader, parse};
+use rnic_core::wire::tcp::{HEADER_LEN, MAX_OPTIONS_LEN};
 
 fuzz_target!(|frame: &[u8]| {
     let verified = parse(frame, Checksums::Verify);
@@ -19,7 +20,13 @@ fuzz_target!(|frame: &[u8]| {
     written[payload_at..].copy_from_slice(payload);
     let len = reply.write(&mut written, &header, payload.len(), sum(payload));
     // An answer to a group's address, say, is refused by whoever would receive it.
-    if let Ok(back) = parse(&written[..len], Checksums::Verify) {
+    if let Ok(mut back) = parse(&written[..len], Checksums::Verify) {
+        // Options are written aligned, so that a SACK block may no longer fit that did before.
+        let sack = &mut back.segment.header.options.sack;
+        let all = packet.segment.header.options.sack;
+        assert!(sack.iter().eq(all.iter().take(sack.len())));
+        assert!(sack.len() == all.len() || header.len() + 8 > HEADER_LEN + MAX_OPTIONS_LEN);
+        *sack = all;
         assert_eq!(back.segment, packet.segment);
         assert_eq!(back.destination.ip(), packet.source.ip());
     }
