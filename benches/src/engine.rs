@@ -126,7 +126,7 @@ impl Host {
     /// Accepts who asks; says how many connections came to stand.
     fn handle_events(&mut self) -> Result<usize, Failure> {
         let mut established = 0;
-        while let Ok(notice) = self.end.events.try_recv() {
+        while let Some(notice) = self.end.events.next() {
             match notice.event {
                 Event::ConnectRequest { request, .. } => {
                     let qp = self.next_qp();

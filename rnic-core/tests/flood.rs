@@ -5,7 +5,7 @@ mod common;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use common::*;
-use rnic_core::engine::{ConnectionOptions, EngineConfig};
+use rnic_core::engine::{Command, ConnectionOptions, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};
@@ -129,6 +129,66 @@ fn peers_that_are_there_and_do_not_ask_are_bounded_too() {
     assert_nothing_left(&mut sim);
 }
 
+/// A peer connects, and sends its request.
+fn ask(sim: &mut Simulation, peer: usize) {
+    sim.raw[peer].connect();
+    sim.run_now();
+    sim.raw[peer].send(&request(4));
+    sim.run_now();
+}
+
+/// A listener whose application does not answer leaves room for others.
+#[test]
+fn requests_that_nobody_answers_are_bounded_at_each_listener() {
+    const OTHER: u16 = 4421;
+    let config = EngineConfig {
+        backlog: 3,
+        ..EngineConfig::default()
+    };
+    let mut sim = simulation_with(&config, 1);
+    sim.hosts[0].listen(PORT);
+    sim.hosts[0].listen(OTHER);
+    let peers: Vec<_> = (0..5).map(|_| sim.add_raw_peer(0, PORT)).collect();
+    for peer in &peers {
+        sim.raw[*peer].connect();
+    }
+    sim.run_now();
+    // All are connected before the first of them asks.
+    for (number, peer) in peers.iter().enumerate() {
+        sim.raw[*peer].send(&request(4));
+        sim.run_now();
+        assert_eq!(sim.raw[*peer].reset, number >= 3, "peer {number}");
+    }
+    assert_eq!(sim.hosts[0].connect_requests().count(), 3);
+    let snapshot = sim.hosts[0].snapshot(sim.now);
+    assert_eq!(snapshot.rdma.requests_refused, 2);
+    assert_eq!(snapshot.connections.len(), 3);
+    // Who comes later is left to try again, and gets in when there is room.
+    let late = sim.add_raw_peer(0, PORT);
+    sim.raw[late].connect();
+    sim.run_now();
+    assert!(sim.raw[late].segments == 0 && !sim.raw[late].reset);
+    let other = sim.add_raw_peer(0, OTHER);
+    ask(&mut sim, other);
+    assert_eq!(sim.hosts[0].connect_requests().count(), 4);
+    let reject = Command::Reject {
+        request: sim.hosts[0].connect_requests().next().unwrap(),
+        private_data: Vec::new(),
+    };
+    sim.hosts[0].command(reject);
+    sim.raw[peers[1]].abort();
+    sim.run_now();
+    for _ in 0..2 {
+        let late = sim.add_raw_peer(0, PORT);
+        ask(&mut sim, late);
+    }
+    assert_eq!(sim.hosts[0].connect_requests().count(), 6);
+    sim.hosts[0].unlisten(PORT);
+    sim.hosts[0].unlisten(OTHER);
+    sim.run_for(SECOND * 70);
+    assert_nothing_left(&mut sim);
+}
+
 #[test]
 fn what_comes_ahead_of_the_request_is_kept_up_to_a_few_kibibytes() {
     let mut sim = simulation();
@@ -167,7 +227,7 @@ fn a_time_wait_stays_where_the_new_connection_would_be_ignored() {
     };
     let mut sim = simulation_with(&config, 1);
     let raw = accept_raw(&mut sim, &ConnectionOptions::default());
-    sim.hosts[0].command(rnic_core::engine::Command::Disconnect(raw.qp.number));
+    sim.hosts[0].command(Command::Disconnect(raw.qp.number));
     sim.run_now();
     sim.raw[raw.peer].close();
     sim.run_now();

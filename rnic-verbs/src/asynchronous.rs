@@ -100,6 +100,28 @@ impl AsyncEvent {
         }
     }
 
+    /// The queue pair that it is about, and goes with.
+    pub(crate) fn qp(&self) -> Option<QpNumber> {
+        match self {
+            Self::QpFatal { qp }
+            | Self::QpRequestError { qp }
+            | Self::QpAccessError { qp }
+            | Self::QpLastWqeReached { qp }
+            | Self::SrqShareExceeded { qp, .. }
+            | Self::SrqHighWater { qp, .. }
+            | Self::CqError { qp, .. } => Some(*qp),
+            Self::SrqLimitReached { .. }
+            | Self::PortError
+            | Self::PortActive
+            | Self::DeviceFatal => None,
+        }
+    }
+
+    /// Whether it is about the link.
+    pub(crate) fn is_port(&self) -> bool {
+        matches!(self, Self::PortError | Self::PortActive)
+    }
+
     /// What the end of a connection means, if it was no orderly one.
     pub(crate) fn of_end(qp: QpNumber, reason: &EndReason) -> Option<Self> {
         // Layer and error type of RFC 5040 figure 9: RDMAP is 0, DDP is 1.
@@ -182,7 +204,8 @@ impl fmt::Display for AsyncEvent {
     }
 }
 
-/// The asynchronous events of a device, from the moment that this is made. It is to be read: what is not waits in memory.
+/// The asynchronous events of a device, from the moment that this is made. What is not read waits in memory; what is about a
+/// queue pair goes with it.
 #[derive(Debug)]
 pub struct AsyncEvents {
     device: Device,

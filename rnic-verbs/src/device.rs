@@ -451,7 +451,7 @@ impl Drop for Inner {
             std::mem::forget(std::mem::take(&mut self.hosts));
             std::mem::forget(self.net.clone());
             std::mem::forget((self.inline.take(), self.thread.take()));
-            return self.router.forget();
+            return;
         }
         if let Some(Ok(turn)) = self.inline.as_mut().map(Mutex::get_mut) {
             settle(&mut **turn, &AtomicUsize::new(1));

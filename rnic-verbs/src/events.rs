@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, bounded};
-use rnic_core::engine::{EndReason, Event, ListenerId, Notice, ReadDepths, RequestId, WorkerGone};
+use rnic_core::engine::{
+    EndReason, Event, Events, ListenerId, Notice, ReadDepths, RequestId, WorkerGone,
+};
 use rnic_core::verbs::qp::{QpNumber, StreamId};
 
 use crate::asynchronous::AsyncEvent;
@@ -94,9 +95,9 @@ pub(crate) struct Boxes {
     pub(crate) listeners: HashMap<ListenerId, VecDeque<Pending>>,
     /// Asynchronous events, if anybody wants them.
     asynchronous: Option<VecDeque<AsyncEvent>>,
-    /// Some thread blocks on the channel, on everybody's behalf.
+    /// Some thread waits for events, on everybody's behalf.
     pumping: bool,
-    /// A worker has ended, and no event of it is left in the channel.
+    /// A worker has ended.
     worker_gone: bool,
     /// Workers that have found the network device gone, with no event of theirs left in the channel but that.
     without_device: usize,
@@ -190,8 +191,22 @@ impl Boxes {
     }
 
     fn tell(&mut self, event: AsyncEvent) {
+        let Some(events) = &mut self.asynchronous else {
+            return;
+        };
+        // A link that comes and goes takes no more room with time.
+        if event.is_port() && events.iter().filter(|event| event.is_port()).count() > 1 {
+            events.retain(|event| !event.is_port());
+        }
+        events.push_back(event);
+    }
+
+    /// Takes the mailbox of a queue pair away, and what nobody has read of it: peers that come and go take no more room with
+    /// time.
+    pub(crate) fn remove_qp(&mut self, qp: QpNumber) {
+        self.qps.remove(&qp);
         if let Some(events) = &mut self.asynchronous {
-            events.push_back(event);
+            events.retain(|event| event.qp() != Some(qp));
         }
     }
 
@@ -226,50 +241,38 @@ impl Boxes {
     }
 }
 
-/// The channel and the mailboxes. Events leave the channel only under the lock of the mailboxes, so that they reach
-/// these in order.
+/// The unread events and the mailboxes. Events are read only under the lock of the mailboxes, so that they reach these in
+/// order.
 #[derive(Debug)]
 pub(crate) struct Router {
-    events: Receiver<Notice>,
+    events: Arc<Events>,
     boxes: Mutex<Boxes>,
     /// For those who wait while another thread pumps.
     changed: Condvar,
-    /// For the one who pumps: somebody else has delivered, and there may be nothing left in the channel to wake it.
-    nudge: (Sender<()>, Receiver<()>),
 }
 
 impl Router {
-    pub(crate) fn new(events: Receiver<Notice>) -> Self {
+    pub(crate) fn new(events: Arc<Events>) -> Self {
         Self {
             events,
             boxes: Mutex::default(),
             changed: Condvar::new(),
-            nudge: bounded(1),
         }
-    }
-
-    /// Keeps the channels from being closed, for which a lock may be needed that nobody will release.
-    pub(crate) fn forget(&self) {
-        std::mem::forget((self.events.clone(), self.nudge.clone()));
     }
 
     /// The mailboxes, with everything that has arrived.
     pub(crate) fn boxes(&self) -> MutexGuard<'_, Boxes> {
         let mut boxes = self.lock();
         let mut delivered = false;
-        let ended = loop {
-            match self.events.try_recv() {
-                Ok(notice) => boxes.deliver(notice),
-                Err(end) => break end == TryRecvError::Disconnected,
-            }
+        while let Some(notice) = self.events.next() {
+            boxes.deliver(notice);
             delivered = true;
-        };
-        boxes.worker_gone |= ended;
+        }
         if delivered {
             self.changed.notify_all();
             if boxes.pumping {
-                // A full channel means that it is nudged already.
-                let _ = self.nudge.0.try_send(());
+                // Nothing may be left unread to wake it.
+                self.events.nudge();
             }
         }
         boxes
@@ -316,8 +319,8 @@ impl Router {
         }
     }
 
-    /// Blocks until there may be news, or `left` has passed. One thread, the pump, waits for the channel, the others
-    /// for what the pump or a passer-by delivers.
+    /// Blocks until there may be news, or `left` has passed. One thread, the pump, waits for events, the others for what
+    /// the pump or a passer-by delivers.
     fn block(&self, mut boxes: MutexGuard<'_, Boxes>, left: Duration) {
         if boxes.pumping {
             drop(
@@ -329,13 +332,9 @@ impl Router {
         }
         boxes.pumping = true;
         // From here on whoever delivers nudges; what came before concerns nobody any more.
-        let _ = self.nudge.1.try_recv();
+        self.events.forget_nudge();
         drop(boxes);
-        let mut ready = Select::new();
-        ready.recv(&self.events);
-        ready.recv(&self.nudge.1);
-        // News, the worker's end or the time: the caller looks.
-        let _ = ready.ready_timeout(left);
+        self.events.wait(left);
         self.lock().pumping = false;
         // One of the others takes over.
         self.changed.notify_all();

@@ -28,7 +28,8 @@ pub(crate) fn check_private_data(data: &[u8], mpa_revision: u8) -> Result<(), Er
     Ok(())
 }
 
-/// A local port where peers ask to connect. Dropping it closes it and forgets requests that wait.
+/// A local port where peers ask to connect. Dropping it closes it and forgets requests that wait. Of each worker 1024 may
+/// wait; peers beyond that are left to try again.
 #[derive(Debug)]
 pub struct Listener {
     device: Device,

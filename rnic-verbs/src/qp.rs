@@ -430,7 +430,7 @@ impl Drop for Qp {
         }
         // Without a worker there is nothing to destroy.
         let _ = self.command(Command::DestroyQp(self.number));
-        device.router.boxes().qps.remove(&self.number);
+        device.router.boxes().remove_qp(self.number);
         device.return_qp(self.number);
     }
 }

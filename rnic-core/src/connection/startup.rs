@@ -177,6 +177,13 @@ impl Connection {
         }
     }
 
+    /// Responder: resets a connection of which no application knows.
+    pub(crate) fn refuse(&mut self) {
+        self.phase = Phase::Closing;
+        self.deadline = None;
+        self.tcp.abort();
+    }
+
     fn announce_request(&mut self, asked: Request, context: &mut Context<'_, '_>) {
         let Phase::Responding {
             listener,

@@ -31,6 +31,8 @@ pub(super) struct Listener {
     pub(super) local: SocketAddr,
     pub(super) lease: PortLease,
     pub(super) refusals: Arc<Refusals>,
+    /// Requests that wait for an answer.
+    pub(super) waiting: usize,
 }
 
 /// Where a queue pair or endpoint is.
@@ -157,6 +159,7 @@ impl Engine {
                     local: plain(local),
                     lease,
                     refusals,
+                    waiting: 0,
                 };
                 self.listeners.insert(listener, new);
             }
@@ -196,6 +199,40 @@ impl Engine {
                 let _ = reply.send(self.snapshot(now));
             }
         }
+    }
+
+    /// A connection has begun to wait for the application's answer.
+    pub(super) fn add_request(&mut self, request: RequestId, index: usize) {
+        if let Some(id) = self.connections[index].listener() {
+            self.requests.insert(request, (index, id));
+            if let Some(listener) = self.listeners.get_mut(&id) {
+                listener.waiting += 1;
+            }
+        }
+    }
+
+    /// The same where the listener has room for one more; else the connection is reset. Its request was told in this turn, and
+    /// is taken back before anybody reads of it.
+    pub(super) fn add_request_or_refuse(&mut self, request: RequestId, index: usize) {
+        let connection = &mut self.connections[index];
+        let listener = connection.listener();
+        let listener = listener.and_then(|id| self.listeners.get(&id));
+        if listener.is_some_and(|listener| listener.waiting < self.config.backlog) {
+            return self.add_request(request, index);
+        }
+        connection.refuse();
+        self.counters.rdma.requests_refused += 1;
+        self.events.push_back(Event::RequestGone { request });
+    }
+
+    /// A request waits no more. Returns its connection.
+    pub(super) fn take_request(&mut self, request: RequestId) -> Option<usize> {
+        let (index, id) = self.requests.remove(&request)?;
+        // Those of a listener that was closed are being ended.
+        if let Some(listener) = self.listeners.get_mut(&id) {
+            listener.waiting = listener.waiting.saturating_sub(1);
+        }
+        Some(index)
     }
 
     fn on_qp(
@@ -303,7 +340,7 @@ impl Engine {
         number: QpNumber,
         options: &ConnectionOptions,
     ) {
-        let Some(&index) = self.requests.get(&request) else {
+        let Some(&(index, _)) = self.requests.get(&request) else {
             let reason = EndReason::Reset;
             return self.events.push_back(Event::Failed { qp: number, reason });
         };
@@ -313,7 +350,7 @@ impl Engine {
             let reason = EndReason::QpNotIdle;
             return self.events.push_back(Event::Failed { qp: number, reason });
         };
-        self.requests.remove(&request);
+        self.take_request(request);
         *self.qps.place(number) = Some(Place::Connected(index));
         // From here on the way to the peer is worth following; its SYN alone was not.
         let remote = self.connections[index].key().remote.ip();
@@ -335,7 +372,7 @@ impl Engine {
         qp: QpNumber,
         options: ConnectionOptions,
     ) {
-        let index = self.requests.remove(&request);
+        let index = self.take_request(request);
         // A peer that has asked has acknowledged all that it was told, and no frame of this engine is kept for it.
         let (free, bound): (Vec<_>, Vec<_>) = index
             .into_iter()
@@ -366,7 +403,7 @@ impl Engine {
             let request = connection.request()?;
             let index = self.insert(connection);
             self.arm_anew(index);
-            self.requests.insert(request, index);
+            self.add_request(request, index);
             Some(request)
         });
         match request {
@@ -379,7 +416,7 @@ impl Engine {
     }
 
     fn reject(&mut self, now: Instant, guard: &Guard<'_>, request: RequestId, private_data: &[u8]) {
-        if let Some(index) = self.requests.remove(&request) {
+        if let Some(index) = self.take_request(request) {
             self.touch(index, now, guard, |connection, context| {
                 connection.reject(private_data, context);
             });

@@ -219,8 +219,7 @@ impl Batch<'_> {
             && let Some(notice) = engine.poll_event()
         {
             busy = true;
-            // A host that has gone no longer wants its events.
-            let _ = end.events.send(notice);
+            end.events.tell(notice);
         }
         engine.notify_completions();
         busy

@@ -22,6 +22,7 @@ use crate::verbs::wr::{Completion, RecvWr};
 use crate::wire::rdmap::TerminateControl;
 
 use super::commands::Adoption;
+use super::events::Events;
 use super::owners::{Place, places};
 use super::refusals::Refusals;
 use super::snapshot::Snapshot;
@@ -428,7 +429,7 @@ pub struct HostEnd {
     /// Rung after posting to a queue pair.
     pub doorbells: Arc<Doorbells>,
     /// Events of the engine.
-    pub events: Receiver<Notice>,
+    pub events: Arc<Events>,
     commands: Sender<Command>,
     wake: Waker,
 }
@@ -465,7 +466,7 @@ pub struct EngineEnd {
     /// Commands of the host.
     pub commands: Receiver<Command>,
     /// Where events go.
-    pub events: Sender<Notice>,
+    pub events: Arc<Events>,
     number: u16,
     /// The engine's place among several of the device.
     pub(super) place: Option<Place>,
@@ -479,27 +480,24 @@ impl EngineEnd {
 }
 
 impl Drop for EngineEnd {
-    /// The others' ends keep the channel of events open.
+    /// Nobody else would say so.
     fn drop(&mut self) {
-        let notice = Notice {
+        self.events.tell(Notice {
             stream: None,
             event: Event::WorkerEnded,
-        };
-        // A host that has gone does not ask.
-        let _ = self.events.send(notice);
+        });
     }
 }
 
 /// Makes a link. `wake` wakes the worker out of its sleep.
 pub fn link(table: Arc<StagTable>, max_qps: u32, wake: Waker) -> (HostEnd, EngineEnd) {
-    let (events_end, events) = unbounded();
-    one_link(table, max_qps, wake, (events_end, events), 0)
+    one_link(table, max_qps, wake, Arc::default(), 0)
 }
 
 /// Makes the links of several engines of one device, one for each waker. They share the table of STags; the events of all
 /// come out of any of the hosts' ends.
 pub fn links(table: &Arc<StagTable>, max_qps: u32, wakes: Vec<Waker>) -> Vec<(HostEnd, EngineEnd)> {
-    let events = unbounded();
+    let events: Arc<Events> = Arc::default();
     let mut links: Vec<_> = (0..)
         .zip(wakes)
         .map(|(number, wake)| one_link(table.clone(), max_qps, wake, events.clone(), number))
@@ -521,7 +519,7 @@ fn one_link(
     table: Arc<StagTable>,
     max_qps: u32,
     wake: Waker,
-    (events_end, events): (Sender<Notice>, Receiver<Notice>),
+    events: Arc<Events>,
     number: u16,
 ) -> (HostEnd, EngineEnd) {
     let (commands, commands_end) = unbounded();
@@ -530,7 +528,7 @@ fn one_link(
         HostEnd {
             table: table.clone(),
             doorbells: doorbells.clone(),
-            events,
+            events: events.clone(),
             commands,
             wake,
         },
@@ -538,7 +536,7 @@ fn one_link(
             table,
             doorbells,
             commands: commands_end,
-            events: events_end,
+            events,
             number,
             place: None,
         },

@@ -5,6 +5,7 @@ mod commands;
 mod cookies;
 mod driver;
 mod due;
+mod events;
 mod flows;
 mod foresight;
 mod link;
@@ -35,6 +36,7 @@ use crate::wire::prediction::Prediction;
 
 pub use self::commands::Adoption;
 pub use self::driver::{Batch, Driver};
+pub use self::events::Events;
 pub use self::link::{
     Command, ConnectionOptions, EndReason, EngineEnd, Event, HostEnd, ListenerId, Notice,
     PortLease, ReadDepths, RequestId, Turn, WorkerGone, link, links,
@@ -64,6 +66,8 @@ pub struct EngineConfig {
     /// Connections to listeners at once whose handshake is not over. Further SYNs are answered with a cookie and
     /// forgotten. Eight times as many may be in MPA start-up; beyond that they are left for their peers to try again.
     pub max_half_open: usize,
+    /// Requests at once that one listener may have waiting for the application's answer. More peers are left to try again.
+    pub backlog: usize,
     /// TCP's settings; `mss` is derived from the MTU of each path.
     pub tcp: TcpConfig,
 }
@@ -74,6 +78,7 @@ impl Default for EngineConfig {
             mtu: 1500,
             max_connections: 65_536,
             max_half_open: 1024,
+            backlog: 1024,
             tcp: TcpConfig::default(),
         }
     }
@@ -110,8 +115,8 @@ pub struct Engine {
     foresight: Foresight,
     young: Young,
     listeners: HashMap<ListenerId, Listener>,
-    /// The connection of each request that waits for an answer.
-    requests: HashMap<RequestId, usize>,
+    /// The connection and the listener of each request that waits for an answer.
+    requests: HashMap<RequestId, (usize, ListenerId)>,
     next_request: u64,
     qps: QueuePairs,
     cqs: CqTable,
@@ -288,14 +293,20 @@ impl Engine {
             self.young.remove(before);
             self.young.add(after);
         }
-        if let Some(request) = connection.take_new_request() {
-            self.requests.insert(request, index);
-        }
-        if let Some(request) = connection.take_gone_request() {
-            self.requests.remove(&request);
-        }
+        let (new, gone) = (
+            connection.take_new_request(),
+            connection.take_gone_request(),
+        );
         if let Some(end) = connection.take_returned_end() {
             self.qps.put_back(index, end);
+        }
+        match (new, gone) {
+            // It has come and gone at once.
+            (Some(_), Some(_)) | (None, None) => {}
+            (Some(request), None) => self.add_request_or_refuse(request, index),
+            (None, Some(request)) => {
+                self.take_request(request);
+            }
         }
     }
 
@@ -331,7 +342,7 @@ impl Engine {
     fn forget_here<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
         let mut connection = self.detach(index);
         if let Some(request) = connection.request() {
-            self.requests.remove(&request);
+            self.take_request(request);
             self.events.push_back(Event::RequestGone { request });
         }
         connection.release_frames(tx);

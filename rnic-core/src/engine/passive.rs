@@ -92,6 +92,9 @@ impl Engine {
         }
         let least = self.connections[index].yields_to(&packet.segment)?;
         let listener = self.find_listener(key.local)?;
+        if !self.has_backlog_for(listener.0) {
+            return None;
+        }
         let isn = self.initial_sequence_number(now, key);
         let isn = if isn.after(least) { isn } else { least };
         // No other engine can take the addresses meanwhile: the same SYN may have come there too.
@@ -118,6 +121,9 @@ impl Engine {
         let Some(listener) = listener else {
             return Err(self.refuse(packet));
         };
+        if !self.has_backlog_for(listener.0) {
+            return Err(Stranger::Ignored);
+        }
         let starting = STARTING_PER_HALF_OPEN * self.config.max_half_open;
         if self.young.starting >= starting {
             return Err(Stranger::Ignored);
@@ -143,6 +149,12 @@ impl Engine {
     pub(super) fn claim(&self, key: &FlowKey) -> Handler {
         let place = self.place.as_ref();
         place.map_or(Handler::This, |place| place.claim(key))
+    }
+
+    /// Whether a listener may have one more request wait for an answer.
+    fn has_backlog_for(&self, listener: ListenerId) -> bool {
+        let listener = self.listeners.get(&listener);
+        listener.is_some_and(|listener| listener.waiting < self.config.backlog)
     }
 
     /// Whether no more half-open connections are to be remembered.

@@ -522,7 +522,7 @@ impl Host {
         let frames = frames.iter().map(|frame| (frame, Checksums::Verify));
         batch.handle_frames(frames, &mut self.tx);
         let busy = batch.finish(&mut self.tx) | self.answer_next_hops();
-        let notices = self.end.events.try_iter();
+        let notices = std::iter::from_fn(|| self.end.events.next());
         self.events.extend(notices.map(|notice| notice.event));
         (busy, self.tx.take_transmitted())
     }

@@ -405,23 +405,31 @@ fn a_peer_that_goes_during_start_up_fails_the_attempt() {
 
 #[test]
 fn an_fpdu_before_the_reply_ends_the_connection() {
-    let mut sim = simulation();
-    sim.hosts[0].listen(4420);
-    let peer = sim.add_raw_peer(0, 4420);
-    sim.raw[peer].connect();
-    sim.run_now();
-    let fpdu = sim.raw[peer].fpdu(&ddp(nothing(), &[]));
-    sim.raw[peer].send(&[request(4), fpdu].concat());
-    sim.run_now();
-    assert!(sim.raw[peer].reset);
-    let request = last_request(&sim, 0);
-    assert!(
-        sim.hosts[0]
-            .events
-            .contains(&Event::RequestGone { request })
-    );
-    sim.hosts[0].unlisten(4420);
-    assert_nothing_left(&mut sim);
+    for at_once in [true, false] {
+        let mut sim = simulation();
+        sim.hosts[0].listen(4420);
+        let peer = sim.add_raw_peer(0, 4420);
+        sim.raw[peer].connect();
+        sim.run_now();
+        let fpdu = sim.raw[peer].fpdu(&ddp(nothing(), &[]));
+        if at_once {
+            sim.raw[peer].send(&[request(4), fpdu].concat());
+            sim.run_now();
+            // Nobody has heard of it, and nobody does.
+            assert_eq!(sim.hosts[0].events, []);
+        } else {
+            sim.raw[peer].send(&request(4));
+            sim.run_now();
+            let request = last_request(&sim, 0);
+            sim.raw[peer].send(&fpdu);
+            sim.run_now();
+            let gone = Event::RequestGone { request };
+            assert!(sim.hosts[0].events.contains(&gone));
+        }
+        assert!(sim.raw[peer].reset);
+        sim.hosts[0].unlisten(4420);
+        assert_nothing_left(&mut sim);
+    }
 }
 
 #[test]

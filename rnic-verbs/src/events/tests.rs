@@ -75,7 +75,7 @@ fn whoever_delivers_wakes_the_pump_and_keeps_the_order() {
                         private_data,
                         peer_depths: None,
                     };
-                    engine.events.send(about(STREAM, event)).unwrap();
+                    engine.events.tell(about(STREAM, event));
                 }
                 drop(router.boxes());
             }
@@ -116,7 +116,7 @@ fn news_of_a_queue_pair_that_is_gone_is_not_taken_for_its_successor_s() {
     let (device, engine) = device();
     for (stream, reason) in [(StreamId(6), EndReason::Reset), (STREAM, EndReason::Peer)] {
         let event = Event::Disconnected { qp: QP, reason };
-        engine.events.send(about(stream, event)).unwrap();
+        engine.events.tell(about(stream, event));
     }
     let expected = ConnectionEvent::Disconnected(EndReason::Peer);
     assert_eq!(next(&device).unwrap(), Some(expected));
@@ -128,7 +128,7 @@ fn what_happens_to_the_device_is_told_to_who_asked() {
     let tell = |active| {
         let event = Event::Port { active };
         let stream = None;
-        engine.events.send(Notice { stream, event }).unwrap();
+        engine.events.tell(Notice { stream, event });
     };
     // Before anybody asked.
     tell(false);
@@ -155,4 +155,59 @@ fn an_empty_mailbox_takes_no_memory() {
     assert!(mailbox.next_event().is_some());
     assert_eq!(mailbox.next_event(), None);
     assert_eq!(mailbox.events.capacity(), 0);
+}
+
+/// Nobody reads, and a stranger connects and resets again and again.
+#[test]
+fn requests_that_nobody_reads_go_with_their_connections() {
+    let (device, engine) = device();
+    for number in 0..1000 {
+        let request = RequestId(number);
+        for event in [asked(request), Event::RequestGone { request }] {
+            engine.events.tell(Notice {
+                stream: None,
+                event,
+            });
+        }
+    }
+    assert!(device.inner.router.events.is_empty());
+}
+
+/// The same of what is gathered, and of queue pairs that end one after the other.
+#[test]
+fn events_that_nobody_reads_go_with_their_queue_pairs() {
+    let (device, engine) = device();
+    let mut events = device.async_events().unwrap();
+    for _ in 0..100 {
+        let reason = EndReason::Reset;
+        let event = Event::Disconnected { qp: QP, reason };
+        engine.events.tell(about(STREAM, event));
+        for active in [false, true] {
+            let (stream, event) = (None, Event::Port { active });
+            engine.events.tell(Notice { stream, event });
+            drop(device.inner.router.boxes());
+        }
+        let mut boxes = device.inner.router.boxes();
+        boxes.remove_qp(QP);
+        boxes
+            .qps
+            .insert(QP, QpBox::new(STREAM, SharedState::default()));
+    }
+    for expected in [Some("PORT_ERR"), Some("PORT_ACTIVE"), None] {
+        let event = events.next(Duration::ZERO).unwrap();
+        assert_eq!(event.map(|event| event.name()), expected);
+    }
+}
+
+fn asked(request: RequestId) -> Event {
+    Event::ConnectRequest {
+        listener: ListenerId(1),
+        request,
+        peer: "192.0.2.9:4420".parse().unwrap(),
+        local: "192.0.2.1:4420".parse().unwrap(),
+        private_data: vec![7; 512],
+        ird: 0,
+        ord: 0,
+        mpa_revision: 1,
+    }
 }

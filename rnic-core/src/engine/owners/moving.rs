@@ -100,7 +100,7 @@ impl One {
             private_data: &[],
         }));
         self.talk(peer);
-        let mut events = self.host.events.try_iter();
+        let mut events = std::iter::from_fn(|| self.host.events.next());
         let request = events.find_map(|notice| match notice.event {
             Event::ConnectRequest { request, .. } => Some(request),
             _ => None,

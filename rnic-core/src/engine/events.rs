@@ -1,0 +1,180 @@
+//! Events on their way to the host, which may read them late or never: what strangers do takes no more room with time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::link::{Event, Notice, RequestId};
+
+/// Events that the host has not read, of all engines of a device. Those about queue pairs are as many as the host made
+/// happen; of connection requests only those are kept whose peers still wait.
+#[derive(Debug, Default)]
+pub struct Events {
+    unread: Mutex<Unread>,
+    /// Something is to be read, or the one who waits is nudged.
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Unread {
+    notices: VecDeque<Notice>,
+    requests: BTreeMap<RequestId, Notice>,
+    /// Who waits is to look elsewhere.
+    nudged: bool,
+}
+
+impl Unread {
+    fn is_empty(&self) -> bool {
+        self.notices.is_empty() && self.requests.is_empty()
+    }
+
+    fn add(&mut self, notice: Notice) {
+        match &notice.event {
+            Event::ConnectRequest { request, .. } => {
+                self.requests.insert(*request, notice);
+            }
+            // Nobody has heard of it.
+            Event::RequestGone { request } if self.requests.remove(request).is_some() => {}
+            Event::Port { .. } => {
+                self.forget_ports();
+                self.notices.push_back(notice);
+            }
+            _ => self.notices.push_back(notice),
+        }
+    }
+
+    /// Forgets that the link went and came back, or the other way round, where both are unread: a link that comes and goes
+    /// takes no more room with time.
+    fn forget_ports(&mut self) {
+        let is_port = |notice: &Notice| matches!(notice.event, Event::Port { .. });
+        if self.notices.iter().filter(|notice| is_port(notice)).count() > 1 {
+            self.notices.retain(|notice| !is_port(notice));
+        }
+    }
+}
+
+impl Events {
+    /// Adds one for the host.
+    pub fn tell(&self, notice: Notice) {
+        self.lock().add(notice);
+        self.news.notify_one();
+    }
+
+    /// Takes the next one. Connection requests come behind what has happened to queue pairs.
+    pub fn next(&self) -> Option<Notice> {
+        let mut unread = self.lock();
+        let request = |unread: &mut Unread| Some(unread.requests.pop_first()?.1);
+        let notice = unread.notices.pop_front();
+        notice.or_else(|| request(&mut unread))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Waits until there is one, or a [nudge](Self::nudge), for `at_most` at most. One thread at a time.
+    pub fn wait(&self, at_most: Duration) {
+        let idle = |unread: &mut Unread| unread.is_empty() && !unread.nudged;
+        let waited = self.news.wait_timeout_while(self.lock(), at_most, idle);
+        // News or the time: the caller looks.
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Wakes the one who waits, or who does so next.
+    pub fn nudge(&self) {
+        self.lock().nudged = true;
+        self.news.notify_one();
+    }
+
+    /// Takes a nudge back.
+    pub fn forget_nudge(&self) {
+        self.lock().nudged = false;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Unread> {
+        // Whole after every statement.
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{EndReason, ListenerId};
+    use crate::verbs::qp::QpNumber;
+
+    fn tell(events: &Events, event: Event) {
+        events.tell(Notice {
+            stream: None,
+            event,
+        });
+    }
+
+    fn asked(request: RequestId) -> Event {
+        Event::ConnectRequest {
+            listener: ListenerId(1),
+            request,
+            peer: "192.0.2.9:5000".parse().unwrap(),
+            local: "192.0.2.1:4420".parse().unwrap(),
+            private_data: vec![7; 512],
+            ird: 0,
+            ord: 0,
+            mpa_revision: 1,
+        }
+    }
+
+    fn read(events: &Events) -> Vec<Event> {
+        std::iter::from_fn(|| events.next())
+            .map(|notice| notice.event)
+            .collect()
+    }
+
+    #[test]
+    fn a_request_that_is_over_before_it_is_read_leaves_nothing() {
+        let events = Events::default();
+        for number in 0..1000 {
+            let request = RequestId(number);
+            tell(&events, asked(request));
+            tell(&events, Event::RequestGone { request });
+        }
+        assert!(events.is_empty());
+        let request = RequestId(1001);
+        tell(&events, asked(request));
+        assert_eq!(read(&events), [asked(request)]);
+        tell(&events, Event::RequestGone { request });
+        assert_eq!(read(&events), [Event::RequestGone { request }]);
+    }
+
+    #[test]
+    fn what_happens_to_queue_pairs_is_never_lost() {
+        let events = Events::default();
+        let failed = |number| Event::Failed {
+            qp: QpNumber(number),
+            reason: EndReason::Reset,
+        };
+        for number in 0..100 {
+            let request = RequestId(number.into());
+            tell(&events, asked(request));
+            tell(&events, failed(number));
+            tell(&events, Event::RequestGone { request });
+        }
+        let expected: Vec<_> = (0..100).map(failed).collect();
+        assert_eq!(read(&events), expected);
+    }
+
+    #[test]
+    fn of_a_link_that_comes_and_goes_the_last_is_known() {
+        for (changes, unread) in [(1, 1), (2, 2), (3, 1), (1000, 2), (1001, 1)] {
+            let events = Events::default();
+            for change in 0..changes {
+                let active = change % 2 == 1;
+                tell(&events, Event::Port { active });
+            }
+            let read = read(&events);
+            assert_eq!(read.len(), unread);
+            let active = changes % 2 == 0;
+            assert_eq!(read.last(), Some(&Event::Port { active }));
+        }
+    }
+}
