@@ -1,9 +1,23 @@
 //! Standard output and standard error. What nobody reads any more ends the command quietly, as it does `yes | head`.
 
 use std::fmt::Display;
+use std::fmt::Write as _;
 use std::io::{ErrorKind, Write, stderr, stdout};
 
 use crate::failure::{Failure, Outcome};
+
+/// What a peer said, fit for a terminal and for JSON: control characters, and what else has no shape of its own, are escaped.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        if matches!(char, ' '..='~') {
+            out.push(char);
+        } else {
+            let _ = write!(out, "{}", char.escape_debug());
+        }
+    }
+    out
+}
 
 /// A result, as a line of standard output.
 pub(crate) fn line(text: impl Display) -> Outcome {
@@ -23,4 +37,31 @@ pub(crate) fn write(text: &str) -> Outcome {
 /// A word aside, on standard error: that nobody reads it is no reason to stop.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_cannot_steer_a_terminal() {
+        assert_eq!(printable("so \"it\" is: [\\]^_`"), "so \"it\" is: [\\]^_`");
+        assert_eq!(printable("Grüße, 世界"), "Grüße, 世界");
+        // Escape sequences, C1 controls, line ends, overwriting, and text that runs the other way.
+        for wicked in [
+            "\x1b]0;title\x07",
+            "\u{9b}2J",
+            "\r\n",
+            "\x08\x7f",
+            "\u{202e}",
+            "\u{200b}",
+            "\0",
+        ] {
+            let printed = printable(wicked);
+            assert!(
+                printed.chars().all(|char| matches!(char, ' '..='~')),
+                "{printed:?}"
+            );
+        }
+    }
 }

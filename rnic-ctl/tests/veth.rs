@@ -221,3 +221,35 @@ fn a_signal_ends_perf_without_a_link() {
         assert!(took < Duration::from_secs(4), "it took {took:?}");
     }
 }
+
+#[test]
+fn a_client_that_wants_too_much_is_refused() {
+    if !is_root("a_client_that_wants_too_much_is_refused") {
+        return;
+    }
+    let (one, other) = link("much", "theirs");
+    let server = rnic_ctl(&one, "ours", "perf write-bw --max-memory 8 --max-qps 2");
+    let server = Running::start(server).until_it_says("waiting for a client");
+    let client = |options: &str| {
+        let line = format!("perf write-bw -n 20 {options} 10.77.0.1");
+        Running::start(rnic_ctl(&other, "theirs", &line)).finish(options)
+    };
+    for (greedy, option) in [("-q 3", "--max-qps"), ("-s 16777216", "--max-memory")] {
+        let refused = client(greedy);
+        assert_eq!(refused.status.code(), Some(1), "{greedy}");
+        let words = text(&refused.stderr);
+        assert!(
+            words.contains("refused by the server") && words.contains(option),
+            "{words}"
+        );
+    }
+    // The server says so too, and goes on.
+    assert!(client("-q 2 -s 1048576").status.success());
+    let output = server.finish("the server");
+    assert!(output.status.success());
+    let words = text(&output.stderr);
+    assert!(
+        words.contains("--max-qps") && words.contains("--max-memory"),
+        "{words}"
+    );
+}

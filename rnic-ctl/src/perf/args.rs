@@ -47,7 +47,7 @@ pub(crate) enum Operation {
 }
 
 /// Octets of what an atomic works on.
-const ATOMIC: u64 = 8;
+pub(crate) const ATOMIC: u64 = 8;
 
 impl Operation {
     /// Whether its data come from the server.
@@ -163,6 +163,14 @@ pub(crate) struct PerfArgs {
     /// With -D: seconds at the beginning and at the end that do not count
     #[arg(short = 'f', long, default_value_t = 0, requires = "duration")]
     pub margin: u64,
+
+    /// Server: refuse a client whose test takes more memory here than this many MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pub max_memory: u64,
+
+    /// Server: refuse a client that wants more queue pairs than this
+    #[arg(long, value_name = "NUMBER", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub max_qps: u16,
 
     /// Messages under way at once (bandwidth)
     #[arg(short = 't', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]

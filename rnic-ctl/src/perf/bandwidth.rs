@@ -10,7 +10,7 @@ use super::buffer::{Layout, Pattern, check_count, clear_at};
 use super::message::Message;
 use super::progress::{Idle, Progress};
 use super::report::Bandwidth;
-use super::session::Session;
+use super::session::{Session, grant};
 use super::stats::{Stretch, Thinned, peak_rate};
 use crate::failure::{Doing, Failure, Outcome};
 
@@ -278,9 +278,7 @@ impl Run<'_> {
                     format!("the server said {message:?} meanwhile"),
                 ));
             };
-            if let Some(flow) = self.session.flows.get_mut(flow as usize) {
-                flow.granted += count;
-            }
+            grant(&mut self.session.flows, flow, count)?;
         }
         Ok(())
     }

@@ -79,12 +79,7 @@ impl Memory {
         depth: u32,
         verify: bool,
     ) -> Outcome<Self> {
-        let stride = stride(largest);
-        let each = if verify {
-            area(stride, depth.into())
-        } else {
-            stride
-        };
+        let each = Self::of_one(largest, depth, verify);
         let region = device.allocate(each * usize::from(connections), HugePages::Prefer);
         let region = region.map_err(|why| Failure {
             kind: Kind::Environment,
@@ -94,6 +89,16 @@ impl Memory {
             region: Arc::new(region),
             each,
         })
+    }
+
+    /// Octets that one connection takes.
+    pub(super) fn of_one(largest: u64, depth: u32, verify: bool) -> usize {
+        let stride = stride(largest);
+        if verify {
+            area(stride, depth.into())
+        } else {
+            stride
+        }
     }
 
     /// Registers the part of one connection.

@@ -83,6 +83,10 @@ impl Control {
         while self.sent - self.sends_done >= SENDS {
             self.device.drive();
             if let Some(message) = self.poll_any()? {
+                if self.kept.len() as u64 >= self.receives {
+                    let why = "it says more than this side can take in";
+                    return Err(Failure::operation("talk to the other side", why));
+                }
                 self.kept.push(message);
                 continue;
             }

@@ -4,10 +4,12 @@ use rnic_verbs::{RemoteAddress, Stag};
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::args::Test;
+use super::args::{ATOMIC, Test};
 
 const MAGIC: [u8; 8] = *b"rnicperf";
 const VERSION: u16 = 1;
+/// The largest message that the command line takes.
+const LARGEST: u64 = 1 << 30;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,12 +142,27 @@ impl Hello {
         // The limits of the command line.
         let sane = (1..=512).contains(&hello.qps)
             && (1..=16384).contains(&hello.depth)
-            && hello.largest <= 1 << 30;
+            && hello.largest <= LARGEST
+            && hello.is_possible(hello.largest)
+            && (!hello.test.is_latency() || hello.qps == 1);
         if sane {
             Ok(hello)
         } else {
             Err("the client asks for more than a test may use".into())
         }
+    }
+}
+
+impl Hello {
+    /// Whether a run with messages of this size is one that a client can ask for.
+    pub(super) fn is_possible(&self, size: u64) -> bool {
+        let least = match self.test {
+            // Its last octet tells that a message has arrived.
+            Test::WriteLat => 1,
+            Test::AtomicBw | Test::AtomicLat => return size == ATOMIC,
+            _ => 0,
+        };
+        (least..=self.largest).contains(&size)
     }
 }
 
@@ -175,6 +192,42 @@ impl Answer {
 mod tests {
     use super::*;
 
+    #[test]
+    fn messages_that_no_test_has_are_not_begun() {
+        let of = |test, largest| Hello {
+            test,
+            largest,
+            qps: 1,
+            ..hello()
+        };
+        for (test, largest, size, possible) in [
+            (Test::WriteLat, 4, 0, false),
+            (Test::WriteLat, 4, 1, true),
+            (Test::WriteLat, 4, 5, false),
+            (Test::WriteBw, 4, 0, true),
+            (Test::SendBw, 4, u64::MAX, false),
+            (Test::AtomicBw, 8, 8, true),
+            (Test::AtomicLat, 8, 0, false),
+        ] {
+            assert_eq!(
+                of(test, largest).is_possible(size),
+                possible,
+                "{test} {size}"
+            );
+        }
+        for hostile in [
+            of(Test::WriteLat, 0),
+            of(Test::AtomicBw, 0),
+            of(Test::AtomicLat, 1 << 20),
+            Hello {
+                qps: 2,
+                ..of(Test::SendLat, 8)
+            },
+        ] {
+            assert!(Hello::decode(&hostile.encode()).is_err(), "{hostile:?}");
+        }
+    }
+
     fn hello() -> Hello {
         Hello {
             test: Test::ReadBw,
@@ -196,9 +249,12 @@ mod tests {
     fn hellos_travel() {
         for test in Test::ALL {
             for role in [Role::Control, Role::Data(511)] {
+                let atomic = matches!(test, Test::AtomicBw | Test::AtomicLat);
                 let hello = Hello {
                     test,
                     role,
+                    qps: if test.is_latency() { 1 } else { 8 },
+                    largest: if atomic { ATOMIC } else { 8 << 20 },
                     ..hello()
                 };
                 assert_eq!(Hello::decode(&hello.encode()), Ok(hello));

@@ -3,6 +3,8 @@
 use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::out::printable;
+
 /// Octets of a message.
 pub(super) const LEN: usize = size_of::<Raw>();
 const TEXT: usize = 112;
@@ -113,7 +115,7 @@ impl Message {
             8 => Self::Bye,
             9 => {
                 let text = String::from_utf8_lossy(&raw.text);
-                Self::Failed(text.trim_end_matches('\0').to_owned())
+                Self::Failed(printable(text.trim_end_matches('\0')))
             }
             _ => return None,
         })
@@ -146,6 +148,13 @@ mod tests {
         ] {
             assert_eq!(Message::decode(&message.encode()), Some(message));
         }
+    }
+
+    #[test]
+    fn what_the_other_side_says_is_fit_to_be_printed() {
+        let message = Message::Failed("\x1b[2J\u{9b}H".into());
+        let printable = Message::Failed("\\u{1b}[2J\\u{9b}H".into());
+        assert_eq!(Message::decode(&message.encode()), Some(printable));
     }
 
     #[test]

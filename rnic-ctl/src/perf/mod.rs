@@ -7,6 +7,7 @@ mod control;
 mod counters;
 mod hello;
 mod latency;
+mod limits;
 mod message;
 mod progress;
 mod receives;
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 
 use self::args::{PerfArgs, Plan, Test};
 use self::hello::{Hello, NO_BUFFER, Role};
+use self::limits::Limits;
 use self::message::Message;
 use self::progress::Progress;
 use self::report::{RULE, Row, Unit, columns};
@@ -58,7 +60,14 @@ pub(crate) fn run(args: &PerfArgs, json: bool, interrupt: &Interrupt) -> Outcome
             " listening on {}, waiting for a client",
             listener.local_address()
         ))?;
-        server(&opened, &listener, plan.test, &mut report, interrupt)?;
+        let limits = Limits::of(args);
+        server(
+            &opened,
+            (&listener, &limits),
+            plan.test,
+            &mut report,
+            interrupt,
+        )?;
     }
     report.finish()
 }
@@ -91,7 +100,15 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
         let test = plan.test;
         let serving = scope.spawn(move || {
             let mut silent = Report::silent(test);
-            interrupt.guard(|| server(&far, &listener, test, &mut silent, interrupt))
+            interrupt.guard(|| {
+                server(
+                    &far,
+                    (&listener, &Limits::NONE),
+                    test,
+                    &mut silent,
+                    interrupt,
+                )
+            })
         });
         let result = interrupt.guard(|| client(&near, address, None, plan, report, interrupt));
         // Its last words.
@@ -108,12 +125,12 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
 
 fn server(
     opened: &Opened,
-    listener: &rnic_verbs::Listener,
+    (listener, limits): (&rnic_verbs::Listener, &Limits),
     test: Test,
     report: &mut Report,
     interrupt: &Interrupt,
 ) -> Outcome {
-    let mut session = session::accept(&opened.device, listener, test, interrupt)?;
+    let mut session = session::accept(&opened.device, listener, test, limits, interrupt)?;
     let begun = report.begin(opened, &session, "server");
     match begun.and_then(|()| serve::serve(&mut session, interrupt, |row| report.row(row))) {
         Ok(()) => {
@@ -198,7 +215,8 @@ fn measure(
             ..
         } = arrived
         {
-            verify(session, size, messages, bad + bad_there, checksum)?;
+            let bad = bad.saturating_add(bad_there);
+            verify(session, size, messages, bad, checksum)?;
         }
         report.row(row)?;
         session.control.send(&Message::Figures(row.to_figures()))?;
@@ -237,9 +255,7 @@ fn expect(
         match message {
             message if is_it(&message) => return Ok(message),
             Message::Credit { flow, count } => {
-                if let Some(flow) = flows.get_mut(flow as usize) {
-                    flow.granted += count;
-                }
+                session::grant(flows, flow, count)?;
             }
             other => {
                 let why = format!("the server said {other:?}, which makes no sense now");

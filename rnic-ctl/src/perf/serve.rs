@@ -15,18 +15,26 @@ use super::session::Session;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 
+/// A client measures one size, or with -a all powers of two.
+const MOST_RUNS: usize = 64;
+
 /// Serves runs until the client has no more. `report` is told of each result that the client measured.
 pub(super) fn serve(
     session: &mut Session,
     interrupt: &Interrupt,
     mut report: impl FnMut(Row) -> Outcome,
 ) -> Outcome {
+    let (mut runs, mut reported) = (0, 0);
     loop {
         match receive(session, interrupt)? {
-            Message::Begin { size } if size <= session.hello.largest => {
+            Message::Begin { size } if runs < MOST_RUNS && session.hello.is_possible(size) => {
+                runs += 1;
                 run(session, size, interrupt)?
             }
-            Message::Figures(figures) => report(Row::from_figures(session.hello.test, figures))?,
+            Message::Figures(figures) if reported < runs => {
+                reported = runs;
+                report(Row::from_figures(session.hello.test, figures))?;
+            }
             Message::Bye => return Ok(()),
             other => return Err(unexpected(&other)),
         }

@@ -12,6 +12,7 @@ use super::args::{Operation, Test};
 use super::buffer::Memory;
 use super::control::{Control, why_ended};
 use super::hello::{Answer, Hello, NO_BUFFER, Role};
+use super::limits::Limits;
 use super::message::Message;
 use super::receives::{self, RECEIVES, Receive};
 use crate::failure::{Doing, Failure, Outcome};
@@ -214,6 +215,20 @@ impl Flow {
     }
 }
 
+/// The server says that so many more receives are posted on a data connection.
+pub(super) fn grant(flows: &mut [Flow], flow: u32, count: u64) -> Outcome {
+    let credit = flows.get_mut(flow as usize).and_then(|flow| {
+        flow.granted = flow.granted.checked_add(count)?;
+        Some(())
+    });
+    credit.ok_or_else(|| {
+        let why = format!(
+            "the server posted {count} receives on data connection {flow}, which makes no sense"
+        );
+        Failure::operation("run the test", why)
+    })
+}
+
 fn no_memory() -> Failure {
     Failure::operation("run the test", "this side has no memory for it")
 }
@@ -222,9 +237,9 @@ fn rejected(text: &[u8]) -> Failure {
     let text = String::from_utf8_lossy(text);
     let text = text.trim_end_matches('\0');
     let why = if text.is_empty() {
-        "no reason given"
+        "no reason given".to_owned()
     } else {
-        text
+        out::printable(text)
     };
     Failure::operation("refused by the server", why)
 }
@@ -278,6 +293,7 @@ pub(super) fn accept(
     device: &Device,
     listener: &Listener,
     test: Test,
+    limits: &Limits,
     interrupt: &Interrupt,
 ) -> Outcome<Session> {
     loop {
@@ -285,7 +301,7 @@ pub(super) fn accept(
             continue;
         };
         let peer = request.peer();
-        match admit(&request, test) {
+        match admit(&request, test, limits) {
             Ok(hello) => match accept_all(device, listener, request, hello, interrupt)? {
                 Some(session) => return Ok(session),
                 None => out::note(format_args!(
@@ -390,7 +406,7 @@ fn next_request(
 }
 
 /// Whether a client may begin; otherwise why not, and whether to wait for another.
-fn admit(request: &ConnectRequest, test: Test) -> Result<Hello, (String, bool)> {
+fn admit(request: &ConnectRequest, test: Test, limits: &Limits) -> Result<Hello, (String, bool)> {
     let hello = Hello::decode(request.private_data()).map_err(|why| (why, true))?;
     if hello.role != Role::Control {
         return Err(("another client was served before; start again".into(), true));
@@ -402,6 +418,7 @@ fn admit(request: &ConnectRequest, test: Test) -> Result<Hello, (String, bool)> 
         );
         return Err((why, false));
     }
+    limits.check(&hello).map_err(|why| (why, true))?;
     Ok(hello)
 }
 

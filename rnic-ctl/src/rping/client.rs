@@ -11,6 +11,7 @@ use super::{End, Summary, ended, quoted};
 use crate::connect::connect;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::out::printable;
 
 /// Pings a server.
 pub(super) fn run(
@@ -97,7 +98,7 @@ fn ping(
         ));
     }
     if args.verbose {
-        let text = String::from_utf8_lossy(text(&back));
+        let text = printable(&String::from_utf8_lossy(text(&back)));
         args.show(format_args!("ping data: {text}"))?;
     }
     Ok(None)

@@ -175,7 +175,8 @@ fn quoted(octets: &[u8]) -> String {
     let text = octets.strip_suffix(&[0]).unwrap_or(octets);
     match std::str::from_utf8(text) {
         _ if octets.is_empty() => "nothing".into(),
-        Ok(text) if !text.is_empty() && !text.chars().any(char::is_control) => {
+        // Text that runs the other way, or has no shape, is no text either.
+        Ok(text) if !text.is_empty() && out::printable(text) == text => {
             format!("\"{text}\"")
         }
         _ => {
@@ -244,6 +245,8 @@ mod tests {
         assert_eq!(quoted(b"go away\0"), "\"go away\"");
         assert_eq!(quoted(&[0, 0, 0, 0]), "00 00 00 00");
         assert_eq!(quoted(&[0xff, 1]), "ff 01");
+        assert_eq!(quoted("\u{9b}2J".as_bytes()), "c2 9b 32 4a");
+        assert_eq!(quoted("\u{202e}ab".as_bytes()), "e2 80 ae 61 62");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::peer::{Next, Peer, memory, options};
 use super::{End, Summary, ended, quoted};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::out::printable;
 
 /// The largest ping: rping's own limit.
 const LARGEST: u32 = 64 << 10;
@@ -124,7 +125,7 @@ fn pong(
     buffer.read(0, &mut octets).doing("read the ping")?;
     let ping = text(&octets);
     if args.verbose {
-        let ping = String::from_utf8_lossy(ping);
+        let ping = printable(&String::from_utf8_lossy(ping));
         args.show(format_args!("server ping data: {ping}"))?;
     }
     if let Next::Ended(reason) = peer.send(Info::default())? {
