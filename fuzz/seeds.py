@@ -25,7 +25,7 @@ def unpack():
 
 
 def pack(target):
-    inputs = [path.read_bytes() for path in (FUZZ / "corpus" / target).iterdir()]
+    inputs = {path.read_bytes() for path in (FUZZ / "corpus" / target).iterdir()}
     lines, room = [], ROOM
     for octets in sorted(inputs, key=lambda octets: (len(octets), octets)):
         line = base64.b64encode(octets).decode() + "\n"
