@@ -46,7 +46,6 @@ fn requests_posted_behind_a_disconnect_are_flushed() {
 /// A peer has no more to say behind its FIN: the stream is over with it.
 #[test]
 fn what_comes_behind_the_peers_fin_is_not_placed() {
-    // rfc: 5041-68
     let mut sim = simulation();
     let raw = accept_raw(&mut sim, &ConnectionOptions::default());
     let region = sim.hosts[0].share(&[0; 8], all_rights());

@@ -86,7 +86,7 @@ impl Connection {
 
     /// The peer's FIN. RDMAP has no use for a stream that is closed by half, so this side closes too. Any other layer
     /// decides for itself, and its stream is over when both sides have closed.
-    // rfc: 5041-68, 5041-69, 5041-s3, 5041-s4
+    // rfc: 5041-69, 5041-s3, 5041-s4
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = &mut self.phase
             && stream.is_endpoint()

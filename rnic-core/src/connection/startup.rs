@@ -234,7 +234,7 @@ impl Connection {
             Ok((reply, negotiated)) => {
                 set_tcp_options(&mut self.tcp, options);
                 self.loose_octets = reply;
-                // rfc: 5044-77: the first FPDU is the initiator's.
+                // rfc: 5044-77a: the first FPDU is the initiator's.
                 self.start_streaming(end, negotiated, Hold::ForFirstFpdu, context);
             }
             Err(error) => {

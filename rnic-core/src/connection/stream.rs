@@ -79,7 +79,6 @@ impl Stream {
             ddp,
             user: User::new(end, negotiated.ird, negotiated.ord, opening),
             send_may_open: responder && negotiated.rtr.send,
-            // rfc: 5044-31
             crc: negotiated.crc,
             markers: negotiated.markers.then_some(0),
             hold,

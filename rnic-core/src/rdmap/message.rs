@@ -132,7 +132,7 @@ impl Source {
 }
 
 /// The header of a message to a tagged buffer of the peer.
-// rfc: 5040-3, 5040-6, 5040-7, 5040-9, 5040-10, 5041-54
+// rfc: 5040-3, 5040-6, 5040-7, 5040-9, 5040-10a, 5041-54
 #[inline]
 pub(super) fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset) -> DdpHeader {
     let ulp = Control::new(opcode).into();
@@ -145,7 +145,7 @@ pub(super) fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset) -> DdpHea
 }
 
 /// The header of a message to a queue of the peer. `invalidate` is 0 where there is nothing to invalidate.
-// rfc: 5040-3, 5040-5, 5040-6, 5040-7, 5040-9, 5040-10, 5040-12
+// rfc: 5040-3, 5040-5, 5040-6, 5040-7, 5040-9, 5040-10a, 5040-12
 #[inline]
 pub(super) fn untagged(opcode: Opcode, queue: QueueNumber, invalidate: u32) -> DdpHeader {
     DdpHeader::Untagged(UntaggedHeader {

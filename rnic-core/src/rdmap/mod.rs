@@ -445,7 +445,7 @@ impl Rdmap {
 /// The opcode of a segment, if it may stand there (RFC 5040 figure 4).
 ///
 /// A queue that does not exist is left to DDP to refuse. Version 0 goes with version 0 of DDP, which is not spoken.
-// rfc: 5040-4, 5040-7, 5040-8, 5040-10, 5044-93, 7306-57, 7306-58
+// rfc: 5040-4, 5040-7, 5040-8, 5044-93, 7306-57, 7306-58
 fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     let control = Control::from(header.ulp());
     if control.version != VERSION {

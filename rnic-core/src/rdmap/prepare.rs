@@ -38,7 +38,7 @@ pub(super) fn prepare(
         (WrOpcode::BindWindow | WrOpcode::FastRegister | WrOpcode::LocalInvalidate, _) => {
             return Err(WcStatus::LocalQpOperationError);
         }
-        // rfc: 5040-24, 5040-25, 5040-28
+        // rfc: 5040-24, 5040-25
         (WrOpcode::Write | WrOpcode::WriteImmediate, _) => tagged(
             Opcode::Write,
             Stag(wr.remote_stag),
@@ -68,7 +68,7 @@ pub(super) fn prepare(
 }
 
 /// A Read Request. A Read has one sink: the peer's response names one STag, so more pieces than one are refused.
-// rfc: 5040-13, 5040-30, 5040-31, 5040-35, 5040-36, 5040-39, 5040-40
+// rfc: 5040-13, 5040-30, 5040-31, 5040-35, 5040-36
 fn prepare_read(
     wr: &SendWr,
     number: u64,

@@ -44,7 +44,7 @@ pub(crate) fn response(end: &End, last: bool, start: usize, payload: &[u8]) -> V
 
 #[test]
 fn a_write_becomes_a_tagged_message() {
-    // rfc: 5040-3, 5040-6, 5040-9, 5040-24, 5040-25, 5040-28, 5041-54
+    // rfc: 5040-3, 5040-6, 5040-9, 5040-10a, 5040-24, 5040-25, 5041-54
     let mut end = End::new(0, 0);
     end.fill(10, b"written");
     end.post(write(&end, 1, 10, 7));
@@ -93,7 +93,7 @@ fn sends_become_untagged_messages_of_queue_0() {
 
 #[test]
 fn a_read_becomes_a_read_request() {
-    // rfc: 5040-6, 5040-9, 5040-13, 5040-14, 5040-30, 5040-31, 5040-35, 5040-36, 5040-39, 5040-40
+    // rfc: 5040-6, 5040-9, 5040-10a, 5040-13, 5040-14, 5040-30, 5040-31, 5040-35, 5040-36
     let mut end = End::new(0, 1);
     end.post(read(&end, 1, 500, 300));
     let message = end.next_segment().unwrap();

@@ -29,7 +29,7 @@ fn opcodes(segments: &[Ulpdu]) -> Vec<u8> {
 }
 
 /// One that goes alone, and two that wait together.
-// rfc: 5040-24, 5040-25, 5040-28, 5040-51
+// rfc: 5040-24, 5040-25, 5040-51
 #[test]
 fn either_way_makes_the_same_message() {
     for opcode in [WrOpcode::Write, WrOpcode::Send] {

@@ -368,7 +368,6 @@ fn a_stream_of_records_closes_by_halves() {
 
 #[test]
 fn a_segment_behind_the_end_of_a_stream_of_records_cuts_it_off() {
-    // rfc: 5041-68
     let mut end = End::new();
     let late = rnic_core::testing::raw_peer::ddp(DdpHeader::Untagged(untagged_to(0, 1)), b"late");
     let chunk = |protocol, number: u8, rest: &[u8]| Chunk {

@@ -170,7 +170,6 @@ fn a_peer_that_closes_within_a_segment_has_cut_the_stream_off() {
 
 #[test]
 fn what_comes_behind_the_peers_close_is_not_taken() {
-    // rfc: 5041-68
     let mut raw = open();
     raw.sim.raw[0].close();
     raw.give(&ddp(DdpHeader::Untagged(untagged_to(7, 1)), b"late"));

@@ -261,7 +261,7 @@ fn read_depths_are_settled_by_both_sides() {
 
 #[test]
 fn crcs_are_used_if_either_side_asks() {
-    // rfc: 5044-31, 5044-61
+    // rfc: 5044-61
     for (host_asks, peer_asks) in [(false, false), (true, false), (false, true), (true, true)] {
         let options = ConnectionOptions {
             crc: host_asks,
@@ -295,7 +295,7 @@ fn crcs_are_used_if_either_side_asks() {
 
 #[test]
 fn a_responder_waits_for_the_first_fpdu() {
-    // rfc: 5044-77
+    // rfc: 5044-77a
     let mut sim = simulation();
     let mut qp = sim.hosts[0].create_qp();
     // Posted before there is a connection, and while there is one.

@@ -136,7 +136,7 @@ fn a_terminate_finds_the_send_behind_the_opening_one() {
 
 #[test]
 fn a_responder_waits_for_the_opening_message_and_hides_it() {
-    // rfc: 5044-77, 6581-27, 6581-28, 6581-s3
+    // rfc: 5044-77a, 6581-27, 6581-28, 6581-s3
     // In order, or the message behind it first.
     for ahead in [false, true] {
         for flags in [BY_SEND, BY_WRITE, BY_READ] {

@@ -236,7 +236,7 @@ impl<'a> Terminate<'a> {
     }
 
     /// Writes the payload as RFC 5040 defines it. Panics if `buffer` is shorter than [`len`](Self::len).
-    // rfc: 5040-16, 5040-17, 5040-19
+    // rfc: 5040-16, 5040-17, 5040-19a
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         self.emit_as(BitOrder::Rfc, buffer)
     }

@@ -110,7 +110,7 @@ fn control(layer: u8, error_type: u8, code: u8) -> TerminateControl {
     }
 }
 
-// rfc: 5040-16, 5040-17, 5040-19, 5040-20, 5040-21, 5040-22, 5040-23
+// rfc: 5040-16, 5040-17, 5040-19a, 5040-20, 5040-21, 5040-22, 5040-23
 #[test]
 fn each_field_of_a_terminate() {
     let bare = Terminate {
@@ -170,7 +170,7 @@ fn the_error_of_a_truncated_terminate_is_known() {
     }
 }
 
-// rfc: 5040-19, 5040-21
+// rfc: 5040-21
 #[test]
 fn reserved_bits_are_ignored_and_a_header_alone_brings_its_length_field() {
     let octets = [&[0x11, 0, 0x5f, 0xff, 9, 9][..], &TAGGED].concat();
