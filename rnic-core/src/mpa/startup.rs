@@ -50,7 +50,7 @@ impl Default for MpaOptions {
     fn default() -> Self {
         Self {
             revision: 2,
-            // rfc: 5044-2, 5044-28b, 5044-30
+            // rfc: 5044-2, 5044-30
             crc: true,
             markers: false,
             ird: 16,

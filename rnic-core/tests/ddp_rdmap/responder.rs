@@ -61,16 +61,24 @@ fn response_lengths(end: &mut End) -> Vec<usize> {
 #[test]
 fn rdmap_versions() {
     // rfc: 5040-92, 5040-97, 5044-93
+    type Make = fn(&End) -> Vec<u8>;
+    let messages: [Make; 3] = [
+        |_| send(1, b"x"),
+        |end| read_request(1, request(end.stag, BASE, 1)),
+        |end| tagged(Opcode::Write, true, end.stag, BASE, b"x"),
+    ];
     for (version, good) in [(0, false), (1, true), (2, false), (3, false)] {
-        let mut end = End::new(1, 1);
-        end.post_receive(1, 0, 10);
-        let mut ulpdu = send(1, b"x");
-        ulpdu[1] = version << 6 | ulpdu[1] & 0x3f;
-        if good {
-            end.receive(&ulpdu).unwrap();
-        } else {
-            assert_eq!(refused(&mut end, &ulpdu), (0, 2, 5));
-            assert_eq!(end.memory(0, 1), [0]);
+        for make in messages {
+            let mut end = End::new(1, 1);
+            end.post_receive(1, 0, 10);
+            let mut ulpdu = make(&end);
+            ulpdu[1] = version << 6 | ulpdu[1] & 0x3f;
+            if good {
+                end.receive(&ulpdu).unwrap();
+            } else {
+                assert_eq!(refused(&mut end, &ulpdu), (0, 2, 5));
+                assert_eq!(end.memory(0, 1), [0]);
+            }
         }
     }
 }

@@ -88,7 +88,7 @@ mod revisions {
 mod crc {
     use super::*;
 
-    // rfc: 5044-2, 5044-28b, 5044-28c, 5044-30, 5044-32, 5044-33, 5044-60, 5044-61, 5044-94
+    // rfc: 5044-2, 5044-28c, 5044-30, 5044-32, 5044-33, 5044-60, 5044-61, 5044-94
     #[test]
     fn used_if_either_side_asks() {
         assert!(MpaOptions::default().crc);
