@@ -62,6 +62,10 @@ impl TxFrames for Pool {
         self.free.len()
     }
 
+    fn total(&self) -> usize {
+        self.states.len()
+    }
+
     fn bytes(&self, frame: FrameId) -> &[u8] {
         &self.octets[frame.0 as usize * FRAME_LEN..][..FRAME_LEN]
     }

@@ -5,18 +5,19 @@
 #![no_main]
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use rnic_core::memory::frames::TxFrames;
-use rnic_core::tcp::{Outgoing, Payload, Seq, State, Tcp, TcpConfig, TcpFailure};
+use rnic_core::memory::frames::{CONTROL_FRAMES, TxFrames};
+use rnic_core::tcp::{KeptAside, Outgoing, Payload, Seq, State, Tcp, TcpConfig, TcpFailure};
 use rnic_core::testing::VecFrames;
 use rnic_core::time::Instant;
 use rnic_core::wire::checksum;
 use rnic_core::wire::tcp::{Flags, SackBlocks, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
-const FRAMES: usize = 24;
+const FRAMES: usize = 24 + CONTROL_FRAMES;
 /// Where payloads stand in frames: the longest TCP header fits in front.
 const PAYLOAD_AT: usize = 64;
 const MOST_OCTETS: u64 = 30_000;
@@ -99,6 +100,7 @@ struct End {
     config: TcpConfig,
     isn: Seq,
     frames: VecFrames,
+    aside: KeptAside,
     /// Octets to send, and those that are queued.
     total: u64,
     queued: u64,
@@ -124,6 +126,7 @@ impl End {
             config,
             isn: Seq(isn),
             frames: VecFrames::new(FRAMES),
+            aside: KeptAside::default(),
             total: 0,
             queued: 0,
             sent: 0,
@@ -141,6 +144,9 @@ impl End {
     fn build(&mut self) {
         let Some(tcp) = &mut self.tcp else { return };
         while self.queued < self.total && tcp.wants_data() {
+            if self.frames.available() <= CONTROL_FRAMES {
+                return;
+            }
             let Some(frame) = self.frames.allocate() else {
                 return;
             };
@@ -178,6 +184,7 @@ impl End {
             Payload::Part { frame, range } => {
                 octets.extend_from_slice(&self.frames.bytes(frame)[range]);
             }
+            Payload::Aside(range) => octets.extend_from_slice(self.tcp.as_ref()?.aside(range)),
         }
         let segment = TcpSegment::parse(&octets).expect("what is sent can be read");
         self.check_edge(&segment.header);
@@ -336,8 +343,11 @@ impl World {
 
     fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
-        for tcp in self.ends.iter_mut().filter_map(|end| end.tcp.as_mut()) {
-            tcp.handle_timeout(self.now);
+        for end in &mut self.ends {
+            if let Some(tcp) = &mut end.tcp {
+                tcp.handle_timeout(self.now);
+                tcp.put_aside(&mut end.frames, &end.aside);
+            }
         }
     }
 
@@ -529,5 +539,6 @@ fuzz_target!(|input: Input| {
             FRAMES,
             "frames of end {number} are lost"
         );
+        assert_eq!(end.aside.load(Ordering::Relaxed), 0);
     }
 });

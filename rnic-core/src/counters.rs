@@ -98,6 +98,8 @@ counters! {
         resets_received,
         /// RST segments sent.
         resets_sent,
+        /// Segments that gave their frames back before they were acknowledged, because the peer was silent.
+        put_aside,
     }
 }
 

@@ -28,6 +28,7 @@ impl Connection {
         if let Some(failure) = self.tcp.failure() {
             self.end(end_reason(failure), context);
             self.leave_stream(context);
+            self.deadline.get_or_insert(context.now + CLOSE_TIMEOUT);
             return;
         }
         if let Phase::Streaming(stream) = &mut self.phase {
@@ -121,11 +122,11 @@ impl Connection {
         }
     }
 
-    /// Ends with a RST and a reason.
+    /// Ends with a RST and a reason. The RST need not leave: if it cannot for some time, the connection ends without.
     pub(super) fn fail(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         self.end(reason, context);
         self.tcp.abort();
-        self.deadline = None;
+        self.deadline = Some(context.now + CLOSE_TIMEOUT);
     }
 
     /// The application wants to end in order: after all that it posted.
@@ -161,7 +162,7 @@ impl Connection {
             flush(&mut qp, context.cqs);
         }
         self.tcp.abort();
-        self.deadline = None;
+        self.deadline = Some(context.now + CLOSE_TIMEOUT);
     }
 
     /// Tells the application, once, that and why its connection is over.

@@ -3,10 +3,9 @@
 //! and onto the wire without asking any layer again. The frame, and what is remembered of it, are what
 //! [`Connection::transmit`] would have made.
 
-use crate::memory::frames::TxFrames;
+use crate::memory::frames::{PASSING_FRAMES, TxFrames};
 use crate::time::Instant;
 
-use super::transmit::RESERVED_FRAMES;
 use super::{Connection, Context, Phase};
 
 #[cfg(test)]
@@ -29,7 +28,7 @@ impl Connection {
         }
         let (now, tcp) = (context.now, &mut self.tcp);
         let may_send =
-            self.loose_octets.is_empty() && tcp.may_send_lone() && tx.available() > RESERVED_FRAMES;
+            self.loose_octets.is_empty() && tcp.may_send_lone() && tx.available() > PASSING_FRAMES;
         if !may_send {
             return decline();
         }

@@ -26,11 +26,11 @@ use crate::engine::{
     PortLease, Refusals, RequestId,
 };
 use crate::memory::epoch::Guard;
-use crate::memory::frames::TxFrames;
+use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::startup::{Initiator, Responder};
 use crate::rdmap::Rdmap;
-use crate::tcp::{NextSegment, Seq, State, Tcp, TcpConfig};
+use crate::tcp::{KeptAside, NextSegment, Seq, State, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::QueuePair;
@@ -515,10 +515,16 @@ impl Connection {
         }
     }
 
-    /// Handles whatever has come due.
-    pub(crate) fn handle_timeout(&mut self, context: &mut Context<'_, '_>) {
+    /// Handles whatever has come due. `aside` counts what connections keep aside.
+    pub(crate) fn handle_timeout<F: TxFrames>(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        tx: &mut F,
+        aside: &KeptAside,
+    ) {
         if self.tcp.next_timeout().is_some_and(|at| at <= context.now) {
             self.tcp.handle_timeout(context.now);
+            self.tcp.put_aside(tx, aside);
         }
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.handle_timeout(context.now);
@@ -526,7 +532,12 @@ impl Connection {
         if std::mem::take(&mut self.unreachable) {
             self.fail(EndReason::Unreachable, context);
         } else if self.deadline.is_some_and(|at| at <= context.now) {
-            self.give_up(EndReason::TimedOut, context);
+            if self.tcp.is_closed() {
+                // The device has no room for the RST: the peer will find out without.
+                self.tcp.drop_reset();
+            } else {
+                self.give_up(EndReason::TimedOut, context);
+            }
         }
         self.settle(context);
     }
@@ -536,9 +547,17 @@ impl Connection {
         self.tcp.release_frames(tx);
     }
 
-    /// Whether frames are kept for retransmission.
+    /// The same of a connection that is over but for its RST, to be released later.
+    #[inline]
+    pub(crate) fn take_useless_frames(&mut self, into: &mut Vec<FrameId>) {
+        if self.tcp.is_closed() {
+            into.extend(self.tcp.take_frames());
+        }
+    }
+
+    /// Whether anything is kept for retransmission.
     pub(crate) fn holds_frames(&self) -> bool {
-        self.tcp.holds_frames()
+        self.tcp.held() > 0
     }
 
     /// What TCP has counted.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::ddp::Llp;
-use crate::memory::frames::{FrameId, TxFrames};
+use crate::memory::frames::{FrameId, PASSING_FRAMES, RESERVED_FRAMES, TxFrames};
 use crate::tcp::{Outgoing, Payload};
 use crate::wire::checksum;
 use crate::wire::packet::{ECN_CAPABLE, HeaderTemplate};
@@ -12,20 +12,19 @@ use super::lifecycle::MpaTcp;
 use super::stream::Built;
 use super::{Connection, Context, Phase, Transmit};
 
-/// Frames that data leaves to acknowledgements, so that a stalled sender can still hear its peer.
-pub(super) const RESERVED_FRAMES: usize = 32;
-
 impl Connection {
-    /// Sends at most `most` frames. Returns how many, and what came of the last attempt.
+    /// Sends at most `most` frames, holding `share` of them at most until they are acknowledged. Returns how many, and what
+    /// came of the last attempt.
     pub(crate) fn transmit<F: TxFrames>(
         &mut self,
         most: u64,
+        share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> (u64, Transmit) {
         let mut sent = 0;
         while sent < most && has_room(tx) {
-            let (run, rests) = self.send_run(most - sent, context, tx);
+            let (run, rests) = self.send_run(most - sent, share, context, tx);
             sent += run;
             if run > 0 {
                 // A run leaves TCP nothing to send.
@@ -34,7 +33,7 @@ impl Connection {
                 }
                 continue;
             }
-            match self.poll_transmit(context, tx) {
+            match self.poll_transmit(share, context, tx) {
                 Transmit::Sent => sent += 1,
                 other => return (sent, other),
             }
@@ -51,6 +50,7 @@ impl Connection {
     fn send_run<F: TxFrames>(
         &mut self,
         most: u64,
+        share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> (u64, bool) {
@@ -69,6 +69,9 @@ impl Connection {
         }
         let at = net.len() + tcp.data_header_len();
         let mulpdu = MpaTcp::new(tcp, stream.has_markers(), stream.held()).mulpdu();
+        let held = tcp.held();
+        let most = most.min(share.saturating_sub(held) as u64);
+        let mut left_to_others = reserve(held);
         let completed = tx.completes_checksums();
         let (tcp_at, mut run) = (net.len(), tcp.begin_run(now));
         let headers = net.begin_run(ecn(run.ecn_capable()), run.header());
@@ -79,9 +82,10 @@ impl Connection {
             && sent < most
             && end - began + segment as u64 <= most_octets
             && tx.can_transmit()
-            && tx.available() > RESERVED_FRAMES
+            && tx.available() > left_to_others
         {
             let Some(frame) = tx.allocate() else { break };
+            left_to_others = RESERVED_FRAMES;
             let bytes = tx.bytes_mut(frame);
             let built = builder.build(&mut bytes[at..at + segment], end);
             let Built { len, sum, push, .. } = built;
@@ -109,13 +113,14 @@ impl Connection {
     /// Sends at most one frame.
     fn poll_transmit<F: TxFrames>(
         &mut self,
+        share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> Transmit {
         let Some(header_len) = self.path.template().map(HeaderTemplate::len) else {
             return Transmit::Idle;
         };
-        let starved = !self.fill(header_len, context, tx);
+        let starved = !self.fill(header_len, share, context, tx);
         match self.tcp.poll_transmit(context.now, tx) {
             Some(outgoing) => {
                 self.emit(outgoing, tx);
@@ -130,6 +135,7 @@ impl Connection {
     fn fill<F: TxFrames>(
         &mut self,
         net_header_len: usize,
+        share: usize,
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> bool {
@@ -144,7 +150,12 @@ impl Connection {
                     break;
                 }
             }
-            if tx.available() <= RESERVED_FRAMES {
+            let held = self.tcp.held();
+            if held >= share {
+                // What it holds is acknowledged or put aside, and then it goes on.
+                break;
+            }
+            if tx.available() <= reserve(held) {
                 return false;
             }
             let Some(frame) = tx.allocate() else {
@@ -254,6 +265,13 @@ impl Connection {
                 };
                 copy
             }
+            Payload::Aside(range) => {
+                let Some(frame) = tx.allocate() else { return };
+                let octets = self.tcp.aside(range);
+                let payload = at..at + octets.len();
+                tx.bytes_mut(frame)[payload.clone()].copy_from_slice(octets);
+                (frame, octets.len(), sum_of(tx, frame, payload), false)
+            }
             Payload::None => {
                 let Some(frame) = tx.allocate() else { return };
                 (frame, 0, 0, false)
@@ -269,6 +287,14 @@ impl Connection {
         if !keep {
             tx.release(frame);
         }
+    }
+}
+
+/// How many frames a connection leaves to others that holds so many.
+fn reserve(held: usize) -> usize {
+    match held {
+        0 => PASSING_FRAMES,
+        _ => RESERVED_FRAMES,
     }
 }
 

@@ -1,11 +1,12 @@
 //! Who is to be looked at next: connections that may have something to send, owe an ACK, or wait for a time.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Engine;
 use crate::connection::{Transmit, has_room};
 use crate::memory::epoch::Guard;
-use crate::memory::frames::TxFrames;
+use crate::memory::frames::{RESERVED_FRAMES, TxFrames};
 use crate::time::Instant;
 
 /// Frames that a connection may send before others have their turn: a run of them meets its state in cache, and
@@ -14,6 +15,9 @@ const BURST: u64 = 16;
 
 /// Octets sent in a turn, or little more: the device takes them from the cache that they were built in.
 const TURN: u64 = 96 * 1024;
+
+/// While more than this part of all frames is free, they are not short.
+const PLENTY: usize = 8;
 
 /// The least time between two turns.
 const A_MOMENT: Duration = Duration::from_nanos(1);
@@ -84,6 +88,7 @@ impl Engine {
         guard: &Guard<'_>,
         tx: &mut F,
     ) -> u64 {
+        self.release_returned(tx);
         for _ in 0..self.ready.len() {
             if !has_room(tx) {
                 self.counters.engine.no_transmit_frame += 1;
@@ -138,9 +143,10 @@ impl Engine {
         guard: &Guard<'_>,
         tx: &mut F,
     ) -> u64 {
+        let share = self.share(tx);
         let (connection, mut context) = self.lend(index, now, guard);
         let before = connection.stage();
-        let (sent, last) = connection.transmit(BURST, &mut context, tx);
+        let (sent, last) = connection.transmit(BURST, share, &mut context, tx);
         self.follow(index, before);
         match last {
             Transmit::Sent => self.queue(index),
@@ -155,6 +161,20 @@ impl Engine {
             self.forget(index, tx);
         }
         sent
+    }
+
+    /// How many frames the connection may hold that has its turn.
+    fn share<F: TxFrames>(&self, tx: &F) -> usize {
+        let aside = self.aside.load(Ordering::Relaxed) / usize::from(self.config.mtu).max(1);
+        share(tx.total(), tx.available(), aside, self.ready.len())
+    }
+
+    /// Releases the frames of connections that are over.
+    #[inline]
+    fn release_returned<F: TxFrames>(&mut self, tx: &mut F) {
+        for frame in self.returned.drain(..) {
+            tx.release(frame);
+        }
     }
 
     /// Whether something waits for room in the device, for a free frame or for room in a completion queue.
@@ -211,6 +231,7 @@ impl Engine {
     #[inline(never)]
     fn handle_alarms<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) -> bool {
         let mut any = false;
+        let aside = self.aside.clone();
         while let Some(index) = self.timers.gone_off(now) {
             self.foresee_alarm();
             let connection = &mut self.connections[index];
@@ -222,11 +243,64 @@ impl Engine {
             if due {
                 any = true;
                 self.counters.engine.alarms += 1;
-                self.with_connection(index, now, guard, tx, |connection, context, _| {
-                    connection.handle_timeout(context);
+                self.with_connection(index, now, guard, tx, |connection, context, tx| {
+                    connection.handle_timeout(context, tx, &aside);
                 });
             }
         }
         any
+    }
+}
+
+/// How many of `total` frames a connection may hold until they are acknowledged, where `free` are free, `waiting` others have
+/// something to send, and as much as would fill `aside` frames is kept aside because peers are silent.
+///
+/// All but the reserve, unless frames are short: then an equal part, or what it sends in a turn if that is more. Memory is
+/// limited too: with each time that as much is kept aside as all frames hold, only half as much may follow.
+#[inline]
+fn share(total: usize, free: usize, aside: usize, waiting: usize) -> usize {
+    let mut most = total.saturating_sub(RESERVED_FRAMES).max(1);
+    if aside >= total {
+        let times = (aside / total.max(1)).min(usize::BITS as usize - 1);
+        most = (most >> times).max(1);
+    }
+    if waiting == 0 || free > total / PLENTY {
+        return most;
+    }
+    (most / (1 + waiting)).max(most.min(BURST as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn a_connection_alone_may_hold_all_frames_but_the_reserve() {
+        assert_eq!(share(4096, 4096, 0, 0), 4064);
+        assert_eq!(share(4096, 33, 0, 0), 4064);
+        // Others that wait are no reason to hold less where there is plenty.
+        assert_eq!(share(4096, 1000, 0, 10_000), 4064);
+    }
+
+    #[test]
+    fn where_frames_are_short_all_that_wait_may_hold_as_many() {
+        assert_eq!(share(4096, 400, 0, 1), 2032);
+        assert_eq!(share(4096, 400, 0, 99), 40);
+        // A turn's worth: less would have connections take turns too often.
+        assert_eq!(share(4096, 400, 0, 9999), 16);
+        assert_eq!(share(40, 3, 0, 9999), 8);
+    }
+
+    #[test]
+    fn what_is_kept_aside_is_bounded() {
+        assert_eq!(share(4096, 4000, 4095, 0), 4064);
+        assert_eq!(share(4096, 4000, 4096, 0), 2032);
+        assert_eq!(share(4096, 4000, 3 * 4096, 0), 508);
+        assert_eq!(share(4096, 10, 12 * 4096, 100), 1);
+        assert_eq!(share(4096, 10, usize::MAX, 100), 1);
+        assert_eq!(share(0, 0, 0, 0), 1);
+        // One peer after the other falls silent when it holds as much as it may.
+        let aside = (0..10_000).fold(0, |aside, _| aside + share(4096, 4096, aside, 0));
+        assert!(aside <= 13 * 4096 + 10_000, "{aside}");
     }
 }

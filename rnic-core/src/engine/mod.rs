@@ -25,8 +25,8 @@ use slab::Slab;
 use crate::connection::{Connection, Context, Stage};
 use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
 use crate::memory::epoch::Guard;
-use crate::memory::frames::TxFrames;
-use crate::tcp::TcpConfig;
+use crate::memory::frames::{FrameId, TxFrames};
+use crate::tcp::{KeptAside, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::srq::SrqTable;
@@ -125,6 +125,10 @@ pub struct Engine {
     events: VecDeque<Event>,
     /// The device is gone for good.
     device_gone: bool,
+    /// Frames of connections that are over, to be released.
+    returned: Vec<FrameId>,
+    /// Octets that connections keep aside because their peers are silent.
+    aside: KeptAside,
     counters: Counters,
     isn_secret: Keyed,
     cookies: Cookies,
@@ -159,6 +163,8 @@ impl Engine {
             next_hops: NextHops::default(),
             events: VecDeque::new(),
             device_gone: false,
+            returned: Vec::new(),
+            aside: KeptAside::default(),
             counters: Counters::default(),
             cookies: Cookies::new(isn_secret.derive("SYN cookies")),
             isn_secret,
@@ -251,7 +257,7 @@ impl Engine {
         (&mut self.connections[index], context)
     }
 
-    /// The same where no frame can become free.
+    /// The same where no frame can be released: those that have become useless are, later in the turn.
     fn touch<R>(
         &mut self,
         index: usize,
@@ -262,6 +268,7 @@ impl Engine {
         let (connection, mut context) = self.lend(index, now, guard);
         let before = connection.stage();
         let result = run(connection, &mut context);
+        self.connections[index].take_useless_frames(&mut self.returned);
         self.follow(index, before);
         self.see_to(index, now);
         result

@@ -6,6 +6,16 @@ use core::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameId(pub u32);
 
+/// Frames that are left to segments without data: ACK, RST, SYN, FIN and window probes. They come back as soon as the device
+/// has sent them.
+pub const CONTROL_FRAMES: usize = 8;
+
+/// Frames that are left to those and to copies of held segments, which come back as soon.
+pub const PASSING_FRAMES: usize = 16;
+
+/// Frames that are left to all these and to the first segment that a connection holds, which may be all that it wants.
+pub const RESERVED_FRAMES: usize = 32;
+
 /// Octets of a piece that is copied at once.
 const PIECE: usize = 256;
 
@@ -19,6 +29,9 @@ pub trait TxFrames {
 
     /// How many frames are free.
     fn available(&self) -> usize;
+
+    /// How many frames there are.
+    fn total(&self) -> usize;
 
     /// The whole of a frame, to read.
     fn bytes(&self, frame: FrameId) -> &[u8];

@@ -4,7 +4,7 @@
 
 use super::Tcp;
 use super::recovery::Answer;
-use super::send::Fate;
+use super::send::{Fate, Place};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
@@ -64,7 +64,10 @@ impl Tcp {
         }
         // Sent only in part, there is more to come; behind it may be a FIN.
         self.send.segments.front().is_some_and(|only| {
-            only.end() == ack && !only.retransmitted && only.fate == Fate::InFlight
+            only.end() == ack
+                && !only.retransmitted
+                && only.fate == Fate::InFlight
+                && only.place == Place::Whole
         })
     }
 

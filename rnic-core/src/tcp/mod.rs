@@ -52,6 +52,7 @@ pub use self::ecn::EcnMode;
 pub use self::facts::TcpFacts;
 pub use self::liveness::Keepalive;
 pub use self::run::Run;
+pub use self::send::KeptAside;
 pub use self::seq::Seq;
 pub use self::state::State;
 pub use self::train::Followers;
@@ -143,6 +144,8 @@ pub enum Payload {
         /// These octets of it.
         range: Range<usize>,
     },
+    /// Octets of the stream that are in no frame any more ([`Tcp::aside`]): to be copied as a part is.
+    Aside(Range<u64>),
 }
 
 /// One connection. Where many take turns, each of them finds its record outside the cache. So its fields, and those of the
@@ -435,15 +438,34 @@ impl Tcp {
         self.state == State::Closed && self.reset.is_none()
     }
 
-    /// Whether any frame is held.
-    pub fn holds_frames(&self) -> bool {
-        self.send.holds_frames()
+    /// Segments that are held until they are acknowledged, as good as all in a frame each.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.send.held()
+    }
+
+    /// Whether it is over, whether or not its RST has been sent.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Does without the RST that waits to be sent.
+    pub fn drop_reset(&mut self) {
+        self.reset = None;
     }
 
     /// Gives back every frame that is still held. Only for a connection that is closed: what the frames hold
     /// cannot be sent any more.
     pub fn release_frames<F: TxFrames>(&mut self, frames: &mut F) {
-        self.send.release_all(frames);
+        for frame in self.take_frames() {
+            frames.release(frame);
+        }
+    }
+
+    /// The same, for whoever releases them later.
+    pub fn take_frames(&mut self) -> impl Iterator<Item = FrameId> + '_ {
+        self.send.take_frames()
     }
 
     /// Has fetched what its records lead to: the segment that is acknowledged next, and where the next to be sent is noted.

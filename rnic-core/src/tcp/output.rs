@@ -1,8 +1,8 @@
 //! What is sent: retransmissions, data, FIN, acknowledgments, and the segments of the handshake.
 
-use super::send::{Fate, SentSegment};
+use super::send::{Fate, Place, SentSegment};
 use super::{Fin, Outgoing, Payload, State, Tcp};
-use crate::memory::frames::TxFrames;
+use crate::memory::frames::{CONTROL_FRAMES, TxFrames};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, TcpHeader, TcpOptions};
 use core::time::Duration;
@@ -69,9 +69,7 @@ impl Tcp {
         if self.state.may_send() {
             let segment = self
                 .probe(now)
-                .or_else(|| self.tail_probe(now, frames))
-                .or_else(|| self.retransmission(now, frames))
-                .or_else(|| self.new_data(now, frames))
+                .or_else(|| self.held_data(now, frames))
                 .or_else(|| self.fin(now));
             if segment.is_some() {
                 return segment;
@@ -79,6 +77,21 @@ impl Tcp {
             self.persist(now);
         }
         self.recv.ack_due().then(|| self.pure_ack(now))
+    }
+
+    /// Data, for which a copy may be needed: what has none goes first where frames are few.
+    #[inline]
+    fn held_data<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
+        if frames.available() > CONTROL_FRAMES {
+            return self
+                .tail_probe(now, frames)
+                .or_else(|| self.retransmission(now, frames))
+                .or_else(|| self.new_data(now, frames));
+        }
+        if self.send.has_lost() || !self.send.all_sent() || self.recovery.tail_probe_due() {
+            self.device_retry_at.get_or_insert(now + DEVICE_RETRY);
+        }
+        None
     }
 
     pub(super) fn syn(&mut self, now: Instant) -> Outgoing {
@@ -140,29 +153,33 @@ impl Tcp {
 
     /// Octets `from..to` of a segment: the frame itself if that is all of it.
     fn data(&mut self, now: Instant, segment: &SentSegment, from: u16, to: u16) -> Outgoing {
-        let mut outgoing = self.part(now, segment, from, to);
-        if (from, to) == (0, segment.len) {
-            outgoing.payload = Payload::Whole {
+        let payload = if (from, to) == (0, segment.len) && segment.place.begins_frame() {
+            Payload::Whole {
                 frame: segment.frame,
                 payload_at: segment.payload_at,
                 len: segment.len,
                 sum: segment.payload_sum,
-            };
-        }
-        outgoing
+            }
+        } else {
+            part(segment, from, to)
+        };
+        self.segment(now, segment, from, to, payload)
     }
 
-    /// Octets `from..to` of a segment, to be copied.
-    fn part(&mut self, now: Instant, segment: &SentSegment, from: u16, to: u16) -> Outgoing {
+    /// A segment with octets `from..to` of one that is held.
+    fn segment(
+        &mut self,
+        now: Instant,
+        segment: &SentSegment,
+        from: u16,
+        to: u16,
+        payload: Payload,
+    ) -> Outgoing {
         let push = segment.push && to == segment.len;
         let flags = if push { Flags::PSH } else { Flags::NONE };
-        let at = usize::from(segment.payload_at);
         Outgoing {
             header: self.header(now, segment.start + u64::from(from), flags),
-            payload: Payload::Part {
-                frame: segment.frame,
-                range: at + usize::from(from)..at + usize::from(to),
-            },
+            payload,
             ecn_capable: false,
         }
     }
@@ -205,12 +222,13 @@ impl Tcp {
         self.arm_timer(now);
         let from = una.saturating_sub(head.start).min(u64::from(head.len) - 1) as u16;
         // Never the frame itself, not even one of a single octet: the device may still have it.
-        Some(self.part(now, &head, from, from + 1))
+        let payload = part(&head, from, from + 1);
+        Some(self.segment(now, &head, from, from + 1, payload))
     }
 
     /// One more segment, as no ACK comes back: a new one if there is one, else the last one again (RFC 8985 section 7.3),
     /// or in recovery the first.
-    fn tail_probe<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
+    fn tail_probe<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
         if !self.recovery.tail_probe_due() {
             return None;
         }
@@ -235,7 +253,7 @@ impl Tcp {
             return Some(outgoing);
         };
         let segment = segment.clone();
-        if frames.busy(segment.frame) || segment.len > self.options.max_payload() {
+        if is_busy(&segment, frames) || segment.len > self.options.max_payload() {
             // It has not even left, or cannot get through: the retransmission timer watches it.
             return None;
         }
@@ -272,7 +290,7 @@ impl Tcp {
     }
 
     /// The first segment thought lost, as far as the windows allow.
-    fn retransmission<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
+    fn retransmission<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
         if !self.send.has_lost() || self.device_retry_at.is_some() {
             return None;
         }
@@ -285,9 +303,9 @@ impl Tcp {
         let Some((index, segment)) = self.send.next_lost() else {
             return self.fin_again(now);
         };
-        let segment = segment.clone();
         let len = segment.len.min(self.options.max_payload());
         let octets = edge.saturating_sub(segment.start).min(u64::from(len)) as u16;
+        let (busy, segment_len) = (is_busy(segment, frames), segment.len);
         if octets == 0
             || !self
                 .recovery
@@ -295,14 +313,14 @@ impl Tcp {
         {
             return None;
         }
-        if frames.busy(segment.frame) {
+        if busy {
             self.device_retry_at = Some(now + DEVICE_RETRY);
             return None;
         }
-        let Some(segment) = self.fit(index, segment, frames) else {
-            self.device_retry_at = Some(now + DEVICE_RETRY);
-            return None;
-        };
+        if segment_len > self.options.max_payload() {
+            self.cut(index, frames);
+        }
+        let segment = self.send.get(index)?.clone();
         self.resend(now, index, octets);
         Some(self.data(now, &segment, 0, octets))
     }
@@ -319,17 +337,15 @@ impl Tcp {
     }
 
     /// The next segment that has not been sent, or the rest of one.
-    fn new_data<F: TxFrames>(&mut self, now: Instant, frames: &mut F) -> Option<Outgoing> {
+    fn new_data<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
         if self.must_retransmit() || self.paces() || self.recovery.has_probed_timeout() {
             return None;
         }
         let room = self.room_for_new_data()?;
         // One of which a part was sent goes on in parts.
         let next = self.send.next_unsent()?;
-        let too_large = next.sent == 0 && next.len > self.options.max_payload();
-        if too_large && self.fit_unsent(frames).is_none() {
-            self.device_retry_at = Some(now + DEVICE_RETRY);
-            return None;
+        if next.sent == 0 && next.len > self.options.max_payload() {
+            self.cut(self.send.first_unsent(), frames);
         }
         let segment = self.send.next_unsent()?.clone();
         let to = segment.sent + room as u16;
@@ -387,5 +403,24 @@ impl Tcp {
         if self.retransmit_at.is_none() {
             self.retransmit_at = Some(now + self.rtt.timeout());
         }
+    }
+}
+
+/// Whether the device may still have the frame that is to be sent once more as it is.
+fn is_busy<F: TxFrames>(segment: &SentSegment, frames: &F) -> bool {
+    segment.place.begins_frame() && frames.busy(segment.frame)
+}
+
+/// Octets `from..to` of a segment, to be copied.
+#[cold]
+fn part(segment: &SentSegment, from: u16, to: u16) -> Payload {
+    let at = |octets: u16| usize::from(segment.payload_at) + usize::from(octets);
+    let place = |octets: u16| segment.start + u64::from(octets);
+    match segment.place {
+        Place::Aside => Payload::Aside(place(from)..place(to)),
+        _ => Payload::Part {
+            frame: segment.frame,
+            range: at(from)..at(to),
+        },
     }
 }

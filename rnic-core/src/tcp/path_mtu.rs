@@ -4,7 +4,7 @@
 
 use core::time::Duration;
 
-use super::send::SentSegment;
+use super::send::{Place, SentSegment};
 use super::{Seq, Tcp};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
@@ -82,32 +82,28 @@ impl Tcp {
         }
     }
 
-    /// The same for the segment that is next to be sent for the first time.
-    pub(super) fn fit_unsent<F: TxFrames>(&mut self, frames: &mut F) -> Option<SentSegment> {
-        let segment = self.send.next_unsent()?.clone();
-        self.fit(self.send.first_unsent(), segment, frames)
+    /// Cuts a held segment so that what it begins with fits the path. The rest stays where it is, so that no frame is
+    /// needed, however small the pieces.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn cut<F: TxFrames>(&mut self, index: usize, frames: &F) {
+        let most = self.options.max_payload();
+        let Some(segment) = self.send.get(index) else {
+            return;
+        };
+        let octets = self.octets(segment, frames);
+        if let Some((head, tail)) = octets.split_at_checked(usize::from(most)) {
+            let sums = [checksum::sum(head), checksum::sum(tail)];
+            self.send.split(index, most, sums);
+        }
     }
 
-    /// Cuts a held segment so that what it begins with fits the path. `None` if there is no frame for the rest.
-    pub(super) fn fit<F: TxFrames>(
-        &mut self,
-        index: usize,
-        segment: SentSegment,
-        frames: &mut F,
-    ) -> Option<SentSegment> {
-        let most = self.options.max_payload();
-        if segment.len <= most {
-            return Some(segment);
+    /// The octets of a held segment.
+    fn octets<'a, F: TxFrames>(&'a self, segment: &SentSegment, frames: &'a F) -> &'a [u8] {
+        if segment.place == Place::Aside {
+            return self.send.aside(segment.start..segment.end());
         }
-        let rest = frames.allocate()?;
         let at = usize::from(segment.payload_at);
-        let (cut, end) = (at + usize::from(most), at + usize::from(segment.len));
-        frames.copy(segment.frame, cut..end, rest, at);
-        let sums = [
-            checksum::sum(&frames.bytes(segment.frame)[at..cut]),
-            checksum::sum(&frames.bytes(rest)[at..at + end - cut]),
-        ];
-        self.send.split(index, most, rest, sums);
-        self.send.get(index).cloned()
+        &frames.bytes(segment.frame)[at..at + usize::from(segment.len)]
     }
 }

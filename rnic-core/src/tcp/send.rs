@@ -1,16 +1,20 @@
 //! The sending direction: the frames held until they are acknowledged, and the peer's window.
 
+mod aside;
 pub(super) mod facts;
 mod recut;
 
 use std::collections::VecDeque;
 
+pub use self::aside::KeptAside;
+
+use self::aside::Aside;
 use super::scoreboard::{News, Scoreboard};
 use super::seq::{Origin, Seq};
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::time::Instant;
 
-/// A segment, built in its frame and kept there until it is acknowledged.
+/// A segment, built in its frame and kept there until it is acknowledged, or put aside.
 #[derive(Clone, Debug)]
 pub(super) struct SentSegment {
     pub(super) frame: FrameId,
@@ -29,6 +33,46 @@ pub(super) struct SentSegment {
     pub(super) sent_at: Instant,
     pub(super) retransmitted: bool,
     pub(super) fate: Fate,
+    pub(super) place: Place,
+}
+
+/// Where the octets of a segment are. Pieces of one that was cut share its frame; each but the first goes in a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Alone in its frame.
+    Whole,
+    /// In front of others in its frame.
+    Front,
+    /// Between others in its frame.
+    Middle,
+    /// Behind others in its frame, which is free when this is acknowledged: they were before.
+    Back,
+    /// In no frame.
+    Aside,
+}
+
+impl Place {
+    /// Whether the frame is sent as it is.
+    pub(super) fn begins_frame(self) -> bool {
+        matches!(self, Self::Whole | Self::Front)
+    }
+
+    /// Whether nobody else needs the frame behind this.
+    #[inline]
+    pub(super) fn ends_frame(self) -> bool {
+        matches!(self, Self::Whole | Self::Back)
+    }
+
+    /// The places of both pieces of a segment.
+    fn cut(self) -> [Self; 2] {
+        match self {
+            Self::Whole => [Self::Front, Self::Back],
+            Self::Front => [Self::Front, Self::Middle],
+            Self::Middle => [Self::Middle, Self::Middle],
+            Self::Back => [Self::Middle, Self::Back],
+            Self::Aside => [Self::Aside, Self::Aside],
+        }
+    }
 }
 
 /// What is known of octets that were sent.
@@ -81,6 +125,8 @@ pub(super) struct Sender {
     pub(super) fin: Fin,
     pub(super) window: PeerWindow,
     pub(super) board: Scoreboard,
+    /// The octets of the first segments, where these are [aside](Place::Aside).
+    aside: Option<Box<Aside>>,
 }
 
 /// The peer's receive window (RFC 9293 section 3.10.7.4).
@@ -133,6 +179,7 @@ impl Sender {
             end: 0,
             fin: Fin::No,
             board: Scoreboard::default(),
+            aside: None,
             window: PeerWindow {
                 scale: 0,
                 edge: 0,
@@ -248,6 +295,7 @@ impl Sender {
             sent_at: Instant::ZERO,
             retransmitted: false,
             fate: Fate::InFlight,
+            place: Place::Whole,
         });
         self.end += u64::from(len);
         self.end
@@ -276,6 +324,7 @@ impl Sender {
             sent_at: now,
             retransmitted: false,
             fate: Fate::InFlight,
+            place: Place::Whole,
         });
         self.unsent += 1;
         self.end += u64::from(len);
@@ -334,7 +383,12 @@ impl Sender {
             if head.fate != Fate::Sacked {
                 news.sent_at = Some(head.sent_at);
             }
-            frames.release(head.frame);
+            if head.place.ends_frame() {
+                frames.release(head.frame);
+            } else {
+                let end = head.end();
+                self.forget_aside(end);
+            }
             self.segments.pop_front();
             released += 1;
         }
@@ -368,17 +422,21 @@ impl Sender {
         self.window.edge += octets;
     }
 
-    /// Whether any frame is held.
-    pub(super) fn holds_frames(&self) -> bool {
-        !self.segments.is_empty()
+    /// Segments that are held.
+    #[inline]
+    pub(super) fn held(&self) -> usize {
+        self.segments.len()
     }
 
-    /// Gives every frame back.
-    pub(super) fn release_all<F: TxFrames>(&mut self, frames: &mut F) {
-        for segment in self.segments.drain(..) {
-            frames.release(segment.frame);
-        }
+    /// Forgets every segment. Their frames are to be released.
+    pub(super) fn take_frames(&mut self) -> impl Iterator<Item = FrameId> + '_ {
+        self.aside = None;
         self.unsent = 0;
         self.board = Scoreboard::default();
+        let last = self
+            .segments
+            .drain(..)
+            .filter(|segment| segment.place.ends_frame());
+        last.map(|segment| segment.frame)
     }
 }

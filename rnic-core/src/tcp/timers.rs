@@ -84,13 +84,6 @@ impl Tcp {
             self.retransmit_at = None;
             return;
         }
-        let waits = self.recovery.waits_to_retransmit(&self.send) && !self.send.window_closed();
-        if self.syn_due || self.probe_due || waits {
-            // What was to be sent at the last expiry has not left, as the device was busy: that says nothing about
-            // the peer.
-            self.retransmit_at = Some(now + self.rtt.timeout());
-            return;
-        }
         let limit = if self.state.is_opening() {
             self.syn_retries
         } else if self.liveness.has_user_timeout() {
@@ -102,6 +95,9 @@ impl Tcp {
             self.finish(Some(TcpFailure::TimedOut));
             return;
         }
+        // What was to be sent at the last expiry may not have left yet, as the device is busy or gone. That says nothing of
+        // the path or its load; but nobody waits for it for ever.
+        let waits = self.recovery.waits_to_retransmit(&self.send) && !self.send.window_closed();
         let first = self.retries == 0;
         self.retries = self.retries.saturating_add(1);
         self.rtt.back_off();
@@ -111,7 +107,7 @@ impl Tcp {
             self.syn_due = true;
         } else if self.send.window_closed() || self.send.flight() == 0 {
             self.probe_due = true;
-        } else {
+        } else if !waits {
             self.counters.timeouts += 1;
             self.suspect_path(now);
             self.recovery

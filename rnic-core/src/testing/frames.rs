@@ -96,6 +96,10 @@ impl TxFrames for VecFrames {
         self.free.len()
     }
 
+    fn total(&self) -> usize {
+        self.frames.len()
+    }
+
     fn allocate(&mut self) -> Option<FrameId> {
         let id = self.free.pop()?;
         let frame = &mut self.frames[id.0 as usize];

@@ -23,6 +23,7 @@ use crate::verbs::srq::{ReceiveQueue, SharedReceives, SrqId, SrqLimit};
 use crate::verbs::wr::{Completion, RecvWr, SendWr};
 use crate::wire::ddp::{Stag, TaggedOffset};
 use crate::wire::ethernet::MacAddr;
+use crate::wire::icmp::TooBig;
 use crate::wire::packet::Checksums;
 
 use super::VecFrames;
@@ -207,6 +208,18 @@ impl Host {
     pub fn set_frames(&mut self, count: usize) {
         self.tx = VecFrames::new(count);
         self.frames = count;
+    }
+
+    /// Its device, to be slow or stuck.
+    pub fn device(&mut self) -> &mut VecFrames {
+        &mut self.tx
+    }
+
+    /// A router says that a packet of this host was too big.
+    pub fn hear_too_big(&mut self, now: Instant, too_big: &TooBig) {
+        let mut batch = self.driver.begin(now);
+        batch.handle_too_big(too_big, &mut self.tx);
+        batch.finish(&mut self.tx);
     }
 
     /// From now on its device completes checksums.

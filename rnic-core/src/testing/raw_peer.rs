@@ -128,6 +128,16 @@ impl RawPeer {
         self.outbox.push(forged);
     }
 
+    /// The next sequence number that it expects of the host.
+    pub fn expected(&self) -> Seq {
+        self.expected.unwrap_or(Seq(0))
+    }
+
+    /// Where the host has its end of the connection.
+    pub fn host_address(&self) -> SocketAddr {
+        self.host_address
+    }
+
     /// Sends octets as the next of the stream, in one segment.
     pub fn send(&mut self, octets: &[u8]) {
         self.segment(self.next, Flags::ACK | Flags::PSH, octets);

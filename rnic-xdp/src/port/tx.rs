@@ -195,6 +195,10 @@ impl TxFrames for TxSide {
         self.free.len()
     }
 
+    fn total(&self) -> usize {
+        self.states.len()
+    }
+
     fn bytes(&self, frame: FrameId) -> &[u8] {
         // SAFETY: the frame is this UMEM's and not in the fill ring, so the kernel does not write to it; this
         // side hands out slices for writing only through `&mut self`.

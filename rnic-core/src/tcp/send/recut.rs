@@ -1,7 +1,6 @@
 //! Segments that turn out too large for the path are cut in two where they are held.
 
 use super::{Fate, Sender, SentSegment};
-use crate::memory::frames::FrameId;
 
 impl Sender {
     pub(in crate::tcp) fn get(&self, index: usize) -> Option<&SentSegment> {
@@ -13,14 +12,15 @@ impl Sender {
         self.unsent
     }
 
-    /// The segment at `index` becomes two: its first `at` octets stay in its frame, the rest is in `frame` at the same
-    /// place. `sums` are their ones-complement sums.
-    pub(in crate::tcp) fn split(&mut self, index: usize, at: u16, frame: FrameId, sums: [u16; 2]) {
+    /// The segment at `index` becomes two, where it is: its first `at` octets, and the rest. `sums` are their ones-complement
+    /// sums.
+    pub(in crate::tcp) fn split(&mut self, index: usize, at: u16, sums: [u16; 2]) {
         let Some(head) = self.segments.get_mut(index) else {
             return;
         };
         let mut tail = head.clone();
-        tail.frame = frame;
+        [head.place, tail.place] = head.place.cut();
+        tail.payload_at += at;
         tail.start += u64::from(at);
         tail.len -= at;
         tail.payload_sum = sums[1];

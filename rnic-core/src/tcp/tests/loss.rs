@@ -394,30 +394,37 @@ fn a_frame_that_the_device_still_has_is_not_sent_again_until_it_is_done() {
 }
 
 #[test]
-fn a_retransmission_that_cannot_leave_costs_neither_patience_nor_back_off() {
-    let config = TcpConfig {
-        max_retries: 2,
-        ..plain()
-    };
-    let mut t = Script::established(&config, "mss 1000", 60_000);
-    t.frames.hold();
-    t.write(1000);
-    t.expect(". 1:1001(1000) ack 1");
-    t.frames.transmit(t.first_frame(), 1000);
-    // Only the first expiry counts while the device is stuck.
-    for _ in 0..1000 {
-        t.pass(ms(10));
-        t.expect_nothing();
+fn a_retransmission_that_cannot_leave_is_not_waited_for_for_ever() {
+    for answered in [true, false] {
+        let config = TcpConfig {
+            max_retries: 5,
+            ..plain()
+        };
+        let mut t = Script::established(&config, "mss 1000", 60_000);
+        t.frames.hold();
+        t.write(1000);
+        t.expect(". 1:1001(1000) ack 1");
+        t.frames.transmit(t.first_frame(), 1000);
+        for _ in 0..10 {
+            t.pass(seconds(1));
+            t.expect_nothing();
+        }
+        // That the device is stuck says nothing of the path.
+        assert_eq!(t.tcp.counters().timeouts, 1);
+        assert_eq!(t.tcp.max_payload(), 1000);
+        if answered {
+            t.frames.complete();
+            t.expect_after(ms(1), ". 1:1001(1000) ack 1");
+            t.inject(". 1:1(0) ack 1001");
+        }
+        t.pass(seconds(3));
+        let failure = (!answered).then_some(TcpFailure::TimedOut);
+        assert_eq!(t.tcp.failure(), failure);
     }
-    assert_eq!(t.tcp.counters().timeouts, 1);
-    t.frames.complete();
-    t.expect_after(ms(1), ". 1:1001(1000) ack 1");
-    t.pass(ms(400));
-    t.expect(". 1:1001(1000) ack 1");
 }
 
 #[test]
-fn a_syn_that_cannot_leave_costs_no_patience() {
+fn a_syn_that_cannot_leave_is_not_waited_for_for_ever() {
     let config = TcpConfig {
         syn_retries: 2,
         ..plain()
@@ -425,9 +432,11 @@ fn a_syn_that_cannot_leave_costs_no_patience() {
     let mut t = Script::connect(&config);
     t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
     // The device has no room: nobody polls.
-    t.pass(seconds(100));
+    t.pass(seconds(6));
     t.expect_state(State::SynSent);
-    t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
+    t.pass(seconds(2));
+    t.expect_state(State::Closed);
+    assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
 }
 
 #[test]

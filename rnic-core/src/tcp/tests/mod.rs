@@ -2,6 +2,7 @@
 
 mod acknowledging;
 mod answer;
+mod aside;
 mod closing;
 mod cookie;
 mod crossing;

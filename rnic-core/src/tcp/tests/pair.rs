@@ -4,9 +4,9 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::script::{ms, pattern, plain, seconds};
-use crate::memory::frames::{FrameId, TxFrames};
+use crate::memory::frames::{FrameId, RESERVED_FRAMES, TxFrames};
 use crate::tcp::ranges::RangeSet;
-use crate::tcp::{Outgoing, Payload, Seq, State, Tcp, TcpConfig};
+use crate::tcp::{KeptAside, Outgoing, Payload, Seq, State, Tcp, TcpConfig};
 use crate::testing::VecFrames;
 use crate::time::Instant;
 use crate::wire::checksum;
@@ -69,6 +69,7 @@ struct End {
     config: TcpConfig,
     isn: Seq,
     frames: VecFrames,
+    aside: KeptAside,
     /// Octets to send, and those queued.
     total: u64,
     queued: u64,
@@ -93,6 +94,7 @@ impl End {
             config: config.clone(),
             isn: Seq(isn as u32),
             frames,
+            aside: KeptAside::default(),
             total,
             queued: 0,
             acked: 0,
@@ -112,7 +114,8 @@ impl End {
     /// Queues what the connection wants, closes after the last octet.
     fn build(&mut self, now: Instant) {
         let Some(tcp) = self.tcp.as_mut() else { return };
-        if self.queued < self.total && tcp.wants_data() && self.frames.available() > 2 {
+        if self.queued < self.total && tcp.wants_data() && self.frames.available() > RESERVED_FRAMES
+        {
             let most = tcp.max_payload();
             let (frame, len, sum) = self.build_frame(most);
             let Some(tcp) = self.tcp.as_mut() else { return };
@@ -196,6 +199,7 @@ impl End {
             Payload::Part { frame, range } => {
                 octets.extend_from_slice(&self.frames.bytes(frame)[range])
             }
+            Payload::Aside(range) => octets.extend_from_slice(self.tcp.as_ref()?.aside(range)),
         }
         self.check_edge(&TcpSegment::parse(&octets).unwrap());
         Some(octets)
@@ -281,6 +285,7 @@ impl End {
             tcp.set_held(0, 0);
         }
         tcp.handle_timeout(now);
+        tcp.put_aside(&mut self.frames, &self.aside);
     }
 
     fn is_over(&self) -> bool {

@@ -57,6 +57,10 @@ impl TxFrames for Blank {
         usize::MAX
     }
 
+    fn total(&self) -> usize {
+        usize::MAX
+    }
+
     fn bytes(&self, _: FrameId) -> &[u8] {
         &self.bytes
     }
@@ -302,6 +306,7 @@ impl Network {
             Payload::None => 0,
             Payload::Whole { len, .. } => usize::from(len),
             Payload::Part { range, .. } => range.len(),
+            Payload::Aside(range) => (range.end - range.start) as usize,
         };
         let half = self.flows[flow].round_trip / 2;
         let arrival = |marked| Event::Arrival {
