@@ -11,16 +11,17 @@ use rnic_core::mpa::startup::Rtr;
 use rnic_core::testing::raw_peer::{RawPeer, fpdu, startup};
 use rnic_core::testing::simulation::{self, Host, QpSettings, Simulation, TestQp};
 use rnic_core::verbs::{Completion, PdId, RecvWr, SendWr, Sge, StreamId, WcOpcode, WcStatus};
-use rnic_core::wire::ddp::{
-    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset,
-    UntaggedHeader,
-};
+use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
-use rnic_core::wire::rdmap::{Control, Opcode, Terminate, TerminateControl};
+use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
 use crate::common;
 
 pub(crate) use crate::common::all_rights;
+pub(crate) use crate::segments::{
+    Ulpdu, header, pattern, payload, segment, send, tagged, ulp, untagged,
+};
+use crate::stretch::MARKERS;
 
 pub(crate) const PD: PdId = simulation::PD;
 pub(crate) const OTHER_PD: PdId = PdId(8);
@@ -35,11 +36,6 @@ pub(crate) const SMALL_MSS: u16 = 160;
 pub(crate) const SMALL_MULPDU: usize = SMALL_MSS as usize - 6;
 /// Payload octets of a whole segment of such a size.
 pub(crate) const SMALL_TAGGED: usize = SMALL_MULPDU - 14;
-/// The distance of markers in a stream.
-const MARKERS: u32 = 512;
-
-/// Octets of one segment as they stand in an FPDU.
-pub(crate) type Ulpdu = Vec<u8>;
 
 /// A stream that ended with a Terminate of ours: what that says, and what the application was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +118,7 @@ pub(crate) struct End {
     /// All of the memory, with every right.
     pub(crate) stag: Stag,
     /// Where the peer's stream can be filled up with Writes, if it has markers.
-    scratch: Option<Stag>,
+    pub(crate) scratch: Option<Stag>,
     /// What it has sent and nobody has looked at, with where each ends in its stream.
     outbox: VecDeque<(Ulpdu, u64)>,
     /// The Terminate that it has sent.
@@ -132,7 +128,7 @@ pub(crate) struct End {
     /// Where the last one ends that was taken from there.
     pub(crate) stream: u64,
     /// Octets of FPDUs that the peer has sent.
-    written: u32,
+    pub(crate) written: u32,
     sent: Vec<Completion>,
     received: Vec<Completion>,
 }
@@ -409,103 +405,6 @@ impl End {
     pub(crate) fn acked_all(&mut self) {
         self.acked(self.stream);
     }
-
-    /// Lays out segments in the peer's stream, to come in any order. The first that comes may be number `marked`: it holds a
-    /// marker, so that it is known for what it is ahead of its turn, and so are those behind it.
-    pub(crate) fn lay_out(&mut self, marked: usize, ulpdus: &[Ulpdu]) -> Stretch {
-        let scratch = self.scratch.expect("an end that requires markers");
-        let filler = |len| tagged(Opcode::Write, true, scratch, 0, &vec![0; len]);
-        // Where it stands behind the shortest filler says about how long the right one is.
-        let parts = self.fpdus([&filler(0)].into_iter().chain(&ulpdus[..=marked]));
-        let (begin, fpdu) = &parts[marked + 1];
-        let begin = self.written + begin;
-        let missing = (begin.next_multiple_of(MARKERS) - begin) as usize;
-        let least = missing.saturating_sub(fpdu.len() + 8) / 4 * 4;
-        for len in (least..least + MARKERS as usize).step_by(4) {
-            let mut parts = self.fpdus([&filler(len)].into_iter().chain(&ulpdus[..=marked]));
-            let (begin, fpdu) = &parts[marked + 1];
-            let (begin, end) = (self.written + begin, begin + fpdu.len() as u32);
-            if begin.next_multiple_of(MARKERS) >= self.written + end {
-                continue;
-            }
-            parts = self.fpdus([&filler(len)].into_iter().chain(ulpdus));
-            let len = parts.last().map_or(0, |(at, fpdu)| at + fpdu.len() as u32);
-            let (_, filler) = parts.remove(0);
-            let mut stretch = Stretch {
-                filler: Some(filler),
-                came: vec![false; parts.len()],
-                parts,
-                len,
-            };
-            if marked > 0 {
-                stretch.fill(self);
-            }
-            return stretch;
-        }
-        panic!("no filler brings a marker into segment {marked}");
-    }
-}
-
-impl End {
-    /// The FPDUs that come next, and where each stands from here.
-    fn fpdus<'a>(&mut self, ulpdus: impl Iterator<Item = &'a Ulpdu>) -> Vec<(u32, Vec<u8>)> {
-        let mut at = 0;
-        let mut all = Vec::new();
-        for ulpdu in ulpdus {
-            let fpdu = self.raw().fpdu(ulpdu);
-            let len = fpdu.len() as u32;
-            self.raw().skip(len);
-            all.push((at, fpdu));
-            at += len;
-        }
-        self.raw().skip(at.wrapping_neg());
-        all
-    }
-}
-
-/// Segments that stand behind one another in the peer's stream, and come in any order.
-pub(crate) struct Stretch {
-    /// What stands in front of them, if it has not come.
-    filler: Option<Vec<u8>>,
-    parts: Vec<(u32, Vec<u8>)>,
-    came: Vec<bool>,
-    len: u32,
-}
-
-impl Stretch {
-    fn fill(&mut self, end: &mut End) {
-        if let Some(filler) = self.filler.take() {
-            end.raw().send_ahead(0, &filler);
-            end.work();
-        }
-    }
-
-    /// Segment `which` comes.
-    pub(crate) fn come(&mut self, end: &mut End, which: usize) {
-        let (at, fpdu) = &self.parts[which];
-        end.raw().send_ahead(*at, fpdu);
-        end.work();
-        self.came[which] = true;
-    }
-
-    /// The same while something in front of it has not come.
-    pub(crate) fn place(&mut self, end: &mut End, which: usize) {
-        assert!(self.filler.is_some() || self.came[..which].contains(&false));
-        self.come(end, which);
-    }
-
-    /// All that has not come does: it is the turn of each.
-    pub(crate) fn deliver(mut self, end: &mut End) -> Result<(), Refused> {
-        self.fill(end);
-        for which in 0..self.parts.len() {
-            if !self.came[which] {
-                self.come(end, which);
-            }
-        }
-        end.raw().skip(self.len);
-        end.written += self.len;
-        end.refused().map_or(Ok(()), Err)
-    }
 }
 
 /// The Reply of a peer with these depths, which wants to hear this first.
@@ -546,74 +445,4 @@ pub(crate) fn pump(a: &mut End, b: &mut End) {
         a.acked_all();
         b.acked_all();
     }
-}
-
-/// The header of a segment.
-pub(crate) fn header(ulpdu: &[u8]) -> DdpHeader {
-    DdpSegment::parse(ulpdu).unwrap().header
-}
-
-/// The payload of a segment.
-pub(crate) fn payload(ulpdu: &[u8]) -> &[u8] {
-    DdpSegment::parse(ulpdu).unwrap().payload
-}
-
-pub(crate) fn ulp(opcode: Opcode) -> u8 {
-    Control::new(opcode).into()
-}
-
-/// A segment to a tagged buffer.
-pub(crate) fn tagged(opcode: Opcode, last: bool, stag: Stag, offset: u64, payload: &[u8]) -> Ulpdu {
-    let header = TaggedHeader {
-        last,
-        ulp: ulp(opcode),
-        stag,
-        offset: TaggedOffset(offset),
-    };
-    segment(DdpHeader::Tagged(header), payload)
-}
-
-/// A segment to a queue.
-pub(crate) fn untagged(
-    opcode: Opcode,
-    last: bool,
-    queue: QueueNumber,
-    msn: u32,
-    offset: u32,
-    payload: &[u8],
-) -> Ulpdu {
-    let header = UntaggedHeader {
-        last,
-        ulp: ulp(opcode),
-        ulp32: 0,
-        queue,
-        msn: Msn(msn),
-        offset: MessageOffset(offset),
-    };
-    segment(DdpHeader::Untagged(header), payload)
-}
-
-/// A Send in one segment.
-pub(crate) fn send(msn: u32, payload: &[u8]) -> Ulpdu {
-    untagged(Opcode::Send, true, QueueNumber::SEND, msn, 0, payload)
-}
-
-pub(crate) fn segment(header: DdpHeader, payload: &[u8]) -> Ulpdu {
-    let mut ulpdu = vec![0; header.len()];
-    header.emit(&mut ulpdu);
-    ulpdu.extend_from_slice(payload);
-    ulpdu
-}
-
-/// Octets that differ from place to place.
-pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        })
-        .collect()
 }

@@ -20,6 +20,8 @@ mod requester;
 mod responder;
 mod robust;
 mod segmentation;
+mod segments;
 mod short;
+mod stretch;
 mod terminate;
 mod windows;
