@@ -168,3 +168,25 @@ impl ReceivedTerminate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Ending, Rdmap};
+    use super::*;
+
+    #[test]
+    fn the_first_error_counts() {
+        // rfc: 5040-89
+        let cause = |code| {
+            TerminateCause::new(TerminateControl {
+                layer: 0,
+                error_type: 2,
+                code,
+            })
+        };
+        let mut rdmap = Rdmap::new(0, 0, 1);
+        rdmap.terminate(cause(6));
+        rdmap.terminate(cause(7));
+        assert!(matches!(&rdmap.ending, Ending::Terminating(told) if **told == cause(6)));
+    }
+}

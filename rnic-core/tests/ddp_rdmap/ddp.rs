@@ -8,7 +8,7 @@ use rnic_core::wire::ddp::{DdpWireError, MessageOffset, Msn, QueueNumber, Stag, 
 use rnic_core::wire::rdmap::Opcode;
 
 use crate::fixture::{
-    BASE, End, MEMORY, OTHER_PD, PD, Refused, STREAM, all_rights, send, tagged, untagged,
+    BASE, End, MEMORY, OTHER_PD, PD, Refused, STREAM, all_rights, pattern, send, tagged, untagged,
 };
 
 const SEND: QueueNumber = QueueNumber::SEND;
@@ -387,21 +387,23 @@ fn segments_are_placed_out_of_order_and_delivered_in_order() {
     // rfc: 5040-75, 5041-21, 5041-61, 5041-62, 5041-63
     let mut end = End::with_markers(4, 4);
     for wr_id in 0..2 {
-        end.post_receive(wr_id, wr_id as usize * 100, 100);
+        end.post_receive(wr_id, wr_id as usize * 2000, 2000);
     }
+    // Each is long enough for a record of its own, and holds a marker.
+    let [written, one, more, two] = [1, 2, 3, 4].map(|seed| pattern(seed, 600));
     let stream = [
-        write(end.stag, BASE + 500, b"written"),
-        untagged(Opcode::Send, false, SEND, 1, 0, b"one "),
-        untagged(Opcode::Send, true, SEND, 1, 4, b"and more"),
-        send(2, b"two"),
+        write(end.stag, BASE + 5000, &written),
+        untagged(Opcode::Send, false, SEND, 1, 0, &one),
+        untagged(Opcode::Send, true, SEND, 1, 600, &more),
+        send(2, &two),
     ];
     let mut early = end.lay_out(0, &stream);
     for which in [3, 2, 1, 0, 2] {
         early.place(&mut end, which);
     }
-    assert_eq!(end.memory(0, 13), b"one and more\0");
-    assert_eq!(end.memory(100, 4), b"two\0");
-    assert_eq!(end.memory(500, 8), b"written\0");
+    assert_eq!(end.memory(0, 1200), [one, more].concat());
+    assert_eq!(end.memory(2000, 600), two);
+    assert_eq!(end.memory(5000, 600), written);
     assert!(end.received().is_empty(), "placement is not delivery");
     early.deliver(&mut end).unwrap();
     let lengths: Vec<_> = end
@@ -409,19 +411,20 @@ fn segments_are_placed_out_of_order_and_delivered_in_order() {
         .iter()
         .map(|c| (c.wr_id, c.byte_len))
         .collect();
-    assert_eq!(lengths, [(0, 12), (1, 3)]);
+    assert_eq!(lengths, [(0, 1200), (1, 600)]);
 }
 
 #[test]
 fn what_cannot_be_placed_early_is_placed_in_its_turn() {
     let mut end = End::with_markers(4, 4);
     end.post_receive(0, 0, 100);
-    let mut early = end.lay_out(1, &[send(1, b"one"), send(2, b"two")]);
+    let two = pattern(2, 600);
+    let mut early = end.lay_out(1, &[send(1, b"one"), send(2, &two)]);
     early.place(&mut end, 1);
-    end.post_receive(7, 300, 100);
+    end.post_receive(7, 300, 600);
     assert_eq!(end.memory(300, 3), [0; 3], "there was no receive for it");
     early.deliver(&mut end).unwrap();
-    assert_eq!(end.memory(300, 3), b"two");
+    assert_eq!(end.memory(300, 600), two);
     assert_eq!(
         end.received_ids(),
         [(0, WcStatus::Success), (7, WcStatus::Success)]

@@ -7,26 +7,27 @@ use rnic_core::verbs::{SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::Stag;
 use rnic_core::wire::rdmap::Opcode;
 
-use crate::fixture::{BASE, End, PD, all_rights, tagged};
+use crate::fixture::{BASE, End, PD, all_rights, pattern, tagged};
 use crate::requester::{read, response, send};
 
 #[test]
 fn a_read_completes_with_the_last_octet_of_its_response() {
     // rfc: 5040-48, 5040-77, 5040-79
     let mut end = End::with_markers(0, 1);
-    end.post(read(&end, 1, 0, 10));
+    end.post(read(&end, 1, 0, 1200));
     assert_eq!(end.segments().len(), 1);
-    let first = response(&end, false, 0, b"01234");
-    let second = response(&end, true, 5, b"56789");
+    let octets = pattern(1, 1200);
+    let first = response(&end, false, 0, &octets[..600]);
+    let second = response(&end, true, 600, &octets[600..]);
     let mut early = end.lay_out(1, &[first, second]);
     early.place(&mut end, 1);
-    assert_eq!(end.memory(0, 10), b"\0\0\0\0\x0056789");
+    assert_eq!(end.memory(0, 1200), [&[0; 600], &octets[600..]].concat());
     assert!(end.sent().is_empty());
     early.deliver(&mut end).unwrap();
     let done = end.sent();
-    assert_eq!((done[0].wr_id, done[0].byte_len), (1, 10));
+    assert_eq!((done[0].wr_id, done[0].byte_len), (1, 1200));
     assert_eq!(done[0].opcode(), Ok(WcOpcode::Read));
-    assert_eq!(end.memory(0, 10), b"0123456789");
+    assert_eq!(end.memory(0, 1200), octets);
 }
 
 #[test]
@@ -88,11 +89,11 @@ fn read_responses_go_where_a_read_wants_them() {
 fn responses_come_in_the_order_of_the_reads() {
     // rfc: 5040-70
     let mut end = End::with_markers(0, 4);
-    let sinks = [0, 1].map(|_| end.register(0, 100, Access::LOCAL_WRITE, PD));
+    let sinks = [0, 1].map(|_| end.register(0, 600, Access::LOCAL_WRITE, PD));
     for sink in sinks {
         let sge = Sge {
             offset: BASE,
-            length: 10,
+            length: 600,
             lkey: sink.0,
         };
         let wr = SendWr::new(1, WrOpcode::Read).with_sges(&[sge]).unwrap();
@@ -100,10 +101,10 @@ fn responses_come_in_the_order_of_the_reads() {
     }
     assert_eq!(end.segments().len(), 2);
     // An outstanding Read wants it, so that it may be placed early, but it is not the first's.
-    let second = tagged(Opcode::ReadResponse, true, sinks[1], BASE, &[1; 10]);
+    let second = tagged(Opcode::ReadResponse, true, sinks[1], BASE, &[1; 600]);
     let mut early = end.lay_out(0, &[second]);
     early.place(&mut end, 0);
-    assert_eq!(end.memory(0, 10), [1; 10]);
+    assert_eq!(end.memory(0, 600), [1; 600]);
     let error = early.deliver(&mut end).unwrap_err();
     error.assert_is(RdmapError::SinkStag(sinks[1]));
     let flushed = (1, WcStatus::WrFlushed);

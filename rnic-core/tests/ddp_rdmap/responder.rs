@@ -145,36 +145,45 @@ fn a_read_is_answered_to_where_it_says() {
 #[test]
 fn reads_are_answered_in_order() {
     // rfc: 5040-38, 5040-49, 5040-78
-    let mut end = End::new(4, 0);
-    for msn in 1..=4 {
-        let ulpdu = read_request(msn, request(end.stag, BASE, msn * 10));
+    let mut end = Settings::new(4, 0).small().connect();
+    // All others wait while the first is answered.
+    let lengths = [LONG, 20, 30, 40];
+    for (msn, length) in (1..).zip(lengths) {
+        let ulpdu = read_request(msn, request(end.stag, BASE, length));
         end.receive(&ulpdu).unwrap();
     }
-    let lengths = response_lengths(&mut end);
-    assert_eq!(lengths, [10, 20, 30, 40]);
+    let mut answered = vec![0];
+    for ulpdu in end.all_segments() {
+        *answered.last_mut().unwrap() += payload(&ulpdu).len() as u32;
+        if header(&ulpdu).last() {
+            answered.push(0);
+        }
+    }
+    assert_eq!(answered, [&lengths[..], &[0]].concat());
 }
 
-/// Requests ahead of order are placed side by side; a buffer is free again when its request was delivered.
+/// They may come ahead of order.
 #[test]
 fn every_read_request_agreed_on_has_a_buffer() {
     // rfc: 5040-32, 5040-47
-    let mut end = End::with_markers(4, 0);
-    let stag = end.stag;
-    let ulpdu = |msn: u32| read_request(msn, request(stag, BASE, msn * 10));
-    let mut early = end.lay_out(0, &[1, 2, 3, 4].map(ulpdu));
-    for which in [3, 2, 1, 0] {
-        early.place(&mut end, which);
+    for ird in 1..=4 {
+        let mut end = End::with_markers(ird, 0);
+        let stag = end.stag;
+        let ulpdu = |msn: u32| read_request(msn, request(stag, BASE, msn * 10));
+        for round in 0..3 {
+            let msns = round * u32::from(ird) + 1..=(round + 1) * u32::from(ird);
+            let stretch: Vec<_> = msns.clone().map(ulpdu).collect();
+            let mut early = end.lay_out(0, &stretch);
+            for which in (0..stretch.len()).rev() {
+                early.place(&mut end, which);
+            }
+            assert_eq!(end.next_segment(), None);
+            early.deliver(&mut end).unwrap();
+            let lengths: Vec<_> = msns.map(|msn| msn as usize * 10).collect();
+            assert_eq!(response_lengths(&mut end), lengths);
+            end.acked_all();
+        }
     }
-    assert_eq!(end.placed_early(), 4 * ReadRequest::LEN as u64);
-    assert_eq!(end.next_segment(), None);
-    early.deliver(&mut end).unwrap();
-    assert_eq!(response_lengths(&mut end), [10, 20, 30, 40]);
-    let mut early = end.lay_out(0, &[5, 6, 7, 8].map(ulpdu));
-    for which in [1, 3, 0, 2] {
-        early.place(&mut end, which);
-    }
-    early.deliver(&mut end).unwrap();
-    assert_eq!(response_lengths(&mut end), [50, 60, 70, 80]);
 }
 
 #[test]
@@ -185,7 +194,6 @@ fn a_read_is_not_begun_before_its_turn() {
     let read = read_request(1, request(end.stag, BASE, 3));
     let mut early = end.lay_out(1, &[send(1, b"new"), read]);
     early.place(&mut end, 1);
-    assert_eq!(end.placed_early(), ReadRequest::LEN as u64);
     assert_eq!(end.next_segment(), None);
     early.deliver(&mut end).unwrap();
     let message = end.next_segment().unwrap();
@@ -394,11 +402,13 @@ fn send_with_invalidate() {
         ),
     ] {
         let mut end = End::with_markers(0, 0);
-        end.post_receive(1, 0, 10);
+        end.post_receive(1, 0, 600);
         let stag = end.register(0, 100, all_rights(), Scope::Stream(PD, STREAM));
-        let mut early = end.lay_out(0, &[send_invalidate(opcode, stag)]);
+        let mut ulpdu = send_invalidate(opcode, stag);
+        ulpdu.resize(18 + 600, b'x');
+        let mut early = end.lay_out(0, &[ulpdu]);
         early.place(&mut end, 0);
-        assert_eq!(end.memory(0, 1), *b"x");
+        assert_eq!(end.memory(0, 600), [b'x'; 600]);
         assert!(end.table().is_valid(stag), "placement invalidates nothing");
         early.deliver(&mut end).unwrap();
         assert!(!end.table().is_valid(stag));

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use rnic_core::ddp::{Buffers, Ddp, Delivery, Segmenter, Supply};
 use rnic_core::memory::place::Destination;
 use rnic_core::memory::table::{Access, StagTable};
+use rnic_core::rdmap;
 use rnic_core::verbs::{RecvWr, SendWr, WrOpcode};
 use rnic_core::wire::ddp::{
     DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TAGGED_LEN, TaggedHeader,
@@ -204,9 +205,10 @@ impl Buffers for Nothing {
     }
 }
 
+/// Those that DDP keeps lie side by side; a buffer is free again when its message was delivered.
 #[test]
 fn messages_whose_numbers_wrap_are_taken_in_their_order() {
-    // rfc: 5041-44
+    // rfc: 5040-32, 5041-44
     let worker = Arc::new(StagTable::new(4, [0; 32])).worker();
     let guard = worker.enter();
     let mut ddp = ddp_at(u32::MAX - 1);
@@ -224,22 +226,37 @@ fn messages_whose_numbers_wrap_are_taken_in_their_order() {
         let destination = Destination::Buffer(Access::default());
         ddp.place(&segment, destination, &mut Nothing, &guard)
     };
-    let early = place(&mut ddp, 1).unwrap();
-    for (msn, placed) in [
-        (u32::MAX - 1, None),
-        (u32::MAX, None),
-        (0, None),
-        (1, Some(early)),
-    ] {
-        let placed = placed.unwrap_or_else(|| place(&mut ddp, msn).unwrap());
-        let Some(Delivery::Untagged { octets, .. }) = ddp.deliver(placed).unwrap() else {
-            panic!("message {msn} is whole");
-        };
-        assert_eq!(octets, msn.to_be_bytes());
+    let all = [u32::MAX - 1, u32::MAX, 0, 1, 2, 3, 4, 5, 6, 7];
+    for together in all.chunks(4) {
+        // The last ones first.
+        let mut placed: Vec<_> = together
+            .iter()
+            .rev()
+            .map(|msn| place(&mut ddp, *msn).unwrap())
+            .collect();
+        for msn in together {
+            let placed = placed.pop().unwrap();
+            let Some(Delivery::Untagged { octets, .. }) = ddp.deliver(placed).unwrap() else {
+                panic!("message {msn} is whole");
+            };
+            assert_eq!(octets, msn.to_be_bytes());
+        }
     }
-    for stale in [u32::MAX, 0, 1] {
+    for stale in [u32::MAX, 0, 7] {
         assert_eq!(place(&mut ddp, stale).unwrap_err().number(), (2, 3));
     }
+}
+
+/// One more Request than agreed on, which RDMAP is to see, and one Terminate.
+#[test]
+fn every_message_agreed_on_has_a_buffer() {
+    // rfc: 5040-47, 5040-65, 7306-35
+    let queues = [
+        (QueueNumber::READ_REQUEST, 5, 52),
+        (QueueNumber::TERMINATE, 1, 52),
+        (QueueNumber::ATOMIC_RESPONSE, 3, 12),
+    ];
+    assert_eq!(rdmap::own_queues(4, 3), queues);
 }
 
 proptest! {

@@ -302,15 +302,15 @@ fn the_first_error_counts() {
 fn what_comes_after_an_error_is_dropped() {
     // rfc: 5041-75
     let mut end = End::with_markers(4, 0);
-    end.post_receive(1, 0, 100);
+    end.post_receive(1, 0, 600);
     let wrong = untagged(Opcode::Send, true, QueueNumber(9), 1, 0, b"x");
-    let mut early = end.lay_out(1, &[wrong, send(1, b"early")]);
+    let mut early = end.lay_out(1, &[wrong, send(1, &[7; 600])]);
     early.place(&mut end, 1);
-    assert_eq!(end.memory(0, 5), b"early");
+    assert_eq!(end.memory(0, 600), [7; 600]);
     assert_eq!(early.deliver(&mut end).unwrap_err().numbers, (1, 2, 1));
-    let write = tagged(Opcode::Write, true, end.stag, BASE + 200, b"late");
+    let write = tagged(Opcode::Write, true, end.stag, BASE + 1000, b"late");
     end.receive(&write).unwrap();
-    assert_eq!(end.memory(200, 4), [0; 4]);
+    assert_eq!(end.memory(1000, 4), [0; 4]);
     assert_eq!(end.received_ids(), [(1, WcStatus::WrFlushed)]);
     terminate(&mut end);
 }
