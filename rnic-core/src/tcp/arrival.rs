@@ -8,9 +8,6 @@ use crate::memory::frames::TxFrames;
 use crate::time::{Instant, Span};
 use crate::wire::tcp::{DataHeader, Flags, TcpHeader, TcpSegment};
 
-/// How far behind the next expected octet a duplicate may begin for its acknowledgment to count.
-const RECENT: i64 = 0xffff;
-
 /// What a segment is that may be the [next](Tcp::receive_next).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextSegment {
@@ -244,13 +241,15 @@ impl Tcp {
             self.receive_unacceptable(now, header, start, len, frames);
             return None;
         }
-        self.liveness.hear(now);
-        if self.recv.reaches_last_ack(start) {
-            self.options.remember(now, header.options.timestamps);
-        }
         // RFC 9293 section 3.10.7.4, fifth: a segment without ACK says nothing.
         if !flags.ack() || self.receive_ack(now, header, start, len, frames) == Verdict::Drop {
             return None;
+        }
+        // Only the peer can have sent it. RFC 7323 section 5.3, R3: were the timestamp of any other remembered, all that the
+        // peer sends could become old by it.
+        self.liveness.hear(now);
+        if self.recv.reaches_last_ack(start) {
+            self.options.remember(now, header.options.timestamps);
         }
         if self.ecn.on_segment(flags, congested) {
             self.recv.ack_now();
@@ -292,7 +291,8 @@ impl Tcp {
         }
     }
 
-    /// A segment outside the window is answered by an ACK; what a recent duplicate acknowledges still counts.
+    /// A segment outside the window is answered by an ACK. Of one that ends behind what was last acknowledged, the
+    /// acknowledgment counts all the same, as in Linux; its timestamp does not (RFC 7323 section 5.3, R2).
     fn receive_unacceptable<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -302,18 +302,18 @@ impl Tcp {
         frames: &mut F,
     ) {
         self.answer_unacceptable(now, start, len);
-        if self.state == State::TimeWait && header.flags.fin() {
+        let end = start.saturating_add_unsigned(len);
+        let recent = self.recv.is_recent(end) && self.state != State::SynReceived;
+        if !recent
+            || !header.flags.ack()
+            || self.receive_ack(now, header, start, len, frames) == Verdict::Drop
+        {
+            return;
+        }
+        // The peer's FIN once more: our ACK was lost.
+        let again = header.flags.fin() && end == self.recv.position().cast_signed();
+        if again && self.state == State::TimeWait {
             self.time_wait_ends = Some(now + self.time_wait);
-        }
-        let behind = self.recv.position().cast_signed().saturating_sub(start);
-        let recent = (0..=RECENT).contains(&behind) && self.state != State::SynReceived;
-        if recent {
-            // A retransmission of what we have: its ACK was lost. Echoing the later timestamp tells the peer
-            // the time of this round trip, not of all that it waited.
-            self.options.remember(now, header.options.timestamps);
-        }
-        if recent && header.flags.ack() {
-            self.receive_ack(now, header, start, len, frames);
         }
     }
 

@@ -171,6 +171,12 @@ impl Receiver {
         start <= self.acked.cast_signed()
     }
 
+    /// Whether a segment that ends at this offset was sent since what was last acknowledged, or right before that: all of it
+    /// has come already.
+    pub(super) fn is_recent(&self, end: i64) -> bool {
+        self.acked.cast_signed() <= end && end <= self.position().cast_signed()
+    }
+
     /// Whether a segment that takes `len` octets of sequence space from offset `start` overlaps the window
     /// (RFC 9293 section 3.4). One that begins just where we wait is let in even while the window is closed, so
     /// that its ACK and a bare FIN count.

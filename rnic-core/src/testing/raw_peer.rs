@@ -56,6 +56,8 @@ pub struct RawPeer {
     pub sack: bool,
     host_scale: u8,
     next: Seq,
+    /// Where the octets end that were sent furthest ahead.
+    ahead_to: Option<Seq>,
     expected: Option<Seq>,
     read: usize,
     outbox: Vec<Vec<u8>>,
@@ -85,6 +87,7 @@ impl RawPeer {
             largest_packet: 0,
             host_scale: 0,
             next: ISN,
+            ahead_to: None,
             expected: None,
             read: 0,
             outbox: Vec::new(),
@@ -147,6 +150,10 @@ impl RawPeer {
     /// Sends octets in one segment, `ahead` octets beyond the next of the stream, which stays where it is.
     pub fn send_ahead(&mut self, ahead: u32, octets: &[u8]) {
         self.segment(self.next + ahead, Flags::ACK, octets);
+        let end = self.next + ahead + octets.len() as u32;
+        if self.ahead_to.is_none_or(|other| end.after(other)) {
+            self.ahead_to = Some(end);
+        }
     }
 
     /// Octets that were sent out of turn, or never, count as sent.
@@ -167,7 +174,11 @@ impl RawPeer {
 
     /// Sends an ACK with the present [`window`](Self::window).
     pub fn acknowledge(&mut self) {
-        self.segment(self.next, Flags::ACK, &[]);
+        let next = match self.ahead_to {
+            Some(end) if end.after(self.next) => end,
+            _ => self.next,
+        };
+        self.segment(next, Flags::ACK, &[]);
     }
 
     /// Sends an ACK for all that was received but the last `octets`.

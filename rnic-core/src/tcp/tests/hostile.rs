@@ -158,6 +158,41 @@ fn torture(t: &mut Script, seed: u64, steps: u32) {
     assert_eq!(t.frames.available(), 256, "frames are lost");
 }
 
+/// What forged segments must not change: all but the counters, and which answers are due.
+fn essence(tcp: &Tcp) -> String {
+    let timers = (
+        tcp.retransmit_at,
+        tcp.time_wait_ends,
+        tcp.retries,
+        tcp.probing,
+    );
+    let ours = (&tcp.send, &tcp.recovery, &tcp.rtt);
+    let theirs = (
+        tcp.recv.next(),
+        tcp.recv.edge(),
+        tcp.peer_closed(),
+        tcp.recv.taken(),
+    );
+    let of_both = (&tcp.options, &tcp.ecn, &tcp.liveness);
+    format!(
+        "{:?} {timers:?} {ours:?} {theirs:?} {of_both:?}",
+        tcp.state()
+    )
+}
+
+/// Whether a segment shows that its sender knows where both streams stand.
+fn is_blind(tcp: &Tcp, segment: &TcpSegment<'_>) -> bool {
+    let header = &segment.header;
+    let len = segment.payload.len() as u64 + u64::from(header.flags.fin());
+    let start = tcp.recv.offset_of(header.seq);
+    let ack = tcp.send.offset_of(header.ack);
+    let (una, nxt) = (tcp.send.una().cast_signed(), tcp.send.nxt().cast_signed());
+    let known = una.saturating_sub_unsigned(tcp.send.window.largest)..=nxt;
+    let end = start.saturating_add_unsigned(len);
+    let inside = tcp.recv.acceptable(start, len) || tcp.recv.is_recent(end);
+    !inside || !header.flags.ack() || !known.contains(&ack)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -167,6 +202,31 @@ proptest! {
         for state in STATES {
             torture(&mut in_state(state, &config), seed, 60);
         }
+    }
+
+    /// RFC 5961, for everything that a segment can change. Only a RST needs no acknowledgment.
+    #[test]
+    fn what_is_sent_blindly_changes_nothing(seed: u64) {
+        let config = TcpConfig { timestamps: true, receive_window: 100_000, ..plain() };
+        let mut random = Random(seed);
+        let mut blind = 0;
+        for state in STATES.into_iter().filter(|state| !state.is_opening()) {
+            let mut t = in_state(state, &config);
+            for _ in 0..60 {
+                let mut segment = segment(&mut random, &[0; 1000]);
+                segment.header.flags = Flags(segment.header.flags.0 & !(Flags::SYN | Flags::RST).0);
+                if !is_blind(&t.tcp, &segment) {
+                    continue;
+                }
+                blind += 1;
+                t.pass(ms(1));
+                let before = essence(&t.tcp);
+                prop_assert_eq!(t.tcp.receive(t.now, &segment, true, &mut t.frames), None);
+                prop_assert_eq!(essence(&t.tcp), before, "{:?}", segment.header);
+                while t.next().is_some() {}
+            }
+        }
+        prop_assert!(blind > 60, "{blind}");
     }
 
     #[test]

@@ -62,6 +62,17 @@ fn what_somebody_else_may_have_sent_does_not() {
 }
 
 #[test]
+fn what_has_no_true_acknowledgment_does_not_either() {
+    for forged in ["P 1:11(10)", "P. 1:11(10) ack 2", ". 1:1(0) ack 2000000000"] {
+        let mut t = with(true, None);
+        t.pass(seconds(2 * HOURS - 1));
+        assert_eq!(t.inject(forged), None);
+        while t.next().is_some() {}
+        t.expect_after(seconds(1), QUESTION);
+    }
+}
+
+#[test]
 fn nobody_is_asked_unless_that_was_chosen() {
     let mut t = with(false, None);
     assert_eq!(t.tcp.next_timeout(), None);
@@ -210,4 +221,18 @@ fn a_fin_that_never_comes_is_waited_for_a_minute() {
     t.pass(seconds(1));
     t.expect("R. 2:2(0) ack 11");
     assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
+}
+
+#[test]
+fn only_the_peer_prolongs_the_wait_for_its_fin() {
+    let mut t = with(false, None);
+    t.close();
+    t.expect("F. 1:1(0) ack 1");
+    t.inject(". 1:1(0) ack 2");
+    t.expect_state(State::FinWait2);
+    t.pass(seconds(59));
+    assert_eq!(t.inject("P 1:11(10)"), None);
+    assert_eq!(t.inject("P. 1:11(10) ack 2000000000"), None);
+    t.next().expect("a challenge");
+    t.expect_after(seconds(1), "R. 2:2(0) ack 1");
 }

@@ -136,6 +136,22 @@ fn a_duplicate_still_acknowledges() {
 }
 
 #[test]
+fn what_was_acknowledged_long_ago_acknowledges_nothing() {
+    let mut t = open();
+    t.inject("P. 1:1001(1000) ack 1");
+    t.inject("P. 1001:2001(1000) ack 1");
+    t.expect(". 1:1(0) ack 2001");
+    t.write(500);
+    t.expect("P. 1:501(500) ack 2001");
+    // It ends in front of what was last acknowledged: outside the window, for the peer has sent more since.
+    t.inject("P. 1:1001(1000) ack 501");
+    t.expect(". 501:501(0) ack 2001 <sack 1:1001>");
+    assert_eq!(t.tcp.acked_offset(), 0);
+    t.inject("P. 1001:2001(1000) ack 501");
+    assert_eq!(t.tcp.acked_offset(), 500);
+}
+
+#[test]
 fn aborting_resets_the_peer() {
     let mut t = open();
     t.write(1000);

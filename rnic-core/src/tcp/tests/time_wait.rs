@@ -94,3 +94,30 @@ fn no_other_state_yields() {
     t.expect_state(State::Closed);
     assert_eq!(t.yields_to("S 5000:5000(0)"), None);
 }
+
+#[test]
+fn only_the_fin_where_it_stood_begins_the_wait_anew() {
+    let forged = [
+        "F. 5000000:5000000(0) ack 12",
+        "F. 50:50(0) ack 12",
+        "FP. 1:51(50) ack 12",
+        "F. 102:102(0) ack 12",
+        // That of the peer, but for what it acknowledges.
+        "FP. 1:101(100) ack 2000000000",
+        "FP 1:101(100)",
+    ];
+    for forged in forged {
+        let mut t = plainly();
+        let ends = t.tcp.next_timeout();
+        t.pass(seconds(1));
+        t.inject(forged);
+        while t.next().is_some() {}
+        assert_eq!(t.tcp.next_timeout(), ends, "{forged}");
+    }
+    let mut t = plainly();
+    let ends = t.tcp.next_timeout();
+    t.pass(seconds(1));
+    t.inject("F. 101:101(0) ack 12");
+    t.expect(". 12:12(0) ack 102");
+    assert_eq!(t.tcp.next_timeout(), ends.map(|ends| ends + seconds(1)));
+}

@@ -52,12 +52,78 @@ fn the_timestamp_of_the_first_segment_not_acknowledged_is_echoed() {
 }
 
 #[test]
-fn a_retransmission_of_what_we_have_is_answered_with_its_own_time() {
+fn a_retransmission_of_what_we_have_changes_no_time() {
     let mut t = open();
     t.inject("P. 1:1001(1000) ack 1 <TS val 600 ecr 1000000>");
     t.expect(". 1:1(0) ack 1001 <TS val 1000000 ecr 600>");
+    // It lies outside the window.
     t.inject("P. 1:1001(1000) ack 1 <TS val 900 ecr 1000000>");
-    t.expect(". 1:1(0) ack 1001 <TS val 1000000 ecr 900,sack 1:1001>");
+    t.expect(". 1:1(0) ack 1001 <TS val 1000000 ecr 600,sack 1:1001>");
+}
+
+/// Half the clock's circle ahead of 600: behind it, all that the true peer sends would be old.
+const POISON: &str = "<TS val 2147484247 ecr 1000000>";
+
+/// Sends a forged segment, and sees that the next of the true peer still counts.
+#[track_caller]
+fn survives(forged: &str) {
+    for long in [false, true] {
+        let mut t = open();
+        t.inject("P. 1:1001(1000) ack 1 <TS val 600 ecr 1000000>");
+        t.expect(". 1:1(0) ack 1001 <TS val 1000000 ecr 600>");
+        let forged = format!("{forged} {POISON}");
+        let offered = match long {
+            true => t.inject_long(&forged),
+            false => t.inject(&forged),
+        };
+        assert_eq!(offered, None, "{forged}");
+        while t.next().is_some() {}
+        let next = t.inject("P. 1001:2001(1000) ack 1 <TS val 601 ecr 1000000>");
+        assert_eq!(next, Some(1000..2000), "behind {forged}");
+        t.expect(". 1:1(0) ack 2001 <TS val 1000000 ecr 601>");
+    }
+}
+
+#[test]
+fn what_lies_outside_the_window_sets_no_time() {
+    let next = 1001_u32;
+    let behind = [1, 2, 1000, 1001, 0xfffe, 0xffff, 0x1_0000, 1 << 30];
+    let beyond = [60_001, 70_000, 1 << 30].map(|n| next + n);
+    for seq in behind
+        .map(|n| next.wrapping_sub(n))
+        .into_iter()
+        .chain(beyond)
+    {
+        for ack in ["", " ack 1", " ack 2", " ack 4294967295", " ack 2000000000"] {
+            let flags = if ack.is_empty() { "P" } else { "P." };
+            survives(&format!("{flags} {seq}:{seq}(0){ack}"));
+        }
+    }
+    // All of its octets have come already.
+    survives("P. 1:1001(1000) ack 1");
+}
+
+#[test]
+fn what_has_no_true_acknowledgment_sets_no_time() {
+    for segment in ["1001:1001(0)", "1001:1101(100)", "501:1501(1000)"] {
+        survives(&format!("P {segment}"));
+        // Never sent, and older than any window of ours.
+        for ack in [2, 60_000, 1 << 31, u32::MAX - 60_000] {
+            survives(&format!("P. {segment} ack {ack}"));
+        }
+    }
+}
+
+#[test]
+fn data_that_fill_a_hole_set_the_time_though_their_acknowledgment_was_overtaken() {
+    let mut t = open();
+    t.write(2000);
+    t.expect(". 1:1001(1000) ack 1");
+    t.expect(". 1001:2001(1000) ack 1");
+    t.inject("P. 1001:2001(1000) ack 2001 <TS val 600 ecr 1000000>");
+    t.expect(". 2001:2001(0) ack 1 <TS val 1000000 ecr 500,sack 1001:2001>");
+    t.inject("P. 1:1001(1000) ack 1001 <TS val 600 ecr 1000000>");
+    t.expect(". 2001:2001(0) ack 2001 <TS val 1000000 ecr 600>");
 }
 
 #[test]
