@@ -14,7 +14,7 @@
 
 #include "steer.h"
 
-#define MAX_VLAN_TAGS 2
+#define VLAN_ID 0x0fff
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_FRAGMENT_OFFSET 0x1fff
 
@@ -43,6 +43,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct steer_port);
 } steer_ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, STEER_VLANS);
+	__type(key, __u32);
+	__type(value, struct steer_link);
+} steer_links SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -79,30 +86,32 @@ static __always_inline void *octets(struct xdp_md *context, __u32 at, void *room
 	return bpf_xdp_load_bytes(context, at, room, len) ? NULL : room;
 }
 
-/* Skips the Ethernet header and up to two VLAN tags. Returns the EtherType (host order), 0 if truncated. */
-static __always_inline __u16 parse_ethernet(struct xdp_md *context, __u32 *at)
+/*
+ * Reads the VLAN and the MAC address that a frame is for, and moves on behind the Ethernet header and a VLAN tag. Returns the
+ * EtherType (host order), 0 if truncated. Frames with more tags, or with one of a provider (802.1ad), are for devices on VLAN
+ * devices: the kernel's.
+ */
+static __always_inline __u16 parse_ethernet(struct xdp_md *context, __u32 *at, struct steer_key *key, __be16 *mac)
 {
-	struct ethhdr room, *ethernet = octets(context, *at, &room, sizeof(room));
-	__u16 ethertype;
+	struct ethhdr room __attribute__((aligned(4))), *ethernet = octets(context, *at, &room, sizeof(room));
+	struct vlan_tag tag_room, *tag;
+	const __be16 *destination = (const void *)ethernet;
 
 	if (!ethernet)
 		return 0;
-	ethertype = bpf_ntohs(ethernet->h_proto);
+	mac[0] = destination[0];
+	mac[1] = destination[1];
+	mac[2] = destination[2];
 	*at += sizeof(*ethernet);
+	if (ethernet->h_proto != bpf_htons(ETH_P_8021Q))
+		return bpf_ntohs(ethernet->h_proto);
 
-#pragma unroll
-	for (int i = 0; i < MAX_VLAN_TAGS; i++) {
-		struct vlan_tag room, *tag;
-
-		if (ethertype != ETH_P_8021Q && ethertype != ETH_P_8021AD)
-			break;
-		tag = octets(context, *at, &room, sizeof(room));
-		if (!tag)
-			return 0;
-		ethertype = bpf_ntohs(tag->ethertype);
-		*at += sizeof(*tag);
-	}
-	return ethertype;
+	tag = octets(context, *at, &tag_room, sizeof(tag_room));
+	if (!tag)
+		return 0;
+	key->vlan = bpf_ntohs(tag->control) & VLAN_ID;
+	*at += sizeof(*tag);
+	return bpf_ntohs(tag->ethertype);
 }
 
 /* Fills in family and address, and moves on to the TCP header. STEER_REDIRECTED stands for "go on". */
@@ -146,14 +155,14 @@ static __always_inline int parse_ipv6(struct xdp_md *context, __u32 *at, struct 
 	return STEER_REDIRECTED;
 }
 
-/* Reads the local address and port of a frame into the key. */
-static __always_inline int classify(struct xdp_md *context, struct steer_key *key)
+/* Reads the local address, its VLAN and the port of a frame into the key, and the MAC address that it is for. */
+static __always_inline int classify(struct xdp_md *context, struct steer_key *key, __be16 *mac)
 {
 	struct tcp_ports room, *ports;
 	__u32 at = 0;
 	int verdict;
 
-	switch (parse_ethernet(context, &at)) {
+	switch (parse_ethernet(context, &at, key, mac)) {
 	case ETH_P_IP:
 		verdict = parse_ipv4(context, &at, key);
 		break;
@@ -189,7 +198,8 @@ static __always_inline int is_steered(struct steer_key *key)
 
 	if (!port)
 		return 0;
-	if (port->family == key->family && (port->any_address || is_same(port->address, key->address)))
+	if (port->family == key->family &&
+	    (port->any_address || (port->vlan == key->vlan && is_same(port->address, key->address))))
 		return 1;
 	if (!port->others)
 		return 0;
@@ -197,15 +207,34 @@ static __always_inline int is_steered(struct steer_key *key)
 	if (bpf_map_lookup_elem(&steer_map, key))
 		return 1;
 	__builtin_memset(key->address, 0, sizeof(key->address));
+	key->vlan = 0;
 	return bpf_map_lookup_elem(&steer_map, key) != 0;
+}
+
+static __always_inline int is_mac(const __be16 *one, const __be16 *other)
+{
+	return !((one[0] ^ other[0]) | (one[1] ^ other[1]) | (one[2] ^ other[2]));
+}
+
+/*
+ * Whether the kernel would accept a frame of a VLAN to a MAC address: one for another host comes by where a device is
+ * promiscuous or a switch does not know better, and one for a group is nothing to TCP.
+ */
+static __always_inline int is_for_us(__u32 vlan, const __be16 *mac)
+{
+	struct steer_link *link = bpf_map_lookup_elem(&steer_links, &vlan);
+
+	return link && link->known && (is_mac(link->mac[0], mac) || is_mac(link->mac[1], mac));
 }
 
 SEC("xdp.frags")
 int rnic_steer(struct xdp_md *context)
 {
 	struct steer_key key = {};
+	__be16 mac[3];
 	int action;
-	int verdict = classify(context, &key);
+	int verdict = classify(context, &key, mac);
+	__u32 vlan = key.vlan;
 
 	if (verdict != STEER_REDIRECTED) {
 		count(verdict);
@@ -213,6 +242,10 @@ int rnic_steer(struct xdp_md *context)
 	}
 	if (!is_steered(&key)) {
 		count(STEER_NOT_STEERED);
+		return XDP_PASS;
+	}
+	if (!is_for_us(vlan, mac)) {
+		count(STEER_OTHER_HOST);
 		return XDP_PASS;
 	}
 

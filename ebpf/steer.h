@@ -15,6 +15,9 @@
 /* Local TCP ports. */
 #define STEER_PORTS 65536
 
+/* VLAN identifiers; 0 stands for frames without a tag, and for those whose tag names no VLAN (802.1p). */
+#define STEER_VLANS 4096
+
 /* Upper bound of receive queues; set to the device's number when loaded. */
 #define STEER_MAX_QUEUES 64
 
@@ -24,6 +27,7 @@ struct steer_key {
 	__u8 port[2];     /* local TCP port, network order */
 	__u8 family;      /* STEER_IPV4 or STEER_IPV6 */
 	__u8 reserved;    /* zero */
+	__u32 vlan;       /* the VLAN that the address belongs to; 0 where that is any */
 };
 
 /*
@@ -33,9 +37,18 @@ struct steer_key {
 struct steer_port {
 	__be32 address[4]; /* as in the key; written while the family is 0 */
 	__u8 family;       /* as in the key; 0: steer_map alone has the entries */
-	__u8 any_address;  /* not 0: any local address of the family */
-	__u8 reserved[2];  /* zero */
+	__u8 any_address;  /* not 0: any local address of the family, in any VLAN */
+	__u16 vlan;        /* as in the key */
 	__u32 others;
+};
+
+/*
+ * Value of steer_links, by VLAN identifier: the MAC addresses that frames of the VLAN are for this host with. Those of a VLAN
+ * have two, which the kernel accepts as well: the VLAN device's, and that of the device below.
+ */
+struct steer_link {
+	__be16 mac[2][3];
+	__u32 known; /* 0: this host has no such VLAN on the device, or it is down */
 };
 
 /* What became of a frame: index into steer_counters, one slot per CPU. */
@@ -46,7 +59,8 @@ enum steer_verdict {
 	STEER_FRAGMENT = 3,     /* an IP fragment: passed */
 	STEER_NOT_TCP = 4,      /* another protocol, or IPv6 with extension headers: passed */
 	STEER_TRUNCATED = 5,    /* too short for the headers it announces: passed */
-	STEER_VERDICTS = 6,
+	STEER_OTHER_HOST = 6,   /* steered, but to a MAC address that is not ours, or in a VLAN that we have no part in: passed */
+	STEER_VERDICTS = 7,
 };
 
 #endif

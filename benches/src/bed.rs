@@ -8,6 +8,7 @@ use std::thread;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use rnic_core::wire::ethernet::MacAddr;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
 use crate::Failure;
@@ -42,6 +43,7 @@ pub(crate) struct Host {
     namespace: Namespace,
     pub(crate) netdev: &'static str,
     pub(crate) address: Ipv4Addr,
+    pub(crate) mac: MacAddr,
 }
 
 impl Host {
@@ -71,6 +73,7 @@ impl Bed {
                 namespace: Namespace::new("bench")?,
                 netdev,
                 address: Ipv4Addr::new(10, 77, 10, last),
+                mac: MacAddr([2, 0, 0, 0, 0, last]),
             })
         };
         let (client, server) = (host("rnic-client", 1)?, host("rnic-server", 2)?);
@@ -85,6 +88,10 @@ impl Bed {
             end(server.netdev, &server.namespace, &addresses[1]),
             1,
         )?;
+        for host in [&client, &server] {
+            let command = format!("link set dev {} address {}", host.netdev, host.mac);
+            host.namespace.ip(&command)?;
+        }
         Ok(Self {
             client,
             server,

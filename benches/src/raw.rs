@@ -10,7 +10,6 @@ use rnic_core::memory::frames::{FrameId, TxFrames};
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::wire::checksum::Checksums;
 use rnic_core::wire::crc;
-use rnic_core::wire::ethernet::MacAddr;
 use rnic_core::wire::packet::NetHeader;
 use rnic_core::wire::tcp::TcpHeader;
 use rnic_xdp::{PortConfig, TxSide, XdpNet, XdpPort};
@@ -278,9 +277,8 @@ impl End {
 /// Every frame has its headers before the first is sent.
 fn write_headers(tx: &mut TxSide, host: &Host, peer: &Host, payload: usize) {
     let net = NetHeader {
-        source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
-        // Received whatever the address: the XDP program sees it first.
-        destination_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+        source_mac: host.mac,
+        destination_mac: peer.mac,
         vlan: None,
         source: host.address.into(),
         destination: peer.address.into(),

@@ -19,7 +19,7 @@ use crate::port::XdpPort;
 use crate::port::numa::on_node;
 use crate::process::Maker;
 use crate::routes::Way;
-use crate::steering::SteeredPorts;
+use crate::steering::{Entry, SteeredPorts};
 
 /// Ports that are tried for one whose answers come to a certain worker: of a thousand workers, one in a thousand.
 const PORT_TRIES: u32 = 8192;
@@ -41,7 +41,8 @@ pub struct XdpNet {
 /// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
 #[derive(Debug)]
 struct Lease {
-    local: SocketAddr,
+    /// What is steered for it.
+    entries: Vec<Entry>,
     steered: SteeredPorts,
     /// Brings its segments to the right worker.
     kept: Option<Kept>,
@@ -58,7 +59,9 @@ impl Drop for Lease {
         }
         // The steering ends before the port is free for others, whose segments it would steal. There is nothing
         // to do if it fails: the entry goes with the map.
-        let _ = self.steered.remove(self.local);
+        for entry in &self.entries {
+            let _ = self.steered.remove(entry);
+        }
         // To remove a rule takes the kernel's lock.
         if let Some(kept) = self.kept.take() {
             self.control.release(kept);
@@ -96,44 +99,60 @@ impl XdpNet {
         &self,
         socket: OwnedFd,
         local: SocketAddr,
+        vlans: &[u16],
         kept: Option<Kept>,
     ) -> Result<(SocketAddr, PortLease), NetError> {
-        let steer = self.steered.add(local);
-        steer.map_err(|error| match error.raw_os_error() {
-            Some(libc::EEXIST) => NetError::InUse(local),
-            Some(libc::E2BIG) => other(
-                local,
-                "the steering map is full (65536 addresses and ports); close connections or listeners",
-            ),
-            _ => other(local, format!("cannot steer the port here: {error}")),
-        })?;
-        let lease = Lease {
-            local,
+        let mut lease = Lease {
+            entries: Vec::with_capacity(vlans.len()),
             steered: self.steered.clone(),
             kept,
             control: self.control.clone(),
             maker: Maker::this(),
             _socket: socket,
         };
+        for &vlan in vlans {
+            let entry = Entry { local, vlan };
+            self.steered.add(&entry).map_err(|error| match error.raw_os_error() {
+                Some(libc::EEXIST) => NetError::InUse(local),
+                Some(libc::E2BIG) => other(
+                    local,
+                    "the steering map is full (65536 addresses and ports); close connections or listeners",
+                ),
+                _ => other(local, format!("cannot steer the port here: {error}")),
+            })?;
+            lease.entries.push(entry);
+        }
         Ok((local, Arc::new(lease)))
     }
 
-    /// An address must be one of the device, or of a VLAN on it: frames for others do not come by here.
-    fn check_local(&self, local: SocketAddr) -> Result<(), NetError> {
+    /// The VLANs that frames for an address come in, 0 for none: it must be one of the device, or of a VLAN on it, as frames
+    /// for others do not come by here. A VLAN's may come without its tag, too: a device that takes tags off (`rxvlan`), or a
+    /// veth whose other end leaves them to it, does so before the steering program sees the frame.
+    fn vlans_of(&self, local: SocketAddr) -> Result<Vec<u16>, NetError> {
         if local.ip().is_unspecified() {
-            return Ok(());
+            return Ok(vec![0]);
         }
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |error: NetlinkError| other(local, error);
-        let addresses = addresses(&mut routes).map_err(failed)?;
-        for own in addresses.iter().filter(|own| own.address == local.ip()) {
+        let only = scope(local, self.device);
+        let mut vlans = Vec::new();
+        for own in addresses(&mut routes).map_err(failed)? {
+            if own.address != local.ip() || only.is_some_and(|only| only != own.index) {
+                continue;
+            }
             let link = link_by_index(&mut routes, own.index).map_err(failed)?;
-            let on_vlan = link.and_then(|link| link.vlan);
-            if own.index == self.device || on_vlan.is_some_and(|vlan| vlan.parent == self.device) {
-                return Ok(());
+            let vlan = link.and_then(|link| link.vlan_on(self.device));
+            if own.index == self.device || vlan.is_some() {
+                vlans.push(0);
+                vlans.extend(vlan);
             }
         }
-        Err(NetError::NotLocal(local, self.netdev.clone()))
+        if vlans.is_empty() {
+            return Err(NetError::NotLocal(local, self.netdev.clone()));
+        }
+        vlans.sort_unstable();
+        vlans.dedup();
+        Ok(vlans)
     }
 
     /// The local address to reach a destination from.
@@ -164,9 +183,9 @@ impl Net for XdpNet {
     }
 
     fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
-        self.check_local(local)?;
+        let vlans = self.vlans_of(local)?;
         let (socket, local) = self.bind(local)?;
-        self.steer(socket, local, None)
+        self.steer(socket, local, &vlans, None)
     }
 
     fn active(
@@ -176,12 +195,12 @@ impl Net for XdpNet {
         engine: u16,
     ) -> Result<(SocketAddr, PortLease), NetError> {
         let wanted = self.source_for(remote, local)?;
-        self.check_local(wanted)?;
+        let vlans = self.vlans_of(wanted)?;
         let way = self.placement.way(remote, engine.into());
         let suits = |local| wanted.port() != 0 || way.answers(remote, local) == Answers::Here;
         let (socket, local) = until_it_suits(|| self.bind(wanted), suits)?;
         let kept = self.placement.keep(&way, remote, local);
-        self.steer(socket, local, kept)
+        self.steer(socket, local, &vlans, kept)
     }
 }
 
@@ -199,6 +218,19 @@ fn until_it_suits<T, E>(
     bind()
 }
 
+/// The link that a link-local address is one of: the one it names, or `device`.
+fn scope(address: SocketAddr, device: u32) -> Option<u32> {
+    match address {
+        SocketAddr::V6(address) if address.ip().is_unicast_link_local() => {
+            Some(match address.scope_id() {
+                0 => device,
+                scope => scope,
+            })
+        }
+        _ => None,
+    }
+}
+
 /// A TCP socket bound to an address, on `device` if it is link-local; port 0 chooses one.
 fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno> {
     let family = match wanted {
@@ -211,11 +243,8 @@ fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
     }
     let mut with_scope = wanted;
-    if let SocketAddr::V6(address) = &mut with_scope
-        && address.ip().is_unicast_link_local()
-        && address.scope_id() == 0
-    {
-        address.set_scope_id(device);
+    if let (SocketAddr::V6(address), Some(link)) = (&mut with_scope, scope(wanted, device)) {
+        address.set_scope_id(link);
     }
     bind(socket.as_raw_fd(), &SockaddrStorage::from(with_scope))?;
     let name: SockaddrStorage = getsockname(socket.as_raw_fd())?;

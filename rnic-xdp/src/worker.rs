@@ -84,7 +84,7 @@ impl Worker {
             ..config
         };
         let control = port.control().clone();
-        let routes = Routes::open(port.link(), mtu)?;
+        let routes = Routes::open(port.link(), mtu, port.links_to_follow())?;
         Ok(Self {
             news: control.join(port.number(), routes, bell.waker()),
             control,

@@ -3,12 +3,14 @@
 mod common;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use common::{eventually, frame, open, open_net, pair, send};
-use rnic_core::engine::{Net, NetError, PortLease};
+use rnic_core::engine::{EngineConfig, Net, NetError, PortLease, Turn, link};
+use rnic_core::memory::table::StagTable;
 use rnic_xdp::steering::SteeringCounters;
 use rnic_xdp::testing::{Namespace, is_root};
-use rnic_xdp::{PortConfig, XdpNet, XdpPort};
+use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
 /// The frame of [`frame`], to another address.
 fn frame_to(to: SocketAddr) -> Vec<u8> {
@@ -163,4 +165,76 @@ fn a_port_may_be_steered_at_every_address() {
         drop((two, three));
         assert!(!Addresses::all().iter().any(|to| host.is_steered(*to)));
     }
+}
+
+/// How often the program has done what with frames, as anybody on the host can ask.
+fn counters(namespace: &Namespace) -> SteeringCounters {
+    namespace.run(|| rnic_xdp::steering::counters("west").unwrap())
+}
+
+/// What became of a frame for a MAC address, in a VLAN if one is stated: the name of the counter that it moved.
+fn fate(one: &mut XdpPort, west: &Namespace, mac: [u8; 6], vlan: Option<u16>) -> &'static str {
+    let mut octets = frame(4420, 10);
+    octets[..6].copy_from_slice(&mac);
+    if let Some(vlan) = vlan {
+        let tag = [[0x81, 0x00], vlan.to_be_bytes()].concat();
+        octets.splice(12..12, tag);
+    }
+    let before = counters(west);
+    send(one, &octets);
+    one.tx.kick();
+    let mut moved = None;
+    eventually("the program sees a frame", || {
+        // Neighbour discovery counts too, as no TCP.
+        let after = counters(west);
+        let mut both = before.entries().zip(after.entries());
+        let found = both.find(|((name, before), (_, after))| *name != "not_tcp" && after > before);
+        moved = found.map(|((name, _), _)| name);
+        moved.is_some()
+    });
+    moved.unwrap()
+}
+
+/// The kernel drops what is for another host, or in a VLAN that this one has no part in: neither is it for us. The device's
+/// address may change meanwhile.
+#[test]
+fn only_frames_to_our_mac_address_and_vlan_are_steered() {
+    if !is_root("only_frames_to_our_mac_address_and_vlan_are_steered") {
+        return;
+    }
+    let ours = [2, 0, 0, 0, 0, 2];
+    let other = [2, 0, 0, 0, 0, 9];
+    let (east, west) = pair("mac", 1);
+    let mut one = open(&east, "east").unwrap();
+    let (port, net) = open_net(&west, PortConfig::new("west"));
+    let (bell, waker) = bell().unwrap();
+    let (_host, end) = link(Arc::new(StagTable::new(64, [1; 32])), 16, waker);
+    let config = EngineConfig::default();
+    let mut worker = west
+        .run(|| Worker::new(port, config, [2; 32], end, bell))
+        .unwrap();
+    for (local, in_other_vlan) in [
+        ("10.77.0.2:4420", "not_steered"),
+        ("0.0.0.0:4420", "other_host"),
+    ] {
+        let mut lease = None;
+        eventually("the port is free", || {
+            lease = west.run(|| net.listen(local.parse().unwrap())).ok();
+            lease.is_some()
+        });
+        assert_eq!(fate(&mut one, &west, ours, None), "redirected");
+        assert_eq!(fate(&mut one, &west, ours, Some(0)), "redirected");
+        assert_eq!(fate(&mut one, &west, ours, Some(42)), in_other_vlan);
+        for stranger in [other, [0xff; 6], [0x01, 0, 0x5e, 0, 0, 1]] {
+            assert_eq!(fate(&mut one, &west, stranger, None), "other_host");
+        }
+    }
+    let _lease = west.run(|| net.listen("10.77.0.2:4420".parse().unwrap()));
+    west.ip("link set dev west address 02:00:00:00:00:09")
+        .unwrap();
+    eventually("the new address is known", || {
+        worker.turn();
+        fate(&mut one, &west, other, None) == "redirected"
+    });
+    assert_eq!(fate(&mut one, &west, ours, None), "other_host");
 }

@@ -5,7 +5,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
-use common::{SOON, eventually, frame, open_net, open_with, pair, receive, send};
+use common::{SOON, eventually, frame, open_net, open_with, pair, receive, send, turn_round};
 use rnic_core::engine::Net;
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::PortConfig;
@@ -49,7 +49,8 @@ fn frames_cross(mtu: u32, mode: ModeChoice, lengths: &[usize]) {
                 .map(|len| frame(port, len - HEADERS - round % 7 * usize::from(*len > 100)))
                 .collect()
         };
-        let (there, back) = (sent(4421), sent(4420));
+        let (there, mut back) = (sent(4421), sent(4420));
+        back.iter_mut().for_each(|octets| turn_round(octets));
         there.iter().for_each(|octets| send(&mut one, octets));
         one.tx.kick();
         assert_eq!(receive(&mut other, there.len()), there);

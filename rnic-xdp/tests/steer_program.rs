@@ -1,6 +1,6 @@
 //! The steering program in the kernel, frame by frame, against an oracle in Rust.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -25,19 +25,57 @@ enum Verdict {
     Fragment = 3,
     NotTcp = 4,
     Truncated = 5,
+    OtherHost = 6,
+}
+
+const VERDICTS: usize = 7;
+
+/// Our device's, a VLAN device's on it, and another host's.
+const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const VLANS: [u8; 6] = [2, 0, 0, 0, 1, 1];
+const OTHERS: [u8; 6] = [2, 0, 0, 0, 0, 3];
+/// The VLAN that we have, with an address of its own, and another, where we have none.
+const VLAN: u16 = 100;
+const PLAIN_VLAN: u16 = 4095;
+
+/// The MAC addresses that frames of each VLAN are for us with.
+fn links() -> BTreeMap<u16, [[u8; 6]; 2]> {
+    BTreeMap::from([
+        (0, [OURS, OURS]),
+        (VLAN, [VLANS, OURS]),
+        (PLAIN_VLAN, [OURS, OURS]),
+    ])
+}
+
+/// Addresses and ports, each with its VLAN.
+type Steered = HashSet<(SocketAddr, u16)>;
+
+/// Whether a destination is among them, in this VLAN or as any address.
+fn is_steered(steered: &Steered, local: SocketAddr, vlan: u16) -> bool {
+    let any: IpAddr = match local {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let any = SocketAddr::new(any, local.port());
+    steered.contains(&(local, vlan)) || steered.contains(&(any, 0))
+}
+
+/// Whether the kernel takes a frame with this address in this VLAN.
+fn is_for_us(mac: [u8; 6], vlan: u16) -> bool {
+    links().get(&vlan).is_some_and(|macs| macs.contains(&mac))
 }
 
 /// What the program is to do with a frame, written anew from its description.
-fn oracle(frame: &[u8], steered: &HashSet<SocketAddr>) -> Verdict {
+fn oracle(frame: &[u8], steered: &Steered) -> Verdict {
     let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
-    let classify = || -> Option<Result<SocketAddr, Verdict>> {
+    let mut vlan = 0;
+    let mut classify = || -> Option<Result<SocketAddr, Verdict>> {
         let mut ethertype = word(12)?;
         let mut ip = 14;
-        for _ in 0..2 {
-            if ethertype == 0x8100 || ethertype == 0x88a8 {
-                ethertype = word(ip + 2)?;
-                ip += 4;
-            }
+        if ethertype == 0x8100 {
+            vlan = word(ip)? & 0xfff;
+            ethertype = word(ip + 2)?;
+            ip += 4;
         }
         let header = frame.get(ip..)?;
         let (address, tcp): (IpAddr, usize) = match ethertype {
@@ -82,15 +120,11 @@ fn oracle(frame: &[u8], steered: &HashSet<SocketAddr>) -> Verdict {
         None => Verdict::Truncated,
         Some(Err(verdict)) => verdict,
         Some(Ok(local)) => {
-            let any: IpAddr = match local {
-                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            let steered = |address| steered.contains(&SocketAddr::new(address, local.port()));
-            if steered(local.ip()) || steered(any) {
-                Verdict::Redirected
-            } else {
-                Verdict::NotSteered
+            let mac = *frame.first_chunk().expect("a whole header");
+            match is_steered(steered, local, vlan) {
+                true if is_for_us(mac, vlan) => Verdict::Redirected,
+                true => Verdict::OtherHost,
+                false => Verdict::NotSteered,
             }
         }
     }
@@ -99,13 +133,19 @@ fn oracle(frame: &[u8], steered: &HashSet<SocketAddr>) -> Verdict {
 /// The program in the kernel, with a socket for queue 0.
 struct Rig<'obj> {
     skeleton: SteerSkel<'obj>,
-    steered: HashSet<SocketAddr>,
+    steered: Steered,
 }
 
 impl<'obj> Rig<'obj> {
     fn load(object: &'obj mut MaybeUninit<libbpf_rs::OpenObject>) -> Self {
         let open = SteerSkelBuilder::default().open(object).unwrap();
         let skeleton = open.load().unwrap();
+        for (vlan, macs) in links() {
+            let link = [&macs.concat()[..], &1u32.to_ne_bytes()].concat();
+            let (links, vlan) = (&skeleton.maps.steer_links, u32::from(vlan));
+            let told = links.update(&vlan.to_ne_bytes(), &link, MapFlags::ANY);
+            told.unwrap();
+        }
         Self {
             skeleton,
             steered: HashSet::new(),
@@ -113,17 +153,18 @@ impl<'obj> Rig<'obj> {
     }
 
     /// Adds an entry; the first of a port is also what the program compares with.
-    fn steer(&mut self, local: &str) {
+    fn steer(&mut self, local: &str, vlan: u16) {
         let local: SocketAddr = local.parse().unwrap();
-        let of_port = |other: &&SocketAddr| other.port() == local.port();
+        let of_port = |other: &&(SocketAddr, u16)| other.0.port() == local.port();
         let before = self.steered.iter().filter(of_port).count() as u32;
-        let mut key = [0; 20];
+        let mut key = [0; 24];
         match local.ip() {
             IpAddr::V4(address) => key[..4].copy_from_slice(&address.octets()),
             IpAddr::V6(address) => key[..16].copy_from_slice(&address.octets()),
         }
         key[16..18].copy_from_slice(&local.port().to_be_bytes());
         key[18] = if local.is_ipv4() { 4 } else { 6 };
+        key[20..].copy_from_slice(&u32::from(vlan).to_ne_bytes());
         let map = &self.skeleton.maps.steer_map;
         map.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY)
             .unwrap();
@@ -134,11 +175,12 @@ impl<'obj> Rig<'obj> {
         if before == 0 {
             port[..16].copy_from_slice(&key[..16]);
             port[16..18].copy_from_slice(&[key[18], u8::from(local.ip().is_unspecified())]);
+            port[18..20].copy_from_slice(&vlan.to_ne_bytes());
         } else {
             port[20..].copy_from_slice(&before.to_ne_bytes());
         }
         ports.update(&number, &port, MapFlags::ANY).unwrap();
-        self.steered.insert(local);
+        self.steered.insert((local, vlan));
     }
 
     fn counters(&self) -> Vec<u64> {
@@ -151,7 +193,7 @@ impl<'obj> Rig<'obj> {
             let value = |octets: &Vec<u8>| u64::from_ne_bytes(octets[..8].try_into().unwrap());
             values.iter().map(value).sum()
         };
-        (0..6).map(counter).collect()
+        (0..VERDICTS as u32).map(counter).collect()
     }
 
     /// Runs the program on a frame. Returns its action, and the counter that it moved.
@@ -171,7 +213,7 @@ impl<'obj> Rig<'obj> {
         );
         let action = output.return_value;
         let after = self.counters();
-        let moved: Vec<_> = (0..6)
+        let moved: Vec<_> = (0..VERDICTS)
             .filter(|&index| after[index] != before[index])
             .collect();
         assert_eq!(moved.len(), 1, "one counter each");
@@ -196,16 +238,14 @@ impl<'obj> Rig<'obj> {
         let Ok(packet) = parse(frame, Checksums::Vouched) else {
             return;
         };
-        let any = match packet.destination {
-            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        let vlan = packet.vlan.unwrap_or(0);
+        let is_ours = is_steered(&self.steered, packet.destination, vlan);
+        let expected = match is_ours {
+            true if is_for_us(packet.destination_mac.0, vlan) => Verdict::Redirected,
+            true => Verdict::OtherHost,
+            false => Verdict::NotSteered,
         };
-        let ours = self.steered.contains(&packet.destination)
-            || self
-                .steered
-                .contains(&SocketAddr::new(any, packet.destination.port()));
-        assert_eq!(verdict == Verdict::Redirected, ours, "{frame:02x?}");
-        assert!(ours || verdict == Verdict::NotSteered, "{frame:02x?}");
+        assert_eq!(verdict, expected, "{frame:02x?}");
     }
 }
 
@@ -265,17 +305,29 @@ fn with_rig(test: &str, body: impl FnOnce(&mut Rig<'_>) + Send) {
             "0.0.0.0:12",
             "[::]:12",
         ] {
-            rig.steer(local);
+            rig.steer(local, 0);
+        }
+        for (local, vlan) in [
+            ("10.1.100.3:4420", VLAN),
+            ("[fd00:100::1]:4420", VLAN),
+            // Compared with, and looked up.
+            ("10.1.100.3:14", VLAN),
+            ("10.1.2.3:14", 0),
+            ("[fd00:100::1]:15", VLAN),
+            ("[fd00::1]:15", 0),
+        ] {
+            rig.steer(local, vlan);
         }
         body(&mut rig);
     });
 }
 
 fn ethernet(tags: &[u16], ethertype: u16) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    let mut frame = OURS.to_vec();
+    frame.extend([2, 0, 0, 0, 0, 2]);
     for tag in tags {
         frame.extend(tag.to_be_bytes());
-        frame.extend(100u16.to_be_bytes());
+        frame.extend(VLAN.to_be_bytes());
     }
     frame.extend(ethertype.to_be_bytes());
     frame
@@ -293,6 +345,11 @@ const PLAIN: Ipv4 = Ipv4 {
     fragment: 0x4000,
     protocol: 6,
     destination: [10, 1, 2, 3],
+};
+
+const ON_VLAN: Ipv4 = Ipv4 {
+    destination: [10, 1, 100, 3],
+    ..PLAIN
 };
 
 fn ipv4(tags: &[u16], ip: &Ipv4, port: u16, payload: usize) -> Vec<u8> {
@@ -335,36 +392,26 @@ fn tcp(port: u16) -> [u8; 20] {
 #[test]
 fn frames_of_every_kind_get_their_verdict() {
     with_rig("frames_of_every_kind_get_their_verdict", |rig| {
-        for tags in [
-            &[][..],
-            &[0x8100],
-            &[0x88a8],
-            &[0x88a8, 0x8100],
-            &[0x8100, 0x8100],
+        for (tags, v4, v6) in [
+            (&[][..], PLAIN, "fd00::1"),
+            (&[0x8100], ON_VLAN, "fd00:100::1"),
         ] {
-            assert_eq!(
-                rig.check(&ipv4(tags, &PLAIN, 4420, 100)),
-                Verdict::Redirected
-            );
-            assert_eq!(rig.check(&ipv4(tags, &PLAIN, 7, 0)), Verdict::Redirected);
-            assert_eq!(rig.check(&ipv4(tags, &PLAIN, 9, 0)), Verdict::NotSteered);
-            let destination = "fd00::1";
-            assert_eq!(
-                rig.check(&ipv6(tags, 6, destination, 4420, 100)),
-                Verdict::Redirected
-            );
-            assert_eq!(
-                rig.check(&ipv6(tags, 6, "fd00::2", 9, 0)),
-                Verdict::Redirected
-            );
-            assert_eq!(
-                rig.check(&ipv6(tags, 6, "fd00::2", 7, 0)),
-                Verdict::NotSteered
-            );
+            let to = |port| ipv4(tags, &v4, port, 100);
+            assert_eq!(rig.check(&to(4420)), Verdict::Redirected);
+            assert_eq!(rig.check(&to(7)), Verdict::Redirected);
+            assert_eq!(rig.check(&to(9)), Verdict::NotSteered);
+            let to = |ip, port| ipv6(tags, 6, ip, port, 100);
+            assert_eq!(rig.check(&to(v6, 4420)), Verdict::Redirected);
+            assert_eq!(rig.check(&to("fd00::2", 9)), Verdict::Redirected);
+            assert_eq!(rig.check(&to("fd00::2", 7)), Verdict::NotSteered);
             assert_eq!(rig.check(&ethernet(tags, 0x0806)), Verdict::NotTcp);
         }
-        let three_tags = ipv4(&[0x8100; 3], &PLAIN, 4420, 0);
-        assert_eq!(rig.check(&three_tags), Verdict::NotTcp);
+        // A provider's tag, and VLANs inside of VLANs.
+        for tags in [&[0x88a8][..], &[0x88a8, 0x8100], &[0x8100; 2], &[0x8100; 3]] {
+            for ip in [PLAIN, ON_VLAN] {
+                assert_eq!(rig.check(&ipv4(tags, &ip, 4420, 0)), Verdict::NotTcp);
+            }
+        }
         for options in 1..=10 {
             let ip = Ipv4 { options, ..PLAIN };
             assert_eq!(rig.check(&ipv4(&[], &ip, 4420, 10)), Verdict::Redirected);
@@ -385,6 +432,109 @@ fn frames_of_every_kind_get_their_verdict() {
             rig.check(&ipv6(&[], 44, "fd00::1", 4420, 10)),
             Verdict::Fragment
         );
+    });
+}
+
+/// A tagged frame belongs to the VLAN device that has the address, whichever entry of the port is the first.
+#[test]
+fn an_address_is_steered_in_its_vlan_only() {
+    with_rig("an_address_is_steered_in_its_vlan_only", |rig| {
+        let untagged = [ipv4(&[], &PLAIN, 14, 9), ipv6(&[], 6, "fd00::1", 15, 9)];
+        let of_vlan = [
+            ipv4(&[0x8100], &ON_VLAN, 14, 9),
+            ipv6(&[0x8100], 6, "fd00:100::1", 15, 9),
+        ];
+        for frame in untagged.iter().chain(&of_vlan) {
+            assert_eq!(rig.check(frame), Verdict::Redirected);
+        }
+        let crossed = [
+            ipv4(&[0x8100], &PLAIN, 14, 9),
+            ipv6(&[0x8100], 6, "fd00::1", 15, 9),
+            ipv4(&[], &ON_VLAN, 14, 9),
+            ipv6(&[], 6, "fd00:100::1", 15, 9),
+        ];
+        for frame in crossed {
+            assert_eq!(rig.check(&frame), Verdict::NotSteered);
+        }
+        for mut frame in of_vlan {
+            // Priority and drop eligibility do not matter.
+            frame[14] |= 0xf0;
+            assert_eq!(rig.check(&frame), Verdict::Redirected);
+            for other in [1, VLAN + 1, PLAIN_VLAN] {
+                frame[14..16].copy_from_slice(&other.to_be_bytes());
+                assert_eq!(rig.check(&frame), Verdict::NotSteered);
+            }
+        }
+        // A tag that names no VLAN is none.
+        for control in [0u16, 0xe000] {
+            let mut frame = ipv4(&[0x8100], &PLAIN, 14, 9);
+            frame[14..16].copy_from_slice(&control.to_be_bytes());
+            assert_eq!(rig.check(&frame), Verdict::Redirected);
+            let mut frame = ipv4(&[0x8100], &ON_VLAN, 14, 9);
+            frame[14..16].copy_from_slice(&control.to_be_bytes());
+            assert_eq!(rig.check(&frame), Verdict::NotSteered);
+        }
+    });
+}
+
+/// A listener at any address is one in the VLANs that the host has a part in, and in no other.
+#[test]
+fn any_address_is_one_of_ours_in_a_vlan_of_ours() {
+    with_rig("any_address_is_one_of_ours_in_a_vlan_of_ours", |rig| {
+        // The first of its port, and looked up.
+        for port in [7, 12] {
+            let mut frame = ipv4(&[0x8100], &PLAIN, port, 9);
+            for (vlan, verdict) in [
+                (VLAN, Verdict::Redirected),
+                (PLAIN_VLAN, Verdict::Redirected),
+                (0, Verdict::Redirected),
+                (VLAN + 1, Verdict::OtherHost),
+                (1, Verdict::OtherHost),
+            ] {
+                frame[14..16].copy_from_slice(&vlan.to_be_bytes());
+                assert_eq!(rig.check(&frame), verdict, "{vlan}");
+            }
+        }
+    });
+}
+
+/// What a promiscuous device lets in is not for us: the kernel drops it.
+#[test]
+fn frames_for_another_mac_address_pass() {
+    with_rig("frames_for_another_mac_address_pass", |rig| {
+        let broadcast = [0xff; 6];
+        let groups = [broadcast, [0x33, 0x33, 0, 0, 0, 1], [3, 0, 0, 0, 0, 1]];
+        let strangers = [OTHERS, VLANS, [0; 6]].into_iter().chain(groups);
+        // Each octet counts.
+        let near = (0..6).map(|at| {
+            let mut mac = OURS;
+            mac[at] ^= 0x80;
+            mac
+        });
+        let strangers: Vec<_> = strangers.chain(near).collect();
+        for port in [4420, 7, 12] {
+            let mut frame = ipv4(&[], &PLAIN, port, 9);
+            assert_eq!(rig.check(&frame), Verdict::Redirected);
+            for mac in &strangers {
+                frame[..6].copy_from_slice(mac);
+                assert_eq!(rig.check(&frame), Verdict::OtherHost, "{mac:02x?}");
+            }
+        }
+        let mut frame = ipv4(&[0x8100], &ON_VLAN, 4420, 9);
+        for (mac, verdict) in [
+            (OURS, Verdict::Redirected),
+            (VLANS, Verdict::Redirected),
+            (OTHERS, Verdict::OtherHost),
+            (broadcast, Verdict::OtherHost),
+        ] {
+            frame[..6].copy_from_slice(&mac);
+            assert_eq!(rig.check(&frame), verdict, "{mac:02x?}");
+        }
+        // Where no VLAN is, no address is known: not even that of nobody.
+        let mut frame = ipv4(&[0x8100], &PLAIN, 7, 9);
+        frame[..6].copy_from_slice(&[0; 6]);
+        frame[14..16].copy_from_slice(&(VLAN + 1).to_be_bytes());
+        assert_eq!(rig.check(&frame), Verdict::OtherHost);
     });
 }
 
@@ -421,11 +571,11 @@ fn frames_cut_anywhere_pass_as_truncated() {
     with_rig("frames_cut_anywhere_pass_as_truncated", |rig| {
         let options = Ipv4 {
             options: 3,
-            ..PLAIN
+            ..ON_VLAN
         };
         let whole = [
-            ipv4(&[0x88a8, 0x8100], &options, 4420, 8),
-            ipv6(&[0x8100], 6, "fd00::1", 4420, 8),
+            ipv4(&[0x8100], &options, 4420, 8),
+            ipv6(&[0x8100], 6, "fd00:100::1", 4420, 8),
         ];
         for frame in whole {
             // The kernel does not run the program on less than an Ethernet header.
@@ -443,12 +593,12 @@ fn headers_beyond_the_first_buffer_are_read() {
     with_rig("headers_beyond_the_first_buffer_are_read", |rig| {
         let options = Ipv4 {
             options: 10,
-            ..PLAIN
+            ..ON_VLAN
         };
         for (frame, action) in [
             (ipv4(&[], &PLAIN, 4420, 8000), XDP_REDIRECT),
-            (ipv4(&[0x88a8, 0x8100], &options, 4420, 8000), XDP_REDIRECT),
-            (ipv6(&[0x8100], 6, "fd00::1", 4420, 8000), XDP_REDIRECT),
+            (ipv4(&[0x8100], &options, 4420, 8000), XDP_REDIRECT),
+            (ipv6(&[0x8100], 6, "fd00:100::1", 4420, 8000), XDP_REDIRECT),
             (ipv4(&[0x8100], &PLAIN, 9, 8000), XDP_PASS),
             (ipv6(&[], 6, "fd00::1", 80, 8000), XDP_PASS),
         ] {
@@ -466,15 +616,15 @@ fn headers_beyond_the_first_buffer_are_read() {
 /// Frames that are mostly right, with a few octets changed and a cut.
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let tags = prop::collection::vec(prop::sample::select(vec![0x8100u16, 0x88a8]), 0..4);
-    let port = prop::sample::select(vec![4420u16, 7, 9, 11, 12, 0, 80, 65535]);
+    let port = prop::sample::select(vec![4420u16, 7, 9, 11, 12, 14, 15, 0, 80, 65535]);
     let v4 = (
-        prop::sample::select(vec![[10, 1, 2, 3], [10, 1, 2, 4], [0; 4]]),
+        prop::sample::select(vec![[10, 1, 2, 3], [10, 1, 2, 4], [10, 1, 100, 3], [0; 4]]),
         0usize..=10,
         prop::sample::select(vec![0u16, 0x4000, 0x8000, 0x2000, 0x00ff]),
         prop::sample::select(vec![6u8, 6, 6, 17]),
     );
     let v6 = (
-        prop::sample::select(vec!["fd00::1", "fd00::2", "::"]),
+        prop::sample::select(vec!["fd00::1", "fd00::2", "fd00:100::1", "::"]),
         prop::sample::select(vec![6u8, 6, 6, 0, 44, 17]),
     );
     let frame = (tags, port, v4, v6, any::<bool>(), 0usize..80).prop_map(
@@ -493,6 +643,11 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
         },
     );
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
+    let mac = prop::sample::select(vec![OURS, OURS, OURS, VLANS, OTHERS]);
+    let frame = (frame, mac).prop_map(|(mut frame, mac)| {
+        frame[..6].copy_from_slice(&mac);
+        frame
+    });
     (frame, changes, any::<bool>(), any::<prop::sample::Index>()).prop_map(
         |(mut frame, changes, cut, at)| {
             for (index, octet) in changes {

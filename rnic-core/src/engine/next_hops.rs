@@ -17,7 +17,7 @@ pub struct NextHop {
     pub source_mac: MacAddr,
     /// The neighbour's address: the destination's, or its gateway's.
     pub destination_mac: MacAddr,
-    /// The VLAN tag to write, if any.
+    /// The VLAN to send in, if any.
     pub vlan: Option<u16>,
     /// Path MTU as far as the route tells: octets of an IP packet.
     pub mtu: u16,

@@ -12,15 +12,13 @@ pub const IPV4: u16 = 0x0800;
 pub const IPV6: u16 = 0x86dd;
 /// EtherType of a customer VLAN tag (802.1Q).
 pub const VLAN: u16 = 0x8100;
-/// EtherType of a service VLAN tag (802.1ad).
-pub const SERVICE_VLAN: u16 = 0x88a8;
 
 /// Octets of a header without VLAN tag.
 pub const HEADER_LEN: usize = 14;
 /// Octets that one VLAN tag adds.
 pub const VLAN_LEN: usize = 4;
-/// VLAN tags that a received frame may carry.
-pub const MAX_VLAN_TAGS: usize = 2;
+/// The bits of a VLAN tag that say which VLAN it is; the others are priority and drop eligibility.
+const VLAN_ID: u16 = 0x0fff;
 
 /// A link-layer address.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -65,34 +63,34 @@ struct RawTag {
     ethertype: U16,
 }
 
-/// A frame's header. `ethertype` is the one behind all VLAN tags.
+/// A frame's header. `ethertype` is the one behind a VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetHeader {
     /// Receiver.
     pub destination: MacAddr,
     /// Sender.
     pub source: MacAddr,
-    /// Tag Control Information of the innermost VLAN tag: priority, DEI and VLAN id.
+    /// The VLAN that it belongs to. A tag that has a priority alone names none.
     pub vlan: Option<u16>,
     /// What the payload is.
     pub ethertype: u16,
 }
 
 impl EthernetHeader {
-    /// Reads the header of a frame and up to two VLAN tags; returns what follows (with the padding, if any).
+    /// Reads the header of a frame with its VLAN tag, if it has one; returns what follows (with the padding, if any).
+    ///
+    /// A second tag, or one of a provider (802.1ad), is the EtherType of something that is none of ours.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let too_short = PacketError::Truncated("Ethernet");
         let (raw, mut rest) = RawHeader::ref_from_prefix(frame).map_err(|_| too_short)?;
         let mut vlan = None;
         let mut ethertype = raw.ethertype.get();
-        let mut tags = 0;
-        while matches!(ethertype, VLAN | SERVICE_VLAN) && tags < MAX_VLAN_TAGS {
+        if ethertype == VLAN {
             let (tag, inner) = RawTag::ref_from_prefix(rest).map_err(|_| too_short)?;
-            vlan = Some(tag.control.get());
+            vlan = Some(tag.control.get() & VLAN_ID).filter(|id| *id != 0);
             ethertype = tag.ethertype.get();
             rest = inner;
-            tags += 1;
         }
         let (destination, source) = (MacAddr(raw.destination), MacAddr(raw.source));
         Ok((
@@ -127,9 +125,9 @@ impl EthernetHeader {
             }),
         };
         buffer[..HEADER_LEN].copy_from_slice(raw.as_bytes());
-        if let Some(control) = self.vlan {
+        if let Some(id) = self.vlan {
             let tag = RawTag {
-                control: U16::new(control),
+                control: U16::new(id),
                 ethertype: U16::new(self.ethertype),
             };
             buffer[HEADER_LEN..HEADER_LEN + VLAN_LEN].copy_from_slice(tag.as_bytes());

@@ -43,7 +43,7 @@ pub struct Packet<'a> {
     pub source_mac: MacAddr,
     /// Link-layer receiver: this host.
     pub destination_mac: MacAddr,
-    /// Tag Control Information of the innermost VLAN tag.
+    /// The VLAN that it came in, if that could be seen.
     pub vlan: Option<u16>,
     /// The peer.
     pub source: SocketAddr,
@@ -60,7 +60,7 @@ pub const ECN_CAPABLE: u8 = 2;
 /// The ECN field that a congested router sets.
 pub const CONGESTION_EXPERIENCED: u8 = 3;
 
-/// Reads a frame: Ethernet, up to two VLAN tags, IPv4 with options or IPv6 without extension headers, TCP.
+/// Reads a frame: Ethernet, a VLAN tag or none, IPv4 with options or IPv6 without extension headers, TCP.
 /// Lengths are checked always, checksums unless vouched for. Ethernet padding is cut off.
 pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketError> {
     let (link, rest) = EthernetHeader::parse(frame)?;
@@ -186,7 +186,7 @@ pub struct NetHeader {
     pub source_mac: MacAddr,
     /// The next hop's.
     pub destination_mac: MacAddr,
-    /// Tag Control Information of the VLAN tag, if the link is a VLAN.
+    /// The VLAN, if the link is one.
     pub vlan: Option<u16>,
     /// Our address.
     pub source: IpAddr,

@@ -18,7 +18,7 @@ use super::{ipv4, ipv6};
 const CHUNK: usize = 16;
 /// Octets that suffice for IPv4 without VLAN tags.
 pub(super) const FRONT: usize = 80;
-/// Two VLAN tags, IPv6, and TCP with timestamps, in whole chunks.
+/// A VLAN tag, IPv6, and TCP with timestamps, in whole chunks.
 const MOST: usize = 112;
 /// TCP's timestamps and how they begin, with the two NOPs that align them (RFC 7323 appendix A).
 const TIMESTAMPS_LEN: usize = 12;

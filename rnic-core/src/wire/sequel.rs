@@ -19,7 +19,7 @@ const FPDU_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
 const CONTROL_AT: usize = LENGTH_LEN;
 const STAG_AT: usize = OFFSET_AT - size_of::<u32>();
 const OFFSET_AT: usize = FPDU_FRONT - size_of::<u64>();
-/// Octets that are compared: two VLAN tags, IPv6, TCP with timestamps, and the front of an FPDU, in whole chunks.
+/// Octets that are compared: a VLAN tag, IPv6, TCP with timestamps, and the front of an FPDU, in whole chunks.
 const MOST: usize = 112;
 /// Where IPv4 has its length, its identification and its checksum, IPv6 its length, and TCP its sequence number, its flags
 /// and its checksum.

@@ -22,6 +22,7 @@ const IFLA_VLAN_ID: u16 = 1;
 const IFLA_VLAN_PROTOCOL: u16 = 5;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
@@ -151,13 +152,64 @@ impl Link {
                 .is_some_and(|(info, _)| whole(info))
     }
 
+    /// The VLAN that it is on a device, by its identifier, if the engine can write its tag.
+    pub(crate) fn vlan_on(&self, device: u32) -> Option<u16> {
+        let vlan = self.vlan?;
+        (vlan.parent == device && vlan.is_8021q).then_some(vlan.id)
+    }
+
+    /// One without properties.
+    #[cfg(test)]
+    pub(crate) fn for_test() -> Self {
+        Self {
+            index: 0,
+            name: String::new(),
+            up: true,
+            active: true,
+            mac: MacAddr::default(),
+            mtu: 1500,
+            kind: None,
+            vlan: None,
+            rx_queues: 1,
+            tx_queues: 1,
+            xdp: None,
+            hardware: None,
+        }
+    }
+
     /// Whether a message is about links at all.
     pub(crate) fn is_link_message(message: &Message) -> bool {
         matches!(message.kind, NEW_LINK | DELETED_LINK)
     }
 }
 
+/// What has become of a link.
+#[derive(Clone, Debug)]
+pub(crate) enum LinkChange {
+    /// It is there, and like this.
+    Is(Box<Link>),
+    /// The one with this index is gone.
+    Gone(u32),
+}
+
+impl LinkChange {
+    /// Reads news of a link; `None` if a message is none. What a bridge says of its ports are messages of its own family.
+    pub(crate) fn from_message(message: &Message) -> Option<Self> {
+        let (info, _) = message.split::<InterfaceInfo>()?;
+        match message.kind {
+            _ if info.family != 0 => None,
+            NEW_LINK => Some(Self::Is(Box::new(Link::from_message(message)?))),
+            DELETED_LINK => Some(Self::Gone(info.index.try_into().ok()?)),
+            _ => None,
+        }
+    }
+}
+
 fn vlan(link: Attributes<'_>, data: Attributes<'_>) -> Option<Vlan> {
+    // The device below is one of another network namespace: its index says nothing here.
+    if link.value::<u32>(IFLA_LINK_NETNSID).is_some() {
+        return None;
+    }
     let protocol = data
         .value(IFLA_VLAN_PROTOCOL)
         .map_or(ETHERTYPE_8021Q, u16::from_be_bytes);
@@ -212,6 +264,15 @@ pub(crate) fn link_by_index(
         ..Default::default()
     };
     one(socket, |flags| Builder::new(GET_LINK, flags, &info))
+}
+
+/// Every device of this network namespace.
+pub(crate) fn links(socket: &mut RouteSocket) -> Result<Vec<Link>, NetlinkError> {
+    let build = |flags| Builder::new(GET_LINK, flags, &InterfaceInfo::default());
+    let messages = socket
+        .0
+        .request("list the network devices", Answer::Dump, build)?;
+    Ok(messages.iter().filter_map(Link::from_message).collect())
 }
 
 fn one(

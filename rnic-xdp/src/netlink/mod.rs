@@ -15,7 +15,9 @@ mod socket;
 
 pub(crate) use address::{Address, addresses};
 pub(crate) use generic::{Generic, RssSettings, XdpFeatures};
-pub(crate) use link::{AttachedXdp, Link, Vlan, link_by_index, link_by_name};
+#[cfg(test)]
+pub(crate) use link::Vlan;
+pub(crate) use link::{AttachedXdp, Link, LinkChange, link_by_index, link_by_name, links};
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};
 pub(crate) use route::{Route, route};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use crate::control::{Control, ControlHandle};
 use crate::error::OpenError;
 use crate::netlink::{Generic, Link, RouteSocket, XdpFeatures, link_by_name};
-use crate::steering::{Mode, ModeChoice, SteeredPorts, Steering, SteeringCounters};
+use crate::steering::{Mode, ModeChoice, SteeredLinks, SteeredPorts, Steering, SteeringCounters};
 
 mod busy_poll;
 mod circulation;
@@ -259,6 +259,11 @@ impl XdpPort {
         let queues = rx_queues(&link);
         let workers = workers.clamp(1, queues);
         let steering = Steering::attach(&link, config.mode, queues.max(link.rx_queues))?;
+        let told = steering.links().read(&mut RouteSocket::open()?)?;
+        told.map_err(|source| OpenError::System {
+            doing: "tell the steering program the device's MAC address",
+            source,
+        })?;
         steering.cover(queues)?;
         let mut layout = match config.multi_buffer {
             true => FrameLayout::for_mtu(link.mtu),
@@ -348,6 +353,11 @@ impl XdpPort {
 
     pub(crate) fn steered_ports(&self) -> SteeredPorts {
         self.shared.device.steering.ports()
+    }
+
+    /// What the steering program knows of links, for one of the shares to keep up to date.
+    pub(crate) fn links_to_follow(&self) -> Option<SteeredLinks> {
+        (self.number == 0).then(|| self.shared.device.steering.links())
     }
 
     /// The thread that does for the workers what may block.

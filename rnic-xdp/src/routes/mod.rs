@@ -13,9 +13,11 @@ use rnic_core::engine::NextHop;
 use rnic_core::time::Instant;
 
 use crate::netlink::{
-    Address, Groups, Link, Message, Neighbour, NetlinkError, Route, RouteSocket, Socket,
-    ask_for_neighbour, link_by_index, neighbour,
+    Address, Groups, Link, LinkChange, Message, Neighbour, NetlinkError, Route, RouteSocket,
+    Socket, ask_for_neighbour, link_by_index, neighbour,
 };
+
+use crate::steering::SteeredLinks;
 
 #[cfg(test)]
 mod tests;
@@ -80,6 +82,9 @@ pub(crate) struct Routes {
     /// Whether it can now, if that is news.
     changed_to: Option<LinkState>,
     max_mtu: u32,
+    /// What the steering program knows of links, if these are the routes to tell it, and whether to look at all of them.
+    links: Option<SteeredLinks>,
+    links_unknown: bool,
     questions: RouteSocket,
     changes: Socket,
     destinations: HashMap<IpAddr, Destination>,
@@ -94,13 +99,22 @@ pub(crate) struct Routes {
 
 impl Routes {
     /// Follows the ways through a device, in the network namespace of this thread.
-    pub(crate) fn open(device: &Link, max_mtu: u32) -> Result<Self, NetlinkError> {
+    /// What it learns of links it tells `links`.
+    pub(crate) fn open(
+        device: &Link,
+        max_mtu: u32,
+        links: Option<SteeredLinks>,
+    ) -> Result<Self, NetlinkError> {
         let changes = Socket::open(SockProtocol::NetlinkRoute, Groups::ALL);
         Ok(Self {
             device: device.index,
             state: LinkState::of(device),
             changed_to: None,
             max_mtu,
+            // They may have changed since they were read.
+            links_unknown: true,
+            refresh_at: links.is_some().then_some(Instant::ZERO),
+            links,
             questions: RouteSocket::open()?,
             changes: changes.map_err(|source| NetlinkError::Socket {
                 doing: "follow routes and neighbours",
@@ -110,7 +124,6 @@ impl Routes {
             queue: VecDeque::new(),
             updates: VecDeque::new(),
             retry_at: None,
-            refresh_at: None,
         })
     }
 
@@ -141,13 +154,17 @@ impl Routes {
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(now, &messages),
             // Some were lost, or the socket failed for once: look at everything anew.
-            Ok(None) | Err(_) => self.refresh_at = Some(now),
+            Ok(None) | Err(_) => {
+                self.refresh_at = Some(now);
+                self.links_unknown = true;
+            }
         }
         if self.state == LinkState::Gone {
             return self.end();
         }
         if self.refresh_at.is_some_and(|at| at <= now) {
             self.refresh_at = None;
+            self.look_at_links(now);
             self.look_at_device();
             self.enqueue(|_| true);
         }
@@ -189,6 +206,9 @@ impl Routes {
         // Of several messages on a neighbour the last one counts.
         let mut last = HashMap::new();
         for message in messages {
+            if let (Some(links), Some(change)) = (&self.links, LinkChange::from_message(message)) {
+                self.links_unknown |= links.follow(&change).is_err();
+            }
             if Link::is_end_of(message, self.device) {
                 self.set_state(LinkState::Gone);
             } else if let Some(neighbour) = Neighbour::from_message(message) {
@@ -213,6 +233,21 @@ impl Routes {
             .collect();
         for (destination, neighbour) in found {
             self.apply(now, destination, Some(neighbour), true);
+        }
+    }
+
+    /// Reads all links, if it is not known what they have become.
+    fn look_at_links(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.links_unknown) {
+            return;
+        }
+        let Some(links) = &self.links else {
+            return;
+        };
+        if !matches!(links.read(&mut self.questions), Ok(Ok(()))) {
+            // The kernel is short of something.
+            self.links_unknown = true;
+            self.refresh_at.get_or_insert(now + RETRY);
         }
     }
 

@@ -38,7 +38,7 @@ impl Rig {
             let link = link_by_name(&mut RouteSocket::open().unwrap(), "east")
                 .unwrap()
                 .unwrap();
-            Routes::open(&link, 3818).unwrap()
+            Routes::open(&link, 3818, None).unwrap()
         });
         Self {
             east,

@@ -77,10 +77,7 @@ impl Way {
 fn ours(socket: &mut RouteSocket, device: u32, found: u32) -> Result<Option<Link>, NetlinkError> {
     let link = link_by_index(socket, found)?;
     Ok(link
-        .filter(|link| {
-            let carried = |vlan: crate::netlink::Vlan| vlan.parent == device && vlan.is_8021q;
-            link.index == device || link.vlan.is_some_and(carried)
-        })
+        .filter(|link| link.index == device || link.vlan_on(device).is_some())
         .map(|mut link| {
             if link.index == device {
                 link.vlan = None; // the device's own tag is its driver's business

@@ -58,6 +58,8 @@ pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
         let keys = map.keys().filter_map(Result::ok);
         let mut entries: Vec<_> = keys.filter_map(|key| layout::local(&key)).collect();
         entries.sort();
+        // One for each VLAN that its frames come in.
+        entries.dedup();
         Ok(entries)
     };
     read().map_err(|source| unreadable(netdev, source))

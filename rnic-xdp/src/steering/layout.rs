@@ -2,16 +2,27 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use rnic_core::wire::ethernet::MacAddr;
+
 const IPV4: u8 = 4;
 const IPV6: u8 = 6;
 
-/// A key as it lies in the map: address, port in network order, family, a zero.
-pub(crate) type KeyOctets = [u8; 20];
+/// What is steered: a local address and port, where frames for it come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// An unspecified address stands for all of its family, in all VLANs.
+    pub(crate) local: SocketAddr,
+    /// The VLAN that the address belongs to; 0 is none.
+    pub(crate) vlan: u16,
+}
 
-/// The key for a local address and port; an unspecified address stands for all of its family.
-pub(crate) fn key(local: SocketAddr) -> KeyOctets {
-    let mut octets = [0; 20];
-    match local.ip() {
+/// A key as it lies in the map: address, port in network order, family, a zero, VLAN.
+pub(crate) type KeyOctets = [u8; 24];
+
+/// The key of an entry.
+pub(crate) fn key(entry: &Entry) -> KeyOctets {
+    let mut octets = [0; 24];
+    match entry.local.ip() {
         IpAddr::V4(address) => {
             octets[..4].copy_from_slice(&address.octets());
             octets[18] = IPV4;
@@ -21,11 +32,26 @@ pub(crate) fn key(local: SocketAddr) -> KeyOctets {
             octets[18] = IPV6;
         }
     }
-    octets[16..18].copy_from_slice(&local.port().to_be_bytes());
+    octets[16..18].copy_from_slice(&entry.local.port().to_be_bytes());
+    octets[20..].copy_from_slice(&u32::from(entry.vlan).to_ne_bytes());
     octets
 }
 
-/// A value of the map by port, as it lies there: address, family, whether any address, two zeros, number of others.
+/// A value of the map of links, as it lies there: two MAC addresses, and whether there is such a VLAN.
+pub(crate) type LinkOctets = [u8; 16];
+
+/// What the steering program is told of a VLAN: the MAC addresses that its frames are for us with, if there is such a VLAN.
+pub(crate) fn link(macs: Option<[MacAddr; 2]>) -> LinkOctets {
+    let mut octets = [0; 16];
+    if let Some([own, below]) = macs {
+        octets[..6].copy_from_slice(&own.0);
+        octets[6..12].copy_from_slice(&below.0);
+        octets[12..].copy_from_slice(&1u32.to_ne_bytes());
+    }
+    octets
+}
+
+/// A value of the map by port, as it lies there: address, family, whether any address, VLAN, number of others.
 pub(crate) type PortOctets = [u8; 24];
 
 /// What the steering program is told of a local port: one of its entries, which it compares with at once, and how many
@@ -37,16 +63,18 @@ pub(crate) struct PortEntries {
     /// Zero if there is none to compare with.
     family: u8,
     any_address: bool,
+    vlan: u16,
     others: u32,
 }
 
 impl PortEntries {
     pub(crate) fn read(octets: &PortOctets) -> Self {
-        let [address @ .., family, any_address, _, _, a, b, c, d] = *octets;
+        let [address @ .., family, any_address, e, f, a, b, c, d] = *octets;
         Self {
             address,
             family,
             any_address: any_address != 0,
+            vlan: u16::from_ne_bytes([e, f]),
             others: u32::from_ne_bytes([a, b, c, d]),
         }
     }
@@ -56,33 +84,50 @@ impl PortEntries {
         octets[..16].copy_from_slice(&self.address);
         octets[16] = self.family;
         octets[17] = u8::from(self.any_address);
+        octets[18..20].copy_from_slice(&self.vlan.to_ne_bytes());
         octets[20..].copy_from_slice(&self.others.to_ne_bytes());
         octets
     }
 
     /// With one more.
-    pub(crate) fn with(self, local: SocketAddr) -> Self {
+    pub(crate) fn with(self, entry: &Entry) -> Self {
         if !self.is_hidden() {
             let others = self.others + 1;
             return Self { others, ..self };
         }
-        let [address @ .., _, _, family, _] = key(local);
         Self {
-            address,
-            family,
-            any_address: local.ip().is_unspecified(),
-            ..self
+            others: self.others,
+            ..Self::of(entry)
         }
     }
 
     /// With one less, which it has.
-    pub(crate) fn without(self, local: SocketAddr) -> Self {
-        let [address @ .., _, _, family, _] = key(local);
-        if (self.address, self.family) == (address, family) {
+    pub(crate) fn without(self, entry: &Entry) -> Self {
+        let Self {
+            address,
+            family,
+            vlan,
+            ..
+        } = Self::of(entry);
+        if (self.address, self.family, self.vlan) == (address, family, vlan) {
             return self.hidden();
         }
         let others = self.others.saturating_sub(1);
         Self { others, ..self }
+    }
+
+    /// This one alone.
+    fn of(entry: &Entry) -> Self {
+        let octets = key(entry);
+        let mut address = [0; 16];
+        address.copy_from_slice(&octets[..16]);
+        Self {
+            address,
+            family: octets[18],
+            any_address: entry.local.ip().is_unspecified(),
+            vlan: entry.vlan,
+            others: 0,
+        }
     }
 
     /// Without the one to compare with.
@@ -122,10 +167,13 @@ pub struct SteeringCounters {
     pub not_tcp: u64,
     /// Too short for what their headers announce: passed to the kernel.
     pub truncated: u64,
+    /// For a steered port, but to a MAC address of another host, or in a VLAN that this host has no part in: passed to the
+    /// kernel, which drops them.
+    pub other_host: u64,
 }
 
 /// Number of counters.
-pub(crate) const VERDICTS: u32 = 6;
+pub(crate) const VERDICTS: u32 = 7;
 
 impl SteeringCounters {
     pub(crate) fn from_values(values: [u64; VERDICTS as usize]) -> Self {
@@ -136,6 +184,7 @@ impl SteeringCounters {
             fragments,
             not_tcp,
             truncated,
+            other_host,
         ] = values;
         Self {
             redirected,
@@ -144,6 +193,7 @@ impl SteeringCounters {
             fragments,
             not_tcp,
             truncated,
+            other_host,
         }
     }
 
@@ -156,6 +206,7 @@ impl SteeringCounters {
             ("fragments", self.fragments),
             ("not_tcp", self.not_tcp),
             ("truncated", self.truncated),
+            ("other_host", self.other_host),
         ]
         .into_iter()
     }
@@ -165,39 +216,62 @@ impl SteeringCounters {
 mod tests {
     use super::*;
 
+    fn entry(local: &str, vlan: u16) -> Entry {
+        let local = local.parse().unwrap();
+        Entry { local, vlan }
+    }
+
     #[test]
     fn keys_read_back() {
         for text in ["10.1.2.3:4420", "0.0.0.0:1", "[fd00::1]:65535", "[::]:7"] {
-            let address: SocketAddr = text.parse().unwrap();
-            assert_eq!(local(&key(address)), Some(address));
+            let entry = entry(text, 42);
+            assert_eq!(local(&key(&entry)), Some(entry.local));
         }
-        assert_eq!(local(&[0; 20]), None);
+        assert_eq!(local(&[0; 24]), None);
     }
 
     #[test]
     fn keys_have_the_layout_of_the_c_structure() {
-        let key = key("[102:304:506:708:90a:b0c:d0e:f10]:4370".parse().unwrap());
+        let key = key(&entry("[102:304:506:708:90a:b0c:d0e:f10]:4370", 0xabc));
         let expected = [
             1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0x11, 0x12, 6, 0,
         ];
-        assert_eq!(key, expected);
-        assert_eq!(size_of::<crate::skeleton::types::steer_key>(), key.len());
+        assert_eq!(key[..20], expected);
+        assert_eq!(key[20..], 0xabc_u32.to_ne_bytes());
+        use crate::skeleton::types::steer_key;
+        assert_eq!(size_of::<steer_key>(), key.len());
+        assert_eq!(std::mem::offset_of!(steer_key, vlan), 20);
+    }
+
+    #[test]
+    fn links_have_the_layout_of_the_c_structure() {
+        let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]].map(MacAddr);
+        let octets = link(Some(macs));
+        assert_eq!(octets[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+        assert_eq!(octets[12..], 1u32.to_ne_bytes());
+        assert_eq!(link(None), [0; 16]);
+        use crate::skeleton::types::steer_link;
+        assert_eq!(size_of::<steer_link>(), octets.len());
+        assert_eq!(std::mem::offset_of!(steer_link, known), 12);
     }
 
     #[test]
     fn what_is_said_of_a_port_has_the_layout_of_the_c_structure() {
-        let any = "0.0.0.0:1".parse().unwrap();
-        let first = "[102:304:506:708:90a:b0c:d0e:f10]:1".parse().unwrap();
-        let one = PortEntries::default().with(first);
-        let entries = one.with(any);
-        assert_eq!(entries.without(any), one);
-        let hidden = entries.without(first);
+        let any = entry("0.0.0.0:1", 0);
+        let first = entry("[102:304:506:708:90a:b0c:d0e:f10]:1", 0xabc);
+        let other_vlan = Entry { vlan: 7, ..first };
+        let one = PortEntries::default().with(&first);
+        let entries = one.with(&any);
+        assert_eq!(entries.without(&any), one);
+        assert_eq!(one.with(&other_vlan).without(&other_vlan), one);
+        let hidden = entries.without(&first);
         assert!(hidden.is_hidden());
-        assert_eq!(hidden.with(first), entries);
+        assert_eq!(hidden.with(&first), entries);
         let octets = entries.octets();
         let mut expected = [
             1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 6, 0, 0, 0, 0, 0, 0, 0,
         ];
+        expected[18..20].copy_from_slice(&0xabc_u16.to_ne_bytes());
         expected[20..].copy_from_slice(&1u32.to_ne_bytes());
         assert_eq!(octets, expected);
         assert_eq!(PortEntries::read(&octets), entries);
@@ -205,8 +279,9 @@ mod tests {
         assert_eq!(size_of::<steer_port>(), octets.len());
         assert_eq!(std::mem::offset_of!(steer_port, family), 16);
         assert_eq!(std::mem::offset_of!(steer_port, any_address), 17);
+        assert_eq!(std::mem::offset_of!(steer_port, vlan), 18);
         assert_eq!(std::mem::offset_of!(steer_port, others), 20);
-        let any = PortEntries::default().with(any);
+        let any = PortEntries::default().with(&any);
         assert_eq!(any.octets()[..20], [&[0; 16][..], &[4, 1, 0, 0]].concat());
     }
 }

@@ -20,14 +20,17 @@ use crate::skeleton::{SteerSkel, SteerSkelBuilder};
 mod attach;
 mod inspect;
 mod layout;
+mod links;
 mod log;
 mod ports;
 
 use attach::{Attachment, In};
 pub(crate) use inspect::program_info;
 pub use inspect::{SteeringError, counters, entries};
+pub(crate) use layout::Entry;
 pub use layout::SteeringCounters;
-use layout::{KeyOctets, PortOctets, VERDICTS};
+use layout::{KeyOctets, LinkOctets, PortOctets, VERDICTS};
+pub(crate) use links::SteeredLinks;
 pub(crate) use ports::SteeredPorts;
 
 /// The name of the program, by which other processes know it.
@@ -76,6 +79,7 @@ pub(crate) struct Steering {
     maps: MapFds,
     sockets: Mutex<XskMap<MapData>>,
     ports: SteeredPorts,
+    links: SteeredLinks,
     counters: PerCpuArray<MapData, u64>,
 }
 
@@ -95,6 +99,7 @@ impl Steering {
             maps: loaded.maps,
             sockets: Mutex::new(loaded.sockets),
             ports: SteeredPorts::new(loaded.entries, loaded.ports),
+            links: SteeredLinks::new(link.index, loaded.links),
             counters: loaded.counters,
         })
     }
@@ -139,6 +144,11 @@ impl Steering {
         self.ports.clone()
     }
 
+    /// The VLANs and MAC addresses by which frames are ours, to be shared.
+    pub(crate) fn links(&self) -> SteeredLinks {
+        self.links.clone()
+    }
+
     /// What became of the frames so far.
     pub(crate) fn counters(&self) -> io::Result<SteeringCounters> {
         read_counters(&self.counters)
@@ -150,6 +160,7 @@ struct MapFds {
     sockets: OwnedFd,
     entries: OwnedFd,
     ports: OwnedFd,
+    links: OwnedFd,
     counters: OwnedFd,
 }
 
@@ -160,6 +171,7 @@ struct Loaded {
     sockets: XskMap<MapData>,
     entries: HashMap<MapData, KeyOctets, u32>,
     ports: Array<MapData, PortOctets>,
+    links: Array<MapData, LinkOctets>,
     counters: PerCpuArray<MapData, u64>,
 }
 
@@ -189,6 +201,7 @@ impl Loaded {
                 (&mut into.steer_sockets, &maps.sockets),
                 (&mut into.steer_map, &maps.entries),
                 (&mut into.steer_ports, &maps.ports),
+                (&mut into.steer_links, &maps.links),
                 (&mut into.steer_counters, &maps.counters),
             ];
             for (map, of_other) in each {
@@ -211,6 +224,7 @@ impl Loaded {
         let sockets = skeleton.maps.steer_sockets.as_fd();
         let entries = skeleton.maps.steer_map.as_fd();
         let ports = skeleton.maps.steer_ports.as_fd();
+        let links = skeleton.maps.steer_links.as_fd();
         let counters = skeleton.maps.steer_counters.as_fd();
         Ok(Self {
             program: skeleton.progs.rnic_steer.as_fd().try_clone_to_owned()?,
@@ -218,11 +232,13 @@ impl Loaded {
                 sockets: sockets.try_clone_to_owned()?,
                 entries: entries.try_clone_to_owned()?,
                 ports: ports.try_clone_to_owned()?,
+                links: links.try_clone_to_owned()?,
                 counters: counters.try_clone_to_owned()?,
             },
             sockets: own(sockets)?.try_into().map_err(io_error)?,
             entries: own(entries)?.try_into().map_err(io_error)?,
             ports: own(ports)?.try_into().map_err(io_error)?,
+            links: own(links)?.try_into().map_err(io_error)?,
             counters: own(counters)?.try_into().map_err(io_error)?,
         })
     }

@@ -1,18 +1,17 @@
 //! The local addresses and ports whose segments come to this process.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{Array, HashMap, MapData};
 
 use super::io_error;
-use super::layout::{KeyOctets, PortEntries, PortOctets, key};
+use super::layout::{Entry, KeyOctets, PortEntries, PortOctets, key};
 
 /// The value of every entry: the key says it all.
 const STEERED: u32 = 1;
 /// Only if there is no such entry yet (`BPF_NOEXIST`): those of a port are counted. There is one if the address is that of
-/// two links, as a link-local one can be of a device and of a VLAN on it.
+/// two links, as a link-local one can be of a device and of a VLAN on it, and the other has it untagged too.
 const NEW: u64 = 1;
 
 /// The steered ports of a device, for all who add to them.
@@ -39,22 +38,22 @@ impl SteeredPorts {
         Self(Arc::new(Mutex::new(Maps { entries, ports })))
     }
 
-    pub(crate) fn add(&self, local: SocketAddr) -> io::Result<()> {
+    pub(crate) fn add(&self, entry: &Entry) -> io::Result<()> {
         let mut maps = self.lock();
         let entries = &mut maps.entries;
-        entries.insert(key(local), STEERED, NEW).map_err(io_error)?;
-        let told = maps.tell_with(local);
+        entries.insert(key(entry), STEERED, NEW).map_err(io_error)?;
+        let told = maps.tell_with(entry);
         if told.is_err() {
             // It may be tried again.
-            let _ = maps.entries.remove(&key(local));
+            let _ = maps.entries.remove(&key(entry));
         }
         told
     }
 
-    pub(crate) fn remove(&self, local: SocketAddr) -> io::Result<()> {
+    pub(crate) fn remove(&self, entry: &Entry) -> io::Result<()> {
         let mut maps = self.lock();
-        let told = maps.tell_without(local);
-        let removed = maps.entries.remove(&key(local)).map_err(io_error);
+        let told = maps.tell_without(entry);
+        let removed = maps.entries.remove(&key(entry)).map_err(io_error);
         told.and(removed)
     }
 
@@ -65,30 +64,33 @@ impl SteeredPorts {
 
 impl Maps {
     /// Tells the program of one more entry.
-    fn tell_with(&mut self, local: SocketAddr) -> io::Result<()> {
-        let before = self.port(local)?;
-        let after = before.with(local);
+    fn tell_with(&mut self, entry: &Entry) -> io::Result<()> {
+        let before = self.port(entry)?;
+        let after = before.with(entry);
         if before.is_hidden() {
             // The program may read what is half written: the address changes while it does not count.
-            self.set_port(local, after.hidden())?;
+            self.set_port(entry, after.hidden())?;
         }
-        self.set_port(local, after)
+        self.set_port(entry, after)
     }
 
     /// Tells it of one less.
-    fn tell_without(&mut self, local: SocketAddr) -> io::Result<()> {
-        let after = self.port(local)?.without(local);
-        self.set_port(local, after)
+    fn tell_without(&mut self, entry: &Entry) -> io::Result<()> {
+        let after = self.port(entry)?.without(entry);
+        self.set_port(entry, after)
     }
 
-    fn port(&self, local: SocketAddr) -> io::Result<PortEntries> {
-        let octets = self.ports.get(&local.port().into(), 0).map_err(io_error)?;
+    fn port(&self, entry: &Entry) -> io::Result<PortEntries> {
+        let octets = self
+            .ports
+            .get(&entry.local.port().into(), 0)
+            .map_err(io_error)?;
         Ok(PortEntries::read(&octets))
     }
 
-    fn set_port(&mut self, local: SocketAddr, entries: PortEntries) -> io::Result<()> {
+    fn set_port(&mut self, entry: &Entry, entries: PortEntries) -> io::Result<()> {
         self.ports
-            .set(local.port().into(), entries.octets(), 0)
+            .set(entry.local.port().into(), entries.octets(), 0)
             .map_err(io_error)
     }
 }

@@ -23,6 +23,11 @@ pub(crate) fn pair(name: &str, queues: u32) -> (Namespace, Namespace) {
         queues,
     )
     .unwrap();
+    one.ip("link set dev east address 02:00:00:00:00:01")
+        .unwrap();
+    other
+        .ip("link set dev west address 02:00:00:00:00:02")
+        .unwrap();
     (one, other)
 }
 
@@ -51,7 +56,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// An Ethernet frame with a TCP segment for 10.77.0.2:`port`, checksums left out, the payload counting up.
+/// An Ethernet frame from east to west with a TCP segment for 10.77.0.2:`port`, checksums left out, the payload counting up.
 pub(crate) fn frame(port: u16, payload: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let total = (40 + payload) as u16;
@@ -63,6 +68,12 @@ pub(crate) fn frame(port: u16, payload: usize) -> Vec<u8> {
     frame.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
     frame.extend((0..payload).map(|at| at as u8));
     frame
+}
+
+/// Makes a [`frame`] one from west to east, by its MAC addresses.
+pub(crate) fn turn_round(frame: &mut [u8]) {
+    let (destination, source) = frame[..12].split_at_mut(6);
+    destination.swap_with_slice(source);
 }
 
 pub(crate) fn send(port: &mut XdpPort, octets: &[u8]) {

@@ -316,46 +316,47 @@ fn vouched_checksums_are_not_looked_at() {
 }
 
 #[test]
-fn vlan_tags_are_passed() {
+fn a_vlan_tag_says_which_vlan_it_is() {
     let tag =
         |ethertype: u16, control: u16| [ethertype.to_be_bytes(), control.to_be_bytes()].concat();
-    let plain = parse(&SYN, Checksums::Verify).unwrap();
-    let one = [&SYN[..12], &tag(0x8100, 0x2005), &SYN[12..]].concat();
-    let expected = Packet {
-        vlan: Some(0x2005),
-        ..plain.clone()
+    let tagged = |tags: &[(u16, u16)]| {
+        let tags: Vec<_> = tags.iter().flat_map(|(kind, id)| tag(*kind, *id)).collect();
+        [&SYN[..12], &tags, &SYN[12..]].concat()
     };
-    assert_eq!(parse(&one, Checksums::Verify), Ok(expected));
-    let (header, _) = EthernetHeader::parse(&one).unwrap();
-    assert_eq!((header.vlan, header.ethertype), (Some(0x2005), 0x0800));
+    let plain = parse(&SYN, Checksums::Verify).unwrap();
+    // Priority and drop eligibility are not a part of it, and with no identifier it is none (802.1p).
+    for (control, vlan) in [
+        (5, Some(5)),
+        (0xf005, Some(5)),
+        (0xfffe, Some(0xffe)),
+        (0xe000, None),
+    ] {
+        let frame = tagged(&[(0x8100, control)]);
+        let expected = Packet {
+            vlan,
+            ..plain.clone()
+        };
+        assert_eq!(parse(&frame, Checksums::Verify), Ok(expected));
+        let (header, _) = EthernetHeader::parse(&frame).unwrap();
+        assert_eq!((header.vlan, header.ethertype), (vlan, 0x0800));
+        for len in 0..frame.len() {
+            let cut = parse(&frame[..len], Checksums::Vouched);
+            assert!(cut.is_err(), "{len} octets");
+        }
+    }
+}
 
-    let two = [&SYN[..12], &tag(0x88a8, 7), &tag(0x8100, 8), &SYN[12..]].concat();
-    assert_eq!(
-        parse(&two, Checksums::Verify),
-        Ok(Packet {
-            vlan: Some(8),
-            ..plain
-        })
-    );
-    assert_eq!(EthernetHeader::parse(&two).unwrap().0.vlan, Some(8));
-
-    let three = [
-        &SYN[..12],
-        &tag(0x8100, 1),
-        &tag(0x8100, 2),
-        &tag(0x8100, 3),
-        &SYN[12..],
-    ]
-    .concat();
-    assert_eq!(
-        parse(&three, Checksums::Verify),
-        Err(PacketError::NotIp(0x8100))
-    );
-    for len in 0..two.len() {
-        assert!(
-            parse(&two[..len], Checksums::Vouched).is_err(),
-            "{len} octets"
-        );
+#[test]
+fn frames_of_a_vlan_inside_another_are_none_of_ours() {
+    for (outer, inner, kind) in [
+        (0x88a8_u16, 0x8100_u16, 0x88a8),
+        (0x8100, 0x8100, 0x8100),
+        (0x8100, 0x88a8, 0x88a8),
+    ] {
+        let tags = [outer.to_be_bytes(), [0, 7], inner.to_be_bytes(), [0, 8]].concat();
+        let frame = [&SYN[..12], &tags, &SYN[12..]].concat();
+        let found = parse(&frame, Checksums::Verify);
+        assert_eq!(found, Err(PacketError::NotIp(kind)));
     }
 }
 
@@ -525,14 +526,14 @@ fn addresses_are_the_same_ahead_of_time() {
 #[test]
 fn a_reply_goes_where_the_packet_came_from() {
     let mut net = net_header(SOURCE.into(), DESTINATION.into());
-    net.vlan = Some(0x2005);
+    net.vlan = Some(5);
     let frame = build(&net, &syn_header(), &[]);
     let reply = NetHeader::reply_to(&parse(&frame, Checksums::Verify).unwrap());
     let back = net_header(DESTINATION.into(), SOURCE.into());
     let expected = NetHeader {
         source_mac: DESTINATION_MAC,
         destination_mac: SOURCE_MAC,
-        vlan: Some(0x2005),
+        vlan: Some(5),
         ..back
     };
     assert_eq!(reply, expected);
@@ -583,7 +584,7 @@ proptest! {
         header in any_header(),
         (source, destination) in any_addresses(),
         macs: ([u8; 6], [u8; 6]),
-        vlan: Option<u16>,
+        vlan in proptest::option::of(1..4096_u16),
         (hop_limit, traffic_class) in any::<(u8, u8)>(),
         payload in proptest::collection::vec(any::<u8>(), 0..200),
     ) {

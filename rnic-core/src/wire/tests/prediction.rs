@@ -41,7 +41,7 @@ struct Flow {
 
 prop_compose! {
     fn flow()(
-        (source, destination) in any_addresses(), vlan: Option<u16>, ports: (u16, u16), timestamps: bool,
+        (source, destination) in any_addresses(), vlan in proptest::option::of(1..4096_u16), ports: (u16, u16), timestamps: bool,
         // Not marked for congestion.
         traffic_class in any::<u8>().prop_map(|class| if class & 3 == 3 { class - 1 } else { class }),
     ) -> Flow {

@@ -24,7 +24,7 @@ struct Segment {
 prop_compose! {
     fn segment()(
         addresses in any_addresses(),
-        vlan: Option<u16>, numbers: (u32, u32), window: u16, push: bool, stamps: Option<(u32, u32)>,
+        vlan in proptest::option::of(1..4096_u16), numbers: (u32, u32), window: u16, push: bool, stamps: Option<(u32, u32)>,
         ulp: u8, stag: u32, offset in 0..u64::MAX - 9000, payload in proptest::collection::vec(any::<u8>(), 40..900),
     ) -> Segment {
         let push = if push { Flags::PSH } else { Flags::NONE };

@@ -1,0 +1,206 @@
+//! The MAC addresses and VLANs by which frames are this host's: the device's own, and those of VLAN devices on it.
+//!
+//! The kernel drops what is for another MAC address, or in a VLAN that the host has no device for. The steering program
+//! passes that to it, so it has to know them, and of their changes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aya::maps::{Array, MapData};
+use rnic_core::wire::ethernet::MacAddr;
+
+use super::io_error;
+use super::layout::{self, LinkOctets};
+use crate::netlink::{Link, LinkChange, NetlinkError, RouteSocket, links};
+
+/// The links of a device, for all who follow them.
+#[derive(Clone)]
+pub(crate) struct SteeredLinks(Arc<Mutex<Links>>);
+
+struct Links {
+    map: Array<MapData, LinkOctets>,
+    known: Known,
+    /// As the program was told.
+    told: Table,
+}
+
+/// By VLAN, the MAC addresses of its own device and of the one below.
+type Table = BTreeMap<u16, [MacAddr; 2]>;
+
+/// The device and the VLANs on it.
+#[derive(Debug)]
+struct Known {
+    device: u32,
+    mac: Option<MacAddr>,
+    /// By the index of the VLAN device: those that are up.
+    vlans: BTreeMap<u32, (u16, MacAddr)>,
+}
+
+impl std::fmt::Debug for SteeredLinks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SteeredLinks")
+    }
+}
+
+impl SteeredLinks {
+    pub(super) fn new(device: u32, map: Array<MapData, LinkOctets>) -> Self {
+        Self(Arc::new(Mutex::new(Links {
+            map,
+            known: Known::new(device),
+            told: Table::new(),
+        })))
+    }
+
+    /// Asks the kernel for all links, and tells the program.
+    pub(crate) fn read(&self, socket: &mut RouteSocket) -> Result<io::Result<()>, NetlinkError> {
+        let all = links(socket)?;
+        Ok(self.change(|known| {
+            *known = Known::new(known.device);
+            all.iter().for_each(|link| known.update(link));
+        }))
+    }
+
+    /// Tells the program of a change.
+    pub(crate) fn follow(&self, change: &LinkChange) -> io::Result<()> {
+        self.change(|known| match change {
+            LinkChange::Is(link) => known.update(link),
+            LinkChange::Gone(index) => known.forget(*index),
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Known)) -> io::Result<()> {
+        let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut links.known);
+        links.tell()
+    }
+}
+
+impl Links {
+    /// Tells the program what it does not know yet.
+    fn tell(&mut self) -> io::Result<()> {
+        let table = self.known.table();
+        let before = std::mem::take(&mut self.told);
+        let vlans = before.keys().chain(table.keys());
+        let changed: Vec<_> = vlans
+            .copied()
+            .filter(|vlan| before.get(vlan) != table.get(vlan))
+            .collect();
+        for vlan in changed {
+            let octets = layout::link(table.get(&vlan).copied());
+            self.map.set(vlan.into(), octets, 0).map_err(io_error)?;
+        }
+        self.told = table;
+        Ok(())
+    }
+}
+
+impl Known {
+    fn new(device: u32) -> Self {
+        Self {
+            device,
+            mac: None,
+            vlans: BTreeMap::new(),
+        }
+    }
+
+    fn update(&mut self, link: &Link) {
+        if link.index == self.device {
+            // Its own tag, if it is a VLAN device, its driver puts on and takes off.
+            self.mac = Some(link.mac);
+            return;
+        }
+        let vlan = link.vlan_on(self.device).filter(|_| link.up);
+        match vlan {
+            Some(vlan) => drop(self.vlans.insert(link.index, (vlan, link.mac))),
+            None => drop(self.vlans.remove(&link.index)),
+        }
+    }
+
+    fn forget(&mut self, index: u32) {
+        self.vlans.remove(&index);
+        self.mac = self.mac.filter(|_| index != self.device);
+    }
+
+    fn table(&self) -> Table {
+        let Some(mac) = self.mac else {
+            return Table::new();
+        };
+        let vlans = self.vlans.values();
+        let vlans = vlans.map(|(vlan, own)| (*vlan, [*own, mac]));
+        std::iter::once((0, [mac, mac])).chain(vlans).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::Vlan;
+
+    const DEVICE: u32 = 3;
+
+    fn link(index: u32, mac: u8, vlan: Option<(u32, u16)>) -> Link {
+        Link {
+            index,
+            mac: mac_of(mac),
+            vlan: vlan.map(|(parent, id)| Vlan {
+                parent,
+                id,
+                is_8021q: true,
+            }),
+            ..Link::for_test()
+        }
+    }
+
+    fn mac_of(last: u8) -> MacAddr {
+        MacAddr([2, 0, 0, 0, 0, last])
+    }
+
+    #[test]
+    fn the_table_follows_the_device_and_the_vlans_on_it() {
+        let mut known = Known::new(DEVICE);
+        assert_eq!(known.table(), Table::new());
+        known.update(&link(DEVICE, 1, None));
+        known.update(&link(7, 1, Some((DEVICE, 42))));
+        known.update(&link(8, 8, Some((DEVICE, 43))));
+        // Of another device, and no VLAN at all.
+        known.update(&link(9, 9, Some((DEVICE + 1, 44))));
+        known.update(&link(10, 9, None));
+        let own = mac_of(1);
+        let all = [(0, [own; 2]), (42, [own; 2]), (43, [mac_of(8), own])];
+        assert_eq!(known.table(), Table::from(all));
+
+        // The device gets another address, and a VLAN device keeps its own.
+        known.update(&link(DEVICE, 2, None));
+        let own = mac_of(2);
+        let all = [
+            (0, [own; 2]),
+            (42, [mac_of(1), own]),
+            (43, [mac_of(8), own]),
+        ];
+        assert_eq!(known.table(), Table::from(all));
+
+        // One goes down, and another goes away.
+        known.update(&Link {
+            up: false,
+            ..link(7, 1, Some((DEVICE, 42)))
+        });
+        known.forget(8);
+        assert_eq!(known.table(), Table::from([(0, [own; 2])]));
+        known.forget(DEVICE);
+        assert_eq!(known.table(), Table::new());
+    }
+
+    #[test]
+    fn only_customer_tags_are_understood() {
+        let mut known = Known::new(DEVICE);
+        known.update(&link(DEVICE, 1, None));
+        let mut provider = link(7, 1, Some((DEVICE, 42)));
+        provider.vlan = provider.vlan.map(|vlan| Vlan {
+            is_8021q: false,
+            ..vlan
+        });
+        known.update(&provider);
+        assert_eq!(known.table().len(), 1);
+    }
+}
