@@ -9,6 +9,7 @@ mod device;
 mod doctor;
 mod failure;
 mod interrupt;
+mod listen;
 mod out;
 mod perf;
 mod rping;

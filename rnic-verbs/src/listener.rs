@@ -63,6 +63,25 @@ impl Device {
         })?;
         Ok(listener)
     }
+
+    /// The next peer that asks one of some listeners on this device to connect, after waiting for one for `timeout` at most.
+    pub fn next_request(
+        &self,
+        listeners: &[Listener],
+        timeout: Duration,
+    ) -> Result<Option<ConnectRequest>, Error> {
+        let device = &self.inner;
+        let pending = device.router.wait(device, timeout, |boxes| {
+            listeners
+                .iter()
+                .find_map(|listener| boxes.listeners.get_mut(&listener.id)?.pop_front())
+        })?;
+        Ok(pending.map(|pending| ConnectRequest {
+            device: device.clone(),
+            pending,
+            answered: false,
+        }))
+    }
 }
 
 impl Listener {
@@ -73,15 +92,8 @@ impl Listener {
 
     /// The next peer that asks to connect, after waiting for one for `timeout` at most.
     pub fn next_request(&self, timeout: Duration) -> Result<Option<ConnectRequest>, Error> {
-        let device = &self.device.inner;
-        let pending = device.router.wait(device, timeout, |boxes| {
-            boxes.listeners.get_mut(&self.id)?.pop_front()
-        })?;
-        Ok(pending.map(|pending| ConnectRequest {
-            device: device.clone(),
-            pending,
-            answered: false,
-        }))
+        self.device
+            .next_request(std::slice::from_ref(self), timeout)
     }
 }
 

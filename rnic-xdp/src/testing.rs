@@ -120,8 +120,8 @@ pub fn veth_pair(one: VethEnd<'_>, other: VethEnd<'_>, queues: u32) -> io::Resul
     Ok(())
 }
 
-/// Switches the offloads off that hide the wire from an AF_XDP peer: a kernel end of a veth pair otherwise sends
-/// partial checksums and packets larger than its MTU.
+/// Switches the offloads off that hide the wire: a kernel end of a veth pair otherwise sends checksums that are only begun,
+/// and, to one without XDP, packets larger than its MTU.
 pub fn disable_offloads(namespace: &Namespace, netdev: &str) -> io::Result<()> {
     let mut command = namespace.command("ethtool");
     command.args([

@@ -10,7 +10,7 @@ use rnic_core::engine::Net;
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::PortConfig;
 use rnic_xdp::steering::{Mode, ModeChoice};
-use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
+use rnic_xdp::testing::{Namespace, is_root};
 
 const HEADERS: usize = 14 + 40;
 
@@ -170,8 +170,6 @@ fn large_frames_of_others_reach_the_kernel() {
     let (east, west) = jumbo_pair("others", 9000);
     let _one = open_with(&east, &PortConfig::new("east")).unwrap();
     let (other, _net) = open_net(&west, PortConfig::new("west"));
-    disable_offloads(&east, "east").unwrap();
-    disable_offloads(&west, "west").unwrap();
     for (from, to, address) in [(&east, &west, "10.77.0.2:9"), (&west, &east, "10.77.0.1:9")] {
         let socket = to.run(|| UdpSocket::bind(address)).unwrap();
         socket.set_read_timeout(Some(SOON)).unwrap();

@@ -7,7 +7,7 @@ mod kernel_tcp;
 use kernel_tcp::{device, write_to_kernel};
 use rnic_verbs::Device;
 use rnic_xdp::PortConfig;
-use rnic_xdp::testing::{Namespace, VethEnd, disable_offloads, is_root, veth_pair};
+use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
 
 /// `east` - router - `west`, with the second link narrow for what the router sends.
 struct Path {
@@ -43,9 +43,6 @@ impl Path {
             1,
         )
         .unwrap();
-        for (namespace, netdev) in [(router, "near"), (router, "far"), (west, "west")] {
-            disable_offloads(namespace, netdev).unwrap();
-        }
         for (namespace, netdev, mtu) in [
             (east, "east", wide),
             (router, "near", wide),

@@ -172,7 +172,10 @@ impl Engine {
             return self.hand_over(owner, frame, checksums);
         }
         // By reference: it is large, and moving it would cost as much as reading the frame.
-        let parsed = packet::parse(frame, checksums);
+        let parsed = match self.config.unfinished_checksums {
+            false => packet::parse(frame, checksums),
+            true => packet::parse_unfinished(frame, checksums),
+        };
         let packet = match &parsed {
             Ok(packet) => packet,
             Err(error) => return self.count_unreadable(error),

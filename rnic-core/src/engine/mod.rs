@@ -61,6 +61,9 @@ use self::timers::Timers;
 pub struct EngineConfig {
     /// Largest IP packet that the device sends and receives, in octets.
     pub mtu: u16,
+    /// The peers' kernels may hand their packets over on this very host, with TCP checksums that are only
+    /// [begun](crate::wire::packet::parse_unfinished).
+    pub unfinished_checksums: bool,
     /// Connections at once. Further ones are refused.
     pub max_connections: usize,
     /// Connections to listeners at once whose handshake is not over. Further SYNs are answered with a cookie and
@@ -76,6 +79,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             mtu: 1500,
+            unfinished_checksums: false,
             max_connections: 65_536,
             max_half_open: 1024,
             backlog: 1024,

@@ -23,6 +23,12 @@ pub const SEQ_AT: usize = 4;
 pub const FLAGS_AT: usize = 13;
 /// Where the checksum stands.
 pub const CHECKSUM_AT: usize = 16;
+
+/// The checksum field of a segment; none of octets that end before it.
+pub(super) fn checksum_field(segment: &[u8]) -> Option<u16> {
+    let field = segment.get(CHECKSUM_AT..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*field))
+}
 /// The largest window scale (RFC 7323 section 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 

@@ -136,7 +136,7 @@ pub(crate) struct PerfArgs {
     #[arg(long, conflicts_with_all = ["host", "netdev"])]
     pub in_memory: bool,
 
-    /// The local address to use or listen on
+    /// The local address to use or listen on; a server without it listens on all of both families
     #[arg(long, value_name = "ADDRESS")]
     pub local: Option<IpAddr>,
 

@@ -18,7 +18,7 @@ mod stats;
 mod tcp_info;
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use rnic_verbs::Device;
 use serde_json::{Value, json};
@@ -33,6 +33,7 @@ use self::session::Session;
 use crate::device::{Opened, secret};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::listen::Listening;
 use crate::out;
 
 /// Runs the command.
@@ -47,23 +48,15 @@ pub(crate) fn run(args: &PerfArgs, json: bool, interrupt: &Interrupt) -> Outcome
         client(&opened, server, args.local, &plan, &mut report, interrupt)?;
     } else {
         let opened = args.device.open()?;
-        let local = SocketAddr::new(
-            args.local.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
-            args.port,
-        );
-        let listener = opened
-            .device
-            .listen(local)
-            .doing(format!("listen on {local}"))?;
+        let listening = Listening::on(&opened.device, args.local, args.port)?;
         report.line(RULE)?;
         report.listening(format_args!(
-            " listening on {}, waiting for a client",
-            listener.local_address()
+            " listening on {listening}, waiting for a client"
         ))?;
         let limits = Limits::of(args);
         server(
             &opened,
-            (&listener, &limits),
+            (&listening, &limits),
             plan.test,
             &mut report,
             interrupt,
@@ -91,11 +84,8 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
     report.line(
         "Both sides run in this process, over a link in memory: no NIC, no kernel, no XDP.",
     )?;
-    let listener = far
-        .device
-        .listen(SocketAddr::new(address, args.port))
-        .doing("listen in memory")?;
-    let address = listener.local_address();
+    let listening = Listening::on(&far.device, Some(address), args.port)?;
+    let address = listening.local_address();
     std::thread::scope(|scope| {
         let test = plan.test;
         let serving = scope.spawn(move || {
@@ -103,7 +93,7 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
             interrupt.guard(|| {
                 server(
                     &far,
-                    (&listener, &Limits::NONE),
+                    (&listening, &Limits::NONE),
                     test,
                     &mut silent,
                     interrupt,
@@ -125,12 +115,12 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
 
 fn server(
     opened: &Opened,
-    (listener, limits): (&rnic_verbs::Listener, &Limits),
+    (listening, limits): (&Listening, &Limits),
     test: Test,
     report: &mut Report,
     interrupt: &Interrupt,
 ) -> Outcome {
-    let mut session = session::accept(&opened.device, listener, test, limits, interrupt)?;
+    let mut session = session::accept(&opened.device, listening, test, limits, interrupt)?;
     let begun = report.begin(opened, &session, "server");
     match begun.and_then(|()| serve::serve(&mut session, interrupt, |row| report.row(row))) {
         Ok(()) => {

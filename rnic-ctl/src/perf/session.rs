@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use rnic_verbs::{
-    Access, Completion, ConnectRequest, ConnectionEvent, ConnectionOptions, Cq, Device, Listener,
-    Mr, Pd, Qp, QpCaps, QpNumber, RemoteAddress, Srq,
+    Access, Completion, ConnectRequest, ConnectionEvent, ConnectionOptions, Cq, Device, Mr, Pd, Qp,
+    QpCaps, QpNumber, RemoteAddress, Srq,
 };
 
 use super::args::{Operation, Test};
@@ -17,6 +17,7 @@ use super::message::Message;
 use super::receives::{self, RECEIVES, Receive};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::listen::Listening;
 use crate::out;
 
 /// How long the other side has for what needs no work.
@@ -291,18 +292,18 @@ pub(super) fn connect(
 /// Waits for a client of the same test, and for all its connections.
 pub(super) fn accept(
     device: &Device,
-    listener: &Listener,
+    listening: &Listening,
     test: Test,
     limits: &Limits,
     interrupt: &Interrupt,
 ) -> Outcome<Session> {
     loop {
-        let Some(request) = next_request(listener, interrupt, None)? else {
+        let Some(request) = next_request(listening, interrupt, None)? else {
             continue;
         };
         let peer = request.peer();
         match admit(&request, test, limits) {
-            Ok(hello) => match accept_all(device, listener, request, hello, interrupt)? {
+            Ok(hello) => match accept_all(device, listening, request, hello, interrupt)? {
                 Some(session) => return Ok(session),
                 None => out::note(format_args!(
                     "rnic-ctl: {peer} has gone before the test began"
@@ -323,7 +324,7 @@ pub(super) fn accept(
 /// Accepts a client's connections, the first of which is `request`. `None` if the others do not come.
 fn accept_all(
     device: &Device,
-    listener: &Listener,
+    listening: &Listening,
     request: ConnectRequest,
     hello: Hello,
     interrupt: &Interrupt,
@@ -342,7 +343,7 @@ fn accept_all(
     let mut flows: Vec<Flow> = Vec::new();
     let mut deadline = Instant::now() + NEXT_CONNECTION;
     while flows.len() < usize::from(hello.qps) {
-        let Some(request) = next_request(listener, interrupt, Some(deadline))? else {
+        let Some(request) = next_request(listening, interrupt, Some(deadline))? else {
             return Ok(None);
         };
         let index = flows.len() as u16;
@@ -391,14 +392,14 @@ fn answer(buffer: RemoteAddress) -> ConnectionOptions {
 
 /// Waits for a request to connect, until a deadline if there is one.
 fn next_request(
-    listener: &Listener,
+    listening: &Listening,
     interrupt: &Interrupt,
     deadline: Option<Instant>,
 ) -> Outcome<Option<ConnectRequest>> {
     loop {
         interrupt.check()?;
         let nap = Duration::from_millis(200);
-        let request = listener.next_request(nap).doing("wait for a client")?;
+        let request = listening.next_request(nap).doing("wait for a client")?;
         if request.is_some() || deadline.is_some_and(|at| Instant::now() >= at) {
             return Ok(request);
         }

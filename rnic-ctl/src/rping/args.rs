@@ -19,7 +19,7 @@ pub(crate) struct RpingArgs {
     #[arg(short, long, requires = "where")]
     pub client: bool,
 
-    /// The server's name or address; for a server the address to listen on
+    /// The server's name or address; for a server the address to listen on, all of both families without it
     #[arg(short, long, value_name = "ADDRESS", group = "where")]
     pub address: Option<String>,
 

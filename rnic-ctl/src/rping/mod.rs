@@ -9,14 +9,15 @@ mod info;
 mod peer;
 mod server;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 
 use rnic_verbs::{EndReason, TerminateControl};
 use serde_json::{Value, json};
 
 pub(crate) use self::args::RpingArgs;
-use crate::failure::{Doing, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::listen::Listening;
 use crate::out;
 use crate::perf::resolve;
 
@@ -48,21 +49,12 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
         in_memory(args, interrupt)?
     } else if args.server {
         let opened = args.device.open()?;
-        let local = SocketAddr::new(
-            args.local()?.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
-            args.port,
-        );
-        let listener = opened
-            .device
-            .listen(local)
-            .doing(format!("listen on {local}"))?;
-        let listening = format!(
-            "listening on {}, {}",
-            listener.local_address(),
+        let listening = Listening::on(&opened.device, args.local()?, args.port)?;
+        args.show(format_args!(
+            "listening on {listening}, {}",
             opened.description
-        );
-        args.show(listening)?;
-        server::run(&opened.device, &listener, args, interrupt)?
+        ))?;
+        server::run(&opened.device, &listening, args, interrupt)?
     } else {
         let host = args.address.as_deref().unwrap_or_default();
         let server = resolve(host, args.port, args.source)?;
@@ -80,11 +72,8 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
 fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
     let ([near, far], address) = args.device.open_in_memory()?;
     args.debug("both sides run in this process, over a link in memory");
-    let listener = far
-        .device
-        .listen(SocketAddr::new(address, args.port))
-        .doing("listen in memory")?;
-    let address = listener.local_address();
+    let listening = Listening::on(&far.device, Some(address), args.port)?;
+    let address = listening.local_address();
     std::thread::scope(|scope| {
         // The diagnostics belong to one side: this one says what it was asked to do, the other one follows.
         let quiet = RpingArgs {
@@ -108,7 +97,7 @@ fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
             )
         };
         let serving = scope.spawn(move || {
-            interrupt.guard(|| server::run(&far.device, &listener, &at_server, interrupt))
+            interrupt.guard(|| server::run(&far.device, &listening, &at_server, interrupt))
         });
         let as_client =
             interrupt.guard(|| client::run(&near.device, address, &at_client, interrupt));

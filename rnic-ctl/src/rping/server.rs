@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rnic_verbs::{Access, ConnectRequest, Device, EndReason, Listener, Mr, SendRequest, WcOpcode};
+use rnic_verbs::{Access, ConnectRequest, Device, EndReason, Mr, SendRequest, WcOpcode};
 
 use super::args::{BadRkey, RpingArgs};
 use super::info::{Info, text, wrong_rkey};
@@ -10,6 +10,7 @@ use super::peer::{Next, Peer, memory, options};
 use super::{End, Summary, ended, quoted};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::listen::Listening;
 use crate::out::printable;
 
 /// The largest ping: rping's own limit.
@@ -18,13 +19,13 @@ const LARGEST: u32 = 64 << 10;
 /// Serves one client.
 pub(super) fn run(
     device: &Device,
-    listener: &Listener,
+    listening: &Listening,
     args: &RpingArgs,
     interrupt: &Interrupt,
 ) -> Outcome<Summary> {
     let request = loop {
         interrupt.check()?;
-        if let Some(request) = listener
+        if let Some(request) = listening
             .next_request(Duration::from_millis(100))
             .doing("wait for a client")?
         {

@@ -125,11 +125,6 @@ fn driver(link: &Link) -> Fact {
                       process was killed; keep the kernel current, or choose copying";
         return Fact::warn(name, driver, remedy);
     }
-    if driver == "veth" {
-        let peer =
-            "a kernel peer at its other end must compute its checksums (`ethtool -K PEER tx off`)";
-        return Fact::ok(name, format!("{driver}; {peer}"));
-    }
     Fact::ok(name, driver)
 }
 

@@ -152,6 +152,11 @@ impl Link {
                 .is_some_and(|(info, _)| whole(info))
     }
 
+    /// Whether what it receives may come from a kernel on this host without having been on a wire.
+    pub(crate) fn joins_kernels(&self) -> bool {
+        self.kind.as_deref() == Some("veth")
+    }
+
     /// The VLAN that it is on a device, by its identifier, if the engine can write its tag.
     pub(crate) fn vlan_on(&self, device: u32) -> Option<u16> {
         let vlan = self.vlan?;

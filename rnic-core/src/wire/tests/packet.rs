@@ -1,12 +1,13 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::tcp::any_header;
-use crate::wire::checksum::sum;
+use crate::wire::checksum::{pseudo_header_v4, pseudo_header_v6, sum};
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use crate::wire::packet::{
     Checksums, HeaderTemplate, NetHeader, Packet, PacketError, addresses as addresses_ahead, parse,
+    parse_unfinished,
 };
-use crate::wire::tcp::{DataHeader, Flags, Seq, TcpHeader, TcpOptions, Timestamps};
+use crate::wire::tcp::{self, DataHeader, Flags, Seq, TcpHeader, TcpOptions, Timestamps};
 use proptest::prelude::*;
 
 /// A SYN of Linux's, as it was on the wire.
@@ -312,6 +313,48 @@ fn vouched_checksums_are_not_looked_at() {
             parse(&frame, Checksums::Vouched),
             parse(&SYN, Checksums::Verify)
         );
+    }
+}
+
+/// A kernel leaves TCP's checksum to the device, and begins it with the sum of the pseudo-header.
+#[test]
+fn a_checksum_that_was_only_begun_is_good_where_that_is_expected() {
+    let v6 = |last| IpAddr::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
+    for (source, destination) in [(SOURCE.into(), DESTINATION.into()), (v6(1), v6(2))] {
+        for payload in [&b""[..], b"x", b"some octets of the stream"] {
+            let net = net_header(source, destination);
+            let whole = build(&net, &syn_header(), payload);
+            let parsed = parse(&whole, Checksums::Verify).unwrap();
+            assert_eq!(
+                parse_unfinished(&whole, Checksums::Verify),
+                Ok(parsed.clone())
+            );
+
+            let len = (whole.len() - net.len()) as u16;
+            let pseudo_sum = match (source, destination) {
+                (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                    pseudo_header_v4(source, destination, tcp::PROTOCOL, len)
+                }
+                (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                    pseudo_header_v6(source, destination, tcp::PROTOCOL, len)
+                }
+                _ => unreachable!(),
+            };
+            let mut begun = whole.clone();
+            let field = net.len() + tcp::CHECKSUM_AT;
+            begun[field..][..2].copy_from_slice(&pseudo_sum.to_be_bytes());
+            let wrong = Err(PacketError::Checksum("TCP"));
+            for checksums in [Checksums::Verify, Checksums::Summed(sum(&begun))] {
+                assert_eq!(parse(&begun, checksums), wrong);
+                assert_eq!(parse_unfinished(&begun, checksums), Ok(parsed.clone()));
+            }
+            for bit in 0..16 {
+                let mut other = begun.clone();
+                let changed = pseudo_sum ^ 1 << bit;
+                other[field..][..2].copy_from_slice(&changed.to_be_bytes());
+                assert_eq!(parse_unfinished(&other, Checksums::Verify), wrong);
+            }
+        }
     }
 }
 

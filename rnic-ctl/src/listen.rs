@@ -1,0 +1,66 @@
+//! Waiting for clients, on one address or on all of both families.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use rnic_core::engine::NetError;
+use rnic_verbs::{ConnectRequest, Device, Listener};
+
+use crate::failure::{Doing, Outcome};
+use crate::out;
+
+/// Where a server listens.
+pub(crate) struct Listening {
+    device: Device,
+    /// One at least.
+    listeners: Vec<Listener>,
+}
+
+impl Listening {
+    /// Listens on a port of an address; without one on all addresses, of IPv6 as far as the host has it.
+    pub(crate) fn on(device: &Device, address: Option<IpAddr>, port: u16) -> Outcome<Self> {
+        let listen = |address: IpAddr| device.listen(SocketAddr::new(address, port));
+        let what = |address: IpAddr| format!("listen on {}", SocketAddr::new(address, port));
+        let first = address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        let mut listeners = vec![listen(first).doing(what(first))?];
+        if address.is_none() {
+            let second = Ipv6Addr::UNSPECIFIED.into();
+            match listen(second) {
+                Ok(listener) => listeners.push(listener),
+                // Somebody else would get the clients that come by IPv6.
+                Err(taken @ rnic_verbs::Error::Net(NetError::InUse(_))) => {
+                    return Err(taken).doing(what(second));
+                }
+                Err(why) => out::note(format_args!("rnic-ctl: IPv4 alone: {why}")),
+            }
+        }
+        Ok(Self {
+            device: device.clone(),
+            listeners,
+        })
+    }
+
+    /// The next client, after waiting for one for `timeout` at most.
+    pub(crate) fn next_request(
+        &self,
+        timeout: Duration,
+    ) -> Result<Option<ConnectRequest>, rnic_verbs::Error> {
+        self.device.next_request(&self.listeners, timeout)
+    }
+
+    /// The first of its addresses.
+    pub(crate) fn local_address(&self) -> SocketAddr {
+        self.listeners[0].local_address()
+    }
+}
+
+impl fmt::Display for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, listener) in self.listeners.iter().enumerate() {
+            let and = if at > 0 { " and " } else { "" };
+            write!(f, "{and}{}", listener.local_address())?;
+        }
+        Ok(())
+    }
+}
