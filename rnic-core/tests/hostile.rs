@@ -7,7 +7,7 @@ use fastrand::Rng;
 use rnic_core::engine::{ConnectionOptions, EndReason, EngineConfig};
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::Simulation;
-use rnic_core::verbs::wr::WcStatus;
+use rnic_core::verbs::wr::{WcOpcode, WcStatus};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
 use rnic_core::wire::rdmap::Opcode;
 
@@ -190,18 +190,38 @@ fn a_window_in_an_old_segment_counts_for_nothing() {
     assert_nothing_left(&mut sim);
 }
 
-/// An FPDU that the peer never finishes, and FIN in the middle of it.
+/// A message that the peer never finishes, and FIN in the middle of an FPDU of it, or behind one that is not its last.
 #[test]
-fn a_stream_that_ends_inside_an_fpdu_was_cut_off() {
-    let mut sim = simulation();
-    let raw = accept_raw(&mut sim, &ConnectionOptions::default());
-    let whole = fpdu(&ddp(nothing(), &[]), true);
-    sim.raw[raw.peer].send(&whole[..12]);
-    sim.raw[raw.peer].close();
-    sim.run_now();
-    let reason = sim.hosts[0].end_of(raw.qp.number);
-    assert_eq!(reason, Some(EndReason::Reset));
-    assert_nothing_left(&mut sim);
+fn a_stream_that_ends_inside_a_message_was_cut_off() {
+    // rfc: 5041-11
+    for in_fpdu in [true, false] {
+        for untagged in [true, false] {
+            let mut sim = simulation();
+            let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
+            let region = sim.hosts[0].share(&[0; 64], all_rights());
+            sim.hosts[0].post_recv(&mut raw.qp, recv(1, &region, 64));
+            let mut header = match untagged {
+                true => send_header(1),
+                false => write_header(region.stag, 0),
+            };
+            match &mut header {
+                DdpHeader::Untagged(header) => header.last = in_fpdu,
+                DdpHeader::Tagged(header) => header.last = in_fpdu,
+            }
+            let whole = fpdu(&ddp(header, b"a part of it"), true);
+            let len = if in_fpdu { 12 } else { whole.len() };
+            sim.raw[raw.peer].send(&whole[..len]);
+            sim.raw[raw.peer].close();
+            sim.run_now();
+            let reason = sim.hosts[0].end_of(raw.qp.number);
+            assert_eq!(reason, Some(EndReason::CutOff), "{in_fpdu} {untagged}");
+            let flushed = (1, WcOpcode::Recv, WcStatus::WrFlushed);
+            assert_eq!(outcomes(&mut raw.qp), [flushed]);
+            // It is answered by closing, as any other end that the peer makes.
+            assert!(sim.raw[raw.peer].finished && !sim.raw[raw.peer].reset);
+            assert_nothing_left(&mut sim);
+        }
+    }
 }
 
 /// Any octets at all in place of FPDUs, well sealed or not, in order or not.

@@ -277,6 +277,7 @@ mod tests {
         for (reason, name) in [
             (EndReason::Local, None),
             (EndReason::Peer, None),
+            (EndReason::CutOff, Some("QP_FATAL")),
             (EndReason::Reset, Some("QP_FATAL")),
             (EndReason::TimedOut, Some("QP_FATAL")),
             (received, Some("QP_FATAL")),

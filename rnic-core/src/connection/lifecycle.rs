@@ -32,7 +32,7 @@ impl Connection {
             return;
         }
         if let Phase::Streaming(stream) = &mut self.phase {
-            let mut llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.held());
+            let mut llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.is_inside_message());
             stream.settle(&mut llp, context);
             if llp.close_asked {
                 self.close(context);
@@ -91,7 +91,7 @@ impl Connection {
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = &mut self.phase
             && stream.is_endpoint()
-            && stream.held() == 0
+            && !stream.is_inside_message()
         {
             if matches!(self.tcp.state(), State::TimeWait | State::Closed) {
                 stream.end_as(Teardown::Graceful, EndReason::Local, context);
@@ -100,7 +100,7 @@ impl Connection {
         }
         let reason = match &self.phase {
             Phase::Streaming(stream) if stream.is_closing() => EndReason::Local,
-            Phase::Streaming(stream) if stream.held() > 0 => EndReason::Reset,
+            Phase::Streaming(stream) if stream.is_inside_message() => EndReason::CutOff,
             // rfc: 5041-11, 5041-12, 5044-s16
             Phase::Streaming(_) => EndReason::Peer,
             Phase::Closing => EndReason::Local,
@@ -203,18 +203,18 @@ impl Connection {
 pub(super) struct MpaTcp<'a> {
     tcp: &'a Tcp,
     markers: bool,
-    /// Octets of an FPDU whose rest has not arrived.
-    held: usize,
+    /// A message has begun to arrive, and its rest has not come.
+    inside_message: bool,
     /// This half is to be closed behind everything that was given out.
     close_asked: bool,
 }
 
 impl<'a> MpaTcp<'a> {
-    pub(super) fn new(tcp: &'a Tcp, markers: bool, held: usize) -> Self {
+    pub(super) fn new(tcp: &'a Tcp, markers: bool, inside_message: bool) -> Self {
         Self {
             tcp,
             markers,
-            held,
+            inside_message,
             close_asked: false,
         }
     }
@@ -237,7 +237,7 @@ impl Llp for MpaTcp<'_> {
 
     // rfc: 5041-11, 5041-12, 5044-s16
     fn peer_closed(&self) -> bool {
-        self.tcp.peer_closed() && self.held == 0
+        self.tcp.peer_closed() && !self.inside_message
     }
 
     fn close(&mut self) {

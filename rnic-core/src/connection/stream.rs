@@ -138,6 +138,12 @@ impl Stream {
         self.deframer.held()
     }
 
+    /// Whether the stream would not end between two messages here. Behind an error that was told, what the peer began does
+    /// not count.
+    pub(super) fn is_inside_message(&self) -> bool {
+        self.held() > 0 || (self.ddp.is_amid_message() && !self.ddp.has_failed())
+    }
+
     /// Octets that this FPDU still lacks.
     pub(super) fn missing(&self) -> usize {
         self.deframer.missing()

@@ -68,7 +68,7 @@ impl Connection {
             return (0, false);
         }
         let at = net.len() + tcp.data_header_len();
-        let mulpdu = MpaTcp::new(tcp, stream.has_markers(), stream.held()).mulpdu();
+        let mulpdu = MpaTcp::new(tcp, stream.has_markers(), stream.is_inside_message()).mulpdu();
         let held = tcp.held();
         let most = most.min(share.saturating_sub(held) as u64);
         let mut left_to_others = reserve(held);
@@ -210,7 +210,7 @@ impl Connection {
         }
         match &mut self.phase {
             Phase::Streaming(stream) => {
-                let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.held());
+                let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.is_inside_message());
                 let mut builder = stream.builder(llp.mulpdu(), summed, context);
                 builder.build(payload, start)
             }

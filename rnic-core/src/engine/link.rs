@@ -248,6 +248,9 @@ pub enum EndReason {
     /// The peer closed in order.
     #[error("closed by the peer")]
     Peer,
+    /// The peer closed where a message had begun to come and was not whole.
+    #[error("the peer closed the connection inside a message: what it sent last is not whole")]
+    CutOff,
     /// The peer answered the SYN with RST: nobody listens there.
     #[error("connection refused: nobody listens at that address and port")]
     Refused,

@@ -4,7 +4,7 @@ use rnic_core::ddp::Teardown;
 use rnic_core::engine::{Command, ConnectionOptions, EndReason, Event};
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::verbs::RecvWr;
-use rnic_core::wire::ddp::{DdpHeader, Stag};
+use rnic_core::wire::ddp::{DdpHeader, Stag, UntaggedHeader};
 use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
 
 use crate::common::*;
@@ -154,6 +154,24 @@ fn the_application_may_cut_a_stream_off() {
     raw.assert_nothing_left();
 }
 
+/// Nor is a FIN behind a segment that is not the last of its message.
+#[test]
+fn a_peer_that_closes_within_a_message_has_cut_the_stream_off() {
+    // rfc: 5041-11
+    let mut raw = open();
+    let begun = UntaggedHeader {
+        last: false,
+        ..untagged_to(7, 1)
+    };
+    let fpdu = raw.sim.raw[0].fpdu(&ddp(DdpHeader::Untagged(begun), b"half"));
+    raw.sim.raw[0].send(&fpdu);
+    raw.sim.raw[0].close();
+    raw.sim.run_now();
+    assert!(!raw.layer.state().half_closed);
+    assert_ended(&raw, Teardown::Abortive, &EndReason::CutOff);
+    raw.assert_nothing_left();
+}
+
 /// A FIN in the middle of an FPDU is no orderly end.
 #[test]
 fn a_peer_that_closes_within_a_segment_has_cut_the_stream_off() {
@@ -164,7 +182,7 @@ fn a_peer_that_closes_within_a_segment_has_cut_the_stream_off() {
     raw.sim.raw[0].close();
     raw.sim.run_now();
     assert!(!raw.layer.state().half_closed);
-    assert_ended(&raw, Teardown::Abortive, &EndReason::Reset);
+    assert_ended(&raw, Teardown::Abortive, &EndReason::CutOff);
     raw.assert_nothing_left();
 }
 
