@@ -8,7 +8,7 @@ use std::time::{Duration, Instant as Clock};
 
 use rnic_core::engine::{
     Command, ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop,
-    NextHopRequest, link,
+    NextHopRequest, Peers, link,
 };
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::ring::{Consumer, Producer, RingError, ring};
@@ -300,6 +300,7 @@ impl Pair {
         pair.receiver.end.send(Command::Listen {
             listener: ListenerId(1),
             local: SocketAddr::new(pair.receiver.address.into(), PORT),
+            peers: Peers::all(),
             lease: Arc::new(()),
             refusals: Arc::default(),
         })?;

@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use rnic_core::engine::{
-    self as core, EngineConfig, Net, NetError, NextHop, NextHopRequest, PortLease, Turn,
+    self as core, EngineConfig, Net, NetError, NextHop, NextHopRequest, Peers, PortLease, Turn,
 };
 use rnic_core::memory::table::StagTable;
 use rnic_core::time::Instant;
@@ -120,7 +120,11 @@ fn lock(line: &Mutex<Line>) -> std::sync::MutexGuard<'_, Line> {
 struct Ports(Ipv4Addr);
 
 impl Net for Ports {
-    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+    fn listen_to(
+        &self,
+        local: SocketAddr,
+        _peers: &Peers,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
         Ok((local, Arc::new(())))
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::request;
-use rnic_core::engine::{Command, Engine, EngineConfig, ListenerId};
+use rnic_core::engine::{Command, Engine, EngineConfig, ListenerId, Peers};
 use rnic_core::memory::epoch::Guard;
 use rnic_core::memory::table::StagTable;
 use rnic_core::testing::VecFrames;
@@ -48,6 +48,7 @@ impl<'a> Rig<'a> {
         let listen = Command::Listen {
             listener: ListenerId(1),
             local,
+            peers: Peers::all(),
             lease: Arc::new(()),
             refusals: Arc::default(),
         };

@@ -10,7 +10,7 @@ use rnic_core::engine::{EngineConfig, Turn, links};
 use rnic_core::memory::table::StagTable;
 use rnic_core::tcp::{CongestionAlgorithm, TcpConfig};
 use rnic_core::testing::in_memory;
-use rnic_verbs::{Device, Driver};
+use rnic_verbs::{Device, Driver, Peers, Prefix};
 use rnic_xdp::steering::ModeChoice;
 use rnic_xdp::{PortConfig, PortStatistics, Worker, XdpNet, XdpPort, bell, cpus_near};
 
@@ -43,6 +43,15 @@ pub(crate) struct DeviceArgs {
     /// Poll the interface in place of its interrupts, where its driver can: for threads that never sleep
     #[arg(long)]
     pub busy_poll: bool,
+
+    /// As a server: let only peers with an address of this prefix connect; several may be given. The host's firewall does not
+    /// apply
+    #[arg(long, value_name = "PREFIX")]
+    pub allow: Vec<Prefix>,
+
+    /// Connect and listen in the clear even where an IPsec policy of this host demands protection
+    #[arg(long)]
+    pub ignore_ipsec: bool,
 
     /// How to attach the XDP program
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]
@@ -117,6 +126,14 @@ impl DeviceArgs {
         }
     }
 
+    /// Who may connect to a server.
+    pub(crate) fn peers(&self) -> Peers {
+        match self.allow.as_slice() {
+            [] => Peers::all(),
+            prefixes => Peers::only(prefixes.iter().copied()),
+        }
+    }
+
     /// Workers at most.
     fn most_workers(&self) -> u32 {
         let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
@@ -148,6 +165,11 @@ impl DeviceArgs {
         let node = first.report().numa_node;
         let queues = first.statistics();
         let net = XdpNet::new(first).map_err(|why| missing(&why))?;
+        let net = if self.ignore_ipsec {
+            net.ignore_ipsec()
+        } else {
+            net
+        };
         let description = format!("{}, {}", first.report(), self.how(shares.len()));
 
         let bells: Result<Vec<_>, _> = shares.iter().map(|_| bell()).collect();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rnic_core::engine::NetError;
-use rnic_verbs::{ConnectRequest, Device, Listener};
+use rnic_verbs::{ConnectRequest, Device, Listener, Peers};
 
 use crate::failure::{Doing, Outcome};
 use crate::out;
@@ -19,8 +19,15 @@ pub(crate) struct Listening {
 
 impl Listening {
     /// Listens on a port of an address; without one on all addresses, of IPv6 as far as the host has it.
-    pub(crate) fn on(device: &Device, address: Option<IpAddr>, port: u16) -> Outcome<Self> {
-        let listen = |address: IpAddr| device.listen(SocketAddr::new(address, port));
+    /// Only these peers may connect.
+    pub(crate) fn on(
+        device: &Device,
+        address: Option<IpAddr>,
+        port: u16,
+        peers: &Peers,
+    ) -> Outcome<Self> {
+        let listen =
+            |address: IpAddr| device.listen_to(SocketAddr::new(address, port), peers.clone());
         let what = |address: IpAddr| format!("listen on {}", SocketAddr::new(address, port));
         let first = address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let mut listeners = vec![listen(first).doing(what(first))?];

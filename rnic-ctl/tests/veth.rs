@@ -253,3 +253,34 @@ fn a_client_that_wants_too_much_is_refused() {
         "{words}"
     );
 }
+
+#[test]
+fn an_ipsec_policy_holds_unless_it_is_ignored() {
+    if !is_root("an_ipsec_policy_holds_unless_it_is_ignored") {
+        return;
+    }
+    let hosts = link("ipsec", "theirs");
+    let add = "xfrm policy add src 10.77.0.2 dst 10.77.0.1 dir out tmpl proto esp mode transport";
+    if hosts.1.ip(add).is_err() {
+        eprintln!("SKIPPED: a kernel without IPsec has no policies");
+        return;
+    }
+    let policy = "src 10.77.0.2 dst 10.77.0.1 dir out priority 0 tmpl proto esp mode transport";
+    let client = rnic_ctl(&hosts.1, "theirs", "perf write-bw 10.77.0.1");
+    let client = Running::start(client).finish("the client");
+    assert_eq!(client.status.code(), Some(1));
+    let said = text(&client.stderr);
+    assert!(
+        said.contains(policy) && said.contains("--ignore-ipsec"),
+        "{said}"
+    );
+    perf(&hosts, "write-bw -s 3000 -n 50 --ignore-ipsec", "10.77.0.1");
+
+    let doctor = Running::start(rnic_ctl(&hosts.1, "theirs", "doctor --no-trial"));
+    let said = text(&doctor.finish("doctor").stdout);
+    assert!(said.contains(policy), "{said}");
+    assert!(
+        said.contains("firewall") && said.contains("apply to rnic's connections"),
+        "{said}"
+    );
+}

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rnic_core::engine::{Command, ConnectionOptions, ListenerId, Refusal, Refusals};
+use rnic_core::engine::{Command, ConnectionOptions, ListenerId, Peers, Refusal, Refusals};
 use rnic_core::wire::mpa::{ENHANCED_LEN, MAX_PRIVATE_DATA};
 
-use crate::device::{Device, Inner};
+use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
 use crate::events::Pending;
 use crate::qp::Qp;
@@ -39,9 +39,16 @@ pub struct Listener {
 }
 
 impl Device {
-    /// Listens. Port 0 chooses a free one; an unspecified address listens on all.
+    /// Listens. Port 0 chooses a free one; an unspecified address listens on all. Refused where a policy of the host
+    /// ([`NetError::Protected`](rnic_core::engine::NetError::Protected)) does not let some of the peers connect; those that it
+    /// comes to be for later are rejected.
     pub fn listen(&self, local: SocketAddr) -> Result<Listener, Error> {
-        let (local, lease) = self.inner.net.listen(local)?;
+        self.listen_to(local, Peers::all())
+    }
+
+    /// Listens to some peers. To all others the port looks as if nobody listened; the host's firewall does not apply.
+    pub fn listen_to(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
+        let (local, lease) = self.inner.net.listen_to(local, &peers)?;
         let id = ListenerId(self.inner.new_listener());
         self.inner
             .router
@@ -58,6 +65,7 @@ impl Device {
         self.inner.send_all(|| Command::Listen {
             listener: id,
             local,
+            peers: peers.clone(),
             lease: lease.clone(),
             refusals: listener.refusals.clone(),
         })?;
@@ -71,16 +79,29 @@ impl Device {
         timeout: Duration,
     ) -> Result<Option<ConnectRequest>, Error> {
         let device = &self.inner;
-        let pending = device.router.wait(device, timeout, |boxes| {
-            listeners
-                .iter()
-                .find_map(|listener| boxes.listeners.get_mut(&listener.id)?.pop_front())
-        })?;
-        Ok(pending.map(|pending| ConnectRequest {
-            device: device.clone(),
-            pending,
-            answered: false,
-        }))
+        // A wait of centuries is one without end.
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let left = deadline.map_or(LONGEST_WAIT, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
+            let pending = device.router.wait(device, left, |boxes| {
+                listeners
+                    .iter()
+                    .find_map(|listener| boxes.listeners.get_mut(&listener.id)?.pop_front())
+            })?;
+            let request = pending.map(|pending| ConnectRequest {
+                device: device.clone(),
+                pending,
+                answered: false,
+            });
+            // One that a policy of the host forbids is dropped, and so rejected.
+            match request {
+                Some(request) if !device.net.admits(request.local(), request.peer()) => {}
+                None if deadline.is_none() => {}
+                request => return Ok(request),
+            }
+        }
     }
 }
 

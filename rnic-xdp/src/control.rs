@@ -2,8 +2,9 @@
 //! queues and rules are looked up and changed under a lock (RTNL) that anybody on the host may hold for seconds, and a
 //! worker that waited for it would leave its frames lying. Workers and this thread talk by channels.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,13 +12,16 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use rnic_core::engine::NextHopRequest;
+use rnic_core::engine::{NextHopRequest, Peers};
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::TooBig;
 
 use crate::bell::{Bell, bell};
 use crate::error::OpenError;
 use crate::icmp::Icmp;
+use crate::netlink::{
+    Groups, Link, NetlinkError, Policies, Policy, PolicySocket, RouteSocket, link_by_index,
+};
 use crate::placement::Kept;
 use crate::port::{OpenDevice, RxPort, worker_of};
 use crate::process::Maker;
@@ -78,6 +82,44 @@ pub(crate) struct Control {
 pub(crate) struct ControlHandle {
     requests: Sender<Request>,
     waker: Waker,
+    policies: Arc<Mutex<KnownPolicies>>,
+}
+
+/// The IPsec policies of the host, and the links among those that they are for which this device carries.
+#[derive(Default)]
+pub(crate) struct KnownPolicies {
+    policies: Policies,
+    links: Vec<u32>,
+}
+
+impl KnownPolicies {
+    /// Reads them for a device.
+    pub(crate) fn read(
+        socket: &mut PolicySocket,
+        routes: &mut RouteSocket,
+        device: u32,
+    ) -> Result<Self, NetlinkError> {
+        let policies = socket.read()?;
+        let mut links = vec![device];
+        for index in policies.links() {
+            let link = link_by_index(routes, index)?;
+            let on_device = |link: Link| link.vlan_on(device).is_some();
+            if link.is_some_and(on_device) {
+                links.push(index);
+            }
+        }
+        Ok(Self { policies, links })
+    }
+
+    /// The policy that does not let a connection go unprotected, if there is one.
+    pub(crate) fn on_connection(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Policy> {
+        self.policies.on_connection(&self.links, local, remote)
+    }
+
+    /// The policy that does not let a listener answer some of its peers, if there is one.
+    pub(crate) fn on_listener(&self, local: SocketAddr, peers: &Peers) -> Option<&Policy> {
+        self.policies.on_listener(&self.links, local, peers)
+    }
 }
 
 impl std::fmt::Debug for ControlHandle {
@@ -109,6 +151,11 @@ impl ControlHandle {
         self.send(Request::NextHop(worker, request));
     }
 
+    /// The IPsec policies as last known, which is a moment ago.
+    pub(crate) fn policies(&self) -> MutexGuard<'_, KnownPolicies> {
+        self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Has a flow no longer kept in its place.
     pub(crate) fn release(&self, kept: Kept) {
         self.send(Request::Release(kept));
@@ -128,7 +175,11 @@ impl Control {
         let failed = |doing| move |source| OpenError::System { doing, source };
         let (bell, waker) = bell().map_err(failed("make an eventfd"))?;
         let (sender, requests) = unbounded();
-        let attendant = Attendant {
+        let policies = Arc::<Mutex<KnownPolicies>>::default();
+        let mut attendant = Attendant {
+            policies: PolicySocket::open(Groups::POLICIES)?,
+            known: policies.clone(),
+            questions: RouteSocket::open()?,
             queues: device.report().queues,
             icmp: Icmp::open()?,
             device,
@@ -136,7 +187,9 @@ impl Control {
             bell,
             members: Vec::new(),
             queues_at: Instant::ZERO,
+            reads_again: false,
         };
+        attendant.read_policies()?;
         let thread = std::thread::Builder::new()
             .name("rnic-control".into())
             .spawn(move || attendant.run())
@@ -145,6 +198,7 @@ impl Control {
             handle: ControlHandle {
                 requests: sender,
                 waker,
+                policies,
             },
             thread: Some(thread),
             maker: Maker::this(),
@@ -175,10 +229,16 @@ struct Attendant {
     requests: Receiver<Request>,
     bell: Bell,
     icmp: Icmp,
+    /// Not there where the kernel has no IPsec.
+    policies: Option<PolicySocket>,
+    known: Arc<Mutex<KnownPolicies>>,
+    questions: RouteSocket,
     members: Vec<Member>,
     /// Queues that the device had when it was looked at last.
     queues: u32,
     queues_at: Instant,
+    /// Policies have changed and could not be read.
+    reads_again: bool,
 }
 
 impl Attendant {
@@ -189,6 +249,7 @@ impl Attendant {
                 member.follow(now);
             }
             self.hear_routers();
+            self.follow_policies();
             self.follow_queues(now);
             self.sleep();
         }
@@ -229,6 +290,27 @@ impl Attendant {
         });
     }
 
+    fn follow_policies(&mut self) {
+        let changed = self
+            .policies
+            .as_mut()
+            .is_some_and(PolicySocket::has_changed);
+        if changed || self.reads_again {
+            // What cannot be read now is tried again with the next look.
+            self.reads_again = self.read_policies().is_err();
+        }
+    }
+
+    fn read_policies(&mut self) -> Result<(), NetlinkError> {
+        let Some(socket) = &mut self.policies else {
+            return Ok(());
+        };
+        let device = self.device.link_index();
+        let read = KnownPolicies::read(socket, &mut self.questions, device)?;
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = read;
+        Ok(())
+    }
+
     /// Looks for queues that the administrator has added to the device.
     fn follow_queues(&mut self, now: Instant) {
         if now < self.queues_at || self.members.is_empty() {
@@ -266,8 +348,9 @@ impl Attendant {
         let timeout = timers.map(until).chain(queues).chain(look_again).min();
 
         let routes = ready.iter().map(|member| member.routes.as_fd());
+        let policies = self.policies.as_ref().map(AsFd::as_fd);
         let fds = [self.bell.as_fd()].into_iter().chain(self.icmp.fds());
-        let fds = fds.chain(routes);
+        let fds = fds.chain(policies).chain(routes);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // Interrupted by a signal is as good as woken.
         let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);

@@ -10,10 +10,12 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, getsockname, setsockopt, socket,
     sockopt,
 };
-use rnic_core::engine::{Net, NetError, PortLease};
+use rnic_core::engine::{Net, NetError, Peers, PortLease};
 
-use crate::control::ControlHandle;
-use crate::netlink::{NetlinkError, RouteSocket, addresses, link_by_index};
+use crate::control::{ControlHandle, KnownPolicies};
+use crate::netlink::{
+    Groups, NetlinkError, Policy, PolicySocket, RouteSocket, addresses, link_by_index,
+};
 use crate::placement::{Answers, Kept, Placement};
 use crate::port::XdpPort;
 use crate::port::numa::on_node;
@@ -32,6 +34,9 @@ pub struct XdpNet {
     device: u32,
     max_mtu: u32,
     routes: Mutex<RouteSocket>,
+    /// Not there where the kernel has no IPsec.
+    policies: Option<Mutex<PolicySocket>>,
+    ignores_ipsec: bool,
     steered: SteeredPorts,
     placement: Placement,
     control: ControlHandle,
@@ -77,11 +82,44 @@ impl XdpNet {
             device: port.link().index,
             max_mtu: port.report().mtu,
             routes: Mutex::new(RouteSocket::open()?),
+            policies: PolicySocket::open(Groups::NONE)?.map(Mutex::new),
+            ignores_ipsec: false,
             steered: port.steered_ports(),
             placement: Placement::new(port.link(), port.report().workers),
             control: port.control().clone(),
             numa_node: port.report().numa_node,
         })
+    }
+
+    /// Has connections go in the clear even where an IPsec policy of the host demands that they are protected.
+    pub fn ignore_ipsec(self) -> Self {
+        Self {
+            ignores_ipsec: true,
+            ..self
+        }
+    }
+
+    /// Fails if there is a policy that `find` finds.
+    fn check_policies(
+        &self,
+        address: SocketAddr,
+        find: impl FnOnce(&KnownPolicies) -> Option<&Policy>,
+    ) -> Result<(), NetError> {
+        let Some(policies) = self.policies.as_ref().filter(|_| !self.ignores_ipsec) else {
+            return Ok(());
+        };
+        let mut policies = policies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = KnownPolicies::read(&mut policies, &mut routes, self.device);
+        // Policies that cannot be read may be there.
+        let known = known.map_err(|error| other(address, error))?;
+        match find(&known) {
+            Some(policy) => Err(NetError::Protected {
+                address,
+                policy: policy.to_string(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Binds a kernel socket, so that the port is ours.
@@ -182,10 +220,19 @@ impl Net for XdpNet {
         on_node(self.numa_node, make);
     }
 
-    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+    fn listen_to(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
         let vlans = self.vlans_of(local)?;
         let (socket, local) = self.bind(local)?;
+        self.check_policies(local, |policies| policies.on_listener(local, peers))?;
         self.steer(socket, local, &vlans, None)
+    }
+
+    fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        self.ignores_ipsec || self.control.policies().on_connection(local, peer).is_none()
     }
 
     fn active(
@@ -199,6 +246,7 @@ impl Net for XdpNet {
         let way = self.placement.way(remote, engine.into());
         let suits = |local| wanted.port() != 0 || way.answers(remote, local) == Answers::Here;
         let (socket, local) = until_it_suits(|| self.bind(wanted), suits)?;
+        self.check_policies(remote, |policies| policies.on_connection(local, remote))?;
         let kept = self.placement.keep(&way, remote, local);
         self.steer(socket, local, &vlans, kept)
     }

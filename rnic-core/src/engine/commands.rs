@@ -13,8 +13,8 @@ use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
 use super::flows::plain;
 use super::owners::Handler;
 use super::{
-    Command, ConnectionOptions, EndReason, Engine, Event, FlowKey, ListenerId, PortLease, Refusals,
-    RequestId,
+    Command, ConnectionOptions, EndReason, Engine, Event, FlowKey, ListenerId, Peers, PortLease,
+    Refusals, RequestId,
 };
 
 /// A connection on its way to another engine, where a queue pair is to accept it.
@@ -29,6 +29,7 @@ pub struct Adoption {
 #[derive(Clone)]
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
+    pub(super) peers: Peers,
     pub(super) lease: PortLease,
     pub(super) refusals: Arc<Refusals>,
     /// Requests that wait for an answer.
@@ -152,11 +153,13 @@ impl Engine {
             Command::Listen {
                 listener,
                 local,
+                peers,
                 lease,
                 refusals,
             } => {
                 let new = Listener {
                     local: plain(local),
+                    peers,
                     lease,
                     refusals,
                     waiting: 0,

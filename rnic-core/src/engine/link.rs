@@ -24,6 +24,7 @@ use crate::wire::rdmap::TerminateControl;
 use super::commands::Adoption;
 use super::events::Events;
 use super::owners::{Place, places};
+use super::peers::Peers;
 use super::refusals::Refusals;
 use super::snapshot::Snapshot;
 
@@ -179,6 +180,8 @@ pub enum Command {
         listener: ListenerId,
         /// The address; an unspecified IP address accepts on all.
         local: SocketAddr,
+        /// From whom. Of others' SYNs nothing is known here.
+        peers: Peers,
         /// The lease of the port.
         lease: PortLease,
         /// Where the failures of peers are told that have not asked yet.

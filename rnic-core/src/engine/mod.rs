@@ -13,6 +13,7 @@ mod net;
 mod next_hops;
 mod owners;
 mod passive;
+mod peers;
 mod refusals;
 mod snapshot;
 mod timers;
@@ -44,6 +45,7 @@ pub use self::link::{
 pub use self::net::{Net, NetError};
 pub use self::next_hops::{NextHop, NextHopRequest};
 pub use self::owners::Place;
+pub use self::peers::{NoPrefix, Peers, Prefix};
 pub use self::refusals::{Refusal, Refusals};
 pub use self::snapshot::{ConnectionFacts, Snapshot};
 

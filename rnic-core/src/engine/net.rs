@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::link::PortLease;
+use super::peers::Peers;
 
 /// Why a local port could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,18 @@ pub enum NetError {
     /// No route.
     #[error("no route to {0} through {1}; `ip route get` shows the way the kernel would take")]
     NoRoute(SocketAddr, String),
+    /// A policy of the host demands protection.
+    #[error(
+        "the IPsec policy \"{policy}\" of this host does not let what {address} sends or receives go unprotected, and rnic has \
+         no IPsec; change the policy (`ip xfrm policy`), limit the peers of a listener to others (--allow), or ignore it \
+         (--ignore-ipsec)"
+    )]
+    Protected {
+        /// The local address, or the peer's.
+        address: SocketAddr,
+        /// The policy, in the words of `ip xfrm policy`.
+        policy: String,
+    },
     /// Anything else.
     #[error("cannot reserve {address}: {reason}")]
     Other {
@@ -34,7 +47,22 @@ pub trait Net: Send + Sync {
     }
 
     /// Reserves a port to listen on; port 0 chooses one.
-    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError>;
+    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+        self.listen_to(local, &Peers::all())
+    }
+
+    /// The same, where only these peers may connect.
+    fn listen_to(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, PortLease), NetError>;
+
+    /// Whether the host's policy lets a connection that has come from a peer stand.
+    fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        let _ = (local, peer);
+        true
+    }
 
     /// Reserves a port to connect from. Without `local`, the address that routes to `remote`, and any port: if the network
     /// can tell, one whose answers come to the engine with this number.

@@ -91,7 +91,7 @@ impl Engine {
             return None;
         }
         let least = self.connections[index].yields_to(&packet.segment)?;
-        let listener = self.find_listener(key.local)?;
+        let listener = self.find_listener(key)?;
         if !self.has_backlog_for(listener.0) {
             return None;
         }
@@ -116,7 +116,7 @@ impl Engine {
         let cookie = self.find_cookie(now, key, packet);
         let wanted = cookie.is_some() || Connection::may_open(segment);
         let listener = self
-            .find_listener(key.local)
+            .find_listener(key)
             .filter(|_| wanted && self.connections.len() < self.config.max_connections);
         let Some(listener) = listener else {
             return Err(self.refuse(packet));
@@ -242,7 +242,9 @@ impl Engine {
         self.counters.engine.frames_sent += 1;
     }
 
-    fn find_listener(&self, local: SocketAddr) -> Option<(ListenerId, Listener)> {
+    /// The listener that a peer's SYN is for, if it is one of its peers.
+    fn find_listener(&self, key: &FlowKey) -> Option<(ListenerId, Listener)> {
+        let local = key.local;
         let any: IpAddr = match local {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -251,8 +253,10 @@ impl Engine {
             .iter()
             .find_map(|address| {
                 let (id, listener) = self.listeners.iter().find(|(_, l)| l.local == *address)?;
-                Some((*id, listener.clone()))
+                Some((*id, listener))
             })
+            .filter(|(_, listener)| listener.peers.contains(key.remote.ip()))
+            .map(|(id, listener)| (id, listener.clone()))
     }
 
     /// RFC 6528: a clock of 4 microseconds plus a secret function of the addresses.

@@ -10,7 +10,7 @@ use crossbeam_channel::bounded;
 use crate::ddp::{Endpoint, EndpointUlp};
 use crate::engine::{
     Command, ConnectionOptions, Driver, EndReason, EngineConfig, Event, HostEnd, ListenerId,
-    NextHop, NextHopRequest, PortLease, Refusals, RequestId, Snapshot, link,
+    NextHop, NextHopRequest, Peers, PortLease, Refusals, RequestId, Snapshot, link,
 };
 use crate::memory::frames::TxFrames;
 use crate::memory::region::{HugePages, Region};
@@ -463,6 +463,7 @@ impl Host {
         self.command(Command::Listen {
             listener: ListenerId(u32::from(port)),
             local: self.socket(port),
+            peers: Peers::all(),
             lease: self.lease(),
             refusals: self.refusals.clone(),
         });

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant as Clock};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
 use crate::engine::{
-    Driver, EngineConfig, HostEnd, Net, NetError, NextHop, NextHopRequest, PortLease, Turn, links,
+    Driver, EngineConfig, HostEnd, Net, NetError, NextHop, NextHopRequest, Peers, PortLease, Turn,
+    links,
 };
 use crate::memory::table::StagTable;
 use crate::time::Instant;
@@ -261,7 +262,11 @@ impl InMemoryNet {
 }
 
 impl Net for InMemoryNet {
-    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+    fn listen_to(
+        &self,
+        local: SocketAddr,
+        _peers: &Peers,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
         self.reserve(local)
     }
 

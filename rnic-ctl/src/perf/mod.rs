@@ -20,7 +20,7 @@ mod tcp_info;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use rnic_verbs::Device;
+use rnic_verbs::{Device, Peers};
 use serde_json::{Value, json};
 
 use self::args::{PerfArgs, Plan, Test};
@@ -48,7 +48,8 @@ pub(crate) fn run(args: &PerfArgs, json: bool, interrupt: &Interrupt) -> Outcome
         client(&opened, server, args.local, &plan, &mut report, interrupt)?;
     } else {
         let opened = args.device.open()?;
-        let listening = Listening::on(&opened.device, args.local, args.port)?;
+        let peers = args.device.peers();
+        let listening = Listening::on(&opened.device, args.local, args.port, &peers)?;
         report.line(RULE)?;
         report.listening(format_args!(
             " listening on {listening}, waiting for a client"
@@ -84,7 +85,7 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
     report.line(
         "Both sides run in this process, over a link in memory: no NIC, no kernel, no XDP.",
     )?;
-    let listening = Listening::on(&far.device, Some(address), args.port)?;
+    let listening = Listening::on(&far.device, Some(address), args.port, &Peers::all())?;
     let address = listening.local_address();
     std::thread::scope(|scope| {
         let test = plan.test;

@@ -11,7 +11,7 @@ mod server;
 
 use std::net::IpAddr;
 
-use rnic_verbs::{EndReason, TerminateControl};
+use rnic_verbs::{EndReason, Peers, TerminateControl};
 use serde_json::{Value, json};
 
 pub(crate) use self::args::RpingArgs;
@@ -49,7 +49,8 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
         in_memory(args, interrupt)?
     } else if args.server {
         let opened = args.device.open()?;
-        let listening = Listening::on(&opened.device, args.local()?, args.port)?;
+        let peers = args.device.peers();
+        let listening = Listening::on(&opened.device, args.local()?, args.port, &peers)?;
         args.show(format_args!(
             "listening on {listening}, {}",
             opened.description
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
 fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
     let ([near, far], address) = args.device.open_in_memory()?;
     args.debug("both sides run in this process, over a link in memory");
-    let listening = Listening::on(&far.device, Some(address), args.port)?;
+    let listening = Listening::on(&far.device, Some(address), args.port, &Peers::all())?;
     let address = listening.local_address();
     std::thread::scope(|scope| {
         // The diagnostics belong to one side: this one says what it was asked to do, the other one follows.

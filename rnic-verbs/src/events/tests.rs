@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
-use rnic_core::engine::{EngineEnd, Net, NetError, PortLease, link};
+use rnic_core::engine::{EngineEnd, Net, NetError, Peers, PortLease, link};
 use rnic_core::memory::table::StagTable;
 
 use super::*;
@@ -16,7 +16,11 @@ const LONG: Duration = Duration::from_secs(20);
 struct Nowhere;
 
 impl Net for Nowhere {
-    fn listen(&self, local: SocketAddr) -> Result<(SocketAddr, PortLease), NetError> {
+    fn listen_to(
+        &self,
+        local: SocketAddr,
+        _peers: &Peers,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
         Err(NetError::InUse(local))
     }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rnic_verbs::{ConnectError, ConnectionOptions, EndReason, Error, QpCaps, QpState, WcStatus};
+use rnic_verbs::{
+    ConnectError, ConnectionOptions, EndReason, Error, Peers, Prefix, QpCaps, QpState, WcStatus,
+};
 
 use crate::fixture::{MIXED, SOON, Side, connected, devices};
 
@@ -183,4 +185,38 @@ fn a_wait_of_any_length_can_be_asked_for() {
         near.qp.connect_blocking(address, None, options),
         Err(ConnectError::Failed(EndReason::Refused))
     ));
+}
+
+#[test]
+fn to_a_peer_that_is_not_let_in_nobody_listens() {
+    let (near_device, far_device, mut address) = devices(MIXED);
+    let mut near = Side::new(&near_device);
+    let others: Prefix = "203.0.113.0/24".parse().unwrap();
+    let _listener = far_device
+        .listen_to(address, Peers::only([others]))
+        .unwrap();
+    let refused = near
+        .qp
+        .connect_blocking(address, None, ConnectionOptions::default());
+    assert!(
+        matches!(refused, Err(ConnectError::Failed(EndReason::Refused))),
+        "{refused:?}"
+    );
+    address.set_port(address.port() + 1);
+    let all = Prefix::new(address.ip(), 0);
+    let listener = far_device
+        .listen_to(address, Peers::only([others, all]))
+        .unwrap();
+    let server = std::thread::spawn(move || {
+        let request = listener.next_request(SOON).unwrap().unwrap();
+        request.reject(b"heard").unwrap();
+    });
+    let rejected = near
+        .qp
+        .connect_blocking(address, None, ConnectionOptions::default());
+    assert!(
+        matches!(rejected, Err(ConnectError::Rejected { .. })),
+        "{rejected:?}"
+    );
+    server.join().unwrap();
 }

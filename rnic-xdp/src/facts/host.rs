@@ -6,6 +6,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 
 use super::Fact;
+use crate::netlink::{Groups, Policies, PolicySocket, firewall_tables};
 
 pub(super) fn facts() -> Vec<Fact> {
     let capabilities = effective_capabilities();
@@ -16,6 +17,8 @@ pub(super) fn facts() -> Vec<Fact> {
         locked_memory(capabilities),
         huge_pages(),
         cpus(),
+        ipsec(),
+        firewall(),
     ]
 }
 
@@ -165,6 +168,67 @@ fn cpus() -> Fact {
         );
     }
     Fact::ok(name, count.to_string())
+}
+
+/// Policies named at most.
+const NAMED: usize = 4;
+
+/// What the kernel protects, of which XDP knows nothing.
+fn ipsec() -> Fact {
+    let name = "IPsec";
+    let policies = PolicySocket::open(Groups::NONE).and_then(|socket| match socket {
+        Some(mut socket) => socket.read(),
+        None => Ok(Policies::default()),
+    });
+    let policies = match policies {
+        Ok(policies) => policies,
+        Err(error) => {
+            return Fact::warn(name, error.to_string(), "run as root to see the policies");
+        }
+    };
+    let mut demands: Vec<_> = policies
+        .demands()
+        .map(|policy| format!("\"{policy}\""))
+        .collect();
+    if demands.is_empty() {
+        return Fact::ok(name, "no policy demands protection");
+    }
+    let more = demands.len().saturating_sub(NAMED);
+    demands.truncate(NAMED);
+    if more > 0 {
+        demands.push(format!("and {more} more"));
+    }
+    Fact::warn(
+        name,
+        format!(
+            "rnic does not have what these policies demand: {}",
+            demands.join(", ")
+        ),
+        "connections that they select are refused; --ignore-ipsec has them go in the clear",
+    )
+}
+
+/// Rules that see nothing of what XDP takes.
+fn firewall() -> Fact {
+    let name = "firewall";
+    match firewall_tables() {
+        Ok(tables) if tables.is_empty() => Fact::ok(
+            name,
+            "none; rules of nftables or iptables would not apply to rnic's connections",
+        ),
+        Ok(tables) => Fact::warn(
+            name,
+            format!(
+                "rules do not apply to rnic's connections: {}",
+                tables.join(", ")
+            ),
+            "--allow PREFIX limits who may connect",
+        ),
+        Err(_) => Fact::ok(
+            name,
+            "not stated by the kernel; its rules do not apply to rnic's connections",
+        ),
+    }
 }
 
 fn read_number(path: &str) -> Option<i64> {

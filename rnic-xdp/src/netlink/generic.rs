@@ -1,6 +1,6 @@
 //! Generic netlink: the `ethtool` and `netdev` families, for queue counts and XDP features.
 
-use nix::sys::socket::SockProtocol;
+use rustix::net::netlink;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::NetlinkError;
@@ -125,7 +125,7 @@ pub(crate) struct Generic(Socket);
 
 impl Generic {
     pub(crate) fn open() -> Result<Self, NetlinkError> {
-        Socket::open(SockProtocol::NetlinkGeneric, Groups::NONE)
+        Socket::open(netlink::GENERIC, Groups::NONE)
             .map(Self)
             .map_err(|source| NetlinkError::Socket {
                 doing: "open a generic socket",

@@ -6,20 +6,24 @@
 use std::io;
 
 mod address;
+mod firewall;
 mod generic;
 mod link;
 mod message;
 mod neighbour;
+mod policy;
 mod route;
 mod socket;
 
 pub(crate) use address::{Address, addresses};
+pub(crate) use firewall::firewall_tables;
 pub(crate) use generic::{Generic, RssSettings, XdpFeatures};
 #[cfg(test)]
 pub(crate) use link::Vlan;
 pub(crate) use link::{AttachedXdp, Link, LinkChange, link_by_index, link_by_name, links};
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};
+pub(crate) use policy::{Policies, Policy, PolicySocket};
 pub(crate) use route::{Route, route};
 pub(crate) use socket::{Groups, RouteSocket, Socket};
 

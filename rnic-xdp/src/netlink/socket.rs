@@ -4,11 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
-    setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, send, setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
 
 use super::NetlinkError;
 use super::message::{Builder, Message, parse};
@@ -32,6 +30,8 @@ pub(crate) struct Groups(u32);
 
 impl Groups {
     pub(crate) const NONE: Self = Self(0);
+    /// IPsec policies.
+    pub(crate) const POLICIES: Self = Self(0x8);
     /// Links, neighbours, addresses and routes of both families.
     pub(crate) const ALL: Self = Self(0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400);
 }
@@ -56,12 +56,13 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn open(protocol: SockProtocol, groups: Groups) -> io::Result<Self> {
-        let fd = socket(
-            AddressFamily::Netlink,
-            SockType::Raw,
-            SockFlag::SOCK_CLOEXEC,
-            protocol,
+    /// Without a protocol it is that of links, addresses, routes and neighbours, which has the number 0.
+    pub(crate) fn open(protocol: impl Into<Option<Protocol>>, groups: Groups) -> io::Result<Self> {
+        let fd = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            protocol.into(),
         )?;
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups.0))?;
         setsockopt(
@@ -172,7 +173,7 @@ pub(crate) struct RouteSocket(pub(crate) Socket);
 
 impl RouteSocket {
     pub(crate) fn open() -> Result<Self, NetlinkError> {
-        Socket::open(SockProtocol::NetlinkRoute, Groups::NONE)
+        Socket::open(None, Groups::NONE)
             .map(Self)
             .map_err(|source| NetlinkError::Socket {
                 doing: "open a socket",

@@ -376,6 +376,10 @@ impl OpenDevice {
         &self.report
     }
 
+    pub(crate) fn link_index(&self) -> u32 {
+        self.link.index
+    }
+
     /// Receive queues that the device has now. (None goes: the kernel refuses to take away a queue that has a socket.)
     pub(crate) fn queues_now(&self) -> u32 {
         rx_queues(&self.link)

@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use nix::sys::socket::SockProtocol;
 use rnic_core::engine::NextHop;
 use rnic_core::time::Instant;
 
@@ -105,7 +104,7 @@ impl Routes {
         max_mtu: u32,
         links: Option<SteeredLinks>,
     ) -> Result<Self, NetlinkError> {
-        let changes = Socket::open(SockProtocol::NetlinkRoute, Groups::ALL);
+        let changes = Socket::open(None, Groups::ALL);
         Ok(Self {
             device: device.index,
             state: LinkState::of(device),

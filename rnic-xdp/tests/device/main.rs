@@ -2,6 +2,7 @@
 
 mod fork;
 mod gone;
+mod policy;
 #[path = "../common/rig.rs"]
 mod rig;
 mod rtnl;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::engine::{
     ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop, NextHopRequest,
-    links,
+    Peers, links,
 };
 use crate::memory::table::StagTable;
 use crate::testing::VecFrames;
@@ -40,6 +40,7 @@ fn engines(count: usize) -> (Vec<One>, RawPeer) {
     let listen = Command::Listen {
         listener: LISTENER,
         local: address,
+        peers: Peers::all(),
         lease: Arc::new(()),
         refusals: Arc::default(),
     };

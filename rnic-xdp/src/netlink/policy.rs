@@ -1,0 +1,434 @@
+//! IPsec policies (xfrm): which traffic of this host the kernel protects with ESP or AH, or blocks.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use nix::libc;
+use rnic_core::engine::{Peers, Prefix};
+use rustix::net::netlink;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use super::NetlinkError;
+use super::message::{Attributes, Builder, Message};
+use super::socket::{Answer, Groups, Socket};
+
+const NEW_POLICY: u16 = 0x13;
+const GET_POLICY: u16 = 0x15;
+const GET_DEFAULT: u16 = 0x28;
+
+const XFRMA_TMPL: u16 = 5;
+const XFRMA_POLICY_TYPE: u16 = 16;
+const XFRMA_MARK: u16 = 21;
+const XFRMA_IF_ID: u16 = 31;
+
+const DIRECTION_IN: u8 = 0;
+const DIRECTION_OUT: u8 = 1;
+const ACTION_BLOCK: u8 = 1;
+const DEFAULT_BLOCK: u8 = 1;
+
+/// `struct xfrm_selector`
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawSelector {
+    destination: [u8; 16],
+    source: [u8; 16],
+    destination_port: [u8; 2],
+    destination_port_mask: [u8; 2],
+    source_port: [u8; 2],
+    source_port_mask: [u8; 2],
+    family: u16,
+    destination_len: u8,
+    source_len: u8,
+    protocol: u8,
+    padding: [u8; 3],
+    link: i32,
+    user: u32,
+}
+
+/// `struct xfrm_userpolicy_info`
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawPolicy {
+    selector: RawSelector,
+    lifetime: [u64; 12],
+    priority: u32,
+    index: u32,
+    direction: u8,
+    action: u8,
+    flags: u8,
+    share: u8,
+    padding: u32,
+}
+
+/// `struct xfrm_user_tmpl`
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawTemplate {
+    destination: [u8; 16],
+    spi: u32,
+    protocol: u8,
+    padding: [u8; 3],
+    family: u16,
+    padding_too: u16,
+    source: [u8; 16],
+    request: u32,
+    mode: u8,
+    share: u8,
+    optional: u8,
+    padding_at_last: u8,
+    algorithms: [u32; 3],
+}
+
+/// What a policy wants of the packets that it selects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Action {
+    /// They go as they are.
+    Pass,
+    /// They are dropped.
+    Block,
+    /// They are protected: by these protocols and modes, from the inside out.
+    Protect(Vec<(u8, u8)>),
+}
+
+/// Ports: those that are the same in the bits of the mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ports {
+    port: u16,
+    mask: u16,
+}
+
+impl Ports {
+    const ALL: Self = Self { port: 0, mask: 0 };
+
+    fn contains(self, port: u16) -> bool {
+        (port ^ self.port) & self.mask == 0
+    }
+
+    fn covers(self, other: Self) -> bool {
+        self.mask & other.mask == self.mask && self.contains(other.port)
+    }
+
+    fn new([port, mask]: [[u8; 2]; 2]) -> Self {
+        let [port, mask] = [port, mask].map(u16::from_be_bytes);
+        Self { port, mask }
+    }
+}
+
+/// An IPsec policy of the kernel, for what this host sends or receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    outgoing: bool,
+    priority: u32,
+    /// Main policies and sub policies both have to be met.
+    kind: u8,
+    local: Prefix,
+    local_ports: Ports,
+    remote: Prefix,
+    remote_ports: Ports,
+    /// It is for one link only.
+    link: Option<u32>,
+    /// It stands for what the kernel does where no policy matches.
+    is_default: bool,
+    action: Action,
+}
+
+/// `None` for a family that is no IP.
+fn prefix(family: u16, octets: [u8; 16], len: u8) -> Option<Prefix> {
+    let address = match i32::from(family) {
+        libc::AF_INET => {
+            let [a, b, c, d, ..] = octets;
+            IpAddr::from([a, b, c, d])
+        }
+        libc::AF_INET6 => IpAddr::from(octets),
+        _ => return None,
+    };
+    Some(Prefix::new(address, len))
+}
+
+impl Policy {
+    /// Reads a policy that can be for TCP connections of this host; `None` for any other message.
+    fn from_message(message: &Message) -> Option<Self> {
+        if message.kind != NEW_POLICY {
+            return None;
+        }
+        let (raw, attributes) = message.split::<RawPolicy>()?;
+        let selector = raw.selector;
+        // Policies of sockets and for forwarding, for other protocols, of xfrm interfaces and for marked packets are not
+        // for ours, which have no mark.
+        let [mark, _mask] = attributes.value::<[u32; 2]>(XFRMA_MARK).unwrap_or_default();
+        let other_direction = !matches!(raw.direction, DIRECTION_IN | DIRECTION_OUT);
+        let other_protocol = !matches!(i32::from(selector.protocol), 0 | libc::IPPROTO_TCP);
+        let of_interface = attributes.value::<u32>(XFRMA_IF_ID).unwrap_or(0) != 0;
+        if other_direction || other_protocol || of_interface || mark != 0 {
+            return None;
+        }
+        let source = prefix(selector.family, selector.source, selector.source_len)?;
+        let destination = prefix(
+            selector.family,
+            selector.destination,
+            selector.destination_len,
+        )?;
+        let source_ports = Ports::new([selector.source_port, selector.source_port_mask]);
+        let destination_ports =
+            Ports::new([selector.destination_port, selector.destination_port_mask]);
+        let outgoing = raw.direction == DIRECTION_OUT;
+        let (local, remote) = match outgoing {
+            true => ((source, source_ports), (destination, destination_ports)),
+            false => ((destination, destination_ports), (source, source_ports)),
+        };
+        Some(Self {
+            outgoing,
+            priority: raw.priority,
+            kind: attributes.value(XFRMA_POLICY_TYPE).unwrap_or(0),
+            local: local.0,
+            local_ports: local.1,
+            remote: remote.0,
+            remote_ports: remote.1,
+            link: u32::try_from(selector.link).ok().filter(|link| *link != 0),
+            is_default: false,
+            action: action(raw.action, attributes),
+        })
+    }
+
+    /// What the kernel does with packets that no policy selects, if it blocks them.
+    fn defaults(message: &Message) -> Vec<Self> {
+        let Some(([incoming, _, outgoing], _)) = message.split::<[u8; 3]>() else {
+            return Vec::new();
+        };
+        let families = [
+            IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            Ipv6Addr::UNSPECIFIED.into(),
+        ];
+        let mut blocks = Vec::new();
+        for (outgoing, action) in [(false, incoming), (true, outgoing)] {
+            for any in families.into_iter().filter(|_| action == DEFAULT_BLOCK) {
+                blocks.push(Self {
+                    outgoing,
+                    priority: u32::MAX,
+                    kind: 0,
+                    local: Prefix::new(any, 0),
+                    local_ports: Ports::ALL,
+                    remote: Prefix::new(any, 0),
+                    remote_ports: Ports::ALL,
+                    link: None,
+                    is_default: true,
+                    action: Action::Block,
+                });
+            }
+        }
+        blocks
+    }
+
+    fn is_demand(&self) -> bool {
+        self.action != Action::Pass
+    }
+
+    fn is_for_link(&self, links: &[u32]) -> bool {
+        self.link.is_none_or(|link| links.contains(&link))
+    }
+
+    /// Whether it selects what two ends send each other.
+    fn selects(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.local.contains(local.ip())
+            && self.remote.contains(remote.ip())
+            && self.local_ports.contains(local.port())
+            && self.remote_ports.contains(remote.port())
+    }
+
+    /// Whether it comes before another where both select a packet. Of equals either may.
+    fn precedes(&self, other: &Self) -> bool {
+        (self.outgoing, self.kind) == (other.outgoing, other.kind)
+            && (self.is_default, self.priority) < (other.is_default, other.priority)
+    }
+}
+
+fn action(action: u8, attributes: Attributes<'_>) -> Action {
+    if action == ACTION_BLOCK {
+        return Action::Block;
+    }
+    let templates = attributes.get(XFRMA_TMPL).unwrap_or_default();
+    let templates = templates.chunks_exact(size_of::<RawTemplate>());
+    let demanded = templates
+        .filter_map(|octets| RawTemplate::read_from_bytes(octets).ok())
+        .filter(|template| template.optional == 0)
+        .map(|template| (template.protocol, template.mode));
+    match demanded.collect::<Vec<_>>() {
+        none if none.is_empty() => Action::Pass,
+        demanded => Action::Protect(demanded),
+    }
+}
+
+impl fmt::Display for Policy {
+    /// In the words of `ip xfrm policy`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direction = if self.outgoing { "out" } else { "in" };
+        if self.is_default {
+            return write!(f, "default {direction} block");
+        }
+        let ends = [
+            (self.local, self.local_ports),
+            (self.remote, self.remote_ports),
+        ];
+        let [(source, from), (destination, to)] = match self.outgoing {
+            true => ends,
+            false => [ends[1], ends[0]],
+        };
+        write!(f, "src {source} dst {destination}")?;
+        for (name, ports) in [("sport", from), ("dport", to)] {
+            if ports.mask != 0 {
+                write!(f, " {name} {}", ports.port)?;
+            }
+        }
+        write!(f, " dir {direction} priority {}", self.priority)?;
+        match &self.action {
+            Action::Pass => f.write_str(" action allow"),
+            Action::Block => f.write_str(" action block"),
+            Action::Protect(layers) => layers.iter().try_for_each(|(protocol, mode)| {
+                let protocol = match i32::from(*protocol) {
+                    libc::IPPROTO_ESP => "esp",
+                    libc::IPPROTO_AH => "ah",
+                    libc::IPPROTO_COMP => "comp",
+                    _ => "other",
+                };
+                let mode =
+                    ["transport", "tunnel", "ro", "in_trigger", "beet"].get(usize::from(*mode));
+                write!(
+                    f,
+                    " tmpl proto {protocol} mode {}",
+                    mode.unwrap_or(&"other")
+                )
+            }),
+        }
+    }
+}
+
+/// The IPsec policies of this host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Policies(Vec<Policy>);
+
+impl Policies {
+    /// The policy that does not let a connection go unprotected, if there is one. `links` are those that carry it.
+    pub(crate) fn on_connection(
+        &self,
+        links: &[u32],
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<&Policy> {
+        let selects = |policy: &&Policy| policy.is_for_link(links) && policy.selects(local, remote);
+        let first = |demand: &&Policy| {
+            let mut selecting = self.0.iter().filter(selects);
+            !selecting.any(|other| other.precedes(demand))
+        };
+        let demands = self
+            .0
+            .iter()
+            .filter(selects)
+            .filter(|policy| policy.is_demand());
+        demands.filter(first).min_by_key(|policy| !policy.outgoing)
+    }
+
+    /// The policy that does not let a listener answer some of the peers that it is for, if there is one.
+    pub(crate) fn on_listener(
+        &self,
+        links: &[u32],
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Option<&Policy> {
+        let any_address = local.ip().is_unspecified();
+        let is_here = |policy: &Policy| {
+            policy.local.is_ipv4() == local.is_ipv4()
+                && (any_address || policy.local.contains(local.ip()))
+                && policy.local_ports.contains(local.port())
+        };
+        // What is selected of the peers by a policy, one range of addresses after the other.
+        let shares = |demand: &Policy| peers.shared_with(demand.remote);
+        let is_shadowed = |demand: &Policy, share: Prefix| {
+            self.0.iter().any(|other| {
+                let here = match any_address {
+                    true => other.local.covers(demand.local),
+                    false => other.local.contains(local.ip()),
+                };
+                other.precedes(demand)
+                    && !other.is_demand()
+                    && other.link.is_none()
+                    && here
+                    && other.local_ports.contains(local.port())
+                    && other.remote.covers(share)
+                    && other.remote_ports.covers(demand.remote_ports)
+            })
+        };
+        let demands = self
+            .0
+            .iter()
+            .filter(|policy| policy.is_demand() && policy.is_for_link(links));
+        demands.filter(|demand| is_here(demand)).find(|demand| {
+            let mut shares = shares(demand).into_iter();
+            shares.any(|share| !is_shadowed(demand, share))
+        })
+    }
+
+    /// The links that some are for.
+    pub(crate) fn links(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().filter_map(|policy| policy.link)
+    }
+
+    /// Those that demand something, for people.
+    pub(crate) fn demands(&self) -> impl Iterator<Item = &Policy> {
+        self.0.iter().filter(|policy| policy.is_demand())
+    }
+}
+
+/// Reads and follows the policies of a network namespace.
+#[derive(Debug)]
+pub(crate) struct PolicySocket(Socket);
+
+impl PolicySocket {
+    /// In the network namespace of this thread. `None` where the kernel has no IPsec.
+    pub(crate) fn open(groups: Groups) -> Result<Option<Self>, NetlinkError> {
+        match Socket::open(netlink::XFRM, groups) {
+            Ok(socket) => Ok(Some(Self(socket))),
+            Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(None),
+            Err(source) => Err(NetlinkError::Socket {
+                doing: "open a socket for IPsec policies",
+                source,
+            }),
+        }
+    }
+
+    /// Every policy there is now.
+    pub(crate) fn read(&mut self) -> Result<Policies, NetlinkError> {
+        let doing = "list the IPsec policies";
+        let messages = self.0.request(doing, Answer::Dump, |flags| {
+            // `struct xfrm_userpolicy_id`: all of them.
+            Builder::new(GET_POLICY, flags, &[0u64; 8])
+        })?;
+        let mut policies: Vec<_> = messages.iter().filter_map(Policy::from_message).collect();
+        let defaults = self
+            .0
+            .request("read the default IPsec policy", Answer::One, |flags| {
+                Builder::new(GET_DEFAULT, flags, &[0u8; 4])
+            });
+        match defaults {
+            Ok(messages) => policies.extend(messages.iter().flat_map(Policy::defaults)),
+            // Kernels before 5.14 have none.
+            Err(NetlinkError::Refused { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Policies(policies))
+    }
+
+    /// Whether policies have changed since this was asked last.
+    pub(crate) fn has_changed(&mut self) -> bool {
+        // Where some notifications were lost, too.
+        !matches!(self.0.notifications(), Ok(Some(messages)) if messages.is_empty())
+    }
+}
+
+impl std::os::fd::AsFd for PolicySocket {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;

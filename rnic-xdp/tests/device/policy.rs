@@ -1,0 +1,74 @@
+//! The host's policy: what IPsec policies demand, and who may connect.
+
+use rnic_core::engine::NetError;
+use rnic_verbs::{ConnectionOptions, Error, Peers, QpState};
+use rnic_xdp::testing::is_root;
+
+use crate::rig::{End, Rig, Runs};
+
+/// The policy in the words of an error.
+fn policy_of<T>(result: Result<T, Error>) -> String {
+    match result {
+        Err(Error::Net(NetError::Protected { policy, .. })) => policy,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("nobody objects"),
+    }
+}
+
+#[test]
+fn where_a_policy_demands_protection_nothing_connects_or_listens() {
+    if !is_root("where_a_policy_demands_protection_nothing_connects_or_listens") {
+        return;
+    }
+    let rig = Rig::new(1500, 1, Runs::Inline);
+    let add = "xfrm policy add src 10.77.0.1 dst 10.77.0.2 proto tcp dir out priority 9 \
+               tmpl proto esp mode transport";
+    if rig.east.ip(add).is_err() {
+        eprintln!("SKIPPED: a kernel without IPsec has no policies");
+        return;
+    }
+    let expected = "src 10.77.0.1 dst 10.77.0.2 dir out priority 9 tmpl proto esp mode transport";
+    let mut end = End::new(&rig.client, 4096);
+    let connect = |end: &mut End| {
+        let to = "10.77.0.2:4420".parse().unwrap();
+        let options = ConnectionOptions::default();
+        rig.east.run(|| end.qp.connect(to, None, options))
+    };
+    assert_eq!(policy_of(connect(&mut end)), expected);
+    assert_eq!(end.qp.state(), QpState::Init);
+    let listen = |address: &str, peers| {
+        let address = address.parse().unwrap();
+        rig.east.run(|| rig.client.listen_to(address, peers))
+    };
+    assert_eq!(policy_of(listen("10.77.0.1:7000", Peers::all())), expected);
+    assert_eq!(policy_of(listen("0.0.0.0:7000", Peers::all())), expected);
+    let others = Peers::only(["10.77.0.128/25".parse().unwrap()]);
+    listen("10.77.0.1:7000", others).unwrap();
+    listen("[::]:7001", Peers::all()).unwrap();
+    // Of other addresses it says nothing.
+    let (mut client, mut server) = rig.connect("[fd77::2]:4420", 4096);
+    rig.exchange(&mut client, &mut server, 4096);
+    rig.east.ip("xfrm policy flush").unwrap();
+    let (mut client, mut server) = rig.connect("10.77.0.2:4420", 4096);
+    rig.exchange(&mut client, &mut server, 4096);
+}
+
+#[test]
+fn a_listener_follows_policies_as_they_change() {
+    if !is_root("a_listener_follows_policies_as_they_change") {
+        return;
+    }
+    let rig = Rig::new(1500, 1, Runs::Inline);
+    let address = "10.77.0.2:4420".parse().unwrap();
+    let listener = rig.west.run(|| rig.server.listen(address)).unwrap();
+    let hears = || rig.reaches(&listener);
+    assert!(hears());
+    let add = "xfrm policy add src 10.77.0.0/24 dst 10.77.0.2 dir in tmpl proto esp mode transport";
+    if rig.west.ip(add).is_err() {
+        eprintln!("SKIPPED: a kernel without IPsec has no policies");
+        return;
+    }
+    rig.until("policies are followed", || !hears());
+    rig.west.ip("xfrm policy flush").unwrap();
+    rig.until("policies are followed", hears);
+}
