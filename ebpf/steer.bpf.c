@@ -52,6 +52,14 @@ struct {
 } steer_links SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, STEER_MAX_PEERS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct steer_peer);
+	__type(value, __u32);
+} steer_peers SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, STEER_MAX_QUEUES);
 	__type(key, __u32);
@@ -114,8 +122,8 @@ static __always_inline __u16 parse_ethernet(struct xdp_md *context, __u32 *at, s
 	return bpf_ntohs(tag->ethertype);
 }
 
-/* Fills in family and address, and moves on to the TCP header. STEER_REDIRECTED stands for "go on". */
-static __always_inline int parse_ipv4(struct xdp_md *context, __u32 *at, struct steer_key *key)
+/* Fills in family and addresses, and moves on to the TCP header. STEER_REDIRECTED stands for "go on". */
+static __always_inline int parse_ipv4(struct xdp_md *context, __u32 *at, struct steer_key *key, __be32 *peer)
 {
 	struct iphdr room, *ip = octets(context, *at, &room, sizeof(room));
 	__u32 header_len;
@@ -132,11 +140,12 @@ static __always_inline int parse_ipv4(struct xdp_md *context, __u32 *at, struct 
 
 	key->family = STEER_IPV4;
 	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
+	__builtin_memcpy(peer, &ip->saddr, sizeof(ip->saddr));
 	*at += header_len;
 	return STEER_REDIRECTED;
 }
 
-static __always_inline int parse_ipv6(struct xdp_md *context, __u32 *at, struct steer_key *key)
+static __always_inline int parse_ipv6(struct xdp_md *context, __u32 *at, struct steer_key *key, __be32 *peer)
 {
 	struct ipv6hdr room, *ip = octets(context, *at, &room, sizeof(room));
 
@@ -151,12 +160,13 @@ static __always_inline int parse_ipv6(struct xdp_md *context, __u32 *at, struct 
 
 	key->family = STEER_IPV6;
 	__builtin_memcpy(key->address, &ip->daddr, sizeof(ip->daddr));
+	__builtin_memcpy(peer, &ip->saddr, sizeof(ip->saddr));
 	*at += sizeof(*ip);
 	return STEER_REDIRECTED;
 }
 
-/* Reads the local address, its VLAN and the port of a frame into the key, and the MAC address that it is for. */
-static __always_inline int classify(struct xdp_md *context, struct steer_key *key, __be16 *mac)
+/* Reads the local address, its VLAN and the port of a frame into the key, and the MAC address that it is for and its peer's address. */
+static __always_inline int classify(struct xdp_md *context, struct steer_key *key, __be32 *peer, __be16 *mac)
 {
 	struct tcp_ports room, *ports;
 	__u32 at = 0;
@@ -164,10 +174,10 @@ static __always_inline int classify(struct xdp_md *context, struct steer_key *ke
 
 	switch (parse_ethernet(context, &at, key, mac)) {
 	case ETH_P_IP:
-		verdict = parse_ipv4(context, &at, key);
+		verdict = parse_ipv4(context, &at, key, peer);
 		break;
 	case ETH_P_IPV6:
-		verdict = parse_ipv6(context, &at, key);
+		verdict = parse_ipv6(context, &at, key, peer);
 		break;
 	case 0:
 		verdict = STEER_TRUNCATED;
@@ -190,25 +200,42 @@ static __always_inline int is_same(const __be32 *one, const __be32 *other)
 	return !((one[0] ^ other[0]) | (one[1] ^ other[1]) | (one[2] ^ other[2]) | (one[3] ^ other[3]));
 }
 
-/* Whether the address and port, or the port at any address, are steered: steer_map is asked for its other entries only. */
-static __always_inline int is_steered(struct steer_key *key)
+/* Whether an entry is for a peer: STEER_REDIRECTED, or STEER_STRANGER. */
+static __always_inline int let_in(__u32 peers, const struct steer_key *key, const __be32 *address)
 {
+	struct steer_peer peer = { .bits = 8 * (sizeof(peer.local) + sizeof(peer.address)), .local = *key };
+
+	if (peers == STEER_ALL_PEERS)
+		return STEER_REDIRECTED;
+	__builtin_memcpy(peer.address, address, sizeof(peer.address));
+	return bpf_map_lookup_elem(&steer_peers, &peer) ? STEER_REDIRECTED : STEER_STRANGER;
+}
+
+/*
+ * Whether the address and port, or the port at any address, are steered, and for this peer: STEER_REDIRECTED, or why not.
+ * steer_map is asked for its other entries only.
+ */
+static __always_inline int look_up(struct steer_key *key, const __be32 *peer)
+{
+	__u32 *peers;
 	__u32 number = key->port[0] << 8 | key->port[1];
 	struct steer_port *port = bpf_map_lookup_elem(&steer_ports, &number);
 
 	if (!port)
-		return 0;
+		return STEER_NOT_STEERED;
 	if (port->family == key->family &&
 	    (port->any_address || (port->vlan == key->vlan && is_same(port->address, key->address))))
-		return 1;
+		return STEER_REDIRECTED;
 	if (!port->others)
-		return 0;
+		return STEER_NOT_STEERED;
 
-	if (bpf_map_lookup_elem(&steer_map, key))
-		return 1;
+	peers = bpf_map_lookup_elem(&steer_map, key);
+	if (peers)
+		return let_in(*peers, key, peer);
 	__builtin_memset(key->address, 0, sizeof(key->address));
 	key->vlan = 0;
-	return bpf_map_lookup_elem(&steer_map, key) != 0;
+	peers = bpf_map_lookup_elem(&steer_map, key);
+	return peers ? let_in(*peers, key, peer) : STEER_NOT_STEERED;
 }
 
 static __always_inline int is_mac(const __be16 *one, const __be16 *other)
@@ -231,17 +258,19 @@ SEC("xdp.frags")
 int rnic_steer(struct xdp_md *context)
 {
 	struct steer_key key = {};
+	__be32 peer[4] = {};
 	__be16 mac[3];
 	int action;
-	int verdict = classify(context, &key, mac);
+	int verdict = classify(context, &key, peer, mac);
 	__u32 vlan = key.vlan;
 
 	if (verdict != STEER_REDIRECTED) {
 		count(verdict);
 		return XDP_PASS;
 	}
-	if (!is_steered(&key)) {
-		count(STEER_NOT_STEERED);
+	verdict = look_up(&key, peer);
+	if (verdict != STEER_REDIRECTED) {
+		count(verdict);
 		return XDP_PASS;
 	}
 	if (!is_for_us(vlan, mac)) {

@@ -12,6 +12,13 @@
 /* Addresses and ports that can be steered at once: as many as one address has ports. */
 #define STEER_MAX_ENTRIES 65536
 
+/* Ranges of peers' addresses that entries can be limited to at once. */
+#define STEER_MAX_PEERS 65536
+
+/* Values of steer_map. */
+#define STEER_ALL_PEERS 1
+#define STEER_SOME_PEERS 2 /* those in steer_peers */
+
 /* Local TCP ports. */
 #define STEER_PORTS 65536
 
@@ -30,9 +37,17 @@ struct steer_key {
 	__u32 vlan;       /* the VLAN that the address belongs to; 0 where that is any */
 };
 
+/* Key of steer_peers: addresses of peers that an entry of steer_map is limited to, by their first bits. */
+struct steer_peer {
+	__u32 bits;             /* that count: those of local, and the first ones of the address */
+	struct steer_key local; /* the entry */
+	__be32 address[4];      /* as in the key */
+};
+
 /*
  * Value of steer_ports, by local port: one of the port's entries in steer_map, and how many others there are. A steered port
- * seldom has more than one, and comparing with it takes a fraction of the time that hashing takes.
+ * seldom has more than one, and comparing with it takes a fraction of the time that hashing takes. It is one for all peers:
+ * those that are limited to some are among the others.
  */
 struct steer_port {
 	__be32 address[4]; /* as in the key; written while the family is 0 */
@@ -60,7 +75,8 @@ enum steer_verdict {
 	STEER_NOT_TCP = 4,      /* another protocol, or IPv6 with extension headers: passed */
 	STEER_TRUNCATED = 5,    /* too short for the headers it announces: passed */
 	STEER_OTHER_HOST = 6,   /* steered, but to a MAC address that is not ours, or in a VLAN that we have no part in: passed */
-	STEER_VERDICTS = 7,
+	STEER_STRANGER = 7,     /* steered for other peers only: passed */
+	STEER_VERDICTS = 8,
 };
 
 #endif

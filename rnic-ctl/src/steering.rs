@@ -65,6 +65,9 @@ fn explain(counter: &str) -> &'static str {
         "not_steered" => "to the kernel: TCP for other ports",
         "fragments" => "to the kernel: IP fragments",
         "not_tcp" => "to the kernel: other protocols",
+        "strangers" => {
+            "to the kernel: for a steered port, from peers that may not connect (--allow)"
+        }
         "truncated" => "to the kernel: shorter than their headers say",
         _ => "",
     }

@@ -46,8 +46,9 @@ pub struct XdpNet {
 /// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
 #[derive(Debug)]
 struct Lease {
-    /// What is steered for it.
+    /// What is steered for it, and whose.
     entries: Vec<Entry>,
+    peers: Peers,
     steered: SteeredPorts,
     /// Brings its segments to the right worker.
     kept: Option<Kept>,
@@ -65,7 +66,7 @@ impl Drop for Lease {
         // The steering ends before the port is free for others, whose segments it would steal. There is nothing
         // to do if it fails: the entry goes with the map.
         for entry in &self.entries {
-            let _ = self.steered.remove(entry);
+            let _ = self.steered.remove(entry, &self.peers);
         }
         // To remove a rule takes the kernel's lock.
         if let Some(kept) = self.kept.take() {
@@ -138,10 +139,12 @@ impl XdpNet {
         socket: OwnedFd,
         local: SocketAddr,
         vlans: &[u16],
+        peers: &Peers,
         kept: Option<Kept>,
     ) -> Result<(SocketAddr, PortLease), NetError> {
         let mut lease = Lease {
             entries: Vec::with_capacity(vlans.len()),
+            peers: peers.clone(),
             steered: self.steered.clone(),
             kept,
             control: self.control.clone(),
@@ -150,11 +153,11 @@ impl XdpNet {
         };
         for &vlan in vlans {
             let entry = Entry { local, vlan };
-            self.steered.add(&entry).map_err(|error| match error.raw_os_error() {
+            self.steered.add(&entry, peers).map_err(|error| match error.raw_os_error() {
                 Some(libc::EEXIST) => NetError::InUse(local),
                 Some(libc::E2BIG) => other(
                     local,
-                    "the steering map is full (65536 addresses and ports); close connections or listeners",
+                    "the steering map is full (65536 addresses and ports, as many prefixes of peers); close connections or listeners",
                 ),
                 _ => other(local, format!("cannot steer the port here: {error}")),
             })?;
@@ -228,7 +231,7 @@ impl Net for XdpNet {
         let vlans = self.vlans_of(local)?;
         let (socket, local) = self.bind(local)?;
         self.check_policies(local, |policies| policies.on_listener(local, peers))?;
-        self.steer(socket, local, &vlans, None)
+        self.steer(socket, local, &vlans, peers, None)
     }
 
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
@@ -248,7 +251,7 @@ impl Net for XdpNet {
         let (socket, local) = until_it_suits(|| self.bind(wanted), suits)?;
         self.check_policies(remote, |policies| policies.on_connection(local, remote))?;
         let kept = self.placement.keep(&way, remote, local);
-        self.steer(socket, local, &vlans, kept)
+        self.steer(socket, local, &vlans, &Peers::all(), kept)
     }
 }
 

@@ -28,7 +28,7 @@ enum Verdict {
     OtherHost = 6,
 }
 
-const VERDICTS: usize = 7;
+const VERDICTS: usize = 8;
 
 /// Our device's, a VLAN device's on it, and another host's.
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -181,6 +181,40 @@ impl<'obj> Rig<'obj> {
         }
         ports.update(&number, &port, MapFlags::ANY).unwrap();
         self.steered.insert((local, vlan));
+    }
+
+    /// Adds an entry without a VLAN for some peers only: those whose addresses begin with these octets.
+    fn steer_for(&mut self, local: &str, peers: &[&[u8]]) {
+        let local: SocketAddr = local.parse().unwrap();
+        let mut key = [0; 24];
+        match local.ip() {
+            IpAddr::V4(address) => key[..4].copy_from_slice(&address.octets()),
+            IpAddr::V6(address) => key[..16].copy_from_slice(&address.octets()),
+        }
+        key[16..18].copy_from_slice(&local.port().to_be_bytes());
+        key[18] = if local.is_ipv4() { 4 } else { 6 };
+        let maps = &self.skeleton.maps;
+        for peer in peers {
+            let bits = 24 * 8 + 8 * peer.len() as u32;
+            let mut range = [&bits.to_ne_bytes()[..], &key, peer].concat();
+            range.resize(44, 0);
+            let value = 1u32.to_ne_bytes();
+            maps.steer_peers
+                .update(&range, &value, MapFlags::ANY)
+                .unwrap();
+        }
+        let value = 2u32.to_ne_bytes();
+        maps.steer_map.update(&key, &value, MapFlags::ANY).unwrap();
+        let number = u32::from(local.port()).to_ne_bytes();
+        let mut port = maps
+            .steer_ports
+            .lookup(&number, MapFlags::ANY)
+            .unwrap()
+            .unwrap();
+        port[20] += 1;
+        maps.steer_ports
+            .update(&number, &port, MapFlags::ANY)
+            .unwrap();
     }
 
     fn counters(&self) -> Vec<u64> {
@@ -693,4 +727,37 @@ fn frames_of_several_buffers_are_steered_by_their_first() {
             );
         },
     );
+}
+
+#[test]
+fn strangers_are_left_to_the_kernel() {
+    const REDIRECTED: (u32, usize) = (XDP_REDIRECT, 0);
+    const STRANGER: (u32, usize) = (XDP_PASS, 7);
+    with_rig("strangers_are_left_to_the_kernel", |rig| {
+        // All frames come from 10.9.9.9 or fd00::99.
+        rig.steer_for("10.1.2.3:5000", &[&[10, 8], &[10, 9]]);
+        rig.steer_for("10.1.2.3:5001", &[&[10, 8], &[10, 9, 8], &[10, 9, 9, 8]]);
+        rig.steer_for("0.0.0.0:5002", &[&[10, 9, 9, 9]]);
+        rig.steer_for("0.0.0.0:5003", &[]);
+        rig.steer_for("0.0.0.0:5004", &[&[]]);
+        rig.steer_for("[fd00::1]:5000", &[&[0xfd]]);
+        rig.steer_for("[fd00::1]:5001", &[&[0xfc], &[0xfe, 0x80]]);
+        rig.steer_for("[::]:5002", &[&[0xfd, 0]]);
+        rig.steer_for("[::]:5003", &[&[0xfd, 1]]);
+        rig.steer_for("[::]:5004", &[&[]]);
+        for (port, expected) in [
+            (5000, REDIRECTED),
+            (5001, STRANGER),
+            (5002, REDIRECTED),
+            (5003, STRANGER),
+            (5004, REDIRECTED),
+        ] {
+            assert_eq!(rig.run(&ipv4(&[], &PLAIN, port, 9)), expected, "{port}");
+            let frame = ipv6(&[], 6, "fd00::1", port, 9);
+            assert_eq!(rig.run(&frame), expected, "{port}");
+        }
+        // At another address nobody is let in.
+        let elsewhere = ipv6(&[], 6, "fd00::2", 5000, 9);
+        assert_eq!(rig.run(&elsewhere), (XDP_PASS, 2));
+    });
 }

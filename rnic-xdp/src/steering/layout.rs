@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use rnic_core::engine::Prefix;
 use rnic_core::wire::ethernet::MacAddr;
 
 const IPV4: u8 = 4;
@@ -35,6 +36,28 @@ pub(crate) fn key(entry: &Entry) -> KeyOctets {
     octets[16..18].copy_from_slice(&entry.local.port().to_be_bytes());
     octets[20..].copy_from_slice(&u32::from(entry.vlan).to_ne_bytes());
     octets
+}
+
+/// The values of the map of entries: for all peers, or for those in the map of peers.
+pub(crate) const ALL_PEERS: u32 = 1;
+pub(crate) const SOME_PEERS: u32 = 2;
+
+/// A key of the map of peers behind its number of bits: the key of an entry, and the address.
+pub(crate) type PeerOctets = [u8; 40];
+
+/// The peers of an entry that have a prefix; `None` if they can have no address of its family. The bits count those of the
+/// entry.
+pub(crate) fn peers(entry: &Entry, prefix: Prefix) -> Option<(u32, PeerOctets)> {
+    if prefix.is_ipv4() != entry.local.is_ipv4() {
+        return None;
+    }
+    let mut octets = [0; 40];
+    octets[..24].copy_from_slice(&key(entry));
+    match prefix.address() {
+        IpAddr::V4(address) => octets[24..28].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => octets[24..].copy_from_slice(&address.octets()),
+    }
+    Some((24 * 8 + u32::from(prefix.bits()), octets))
 }
 
 /// A value of the map of links, as it lies there: two MAC addresses, and whether there is such a VLAN.
@@ -99,6 +122,12 @@ impl PortEntries {
             others: self.others,
             ..Self::of(entry)
         }
+    }
+
+    /// With one more that is not for all peers: it is looked up.
+    pub(crate) fn with_limited(self) -> Self {
+        let others = self.others + 1;
+        Self { others, ..self }
     }
 
     /// With one less, which it has.
@@ -170,10 +199,12 @@ pub struct SteeringCounters {
     /// For a steered port, but to a MAC address of another host, or in a VLAN that this host has no part in: passed to the
     /// kernel, which drops them.
     pub other_host: u64,
+    /// For a steered port, from a peer that may not connect there: passed to the kernel, which answers with RST.
+    pub strangers: u64,
 }
 
 /// Number of counters.
-pub(crate) const VERDICTS: u32 = 7;
+pub(crate) const VERDICTS: u32 = 8;
 
 impl SteeringCounters {
     pub(crate) fn from_values(values: [u64; VERDICTS as usize]) -> Self {
@@ -185,6 +216,7 @@ impl SteeringCounters {
             not_tcp,
             truncated,
             other_host,
+            strangers,
         ] = values;
         Self {
             redirected,
@@ -194,6 +226,7 @@ impl SteeringCounters {
             not_tcp,
             truncated,
             other_host,
+            strangers,
         }
     }
 
@@ -207,6 +240,7 @@ impl SteeringCounters {
             ("not_tcp", self.not_tcp),
             ("truncated", self.truncated),
             ("other_host", self.other_host),
+            ("strangers", self.strangers),
         ]
         .into_iter()
     }
@@ -241,6 +275,19 @@ mod tests {
         use crate::skeleton::types::steer_key;
         assert_eq!(size_of::<steer_key>(), key.len());
         assert_eq!(std::mem::offset_of!(steer_key, vlan), 20);
+    }
+
+    #[test]
+    fn peers_have_the_layout_of_the_c_structure() {
+        let entry = entry("192.0.2.1:4370", 0xabc);
+        let (bits, octets) = peers(&entry, "10.77.0.0/16".parse().unwrap()).unwrap();
+        assert_eq!((bits, &octets[..24]), (24 * 8 + 16, &key(&entry)[..]));
+        assert_eq!(octets[24..], [&[10, 77][..], &[0; 14]].concat());
+        assert_eq!(peers(&entry, "fd00::/8".parse().unwrap()), None);
+        use crate::skeleton::types::steer_peer;
+        assert_eq!(size_of::<steer_peer>(), 4 + octets.len());
+        assert_eq!(std::mem::offset_of!(steer_peer, local), 4);
+        assert_eq!(std::mem::offset_of!(steer_peer, address), 28);
     }
 
     #[test]

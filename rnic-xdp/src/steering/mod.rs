@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
+use aya::maps::lpm_trie::LpmTrie;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::libc;
@@ -29,7 +30,7 @@ pub(crate) use inspect::program_info;
 pub use inspect::{SteeringError, counters, entries};
 pub(crate) use layout::Entry;
 pub use layout::SteeringCounters;
-use layout::{KeyOctets, LinkOctets, PortOctets, VERDICTS};
+use layout::{KeyOctets, LinkOctets, PeerOctets, PortOctets, VERDICTS};
 pub(crate) use links::SteeredLinks;
 pub(crate) use ports::SteeredPorts;
 
@@ -98,7 +99,7 @@ impl Steering {
             covered: forgets_queues.then_some(Mutex::new(0)),
             maps: loaded.maps,
             sockets: Mutex::new(loaded.sockets),
-            ports: SteeredPorts::new(loaded.entries, loaded.ports),
+            ports: SteeredPorts::new(loaded.entries, loaded.ports, loaded.peers),
             links: SteeredLinks::new(link.index, loaded.links),
             counters: loaded.counters,
         })
@@ -160,6 +161,7 @@ struct MapFds {
     sockets: OwnedFd,
     entries: OwnedFd,
     ports: OwnedFd,
+    peers: OwnedFd,
     links: OwnedFd,
     counters: OwnedFd,
 }
@@ -171,6 +173,7 @@ struct Loaded {
     sockets: XskMap<MapData>,
     entries: HashMap<MapData, KeyOctets, u32>,
     ports: Array<MapData, PortOctets>,
+    peers: LpmTrie<MapData, PeerOctets, u32>,
     links: Array<MapData, LinkOctets>,
     counters: PerCpuArray<MapData, u64>,
 }
@@ -201,6 +204,7 @@ impl Loaded {
                 (&mut into.steer_sockets, &maps.sockets),
                 (&mut into.steer_map, &maps.entries),
                 (&mut into.steer_ports, &maps.ports),
+                (&mut into.steer_peers, &maps.peers),
                 (&mut into.steer_links, &maps.links),
                 (&mut into.steer_counters, &maps.counters),
             ];
@@ -224,6 +228,7 @@ impl Loaded {
         let sockets = skeleton.maps.steer_sockets.as_fd();
         let entries = skeleton.maps.steer_map.as_fd();
         let ports = skeleton.maps.steer_ports.as_fd();
+        let peers = skeleton.maps.steer_peers.as_fd();
         let links = skeleton.maps.steer_links.as_fd();
         let counters = skeleton.maps.steer_counters.as_fd();
         Ok(Self {
@@ -232,12 +237,14 @@ impl Loaded {
                 sockets: sockets.try_clone_to_owned()?,
                 entries: entries.try_clone_to_owned()?,
                 ports: ports.try_clone_to_owned()?,
+                peers: peers.try_clone_to_owned()?,
                 links: links.try_clone_to_owned()?,
                 counters: counters.try_clone_to_owned()?,
             },
             sockets: own(sockets)?.try_into().map_err(io_error)?,
             entries: own(entries)?.try_into().map_err(io_error)?,
             ports: own(ports)?.try_into().map_err(io_error)?,
+            peers: own(peers)?.try_into().map_err(io_error)?,
             links: own(links)?.try_into().map_err(io_error)?,
             counters: own(counters)?.try_into().map_err(io_error)?,
         })

@@ -1,7 +1,10 @@
 //! The host's policy: what IPsec policies demand, and who may connect.
 
+use std::time::Duration;
+
 use rnic_core::engine::NetError;
 use rnic_verbs::{ConnectionOptions, Error, Peers, QpState};
+use rnic_xdp::steering;
 use rnic_xdp::testing::is_root;
 
 use crate::rig::{End, Rig, Runs};
@@ -71,4 +74,53 @@ fn a_listener_follows_policies_as_they_change() {
     rig.until("policies are followed", || !hears());
     rig.west.ip("xfrm policy flush").unwrap();
     rig.until("policies are followed", hears);
+}
+
+#[test]
+fn strangers_are_answered_by_the_kernel_and_peers_by_us() {
+    if !is_root("strangers_are_answered_by_the_kernel_and_peers_by_us") {
+        return;
+    }
+    let rig = Rig::new(1500, 1, Runs::Inline);
+    for more in ["10.77.0.3/24", "fd77::3/64 nodad"] {
+        rig.west.ip(&format!("addr add {more} dev west")).unwrap();
+    }
+    let counters = || rig.east.run(|| steering::counters("east")).unwrap();
+    for (local, peer, stranger) in [
+        ("10.77.0.1:4420", "10.77.0.2", "10.77.0.3"),
+        ("[fd77::1]:4420", "fd77::2", "fd77::3"),
+        ("0.0.0.0:4421", "10.77.0.2", "10.77.0.3"),
+        ("[::]:4421", "fd77::2", "fd77::3"),
+    ] {
+        let local = local.parse().unwrap();
+        let peers = Peers::only([peer.parse().unwrap()]);
+        let listen = || rig.client.listen_to(local, peers);
+        let listener = rig.east.run(listen).unwrap();
+        let (host, port) = match local.is_ipv4() {
+            true => ("10.77.0.1", local.port()),
+            false => ("fd77::1", local.port()),
+        };
+        let before = counters();
+        let connect = format!(
+            "import socket; socket.create_connection(('{host}', {port}), 30, ('{stranger}', 0))"
+        );
+        let mut client = rig.west.command("python3");
+        let client = client.args(["-c", &connect]).output().unwrap();
+        let said = String::from_utf8_lossy(&client.stderr);
+        assert!(said.contains("ConnectionRefusedError"), "{said}");
+        let after = counters();
+        assert_eq!(after.redirected, before.redirected);
+        assert!(after.strangers > before.strangers, "{after:?}");
+
+        let mut end = End::new(&rig.server, 4096);
+        let to = std::net::SocketAddr::new(host.parse().unwrap(), port);
+        let from = std::net::SocketAddr::new(peer.parse().unwrap(), 0);
+        let options = ConnectionOptions::default();
+        rig.west
+            .run(|| end.qp.connect(to, Some(from), options))
+            .unwrap();
+        rig.until("a request", || {
+            listener.next_request(Duration::ZERO).unwrap().is_some()
+        });
+    }
 }
