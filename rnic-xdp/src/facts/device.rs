@@ -368,7 +368,7 @@ mod tests {
                 "{fact:?}"
             );
         }
-        assert!(find(&found, "driver").found.starts_with("veth; "));
+        assert_eq!(find(&found, "driver").found, "veth");
         assert_eq!(find(&found, "queues").found, "2 receive, 2 transmit");
         assert_eq!(find(&found, "MTU").found, "1500");
         let placement = &find(&found, "placement").found;
