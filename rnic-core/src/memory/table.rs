@@ -165,6 +165,11 @@ struct Registration {
     over: bool,
     /// Somebody waits until no worker uses it any more.
     waiting: bool,
+    /// A window: it was made invalid with its region, and a worker may still go on with what it said, for each of so many
+    /// regions.
+    settling: u32,
+    /// A region: the windows that its end has made invalid.
+    ended_windows: Vec<Stag>,
 }
 
 /// What writers need, behind a lock.
@@ -268,6 +273,8 @@ impl StagTable {
             kind,
             over: false,
             waiting: false,
+            settling: 0,
+            ended_windows: Vec::new(),
         };
         ledger.registered.insert(stag.index(), registration);
         Ok(stag)
@@ -301,6 +308,12 @@ impl StagTable {
         let mut ledger = self.lock();
         let registration = ledger.registered.remove(&stag.index());
         ledger.free.push(self.slot_index(stag));
+        for window in registration.iter().flat_map(|it| &it.ended_windows) {
+            // It may have been given up meanwhile.
+            if let Some(window) = ledger.named(*window) {
+                window.settling -= 1;
+            }
+        }
         drop(ledger);
         // Unmapping may take long, and is nobody else's business.
         drop(registration);
@@ -474,11 +487,16 @@ enum Windows {
 }
 
 impl Ledger {
-    /// A registration by the STag that its owner was given, unless somebody is about to end it.
+    /// A registration by the STag that its owner was given.
+    fn named(&mut self, stag: Stag) -> Option<&mut Registration> {
+        let registration = self.registered.get_mut(&stag.index());
+        registration.filter(|registration| registration.stag == stag)
+    }
+
+    /// The same, unless somebody is about to end it.
     fn owned(&mut self, stag: Stag) -> Result<&mut Registration, TableError> {
-        self.registered
-            .get_mut(&stag.index())
-            .filter(|registration| registration.stag == stag && !registration.waiting)
+        self.named(stag)
+            .filter(|registration| !registration.waiting)
             .ok_or(TableError::NotRegistered(stag))
     }
 

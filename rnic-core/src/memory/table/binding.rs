@@ -31,6 +31,11 @@ pub enum BindError {
     /// It has a meaning already.
     #[error("STag {0} is still valid; invalidate it before it gets another meaning")]
     StillValid(Stag),
+    /// Its region is being deregistered.
+    #[error(
+        "the region that STag {0} was bound to is being deregistered; bind it again when that is done"
+    )]
+    Settling(Stag),
     /// These rights cannot be given.
     #[error(
         "a memory window gives remote rights and no others, and a region those that there are: not {0:#04x}"
@@ -210,20 +215,35 @@ impl StagTable {
         if slot.live.load(Ordering::Relaxed) != 0 {
             return Err(BindError::StillValid(stag));
         }
+        // Whoever has seen it valid goes on until the end of a batch: with another meaning and the same key, it would take
+        // that for what it has seen.
+        if ledger
+            .registered
+            .get(&stag.index())
+            .is_some_and(|it| it.settling > 0)
+        {
+            return Err(BindError::Settling(stag));
+        }
         ledger.last_key[self.slot_index(stag) as usize] = stag.key();
         slot.publish(stag, entry);
         Ok(())
     }
 
-    /// Makes the windows invalid that are bound to a region.
-    pub(super) fn disable_windows(&self, ledger: &Ledger, region: Stag) {
-        for window in ledger.registered.values().map(|window| window.stag) {
-            let slot = self.slot(window);
+    /// Makes the windows invalid that are bound to a region. They stay so until the end of the region is over.
+    pub(super) fn disable_windows(&self, ledger: &mut Ledger, region: Stag) {
+        let mut ended = Vec::new();
+        for window in ledger.registered.values_mut() {
+            let slot = self.slot(window.stag);
             let parent = Stag(slot.parent.load(Ordering::Relaxed));
             // A fast registration has had its key changed. No window has index 0 for its region.
-            if parent.index() == region.index() {
-                self.disable(Stag(slot.live.load(Ordering::Relaxed)));
+            let is_bound = parent.index() == region.index();
+            if is_bound && self.disable(Stag(slot.live.load(Ordering::Relaxed))) {
+                window.settling += 1;
+                ended.push(window.stag);
             }
+        }
+        if let Some(region) = ledger.named(region) {
+            region.ended_windows.append(&mut ended);
         }
     }
 }

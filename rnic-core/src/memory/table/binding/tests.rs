@@ -335,3 +335,41 @@ fn memory_is_still_once_its_region_went_with_its_windows() {
         table.revoke(window).unwrap();
     }
 }
+
+/// A worker has found a window valid when its region is revoked. As long as it may go on with what it found, nobody gives the
+/// window another meaning by the same key: the worker would take that for the one it has seen.
+#[test]
+fn a_window_is_not_bound_anew_under_a_worker_that_has_seen_it() {
+    let memory = region(8192);
+    let (table, first) = bindable(&memory);
+    let access = Access::LOCAL_WRITE | Access::MW_BIND;
+    let second = table
+        .register(memory.clone(), 0..8192, TaggedOffset(0), access, PD)
+        .unwrap();
+    let window = table.allocate_window(PD).unwrap();
+    let (worker, others) = (table.worker(), table.worker());
+    let guard = worker.enter();
+    guard
+        .bind_window(&binding(window, first, 0, 10), PD, STREAM)
+        .unwrap();
+    thread::scope(|scope| {
+        let revoking = scope.spawn(|| table.revoke_with_windows(first));
+        while table.is_valid(first) {
+            thread::yield_now();
+        }
+        let again = others
+            .enter()
+            .bind_window(&binding(window, second, 20, 10), PD, OTHER);
+        assert_eq!(again, Err(BindError::Settling(window)));
+        // What the worker does with what it has seen concerns no other binding.
+        assert!(guard.invalidate(window, (PD, STREAM)).is_err());
+        drop(guard);
+        revoking.join().unwrap().unwrap();
+    });
+    others
+        .enter()
+        .bind_window(&binding(window, second, 20, 10), PD, OTHER)
+        .unwrap();
+    table.recall(window).unwrap();
+    table.revoke(second).unwrap();
+}
