@@ -129,6 +129,62 @@ fn peers_that_are_there_and_do_not_ask_are_bounded_too() {
     assert_nothing_left(&mut sim);
 }
 
+/// One source connects as often as it can, and is silent; others still get in. What answers forged SYNs is counted against
+/// nobody.
+#[test]
+fn one_source_does_not_shut_out_newcomers() {
+    // 64 places: half of them for anybody, and then 4 for each source.
+    let config = EngineConfig {
+        max_half_open: 8,
+        ..EngineConfig::default()
+    };
+    let mut sim = simulation_with(&config, 1);
+    sim.hosts[0].listen(PORT);
+    let connect = |sim: &mut Simulation, peer: usize| {
+        sim.raw[peer].connect();
+        sim.run_now();
+        assert!(!sim.raw[peer].reset);
+        sim.raw[peer].segments > 0
+    };
+    let greedy = "198.51.100.1".parse().unwrap();
+    let in_start_up = (0..100)
+        .map(|port| {
+            let address = SocketAddr::new(greedy, 10_000 + port);
+            let peer = sim.add_raw_peer_at(0, PORT, address);
+            connect(&mut sim, peer)
+        })
+        .filter(|is_in| *is_in)
+        .count();
+    assert_eq!(in_start_up, 32);
+    // Its forged SYNs do not count against whom they name.
+    let newcomer = "198.51.100.2".parse().unwrap();
+    let forger = sim.add_raw_peer(0, PORT);
+    for port in 0..5 {
+        sim.raw[forger].forge_syn(SocketAddr::new(newcomer, 20_000 + port));
+    }
+    sim.run_now();
+    let in_start_up = (0..10)
+        .map(|port| {
+            let address = SocketAddr::new(newcomer, 10_000 + port);
+            let peer = sim.add_raw_peer_at(0, PORT, address);
+            connect(&mut sim, peer)
+        })
+        .filter(|is_in| *is_in)
+        .count();
+    assert_eq!(in_start_up, 4);
+    let another = sim.add_raw_peer(0, PORT);
+    ask(&mut sim, another);
+    assert_eq!(sim.hosts[0].connect_requests().count(), 1);
+    // When the silent ones have been given up, there is room again.
+    sim.run_for(SECOND * 70);
+    let address = SocketAddr::new(greedy, 30_000);
+    let peer = sim.add_raw_peer_at(0, PORT, address);
+    assert!(connect(&mut sim, peer));
+    sim.hosts[0].unlisten(PORT);
+    sim.run_for(SECOND * 70);
+    assert_nothing_left(&mut sim);
+}
+
 /// A peer connects, and sends its request.
 fn ask(sim: &mut Simulation, peer: usize) {
     sim.raw[peer].connect();

@@ -69,7 +69,8 @@ pub struct EngineConfig {
     /// Connections at once. Further ones are refused.
     pub max_connections: usize,
     /// Connections to listeners at once whose handshake is not over. Further SYNs are answered with a cookie and
-    /// forgotten. Eight times as many may be in MPA start-up; beyond that they are left for their peers to try again.
+    /// forgotten. Eight times as many may be in MPA start-up; beyond that they are left for their peers to try again, and
+    /// once half of that is reached, so are those of a source (an IPv4 address, an IPv6 /64) that has a 16th of it.
     pub max_half_open: usize,
     /// Requests at once that one listener may have waiting for the application's answer. More peers are left to try again.
     pub backlog: usize,
@@ -219,7 +220,7 @@ impl Engine {
 
     fn insert(&mut self, connection: Connection) -> usize {
         let key = *connection.key();
-        self.young.add(connection.stage());
+        self.young.add(connection.stage(), key.remote.ip());
         let index = self.connections.insert(Box::new(connection));
         self.flows.insert(&key, index);
         self.next_hops.join(index, key.remote.ip());
@@ -303,8 +304,9 @@ impl Engine {
         let connection = &mut self.connections[index];
         let after = connection.stage();
         if before != after {
-            self.young.remove(before);
-            self.young.add(after);
+            let peer = connection.key().remote.ip();
+            self.young.remove(before, peer);
+            self.young.add(after, peer);
         }
         let (new, gone) = (
             connection.take_new_request(),
@@ -332,7 +334,8 @@ impl Engine {
         self.expected = None;
         connection.alarm = None;
         self.timers.set(index, None);
-        self.young.remove(connection.stage());
+        self.young
+            .remove(connection.stage(), connection.key().remote.ip());
         if std::mem::take(&mut connection.queued) {
             self.ready.retain(|ready| *ready != index);
         }

@@ -66,9 +66,15 @@ pub struct RawPeer {
 impl RawPeer {
     pub(crate) fn new(number: u8, host: usize, host_address: SocketAddr) -> Self {
         let address = Ipv4Addr::new(192, 0, 2, 100 + number);
+        let address = SocketAddr::new(address.into(), 50_000 + u16::from(number));
+        Self::at(address, host, host_address)
+    }
+
+    /// With an address that the test chooses.
+    pub(crate) fn at(address: SocketAddr, host: usize, host_address: SocketAddr) -> Self {
         Self {
             isn: ISN,
-            address: SocketAddr::new(address.into(), 50_000 + u16::from(number)),
+            address,
             host_address,
             host,
             window: u16::MAX,

@@ -1,5 +1,6 @@
 //! Two hosts with an engine each, on virtual time, and raw peers that play by no rules.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::engine::{ConnectionOptions, EngineConfig};
@@ -144,6 +145,13 @@ impl Simulation {
         let peer = RawPeer::new(number as u8, host, self.hosts[host].socket(host_port));
         self.raw.push(peer);
         number
+    }
+
+    /// The same with an address of its own.
+    pub fn add_raw_peer_at(&mut self, host: usize, host_port: u16, address: SocketAddr) -> usize {
+        let to = self.hosts[host].socket(host_port);
+        self.raw.push(RawPeer::at(address, host, to));
+        self.raw.len() - 1
     }
 
     /// Connects a fresh queue pair of host 0 to one of host 1, which accepts with the same options.
