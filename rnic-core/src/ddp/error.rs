@@ -60,6 +60,8 @@ pub enum DdpError {
     /// The message is longer than its buffer.
     #[error("a message of {length} octets or more came for a buffer of {room}; post larger ones")]
     TooLong {
+        /// Its queue.
+        queue: QueueNumber,
         /// Octets that the message has at least.
         length: u64,
         /// Octets of the buffer.
@@ -100,10 +102,13 @@ impl DdpError {
         }
     }
 
-    /// How the receive whose turn it is completes, where the error is about that receive.
+    /// How the receive whose turn it is completes, where the error is about that receive. Receives are for queue 0.
     pub const fn receive_status(&self) -> Option<WcStatus> {
         match self {
-            Self::TooLong { .. } => Some(WcStatus::LocalLengthError),
+            Self::TooLong {
+                queue: QueueNumber::SEND,
+                ..
+            } => Some(WcStatus::LocalLengthError),
             Self::Receive(_) => Some(WcStatus::LocalProtectionError),
             _ => None,
         }

@@ -171,7 +171,11 @@ fn receive_into(
 ) -> Result<(), DdpError> {
     let offset = u64::from(header.offset.0);
     scatter(guard, origin, sges, offset, payload).map_err(|error| match error {
-        ScatterError::TooLong { end, room } => DdpError::TooLong { length: end, room },
+        ScatterError::TooLong { end, room } => DdpError::TooLong {
+            queue: header.queue,
+            length: end,
+            room,
+        },
         ScatterError::Tag(error) => DdpError::Receive(error),
     })
 }
@@ -189,7 +193,12 @@ pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Re
     }
     let length = offset + len as u64;
     if length > room {
-        return Err(DdpError::TooLong { length, room });
+        let queue = header.queue;
+        return Err(DdpError::TooLong {
+            queue,
+            length,
+            room,
+        });
     }
     Ok(())
 }

@@ -78,6 +78,7 @@ impl Order {
         }
         // rfc: 5041-50
         let end = self.delivered.checked_add(len).ok_or(DdpError::TooLong {
+            queue: header.queue,
             length: u64::from(self.delivered) + u64::from(len),
             room: u32::MAX.into(),
         })?;

@@ -295,6 +295,7 @@ fn untagged_message_too_long() {
     let mut end = end_with_receives(1);
     let error = refused(&mut end, &send(1, &[1; 101]));
     error.assert_is(DdpError::TooLong {
+        queue: SEND,
         length: 101,
         room: 100,
     });

@@ -50,7 +50,14 @@ fn each_error_has_its_number() {
             },
             (2, 4),
         ),
-        (DdpError::TooLong { length: 2, room: 1 }, (2, 5)),
+        (
+            DdpError::TooLong {
+                queue: QueueNumber::SEND,
+                length: 2,
+                room: 1,
+            },
+            (2, 5),
+        ),
         (
             DdpError::Version {
                 version: 0,

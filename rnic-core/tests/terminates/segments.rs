@@ -5,9 +5,12 @@ use crate::scene::{IRD, LEN, Quotes, at, scene};
 use rnic_core::engine::EndReason;
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::{ddp, fpdu};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::wr::{SendWr, WcOpcode, WcStatus};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset, UntaggedHeader};
-use rnic_core::wire::rdmap::{AtomicRequest, Opcode, ReadRequest, Terminate, TerminateControl};
+use rnic_core::wire::rdmap::{
+    AtomicOperation, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate,
+    TerminateControl,
+};
 
 #[test]
 fn writes_to_where_the_peer_may_not() {
@@ -128,6 +131,53 @@ fn a_receive_that_is_too_short_says_so() {
         (2, WcOpcode::Recv, WcStatus::WrFlushed),
     ];
     assert_eq!(outcomes(&mut scene.qp), wanted);
+}
+
+/// What is too long for another queue, or comes before its turn, says nothing of the receive whose turn it is.
+#[test]
+fn a_receive_that_is_not_meant_is_flushed() {
+    let to = |opcode, queue, msn| DdpHeader::Untagged(untagged(opcode, queue, msn, true));
+    let cases = [
+        (
+            to(Opcode::Terminate, QueueNumber::TERMINATE, 1),
+            Terminate::MAX_LEN,
+            (1, 2, 5),
+        ),
+        (
+            to(Opcode::ReadRequest, QueueNumber::READ_REQUEST, 1),
+            AtomicRequest::LEN,
+            (1, 2, 5),
+        ),
+        (
+            to(Opcode::AtomicResponse, QueueNumber::ATOMIC_RESPONSE, 1),
+            AtomicResponse::LEN,
+            (1, 2, 5),
+        ),
+        (to(Opcode::Send, QueueNumber::SEND, 2), LEN, (1, 2, 3)),
+    ];
+    for (header, most, numbers) in cases {
+        let name = format!("{header:?}");
+        let mut scene = scene(2);
+        scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
+        let sink = scene.sim.hosts[0].share(&[0; 8], all_rights());
+        let one = AtomicOperation::FetchAdd { add: 1, mask: 0 };
+        let atomic = SendWr::atomic(5, one, sge(&sink, 8)).with_remote(Stag(7), TaggedOffset(0));
+        scene.sim.hosts[0].post_send(&mut scene.qp, atomic);
+        scene.sim.run_now();
+        scene.sim.raw[scene.peer].take_ddp().expect("a request");
+        let ulpdu = ddp(header, &vec![0; most + 1]);
+        let octets = fpdu(&ulpdu, true);
+        scene.sim.raw[scene.peer].send(&octets);
+        scene.sim.run_now();
+        let flushed = [
+            (5, WcOpcode::FetchAdd),
+            (0, WcOpcode::Recv),
+            (1, WcOpcode::Recv),
+        ];
+        let flushed = flushed.map(|(id, opcode)| (id, opcode, WcStatus::WrFlushed));
+        assert_eq!(outcomes(&mut scene.qp), flushed, "{name}");
+        scene.assert_terminated(&name, &ulpdu, numbers, Quotes::Segment);
+    }
 }
 
 #[test]
