@@ -63,11 +63,13 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(end: LocalEnd, negotiated: &Negotiated, hold: Hold) -> Self {
+    pub(super) fn new(mut end: LocalEnd, negotiated: &Negotiated, hold: Hold) -> Self {
         let responder = hold == Hold::ForFirstFpdu;
-        let mut ddp = DdpStream::new(end.origin());
-        if let LocalEnd::Qp(_) = end {
-            open_queues(&mut ddp, negotiated.ird, negotiated.ord);
+        // rfc: 5044-10
+        let mut ddp = DdpStream::new(end.origin(), negotiated.revision);
+        match &mut end {
+            LocalEnd::Qp(_) => open_queues(&mut ddp, negotiated.ird, negotiated.ord),
+            LocalEnd::Endpoint(endpoint) => endpoint.ulp.handle_start(ddp.llp_version()),
         }
         let opening = opening(negotiated.rtr).filter(|_| !responder);
         Self {

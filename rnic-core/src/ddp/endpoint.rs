@@ -8,6 +8,12 @@ use crate::verbs::qp::{PdId, QpNumber, QpState, StreamId};
 ///
 /// It is called by whoever drives the stream, in the middle of its work: it must not wait.
 pub trait EndpointUlp: Ulp<Error = Fault> + Send {
+    /// The stream is there, above a layer that agreed on this version with its peer: the revision of MPA.
+    // rfc: 5044-10
+    fn handle_start(&mut self, llp_version: u8) {
+        let _ = llp_version;
+    }
+
     /// An error ends what is received, and what comes after it is dropped (RFC 5041 section 7.1). Messages can still be
     /// sent, to tell the peer. The stream stays until the application has it torn down or the layer below loses it.
     // rfc: 5041-70b, 5041-70c, 5041-74

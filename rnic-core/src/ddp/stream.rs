@@ -28,6 +28,8 @@ pub struct DdpStream {
     ddp: Ddp,
     /// The message that is being cut.
     sending: Option<Segmenter>,
+    /// The version of the protocol below.
+    llp_version: u8,
     /// The layer above sends no more than it has begun to.
     finishing: bool,
     /// The peer has closed its half.
@@ -39,16 +41,24 @@ pub struct DdpStream {
 }
 
 impl DdpStream {
-    /// A stream on whose behalf memory is used as `origin` says.
-    pub fn new(origin: Origin) -> Self {
+    /// A stream on whose behalf memory is used as `origin` says. `llp_version` is what the layer below agreed on with its
+    /// peer: the revision of MPA. DDP has version 1 above all that are spoken here.
+    // rfc: 5044-10
+    pub fn new(origin: Origin, llp_version: u8) -> Self {
         Self {
             ddp: Ddp::new(origin),
             sending: None,
+            llp_version,
             finishing: false,
             half_closed: false,
             closed: false,
             failed: false,
         }
+    }
+
+    /// The version of the protocol below, for the layer above to hear.
+    pub fn llp_version(&self) -> u8 {
+        self.llp_version
     }
 
     /// Begins to receive in a queue. One that is open already stays as it is.

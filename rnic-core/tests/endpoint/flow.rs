@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rnic_core::ddp::Supply;
-use rnic_core::engine::{Command, EngineConfig};
+use rnic_core::engine::{Command, ConnectionOptions, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{SharedRegion, Simulation};
@@ -15,7 +15,7 @@ use rnic_core::wire::ddp::{
 
 use crate::common::*;
 use crate::parcels::{Arrived, Parcels, page, parcel};
-use crate::scene::{Raw, connect_pair};
+use crate::scene::{Raw, connect_pair, connect_pair_with};
 
 /// Queues that RDMAP has none of, and two that it has.
 pub(crate) const QUEUES: [u32; 5] = [0, 2, 4, 0x8000_0001, u32::MAX];
@@ -286,4 +286,22 @@ fn a_queue_is_there_from_when_it_is_opened() {
     assert_eq!(raw.layer.take_arrived(), []);
     raw.command(Command::Abort(raw.end.number));
     raw.assert_nothing_left();
+}
+
+/// The revision of MPA goes up through DDP, on both sides.
+#[test]
+fn the_layer_is_told_the_version_below() {
+    // rfc: 5044-10
+    for mpa_revision in [1, 2] {
+        let mut sim = simulation();
+        sim.tap = None;
+        let layers = [Parcels::default(), Parcels::default()];
+        let options = ConnectionOptions {
+            mpa_revision,
+            ..ConnectionOptions::default()
+        };
+        connect_pair_with(&mut sim, layers.each_ref(), &options);
+        let told = layers.map(|layer| layer.state().llp_version);
+        assert_eq!(told, [Some(mpa_revision); 2]);
+    }
 }

@@ -42,6 +42,8 @@ pub(crate) struct State {
     underway: VecDeque<u64>,
     pub(crate) transferred: usize,
     pub(crate) reports: Vec<ErrorReport>,
+    /// What the layer below agreed on.
+    pub(crate) llp_version: Option<u8>,
     pub(crate) half_closed: bool,
     pub(crate) finishing: bool,
     pub(crate) ended: Option<Teardown>,
@@ -153,6 +155,7 @@ impl Ulp for Parcels {
                 header,
                 length,
                 octets,
+                ..
             } => {
                 let posted = state.buffers.get_mut(&header.queue);
                 let buffer = posted.and_then(VecDeque::pop_front);
@@ -216,6 +219,10 @@ impl Ulp for Parcels {
 }
 
 impl EndpointUlp for Parcels {
+    fn handle_start(&mut self, llp_version: u8) {
+        self.state().llp_version = Some(llp_version);
+    }
+
     fn handle_error(&mut self, report: &ErrorReport) {
         self.state().reports.push(report.clone());
     }

@@ -89,7 +89,7 @@ impl End {
         let table = Arc::new(StagTable::new(16, [3; 32]));
         Self {
             layer: Parcels::with_queues(&QUEUES),
-            stream: DdpStream::new((PD, StreamId(1)).into()),
+            stream: DdpStream::new((PD, StreamId(1)).into(), 1),
             llp: Records {
                 mulpdu: 1400,
                 given_out: 0,

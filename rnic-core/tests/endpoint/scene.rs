@@ -36,10 +36,19 @@ pub(crate) fn connect(
 
 /// Connects a layer on host 0 to one on host 1.
 pub(crate) fn connect_pair(sim: &mut Simulation, layers: [&Parcels; 2]) -> [TestEndpoint; 2] {
+    connect_pair_with(sim, layers, &ConnectionOptions::default())
+}
+
+/// The same with these options of host 0.
+pub(crate) fn connect_pair_with(
+    sim: &mut Simulation,
+    layers: [&Parcels; 2],
+    options: &ConnectionOptions,
+) -> [TestEndpoint; 2] {
     let ends = [0, 1].map(|host| sim.hosts[host].create_endpoint(layers[host].clone()));
     sim.hosts[1].listen(PORT);
     let remote = sim.hosts[1].socket(PORT);
-    connect(sim, ends[0], remote, &ConnectionOptions::default());
+    connect(sim, ends[0], remote, options);
     let limit = SECOND * 60;
     assert!(sim.run_until(limit, |sim| sim.hosts[1].connect_requests().count() > 0));
     accept(sim, 1, ends[1]);
