@@ -70,8 +70,7 @@ impl StreamError {
 
     /// The same where the segment was placed earlier.
     pub(super) fn about_placed(mut self, placed: &Placed) -> Self {
-        let len = placed.header().len() + placed.payload_len() as usize;
-        self.0.1 = self.0.1.with_header(placed.header(), len);
+        self.0.1 = self.0.1.with_header(placed.header(), placed.came());
         self
     }
 
@@ -143,6 +142,7 @@ pub(super) fn fpdu(
 /// RFC 5044 section 8.
 // rfc: 5044-85b, 5044-85c, 5044-s17
 fn cause(error: &LayerError) -> TerminateCause {
+    const RDMA: u8 = 0;
     const DDP: u8 = 1;
     const LLP: u8 = 2;
     let (layer, error_type, code) = match error {
@@ -156,24 +156,19 @@ fn cause(error: &LayerError) -> TerminateCause {
         LayerError::Mpa(MpaError::NoMatchingRtr) => (LLP, 0, 0x07),
         // Start-up errors that are answered by other means than a Terminate.
         LayerError::Mpa(_) => (LLP, 0, 0x04),
-        // Too short for a DDP header: MPA's length field was wrong.
-        LayerError::Segment(DdpWireError::TooShort(_)) => (LLP, 0, 0x03),
+        // DDP has no number for a segment without a whole header. What MPA found of it was right.
+        LayerError::Segment(DdpWireError::TooShort(_)) => (RDMA, 2, 0xff),
         LayerError::Segment(DdpWireError::Version { tagged: true, .. }) => (DDP, 1, 0x04),
         LayerError::Segment(DdpWireError::Version { tagged: false, .. }) => (DDP, 2, 0x06),
+        // Only for its number: a layer other than RDMAP is told itself, and sends no Terminate.
         LayerError::Ulp(fault) => {
             let (error_type, code) = fault.number();
-            let layer = if error_type == 0 { 0 } else { LLP };
-            return TerminateCause::new(TerminateControl {
-                layer,
-                error_type: 0,
-                code,
-            });
+            (DDP, error_type, code)
         }
         LayerError::Ddp(error) => {
             let (error_type, code) = error.number();
-            let layer = if error_type == 0 { 0 } else { DDP };
             let control = TerminateControl {
-                layer,
+                layer: DDP,
                 error_type,
                 code,
             };

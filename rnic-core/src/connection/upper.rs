@@ -273,9 +273,10 @@ impl Ulp for Upper<'_, '_, '_> {
                     }
                     Delivery::Untagged {
                         header,
+                        came,
                         length,
                         octets,
-                    } => Ok(rdmap.handle_untagged(&header, length, octets, qp, cqs, guard)?),
+                    } => Ok(rdmap.handle_untagged(&header, came, length, octets, qp, cqs, guard)?),
                 }
             }
             User::Endpoint(endpoint) => Ok(endpoint.ulp.deliver(delivery, guard)?),

@@ -1,7 +1,7 @@
 //! Delivery: in the order of the stream, what was placed is handed upward.
 
 use super::{Ddp, DdpError, MAX_ASIDE, Placed};
-use crate::wire::ddp::{DdpHeader, TaggedHeader, UntaggedHeader};
+use crate::wire::ddp::{Came, DdpHeader, TaggedHeader, UntaggedHeader};
 
 /// What DDP tells the layer above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Delivery<'a> {
     Untagged {
         /// The header of its last segment, with the ULP's octets.
         header: UntaggedHeader,
+        /// What that does not tell of this segment.
+        came: Came,
         /// Octets of the message.
         length: u32,
         /// The message itself, if DDP keeps the buffers of the queue, or its first octets, if the layer above
@@ -76,6 +78,7 @@ impl Ddp {
             };
             Delivery::Untagged {
                 header,
+                came: placed.came,
                 length,
                 octets,
             }

@@ -6,12 +6,13 @@ use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Writer};
 use crate::memory::table::{Access, Origin};
 use crate::verbs::{RecvWr, ScatterError, Sge, scatter, total_length};
-use crate::wire::ddp::{DdpHeader, DdpSegment, TaggedHeader, UntaggedHeader};
+use crate::wire::ddp::{Came, DdpHeader, DdpSegment, TaggedHeader, UntaggedHeader};
 
 /// A segment whose payload is where it belongs: what is kept of it until its turn to be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     pub(super) header: DdpHeader,
+    pub(super) came: Came,
     pub(super) len: u32,
     /// The layer above is not told of it.
     pub(super) silent: bool,
@@ -25,6 +26,11 @@ impl Placed {
         &self.header
     }
 
+    /// What the header does not tell of the segment.
+    pub fn came(&self) -> Came {
+        self.came
+    }
+
     /// Octets of payload.
     pub fn payload_len(&self) -> u32 {
         self.len
@@ -35,6 +41,7 @@ impl Placed {
     pub(crate) fn nothing(header: TaggedHeader) -> Self {
         Self {
             header: DdpHeader::Tagged(header),
+            came: Came { control: 0, len: 0 },
             len: 0,
             silent: true,
             aside: None,
@@ -79,6 +86,7 @@ impl Ddp {
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         Ok(Placed {
             header: segment.header,
+            came: segment.came(),
             len,
             silent,
             aside,

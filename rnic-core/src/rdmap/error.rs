@@ -4,8 +4,8 @@ use super::terminate::TerminateCause;
 use crate::memory::place::{AtomicError, TagError};
 use crate::memory::table::BindError;
 use crate::verbs::WcStatus;
-use crate::wire::ddp::{DdpHeader, Stag, TaggedOffset, UNTAGGED_LEN, UntaggedHeader};
-use crate::wire::rdmap::{AtomicRequest, Control, RdmapWireError, ReadRequest, TerminateControl};
+use crate::wire::ddp::{Came, DdpHeader, Stag, TaggedOffset, UntaggedHeader};
+use crate::wire::rdmap::{Control, RdmapWireError, ReadRequest, TerminateControl};
 
 /// An error that ends the stream. Before its turn, a segment that is not admitted is only not placed early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +40,8 @@ pub enum RdmapError {
         error: TagError,
         /// The DDP header of the request.
         header: UntaggedHeader,
+        /// What that does not tell of its segment.
+        came: Came,
         /// What is still to be read.
         request: ReadRequest,
     },
@@ -50,6 +52,8 @@ pub enum RdmapError {
         error: AtomicError,
         /// The DDP header of the request.
         header: UntaggedHeader,
+        /// What that does not tell of its segment.
+        came: Came,
     },
     /// An Atomic Response answers another request than the oldest.
     #[error("an Atomic Response to request {came:#x} came; that to {expected:#x} is next")]
@@ -142,17 +146,16 @@ impl RdmapError {
         let cause = TerminateCause::new(self.control());
         match self {
             Self::ReadSource {
-                header, request, ..
+                header,
+                came,
+                request,
+                ..
             } => cause
-                .with_header(
-                    &DdpHeader::Untagged(*header),
-                    UNTAGGED_LEN + ReadRequest::LEN,
-                )
+                .with_header(&DdpHeader::Untagged(*header), *came)
                 .with_read_request(*request),
-            Self::AtomicTarget { header, .. } => cause.with_header(
-                &DdpHeader::Untagged(*header),
-                UNTAGGED_LEN + AtomicRequest::LEN,
-            ),
+            Self::AtomicTarget { header, came, .. } => {
+                cause.with_header(&DdpHeader::Untagged(*header), *came)
+            }
             Self::CannotInvalidate(_) => {
                 cause.with_receive_status(Some(WcStatus::RemoteInvalidRequestError))
             }

@@ -38,7 +38,9 @@ use crate::verbs::cq::CqTable;
 use crate::verbs::srq::ReceiveQueue;
 use crate::verbs::wr::completion_flags;
 use crate::verbs::{Completion, QueuePair, RecvWr, SendWr, Sge, WcOpcode, WcStatus};
-use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader};
+use crate::wire::ddp::{
+    Came, DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader,
+};
 use crate::wire::rdmap::{
     AtomicRequest, AtomicResponse, Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest,
     Terminate, VERSION,
@@ -251,9 +253,11 @@ impl Rdmap {
     }
 
     /// Handles an untagged message in its turn. `octets` are those of the message; only a Send is in the receive that is first in the queue pair.
+    #[allow(clippy::too_many_arguments)] // what a delivery tells, and what it changes
     pub fn handle_untagged(
         &mut self,
         header: &UntaggedHeader,
+        came: Came,
         length: u32,
         octets: &[u8],
         qp: &mut QueuePair,
@@ -267,11 +271,13 @@ impl Rdmap {
             // rfc: 5040-34, 7306-22, 7306-23
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
-                self.responder.receive(*header, Request::Read(request))
+                self.responder
+                    .receive(*header, came, Request::Read(request))
             }
             Opcode::AtomicRequest => {
                 let request = AtomicRequest::parse(octets).map_err(RdmapError::Malformed)?;
-                self.responder.receive(*header, Request::Atomic(request))
+                self.responder
+                    .receive(*header, came, Request::Atomic(request))
             }
             Opcode::AtomicResponse => {
                 self.requester

@@ -8,7 +8,7 @@ use crate::memory::epoch::Guard;
 use crate::memory::place::TagError;
 use crate::memory::table::{Access, Origin};
 use crate::verbs::wr::MAX_INLINE;
-use crate::wire::ddp::{QueueNumber, TaggedOffset, UntaggedHeader};
+use crate::wire::ddp::{Came, QueueNumber, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Opcode, ReadRequest};
 
 /// What the peer asks for.
@@ -22,6 +22,7 @@ pub(super) enum Request {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     header: UntaggedHeader,
+    came: Came,
     request: Request,
 }
 
@@ -48,6 +49,7 @@ impl Responder {
     pub(super) fn receive(
         &mut self,
         header: UntaggedHeader,
+        came: Came,
         request: Request,
     ) -> Result<(), RdmapError> {
         // rfc: 5042-s6
@@ -57,7 +59,11 @@ impl Responder {
         if self.pending.capacity() == 0 {
             self.pending.reserve_exact(self.ird.into());
         }
-        self.pending.push_back(Pending { header, request });
+        self.pending.push_back(Pending {
+            header,
+            came,
+            request,
+        });
         Ok(())
     }
 
@@ -73,13 +79,12 @@ impl Responder {
         origin: Origin,
         guard: &Guard<'_>,
     ) -> Result<Option<Outbound>, RdmapError> {
-        let Some(&Pending { header, request }) = self.pending.front().filter(|_| self.is_due())
-        else {
+        let Some(pending) = self.pending.front().filter(|_| self.is_due()) else {
             return Ok(None);
         };
-        let response = match request {
-            Request::Read(request) => answer_read(header, request, origin, guard)?,
-            Request::Atomic(request) => answer_atomic(header, request, origin, guard)?,
+        let response = match pending.request {
+            Request::Read(request) => answer_read(pending, request, origin, guard)?,
+            Request::Atomic(request) => answer_atomic(pending, request, origin, guard)?,
         };
         self.answering = true;
         Ok(Some(response))
@@ -95,8 +100,12 @@ impl Responder {
 
     /// The source of the response in progress became unreadable after `sent` octets.
     pub(super) fn source_failed(&self, sent: u32, error: TagError) -> Option<RdmapError> {
-        let &Pending { header, request } = self.pending.front()?;
-        let Request::Read(request) = request else {
+        let &Pending {
+            header,
+            came,
+            request: Request::Read(request),
+        } = self.pending.front()?
+        else {
             return None;
         };
         let advance = |offset: TaggedOffset| TaggedOffset(offset.0.wrapping_add(sent.into()));
@@ -109,6 +118,7 @@ impl Responder {
         Some(RdmapError::ReadSource {
             error,
             header,
+            came,
             request,
         })
     }
@@ -127,7 +137,7 @@ impl Responder {
 /// A Read Response, whose octets are read while it is sent.
 // rfc: 5040-29, 5040-41, 5040-45, 5040-46, 5040-50, 5040-76
 fn answer_read(
-    header: UntaggedHeader,
+    &Pending { header, came, .. }: &Pending,
     request: ReadRequest,
     origin: Origin,
     guard: &Guard<'_>,
@@ -146,6 +156,7 @@ fn answer_read(
             .map_err(|error| RdmapError::ReadSource {
                 error,
                 header,
+                came,
                 request,
             })?;
     }
@@ -161,7 +172,7 @@ fn answer_read(
 /// Carries an atomic out. Its response tells what the memory held.
 // rfc: 7306-5, 7306-29, 7306-31, 7306-32
 fn answer_atomic(
-    header: UntaggedHeader,
+    &Pending { header, came, .. }: &Pending,
     request: AtomicRequest,
     origin: Origin,
     guard: &Guard<'_>,
@@ -172,9 +183,14 @@ fn answer_atomic(
         offset,
         operation,
     } = request;
-    let place = guard
-        .for_atomic(stag, offset, origin)
-        .map_err(|error| RdmapError::AtomicTarget { error, header })?;
+    let place =
+        guard
+            .for_atomic(stag, offset, origin)
+            .map_err(|error| RdmapError::AtomicTarget {
+                error,
+                header,
+                came,
+            })?;
     let response = AtomicResponse {
         identifier,
         original: place.update(|original| operation.apply(original)),

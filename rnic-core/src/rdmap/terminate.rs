@@ -4,7 +4,7 @@ use super::message::{Outbound, Source, Token, untagged};
 use crate::verbs::WcStatus;
 use crate::verbs::wr::MAX_INLINE;
 use crate::wire::ddp::{
-    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, UNTAGGED_LEN, UntaggedHeader,
+    Came, DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, UNTAGGED_LEN, UntaggedHeader,
 };
 use crate::wire::rdmap::{
     Control, Opcode, RdmapWireError, ReadRequest, Terminate, TerminateControl, VERSION,
@@ -44,11 +44,13 @@ impl TerminateCause {
         self
     }
 
-    /// The same, where only the parsed header is left of the segment.
-    pub fn with_header(self, header: &DdpHeader, segment_len: usize) -> Self {
+    /// The same, where only the parsed header is left of the segment, and what that does not tell.
+    // rfc: 5041-s11
+    pub fn with_header(self, header: &DdpHeader, came: Came) -> Self {
         let mut octets = [0; UNTAGGED_LEN];
         let len = header.emit(&mut octets);
-        self.with_segment(&octets[..len], segment_len)
+        octets[0] = came.control;
+        self.with_segment(&octets[..len], came.len.into())
     }
 
     /// The Read Request that it is about, brought up to date with what was sent of the response.

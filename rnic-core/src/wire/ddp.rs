@@ -227,6 +227,15 @@ impl DdpHeader {
     }
 }
 
+/// What a parsed header does not tell of the segment that it came with, and a Terminate quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Came {
+    /// The first octet of the header, with the reserved bits that are not looked at.
+    pub control: u8,
+    /// Octets of the segment, header included.
+    pub len: u16,
+}
+
 /// A segment: a whole ULPDU of MPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DdpSegment<'a> {
@@ -239,6 +248,17 @@ pub struct DdpSegment<'a> {
 }
 
 impl<'a> DdpSegment<'a> {
+    /// What its header does not tell.
+    #[inline]
+    pub fn came(&self) -> Came {
+        let len = self.header_octets.len() + self.payload.len();
+        Came {
+            control: self.header_octets.first().copied().unwrap_or_default(),
+            // A ULPDU has no more than MPA's length field can say.
+            len: u16::try_from(len).unwrap_or(u16::MAX),
+        }
+    }
+
     /// Reads a segment that fills `ulpdu`. Reserved bits are not looked at.
     // rfc: 5041-22
     #[inline(always)]

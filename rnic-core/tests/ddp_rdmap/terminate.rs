@@ -6,8 +6,8 @@ use rnic_core::rdmap::{RdmapError, TerminateCause};
 use rnic_core::testing::raw_peer::fpdu;
 use rnic_core::verbs::{RecvWr, SendWr, Sge, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{
-    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedOffset, UntaggedHeader,
-    header_octets,
+    Came, DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedOffset,
+    UntaggedHeader, header_octets,
 };
 use rnic_core::wire::rdmap::{
     BitOrder, Control, Opcode, RdmapWireError, ReadRequest, Terminate, TerminateControl,
@@ -207,11 +207,12 @@ fn an_error_without_a_segment_has_no_headers() {
 
 #[test]
 fn a_header_that_was_kept_parsed_is_quoted_too() {
-    let ulpdu = send(5, b"x");
-    let header = DdpSegment::parse(&ulpdu).unwrap().header;
+    let mut ulpdu = send(5, b"x");
+    ulpdu[0] |= 0x3c;
+    let segment = DdpSegment::parse(&ulpdu).unwrap();
     let cause = TerminateCause::new(control(1, 2, 3));
     assert_eq!(
-        cause.with_header(&header, 19),
+        cause.with_header(&segment.header, segment.came()),
         cause.with_segment(&ulpdu[..18], 19)
     );
 }
@@ -229,9 +230,14 @@ fn numbers_of_figure_9() {
         offset: MessageOffset(0),
     };
     let request = ReadRequest::parse(&[0; 28]).unwrap();
+    let came = Came {
+        control: 0x41,
+        len: 46,
+    };
     let source = |error| RdmapError::ReadSource {
         error,
         header,
+        came,
         request,
     };
     let (offset, len) = (TaggedOffset(0), 1);

@@ -8,4 +8,7 @@ mod messages;
 mod scene;
 mod segments;
 mod strangers;
+#[allow(dead_code)] // of it, only what writes
+#[path = "../markers/stream.rs"]
+mod stream;
 mod table;

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::scene::{IRD, LEN, Quotes, at, scene};
-use rnic_core::engine::EndReason;
+use rnic_core::engine::{ConnectionOptions, EndReason};
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::verbs::wr::{SendWr, WcOpcode, WcStatus};
@@ -131,6 +131,89 @@ fn a_receive_that_is_too_short_says_so() {
         (2, WcOpcode::Recv, WcStatus::WrFlushed),
     ];
     assert_eq!(outcomes(&mut scene.qp), wanted);
+}
+
+/// Octets of a segment that has bits set in it which nobody looks at.
+fn reserved_set(mut ulpdu: Vec<u8>) -> Vec<u8> {
+    ulpdu[0] |= 0x3c;
+    ulpdu[1] |= 0x30;
+    ulpdu
+}
+
+/// A refused request is found out when its response is to be made: the segment is gone by then.
+#[test]
+fn a_request_is_quoted_as_it_came() {
+    // rfc: 5041-s11, 5040-20, 5040-22
+    let shut = scene(1);
+    let request = read_of(shut.shut.stag, 0, LEN);
+    let quotes = Quotes::SegmentAndRead(request);
+    let ulpdu = reserved_set(read_request(1, &request));
+    shut.wrong("a Read", &ulpdu, (0, 1, 2), quotes);
+
+    // Of a request in two segments, the last. The decoder wants one.
+    let mut shut = scene(1);
+    shut.sim.tap = None;
+    let request = read_of(shut.shut.stag, 0, LEN);
+    let whole = read_request(1, &request);
+    let (mut first, mut second) = (whole[..18 + 20].to_vec(), whole[..18].to_vec());
+    first[0] &= !0x40;
+    second[17] = 20;
+    second.extend(&whole[18 + 20..]);
+    let second = reserved_set(second);
+    let octets = fpdu(&first, true);
+    shut.sim.raw[shut.peer].send(&octets);
+    let quotes = Quotes::SegmentAndRead(request);
+    shut.wrong("a Read in two", &second, (0, 1, 2), quotes);
+
+    let shut = scene(1);
+    let request = AtomicRequest {
+        identifier: 0,
+        stag: shut.shut.stag,
+        offset: TaggedOffset(0),
+        operation: AtomicOperation::FetchAdd { add: 1, mask: 0 },
+    };
+    let mut octets = [0; AtomicRequest::LEN];
+    request.emit(&mut octets);
+    let queue = QueueNumber::READ_REQUEST;
+    let header = untagged(Opcode::AtomicRequest, queue, 1, true);
+    let ulpdu = reserved_set(ddp(DdpHeader::Untagged(header), &octets));
+    shut.wrong("an atomic", &ulpdu, (0, 1, 2), Quotes::Segment);
+}
+
+/// What was placed ahead of its turn, and is found to be wrong in its turn.
+#[test]
+fn an_early_segment_is_quoted_as_it_came() {
+    // rfc: 5041-s11
+    let mut scene = scene(0);
+    let options = ConnectionOptions {
+        markers: true,
+        ..ConnectionOptions::default()
+    };
+    let RawConnection { peer, qp } = accept_raw(&mut scene.sim, &options);
+    (scene.peer, scene.qp) = (peer, qp);
+    let memory = scene.sim.hosts[0].share(&[0; 1000], all_rights());
+    for id in 0..2 {
+        let receive = recv(id, &memory, 1000);
+        scene.sim.hosts[0].post_recv(&mut scene.qp, receive);
+    }
+    // The second message goes on where it never began.
+    let mut header = at(0, 2, 8);
+    header.ulp32 = 0x1234_5678;
+    let wrong = reserved_set(ddp(DdpHeader::Untagged(header), &[0xee; 900]));
+    let raw = &mut scene.sim.raw[peer];
+    raw.markers_from = Some(request(16).len() as u32);
+    let good = raw.fpdu(&ddp(send_header(1), &[1; 100]));
+    let len = good.len() as u32;
+    raw.skip(len);
+    let early = raw.fpdu(&wrong);
+    raw.send_ahead(0, &early);
+    raw.skip(0_u32.wrapping_sub(len));
+    scene.sim.run_now();
+    let rdma = scene.sim.hosts[0].snapshot(scene.sim.now).rdma;
+    assert_eq!(rdma.octets_placed_early, 900);
+    scene.sim.raw[peer].send(&good);
+    scene.sim.run_now();
+    scene.assert_terminated("early", &wrong, (1, 2, 4), Quotes::Segment);
 }
 
 /// What is too long for another queue, or comes before its turn, says nothing of the receive whose turn it is.

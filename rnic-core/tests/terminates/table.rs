@@ -5,6 +5,7 @@
 use crate::common::decoder::terminate::is_known;
 use crate::common::*;
 use crate::scene::{IRD, LEN, Quotes, at, scene};
+use crate::stream::Writer;
 use Sent::{Never, When};
 use rnic_core::engine::{Command, ConnectionOptions};
 use rnic_core::memory::table::Scope;
@@ -112,7 +113,7 @@ const CELLS: [Cell; 33] = [
     cell(
         (1, 0, 0x00),
         "DDP: local catastrophe",
-        Never("a buffer of our own that cannot be filled is told as a catastrophe of RDMA"),
+        When(a_receive_that_is_gone),
     ),
     cell(
         (1, 1, 0x00),
@@ -158,7 +159,7 @@ const CELLS: [Cell; 33] = [
     cell(
         (2, 0, 0x03),
         "MPA: where an FPDU starts",
-        When(an_fpdu_without_a_header),
+        When(a_marker_that_points_elsewhere),
     ),
     cell(
         (2, 0, 0x04),
@@ -374,8 +375,34 @@ fn an_fpdu_with_a_bad_crc(name: &str, numbers: Numbers) {
     scene(1).wrong_octets(name, &octets, &ulpdu, numbers, Quotes::Nothing);
 }
 
-fn an_fpdu_without_a_header(name: &str, numbers: Numbers) {
-    scene(1).wrong(name, &[0x41; 17], numbers, Quotes::Nothing);
+fn a_marker_that_points_elsewhere(name: &str, numbers: Numbers) {
+    let mut scene = scene(0);
+    let options = ConnectionOptions {
+        markers: true,
+        ..ConnectionOptions::default()
+    };
+    let RawConnection { peer, qp } = accept_raw(&mut scene.sim, &options);
+    (scene.peer, scene.qp) = (peer, qp);
+    let target = scene.sim.hosts[0].share(&[0; 1000], all_rights());
+    let ulpdu = ddp(write_header(target.stag, 0), &[0xee; 1000]);
+    let octets = Writer::new(true).fpdu_with(
+        &ulpdu,
+        |at, distance| {
+            if at == 0 { distance } else { distance + 4 }
+        },
+    );
+    scene.wrong_octets(name, &octets, &ulpdu, numbers, Quotes::Nothing);
+}
+
+/// A receive whose memory was taken back. That is no fault of the peer's, and nothing of its message is quoted.
+fn a_receive_that_is_gone(name: &str, numbers: Numbers) {
+    let mut scene = scene(0);
+    let memory = scene.sim.hosts[0].share(&[0; LEN], all_rights());
+    let receive = recv(0, &memory, LEN);
+    scene.sim.hosts[0].post_recv(&mut scene.qp, receive);
+    scene.sim.hosts[0].revoke(memory.stag);
+    let ulpdu = ddp(send_header(1), b"hello");
+    scene.wrong(name, &ulpdu, numbers, Quotes::Nothing);
 }
 
 /// An initiator to which this Reply comes, or none if it gives up, and whose last word is a Terminate.
@@ -456,7 +483,7 @@ fn each_error_is_told_by_its_number_and_nothing_after_it() {
             Never(why) => assert!(!why.is_empty()),
         }
     }
-    assert_eq!(provoked, 27);
+    assert_eq!(provoked, 28);
 }
 
 /// It is told to the application as it came, answered by nothing, and ends the connection, whatever it says: numbers
