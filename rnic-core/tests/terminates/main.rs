@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod decided;
 mod endings;
 mod messages;
 mod scene;
