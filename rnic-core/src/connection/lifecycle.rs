@@ -52,6 +52,7 @@ impl Connection {
             return;
         }
         if let Phase::Streaming(mut stream) = self.take_phase() {
+            // rfc: 5040-68
             self.loose_octets.extend(stream.take_last_words());
             self.returned_end = Some(stream.into_end());
         }

@@ -36,6 +36,7 @@ impl Connection {
         }
         // Once the stream is over nobody waits for them.
         if !matches!(self.phase, Phase::Closing) {
+            // rfc: 5044-84
             self.reorder.keep(data.offset, data.bytes);
             context.counters.rdma.octets_kept_aside += data.bytes.len() as u64;
         }

@@ -68,6 +68,7 @@ impl Reorder {
     /// An FPDU was placed: a record stands for its octets.
     pub(super) fn insert_early(&mut self, start: u64, fpdu: EarlyFpdu) {
         self.aside.forget(start..fpdu.end);
+        // rfc: 5041-7, 5044-1
         self.early.insert(start, fpdu);
         self.limit_refused();
     }

@@ -78,6 +78,7 @@ impl Connection {
                     let event = Event::Rejected {
                         qp: end.number(),
                         private_data,
+                        // rfc: 6581-20
                         peer_depths: stated(peer_ird, peer_ord),
                     };
                     context.events.push_back(event);
@@ -279,6 +280,7 @@ impl Connection {
             private_data: negotiated.private_data.clone(),
             ird,
             ord,
+            // rfc: 6581-14
             peer_depths: stated(negotiated.peer_ird, negotiated.peer_ord),
         });
         // rfc: 5044-50, 5044-s10

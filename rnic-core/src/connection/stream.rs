@@ -280,6 +280,7 @@ impl Stream {
         if self.ended {
             return;
         }
+        // rfc: 5044-88
         if error.is_crc() {
             context.counters.rdma.crc_errors += 1;
         }
@@ -287,6 +288,7 @@ impl Stream {
             User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
                 // The peer's fault takes nothing from what it has received.
                 rdmap.acked(self.acked, qp, context.cqs);
+                // rfc: 5040-88b
                 rdmap.terminate(error.cause());
                 if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
                     let segmenter = self.ddp.start_message(&message(&outbound));
@@ -303,6 +305,7 @@ impl Stream {
             User::Endpoint(endpoint) => {
                 if !self.ddp.has_failed() {
                     self.ddp.fail();
+                    // rfc: 5041-70c, 5041-71
                     endpoint.ulp.handle_error(&error.report());
                 }
             }

@@ -83,6 +83,7 @@ impl Train<'_> {
     fn turn<'a>(&mut self, octets: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
         self.add_up();
         self.next.turn_to(octets)?;
+        // rfc: 5041-77
         self.place = place(&self.next, &self.writer, self.room)?;
         self.next.read(octets, checksums)
     }

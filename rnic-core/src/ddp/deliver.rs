@@ -58,6 +58,7 @@ impl Ddp {
         let len = placed.len;
         let header = match placed.header {
             DdpHeader::Tagged(_) if placed.silent => return Ok(None),
+            // rfc: 5041-27, 5041-32
             DdpHeader::Tagged(header) => return Ok(Some(Delivery::Tagged { header, len })),
             DdpHeader::Untagged(header) => header,
         };
@@ -76,6 +77,7 @@ impl Ddp {
                 (None, Some(_)) => &aside[..MAX_ASIDE.min(length as usize)],
                 (None, None) => &[],
             };
+            // rfc: 5041-37, 5041-65
             Delivery::Untagged {
                 header,
                 came: placed.came,

@@ -200,6 +200,7 @@ pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Re
         });
     }
     let length = offset + len as u64;
+    // rfc: 5040-95, 5041-72d
     if length > room {
         let queue = header.queue;
         return Err(DdpError::TooLong {

@@ -54,6 +54,7 @@ impl Order {
     // rfc: 5041-61
     #[inline]
     pub(super) fn check_next(&self, header: &UntaggedHeader) -> Result<(), DdpError> {
+        // rfc: 5041-62
         if header.msn != self.next {
             return Err(self.out_of_range(header));
         }
@@ -82,11 +83,12 @@ impl Order {
             length: u64::from(self.delivered) + u64::from(len),
             room: u32::MAX.into(),
         })?;
+        // rfc: 5040-71, 5040-75, 5040-76, 7306-41, 7306-42
         if !header.last {
             self.delivered = end;
             return Ok(None);
         }
-        // rfc: 5041-42, 5041-44
+        // rfc: 5041-42, 5041-44, 5041-64
         self.advance();
         Ok(Some(end))
     }

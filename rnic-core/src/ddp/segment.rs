@@ -89,6 +89,7 @@ impl Segmenter {
         let offset = self.cut;
         // rfc: 5041-17, 5041-18, 5041-19, 5041-20, 5041-51, 5041-s1
         let last = len == remaining;
+        // rfc: 5041-4
         self.cut += len;
         self.finished = last;
         Some(Cut {

@@ -214,6 +214,7 @@ impl DdpStream {
             if self.closed {
                 return Ok(false);
             }
+            // rfc: 5041-60
             let Some(message) = ulp.next_message(guard)? else {
                 return Ok(false);
             };
@@ -261,6 +262,7 @@ impl DdpStream {
 
     /// The next segments of the message being sent that carry equally many octets, with at most `mulpdu` octets each.
     pub fn series(&self, mulpdu: usize) -> Option<Series> {
+        // rfc: 5041-3
         self.sending.as_ref()?.series(mulpdu)
     }
 
@@ -342,7 +344,7 @@ impl DdpStream {
     /// Draws the conclusions from how the layer below stands (RFC 5041 section 6.2).
     pub fn settle<U: Ulp>(&mut self, llp: &mut impl Llp, ulp: &mut U) {
         ulp.transferred(llp.transferred());
-        // rfc: 5041-s2, 5041-69
+        // rfc: 5041-66, 5041-69, 5041-s2
         if self.finishing && !self.closed && self.sending.is_none() && ulp.is_idle() {
             self.close(llp);
         }

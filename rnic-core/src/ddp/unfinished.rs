@@ -108,6 +108,7 @@ impl Ddp {
                 empty,
             },
         };
+        // rfc: 5041-21
         self.unfinished = (!header.last()).then_some(known);
         Ok(())
     }

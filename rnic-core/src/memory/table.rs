@@ -123,6 +123,7 @@ impl Slot {
     fn publish(&self, stag: Stag, entry: &Entry) {
         let (pd, stream) = match entry.scope {
             Scope::Domain(pd) => (pd, ANY_STREAM),
+            // rfc: 5041-82
             Scope::Stream(pd, stream) => (pd, stream.0),
         };
         self.access.store(entry.access.0.into(), Ordering::Relaxed);
@@ -249,6 +250,7 @@ impl StagTable {
         let start = region.as_ptr().wrapping_add(range.start);
         let mut ledger = self.lock();
         let stag = self.add(&mut ledger, pd, Kind::Region { _held: region })?;
+        // rfc: 5040-109, 5041-79, 5041-80
         let entry = Entry {
             access: access | Access::LOCAL_READ,
             scope,
@@ -257,6 +259,7 @@ impl StagTable {
             len,
             parent: Stag(0),
         };
+        // rfc: 5041-81
         self.slot(stag).publish(stag, &entry);
         Ok(stag)
     }
@@ -336,6 +339,7 @@ impl StagTable {
                 Windows::Invalidate => self.disable_windows(ledger, stag),
             }
         }
+        // rfc: 5041-91
         // If it became invalid since it was read, so much the better.
         self.disable(Stag(slot.live.load(Ordering::Relaxed)));
         Ok(())
@@ -421,11 +425,13 @@ impl StagTable {
             .checked_sub(slot.base.load(Ordering::Relaxed))
             .ok_or(outside)?;
         let into = usize::try_from(into).map_err(|_| outside)?;
+        // rfc: 5040-101, 5040-107, 5042-10
         let room = slot
             .len
             .load(Ordering::Relaxed)
             .checked_sub(into)
             .ok_or(outside)?;
+        // rfc: 5040-101, 5040-107, 5041-73d, 5041-88, 5042-10
         if len > room {
             return Err(outside);
         }

@@ -309,6 +309,7 @@ pub(super) mod tests {
     }
 
     /// A CRC that comes with octets says that they are whole, if it is of just one FPDU.
+    // rfc: 5044-38
     #[test]
     fn a_known_crc_is_not_computed_again() {
         let next = |octets: &[u8], known| {

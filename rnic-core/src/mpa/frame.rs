@@ -153,6 +153,7 @@ pub fn ulpdu(fpdu: &[u8]) -> Option<&[u8]> {
 pub(super) fn verify(covered: &[u8], field: [u8; CRC_LEN]) -> Result<(), MpaError> {
     // rfc: 5044-28a, 5044-37, 5044-38
     let (received, computed) = (crc::from_wire(field), crc::crc(covered));
+    // rfc: 5044-28a, 5044-45
     if received != computed {
         return Err(MpaError::Crc { received, computed });
     }

@@ -153,6 +153,7 @@ impl RdmapError {
             } => cause
                 .with_header(&DdpHeader::Untagged(*header), *came)
                 .with_read_request(*request),
+            // rfc: 7306-54b
             Self::AtomicTarget { header, came, .. } => {
                 cause.with_header(&DdpHeader::Untagged(*header), *came)
             }

@@ -134,7 +134,7 @@ impl Rdmap {
     /// outstanding Read wants it. Untagged segments need no right. Immediate Data go to the completion.
     ///
     /// Changes nothing: a segment may be admitted before its turn, and again when its turn comes.
-    // rfc: 5040-91, 5040-92, 5040-96, 5040-97
+    // rfc: 5040-91, 5040-92
     #[inline]
     pub fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, RdmapError> {
         if let DdpHeader::Tagged(header) = &segment.header
@@ -332,6 +332,7 @@ impl Rdmap {
             self.response_next = false;
             return self.responder.next(qp.origin(), guard);
         }
+        // rfc: 5040-80
         let request = self.requester.next(qp, cqs, guard);
         if !matches!(request, Ok(None)) {
             self.response_next = true;
@@ -451,9 +452,10 @@ impl Rdmap {
 /// The opcode of a segment, if it may stand there (RFC 5040 figure 4).
 ///
 /// A queue that does not exist is left to DDP to refuse. Version 0 goes with version 0 of DDP, which is not spoken.
-// rfc: 5040-4, 5040-7, 5040-8, 5044-93, 7306-57, 7306-58
+// rfc: 5040-4, 5040-7, 5040-8, 5040-96, 5040-97, 5044-93, 7306-57, 7306-58
 fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     let control = Control::from(header.ulp());
+    // rfc: 5040-92
     if control.version != VERSION {
         return Err(RdmapError::Version(control.version));
     }
@@ -462,6 +464,7 @@ fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     let in_place = match header {
         DdpHeader::Tagged(_) => opcode.is_tagged(),
         DdpHeader::Untagged(header) => match header.queue {
+            // rfc: 5040-91, 5040-96
             QueueNumber::SEND => is_send(opcode),
             QueueNumber::READ_REQUEST => {
                 matches!(opcode, Opcode::ReadRequest | Opcode::AtomicRequest)
@@ -558,6 +561,7 @@ fn receive_immediate(
     // rfc: 7306-53, 7306-54b
     let immediate = match <[u8; IMMEDIATE_LEN]>::try_from(octets) {
         Ok(immediate) if length as usize == IMMEDIATE_LEN => immediate,
+        // rfc: 7306-54b
         _ => return Err(RdmapError::Malformed(wrong)),
     };
     let used_up = qp.rq.pop().ok_or(RdmapError::Queues)?;

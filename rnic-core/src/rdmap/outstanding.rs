@@ -138,6 +138,7 @@ impl Outstanding {
         if read.delivered != read.length {
             return Err(bounds);
         }
+        // rfc: 5040-79
         Ok(self.queue.pop_front().and_then(|read| read.number))
     }
 

@@ -38,7 +38,7 @@ pub(super) fn prepare(
         (WrOpcode::BindWindow | WrOpcode::FastRegister | WrOpcode::LocalInvalidate, _) => {
             return Err(WcStatus::LocalQpOperationError);
         }
-        // rfc: 5040-24, 5040-25
+        // rfc: 5040-6, 5040-24, 5040-25
         (WrOpcode::Write | WrOpcode::WriteImmediate, _) => tagged(
             Opcode::Write,
             Stag(wr.remote_stag),
@@ -102,7 +102,6 @@ fn prepare_read(
 }
 
 /// An Atomic Request. What the peer's memory held comes back to one piece of 8 octets.
-// rfc: 7306-2a, 7306-2b, 7306-2c, 7306-15, 7306-19, 7306-20, 7306-25, 7306-26
 fn prepare_atomic(
     wr: &SendWr,
     number: u64,
@@ -130,6 +129,7 @@ fn prepare_atomic(
     };
     let mut octets = [0; MAX_INLINE];
     let length = request.emit(&mut octets) as u32;
+    // rfc: 7306-2a, 7306-2b, 7306-2c, 7306-15, 7306-19, 7306-20, 7306-25, 7306-26
     Ok(Outbound {
         header: untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, 0),
         length,

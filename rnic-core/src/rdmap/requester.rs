@@ -133,7 +133,7 @@ impl Requester {
 
     /// The message of the next request that has one, if it may begin. Requests before it that have none are carried
     /// out: what they do is done before anything of a later request is sent.
-    // rfc: 5040-27, 5040-37, 5040-56, 5040-72, 7306-27, 7306-52
+    // rfc: 5040-72
     pub(super) fn next(
         &mut self,
         qp: &mut QueuePair,
@@ -203,6 +203,7 @@ impl Requester {
         // A completion queue with a backlog gets no more to complete: that bounds the backlog.
         self.has_unbegun(qp)
             && !cqs.has_backlog(qp.send_cq)
+            // rfc: 5040-27, 5040-37, 5040-56, 7306-27, 7306-52
             && qp.sq.peek_into(self.requests.len() as u32, wr)
             && self.may_begin(wr)
     }
@@ -250,6 +251,7 @@ impl Requester {
                 }
             }
         };
+        // rfc: 7306-39, 7306-43
         let progress = if answer.is_some() {
             Progress::Awaiting
         } else {
@@ -325,6 +327,7 @@ impl Requester {
 
     /// The peer acknowledged the stream up to `acked`.
     pub(super) fn acked(&mut self, acked: u64) {
+        // rfc: 5040-73
         self.acked = acked;
     }
 
@@ -452,6 +455,7 @@ impl Requester {
     #[inline]
     fn is_in_time(&self) -> bool {
         let begun = self.requests.len() as u64;
+        // rfc: 5041-67
         self.end.is_none_or(|end| self.first + begun < end)
     }
 

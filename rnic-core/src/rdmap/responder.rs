@@ -30,7 +30,7 @@ struct Pending {
 pub(super) struct Responder {
     ird: u16,
     /// The one being answered stays at the front until all of its response was sent.
-    // rfc: 5040-38, 5040-49, 5040-78, 7306-28, 7306-37, 7306-44, 7306-45
+    // rfc: 5040-49
     pending: VecDeque<Pending>,
     answering: bool,
 }
@@ -59,6 +59,7 @@ impl Responder {
         if self.pending.capacity() == 0 {
             self.pending.reserve_exact(self.ird.into());
         }
+        // rfc: 5040-38, 5040-49, 5040-78, 7306-28, 7306-37, 7306-44, 7306-45
         self.pending.push_back(Pending {
             header,
             came,
@@ -135,7 +136,7 @@ impl Responder {
 }
 
 /// A Read Response, whose octets are read while it is sent.
-// rfc: 5040-29, 5040-41, 5040-45, 5040-46, 5040-50, 5040-76
+// rfc: 5040-76
 fn answer_read(
     &Pending { header, came, .. }: &Pending,
     request: ReadRequest,
@@ -160,8 +161,8 @@ fn answer_read(
                 request,
             })?;
     }
+    // rfc: 5040-15, 5040-29, 5040-41, 5040-45, 5040-46, 5040-50
     Ok(Outbound {
-        // rfc: 5040-15
         header: tagged(Opcode::ReadResponse, request.sink_stag, request.sink_offset),
         length,
         source: Source::Region { stag, offset },
@@ -170,7 +171,6 @@ fn answer_read(
 }
 
 /// Carries an atomic out. Its response tells what the memory held.
-// rfc: 7306-5, 7306-29, 7306-31, 7306-32
 fn answer_atomic(
     &Pending { header, came, .. }: &Pending,
     request: AtomicRequest,
@@ -197,6 +197,7 @@ fn answer_atomic(
     };
     let mut octets = [0; MAX_INLINE];
     let length = response.emit(&mut octets) as u32;
+    // rfc: 7306-5, 7306-29, 7306-31, 7306-32
     Ok(Outbound {
         header: untagged(Opcode::AtomicResponse, QueueNumber::ATOMIC_RESPONSE, 0),
         length,

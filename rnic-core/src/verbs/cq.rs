@@ -215,6 +215,7 @@ impl CqTable {
         };
         let solicited = solicited || completion.status != WcStatus::Success as u8;
         let had_news = cq.news != News::Nothing;
+        // rfc: 5042-20
         if cq.backlog.is_empty() && cq.push(&completion, solicited) {
             if !had_news {
                 self.with_news.push(id);

@@ -96,6 +96,7 @@ impl Srq {
     /// Whether a stream has had its share of what is left.
     fn is_denied(&self, count: u64) -> bool {
         let share = self.limit.share.map_or(u64::MAX, u64::from);
+        // rfc: 5041-98
         self.low && count >= share
     }
 
@@ -105,6 +106,7 @@ impl Srq {
             return None;
         }
         let left = self.ring.len();
+        // rfc: 5040-122
         self.low = left < self.limit.left;
         self.low.then_some(SrqNews::LimitReached {
             srq,

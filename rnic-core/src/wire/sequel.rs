@@ -259,6 +259,7 @@ impl Sequel {
         let tcp = front.get(layout.tcp_at()..)?.first_chunk()?;
         let (fpdu_front, rest) = fpdu.split_first_chunk::<FPDU_FRONT>()?;
         let payload = rest.get(..self.payload_len)?;
+        // rfc: 5041-73a, 5041-73c
         if !self.is_alike(layout, front)
             || word32::<{ tcp::HEADER_LEN }>(tcp, SEQ_AT) != self.seq
             || word64(fpdu_front, OFFSET_AT) != self.offset

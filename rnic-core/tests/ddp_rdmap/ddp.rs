@@ -434,7 +434,7 @@ fn what_cannot_be_placed_early_is_placed_in_its_turn() {
 
 #[test]
 fn read_request_queue_checks_its_buffers() {
-    // rfc: 5040-95
+    // rfc: 5040-95, 5041-72d
     let request = |msn, offset, payload: &[u8]| {
         let queue = QueueNumber::READ_REQUEST;
         untagged(Opcode::ReadRequest, true, queue, msn, offset, payload)

@@ -58,7 +58,7 @@ pub(crate) fn incoming(octets: &[u8]) -> Vec<u8> {
 
 #[test]
 fn ddp_errors_quote_the_segment_and_its_length() {
-    // rfc: 5040-20, 5040-21, 5040-22, 5041-74, 5041-s11
+    // rfc: 5040-20, 5040-21, 5040-22, 5040-61, 5040-62, 5040-63, 5041-74, 5041-s11
     let mut end = End::new(0, 0);
     let write = tagged(Opcode::Write, true, Stag(0xdead), 0x1122, b"payload");
     assert!(end.receive(&write).is_err());

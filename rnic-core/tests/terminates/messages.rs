@@ -275,7 +275,7 @@ fn cut(ulpdu: &mut Vec<u8>, last: bool) {
 /// Each is delivered behind all that were sent before it, so none before the last segment of another.
 #[test]
 fn no_message_comes_between_the_segments_of_another() {
-    // rfc: 5041-21, 5041-62, 5041-63, 5040-71, 7306-41
+    // rfc: 5041-21, 5041-62, 5041-63, 5040-71, 5040-76, 7306-41, 7306-42
     for (begun, begin) in MESSAGES {
         for (other, make) in MESSAGES {
             // Two of a kind are one message to all appearance.

@@ -39,6 +39,7 @@ impl Stream {
             let Some(marker) = octets.and_then(|octets| octets.first_chunk()) else {
                 continue;
             };
+            // rfc: 5044-47
             let begin = marker::points_at(position, *marker).map(|position| origin + position);
             if begin == tried || begin.is_none_or(|begin| begin < done) {
                 continue;
@@ -100,6 +101,7 @@ impl Stream {
 
     /// Before it is known whether a Send opened the connection it is not known which receive takes the next.
     fn may_place_early(&self) -> bool {
+        // rfc: 5044-s2
         !self.ddp.has_failed() && !self.send_may_open
     }
 }

@@ -153,6 +153,7 @@ impl StagTable {
         // Nobody revokes the region meanwhile: that takes the ledger.
         let start = self.check(binding.region(), start, len, origin, need)?;
         let entry = Entry {
+            // rfc: 5041-79, 5041-89, 5041-90
             access: binding.access(),
             scope: Scope::Stream(pd, stream),
             base: binding.base(),

@@ -271,18 +271,23 @@ proptest! {
         prop_assert_eq!(registered.is_ok(), end <= u64::MAX as u128);
         let Ok(stag) = registered else { return Ok(()) };
 
-        let offset = far.unwrap_or(base.wrapping_add_signed(shift));
-        let (first, past) = (offset as u128, offset as u128 + want as u128);
-        let found = table.check(stag, TaggedOffset(offset), want, PD.into(), ALL);
-        if past > u64::MAX as u128 {
-            let wraps = matches!(found, Err(TagError::OffsetWrap { .. }));
-            prop_assert!(wraps, "{:?}", found);
-        } else if first < base as u128 || past > end {
-            let outside = matches!(found, Err(TagError::BaseOrBounds { .. }));
-            prop_assert!(outside, "{:?}", found);
-        } else {
-            let at = address + start as u128 + (first - base as u128);
-            prop_assert_eq!(found.map(|to| to.addr() as u128), Ok(at));
+        let (last, any) = ((end - 1) as u64, far.unwrap_or(base.wrapping_add_signed(shift)));
+        let edges = [base.wrapping_sub(1), base, base + 1, last, last.wrapping_add(1)];
+        let lengths = [0, 1, 2, len - 1, len, len + 1];
+        let at_edges = edges.iter().flat_map(|&offset| lengths.map(|want| (offset, want)));
+        for (offset, want) in at_edges.chain([(any, want)]) {
+            let (first, past) = (offset as u128, offset as u128 + want as u128);
+            let found = table.check(stag, TaggedOffset(offset), want, PD.into(), ALL);
+            if past > u64::MAX as u128 {
+                let wraps = matches!(found, Err(TagError::OffsetWrap { .. }));
+                prop_assert!(wraps, "{:?}", found);
+            } else if first < base as u128 || past > end {
+                let outside = matches!(found, Err(TagError::BaseOrBounds { .. }));
+                prop_assert!(outside, "{:?}", found);
+            } else {
+                let at = address + start as u128 + (first - base as u128);
+                prop_assert_eq!(found.map(|to| to.addr() as u128), Ok(at));
+            }
         }
     }
 }

@@ -35,6 +35,7 @@ pub enum AtomicOperation {
 }
 
 impl AtomicOperation {
+    // rfc: 7306-4, 7306-17
     const FETCH_ADD: u8 = 0;
     const CMP_SWAP: u8 = 2;
 
