@@ -80,7 +80,7 @@ impl Ddp {
             // rfc: 5041-37, 5041-65
             Delivery::Untagged {
                 header,
-                came: placed.came,
+                came: placed.came(),
                 length,
                 octets,
             }

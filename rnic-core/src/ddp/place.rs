@@ -12,7 +12,8 @@ use crate::wire::ddp::{Came, DdpHeader, DdpSegment, TaggedHeader, UntaggedHeader
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     pub(super) header: DdpHeader,
-    pub(super) came: Came,
+    /// The first octet of the header as it came.
+    control: u8,
     pub(super) len: u32,
     /// The layer above is not told of it.
     pub(super) silent: bool,
@@ -28,7 +29,11 @@ impl Placed {
 
     /// What the header does not tell of the segment.
     pub fn came(&self) -> Came {
-        self.came
+        let len = self.header.len() + self.len as usize;
+        Came {
+            control: self.control,
+            len: u16::try_from(len).unwrap_or(u16::MAX),
+        }
     }
 
     /// Octets of payload.
@@ -41,7 +46,7 @@ impl Placed {
     pub(crate) fn nothing(header: TaggedHeader) -> Self {
         Self {
             header: DdpHeader::Tagged(header),
-            came: Came { control: 0, len: 0 },
+            control: 0,
             len: 0,
             silent: true,
             aside: None,
@@ -86,7 +91,7 @@ impl Ddp {
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         Ok(Placed {
             header: segment.header,
-            came: segment.came(),
+            control: segment.came().control,
             len,
             silent,
             aside,

@@ -52,7 +52,7 @@ fn a_read_to_a_peer_that_takes_none_is_a_local_error() {
 /// Whichever message an initiator begins with, it shows that the initiator is ready: that is all that is waited for.
 #[test]
 fn a_responder_takes_any_first_message() {
-    // rfc: 5044-77
+    // rfc: 5044-77a
     let kinds = [
         (true, false, false),
         (false, true, false),
