@@ -159,6 +159,9 @@ fn the_application_may_cut_a_stream_off() {
 fn a_peer_that_closes_within_a_message_has_cut_the_stream_off() {
     // rfc: 5041-11
     let mut raw = open();
+    let region = raw.sim.hosts[0].share(&[0; 8], all_rights());
+    raw.layer
+        .post(7, RecvWr::new(1, &[sge(&region, 8)]).unwrap());
     let begun = UntaggedHeader {
         last: false,
         ..untagged_to(7, 1)
