@@ -75,16 +75,20 @@ impl DdpStream {
     ) -> Result<u32, U::Error> {
         let segment = DdpSegment::parse(segment)?;
         let destination = ulp.admit(&segment)?;
-        self.open_for(&segment.header, ulp);
-        self.follow(&segment.header, segment.payload.len(), ulp)?;
         if let (DdpHeader::Tagged(header), Destination::Silent(right)) =
             (&segment.header, destination)
         {
+            // The whole of a message behind a whole one is in its turn.
+            if !header.last || self.ddp.is_amid_message() {
+                self.follow(&segment.header, segment.payload.len(), ulp)?;
+            }
             // Nobody is to hear of it: once it is placed, all is done.
             self.ddp
                 .place_tagged(header, segment.payload, right, guard)?;
             return Ok(segment.payload.len() as u32);
         }
+        self.open_for(&segment.header, ulp);
+        self.follow(&segment.header, segment.payload.len(), ulp)?;
         let placed = self.ddp.place(&segment, destination, ulp, guard)?;
         if let Some(delivery) = self.ddp.deliver_next(placed)? {
             ulp.deliver(delivery, guard)?;
