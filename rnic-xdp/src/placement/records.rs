@@ -66,10 +66,8 @@ pub(super) struct Record(PathBuf, Maker);
 impl Records {
     /// A directory for this process in that of a device.
     pub(super) fn open(device: &Path) -> io::Result<Self> {
-        let mut private = DirBuilder::new();
-        private.recursive(true).mode(0o700).create(device)?;
         // As long as it is not locked, whoever sweeps would take it for left behind.
-        let _sweepers = locked(device)?;
+        let _sweepers = made(device)?;
         let directory = mkdtemp(&device.join("XXXXXX"))?;
         let lock = locked(&directory)?;
         Ok(Self {
@@ -92,6 +90,9 @@ impl Drop for Records {
         if !self.maker.is_forked() {
             // With rules in it, it is left to the next sweep.
             let _ = fs::remove_dir(&self.directory);
+            if let Some(device) = self.directory.parent() {
+                remove_empty(device);
+            }
         }
     }
 }
@@ -101,6 +102,41 @@ impl Drop for Record {
         if !self.1.is_forked() {
             let _ = fs::remove_file(&self.0);
         }
+    }
+}
+
+/// The directory of a device, locked. It may be removed while we wait for the lock.
+fn made(device: &Path) -> io::Result<File> {
+    loop {
+        let mut private = DirBuilder::new();
+        let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        match private.recursive(true).mode(0o700).create(device) {
+            // It was there, and is no more.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !device.is_file() => {
+                continue;
+            }
+            Err(error) if gone(&error) => continue,
+            made => made?,
+        }
+        let lock = match locked(device) {
+            Err(error) if gone(&error) => continue,
+            lock => lock?,
+        };
+        match fs::metadata(device) {
+            Ok(there) if there.ino() == lock.metadata()?.ino() => return Ok(lock),
+            Err(error) if !gone(&error) => return Err(error),
+            _ => {}
+        }
+    }
+}
+
+/// Removes the directory of a device in which nothing is left. Whoever holds its lock is about to use it.
+fn remove_empty(device: &Path) {
+    if let Ok(lock) = File::open(device)
+        && lock.try_lock().is_ok()
+    {
+        // It stays where there is something in it.
+        let _ = fs::remove_dir(device);
     }
 }
 
@@ -130,7 +166,9 @@ pub(super) fn sweep(
             remove(&flows)?;
         }
         fs::remove_dir_all(directory)
-    })
+    })?;
+    remove_empty(device);
+    Ok(())
 }
 
 fn each_left_behind(
@@ -141,7 +179,10 @@ fn each_left_behind(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         directories => directories?,
     };
-    let _sweepers = locked(device)?;
+    let _sweepers = match locked(device) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        lock => lock?,
+    };
     for directory in directories {
         let directory = directory?.path();
         // What is gone meanwhile has been swept by another.
@@ -165,17 +206,17 @@ fn each_left_behind(
 mod tests {
     use super::*;
 
-    /// A directory of a device, gone with this.
+    /// The directory of a device, in one that is gone with this.
     struct Device(PathBuf);
 
     impl Device {
         fn new() -> Self {
             let template = std::env::temp_dir().join("rnic-rules-XXXXXX");
-            Self(mkdtemp(&template).unwrap())
+            Self(mkdtemp(&template).unwrap().join("device"))
         }
 
         fn directories(&self) -> usize {
-            fs::read_dir(&self.0).unwrap().count()
+            fs::read_dir(&self.0).map_or(0, Iterator::count)
         }
 
         /// Sweeps; returns what was removed.
@@ -192,7 +233,7 @@ mod tests {
 
     impl Drop for Device {
         fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).unwrap();
+            fs::remove_dir_all(self.0.parent().unwrap()).unwrap();
         }
     }
 
@@ -241,7 +282,7 @@ mod tests {
         let mut removed = device.sweep();
         removed.sort_by_key(|flow| flow.local.port());
         assert_eq!(removed, [flow(2), flow(3)]);
-        assert_eq!(device.directories(), 0);
+        assert!(!device.0.exists(), "nothing is left behind");
         assert_eq!(device.sweep(), []);
     }
 
@@ -253,8 +294,29 @@ mod tests {
         assert_eq!(device.sweep(), []);
         assert_eq!(left_behind(&device.0).unwrap(), []);
         assert_eq!(device.directories(), 1);
+        let other = Records::open(&device.0).unwrap();
         drop((rule, records));
-        assert_eq!(device.directories(), 0);
+        assert_eq!(device.directories(), 1);
+        drop(other);
+        assert!(!device.0.exists(), "nothing is left behind");
+    }
+
+    #[test]
+    fn the_directory_of_a_device_goes_while_others_come() {
+        let device = Device::new();
+        std::thread::scope(|scope| {
+            for port in 0..4 {
+                let device = &device.0;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let records = Records::open(device).unwrap();
+                        drop(records.add(flow(port)).unwrap());
+                    }
+                });
+            }
+        });
+        sweep(&device.0, |_| panic!("there is nothing to remove")).unwrap();
+        assert!(!device.0.exists(), "nothing is left behind");
     }
 
     #[test]
@@ -271,8 +333,7 @@ mod tests {
     #[test]
     fn a_device_without_any_has_nothing_to_sweep() {
         let device = Device::new();
-        let absent = device.0.join("absent");
-        assert_eq!(left_behind(&absent).unwrap(), []);
-        sweep(&absent, |_| panic!("there is nothing to remove")).unwrap();
+        assert_eq!(left_behind(&device.0).unwrap(), []);
+        sweep(&device.0, |_| panic!("there is nothing to remove")).unwrap();
     }
 }
