@@ -26,6 +26,8 @@ pub(super) struct Peer<'a> {
     cq: Cq,
     messages: Mr,
     received: VecDeque<Info>,
+    /// Why the connection ended, once that is known.
+    ended: Option<EndReason>,
     interrupt: &'a Interrupt,
 }
 
@@ -74,6 +76,7 @@ impl<'a> Peer<'a> {
             cq,
             messages,
             received: VecDeque::new(),
+            ended: None,
             interrupt,
         })
     }
@@ -122,6 +125,9 @@ impl<'a> Peer<'a> {
         loop {
             let Some(completion) = self.cq.poll_one() else {
                 self.interrupt.check()?;
+                if let Some(reason) = self.failed()? {
+                    return Ok(Some(reason));
+                }
                 self.cq.wait(NAP).doing("wait for the other side")?;
                 continue;
             };
@@ -138,6 +144,17 @@ impl<'a> Peer<'a> {
                 return Ok(None);
             }
         }
+    }
+
+    /// Why the connection did not come to be. Then no request completes; of one that stood all do.
+    fn failed(&mut self) -> Outcome<Option<EndReason>> {
+        let event = self.qp.next_event(Duration::ZERO);
+        match event.doing("watch the connection")? {
+            Some(ConnectionEvent::Failed(reason)) => return Ok(Some(reason)),
+            Some(ConnectionEvent::Disconnected(reason)) => self.ended = Some(reason),
+            Some(_) | None => {}
+        }
+        Ok(None)
     }
 
     fn take(&mut self, completion: &Completion) -> Outcome {
@@ -177,6 +194,9 @@ impl<'a> Peer<'a> {
         } else {
             Duration::from_secs(2)
         };
+        if let Some(reason) = self.ended.take() {
+            return Ok(reason);
+        }
         loop {
             match self
                 .qp

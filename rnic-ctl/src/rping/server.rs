@@ -1,5 +1,6 @@
 //! The server of rping.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rnic_verbs::{Access, ConnectRequest, Device, EndReason, Mr, SendRequest, WcOpcode};
@@ -43,6 +44,7 @@ pub(super) fn run(
     if let Some(words) = &args.reject {
         return reject(request, words);
     }
+    let client = request.peer();
     let mut peer = Peer::new(device, interrupt)?;
     let buffer = memory(&peer.pd, LARGEST as usize, Access::LOCAL_WRITE)?;
     request
@@ -52,7 +54,7 @@ pub(super) fn run(
     loop {
         match pong(&mut peer, &buffer, args, pings == 0)? {
             None => pings += 1,
-            Some(reason) => return over(&reason, pings, args),
+            Some(reason) => return over(&reason, client, pings, args),
         }
     }
 }
@@ -69,11 +71,15 @@ fn reject(request: ConnectRequest, words: &str) -> Outcome<Summary> {
 }
 
 /// The connection ended: in order where the client has had enough.
-fn over(reason: &EndReason, pings: u64, args: &RpingArgs) -> Outcome<Summary> {
+fn over(reason: &EndReason, client: SocketAddr, pings: u64, args: &RpingArgs) -> Outcome<Summary> {
     match reason {
         EndReason::Peer if args.bad_rkey.is_some() => {
             let why = "the client closed the connection without a Terminate message";
             Err(Failure::operation("wrong rkey", why))
+        }
+        EndReason::Peer if pings == 0 => {
+            let why = "it closed the connection before its first ping";
+            Err(Failure::operation(format!("serve {client}"), why))
         }
         EndReason::Peer => Ok(Summary {
             pings,
@@ -151,4 +157,76 @@ fn pong(
         Next::Got(()) => None,
         Next::Ended(reason) => Some(reason),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use rnic_verbs::{ConnectionEvent, Peers, Qp};
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Serves a client that does this once it has asked to connect.
+    fn serve(client: impl FnOnce(Qp)) -> Failure {
+        let line = "rnic-ctl rping -s --in-memory --thread".split(' ');
+        let Command::Rping(args) = Cli::parse_from(line).command else {
+            panic!()
+        };
+        let ([near, far], address) = args.device.open_in_memory().unwrap();
+        let to = SocketAddr::new(address, 7174);
+        let listening =
+            Listening::on(&far.device, Some(address), to.port(), &Peers::all()).unwrap();
+        std::thread::scope(|scope| {
+            let interrupt = Interrupt::default();
+            let args = &args;
+            let serving = scope.spawn(move || run(&far.device, &listening, args, &interrupt));
+            let mut peer = Peer::new(&near.device, &Interrupt::default()).unwrap().qp;
+            peer.connect(to, None, options(args)).unwrap();
+            client(peer);
+            serving.join().unwrap().unwrap_err()
+        })
+    }
+
+    #[test]
+    fn a_client_that_goes_before_its_first_ping_is_a_failure() {
+        let closed = serve(|mut client| {
+            let event = client.next_event(PATIENCE).unwrap();
+            assert!(matches!(event, Some(ConnectionEvent::Established(_))));
+            client.disconnect().unwrap();
+            client.next_event(PATIENCE).unwrap();
+        });
+        assert!(closed.why.contains("before its first ping"), "{closed}");
+    }
+
+    #[test]
+    fn a_client_that_goes_in_start_up_ends_the_wait_for_it() {
+        let line = "rnic-ctl rping -s --in-memory --thread".split(' ');
+        let Command::Rping(args) = Cli::parse_from(line).command else {
+            panic!()
+        };
+        let ([near, far], address) = args.device.open_in_memory().unwrap();
+        let listener = far.device.listen(SocketAddr::new(address, 0)).unwrap();
+        let interrupt = Interrupt::default();
+        let mut client = Peer::new(&near.device, &interrupt).unwrap().qp;
+        let to = listener.local_address();
+        client.connect(to, None, options(&args)).unwrap();
+        let request = listener.next_request(PATIENCE).unwrap().unwrap();
+        drop(client);
+        let gone = || {
+            let snapshot = far.device.snapshot(PATIENCE).unwrap().unwrap();
+            snapshot.connections.is_empty()
+        };
+        while !gone() {
+            std::thread::yield_now();
+        }
+        let mut server = Peer::new(&far.device, &interrupt).unwrap();
+        request.accept(&mut server.qp, options(&args)).unwrap();
+        assert!(matches!(
+            server.receive(),
+            Ok(Next::Ended(EndReason::Reset))
+        ));
+    }
 }
