@@ -34,6 +34,8 @@ impl<'a> Rig<'a> {
     fn new(max_half_open: usize, guard: Guard<'a>) -> Self {
         let config = EngineConfig {
             max_half_open,
+            // Nobody answers the requests here.
+            backlog: CONNECTIONS as usize + 1,
             ..EngineConfig::default()
         };
         Self {
