@@ -122,6 +122,8 @@ impl Rig {
             .unwrap();
         let mut request = None;
         self.until("a request", || {
+            let early = client.qp.next_event(Duration::ZERO).unwrap();
+            assert!(early.is_none(), "{early:?}");
             request = listener.next_request(Duration::ZERO).unwrap();
             request.is_some()
         });

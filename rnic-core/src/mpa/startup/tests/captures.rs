@@ -4,7 +4,7 @@ use super::*;
 
 const DATA: &str = "000102030405060708090a0b0c0d0e0f";
 
-// rfc: 5044-51, 5044-67, 5044-70, 6581-6, 6581-13, 6581-26
+// rfc: 5044-51, 5044-67, 5044-70, 6581-6, 6581-13, 6581-26, 6581-34
 #[test]
 fn our_request_is_what_siw_sends_with_the_same_options() {
     let by_siw = Rtr {
