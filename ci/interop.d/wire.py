@@ -74,8 +74,8 @@ SPOILT = [
     response({"stag+": 1}, "1/1/00", "1/1/00"),
     response({"tagged-offset+": 4}, "1/1/01", "1/1/01"),
     response({"opcode": 14}, "0/2/06", "0/2/06"),
-    Spoilt(f"write {LENGTH}", WRITE, {"length": 8}, "2/0/03", "2/0/03", connection="ours.no-crc"),
-    Spoilt(f"send {LENGTH}", SEND, {"length": 10}, "2/0/03", "2/0/03", connection="ours.no-crc"),
+    Spoilt(f"write {LENGTH}", WRITE, {"length": 8}, "0/2/ff", "2/0/03", connection="ours.no-crc"),
+    Spoilt(f"send {LENGTH}", SEND, {"length": 10}, "0/2/ff", "2/0/03", connection="ours.no-crc"),
     # Each side keeps to the depth that it was told.
     Spoilt("read 65536 count=8", NONE, {}, "0/2/07", "0/2/07", connection="{responder}.ird=1",
            liar=True),
