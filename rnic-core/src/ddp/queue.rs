@@ -54,7 +54,7 @@ impl Order {
     // rfc: 5041-61
     #[inline]
     pub(super) fn check_next(&self, header: &UntaggedHeader) -> Result<(), DdpError> {
-        // rfc: 5041-62
+        // rfc: 5041-62, 5041-72e
         if header.msn != self.next {
             return Err(self.out_of_range(header));
         }

@@ -435,6 +435,7 @@ impl StagTable {
         if len > room {
             return Err(outside);
         }
+        // rfc: 5041-15
         Ok(slot.start.load(Ordering::Relaxed).wrapping_add(into))
     }
 
