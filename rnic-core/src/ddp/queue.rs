@@ -93,6 +93,7 @@ impl Order {
         Ok(Some(end))
     }
 
+    // rfc: 5041-72e
     fn out_of_range(&self, header: &UntaggedHeader) -> DdpError {
         DdpError::MsnRange {
             queue: header.queue,
