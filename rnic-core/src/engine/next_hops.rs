@@ -23,7 +23,7 @@ pub struct NextHop {
     pub mtu: u16,
 }
 
-/// What the engine asks of whoever knows routes and neighbours.
+/// What the engine asks of the worker, which follows routes and neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHopRequest {
     /// Tell the next hop of a destination, and every change of it.
