@@ -1,7 +1,7 @@
 //! Network namespaces and veth pairs for tests that need the real kernel. Uses the `ip` command.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::process::{Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -109,6 +109,9 @@ pub fn veth_pair(one: VethEnd<'_>, other: VethEnd<'_>, queues: u32) -> io::Resul
         one.name, other.name, other.namespace.name
     ))?;
     for end in [one, other] {
+        // The kernel asks for a neighbour from its link-local address, and not at all while it is not yet sure of that.
+        let accept_dad = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", end.name);
+        end.namespace.run(|| fs::write(accept_dad, "0"))?;
         for address in end.addresses.split_whitespace() {
             // Without duplicate address detection, IPv6 addresses are usable at once.
             let nodad = if address.contains(':') { "nodad" } else { "" };

@@ -106,7 +106,7 @@ impl Drop for Record {
 }
 
 /// The directory of a device, locked. It may be removed while we wait for the lock.
-fn made(device: &Path) -> io::Result<File> {
+fn made(device: &Path) -> io::Result<Lock> {
     loop {
         let mut private = DirBuilder::new();
         let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -120,10 +120,10 @@ fn made(device: &Path) -> io::Result<File> {
         }
         let lock = match locked(device) {
             Err(error) if gone(&error) => continue,
-            lock => lock?,
+            lock => Lock(lock?),
         };
         match fs::metadata(device) {
-            Ok(there) if there.ino() == lock.metadata()?.ino() => return Ok(lock),
+            Ok(there) if there.ino() == lock.0.metadata()?.ino() => return Ok(lock),
             Err(error) if !gone(&error) => return Err(error),
             _ => {}
         }
@@ -132,11 +132,24 @@ fn made(device: &Path) -> io::Result<File> {
 
 /// Removes the directory of a device in which nothing is left. Whoever holds its lock is about to use it.
 fn remove_empty(device: &Path) {
-    if let Ok(lock) = File::open(device)
-        && lock.try_lock().is_ok()
+    if let Ok(file) = File::open(device)
+        && file.try_lock().is_ok()
     {
+        let _lock = Lock(file);
         // It stays where there is something in it.
         let _ = fs::remove_dir(device);
+    }
+}
+
+/// The lock of a device's directory, given back when dropped. To close the file is not enough: a process that another thread has
+/// just forked has it open too, and with it the lock, until it runs its program.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // It cannot fail for a file that is open.
+        let _ = self.0.unlock();
     }
 }
 
@@ -181,7 +194,7 @@ fn each_left_behind(
     };
     let _sweepers = match locked(device) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        lock => lock?,
+        lock => Lock(lock?),
     };
     for directory in directories {
         let directory = directory?.path();
@@ -194,6 +207,7 @@ fn each_left_behind(
             Err(TryLockError::WouldBlock) => continue,
             Err(TryLockError::Error(error)) => return Err(error),
         }
+        let _lock = Lock(file);
         let files = fs::read_dir(&directory)?;
         let flows = files.filter_map(|file| Flow::from_name(&file.ok()?.file_name()));
         let flows = flows.collect();
@@ -204,6 +218,9 @@ fn each_left_behind(
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     /// The directory of a device, in one that is gone with this.
@@ -284,6 +301,31 @@ mod tests {
         assert_eq!(removed, [flow(2), flow(3)]);
         assert!(!device.0.exists(), "nothing is left behind");
         assert_eq!(device.sweep(), []);
+    }
+
+    #[test]
+    fn programs_that_are_started_meanwhile_hold_no_lock() {
+        let device = Device::new();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    Command::new("true").status().unwrap();
+                }
+            });
+            for _ in 0..2000 {
+                let records = Records::open(&device.0).unwrap();
+                let rule = records.add(flow(1)).unwrap();
+                kill(records, vec![rule]);
+                let left = (left_behind(&device.0).unwrap(), device.sweep());
+                let stays = device.0.exists();
+                if (left, stays) != ((vec![flow(1)], vec![flow(1)]), false) {
+                    done.store(true, Ordering::Relaxed);
+                    panic!("a lock was held by nobody");
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]
