@@ -234,8 +234,8 @@ impl Citations {
     }
 }
 
-/// The numbers that a line cites: in a comment, behind `rfc:`, with commas between them. `None` if that is
-/// not how they stand there.
+/// Reads the numbers that a line cites: in a comment, behind `rfc:`, with commas between them, and then, without a comma, what they
+/// require in a few words: `rfc: 1000-1, 1000-2 each segment has a checksum`. `None` if the line is written otherwise.
 fn cited(line: &str) -> Option<Vec<Id>> {
     let comment = line.find("//").map_or("", |at| &line[at..]);
     let Some((_, list)) = comment.split_once("rfc: ") else {
@@ -454,7 +454,7 @@ fn each_fault_is_found() {
     citations.add(
         "c",
         false,
-        "// rfc: 1000-1, 1000-2\nx(); // because: rfc: 1000-5: it is\n// rfc: 1000-8 1000-1\n/// rfc: 1000-8\n\
+        "// rfc: 1000-1, 1000-2 each segment, 8 octets or more, has one\nx(); // because: rfc: 1000-5: it is\n// rfc: 1000-8 1000-1\n/// rfc: 1000-8\n\
          // rfc: 1000-9a, 1000-9b\n#[cfg(test)]\nmod elsewhere;\n// rfc: 1000-10\n#[cfg(test)]\nmod tests {\n// rfc: 1000-1, 1000-3\n",
     );
     citations.add(
