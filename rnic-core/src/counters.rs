@@ -1,5 +1,9 @@
 //! Counters: one plain struct per layer, owned by one worker, read by copying.
 
+mod drops;
+
+pub use drops::{DropCounters, DropReason};
+
 /// Declares a struct of `u64` counters that can be added up and listed by name.
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
@@ -28,16 +32,8 @@ counters! {
         frames_received,
         /// Frames handed to the device.
         frames_sent,
-        /// Frames that are not well-formed Ethernet, IP or TCP.
-        malformed,
-        /// IP or TCP checksum failures.
-        checksum_errors,
-        /// Segments that belong to no connection and no listener.
-        no_connection,
         /// Frames that came here and belong to a connection of another engine of this device, which got a copy.
         handed_over,
-        /// The same where too many waited there already: they were lost.
-        lost_in_hand_over,
         /// Frames of connections of this engine that came to another.
         taken_over,
         /// SYNs answered with a cookie, because too many connections were half open.

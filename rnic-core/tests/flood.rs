@@ -5,6 +5,7 @@ mod common;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use common::*;
+use rnic_core::counters::DropReason;
 use rnic_core::engine::{Command, ConnectionOptions, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::Simulation;
@@ -316,8 +317,8 @@ fn damaged_frames_are_counted_and_do_nothing() {
     sim.hosts[1].listen(PORT);
     sim.hosts[0].connect(&qp, 40_000, to, &ConnectionOptions::default());
     sim.run_for(SECOND * 9);
-    let engine = sim.hosts[1].snapshot(sim.now).engine;
+    let drops = sim.hosts[1].snapshot(sim.now).drops;
     // One bit is wrong in each; where it is in the MAC addresses nobody notices.
-    assert!(engine.checksum_errors > 0, "{engine:?}");
+    assert!(drops.of(DropReason::TcpChecksum) > 0, "{drops:?}");
     assert!(sim.hosts[1].connect_requests().next().is_none());
 }

@@ -69,6 +69,9 @@ fn explain(counter: &str) -> &'static str {
             "to the kernel: for a steered port, from peers that may not connect (--allow)"
         }
         "truncated" => "to the kernel: shorter than their headers say",
+        "other_host" => {
+            "to the kernel: for a steered port, but to another host's MAC address or VLAN"
+        }
         _ => "",
     }
 }

@@ -195,7 +195,7 @@ fn what_each_worker_counted_is_shown_on_request() {
     assert!(count("engine", "frames_sent") > 100);
     assert!(count("tcp", "octets_sent") > 100 * 65_536);
     assert!(count("rdma", "fpdus_sent") > 100);
-    assert_eq!(count("engine", "lost_in_hand_over"), 0);
+    assert_eq!(count("drops", "hand_over_full"), 0);
     assert_eq!(workers[0]["queues"], Value::Array(Vec::new()));
     let table = succeed("perf write-bw --in-memory -n 100 --counters");
     let line = table

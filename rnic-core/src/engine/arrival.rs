@@ -1,6 +1,7 @@
 //! Received frames: which connection each is for, and what follows from it.
 
 use super::Engine;
+use super::drops::unreadable;
 use crate::connection::{Next, Train};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
@@ -178,7 +179,7 @@ impl Engine {
         };
         let packet = match &parsed {
             Ok(packet) => packet,
-            Err(error) => return self.count_unreadable(error),
+            Err(error) => return self.drop_frame(unreadable(error)),
         };
         let index = match self.find_or_open(now, packet, tx) {
             Ok(index) => index,

@@ -4,6 +4,7 @@ mod arrival;
 mod commands;
 mod cookies;
 mod driver;
+mod drops;
 mod due;
 mod events;
 mod flows;
@@ -24,7 +25,7 @@ use std::net::IpAddr;
 use slab::Slab;
 
 use crate::connection::{Connection, Context, Stage};
-use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
+use crate::counters::{DropCounters, EngineCounters, RdmaCounters, TcpCounters};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::tcp::{KeptAside, TcpConfig};
@@ -32,7 +33,6 @@ use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::srq::SrqTable;
 use crate::wire::icmp::TooBig;
-use crate::wire::packet::PacketError;
 use crate::wire::prediction::Prediction;
 
 pub use self::commands::Adoption;
@@ -96,6 +96,8 @@ impl Default for EngineConfig {
 pub struct Counters {
     /// Frames.
     pub engine: EngineCounters,
+    /// Frames that were dropped, by the reason.
+    pub drops: DropCounters,
     /// TCP, summed over connections that are gone; a [`Snapshot`] adds those that are there.
     pub tcp: TcpCounters,
     /// MPA, DDP and RDMAP, summed over connections.
@@ -202,13 +204,6 @@ impl Engine {
         });
         if let Some(mtu) = believed {
             self.next_hops.narrow(now, too_big.remote.ip(), mtu);
-        }
-    }
-
-    fn count_unreadable(&mut self, error: &PacketError) {
-        match error {
-            PacketError::Checksum(_) => self.counters.engine.checksum_errors += 1,
-            _ => self.counters.engine.malformed += 1,
         }
     }
 
@@ -476,6 +471,7 @@ impl Engine {
         }
         Snapshot {
             engine: self.counters.engine,
+            drops: self.counters.drops,
             tcp,
             rdma: self.counters.rdma,
             connections: self.connections.iter().map(|(_, c)| c.facts(now)).collect(),

@@ -19,6 +19,7 @@ use std::task::Waker;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use crate::counters::DropReason;
 use crate::memory::doorbell::Doorbells;
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
@@ -410,19 +411,20 @@ impl Engine {
         packet: &Packet<'_>,
         tx: &mut F,
     ) {
-        match (stranger, &mut self.place) {
-            (Stranger::Elsewhere(owner), Some(place)) => {
-                place.expect_like(frame, packet, owner);
+        match stranger {
+            Stranger::Elsewhere(owner) => {
+                if let Some(place) = &mut self.place {
+                    place.expect_like(frame, packet, owner);
+                }
                 // Its checksums were good.
                 self.hand_over(owner, frame, Checksums::Vouched);
             }
-            (Stranger::Answered(header), _) => {
-                self.counters.engine.no_connection += 1;
-                self.reply(packet, &header, tx);
+            Stranger::Cookie(syn_ack) => self.reply(packet, &syn_ack, tx),
+            Stranger::Refused(reason) => {
+                self.drop_frame(reason);
+                self.refuse(packet, tx);
             }
-            (Stranger::Ignored | Stranger::Elsewhere(_), _) => {
-                self.counters.engine.no_connection += 1;
-            }
+            Stranger::Ignored(reason) => self.drop_frame(reason),
         }
     }
 
@@ -431,7 +433,7 @@ impl Engine {
         let Some(place) = &mut self.place else { return };
         match place.hand_over(owner, frame, checksums) {
             HandOver::Handed => self.counters.engine.handed_over += 1,
-            HandOver::Lost => self.counters.engine.lost_in_hand_over += 1,
+            HandOver::Lost => self.drop_frame(DropReason::HandOverFull),
         }
     }
 

@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::connection::{Arrival, Connection, Path, Stage};
+use crate::counters::DropReason;
 use crate::memory::frames::TxFrames;
 use crate::tcp::{Seq, Tcp, TcpConfig};
 use crate::time::Instant;
@@ -78,10 +79,12 @@ impl Young {
 
 /// What becomes of a segment that belongs to no connection.
 pub(super) enum Stranger {
-    /// It is answered: with RST, or with a SYN-ACK of which nothing is remembered.
-    Answered(TcpHeader),
-    /// It is not answered: its sender shall try again, or need not know.
-    Ignored,
+    /// It is answered with this SYN-ACK, of which nothing is remembered.
+    Cookie(TcpHeader),
+    /// It is dropped and answered with RST, unless it is one.
+    Refused(DropReason),
+    /// It is dropped and not answered: its sender tries again.
+    Ignored(DropReason),
     /// Another engine of this device has its connection.
     Elsewhere(u16),
 }
@@ -92,7 +95,7 @@ impl Handler {
         match self {
             Self::This => Ok(()),
             Self::Other(owner) => Err(Stranger::Elsewhere(owner)),
-            Self::Nobody => Err(Stranger::Ignored),
+            Self::Nobody => Err(Stranger::Ignored(DropReason::Moving)),
         }
     }
 }
@@ -128,7 +131,7 @@ impl Engine {
             return None;
         }
         let least = self.connections[index].yields_to(&packet.segment)?;
-        let listener = self.find_listener(key)?;
+        let listener = self.find_listener(key).ok()?;
         if !self.has_backlog_for(listener.0) {
             return None;
         }
@@ -151,19 +154,19 @@ impl Engine {
         }
         let segment = &packet.segment;
         let cookie = self.find_cookie(now, key, packet);
-        let wanted = cookie.is_some() || Connection::may_open(segment);
-        let listener = self
-            .find_listener(key)
-            .filter(|_| wanted && self.connections.len() < self.config.max_connections);
-        let Some(listener) = listener else {
-            return Err(self.refuse(packet));
-        };
+        if cookie.is_none() && !Connection::may_open(segment) {
+            return Err(Stranger::Refused(DropReason::NoConnection));
+        }
+        let listener = self.find_listener(key).map_err(Stranger::Refused)?;
+        if self.connections.len() >= self.config.max_connections {
+            return Err(Stranger::Refused(DropReason::TooManyConnections));
+        }
         if !self.has_backlog_for(listener.0) {
-            return Err(Stranger::Ignored);
+            return Err(Stranger::Ignored(DropReason::ListenOverflow));
         }
         let places = STARTING_PER_HALF_OPEN * self.config.max_half_open;
         if !self.young.has_place_for(key.remote.ip(), places) {
-            return Err(Stranger::Ignored);
+            return Err(Stranger::Ignored(DropReason::StartupOverflow));
         }
         let crowded = cookie.is_none() && self.is_crowded();
         // The same SYN may have come to another engine at this very moment.
@@ -247,17 +250,14 @@ impl Engine {
         }
         let cookie = self.cookies.make(now, key, &syn.header);
         self.counters.engine.syn_cookies_sent += 1;
-        Stranger::Answered(Tcp::answer_with_cookie(now, &config, cookie, syn))
+        Stranger::Cookie(Tcp::answer_with_cookie(now, &config, cookie, syn))
     }
 
-    /// RFC 9293 section 3.5.2.
-    fn refuse(&mut self, packet: &Packet<'_>) -> Stranger {
-        match Tcp::reset_reply(&packet.segment) {
-            Some(reset) => {
-                self.counters.tcp.resets_sent += 1;
-                Stranger::Answered(reset)
-            }
-            None => Stranger::Ignored,
+    /// Answers a segment of no connection with RST, unless it is one (RFC 9293 section 3.5.2).
+    pub(super) fn refuse<F: TxFrames>(&mut self, packet: &Packet<'_>, tx: &mut F) {
+        if let Some(reset) = Tcp::reset_reply(&packet.segment) {
+            self.counters.tcp.resets_sent += 1;
+            self.reply(packet, &reset, tx);
         }
     }
 
@@ -279,21 +279,21 @@ impl Engine {
         self.counters.engine.frames_sent += 1;
     }
 
-    /// The listener that a peer's SYN is for, if it is one of its peers.
-    fn find_listener(&self, key: &FlowKey) -> Option<(ListenerId, Listener)> {
+    /// The listener that a peer's SYN is for, or why there is none.
+    fn find_listener(&self, key: &FlowKey) -> Result<(ListenerId, Listener), DropReason> {
         let local = key.local;
         let any: IpAddr = match local {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        [local, SocketAddr::new(any, local.port())]
+        let (id, listener) = [local, SocketAddr::new(any, local.port())]
             .iter()
-            .find_map(|address| {
-                let (id, listener) = self.listeners.iter().find(|(_, l)| l.local == *address)?;
-                Some((*id, listener))
-            })
-            .filter(|(_, listener)| listener.peers.contains(key.remote.ip()))
-            .map(|(id, listener)| (id, listener.clone()))
+            .find_map(|address| self.listeners.iter().find(|(_, l)| l.local == *address))
+            .ok_or(DropReason::NoConnection)?;
+        if !listener.peers.contains(key.remote.ip()) {
+            return Err(DropReason::PeerNotAllowed);
+        }
+        Ok((*id, listener.clone()))
     }
 
     /// RFC 6528: a clock of 4 microseconds plus a secret function of the addresses.

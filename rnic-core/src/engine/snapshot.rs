@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::counters::{EngineCounters, RdmaCounters, TcpCounters};
+use crate::counters::{DropCounters, EngineCounters, RdmaCounters, TcpCounters};
 use crate::tcp::TcpFacts;
 
 /// One connection.
@@ -26,6 +26,8 @@ pub struct ConnectionFacts {
 pub struct Snapshot {
     /// Frames.
     pub engine: EngineCounters,
+    /// Frames that were dropped, by the reason.
+    pub drops: DropCounters,
     /// TCP, summed.
     pub tcp: TcpCounters,
     /// MPA, DDP and RDMAP, summed.
@@ -38,6 +40,7 @@ impl Snapshot {
     /// Adds that of another engine of the device.
     pub fn add(&mut self, other: Self) {
         self.engine.add(&other.engine);
+        self.drops.add(&other.drops);
         self.tcp.add(&other.tcp);
         self.rdma.add(&other.rdma);
         self.connections.extend(other.connections);

@@ -41,15 +41,23 @@ pub(super) fn of_workers(opened: &Opened) -> Outcome<Vec<Worker>> {
     (0..device.workers()).map(ask).collect()
 }
 
-fn groups(snapshot: &Snapshot) -> [(&'static str, Vec<(&'static str, u64)>); 3] {
+fn groups(snapshot: &Snapshot) -> [(&'static str, Vec<(&'static str, u64)>); 4] {
+    let drops = snapshot.drops.entries();
     [
         ("engine", snapshot.engine.entries().collect()),
+        (
+            "drops",
+            drops
+                .map(|(reason, count)| (reason.name(), count))
+                .collect(),
+        ),
         ("tcp", snapshot.tcp.entries().collect()),
         ("rdma", snapshot.rdma.entries().collect()),
     ]
 }
 
-/// A line for each layer and each queue, without what never happened.
+/// A line for each layer and each queue, without what never happened; and one for each reason for which frames were dropped,
+/// with what it says of them.
 pub(super) fn to_lines(worker: &Worker) -> Vec<String> {
     let line = |title: &str, counters: &[(&'static str, u64)]| {
         let counters = counters.iter().filter(|(_, count)| *count > 0);
@@ -67,7 +75,13 @@ pub(super) fn to_lines(worker: &Worker) -> Vec<String> {
     let layers = layers.iter().map(|(layer, counters)| line(layer, counters));
     let queues = worker.queues.iter();
     let queues = queues.map(|queue| line(&format!("queue {}", queue.queue), &queue.entries()));
-    layers.chain(queues).collect()
+    let drops = worker
+        .engine
+        .drops
+        .entries()
+        .filter(|(_, count)| *count > 0);
+    let drops = drops.map(|(reason, _)| format!("  {}: {}", reason.name(), reason.text()));
+    layers.chain(queues).chain(drops).collect()
 }
 
 fn to_map(counters: impl IntoIterator<Item = (&'static str, u64)>) -> Map<String, Value> {

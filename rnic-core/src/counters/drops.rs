@@ -1,0 +1,78 @@
+//! Why received frames are dropped: a name and a sentence for each reason, and a counter for each.
+
+/// Declares the reasons, each with its public name and what it says of a frame.
+macro_rules! drop_reasons {
+    ($($reason:ident $name:ident $text:literal)*) => {
+        /// Why a received frame was dropped (cf. the kernel's `SKB_DROP_REASON_*`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum DropReason { $(#[doc = $text] $reason,)* }
+
+        impl DropReason {
+            /// Every reason, in the order in which a frame meets them.
+            pub const ALL: &[Self] = &[$(Self::$reason,)*];
+
+            /// The name of its counter.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$reason => stringify!($name),)* }
+            }
+
+            /// What it says of a frame.
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$reason => $text,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    Truncated truncated "The frame is shorter than its headers say."
+    Malformed malformed "A field of its headers contradicts the format."
+    NotIp not_ip "Neither IPv4 nor IPv6."
+    NotTcp not_tcp "Another protocol than TCP, or TCP behind IPv6 extension headers."
+    Fragment fragment "A fragment of an IP datagram: lower the sender's MTU."
+    NotUnicast not_unicast "Sent to a group, or from an address that no host can have."
+    IpChecksum ip_checksum "The checksum of the IPv4 header is wrong."
+    TcpChecksum tcp_checksum "The TCP checksum is wrong."
+    HandOverFull hand_over_full "For a connection of another worker, which had too many such frames waiting."
+    Moving moving "Its connection was moving from one worker to another."
+    NoConnection no_connection "For no connection and no listener. Answered with RST."
+    PeerNotAllowed peer_not_allowed "A SYN from a peer that may not connect to the listener. Answered with RST."
+    TooManyConnections too_many_connections "A SYN beyond the number of connections that the device may have. Answered with RST."
+    ListenOverflow listen_overflow "A SYN to a listener with too many requests waiting. The peer tries again."
+    StartupOverflow startup_overflow "A SYN while too many connections were in MPA start-up. The peer tries again."
+}
+
+const REASONS: usize = DropReason::ALL.len();
+
+/// Received frames that were dropped, by the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DropCounters([u64; REASONS]);
+
+impl DropCounters {
+    /// Counts a frame.
+    pub fn count(&mut self, reason: DropReason) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// The number of frames dropped for a reason.
+    pub fn of(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// The number of frames dropped, for whatever reason.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Every counter with its reason.
+    pub fn entries(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        DropReason::ALL.iter().copied().zip(self.0)
+    }
+
+    /// Adds another set to this one.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, more) in self.0.iter_mut().zip(other.0) {
+            *sum = sum.wrapping_add(more);
+        }
+    }
+}

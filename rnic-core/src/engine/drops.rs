@@ -1,0 +1,28 @@
+//! Frames that are dropped: each has a reason, and is counted here.
+
+use super::Engine;
+use crate::counters::DropReason;
+use crate::wire::packet::PacketError;
+
+impl Engine {
+    /// Counts a frame that is dropped. Every frame that is ends here, once.
+    #[cold]
+    pub(super) fn drop_frame(&mut self, reason: DropReason) {
+        self.counters.drops.count(reason);
+    }
+}
+
+/// Why a frame is dropped that holds no TCP segment for us.
+#[cold]
+pub(super) fn unreadable(error: &PacketError) -> DropReason {
+    match error {
+        PacketError::Truncated(_) => DropReason::Truncated,
+        PacketError::Malformed(_) => DropReason::Malformed,
+        PacketError::NotIp(_) => DropReason::NotIp,
+        PacketError::NotTcp(_) => DropReason::NotTcp,
+        PacketError::Fragment => DropReason::Fragment,
+        PacketError::NotUnicast(_) => DropReason::NotUnicast,
+        PacketError::Checksum("TCP") => DropReason::TcpChecksum,
+        PacketError::Checksum(_) => DropReason::IpChecksum,
+    }
+}
