@@ -44,12 +44,12 @@ fn deframe<'a>(
     let mut ulpdus = Vec::new();
     for (position, mut piece) in (0..).step_by(4).zip(pieces) {
         if let Some(octets) = piece.first_chunk() {
-            let _ = marker::points_at(position * 512, *octets);
+            let _ = marker::fpdu_start(position * 512, *octets);
         }
         if let Some(len) = marker::fpdu_len(position, piece)
             && let Some(fpdu) = piece.get(..len)
         {
-            let _ = deframer.open_early(position, fpdu);
+            let _ = deframer.open_out_of_order(position, fpdu);
         }
         loop {
             match deframer.next(&mut piece) {

@@ -3,7 +3,7 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use rnic_core::mpa::startup::{Initiator, MpaOptions, Responder};
+use rnic_core::mpa::startup::{MpaInitiator, MpaOptions, MpaResponder};
 use rnic_fuzz::cut;
 
 #[derive(Arbitrary, Debug)]
@@ -18,7 +18,7 @@ struct Input<'a> {
 
 /// What the responder makes of the stream, and what it answers.
 fn respond(pieces: &mut dyn Iterator<Item = &[u8]>, options: &MpaOptions) -> String {
-    let mut responder = Responder::new();
+    let mut responder = MpaResponder::new();
     for mut piece in pieces {
         match responder.receive(&mut piece) {
             Ok(None) => assert!(piece.is_empty(), "octets are left while more are needed"),
@@ -31,7 +31,7 @@ fn respond(pieces: &mut dyn Iterator<Item = &[u8]>, options: &MpaOptions) -> Str
 
 /// What the initiator makes of the stream.
 fn initiate(pieces: &mut dyn Iterator<Item = &[u8]>, options: &MpaOptions) -> String {
-    let Ok((mut initiator, _)) = Initiator::new(options.clone()) else {
+    let Ok((mut initiator, _)) = MpaInitiator::new(options.clone()) else {
         return String::new();
     };
     for mut piece in pieces {

@@ -251,7 +251,7 @@ fn the_deframer_finds_the_same_ulpdus_in_the_segments_as_they_came() {
                 }
             }
             assert!(expected.next().is_none(), "{}", capture.name);
-            assert_eq!(deframer.held(), side.rest.len(), "{}", capture.name);
+            assert_eq!(deframer.buffered(), side.rest.len(), "{}", capture.name);
         }
     });
 }

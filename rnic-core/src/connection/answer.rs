@@ -44,7 +44,7 @@ impl Connection {
             return None;
         };
         // No octet is placed before the CRC of its FPDU holds. rfc: 5044-37
-        let good = expected.payload_crc.is_some_and(frame::holds);
+        let good = expected.payload_crc.is_some_and(frame::crc_is_good);
         if !good || !self.tcp.is_answer(now, header, len) || self.fin_asked {
             return None;
         }

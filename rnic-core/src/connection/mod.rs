@@ -28,7 +28,7 @@ use crate::engine::{
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_front;
-use crate::mpa::startup::{Initiator, Responder};
+use crate::mpa::startup::{MpaInitiator, MpaResponder};
 use crate::rdmap::Rdmap;
 use crate::tcp::{KeptAside, NextSegment, Seq, State, Tcp, TcpConfig};
 use crate::time::Instant;
@@ -131,7 +131,7 @@ enum Phase {
     /// Responder: until the MPA Request is complete.
     Responding {
         listener: ListenerId,
-        responder: Box<Responder>,
+        responder: Box<MpaResponder>,
         /// Where it is told if that does not come.
         refusals: Arc<Refusals>,
     },
@@ -139,7 +139,7 @@ enum Phase {
     Waiting {
         listener: ListenerId,
         request: RequestId,
-        responder: Box<Responder>,
+        responder: Box<MpaResponder>,
     },
     /// FPDUs flow.
     Streaming(Box<Stream>),
@@ -150,7 +150,7 @@ enum Phase {
 /// What an initiator needs until the MPA Reply.
 struct Connecting {
     end: LocalEnd,
-    initiator: Initiator,
+    initiator: MpaInitiator,
     options: ConnectionOptions,
 }
 
@@ -202,7 +202,7 @@ impl Connection {
         if !startup::may_begin(&end, mpa.rtr) {
             return Err((end, EndReason::Startup(startup::NO_OPENING.into())));
         }
-        let (initiator, request) = match Initiator::new(mpa) {
+        let (initiator, request) = match MpaInitiator::new(mpa) {
             Ok(begun) => begun,
             Err(error) => return Err((end, EndReason::Startup(error.to_string()))),
         };
@@ -240,7 +240,7 @@ impl Connection {
         };
         let phase = Phase::Responding {
             listener,
-            responder: Box::new(Responder::new()),
+            responder: Box::new(MpaResponder::new()),
             refusals,
         };
         Self {

@@ -2,7 +2,7 @@
 
 use crate::ddp::{Message, Segmenter};
 use crate::engine::{ConnectionOptions, EndReason, Event, ReadDepths, RequestId};
-use crate::mpa::startup::{MpaOptions, Negotiated, Reply, Request, Rtr};
+use crate::mpa::startup::{MpaOptions, MpaReply, MpaRequest, Negotiated, Rtr};
 use crate::mpa::{Action, MpaError};
 use crate::rdmap::ReceivedTerminate;
 use crate::tcp::{State, Tcp};
@@ -67,8 +67,10 @@ impl Connection {
         };
         match connecting.initiator.receive(bytes) {
             Ok(None) => {}
-            Ok(Some(Reply::Accepted(negotiated))) => self.start_as_initiator(negotiated, context),
-            Ok(Some(Reply::Rejected {
+            Ok(Some(MpaReply::Accepted(negotiated))) => {
+                self.start_as_initiator(negotiated, context)
+            }
+            Ok(Some(MpaReply::Rejected {
                 private_data,
                 peer_ird,
                 peer_ord,
@@ -86,7 +88,7 @@ impl Connection {
                 }
                 self.close(context);
             }
-            Ok(Some(Reply::Fpdu(ulpdu))) => self.receive_instead_of_reply(&ulpdu, context),
+            Ok(Some(MpaReply::Fpdu(ulpdu))) => self.receive_instead_of_reply(&ulpdu, context),
             Err(error) if error.action() == Action::Terminate => {
                 let initiator = &connecting.initiator;
                 let (crc, markers) = (initiator.crc(), initiator.markers());
@@ -185,7 +187,7 @@ impl Connection {
         self.tcp.abort();
     }
 
-    fn announce_request(&mut self, asked: Request, context: &mut Context<'_, '_>) {
+    fn announce_request(&mut self, asked: MpaRequest, context: &mut Context<'_, '_>) {
         let Phase::Responding {
             listener,
             responder,

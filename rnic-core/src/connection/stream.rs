@@ -14,7 +14,7 @@ use crate::memory::place::{Destination, Writer};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::Deframer;
 use crate::mpa::startup::{Negotiated, Rtr};
-use crate::rdmap::{self, Opening, Outbound, Token};
+use crate::rdmap::{self, Outbound, RtrMessage, Token};
 use crate::time::Instant;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 use crate::wire::mpa::Fpdu;
@@ -137,7 +137,7 @@ impl Stream {
 
     /// Octets of an FPDU whose rest has not arrived.
     pub(super) fn held(&self) -> usize {
-        self.deframer.held()
+        self.deframer.buffered()
     }
 
     /// Whether the stream would not end between two messages here. Behind an error that was told, what the peer began does
@@ -148,7 +148,7 @@ impl Stream {
 
     /// Octets that this FPDU still lacks.
     pub(super) fn missing(&self) -> usize {
-        self.deframer.missing()
+        self.deframer.missing_len()
     }
 
     /// Whether nothing but FPDUs flows, and the next octet received begins one, and a message: nothing of the stream's
@@ -158,7 +158,7 @@ impl Stream {
             return false;
         };
         let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
-        let between = self.deframer.is_between_fpdus() && !self.ddp.is_amid_message();
+        let between = self.deframer.is_at_fpdu_boundary() && !self.ddp.is_amid_message();
         !ends && !self.send_may_open && between && rdmap.is_plain()
     }
 
@@ -170,12 +170,12 @@ impl Stream {
         context: &mut Context<'_, '_>,
     ) {
         self.steady = false;
-        let mut held = self.deframer.held();
+        let mut held = self.deframer.buffered();
         // rfc: 5040-85, 5041-10, 5041-75
         while !bytes.is_empty() && !self.ddp.has_failed() {
             let outcome = match self.deframer.next_with_crc(&mut bytes, crc.take()) {
                 Ok(None) => {
-                    let more = self.deframer.held() - held;
+                    let more = self.deframer.buffered() - held;
                     context.counters.rdma.octets_kept_aside += more as u64;
                     return;
                 }
@@ -215,7 +215,7 @@ impl Stream {
         let User::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
             return None;
         };
-        if self.ended || !self.deframer.is_between_fpdus() {
+        if self.ended || !self.deframer.is_at_fpdu_boundary() {
             return None;
         }
         let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
@@ -243,7 +243,7 @@ impl Stream {
         if self.ddp.has_failed() {
             return;
         }
-        let outcome = match self.deframer.pass_over(len) {
+        let outcome = match self.deframer.skip_fpdu(len) {
             Ok(()) => {
                 context.counters.rdma.fpdus_received += 1;
                 let guard = context.guard;
@@ -384,7 +384,7 @@ impl Stream {
     /// Requests that send nothing wait for no room to send in, nor for a Read Response that is being sent, nor for the
     /// peer's first FPDU, which may be for a window that one of them binds. Where a message can begin, that carries
     /// them out.
-    pub(super) fn carry_out_local(&mut self, may_send: bool, context: &mut Context<'_, '_>) {
+    pub(super) fn execute_local(&mut self, may_send: bool, context: &mut Context<'_, '_>) {
         let User::Rdmap(RdmapUser {
             rdmap,
             qp,
@@ -398,7 +398,7 @@ impl Stream {
             None => !may_send || self.hold != Hold::Nothing,
         };
         if due && !self.ended {
-            rdmap.carry_out_local(qp, context.cqs, context.guard);
+            rdmap.execute_local(qp, context.cqs, context.guard);
         }
     }
 
@@ -441,17 +441,17 @@ impl Stream {
 /// Opens the queues that RDMAP asks for.
 fn open_queues(ddp: &mut DdpStream, ird: u16, ord: u16) {
     ddp.open(QueueNumber::SEND, Supply::Posted);
-    for (queue, count, size) in rdmap::own_queues(ird, ord) {
+    for (queue, count, size) in rdmap::rdmap_queues(ird, ord) {
         ddp.open(queue, Supply::Kept { count, size });
     }
 }
 
 /// What an initiator begins with.
-fn opening(rtr: Rtr) -> Option<Opening> {
+fn opening(rtr: Rtr) -> Option<RtrMessage> {
     match rtr {
-        Rtr { write: true, .. } => Some(Opening::Write),
-        Rtr { read: true, .. } => Some(Opening::Read),
-        Rtr { send: true, .. } => Some(Opening::Send),
+        Rtr { write: true, .. } => Some(RtrMessage::Write),
+        Rtr { read: true, .. } => Some(RtrMessage::Read),
+        Rtr { send: true, .. } => Some(RtrMessage::Send),
         Rtr::NONE => None,
     }
 }
@@ -459,7 +459,7 @@ fn opening(rtr: Rtr) -> Option<Opening> {
 /// Whether the initiator's first FPDU is a ready-to-receive message that is a Send.
 // rfc: 6581-27
 fn is_opening(ulpdu: &[u8]) -> bool {
-    DdpSegment::parse(ulpdu).is_ok_and(|segment| Opening::is_send(&segment))
+    DdpSegment::parse(ulpdu).is_ok_and(|segment| RtrMessage::is_send(&segment))
 }
 
 /// Such a Send takes no receive from the application.

@@ -53,7 +53,7 @@ impl Train<'_> {
     #[inline(always)]
     fn place(&mut self, next: &Next<'_>) -> bool {
         // No octet is placed before the CRC of its FPDU holds. rfc: 5044-37
-        if !frame::holds(next.crc) {
+        if !frame::crc_is_good(next.crc) {
             return false;
         }
         let Some(place) = self.place.split_front(next.payload.len()) else {

@@ -140,7 +140,7 @@ impl Connection {
         tx: &mut F,
     ) -> bool {
         if let Phase::Streaming(stream) = &mut self.phase {
-            stream.carry_out_local(self.tcp.wants_data(), context);
+            stream.execute_local(self.tcp.wants_data(), context);
         }
         while self.tcp.wants_data() {
             if !self.has_output(context) {

@@ -9,7 +9,7 @@ use crate::memory::epoch::Guard;
 use crate::memory::place::Destination;
 use crate::memory::prefetch::prefetch;
 use crate::memory::table::Origin;
-use crate::rdmap::{Opening, Outbound, Rdmap};
+use crate::rdmap::{Outbound, Rdmap, RtrMessage};
 use crate::verbs::RecvWr;
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
@@ -108,12 +108,12 @@ impl RdmapUser {
 
 impl User {
     /// The layer for an end of a connection with these read depths. `opening` is what RDMAP begins with.
-    pub(super) fn new(end: LocalEnd, ird: u16, ord: u16, opening: Option<Opening>) -> Self {
+    pub(super) fn new(end: LocalEnd, ird: u16, ord: u16, opening: Option<RtrMessage>) -> Self {
         match end {
             LocalEnd::Qp(qp) => {
                 let mut rdmap = Rdmap::new(ird, ord, qp.sq.capacity());
                 if let Some(opening) = opening {
-                    rdmap.open_with(opening);
+                    rdmap.begin_with_rtr(opening);
                 }
                 Self::Rdmap(RdmapUser {
                     rdmap,

@@ -1,6 +1,6 @@
 //! FPDUs out of a TCP stream, however it was cut into segments.
 
-use super::marked::Marked;
+use super::marked::MarkedDeframer;
 use super::{MpaError, frame};
 use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
 
@@ -8,15 +8,15 @@ use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
 pub type Ulpdu<'a> = &'a [u8];
 
 /// Finds FPDUs in the octets of a stream. An FPDU that lies in one piece of input is yielded from there
-/// without a copy; a part of one at the end of the input is carried over, so that a deframer holds one FPDU
+/// without a copy; a part of one at the end of the input is partial over, so that a deframer holds one FPDU
 /// (65544 octets) at most.
 #[derive(Debug)]
 pub struct Deframer {
     crc: bool,
-    carried: Carried,
+    partial: PartialFpdu,
     failure: Option<MpaError>,
     /// Does the work where the stream has markers. In a box, because few have.
-    marked: Option<Box<Marked>>,
+    marked: Option<Box<MarkedDeframer>>,
 }
 
 impl Deframer {
@@ -24,7 +24,7 @@ impl Deframer {
     pub fn new(crc: bool) -> Self {
         Self {
             crc,
-            carried: Carried::default(),
+            partial: PartialFpdu::default(),
             failure: None,
             marked: None,
         }
@@ -62,19 +62,19 @@ impl Deframer {
         crc: Option<u32>,
     ) -> Result<Option<Ulpdu<'d>>, MpaError> {
         // Most FPDUs lie there whole, and hold.
-        let begins = self.carried.len() == 0 && self.marked.is_none() && self.failure.is_none();
+        let begins = self.partial.len() == 0 && self.marked.is_none() && self.failure.is_none();
         if begins && let Some((fpdu, len)) = Fpdu::parse(input) {
-            let known_good = len == input.len() && crc.is_some_and(frame::holds);
+            let known_good = len == input.len() && crc.is_some_and(frame::crc_is_good);
             if let Ok(ulpdu) = frame::open(&fpdu, self.crc && !known_good) {
                 *input = &input[len..];
                 return Ok(Some(ulpdu));
             }
         }
-        self.next_other(input)
+        self.next_general(input)
     }
 
     /// The same of whatever stands at the front.
-    fn next_other<'d, 'i: 'd>(
+    fn next_general<'d, 'i: 'd>(
         &'d mut self,
         input: &mut &'i [u8],
     ) -> Result<Option<Ulpdu<'d>>, MpaError> {
@@ -87,12 +87,12 @@ impl Deframer {
             return next.inspect_err(|failure| self.failure = Some(failure.clone()));
         }
         let fpdu: Fpdu<'d> = match Fpdu::parse(input) {
-            Some((fpdu, len)) if self.carried.len() == 0 => {
+            Some((fpdu, len)) if self.partial.len() == 0 => {
                 *input = &input[len..];
                 fpdu
             }
             _ if input.is_empty() => return Ok(None),
-            _ => match self.carried.add(input) {
+            _ => match self.partial.add(input) {
                 Some(fpdu) => fpdu,
                 None => return Ok(None),
             },
@@ -107,24 +107,24 @@ impl Deframer {
     }
 
     /// Whether an FPDU with a CRC and without markers begins where the input so far has ended. Whoever sees it whole, with
-    /// a CRC that [`holds`](frame::holds), need not have it deframed.
-    pub fn is_between_fpdus(&self) -> bool {
-        self.crc && self.carried.len() == 0 && self.marked.is_none() && self.failure.is_none()
+    /// a CRC that [`crc_is_good`](frame::crc_is_good), need not have it deframed.
+    pub fn is_at_fpdu_boundary(&self) -> bool {
+        self.crc && self.partial.len() == 0 && self.marked.is_none() && self.failure.is_none()
     }
 
     /// Octets of an incomplete FPDU that are kept aside.
-    pub fn held(&self) -> usize {
+    pub fn buffered(&self) -> usize {
         match &self.marked {
-            None => self.carried.len(),
-            Some(marked) => marked.held(),
+            None => self.partial.len(),
+            Some(marked) => marked.buffered(),
         }
     }
 
     /// Octets that the incomplete FPDU still lacks, as far as its length is known.
-    pub fn missing(&self) -> usize {
+    pub fn missing_len(&self) -> usize {
         match &self.marked {
-            None => self.carried.missing(),
-            Some(marked) => marked.missing(),
+            None => self.partial.missing_len(),
+            Some(marked) => marked.missing_len(),
         }
     }
 
@@ -132,30 +132,30 @@ impl Deframer {
     /// another such FPDU, shows that it begins at `position` (see [`marker`](super::marker)). `fpdu` is as long as
     /// [`fpdu_len`](super::marker::fpdu_len) says. `None` where it does not hold, or nothing could tell: CRCs are off.
     // rfc: 5044-46a
-    pub fn open_early(&mut self, position: u64, fpdu: &[u8]) -> Option<Ulpdu<'_>> {
+    pub fn open_out_of_order(&mut self, position: u64, fpdu: &[u8]) -> Option<Ulpdu<'_>> {
         if !self.crc || self.failure.is_some() {
             return None;
         }
         self.marked.as_mut()?.open(position, fpdu)
     }
 
-    /// The stream has reached an FPDU of `len` octets that [`open_early`](Self::open_early) yielded; the next input
+    /// The stream has reached an FPDU of `len` octets that [`open_out_of_order`](Self::open_out_of_order) yielded; the next input
     /// continues behind it.
     ///
     /// # Errors
     /// [`MpaError::Boundary`] if the stream before them ends inside an FPDU: then what was taken for FPDUs
     /// was not.
     // rfc: 5044-s19
-    pub fn pass_over(&mut self, len: u64) -> Result<(), MpaError> {
+    pub fn skip_fpdu(&mut self, len: u64) -> Result<(), MpaError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        if self.held() > 0 {
+        if self.buffered() > 0 {
             self.failure = Some(MpaError::Boundary);
             return Err(MpaError::Boundary);
         }
         if let Some(marked) = &mut self.marked {
-            marked.pass_over(len);
+            marked.skip_fpdu(len);
         }
         Ok(())
     }
@@ -163,20 +163,20 @@ impl Deframer {
 
 /// The beginning of an FPDU that crosses segments.
 #[derive(Debug, Default)]
-struct Carried {
+struct PartialFpdu {
     octets: Vec<u8>,
     /// The octets are a whole FPDU that was yielded: the next one starts afresh.
     yielded: bool,
 }
 
-impl Carried {
+impl PartialFpdu {
     /// Octets that wait for more.
     fn len(&self) -> usize {
         if self.yielded { 0 } else { self.octets.len() }
     }
 
     /// Octets to come until it is whole.
-    fn missing(&self) -> usize {
+    fn missing_len(&self) -> usize {
         let length = self.octets.first_chunk::<LENGTH_LEN>();
         let whole = length.map_or(0, |length| fpdu_len(u16::from_be_bytes(*length).into()));
         whole.saturating_sub(self.octets.len())
@@ -245,7 +245,7 @@ pub(super) mod tests {
         assert_eq!(deframer.next(&mut input).unwrap(), Some(&[2; 7][..]));
         assert_eq!(deframer.next(&mut input).unwrap(), Some(&[][..]));
         assert_eq!(deframer.next(&mut input).unwrap(), None);
-        assert_eq!(deframer.held(), 0);
+        assert_eq!(deframer.buffered(), 0);
     }
 
     // rfc: 5044-43, 5044-92
@@ -271,11 +271,11 @@ pub(super) mod tests {
         let octets = stream(&[vec![1; 10], vec![2; 10]], false);
         let mut deframer = Deframer::new(false);
         assert_eq!(deframe(&mut deframer, [&octets[..1]]).unwrap().len(), 0);
-        assert_eq!(deframer.held(), 1);
+        assert_eq!(deframer.buffered(), 1);
         assert_eq!(deframe(&mut deframer, [&octets[1..25]]).unwrap().len(), 1);
-        assert_eq!(deframer.held(), 25 - 16);
+        assert_eq!(deframer.buffered(), 25 - 16);
         assert_eq!(deframe(&mut deframer, [&octets[25..]]).unwrap().len(), 1);
-        assert_eq!(deframer.held(), 0);
+        assert_eq!(deframer.buffered(), 0);
     }
 
     #[test]
@@ -289,9 +289,9 @@ pub(super) mod tests {
                 assert!(ulpdu.len() == 65535 || ulpdu == [1, 2, 3]);
                 count += 1;
             }
-            assert!(deframer.held() <= 65544);
+            assert!(deframer.buffered() <= 65544);
         }
-        assert_eq!((count, deframer.held()), (2, 0));
+        assert_eq!((count, deframer.buffered()), (2, 0));
     }
 
     // rfc: 5044-37, 5044-38, 5044-45, 5044-46b, 5044-87
@@ -304,7 +304,7 @@ pub(super) mod tests {
             let error = deframe(&mut deframer, octets.chunks(size)).unwrap_err();
             assert!(matches!(error, MpaError::Crc { .. }));
             assert_eq!(deframer.next(&mut &octets[32..]), Err(error.clone()));
-            assert_eq!(deframer.pass_over(16), Err(error));
+            assert_eq!(deframer.skip_fpdu(16), Err(error));
         }
     }
 
@@ -375,7 +375,7 @@ pub(super) mod tests {
             let octets = stream(&ulpdus, crc);
             let mut deframer = Deframer::new(crc);
             prop_assert_eq!(deframe(&mut deframer, pieces(&octets, &cuts)).unwrap(), ulpdus);
-            prop_assert_eq!(deframer.held(), 0);
+            prop_assert_eq!(deframer.buffered(), 0);
         }
 
         #[test]
@@ -389,7 +389,7 @@ pub(super) mod tests {
             let result = deframe(&mut deframer, pieces(&octets, &cuts));
             if crc {
                 // An altered length may leave the deframer waiting for more; it never yields all.
-                prop_assert!(result.is_err() || deframer.held() > 0);
+                prop_assert!(result.is_err() || deframer.buffered() > 0);
             } else {
                 prop_assert!(result.is_ok());
             }
@@ -401,7 +401,7 @@ pub(super) mod tests {
             prop_assume!(!octets.is_empty());
             let mut deframer = Deframer::new(crc);
             let _ = deframe(&mut deframer, pieces(&octets, &cuts));
-            prop_assert!(deframer.held() <= 65544);
+            prop_assert!(deframer.buffered() <= 65544);
         }
     }
 }

@@ -47,7 +47,7 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
 /// If `fpdu` is shorter than [`fpdu_len`], or the ULPDU longer than [`MAX_MULPDU`].
 #[inline]
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
-    let len = begin_seal(fpdu, ulpdu_len);
+    let len = write_length_and_pad(fpdu, ulpdu_len);
     let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
     // rfc: 5044-28a, 5044-34, 5044-36a, 5044-36b
     field.copy_from_slice(&match crc {
@@ -81,7 +81,7 @@ pub fn seal_and_sum(
 /// As `seal`.
 #[inline(always)]
 pub fn seal_and_sum_up(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> (usize, u16) {
-    let len = begin_seal(fpdu, ulpdu_len);
+    let len = write_length_and_pad(fpdu, ulpdu_len);
     let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
     if !crc {
         field.fill(0);
@@ -96,7 +96,7 @@ pub fn seal_and_sum_up(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> (usize, 
 /// Writes the length of an FPDU and zeroes its pad. Returns the octets of the FPDU.
 // rfc: 5044-4, 5044-11
 #[inline(always)]
-fn begin_seal(fpdu: &mut [u8], ulpdu_len: usize) -> usize {
+fn write_length_and_pad(fpdu: &mut [u8], ulpdu_len: usize) -> usize {
     assert!(
         ulpdu_len <= MAX_MULPDU,
         "a ULPDU of {ulpdu_len} octets exceeds {MAX_MULPDU}"
@@ -128,12 +128,12 @@ pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError>
 /// Whether an FPDU is as it was sent: `crc` is the [`crc`](crc::crc) of all of it, its own CRC field included.
 // rfc: 5044-37, 5044-38
 #[inline]
-pub fn holds(crc: u32) -> bool {
+pub fn crc_is_good(crc: u32) -> bool {
     crc == crc::RESIDUE
 }
 
 /// Octets of the FPDU that begins with these octets; `None` until its length field is there.
-pub(super) fn announced_len(fpdu: &[u8]) -> Option<usize> {
+pub(super) fn announced_fpdu_len(fpdu: &[u8]) -> Option<usize> {
     let length = fpdu.first_chunk::<LENGTH_LEN>()?;
     Some(fpdu_len(u16::from_be_bytes(*length).into()))
 }

@@ -1,21 +1,21 @@
 //! FPDUs out of a TCP stream with markers, however it was cut into segments.
 
-use super::marker::{self, FRONT_LEN};
+use super::marker::{self, PREFIX_LEN};
 use super::{MpaError, Ulpdu};
 
 /// Finds FPDUs in the octets of a stream with markers. Each is put together without them, one copy more than a stream
 /// without markers needs.
 #[derive(Debug, Default)]
-pub(super) struct Marked {
+pub(super) struct MarkedDeframer {
     /// Where the FPDU begins that comes next.
     position: u64,
     /// Its first octets, as they came, if it crosses segments.
-    carried: Vec<u8>,
+    partial: Vec<u8>,
     /// The last FPDU without its markers.
-    plain: Vec<u8>,
+    unmarked: Vec<u8>,
 }
 
-impl Marked {
+impl MarkedDeframer {
     /// Takes the next FPDU from the front of `input`; see [`Deframer::next`](super::Deframer::next).
     pub(super) fn next(
         &mut self,
@@ -23,54 +23,54 @@ impl Marked {
         crc: bool,
     ) -> Result<Option<Ulpdu<'_>>, MpaError> {
         let position = self.position;
-        if self.carried.is_empty()
+        if self.partial.is_empty()
             && let Some(len) = marker::fpdu_len(position, input)
             && let Some((fpdu, rest)) = input.split_at_checked(len)
         {
             *input = rest;
             self.position += len as u64;
-            return marker::open(fpdu, position, crc, &mut self.plain).map(Some);
+            return marker::open(fpdu, position, crc, &mut self.unmarked).map(Some);
         }
-        self.fill(input, FRONT_LEN);
-        let Some(len) = marker::fpdu_len(position, &self.carried) else {
+        self.fill(input, PREFIX_LEN);
+        let Some(len) = marker::fpdu_len(position, &self.partial) else {
             return Ok(None);
         };
         self.fill(input, len);
-        if self.carried.len() < len {
+        if self.partial.len() < len {
             return Ok(None);
         }
         self.position += len as u64;
-        let ulpdu = marker::open(&self.carried, position, crc, &mut self.plain);
-        self.carried.clear();
+        let ulpdu = marker::open(&self.partial, position, crc, &mut self.unmarked);
+        self.partial.clear();
         ulpdu.map(Some)
     }
 
     /// Octets of an incomplete FPDU.
-    pub(super) fn held(&self) -> usize {
-        self.carried.len()
+    pub(super) fn buffered(&self) -> usize {
+        self.partial.len()
     }
 
     /// Octets that it still lacks, as far as its length is known.
-    pub(super) fn missing(&self) -> usize {
-        let whole = marker::fpdu_len(self.position, &self.carried).unwrap_or(0);
-        whole.saturating_sub(self.carried.len())
+    pub(super) fn missing_len(&self) -> usize {
+        let whole = marker::fpdu_len(self.position, &self.partial).unwrap_or(0);
+        whole.saturating_sub(self.partial.len())
     }
 
     /// The ULPDU of an FPDU ahead of order, verified.
     pub(super) fn open(&mut self, position: u64, fpdu: &[u8]) -> Option<Ulpdu<'_>> {
-        marker::open(fpdu, position, true, &mut self.plain).ok()
+        marker::open(fpdu, position, true, &mut self.unmarked).ok()
     }
 
     /// The FPDU that comes next has been yielded ahead of order.
-    pub(super) fn pass_over(&mut self, len: u64) {
+    pub(super) fn skip_fpdu(&mut self, len: u64) {
         self.position += len;
     }
 
-    /// Moves octets from the front of `input` until `len` are carried.
+    /// Moves octets from the front of `input` until `len` are partial.
     fn fill(&mut self, input: &mut &[u8], len: usize) {
-        let missing = len.saturating_sub(self.carried.len()).min(input.len());
+        let missing = len.saturating_sub(self.partial.len()).min(input.len());
         let (now, rest) = input.split_at(missing);
-        self.carried.extend_from_slice(now);
+        self.partial.extend_from_slice(now);
         *input = rest;
     }
 }
@@ -126,7 +126,7 @@ mod tests {
                     let mut deframer = Deframer::with_markers(true);
                     let pieces = octets.chunks(piece);
                     assert_eq!(deframe(&mut deframer, pieces).unwrap(), ulpdus);
-                    assert_eq!((deframer.held(), deframer.missing()), (0, 0));
+                    assert_eq!((deframer.buffered(), deframer.missing_len()), (0, 0));
                 }
             }
         }
@@ -137,9 +137,9 @@ mod tests {
         let octets = stream(&[vec![1; 1000]], true);
         let mut deframer = Deframer::with_markers(true);
         for at in 0..octets.len() - 1 {
-            assert_eq!(deframer.held(), at);
-            if at >= FRONT_LEN {
-                assert_eq!(deframer.missing(), octets.len() - at);
+            assert_eq!(deframer.buffered(), at);
+            if at >= PREFIX_LEN {
+                assert_eq!(deframer.missing_len(), octets.len() - at);
             }
             deframe(&mut deframer, [&octets[at..=at]]).unwrap();
         }
@@ -201,8 +201,8 @@ mod tests {
             deframe(&mut deframer, [&octets[..]]),
             Ok(vec![vec![1; 1000]])
         );
-        assert_eq!(marker::points_at(512, [0xff, 0xff, 0, 3]), Some(512));
-        assert_eq!(marker::points_at(512, [0, 0, 0, 11]), Some(504));
+        assert_eq!(marker::fpdu_start(512, [0xff, 0xff, 0, 3]), Some(512));
+        assert_eq!(marker::fpdu_start(512, [0, 0, 0, 11]), Some(504));
     }
 
     /// An error in the octets counts before one in the markers.
@@ -232,7 +232,7 @@ mod tests {
             Ok(vec![vec![5; 600]])
         );
         let mut deframer = Deframer::with_markers(false);
-        assert_eq!(deframer.open_early(0, &octets), None);
+        assert_eq!(deframer.open_out_of_order(0, &octets), None);
     }
 
     /// A ULPDU that no sender may send is too long for a pointer.
@@ -249,7 +249,7 @@ mod tests {
         let mut longest = 0;
         for mut piece in octets.chunks(1000) {
             match deframer.next(&mut piece) {
-                Ok(None) => longest = deframer.held(),
+                Ok(None) => longest = deframer.buffered(),
                 other => {
                     let (pointer, distance) = (508, 66_044);
                     assert_eq!(other, Err(MpaError::Marker { pointer, distance }));
@@ -268,18 +268,18 @@ mod tests {
     #[test]
     fn where_a_marker_points() {
         let marker = |pointer: u16| [0, 0, (pointer >> 8) as u8, pointer as u8];
-        assert_eq!(marker::points_at(0, marker(0)), Some(0));
-        assert_eq!(marker::points_at(0, marker(4)), None, "before the stream");
-        assert_eq!(marker::points_at(1024, marker(1028)), None);
-        assert_eq!(marker::points_at(1024, marker(1024)), None, "to a marker");
-        assert_eq!(marker::points_at(1024, marker(512)), None, "to a marker");
+        assert_eq!(marker::fpdu_start(0, marker(0)), Some(0));
+        assert_eq!(marker::fpdu_start(0, marker(4)), None, "before the stream");
+        assert_eq!(marker::fpdu_start(1024, marker(1028)), None);
+        assert_eq!(marker::fpdu_start(1024, marker(1024)), None, "to a marker");
+        assert_eq!(marker::fpdu_start(1024, marker(512)), None, "to a marker");
         assert_eq!(
-            marker::points_at(1024, marker(508)),
+            marker::fpdu_start(1024, marker(508)),
             Some(512),
             "behind one"
         );
-        assert_eq!(marker::points_at(1024, marker(504)), Some(520));
-        assert_eq!(marker::points_at(1024, marker(4)), Some(1020));
+        assert_eq!(marker::fpdu_start(1024, marker(504)), Some(520));
+        assert_eq!(marker::fpdu_start(1024, marker(4)), Some(1020));
     }
 
     proptest! {
@@ -296,7 +296,7 @@ mod tests {
             let pieces = at.windows(2).map(|pair| &octets[pair[0]..pair[1]]);
             let mut deframer = Deframer::with_markers(crc);
             prop_assert_eq!(deframe(&mut deframer, pieces).unwrap(), ulpdus);
-            prop_assert_eq!(deframer.held(), 0);
+            prop_assert_eq!(deframer.buffered(), 0);
         }
 
         #[test]
@@ -306,14 +306,14 @@ mod tests {
         ) {
             let mut deframer = Deframer::with_markers(crc);
             let _ = deframe(&mut deframer, octets.chunks(piece));
-            prop_assert!(deframer.held() <= 66_068);
+            prop_assert!(deframer.buffered() <= 66_068);
             if let Some(len) = marker::fpdu_len(position * 4, &octets)
                 && let Some(fpdu) = octets.get(..len)
             {
-                let _ = Deframer::with_markers(true).open_early(position * 4, fpdu);
+                let _ = Deframer::with_markers(true).open_out_of_order(position * 4, fpdu);
             }
             if let Some(marker) = octets.first_chunk() {
-                let _ = marker::points_at(position * 512, *marker);
+                let _ = marker::fpdu_start(position * 512, *marker);
             }
         }
     }

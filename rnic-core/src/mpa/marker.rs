@@ -32,9 +32,9 @@ pub const fn mulpdu(emss: usize) -> usize {
 /// If `fpdu` is too short, or the ULPDU longer than [`frame::MAX_MULPDU`].
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, position: u64, crc: bool) -> usize {
     let body = frame::seal(fpdu, ulpdu_len, false) - CRC_LEN;
-    let (first, count) = fall(position, body);
+    let (first, count) = markers_within(position, body);
     // Between two FPDUs the pointer is zero, and the FPDU starts behind the marker.
-    let start = length_at(position);
+    let start = length_field_at(position);
     // From the last to the first, because octets move backward.
     for index in (0..count).rev() {
         let from = first + index * STRIDE;
@@ -63,7 +63,7 @@ pub const fn max_fpdu_len(ulpdu_len: usize) -> usize {
 
 /// Where the first marker falls in an FPDU that begins at `position` and has `body` octets in front of its CRC field, and
 /// how many do.
-fn fall(position: u64, body: usize) -> (usize, usize) {
+fn markers_within(position: u64, body: usize) -> (usize, usize) {
     // Positions, lengths and the interval are multiples of four: no marker ever splits the length or the CRC field.
     // rfc: 5044-18, 5044-20, 5044-23
     let first = (position.wrapping_neg() % INTERVAL) as usize;
@@ -74,7 +74,7 @@ fn fall(position: u64, body: usize) -> (usize, usize) {
 }
 
 /// How far into an FPDU that begins at `position` its length field stands.
-fn length_at(position: u64) -> usize {
+fn length_field_at(position: u64) -> usize {
     if position.is_multiple_of(INTERVAL) {
         MARKER_LEN
     } else {
@@ -86,28 +86,28 @@ fn length_at(position: u64) -> usize {
 // rfc: 5044-44, 5044-48
 pub fn fpdu_len(position: u64, octets: &[u8]) -> Option<usize> {
     let length = octets
-        .get(length_at(position)..)?
+        .get(length_field_at(position)..)?
         .first_chunk::<LENGTH_LEN>()?;
     let plain = frame::fpdu_len(u16::from_be_bytes(*length).into());
-    let (_, count) = fall(position, plain - CRC_LEN);
+    let (_, count) = markers_within(position, plain - CRC_LEN);
     Some(plain + count * MARKER_LEN)
 }
 
 /// Octets of an FPDU that [`fpdu_len`] needs.
-pub const FRONT_LEN: usize = MARKER_LEN + LENGTH_LEN;
+pub const PREFIX_LEN: usize = MARKER_LEN + LENGTH_LEN;
 
 /// Where the FPDU begins that holds the marker at `position`, as that says; `None` where no FPDU can begin.
 // rfc: 5044-46a
-pub fn points_at(position: u64, marker: [u8; MARKER_LEN]) -> Option<u64> {
-    let length_at = match pointer(marker) {
+pub fn fpdu_start(position: u64, marker: [u8; MARKER_LEN]) -> Option<u64> {
+    let length_field_at = match pointer(marker) {
         0 => return Some(position),
         distance => position.checked_sub(distance as u64)?,
     };
-    match length_at % INTERVAL {
+    match length_field_at % INTERVAL {
         // A marker stands there.
         0 => None,
-        4 => Some(length_at - MARKER_LEN as u64),
-        _ => Some(length_at),
+        4 => Some(length_field_at - MARKER_LEN as u64),
+        _ => Some(length_field_at),
     }
 }
 
@@ -127,13 +127,13 @@ pub(super) fn open<'a>(
         frame::verify(covered, [field[0], field[1], field[2], field[3]])?;
     }
     room.clear();
-    let (first, _) = fall(position, covered.len());
+    let (first, _) = markers_within(position, covered.len());
     let (front, rest) = covered.split_at(first.min(covered.len()));
     room.extend_from_slice(front);
     for (index, piece) in rest.chunks(MARKER_LEN + STRIDE).enumerate() {
         let (marker, octets) = piece.split_at(MARKER_LEN);
         let at = first + index * (MARKER_LEN + STRIDE);
-        check(marker, at.saturating_sub(length_at(position)))?;
+        check_pointer(marker, at.saturating_sub(length_field_at(position)))?;
         room.extend_from_slice(octets);
     }
     let len = usize::from(u16::from_be_bytes([room[0], room[1]]));
@@ -142,7 +142,7 @@ pub(super) fn open<'a>(
 
 /// Whether a marker points to the start of its FPDU.
 // rfc: 5044-24, 5044-25, 5044-s18, 5044-s19
-fn check(marker: &[u8], distance: usize) -> Result<(), MpaError> {
+fn check_pointer(marker: &[u8], distance: usize) -> Result<(), MpaError> {
     let pointer = pointer([marker[0], marker[1], marker[2], marker[3]]);
     if pointer != distance {
         return Err(MpaError::Marker { pointer, distance });

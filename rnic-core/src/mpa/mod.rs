@@ -12,4 +12,4 @@ pub mod startup;
 
 pub use deframe::{Deframer, Ulpdu};
 pub use error::{Action, MpaError};
-pub use startup::{Initiator, MpaOptions, Negotiated, Reply, Request, Responder, Rtr};
+pub use startup::{MpaInitiator, MpaOptions, MpaReply, MpaRequest, MpaResponder, Negotiated, Rtr};

@@ -9,8 +9,8 @@ mod responder;
 #[cfg(test)]
 mod tests;
 
-pub use initiator::{Initiator, Reply};
-pub use responder::{Request, Responder};
+pub use initiator::{MpaInitiator, MpaReply};
+pub use responder::{MpaRequest, MpaResponder};
 
 use super::{MpaError, frame, marker};
 use crate::wire::mpa::{
@@ -39,7 +39,7 @@ pub struct MpaOptions {
     /// Whether the depths are settled by the exchange. If not, the ULP sees to it, and they stay as they are, but for a
     /// peer that states its own all the same.
     pub negotiate_reads: bool,
-    /// Initiator with revision 2: the ready-to-receive messages that it can start with. None: the connection
+    /// MpaInitiator with revision 2: the ready-to-receive messages that it can start with. None: the connection
     /// is not peer-to-peer, and the ULP of the initiator sends first.
     pub rtr: Rtr,
     /// Handed to the peer: at most 512 octets, 508 beside the enhanced data of revision 2.
@@ -105,7 +105,7 @@ pub struct Negotiated {
     /// The ready-to-receive message: the one that an initiator must send before any other FPDU, or those that
     /// a responder must expect.
     pub rtr: Rtr,
-    /// What the responder handed over; empty on the responder, which saw the initiator's in the [`Request`].
+    /// What the responder handed over; empty on the responder, which saw the initiator's in the [`MpaRequest`].
     pub private_data: Vec<u8>,
 }
 
@@ -251,7 +251,7 @@ impl Incoming {
         let len = if markers {
             marker::fpdu_len(0, &self.octets)
         } else {
-            frame::announced_len(&self.octets)
+            frame::announced_fpdu_len(&self.octets)
         };
         let Some(len) = len else {
             return Ok(None);

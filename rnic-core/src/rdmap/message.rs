@@ -14,7 +14,7 @@ use crate::wire::rdmap::{Control, Opcode};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     /// The ready-to-receive message.
-    Opening,
+    RtrMessage,
     /// A request of the send queue, counted from the first.
     Request(u64),
     /// A Read or Atomic Response.

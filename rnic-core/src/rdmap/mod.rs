@@ -23,7 +23,7 @@ mod terminate;
 
 pub use error::RdmapError;
 pub use message::{Outbound, Source, Token};
-pub use opening::Opening;
+pub use opening::RtrMessage;
 pub use requester::{SHORT_ROOM, Short};
 pub use terminate::{ReceivedTerminate, TerminateCause};
 
@@ -46,7 +46,7 @@ use crate::wire::rdmap::{
     Terminate, VERSION,
 };
 use requester::Requester;
-use responder::{Request, Responder};
+use responder::{PeerRequest, Responder};
 
 /// How the stream ends, if it does.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ const _: () = assert!(ReadRequest::LEN <= MAX_REQUEST);
 /// each may have. There is room for one request more, so that RDMAP sees the one that is too many. Sends go to the
 /// receives of the queue pair.
 // rfc: 5040-47, 5040-64, 5040-65, 7306-34, 7306-35
-pub fn own_queues(ird: u16, ord: u16) -> [(QueueNumber, usize, usize); 3] {
+pub fn rdmap_queues(ird: u16, ord: u16) -> [(QueueNumber, usize, usize); 3] {
     let (requests, responses) = (usize::from(ird) + 1, usize::from(ord));
     [
         (QueueNumber::READ_REQUEST, requests, MAX_REQUEST),
@@ -91,7 +91,7 @@ pub struct Rdmap {
     /// In a box: most streams never have one.
     received: Option<Box<ReceivedTerminate>>,
     /// What is to be sent before anything else.
-    opening: Option<Opening>,
+    opening: Option<RtrMessage>,
     /// Whose turn it is if both have something to send.
     response_next: bool,
     /// How the receive whose turn it is completes, if not as flushed.
@@ -125,7 +125,7 @@ impl Rdmap {
     }
 
     /// The stream begins with this message, before any that the application posts.
-    pub fn open_with(&mut self, opening: Opening) {
+    pub fn begin_with_rtr(&mut self, opening: RtrMessage) {
         self.opening = Some(opening);
     }
 
@@ -272,12 +272,12 @@ impl Rdmap {
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder
-                    .receive(*header, came, Request::Read(request))
+                    .receive(*header, came, PeerRequest::Read(request))
             }
             Opcode::AtomicRequest => {
                 let request = AtomicRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder
-                    .receive(*header, came, Request::Atomic(request))
+                    .receive(*header, came, PeerRequest::Atomic(request))
             }
             Opcode::AtomicResponse => {
                 self.requester
@@ -296,7 +296,7 @@ impl Rdmap {
     // rfc: 5040-66, 5040-67
     fn handle_terminate(&mut self, octets: &[u8]) -> Result<(), RdmapError> {
         let terminate = ReceivedTerminate::parse(octets).map_err(RdmapError::Malformed)?;
-        self.requester.blame(&terminate);
+        self.requester.apply_terminate(&terminate);
         self.received = Some(Box::new(terminate));
         self.ending = Ending::Over;
         Ok(())
@@ -359,10 +359,10 @@ impl Rdmap {
 
     /// Carries out requests whose turn it is and that send nothing, while nothing may be sent yet. One that cannot be
     /// carried out waits for [`next_message`](Self::next_message), which says so.
-    pub fn carry_out_local(&mut self, qp: &mut QueuePair, cqs: &mut CqTable, guard: &Guard<'_>) {
+    pub fn execute_local(&mut self, qp: &mut QueuePair, cqs: &mut CqTable, guard: &Guard<'_>) {
         if matches!(self.ending, Ending::Open) {
             let wr = &mut SendWr::new_zeroed();
-            let _ = self.requester.carry_out_local(wr, qp, cqs, guard);
+            let _ = self.requester.execute_local(wr, qp, cqs, guard);
         }
     }
 
@@ -371,7 +371,7 @@ impl Rdmap {
         match token {
             Token::Request(number) => self.requester.sent(number, end),
             Token::Response => self.responder.sent(),
-            Token::Opening | Token::Terminate => {}
+            Token::RtrMessage | Token::Terminate => {}
         }
     }
 
@@ -379,9 +379,9 @@ impl Rdmap {
     /// The error to terminate the stream with; the message cannot be finished.
     pub fn source_failed(&mut self, token: Token, cut: u32, error: TagError) -> RdmapError {
         match token {
-            Token::Request(number) => self.requester.memory_gone(number),
+            Token::Request(number) => self.requester.memory_revoked(number),
             Token::Response => self.responder.source_failed(cut, error),
-            Token::Opening | Token::Terminate => None,
+            Token::RtrMessage | Token::Terminate => None,
         }
         .unwrap_or(RdmapError::Queues)
     }

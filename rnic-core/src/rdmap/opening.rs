@@ -8,7 +8,7 @@ use crate::wire::rdmap::{Control, Opcode, ReadRequest};
 
 /// What the initiator of a peer-to-peer connection sends before anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum RtrMessage {
     /// A Send without octets.
     Send,
     /// A Write without octets.
@@ -17,7 +17,7 @@ pub enum Opening {
     Read,
 }
 
-impl Opening {
+impl RtrMessage {
     /// The message. What it names is never looked at: there are no octets to place.
     pub(super) fn message(self) -> Outbound {
         let mut octets = [0; MAX_INLINE];
@@ -41,7 +41,7 @@ impl Opening {
             header,
             length,
             source: Source::Octets(octets),
-            token: Token::Opening,
+            token: Token::RtrMessage,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Reads and atomics whose responses are awaited: one queue, because they share the depth that was agreed on and are
+//! Reads and atomics whose responses are outstanding: one queue, because they share the depth that was agreed on and are
 //! answered in the order in which they were asked.
 
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 
 /// A request whose response has not wholly come.
 #[derive(Clone, Copy, Debug)]
-struct Awaited {
+struct OutstandingRequest {
     /// Which request. The Read that opens a peer-to-peer connection is none.
     number: Option<u64>,
     /// What answers it: a Read Response or an Atomic Response.
@@ -29,7 +29,7 @@ pub(super) struct Outstanding {
     /// How many there can be.
     most: usize,
     /// Takes memory with the first.
-    queue: VecDeque<Awaited>,
+    queue: VecDeque<OutstandingRequest>,
 }
 
 impl Outstanding {
@@ -61,7 +61,7 @@ impl Outstanding {
         if self.queue.capacity() == 0 {
             self.queue.reserve_exact(self.most);
         }
-        self.queue.push_back(Awaited {
+        self.queue.push_back(OutstandingRequest {
             number,
             answer,
             stag: sink.stag(),
@@ -77,7 +77,9 @@ impl Outstanding {
 
     /// Whether a response of this kind may come at all.
     fn awaits(&self, answer: Opcode) -> bool {
-        self.queue.iter().any(|awaited| awaited.answer == answer)
+        self.queue
+            .iter()
+            .any(|outstanding| outstanding.answer == answer)
     }
 
     /// Whether a segment of an Atomic Response may come. It names no place.
@@ -92,10 +94,17 @@ impl Outstanding {
         if !self.awaits(Opcode::ReadResponse) {
             return Err(unexpected(&DdpHeader::Tagged(*header)));
         }
-        if len == 0 || self.queue.iter().any(|awaited| awaited.takes(header, len)) {
+        if len == 0
+            || self
+                .queue
+                .iter()
+                .any(|outstanding| outstanding.takes(header, len))
+        {
             return Ok(());
         }
-        let is_sink = |awaited: &Awaited| awaited.is_read() && awaited.stag == header.stag;
+        let is_sink = |outstanding: &OutstandingRequest| {
+            outstanding.is_read() && outstanding.stag == header.stag
+        };
         if self.queue.iter().any(is_sink) {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
             return Err(RdmapError::SinkBounds {
@@ -150,7 +159,7 @@ impl Outstanding {
         response: &AtomicResponse,
     ) -> Result<(u64, Sge), RdmapError> {
         let oldest = self.queue.front().filter(|oldest| !oldest.is_read());
-        let Some((awaited, number)) = oldest.and_then(|atomic| Some((*atomic, atomic.number?)))
+        let Some((outstanding, number)) = oldest.and_then(|atomic| Some((*atomic, atomic.number?)))
         else {
             return Err(unexpected(&DdpHeader::Untagged(*header)));
         };
@@ -163,15 +172,15 @@ impl Outstanding {
         }
         self.queue.pop_front();
         let sink = Sge {
-            offset: awaited.offset.0,
-            length: awaited.length,
-            lkey: awaited.stag.0,
+            offset: outstanding.offset.0,
+            length: outstanding.length,
+            lkey: outstanding.stag.0,
         };
         Ok((number, sink))
     }
 }
 
-impl Awaited {
+impl OutstandingRequest {
     fn is_read(&self) -> bool {
         self.answer == Opcode::ReadResponse
     }

@@ -199,7 +199,7 @@ fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<Source, WcSt
 
 /// Carries out a request that sends nothing.
 // rfc: 5040-108, 5040-109, 5041-80, 5041-81
-pub(super) fn carry_out(wr: &SendWr, qp: &QueuePair, guard: &Guard<'_>) -> Result<(), BindError> {
+pub(super) fn execute(wr: &SendWr, qp: &QueuePair, guard: &Guard<'_>) -> Result<(), BindError> {
     match wr.operation() {
         Ok(WrOpcode::BindWindow) => guard.bind_window(&wr.binding(), qp.pd, qp.stream),
         Ok(WrOpcode::FastRegister) => guard.fast_register(&wr.binding(), qp.pd, qp.stream),

@@ -11,8 +11,8 @@ pub use self::short::{SHORT_ROOM, Short};
 
 use super::message::Outbound;
 use super::outstanding::Outstanding;
-use super::prepare::{carry_out, immediate, prepare};
-use super::{Opening, RdmapError, ReceivedTerminate};
+use super::prepare::{execute, immediate, prepare};
+use super::{RdmapError, ReceivedTerminate, RtrMessage};
 use crate::memory::epoch::Guard;
 use crate::memory::prefetch::prefetch_ends;
 use crate::memory::table::{Access, BindError, Origin};
@@ -27,7 +27,7 @@ use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 
 /// A request that was begun. Its entry stays in the send queue until it completes.
 #[derive(Clone, Copy, Debug)]
-struct Request {
+struct PostedRequest {
     wr_id: u64,
     opcode: WcOpcode,
     signaled: bool,
@@ -61,7 +61,7 @@ enum Progress {
     /// A Read or atomic whose response has not wholly come.
     Awaiting,
     /// Known to be carried out: answered, or in need of no answer.
-    Answered,
+    Done,
     Failed(WcStatus),
 }
 
@@ -69,7 +69,7 @@ enum Progress {
 #[repr(C)]
 pub(super) struct Requester {
     /// Takes memory with the first, for as many as there can be.
-    requests: VecDeque<Request>,
+    requests: VecDeque<PostedRequest>,
     most: usize,
     /// The number of the first of `requests`.
     first: u64,
@@ -84,7 +84,7 @@ pub(super) struct Requester {
     end: Option<u64>,
     pub(super) outstanding: Outstanding,
     /// The Immediate Data that follow the last Write begun.
-    follower: Option<Outbound>,
+    immediate_next: Option<Outbound>,
 }
 
 impl Requester {
@@ -99,7 +99,7 @@ impl Requester {
             outstanding: Outstanding::new(ord, send_queue),
             next_send: Msn::FIRST,
             next_request: Msn::FIRST,
-            follower: None,
+            immediate_next: None,
             acked: 0,
             failed: false,
             end: None,
@@ -113,11 +113,11 @@ impl Requester {
     }
 
     /// The ready-to-receive message goes out: it counts among the Sends or Reads.
-    pub(super) fn open(&mut self, opening: Opening) {
+    pub(super) fn open(&mut self, opening: RtrMessage) {
         match opening {
-            Opening::Send => self.next_send = self.next_send.next(),
-            Opening::Write => {}
-            Opening::Read => {
+            RtrMessage::Send => self.next_send = self.next_send.next(),
+            RtrMessage::Write => {}
+            RtrMessage::Read => {
                 self.next_request = self.next_request.next();
                 self.outstanding
                     .push(None, Opcode::ReadResponse, &Sge::default());
@@ -143,11 +143,11 @@ impl Requester {
         if self.failed {
             return Ok(None);
         }
-        if self.follower.is_some() {
-            return Ok(self.follower.take());
+        if self.immediate_next.is_some() {
+            return Ok(self.immediate_next.take());
         }
         let mut wr = SendWr::new_zeroed();
-        match self.carry_out_local(&mut wr, qp, cqs, guard) {
+        match self.execute_local(&mut wr, qp, cqs, guard) {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             Err(error) => {
@@ -175,7 +175,7 @@ impl Requester {
 
     /// Carries out the next requests as far as they send nothing. Says whether one behind them may begin: `wr` is
     /// that then. One that cannot be carried out is `wr`, and stays first in line.
-    pub(super) fn carry_out_local(
+    pub(super) fn execute_local(
         &mut self,
         wr: &mut SendWr,
         qp: &mut QueuePair,
@@ -184,22 +184,27 @@ impl Requester {
     ) -> Result<bool, BindError> {
         // Who posts faster than this carries out rings again.
         for _ in 0..=qp.sq.capacity() {
-            if !self.upcoming(wr, qp, cqs) {
+            if !self.peek_next(wr, qp, cqs) {
                 return Ok(false);
             }
             if !wr.operation().is_ok_and(WrOpcode::is_local) {
                 return Ok(true);
             }
-            carry_out(wr, qp, guard)?;
+            execute(wr, qp, guard)?;
             let signaled = qp.signal_all || wr.flags & send_flags::SIGNALED != 0;
-            self.remember(Request::new(wr, signaled, Target::None, Progress::Answered));
+            self.track(PostedRequest::new(
+                wr,
+                signaled,
+                Target::None,
+                Progress::Done,
+            ));
             self.complete(qp, cqs);
         }
         Ok(false)
     }
 
     /// Looks at the request that was not begun and comes next. Says whether it may begin.
-    fn upcoming(&self, wr: &mut SendWr, qp: &QueuePair, cqs: &CqTable) -> bool {
+    fn peek_next(&self, wr: &mut SendWr, qp: &QueuePair, cqs: &CqTable) -> bool {
         // A completion queue with a backlog gets no more to complete: that bounds the backlog.
         self.has_unbegun(qp)
             && !cqs.has_backlog(qp.send_cq)
@@ -210,7 +215,7 @@ impl Requester {
 
     /// A request cannot be carried out, and none after it is.
     fn fail(&mut self, wr: &SendWr, status: WcStatus) {
-        self.remember(Request::new(
+        self.track(PostedRequest::new(
             wr,
             true,
             Target::None,
@@ -232,7 +237,7 @@ impl Requester {
         let signaled = signal_all || wr.flags & send_flags::SIGNALED != 0;
         let answer = answer(wr);
         let followed = wr.operation() == Ok(WrOpcode::WriteImmediate);
-        self.follower = followed.then(|| immediate(wr, number));
+        self.immediate_next = followed.then(|| immediate(wr, number));
         let target = match header {
             DdpHeader::Tagged(header) => Target::Tagged {
                 stag: header.stag,
@@ -257,7 +262,7 @@ impl Requester {
         } else {
             Progress::Sending
         };
-        self.remember(Request::new(wr, signaled, target, progress));
+        self.track(PostedRequest::new(wr, signaled, target, progress));
         if let Some(answer) = answer {
             let sink = wr.sges().first().copied().unwrap_or_default();
             self.outstanding.push(Some(number), answer, &sink);
@@ -267,7 +272,7 @@ impl Requester {
     /// The last octet of a request's message was handed down; it ends at `end` of the stream. A request with another
     /// message is not done with that.
     pub(super) fn sent(&mut self, number: u64, end: u64) {
-        if self.follower.is_some() {
+        if self.immediate_next.is_some() {
             return;
         }
         if let Some(request) = self.request(number)
@@ -278,7 +283,7 @@ impl Requester {
     }
 
     /// The memory of a request is not there any more, now that its octets are to be read, or to be written.
-    pub(super) fn memory_gone(&mut self, number: u64) -> Option<RdmapError> {
+    pub(super) fn memory_revoked(&mut self, number: u64) -> Option<RdmapError> {
         let status = WcStatus::LocalProtectionError;
         let request = self.request(number)?;
         request.progress = Progress::Failed(status);
@@ -295,7 +300,7 @@ impl Requester {
     ) -> Result<(), RdmapError> {
         let answered = self.outstanding.read_response(header, len)?;
         if let Some(request) = answered.and_then(|number| self.request(number)) {
-            request.progress = Progress::Answered;
+            request.progress = Progress::Done;
         }
         Ok(())
     }
@@ -317,10 +322,10 @@ impl Requester {
         match guard.for_placement(stag, offset, value.len(), origin, Access::LOCAL_WRITE) {
             Ok(placement) => placement.write(&value),
             // The application has taken its buffer away meanwhile.
-            Err(_) => return Err(self.memory_gone(number).unwrap_or(RdmapError::Queues)),
+            Err(_) => return Err(self.memory_revoked(number).unwrap_or(RdmapError::Queues)),
         }
         if let Some(request) = self.request(number) {
-            request.progress = Progress::Answered;
+            request.progress = Progress::Done;
         }
         Ok(())
     }
@@ -363,13 +368,13 @@ impl Requester {
         if !matches!(only.progress, Progress::Sent(end) if end <= self.acked) {
             return false;
         }
-        let heard = only.signaled;
+        let reported = only.signaled;
         let (wr_id, opcode, length) = (only.wr_id, only.opcode, only.length);
         // The next stands where this one did, which is in the cache.
         self.requests.clear();
         self.first += 1;
         qp.sq.release(1);
-        if heard {
+        if reported {
             cqs.complete_done(qp.send_cq, wr_id, qp.number, opcode, length);
         }
         true
@@ -377,8 +382,8 @@ impl Requester {
 
     /// Marks the request that the peer's Terminate names, so that it completes with more than "flushed". The peer has
     /// carried out what came before it, and dropped what came behind it, acknowledged or not.
-    pub(super) fn blame(&mut self, terminate: &ReceivedTerminate) {
-        let named = |request: &Request| match (&terminate.header, request.target) {
+    pub(super) fn apply_terminate(&mut self, terminate: &ReceivedTerminate) {
+        let named = |request: &PostedRequest| match (&terminate.header, request.target) {
             (Some(DdpHeader::Untagged(header)), Target::Untagged { queue, msn }) => {
                 header.queue == queue && header.msn == msn
             }
@@ -401,7 +406,7 @@ impl Requester {
         };
         for request in self.requests.range_mut(..index) {
             if matches!(request.progress, Progress::Sent(_)) {
-                request.progress = Progress::Answered;
+                request.progress = Progress::Done;
             }
         }
         let mut status = terminate.status();
@@ -423,13 +428,13 @@ impl Requester {
             self.complete_first(status, qp, cqs);
         }
         self.outstanding.clear();
-        self.follower = None;
+        self.immediate_next = None;
         for _ in 0..qp.sq.len() {
             let Some(wr) = qp.sq.peek(0) else {
                 break;
             };
-            let request = Request::new(&wr, true, Target::None, Progress::Sending);
-            self.remember(request);
+            let request = PostedRequest::new(&wr, true, Target::None, Progress::Sending);
+            self.track(request);
             self.complete_first(WcStatus::WrFlushed, qp, cqs);
         }
     }
@@ -442,25 +447,25 @@ impl Requester {
     /// Whether there is nothing to begin.
     #[inline]
     pub(super) fn is_at_rest(&self, qp: &QueuePair) -> bool {
-        !self.has_unbegun(qp) && self.follower.is_none()
+        !self.has_unbegun(qp) && self.immediate_next.is_none()
     }
 
     /// Whether a request that is to be carried out has not begun.
     #[inline]
     fn has_unbegun(&self, qp: &QueuePair) -> bool {
-        self.is_in_time() && qp.sq.has(self.requests.len() as u32)
+        self.is_before_finish() && qp.sq.has(self.requests.len() as u32)
     }
 
     /// Whether the next request is to be carried out, if there is one.
     #[inline]
-    fn is_in_time(&self) -> bool {
+    fn is_before_finish(&self) -> bool {
         let begun = self.requests.len() as u64;
         // rfc: 5041-67
         self.end.is_none_or(|end| self.first + begun < end)
     }
 
     #[inline]
-    fn remember(&mut self, request: Request) {
+    fn track(&mut self, request: PostedRequest) {
         if self.requests.capacity() == 0 {
             self.requests.reserve_exact(self.most);
         }
@@ -482,7 +487,7 @@ impl Requester {
         }
     }
 
-    fn request(&mut self, number: u64) -> Option<&mut Request> {
+    fn request(&mut self, number: u64) -> Option<&mut PostedRequest> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.requests.get_mut(index)
     }
@@ -504,7 +509,7 @@ fn advance(next: &mut Msn) -> Msn {
     msn
 }
 
-impl Request {
+impl PostedRequest {
     fn new(wr: &SendWr, signaled: bool, target: Target, progress: Progress) -> Self {
         let opcode = wr.operation().map_or(WcOpcode::Send, WcOpcode::from);
         Self {
@@ -520,15 +525,15 @@ impl Request {
     /// What the application is to hear of its end.
     #[inline]
     fn completion(&self, status: WcStatus, qp: QpNumber) -> Option<Completion> {
-        let heard = self.signaled || status != WcStatus::Success;
-        heard.then(|| Completion::new(self.wr_id, qp, self.opcode, status, self.length))
+        let reported = self.signaled || status != WcStatus::Success;
+        reported.then(|| Completion::new(self.wr_id, qp, self.opcode, status, self.length))
     }
 
     /// How it ended, if it has, once the peer acknowledged the stream up to `acked`.
     fn status(&self, acked: u64) -> Option<WcStatus> {
         match self.progress {
             Progress::Sent(end) if end <= acked => Some(WcStatus::Success),
-            Progress::Answered => Some(WcStatus::Success),
+            Progress::Done => Some(WcStatus::Success),
             Progress::Failed(status) => Some(status),
             Progress::Sent(_) | Progress::Sending | Progress::Awaiting => None,
         }

@@ -13,17 +13,17 @@ use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Opcode, ReadRequest};
 
 /// What the peer asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Request {
+pub(super) enum PeerRequest {
     Read(ReadRequest),
     Atomic(AtomicRequest),
 }
 
 /// A request that was not yet answered in full.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct PendingRequest {
     header: UntaggedHeader,
     came: Came,
-    request: Request,
+    request: PeerRequest,
 }
 
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub(super) struct Responder {
     ird: u16,
     /// The one being answered stays at the front until all of its response was sent.
     // rfc: 5040-49
-    pending: VecDeque<Pending>,
-    answering: bool,
+    pending: VecDeque<PendingRequest>,
+    responding: bool,
 }
 
 impl Responder {
@@ -40,7 +40,7 @@ impl Responder {
         Self {
             ird,
             pending: VecDeque::new(),
-            answering: false,
+            responding: false,
         }
     }
 
@@ -50,7 +50,7 @@ impl Responder {
         &mut self,
         header: UntaggedHeader,
         came: Came,
-        request: Request,
+        request: PeerRequest,
     ) -> Result<(), RdmapError> {
         // rfc: 5042-s6
         if self.pending.len() >= usize::from(self.ird) {
@@ -60,7 +60,7 @@ impl Responder {
             self.pending.reserve_exact(self.ird.into());
         }
         // rfc: 5040-38, 5040-49, 5040-78, 7306-28, 7306-37, 7306-44, 7306-45
-        self.pending.push_back(Pending {
+        self.pending.push_back(PendingRequest {
             header,
             came,
             request,
@@ -70,7 +70,7 @@ impl Responder {
 
     /// Whether a response waits to be sent.
     pub(super) fn is_due(&self) -> bool {
-        !self.answering && !self.pending.is_empty()
+        !self.responding && !self.pending.is_empty()
     }
 
     /// The response to the oldest request, once that was found to be allowed. An atomic is carried out now: what was
@@ -84,27 +84,27 @@ impl Responder {
             return Ok(None);
         };
         let response = match pending.request {
-            Request::Read(request) => answer_read(pending, request, origin, guard)?,
-            Request::Atomic(request) => answer_atomic(pending, request, origin, guard)?,
+            PeerRequest::Read(request) => read_response(pending, request, origin, guard)?,
+            PeerRequest::Atomic(request) => atomic_response(pending, request, origin, guard)?,
         };
-        self.answering = true;
+        self.responding = true;
         Ok(Some(response))
     }
 
     /// The response in progress was handed down in full: its place in the queue is free.
     pub(super) fn sent(&mut self) {
-        if self.answering {
-            self.answering = false;
+        if self.responding {
+            self.responding = false;
             self.pending.pop_front();
         }
     }
 
     /// The source of the response in progress became unreadable after `sent` octets.
     pub(super) fn source_failed(&self, sent: u32, error: TagError) -> Option<RdmapError> {
-        let &Pending {
+        let &PendingRequest {
             header,
             came,
-            request: Request::Read(request),
+            request: PeerRequest::Read(request),
         } = self.pending.front()?
         else {
             return None;
@@ -131,14 +131,14 @@ impl Responder {
 
     pub(super) fn clear(&mut self) {
         self.pending.clear();
-        self.answering = false;
+        self.responding = false;
     }
 }
 
 /// A Read Response, whose octets are read while it is sent.
 // rfc: 5040-76
-fn answer_read(
-    &Pending { header, came, .. }: &Pending,
+fn read_response(
+    &PendingRequest { header, came, .. }: &PendingRequest,
     request: ReadRequest,
     origin: Origin,
     guard: &Guard<'_>,
@@ -171,8 +171,8 @@ fn answer_read(
 }
 
 /// Carries an atomic out. Its response tells what the memory held.
-fn answer_atomic(
-    &Pending { header, came, .. }: &Pending,
+fn atomic_response(
+    &PendingRequest { header, came, .. }: &PendingRequest,
     request: AtomicRequest,
     origin: Origin,
     guard: &Guard<'_>,

@@ -256,7 +256,7 @@ fn every_message_agreed_on_has_a_buffer() {
         (QueueNumber::TERMINATE, 1, 52),
         (QueueNumber::ATOMIC_RESPONSE, 3, 12),
     ];
-    assert_eq!(rdmap::own_queues(4, 3), queues);
+    assert_eq!(rdmap::rdmap_queues(4, 3), queues);
 }
 
 proptest! {

@@ -40,7 +40,7 @@ impl Stream {
                 continue;
             };
             // rfc: 5044-47
-            let begin = marker::points_at(position, *marker).map(|position| origin + position);
+            let begin = marker::fpdu_start(position, *marker).map(|position| origin + position);
             if begin == tried || begin.is_none_or(|begin| begin < done) {
                 continue;
             }
@@ -65,7 +65,7 @@ impl Stream {
         let mut at = begin;
         loop {
             let position = at - origin;
-            let front = at..at + marker::FRONT_LEN as u64;
+            let front = at..at + marker::PREFIX_LEN as u64;
             let Some(len) = reorder
                 .octets(front, &mut joined)
                 .and_then(|front| marker::fpdu_len(position, front))
@@ -81,11 +81,14 @@ impl Stream {
             let Some(fpdu) = reorder.octets(range.clone(), &mut joined) else {
                 return at;
             };
-            let placed = self.deframer.open_early(position, fpdu).and_then(|ulpdu| {
-                let guard = context.guard;
-                let upper = &mut self.user.with(context);
-                self.ddp.place(ulpdu, upper, guard).ok()
-            });
+            let placed = self
+                .deframer
+                .open_out_of_order(position, fpdu)
+                .and_then(|ulpdu| {
+                    let guard = context.guard;
+                    let upper = &mut self.user.with(context);
+                    self.ddp.place(ulpdu, upper, guard).ok()
+                });
             let Some(placed) = placed else {
                 reorder.refuse(len);
                 return at;

@@ -7,7 +7,7 @@ use crate::wire::mpa::{Enhanced, StartupFrame, StartupKind};
 
 /// The initiator, between its Request and the Reply.
 #[derive(Debug)]
-pub struct Initiator {
+pub struct MpaInitiator {
     options: MpaOptions,
     incoming: Incoming,
     crc: bool,
@@ -17,7 +17,7 @@ pub struct Initiator {
 
 /// How the responder answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum MpaReply {
     /// FPDUs may flow.
     Accepted(Negotiated),
     /// The responder rejects the connection; MPA ends here.
@@ -29,12 +29,12 @@ pub enum Reply {
         /// The ORD that it stated or would need, if any.
         peer_ord: Option<u16>,
     },
-    /// An FPDU came in the place of the Reply, with this ULPDU. It can only be a Terminate: so a responder of RFC 6581
+    /// An FPDU came in the place of the MpaReply, with this ULPDU. It can only be a Terminate: so a responder of RFC 6581
     /// says that it cannot go on (section 9.3).
     Fpdu(Vec<u8>),
 }
 
-impl Initiator {
+impl MpaInitiator {
     /// Also gives the octets of the Request: send them first.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Initiator {
     ///
     /// # Errors
     /// A Reply that is malformed or not acceptable; see [`MpaError::action`].
-    pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, MpaError> {
+    pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<MpaReply>, MpaError> {
         if self.answered {
             return Ok(None);
         }
@@ -85,7 +85,7 @@ impl Initiator {
             let MpaOptions { crc, markers, .. } = self.options;
             let ulpdu = self.incoming.take_fpdu(input, crc, markers)?;
             self.answered = ulpdu.is_some();
-            return Ok(ulpdu.map(Reply::Fpdu));
+            return Ok(ulpdu.map(MpaReply::Fpdu));
         }
         let Some(reply) = self.incoming.take(input)? else {
             return Ok(None);
@@ -100,13 +100,13 @@ impl Initiator {
         self.markers = reply.markers;
         // rfc: 5044-74
         if reply.reject {
-            return Ok(Some(Reply::Rejected {
+            return Ok(Some(MpaReply::Rejected {
                 private_data: reply.private_data.to_vec(),
                 peer_ird: reply.enhanced.map(|enhanced| enhanced.ird),
                 peer_ord: reply.enhanced.map(|enhanced| enhanced.ord),
             }));
         }
-        settle(&self.options, self.crc, &reply).map(|settled| Some(Reply::Accepted(settled)))
+        settle(&self.options, self.crc, &reply).map(|settled| Some(MpaReply::Accepted(settled)))
     }
 
     /// Whether it asked in the form of RFC 6581, and may so send a Terminate during start-up.

@@ -7,22 +7,22 @@ use crate::wire::mpa::{Enhanced, StartupFrame, StartupKind};
 
 /// The responder, until it has answered.
 #[derive(Debug, Default)]
-pub struct Responder {
+pub struct MpaResponder {
     incoming: Incoming,
-    state: State,
+    state: ResponderState,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ResponderState {
     #[default]
     Waiting,
-    Asked(Asked),
-    Answered,
+    Received(RequestTerms),
+    Replied,
 }
 
 /// What the answer has to match.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct RequestTerms {
     revision: u8,
     crc: bool,
     markers: bool,
@@ -32,7 +32,7 @@ struct Asked {
 
 /// What an initiator asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct MpaRequest {
     /// The revision of MPA that it speaks.
     pub revision: u8,
     /// Whether it stated depths and the rest of RFC 6581.
@@ -49,7 +49,7 @@ pub struct Request {
     pub private_data: Vec<u8>,
 }
 
-impl Responder {
+impl MpaResponder {
     /// Waits for a Request.
     pub fn new() -> Self {
         Self::default()
@@ -60,15 +60,15 @@ impl Responder {
     ///
     /// # Errors
     /// A Request that is malformed or not acceptable; see [`MpaError::action`].
-    pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<Request>, MpaError> {
+    pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<MpaRequest>, MpaError> {
         // rfc: 5044-71
-        if !matches!(self.state, State::Waiting) {
+        if !matches!(self.state, ResponderState::Waiting) {
             return Ok(None);
         }
         let Some(request) = self.incoming.take(input)? else {
             return Ok(None);
         };
-        self.state = State::Answered;
+        self.state = ResponderState::Replied;
         // rfc: 5044-79
         if request.kind != StartupKind::Request {
             return Err(MpaError::SameRole(request.kind));
@@ -77,7 +77,7 @@ impl Responder {
         if !matches!(request.revision, 1 | 2) {
             return Err(MpaError::RequestRevision(request.revision));
         }
-        let asked = Asked {
+        let terms = RequestTerms {
             revision: request.revision,
             crc: request.crc,
             markers: request.markers,
@@ -85,7 +85,7 @@ impl Responder {
             enhanced: request.enhanced,
         };
         let enhanced = request.enhanced.unwrap_or_default();
-        let request = Request {
+        let request = MpaRequest {
             revision: request.revision,
             enhanced: request.enhanced.is_some(),
             crc: request.crc,
@@ -95,7 +95,7 @@ impl Responder {
             // rfc: 6581-11
             private_data: request.private_data.to_vec(),
         };
-        self.state = State::Asked(asked);
+        self.state = ResponderState::Received(terms);
         Ok(Some(request))
     }
 
@@ -105,10 +105,10 @@ impl Responder {
     /// # Errors
     /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], which leaves the Request to be answered.
     pub fn accept(&mut self, options: &MpaOptions) -> Result<(Vec<u8>, Negotiated), MpaError> {
-        let asked = self.asked()?;
-        check_private_data(&options.private_data, asked.enhanced.is_some())?;
-        self.state = State::Answered;
-        Ok(asked.acceptance(options))
+        let terms = self.request_terms()?;
+        check_private_data(&options.private_data, terms.enhanced.is_some())?;
+        self.state = ResponderState::Replied;
+        Ok(terms.acceptance(options))
     }
 
     /// Rejects the Request: gives the octets of the Reply. MPA ends here.
@@ -116,29 +116,29 @@ impl Responder {
     /// # Errors
     /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], which leaves the Request to be answered.
     pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, MpaError> {
-        let asked = self.asked()?;
-        check_private_data(private_data, asked.enhanced.is_some())?;
-        self.state = State::Answered;
-        Ok(asked.rejection(private_data))
+        let terms = self.request_terms()?;
+        check_private_data(private_data, terms.enhanced.is_some())?;
+        self.state = ResponderState::Replied;
+        Ok(terms.rejection(private_data))
     }
 
     /// Whether a Request of RFC 6581 waits for an answer, whose sender understands a Terminate in its place; and whether it
     /// requires markers.
     pub fn may_terminate(&self) -> Option<bool> {
-        let asked = self.asked().ok()?;
-        asked.enhanced.map(|_| asked.markers)
+        let terms = self.request_terms().ok()?;
+        terms.enhanced.map(|_| terms.markers)
     }
 
-    fn asked(&self) -> Result<Asked, MpaError> {
+    fn request_terms(&self) -> Result<RequestTerms, MpaError> {
         match self.state {
-            State::Asked(asked) => Ok(asked),
-            State::Waiting | State::Answered => Err(MpaError::NoRequest),
+            ResponderState::Received(terms) => Ok(terms),
+            ResponderState::Waiting | ResponderState::Replied => Err(MpaError::NoRequest),
         }
     }
 }
 
-impl Asked {
-    /// The accepting Reply, and what it settles.
+impl RequestTerms {
+    /// The accepting MpaReply, and what it settles.
     fn acceptance(&self, options: &MpaOptions) -> (Vec<u8>, Negotiated) {
         let mut settled = Negotiated {
             revision: self.revision,

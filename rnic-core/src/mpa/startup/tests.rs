@@ -39,8 +39,8 @@ fn options(revision: u8, crc: bool, ird: u16, ord: u16) -> MpaOptions {
 }
 
 /// What an initiator makes of a Reply that comes in one piece.
-fn answer(options: &MpaOptions, reply: &[u8]) -> Result<Reply, MpaError> {
-    let (mut initiator, _) = Initiator::new(options.clone()).unwrap();
+fn answer(options: &MpaOptions, reply: &[u8]) -> Result<MpaReply, MpaError> {
+    let (mut initiator, _) = MpaInitiator::new(options.clone()).unwrap();
     let mut input = reply;
     let answer = initiator.receive(&mut input)?.expect("a whole Reply");
     assert!(input.is_empty());
@@ -49,14 +49,14 @@ fn answer(options: &MpaOptions, reply: &[u8]) -> Result<Reply, MpaError> {
 
 fn accepted(options: &MpaOptions, reply: &[u8]) -> Negotiated {
     match answer(options, reply).unwrap() {
-        Reply::Accepted(negotiated) => negotiated,
+        MpaReply::Accepted(negotiated) => negotiated,
         rejected => panic!("{rejected:?}"),
     }
 }
 
 /// A responder that has taken this Request in one piece.
-fn asked(request: &[u8]) -> Result<(Responder, Request), MpaError> {
-    let mut responder = Responder::new();
+fn asked(request: &[u8]) -> Result<(MpaResponder, MpaRequest), MpaError> {
+    let mut responder = MpaResponder::new();
     let mut input = request;
     let request = responder.receive(&mut input)?.expect("a whole Request");
     assert!(input.is_empty());
@@ -83,8 +83,8 @@ mod private_data {
                 limit,
             };
             assert_eq!(error.action(), Action::Nothing);
-            assert_eq!(Initiator::new(with(limit + 1)).unwrap_err(), error);
-            let (mut initiator, asking) = Initiator::new(with(limit)).unwrap();
+            assert_eq!(MpaInitiator::new(with(limit + 1)).unwrap_err(), error);
+            let (mut initiator, asking) = MpaInitiator::new(with(limit)).unwrap();
             assert_eq!(asking.len(), 532);
             let (mut responder, request) = asked(&asking).unwrap();
             assert_eq!(request.private_data.len(), limit);
@@ -93,7 +93,8 @@ mod private_data {
             assert_eq!(responder.reject(&vec![0; limit + 1]), Err(error));
             let (answering, _) = responder.accept(&with(limit)).unwrap();
             assert_eq!(answering.len(), 532);
-            let Ok(Some(Reply::Accepted(settled))) = initiator.receive(&mut &answering[..]) else {
+            let Ok(Some(MpaReply::Accepted(settled))) = initiator.receive(&mut &answering[..])
+            else {
                 panic!("not accepted");
             };
             assert_eq!(settled.private_data.len(), limit);
@@ -120,7 +121,7 @@ mod private_data {
             let (mut responder, _) = asked(&request(asking)).unwrap();
             let octets = responder.reject(b"nop").unwrap();
             assert_eq!(octets, reply(answering));
-            let expected = Reply::Rejected {
+            let expected = MpaReply::Rejected {
                 private_data: b"nop".to_vec(),
                 peer_ird: depths.map(|(ird, _)| ird),
                 peer_ord: depths.map(|(_, ord)| ord),
@@ -131,7 +132,7 @@ mod private_data {
 
     #[test]
     fn a_request_is_answered_once() {
-        let mut responder = Responder::new();
+        let mut responder = MpaResponder::new();
         let own = MpaOptions::default();
         assert_eq!(responder.accept(&own), Err(MpaError::NoRequest));
         assert_eq!(responder.reject(&[]), Err(MpaError::NoRequest));
@@ -141,7 +142,7 @@ mod private_data {
         assert_eq!(responder.accept(&own), Err(MpaError::NoRequest));
         assert_eq!(responder.reject(&[]), Err(MpaError::NoRequest));
         // A Request that was refused cannot be accepted.
-        let mut responder = Responder::new();
+        let mut responder = MpaResponder::new();
         responder
             .receive(&mut &request("00030000")[..])
             .unwrap_err();
@@ -161,10 +162,10 @@ mod stream {
             private_data: vec![7; 9],
             ..MpaOptions::default()
         };
-        let (_, asking) = Initiator::new(own.clone()).unwrap();
+        let (_, asking) = MpaInitiator::new(own.clone()).unwrap();
         let (answering, _) = accept(&asking, &own);
         for at in 0..asking.len() + behind.len() {
-            let mut responder = Responder::new();
+            let mut responder = MpaResponder::new();
             let octets = [&asking[..], &behind].concat();
             let (mut first, mut second) = octets.split_at(at);
             let early = responder.receive(&mut first).unwrap();
@@ -173,7 +174,7 @@ mod stream {
             assert_eq!(late.is_some(), at < asking.len());
             assert_eq!([first, second].concat(), behind, "cut at {at}");
 
-            let (mut initiator, _) = Initiator::new(own.clone()).unwrap();
+            let (mut initiator, _) = MpaInitiator::new(own.clone()).unwrap();
             let octets = [&answering[..], &behind].concat();
             let (mut first, mut second) = octets.split_at(at);
             let early = initiator.receive(&mut first).unwrap();
@@ -193,10 +194,10 @@ mod stream {
             // rfc: 6581-41
             let rtr = Rtr { read: read_first && revision == 2, ..Rtr::NONE };
             let initiating = MpaOptions { rtr, ..options(revision, crcs.0, i_ird, i_ord) };
-            let (mut initiator, asking) = Initiator::new(initiating).unwrap();
+            let (mut initiator, asking) = MpaInitiator::new(initiating).unwrap();
             let (answering, responder) = accept(&asking, &options(2, crcs.1, r_ird, r_ord));
             let reply = initiator.receive(&mut &answering[..]).unwrap();
-            let Some(Reply::Accepted(initiator)) = reply else { panic!("not accepted") };
+            let Some(MpaReply::Accepted(initiator)) = reply else { panic!("not accepted") };
             prop_assert_eq!(initiator.crc, responder.crc);
             prop_assert_eq!(initiator.enhanced, revision == 2);
             prop_assert_eq!(initiator.rtr, responder.rtr);

@@ -4,7 +4,7 @@ use zerocopy::FromZeros;
 
 use super::super::message::{tagged, untagged};
 use super::super::{Ending, Rdmap};
-use super::{Progress, Request, Requester, Target, advance};
+use super::{PostedRequest, Progress, Requester, Target, advance};
 use crate::verbs::cq::CqTable;
 use crate::verbs::wr::{MAX_INLINE, send_flags};
 use crate::verbs::{QueuePair, SendWr, WcOpcode, WrOpcode};
@@ -88,8 +88,8 @@ impl Requester {
     #[inline(always)]
     fn next_short(&self, qp: &QueuePair, cqs: &CqTable) -> Option<Short> {
         let ahead = self.requests.len() as u32;
-        let waits = self.failed || self.follower.is_some();
-        if waits || !self.is_in_time() || cqs.has_backlog(qp.send_cq) {
+        let waits = self.failed || self.immediate_next.is_some();
+        if waits || !self.is_before_finish() || cqs.has_backlog(qp.send_cq) {
             return None;
         }
         let mut wr = SendWr::new_zeroed();
@@ -132,7 +132,7 @@ impl Requester {
                 (WcOpcode::Send, Target::Untagged { queue, msn })
             }
         };
-        self.remember(Request {
+        self.track(PostedRequest {
             wr_id: short.wr_id,
             opcode,
             signaled: short.signaled,

@@ -24,7 +24,7 @@ fn our_request_is_what_siw_sends_with_the_same_options() {
             private_data: hex(data),
             ..options(revision, crc, 4, 4)
         };
-        let (_, octets) = Initiator::new(options).unwrap();
+        let (_, octets) = MpaInitiator::new(options).unwrap();
         assert_eq!(octets, request(&format!("{header}{data}")));
     }
 }
@@ -34,7 +34,7 @@ fn our_request_is_what_siw_sends_with_the_same_options() {
 fn siw_requests() {
     // 01-rping, 41-crc-active-only, 45-p2p-rtr-write
     let (_, rping) = asked(&request("1002000400010001")).unwrap();
-    let expected = Request {
+    let expected = MpaRequest {
         revision: 2,
         enhanced: true,
         crc: false,
@@ -73,7 +73,7 @@ fn siw_replies() {
         &options(2, false, 4, 4),
         &reply("3002001300040004 736977746f6f6c2d72656a65637400"),
     );
-    let expected = Reply::Rejected {
+    let expected = MpaReply::Rejected {
         private_data: b"siwtool-reject\0".to_vec(),
         peer_ird: Some(4),
         peer_ord: Some(4),

@@ -4,8 +4,8 @@ use super::*;
 
 /// Feeds octets one by one to both roles; returns the error and after how many octets it came.
 fn fails_after(octets: &[u8]) -> [Option<(usize, MpaError)>; 2] {
-    let mut responder = Responder::new();
-    let (mut initiator, _) = Initiator::new(MpaOptions::default()).unwrap();
+    let mut responder = MpaResponder::new();
+    let (mut initiator, _) = MpaInitiator::new(MpaOptions::default()).unwrap();
     let fails = |receive: &mut dyn FnMut(&mut &[u8]) -> Result<bool, MpaError>| {
         octets.chunks(1).enumerate().find_map(|(index, mut octet)| {
             receive(&mut octet).err().map(|error| (index + 1, error))
@@ -34,7 +34,7 @@ fn a_wrong_key_is_noticed_at_its_first_wrong_octet() {
 // rfc: 5044-79
 #[test]
 fn both_sides_in_the_same_role() {
-    let (mut initiator, octets) = Initiator::new(MpaOptions::default()).unwrap();
+    let (mut initiator, octets) = MpaInitiator::new(MpaOptions::default()).unwrap();
     let error = initiator.receive(&mut &octets[..]).unwrap_err();
     assert_eq!(error, MpaError::SameRole(StartupKind::Request));
     assert_eq!(error.action(), Action::Close);
@@ -102,12 +102,12 @@ proptest! {
     fn any_octets_are_survived(tail in prop::collection::vec(any::<u8>(), 0..600), kind: bool) {
         let mut octets = if kind { request("") } else { reply("") };
         octets.extend(tail);
-        let mut responder = Responder::new();
+        let mut responder = MpaResponder::new();
         if let Ok(Some(_)) = responder.receive(&mut &octets[..]) {
             responder.accept(&MpaOptions::default()).unwrap();
         }
         for revision in [1, 2] {
-            let (mut initiator, _) = Initiator::new(options(revision, true, 1, 1)).unwrap();
+            let (mut initiator, _) = MpaInitiator::new(options(revision, true, 1, 1)).unwrap();
             let _ = initiator.receive(&mut &octets[..]);
         }
     }

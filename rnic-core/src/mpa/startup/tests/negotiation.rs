@@ -63,7 +63,7 @@ mod revisions {
             private_data: vec![0xaa; 512],
             ..options(2, false, 7, 8)
         };
-        let (_, asking) = Initiator::new(own.clone()).unwrap();
+        let (_, asking) = MpaInitiator::new(own.clone()).unwrap();
         assert_eq!(asking[..20], request("0002 0200"));
         assert_eq!(asking.len(), 20 + 512);
         let settled = accepted(&own, &reply("0002 0001 bb"));
@@ -78,7 +78,7 @@ mod revisions {
     #[test]
     fn only_revisions_1_and_2_can_be_asked_for() {
         for revision in [0, 3, 255] {
-            let error = Initiator::new(options(revision, true, 1, 1)).unwrap_err();
+            let error = MpaInitiator::new(options(revision, true, 1, 1)).unwrap_err();
             assert_eq!(error, MpaError::Revision(revision));
             assert_eq!(error.action(), Action::Nothing);
         }
@@ -95,11 +95,11 @@ mod crc {
         for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
             for revision in [1, 2] {
                 let initiating = options(revision, ours, 1, 1);
-                let (mut initiator, asking) = Initiator::new(initiating).unwrap();
+                let (mut initiator, asking) = MpaInitiator::new(initiating).unwrap();
                 assert_eq!(initiator.crc(), ours);
                 let (answering, responder) = accept(&asking, &options(revision, theirs, 1, 1));
                 assert_eq!(responder.crc, ours || theirs);
-                let Ok(Some(Reply::Accepted(settled))) = initiator.receive(&mut &answering[..])
+                let Ok(Some(MpaReply::Accepted(settled))) = initiator.receive(&mut &answering[..])
                 else {
                     panic!("not accepted");
                 };
@@ -113,7 +113,7 @@ mod crc {
 mod reads {
     use super::*;
 
-    /// Responder: own IRD and ORD, asked for, stated in the Reply, used.
+    /// Responder: own IRD and ORD, asked for, stated in the MpaReply, used.
     // rfc: 6581-15, 6581-21, 6581-23, 6581-s2
     #[test]
     fn responder() {
@@ -182,7 +182,7 @@ mod reads {
     #[test]
     fn an_ird_that_cannot_be_raised_far_enough_is_terminated() {
         let own = options(2, false, 4, 4);
-        let (mut initiator, _) = Initiator::new(own).unwrap();
+        let (mut initiator, _) = MpaInitiator::new(own).unwrap();
         let error = initiator.receive(&mut &reply("5002 0004 0001 0081")[..]);
         let error = error.unwrap_err();
         let expected = MpaError::InsufficientIrd {
@@ -215,7 +215,7 @@ mod reads {
                 limit: max_ird.max(ird),
             });
             let settled = settled.map(|reply| match reply {
-                Reply::Accepted(settled) => settled.ird,
+                MpaReply::Accepted(settled) => settled.ird,
                 other => panic!("{other:?}"),
             });
             assert_eq!(settled, expected, "{ird}, {max_ird} at most, {wanted}");
@@ -230,7 +230,7 @@ mod reads {
             rtr: Rtr::ALL,
             ..options(2, false, 7, 8)
         };
-        let (_, asking) = Initiator::new(own.clone()).unwrap();
+        let (_, asking) = MpaInitiator::new(own.clone()).unwrap();
         assert_eq!(asking, request("1002 0004 ffff ffff"));
         let settled = accepted(&own, &reply("1002 0004 bfff bfff"));
         assert_eq!((settled.ird, settled.ord), (7, 8));
@@ -340,12 +340,12 @@ mod peer_to_peer {
             };
             let result = answer(&own, &reply(&format!("10020004{answering}")));
             let result = result.map(|reply| match reply {
-                Reply::Accepted(settled) => settled.rtr,
+                MpaReply::Accepted(settled) => settled.rtr,
                 rejected => panic!("{rejected:?}"),
             });
             assert_eq!(result, expected, "{rtr:?}, {answering}");
         }
-        let refused = Initiator::new(MpaOptions {
+        let refused = MpaInitiator::new(MpaOptions {
             rtr: Rtr::ALL,
             ..options(1, false, 1, 1)
         });
