@@ -7,7 +7,7 @@ mod train;
 
 use std::mem::offset_of;
 
-use crate::ddp::{DdpStream, Llp, Message, Placed, Supply, Teardown, Ulp};
+use crate::ddp::{BufferSupply, DdpStream, Llp, Message, Placed, Teardown, Ulp};
 use crate::engine::{EndReason, Event};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Writer};
@@ -184,7 +184,7 @@ impl Stream {
                     context.counters.rdma.fpdus_received += 1;
                     let opens = std::mem::take(&mut self.send_may_open) && is_opening(ulpdu);
                     let received = if opens {
-                        pass_over(&mut self.ddp, ulpdu)
+                        deliver_without_buffer(&mut self.ddp, ulpdu)
                     } else {
                         let guard = context.guard;
                         self.ddp.receive(ulpdu, &mut self.user.with(context), guard)
@@ -331,7 +331,7 @@ impl Stream {
         }
         (self.ended, self.steady) = (true, false);
         self.ddp.fail();
-        self.ddp.cut_short();
+        self.ddp.abort_message();
         self.user.end(teardown, context);
         context.events.push_back(Event::Disconnected {
             qp: self.user.number(),
@@ -362,7 +362,7 @@ impl Stream {
     /// Follows the layer below.
     pub(super) fn settle(&mut self, llp: &mut impl Llp, context: &mut Context<'_, '_>) {
         if !self.ended {
-            self.ddp.settle(llp, &mut self.user.with(context));
+            self.ddp.follow_llp(llp, &mut self.user.with(context));
         }
     }
 
@@ -440,9 +440,9 @@ impl Stream {
 
 /// Opens the queues that RDMAP asks for.
 fn open_queues(ddp: &mut DdpStream, ird: u16, ord: u16) {
-    ddp.open(QueueNumber::SEND, Supply::Posted);
+    ddp.open(QueueNumber::SEND, BufferSupply::Posted);
     for (queue, count, size) in rdmap::rdmap_queues(ird, ord) {
-        ddp.open(queue, Supply::Kept { count, size });
+        ddp.open(queue, BufferSupply::Internal { count, size });
     }
 }
 
@@ -463,9 +463,9 @@ fn is_opening(ulpdu: &[u8]) -> bool {
 }
 
 /// Such a Send takes no receive from the application.
-fn pass_over(ddp: &mut DdpStream, ulpdu: &[u8]) -> Result<u32, StreamError> {
+fn deliver_without_buffer(ddp: &mut DdpStream, ulpdu: &[u8]) -> Result<u32, StreamError> {
     match DdpSegment::parse(ulpdu)?.header {
-        DdpHeader::Untagged(header) => ddp.pass_over(&header)?,
+        DdpHeader::Untagged(header) => ddp.deliver_without_buffer(&header)?,
         DdpHeader::Tagged(_) => {}
     }
     Ok(0)

@@ -1,6 +1,6 @@
 //! Which Terminate reports which error: the one place where the layers' errors meet.
 
-use crate::ddp::{DdpError, ErrorReport, Fault, Placed, Segmenter};
+use crate::ddp::{DdpError, DdpStreamError, ErrorReport, Placed, Segmenter};
 use crate::engine::EndReason;
 use crate::mpa::{MpaError, frame, marker};
 use crate::rdmap::{Outbound, RdmapError, Source, TerminateCause};
@@ -21,20 +21,20 @@ pub(super) enum LayerError {
     Rdmap(#[from] RdmapError),
     /// Of a layer above DDP that is not RDMAP.
     #[error(transparent)]
-    Ulp(Fault),
+    Ulp(DdpStreamError),
 }
 
-impl From<Fault> for LayerError {
-    fn from(fault: Fault) -> Self {
+impl From<DdpStreamError> for LayerError {
+    fn from(fault: DdpStreamError) -> Self {
         match fault {
-            Fault::Segment(error) => Self::Segment(error),
-            Fault::Ddp(error) => Self::Ddp(error),
+            DdpStreamError::Segment(error) => Self::Segment(error),
+            DdpStreamError::Ddp(error) => Self::Ddp(error),
             other => Self::Ulp(other),
         }
     }
 }
 
-impl From<&LayerError> for Fault {
+impl From<&LayerError> for DdpStreamError {
     fn from(error: &LayerError) -> Self {
         match error {
             LayerError::Segment(error) => Self::Segment(*error),
@@ -83,7 +83,7 @@ impl StreamError {
     pub(super) fn report(&self) -> ErrorReport {
         let segment = self.0.1.segment();
         ErrorReport {
-            fault: Fault::from(&self.0.0),
+            fault: DdpStreamError::from(&self.0.0),
             header: segment.map(|(header, _)| header.to_vec()),
             segment_len: segment.map(|(_, len)| len.into()),
         }

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
-use crate::ddp::{Buffers, Delivery, Endpoint, HalfClosed, Message, Supply, Teardown, Ulp};
+use crate::ddp::{
+    BufferSupply, Buffers, Delivery, Endpoint, HalfCloseAction, Message, Teardown, Ulp,
+};
 use crate::engine::{EndReason, Event};
 use crate::memory::epoch::Guard;
 use crate::memory::place::Destination;
@@ -240,7 +242,7 @@ impl Buffers for Upper<'_, '_, '_> {
 impl Ulp for Upper<'_, '_, '_> {
     type Error = StreamError;
 
-    fn supply(&self, queue: QueueNumber) -> Option<Supply> {
+    fn supply(&self, queue: QueueNumber) -> Option<BufferSupply> {
         match &*self.user {
             User::Rdmap(_) => None,
             User::Endpoint(endpoint) => endpoint.ulp.supply(queue),
@@ -256,10 +258,10 @@ impl Ulp for Upper<'_, '_, '_> {
     }
 
     #[cold]
-    fn gives_up(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, StreamError> {
+    fn abandons_message(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, StreamError> {
         match &*self.user {
-            User::Rdmap(_) => Ok(Rdmap::gives_up(begun, header)?),
-            User::Endpoint(endpoint) => Ok(endpoint.ulp.gives_up(begun, header)?),
+            User::Rdmap(_) => Ok(Rdmap::abandons_message(begun, header)?),
+            User::Endpoint(endpoint) => Ok(endpoint.ulp.abandons_message(begun, header)?),
         }
     }
 
@@ -352,9 +354,9 @@ impl Ulp for Upper<'_, '_, '_> {
     }
 
     /// RDMAP has no use for a stream that answers nothing.
-    fn handle_half_close(&mut self) -> HalfClosed {
+    fn handle_half_close(&mut self) -> HalfCloseAction {
         match self.user {
-            User::Rdmap(_) => HalfClosed::Close,
+            User::Rdmap(_) => HalfCloseAction::Close,
             User::Endpoint(endpoint) => endpoint.ulp.handle_half_close(),
         }
     }

@@ -1,6 +1,6 @@
 //! Delivery: in the order of the stream, what was placed is handed upward.
 
-use super::{Ddp, DdpError, MAX_ASIDE, Placed};
+use super::{Ddp, DdpError, MAX_DELIVERED_OCTETS, Placed};
 use crate::wire::ddp::{Came, DdpHeader, TaggedHeader, UntaggedHeader};
 
 /// What DDP tells the layer above.
@@ -31,7 +31,7 @@ pub enum Delivery<'a> {
 
 impl Ddp {
     /// Takes a message without octets in its turn, as one that meets no buffer.
-    pub fn pass_over(&mut self, header: &UntaggedHeader) -> Result<(), DdpError> {
+    pub fn deliver_without_buffer(&mut self, header: &UntaggedHeader) -> Result<(), DdpError> {
         let queue = self
             .queues
             .get_mut(header.queue)
@@ -46,11 +46,11 @@ impl Ddp {
     /// is placed or delivered.
     // rfc: 5041-21, 5041-61, 5041-62, 5041-63
     pub fn deliver(&mut self, placed: Placed) -> Result<Option<Delivery<'_>>, DdpError> {
-        self.follow(&placed.header, placed.len as usize)?;
+        self.begin_or_continue(&placed.header, placed.len as usize)?;
         self.deliver_next(placed)
     }
 
-    /// The same of a segment of which it is known that it [follows](Self::follow).
+    /// The same of a segment of which it is known that it [follows](Self::begin_or_continue).
     pub(super) fn deliver_next(
         &mut self,
         placed: Placed,
@@ -62,19 +62,27 @@ impl Ddp {
             DdpHeader::Tagged(header) => return Ok(Some(Delivery::Tagged { header, len })),
             DdpHeader::Untagged(header) => header,
         };
-        let Self { queues, aside, .. } = self;
+        let Self {
+            queues,
+            octets_to_deliver,
+            ..
+        } = self;
         let queue = queues
             .get_mut(header.queue)
             .ok_or(DdpError::InvalidQn(header.queue))?;
         let start = header.offset.0 as usize;
         let length = queue.order.deliver(&header, len)?;
-        if let Some(octets) = placed.aside {
-            set_aside(aside, start, &octets[..MAX_ASIDE.min(len as usize)]);
+        if let Some(octets) = placed.octets_to_deliver {
+            store_octets(
+                octets_to_deliver,
+                start,
+                &octets[..MAX_DELIVERED_OCTETS.min(len as usize)],
+            );
         }
         Ok(length.map(|length| {
-            let octets = match (&mut queue.kept, placed.aside) {
+            let octets = match (&mut queue.kept, placed.octets_to_deliver) {
                 (Some(kept), _) => kept.take(length),
-                (None, Some(_)) => &aside[..MAX_ASIDE.min(length as usize)],
+                (None, Some(_)) => &octets_to_deliver[..MAX_DELIVERED_OCTETS.min(length as usize)],
                 (None, None) => &[],
             };
             // rfc: 5041-37, 5041-65
@@ -89,11 +97,11 @@ impl Ddp {
 }
 
 /// Keeps octets of the message whose turn it is, which start at octet `start` of it.
-fn set_aside(aside: &mut [u8; MAX_ASIDE], start: usize, octets: &[u8]) {
+fn store_octets(octets_to_deliver: &mut [u8; MAX_DELIVERED_OCTETS], start: usize, octets: &[u8]) {
     if start == 0 {
-        *aside = [0; MAX_ASIDE];
+        *octets_to_deliver = [0; MAX_DELIVERED_OCTETS];
     }
-    for (to, from) in aside.iter_mut().skip(start).zip(octets) {
+    for (to, from) in octets_to_deliver.iter_mut().skip(start).zip(octets) {
         *to = *from;
     }
 }

@@ -1,13 +1,13 @@
 //! Endpoints: where a layer other than RDMAP stands on a stream.
 
-use super::{ErrorReport, Fault, Teardown, Ulp};
+use super::{DdpStreamError, ErrorReport, Teardown, Ulp};
 use crate::memory::table::Origin;
 use crate::verbs::qp::{PdId, QpNumber, QpState, StreamId};
 
 /// A layer above DDP that an [`Endpoint`] has room for.
 ///
 /// It is called by whoever drives the stream, in the middle of its work: it must not wait.
-pub trait EndpointUlp: Ulp<Error = Fault> + Send {
+pub trait EndpointUlp: Ulp<Error = DdpStreamError> + Send {
     /// The stream is there, above a layer that agreed on this version with its peer: the revision of MPA.
     // rfc: 5044-10
     fn handle_start(&mut self, llp_version: u8) {

@@ -117,7 +117,7 @@ impl DdpError {
 
 /// What a layer above other than RDMAP is told of: everything that can end a stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum DdpStreamError {
     /// A segment could not be read.
     #[error(transparent)]
     Segment(#[from] DdpWireError),
@@ -135,7 +135,7 @@ pub enum Fault {
     Llp(String),
 }
 
-impl Fault {
+impl DdpStreamError {
     /// Error type and error code of RFC 5041 section 7.2. Errors of the layer below have type 3 and no code of DDP's.
     // rfc: 5041-76, 5041-s8
     pub const fn number(&self) -> (u8, u8) {
@@ -154,7 +154,7 @@ impl Fault {
 // rfc: 5041-s11
 pub struct ErrorReport {
     /// What is wrong.
-    pub fault: Fault,
+    pub fault: DdpStreamError,
     /// The DDP header of the segment as it came, if a segment showed it.
     pub header: Option<Vec<u8>>,
     /// Octets of that segment, header included.
@@ -163,7 +163,7 @@ pub struct ErrorReport {
 
 impl ErrorReport {
     /// What a segment showed.
-    pub fn about(fault: Fault, segment: &[u8]) -> Self {
+    pub fn about(fault: DdpStreamError, segment: &[u8]) -> Self {
         Self {
             fault,
             header: header_octets(segment).map(<[u8]>::to_vec),
@@ -172,7 +172,7 @@ impl ErrorReport {
     }
 
     /// What no segment showed.
-    pub fn without_segment(fault: Fault) -> Self {
+    pub fn without_segment(fault: DdpStreamError) -> Self {
         Self {
             fault,
             header: None,

@@ -13,30 +13,30 @@ mod deliver;
 mod endpoint;
 mod error;
 mod llp;
+mod partial_message;
 mod place;
 mod queue;
 mod segment;
 mod stream;
 mod ulp;
-mod unfinished;
 
 pub use deliver::Delivery;
 pub use endpoint::{Endpoint, EndpointUlp};
-pub use error::{DdpError, ErrorReport, Fault};
+pub use error::{DdpError, DdpStreamError, ErrorReport};
 pub use llp::Llp;
 pub use place::Placed;
-pub use queue::Supply;
-pub use segment::{Cut, Segmenter, Series};
+pub use queue::BufferSupply;
+pub use segment::{OutgoingSegment, Segmenter, Series};
 pub use stream::{Built, DdpStream};
-pub use ulp::{Buffers, HalfClosed, Message, Teardown, Ulp};
+pub use ulp::{Buffers, HalfCloseAction, Message, Teardown, Ulp};
 
 use crate::memory::table::Origin;
 use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, UntaggedHeader};
-use queue::{ByQueue, Order, Queue};
-use unfinished::Unfinished;
+use partial_message::PartialMessage;
+use queue::{ByQueue, DeliveryOrder, Queue};
 
 /// Octets of a message that the layer above may want with its delivery instead of in a buffer.
-const MAX_ASIDE: usize = 8;
+const MAX_DELIVERED_OCTETS: usize = 8;
 
 /// DDP's state of one stream.
 #[derive(Debug)]
@@ -46,9 +46,9 @@ pub struct Ddp {
     /// The queues that this side receives in.
     queues: ByQueue<Queue>,
     /// The message of which the next segment is to be.
-    unfinished: Option<Unfinished>,
+    partial: Option<PartialMessage>,
     /// The octets of the message whose turn it is that go upward with its delivery instead of to its buffer.
-    aside: [u8; MAX_ASIDE],
+    octets_to_deliver: [u8; MAX_DELIVERED_OCTETS],
     /// The number of the next message sent to each queue of the peer.
     next_msn: ByQueue<Msn>,
 }
@@ -59,22 +59,22 @@ impl Ddp {
         Self {
             origin,
             queues: ByQueue::default(),
-            unfinished: None,
-            aside: [0; MAX_ASIDE],
+            partial: None,
+            octets_to_deliver: [0; MAX_DELIVERED_OCTETS],
             next_msn: ByQueue::default(),
         }
     }
 
     /// Begins to receive in a queue. One that is open already stays as it is.
     // rfc: 5041-43
-    pub fn open(&mut self, queue: QueueNumber, supply: Supply) {
+    pub fn open(&mut self, queue: QueueNumber, supply: BufferSupply) {
         self.open_at(queue, supply, Msn::FIRST);
     }
 
     /// Opens a queue that has come to message `msn` in both directions: for tests of the wrap.
     #[doc(hidden)]
-    pub fn open_at(&mut self, queue: QueueNumber, supply: Supply, msn: Msn) {
-        let new = || Queue::new(Order::at(msn), supply);
+    pub fn open_at(&mut self, queue: QueueNumber, supply: BufferSupply, msn: Msn) {
+        let new = || Queue::new(DeliveryOrder::at(msn), supply);
         self.queues.get_or_insert_with(queue, new);
         self.next_msn.get_or_insert_with(queue, || msn);
     }
@@ -87,7 +87,7 @@ impl Ddp {
     /// Which buffer of its queue a segment is for, counted from the one whose turn is next, if there is such a queue.
     pub fn ahead(&self, header: &UntaggedHeader) -> Option<u32> {
         let queue = self.queues.get(header.queue)?;
-        Some(queue.order.ahead(header))
+        Some(queue.order.messages_before(header))
     }
 
     /// Whether a segment begins the message whose turn it is in a queue whose buffers are posted.

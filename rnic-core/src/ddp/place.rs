@@ -1,7 +1,7 @@
 //! Placement: every check of RFC 5041 section 7.1, then one copy to where the octets belong.
 
 use super::queue::Queue;
-use super::{Buffers, Ddp, DdpError, MAX_ASIDE};
+use super::{Buffers, Ddp, DdpError, MAX_DELIVERED_OCTETS};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Writer};
 use crate::memory::table::{Access, Origin};
@@ -18,7 +18,7 @@ pub struct Placed {
     /// The layer above is not told of it.
     pub(super) silent: bool,
     /// Its first octets, if they go upward with the delivery.
-    pub(super) aside: Option<[u8; MAX_ASIDE]>,
+    pub(super) octets_to_deliver: Option<[u8; MAX_DELIVERED_OCTETS]>,
 }
 
 impl Placed {
@@ -49,7 +49,7 @@ impl Placed {
             control: 0,
             len: 0,
             silent: true,
-            aside: None,
+            octets_to_deliver: None,
         }
     }
 }
@@ -67,11 +67,11 @@ impl Ddp {
         buffers: &mut impl Buffers,
         guard: &Guard<'_>,
     ) -> Result<Placed, DdpError> {
-        let (mut aside, mut silent) = (None, false);
+        let (mut octets_to_deliver, mut silent) = (None, false);
         match (&segment.header, destination) {
             (DdpHeader::Untagged(header), Destination::Delivery) => {
                 posted(self.queue_mut(header)?, header, buffers)?;
-                aside = Some(first_octets(segment.payload));
+                octets_to_deliver = Some(first_octets(segment.payload));
             }
             // rfc: 5041-16
             (DdpHeader::Untagged(header), Destination::Buffer(_) | Destination::Silent(_)) => {
@@ -94,7 +94,7 @@ impl Ddp {
             control: segment.came().control,
             len,
             silent,
-            aside,
+            octets_to_deliver,
         })
     }
 
@@ -163,14 +163,14 @@ fn posted(
     buffers: &mut impl Buffers,
 ) -> Result<RecvWr, DdpError> {
     buffers
-        .buffer(header.queue, queue.order.ahead(header))
+        .buffer(header.queue, queue.order.messages_before(header))
         .ok_or_else(|| queue.order.no_buffer(header))
 }
 
 /// The start of a payload. What a message has beyond that shows in its length.
-fn first_octets(payload: &[u8]) -> [u8; MAX_ASIDE] {
-    let mut octets = [0; MAX_ASIDE];
-    let len = payload.len().min(MAX_ASIDE);
+fn first_octets(payload: &[u8]) -> [u8; MAX_DELIVERED_OCTETS] {
+    let mut octets = [0; MAX_DELIVERED_OCTETS];
+    let len = payload.len().min(MAX_DELIVERED_OCTETS);
     octets[..len].copy_from_slice(&payload[..len]);
     octets
 }

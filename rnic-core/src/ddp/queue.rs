@@ -6,21 +6,21 @@ use crate::wire::ddp::{Msn, QueueNumber, UntaggedHeader};
 
 /// How far the messages of one untagged queue were delivered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Order {
+pub(super) struct DeliveryOrder {
     /// The message whose turn it is.
     next: Msn,
     /// Octets of it that were delivered.
     delivered: u32,
 }
 
-impl Order {
+impl DeliveryOrder {
     pub(super) fn at(next: Msn) -> Self {
         Self { next, delivered: 0 }
     }
 
     /// How many messages come before this one: 0 if its turn has come. A message that was delivered already is as
     /// far ahead as the numbers go round: beyond every buffer.
-    pub(super) fn ahead(&self, header: &UntaggedHeader) -> u32 {
+    pub(super) fn messages_before(&self, header: &UntaggedHeader) -> u32 {
         header.msn.distance_from(self.next)
     }
 
@@ -105,12 +105,12 @@ impl Order {
 
 /// How an untagged queue gets its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Supply {
+pub enum BufferSupply {
     /// The layer above posts them, and is asked for each ([`Buffers`](super::Buffers)).
     Posted,
     /// DDP keeps them itself, for short messages whose octets go upward with their delivery. A buffer is free again as
     /// soon as its message was delivered.
-    Kept {
+    Internal {
         /// Messages that may wait for their turn at once.
         count: usize,
         /// Octets that each may have.
@@ -121,15 +121,15 @@ pub enum Supply {
 /// A queue that this side receives in.
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) order: Order,
-    pub(super) kept: Option<Kept>,
+    pub(super) order: DeliveryOrder,
+    pub(super) kept: Option<InternalBuffers>,
 }
 
 impl Queue {
-    pub(super) fn new(order: Order, supply: Supply) -> Self {
+    pub(super) fn new(order: DeliveryOrder, supply: BufferSupply) -> Self {
         let kept = match supply {
-            Supply::Posted => None,
-            Supply::Kept { count, size } => Some(Kept::new(count, size)),
+            BufferSupply::Posted => None,
+            BufferSupply::Internal { count, size } => Some(InternalBuffers::new(count, size)),
         };
         Self { order, kept }
     }
@@ -137,7 +137,7 @@ impl Queue {
 
 /// The buffers of a queue that DDP keeps itself.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct InternalBuffers {
     /// None until the first message: most connections never have one in most queues.
     octets: Vec<u8>,
     count: usize,
@@ -146,7 +146,7 @@ pub(super) struct Kept {
     first: usize,
 }
 
-impl Kept {
+impl InternalBuffers {
     fn new(count: usize, size: usize) -> Self {
         Self {
             octets: Vec::new(),
@@ -158,11 +158,11 @@ impl Kept {
 
     pub(super) fn place(
         &mut self,
-        order: &Order,
+        order: &DeliveryOrder,
         header: &UntaggedHeader,
         payload: &[u8],
     ) -> Result<(), DdpError> {
-        let ahead = order.ahead(header) as usize;
+        let ahead = order.messages_before(header) as usize;
         if ahead >= self.count {
             return Err(order.no_buffer(header));
         }
@@ -274,7 +274,7 @@ mod tests {
             msn: Msn::FIRST,
             offset: MessageOffset(0),
         };
-        let mut order = Order::at(Msn::FIRST);
+        let mut order = DeliveryOrder::at(Msn::FIRST);
         assert_eq!(order.deliver(&header, u32::MAX - 9), Ok(None));
         header.offset = MessageOffset(u32::MAX - 9);
         let mut longest = order;

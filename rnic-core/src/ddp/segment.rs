@@ -4,7 +4,7 @@ use crate::wire::ddp::{DdpHeader, MessageOffset, Msn, TAGGED_LEN, TaggedOffset, 
 
 /// One DDP segment to be sent: its header, and which octets of the message it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct OutgoingSegment {
     /// The finished header.
     pub header: DdpHeader,
     /// Where the payload starts, in octets from the start of the message.
@@ -20,7 +20,7 @@ pub struct Cut {
 pub struct Segmenter {
     header: DdpHeader,
     length: u32,
-    cut: u32,
+    segmented: u32,
     finished: bool,
 }
 
@@ -58,7 +58,7 @@ impl Segmenter {
         Self {
             header,
             length,
-            cut: 0,
+            segmented: 0,
             finished: false,
         }
     }
@@ -75,24 +75,24 @@ impl Segmenter {
     /// The next segment, at most `mulpdu` octets with its header. `None` when the message was cut to its end, or
     /// while `mulpdu` has no room for a header and an octet of payload.
     // rfc: 5041-49, 5044-s1, 5044-s4
-    pub fn next(&mut self, mulpdu: usize) -> Option<Cut> {
+    pub fn next(&mut self, mulpdu: usize) -> Option<OutgoingSegment> {
         if self.finished {
             return None;
         }
         let room = mulpdu.checked_sub(self.header_len())?;
-        let remaining = self.length - self.cut;
+        let remaining = self.length - self.segmented;
         let len = remaining.min(u32::try_from(room).unwrap_or(u32::MAX));
         // rfc: 5041-56 — a message without payload is one segment.
         if len == 0 && remaining > 0 {
             return None;
         }
-        let offset = self.cut;
+        let offset = self.segmented;
         // rfc: 5041-17, 5041-18, 5041-19, 5041-20, 5041-51, 5041-s1
         let last = len == remaining;
         // rfc: 5041-4
-        self.cut += len;
+        self.segmented += len;
         self.finished = last;
-        Some(Cut {
+        Some(OutgoingSegment {
             header: self.header_at(offset, last),
             offset,
             len: len as usize,
@@ -104,11 +104,11 @@ impl Segmenter {
     pub fn series(&self, mulpdu: usize) -> Option<Series> {
         let payload_len = u32::try_from(mulpdu.checked_sub(self.header_len())?).ok()?;
         // The last one of a message is none of them, full or not: it says that it is the last.
-        let others = (self.length - self.cut).checked_sub(1)?;
+        let others = (self.length - self.segmented).checked_sub(1)?;
         let count = others.checked_div(payload_len).filter(|count| *count > 0)?;
         Some(Series {
-            header: self.header_at(self.cut, false),
-            offset: self.cut,
+            header: self.header_at(self.segmented, false),
+            offset: self.segmented,
             payload_len,
             count,
         })
@@ -118,12 +118,12 @@ impl Segmenter {
     #[inline]
     pub fn next_in_series(&mut self, series: &mut Series) -> DdpHeader {
         let header = series.header;
-        self.cut += series.payload_len;
+        self.segmented += series.payload_len;
         match &mut series.header {
             DdpHeader::Tagged(next) => {
                 next.offset.0 = next.offset.0.wrapping_add(series.payload_len.into());
             }
-            DdpHeader::Untagged(next) => next.offset = MessageOffset(self.cut),
+            DdpHeader::Untagged(next) => next.offset = MessageOffset(self.segmented),
         }
         header
     }
@@ -136,8 +136,8 @@ impl Segmenter {
     }
 
     /// Octets of the segment that would carry all that is left.
-    pub fn rest_len(&self) -> usize {
-        self.header_len() + (self.length - self.cut) as usize
+    pub fn remaining_len(&self) -> usize {
+        self.header_len() + (self.length - self.segmented) as usize
     }
 
     /// Whether the whole message was cut.

@@ -1,6 +1,8 @@
 //! A stream: between the layer above and the layer below, of which it knows no more than they must say.
 
-use super::{Ddp, DdpError, HalfClosed, Llp, Message, Placed, Segmenter, Series, Supply, Ulp};
+use super::{
+    BufferSupply, Ddp, DdpError, HalfCloseAction, Llp, Message, Placed, Segmenter, Series, Ulp,
+};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Placement, Writer};
 use crate::memory::table::{Access, Origin};
@@ -20,7 +22,7 @@ pub struct Built {
 ///
 /// What is received comes by [`receive`](Self::receive), or by [`place`](Self::place) and [`deliver`](Self::deliver).
 /// What is to be sent goes by [`has_output`](Self::has_output), [`next_segment`](Self::next_segment) and
-/// [`posted`](Self::posted). [`settle`](Self::settle) follows the layer below, and [`finish`](Self::finish) and
+/// [`posted`](Self::posted). [`follow_llp`](Self::follow_llp) follows the layer below, and [`finish`](Self::finish) and
 /// [`fail`](Self::fail) the layer above: DDP itself ends no stream (RFC 5041 section 6.2).
 #[derive(Debug)]
 // rfc: 5041-66
@@ -62,7 +64,7 @@ impl DdpStream {
     }
 
     /// Begins to receive in a queue. One that is open already stays as it is.
-    pub fn open(&mut self, queue: QueueNumber, supply: Supply) {
+    pub fn open(&mut self, queue: QueueNumber, supply: BufferSupply) {
         self.ddp.open(queue, supply);
     }
 
@@ -80,7 +82,7 @@ impl DdpStream {
         {
             // The whole of a message behind a whole one is in its turn.
             if !header.last || self.ddp.is_amid_message() {
-                self.follow(&segment.header, segment.payload.len(), ulp)?;
+                self.begin_or_continue(&segment.header, segment.payload.len(), ulp)?;
             }
             // Nobody is to hear of it: once it is placed, all is done.
             self.ddp
@@ -88,7 +90,7 @@ impl DdpStream {
             return Ok(segment.payload.len() as u32);
         }
         self.open_for(&segment.header, ulp);
-        self.follow(&segment.header, segment.payload.len(), ulp)?;
+        self.begin_or_continue(&segment.header, segment.payload.len(), ulp)?;
         let placed = self.ddp.place(&segment, destination, ulp, guard)?;
         if let Some(delivery) = self.ddp.deliver_next(placed)? {
             ulp.deliver(delivery, guard)?;
@@ -98,13 +100,18 @@ impl DdpStream {
 
     /// The turn of a segment has come: it is to be of the message that was begun, or begin the next behind a whole one.
     #[inline]
-    fn follow<U: Ulp>(&mut self, header: &DdpHeader, len: usize, ulp: &U) -> Result<(), U::Error> {
-        if let Some(begun) = self.ddp.interrupted(header)
-            && ulp.gives_up(begun, header)?
+    fn begin_or_continue<U: Ulp>(
+        &mut self,
+        header: &DdpHeader,
+        len: usize,
+        ulp: &U,
+    ) -> Result<(), U::Error> {
+        if let Some(begun) = self.ddp.interrupted_message(header)
+            && ulp.abandons_message(begun, header)?
         {
-            self.ddp.give_up_message();
+            self.ddp.abandon_message();
         }
-        Ok(self.ddp.follow(header, len)?)
+        Ok(self.ddp.begin_or_continue(header, len)?)
     }
 
     /// Who writes tagged segments of which nobody is to hear, for a peer that needs `right`: to be written is all that is to
@@ -151,7 +158,7 @@ impl DdpStream {
         ulp: &mut U,
         guard: &Guard<'_>,
     ) -> Result<(), U::Error> {
-        self.follow(placed.header(), placed.payload_len() as usize, ulp)?;
+        self.begin_or_continue(placed.header(), placed.payload_len() as usize, ulp)?;
         match self.ddp.deliver_next(placed)? {
             Some(delivery) => ulp.deliver(delivery, guard),
             None => Ok(()),
@@ -202,8 +209,8 @@ impl DdpStream {
     }
 
     /// Takes a message without octets in its turn, as one that meets no buffer.
-    pub fn pass_over(&mut self, header: &UntaggedHeader) -> Result<(), DdpError> {
-        self.ddp.pass_over(header)
+    pub fn deliver_without_buffer(&mut self, header: &UntaggedHeader) -> Result<(), DdpError> {
+        self.ddp.deliver_without_buffer(header)
     }
 
     /// Whether a message was begun and is not finished.
@@ -228,8 +235,8 @@ impl DdpStream {
     }
 
     /// Octets of the segment that would carry all that is left of the message being sent, header included.
-    pub fn rest_len(&self) -> Option<usize> {
-        self.sending.as_ref().map(Segmenter::rest_len)
+    pub fn remaining_len(&self) -> Option<usize> {
+        self.sending.as_ref().map(Segmenter::remaining_len)
     }
 
     /// Begins a message out of turn: the one before it is not finished, and this is the last.
@@ -318,7 +325,7 @@ impl DdpStream {
     }
 
     /// What was begun of a message is not finished.
-    pub fn cut_short(&mut self) {
+    pub fn abort_message(&mut self) {
         self.sending = None;
     }
 
@@ -346,7 +353,7 @@ impl DdpStream {
     }
 
     /// Draws the conclusions from how the layer below stands (RFC 5041 section 6.2).
-    pub fn settle<U: Ulp>(&mut self, llp: &mut impl Llp, ulp: &mut U) {
+    pub fn follow_llp<U: Ulp>(&mut self, llp: &mut impl Llp, ulp: &mut U) {
         ulp.transferred(llp.transferred());
         // rfc: 5041-66, 5041-69, 5041-s2
         if self.finishing && !self.closed && self.sending.is_none() && ulp.is_idle() {
@@ -355,7 +362,7 @@ impl DdpStream {
         // rfc: 5041-s3, 5041-s4
         if llp.peer_closed() && !self.half_closed {
             self.half_closed = true;
-            if ulp.handle_half_close() == HalfClosed::Close {
+            if ulp.handle_half_close() == HalfCloseAction::Close {
                 self.close(llp);
             }
         }

@@ -1,6 +1,6 @@
 //! The layer above, as DDP sees it.
 
-use super::{DdpError, Delivery, Supply};
+use super::{BufferSupply, DdpError, Delivery};
 use crate::memory::epoch::Guard;
 use crate::memory::place::Destination;
 use crate::verbs::{QueuePair, RecvWr};
@@ -9,7 +9,7 @@ use crate::wire::ddp::{DdpHeader, DdpSegment, DdpWireError, QueueNumber};
 /// The buffers that the layer above has posted to untagged queues.
 pub trait Buffers {
     /// The buffer for the message that comes `ahead` messages after the next one to be delivered in a queue whose
-    /// [`Supply`] is `Posted`. It stays the same until that message is delivered, unless it is withdrawn: then there is
+    /// [`BufferSupply`] is `Posted`. It stays the same until that message is delivered, unless it is withdrawn: then there is
     /// none.
     fn buffer(&mut self, queue: QueueNumber, ahead: u32) -> Option<RecvWr>;
 }
@@ -36,9 +36,9 @@ pub struct Message {
 
 /// Whether the layer above goes on with a stream on which the peer sends no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HalfClosed {
+pub enum HalfCloseAction {
     /// It goes on sending, and ends the stream itself some time.
-    GoOn,
+    Continue,
     /// It has nothing more to say either: this half is closed in order too.
     Close,
 }
@@ -63,7 +63,7 @@ pub trait Ulp: Buffers {
     /// How it receives in a queue that is not open yet; `None` if it does not. Any number may be a queue. An open queue
     /// costs some octets for as long as the stream lives, and it is the peer that names them.
     // rfc: 5041-72a
-    fn supply(&self, queue: QueueNumber) -> Option<Supply>;
+    fn supply(&self, queue: QueueNumber) -> Option<BufferSupply>;
 
     /// Looks at a segment before it is placed, and says where its payload goes and, for a tagged one, which right the
     /// peer needs. Changes nothing: a segment may come before its turn, and again in its turn.
@@ -74,7 +74,7 @@ pub trait Ulp: Buffers {
     /// error if the two are not of one message. DDP itself compares where they go, but not what they have in RsvdULP (RFC
     /// 5041 section 4.3).
     // rfc: 5041-28, 5041-38
-    fn gives_up(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, Self::Error> {
+    fn abandons_message(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, Self::Error> {
         let _ = (begun, header);
         Ok(false)
     }
@@ -115,5 +115,5 @@ pub trait Ulp: Buffers {
     fn is_idle(&self) -> bool;
 
     /// The peer sends no more.
-    fn handle_half_close(&mut self) -> HalfClosed;
+    fn handle_half_close(&mut self) -> HalfCloseAction;
 }

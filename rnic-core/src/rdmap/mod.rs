@@ -213,7 +213,7 @@ impl Rdmap {
     /// the place of what its sender does not finish. All others must go on with the message: with its opcode, and with
     /// the STag to be invalidated, if it has one.
     // rfc: 5041-28, 5041-38, 5041-62
-    pub fn gives_up(begun: &DdpHeader, header: &DdpHeader) -> Result<bool, RdmapError> {
+    pub fn abandons_message(begun: &DdpHeader, header: &DdpHeader) -> Result<bool, RdmapError> {
         let (was, is) = (opcode(begun)?, opcode(header)?);
         if is == Opcode::Terminate && was != is {
             return Ok(true);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rnic_core::ddp::{Buffers, Ddp, Delivery, Segmenter, Supply};
+use rnic_core::ddp::{BufferSupply, Buffers, Ddp, Delivery, Segmenter};
 use rnic_core::memory::place::Destination;
 use rnic_core::memory::table::{Access, StagTable};
 use rnic_core::rdmap;
@@ -176,8 +176,8 @@ fn messages_are_numbered_from_one_in_each_queue() {
 /// DDP with one queue for Sends, and one whose buffers it keeps, which have come to message `msn`.
 fn ddp_at(msn: u32) -> Ddp {
     let mut ddp = Ddp::new((PD, STREAM).into());
-    let kept = Supply::Kept { count: 4, size: 8 };
-    ddp.open_at(QueueNumber::SEND, Supply::Posted, Msn(msn));
+    let kept = BufferSupply::Internal { count: 4, size: 8 };
+    ddp.open_at(QueueNumber::SEND, BufferSupply::Posted, Msn(msn));
     ddp.open_at(QueueNumber::READ_REQUEST, kept, Msn(msn));
     ddp
 }

@@ -1,6 +1,6 @@
 //! What a layer of its own is told of errors, and what it can still do (RFC 5041 section 7).
 
-use rnic_core::ddp::{ErrorReport, Fault, Teardown};
+use rnic_core::ddp::{DdpStreamError, ErrorReport, Teardown};
 use rnic_core::engine::{Command, EndReason};
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::ddp;
@@ -208,7 +208,7 @@ fn errors_of_the_layer_below_are_passed_upward() {
     let reports = raw.layer.state().reports.clone();
     let [
         ErrorReport {
-            fault: fault @ Fault::Llp(_),
+            fault: fault @ DdpStreamError::Llp(_),
             ..
         },
     ] = &reports[..]
@@ -233,7 +233,7 @@ fn a_message_whose_memory_is_gone_is_reported() {
     assert_eq!(raw.sim.raw[0].take_ulpdu(), None);
     assert!(matches!(
         raw.layer.state().reports[0].fault,
-        Fault::Source(_)
+        DdpStreamError::Source(_)
     ));
     raw.layer.state().source_gone = false;
     raw.layer.send(parcel(1, 2, 3), b"sorry");

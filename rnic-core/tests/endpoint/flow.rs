@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use rnic_core::ddp::Supply;
+use rnic_core::ddp::BufferSupply;
 use rnic_core::engine::{Command, ConnectionOptions, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::ddp;
@@ -235,7 +235,8 @@ fn the_layers_own_octets_stand_in_every_segment() {
 #[test]
 fn a_queue_can_have_buffers_of_ddp() {
     let mut raw = Raw::new(&[]);
-    raw.layer.open(9, Supply::Kept { count: 2, size: 8 });
+    raw.layer
+        .open(9, BufferSupply::Internal { count: 2, size: 8 });
     for msn in 1..6 {
         let mut header = untagged_to(9, msn);
         header.ulp32 = msn;
@@ -272,7 +273,7 @@ fn a_queue_is_there_from_when_it_is_opened() {
     let mut raw = Raw::new(&[]);
     let region = raw.sim.hosts[0].share(&[0; 8], all_rights());
     for queue in [12, 11, u32::MAX - 1] {
-        raw.layer.open(queue, Supply::Posted);
+        raw.layer.open(queue, BufferSupply::Posted);
         raw.layer.post(
             queue,
             RecvWr::new(queue.into(), &[sge(&region, 8)]).unwrap(),

@@ -4,7 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rnic_core::ddp::{
-    Buffers, Delivery, EndpointUlp, ErrorReport, Fault, HalfClosed, Message, Supply, Teardown, Ulp,
+    BufferSupply, Buffers, DdpStreamError, Delivery, EndpointUlp, ErrorReport, HalfCloseAction,
+    Message, Teardown, Ulp,
 };
 use rnic_core::memory::epoch::Guard;
 use rnic_core::memory::place::{Destination, TagError};
@@ -33,7 +34,7 @@ pub(crate) enum Arrived {
 #[derive(Default)]
 pub(crate) struct State {
     /// How it receives in which queues.
-    pub(crate) queues: HashMap<QueueNumber, Supply>,
+    pub(crate) queues: HashMap<QueueNumber, BufferSupply>,
     buffers: HashMap<QueueNumber, VecDeque<RecvWr>>,
     outbox: VecDeque<(DdpHeader, Vec<u8>)>,
     current: Vec<u8>,
@@ -84,7 +85,7 @@ impl Parcels {
     pub(crate) fn with_queues(queues: &[u32]) -> Self {
         let parcels = Self::default();
         for queue in queues {
-            parcels.open(*queue, Supply::Posted);
+            parcels.open(*queue, BufferSupply::Posted);
         }
         parcels
     }
@@ -93,7 +94,7 @@ impl Parcels {
         self.0.lock().unwrap()
     }
 
-    pub(crate) fn open(&self, queue: u32, supply: Supply) {
+    pub(crate) fn open(&self, queue: u32, supply: BufferSupply) {
         self.state().queues.insert(QueueNumber(queue), supply);
     }
 
@@ -133,21 +134,21 @@ impl Buffers for Parcels {
 }
 
 impl Ulp for Parcels {
-    type Error = Fault;
+    type Error = DdpStreamError;
 
-    fn supply(&self, queue: QueueNumber) -> Option<Supply> {
+    fn supply(&self, queue: QueueNumber) -> Option<BufferSupply> {
         self.state().queues.get(&queue).copied()
     }
 
-    fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, Fault> {
+    fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, DdpStreamError> {
         // An octet of its own that it knows nothing of.
         if segment.header.ulp() == 0xee {
-            return Err(Fault::Refused("no such kind of parcel"));
+            return Err(DdpStreamError::Refused("no such kind of parcel"));
         }
         Ok(Destination::Buffer(Access::REMOTE_WRITE))
     }
 
-    fn deliver(&mut self, delivery: Delivery<'_>, _: &Guard<'_>) -> Result<(), Fault> {
+    fn deliver(&mut self, delivery: Delivery<'_>, _: &Guard<'_>) -> Result<(), DdpStreamError> {
         let mut state = self.state();
         let arrived = match delivery {
             Delivery::Tagged { header, len } => Arrived::Page { header, len },
@@ -171,7 +172,7 @@ impl Ulp for Parcels {
         Ok(())
     }
 
-    fn next_message(&mut self, _: &Guard<'_>) -> Result<Option<Message>, Fault> {
+    fn next_message(&mut self, _: &Guard<'_>) -> Result<Option<Message>, DdpStreamError> {
         let mut state = self.state();
         let Some((header, octets)) = state.outbox.pop_front() else {
             return Ok(None);
@@ -181,10 +182,10 @@ impl Ulp for Parcels {
         Ok(Some(Message { header, length }))
     }
 
-    fn read(&mut self, offset: u32, to: &mut [u8], _: &Guard<'_>) -> Result<(), Fault> {
+    fn read(&mut self, offset: u32, to: &mut [u8], _: &Guard<'_>) -> Result<(), DdpStreamError> {
         let state = self.state();
         if state.source_gone {
-            return Err(Fault::Source(TagError::InvalidStag(Stag(1))));
+            return Err(DdpStreamError::Source(TagError::InvalidStag(Stag(1))));
         }
         let start = offset as usize;
         to.copy_from_slice(&state.current[start..start + to.len()]);
@@ -212,9 +213,9 @@ impl Ulp for Parcels {
         state.outbox.is_empty() && state.underway.is_empty()
     }
 
-    fn handle_half_close(&mut self) -> HalfClosed {
+    fn handle_half_close(&mut self) -> HalfCloseAction {
         self.state().half_closed = true;
-        HalfClosed::GoOn
+        HalfCloseAction::Continue
     }
 }
 

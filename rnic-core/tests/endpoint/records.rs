@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use rnic_core::ddp::{DdpStream, EndpointUlp, ErrorReport, Fault, Llp, Placed, Teardown};
+use rnic_core::ddp::{DdpStream, DdpStreamError, EndpointUlp, ErrorReport, Llp, Placed, Teardown};
 use rnic_core::memory::epoch::Worker;
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::table::StagTable;
@@ -125,7 +125,7 @@ impl End {
 
     /// The next chunk to be sent, if there is one.
     fn next_chunk(&mut self) -> Option<Chunk> {
-        self.stream.settle(&mut self.llp, &mut self.layer);
+        self.stream.follow_llp(&mut self.llp, &mut self.layer);
         if self.llp.given_out >= self.llp.transferred() + WINDOW || self.llp.closed {
             return None;
         }
@@ -225,7 +225,7 @@ impl End {
     /// Whether anything may come now: not behind an error, and not behind the end, which would be one.
     fn may_come(&mut self) -> bool {
         if self.llp.peer_closed && !self.stream.has_failed() {
-            let fault = Fault::Llp("data behind the end of the stream".into());
+            let fault = DdpStreamError::Llp("data behind the end of the stream".into());
             self.fail(ErrorReport::without_segment(fault));
             self.layer.handle_end(Teardown::Abortive);
         }

@@ -236,7 +236,7 @@ impl Stream {
     /// Whether all that is left of the message being sent is one FPDU that fits into this room.
     // rfc: 5044-s7
     fn next_fits(&self, room: usize, mulpdu: usize) -> bool {
-        let rest = self.ddp.rest_len();
+        let rest = self.ddp.remaining_len();
         rest.is_some_and(|rest| rest <= mulpdu && frame::fpdu_len(rest) <= room)
     }
 
@@ -255,7 +255,7 @@ impl Stream {
             Ok(Some(built)) => built.len,
             Ok(None) => return (0, None),
             Err(error) => {
-                self.ddp.cut_short();
+                self.ddp.abort_message();
                 self.fail(&error, context);
                 return (0, None);
             }

@@ -5,17 +5,17 @@ use crate::wire::ddp::{DdpHeader, TaggedHeader};
 
 /// A message whose first segments were delivered, and whose last was not.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unfinished {
+pub(super) struct PartialMessage {
     /// The header of a segment of it. Of a tagged message, of one with octets, if there was one.
     header: DdpHeader,
     /// Whether there were no octets: then the STag of a tagged message is not known.
     empty: bool,
 }
 
-impl Unfinished {
+impl PartialMessage {
     /// Whether a segment is plainly one of this message: nothing but its place is another.
     #[inline]
-    fn resembles(&self, header: &DdpHeader) -> bool {
+    fn is_continued_by(&self, header: &DdpHeader) -> bool {
         match (&self.header, header) {
             (DdpHeader::Tagged(own), DdpHeader::Tagged(header)) => {
                 (own.ulp, own.stag) == (header.ulp, header.stag) && !self.empty
@@ -31,7 +31,7 @@ impl Unfinished {
     /// Whether a segment may be one of this message: RFC 5041 has a message keep its STag, or its queue and MSN. The STag
     /// of a segment without octets means nothing. What of RsvdULP must stay the same is for the layer above to say.
     // rfc: 5041-33, 5041-40, 5041-45
-    fn may_have(&self, header: &DdpHeader, empty: bool) -> bool {
+    fn may_contain(&self, header: &DdpHeader, empty: bool) -> bool {
         match (&self.header, header) {
             (DdpHeader::Tagged(own), DdpHeader::Tagged(header)) => {
                 empty || self.empty || own.stag == header.stag
@@ -48,25 +48,25 @@ impl Ddp {
     /// Whether a message was begun and its last segment has not come.
     #[inline]
     pub(super) fn is_amid_message(&self) -> bool {
-        self.unfinished.is_some()
+        self.partial.is_some()
     }
 
     /// The message that was begun, by the header of a segment of it, if this segment differs from it in more than its place.
     #[inline]
-    pub(super) fn interrupted(&self, header: &DdpHeader) -> Option<&DdpHeader> {
-        let begun = self.unfinished.as_ref()?;
-        (!begun.resembles(header)).then_some(&begun.header)
+    pub(super) fn interrupted_message(&self, header: &DdpHeader) -> Option<&DdpHeader> {
+        let begun = self.partial.as_ref()?;
+        (!begun.is_continued_by(header)).then_some(&begun.header)
     }
 
     /// The peer does not finish the message that was begun.
-    pub(super) fn give_up_message(&mut self) {
-        self.unfinished = None;
+    pub(super) fn abandon_message(&mut self) {
+        self.partial = None;
     }
 
     /// Segments with octets of whole tagged messages, or of the one that was begun, came in their turn; the last of them was
     /// this one.
     pub(super) fn pass_tagged(&mut self, last: &TaggedHeader) {
-        self.unfinished = (!last.last).then_some(Unfinished {
+        self.partial = (!last.last).then_some(PartialMessage {
             header: DdpHeader::Tagged(*last),
             empty: false,
         });
@@ -76,40 +76,45 @@ impl Ddp {
     /// untagged one must be of the next message of its queue. So each is delivered behind all that were sent before it.
     // rfc: 5041-21, 5041-62, 5041-63
     #[inline]
-    pub(super) fn follow(&mut self, header: &DdpHeader, len: usize) -> Result<(), DdpError> {
+    pub(super) fn begin_or_continue(
+        &mut self,
+        header: &DdpHeader,
+        len: usize,
+    ) -> Result<(), DdpError> {
         self.check_next(header)?;
-        match &self.unfinished {
+        match &self.partial {
             None if header.last() => return Ok(()),
-            Some(begun) if begun.resembles(header) => {}
-            begun => return self.take_up(*begun, header, len == 0),
+            Some(begun) if begun.is_continued_by(header) => {}
+            begun => return self.update_partial(*begun, header, len == 0),
         }
         if header.last() {
-            self.unfinished = None;
+            self.partial = None;
         }
         Ok(())
     }
 
     /// The same of a segment that begins a message and is not all of it, or differs from those before it.
-    fn take_up(
+    fn update_partial(
         &mut self,
-        begun: Option<Unfinished>,
+        begun: Option<PartialMessage>,
         header: &DdpHeader,
         empty: bool,
     ) -> Result<(), DdpError> {
         let known = match begun {
-            Some(begun) if !begun.may_have(header, empty) => {
+            // rfc: 5041-62 messages are delivered in the order in which they were sent: one does not interrupt another
+            Some(begun) if !begun.may_contain(header, empty) => {
                 let tagged = matches!(header, DdpHeader::Tagged(_));
                 return Err(DdpError::Interrupts { tagged });
             }
             // What is known of it stays known.
             Some(begun) if empty => begun,
-            _ => Unfinished {
+            _ => PartialMessage {
                 header: *header,
                 empty,
             },
         };
         // rfc: 5041-21
-        self.unfinished = (!header.last()).then_some(known);
+        self.partial = (!header.last()).then_some(known);
         Ok(())
     }
 
