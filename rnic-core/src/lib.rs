@@ -8,6 +8,7 @@ pub mod connection;
 pub mod counters;
 pub mod ddp;
 pub mod engine;
+pub mod fast_paths;
 pub mod memory;
 pub mod mpa;
 pub mod rdmap;

@@ -13,7 +13,7 @@ use source::{Import, Token, imports, tokens};
 const PROTOCOLS: [&str; 4] = ["tcp", "mpa", "ddp", "rdmap"];
 
 /// What a protocol layer may stand on.
-const FOUNDATION: [&str; 5] = ["wire", "memory", "verbs", "time", "counters"];
+const FOUNDATION: [&str; 6] = ["wire", "memory", "verbs", "time", "counters", "fast_paths"];
 
 /// Where `unsafe` may stand: files, or directories with all that is in them.
 const UNSAFE: [&str; 7] = [

@@ -3,6 +3,7 @@
 //! at twice. All that can be wrong is looked for first, before anything is changed: any other goes the ordinary way.
 
 use crate::counters::RdmaCounters;
+use crate::fast_paths::{FastPath, taken};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
 use crate::memory::place::Placement;
@@ -49,6 +50,7 @@ impl Connection {
             return None;
         }
         let message = stream.whole_message(expected.payload, cqs, guard)?;
+        taken::count(FastPath::WholeMessage);
         let acked = self.tcp.take_answer(now, header, len, tx);
         stream.take_message(&message, acked, cqs, counters);
         Some(stream.rests_behind_message() && self.tcp.rests_behind_answer(now))

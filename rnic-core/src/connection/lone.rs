@@ -3,6 +3,7 @@
 //! and onto the wire without asking any layer again. The frame, and what is remembered of it, are what
 //! [`Connection::transmit`] would have made.
 
+use crate::fast_paths::{FastPath, taken};
 use crate::memory::frames::{PASSING_FRAMES, TxFrames};
 use crate::time::Instant;
 
@@ -22,13 +23,11 @@ impl Connection {
         let (Some(net), Phase::Streaming(stream)) = (self.path.template(), &mut self.phase) else {
             return decline();
         };
-        #[cfg(test)]
-        if tests::is_barred() {
-            return false;
-        }
         let (now, tcp) = (context.now, &mut self.tcp);
-        let may_send =
-            self.loose_octets.is_empty() && tcp.may_send_lone() && tx.available() > PASSING_FRAMES;
+        let may_send = context.fast_paths.idle_send
+            && self.loose_octets.is_empty()
+            && tcp.may_send_lone()
+            && tx.available() > PASSING_FRAMES;
         if !may_send {
             return decline();
         }
@@ -45,8 +44,7 @@ impl Connection {
         let header = tcp.send_lone(now, frame, at as u16, len, sum);
         let frame_len = net.write_data(bytes, &header, len, sum);
         tx.transmit(frame, frame_len);
-        #[cfg(test)]
-        tests::count();
+        taken::count(FastPath::IdleSend);
         true
     }
 

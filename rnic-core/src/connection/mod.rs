@@ -25,6 +25,7 @@ use crate::engine::{
     ConnectionFacts, ConnectionOptions, Counters, EndReason, Event, FlowKey, ListenerId, NextHop,
     PortLease, Refusals, RequestId,
 };
+use crate::fast_paths::{FastPath, FastPaths, taken};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_front;
@@ -63,6 +64,7 @@ const LEAST_MTU_V6: u16 = 1280;
 /// What the engine lends to a connection for one call.
 pub(crate) struct Context<'a, 'g> {
     pub(crate) now: Instant,
+    pub(crate) fast_paths: FastPaths,
     pub(crate) guard: &'a Guard<'g>,
     pub(crate) cqs: &'a mut CqTable,
     pub(crate) srqs: &'a mut SrqTable,
@@ -414,6 +416,9 @@ impl Connection {
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> Next {
+        if !context.fast_paths.header_prediction {
+            return Next::Another;
+        }
         let Phase::Streaming(stream) = &mut self.phase else {
             return Next::Another;
         };
@@ -424,6 +429,7 @@ impl Connection {
             NextSegment::News => Next::News,
             NextSegment::Answer => Next::Answer,
         };
+        taken::count(FastPath::HeaderPrediction);
         if next != Next::Data {
             stream.note_acked(self.tcp.acked_offset());
         }

@@ -9,6 +9,7 @@
 use std::mem;
 
 use super::{Connection, Context, Phase};
+use crate::fast_paths::{FastPath, taken};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Placement, Writer};
 use crate::mpa::frame;
@@ -155,6 +156,7 @@ impl Connection {
         let (Some(front), Phase::Streaming(stream)) = (&train.front, &mut self.phase) else {
             return;
         };
+        taken::count(FastPath::CoalescedRun);
         // rfc: 5041-63
         stream.ddp.passed(front);
         self.tcp

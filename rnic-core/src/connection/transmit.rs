@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::ddp::Llp;
+use crate::fast_paths::{FastPath, taken};
 use crate::memory::frames::{FrameId, PASSING_FRAMES, RESERVED_FRAMES, TxFrames};
 use crate::tcp::{Outgoing, Payload};
 use crate::wire::checksum;
@@ -54,6 +55,9 @@ impl Connection {
         context: &mut Context<'_, '_>,
         tx: &mut F,
     ) -> (u64, bool) {
+        if !context.fast_paths.tx_burst {
+            return (0, false);
+        }
         let (Some(net), Phase::Streaming(stream)) = (self.path.template_mut(), &mut self.phase)
         else {
             return (0, false);
@@ -107,6 +111,9 @@ impl Connection {
             sent += 1;
         }
         tcp.end_run(now, run);
+        if sent > 0 {
+            taken::count(FastPath::TxBurst);
+        }
         (sent, rests)
     }
 

@@ -70,6 +70,9 @@ impl Engine {
         guard: &Guard<'_>,
         tx: &mut F,
     ) -> bool {
+        if !self.config.fast_paths.whole_message {
+            return false;
+        }
         let connection = &mut self.connections[index];
         let (cqs, counters) = (&mut self.cqs, &mut self.counters.rdma);
         let handled = connection.handle_answer(expected, now, guard, cqs, counters, tx);
@@ -122,6 +125,9 @@ impl Engine {
         expected: &Expected<'_>,
         guard: &'g Guard<'_>,
     ) -> Option<Train<'g>> {
+        if !self.config.fast_paths.coalesced_run {
+            return None;
+        }
         let (prediction, index) = self.expected.as_ref()?;
         self.connections[*index].begin_train(prediction, frame, expected, guard)
     }
@@ -193,7 +199,8 @@ impl Engine {
         let segment = &packet.segment;
         let goes_on = !segment.payload.is_empty() && !segment.header.flags.psh();
         let connection = &self.connections[index];
-        if (again || goes_on) && connection.is_streaming() {
+        let predicts = self.config.fast_paths.predict_headers();
+        if predicts && (again || goes_on) && connection.is_streaming() {
             let expected = Prediction::like(frame, packet, connection.receives_crcs());
             self.expected = expected.map(|expected| (expected, index));
         }

@@ -26,6 +26,7 @@ use slab::Slab;
 
 use crate::connection::{Connection, Context, Stage};
 use crate::counters::{DropCounters, EngineCounters, RdmaCounters, TcpCounters};
+use crate::fast_paths::FastPaths;
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::tcp::{KeptAside, TcpConfig};
@@ -74,8 +75,10 @@ pub struct EngineConfig {
     pub max_half_open: usize,
     /// Requests at once that one listener may have waiting for the application's answer. More peers are left to try again.
     pub backlog: usize,
-    /// TCP's settings; `mss` is derived from the MTU of each path.
+    /// TCP's settings; `mss` is derived from the MTU of each path, and `fast_paths` are those of the engine.
     pub tcp: TcpConfig,
+    /// The fast paths to take. All of them, but for tests and measurements.
+    pub fast_paths: FastPaths,
 }
 
 impl Default for EngineConfig {
@@ -87,6 +90,7 @@ impl Default for EngineConfig {
             max_half_open: 1024,
             backlog: 1024,
             tcp: TcpConfig::default(),
+            fast_paths: FastPaths::ALL,
         }
     }
 }
@@ -249,6 +253,7 @@ impl Engine {
     ) -> (&'a mut Connection, Context<'a, 'g>) {
         let context = Context {
             now,
+            fast_paths: self.config.fast_paths,
             guard,
             cqs: &mut self.cqs,
             srqs: &mut self.srqs,

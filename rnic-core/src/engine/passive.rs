@@ -308,6 +308,7 @@ impl Engine {
         let hosts = (key.local.ip(), key.remote.ip());
         TcpConfig {
             mss: key.mss(self.config.mtu),
+            fast_paths: self.config.fast_paths,
             timestamp_offset: self.isn_secret.hash_one(hosts) as u32,
             ..self.config.tcp.clone()
         }

@@ -5,6 +5,7 @@
 use super::Tcp;
 use super::recovery::Answer;
 use super::send::{Fate, Place};
+use crate::fast_paths::{FastPath, taken};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
@@ -50,8 +51,9 @@ impl Tcp {
         ack: u64,
         frames: &mut F,
     ) -> bool {
-        let only = self.is_only_answer(ack);
+        let only = self.sole_ack && self.is_only_answer(ack);
         if only {
+            taken::count(FastPath::SoleAck);
             self.settle_answer(now, ack, frames);
         }
         only

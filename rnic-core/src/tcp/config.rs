@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::fast_paths::FastPaths;
+
 use super::{CongestionAlgorithm, EcnMode, Keepalive};
 
 /// Settings of a connection. `Default` suits a path of Ethernet's MTU.
@@ -46,6 +48,8 @@ pub struct TcpConfig {
     pub fin_wait: Duration,
     /// How long a connection that closed first stays to answer late segments: twice the segment lifetime.
     pub time_wait: Duration,
+    /// The fast paths to take.
+    pub fast_paths: FastPaths,
 }
 
 impl Default for TcpConfig {
@@ -71,6 +75,7 @@ impl Default for TcpConfig {
             user_timeout: None,
             fin_wait: Duration::from_secs(60),
             time_wait: Duration::from_secs(60),
+            fast_paths: FastPaths::ALL,
         }
     }
 }

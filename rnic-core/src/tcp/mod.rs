@@ -168,6 +168,8 @@ pub struct Tcp {
     retries: u8,
     max_retries: u8,
     syn_retries: u8,
+    /// Whether to take that fast path.
+    sole_ack: bool,
     ecn: Ecn,
     local_port: u16,
     remote_port: u16,
@@ -235,6 +237,7 @@ impl Tcp {
             max_retries: config.max_retries,
             syn_retries: config.syn_retries,
             time_wait: config.time_wait,
+            sole_ack: config.fast_paths.sole_ack,
             ecn: Ecn::new(config.ecn),
             large_arrived_at: None,
             pacer: Pacer::default(),

@@ -1,6 +1,7 @@
 //! The payload of segments: FPDUs of the messages that wait, one behind the other.
 
 use crate::connection::Context;
+use crate::fast_paths::{FastPath, taken};
 use crate::mpa::{frame, marker};
 use crate::wire::checksum;
 use crate::wire::ddp::TAGGED_LEN;
@@ -60,13 +61,14 @@ impl Builder<'_, '_, '_> {
             return Built::NOTHING;
         }
         if stream.ddp.is_sending() {
-            if train.is_none() {
+            if train.is_none() && context.fast_paths.tx_template {
                 *train = stream.begin_train(*mulpdu, context.guard);
             }
             if let Some(train) = train
                 && let Some(built) = train.build(stream, payload, *summed)
             {
                 context.counters.rdma.fpdus_sent += 1;
+                taken::count(FastPath::TxTemplate);
                 return built;
             }
         }
@@ -208,7 +210,7 @@ impl Stream {
         context: &mut Context<'_, '_>,
     ) -> Short {
         let mut short = Short::NONE;
-        if self.has_markers() {
+        if self.has_markers() || !context.fast_paths.inline_messages {
             return short;
         }
         let mut fpdus = 0;
@@ -224,6 +226,7 @@ impl Stream {
             };
             short.len += frame::seal(fpdu, len, self.crc);
             fpdus += 1;
+            taken::count(FastPath::InlineMessages);
             if upper.is_at_rest() {
                 short.rests = true;
                 break;
