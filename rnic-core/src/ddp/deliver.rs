@@ -1,36 +1,36 @@
-//! Delivery: in the order of the stream, what was placed is handed upward.
+//! Delivery: hands placed segments to the ULP, in the order of the stream.
 
 use super::{Ddp, DdpError, MAX_DELIVERED_OCTETS, Placed};
 use crate::wire::ddp::{Came, DdpHeader, TaggedHeader, UntaggedHeader};
 
-/// What DDP tells the layer above.
+/// What DDP delivers to the ULP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery<'a> {
-    /// A segment of a tagged message. Where tagged messages begin is not for DDP to know (RFC 5041 section 5.2).
-    // rfc: 5041-27, 5041-32
+    /// A segment of a tagged message. DDP does not know where a tagged message begins (RFC 5041 section 5.2).
+    // rfc: 5041-27, 5041-32 the ULP learns RsvdULP and STag of a tagged message
     Tagged {
-        /// Its header, with the ULP's octet.
+        /// Its header, with RsvdULP.
         header: TaggedHeader,
         /// Octets of payload.
         len: u32,
     },
     /// A whole untagged message.
-    // rfc: 5041-37, 5041-64, 5041-65
+    // rfc: 5041-37, 5041-64, 5041-65 the ULP learns RsvdULP and length of an untagged message
     Untagged {
-        /// The header of its last segment, with the ULP's octets.
+        /// The header of its last segment, with RsvdULP.
         header: UntaggedHeader,
-        /// What that does not tell of this segment.
+        /// What the header does not say about the last segment.
         came: Came,
         /// Octets of the message.
         length: u32,
-        /// The message itself, if DDP keeps the buffers of the queue, or its first octets, if the layer above
-        /// wanted them with the delivery; else it is in the buffer that was posted first.
+        /// All octets of the message where DDP keeps the buffers of the queue. The first octets where the ULP wants
+        /// them with the delivery. Otherwise empty: the octets are in the buffer that was posted first.
         octets: &'a [u8],
     },
 }
 
 impl Ddp {
-    /// Takes a message without octets in its turn, as one that meets no buffer.
+    /// Delivers a message without payload that uses up no buffer.
     pub fn deliver_without_buffer(&mut self, header: &UntaggedHeader) -> Result<(), DdpError> {
         let queue = self
             .queues
@@ -39,18 +39,19 @@ impl Ddp {
         queue.order.deliver(header, 0).map(|_| ())
     }
 
-    /// Takes a placed segment in its turn: segments are delivered in the order of the stream, each once.
-    /// `Some` for each tagged segment of which the layer above is to hear, and for the last one of an untagged message.
+    /// Delivers a placed segment. Segments are delivered in the order of the stream, each once. Returns `Some` for
+    /// a tagged segment that the ULP has to see, and for the last segment of an untagged message.
     ///
-    /// For a message whose buffer was posted the owner takes the first buffer off its queue, before anything else
-    /// is placed or delivered.
-    // rfc: 5041-21, 5041-61, 5041-62, 5041-63
+    /// Where the message filled a posted buffer, the caller takes the first buffer off its queue before anything
+    /// else is placed or delivered.
+    // rfc: 5041-21, 5041-63 delivered once placed, and after all messages before it
+    // rfc: 5041-61, 5041-62 delivered at most once, in the order sent
     pub fn deliver(&mut self, placed: Placed) -> Result<Option<Delivery<'_>>, DdpError> {
         self.begin_or_continue(&placed.header, placed.len as usize)?;
         self.deliver_next(placed)
     }
 
-    /// The same of a segment of which it is known that it [follows](Self::begin_or_continue).
+    /// Delivers a segment that [`begin_or_continue`](Self::begin_or_continue) has accepted.
     pub(super) fn deliver_next(
         &mut self,
         placed: Placed,
@@ -58,7 +59,7 @@ impl Ddp {
         let len = placed.len;
         let header = match placed.header {
             DdpHeader::Tagged(_) if placed.silent => return Ok(None),
-            // rfc: 5041-27, 5041-32
+            // rfc: 5041-27, 5041-32 RsvdULP and STag are delivered with a tagged message
             DdpHeader::Tagged(header) => return Ok(Some(Delivery::Tagged { header, len })),
             DdpHeader::Untagged(header) => header,
         };
@@ -85,7 +86,7 @@ impl Ddp {
                 (None, Some(_)) => &octets_to_deliver[..MAX_DELIVERED_OCTETS.min(length as usize)],
                 (None, None) => &[],
             };
-            // rfc: 5041-37, 5041-65
+            // rfc: 5041-37, 5041-65 RsvdULP is delivered with an untagged message
             Delivery::Untagged {
                 header,
                 came: placed.came(),
@@ -96,7 +97,7 @@ impl Ddp {
     }
 }
 
-/// Keeps octets of the message whose turn it is, which start at octet `start` of it.
+/// Stores octets of the next message to be delivered, from octet `start` of the message on.
 fn store_octets(octets_to_deliver: &mut [u8; MAX_DELIVERED_OCTETS], start: usize, octets: &[u8]) {
     if start == 0 {
         *octets_to_deliver = [0; MAX_DELIVERED_OCTETS];

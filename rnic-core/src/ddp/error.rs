@@ -1,15 +1,15 @@
-//! What DDP finds wrong with a received segment, and the numbers of RFC 5041 section 7.2.
+//! Errors that DDP finds in received segments, with the numbers of RFC 5041 section 7.2.
 
 use crate::memory::place::TagError;
 use crate::verbs::WcStatus;
 use crate::wire::ddp::{DdpWireError, MessageOffset, Msn, QueueNumber, header_octets};
 
-/// A received segment that DDP does not place or deliver.
+/// Why DDP does not place or deliver a received segment.
 ///
-/// In order, each of these ends the stream. Out of order it only means that the segment was not placed early.
+/// In order, each of these ends the stream. Ahead of order the segment is only not placed early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DdpError {
-    /// The tagged buffer may not be written so.
+    /// The tagged buffer may not be written in this way.
     #[error("a tagged segment was refused: {0}")]
     Tagged(TagError),
     /// A segment of another DDP version.
@@ -20,7 +20,7 @@ pub enum DdpError {
         /// Whether the segment is tagged.
         tagged: bool,
     },
-    /// There is no such queue on this stream.
+    /// The queue is not open on this stream.
     #[error("an untagged segment came for queue {0}, which is not open")]
     InvalidQn(QueueNumber),
     /// No buffer is posted for the next message of the queue.
@@ -33,28 +33,28 @@ pub enum DdpError {
         /// The message.
         msn: Msn,
     },
-    /// The message was delivered already, or its turn has not come, or it is beyond the last buffer.
+    /// The message was delivered already, is not the next one, or lies beyond the last buffer.
     #[error("message {msn} of queue {queue} is out of range: {next} is next")]
     MsnRange {
         /// The queue.
         queue: QueueNumber,
         /// The message.
         msn: Msn,
-        /// The message whose turn it is.
+        /// The next message.
         next: Msn,
     },
-    /// The segment is not one of the message that was begun before it and whose last segment has not come.
+    /// The segment does not belong to the partial message, whose last segment has not arrived.
     #[error("a segment of another message came before the last one of the message begun")]
     Interrupts {
         /// Whether the segment is tagged.
         tagged: bool,
     },
-    /// The MO lies outside of the buffer, or does not continue what came before.
+    /// The MO lies outside the buffer, or does not continue the message.
     #[error("an untagged segment has message offset {}, not {expected}", offset.0)]
     InvalidMo {
         /// The segment's MO.
         offset: MessageOffset,
-        /// The octet that is next, or, out of turn, the last that the buffer has room for.
+        /// The MO that is next; ahead of order, the length of the buffer.
         expected: u64,
     },
     /// The message is longer than its buffer.
@@ -62,23 +62,23 @@ pub enum DdpError {
     TooLong {
         /// Its queue.
         queue: QueueNumber,
-        /// Octets that the message has at least.
+        /// Octets of the message up to the end of this segment.
         length: u64,
         /// Octets of the buffer.
         room: u64,
     },
-    /// The posted receive names memory that may not be received into: not the peer's fault.
+    /// The posted receive names memory that may not be written: not the peer's fault.
     #[error("the posted receive cannot be filled: {0}")]
     Receive(TagError),
 }
 
 impl DdpError {
-    /// Error type and error code of RFC 5041 section 7.2.
+    /// Returns error type and error code of RFC 5041 section 7.2.
     ///
-    /// RFC 5041 has no number for an access right that is lacking: the STag has no buffer "that allows placement"
-    /// (check 2 of section 7.1), so it is reported as an invalid STag, as other implementations do. Nor has it one for a
-    /// message that interrupts another: its STag, or its MSN, is not the one that may come now.
-    // rfc: 5041-76
+    /// RFC 5041 has no number for a missing access right. The STag has no buffer "that allows placement" (check 2 of
+    /// section 7.1), so it is reported as an invalid STag, as other implementations do. It has none either for a message
+    /// that interrupts another: this is reported as an invalid STag, or an MSN out of range.
+    // rfc: 5041-76 errors are reported by the numbers of the table
     pub const fn number(&self) -> (u8, u8) {
         match self {
             Self::Receive(_) => (0, 0),
@@ -102,7 +102,7 @@ impl DdpError {
         }
     }
 
-    /// How the receive whose turn it is completes, where the error is about that receive. Receives are for queue 0.
+    /// Returns how the next receive completes, if the error is about it. Receives are for queue 0.
     pub const fn receive_status(&self) -> Option<WcStatus> {
         match self {
             Self::TooLong {
@@ -115,29 +115,30 @@ impl DdpError {
     }
 }
 
-/// What a layer above other than RDMAP is told of: everything that can end a stream.
+/// Everything that can end a stream, as a ULP other than RDMAP sees it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DdpStreamError {
-    /// A segment could not be read.
+    /// A segment has a malformed header.
     #[error(transparent)]
     Segment(#[from] DdpWireError),
     /// A segment could not be placed or delivered.
     #[error(transparent)]
     Ddp(#[from] DdpError),
-    /// The memory of a message to be sent is gone.
+    /// The memory of a message to be sent was revoked.
     #[error("a message cannot be sent: {0}")]
     Source(TagError),
-    /// The layer above does not want a segment, for a reason of its own.
+    /// The ULP refuses a segment.
     #[error("refused by the layer above: {0}")]
     Refused(&'static str),
-    /// The layer below found an error.
+    /// The LLP reports an error.
     #[error("the layer below: {0}")]
     Llp(String),
 }
 
 impl DdpStreamError {
-    /// Error type and error code of RFC 5041 section 7.2. Errors of the layer below have type 3 and no code of DDP's.
-    // rfc: 5041-76, 5041-s8
+    /// Returns error type and error code of RFC 5041 section 7.2. Errors of the LLP have type 3, and no code of DDP.
+    // rfc: 5041-76 errors are reported by the numbers of the table
+    // rfc: 5041-s8 errors of the LLP are passed upward
     pub const fn number(&self) -> (u8, u8) {
         match self {
             Self::Segment(DdpWireError::Version { tagged: true, .. }) => (1, 4),
@@ -149,20 +150,20 @@ impl DdpStreamError {
     }
 }
 
-/// A fault, and the segment that showed it (RFC 5041 section 7.1).
+/// An error, and the segment in which it was found (RFC 5041 section 7.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
-// rfc: 5041-s11
+// rfc: 5041-s11 a report has the header, the error and the length of the segment
 pub struct ErrorReport {
-    /// What is wrong.
+    /// The error.
     pub fault: DdpStreamError,
-    /// The DDP header of the segment as it came, if a segment showed it.
+    /// The DDP header of the segment as received, if there was a segment.
     pub header: Option<Vec<u8>>,
-    /// Octets of that segment, header included.
+    /// Length of that segment, header included.
     pub segment_len: Option<usize>,
 }
 
 impl ErrorReport {
-    /// What a segment showed.
+    /// Reports an error in a segment.
     pub fn about(fault: DdpStreamError, segment: &[u8]) -> Self {
         Self {
             fault,
@@ -171,7 +172,7 @@ impl ErrorReport {
         }
     }
 
-    /// What no segment showed.
+    /// Reports an error that was not found in a segment.
     pub fn without_segment(fault: DdpStreamError) -> Self {
         Self {
             fault,

@@ -1,36 +1,38 @@
-//! The layer below, as DDP needs it (RFC 5041 section 3).
+//! The lower layer protocol (LLP), as DDP needs it (RFC 5041 section 3).
 
-/// A stream of a reliable transport that carries DDP segments: MPA on TCP, or SCTP with the adaptation of RFC 5043.
+/// A reliable transport that carries DDP segments: MPA on TCP, or SCTP with the adaptation of RFC 5043.
 ///
-/// Whoever implements it drives the [`DdpStream`](super::DdpStream) above, and owes it what section 3 of RFC 5041 asks
-/// for, point by point:
+/// The implementor drives the [`DdpStream`](super::DdpStream) above it, and meets section 3 of RFC 5041, point by point:
 ///
-/// 1. [`mulpdu`](Self::mulpdu) says how long a segment may be; it is asked before each.
-/// 2. A segment that [`DdpStream::next_segment`](super::DdpStream::next_segment) has given out is the transport's to
-///    carry, whatever becomes of the MULPDU. DDP keeps nothing of it and cuts nothing again.
-/// 3. What was given out reaches the peer, which shows in [`transferred`](Self::transferred), or the layer above is
-///    told that the stream is lost.
-/// 4. Each segment comes up as it went down, in one piece and with its length: a slice.
-/// 5. A segment may come up ahead of its turn, by [`DdpStream::place`](super::DdpStream::place), if its turn is told
-///    later, by [`DdpStream::deliver`](super::DdpStream::deliver). Those in turn go to
+/// 1. [`mulpdu`](Self::mulpdu) says how long a segment may be. It is called before each segment.
+/// 2. A segment that [`DdpStream::next_segment`](super::DdpStream::next_segment) has returned is carried by the LLP,
+///    even if the MULPDU changes. DDP keeps no copy and does not segment it again.
+/// 3. A segment reaches the peer, which shows in [`transferred`](Self::transferred), or the ULP learns that the stream
+///    is lost.
+/// 4. Each segment is received as it was sent, whole and with its length: a slice.
+/// 5. A segment ahead of order may be passed to [`DdpStream::place`](super::DdpStream::place), and to
+///    [`DdpStream::deliver`](super::DdpStream::deliver) once it is in order. Segments in order are passed to
 ///    [`DdpStream::receive`](super::DdpStream::receive).
-/// 6. A digest as strong as CRC32c has been checked before a segment comes up.
+/// 6. A digest as strong as CRC32c was checked before a segment is passed up.
 /// 7. See 4.
-/// 8. Nothing more goes either way on a stream that is cut off.
+/// 8. After an error that ends the stream, no data passes in either direction.
 /// 9. [`peer_closed`](Self::peer_closed) tells of the orderly end, of a stream or of its connection.
-/// 10. The transport's connection ends with the last of its streams.
-/// 11. No segment comes up again once it and all before it were delivered.
-// rfc: 5041-3, 5041-4, 5041-5, 5041-6, 5041-9, 5041-11, 5041-12
+/// 10. The connection ends with the last of its streams.
+/// 11. No segment is passed up again once it and all before it were delivered.
+// rfc: 5041-3, 5041-4 DDP learns the MULPDU, and does not segment again
+// rfc: 5041-5 a segment that was accepted is transferred reliably
+// rfc: 5041-6, 5041-9 segments keep their boundaries, and arrive with their length
+// rfc: 5041-11, 5041-12 the orderly end of a stream and of a connection is told
 pub trait Llp {
-    /// Octets that a segment may have at most, header included, as of now.
+    /// Returns the most octets that a segment may have now, header included.
     fn mulpdu(&self) -> usize;
 
-    /// Up to where the peer has for certain what was given out, in the transport's own measure, which only grows.
+    /// Returns up to where the peer has received what was sent, in a measure of the LLP that only grows.
     fn transferred(&self) -> u64;
 
-    /// Whether the peer has closed its half in order: all that it sent has come up.
+    /// Whether the peer has closed its half in order, and all that it sent was passed up.
     fn peer_closed(&self) -> bool;
 
-    /// Closes this half in order, behind everything that was given out. The other half goes on.
+    /// Closes this half in order, behind everything that was sent. The other half stays open.
     fn close(&mut self);
 }

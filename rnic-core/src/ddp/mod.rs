@@ -1,13 +1,12 @@
-//! Direct Data Placement (RFC 5041): cuts messages into segments, and puts the payload of received segments where
-//! it belongs.
+//! Direct Data Placement (RFC 5041): cuts messages into segments, and places the payload of received segments.
 //!
-//! Placement and delivery are apart. [`Ddp::place`] checks a segment and copies its payload, in any order and as
-//! often as the segment comes; [`Ddp::deliver`] takes what was placed in the order of the stream, checks that it
-//! continues what came before, and hands messages upward. DDP knows no meaning of the octets that it carries for
-//! the layer above.
+//! Placement and delivery are separate. [`Ddp::place`] checks a segment and copies its payload, in any order and as
+//! often as the segment arrives. [`Ddp::deliver`] takes placed segments in the order of the stream, checks that each
+//! continues what was delivered before, and delivers messages to the ULP. DDP does not interpret the octets that it
+//! carries for the ULP.
 //!
-//! A [`DdpStream`] stands between a [`Ulp`] and an [`Llp`], and knows neither. RDMAP on its queue pair is one of the
-//! layers above; any other has an [`Endpoint`]. MPA on TCP is the layer below; RFC 5043 describes another.
+//! A [`DdpStream`] stands between a [`Ulp`] and an [`Llp`], and knows neither. RDMAP on its queue pair is one ULP;
+//! any other ULP has an [`Endpoint`]. The LLP is MPA on TCP; RFC 5043 describes another.
 
 mod deliver;
 mod endpoint;
@@ -35,26 +34,26 @@ use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, UntaggedHeader};
 use partial_message::PartialMessage;
 use queue::{ByQueue, DeliveryOrder, Queue};
 
-/// Octets of a message that the layer above may want with its delivery instead of in a buffer.
+/// The most octets of a message that the ULP can have with the delivery instead of in a buffer.
 const MAX_DELIVERED_OCTETS: usize = 8;
 
 /// DDP's state of one stream.
 #[derive(Debug)]
 pub struct Ddp {
-    /// On whose behalf memory is used: the stream, in its protection domain.
+    /// Whose memory the stream may use: the stream itself, in its protection domain.
     origin: Origin,
     /// The queues that this side receives in.
     queues: ByQueue<Queue>,
-    /// The message of which the next segment is to be.
+    /// The message that has begun and not ended: the next segment belongs to it.
     partial: Option<PartialMessage>,
-    /// The octets of the message whose turn it is that go upward with its delivery instead of to its buffer.
+    /// Octets of the next message to be delivered that go to the ULP with the delivery instead of to its buffer.
     octets_to_deliver: [u8; MAX_DELIVERED_OCTETS],
-    /// The number of the next message sent to each queue of the peer.
+    /// The MSN of the next message to each queue of the peer.
     next_msn: ByQueue<Msn>,
 }
 
 impl Ddp {
-    /// A stream without queues, on whose behalf memory is used as `origin` says.
+    /// Makes a stream without queues. `origin` says whose memory it may use.
     pub fn new(origin: Origin) -> Self {
         Self {
             origin,
@@ -65,13 +64,13 @@ impl Ddp {
         }
     }
 
-    /// Begins to receive in a queue. One that is open already stays as it is.
-    // rfc: 5041-43
+    /// Opens a queue for receiving. A queue that is open stays as it is.
+    // rfc: 5041-43 the first MSN is 1
     pub fn open(&mut self, queue: QueueNumber, supply: BufferSupply) {
         self.open_at(queue, supply, Msn::FIRST);
     }
 
-    /// Opens a queue that has come to message `msn` in both directions: for tests of the wrap.
+    /// Opens a queue whose next MSN is `msn` in both directions: for tests of the wrap.
     #[doc(hidden)]
     pub fn open_at(&mut self, queue: QueueNumber, supply: BufferSupply, msn: Msn) {
         let new = || Queue::new(DeliveryOrder::at(msn), supply);
@@ -79,26 +78,27 @@ impl Ddp {
         self.next_msn.get_or_insert_with(queue, || msn);
     }
 
-    /// Whether this side receives in a queue.
+    /// Whether a queue is open for receiving.
     pub fn is_open(&self, queue: QueueNumber) -> bool {
         self.queues.get(queue).is_some()
     }
 
-    /// Which buffer of its queue a segment is for, counted from the one whose turn is next, if there is such a queue.
+    /// Counts the messages between the next one to be delivered and the message of this segment. `None` if the queue is
+    /// not open.
     pub fn ahead(&self, header: &UntaggedHeader) -> Option<u32> {
         let queue = self.queues.get(header.queue)?;
         Some(queue.order.messages_before(header))
     }
 
-    /// Whether a segment begins the message whose turn it is in a queue whose buffers are posted.
+    /// Whether a segment begins the next message of a queue whose buffers the ULP posts.
     #[inline]
     fn begins_next(&self, header: &UntaggedHeader) -> bool {
         let queue = self.queues.get(header.queue);
         queue.is_some_and(|queue| queue.kept.is_none() && queue.order.begins(header))
     }
 
-    /// The next message of a queue was delivered.
-    // rfc: 5041-42
+    /// Advances a queue past its next message, which was delivered.
+    // rfc: 5041-42 MSNs count the messages to each queue
     #[inline]
     fn pass_next(&mut self, queue: QueueNumber) {
         if let Some(queue) = self.queues.get_mut(queue) {
@@ -106,13 +106,16 @@ impl Ddp {
         }
     }
 
-    /// Begins to send a message of `length` octets, in the order of the calls. `header` is what the layer above
-    /// decided: its own octets, and the STag and TO of the first octet, or the queue. DDP sets the rest.
-    // rfc: 5041-26, 5041-31, 5041-36, 5041-42, 5041-44, 5041-54, 5041-60
+    /// Begins to send a message of `length` octets. Messages are sent in the order of the calls. `header` has what the
+    /// ULP decides: RsvdULP, and the STag and TO of the first octet, or the queue. DDP sets the rest.
+    // rfc: 5041-26, 5041-36 RsvdULP is what the ULP says
+    // rfc: 5041-31, 5041-54 STag and first TO are those that the ULP gives
+    // rfc: 5041-42, 5041-44 MSNs count the messages to each queue and wrap to 0
+    // rfc: 5041-60 messages are sent in the order in which they were submitted
     #[inline]
     pub fn start_message(&mut self, mut header: DdpHeader, length: u32) -> Segmenter {
         if let DdpHeader::Untagged(untagged) = &mut header {
-            // rfc: 5041-43
+            // rfc: 5041-43 the first MSN is 1
             let msn = self
                 .next_msn
                 .get_or_insert_with(untagged.queue, || Msn::FIRST);

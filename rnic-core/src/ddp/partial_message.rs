@@ -1,19 +1,19 @@
-//! What comes next in a stream: the rest of the message that was begun, and nothing else before its last segment.
+//! The order of segments in a stream: a message that has begun is continued until its last segment.
 
 use super::{Ddp, DdpError};
 use crate::wire::ddp::{DdpHeader, TaggedHeader};
 
-/// A message whose first segments were delivered, and whose last was not.
+/// A message whose first segments were delivered, and whose last segment was not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartialMessage {
-    /// The header of a segment of it. Of a tagged message, of one with octets, if there was one.
+    /// The header of one of its segments: for a tagged message, of one with payload if there was any.
     header: DdpHeader,
-    /// Whether there were no octets: then the STag of a tagged message is not known.
+    /// No segment had payload so far: then the STag of a tagged message is not known.
     empty: bool,
 }
 
 impl PartialMessage {
-    /// Whether a segment is plainly one of this message: nothing but its place is another.
+    /// Whether a segment surely belongs to this message: its header differs in the offset only.
     #[inline]
     fn is_continued_by(&self, header: &DdpHeader) -> bool {
         match (&self.header, header) {
@@ -28,9 +28,10 @@ impl PartialMessage {
         }
     }
 
-    /// Whether a segment may be one of this message: RFC 5041 has a message keep its STag, or its queue and MSN. The STag
-    /// of a segment without octets means nothing. What of RsvdULP must stay the same is for the layer above to say.
-    // rfc: 5041-33, 5041-40, 5041-45
+    /// Whether a segment may belong to this message: STag, or queue and MSN, stay the same in a message. The STag of a
+    /// segment without payload means nothing. The ULP checks what it needs of RsvdULP.
+    // rfc: 5041-33 the STag is the same in all segments of a message
+    // rfc: 5041-40, 5041-45 queue number and MSN are the same in all segments of a message
     fn may_contain(&self, header: &DdpHeader, empty: bool) -> bool {
         match (&self.header, header) {
             (DdpHeader::Tagged(own), DdpHeader::Tagged(header)) => {
@@ -45,26 +46,26 @@ impl PartialMessage {
 }
 
 impl Ddp {
-    /// Whether a message was begun and its last segment has not come.
+    /// Whether a message has begun whose last segment was not delivered.
     #[inline]
     pub(super) fn is_amid_message(&self) -> bool {
         self.partial.is_some()
     }
 
-    /// The message that was begun, by the header of a segment of it, if this segment differs from it in more than its place.
+    /// Returns the header of the partial message if this segment differs from it in more than the offset.
     #[inline]
     pub(super) fn interrupted_message(&self, header: &DdpHeader) -> Option<&DdpHeader> {
         let begun = self.partial.as_ref()?;
         (!begun.is_continued_by(header)).then_some(&begun.header)
     }
 
-    /// The peer does not finish the message that was begun.
+    /// Drops the partial message: the peer does not finish it.
     pub(super) fn abandon_message(&mut self) {
         self.partial = None;
     }
 
-    /// Segments with octets of whole tagged messages, or of the one that was begun, came in their turn; the last of them was
-    /// this one.
+    /// Records that tagged segments with payload were placed in order, of the partial message or of whole ones. `last` is
+    /// the header of the last of them.
     pub(super) fn pass_tagged(&mut self, last: &TaggedHeader) {
         self.partial = (!last.last).then_some(PartialMessage {
             header: DdpHeader::Tagged(*last),
@@ -72,9 +73,9 @@ impl Ddp {
         });
     }
 
-    /// The turn of a segment has come: it must be of the message that was begun, or begin one behind its last segment. An
-    /// untagged one must be of the next message of its queue. So each is delivered behind all that were sent before it.
-    // rfc: 5041-21, 5041-62, 5041-63
+    /// Takes a segment in order: it must continue the partial message, or begin a message if there is none. An untagged
+    /// segment must belong to the next message of its queue.
+    // rfc: 5041-21, 5041-62, 5041-63 a message is delivered after all that were sent before it
     #[inline]
     pub(super) fn begin_or_continue(
         &mut self,
@@ -93,7 +94,7 @@ impl Ddp {
         Ok(())
     }
 
-    /// The same of a segment that begins a message and is not all of it, or differs from those before it.
+    /// Takes a segment that begins a message of several segments, or whose header differs from those before it.
     fn update_partial(
         &mut self,
         begun: Option<PartialMessage>,
@@ -101,25 +102,25 @@ impl Ddp {
         empty: bool,
     ) -> Result<(), DdpError> {
         let known = match begun {
-            // rfc: 5041-62 messages are delivered in the order in which they were sent: one does not interrupt another
+            // rfc: 5041-62 messages are delivered in the order sent: none interrupts another
             Some(begun) if !begun.may_contain(header, empty) => {
                 let tagged = matches!(header, DdpHeader::Tagged(_));
                 return Err(DdpError::Interrupts { tagged });
             }
-            // What is known of it stays known.
+            // The STag that is known stays known.
             Some(begun) if empty => begun,
             _ => PartialMessage {
                 header: *header,
                 empty,
             },
         };
-        // rfc: 5041-21
+        // rfc: 5041-21 a message is delivered with its last segment
         self.partial = (!header.last()).then_some(known);
         Ok(())
     }
 
-    /// An untagged segment is for the message whose turn it is in its queue.
-    // rfc: 5041-61
+    /// Checks that an untagged segment belongs to the next message of its queue.
+    // rfc: 5041-61 a message is delivered at most once
     #[inline]
     fn check_next(&self, header: &DdpHeader) -> Result<(), DdpError> {
         let DdpHeader::Untagged(header) = header else {

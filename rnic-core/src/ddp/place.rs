@@ -1,4 +1,4 @@
-//! Placement: every check of RFC 5041 section 7.1, then one copy to where the octets belong.
+//! Placement: every check of RFC 5041 section 7.1, then one copy of the payload.
 
 use super::queue::Queue;
 use super::{Buffers, Ddp, DdpError, MAX_DELIVERED_OCTETS};
@@ -8,26 +8,26 @@ use crate::memory::table::{Access, Origin};
 use crate::verbs::{RecvWr, ScatterError, Sge, scatter, total_length};
 use crate::wire::ddp::{Came, DdpHeader, DdpSegment, TaggedHeader, UntaggedHeader};
 
-/// A segment whose payload is where it belongs: what is kept of it until its turn to be delivered.
+/// A segment whose payload is placed: what is kept of it until it is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     pub(super) header: DdpHeader,
-    /// The first octet of the header as it came.
+    /// The first octet of the header as received.
     control: u8,
     pub(super) len: u32,
-    /// The layer above is not told of it.
+    /// The segment is not delivered to the ULP.
     pub(super) silent: bool,
-    /// Its first octets, if they go upward with the delivery.
+    /// Its first octets, where they go to the ULP with the delivery.
     pub(super) octets_to_deliver: Option<[u8; MAX_DELIVERED_OCTETS]>,
 }
 
 impl Placed {
-    /// The segment's header.
+    /// The header of the segment.
     pub fn header(&self) -> &DdpHeader {
         &self.header
     }
 
-    /// What the header does not tell of the segment.
+    /// What the header does not say about the segment.
     pub fn came(&self) -> Came {
         let len = self.header.len() + self.len as usize;
         Came {
@@ -36,12 +36,12 @@ impl Placed {
         }
     }
 
-    /// Octets of payload.
+    /// The length of the payload in octets.
     pub fn payload_len(&self) -> u32 {
         self.len
     }
 
-    /// The record of an empty segment.
+    /// Makes the record of an empty segment.
     #[cfg(test)]
     pub(crate) fn nothing(header: TaggedHeader) -> Self {
         Self {
@@ -55,11 +55,13 @@ impl Placed {
 }
 
 impl Ddp {
-    /// Validates a segment and copies its payload to its place, which is what the layer above says of this message.
+    /// Checks a segment and copies its payload to where `destination` says.
     ///
-    /// Nothing but memory changes. A segment may therefore be placed before its turn, and more than once; if it is
-    /// refused before its turn, it is to be placed again when its turn comes.
-    // rfc: 5041-52, 5041-74, 7306-56
+    /// Only memory changes. A segment may therefore be placed ahead of order, and more than once. A segment that is
+    /// refused ahead of order is placed again when the stream has reached it.
+    // rfc: 5041-52 the payload of every valid segment is placed
+    // rfc: 5041-74 after a failed check nothing is placed, and the error is reported
+    // rfc: 7306-56 DDP checks every field of the segment
     pub fn place(
         &mut self,
         segment: &DdpSegment<'_>,
@@ -73,11 +75,11 @@ impl Ddp {
                 posted(self.queue_mut(header)?, header, buffers)?;
                 octets_to_deliver = Some(first_octets(segment.payload));
             }
-            // rfc: 5041-16
+            // rfc: 5041-16 with T clear the payload goes to an untagged buffer
             (DdpHeader::Untagged(header), Destination::Buffer(_) | Destination::Silent(_)) => {
                 self.place_untagged(header, segment.payload, buffers, guard)?
             }
-            // rfc: 5041-15
+            // rfc: 5041-15 with T set the payload goes to a tagged buffer
             (
                 DdpHeader::Tagged(header),
                 Destination::Buffer(right) | Destination::Silent(right),
@@ -85,7 +87,7 @@ impl Ddp {
                 silent = matches!(destination, Destination::Silent(_));
                 self.place_tagged(header, segment.payload, right, guard)?
             }
-            // Nothing allows it to be written, and nothing is.
+            // The ULP gave no right to write: nothing is placed.
             (DdpHeader::Tagged(_), Destination::Delivery) => {}
         }
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
@@ -98,8 +100,12 @@ impl Ddp {
         })
     }
 
-    /// Copies the payload of a tagged segment to its place, if the peer has this right there.
-    // rfc: 5040-90, 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e, 5041-77, 5041-78, 5041-83, 5041-88
+    /// Copies the payload of a tagged segment to its buffer, if the peer has the access right `right` there.
+    // rfc: 5040-90 DDP checks every field of a segment
+    // rfc: 5041-73a, 5041-73b, 5041-83 the STag is valid on the stream and allows this placement
+    // rfc: 5041-73c, 5041-73d, 5041-88 the whole payload lies inside the range of the STag
+    // rfc: 5041-73e the sum of TO and length does not wrap
+    // rfc: 5041-77, 5041-78 an STag of another protection domain or stream is an error
     #[inline]
     pub(super) fn place_tagged(
         &self,
@@ -108,7 +114,7 @@ impl Ddp {
         right: Access,
         guard: &Guard<'_>,
     ) -> Result<(), DdpError> {
-        // rfc: 5041-57, 5041-58
+        // rfc: 5041-57, 5041-58 without payload STag and TO are not checked
         if payload.is_empty() {
             return Ok(());
         }
@@ -125,12 +131,12 @@ impl Ddp {
         Ok(())
     }
 
-    /// Who writes segments of tagged messages, for a peer that needs this right.
+    /// Returns a writer for the payload of tagged messages, with the access right `right`.
     pub(super) fn writer<'g>(&self, right: Access, guard: &'g Guard<'_>) -> Writer<'g> {
         Writer::new(guard, self.origin, right)
     }
 
-    // rfc: 5040-95
+    // rfc: 5040-95 DDP checks every field of a Read Request's segment
     fn place_untagged(
         &mut self,
         header: &UntaggedHeader,
@@ -147,7 +153,7 @@ impl Ddp {
         receive_into(buffer.sges(), header, payload, self.origin, guard)
     }
 
-    // rfc: 5041-72a
+    // rfc: 5041-72a the queue number is valid on the stream
     fn queue_mut(&mut self, header: &UntaggedHeader) -> Result<&mut Queue, DdpError> {
         self.queues
             .get_mut(header.queue)
@@ -155,8 +161,8 @@ impl Ddp {
     }
 }
 
-/// The buffer that is posted for a message.
-// rfc: 5041-72b
+/// Returns the buffer that is posted for a message.
+// rfc: 5041-72b queue and MSN have a buffer
 fn posted(
     queue: &Queue,
     header: &UntaggedHeader,
@@ -167,7 +173,7 @@ fn posted(
         .ok_or_else(|| queue.order.no_buffer(header))
 }
 
-/// The start of a payload. What a message has beyond that shows in its length.
+/// Returns the first octets of a payload.
 fn first_octets(payload: &[u8]) -> [u8; MAX_DELIVERED_OCTETS] {
     let mut octets = [0; MAX_DELIVERED_OCTETS];
     let len = payload.len().min(MAX_DELIVERED_OCTETS);
@@ -193,9 +199,9 @@ fn receive_into(
     })
 }
 
-/// Checks 3 and 4 of RFC 5041 section 7.1 for untagged segments: the MO, and the MO with the payload, lie in a
-/// buffer of `room` octets.
-// rfc: 5041-72c, 5041-72d
+/// Makes checks 3 and 4 of RFC 5041 section 7.1 for untagged segments, against a buffer of `room` octets.
+// rfc: 5041-72c the MO lies inside the buffer
+// rfc: 5041-72d the whole payload lies inside the buffer
 pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Result<(), DdpError> {
     let offset = u64::from(header.offset.0);
     if offset > room {
@@ -205,7 +211,7 @@ pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Re
         });
     }
     let length = offset + len as u64;
-    // rfc: 5040-95, 5041-72d
+    // rfc: 5040-95, 5041-72d the whole payload lies inside the buffer
     if length > room {
         let queue = header.queue;
         return Err(DdpError::TooLong {

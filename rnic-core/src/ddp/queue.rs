@@ -1,4 +1,4 @@
-//! Untagged queues: which message is next in each, and the buffers that DDP keeps itself.
+//! Untagged queues: the next message of each, and the buffers that DDP keeps itself.
 
 use super::DdpError;
 use super::place::check_extent;
@@ -7,7 +7,7 @@ use crate::wire::ddp::{Msn, QueueNumber, UntaggedHeader};
 /// How far the messages of one untagged queue were delivered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeliveryOrder {
-    /// The message whose turn it is.
+    /// The next message to be delivered.
     next: Msn,
     /// Octets of it that were delivered.
     delivered: u32,
@@ -18,27 +18,28 @@ impl DeliveryOrder {
         Self { next, delivered: 0 }
     }
 
-    /// How many messages come before this one: 0 if its turn has come. A message that was delivered already is as
-    /// far ahead as the numbers go round: beyond every buffer.
+    /// Counts the messages that are delivered before this one. A message that was delivered already is almost 2^32
+    /// messages away, because MSNs wrap: beyond every buffer.
     pub(super) fn messages_before(&self, header: &UntaggedHeader) -> u32 {
         header.msn.distance_from(self.next)
     }
 
-    /// Whether a segment begins the message whose turn it is.
-    // rfc: 5041-61
+    /// Whether a segment begins the next message.
+    // rfc: 5041-61 a message is delivered at most once
     #[inline]
     pub(super) fn begins(&self, header: &UntaggedHeader) -> bool {
         header.msn == self.next && header.offset.0 == 0 && self.delivered == 0
     }
 
-    /// The message whose turn it is was delivered, or passed over.
+    /// Advances to the next message: this one was delivered.
     #[inline]
     pub(super) fn advance(&mut self) {
         *self = Self::at(self.next.next());
     }
 
-    /// The error for a message beyond the last buffer: where it is next in turn, the buffer is what is missing.
-    // rfc: 5041-72e
+    /// Returns the error for a message that has no buffer. For the next message the buffer is missing; for any other the
+    /// MSN is out of range.
+    // rfc: 5041-72e the MSN lies in the range of the available buffers
     pub(super) fn no_buffer(&self, header: &UntaggedHeader) -> DdpError {
         if header.msn == self.next {
             DdpError::NoBuffer {
@@ -50,26 +51,30 @@ impl DeliveryOrder {
         }
     }
 
-    /// Whether a segment is for the message whose turn it is.
-    // rfc: 5041-61
+    /// Checks that a segment belongs to the next message.
+    // rfc: 5041-61 a message is delivered at most once
     #[inline]
     pub(super) fn check_next(&self, header: &UntaggedHeader) -> Result<(), DdpError> {
-        // rfc: 5041-62, 5041-72e
+        // rfc: 5041-62 messages are delivered in the order sent
+        // rfc: 5041-72e the MSN lies in the range of the available buffers
         if header.msn != self.next {
             return Err(self.out_of_range(header));
         }
         Ok(())
     }
 
-    /// Takes a segment in its turn. The length of the message if this was its last segment.
-    // rfc: 5041-61, 5041-62, 5041-63, 5041-64
+    /// Delivers a segment. Returns the length of the message if this was its last segment.
+    // rfc: 5041-61, 5041-62 at most once, in the order sent
+    // rfc: 5041-63 not before its last segment, and not before the messages ahead of it
+    // rfc: 5041-64 the length of the message is told with it
     pub(super) fn deliver(
         &mut self,
         header: &UntaggedHeader,
         len: u32,
     ) -> Result<Option<u32>, DdpError> {
         self.check_next(header)?;
-        // rfc: 5041-20, 5041-47
+        // rfc: 5041-20 the segment with L has the highest MO
+        // rfc: 5041-47 the MO of a message's first octet is 0
         if header.offset.0 != self.delivered {
             let expected = self.delivered.into();
             return Err(DdpError::InvalidMo {
@@ -77,23 +82,26 @@ impl DeliveryOrder {
                 expected,
             });
         }
-        // rfc: 5041-50
+        // rfc: 5041-50 messages are shorter than 2^32 octets
         let end = self.delivered.checked_add(len).ok_or(DdpError::TooLong {
             queue: header.queue,
             length: u64::from(self.delivered) + u64::from(len),
             room: u32::MAX.into(),
         })?;
-        // rfc: 5040-71, 5040-75, 5040-76, 7306-41, 7306-42
+        // rfc: 5040-71, 7306-41 a request begins only when DDP has delivered it
+        // rfc: 5040-76, 7306-42 its response is made only then
+        // rfc: 5040-75 a Send completes only when DDP has delivered it
         if !header.last {
             self.delivered = end;
             return Ok(None);
         }
-        // rfc: 5041-42, 5041-44, 5041-64
+        // rfc: 5041-42, 5041-44 MSNs count the messages to a queue and wrap to 0
+        // rfc: 5041-64 the length of the message is told when it is delivered
         self.advance();
         Ok(Some(end))
     }
 
-    // rfc: 5041-72e
+    // rfc: 5041-72e an MSN outside the range of the available buffers is an error
     fn out_of_range(&self, header: &UntaggedHeader) -> DdpError {
         DdpError::MsnRange {
             queue: header.queue,
@@ -106,19 +114,19 @@ impl DeliveryOrder {
 /// How an untagged queue gets its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferSupply {
-    /// The layer above posts them, and is asked for each ([`Buffers`](super::Buffers)).
+    /// The ULP posts them. DDP asks for each ([`Buffers`](super::Buffers)).
     Posted,
-    /// DDP keeps them itself, for short messages whose octets go upward with their delivery. A buffer is free again as
+    /// DDP keeps them itself, for short messages whose octets go to the ULP with the delivery. A buffer is free again as
     /// soon as its message was delivered.
     Internal {
-        /// Messages that may wait for their turn at once.
+        /// The most messages that may wait for delivery.
         count: usize,
-        /// Octets that each may have.
+        /// The most octets of each.
         size: usize,
     },
 }
 
-/// A queue that this side receives in.
+/// A queue that is open for receiving.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) order: DeliveryOrder,
@@ -138,11 +146,11 @@ impl Queue {
 /// The buffers of a queue that DDP keeps itself.
 #[derive(Debug)]
 pub(super) struct InternalBuffers {
-    /// None until the first message: most connections never have one in most queues.
+    /// Empty until the first message: most connections never have one in most queues.
     octets: Vec<u8>,
     count: usize,
     size: usize,
-    /// The buffer of the message whose turn it is.
+    /// The buffer of the next message to be delivered.
     first: usize,
 }
 
@@ -178,18 +186,18 @@ impl InternalBuffers {
         Ok(())
     }
 
-    /// The octets of the message whose turn it was.
+    /// Returns the octets of the message just delivered, and frees its buffer.
     pub(super) fn take(&mut self, length: u32) -> &[u8] {
         let at = self.first * self.size;
-        // rfc: 5040-32, 7306-30
+        // rfc: 5040-32, 7306-30 a message takes up one buffer
         self.first = (self.first + 1) % self.count.max(1);
         let end = at + (length as usize).min(self.size);
         self.octets.get(at..end).unwrap_or_default()
     }
 }
 
-/// Something for each of some queues. Those that are numbered from 0 on without a gap, as RDMAP's are, are found at
-/// once, the others by a search.
+/// A map from queue numbers. Queues that are numbered from 0 on without a gap, as RDMAP's are, are found by index, others
+/// by binary search.
 #[derive(Debug)]
 pub(super) struct ByQueue<T>(Vec<(QueueNumber, T)>);
 

@@ -1,13 +1,13 @@
-//! Cutting a DDP message into DDP segments (RFC 5041 section 5.2).
+//! Segmentation: cuts a DDP message into DDP segments (RFC 5041 section 5.2).
 
 use crate::wire::ddp::{DdpHeader, MessageOffset, Msn, TAGGED_LEN, TaggedOffset, UNTAGGED_LEN};
 
-/// One DDP segment to be sent: its header, and which octets of the message it carries.
+/// A DDP segment to be sent: its header, and which octets of the message it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutgoingSegment {
-    /// The finished header.
+    /// The complete header.
     pub header: DdpHeader,
-    /// Where the payload starts, in octets from the start of the message.
+    /// Offset of the payload in the message.
     pub offset: u32,
     /// Octets of payload.
     pub len: usize,
@@ -15,7 +15,7 @@ pub struct OutgoingSegment {
     pub last: bool,
 }
 
-/// Cuts one message into segments, front to back, as the MULPDU allows at each moment.
+/// Cuts one message into segments, front to back. Each may have another MULPDU.
 #[derive(Clone, Copy, Debug)]
 pub struct Segmenter {
     header: DdpHeader,
@@ -52,8 +52,8 @@ impl Series {
 }
 
 impl Segmenter {
-    /// A message of `length` octets. `header` carries what every segment shares and, for a tagged message, the TO
-    /// of the first octet; the L bit and the MO are set here.
+    /// Begins a message of `length` octets. `header` has what all segments share and, for a tagged message, the TO of the
+    /// first octet. The segmenter sets L and MO.
     pub fn new(header: DdpHeader, length: u32) -> Self {
         Self {
             header,
@@ -63,18 +63,19 @@ impl Segmenter {
         }
     }
 
-    /// The same of the first message of a stream to its queue.
+    /// Begins the first message of a stream to its queue.
     pub fn first(mut header: DdpHeader, length: u32) -> Self {
         if let DdpHeader::Untagged(untagged) = &mut header {
-            // rfc: 5041-43
+            // rfc: 5041-43 the first MSN is 1
             untagged.msn = Msn::FIRST;
         }
         Self::new(header, length)
     }
 
-    /// The next segment, at most `mulpdu` octets with its header. `None` when the message was cut to its end, or
-    /// while `mulpdu` has no room for a header and an octet of payload.
-    // rfc: 5041-49, 5044-s1, 5044-s4
+    /// Returns the next segment, of at most `mulpdu` octets with its header. `None` behind the last segment, or while
+    /// `mulpdu` has no room for the header and an octet of payload.
+    // rfc: 5041-49, 5044-s1 no segment is longer than the MULPDU
+    // rfc: 5044-s4 segments are as long as the MULPDU allows
     pub fn next(&mut self, mulpdu: usize) -> Option<OutgoingSegment> {
         if self.finished {
             return None;
@@ -82,14 +83,16 @@ impl Segmenter {
         let room = mulpdu.checked_sub(self.header_len())?;
         let remaining = self.length - self.segmented;
         let len = remaining.min(u32::try_from(room).unwrap_or(u32::MAX));
-        // rfc: 5041-56 — a message without payload is one segment.
+        // rfc: 5041-56 a message without payload is one segment
         if len == 0 && remaining > 0 {
             return None;
         }
         let offset = self.segmented;
-        // rfc: 5041-17, 5041-18, 5041-19, 5041-20, 5041-51, 5041-s1
+        // rfc: 5041-17, 5041-18 L is set on the last segment of a message, and clear on all others
+        // rfc: 5041-19, 5041-20, 5041-s1 segments are sent in the order of their offsets, the one with L last
+        // rfc: 5041-51 the whole message is sent
         let last = len == remaining;
-        // rfc: 5041-4
+        // rfc: 5041-4 what was handed down is not segmented again for a new MULPDU
         self.segmented += len;
         self.finished = last;
         Some(OutgoingSegment {
@@ -128,19 +131,19 @@ impl Segmenter {
         header
     }
 
-    /// The header of the segment that carries the whole message.
-    // rfc: 5041-17
+    /// Returns the header of a segment that carries the whole message.
+    // rfc: 5041-17 L is set on the last segment of a message
     #[inline]
     pub(super) fn whole(&self) -> DdpHeader {
         self.header_at(0, true)
     }
 
-    /// Octets of the segment that would carry all that is left.
+    /// Returns the length of a segment that would carry all that remains, header included.
     pub fn remaining_len(&self) -> usize {
         self.header_len() + (self.length - self.segmented) as usize
     }
 
-    /// Whether the whole message was cut.
+    /// Whether the last segment was returned.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
@@ -152,16 +155,18 @@ impl Segmenter {
         }
     }
 
-    // rfc: 5041-28, 5041-29, 5041-33, 5041-34, 5041-38, 5041-40, 5041-41, 5041-45, 5041-46
+    // rfc: 5041-28, 5041-29, 5041-38 RsvdULP is the same in all segments of a message
+    // rfc: 5041-33, 5041-34 and so is the STag
+    // rfc: 5041-40, 5041-41, 5041-45, 5041-46 and so are queue number and MSN
     fn header_at(&self, offset: u32, last: bool) -> DdpHeader {
         match self.header {
-            // rfc: 5041-55 — where the sum wraps, the peer's own check ends the stream.
+            // rfc: 5041-55 TO is the first TO and the offset; where it wraps, the peer's check ends the stream
             DdpHeader::Tagged(mut tagged) => {
                 tagged.last = last;
                 tagged.offset = TaggedOffset(tagged.offset.0.wrapping_add(u64::from(offset)));
                 DdpHeader::Tagged(tagged)
             }
-            // rfc: 5041-47, 5041-53
+            // rfc: 5041-47, 5041-53 MO is the offset in the message, 0 at first
             DdpHeader::Untagged(mut untagged) => {
                 untagged.last = last;
                 untagged.offset = MessageOffset(offset);

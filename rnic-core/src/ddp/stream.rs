@@ -1,4 +1,4 @@
-//! A stream: between the layer above and the layer below, of which it knows no more than they must say.
+//! A DDP stream between a ULP and an LLP. It knows of both only what their traits say.
 
 use super::{
     BufferSupply, Ddp, DdpError, HalfCloseAction, Llp, Message, Placed, Segmenter, Series, Ulp,
@@ -9,43 +9,43 @@ use crate::memory::table::{Access, Origin};
 use crate::verbs::Sge;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, UntaggedHeader};
 
-/// A segment that was built for the layer below.
+/// A segment that was built for the LLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Built {
-    /// Its octets, header included.
+    /// Its length in octets, header included.
     pub len: usize,
-    /// Whether it is the last of its message.
+    /// Whether it is the last segment of its message.
     pub last: bool,
 }
 
 /// One DDP stream.
 ///
-/// What is received comes by [`receive`](Self::receive), or by [`place`](Self::place) and [`deliver`](Self::deliver).
-/// What is to be sent goes by [`has_output`](Self::has_output), [`next_segment`](Self::next_segment) and
-/// [`posted`](Self::posted). [`follow_llp`](Self::follow_llp) follows the layer below, and [`finish`](Self::finish) and
-/// [`fail`](Self::fail) the layer above: DDP itself ends no stream (RFC 5041 section 6.2).
+/// The receiving side calls [`receive`](Self::receive) for what is in order, or [`place`](Self::place) and later
+/// [`deliver`](Self::deliver) for what is ahead of order. The sending side calls [`has_output`](Self::has_output),
+/// [`next_segment`](Self::next_segment) and [`posted`](Self::posted). [`follow_llp`](Self::follow_llp) takes up changes of
+/// the LLP, [`finish`](Self::finish) and [`fail`](Self::fail) those that the ULP wants: DDP ends no stream by itself.
 #[derive(Debug)]
-// rfc: 5041-66
+// rfc: 5041-66 DDP does not tear a stream down by itself
 pub struct DdpStream {
     ddp: Ddp,
-    /// The message that is being cut.
+    /// The message that is being sent.
     sending: Option<Segmenter>,
-    /// The version of the protocol below.
+    /// The version of the LLP.
     llp_version: u8,
-    /// The layer above sends no more than it has begun to.
+    /// The ULP begins no more messages.
     finishing: bool,
     /// The peer has closed its half.
     half_closed: bool,
     /// This half is closed.
     closed: bool,
-    /// An error was found: what comes is dropped.
+    /// An error was found: segments that arrive are dropped.
     failed: bool,
 }
 
 impl DdpStream {
-    /// A stream on whose behalf memory is used as `origin` says. `llp_version` is what the layer below agreed on with its
-    /// peer: the revision of MPA. DDP has version 1 above all that are spoken here.
-    // rfc: 5044-10
+    /// Makes a stream. `origin` says whose memory it may use. `llp_version` is the version that the LLP negotiated: the
+    /// revision of MPA. DDP has version 1 above every revision that is supported here.
+    // rfc: 5044-10 DDP learns the revision that was agreed on
     pub fn new(origin: Origin, llp_version: u8) -> Self {
         Self {
             ddp: Ddp::new(origin),
@@ -58,17 +58,17 @@ impl DdpStream {
         }
     }
 
-    /// The version of the protocol below, for the layer above to hear.
+    /// Returns the version of the LLP, for the ULP.
     pub fn llp_version(&self) -> u8 {
         self.llp_version
     }
 
-    /// Begins to receive in a queue. One that is open already stays as it is.
+    /// Opens a queue for receiving. A queue that is open stays as it is.
     pub fn open(&mut self, queue: QueueNumber, supply: BufferSupply) {
         self.ddp.open(queue, supply);
     }
 
-    /// A segment has come in its turn: places and delivers it. Says how many octets it placed.
+    /// Places and delivers the next segment in order. Returns the length of its payload.
     pub fn receive<U: Ulp>(
         &mut self,
         segment: &[u8],
@@ -80,11 +80,11 @@ impl DdpStream {
         if let (DdpHeader::Tagged(header), Destination::Silent(right)) =
             (&segment.header, destination)
         {
-            // The whole of a message behind a whole one is in its turn.
+            // A whole message behind a whole message needs no check of the order.
             if !header.last || self.ddp.is_amid_message() {
                 self.begin_or_continue(&segment.header, segment.payload.len(), ulp)?;
             }
-            // Nobody is to hear of it: once it is placed, all is done.
+            // The ULP does not see these: placing is all there is to do.
             self.ddp
                 .place_tagged(header, segment.payload, right, guard)?;
             return Ok(segment.payload.len() as u32);
@@ -98,7 +98,7 @@ impl DdpStream {
         Ok(placed.payload_len())
     }
 
-    /// The turn of a segment has come: it is to be of the message that was begun, or begin the next behind a whole one.
+    /// Checks that a segment in order continues the partial message, or begins one if there is none.
     #[inline]
     fn begin_or_continue<U: Ulp>(
         &mut self,
@@ -126,8 +126,8 @@ impl DdpStream {
         self.ddp.pass_tagged(last);
     }
 
-    /// Validates a segment and copies its payload to its place; its turn may come later. Changes nothing else, so a
-    /// segment that is refused here may be tried again in its turn.
+    /// Checks a segment and places its payload, possibly ahead of order. A segment that is refused here may be placed again
+    /// once it is in order, because nothing else has changed.
     pub fn place<U: Ulp>(
         &mut self,
         segment: &[u8],
@@ -140,7 +140,7 @@ impl DdpStream {
         Ok(self.ddp.place(&segment, destination, ulp, guard)?)
     }
 
-    /// Opens the queue of a segment if the layer above receives in it.
+    /// Opens the queue of a segment if the ULP receives in it.
     #[inline]
     fn open_for<U: Ulp>(&mut self, header: &DdpHeader, ulp: &U) {
         if let DdpHeader::Untagged(header) = header
@@ -151,7 +151,7 @@ impl DdpStream {
         }
     }
 
-    /// The turn of a placed segment has come.
+    /// Delivers a placed segment, which is the next in order.
     pub fn deliver<U: Ulp>(
         &mut self,
         placed: Placed,
@@ -165,7 +165,7 @@ impl DdpStream {
         }
     }
 
-    /// Whether a message has begun to come and is not whole.
+    /// Whether a message has begun to arrive and is not complete.
     #[inline]
     pub fn is_amid_message(&self) -> bool {
         self.ddp.is_amid_message()
@@ -208,24 +208,24 @@ impl DdpStream {
         self.ddp.pass_next(queue);
     }
 
-    /// Takes a message without octets in its turn, as one that meets no buffer.
+    /// Delivers a message without payload that uses up no buffer.
     pub fn deliver_without_buffer(&mut self, header: &UntaggedHeader) -> Result<(), DdpError> {
         self.ddp.deliver_without_buffer(header)
     }
 
-    /// Whether a message was begun and is not finished.
+    /// Whether a message is being sent.
     #[inline]
     pub fn is_sending(&self) -> bool {
         self.sending.is_some()
     }
 
-    /// Whether there is a segment to be sent. May begin a message.
+    /// Whether there is a segment to send. May begin a message.
     pub fn has_output<U: Ulp>(&mut self, ulp: &mut U, guard: &Guard<'_>) -> Result<bool, U::Error> {
         if self.sending.is_none() {
             if self.closed {
                 return Ok(false);
             }
-            // rfc: 5041-60
+            // rfc: 5041-60 messages are sent in the order in which they were submitted
             let Some(message) = ulp.next_message(guard)? else {
                 return Ok(false);
             };
@@ -234,19 +234,20 @@ impl DdpStream {
         Ok(true)
     }
 
-    /// Octets of the segment that would carry all that is left of the message being sent, header included.
+    /// Returns the length of a segment that would carry all that remains of the message being sent, header included.
     pub fn remaining_len(&self) -> Option<usize> {
         self.sending.as_ref().map(Segmenter::remaining_len)
     }
 
-    /// Begins a message out of turn: the one before it is not finished, and this is the last.
+    /// Begins a message although another is not finished, which is aborted. The stream sends nothing behind it.
     pub fn start_message(&mut self, message: &Message) -> Segmenter {
         self.ddp.start_message(message.header, message.length)
     }
 
-    /// Builds the next segment at the front of `room`: at most `mulpdu` octets, which is what the layer below allows now
-    /// ([`Llp::mulpdu`]). `None` if there is no message, or no room for an octet of it.
-    // rfc: 5041-3, 5041-4, 5044-5, 5044-s5
+    /// Builds the next segment at the front of `room`, of at most `mulpdu` octets ([`Llp::mulpdu`]). `None` if there is no
+    /// message, or no room for an octet of payload.
+    // rfc: 5041-3, 5044-5, 5044-s5 DDP learns the MULPDU and every change of it
+    // rfc: 5041-4 what was handed down is not segmented again for a new MULPDU
     #[inline]
     pub fn next_segment<U: Ulp>(
         &mut self,
@@ -273,7 +274,7 @@ impl DdpStream {
 
     /// The next segments of the message being sent that carry equally many octets, with at most `mulpdu` octets each.
     pub fn series(&self, mulpdu: usize) -> Option<Series> {
-        // rfc: 5041-3
+        // rfc: 5041-3 DDP learns the MULPDU and every change of it
         self.sending.as_ref()?.series(mulpdu)
     }
 
@@ -314,8 +315,8 @@ impl DdpStream {
         self.ddp.start_message(header, len).whole()
     }
 
-    /// The layer below has taken the segment that was built last, which ends at `end`. Says whether it was the last of
-    /// its message.
+    /// Notes that the LLP has taken the segment that was built last, up to `end` of its stream. Returns whether it was the
+    /// last of its message.
     pub fn posted(&mut self, end: u64, ulp: &mut impl Ulp) -> bool {
         let complete = self.sending.take_if(|sending| sending.is_finished());
         if complete.is_some() {
@@ -324,42 +325,46 @@ impl DdpStream {
         complete.is_some()
     }
 
-    /// What was begun of a message is not finished.
+    /// Drops the rest of the message being sent.
     pub fn abort_message(&mut self) {
         self.sending = None;
     }
 
-    /// The layer above was told of an error: what comes is dropped from now on. What it still has to say to the peer
-    /// goes out, and the stream stays until it is torn down from above or below.
-    // rfc: 5041-71, 5041-75, 5041-s7, 5041-s12
+    /// Drops everything that arrives from now on: the ULP was told of an error. The ULP can still send, and the stream stays
+    /// until the ULP or the LLP tears it down.
+    // rfc: 5041-71 after a fatal error the stream stays until the ULP tears it down
+    // rfc: 5041-75 segments that arrive later are dropped silently
+    // rfc: 5041-s7, 5041-s12 the ULP can still send a message
     pub fn fail(&mut self) {
         self.failed = true;
     }
 
-    /// Whether an error has ended what this side receives.
+    /// Whether an error has ended receiving.
     pub fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// The layer above wants to end in order, when it has sent what it has. It goes on receiving.
-    // rfc: 5041-s5
+    /// Closes this half in order once the ULP has sent everything. Receiving goes on.
+    // rfc: 5041-s5 after this side's half-close, data is still received
     pub fn finish(&mut self) {
         self.finishing = true;
     }
 
-    /// Whether the layer above wants to end in order.
+    /// Whether the ULP wants an orderly end.
     pub fn is_finishing(&self) -> bool {
         self.finishing
     }
 
-    /// Draws the conclusions from how the layer below stands (RFC 5041 section 6.2).
+    /// Takes up changes of the LLP: what was transferred, and the peer's half-close (RFC 5041 section 6.2).
     pub fn follow_llp<U: Ulp>(&mut self, llp: &mut impl Llp, ulp: &mut U) {
         ulp.transferred(llp.transferred());
-        // rfc: 5041-66, 5041-69, 5041-s2
+        // rfc: 5041-66, 5041-69 this half is closed in order when the ULP asks for it
+        // rfc: 5041-s2 before an orderly end all data is transferred
         if self.finishing && !self.closed && self.sending.is_none() && ulp.is_idle() {
             self.close(llp);
         }
-        // rfc: 5041-s3, 5041-s4
+        // rfc: 5041-s3 the ULP learns of the peer's half-close, and may go on sending
+        // rfc: 5041-s4 the other half is closed in order
         if llp.peer_closed() && !self.half_closed {
             self.half_closed = true;
             if ulp.handle_half_close() == HalfCloseAction::Close {

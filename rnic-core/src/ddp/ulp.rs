@@ -1,4 +1,4 @@
-//! The layer above, as DDP sees it.
+//! The upper layer protocol (ULP), as DDP sees it.
 
 use super::{BufferSupply, DdpError, Delivery};
 use crate::memory::epoch::Guard;
@@ -6,11 +6,10 @@ use crate::memory::place::Destination;
 use crate::verbs::{QueuePair, RecvWr};
 use crate::wire::ddp::{DdpHeader, DdpSegment, DdpWireError, QueueNumber};
 
-/// The buffers that the layer above has posted to untagged queues.
+/// The buffers that the ULP has posted to untagged queues.
 pub trait Buffers {
-    /// The buffer for the message that comes `ahead` messages after the next one to be delivered in a queue whose
-    /// [`BufferSupply`] is `Posted`. It stays the same until that message is delivered, unless it is withdrawn: then there is
-    /// none.
+    /// Returns the buffer for the message `ahead` messages behind the next one, in a queue whose [`BufferSupply`] is
+    /// `Posted`. It stays the same until that message is delivered. `None` if no buffer is posted, or it was withdrawn.
     fn buffer(&mut self, queue: QueueNumber, ahead: u32) -> Option<RecvWr>;
 }
 
@@ -27,63 +26,62 @@ impl Buffers for QueuePair {
 /// A message to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What the layer above decides of its header: the octets that are its own (RsvdULP), and the STag and TO of the
-    /// first octet, or the queue. DDP sets the L bit, MSN and MO.
+    /// What the ULP decides of its header: RsvdULP, and the STag and TO of the first octet, or the queue. DDP sets L, MSN
+    /// and MO.
     pub header: DdpHeader,
     /// Octets of the message.
     pub length: u32,
 }
 
-/// Whether the layer above goes on with a stream on which the peer sends no more.
+/// What the ULP does when the peer has closed its half of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HalfCloseAction {
-    /// It goes on sending, and ends the stream itself some time.
+    /// It goes on sending, and closes its half later.
     Continue,
-    /// It has nothing more to say either: this half is closed in order too.
+    /// It has nothing more to send: this half is closed in order too.
     Close,
 }
 
 /// How a stream ended (RFC 5041 section 6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Teardown {
-    /// Both sides closed it, after all that they had to say.
+    /// Both sides closed it in order, after everything was sent.
     Graceful,
-    /// It was cut off: what was not transferred may never be.
+    /// It was aborted: data may be lost.
     Abortive,
 }
 
-/// The layer above DDP: RDMAP, or another that speaks through it.
+/// The upper layer protocol: RDMAP, or another.
 ///
-/// DDP asks for what it needs and hands up what it has; it never waits. A layer that has something new to send when
-/// nothing arrives rings the doorbell of its stream.
+/// DDP calls it and never waits. A ULP that has something to send while nothing arrives rings the doorbell of its
+/// stream.
 pub trait Ulp: Buffers {
-    /// What it finds wrong, and what DDP finds wrong on its behalf.
+    /// The errors of the ULP, and of DDP on its behalf.
     type Error: From<DdpError> + From<DdpWireError>;
 
-    /// How it receives in a queue that is not open yet; `None` if it does not. Any number may be a queue. An open queue
-    /// costs some octets for as long as the stream lives, and it is the peer that names them.
-    // rfc: 5041-72a
+    /// Returns how it receives in a queue that is not open yet; `None` if it does not. Queue numbers may be any. The
+    /// peer chooses the number, and an open queue costs some octets for as long as the stream lives.
+    // rfc: 5041-72a the queue number is valid on the stream
     fn supply(&self, queue: QueueNumber) -> Option<BufferSupply>;
 
-    /// Looks at a segment before it is placed, and says where its payload goes and, for a tagged one, which right the
-    /// peer needs. Changes nothing: a segment may come before its turn, and again in its turn.
+    /// Checks a segment before it is placed. Returns where its payload goes and, for a tagged one, which access right the
+    /// peer needs. Changes nothing: it is called ahead of order, and again in order.
     fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, Self::Error>;
 
-    /// A segment has come in its turn, and was admitted. It differs from one of a message that was `begun` and is not
-    /// whole in more than its place. Whether the peer gives that message up with it; if not, it must be a part of it. An
-    /// error if the two are not of one message. DDP itself compares where they go, but not what they have in RsvdULP (RFC
-    /// 5041 section 4.3).
-    // rfc: 5041-28, 5041-38
+    /// Decides whether the peer abandons the partial message `begun`: a segment in order, which was admitted, has a header
+    /// that differs in more than the offset. `Ok(false)`: the segment must continue the message. An error if the two
+    /// cannot be of one message. DDP itself compares STag, queue and MSN, but not RsvdULP (RFC 5041 section 4.3).
+    // rfc: 5041-28, 5041-38 RsvdULP is the same in all segments of a message
     fn abandons_message(&self, begun: &DdpHeader, header: &DdpHeader) -> Result<bool, Self::Error> {
         let _ = (begun, header);
         Ok(false)
     }
 
-    /// A message has come in its turn; of a tagged one, a segment. For a message whose buffer it posted, it takes the
-    /// first buffer off the queue now.
+    /// Takes a message in order; of a tagged message, a segment. If the message filled a posted buffer, the ULP takes the
+    /// first buffer off that queue now.
     fn deliver(&mut self, delivery: Delivery<'_>, guard: &Guard<'_>) -> Result<(), Self::Error>;
 
-    /// Begins the next message, if there is one. The one before it was posted in full.
+    /// Begins the next message, if there is one. The message before it was posted in full.
     fn next_message(&mut self, guard: &Guard<'_>) -> Result<Option<Message>, Self::Error>;
 
     /// Begins the next message and gives it out, if it is a short one whose octets are at hand: they stand in `room` then,
@@ -102,18 +100,18 @@ pub trait Ulp: Buffers {
         None
     }
 
-    /// Copies octets `offset..offset + to.len()` of the message that was begun last.
+    /// Copies octets `offset..offset + to.len()` of the message begun last.
     fn read(&mut self, offset: u32, to: &mut [u8], guard: &Guard<'_>) -> Result<(), Self::Error>;
 
-    /// The last octet of the message that was begun last is in the hands of the layer below, where it ends at `end`.
+    /// Notes that the LLP has taken all of the message begun last, up to `end` of its stream.
     fn posted(&mut self, end: u64);
 
-    /// Messages that end up to `end` will reach the peer for certain: RFC 5041 section 5.4.
+    /// Notes that messages which end at or before `end` will reach the peer (RFC 5041 section 5.4).
     fn transferred(&mut self, end: u64);
 
-    /// Whether it has nothing to send and waits for nothing.
+    /// Whether it has nothing to send and awaits nothing.
     fn is_idle(&self) -> bool;
 
-    /// The peer sends no more.
+    /// Handles the peer's half-close: nothing more arrives.
     fn handle_half_close(&mut self) -> HalfCloseAction;
 }
