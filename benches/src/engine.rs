@@ -224,7 +224,7 @@ fn transmit_batch(receiver: &Pool, sender: &mut Host, now: Instant) {
 fn turn(host: &mut Host, peer: &Pool, now: Instant) {
     let mut batch = host.driver.begin(now);
     batch.foresee(peer.sent());
-    let frames = peer.sent().map(|frame| (frame, Checksums::Verify));
+    let frames = peer.sent().map(|frame| (frame, Checksums::None));
     batch.handle_frames(frames, &mut host.pool);
     batch.finish(&mut host.pool);
 }

@@ -80,7 +80,7 @@ impl Turn for Worker {
         let mut batch = self.driver.begin(self.now);
         if !self.received.ends.is_empty() {
             let frames = self.received.frames();
-            let frames = frames.map(|frame| (frame, Checksums::Verify));
+            let frames = frames.map(|frame| (frame, Checksums::None));
             batch.handle_frames(frames, &mut self.pool);
         }
         let busy = batch.finish(&mut self.pool);

@@ -1,4 +1,4 @@
-//! A whole engine and a peer that plays by no rules once it is connected: nothing panics, what the host keeps aside
+//! A whole engine and a peer that plays by no rules once it is connected: nothing panics, what the host buffers
 //! stays within its window, all that it sends is right, every work request completes once, and nothing of the connection
 //! is left.
 #![no_main]
@@ -315,7 +315,7 @@ fuzz_target!(|input: Input| {
         sim.run_now();
         for connection in sim.hosts[0].snapshot(sim.now).connections {
             assert!(
-                connection.kept_aside <= WINDOW as usize + (64 << 10),
+                connection.buffered <= WINDOW as usize + (64 << 10),
                 "{connection:?}"
             );
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use rnic_core::memory::frames::{CONTROL_FRAMES, TxFrames};
-use rnic_core::tcp::{KeptAside, Outgoing, Payload, Seq, State, Tcp, TcpConfig, TcpFailure};
+use rnic_core::tcp::{SpilledOctets, Outgoing, Payload, Seq, State, Tcp, TcpConfig, TcpFailure};
 use rnic_core::testing::VecFrames;
 use rnic_core::time::Instant;
 use rnic_core::wire::checksum;
@@ -100,7 +100,7 @@ struct End {
     config: TcpConfig,
     isn: Seq,
     frames: VecFrames,
-    aside: KeptAside,
+    spilled: SpilledOctets,
     /// Octets to send, and those that are queued.
     total: u64,
     queued: u64,
@@ -126,7 +126,7 @@ impl End {
             config,
             isn: Seq(isn),
             frames: VecFrames::new(FRAMES),
-            aside: KeptAside::default(),
+            spilled: SpilledOctets::default(),
             total: 0,
             queued: 0,
             sent: 0,
@@ -184,7 +184,7 @@ impl End {
             Payload::Part { frame, range } => {
                 octets.extend_from_slice(&self.frames.bytes(frame)[range]);
             }
-            Payload::Aside(range) => octets.extend_from_slice(self.tcp.as_ref()?.aside(range)),
+            Payload::Spilled(range) => octets.extend_from_slice(self.tcp.as_ref()?.spilled(range)),
         }
         let segment = TcpSegment::parse(&octets).expect("what is sent can be read");
         self.check_edge(&segment.header);
@@ -346,7 +346,7 @@ impl World {
         for end in &mut self.ends {
             if let Some(tcp) = &mut end.tcp {
                 tcp.handle_timeout(self.now);
-                tcp.put_aside(&mut end.frames, &end.aside);
+                tcp.spill(&mut end.frames, &end.spilled);
             }
         }
     }
@@ -539,6 +539,6 @@ fuzz_target!(|input: Input| {
             FRAMES,
             "frames of end {number} are lost"
         );
-        assert_eq!(end.aside.load(Ordering::Relaxed), 0);
+        assert_eq!(end.spilled.load(Ordering::Relaxed), 0);
     }
 });

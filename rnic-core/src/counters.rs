@@ -94,8 +94,8 @@ counters! {
         resets_received,
         /// RST segments sent.
         resets_sent,
-        /// Segments that gave their frames back before they were acknowledged, because the peer was silent.
-        put_aside,
+        /// Segments whose octets moved to ordinary memory, because the peer was silent and others needed the frames.
+        segments_spilled,
     }
 }
 
@@ -114,8 +114,8 @@ counters! {
         octets_placed,
         /// Octets of those that were placed before an earlier octet of the stream had arrived, as markers allow.
         octets_placed_early,
-        /// Octets kept aside: parts of FPDUs that crossed segments, and all that came ahead of order.
-        octets_kept_aside,
+        /// Octets copied to memory of the engine's own: parts of FPDUs that crossed segments, and all that came out of order.
+        octets_buffered,
         /// Terminate messages sent.
         terminates_sent,
         /// Terminate messages received.

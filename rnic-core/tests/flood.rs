@@ -259,7 +259,7 @@ fn what_comes_ahead_of_the_request_is_kept_up_to_a_few_kibibytes() {
     }
     let kept: usize = {
         let connections = sim.hosts[0].snapshot(sim.now).connections;
-        connections.iter().map(|c| c.kept_aside).sum()
+        connections.iter().map(|c| c.buffered).sum()
     };
     assert!((1000..=4096).contains(&kept), "{kept} octets");
     // A request in pieces that overtake each other is none the worse for it.

@@ -21,9 +21,9 @@ fn small_window() -> Simulation {
     simulation_with(&config, 1)
 }
 
-fn kept_aside(sim: &mut Simulation) -> usize {
+fn buffered(sim: &mut Simulation) -> usize {
     let snapshot = sim.hosts[0].snapshot(sim.now);
-    snapshot.connections.iter().map(|c| c.kept_aside).sum()
+    snapshot.connections.iter().map(|c| c.buffered).sum()
 }
 
 /// The window that was promised stays promised, so what is kept aside never exceeds it; nothing beyond is offered.
@@ -45,12 +45,12 @@ fn what_is_kept_aside_never_exceeds_the_window() {
             sim.raw[raw.peer].send_ahead(ahead, &noise[..len]);
             if rng.u8(0..4) == 0 {
                 sim.run_now();
-                let kept = kept_aside(&mut sim);
+                let kept = buffered(&mut sim);
                 assert!(kept <= WINDOW as usize, "seed {seed}: {kept} octets");
             }
         }
         sim.run_now();
-        let kept = kept_aside(&mut sim);
+        let kept = buffered(&mut sim);
         assert!(kept > WINDOW as usize / 2, "the test does not fill it");
         let peer = &sim.raw[raw.peer];
         assert_eq!(peer.acknowledged, start);
@@ -63,7 +63,7 @@ fn what_is_kept_aside_never_exceeds_the_window() {
             matches!(reason, Some(EndReason::TerminateSent { .. })),
             "seed {seed}: {reason:?}"
         );
-        assert_eq!(kept_aside(&mut sim), 0, "it is over");
+        assert_eq!(buffered(&mut sim), 0, "it is over");
         assert_nothing_left(&mut sim);
     }
 }
@@ -83,7 +83,7 @@ fn the_window_shrinks_by_what_is_kept_aside() {
     let mut edge = 0;
     let mut sent = 0;
     for piece in large.chunks(1000) {
-        assert_eq!(kept_aside(&mut sim), sent);
+        assert_eq!(buffered(&mut sim), sent);
         sim.raw[raw.peer].send(piece);
         sim.run_for(SECOND / 10);
         sent += piece.len();
@@ -107,7 +107,7 @@ fn the_window_shrinks_by_what_is_kept_aside() {
     assert!(peer.offered > WINDOW - 3000, "the window is open again");
     assert_eq!(outcomes(&mut raw.qp)[0].2, WcStatus::Success);
     assert_eq!(region.content(), data);
-    let counted = sim.hosts[0].snapshot(sim.now).rdma.octets_kept_aside;
+    let counted = sim.hosts[0].snapshot(sim.now).rdma.octets_buffered;
     assert_eq!(
         counted as usize,
         large.chunks(1000).rev().skip(1).flatten().count()
@@ -155,13 +155,13 @@ fn octets_that_leave_gaps_cost_little() {
         sim.raw[raw.peer].send_ahead(ahead, &[0]);
     }
     sim.run_now();
-    assert!(kept_aside(&mut sim) <= 512);
+    assert!(buffered(&mut sim) <= 512);
     // Descending, so that each lies in front of what is there.
     for ahead in (WINDOW / 2..WINDOW).rev() {
         sim.raw[raw.peer].send_ahead(ahead, &[0]);
     }
     sim.run_now();
-    assert!(kept_aside(&mut sim) <= WINDOW as usize);
+    assert!(buffered(&mut sim) <= WINDOW as usize);
 }
 
 /// A segment from long ago, by its number, opens the window again that a later one closed: it is not believed. All that

@@ -65,7 +65,7 @@ impl<'a> Rig<'a> {
             guard,
             now,
         } = self;
-        let mut received = [(received, Checksums::Verify)].into_iter();
+        let mut received = [(received, Checksums::None)].into_iter();
         engine.handle_frames(*now, guard, &mut received, frames);
         while engine.poll_transmit(*now, guard, frames) > 0 {}
         frames.take_transmitted()
@@ -85,7 +85,7 @@ impl<'a> Rig<'a> {
             ..TcpHeader::default()
         };
         let answer = self.exchange(&frame(peer, local, &syn, &[]));
-        let answer = parse(&answer[0], Checksums::Verify).unwrap().segment.header;
+        let answer = parse(&answer[0], Checksums::None).unwrap().segment.header;
         TcpHeader {
             seq: Seq(1),
             ack: answer.seq + 1,

@@ -110,7 +110,7 @@ fn the_kernels_tcp_without_offloads() {
     }
 }
 
-/// Who answers is the kernel, whose RST has a checksum that is only begun.
+/// Who answers is the kernel, whose RST has a partial checksum.
 #[test]
 fn where_nobody_listens_the_kernel_refuses() {
     if !is_root("where_nobody_listens_the_kernel_refuses") {

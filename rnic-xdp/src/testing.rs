@@ -123,7 +123,7 @@ pub fn veth_pair(one: VethEnd<'_>, other: VethEnd<'_>, queues: u32) -> io::Resul
     Ok(())
 }
 
-/// Switches the offloads off that hide the wire: a kernel end of a veth pair otherwise sends checksums that are only begun,
+/// Switches the offloads off that hide the wire: a kernel end of a veth pair otherwise sends partial checksums,
 /// and, to one without XDP, packets larger than its MTU.
 pub fn disable_offloads(namespace: &Namespace, netdev: &str) -> io::Result<()> {
     let mut command = namespace.command("ethtool");

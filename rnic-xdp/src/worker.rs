@@ -81,7 +81,7 @@ impl Worker {
         let mtu = port.report().mtu;
         let config = EngineConfig {
             mtu: mtu.try_into().unwrap_or(u16::MAX),
-            unfinished_checksums: port.link().joins_kernels(),
+            partial_checksums: port.link().joins_kernels(),
             ..config
         };
         let control = port.control().clone();

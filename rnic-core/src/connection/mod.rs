@@ -31,7 +31,7 @@ use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::startup::{MpaInitiator, MpaResponder};
 use crate::rdmap::Rdmap;
-use crate::tcp::{KeptAside, NextSegment, Seq, State, Tcp, TcpConfig};
+use crate::tcp::{NextSegment, Seq, SpilledOctets, State, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::QueuePair;
@@ -521,16 +521,16 @@ impl Connection {
         }
     }
 
-    /// Handles whatever has come due. `aside` counts what connections keep aside.
+    /// Handles whatever has come due. `spilled` counts the octets of all connections that are spilled.
     pub(crate) fn handle_timeout<F: TxFrames>(
         &mut self,
         context: &mut Context<'_, '_>,
         tx: &mut F,
-        aside: &KeptAside,
+        spilled: &SpilledOctets,
     ) {
         if self.tcp.next_timeout().is_some_and(|at| at <= context.now) {
             self.tcp.handle_timeout(context.now);
-            self.tcp.put_aside(tx, aside);
+            self.tcp.spill(tx, spilled);
         }
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.handle_timeout(context.now);
@@ -573,7 +573,7 @@ impl Connection {
 
     /// Octets in memory of our own: the front of an FPDU, by which the window is smaller, and what is ahead of order,
     /// which lies inside it.
-    fn kept_aside(&self) -> usize {
+    fn buffered(&self) -> usize {
         let part_of_fpdu = match &self.phase {
             Phase::Streaming(stream) => stream.held(),
             _ => 0,
@@ -595,7 +595,7 @@ impl Connection {
             remote: self.key.remote,
             state: format!("{:?}, {phase}", self.tcp.state()),
             tcp: self.tcp.facts(now),
-            kept_aside: self.kept_aside(),
+            buffered: self.buffered(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From TCP's octets upward: in order, early, or aside.
+//! From TCP's octets upward: in order, placed early, or into the out-of-order queue.
 
 use crate::engine::EndReason;
 use crate::tcp::StreamData;
@@ -25,7 +25,7 @@ impl Connection {
         self.tcp.set_held(held as u32, missing as u32);
     }
 
-    /// Octets with a hole in front of them are kept aside. FPDUs that a marker shows among them are placed at once.
+    /// Queues octets that have a hole in front of them, and places FPDUs among them that a marker shows.
     // rfc: 5044-84
     fn receive_ahead(&mut self, data: StreamData<'_>, context: &mut Context<'_, '_>) {
         let range = data.offset..data.offset + data.bytes.len() as u64;
@@ -38,7 +38,7 @@ impl Connection {
         if !matches!(self.phase, Phase::Closing) {
             // rfc: 5044-84
             self.reorder.keep(data.offset, data.bytes);
-            context.counters.rdma.octets_kept_aside += data.bytes.len() as u64;
+            context.counters.rdma.octets_buffered += data.bytes.len() as u64;
         }
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.place_marked(range.clone(), &mut self.reorder, context);
@@ -51,7 +51,7 @@ impl Connection {
         self.consume(data.bytes, context);
         let mut at = data.offset + data.bytes.len() as u64;
         loop {
-            if let Some(octets) = self.reorder.take_aside(at) {
+            if let Some(octets) = self.reorder.take_queued(at) {
                 self.consume(&octets, context);
                 at += octets.len() as u64;
             } else if let Some(fpdu) = self.reorder.take_early(at) {

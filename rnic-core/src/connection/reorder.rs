@@ -1,11 +1,11 @@
-//! What has arrived ahead of the stream's front: octets kept aside, and records of FPDUs that were placed early.
+//! What has arrived ahead of the stream's front: the out-of-order queue, and records of FPDUs that were placed early.
 
-mod aside;
+mod out_of_order;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use self::aside::Aside;
+use self::out_of_order::OutOfOrderQueue;
 use crate::ddp::Placed;
 
 /// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have.
@@ -27,37 +27,37 @@ pub(super) const RECORD: usize = 2 * size_of::<(u64, EarlyFpdu)>() + 2 * size_of
 /// one in place of its octets only where that is smaller.
 #[derive(Default)]
 pub(super) struct Reorder {
-    aside: Aside,
+    queue: OutOfOrderQueue,
     early: BTreeMap<u64, EarlyFpdu>,
-    /// Octets that were verified before their turn, in vain.
+    /// Octets of FPDUs that were verified before their turn and found wrong.
     refused: usize,
 }
 
 impl Reorder {
-    /// Memory of our own: octets kept aside, and records.
+    /// Returns the memory that is used: queued octets, and records.
     pub(super) fn held(&self) -> usize {
-        self.aside.len() + self.early.len() * RECORD
+        self.queue.len() + self.early.len() * RECORD
     }
 
-    /// Keeps octets aside.
+    /// Queues octets.
     pub(super) fn keep(&mut self, start: u64, bytes: &[u8]) {
-        self.aside.keep(start, bytes);
+        self.queue.insert(start, bytes);
     }
 
-    /// Octets that are kept aside, all of them or nothing; `joined` is for those that do not lie in one piece.
+    /// Returns queued octets, all of the range or nothing; `joined` is for those that do not lie in one piece.
     pub(super) fn octets<'a>(
         &'a self,
         range: Range<u64>,
         joined: &'a mut Vec<u8>,
     ) -> Option<&'a [u8]> {
-        self.aside.octets(range, joined)
+        self.queue.octets(range, joined)
     }
 
     /// Whether an FPDU of this length may be verified before its turn: not where its record would be longer, nor where
     /// twice as much as is kept was verified in vain. A marker is soon written, and the FPDU that it shows may be long: so
     /// the work that a peer can cause is bounded by what it sends.
     pub(super) fn may_verify(&self, len: usize) -> bool {
-        len >= RECORD && self.refused < 2 * self.aside.len()
+        len >= RECORD && self.refused < 2 * self.queue.len()
     }
 
     /// An FPDU was verified, and stays where it is until its turn comes.
@@ -67,7 +67,7 @@ impl Reorder {
 
     /// An FPDU was placed: a record stands for its octets.
     pub(super) fn insert_early(&mut self, start: u64, fpdu: EarlyFpdu) {
-        self.aside.forget(start..fpdu.end);
+        self.queue.remove(start..fpdu.end);
         // rfc: 5041-7, 5044-1
         self.early.insert(start, fpdu);
         self.limit_refused();
@@ -84,16 +84,16 @@ impl Reorder {
         self.early.remove(&offset)
     }
 
-    /// Takes octets that are kept aside from `offset` on: not necessarily all that follow one another.
-    pub(super) fn take_aside(&mut self, offset: u64) -> Option<Vec<u8>> {
-        let octets = self.aside.take(offset)?;
+    /// Takes queued octets from `offset` on, not necessarily all that are contiguous.
+    pub(super) fn take_queued(&mut self, offset: u64) -> Option<Vec<u8>> {
+        let octets = self.queue.take(offset)?;
         self.limit_refused();
         Some(octets)
     }
 
     /// What is kept no longer counts no longer.
     fn limit_refused(&mut self) {
-        self.refused = self.refused.min(2 * self.aside.len());
+        self.refused = self.refused.min(2 * self.queue.len());
     }
 
     /// Forgets everything: the stream is over.
@@ -158,7 +158,7 @@ mod tests {
                 let fpdu = reorder.take_early(at).map(|fpdu| fpdu.end);
                 let octets = || {
                     reorder
-                        .take_aside(at)
+                        .take_queued(at)
                         .map(|octets| at + octets.len() as u64)
                 };
                 at = fpdu.or_else(octets).unwrap();
@@ -188,7 +188,7 @@ mod tests {
             assert!(looked_at <= 2 * sent + 65_000, "{looked_at} of {sent}");
         }
         // The hole is filled: what was kept leaves, and the count with it.
-        while let Some(octets) = reorder.take_aside(1000 + front) {
+        while let Some(octets) = reorder.take_queued(1000 + front) {
             front += octets.len() as u64;
         }
         assert_eq!((front, reorder.held(), reorder.refused), (80_000, 0, 0));

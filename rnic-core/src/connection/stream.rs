@@ -176,7 +176,7 @@ impl Stream {
             let outcome = match self.deframer.next_with_crc(&mut bytes, crc.take()) {
                 Ok(None) => {
                     let more = self.deframer.buffered() - held;
-                    context.counters.rdma.octets_kept_aside += more as u64;
+                    context.counters.rdma.octets_buffered += more as u64;
                     return;
                 }
                 Ok(Some(ulpdu)) => {

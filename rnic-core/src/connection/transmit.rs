@@ -159,7 +159,7 @@ impl Connection {
             }
             let held = self.tcp.held();
             if held >= share {
-                // What it holds is acknowledged or put aside, and then it goes on.
+                // What it holds is acknowledged or spilled, and then it goes on.
                 break;
             }
             if tx.available() <= reserve(held) {
@@ -272,9 +272,9 @@ impl Connection {
                 };
                 copy
             }
-            Payload::Aside(range) => {
+            Payload::Spilled(range) => {
                 let Some(frame) = tx.allocate() else { return };
-                let octets = self.tcp.aside(range);
+                let octets = self.tcp.spilled(range);
                 let payload = at..at + octets.len();
                 tx.bytes_mut(frame)[payload.clone()].copy_from_slice(octets);
                 (frame, octets.len(), sum_of(tx, frame, payload), false)

@@ -179,9 +179,9 @@ impl Engine {
             return self.hand_over(owner, frame, checksums);
         }
         // By reference: it is large, and moving it would cost as much as reading the frame.
-        let parsed = match self.config.unfinished_checksums {
+        let parsed = match self.config.partial_checksums {
             false => packet::parse(frame, checksums),
-            true => packet::parse_unfinished(frame, checksums),
+            true => packet::parse_with_partial(frame, checksums),
         };
         let packet = match &parsed {
             Ok(packet) => packet,

@@ -165,8 +165,8 @@ impl Engine {
 
     /// How many frames the connection may hold that has its turn.
     fn share<F: TxFrames>(&self, tx: &F) -> usize {
-        let aside = self.aside.load(Ordering::Relaxed) / usize::from(self.config.mtu).max(1);
-        share(tx.total(), tx.available(), aside, self.ready.len())
+        let spilled = self.spilled.load(Ordering::Relaxed) / usize::from(self.config.mtu).max(1);
+        share(tx.total(), tx.available(), spilled, self.ready.len())
     }
 
     /// Releases the frames of connections that are over.
@@ -231,7 +231,7 @@ impl Engine {
     #[inline(never)]
     fn handle_alarms<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) -> bool {
         let mut any = false;
-        let aside = self.aside.clone();
+        let spilled = self.spilled.clone();
         while let Some(index) = self.timers.gone_off(now) {
             self.foresee_alarm();
             let connection = &mut self.connections[index];
@@ -244,7 +244,7 @@ impl Engine {
                 any = true;
                 self.counters.engine.alarms += 1;
                 self.with_connection(index, now, guard, tx, |connection, context, tx| {
-                    connection.handle_timeout(context, tx, &aside);
+                    connection.handle_timeout(context, tx, &spilled);
                 });
             }
         }
@@ -253,15 +253,15 @@ impl Engine {
 }
 
 /// How many of `total` frames a connection may hold until they are acknowledged, where `free` are free, `waiting` others have
-/// something to send, and as much as would fill `aside` frames is kept aside because peers are silent.
+/// something to send, and as many octets as would fill `spilled` frames are spilled because peers are silent.
 ///
 /// All but the reserve, unless frames are short: then an equal part, or what it sends in a turn if that is more. Memory is
-/// limited too: with each time that as much is kept aside as all frames hold, only half as much may follow.
+/// limited too: each time that as much is spilled as all frames hold halves what may follow.
 #[inline]
-fn share(total: usize, free: usize, aside: usize, waiting: usize) -> usize {
+fn share(total: usize, free: usize, spilled: usize, waiting: usize) -> usize {
     let mut most = total.saturating_sub(RESERVED_FRAMES).max(1);
-    if aside >= total {
-        let times = (aside / total.max(1)).min(usize::BITS as usize - 1);
+    if spilled >= total {
+        let times = (spilled / total.max(1)).min(usize::BITS as usize - 1);
         most = (most >> times).max(1);
     }
     if waiting == 0 || free > total / PLENTY {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_aside_is_bounded() {
+    fn spilled_octets_are_bounded() {
         assert_eq!(share(4096, 4000, 4095, 0), 4064);
         assert_eq!(share(4096, 4000, 4096, 0), 2032);
         assert_eq!(share(4096, 4000, 3 * 4096, 0), 508);
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(share(4096, 10, usize::MAX, 100), 1);
         assert_eq!(share(0, 0, 0, 0), 1);
         // One peer after the other falls silent when it holds as much as it may.
-        let aside = (0..10_000).fold(0, |aside, _| aside + share(4096, 4096, aside, 0));
-        assert!(aside <= 13 * 4096 + 10_000, "{aside}");
+        let spilled = (0..10_000).fold(0, |spilled, _| spilled + share(4096, 4096, spilled, 0));
+        assert!(spilled <= 13 * 4096 + 10_000, "{spilled}");
     }
 }

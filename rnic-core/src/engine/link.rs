@@ -63,7 +63,7 @@ pub struct ConnectionOptions {
     /// Ask for CRC32c in every FPDU. It is used if either side asks.
     pub crc: bool,
     /// Require markers in what the peer sends (RFC 5044 section 4.3): with CRCs, FPDUs that arrive ahead of order are then
-    /// found and placed at once, however the stream was cut into segments; without markers they wait aside until what is
+    /// found and placed at once, however the stream was cut into segments; without markers they wait in the out-of-order queue until what is
     /// missing has come. Markers cost the receiver a copy, and not every peer can send them.
     pub markers: bool,
     /// Reads and atomics that this side accepts at once.

@@ -29,7 +29,7 @@ use crate::counters::{DropCounters, EngineCounters, RdmaCounters, TcpCounters};
 use crate::fast_paths::FastPaths;
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{FrameId, TxFrames};
-use crate::tcp::{KeptAside, TcpConfig};
+use crate::tcp::{SpilledOctets, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::srq::SrqTable;
@@ -65,8 +65,8 @@ pub struct EngineConfig {
     /// Largest IP packet that the device sends and receives, in octets.
     pub mtu: u16,
     /// The peers' kernels may hand their packets over on this very host, with TCP checksums that are only
-    /// [begun](crate::wire::packet::parse_unfinished).
-    pub unfinished_checksums: bool,
+    /// [partial](crate::wire::packet::parse_with_partial).
+    pub partial_checksums: bool,
     /// Connections at once. Further ones are refused.
     pub max_connections: usize,
     /// Connections to listeners at once whose handshake is not over. Further SYNs are answered with a cookie and
@@ -85,7 +85,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             mtu: 1500,
-            unfinished_checksums: false,
+            partial_checksums: false,
             max_connections: 65_536,
             max_half_open: 1024,
             backlog: 1024,
@@ -140,8 +140,8 @@ pub struct Engine {
     device_gone: bool,
     /// Frames of connections that are over, to be released.
     returned: Vec<FrameId>,
-    /// Octets that connections keep aside because their peers are silent.
-    aside: KeptAside,
+    /// Octets that connections have spilled because their peers are silent.
+    spilled: SpilledOctets,
     counters: Counters,
     isn_secret: Keyed,
     cookies: Cookies,
@@ -177,7 +177,7 @@ impl Engine {
             events: VecDeque::new(),
             device_gone: false,
             returned: Vec::new(),
-            aside: KeptAside::default(),
+            spilled: SpilledOctets::default(),
             counters: Counters::default(),
             cookies: Cookies::new(isn_secret.derive("SYN cookies")),
             isn_secret,

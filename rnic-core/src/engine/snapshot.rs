@@ -18,7 +18,7 @@ pub struct ConnectionFacts {
     pub tcp: TcpFacts,
     /// Octets that arrived and wait in memory of the engine's own: parts of FPDUs, and what came ahead of others
     /// and was not recognised.
-    pub kept_aside: usize,
+    pub buffered: usize,
 }
 
 /// Everything at one moment.

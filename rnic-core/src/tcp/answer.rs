@@ -4,7 +4,7 @@
 
 use super::Tcp;
 use super::recovery::Answer;
-use super::send::{Fate, Place};
+use super::send::{Fate, FramePart};
 use crate::fast_paths::{FastPath, taken};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
@@ -69,7 +69,7 @@ impl Tcp {
             only.end() == ack
                 && !only.retransmitted
                 && only.fate == Fate::InFlight
-                && only.place == Place::Whole
+                && only.part == FramePart::Whole
         })
     }
 

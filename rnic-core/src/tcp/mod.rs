@@ -52,7 +52,7 @@ pub use self::ecn::EcnMode;
 pub use self::facts::TcpFacts;
 pub use self::liveness::Keepalive;
 pub use self::run::Run;
-pub use self::send::KeptAside;
+pub use self::send::SpilledOctets;
 pub use self::seq::Seq;
 pub use self::state::State;
 pub use self::train::Followers;
@@ -144,8 +144,8 @@ pub enum Payload {
         /// These octets of it.
         range: Range<usize>,
     },
-    /// Octets of the stream that are in no frame any more ([`Tcp::aside`]): to be copied as a part is.
-    Aside(Range<u64>),
+    /// Octets of the stream that are in no frame any more ([`Tcp::spilled`]): to be copied as a part is.
+    Spilled(Range<u64>),
 }
 
 /// One connection. Where many take turns, each of them finds its record outside the cache. So its fields, and those of the

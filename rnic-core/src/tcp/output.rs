@@ -1,6 +1,6 @@
 //! What is sent: retransmissions, data, FIN, acknowledgments, and the segments of the handshake.
 
-use super::send::{Fate, Place, SentSegment};
+use super::send::{Fate, FramePart, SentSegment};
 use super::{Fin, Outgoing, Payload, State, Tcp};
 use crate::memory::frames::{CONTROL_FRAMES, TxFrames};
 use crate::time::Instant;
@@ -153,7 +153,7 @@ impl Tcp {
 
     /// Octets `from..to` of a segment: the frame itself if that is all of it.
     fn data(&mut self, now: Instant, segment: &SentSegment, from: u16, to: u16) -> Outgoing {
-        let payload = if (from, to) == (0, segment.len) && segment.place.begins_frame() {
+        let payload = if (from, to) == (0, segment.len) && segment.part.begins_frame() {
             Payload::Whole {
                 frame: segment.frame,
                 payload_at: segment.payload_at,
@@ -408,7 +408,7 @@ impl Tcp {
 
 /// Whether the device may still have the frame that is to be sent once more as it is.
 fn is_busy<F: TxFrames>(segment: &SentSegment, frames: &F) -> bool {
-    segment.place.begins_frame() && frames.busy(segment.frame)
+    segment.part.begins_frame() && frames.busy(segment.frame)
 }
 
 /// Octets `from..to` of a segment, to be copied.
@@ -416,8 +416,8 @@ fn is_busy<F: TxFrames>(segment: &SentSegment, frames: &F) -> bool {
 fn part(segment: &SentSegment, from: u16, to: u16) -> Payload {
     let at = |octets: u16| usize::from(segment.payload_at) + usize::from(octets);
     let place = |octets: u16| segment.start + u64::from(octets);
-    match segment.place {
-        Place::Aside => Payload::Aside(place(from)..place(to)),
+    match segment.part {
+        FramePart::Spilled => Payload::Spilled(place(from)..place(to)),
         _ => Payload::Part {
             frame: segment.frame,
             range: at(from)..at(to),

@@ -4,7 +4,7 @@
 
 use core::time::Duration;
 
-use super::send::{Place, SentSegment};
+use super::send::{FramePart, SentSegment};
 use super::{Seq, Tcp};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;
@@ -100,8 +100,8 @@ impl Tcp {
 
     /// The octets of a held segment.
     fn octets<'a, F: TxFrames>(&'a self, segment: &SentSegment, frames: &'a F) -> &'a [u8] {
-        if segment.place == Place::Aside {
-            return self.send.aside(segment.start..segment.end());
+        if segment.part == FramePart::Spilled {
+            return self.send.spilled(segment.start..segment.end());
         }
         let at = usize::from(segment.payload_at);
         &frames.bytes(segment.frame)[at..at + usize::from(segment.len)]

@@ -1,20 +1,20 @@
 //! The sending direction: the frames held until they are acknowledged, and the peer's window.
 
-mod aside;
 pub(super) mod facts;
 mod recut;
+mod spill;
 
 use std::collections::VecDeque;
 
-pub use self::aside::KeptAside;
+pub use self::spill::SpilledOctets;
 
-use self::aside::Aside;
+use self::spill::Spill;
 use super::scoreboard::{News, Scoreboard};
 use super::seq::{Origin, Seq};
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::time::Instant;
 
-/// A segment, built in its frame and kept there until it is acknowledged, or put aside.
+/// A segment, built in its frame and kept there until it is acknowledged, or spilled.
 #[derive(Clone, Debug)]
 pub(super) struct SentSegment {
     pub(super) frame: FrameId,
@@ -33,12 +33,12 @@ pub(super) struct SentSegment {
     pub(super) sent_at: Instant,
     pub(super) retransmitted: bool,
     pub(super) fate: Fate,
-    pub(super) place: Place,
+    pub(super) part: FramePart,
 }
 
 /// Where the octets of a segment are. Pieces of one that was cut share its frame; each but the first goes in a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FramePart {
     /// Alone in its frame.
     Whole,
     /// In front of others in its frame.
@@ -48,10 +48,10 @@ pub(super) enum Place {
     /// Behind others in its frame, which is free when this is acknowledged: they were before.
     Back,
     /// In no frame.
-    Aside,
+    Spilled,
 }
 
-impl Place {
+impl FramePart {
     /// Whether the frame is sent as it is.
     pub(super) fn begins_frame(self) -> bool {
         matches!(self, Self::Whole | Self::Front)
@@ -70,7 +70,7 @@ impl Place {
             Self::Front => [Self::Front, Self::Middle],
             Self::Middle => [Self::Middle, Self::Middle],
             Self::Back => [Self::Middle, Self::Back],
-            Self::Aside => [Self::Aside, Self::Aside],
+            Self::Spilled => [Self::Spilled, Self::Spilled],
         }
     }
 }
@@ -125,8 +125,8 @@ pub(super) struct Sender {
     pub(super) fin: Fin,
     pub(super) window: PeerWindow,
     pub(super) board: Scoreboard,
-    /// The octets of the first segments, where these are [aside](Place::Aside).
-    aside: Option<Box<Aside>>,
+    /// The octets of the first segments, where these are [spilled](FramePart::Spilled).
+    spill: Option<Box<Spill>>,
 }
 
 /// The peer's receive window (RFC 9293 section 3.10.7.4).
@@ -179,7 +179,7 @@ impl Sender {
             end: 0,
             fin: Fin::No,
             board: Scoreboard::default(),
-            aside: None,
+            spill: None,
             window: PeerWindow {
                 scale: 0,
                 edge: 0,
@@ -295,7 +295,7 @@ impl Sender {
             sent_at: Instant::ZERO,
             retransmitted: false,
             fate: Fate::InFlight,
-            place: Place::Whole,
+            part: FramePart::Whole,
         });
         self.end += u64::from(len);
         self.end
@@ -324,7 +324,7 @@ impl Sender {
             sent_at: now,
             retransmitted: false,
             fate: Fate::InFlight,
-            place: Place::Whole,
+            part: FramePart::Whole,
         });
         self.unsent += 1;
         self.end += u64::from(len);
@@ -383,11 +383,11 @@ impl Sender {
             if head.fate != Fate::Sacked {
                 news.sent_at = Some(head.sent_at);
             }
-            if head.place.ends_frame() {
+            if head.part.ends_frame() {
                 frames.release(head.frame);
             } else {
                 let end = head.end();
-                self.forget_aside(end);
+                self.drop_spill(end);
             }
             self.segments.pop_front();
             released += 1;
@@ -430,13 +430,13 @@ impl Sender {
 
     /// Forgets every segment. Their frames are to be released.
     pub(super) fn take_frames(&mut self) -> impl Iterator<Item = FrameId> + '_ {
-        self.aside = None;
+        self.spill = None;
         self.unsent = 0;
         self.board = Scoreboard::default();
         let last = self
             .segments
             .drain(..)
-            .filter(|segment| segment.place.ends_frame());
+            .filter(|segment| segment.part.ends_frame());
         last.map(|segment| segment.frame)
     }
 }

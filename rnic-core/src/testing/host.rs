@@ -533,7 +533,7 @@ impl Host {
     pub(super) fn turn(&mut self, now: Instant, frames: &[Vec<u8>]) -> (bool, Vec<Vec<u8>>) {
         let mut batch = self.driver.begin(now);
         batch.foresee(frames.iter().map(Vec::as_slice));
-        let frames = frames.iter().map(|frame| (frame, Checksums::Verify));
+        let frames = frames.iter().map(|frame| (frame, Checksums::None));
         batch.handle_frames(frames, &mut self.tx);
         let busy = batch.finish(&mut self.tx) | self.answer_next_hops();
         let notices = std::iter::from_fn(|| self.end.events.next());

@@ -2,28 +2,28 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Whether the checksums of a received frame have to be computed.
+/// What is known of the checksums of a received frame, in the terms of Linux's `ip_summed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
-    /// Compute and compare them.
-    Verify,
-    /// The same, but the [`sum`] of all octets of the frame is known already: whoever copied them computed it.
-    Summed(u16),
-    /// Somebody trustworthy has: the device, or the sender's kernel on this very host.
-    Vouched,
+    /// Nothing: compute and compare them (`CHECKSUM_NONE`).
+    None,
+    /// The [`sum`] of all octets of the frame, computed while they were copied: compare it (`CHECKSUM_COMPLETE`).
+    Complete(u16),
+    /// They are right: the device has verified them, or they never left this host (`CHECKSUM_UNNECESSARY`).
+    Unnecessary,
 }
 
 impl Checksums {
-    /// The [`sum`] of a part of a frame that begins at an even place; none if it need not be known.
+    /// Returns the [`sum`] of a part of a frame that begins at an even place; none if it need not be known.
     #[inline]
     pub fn sum_of(self, part: &[u8], frame: &[u8]) -> Option<u16> {
         match self {
-            Self::Vouched => None,
-            Self::Summed(total) if part.as_ptr_range().end == frame.as_ptr_range().end => {
+            Self::Unnecessary => None,
+            Self::Complete(total) if part.as_ptr_range().end == frame.as_ptr_range().end => {
                 let front = &frame[..frame.len() - part.len()];
                 Some(without(total, sum(front)))
             }
-            Self::Verify | Self::Summed(_) => Some(sum(part)),
+            Self::None | Self::Complete(_) => Some(sum(part)),
         }
     }
 }

@@ -65,7 +65,7 @@ impl Ipv4Header {
         }
         let datagram = octets.get(..total_len).ok_or(too_short)?;
         let (header, payload) = datagram.split_at_checked(header_len).ok_or(too_short)?;
-        if checksums != Checksums::Vouched && checksum::sum(header) != 0xffff {
+        if checksums != Checksums::Unnecessary && checksum::sum(header) != 0xffff {
             return Err(PacketError::Checksum("IPv4"));
         }
         if raw.flags_and_offset.get() & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0 {

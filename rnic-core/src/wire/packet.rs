@@ -61,22 +61,18 @@ pub const ECN_CAPABLE: u8 = 2;
 pub const CONGESTION_EXPERIENCED: u8 = 3;
 
 /// Reads a frame: Ethernet, a VLAN tag or none, IPv4 with options or IPv6 without extension headers, TCP.
-/// Lengths are checked always, checksums unless vouched for. Ethernet padding is cut off.
+/// Checks lengths always, and checksums unless they are [unnecessary](Checksums::Unnecessary). Cuts off Ethernet padding.
 pub fn parse(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketError> {
     parse_as(frame, checksums, false)
 }
 
-/// The same where the peer's kernel may hand its packets over on this very host, as over a veth: it leaves TCP's checksum
-/// to the device, which none of them meets. What it begins it with, the sum of the pseudo-header, counts as good.
-pub fn parse_unfinished(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketError> {
+/// Reads a frame as [`parse`] does, and also accepts a partial TCP checksum (`CHECKSUM_PARTIAL`): the sum of the pseudo-header.
+/// A kernel on this host, at the other end of a veth, leaves the rest to a device that the packet never meets.
+pub fn parse_with_partial(frame: &[u8], checksums: Checksums) -> Result<Packet<'_>, PacketError> {
     parse_as(frame, checksums, true)
 }
 
-fn parse_as(
-    frame: &[u8],
-    checksums: Checksums,
-    unfinished: bool,
-) -> Result<Packet<'_>, PacketError> {
+fn parse_as(frame: &[u8], checksums: Checksums, partial: bool) -> Result<Packet<'_>, PacketError> {
     let (link, rest) = EthernetHeader::parse(frame)?;
     if link.destination.is_group() {
         return Err(PacketError::NotUnicast("destination MAC"));
@@ -91,7 +87,7 @@ fn parse_as(
     }
     let payload_sum = checksums.sum_of(datagram.payload, frame);
     if payload_sum.is_some_and(|sum| combine(datagram.pseudo_sum, sum) != 0xffff)
-        && !(unfinished && tcp::checksum_field(datagram.payload) == Some(datagram.pseudo_sum))
+        && !(partial && tcp::checksum_field(datagram.payload) == Some(datagram.pseudo_sum))
     {
         return Err(PacketError::Checksum("TCP"));
     }

@@ -281,8 +281,8 @@ impl Prediction {
         let payload = frame.get(layout.payload_at()..end)?;
         let mut payload_crc = None;
         match checksums {
-            Checksums::Vouched => {}
-            Checksums::Verify => {
+            Checksums::Unnecessary => {}
+            Checksums::None => {
                 let words = if self.is_fpdu(payload) {
                     let (crc, words) = crc_and_words(payload);
                     payload_crc = Some(crc);
@@ -296,7 +296,7 @@ impl Prediction {
                     return None;
                 }
             }
-            Checksums::Summed(_) => {
+            Checksums::Complete(_) => {
                 let segment = frame.get(layout.tcp_at()..end)?;
                 let pseudo_sum = combine(self.pseudo_sum, segment.len() as u16);
                 let sum = checksums.sum_of(segment, frame)?;
@@ -326,7 +326,7 @@ impl Prediction {
         }
         let varying = [word(2), word(4), word(10)].map(u64::from);
         let total = self.ip_sum + varying.iter().sum::<u64>();
-        let holds = checksums == Checksums::Vouched || is_whole(total);
+        let holds = checksums == Checksums::Unnecessary || is_whole(total);
         holds.then(|| layout.ip_at + usize::from(u16::from_be(word(2))))
     }
 

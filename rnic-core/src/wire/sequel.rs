@@ -267,7 +267,7 @@ impl Sequel {
             return None;
         }
         let (crc, holds) = match checksums {
-            Checksums::Verify => {
+            Checksums::None => {
                 let (crc, words) = crc_and_words(fpdu);
                 (crc, self.holds(layout, front, tcp, words))
             }

@@ -256,7 +256,7 @@ fn short_fpdus_wait_for_their_turn() {
             sim.run_now();
             ahead += segment.len();
             let snapshot = sim.hosts[0].snapshot(sim.now);
-            let kept = snapshot.connections[0].kept_aside;
+            let kept = snapshot.connections[0].buffered;
             assert!(kept <= ahead, "{kept} of {ahead}");
             assert!(record || kept == ahead, "{kept} of {ahead}");
         }

@@ -201,7 +201,7 @@ fn a_window_full_of_markers_to_the_same_place() {
     }
     let snapshot = sim.hosts[0].snapshot(sim.now);
     assert_eq!(snapshot.rdma.octets_placed_early, 0);
-    assert!(snapshot.connections[0].kept_aside <= 256 * 1024);
+    assert!(snapshot.connections[0].buffered <= 256 * 1024);
     // In its turn it is found to be nothing.
     sim.raw[raw.peer].send(&octets[..4]);
     sim.run_now();

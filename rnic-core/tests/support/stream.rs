@@ -64,9 +64,9 @@ pub(crate) struct Connection {
 /// The connections of a capture, in the order of their SYNs.
 pub(crate) fn connections(capture: &Capture) -> Vec<Connection> {
     let checksums = if capture.has_partial_checksums() {
-        Checksums::Vouched
+        Checksums::Unnecessary
     } else {
-        Checksums::Verify
+        Checksums::None
     };
     let mut connections: Vec<Connection> = Vec::new();
     for frame in &capture.frames {

@@ -221,14 +221,14 @@ impl RxPort {
     pub fn frames(&self) -> impl Iterator<Item = (Frame<'_>, Checksums)> {
         (0..self.ready).map(|frame| match self.multi_buffer {
             true => self.frame(self.starts[frame]..self.starts[frame + 1]),
-            false => (Frame::Chunk(self.chunk(frame)), Checksums::Verify),
+            false => (Frame::Chunk(self.chunk(frame)), Checksums::None),
         })
     }
 
     /// The same in the form that is handled fastest, where each frame lies in one chunk.
     #[inline(always)]
     pub fn whole_frames(&self) -> Option<impl Iterator<Item = (&[u8], Checksums)>> {
-        let frame = |at| (self.chunk(at), Checksums::Verify);
+        let frame = |at| (self.chunk(at), Checksums::None);
         (!self.multi_buffer).then(|| (0..self.ready).map(frame))
     }
 
@@ -244,7 +244,7 @@ impl RxPort {
     /// one run and in the nearest cache, and their sum comes with the copy.
     fn frame(&self, chunks: Range<usize>) -> (Frame<'_>, Checksums) {
         if chunks.len() == 1 {
-            return (Frame::Chunk(self.chunk(chunks.start)), Checksums::Verify);
+            return (Frame::Chunk(self.chunk(chunks.start)), Checksums::None);
         }
         let len = chunks.clone().map(|at| self.chunk(at).len()).sum();
         let mut octets = self.room.take();
@@ -252,7 +252,7 @@ impl RxPort {
         let total = checksum::join_and_sum(chunks.map(|at| self.chunk(at)), &mut octets);
         let room = &self.room;
         let frame = Frame::Joined(Joined { octets, room });
-        (frame, Checksums::Summed(total))
+        (frame, Checksums::Complete(total))
     }
 
     /// A chunk of the batch.

@@ -9,7 +9,7 @@ use crate::mpa::marker;
 use super::Stream;
 
 impl Stream {
-    /// Octets that came ahead of order have been kept aside. FPDUs of which they are a part and that are whole by now are
+    /// Places FPDUs of which octets have just been queued out of order. FPDUs of which they are a part and that are whole by now are
     /// taken from there and placed, if a marker shows where they begin, or the end of an early FPDU, which a marker showed.
     /// Without markers nothing does: what looks like an FPDU may be octets of a payload. Errors are left for when their
     /// turn comes.

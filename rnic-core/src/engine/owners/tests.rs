@@ -56,9 +56,9 @@ fn frames_come_in_order_and_wake_once() {
     let frame = |at: usize| vec![at as u8; 1 + at * 37 % 1500];
     for at in 0..100 {
         let checksums = if at % 2 == 0 {
-            Checksums::Verify
+            Checksums::None
         } else {
-            Checksums::Summed(at as u16)
+            Checksums::Complete(at as u16)
         };
         let handed = places[2].hand_over(1, &frame(at), checksums);
         assert_eq!(handed, HandOver::Handed);
@@ -77,7 +77,7 @@ fn frames_come_in_order_and_wake_once() {
     assert_eq!(found.len(), 100);
     for (at, (from, octets, checksums)) in found.into_iter().enumerate() {
         assert_eq!((from, octets), (2, frame(at)));
-        assert_eq!(checksums == Checksums::Verify, at % 2 == 0);
+        assert_eq!(checksums == Checksums::None, at % 2 == 0);
     }
     assert!(!places[1].is_waited_for());
 }
@@ -88,12 +88,12 @@ fn too_many_frames_are_lost_and_said_to_be() {
     let (mut places, ..) = engines(3);
     for _round in 0..3 {
         let outcomes: Vec<_> = (0..PARCELS * FRAMES + 7)
-            .map(|_| places[0].hand_over(1, &[7; 60], Checksums::Vouched))
+            .map(|_| places[0].hand_over(1, &[7; 60], Checksums::Unnecessary))
             .collect();
         let (handed, lost) = outcomes.split_at(PARCELS * FRAMES);
         assert!(handed.iter().all(|one| *one == HandOver::Handed));
         assert!(lost.iter().all(|one| *one == HandOver::Lost));
-        let other = places[2].hand_over(1, &[8; 60], Checksums::Vouched);
+        let other = places[2].hand_over(1, &[8; 60], Checksums::Unnecessary);
         assert_eq!(other, HandOver::Handed);
         places[0].send_parcels();
         places[2].send_parcels();
@@ -109,7 +109,7 @@ fn parcels_keep_so_much_memory_and_no_more() {
         let most = PARCELS * FRAMES.min((OCTETS / len).max(1));
         let frame = vec![len as u8; len];
         let handed = (0..most + 1)
-            .filter(|_| places[0].hand_over(1, &frame, Checksums::Vouched) == HandOver::Handed);
+            .filter(|_| places[0].hand_over(1, &frame, Checksums::Unnecessary) == HandOver::Handed);
         assert_eq!(handed.count(), most, "frames of {len}");
         places[0].send_parcels();
         let found = found(&mut places[1]);
@@ -236,7 +236,7 @@ fn frames_like_the_one_before_are_recognised_until_the_owner_changes() {
     };
     let expect = |one: &mut Place, port, seq| {
         let octets = frame(port, seq);
-        let packet = parse(&octets, Checksums::Verify).unwrap();
+        let packet = parse(&octets, Checksums::None).unwrap();
         let key = FlowKey::new(packet.destination, packet.source);
         assert_eq!(one.handler(&key), Handler::Other(1));
         one.expect_like(&octets, &packet, 1);
@@ -244,7 +244,7 @@ fn frames_like_the_one_before_are_recognised_until_the_owner_changes() {
     };
     for port in [80, 81] {
         let octets = frame(port, 0);
-        let packet = parse(&octets, Checksums::Verify).unwrap();
+        let packet = parse(&octets, Checksums::None).unwrap();
         let key = FlowKey::new(packet.destination, packet.source);
         assert_eq!(other.claim(&key), Handler::This);
     }

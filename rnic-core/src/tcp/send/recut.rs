@@ -19,7 +19,7 @@ impl Sender {
             return;
         };
         let mut tail = head.clone();
-        [head.place, tail.place] = head.place.cut();
+        [head.part, tail.part] = head.part.cut();
         tail.payload_at += at;
         tail.start += u64::from(at);
         tail.len -= at;

@@ -2,7 +2,6 @@
 
 mod acknowledging;
 mod answer;
-mod aside;
 mod closing;
 mod cookie;
 mod crossing;
@@ -24,6 +23,7 @@ mod reset;
 mod run;
 mod scoreboard;
 mod script;
+mod spill;
 mod spurious;
 mod tail_probe;
 mod time_wait;

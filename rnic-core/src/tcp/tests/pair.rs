@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::script::{ms, pattern, plain, seconds};
 use crate::memory::frames::{FrameId, RESERVED_FRAMES, TxFrames};
 use crate::tcp::ranges::RangeSet;
-use crate::tcp::{KeptAside, Outgoing, Payload, Seq, State, Tcp, TcpConfig};
+use crate::tcp::{Outgoing, Payload, Seq, SpilledOctets, State, Tcp, TcpConfig};
 use crate::testing::VecFrames;
 use crate::time::Instant;
 use crate::wire::checksum;
@@ -69,7 +69,7 @@ struct End {
     config: TcpConfig,
     isn: Seq,
     frames: VecFrames,
-    aside: KeptAside,
+    spill: SpilledOctets,
     /// Octets to send, and those queued.
     total: u64,
     queued: u64,
@@ -94,7 +94,7 @@ impl End {
             config: config.clone(),
             isn: Seq(isn as u32),
             frames,
-            aside: KeptAside::default(),
+            spill: SpilledOctets::default(),
             total,
             queued: 0,
             acked: 0,
@@ -199,7 +199,7 @@ impl End {
             Payload::Part { frame, range } => {
                 octets.extend_from_slice(&self.frames.bytes(frame)[range])
             }
-            Payload::Aside(range) => octets.extend_from_slice(self.tcp.as_ref()?.aside(range)),
+            Payload::Spilled(range) => octets.extend_from_slice(self.tcp.as_ref()?.spilled(range)),
         }
         self.check_edge(&TcpSegment::parse(&octets).unwrap());
         Some(octets)
@@ -285,7 +285,7 @@ impl End {
             tcp.set_held(0, 0);
         }
         tcp.handle_timeout(now);
-        tcp.put_aside(&mut self.frames, &self.aside);
+        tcp.spill(&mut self.frames, &self.spill);
     }
 
     fn is_over(&self) -> bool {

@@ -306,7 +306,7 @@ impl Bench {
             .filter(|record| record.fate == Fate::Sacked);
         assert_eq!(self.send.sacked_segments(), sacked.count());
         // Pieces share the frame of what was cut.
-        let frames = self.send.segments.iter().filter(|s| s.place.ends_frame());
+        let frames = self.send.segments.iter().filter(|s| s.part.ends_frame());
         assert_eq!(self.frames.available(), 2000 - frames.count());
     }
 }

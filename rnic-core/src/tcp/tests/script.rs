@@ -319,7 +319,7 @@ impl Script {
                 payload.to_vec()
             }
             Payload::Part { frame, range } => self.frames.bytes(*frame)[range.clone()].to_vec(),
-            Payload::Aside(range) => self.tcp.aside(range.clone()).to_vec(),
+            Payload::Spilled(range) => self.tcp.spilled(range.clone()).to_vec(),
         }
     }
 

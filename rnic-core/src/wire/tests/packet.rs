@@ -5,7 +5,7 @@ use crate::wire::checksum::{pseudo_header_v4, pseudo_header_v6, sum};
 use crate::wire::ethernet::{EthernetHeader, MacAddr};
 use crate::wire::packet::{
     Checksums, HeaderTemplate, NetHeader, Packet, PacketError, addresses as addresses_ahead, parse,
-    parse_unfinished,
+    parse_with_partial,
 };
 use crate::wire::tcp::{self, DataHeader, Flags, Seq, TcpHeader, TcpOptions, Timestamps};
 use proptest::prelude::*;
@@ -92,7 +92,7 @@ fn fix_ipv4_checksum(frame: &mut [u8], header_len: usize) {
 
 #[test]
 fn a_frame_of_linux_is_read() {
-    let packet = parse(&SYN, Checksums::Verify).unwrap();
+    let packet = parse(&SYN, Checksums::None).unwrap();
     assert_eq!(packet.source_mac, SOURCE_MAC);
     assert_eq!(packet.destination_mac, DESTINATION_MAC);
     assert_eq!(packet.vlan, None);
@@ -210,7 +210,7 @@ fn the_headers_of_a_run_are_those_of_its_segments() {
 fn every_truncation_is_refused() {
     for frame in [SYN.to_vec(), v6_frame()] {
         for len in 0..frame.len() {
-            let result = parse(&frame[..len], Checksums::Vouched);
+            let result = parse(&frame[..len], Checksums::Unnecessary);
             assert!(
                 matches!(result, Err(PacketError::Truncated(_))),
                 "{len} octets: {result:?}"
@@ -225,10 +225,10 @@ fn ethernet_padding_is_cut_off() {
         let unpadded = frame.clone();
         frame.extend([0x55; 13]);
         assert_eq!(
-            parse(&frame, Checksums::Verify),
-            parse(&unpadded, Checksums::Verify)
+            parse(&frame, Checksums::None),
+            parse(&unpadded, Checksums::None)
         );
-        assert!(parse(&frame, Checksums::Verify).is_ok());
+        assert!(parse(&frame, Checksums::None).is_ok());
     }
 }
 
@@ -242,7 +242,7 @@ fn each_damaged_octet_under_a_checksum_is_noticed() {
     for at in 14..frame.len() {
         let mut damaged = frame.clone();
         damaged[at] ^= 0x04;
-        let result = parse(&damaged, Checksums::Verify);
+        let result = parse(&damaged, Checksums::None);
         assert!(result.is_err(), "octet {at}");
     }
     let frame = v6_frame();
@@ -250,7 +250,7 @@ fn each_damaged_octet_under_a_checksum_is_noticed() {
     for at in 22..frame.len() {
         let mut damaged = frame.clone();
         damaged[at] ^= 0x04;
-        let result = parse(&damaged, Checksums::Verify);
+        let result = parse(&damaged, Checksums::None);
         assert!(
             matches!(result, Err(PacketError::Checksum(_))),
             "octet {at}"
@@ -268,17 +268,17 @@ fn a_known_sum_is_as_good() {
     );
     let padded = [&frame[..], &[0x55; 13]].concat();
     for frame in [frame, padded, SYN.to_vec(), v6_frame()] {
-        let with_sum = |frame: &[u8]| parse(frame, Checksums::Summed(sum(frame))).map(|_| ());
+        let with_sum = |frame: &[u8]| parse(frame, Checksums::Complete(sum(frame))).map(|_| ());
         assert_eq!(with_sum(&frame), Ok(()));
         for at in 0..frame.len() {
             let mut damaged = frame.clone();
             damaged[at] ^= 0x04;
-            let computed = parse(&damaged, Checksums::Verify).map(|_| ());
+            let computed = parse(&damaged, Checksums::None).map(|_| ());
             assert_eq!(with_sum(&damaged), computed, "octet {at}");
         }
         for wrong in [0, 1, 0xffff, !sum(&frame)] {
             if wrong % 0xffff != sum(&frame) % 0xffff && frame.len() == frame_len(&frame) {
-                let result = parse(&frame, Checksums::Summed(wrong));
+                let result = parse(&frame, Checksums::Complete(wrong));
                 assert_eq!(result, Err(PacketError::Checksum("TCP")), "{wrong:#x}");
             }
         }
@@ -295,38 +295,38 @@ fn frame_len(frame: &[u8]) -> usize {
 }
 
 #[test]
-fn vouched_checksums_are_not_looked_at() {
+fn unnecessary_checksums_are_not_verified() {
     let mut frame = SYN;
     frame[24] ^= 1;
     assert_eq!(
-        parse(&frame, Checksums::Verify),
+        parse(&frame, Checksums::None),
         Err(PacketError::Checksum("IPv4"))
     );
     let mut other = SYN;
     other[50] ^= 1;
     assert_eq!(
-        parse(&other, Checksums::Verify),
+        parse(&other, Checksums::None),
         Err(PacketError::Checksum("TCP"))
     );
     for frame in [frame, other] {
         assert_eq!(
-            parse(&frame, Checksums::Vouched),
-            parse(&SYN, Checksums::Verify)
+            parse(&frame, Checksums::Unnecessary),
+            parse(&SYN, Checksums::None)
         );
     }
 }
 
 /// A kernel leaves TCP's checksum to the device, and begins it with the sum of the pseudo-header.
 #[test]
-fn a_checksum_that_was_only_begun_is_good_where_that_is_expected() {
+fn a_partial_checksum_is_good_where_that_is_expected() {
     let v6 = |last| IpAddr::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
     for (source, destination) in [(SOURCE.into(), DESTINATION.into()), (v6(1), v6(2))] {
         for payload in [&b""[..], b"x", b"some octets of the stream"] {
             let net = net_header(source, destination);
             let whole = build(&net, &syn_header(), payload);
-            let parsed = parse(&whole, Checksums::Verify).unwrap();
+            let parsed = parse(&whole, Checksums::None).unwrap();
             assert_eq!(
-                parse_unfinished(&whole, Checksums::Verify),
+                parse_with_partial(&whole, Checksums::None),
                 Ok(parsed.clone())
             );
 
@@ -340,19 +340,19 @@ fn a_checksum_that_was_only_begun_is_good_where_that_is_expected() {
                 }
                 _ => unreachable!(),
             };
-            let mut begun = whole.clone();
+            let mut partial = whole.clone();
             let field = net.len() + tcp::CHECKSUM_AT;
-            begun[field..][..2].copy_from_slice(&pseudo_sum.to_be_bytes());
+            partial[field..][..2].copy_from_slice(&pseudo_sum.to_be_bytes());
             let wrong = Err(PacketError::Checksum("TCP"));
-            for checksums in [Checksums::Verify, Checksums::Summed(sum(&begun))] {
-                assert_eq!(parse(&begun, checksums), wrong);
-                assert_eq!(parse_unfinished(&begun, checksums), Ok(parsed.clone()));
+            for checksums in [Checksums::None, Checksums::Complete(sum(&partial))] {
+                assert_eq!(parse(&partial, checksums), wrong);
+                assert_eq!(parse_with_partial(&partial, checksums), Ok(parsed.clone()));
             }
             for bit in 0..16 {
-                let mut other = begun.clone();
+                let mut other = partial.clone();
                 let changed = pseudo_sum ^ 1 << bit;
                 other[field..][..2].copy_from_slice(&changed.to_be_bytes());
-                assert_eq!(parse_unfinished(&other, Checksums::Verify), wrong);
+                assert_eq!(parse_with_partial(&other, Checksums::None), wrong);
             }
         }
     }
@@ -366,7 +366,7 @@ fn a_vlan_tag_says_which_vlan_it_is() {
         let tags: Vec<_> = tags.iter().flat_map(|(kind, id)| tag(*kind, *id)).collect();
         [&SYN[..12], &tags, &SYN[12..]].concat()
     };
-    let plain = parse(&SYN, Checksums::Verify).unwrap();
+    let plain = parse(&SYN, Checksums::None).unwrap();
     // Priority and drop eligibility are not a part of it, and with no identifier it is none (802.1p).
     for (control, vlan) in [
         (5, Some(5)),
@@ -379,11 +379,11 @@ fn a_vlan_tag_says_which_vlan_it_is() {
             vlan,
             ..plain.clone()
         };
-        assert_eq!(parse(&frame, Checksums::Verify), Ok(expected));
+        assert_eq!(parse(&frame, Checksums::None), Ok(expected));
         let (header, _) = EthernetHeader::parse(&frame).unwrap();
         assert_eq!((header.vlan, header.ethertype), (vlan, 0x0800));
         for len in 0..frame.len() {
-            let cut = parse(&frame[..len], Checksums::Vouched);
+            let cut = parse(&frame[..len], Checksums::Unnecessary);
             assert!(cut.is_err(), "{len} octets");
         }
     }
@@ -398,7 +398,7 @@ fn frames_of_a_vlan_inside_another_are_none_of_ours() {
     ] {
         let tags = [outer.to_be_bytes(), [0, 7], inner.to_be_bytes(), [0, 8]].concat();
         let frame = [&SYN[..12], &tags, &SYN[12..]].concat();
-        let found = parse(&frame, Checksums::Verify);
+        let found = parse(&frame, Checksums::None);
         assert_eq!(found, Err(PacketError::NotIp(kind)));
     }
 }
@@ -409,15 +409,12 @@ fn ipv4_options_are_skipped() {
     frame[14] = 0x47;
     frame[16..18].copy_from_slice(&68u16.to_be_bytes());
     fix_ipv4_checksum(&mut frame, 28);
-    assert_eq!(
-        parse(&frame, Checksums::Verify),
-        parse(&SYN, Checksums::Verify)
-    );
+    assert_eq!(parse(&frame, Checksums::None), parse(&SYN, Checksums::None));
     // A header length beyond the datagram.
     frame[14] = 0x4f;
     frame[16..18].copy_from_slice(&40u16.to_be_bytes());
     assert_eq!(
-        parse(&frame, Checksums::Vouched),
+        parse(&frame, Checksums::Unnecessary),
         Err(PacketError::Malformed("IPv4 length"))
     );
 }
@@ -435,7 +432,7 @@ fn fragments_are_refused() {
         let mut frame = SYN;
         frame[20..22].copy_from_slice(&field.to_be_bytes());
         fix_ipv4_checksum(&mut frame, 20);
-        let result = parse(&frame, Checksums::Verify);
+        let result = parse(&frame, Checksums::None);
         assert_eq!(
             result == Err(PacketError::Fragment),
             refused,
@@ -444,7 +441,7 @@ fn fragments_are_refused() {
     }
     let mut frame = v6_frame();
     frame[20] = 44;
-    assert_eq!(parse(&frame, Checksums::Verify), Err(PacketError::Fragment));
+    assert_eq!(parse(&frame, Checksums::None), Err(PacketError::Fragment));
 }
 
 #[test]
@@ -452,17 +449,17 @@ fn other_protocols_are_refused() {
     let mut arp = SYN;
     arp[12..14].copy_from_slice(&[0x08, 0x06]);
     assert_eq!(
-        parse(&arp, Checksums::Verify),
+        parse(&arp, Checksums::None),
         Err(PacketError::NotIp(0x0806))
     );
     let mut udp = SYN;
     udp[23] = 17;
     fix_ipv4_checksum(&mut udp, 20);
-    assert_eq!(parse(&udp, Checksums::Verify), Err(PacketError::NotTcp(17)));
+    assert_eq!(parse(&udp, Checksums::None), Err(PacketError::NotTcp(17)));
     let mut hop_by_hop = v6_frame();
     hop_by_hop[20] = 0;
     assert_eq!(
-        parse(&hop_by_hop, Checksums::Verify),
+        parse(&hop_by_hop, Checksums::None),
         Err(PacketError::NotTcp(0))
     );
 }
@@ -472,7 +469,7 @@ fn wrong_versions_and_lengths_are_refused() {
     let changed = |frame: &[u8], at: usize, to: &[u8]| {
         let mut frame = frame.to_vec();
         frame[at..at + to.len()].copy_from_slice(to);
-        parse(&frame, Checksums::Vouched).map(|_| ())
+        parse(&frame, Checksums::Unnecessary).map(|_| ())
     };
     assert_eq!(
         changed(&SYN, 14, &[0x65]),
@@ -513,13 +510,13 @@ fn groups_are_no_peers() {
     let mut frame = SYN;
     frame[..6].copy_from_slice(&MacAddr::BROADCAST.0);
     let refused = Err(PacketError::NotUnicast("destination MAC"));
-    assert_eq!(parse(&frame, Checksums::Vouched), refused);
+    assert_eq!(parse(&frame, Checksums::Unnecessary), refused);
     for (at, which) in [(26, "source IP"), (30, "destination IP")] {
         for address in [[224, 0, 0, 1], [255; 4], [0; 4]] {
             let mut frame = SYN;
             frame[at..at + 4].copy_from_slice(&address);
             assert_eq!(
-                parse(&frame, Checksums::Vouched),
+                parse(&frame, Checksums::Unnecessary),
                 Err(PacketError::NotUnicast(which))
             );
         }
@@ -528,12 +525,12 @@ fn groups_are_no_peers() {
         let mut frame = v6_frame();
         frame[at] = 0xff;
         assert_eq!(
-            parse(&frame, Checksums::Vouched),
+            parse(&frame, Checksums::Unnecessary),
             Err(PacketError::NotUnicast(which))
         );
         frame[at..at + 16].fill(0);
         assert_eq!(
-            parse(&frame, Checksums::Vouched),
+            parse(&frame, Checksums::Unnecessary),
             Err(PacketError::NotUnicast(which))
         );
     }
@@ -554,7 +551,7 @@ fn addresses_are_the_same_ahead_of_time() {
             let mut frame = [0; 256];
             let len = net.write(&mut frame, &syn_header(), 0, 0);
             let frame = &frame[..len];
-            let packet = parse(frame, Checksums::Verify).unwrap();
+            let packet = parse(frame, Checksums::None).unwrap();
             let addresses = (packet.source, packet.destination);
             assert_eq!(addresses_ahead(frame), Some(addresses));
             for len in 0..len {
@@ -571,7 +568,7 @@ fn a_reply_goes_where_the_packet_came_from() {
     let mut net = net_header(SOURCE.into(), DESTINATION.into());
     net.vlan = Some(5);
     let frame = build(&net, &syn_header(), &[]);
-    let reply = NetHeader::reply_to(&parse(&frame, Checksums::Verify).unwrap());
+    let reply = NetHeader::reply_to(&parse(&frame, Checksums::None).unwrap());
     let back = net_header(DESTINATION.into(), SOURCE.into());
     let expected = NetHeader {
         source_mac: DESTINATION_MAC,
@@ -602,13 +599,13 @@ fn traffic_class_and_hop_limit_are_written() {
         [0, 0, 0x40, 0],
         "identification zero, don't fragment"
     );
-    assert_eq!(parse(&frame, Checksums::Verify).unwrap().ecn, 1);
+    assert_eq!(parse(&frame, Checksums::None).unwrap().ecn, 1);
 
     net.source = Ipv6Addr::LOCALHOST.into();
     net.destination = Ipv6Addr::LOCALHOST.into();
     let frame = build(&net, &syn_header(), &[]);
     assert_eq!((&frame[14..18], frame[21]), (&[0x6b, 0x90, 0, 0][..], 17));
-    assert_eq!(parse(&frame, Checksums::Verify).unwrap().ecn, 1);
+    assert_eq!(parse(&frame, Checksums::None).unwrap().ecn, 1);
 }
 
 pub(super) fn any_addresses() -> impl Strategy<Value = (IpAddr, IpAddr)> {
@@ -638,7 +635,7 @@ proptest! {
         let frame = build(&net, &header, &payload);
         let (link, _) = EthernetHeader::parse(&frame).unwrap();
         prop_assert_eq!((link.source, link.destination, link.vlan), (source_mac, destination_mac, vlan));
-        let packet = parse(&frame, Checksums::Verify).unwrap();
+        let packet = parse(&frame, Checksums::None).unwrap();
         prop_assert_eq!(packet.source_mac, source_mac);
         prop_assert_eq!(packet.source, SocketAddr::new(source, header.source_port));
         prop_assert_eq!(packet.destination, SocketAddr::new(destination, header.destination_port));
@@ -649,8 +646,8 @@ proptest! {
 
     #[test]
     fn arbitrary_octets_do_no_harm(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = parse(&octets, Checksums::Verify);
-        let _ = parse(&octets, Checksums::Vouched);
+        let _ = parse(&octets, Checksums::None);
+        let _ = parse(&octets, Checksums::Unnecessary);
     }
 
     #[test]
@@ -662,6 +659,6 @@ proptest! {
             let at = at.index(frame.len());
             frame[at] = to;
         }
-        let _ = parse(&frame, Checksums::Vouched);
+        let _ = parse(&frame, Checksums::Unnecessary);
     }
 }

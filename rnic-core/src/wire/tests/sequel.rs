@@ -82,9 +82,9 @@ impl Segment {
     /// What a frame with it makes expect.
     fn sequel_of_crcs(&self, crcs: bool) -> Option<Sequel> {
         let frame = self.frame();
-        let packet = parse(&frame, Checksums::Verify).unwrap();
+        let packet = parse(&frame, Checksums::None).unwrap();
         let prediction = Prediction::like(&frame, &packet, crcs).unwrap();
-        let expected = prediction.parse(&frame, Checksums::Verify).unwrap();
+        let expected = prediction.parse(&frame, Checksums::None).unwrap();
         Sequel::of(&prediction, &frame, &expected)
     }
 
@@ -93,7 +93,7 @@ impl Segment {
     }
 }
 
-const ALL: [Checksums; 2] = [Checksums::Verify, Checksums::Vouched];
+const ALL: [Checksums; 2] = [Checksums::None, Checksums::Unnecessary];
 
 /// What a sequel reads of a frame: the same on both ways, where there are two.
 fn read<'a>(sequel: &Sequel, frame: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
@@ -115,7 +115,7 @@ proptest! {
                 prop_assert_eq!(read(&sequel, &frame, checksums), Some(next));
             }
             let total = crate::wire::checksum::sum(&frame);
-            prop_assert_eq!(read(&sequel, &frame, Checksums::Summed(total)), Some(next));
+            prop_assert_eq!(read(&sequel, &frame, Checksums::Complete(total)), Some(next));
             // IP's identification may be any, and then its checksum is another.
             if segment.addresses.0.is_ipv4() {
                 let ip_at = if segment.vlan.is_some() { 18 } else { 14 };
@@ -123,7 +123,7 @@ proptest! {
                 frame[ip_at + 10..ip_at + 12].fill(0);
                 let check = !crate::wire::checksum::sum(&frame[ip_at..ip_at + 20]);
                 frame[ip_at + 10..ip_at + 12].copy_from_slice(&check.to_be_bytes());
-                prop_assert_eq!(read(&sequel, &frame, Checksums::Verify), Some(next));
+                prop_assert_eq!(read(&sequel, &frame, Checksums::None), Some(next));
             }
             sequel.advance();
         }
@@ -138,19 +138,19 @@ proptest! {
         let mut frame = segment.next().frame();
         let at = at.index(if front { 110 } else { frame.len() });
         frame[at] ^= bits;
-        prop_assert_eq!(read(&sequel, &frame, Checksums::Verify), None);
-        if let Some(next) = read(&sequel, &frame, Checksums::Vouched) {
-            let unread = parse(&frame, Checksums::Vouched).unwrap();
+        prop_assert_eq!(read(&sequel, &frame, Checksums::None), None);
+        if let Some(next) = read(&sequel, &frame, Checksums::Unnecessary) {
+            let unread = parse(&frame, Checksums::Unnecessary).unwrap();
             prop_assert_eq!((unread.segment.header, unread.ecn), (segment.next().tcp, 0));
             prop_assert!(next.crc != RESIDUE || next.payload == segment.next().payload);
         }
         // Not even where another message is expected to begin.
         let mut turned = sequel.clone();
         turned.turn_to(&frame);
-        prop_assert_eq!(read(&turned, &frame, Checksums::Verify), None);
+        prop_assert_eq!(read(&turned, &frame, Checksums::None), None);
         // And where whoever looked at the checksums says what they came to.
         let total = crate::wire::checksum::sum(&frame);
-        prop_assert_eq!(read(&sequel, &frame, Checksums::Summed(total)), None);
+        prop_assert_eq!(read(&sequel, &frame, Checksums::Complete(total)), None);
     }
 
     /// Right in itself, but another. It may be that of another message, if that is expected.
@@ -211,7 +211,7 @@ proptest! {
                 prop_assert_eq!(read(&sequel, &frame, checksums), Some(expected));
             }
             let total = crate::wire::checksum::sum(&frame);
-            prop_assert_eq!(read(&sequel, &frame, Checksums::Summed(total)), Some(expected));
+            prop_assert_eq!(read(&sequel, &frame, Checksums::Complete(total)), Some(expected));
             sequel.advance();
             next = next.next();
         }
@@ -222,11 +222,11 @@ proptest! {
     fn each_is_read_in_its_turn_only(segment in segment()) {
         let mut sequel = segment.sequel();
         let next = segment.next();
-        prop_assert!(read(&sequel, &segment.frame(), Checksums::Verify).is_none());
-        prop_assert!(read(&sequel, &next.next().frame(), Checksums::Verify).is_none());
+        prop_assert!(read(&sequel, &segment.frame(), Checksums::None).is_none());
+        prop_assert!(read(&sequel, &next.next().frame(), Checksums::None).is_none());
         sequel.advance();
-        prop_assert!(read(&sequel, &next.frame(), Checksums::Verify).is_none());
-        prop_assert!(read(&sequel, &next.next().frame(), Checksums::Verify).is_some());
+        prop_assert!(read(&sequel, &next.frame(), Checksums::None).is_none());
+        prop_assert!(read(&sequel, &next.next().frame(), Checksums::None).is_some());
     }
 
     #[test]

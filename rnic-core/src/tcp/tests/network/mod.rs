@@ -306,7 +306,7 @@ impl Network {
             Payload::None => 0,
             Payload::Whole { len, .. } => usize::from(len),
             Payload::Part { range, .. } => range.len(),
-            Payload::Aside(range) => (range.end - range.start) as usize,
+            Payload::Spilled(range) => (range.end - range.start) as usize,
         };
         let half = self.flows[flow].round_trip / 2;
         let arrival = |marked| Event::Arrival {

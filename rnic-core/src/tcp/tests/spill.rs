@@ -4,19 +4,19 @@ use std::sync::atomic::Ordering;
 
 use super::script::{OUR_ISN, Script, ms, plain, seconds};
 use crate::memory::frames::TxFrames;
-use crate::tcp::{KeptAside, TcpConfig, TcpFailure};
+use crate::tcp::{SpilledOctets, TcpConfig, TcpFailure};
 
 /// Three segments of 1000 octets are in flight, and a timeout has passed: of two that follow a part is queued.
-fn timed_out(sum: &KeptAside) -> Script {
+fn timed_out(sum: &SpilledOctets) -> Script {
     let mut t = Script::established(&plain(), "mss 1000", 60_000);
     t.write(3000);
     for start in [1, 1001, 2001] {
         t.expect(&segment(start, 1000));
     }
-    t.tcp.put_aside(&mut t.frames, sum);
+    t.tcp.spill(&mut t.frames, sum);
     assert_eq!(t.frames_free(), 253, "its time has not come");
     t.pass(ms(200));
-    t.tcp.put_aside(&mut t.frames, sum);
+    t.tcp.spill(&mut t.frames, sum);
     assert_eq!(t.frames_free(), 256);
     assert_eq!(sum.load(Ordering::Relaxed), 3000);
     t
@@ -28,7 +28,7 @@ fn segment(start: u32, len: u32) -> String {
 
 #[test]
 fn after_a_timeout_no_frame_is_held_and_the_same_octets_go_again() {
-    let sum = KeptAside::default();
+    let sum = SpilledOctets::default();
     let mut t = timed_out(&sum);
     t.expect(&segment(1, 1000));
     t.expect_nothing();
@@ -50,8 +50,8 @@ fn after_a_timeout_no_frame_is_held_and_the_same_octets_go_again() {
 }
 
 #[test]
-fn what_is_sent_behind_it_goes_aside_with_the_next_timeout() {
-    let sum = KeptAside::default();
+fn what_is_sent_behind_it_is_spilled_by_the_next_timeout() {
+    let sum = SpilledOctets::default();
     let mut t = timed_out(&sum);
     t.expect(&segment(1, 1000));
     t.inject(". 1:1(0) ack 1501");
@@ -66,7 +66,7 @@ fn what_is_sent_behind_it_goes_aside_with_the_next_timeout() {
     t.write(2000);
     t.expect(&segment(3001, 1000));
     t.pass(seconds(1));
-    t.tcp.put_aside(&mut t.frames, &sum);
+    t.tcp.spill(&mut t.frames, &sum);
     assert_eq!(t.frames_free(), 256);
     // Up to 2001 it is acknowledged.
     assert_eq!(sum.load(Ordering::Relaxed), 2000);
@@ -78,7 +78,7 @@ fn what_is_sent_behind_it_goes_aside_with_the_next_timeout() {
 
 #[test]
 fn it_is_cut_where_it_lies() {
-    let sum = KeptAside::default();
+    let sum = SpilledOctets::default();
     let mut t = timed_out(&sum);
     assert!(t.tcp.handle_too_big(OUR_ISN + 1, 600));
     let mut acked = 1;
@@ -93,8 +93,8 @@ fn it_is_cut_where_it_lies() {
 }
 
 #[test]
-fn pieces_of_a_frame_go_aside_and_the_frame_is_free() {
-    let sum = KeptAside::default();
+fn pieces_of_a_frame_are_spilled_and_the_frame_is_free() {
+    let sum = SpilledOctets::default();
     let mut t = Script::established(&plain(), "mss 1000", 60_000);
     t.write(3000);
     for start in [1, 1001, 2001] {
@@ -105,7 +105,7 @@ fn pieces_of_a_frame_go_aside_and_the_frame_is_free() {
     t.inject(". 1:1(0) ack 601");
     assert_eq!(t.frames_free(), 253);
     t.pass(ms(400));
-    t.tcp.put_aside(&mut t.frames, &sum);
+    t.tcp.spill(&mut t.frames, &sum);
     assert_eq!(t.frames_free(), 256);
     assert_eq!(sum.load(Ordering::Relaxed), 2400);
     t.expect(&segment(601, 300));
@@ -115,7 +115,7 @@ fn pieces_of_a_frame_go_aside_and_the_frame_is_free() {
 
 #[test]
 fn a_closed_window_holds_no_frame() {
-    let sum = KeptAside::default();
+    let sum = SpilledOctets::default();
     let mut t = Script::established(&plain(), "mss 1000", 1500);
     t.queue(1000);
     t.queue(1000);
@@ -123,7 +123,7 @@ fn a_closed_window_holds_no_frame() {
     t.inject(". 1:1(0) ack 1001 win 0");
     t.expect_nothing();
     t.pass(ms(300));
-    t.tcp.put_aside(&mut t.frames, &sum);
+    t.tcp.spill(&mut t.frames, &sum);
     assert_eq!(t.frames_free(), 256);
     // Probed, and sent when it opens.
     t.expect(&segment(1001, 1));
@@ -137,14 +137,14 @@ fn a_closed_window_holds_no_frame() {
 
 #[test]
 fn what_has_not_left_the_device_stays_where_it_is() {
-    let sum = KeptAside::default();
+    let sum = SpilledOctets::default();
     let mut t = Script::established(&plain(), "mss 1000", 60_000);
     t.frames.hold();
     t.write(1000);
     t.expect(&segment(1, 1000));
     t.frames.transmit(t.first_frame(), 1000);
     t.pass(ms(300));
-    t.tcp.put_aside(&mut t.frames, &sum);
+    t.tcp.spill(&mut t.frames, &sum);
     assert_eq!(sum.load(Ordering::Relaxed), 0);
     t.expect_nothing();
     t.frames.complete();

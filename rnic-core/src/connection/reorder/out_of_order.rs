@@ -7,37 +7,37 @@ use std::ops::Range;
 /// window and two blocks at most, however the peer cuts and orders its segments.
 const BLOCK: u64 = 4096;
 
-/// Octets of the stream, by their offsets. Each step takes the time of a look-up, and of the octets that it is about.
+/// Octets received ahead of order, by their stream offsets. Each operation takes a look-up and the time to copy its octets.
 #[derive(Default)]
-pub(super) struct Aside {
-    /// Where each range of octets that are kept begins, and where it ends. They neither overlap nor touch.
+pub(super) struct OutOfOrderQueue {
+    /// Where each range of queued octets begins, and where it ends. Ranges neither overlap nor touch.
     ranges: BTreeMap<u64, u64>,
     /// By the offset at which each begins, over [`BLOCK`].
     blocks: BTreeMap<u64, Block>,
     len: usize,
 }
 
-/// A part of the stream, of which some octets are kept.
+/// A part of the stream, of which some octets are queued.
 struct Block {
     octets: Box<[u8]>,
-    kept: usize,
+    queued: usize,
 }
 
 impl Block {
     fn new() -> Self {
         let octets = vec![0; BLOCK as usize].into_boxed_slice();
-        Self { octets, kept: 0 }
+        Self { octets, queued: 0 }
     }
 }
 
-impl Aside {
-    /// Octets that are kept.
+impl OutOfOrderQueue {
+    /// Returns the number of queued octets.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Keeps octets of which none is kept yet.
-    pub(super) fn keep(&mut self, start: u64, mut bytes: &[u8]) {
+    /// Queues octets of which none is queued yet.
+    pub(super) fn insert(&mut self, start: u64, mut bytes: &[u8]) {
         let mut range = start..start + bytes.len() as u64;
         if range.is_empty() {
             return;
@@ -46,7 +46,7 @@ impl Aside {
         for (number, part) in parts(range.clone()) {
             let (now, later) = bytes.split_at(part.len());
             let block = self.blocks.entry(number).or_insert_with(Block::new);
-            block.kept += part.len();
+            block.queued += part.len();
             block.octets[part].copy_from_slice(now);
             bytes = later;
         }
@@ -59,13 +59,13 @@ impl Aside {
         self.ranges.insert(range.start, range.end);
     }
 
-    /// The range of kept octets that has this one.
+    /// Returns the range of queued octets that contains `offset`.
     fn range_with(&self, offset: u64) -> Option<Range<u64>> {
         let (&start, &end) = self.ranges.range(..=offset).next_back()?;
         (offset < end).then_some(start..end)
     }
 
-    /// Some octets, all of them or nothing; `joined` is for those of several blocks.
+    /// Returns octets, all of the range or nothing; `joined` takes those of several blocks.
     pub(super) fn octets<'a>(
         &'a self,
         range: Range<u64>,
@@ -90,25 +90,25 @@ impl Aside {
         Some(joined)
     }
 
-    /// Takes octets from `offset` on, as many as stand in one block; `None` where that one is not kept.
+    /// Takes octets from `offset` on, as many as stand in one block; `None` if that one is not queued.
     pub(super) fn take(&mut self, offset: u64) -> Option<Vec<u8>> {
         let kept = self.range_with(offset)?;
         let (number, part) = parts(offset..kept.end).next()?;
         let octets = self.blocks.get(&number)?.octets[part.clone()].to_vec();
-        self.forget(offset..offset + part.len() as u64);
+        self.remove(offset..offset + part.len() as u64);
         Some(octets)
     }
 
-    /// Keeps these octets no longer. All of them were kept.
-    pub(super) fn forget(&mut self, range: Range<u64>) {
+    /// Removes octets, all of which are queued.
+    pub(super) fn remove(&mut self, range: Range<u64>) {
         let Some(kept) = self.range_with(range.start) else {
             return;
         };
         for (number, part) in parts(range.clone()) {
             self.len -= part.len();
             if let Some(block) = self.blocks.get_mut(&number) {
-                block.kept -= part.len();
-                if block.kept == 0 {
+                block.queued -= part.len();
+                if block.queued == 0 {
                     self.blocks.remove(&number);
                 }
             }
@@ -144,8 +144,8 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Keep(Range<u64>),
-        Forget(Range<u64>),
+        Insert(Range<u64>),
+        Remove(Range<u64>),
         Take(u64),
     }
 
@@ -158,8 +158,8 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => range().prop_map(Step::Keep),
-            1 => range().prop_map(Step::Forget),
+            4 => range().prop_map(Step::Insert),
+            1 => range().prop_map(Step::Remove),
             1 => range().prop_map(|range| Step::Take(range.start)),
         ]
     }
@@ -177,32 +177,32 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_list_of_octets(steps in prop::collection::vec(step(), 1..40)) {
-            let mut aside = Aside::default();
+            let mut queue = OutOfOrderQueue::default();
             let mut model = vec![false; 6 * BLOCK as usize];
             for step in steps {
                 match step {
-                    Step::Keep(range) => {
+                    Step::Insert(range) => {
                         let whole = &mut model[range.start as usize..range.end as usize];
                         // As TCP offers them: up to what is there already.
                         let free = whole.iter().take_while(|there| !**there).count();
                         whole[..free].fill(true);
                         let end = range.start + free as u64;
-                        aside.keep(range.start, &octets(range.start..end));
+                        queue.insert(range.start, &octets(range.start..end));
                     }
-                    Step::Forget(range) => {
+                    Step::Remove(range) => {
                         let whole = &mut model[range.start as usize..range.end as usize];
                         let all = whole.iter().all(|there| *there);
                         let mut joined = Vec::new();
-                        let found = aside.octets(range.clone(), &mut joined).map(<[u8]>::to_vec);
+                        let found = queue.octets(range.clone(), &mut joined).map(<[u8]>::to_vec);
                         prop_assert_eq!(found, all.then(|| octets(range.clone())));
                         if all {
                             whole.fill(false);
-                            aside.forget(range);
+                            queue.remove(range);
                         }
                     }
                     Step::Take(offset) => {
                         let there = model[offset as usize..].iter().take_while(|there| **there).count();
-                        let taken = aside.take(offset);
+                        let taken = queue.take(offset);
                         let len = taken.as_ref().map_or(0, Vec::len);
                         prop_assert_eq!(len > 0, there > 0);
                         prop_assert!(len <= there);
@@ -211,11 +211,11 @@ mod tests {
                         model[offset as usize..end as usize].fill(false);
                     }
                 }
-                prop_assert_eq!(aside.len(), model.iter().filter(|there| **there).count());
+                prop_assert_eq!(queue.len(), model.iter().filter(|there| **there).count());
                 let runs = model.chunk_by(|a, b| a == b).filter(|run| run[0]).count();
-                prop_assert_eq!(aside.ranges.len(), runs);
+                prop_assert_eq!(queue.ranges.len(), runs);
                 let blocks = model.chunks(BLOCK as usize).filter(|block| block.contains(&true)).count();
-                prop_assert_eq!(aside.blocks.len(), blocks);
+                prop_assert_eq!(queue.blocks.len(), blocks);
             }
         }
     }
@@ -225,14 +225,14 @@ mod tests {
     fn pieces_anywhere_in_a_window_take_no_more_than_the_window() {
         const WINDOW: u64 = 64 * 1024;
         let front = BLOCK - 1;
-        let mut aside = Aside::default();
+        let mut queue = OutOfOrderQueue::default();
         for offset in (front..front + WINDOW).step_by(2) {
-            aside.keep(offset, b"x");
+            queue.insert(offset, b"x");
         }
-        assert!(aside.blocks.len() as u64 * BLOCK <= WINDOW + 2 * BLOCK);
+        assert!(queue.blocks.len() as u64 * BLOCK <= WINDOW + 2 * BLOCK);
         for offset in (front..front + WINDOW).step_by(2) {
-            assert_eq!(aside.take(offset), Some(b"x".to_vec()));
+            assert_eq!(queue.take(offset), Some(b"x".to_vec()));
         }
-        assert!(aside.blocks.is_empty() && aside.ranges.is_empty());
+        assert!(queue.blocks.is_empty() && queue.ranges.is_empty());
     }
 }
