@@ -2,7 +2,7 @@
 //!
 //! It parses nothing and knows no rule of a layer; it knows the order of the layers.
 
-mod answer;
+mod fast;
 mod lifecycle;
 mod lone;
 mod path;
@@ -11,7 +11,6 @@ mod reorder;
 mod startup;
 mod stream;
 mod terminate;
-mod train;
 mod transmit;
 mod upper;
 
@@ -25,25 +24,24 @@ use crate::engine::{
     ConnectionFacts, ConnectionOptions, Counters, EndReason, Event, FlowKey, ListenerId, NextHop,
     PortLease, Refusals, RequestId,
 };
-use crate::fast_paths::{FastPath, FastPaths, taken};
+use crate::fast_paths::FastPaths;
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::startup::{MpaInitiator, MpaResponder};
 use crate::rdmap::Rdmap;
-use crate::tcp::{NextSegment, Seq, SpilledOctets, State, Tcp, TcpConfig};
+use crate::tcp::{Seq, SpilledOctets, State, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
 use crate::verbs::qp::QueuePair;
 use crate::verbs::srq::SrqTable;
 use crate::wire::icmp::TooBig;
-use crate::wire::prediction::Expected;
 use crate::wire::tcp::TcpSegment;
 
+pub(crate) use self::fast::{CoalescedRun, PredictedSegment, WholeMessage};
 pub(crate) use self::path::Path;
 use self::reorder::Reorder;
 use self::stream::Stream;
-pub(crate) use self::train::Train;
 pub(crate) use self::transmit::has_room;
 pub(crate) use self::upper::LocalEnd;
 
@@ -82,19 +80,6 @@ pub(crate) enum Transmit {
     Idle,
     /// There is something to send but no frame to build it in.
     Starved,
-}
-
-/// What a segment was that may be the next data of the stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// That, and nothing else.
-    Data,
-    /// That, and the acknowledgment of data of ours: requests that it completes do so before the next segment.
-    News,
-    /// That, and the acknowledgment of [all of ours](NextSegment::Answer).
-    Answer,
-    /// Another, which was not handled.
-    Another,
 }
 
 /// What the next turn of a connection is for, as far as can be seen ahead of it.
@@ -408,39 +393,6 @@ impl Connection {
         self.unreachable = matches!(self.phase, Phase::Connecting(_));
     }
 
-    /// Handles a segment of the peer that is just the next data of the stream, if it is.
-    /// [`settle`](Self::settle) is to follow, once for a run of them.
-    pub(crate) fn handle_next<F: TxFrames>(
-        &mut self,
-        expected: &Expected<'_>,
-        context: &mut Context<'_, '_>,
-        tx: &mut F,
-    ) -> Next {
-        if !context.fast_paths.header_prediction {
-            return Next::Another;
-        }
-        let Phase::Streaming(stream) = &mut self.phase else {
-            return Next::Another;
-        };
-        let (header, len) = (&expected.header, expected.payload.len());
-        let next = match self.tcp.receive_next(context.now, header, len, tx) {
-            NextSegment::Another => return Next::Another,
-            NextSegment::Data => Next::Data,
-            NextSegment::News => Next::News,
-            NextSegment::Answer => Next::Answer,
-        };
-        taken::count(FastPath::HeaderPrediction);
-        if next != Next::Data {
-            stream.note_acked(self.tcp.acked_offset());
-        }
-        stream.receive(expected.payload, expected.payload_crc, context);
-        let held = stream.held();
-        let missing = if held == 0 { 0 } else { stream.missing() };
-        self.tcp.took_next(context.now, len);
-        self.tcp.set_held(held as u32, missing as u32);
-        next
-    }
-
     /// Whether the peer sends FPDUs with CRCs, and without markers.
     pub(crate) fn receives_crcs(&self) -> bool {
         matches!(&self.phase, Phase::Streaming(stream) if stream.receives_crcs())
@@ -511,12 +463,12 @@ impl Connection {
         self.loose_octets.is_empty() && !self.fin_asked && self.tcp.is_at_rest(now)
     }
 
-    /// [`is_at_rest`](Self::is_at_rest) behind an [answer](Next::Answer) to which nothing but
-    /// [this](Self::settle_acked) had to be done.
+    /// [`is_at_rest`](Self::is_at_rest) behind a [predicted segment](PredictedSegment) that acknowledged
+    /// [all](crate::tcp::Acknowledged::All), to which nothing but [this](Self::settle_acked) had to be done.
     #[inline]
-    pub(crate) fn rests_behind_answer(&self, now: Instant) -> bool {
+    pub(crate) fn rests_behind_sole_ack(&self, now: Instant) -> bool {
         match &self.phase {
-            Phase::Streaming(stream) => stream.is_at_rest() && self.tcp.rests_behind_answer(now),
+            Phase::Streaming(stream) => stream.is_at_rest() && self.tcp.rests_behind_sole_ack(now),
             _ => false,
         }
     }

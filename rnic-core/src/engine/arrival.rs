@@ -2,9 +2,10 @@
 
 use super::Engine;
 use super::drops::unreadable;
-use crate::connection::{Next, Train};
+use crate::connection::{CoalescedRun, PredictedSegment, WholeMessage};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
+use crate::tcp::Acknowledged;
 use crate::time::Instant;
 use crate::wire::packet::{self, Checksums};
 use crate::wire::prediction::{Expected, Prediction};
@@ -31,16 +32,20 @@ impl Engine {
                 Some((prediction, index)) => {
                     let index = *index;
                     match &prediction.parse(frame, checksums) {
-                        Some(expected) if self.handle_answer(index, expected, now, guard, tx) => {
+                        Some(expected)
+                            if self.handle_whole_message(index, expected, now, guard, tx) =>
+                        {
                             run = None;
                         }
                         Some(expected) => {
                             let only_data = self.handle_expected(index, expected, now, guard, tx);
                             run = only_data.then_some(index);
                             if only_data
-                                && let Some(train) = self.begin_train(frame, expected, guard)
+                                && let Some(coalesced) =
+                                    self.begin_coalesced_run(frame, expected, guard)
                             {
-                                upcoming = self.follow_train(index, train, now, guard, frames);
+                                upcoming =
+                                    self.follow_coalesced_run(index, coalesced, now, guard, frames);
                                 continue;
                             }
                         }
@@ -59,10 +64,10 @@ impl Engine {
         self.counters.engine.frames_received != before
     }
 
-    /// Handles what was read of a frame, if its segment is [an answer](Connection::handle_answer). Says whether it is one.
+    /// Handles what was read of a frame, if its segment is a [whole message](WholeMessage). Says whether it is one.
     // A function of its own: what else frames may be has no place in its registers.
     #[inline(never)]
-    fn handle_answer<F: TxFrames>(
+    fn handle_whole_message<F: TxFrames>(
         &mut self,
         index: usize,
         expected: &Expected<'_>,
@@ -75,10 +80,10 @@ impl Engine {
         }
         let connection = &mut self.connections[index];
         let (cqs, counters) = (&mut self.cqs, &mut self.counters.rdma);
-        let handled = connection.handle_answer(expected, now, guard, cqs, counters, tx);
-        let Some(rests) = handled else {
+        let Some(message) = WholeMessage::eligible(connection, expected, now, guard, cqs) else {
             return false;
         };
+        let rests = message.commit(connection, now, cqs, counters, tx);
         let is_seen_to = || connection.queued || connection.is_at_rest_but_for_requests(now);
         debug_assert!(!rests || is_seen_to());
         if !rests && !connection.queued {
@@ -104,47 +109,53 @@ impl Engine {
         tx: &mut F,
     ) -> bool {
         let (connection, mut context) = self.lend(index, now, guard);
-        match connection.handle_next(expected, &mut context, tx) {
-            Next::Data => return true,
-            Next::Answer if connection.settle_acked(&mut context) => {
-                self.see_to_answer(index, now);
+        let predicted = match context.fast_paths.header_prediction {
+            true => PredictedSegment::eligible(connection, expected, now),
+            false => None,
+        };
+        let Some(predicted) = predicted else {
+            connection.handle_segment(&expected.segment(), false, &mut context, tx);
+            self.end_run(index, now, guard, tx);
+            return false;
+        };
+        match predicted.commit(connection, &mut context, tx) {
+            Acknowledged::Nothing => return true,
+            Acknowledged::All if connection.settle_acked(&mut context) => {
+                self.see_to_sole_ack(index, now);
             }
-            Next::Answer | Next::News => self.end_run(index, now, guard, tx),
-            Next::Another => {
-                connection.handle_segment(&expected.segment(), false, &mut context, tx);
-                self.end_run(index, now, guard, tx);
-            }
+            Acknowledged::All | Acknowledged::Data => self.end_run(index, now, guard, tx),
         }
         false
     }
 
-    /// Begins a train behind a frame that was handled, where there can be one.
-    fn begin_train<'g>(
+    /// Begins a [coalesced run](CoalescedRun) behind a frame that was handled, where there can be one.
+    fn begin_coalesced_run<'g>(
         &self,
         frame: &[u8],
         expected: &Expected<'_>,
         guard: &'g Guard<'_>,
-    ) -> Option<Train<'g>> {
+    ) -> Option<CoalescedRun<'g>> {
         if !self.config.fast_paths.coalesced_run {
             return None;
         }
         let (prediction, index) = self.expected.as_ref()?;
-        self.connections[*index].begin_train(prediction, frame, expected, guard)
+        let connection = &self.connections[*index];
+        CoalescedRun::eligible(connection, prediction, frame, expected, guard)
     }
 
-    /// Takes frames for as long as they belong to a train. Returns the first that does not.
-    fn follow_train<T: AsRef<[u8]>>(
+    /// Takes frames for as long as they belong to a coalesced run. Returns the first that does not.
+    fn follow_coalesced_run<T: AsRef<[u8]>>(
         &mut self,
         index: usize,
-        mut train: Train<'_>,
+        mut run: CoalescedRun<'_>,
         now: Instant,
         guard: &Guard<'_>,
         frames: &mut impl Iterator<Item = (T, Checksums)>,
     ) -> Option<(T, Checksums)> {
-        let other = frames.find(|(frame, checksums)| !train.take(frame.as_ref(), *checksums));
+        let other = frames.find(|(frame, checksums)| !run.take(frame.as_ref(), *checksums));
         let (connection, mut context) = self.lend(index, now, guard);
-        connection.end_train(&mut train, &mut context);
-        self.counters.engine.frames_received += u64::from(train.count());
+        let taken = run.commit(connection, &mut context);
+        self.counters.engine.frames_received += taken;
         other
     }
 
@@ -211,11 +222,11 @@ impl Engine {
         });
     }
 
-    /// The same behind an [answer](Next::Answer).
+    /// The same behind the acknowledgment of [all](Acknowledged::All) that was in flight.
     #[inline]
-    fn see_to_answer(&mut self, index: usize, now: Instant) {
+    fn see_to_sole_ack(&mut self, index: usize, now: Instant) {
         let connection = &mut self.connections[index];
-        let rests = connection.rests_behind_answer(now);
+        let rests = connection.rests_behind_sole_ack(now);
         let is_seen_to = || connection.queued || connection.is_at_rest_but_for_requests(now);
         debug_assert!(!rests || is_seen_to());
         if !connection.queued && !rests {

@@ -6,21 +6,7 @@ use super::scoreboard::News;
 use super::{Fin, State, StreamData, Tcp, TcpFailure};
 use crate::memory::frames::TxFrames;
 use crate::time::{Instant, Span};
-use crate::wire::tcp::{DataHeader, Flags, TcpHeader, TcpSegment};
-
-/// What a segment is that may be the [next](Tcp::receive_next).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextSegment {
-    /// Not that, or not that alone.
-    Another,
-    /// The next data, and nothing else.
-    Data,
-    /// And an acknowledgment of data of ours.
-    News,
-    /// And an acknowledgment of all of ours that was on its way. Of TCP nothing is left to do but to acknowledge in turn, by
-    /// the next turn, and none of its timers is due earlier than before.
-    Answer,
-}
+use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
 /// Whether to go on with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,83 +43,6 @@ impl Tcp {
             self.release_frames(frames);
         }
         data
-    }
-
-    /// The common case, made short: if a segment with `len` octets of data is just the next of an established connection and
-    /// says nothing else but that some of ours arrived, the owner takes all of them, and calls [`took_next`](Self::took_next).
-    /// If it is another, nothing is changed.
-    #[inline]
-    pub fn receive_next<F: TxFrames>(
-        &mut self,
-        now: Instant,
-        header: &DataHeader,
-        len: usize,
-        frames: &mut F,
-    ) -> NextSegment {
-        let answers = header.ack != self.send.seq(self.send.una());
-        let next = header.flags | Flags::PSH == Flags::ACK | Flags::PSH
-            && match answers {
-                false => self.send.keeps_window(header.window),
-                true => self.send.awaits(header.ack),
-            }
-            && self.is_next(now, header, len);
-        if !next {
-            return NextSegment::Another;
-        }
-        let offset = self.hear_next(now, header, header.flags.psh());
-        if answers {
-            self.receive_answer(now, header, offset, frames)
-        } else {
-            let una = self.send.una();
-            self.send.window.update(offset, una, header.window);
-            NextSegment::Data
-        }
-    }
-
-    /// Whether a segment, by all but its flags and its acknowledgment, is the next data of an established connection.
-    #[inline(always)]
-    pub(super) fn is_next(&self, now: Instant, header: &DataHeader, len: usize) -> bool {
-        self.state == State::Established
-            && !self.probing
-            && self.recv.is_next(header.seq, len as u64)
-            && !self.options.is_old(now, header.timestamps)
-    }
-
-    /// The next data has come: what is the same whatever it acknowledges. Returns where it begins in the peer's stream.
-    #[inline]
-    pub(super) fn hear_next(&mut self, now: Instant, header: &DataHeader, push: bool) -> i64 {
-        let offset = self.recv.next().cast_signed();
-        self.pacer.advance(now);
-        self.counters.segments_received += 1;
-        self.liveness.hear(now);
-        if self.recv.reaches_last_ack(offset) {
-            self.options.remember(now, header.timestamps);
-        }
-        self.recv.expect_ack(now, 1, push);
-        offset
-    }
-
-    /// What else than data there is in a segment that is the next and acknowledges data of ours.
-    // A function of its own: without it those that do not are handled faster.
-    #[inline(never)]
-    fn receive_answer<F: TxFrames>(
-        &mut self,
-        now: Instant,
-        header: &DataHeader,
-        start: i64,
-        frames: &mut F,
-    ) -> NextSegment {
-        // Not behind what was sent, as was seen, and therefore not negative.
-        let ack = self.send.offset_of(header.ack).cast_unsigned();
-        self.send.window.update(start, ack, header.window);
-        if self.receive_only_answer(now, ack, frames) && header.flags.psh() {
-            return NextSegment::Answer;
-        }
-        if ack > self.send.una() {
-            self.receive_news(now, &TcpHeader::from(*header), ack, false, frames);
-        }
-        self.follow_window(now);
-        NextSegment::News
     }
 
     /// RFC 9293 section 3.10.7.3. Data on a SYN is left for the peer to send again.
@@ -364,7 +273,7 @@ impl Tcp {
 
     /// An acknowledgment that may tell what has become of our segments. `repeats`: it is the same once more, and its
     /// segment says nothing else.
-    fn receive_news<F: TxFrames>(
+    pub(super) fn receive_news<F: TxFrames>(
         &mut self,
         now: Instant,
         header: &TcpHeader,
@@ -448,7 +357,7 @@ impl Tcp {
     }
 
     /// The persist state begins and ends with the peer's window.
-    fn follow_window(&mut self, now: Instant) {
+    pub(super) fn follow_window(&mut self, now: Instant) {
         if self.send.window_closed() {
             // The peer answers: it may keep its window closed for as long as it likes (RFC 9293 section
             // 3.8.6.1).

@@ -7,12 +7,12 @@
 //! Positions in either stream are offsets of 64 bits, 0 being the first octet after the SYN. Sequence numbers
 //! stay inside.
 //!
-//! `arrival` is what a received segment does (`answer` the simplest one), `output` what is sent, `timers` what time does; `recv` and `send` are
+//! `arrival` is what a received segment does, `output` what is sent, `timers` what time does; `fast` has what goes by without
+//! them where little is to be done. `recv` and `send` are
 //! the two directions' state, `scoreboard` what has become of the segments sent; `recovery` and `congestion` decide
 //! what and how much may be in flight.
 
 mod ack_schedule;
-mod answer;
 mod arrival;
 mod challenge;
 mod config;
@@ -20,6 +20,7 @@ mod congestion;
 mod cookie;
 mod ecn;
 mod facts;
+mod fast;
 mod liveness;
 mod lone;
 mod options;
@@ -39,23 +40,21 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod timers;
-mod train;
 
 use core::mem::offset_of;
 use core::ops::Range;
 use core::time::Duration;
 
-pub use self::arrival::NextSegment;
 pub use self::config::TcpConfig;
 pub use self::congestion::{CongestionAlgorithm, DeliveryRate};
 pub use self::ecn::EcnMode;
 pub use self::facts::TcpFacts;
+pub use self::fast::{Acknowledged, CoalescedSegments, DataWithSoleAck, NextData};
 pub use self::liveness::Keepalive;
 pub use self::run::Run;
 pub use self::send::SpilledOctets;
 pub use self::seq::Seq;
 pub use self::state::State;
-pub use self::train::Followers;
 
 use self::challenge::ChallengeLimit;
 use self::ecn::Ecn;
@@ -283,7 +282,7 @@ impl Tcp {
         self.take_fin(now);
     }
 
-    /// The owner has placed or kept the octets of a segment that was [the next](Self::receive_next).
+    /// The owner has placed or kept the octets of a segment that was the [next data](NextData).
     #[inline]
     pub fn took_next(&mut self, now: Instant, len: usize) {
         self.counters.octets_received += len as u64;

@@ -36,9 +36,10 @@ impl Tcp {
             && !self.has_special()
     }
 
-    /// The same behind an [answer](super::NextSegment::Answer), of which all but this is known.
+    /// [`is_at_rest`](Self::is_at_rest) behind [next data](super::NextData) that acknowledged
+    /// [all](super::Acknowledged::All): all but this is known then.
     #[inline]
-    pub fn rests_behind_answer(&self, now: Instant) -> bool {
+    pub fn rests_behind_sole_ack(&self, now: Instant) -> bool {
         !self.recv.owes_ack(now)
     }
 

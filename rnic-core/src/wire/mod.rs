@@ -17,7 +17,7 @@ pub mod mpa;
 pub mod packet;
 pub mod prediction;
 pub mod rdmap;
-pub mod sequel;
+pub mod segment_template;
 mod serial;
 pub mod tcp;
 mod template;

@@ -96,7 +96,7 @@ impl Rounds {
 
     /// [`on_ack`](Self::on_ack) of all that was sent: that ends a round trip. Says whether the window was full when it was sent.
     #[inline]
-    pub(in crate::tcp) fn on_answer(&mut self, now: Instant, acked: &Range<u64>) -> bool {
+    pub(in crate::tcp) fn on_sole_ack(&mut self, now: Instant, acked: &Range<u64>) -> bool {
         let limited = self.is_limited(acked.start);
         self.delivered += acked.end - acked.start;
         self.application_limited |= !limited;

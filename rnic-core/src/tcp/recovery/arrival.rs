@@ -3,7 +3,7 @@
 use super::rack::DUPLICATE_THRESHOLD;
 use super::spurious::Frto;
 use super::tail::Verdict;
-use super::{Ack, Answer, Phase, Recovery};
+use super::{Ack, Phase, Recovery, SoleAck};
 use crate::counters::TcpCounters;
 use crate::tcp::congestion::Acked;
 use crate::tcp::rtt::RttEstimator;
@@ -38,27 +38,27 @@ impl Recovery {
         }
     }
 
-    /// Takes an acknowledgment of the only segment in flight, while [nothing is wrong](Self::is_calm): as
+    /// Takes an acknowledgment of the only segment in flight, while [calm](Self::is_calm): as
     /// [`on_ack`](Self::on_ack) does, but that there is nothing to be found.
     #[inline]
-    pub(in crate::tcp) fn on_answer(&mut self, answer: &Answer, rtt: &RttEstimator) {
-        let (now, acked) = (answer.now, &answer.acked);
+    pub(in crate::tcp) fn on_sole_ack(&mut self, sole: &SoleAck, rtt: &RttEstimator) {
+        let (now, acked) = (sole.now, &sole.acked);
         self.rack
-            .learn_answer(answer.round_trip, (answer.sent_at, acked.end));
+            .learn_sole_ack(sole.round_trip, (sole.sent_at, acked.end));
         self.tail.due = false;
         self.tail.restart(now);
         self.duplicate_acks = 0;
         self.arrived = 0;
         let octets = acked.end - acked.start;
-        let limited = self.rounds.on_answer(now, acked);
-        // Most answers acknowledge too little to say anything of congestion.
+        let limited = self.rounds.on_sole_ack(now, acked);
+        // Most of these acknowledge too little to say anything of congestion.
         if self.congestion.heeds(octets, limited) {
             self.congestion.on_ack(&Acked {
                 now,
                 octets,
                 flight: octets,
                 window_limited: limited,
-                rtt: Some(answer.round_trip),
+                rtt: Some(sole.round_trip),
                 smoothed_rtt: rtt.smoothed().unwrap_or_default(),
                 round_ended: true,
             });

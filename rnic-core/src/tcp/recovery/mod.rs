@@ -53,7 +53,7 @@ pub(super) struct Ack<'a> {
 }
 
 /// An acknowledgment of the only segment in flight, which was sent once.
-pub(super) struct Answer {
+pub(super) struct SoleAck {
     pub(super) now: Instant,
     /// When the segment was sent.
     pub(super) sent_at: Instant,
@@ -138,10 +138,10 @@ impl Recovery {
         &self.congestion
     }
 
-    /// Whether nothing is known of any loss, and no answer is awaited that would tell of one.
+    /// Whether the connection is calm: no loss is known, and no ACK is awaited that would tell of one.
     #[inline]
     pub(super) fn is_calm(&self) -> bool {
-        self.phase == Phase::Open && self.sack && self.rack.is_calm() && !self.tail.is_unsettled()
+        self.phase == Phase::Open && self.sack && self.rack.in_order() && !self.tail.is_unsettled()
     }
 
     fn is_recovering(&self) -> bool {

@@ -68,14 +68,14 @@ impl Rack {
 
     /// Whether all that was sent before the latest sending that has arrived was sent before it in the stream, too.
     #[inline]
-    pub(super) fn is_calm(&self) -> bool {
+    pub(super) fn in_order(&self) -> bool {
         !self.again
     }
 
-    /// The only segment in flight has arrived, and was sent once: nothing can be missing. While [calm](Self::is_calm) no
+    /// The only segment in flight has arrived, and was sent once: nothing can be missing. While [in order](Self::in_order) no
     /// other was sent later.
     #[inline]
-    pub(super) fn learn_answer(&mut self, round_trip: Span, original: Sending) {
+    pub(super) fn learn_sole_ack(&mut self, round_trip: Span, original: Sending) {
         self.rtt = round_trip;
         self.latest = Some(original);
         self.fires_at = None;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::script::{OUR_ISN, PEER_ISN, Script, ms, plain};
-use crate::tcp::{Followers, TcpConfig};
+use crate::tcp::{CoalescedSegments, TcpConfig};
 use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
 fn open() -> Script {
@@ -139,40 +139,40 @@ fn a_hole_ends_the_steady_stream() {
 
 /// Whichever of its segments are pushed.
 #[test]
-fn a_train_is_acknowledged_as_its_segments_are() {
+fn a_coalesced_run_is_acknowledged_as_its_segments_are() {
     for (pushed, count) in (0..16_u8).flat_map(|pushed| [(pushed, 2), (pushed, 4)]) {
-        compare_train((open(), open()), pushed, count);
-        compare_train((nearly_steady(), nearly_steady()), pushed, count);
+        compare_coalesced((open(), open()), pushed, count);
+        compare_coalesced((nearly_steady(), nearly_steady()), pushed, count);
     }
 }
 
 /// Of `count` segments those are pushed whose bits are set.
-fn compare_train((mut each, mut train): (Script, Script), pushed: u8, count: usize) {
+fn compare_coalesced((mut each, mut run): (Script, Script), pushed: u8, count: usize) {
     let pushed = |at: usize| pushed >> at & 1 == 1;
     let begin = each.tcp.receive_offset() as usize + 1;
     let text = |at: usize| {
         let (flags, start) = (if pushed(at) { "P." } else { "." }, begin + at * 1000);
         format!("{flags} {start}:{}(1000) ack 1", start + 1000)
     };
-    assert!(each.inject_next(&text(0)) && train.inject_next(&text(0)));
-    let mut followers = Followers::default();
+    assert!(each.inject_next(&text(0)) && run.inject_next(&text(0)));
+    let mut segments = CoalescedSegments::eligible(&run.tcp).unwrap();
     for at in 1..count {
         assert!(each.inject_next(&text(at)));
-        followers.add(1, 1000, pushed(at));
+        segments.add(1, 1000, pushed(at));
     }
     let header = TcpHeader {
         window: 60_000,
         ..TcpHeader::default()
     };
     let header = header.of_data().unwrap();
-    train.tcp.receive_train(train.now, &header, &followers);
+    segments.commit(&mut run.tcp, run.now, &header);
     let acks = |t: &mut Script| {
         let timeout = t.tcp.next_timeout();
         let now = t.next().map(|sent| sent.header.ack);
         (timeout, now, t.next_turn().map(|sent| sent.header.ack))
     };
-    assert_eq!(acks(&mut train), acks(&mut each));
-    assert_eq!(train.tcp.receive_offset(), each.tcp.receive_offset());
+    assert_eq!(acks(&mut run), acks(&mut each));
+    assert_eq!(run.tcp.receive_offset(), each.tcp.receive_offset());
 }
 
 #[test]

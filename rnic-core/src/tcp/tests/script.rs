@@ -17,7 +17,9 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::memory::frames::{FrameId, TxFrames};
-use crate::tcp::{CongestionAlgorithm, NextSegment, Outgoing, Payload, Seq, State, Tcp, TcpConfig};
+use crate::tcp::{
+    CongestionAlgorithm, DataWithSoleAck, NextData, Outgoing, Payload, Seq, State, Tcp, TcpConfig,
+};
 use crate::testing::VecFrames;
 use crate::time::Instant;
 use crate::wire::checksum;
@@ -156,15 +158,16 @@ impl Script {
         let may = short && self.take && !congested;
         if may && let Some(header) = header.of_data() {
             let range = next..next + payload.len() as u64;
-            let took = if self.tcp.is_answer(now, &header, payload.len()) {
-                self.tcp.take_answer(now, &header, payload.len(), frames);
+            let (tcp, len) = (&mut self.tcp, payload.len());
+            let took = if let Some(whole) = DataWithSoleAck::eligible(tcp, now, &header, len) {
+                whole.commit(tcp, now, frames);
+                true
+            } else if let Some(next) = NextData::eligible(tcp, now, &header, len) {
+                next.commit(tcp, now, frames);
+                tcp.took_next(now, len);
                 true
             } else {
-                let next = self.tcp.receive_next(now, &header, payload.len(), frames);
-                if next != NextSegment::Another {
-                    self.tcp.took_next(now, payload.len());
-                }
-                next != NextSegment::Another
+                false
             };
             if took {
                 assert_eq!(payload, pattern_of(range.clone()), "of {range:?}");
@@ -192,13 +195,12 @@ impl Script {
         let Some(header) = header.of_data() else {
             return false;
         };
-        let next = self
-            .tcp
-            .receive_next(self.now, &header, payload.len(), &mut self.frames);
-        if next != NextSegment::Another {
-            self.tcp.took_next(self.now, payload.len());
-        }
-        next != NextSegment::Another
+        let Some(next) = NextData::eligible(&self.tcp, self.now, &header, payload.len()) else {
+            return false;
+        };
+        next.commit(&mut self.tcp, self.now, &mut self.frames);
+        self.tcp.took_next(self.now, payload.len());
+        true
     }
 
     /// Whether a SYN may replace the connection, and where the new one begins at least.

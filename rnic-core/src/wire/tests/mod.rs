@@ -8,6 +8,6 @@ mod mpa;
 mod packet;
 mod prediction;
 mod rdmap;
-mod sequel;
+mod segment_template;
 mod serial;
 mod tcp;

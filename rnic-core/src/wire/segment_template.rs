@@ -1,9 +1,9 @@
-//! What a frame has to be like to carry the next segment of a message, right behind the one before.
+//! Segment template: what a frame has to be like to carry the next segment of a message, right behind the one before.
 //!
 //! A sender cuts a message into segments of the same length, and mostly tells nothing else meanwhile. Then all headers are
 //! the same from the first frame to the last but one, but for TCP's sequence number and DDP's tagged offset, which are
 //! known beforehand, IP's identification, and the checksums. So nothing is read: all is compared. Where one message ends and
-//! the next begins, the few things that may change as well are [read](Sequel::turn_to), and the others still compared.
+//! the next begins, the few things that may change as well are [read](SegmentTemplate::turned_to), and the others still compared.
 
 use super::checksum::{Checksums, fold, is_whole, sum_of_header};
 use super::crc::{crc, crc_and_words};
@@ -33,7 +33,7 @@ const TCP_CHECKSUM_AT: usize = 16;
 
 /// A frame to come.
 #[derive(Clone, Debug)]
-pub struct Sequel {
+pub struct SegmentTemplate {
     /// Headers of TCP and below, and the front of the FPDU.
     octets: [u8; MOST],
     /// The bits that a frame has in common with them.
@@ -57,17 +57,17 @@ pub struct Sequel {
 
 /// What a frame held that was the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Next<'a> {
+pub struct Coalescable<'a> {
     /// The [`crc`] of the whole FPDU.
     pub crc: u32,
     /// DDP's payload.
     pub payload: &'a [u8],
 }
 
-impl Sequel {
+impl SegmentTemplate {
     /// What follows a frame that was read by a prediction, if its payload is one FPDU with CRC and no markers, that has
     /// a segment of a tagged message which is not its last. `None` too if it is short: few are worth the trouble.
-    pub fn of(prediction: &Prediction, frame: &[u8], expected: &Expected<'_>) -> Option<Self> {
+    pub fn behind(prediction: &Prediction, frame: &[u8], expected: &Expected<'_>) -> Option<Self> {
         let fpdu = expected.payload;
         if !prediction.is_fpdu(fpdu) {
             return None;
@@ -137,12 +137,11 @@ impl Sequel {
         self.layout.payload_at() + self.fpdu_len >= MOST && self.payload_len > 0
     }
 
-    /// Expects what this frame has where a message may end or another begin: the length, PSH, whether it is the last segment,
-    /// and the place of the octets, which is returned. Another STag comes only with another message. All else stays, and
-    /// whether the frame is the next is still to be found out: [`read`](Self::read) it. `None` if it is not; then nothing
-    /// more can be expected.
+    /// The template with what this frame has where a message may end or another begin: the length, PSH, whether it is the last
+    /// segment, and the place of the octets. Another STag comes only with another message. All else stays, and whether the
+    /// frame is the next is still to be found out: [`read`](Self::read) it. `None` if it is not.
     // rfc: 5041-33, 5041-73a, 5041-73c, 5041-73d
-    pub fn turn_to(&mut self, frame: &[u8]) -> Option<(Stag, TaggedOffset)> {
+    pub fn turned_to(&self, frame: &[u8]) -> Option<Self> {
         let (tcp_at, fpdu_at) = (self.layout.tcp_at(), self.layout.payload_at());
         let front = frame.first_chunk::<MOST>()?;
         let header = front.get(tcp_at..)?.first_chunk()?;
@@ -158,28 +157,29 @@ impl Sequel {
         if !before.last && before.stag != header.stag {
             return None;
         }
-        self.fpdu_len = len;
-        self.payload_len = segment.payload.len();
-        self.offset = header.offset.0;
-        let Layout { v4, ip_at, .. } = self.layout;
+        let mut turned = self.clone();
+        turned.fpdu_len = len;
+        turned.payload_len = segment.payload.len();
+        turned.offset = header.offset.0;
+        let Layout { v4, ip_at, .. } = turned.layout;
         let (length_at, counted_from) = match v4 {
             true => (ip_at + LENGTH_AT, ip_at),
             false => (ip_at + LENGTH_AT_V6, tcp_at),
         };
         let length = u16::try_from(fpdu_at + len - counted_from).ok()?;
-        self.octets[length_at..][..size_of::<u16>()].copy_from_slice(&length.to_be_bytes());
+        turned.octets[length_at..][..size_of::<u16>()].copy_from_slice(&length.to_be_bytes());
         for (at, bits) in [
             (tcp_at + FLAGS_AT, Flags::PSH.0),
             (fpdu_at + CONTROL_AT, LAST),
         ] {
-            self.octets[at] = self.octets[at] & !bits | front[at] & bits;
+            turned.octets[at] = turned.octets[at] & !bits | front[at] & bits;
         }
         for (at, len) in [(0, LENGTH_LEN), (STAG_AT, size_of::<u32>())] {
             let place = fpdu_at + at..fpdu_at + at + len;
-            self.octets[place.clone()].copy_from_slice(&front[place]);
+            turned.octets[place.clone()].copy_from_slice(&front[place]);
         }
-        self.sum_up();
-        self.is_worthwhile().then(|| self.place())
+        turned.sum_up();
+        turned.is_worthwhile().then_some(turned)
     }
 
     /// The place of the next segment's octets.
@@ -188,7 +188,7 @@ impl Sequel {
         (stag, offset)
     }
 
-    /// The DDP header of the next segment, as long as no frame has been [turned to](Self::turn_to).
+    /// The DDP header of the next segment, as the frame that carries it must have it.
     pub fn header(&self) -> TaggedHeader {
         let fpdu = &self.octets[self.layout.payload_at()..];
         let stag = fpdu[STAG_AT..].first_chunk().copied();
@@ -234,13 +234,13 @@ impl Sequel {
     /// Reads a frame if it is the next one. `None` if it is not, or if anything about its headers or checksums is wrong.
     /// Whether the CRC holds is left to the caller.
     #[inline]
-    pub fn read<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
+    pub fn read<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Coalescable<'a>> {
         self.read_at(self.layout, frame, checksums)
     }
 
     /// The same of [usual](Self::is_usual) headers, which is faster. `None` of others.
     #[inline(always)]
-    pub fn read_usual<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
+    pub fn read_usual<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Coalescable<'a>> {
         if !self.usual {
             return None;
         }
@@ -253,7 +253,7 @@ impl Sequel {
         layout: Layout,
         frame: &'a [u8],
         checksums: Checksums,
-    ) -> Option<Next<'a>> {
+    ) -> Option<Coalescable<'a>> {
         let front = frame.first_chunk::<MOST>()?;
         let fpdu = frame.get(layout.payload_at()..)?.get(..self.fpdu_len)?;
         let tcp = front.get(layout.tcp_at()..)?.first_chunk()?;
@@ -277,7 +277,7 @@ impl Sequel {
                 (crc(fpdu), sum.is_none_or(holds))
             }
         };
-        holds.then_some(Next { crc, payload })
+        holds.then_some(Coalescable { crc, payload })
     }
 
     /// Whether the headers are the same, but for what varies.

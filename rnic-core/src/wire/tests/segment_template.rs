@@ -8,7 +8,7 @@ use crate::wire::ddp::{DdpHeader, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
 use crate::wire::ethernet::MacAddr;
 use crate::wire::packet::{Checksums, NetHeader, parse};
 use crate::wire::prediction::Prediction;
-use crate::wire::sequel::{Next, Sequel};
+use crate::wire::segment_template::{Coalescable, SegmentTemplate};
 use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions, Timestamps};
 
 /// A segment of a Write in a frame of its own.
@@ -80,42 +80,46 @@ impl Segment {
     }
 
     /// What a frame with it makes expect.
-    fn sequel_of_crcs(&self, crcs: bool) -> Option<Sequel> {
+    fn template_of_crcs(&self, crcs: bool) -> Option<SegmentTemplate> {
         let frame = self.frame();
         let packet = parse(&frame, Checksums::None).unwrap();
         let prediction = Prediction::like(&frame, &packet, crcs).unwrap();
         let expected = prediction.parse(&frame, Checksums::None).unwrap();
-        Sequel::of(&prediction, &frame, &expected)
+        SegmentTemplate::behind(&prediction, &frame, &expected)
     }
 
-    fn sequel(&self) -> Sequel {
-        self.sequel_of_crcs(true).unwrap()
+    fn template(&self) -> SegmentTemplate {
+        self.template_of_crcs(true).unwrap()
     }
 }
 
 const ALL: [Checksums; 2] = [Checksums::None, Checksums::Unnecessary];
 
-/// What a sequel reads of a frame: the same on both ways, where there are two.
-fn read<'a>(sequel: &Sequel, frame: &'a [u8], checksums: Checksums) -> Option<Next<'a>> {
-    let next = sequel.read(frame, checksums);
-    let usual = next.filter(|_| sequel.is_usual());
-    assert_eq!(sequel.read_usual(frame, checksums), usual);
+/// What a template reads of a frame: the same on both ways, where there are two.
+fn read<'a>(
+    template: &SegmentTemplate,
+    frame: &'a [u8],
+    checksums: Checksums,
+) -> Option<Coalescable<'a>> {
+    let next = template.read(frame, checksums);
+    let usual = next.filter(|_| template.is_usual());
+    assert_eq!(template.read_usual(frame, checksums), usual);
     next
 }
 
 proptest! {
     #[test]
     fn segments_that_follow_each_other_are_read(mut segment in segment(), id: u16) {
-        let mut sequel = segment.sequel();
+        let mut template = segment.template();
         for _ in 0..4 {
             segment = segment.next();
             let mut frame = segment.frame();
-            let next = Next { crc: RESIDUE, payload: &segment.payload };
+            let next = Coalescable { crc: RESIDUE, payload: &segment.payload };
             for checksums in ALL {
-                prop_assert_eq!(read(&sequel, &frame, checksums), Some(next));
+                prop_assert_eq!(read(&template, &frame, checksums), Some(next));
             }
             let total = crate::wire::checksum::sum(&frame);
-            prop_assert_eq!(read(&sequel, &frame, Checksums::Complete(total)), Some(next));
+            prop_assert_eq!(read(&template, &frame, Checksums::Complete(total)), Some(next));
             // IP's identification may be any, and then its checksum is another.
             if segment.addresses.0.is_ipv4() {
                 let ip_at = if segment.vlan.is_some() { 18 } else { 14 };
@@ -123,9 +127,9 @@ proptest! {
                 frame[ip_at + 10..ip_at + 12].fill(0);
                 let check = !crate::wire::checksum::sum(&frame[ip_at..ip_at + 20]);
                 frame[ip_at + 10..ip_at + 12].copy_from_slice(&check.to_be_bytes());
-                prop_assert_eq!(read(&sequel, &frame, Checksums::None), Some(next));
+                prop_assert_eq!(read(&template, &frame, Checksums::None), Some(next));
             }
-            sequel.advance();
+            template.advance();
         }
     }
 
@@ -134,29 +138,29 @@ proptest! {
     fn a_frame_with_changed_octets_is_not_read(
         segment in segment(), at: proptest::sample::Index, bits in 1..=255_u8, front: bool,
     ) {
-        let sequel = segment.sequel();
+        let template = segment.template();
         let mut frame = segment.next().frame();
         let at = at.index(if front { 110 } else { frame.len() });
         frame[at] ^= bits;
-        prop_assert_eq!(read(&sequel, &frame, Checksums::None), None);
-        if let Some(next) = read(&sequel, &frame, Checksums::Unnecessary) {
+        prop_assert_eq!(read(&template, &frame, Checksums::None), None);
+        if let Some(next) = read(&template, &frame, Checksums::Unnecessary) {
             let unread = parse(&frame, Checksums::Unnecessary).unwrap();
             prop_assert_eq!((unread.segment.header, unread.ecn), (segment.next().tcp, 0));
             prop_assert!(next.crc != RESIDUE || next.payload == segment.next().payload);
         }
         // Not even where another message is expected to begin.
-        let mut turned = sequel.clone();
-        turned.turn_to(&frame);
-        prop_assert_eq!(read(&turned, &frame, Checksums::None), None);
+        if let Some(turned) = template.turned_to(&frame) {
+            prop_assert_eq!(read(&turned, &frame, Checksums::None), None);
+        }
         // And where whoever looked at the checksums says what they came to.
         let total = crate::wire::checksum::sum(&frame);
-        prop_assert_eq!(read(&sequel, &frame, Checksums::Complete(total)), None);
+        prop_assert_eq!(read(&template, &frame, Checksums::Complete(total)), None);
     }
 
     /// Right in itself, but another. It may be that of another message, if that is expected.
     #[test]
     fn another_segment_is_not_read(segment in segment(), what in 0..12, delta in 1..1000_u32) {
-        let sequel = segment.sequel();
+        let template = segment.template();
         let mut next = segment.next();
         let header = &mut next.tcp;
         match what {
@@ -177,12 +181,12 @@ proptest! {
             _ => next.payload.extend(vec![0; delta as usize]),
         }
         let frame = next.frame();
-        let mut turned = sequel.clone();
-        turned.turn_to(&frame);
+        let turned = template.turned_to(&frame);
         let may_turn = matches!(what, 3 | 6 | 8 | 10 | 11);
         for checksums in ALL {
-            prop_assert!(read(&sequel, &frame, checksums).is_none());
-            prop_assert_eq!(read(&turned, &frame, checksums).is_some(), may_turn, "{:?}", what);
+            prop_assert!(read(&template, &frame, checksums).is_none());
+            let turned = turned.as_ref().and_then(|turned| read(turned, &frame, checksums));
+            prop_assert_eq!(turned.is_some(), may_turn, "{:?}", what);
         }
     }
 
@@ -192,27 +196,27 @@ proptest! {
         segment in segment(), stag: u32, offset in 0..u64::MAX - 9000, last: bool, push: bool,
         payload in proptest::collection::vec(any::<u8>(), 39..900),
     ) {
-        let mut sequel = segment.sequel();
+        let mut template = segment.template();
         let mut next = segment.next();
         next.ddp.last = true;
-        prop_assert!(sequel.turn_to(&next.frame()).is_some());
-        prop_assert_eq!(sequel.header(), next.ddp);
-        sequel.advance();
+        template = template.turned_to(&next.frame()).unwrap();
+        prop_assert_eq!(template.header(), next.ddp);
+        template.advance();
         next = next.next();
         next.ddp = TaggedHeader { last, stag: Stag(stag), offset: TaggedOffset(offset), ..next.ddp };
         next.tcp.flags = Flags(next.tcp.flags.0 & !Flags::PSH.0 | if push { Flags::PSH.0 } else { 0 });
         next.payload = payload;
-        prop_assert_eq!(sequel.turn_to(&next.frame()), Some((next.ddp.stag, next.ddp.offset)));
+        template = template.turned_to(&next.frame()).unwrap();
         for _ in 0..2 {
-            prop_assert_eq!((sequel.place(), sequel.pushes()), ((next.ddp.stag, next.ddp.offset), push));
-            prop_assert_eq!(sequel.fpdu_len(), next.fpdu().len());
-            let (frame, expected) = (next.frame(), Next { crc: RESIDUE, payload: &next.payload });
+            prop_assert_eq!((template.place(), template.pushes()), ((next.ddp.stag, next.ddp.offset), push));
+            prop_assert_eq!(template.fpdu_len(), next.fpdu().len());
+            let (frame, expected) = (next.frame(), Coalescable { crc: RESIDUE, payload: &next.payload });
             for checksums in ALL {
-                prop_assert_eq!(read(&sequel, &frame, checksums), Some(expected));
+                prop_assert_eq!(read(&template, &frame, checksums), Some(expected));
             }
             let total = crate::wire::checksum::sum(&frame);
-            prop_assert_eq!(read(&sequel, &frame, Checksums::Complete(total)), Some(expected));
-            sequel.advance();
+            prop_assert_eq!(read(&template, &frame, Checksums::Complete(total)), Some(expected));
+            template.advance();
             next = next.next();
         }
     }
@@ -220,13 +224,13 @@ proptest! {
     /// The same segment again, and the one after the next.
     #[test]
     fn each_is_read_in_its_turn_only(segment in segment()) {
-        let mut sequel = segment.sequel();
+        let mut template = segment.template();
         let next = segment.next();
-        prop_assert!(read(&sequel, &segment.frame(), Checksums::None).is_none());
-        prop_assert!(read(&sequel, &next.next().frame(), Checksums::None).is_none());
-        sequel.advance();
-        prop_assert!(read(&sequel, &next.frame(), Checksums::None).is_none());
-        prop_assert!(read(&sequel, &next.next().frame(), Checksums::None).is_some());
+        prop_assert!(read(&template, &segment.frame(), Checksums::None).is_none());
+        prop_assert!(read(&template, &next.next().frame(), Checksums::None).is_none());
+        template.advance();
+        prop_assert!(read(&template, &next.frame(), Checksums::None).is_none());
+        prop_assert!(read(&template, &next.next().frame(), Checksums::None).is_some());
     }
 
     #[test]
@@ -234,7 +238,7 @@ proptest! {
         let frame = segment.next().frame();
         let cut = &frame[..at.index(frame.len())];
         for checksums in ALL {
-            prop_assert_eq!(segment.sequel().read(cut, checksums), None);
+            prop_assert_eq!(segment.template().read(cut, checksums), None);
         }
     }
 
@@ -242,9 +246,9 @@ proptest! {
     #[test]
     fn nothing_is_expected_behind_others(segment in segment()) {
         let last = Segment { ddp: TaggedHeader { last: true, ..segment.ddp }, ..segment.clone() };
-        prop_assert!(last.sequel_of_crcs(true).is_none());
-        prop_assert!(segment.sequel_of_crcs(false).is_none());
+        prop_assert!(last.template_of_crcs(true).is_none());
+        prop_assert!(segment.template_of_crcs(false).is_none());
         let empty = Segment { payload: Vec::new(), ..segment };
-        prop_assert!(empty.sequel_of_crcs(true).is_none());
+        prop_assert!(empty.template_of_crcs(true).is_none());
     }
 }

@@ -1,0 +1,191 @@
+//! Coalesced run: segments that follow each other closely, and are the same but for their octets, handled as one. It is what
+//! GRO does with the headers of a flow, but no octet waits for another.
+//!
+//! Each segment is the next of the stream, and just one FPDU with the next segment of the same Write, or of the Write behind
+//! it. The segment in front of them is handled in another way. It is the template of the next; then the octets of the
+//! others are checked and placed, and nothing else is done for each. Where another Write begins, its place is looked up.
+//! What TCP and DDP have to know is told them once, behind the last. A run does not outlive the batch of frames it came in,
+//! nor go on behind anything else of any connection: nothing that it builds on changes meanwhile.
+
+use std::mem;
+
+use crate::connection::{Connection, Context, Phase};
+use crate::fast_paths::{FastPath, taken};
+use crate::memory::epoch::Guard;
+use crate::memory::place::{Placement, Writer};
+use crate::mpa::frame;
+use crate::tcp::CoalescedSegments;
+use crate::wire::checksum::Checksums;
+use crate::wire::ddp::TaggedHeader;
+use crate::wire::prediction::{Expected, Prediction};
+use crate::wire::segment_template::{Coalescable, SegmentTemplate};
+use crate::wire::tcp::DataHeader;
+
+/// The proof that segments like one that came may follow, and the run of those that did.
+pub(crate) struct CoalescedRun<'g> {
+    next: SegmentTemplate,
+    /// The buffer that the message goes to, from the next segment on, as far as TCP's window has room for its segments.
+    place: Placement<'g>,
+    /// Segments that came since the last turn.
+    count: u32,
+    writer: Writer<'g>,
+    /// What came until then, in TCP's eyes, and octets of it that were placed.
+    segments: CoalescedSegments,
+    placed: u64,
+    /// The DDP header of one of the segments that came last, if any came.
+    front: Option<TaggedHeader>,
+    /// That of the segment in front of them.
+    header: DataHeader,
+}
+
+/// The proof that a frame is the next of a run where a message ends or another begins: a turn of the run.
+struct Turn<'a, 'g> {
+    template: SegmentTemplate,
+    place: Placement<'g>,
+    segment: Coalescable<'a>,
+}
+
+impl<'g> CoalescedRun<'g> {
+    /// `segment` is the last one handled, and was the [next data](super::PredictedSegment) of the stream and nothing else;
+    /// `frame` held it.
+    #[inline]
+    pub(crate) fn eligible(
+        connection: &Connection,
+        prediction: &Prediction,
+        frame: &[u8],
+        segment: &Expected<'_>,
+        guard: &'g Guard<'_>,
+    ) -> Option<Self> {
+        let Phase::Streaming(stream) = &connection.phase else {
+            return None;
+        };
+        let next = SegmentTemplate::behind(prediction, frame, segment)?;
+        let writer = stream.writer_behind(segment.payload, guard)?;
+        let segments = CoalescedSegments::eligible(&connection.tcp)?;
+        Some(Self {
+            place: place(&next, &writer, segments.room())?,
+            next,
+            count: 0,
+            writer,
+            segments,
+            placed: 0,
+            front: None,
+            header: segment.header,
+        })
+    }
+
+    /// Takes a frame if it is the next of the run, and places its octets. Otherwise it changes nothing, and nothing more may
+    /// be taken: the frame goes another way.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, frame: &[u8], checksums: Checksums) -> bool {
+        match self.eligible_next(self.next.read_usual(frame, checksums)) {
+            Some(segment) => self.commit_next(&segment),
+            None => return self.take_other(frame, checksums),
+        }
+        true
+    }
+
+    /// What was read of a frame, if its octets may be placed.
+    #[inline(always)]
+    fn eligible_next<'a>(&self, segment: Option<Coalescable<'a>>) -> Option<Coalescable<'a>> {
+        // No octet is placed before the CRC of its FPDU was found to be right. rfc: 5044-37
+        segment.filter(|segment| {
+            frame::crc_is_good(segment.crc) && segment.payload.len() <= self.place.len()
+        })
+    }
+
+    /// Places the octets of the next frame.
+    #[inline(always)]
+    fn commit_next(&mut self, segment: &Coalescable<'_>) {
+        if let Some(place) = self.place.split_front(segment.payload.len()) {
+            place.write(segment.payload);
+            self.next.advance();
+            self.count += 1;
+        }
+    }
+
+    /// Takes a frame whose headers do not stand where they usually do, or where a message ends or another begins.
+    // Apart from the others it does not make them slower.
+    #[inline(never)]
+    fn take_other(&mut self, frame: &[u8], checksums: Checksums) -> bool {
+        if !self.next.is_usual()
+            && let Some(segment) = self.eligible_next(self.next.read(frame, checksums))
+        {
+            self.commit_next(&segment);
+            return true;
+        }
+        match self.eligible_turn(frame, checksums) {
+            Some(turn) => self.commit_turn(turn),
+            None => return false,
+        }
+        true
+    }
+
+    /// Reads a frame where a message ends or another begins. The octets of another may belong elsewhere.
+    #[cold]
+    #[inline(never)]
+    fn eligible_turn<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Turn<'a, 'g>> {
+        let template = self.next.turned_to(frame)?;
+        let mut segments = self.segments;
+        segments.add(self.count, self.next.fpdu_len(), self.next.pushes());
+        // rfc: 5041-77
+        let place = place(&template, &self.writer, segments.room())?;
+        let segment = template.read(frame, checksums)?;
+        let fits = frame::crc_is_good(segment.crc) && segment.payload.len() <= place.len();
+        fits.then_some(Turn {
+            template,
+            place,
+            segment,
+        })
+    }
+
+    fn commit_turn(&mut self, turn: Turn<'_, 'g>) {
+        self.add_up();
+        (self.next, self.place) = (turn.template, turn.place);
+        self.commit_next(&turn.segment);
+    }
+
+    /// Counts what came since the last turn.
+    fn add_up(&mut self) {
+        let count = mem::take(&mut self.count);
+        if count > 0 {
+            self.front = Some(self.next.header());
+        }
+        self.segments
+            .add(count, self.next.fpdu_len(), self.next.pushes());
+        self.placed += u64::from(count) * self.next.payload_len() as u64;
+    }
+
+    /// Tells TCP and DDP of the segments that it took. Returns how many these are. [`settle`](Connection::settle) is to follow.
+    pub(crate) fn commit(
+        mut self,
+        connection: &mut Connection,
+        context: &mut Context<'_, '_>,
+    ) -> u64 {
+        self.add_up();
+        let (Some(front), Phase::Streaming(stream)) = (&self.front, &mut connection.phase) else {
+            return 0;
+        };
+        taken::count(FastPath::CoalescedRun);
+        let count = u64::from(self.segments.count());
+        // rfc: 5041-63
+        stream.ddp.passed(front);
+        let tcp = &mut connection.tcp;
+        self.segments.commit(tcp, context.now, &self.header);
+        tcp.set_held(0, 0);
+        context.counters.rdma.fpdus_received += count;
+        context.counters.rdma.octets_placed += self.placed;
+        count
+    }
+}
+
+/// The place of the next segments' octets, as far as TCP has room for such segments.
+// rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e, 5041-77, 5041-78, 5041-83
+fn place<'g>(next: &SegmentTemplate, writer: &Writer<'g>, room: u64) -> Option<Placement<'g>> {
+    let (stag, offset) = next.place();
+    let mut place = writer.rest(stag, offset).ok()?;
+    // A window is less than 2^30 octets.
+    let segments = room as usize / next.fpdu_len();
+    place.shorten(segments * next.payload_len());
+    Some(place)
+}

@@ -1,0 +1,62 @@
+//! Header prediction: a segment that is the next data of the stream, and says nothing else but, perhaps, that some of ours has
+//! arrived.
+//!
+//! Van Jacobson's observation: most segments of a stream are like that. The octets of their headers are compared with those
+//! of the frame before (`wire::prediction`), and what is left of TCP is to count them. The layers above have them in the
+//! ordinary way.
+
+use crate::connection::{Connection, Context, Phase};
+use crate::fast_paths::{FastPath, taken};
+use crate::memory::frames::TxFrames;
+use crate::tcp::{Acknowledged, NextData};
+use crate::time::Instant;
+use crate::wire::prediction::Expected;
+
+/// The proof that a segment is the next data of a stream of FPDUs.
+pub(crate) struct PredictedSegment<'a> {
+    data: NextData<'a>,
+    segment: &'a Expected<'a>,
+}
+
+impl<'a> PredictedSegment<'a> {
+    /// `segment` is that of a frame that had the expected headers.
+    #[inline(always)]
+    pub(crate) fn eligible(
+        connection: &Connection,
+        segment: &'a Expected<'a>,
+        now: Instant,
+    ) -> Option<Self> {
+        let Phase::Streaming(_) = &connection.phase else {
+            return None;
+        };
+        let (header, len) = (&segment.header, segment.payload.len());
+        let data = NextData::eligible(&connection.tcp, now, header, len)?;
+        Some(Self { data, segment })
+    }
+
+    /// Takes the segment and hands its octets up. [`settle`](Connection::settle) is to follow: at once where data of ours were
+    /// acknowledged, otherwise once for a run of segments.
+    #[inline(always)]
+    pub(crate) fn commit<F: TxFrames>(
+        self,
+        connection: &mut Connection,
+        context: &mut Context<'_, '_>,
+        tx: &mut F,
+    ) -> Acknowledged {
+        let (segment, tcp) = (self.segment, &mut connection.tcp);
+        let Phase::Streaming(stream) = &mut connection.phase else {
+            return Acknowledged::Nothing;
+        };
+        taken::count(FastPath::HeaderPrediction);
+        let acknowledged = self.data.commit(tcp, context.now, tx);
+        if acknowledged != Acknowledged::Nothing {
+            stream.note_acked(tcp.acked_offset());
+        }
+        stream.receive(segment.payload, segment.payload_crc, context);
+        let held = stream.held();
+        let missing = if held == 0 { 0 } else { stream.missing() };
+        tcp.took_next(context.now, segment.payload.len());
+        tcp.set_held(held as u32, missing as u32);
+        acknowledged
+    }
+}

@@ -1,0 +1,163 @@
+//! Whole message: one frame that holds all of a Write or Send, and acknowledges all that we had in flight.
+//!
+//! Where each side waits for the other's message before it sends its next, every message is one of these. It goes through
+//! the layers in one step, in which nothing is looked at twice.
+
+use crate::connection::stream::Stream;
+use crate::connection::upper::{RdmapUser, User};
+use crate::connection::{Connection, Phase};
+use crate::counters::RdmaCounters;
+use crate::fast_paths::{FastPath, taken};
+use crate::memory::epoch::Guard;
+use crate::memory::frames::TxFrames;
+use crate::memory::place::Placement;
+use crate::mpa::frame;
+use crate::rdmap::Rdmap;
+use crate::tcp::DataWithSoleAck;
+use crate::time::Instant;
+use crate::verbs::cq::CqTable;
+use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
+use crate::wire::prediction::Expected;
+
+/// The proof that a segment is a whole message, which may be placed.
+pub(crate) struct WholeMessage<'a, 'g> {
+    segment: DataWithSoleAck<'a>,
+    message: Message<'a, 'g>,
+}
+
+/// The part of the layers above TCP.
+struct Message<'a, 'g> {
+    payload: &'a [u8],
+    place: Placement<'g>,
+    /// The receive that it fills, if it is a Send.
+    receive: Option<u64>,
+}
+
+impl<'a, 'g> WholeMessage<'a, 'g> {
+    /// `expected` is the segment of a frame that had the expected headers.
+    #[inline(always)]
+    pub(crate) fn eligible(
+        connection: &Connection,
+        expected: &'a Expected<'_>,
+        now: Instant,
+        guard: &'g Guard<'_>,
+        cqs: &CqTable,
+    ) -> Option<Self> {
+        let (header, len) = (&expected.header, expected.payload.len());
+        let Phase::Streaming(stream) = &connection.phase else {
+            return None;
+        };
+        // No octet is placed before the CRC of its FPDU was found to be right. rfc: 5044-37
+        let good = expected.payload_crc.is_some_and(frame::crc_is_good);
+        if !good || connection.fin_asked {
+            return None;
+        }
+        let segment = DataWithSoleAck::eligible(&connection.tcp, now, header, len)?;
+        let message = Message::eligible(stream, expected.payload, guard, cqs)?;
+        Some(Self { segment, message })
+    }
+
+    /// Places, delivers and completes the message, and completes what it acknowledges. Says whether the connection surely has
+    /// nothing to send now but an ACK, which is due with the next turn.
+    #[inline(always)]
+    pub(crate) fn commit<F: TxFrames>(
+        self,
+        connection: &mut Connection,
+        now: Instant,
+        cqs: &mut CqTable,
+        counters: &mut RdmaCounters,
+        tx: &mut F,
+    ) -> bool {
+        let Phase::Streaming(stream) = &mut connection.phase else {
+            return false;
+        };
+        taken::count(FastPath::WholeMessage);
+        let acked = self.segment.commit(&mut connection.tcp, now, tx);
+        self.message.commit(stream, acked, cqs, counters);
+        stream.rests_behind_message() && connection.tcp.rests_behind_sole_ack(now)
+    }
+}
+
+impl<'a, 'g> Message<'a, 'g> {
+    /// The message that an FPDU with a right CRC is, if it is a Write or Send as our own are.
+    #[inline(always)]
+    fn eligible(
+        stream: &Stream,
+        fpdu: &'a [u8],
+        guard: &'g Guard<'_>,
+        cqs: &CqTable,
+    ) -> Option<Self> {
+        debug_assert!(!stream.steady || stream.is_steady());
+        let User::Rdmap(RdmapUser { qp, .. }) = &stream.user else {
+            return None;
+        };
+        if !stream.steady {
+            return None;
+        }
+        let DdpSegment {
+            header, payload, ..
+        } = DdpSegment::parse(frame::ulpdu(fpdu)?).ok()?;
+        // A message goes on behind a segment that is not its last. rfc: 5041-57, 5041-58, 5041-63
+        if payload.is_empty() || !header.last() {
+            return None;
+        }
+        let (place, receive) = match &header {
+            DdpHeader::Tagged(header) => {
+                let right = Rdmap::admit_write(header)?;
+                let place = stream
+                    .ddp
+                    .place_for_tagged(header, payload.len(), right, guard)?;
+                (place, None)
+            }
+            DdpHeader::Untagged(header) if Rdmap::admit_send(header) => {
+                let (wr_id, buffer) = Rdmap::next_receive(qp, cqs)?;
+                let place = stream
+                    .ddp
+                    .place_for_whole(header, payload.len(), &buffer, guard)?;
+                (place, Some(wr_id))
+            }
+            DdpHeader::Untagged(_) => return None,
+        };
+        Some(Self {
+            payload,
+            place,
+            receive,
+        })
+    }
+
+    /// `acked`: up to where the peer has acknowledged our stream.
+    #[inline(always)]
+    fn commit(
+        self,
+        stream: &mut Stream,
+        acked: u64,
+        cqs: &mut CqTable,
+        counters: &mut RdmaCounters,
+    ) {
+        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
+            return;
+        };
+        // It came in a frame: its length fits.
+        let length = self.payload.len() as u32;
+        self.place.write(self.payload);
+        counters.fpdus_received += 1;
+        counters.octets_placed += u64::from(length);
+        if let Some(wr_id) = self.receive {
+            stream.ddp.delivered_whole(QueueNumber::SEND);
+            Rdmap::receive(wr_id, length, qp, cqs);
+        }
+        stream.acked = acked;
+        rdmap.answered(acked, qp, cqs);
+    }
+}
+
+impl Stream {
+    /// [`is_at_rest`](Self::is_at_rest) behind a [whole message](WholeMessage::commit).
+    #[inline(always)]
+    fn rests_behind_message(&self) -> bool {
+        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &self.user else {
+            return false;
+        };
+        self.steady && !self.ddp.is_sending() && !rdmap.has_request(qp)
+    }
+}

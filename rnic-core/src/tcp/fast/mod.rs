@@ -1,0 +1,18 @@
+//! TCP's part of each fast path. The contract, and the table of all of them, stand in `connection/fast/mod.rs`.
+//!
+//! A path's proof is made by `eligible`, which changes nothing; `commit` uses it up, and cannot fail. [`Tcp::receive`] and
+//! [`Tcp::poll_transmit`] are the ordinary way: they decide what is right.
+//!
+//! [`Tcp::receive`]: super::Tcp::receive
+//! [`Tcp::poll_transmit`]: super::Tcp::poll_transmit
+
+mod coalesced_run;
+mod header_prediction;
+mod sole_ack;
+mod whole_message;
+
+pub use self::coalesced_run::CoalescedSegments;
+pub use self::header_prediction::{Acknowledged, NextData};
+pub use self::whole_message::DataWithSoleAck;
+
+pub(super) use self::sole_ack::SoleAck;

@@ -1,0 +1,45 @@
+//! TCP's part of a whole message: a segment that is the next data, pushed, and acknowledges the only segment in flight.
+
+use super::{NextData, SoleAck};
+use crate::memory::frames::TxFrames;
+use crate::tcp::Tcp;
+use crate::time::Instant;
+use crate::wire::tcp::{DataHeader, Flags};
+
+/// The proof that a segment is the next data of the stream, is pushed, and acknowledges all that is in flight, which is one
+/// segment.
+#[derive(Debug)]
+pub struct DataWithSoleAck<'a> {
+    header: &'a DataHeader,
+    len: usize,
+    sole: SoleAck,
+}
+
+impl<'a> DataWithSoleAck<'a> {
+    /// `len` are the octets of data.
+    #[inline(always)]
+    pub fn eligible(tcp: &Tcp, now: Instant, header: &'a DataHeader, len: usize) -> Option<Self> {
+        let (flags, ack) = (Flags::ACK | Flags::PSH, tcp.send.nxt);
+        if header.flags != flags || header.ack != tcp.send.seq(ack) {
+            return None;
+        }
+        let sole = SoleAck::eligible(tcp, ack)?;
+        let next = NextData::is_next(tcp, now, header, len);
+        next.then_some(Self { header, len, sole })
+    }
+
+    /// Takes the segment. All of its octets are the owner's, who keeps none aside. An ACK is due with the next turn, and no
+    /// timer of TCP is due earlier than before. Returns up to where the peer has acknowledged our stream.
+    // A function of its own: it needs all registers.
+    #[inline(never)]
+    pub fn commit<F: TxFrames>(self, tcp: &mut Tcp, now: Instant, frames: &mut F) -> u64 {
+        let Self { header, len, sole } = self;
+        let offset = NextData::hear(tcp, now, header, true);
+        let ack = tcp.send.nxt;
+        tcp.send.window.advance(offset, ack, header.window);
+        sole.commit(tcp, now, frames);
+        tcp.took_next(now, len);
+        tcp.recv.set_held(0, 0);
+        ack
+    }
+}
