@@ -11,6 +11,9 @@ use crate::steering::SteeringArgs;
 ///
 /// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
 /// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
+///
+/// RUST_LOG=rnic=debug in the environment logs on standard error what happens to connections, listeners and the device, and
+/// why.
 #[derive(Debug, Parser)]
 #[command(name = "rnic-ctl", version)]
 pub(crate) struct Cli {

@@ -10,6 +10,7 @@ mod doctor;
 mod failure;
 mod interrupt;
 mod listen;
+mod log;
 mod out;
 mod perf;
 mod rping;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    log::install();
     let interrupt = match Interrupt::install() {
         Ok(interrupt) => interrupt,
         Err(why) => {

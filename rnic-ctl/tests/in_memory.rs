@@ -405,3 +405,50 @@ fn json_is_all_that_rping_prints_where_it_is_asked_for() {
         assert_eq!(report["end"], "disconnected in order");
     }
 }
+
+fn with_log(filter: &str, line: &str) -> Command {
+    let mut command = rnic_ctl(line);
+    command.env("RUST_LOG", filter);
+    command
+}
+
+#[test]
+fn the_log_is_there_on_request_alone() {
+    let line = "perf write-bw --in-memory -n 20";
+    let log = |filter| {
+        let output = with_log(filter, line).output().unwrap();
+        assert!(output.status.success(), "{filter}: {}", stderr(&output));
+        assert!(stdout(&output).contains("#iterations"), "{filter}");
+        stderr(&output)
+    };
+    let wanted = log("rnic=debug");
+    for words in [
+        "listening on ",
+        "asks to connect",
+        "is established",
+        "ended: closed by ",
+    ] {
+        let says = |line: &str| line.contains("DEBUG rnic_verbs::") && line.contains(words);
+        assert!(wanted.lines().any(says), "{words}: {wanted}");
+    }
+    for filter in ["", "off", "rnic=error", "other=debug"] {
+        assert_eq!(log(filter), "", "{filter}");
+    }
+    let wrong = log("rnic=shout");
+    assert!(
+        wrong.starts_with("rnic-ctl: RUST_LOG is not understood: "),
+        "{wrong}"
+    );
+    assert_eq!(wrong.lines().count(), 1, "{wrong}");
+}
+
+#[test]
+fn a_log_that_nobody_reads_is_no_reason_to_stop() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = with_log("rnic=debug", "perf write-bw --in-memory -n 20");
+    let child = command.stdout(Stdio::piped()).stderr(writer).spawn();
+    let output = wait(child.unwrap(), "a run with a log");
+    assert!(output.status.success(), "{}", output.status);
+    assert!(stdout(&output).contains("#iterations"));
+}

@@ -9,6 +9,7 @@ use rnic_core::engine::{
     EndReason, Event, Events, ListenerId, Notice, ReadDepths, RequestId, WorkerGone,
 };
 use rnic_core::verbs::qp::{QpNumber, StreamId};
+use tracing::{debug, info, warn};
 
 use crate::asynchronous::AsyncEvent;
 use crate::device::{Inner, LONGEST_WAIT};
@@ -114,6 +115,7 @@ impl Boxes {
         if !event.qp().is_none_or(known) {
             return;
         }
+        log(&event);
         match event {
             Event::ConnectRequest {
                 listener,
@@ -140,7 +142,13 @@ impl Boxes {
             }
             Event::RequestGone { request } => {
                 for queue in self.listeners.values_mut() {
-                    queue.retain(|pending| pending.request != request);
+                    queue.retain(|pending| {
+                        let is_gone = pending.request == request;
+                        if is_gone {
+                            debug!("{} has gone before it was answered", pending.peer);
+                        }
+                        !is_gone
+                    });
                 }
             }
             Event::Established {
@@ -238,6 +246,53 @@ impl Boxes {
             });
             mailbox.events.push_back(event);
         }
+    }
+}
+
+/// Writes an event to the log.
+fn log(event: &Event) {
+    match event {
+        Event::ConnectRequest {
+            peer,
+            local,
+            private_data,
+            ird,
+            ord,
+            mpa_revision,
+            ..
+        } => debug!(
+            "{peer} asks to connect to {local}: MPA revision {mpa_revision}, IRD {ird}, ORD {ord}, {} octets of private data",
+            private_data.len()
+        ),
+        // Its mailbox knows whose it was.
+        Event::RequestGone { .. } => {}
+        Event::Established {
+            qp,
+            local,
+            peer,
+            ird,
+            ord,
+            ..
+        } => debug!("{qp}: connection from {local} to {peer} is established, IRD {ird}, ORD {ord}"),
+        Event::Rejected {
+            qp, private_data, ..
+        } => debug!(
+            "{qp}: the peer rejects the connection with an MPA Reply ({} octets of private data)",
+            private_data.len()
+        ),
+        Event::Failed { qp, reason } => debug!("{qp}: connecting failed: {reason}"),
+        Event::Disconnected { qp, reason } => debug!("{qp}: connection ended: {reason}"),
+        Event::LastReceive { qp } => {
+            debug!("{qp}: the last receive that it took from its shared receive queue is complete");
+        }
+        Event::CompletionOverrun { cq, qp } => {
+            warn!("{qp}: its connection ends because {cq} is full");
+        }
+        Event::SharedReceives(news) => debug!("{}", AsyncEvent::from(*news)),
+        Event::Port { active: true } => info!("the device has its link again"),
+        Event::Port { active: false } => warn!("the device has lost its link"),
+        Event::DeviceGone => warn!("{}", EndReason::DeviceGone),
+        Event::WorkerEnded => warn!("a worker of the device has ended"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rnic_core::engine::{Command, ConnectionOptions, ListenerId, Peers, Refusal, Refusals};
 use rnic_core::wire::mpa::{ENHANCED_LEN, MAX_PRIVATE_DATA};
+use tracing::debug;
 
 use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
@@ -48,7 +49,9 @@ impl Device {
 
     /// Listens to some peers. To all others the port looks as if nobody listened; the host's firewall does not apply.
     pub fn listen_to(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
-        let (local, lease) = self.inner.net.listen_to(local, &peers)?;
+        let addressed = self.inner.net.listen_to(local, &peers);
+        let (local, lease) =
+            addressed.inspect_err(|why| debug!("cannot listen on {local}: {why}"))?;
         let id = ListenerId(self.inner.new_listener());
         self.inner
             .router
@@ -69,6 +72,7 @@ impl Device {
             lease: lease.clone(),
             refusals: listener.refusals.clone(),
         })?;
+        debug!("listening on {local}");
         Ok(listener)
     }
 
@@ -97,7 +101,12 @@ impl Device {
             });
             // One that a policy of the host forbids is dropped, and so rejected.
             match request {
-                Some(request) if !device.net.admits(request.local(), request.peer()) => {}
+                Some(request) if !device.net.admits(request.local(), request.peer()) => {
+                    debug!(
+                        "{}: an IPsec policy of this host forbids it",
+                        request.peer()
+                    );
+                }
                 None if deadline.is_none() => {}
                 request => return Ok(request),
             }
@@ -136,6 +145,7 @@ impl Drop for Listener {
         if self.device.inner.is_forked() {
             return self.device.inner.forget();
         }
+        debug!("no longer listening on {}", self.local);
         // Without a worker nobody listens.
         let id = self.id;
         let _ = self.device.inner.send_all(|| Command::Unlisten(id));
@@ -197,6 +207,7 @@ impl ConnectRequest {
         // With a shared receive queue it cannot.
         let moved = qp.move_to(self.worker())?;
         self.answered = true;
+        debug!("{}: accepts {}", qp.number(), self.peer());
         qp.begin_connecting();
         let (request, qp, engine) = (self.pending.request, qp.number(), qp.worker() as u16);
         let accept = if moved {
@@ -224,6 +235,7 @@ impl ConnectRequest {
 
     fn send_reject(&mut self, private_data: Vec<u8>) -> Result<(), Error> {
         self.answered = true;
+        debug!("rejects {}", self.peer());
         let reject = Command::Reject {
             request: self.pending.request,
             private_data,

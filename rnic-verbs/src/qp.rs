@@ -9,6 +9,7 @@ use rnic_core::memory::ring::{Producer, ring};
 use rnic_core::verbs::qp::{self, QpNumber, QueuePair, StreamId};
 use rnic_core::verbs::srq::ReceiveQueue;
 use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr};
+use tracing::debug;
 
 use crate::cq::{Cq, CqHandle};
 use crate::device::{Device, Inner};
@@ -282,7 +283,13 @@ impl Qp {
         check_private_data(&options.private_data, options.mpa_revision)?;
         self.check_idle()?;
         let device = self.inner();
-        let (local, lease) = device.net.active(remote, local, self.worker as u16)?;
+        let addressed = device.net.active(remote, local, self.worker as u16);
+        let (local, lease) = addressed
+            .inspect_err(|why| debug!("{}: cannot connect to {remote}: {why}", self.number))?;
+        debug!(
+            "{}: connects from {local} to {remote}, MPA revision {}",
+            self.number, options.mpa_revision
+        );
         self.begin_connecting();
         self.command(Command::Connect {
             qp: self.number,
@@ -427,6 +434,9 @@ impl Drop for Qp {
         let device = self.inner();
         if device.is_forked() {
             return device.forget();
+        }
+        if matches!(self.state.get(), QpState::Connecting | QpState::Rts) {
+            debug!("{}: destroyed, which aborts its connection", self.number);
         }
         // Without a worker there is nothing to destroy.
         let _ = self.command(Command::DestroyQp(self.number));

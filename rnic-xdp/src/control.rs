@@ -15,6 +15,7 @@ use nix::sys::time::TimeSpec;
 use rnic_core::engine::{NextHopRequest, Peers};
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::TooBig;
+use tracing::{debug, info, warn};
 
 use crate::bell::{Bell, bell};
 use crate::error::OpenError;
@@ -284,6 +285,10 @@ impl Attendant {
     fn hear_routers(&mut self) {
         let members = &self.members;
         self.icmp.poll(|too_big| {
+            debug!(
+                "a router has no room for packets to {}: MTU {}",
+                too_big.remote, too_big.mtu
+            );
             for member in members.iter().filter(|member| member.has_room()) {
                 member.tell(News::TooBig(too_big));
             }
@@ -297,7 +302,12 @@ impl Attendant {
             .is_some_and(PolicySocket::has_changed);
         if changed || self.reads_again {
             // What cannot be read now is tried again with the next look.
-            self.reads_again = self.read_policies().is_err();
+            let read = self.read_policies();
+            match &read {
+                Ok(()) => debug!("the IPsec policies of the host have changed"),
+                Err(why) => warn!("cannot read the IPsec policies of the host: {why}"),
+            }
+            self.reads_again = read.is_err();
         }
     }
 
@@ -325,9 +335,14 @@ impl Attendant {
                 return;
             };
             // A queue that cannot be opened is tried again; `rnic-ctl steering` counts what comes there.
-            let Ok(opened) = self.device.open_queue(self.queues) else {
-                return;
+            let opened = match self.device.open_queue(self.queues) {
+                Ok(opened) => opened,
+                Err(why) => return debug!("cannot open receive queue {}: {why}", self.queues),
             };
+            info!(
+                "opened receive queue {}, which the device has got since",
+                self.queues
+            );
             member.tell(News::Queues(opened));
             self.queues += 1;
         }

@@ -11,6 +11,7 @@ use nix::sys::socket::{
     sockopt,
 };
 use rnic_core::engine::{Net, NetError, Peers, PortLease};
+use tracing::debug;
 
 use crate::control::{ControlHandle, KnownPolicies};
 use crate::netlink::{
@@ -62,6 +63,9 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if self.maker.is_forked() {
             return;
+        }
+        if let Some(Entry { local, .. }) = self.entries.first() {
+            debug!("{local} is given back to the kernel");
         }
         // The steering ends before the port is free for others, whose segments it would steal. There is nothing
         // to do if it fails: the entry goes with the map.
@@ -163,6 +167,10 @@ impl XdpNet {
             })?;
             lease.entries.push(entry);
         }
+        debug!(
+            "{local} is reserved in the kernel and steered from {}",
+            self.netdev
+        );
         Ok((local, Arc::new(lease)))
     }
 

@@ -42,6 +42,7 @@ impl Refusals {
 
     // rfc: 5044-52, 5044-66, 5044-68, 5044-78
     pub(crate) fn tell(&self, peer: SocketAddr, reason: EndReason) {
+        tracing::debug!("{peer} connected to a listener and is refused: {reason}");
         let mut log = self.log();
         log.count += 1;
         if log.last.len() == Self::KEPT {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use tracing::debug;
+
 use crate::control::{Control, ControlHandle};
 use crate::error::OpenError;
 use crate::netlink::{Generic, Link, RouteSocket, XdpFeatures, link_by_name};
@@ -246,7 +248,11 @@ impl XdpPort {
             return Err(OpenError::Down { netdev: netdev() });
         }
         let completer = completer(config.tx_checksum, &link);
-        Self::open_link(config, link, workers, completer)
+        let shares = Self::open_link(config, link, workers, completer)?;
+        if let Some(share) = shares.first() {
+            debug!("opened {}", share.report());
+        }
+        Ok(shares)
     }
 
     /// The same for a device that is there and up.

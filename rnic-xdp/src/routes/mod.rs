@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rnic_core::engine::NextHop;
 use rnic_core::time::Instant;
+use tracing::debug;
 
 use crate::netlink::{
     Address, Groups, Link, LinkChange, Message, Neighbour, NetlinkError, Route, RouteSocket,
@@ -329,6 +330,10 @@ impl Routes {
         if let Some(hop) = mac.map(|mac| way.next_hop(mac)) {
             known.lost = false;
             if known.told.replace(hop) != Some(hop) {
+                debug!(
+                    "{destination} is reached through {} at {}, MTU {}",
+                    way.neighbour, hop.destination_mac, hop.mtu
+                );
                 self.updates.push_back(Update::Set(destination, hop));
             }
         }
@@ -354,6 +359,13 @@ impl Routes {
         }
         known.lost = true;
         known.told = None;
+        match known.way {
+            Some(way) => debug!(
+                "{destination}: the neighbour {} does not answer",
+                way.neighbour
+            ),
+            None => debug!("{destination}: no route through the device"),
+        }
         self.updates.push_back(Update::Unreachable(destination));
     }
 }
