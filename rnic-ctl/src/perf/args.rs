@@ -120,7 +120,7 @@ impl fmt::Display for Test {
 }
 
 /// Measures bandwidth or latency between two hosts. Start it without a host on one, then with that host on the other;
-/// the client's options decide.
+/// the client's options decide. Latencies are counted in a histogram, to three significant figures.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PerfArgs {
     /// What to measure

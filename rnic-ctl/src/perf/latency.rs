@@ -11,11 +11,9 @@ use super::progress::{LOOKS_TO_YIELD, Progress, Stall};
 use super::receives::Receive;
 use super::report::Row;
 use super::session::Session;
-use super::stats::{Latency, Thinned};
+use super::stats::Latencies;
 use crate::failure::{Doing, Failure, Outcome};
 
-/// Samples kept.
-const SAMPLES: usize = 1 << 22;
 /// Requests between two that make a completion.
 const MODERATION: u64 = 16;
 /// Fruitless looks between two looks up from a loop that spins.
@@ -59,7 +57,7 @@ impl<'a> Game<'a> {
 
     /// The client: measures. Returns the figures, and how many messages were not as they should be.
     pub(super) fn measure(mut self, length: Length) -> Outcome<(Row, u64)> {
-        let mut samples = Thinned::new(SAMPLES);
+        let mut samples = Latencies::new();
         let started = Instant::now();
         let mut before = started;
         loop {
@@ -83,13 +81,13 @@ impl<'a> Game<'a> {
                 }
             };
             if counts {
-                samples.push((now - before).as_nanos() as u64);
+                samples.record((now - before).as_nanos() as u64);
             }
             before = now;
         }
         // A Read or atomic is a round trip by itself; of the others, each direction is half of one.
         let divisor = if self.operation().brings() { 1.0 } else { 2.0 };
-        let latency = Latency::of(samples.items(), divisor).ok_or_else(|| {
+        let latency = samples.figures(divisor).ok_or_else(|| {
             Failure::operation(
                 "measure latency",
                 "no message came back in time; choose a longer -D",

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-/// Samples of a run of unknown length in bounded memory: when full, every other one is dropped and only every
-/// other new one is kept.
+use hdrhistogram::Histogram;
+
+/// Items of a run of unknown length in bounded memory: when full, every other one is dropped, and only every other new one
+/// is kept.
 #[derive(Debug)]
 pub(super) struct Thinned<T> {
     items: Vec<T>,
@@ -57,34 +59,41 @@ pub(super) struct Latency {
     pub p999: f64,
 }
 
-impl Latency {
-    /// From samples in nanoseconds, each divided by `divisor`. `None` without samples.
-    pub(super) fn of(samples: &[u64], divisor: f64) -> Option<Self> {
-        let mut sorted = samples.to_vec();
-        sorted.sort_unstable();
-        let count = sorted.len();
-        let micros = |nanos: u64| nanos as f64 / 1000.0 / divisor;
-        // The smallest sample that so large a share of all does not exceed.
-        let rank = |share: f64| ((count as f64 * share).ceil() as usize).clamp(1, count) - 1;
-        let (first, last) = (*sorted.first()?, *sorted.last()?);
-        let median = if count.is_multiple_of(2) {
-            (micros(sorted[count / 2 - 1]) + micros(sorted[count / 2])) / 2.0
-        } else {
-            micros(sorted[count / 2])
-        };
-        let average = sorted.iter().map(|&nanos| micros(nanos)).sum::<f64>() / count as f64;
-        let squares: f64 = sorted
-            .iter()
-            .map(|&nanos| (micros(nanos) - average).powi(2))
-            .sum();
-        Some(Self {
-            min: micros(first),
-            max: micros(last),
-            typical: median,
-            average,
-            stdev: (squares / count as f64).sqrt(),
-            p99: micros(sorted[rank(0.99)]),
-            p999: micros(sorted[rank(0.999)]),
+/// The latencies of a run of any length, to three significant figures. They take 270 KiB, however many there are.
+#[derive(Debug)]
+pub(super) struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    /// Nanoseconds of the longest latency that is told from longer ones: an hour.
+    const LONGEST: u64 = 3_600_000_000_000;
+
+    /// Makes an empty histogram.
+    pub(super) fn new() -> Self {
+        Self(Histogram::new_with_bounds(1, Self::LONGEST, 3).expect("bounds in order"))
+    }
+
+    /// Counts a sample in nanoseconds.
+    pub(super) fn record(&mut self, nanos: u64) {
+        self.0.saturating_record(nanos);
+    }
+
+    /// The figures, each sample divided by `divisor`. `None` without samples.
+    pub(super) fn figures(&self, divisor: f64) -> Option<Latency> {
+        let count = self.0.len();
+        if count == 0 {
+            return None;
+        }
+        let micros = |nanos: f64| nanos / 1000.0 / divisor;
+        let quantile = |share| micros(self.0.value_at_quantile(share) as f64);
+        Some(Latency {
+            min: micros(self.0.min() as f64),
+            max: micros(self.0.max() as f64),
+            // Of an even number of samples, the mean of the two in the middle.
+            typical: (quantile(0.5) + quantile(0.5 + 0.25 / count as f64)) / 2.0,
+            average: micros(self.0.mean()),
+            stdev: micros(self.0.stdev()),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
         })
     }
 }
@@ -118,20 +127,64 @@ pub(super) fn peak_rate(stretches: &[Stretch]) -> f64 {
 mod tests {
     use super::*;
 
+    fn latencies(samples: impl IntoIterator<Item = u64>) -> Latencies {
+        let mut latencies = Latencies::new();
+        samples
+            .into_iter()
+            .for_each(|nanos| latencies.record(nanos));
+        latencies
+    }
+
+    /// Whether a figure is what it should be, to three significant figures.
+    fn is(figure: f64, exact: f64) -> bool {
+        (figure - exact).abs() <= exact / 1000.0
+    }
+
     #[test]
     fn latency_figures() {
-        let samples: Vec<u64> = (1..=1000).rev().map(|i| i * 2000).collect();
-        let latency = Latency::of(&samples, 2.0).unwrap();
-        assert_eq!((latency.min, latency.max), (1.0, 1000.0));
-        assert_eq!((latency.typical, latency.average), (500.5, 500.5));
-        assert_eq!((latency.p99, latency.p999), (990.0, 999.0));
-        assert!((latency.stdev - 288.675).abs() < 0.001, "{}", latency.stdev);
-        let one = Latency::of(&[3000], 1.0).unwrap();
-        assert_eq!(
-            (one.min, one.max, one.typical, one.p99, one.p999, one.stdev),
-            (3.0, 3.0, 3.0, 3.0, 3.0, 0.0)
-        );
-        assert_eq!(Latency::of(&[], 1.0), None);
+        let latency = latencies((1..=1000).rev().map(|i| i * 2000)).figures(2.0);
+        let latency = latency.unwrap();
+        for (figure, exact) in [
+            (latency.min, 1.0),
+            (latency.max, 1000.0),
+            (latency.typical, 500.5),
+            (latency.average, 500.5),
+            (latency.p99, 990.0),
+            (latency.p999, 999.0),
+            (latency.stdev, 288.675),
+        ] {
+            assert!(is(figure, exact), "{figure} is not {exact}");
+        }
+        // Below 2048 nanoseconds every sample is kept as it is.
+        let few = latencies([1000, 1500]).figures(1.0).unwrap();
+        assert_eq!((few.min, few.max), (1.0, 1.5));
+        assert_eq!((few.typical, few.average, few.stdev), (1.25, 1.25, 0.25));
+        let one = latencies([1300]).figures(1.0).unwrap();
+        let figures = (one.min, one.max, one.typical, one.p99, one.p999, one.stdev);
+        assert_eq!(figures, (1.3, 1.3, 1.3, 1.3, 1.3, 0.0));
+        assert_eq!(latencies([]).figures(1.0), None);
+    }
+
+    #[test]
+    fn percentiles_of_a_long_run_count_every_sample() {
+        // Every sixteenth sample is a hundred times as long as the others: dropping every other one would lose it, or
+        // keep no other.
+        let samples = (0..1 << 23).map(|i: u64| if i % 16 == 1 { 400_000 } else { 4000 });
+        let latency = latencies(samples).figures(1.0).unwrap();
+        for (figure, exact) in [
+            (latency.typical, 4.0),
+            (latency.average, 28.75),
+            (latency.p99, 400.0),
+        ] {
+            assert!(is(figure, exact), "{figure} is not {exact}");
+        }
+    }
+
+    #[test]
+    fn no_latency_is_too_short_or_too_long() {
+        let latency = latencies([0, u64::MAX]).figures(1.0).unwrap();
+        assert_eq!(latency.min, 0.0);
+        assert!(is(latency.max, Latencies::LONGEST as f64 / 1000.0));
     }
 
     #[test]
