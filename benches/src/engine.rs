@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant as Clock};
 
-use rnic_core::engine::{
-    Command, ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop,
-    NextHopRequest, Peers, link,
-};
+use rnic_core::connection::{ConnectionOptions, Event, NextHop};
+use rnic_core::engine::{Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, link};
+use rnic_core::ids::ListenerId;
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::ring::{Consumer, Producer, RingError, ring};
 use rnic_core::memory::table::{Access, StagTable};
@@ -17,11 +16,10 @@ use rnic_core::time::Instant;
 use rnic_core::verbs::cq::Arming;
 use rnic_core::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair, StreamId};
 use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WrOpcode, send_flags};
-use rnic_core::wire::checksum;
-use rnic_core::wire::crc;
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::ethernet::MacAddr;
 use rnic_core::wire::packet::Checksums;
+use rnic_core::wire::{checksum, crc};
 
 use crate::Failure;
 use crate::pool::Pool;

@@ -5,7 +5,8 @@ use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rnic_core::engine::{Net, PortLease};
+use rnic_core::connection::PortLease;
+use rnic_core::engine::Net;
 use rnic_core::memory::frames::{FrameId, TxFrames};
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::wire::checksum::Checksums;

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use rnic_core::engine::{
-    self as core, EngineConfig, Net, NetError, NextHop, NextHopRequest, Peers, PortLease, Turn,
-};
+use rnic_core::connection::{NextHop, PortLease};
+use rnic_core::engine::{self as core, EngineConfig, Net, NetError, NextHopRequest, Peers, Turn};
 use rnic_core::memory::table::StagTable;
 use rnic_core::time::Instant;
 use rnic_core::wire::ethernet::MacAddr;

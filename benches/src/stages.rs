@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant as Clock};
 
+use rnic_core::connection::FlowKey;
 use rnic_core::ddp::Segmenter;
-use rnic_core::engine::{FlowKey, Flows, Keyed};
+use rnic_core::engine::{Flows, Keyed};
 use rnic_core::memory::epoch::{Guard, Worker};
 use rnic_core::memory::frames::{FrameId, TxFrames};
 use rnic_core::memory::place::Placement;
@@ -21,12 +22,11 @@ use rnic_core::time::Instant;
 use rnic_core::verbs::cq::{Arming, CqTable};
 use rnic_core::verbs::qp::{CqId, PdId};
 use rnic_core::verbs::wr::Completion;
-use rnic_core::wire::checksum;
-use rnic_core::wire::crc;
 use rnic_core::wire::ddp::{DdpHeader, DdpSegment, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
 use rnic_core::wire::ethernet::MacAddr;
 use rnic_core::wire::mpa::LENGTH_LEN;
 use rnic_core::wire::packet::{self, Checksums, NetHeader, Packet};
+use rnic_core::wire::{checksum, crc};
 
 use crate::Failure;
 use crate::pool::Pool;

@@ -122,3 +122,16 @@ counters! {
         terminates_received,
     }
 }
+
+/// Every counter of one engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Frames.
+    pub engine: EngineCounters,
+    /// Frames that were dropped, by the reason.
+    pub drops: DropCounters,
+    /// TCP, summed over connections that are gone; a [`Snapshot`](crate::engine::Snapshot) adds those that are there.
+    pub tcp: TcpCounters,
+    /// MPA, DDP and RDMAP, summed over connections.
+    pub rdma: RdmaCounters,
+}

@@ -9,6 +9,7 @@ pub mod counters;
 pub mod ddp;
 pub mod engine;
 pub mod fast_paths;
+pub mod ids;
 pub mod memory;
 pub mod mpa;
 pub mod rdmap;

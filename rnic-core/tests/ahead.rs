@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::*;
 use fastrand::Rng;
-use rnic_core::engine::{ConnectionOptions, EngineConfig};
+use rnic_core::connection::ConnectionOptions;
+use rnic_core::engine::EngineConfig;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::{Sight, Simulation};

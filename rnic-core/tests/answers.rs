@@ -5,7 +5,8 @@ mod common;
 
 use common::*;
 use proptest::prelude::*;
-use rnic_core::engine::{Command, ConnectionOptions};
+use rnic_core::connection::ConnectionOptions;
+use rnic_core::engine::Command;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::raw_peer;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};

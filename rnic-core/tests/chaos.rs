@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use common::*;
 use fastrand::Rng;
-use rnic_core::engine::{Command, ConnectionOptions, EngineConfig, Event, RequestId};
+use rnic_core::connection::{ConnectionOptions, Event};
+use rnic_core::engine::{Command, EngineConfig};
+use rnic_core::ids::RequestId;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{PD, QpSettings, SharedRegion, Simulation, TestQp, TestSrq};

@@ -3,8 +3,9 @@
 mod common;
 
 use common::*;
+use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::counters::DropReason;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig};
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::memory::table::Scope;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{ddp, fpdu};

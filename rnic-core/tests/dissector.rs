@@ -11,7 +11,8 @@ use std::process::Command as Process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
-use rnic_core::engine::{Command, ConnectionOptions};
+use rnic_core::connection::ConnectionOptions;
+use rnic_core::engine::Command;
 use rnic_core::testing::simulation::Simulation;
 use support::pcap;
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::decoder::{Decoder, frame};
 use common::*;
-use rnic_core::engine::{ConnectionOptions, EngineConfig};
+use rnic_core::connection::ConnectionOptions;
+use rnic_core::engine::EngineConfig;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{Sight, Simulation};
 use rnic_core::verbs::wr::{RecvWr, Sge};

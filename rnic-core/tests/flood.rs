@@ -5,8 +5,9 @@ mod common;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use common::*;
+use rnic_core::connection::ConnectionOptions;
 use rnic_core::counters::DropReason;
-use rnic_core::engine::{Command, ConnectionOptions, EngineConfig};
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};

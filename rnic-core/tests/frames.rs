@@ -6,7 +6,8 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason};
+use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::engine::Command;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
 use rnic_core::verbs::wr::WcStatus;

@@ -4,7 +4,8 @@ mod common;
 
 use common::*;
 use fastrand::Rng;
-use rnic_core::engine::{ConnectionOptions, EndReason, EngineConfig};
+use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::engine::EngineConfig;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::request;
-use rnic_core::engine::{Command, Engine, EngineConfig, ListenerId, Peers};
+use rnic_core::engine::{Command, Engine, EngineConfig, Peers};
+use rnic_core::ids::ListenerId;
 use rnic_core::memory::epoch::Guard;
 use rnic_core::memory::table::StagTable;
 use rnic_core::testing::VecFrames;

@@ -4,7 +4,8 @@
 mod common;
 
 use common::*;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event};
+use rnic_core::connection::{ConnectionOptions, EndReason, Event};
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{QpSettings, Simulation, TestQp};
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use rnic_core::engine::{ConnectionOptions, EndReason};
+use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::tcp::Keepalive;
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::verbs::wr::WcStatus;

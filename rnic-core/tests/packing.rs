@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use common::decoder::frame;
 use common::*;
-use rnic_core::engine::{ConnectionOptions, EngineConfig};
+use rnic_core::connection::ConnectionOptions;
+use rnic_core::engine::EngineConfig;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{SharedRegion, Sight, Simulation, TestQp};
 use rnic_core::verbs::wr::{SendWr, Sge, WcOpcode, WcStatus};

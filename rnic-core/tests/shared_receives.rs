@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use common::*;
 use fastrand::Rng;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event};
+use rnic_core::connection::{ConnectionOptions, EndReason, Event};
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{QpSettings, SharedRegion, Simulation, TestQp, TestSrq};

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use common::*;
 use fastrand::Rng;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig};
+use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
 use rnic_core::verbs::wr::WcStatus;

@@ -7,8 +7,9 @@ use std::fmt;
 
 use common::*;
 use proptest::prelude::*;
+use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::counters::{DropCounters, DropReason, RdmaCounters};
-use rnic_core::engine::{ConnectionOptions, EndReason, EngineConfig};
+use rnic_core::engine::EngineConfig;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::raw_peer;
 use rnic_core::testing::simulation::{PD, SharedRegion, Simulation, TestQp};

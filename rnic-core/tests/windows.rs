@@ -5,7 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use rnic_core::engine::{ConnectionOptions, EndReason, EngineConfig};
+use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::engine::EngineConfig;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{PD, SharedRegion, Simulation, TestQp};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use rnic_core::engine::EndReason;
+use rnic_core::connection::EndReason;
 use rnic_core::verbs::qp::{CqId, QpNumber};
 use rnic_core::verbs::srq::{SrqId, SrqNews};
 

@@ -3,7 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use rnic_core::engine::{EndReason, NetError, ReadDepths, WorkerGone};
+use rnic_core::connection::{EndReason, ReadDepths};
+use rnic_core::engine::{NetError, WorkerGone};
 use rnic_core::memory::region::RegionError;
 use rnic_core::memory::ring::RingError;
 use rnic_core::memory::table::TableError;

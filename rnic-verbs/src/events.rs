@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rnic_core::engine::{
-    EndReason, Event, Events, ListenerId, Notice, ReadDepths, RequestId, WorkerGone,
-};
+use rnic_core::connection::{EndReason, Event, Notice, ReadDepths};
+use rnic_core::engine::{Events, WorkerGone};
+use rnic_core::ids::{ListenerId, RequestId};
 use rnic_core::verbs::qp::{QpNumber, StreamId};
 use tracing::{debug, info, warn};
 

@@ -102,9 +102,8 @@ pub use srq::{Srq, SrqCaps};
 pub use state::QpState;
 pub use window::{Binding, FastMr, Mw};
 
-pub use rnic_core::engine::{
-    ConnectionOptions, EndReason, Peers, Prefix, ReadDepths, Refusal, Refusals,
-};
+pub use rnic_core::connection::{ConnectionOptions, EndReason, ReadDepths, Refusal, Refusals};
+pub use rnic_core::engine::{Peers, Prefix};
 pub use rnic_core::memory::region::{HugePages, Region};
 pub use rnic_core::memory::table::Access;
 pub use rnic_core::tcp::{Keepalive, TcpFacts};

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rnic_core::engine::{Command, ConnectionOptions, ListenerId, Peers, Refusal, Refusals};
+use rnic_core::connection::{ConnectionOptions, Refusal, Refusals};
+use rnic_core::engine::{Command, Peers};
+use rnic_core::ids::ListenerId;
 use rnic_core::wire::mpa::{ENHANCED_LEN, MAX_PRIVATE_DATA};
 use tracing::debug;
 

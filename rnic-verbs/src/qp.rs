@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_core::engine::{Command, ConnectionOptions};
+use rnic_core::connection::ConnectionOptions;
+use rnic_core::engine::Command;
 use rnic_core::memory::ring::{Producer, ring};
 use rnic_core::verbs::qp::{self, QpNumber, QueuePair, StreamId};
 use rnic_core::verbs::srq::ReceiveQueue;

@@ -10,7 +10,8 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, getsockname, setsockopt, socket,
     sockopt,
 };
-use rnic_core::engine::{Net, NetError, Peers, PortLease};
+use rnic_core::connection::PortLease;
+use rnic_core::engine::{Net, NetError, Peers};
 use tracing::debug;
 
 use crate::control::{ControlHandle, KnownPolicies};

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use common::{eventually, frame, open, open_net, pair, send};
-use rnic_core::engine::{EngineConfig, Net, NetError, PortLease, Turn, link};
+use rnic_core::connection::PortLease;
+use rnic_core::engine::{EngineConfig, Net, NetError, Turn, link};
 use rnic_core::memory::table::StagTable;
 use rnic_xdp::steering::SteeringCounters;
 use rnic_xdp::testing::{Namespace, is_root};

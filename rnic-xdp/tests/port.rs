@@ -7,7 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::{SOON, eventually, frame, open, open_net, open_with, pair, receive, send};
-use rnic_core::engine::{Net, NetError, PortLease};
+use rnic_core::connection::PortLease;
+use rnic_core::engine::{Net, NetError};
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::steering::{self, Mode, ModeChoice};
 use rnic_xdp::testing::{Namespace, is_root};

@@ -1,11 +1,12 @@
 //! How connections end: in order, by a failure of TCP, by the application's wish.
 
 use crate::ddp::{Llp, Teardown};
-use crate::engine::{EndReason, Event};
 use crate::mpa::{frame, marker};
 use crate::tcp::{State, Tcp, TcpFailure};
 
-use super::{CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, LocalEnd, Phase, flush};
+use super::{
+    CLOSE_TIMEOUT, Connection, Context, DRAIN_TIMEOUT, EndReason, Event, LocalEnd, Phase, flush,
+};
 
 impl Connection {
     /// [`settle`](Self::settle), if that is no more than to complete what the peer has acknowledged: FPDUs flow both ways,

@@ -2,11 +2,17 @@
 //!
 //! It parses nothing and knows no rule of a layer; it knows the order of the layers.
 
+mod context;
+mod event;
+mod facts;
 mod fast;
+mod flow;
 mod lifecycle;
 mod lone;
+mod options;
 mod path;
 mod receive;
+mod refusals;
 mod reorder;
 mod startup;
 mod stream;
@@ -14,40 +20,34 @@ mod terminate;
 mod transmit;
 mod upper;
 
-use std::collections::VecDeque;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::counters::TcpCounters;
-use crate::engine::{
-    ConnectionFacts, ConnectionOptions, Counters, EndReason, Event, FlowKey, ListenerId, NextHop,
-    PortLease, Refusals, RequestId,
-};
-use crate::fast_paths::FastPaths;
-use crate::memory::epoch::Guard;
+use crate::ids::{ListenerId, RequestId};
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::startup::{MpaInitiator, MpaResponder};
-use crate::rdmap::Rdmap;
-use crate::tcp::{Seq, SpilledOctets, State, Tcp, TcpConfig};
+use crate::tcp::{Seq, SpilledOctets, State, Tcp};
 use crate::time::Instant;
-use crate::verbs::cq::CqTable;
-use crate::verbs::qp::QueuePair;
-use crate::verbs::srq::SrqTable;
 use crate::wire::icmp::TooBig;
 use crate::wire::tcp::TcpSegment;
 
+pub(crate) use self::context::{Context, Upcoming};
+pub use self::event::{EndReason, Event, Notice, ReadDepths};
+pub use self::facts::ConnectionFacts;
 pub(crate) use self::fast::{CoalescedRun, PredictedSegment, WholeMessage};
+pub(crate) use self::flow::plain;
+pub use self::flow::{FlowKey, PortLease};
+pub use self::options::ConnectionOptions;
+pub use self::path::NextHop;
 pub(crate) use self::path::Path;
+pub use self::refusals::{Refusal, Refusals};
 use self::reorder::Reorder;
 use self::stream::Stream;
 pub(crate) use self::transmit::has_room;
-pub(crate) use self::upper::LocalEnd;
-
-/// How long a responder waits for the initiator's MPA Request. The application's answer may take any time.
-// rfc: 5044-s12, 5044-s13
-const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) use self::upper::{LocalEnd, flush};
 
 /// How long the orderly end of a connection may go without progress before it is cut off with a RST: while requests
 /// are still on their way, and when only the end itself is.
@@ -59,18 +59,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const LEAST_MTU_V4: u16 = 552;
 const LEAST_MTU_V6: u16 = 1280;
 
-/// What the engine lends to a connection for one call.
-pub(crate) struct Context<'a, 'g> {
-    pub(crate) now: Instant,
-    pub(crate) fast_paths: FastPaths,
-    pub(crate) guard: &'a Guard<'g>,
-    pub(crate) cqs: &'a mut CqTable,
-    pub(crate) srqs: &'a mut SrqTable,
-    pub(crate) events: &'a mut VecDeque<Event>,
-    pub(crate) counters: &'a mut Counters,
-    pub(crate) next_request: &'a mut u64,
-}
-
 /// What came of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transmit {
@@ -80,15 +68,6 @@ pub(crate) enum Transmit {
     Idle,
     /// There is something to send but no frame to build it in.
     Starved,
-}
-
-/// What the next turn of a connection is for, as far as can be seen ahead of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Upcoming {
-    /// Data of the peer's.
-    Data,
-    /// To send, or to hear that what was sent has arrived.
-    Any,
 }
 
 /// How a passive connection begins.
@@ -173,69 +152,6 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// An active open. Gives the end back if the options cannot be asked for.
-    pub(crate) fn connect(
-        now: Instant,
-        key: FlowKey,
-        lease: PortLease,
-        end: LocalEnd,
-        options: ConnectionOptions,
-        config: &TcpConfig,
-        isn: Seq,
-    ) -> Result<Self, (LocalEnd, EndReason)> {
-        let mut tcp = Tcp::connect(now, config, key.local.port(), key.remote.port(), isn);
-        startup::set_tcp_options(&mut tcp, &options);
-        let mpa = startup::mpa_options(&options);
-        if !startup::may_begin(&end, mpa.rtr) {
-            return Err((end, EndReason::Startup(startup::NO_OPENING.into())));
-        }
-        let (initiator, request) = match MpaInitiator::new(mpa) {
-            Ok(begun) => begun,
-            Err(error) => return Err((end, EndReason::Startup(error.to_string()))),
-        };
-        let deadline = Some(now + options.connect_timeout);
-        let phase = Phase::Connecting(Box::new(Connecting {
-            end,
-            initiator,
-            options,
-        }));
-        let path = Path::unknown(&key);
-        let new = Self::new(key, tcp, path, phase, lease);
-        Ok(Self {
-            loose_octets: request,
-            deadline,
-            ..new
-        })
-    }
-
-    /// A passive open: by a SYN, or by the ACK that brings back a cookie.
-    #[allow(clippy::too_many_arguments)] // each is a different thing that a SYN meets
-    pub(crate) fn accept_syn(
-        now: Instant,
-        key: FlowKey,
-        lease: PortLease,
-        listener: ListenerId,
-        refusals: Arc<Refusals>,
-        path: Path,
-        config: &TcpConfig,
-        arrival: Arrival,
-        segment: &TcpSegment<'_>,
-    ) -> Self {
-        let tcp = match arrival {
-            Arrival::Syn(isn) => Tcp::accept(now, config, isn, segment),
-            Arrival::Cookie(isn, mss) => Tcp::accept_cookie(now, config, isn, mss, segment),
-        };
-        let phase = Phase::Responding {
-            listener,
-            responder: Box::new(MpaResponder::new()),
-            refusals,
-        };
-        Self {
-            deadline: Some(now + START_UP_TIMEOUT),
-            ..Self::new(key, tcp, path, phase, lease)
-        }
-    }
-
     fn new(key: FlowKey, tcp: Tcp, path: Path, phase: Phase, lease: PortLease) -> Self {
         Self {
             queued: false,
@@ -552,14 +468,10 @@ impl Connection {
     }
 }
 
-/// Completes whatever was posted to a queue pair that has no connection any more.
-pub(crate) fn flush(qp: &mut QueuePair, cqs: &mut CqTable) {
-    Rdmap::new(0, 0, 0).flush(qp, cqs);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::qp::QueuePair;
 
     /// Of ten thousand connections most are idle. What only some need, or each only for a time, is in boxes.
     #[test]

@@ -1,11 +1,25 @@
 //! How a connection's frames leave this host.
 
-use crate::engine::{FlowKey, NextHop};
 use crate::wire::ethernet::MacAddr;
 use crate::wire::packet::{HeaderTemplate, NetHeader, Packet};
 
+use super::flow::FlowKey;
+
 /// Time to live of what we send, as Linux has it.
 const HOP_LIMIT: u8 = 64;
+
+/// How frames for a destination leave this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// This host's address on the link.
+    pub source_mac: MacAddr,
+    /// The neighbour's address: the destination's, or its gateway's.
+    pub destination_mac: MacAddr,
+    /// The VLAN to send in, if any.
+    pub vlan: Option<u16>,
+    /// Path MTU as far as the route tells: octets of an IP packet.
+    pub mtu: u16,
+}
 
 /// The link and network headers of a connection, once its next hop is known.
 pub(crate) struct Path {

@@ -1,9 +1,8 @@
 //! From TCP's octets upward: in order, placed early, or into the out-of-order queue.
 
-use crate::engine::EndReason;
 use crate::tcp::StreamData;
 
-use super::{Connection, Context, Phase};
+use super::{Connection, Context, EndReason, Phase};
 
 /// How far ahead of the stream's front octets are kept before FPDUs flow. A start-up frame has 532 octets at most and
 /// mostly comes whole; whoever sends more ahead of it must not cost a window each.

@@ -1,19 +1,33 @@
 //! MPA start-up as the spine sees it: octets in, decisions of both applications, octets out.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::ddp::{Message, Segmenter};
-use crate::engine::{ConnectionOptions, EndReason, Event, ReadDepths, RequestId};
-use crate::mpa::startup::{MpaOptions, MpaReply, MpaRequest, Negotiated, Rtr};
+use crate::ids::{ListenerId, RequestId};
+use crate::mpa::startup::{
+    MpaInitiator, MpaOptions, MpaReply, MpaRequest, MpaResponder, Negotiated, Rtr,
+};
 use crate::mpa::{Action, MpaError};
 use crate::rdmap::ReceivedTerminate;
-use crate::tcp::{State, Tcp};
+use crate::tcp::{Seq, State, Tcp, TcpConfig};
+use crate::time::Instant;
 use crate::verbs::qp::QpState;
+use crate::wire::tcp::TcpSegment;
 
-use super::stream::{Hold, Stream, message};
+use super::stream::{Hold, Stream};
 use super::terminate::{self, StreamError};
-use super::upper::LocalEnd;
-use super::{Connecting, Connection, Context, Phase};
+use super::upper::{LocalEnd, message};
+use super::{
+    Arrival, Connecting, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, Path,
+    Phase, PortLease, ReadDepths, Refusals,
+};
 
-pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
+/// How long a responder waits for the initiator's MPA Request. The application's answer may take any time.
+// rfc: 5044-s12, 5044-s13
+const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
+
+fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
     MpaOptions {
         revision: options.mpa_revision,
         crc: options.crc,
@@ -32,16 +46,16 @@ pub(super) fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
 }
 
 /// Why an endpoint does not connect so.
-pub(super) const NO_OPENING: &str = "a peer-to-peer connection begins with a message of RDMAP, which is not what speaks on this \
+const NO_OPENING: &str = "a peer-to-peer connection begins with a message of RDMAP, which is not what speaks on this \
      endpoint; connect without it";
 
 /// Whether who is above DDP can begin with a ready-to-receive message.
-pub(super) fn may_begin(end: &LocalEnd, rtr: Rtr) -> bool {
+fn may_begin(end: &LocalEnd, rtr: Rtr) -> bool {
     matches!(end, LocalEnd::Qp(_)) || rtr.is_none()
 }
 
 /// What the options say of TCP; about what they do not mention, the engine's settings hold.
-pub(super) fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
+fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
     if options.keepalive.is_some() {
         tcp.set_keepalive(options.keepalive);
     }
@@ -60,6 +74,69 @@ fn stated(ird: Option<u16>, ord: Option<u16>) -> Option<ReadDepths> {
 }
 
 impl Connection {
+    /// An active open. Gives the end back if the options cannot be asked for.
+    pub(crate) fn connect(
+        now: Instant,
+        key: FlowKey,
+        lease: PortLease,
+        end: LocalEnd,
+        options: ConnectionOptions,
+        config: &TcpConfig,
+        isn: Seq,
+    ) -> Result<Self, (LocalEnd, EndReason)> {
+        let mut tcp = Tcp::connect(now, config, key.local.port(), key.remote.port(), isn);
+        set_tcp_options(&mut tcp, &options);
+        let mpa = mpa_options(&options);
+        if !may_begin(&end, mpa.rtr) {
+            return Err((end, EndReason::Startup(NO_OPENING.into())));
+        }
+        let (initiator, request) = match MpaInitiator::new(mpa) {
+            Ok(begun) => begun,
+            Err(error) => return Err((end, EndReason::Startup(error.to_string()))),
+        };
+        let deadline = Some(now + options.connect_timeout);
+        let phase = Phase::Connecting(Box::new(Connecting {
+            end,
+            initiator,
+            options,
+        }));
+        let path = Path::unknown(&key);
+        let new = Self::new(key, tcp, path, phase, lease);
+        Ok(Self {
+            loose_octets: request,
+            deadline,
+            ..new
+        })
+    }
+
+    /// A passive open: by a SYN, or by the ACK that brings back a cookie.
+    #[allow(clippy::too_many_arguments)] // each is a different thing that a SYN meets
+    pub(crate) fn accept_syn(
+        now: Instant,
+        key: FlowKey,
+        lease: PortLease,
+        listener: ListenerId,
+        refusals: Arc<Refusals>,
+        path: Path,
+        config: &TcpConfig,
+        arrival: Arrival,
+        segment: &TcpSegment<'_>,
+    ) -> Self {
+        let tcp = match arrival {
+            Arrival::Syn(isn) => Tcp::accept(now, config, isn, segment),
+            Arrival::Cookie(isn, mss) => Tcp::accept_cookie(now, config, isn, mss, segment),
+        };
+        let phase = Phase::Responding {
+            listener,
+            responder: Box::new(MpaResponder::new()),
+            refusals,
+        };
+        Self {
+            deadline: Some(now + START_UP_TIMEOUT),
+            ..Self::new(key, tcp, path, phase, lease)
+        }
+    }
+
     /// Initiator: octets of the MPA Reply. Those behind it stay in `bytes`.
     pub(super) fn receive_reply(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
         let Phase::Connecting(connecting) = &mut self.phase else {

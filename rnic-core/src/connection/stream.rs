@@ -2,28 +2,29 @@
 
 mod ahead;
 mod build;
+mod built;
 mod lone;
 mod train;
 
 use std::mem::offset_of;
 
-use crate::ddp::{BufferSupply, DdpStream, Llp, Message, Placed, Teardown, Ulp};
-use crate::engine::{EndReason, Event};
+use crate::ddp::{BufferSupply, DdpStream, Llp, Placed, Teardown, Ulp};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Writer};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::Deframer;
 use crate::mpa::startup::{Negotiated, Rtr};
-use crate::rdmap::{self, Outbound, RtrMessage, Token};
+use crate::rdmap::{self, RtrMessage, Token};
 use crate::time::Instant;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 use crate::wire::mpa::Fpdu;
 
-pub(super) use self::build::Built;
-
+use super::context::{Context, Upcoming};
 use super::terminate::{self, StreamError};
-use super::upper::{LocalEnd, RdmapUser, User};
-use super::{Context, Upcoming};
+use super::upper::{LocalEnd, RdmapUser, User, message};
+use super::{EndReason, Event};
+
+pub(super) use self::built::Built;
 
 /// Octets of a [`Stream`] that are looked at when data of the peer's come: all in front of the layer above DDP, and of that
 /// whether anything ends or waits to be sent.
@@ -469,12 +470,4 @@ fn deliver_without_buffer(ddp: &mut DdpStream, ulpdu: &[u8]) -> Result<u32, Stre
         DdpHeader::Tagged(_) => {}
     }
     Ok(0)
-}
-
-/// What DDP needs to know of a message.
-pub(super) fn message(outbound: &Outbound) -> Message {
-    Message {
-        header: outbound.header,
-        length: outbound.length,
-    }
 }

@@ -1,12 +1,13 @@
 //! Which Terminate reports which error: the one place where the layers' errors meet.
 
 use crate::ddp::{DdpError, DdpStreamError, ErrorReport, Placed, Segmenter};
-use crate::engine::EndReason;
 use crate::mpa::{MpaError, frame, marker};
 use crate::rdmap::{Outbound, RdmapError, Source, TerminateCause};
 use crate::wire::ddp::{DdpWireError, header_octets};
 use crate::wire::mpa::LENGTH_LEN;
 use crate::wire::rdmap::TerminateControl;
+
+use super::EndReason;
 
 /// An error that ends a stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

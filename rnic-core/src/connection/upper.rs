@@ -6,7 +6,6 @@ use std::mem::offset_of;
 use crate::ddp::{
     BufferSupply, Buffers, Delivery, Endpoint, HalfCloseAction, Message, Teardown, Ulp,
 };
-use crate::engine::{EndReason, Event};
 use crate::memory::epoch::Guard;
 use crate::memory::place::Destination;
 use crate::memory::prefetch::prefetch;
@@ -18,9 +17,9 @@ use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
 use crate::verbs::srq::ReceiveQueue;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 
-use super::stream::message;
+use super::context::{Context, Upcoming};
 use super::terminate::StreamError;
-use super::{Context, Upcoming, flush};
+use super::{EndReason, Event};
 
 /// What an application connects.
 pub(crate) enum LocalEnd {
@@ -360,4 +359,17 @@ impl Ulp for Upper<'_, '_, '_> {
             User::Endpoint(endpoint) => endpoint.ulp.handle_half_close(),
         }
     }
+}
+
+/// What DDP needs to know of a message.
+pub(super) fn message(outbound: &Outbound) -> Message {
+    Message {
+        header: outbound.header,
+        length: outbound.length,
+    }
+}
+
+/// Completes whatever was posted to a queue pair that has no connection any more.
+pub(crate) fn flush(qp: &mut QueuePair, cqs: &mut CqTable) {
+    Rdmap::new(0, 0, 0).flush(qp, cqs);
 }

@@ -1,115 +1,21 @@
-//! What the host asks for, and the queue pairs and listeners it made.
+//! How what the host asks for is carried out.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::Arc;
-
-use crate::connection::{self, Connection, Context, LocalEnd};
+use crate::connection::{
+    self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd, PortLease,
+    plain,
+};
+use crate::ids::{ListenerId, RequestId};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
-use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
+use crate::verbs::qp::{QpNumber, QpState, QueuePair};
 
-use super::flows::plain;
+use super::Engine;
+use super::adoption::Adoption;
+use super::command::Command;
+use super::listener::Listener;
 use super::owners::Handler;
-use super::{
-    Command, ConnectionOptions, EndReason, Engine, Event, FlowKey, ListenerId, Peers, PortLease,
-    Refusals, RequestId,
-};
-
-/// A connection on its way to another engine, where a queue pair is to accept it.
-pub struct Adoption {
-    /// Unless it has ended.
-    connection: Option<Connection>,
-    qp: QpNumber,
-    options: ConnectionOptions,
-}
-
-/// A local address that accepts connections.
-#[derive(Clone)]
-pub(super) struct Listener {
-    pub(super) local: SocketAddr,
-    pub(super) peers: Peers,
-    pub(super) lease: PortLease,
-    pub(super) refusals: Arc<Refusals>,
-    /// Requests that wait for an answer.
-    pub(super) waiting: usize,
-}
-
-/// Where a queue pair or endpoint is.
-enum Place {
-    /// Not connected, or no longer.
-    Here(LocalEnd),
-    /// With its connection.
-    Connected(usize),
-}
-
-/// Queue pairs and endpoints by number.
-#[derive(Default)]
-pub(super) struct QueuePairs {
-    places: Vec<Option<Place>>,
-    /// The stream of each, or of the last that had the number.
-    streams: HashMap<QpNumber, StreamId>,
-}
-
-impl QueuePairs {
-    fn place(&mut self, number: QpNumber) -> &mut Option<Place> {
-        let index = number.0 as usize;
-        if self.places.len() <= index {
-            self.places.resize_with(index + 1, || None);
-        }
-        &mut self.places[index]
-    }
-
-    fn connection_of(&self, number: QpNumber) -> Option<usize> {
-        match self.places.get(number.0 as usize)?.as_ref()? {
-            Place::Connected(index) => Some(*index),
-            Place::Here(_) => None,
-        }
-    }
-
-    /// The stream of a queue pair.
-    pub(super) fn stream(&self, number: QpNumber) -> Option<StreamId> {
-        self.streams.get(&number).copied()
-    }
-
-    /// Takes an idle queue pair to connect it.
-    fn take_idle(&mut self, number: QpNumber) -> Option<LocalEnd> {
-        let place = self.place(number);
-        match place.take() {
-            Some(Place::Here(end)) if end.state() == QpState::Idle => Some(end),
-            other => {
-                *place = other;
-                None
-            }
-        }
-    }
-
-    /// Takes an idle queue pair, no endpoint, to give it away.
-    fn take_idle_qp(&mut self, number: QpNumber) -> Option<Box<QueuePair>> {
-        match self.take_idle(number)? {
-            LocalEnd::Qp(qp) => Some(qp),
-            endpoint @ LocalEnd::Endpoint(_) => {
-                self.put(endpoint);
-                None
-            }
-        }
-    }
-
-    fn put(&mut self, end: LocalEnd) {
-        let number = end.number();
-        self.streams.insert(number, end.stream());
-        *self.place(number) = Some(Place::Here(end));
-    }
-
-    /// A queue pair came back from its connection. If the host destroyed it meanwhile, it ends here: its number
-    /// may be another's by now.
-    pub(super) fn put_back(&mut self, connection: usize, end: LocalEnd) {
-        if self.connection_of(end.number()) == Some(connection) {
-            self.put(end);
-        }
-    }
-}
+use super::queue_pairs::EndLocation;
 
 impl Engine {
     /// Carries out a command of the host.
@@ -256,7 +162,7 @@ impl Engine {
         let Self {
             qps, cqs, events, ..
         } = self;
-        if let Some(Place::Here(end)) = qps.place(number)
+        if let Some(EndLocation::Here(end)) = qps.place(number)
             && end.state() == QpState::Idle
         {
             end.fail(cqs, events);
@@ -332,7 +238,7 @@ impl Engine {
         }
         self.ready.push_back(index);
         self.arm_anew(index);
-        *self.qps.place(number) = Some(Place::Connected(index));
+        *self.qps.place(number) = Some(EndLocation::Connected(index));
     }
 
     fn accept(
@@ -354,7 +260,7 @@ impl Engine {
             return self.events.push_back(Event::Failed { qp: number, reason });
         };
         self.take_request(request);
-        *self.qps.place(number) = Some(Place::Connected(index));
+        *self.qps.place(number) = Some(EndLocation::Connected(index));
         // From here on the way to the peer is worth following; its SYN alone was not.
         let remote = self.connections[index].key().remote.ip();
         let hop = self.next_hops.find(now, remote);
@@ -438,7 +344,7 @@ impl Engine {
 
     #[cold]
     fn flush_unconnected(&mut self, number: QpNumber) {
-        if let Some(Place::Here(LocalEnd::Qp(qp))) = self.qps.place(number) {
+        if let Some(EndLocation::Here(LocalEnd::Qp(qp))) = self.qps.place(number) {
             flush(qp, &mut self.cqs);
         }
     }
@@ -446,7 +352,7 @@ impl Engine {
     /// Completion queues have room again: flushes what was posted meanwhile to queue pairs that are over.
     pub(super) fn flush_queue_pairs(&mut self) {
         for place in self.qps.places.iter_mut().flatten() {
-            if let Place::Here(LocalEnd::Qp(qp)) = place {
+            if let EndLocation::Here(LocalEnd::Qp(qp)) = place {
                 flush(qp, &mut self.cqs);
             }
         }

@@ -3,11 +3,12 @@
 use std::hash::BuildHasher;
 use std::time::Duration;
 
+use crate::connection::FlowKey;
 use crate::tcp::Seq;
 use crate::time::Instant;
 use crate::wire::tcp::TcpHeader;
 
-use super::flows::{FlowKey, Keyed};
+use super::flows::Keyed;
 
 /// A cookie is good for the rest of the period in which it was made, and for the next one.
 const PERIOD: Duration = Duration::from_secs(64);

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::engine::{Engine, EngineConfig, EngineEnd, NextHop, NextHopRequest};
+use crate::connection::NextHop;
+use crate::engine::{Engine, EngineConfig, EngineEnd, NextHopRequest};
 use crate::memory::epoch::{Guard, Worker};
 use crate::memory::frames::TxFrames;
 use crate::time::Instant;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::link::{Event, Notice, RequestId};
+use crate::connection::{Event, Notice};
+use crate::ids::RequestId;
 
 /// Events that the host has not read, of all engines of a device. Those about queue pairs are as many as the host made
 /// happen; of connection requests only those are kept whose peers still wait.
@@ -101,7 +102,8 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{EndReason, ListenerId};
+    use crate::connection::EndReason;
+    use crate::ids::ListenerId;
     use crate::verbs::qp::QpNumber;
 
     fn tell(events: &Events, event: Event) {

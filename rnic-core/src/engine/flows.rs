@@ -1,59 +1,11 @@
 //! Finding a connection by its addresses.
 
-use std::hash::{self, BuildHasher, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::hash::BuildHasher;
 
 use siphasher::sip::SipHasher13;
 
+use crate::connection::FlowKey;
 use crate::memory::prefetch::prefetch;
-
-/// The two ends of a connection, as this host sees them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowKey {
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
-}
-
-impl FlowKey {
-    /// The two ends, without what is a matter of this host alone (the scope of a link-local address).
-    pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
-        Self {
-            local: plain(local),
-            remote: plain(remote),
-        }
-    }
-
-    /// The largest TCP segment in an IP packet of `mtu` octets, less options.
-    pub(crate) fn mss(&self, mtu: u16) -> u16 {
-        let ip_header = if self.local.is_ipv4() { 20 } else { 40 };
-        mtu.saturating_sub(ip_header + 20)
-    }
-}
-
-/// In few words: where many connections take turns, each frame is looked up.
-impl hash::Hash for FlowKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let words = |address: IpAddr| match address {
-            IpAddr::V4(address) => u128::from(address.to_bits()),
-            IpAddr::V6(address) => address.to_bits(),
-        };
-        let [local, remote] = [self.local, self.remote].map(|end| words(end.ip()));
-        if self.local.is_ipv4() {
-            // Two addresses of 32 bits.
-            state.write_u64((local << 32 | remote) as u64);
-        } else {
-            state.write_u128(local);
-            state.write_u128(remote);
-        }
-        let ports = [self.local.port(), self.remote.port()].map(u32::from);
-        state.write_u32(ports[0] << 16 | ports[1]);
-    }
-}
-
-/// An address as a packet has it.
-pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip(), address.port())
-}
 
 /// Hashes with a secret, so that a peer cannot choose ports that collide.
 #[derive(Clone)]
@@ -235,7 +187,7 @@ impl Flows {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, SocketAddr};
 
     use proptest::prelude::*;
 

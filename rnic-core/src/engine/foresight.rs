@@ -5,52 +5,42 @@
 //! than that of the step before, and with each turn every step goes on by one: memory is asked for little at a time, and
 //! answers while others have their turn.
 
-use super::flows::Hash;
-use super::{Connection, Engine, FlowKey};
-use crate::connection::Upcoming;
-use crate::wire::packet;
+use crate::connection::{Connection, Upcoming};
 
-/// With fewer connections than these their state stays in cache, and there is nothing to fetch.
-const MANY: usize = 64;
+use super::flows::Hash;
+
 /// Turns between two steps for a connection: enough for memory to answer, and few enough that what it said is still in the
 /// nearest cache.
 const APART: usize = 2;
 /// The first step finds a connection, the others fetch it.
 const STEPS: usize = 1 + Connection::DEPTHS;
-/// Frames of others between the one that is handled and the one that is taken to be: more are expected to be like the one
-/// before only where few connections take turns.
-const PASSED_OVER: usize = 4;
-
-/// Octets of a frame that may be no more than an ACK: what it acknowledges was sent here.
-const LONGEST_ACK: usize = 256;
-
 /// Which connections have been fetched, and how far.
 #[derive(Default)]
 pub(super) struct Foresight {
     /// Those of the frames of this batch, in their order.
-    awaited: Vec<Awaited>,
+    pub(super) awaited: Vec<Awaited>,
     /// How many of these had their turn.
-    had: usize,
-    frames: Steps,
-    ready: Steps,
+    pub(super) had: usize,
+    pub(super) frames: Steps,
+    pub(super) ready: Steps,
 }
 
 /// A connection that has a frame in the batch.
-struct Awaited {
-    hash: Hash,
+pub(super) struct Awaited {
+    pub(super) hash: Hash,
     /// What is most likely its number, as soon as it was looked for.
-    index: Option<usize>,
-    turn: Upcoming,
+    pub(super) index: Option<usize>,
+    pub(super) turn: Upcoming,
 }
 
 /// Of how many in a line, counted from its front, each step was done.
 #[derive(Default)]
-struct Steps([usize; STEPS]);
+pub(super) struct Steps([usize; STEPS]);
 
 impl Steps {
     /// Does of each step as much as the turn of the first of so many `waiting` is the time for: `step` is told which
     /// of them and which step.
-    fn go_on(&mut self, waiting: usize, mut step: impl FnMut(usize, usize)) {
+    pub(super) fn go_on(&mut self, waiting: usize, mut step: impl FnMut(usize, usize)) {
         for (number, done) in self.0.iter_mut().enumerate() {
             let until = waiting.min((STEPS - number) * APART);
             for place in *done..until {
@@ -61,138 +51,11 @@ impl Steps {
     }
 
     /// So many have left the front of the line.
-    fn pass(&mut self, count: usize) {
+    pub(super) fn pass(&mut self, count: usize) {
         for done in &mut self.0 {
             *done = done.saturating_sub(count);
         }
     }
-}
-
-impl Engine {
-    #[inline]
-    pub(super) fn has_many(&self) -> bool {
-        self.connections.len() >= MANY
-    }
-
-    /// Prepares for frames, of which these are the fronts.
-    pub(super) fn foresee_frames<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
-        let foresight = &mut self.foresight;
-        foresight.awaited.clear();
-        foresight.had = 0;
-        foresight.frames = Steps::default();
-        if self.connections.len() < MANY {
-            return;
-        }
-        let mut before: &[u8] = &[];
-        for head in heads {
-            if !is_same_flow(before, head)
-                && let Some((remote, local)) = packet::addresses(head)
-            {
-                let hash = self.flows.hash(&FlowKey { local, remote });
-                self.flows.prefetch(hash);
-                let turn = match head.len() > LONGEST_ACK {
-                    true => Upcoming::Data,
-                    false => Upcoming::Any,
-                };
-                foresight.awaited.push(Awaited {
-                    hash,
-                    index: None,
-                    turn,
-                });
-            }
-            before = head;
-        }
-    }
-
-    /// The connection that is foreseen for the next frame, if it has these addresses. It was looked up before, when there was
-    /// time to wait for memory.
-    #[inline]
-    pub(super) fn find_foreseen(&mut self, key: &FlowKey) -> Option<usize> {
-        if self.foresight.awaited.is_empty() {
-            return None;
-        }
-        self.foresee_next_frame();
-        let Foresight {
-            awaited,
-            had,
-            frames,
-            ..
-        } = &mut self.foresight;
-        let is_it = |awaited: &Awaited| {
-            let connection = self.connections.get(awaited.index?)?;
-            (connection.key() == key).then_some(awaited.index?)
-        };
-        let next = awaited[*had..].iter().take(PASSED_OVER).map(is_it);
-        let (place, index) = next
-            .enumerate()
-            .find_map(|(place, index)| Some((place, index?)))?;
-        *had += place + 1;
-        frames.pass(place + 1);
-        Some(index)
-    }
-
-    fn foresee_next_frame(&mut self) {
-        let Foresight {
-            awaited,
-            had,
-            frames,
-            ..
-        } = &mut self.foresight;
-        let (flows, connections) = (&self.flows, &self.connections);
-        let awaited = &mut awaited[*had..];
-        frames.go_on(awaited.len(), |place, step| {
-            let awaited = &mut awaited[place];
-            match step.checked_sub(1) {
-                None => awaited.index = flows.guess(awaited.hash),
-                Some(depth) => {
-                    let index = awaited.index;
-                    if let Some(connection) = index.and_then(|index| connections.get(index)) {
-                        connection.prefetch(awaited.turn, depth);
-                    }
-                }
-            }
-        });
-    }
-
-    /// Prepares for the alarm behind the one that goes off: where many connections are busy it will not be long.
-    #[inline]
-    pub(super) fn foresee_alarm(&self) {
-        if self.has_many()
-            && let Some(index) = self.timers.second()
-            && let Some(connection) = self.connections.get(index)
-        {
-            connection.prefetch(Upcoming::Any, 0);
-        }
-    }
-
-    /// Prepares for the next of those that wait to send, of which the first has its turn now.
-    #[inline]
-    pub(super) fn foresee_ready(&mut self) {
-        if self.has_many() {
-            self.foresee_next_ready();
-        }
-    }
-
-    fn foresee_next_ready(&mut self) {
-        let (ready, connections) = (&self.ready, &self.connections);
-        let steps = &mut self.foresight.ready;
-        steps.go_on(ready.len(), |place, step| {
-            if let Some(depth) = step.checked_sub(1)
-                && let Some(connection) = connections.get(ready[place])
-            {
-                connection.prefetch(Upcoming::Any, depth);
-            }
-        });
-        steps.pass(1);
-    }
-}
-
-/// Whether two frames are of the same connection. May say no though they are.
-fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
-    // IPv4 without VLAN tags and options: type, version and length of the header; the addresses and ports.
-    const PLAIN: [u8; 3] = [0x08, 0x00, 0x45];
-    let plain = one.get(12..15) == Some(&PLAIN[..]) && other.get(12..15) == Some(&PLAIN[..]);
-    plain && one.get(26..38) == other.get(26..38)
 }
 
 #[cfg(test)]
@@ -227,28 +90,5 @@ mod tests {
         let mut at_once = 0;
         steps.go_on(1, |_, _| at_once += 1);
         assert_eq!(at_once, STEPS);
-    }
-
-    #[test]
-    fn frames_of_a_connection_are_told_from_others() {
-        let mut frame = [0; 60];
-        frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
-        // Addresses and ports.
-        for at in 26..38 {
-            let mut other = frame;
-            other[at] = 1;
-            assert!(!is_same_flow(&frame, &other));
-        }
-        // Anything behind them.
-        let mut other = frame;
-        other[38..].fill(1);
-        assert!(is_same_flow(&frame, &other));
-        // Where other headers have addresses is not looked at.
-        for (at, octet) in [(12, 0x86), (12, 0x81), (14, 0x46)] {
-            let mut other = frame;
-            other[at] = octet;
-            assert!(!is_same_flow(&other, &other));
-        }
-        assert!(!is_same_flow(&[], &frame));
     }
 }

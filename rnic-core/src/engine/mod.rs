@@ -1,21 +1,27 @@
 //! The engine: flow table, timers and the order of work. It holds no protocol rule.
 
+mod adoption;
 mod arrival;
+mod command;
 mod commands;
 mod cookies;
 mod driver;
 mod drops;
 mod due;
+mod embryonic;
 mod events;
 mod flows;
 mod foresight;
+mod handover;
 mod link;
+mod listener;
 mod net;
 mod next_hops;
 mod owners;
 mod passive;
 mod peers;
-mod refusals;
+mod prefetch;
+mod queue_pairs;
 mod snapshot;
 mod timers;
 
@@ -24,9 +30,10 @@ use std::net::IpAddr;
 
 use slab::Slab;
 
-use crate::connection::{Connection, Context, Stage};
-use crate::counters::{DropCounters, EngineCounters, RdmaCounters, TcpCounters};
+use crate::connection::{Connection, Context, Event, FlowKey, NextHop, Notice, Stage};
+use crate::counters::Counters;
 use crate::fast_paths::FastPaths;
+use crate::ids::{ListenerId, RequestId};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::tcp::{SpilledOctets, TcpConfig};
@@ -36,27 +43,24 @@ use crate::verbs::srq::SrqTable;
 use crate::wire::icmp::TooBig;
 use crate::wire::prediction::Prediction;
 
-pub use self::commands::Adoption;
+pub use self::adoption::Adoption;
+pub use self::command::Command;
 pub use self::driver::{Batch, Driver};
 pub use self::events::Events;
-pub use self::link::{
-    Command, ConnectionOptions, EndReason, EngineEnd, Event, HostEnd, ListenerId, Notice,
-    PortLease, ReadDepths, RequestId, Turn, WorkerGone, link, links,
-};
+pub use self::flows::{Flows, Keyed};
+pub use self::link::{EngineEnd, HostEnd, Turn, WorkerGone, link, links};
 pub use self::net::{Net, NetError};
-pub use self::next_hops::{NextHop, NextHopRequest};
-pub use self::owners::Place;
+pub use self::next_hops::NextHopRequest;
+pub use self::owners::EnginePlace;
 pub use self::peers::{NoPrefix, Peers, Prefix};
-pub use self::refusals::{Refusal, Refusals};
-pub use self::snapshot::{ConnectionFacts, Snapshot};
+pub use self::snapshot::Snapshot;
 
-pub use self::flows::{FlowKey, Flows, Keyed};
-
-use self::commands::{Listener, QueuePairs};
 use self::cookies::Cookies;
+use self::embryonic::Young;
 use self::foresight::Foresight;
+use self::listener::Listener;
 use self::next_hops::NextHops;
-use self::passive::Young;
+use self::queue_pairs::QueuePairs;
 use self::timers::Timers;
 
 /// What an engine needs to know of its device and how much it may hold.
@@ -93,19 +97,6 @@ impl Default for EngineConfig {
             fast_paths: FastPaths::ALL,
         }
     }
-}
-
-/// Every counter of one engine.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
-    /// Frames.
-    pub engine: EngineCounters,
-    /// Frames that were dropped, by the reason.
-    pub drops: DropCounters,
-    /// TCP, summed over connections that are gone; a [`Snapshot`] adds those that are there.
-    pub tcp: TcpCounters,
-    /// MPA, DDP and RDMAP, summed over connections.
-    pub rdma: RdmaCounters,
 }
 
 /// The protocol engine of one worker.
@@ -146,7 +137,7 @@ pub struct Engine {
     isn_secret: Keyed,
     cookies: Cookies,
     /// Its place among the engines of its device, if it is not alone.
-    place: Option<Box<Place>>,
+    place: Option<Box<EnginePlace>>,
 }
 
 impl Engine {

@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::link::PortLease;
+use crate::connection::PortLease;
+
 use super::peers::Peers;
 
 /// Why a local port could not be had.

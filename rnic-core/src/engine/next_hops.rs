@@ -4,24 +4,11 @@ use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 
+use crate::connection::NextHop;
 use crate::time::Instant;
-use crate::wire::ethernet::MacAddr;
 
 /// How long a narrow path is remembered (RFC 1191 section 6.3, RFC 8201 section 4).
 const NARROW_FOR: Duration = Duration::from_secs(600);
-
-/// How frames for a destination leave this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextHop {
-    /// This host's address on the link.
-    pub source_mac: MacAddr,
-    /// The neighbour's address: the destination's, or its gateway's.
-    pub destination_mac: MacAddr,
-    /// The VLAN to send in, if any.
-    pub vlan: Option<u16>,
-    /// Path MTU as far as the route tells: octets of an IP packet.
-    pub mtu: u16,
-}
 
 /// What the engine asks of the worker, which follows routes and neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,6 +178,7 @@ impl NextHops {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::ethernet::MacAddr;
 
     const PEER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1));
     const HOP: NextHop = NextHop {

@@ -19,18 +19,12 @@ use std::task::Waker;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::counters::DropReason;
+use crate::connection::FlowKey;
 use crate::memory::doorbell::Doorbells;
-use crate::memory::epoch::Guard;
-use crate::memory::frames::TxFrames;
-use crate::time::Instant;
 use crate::wire::packet::{Checksums, Packet};
 use crate::wire::prediction::Prediction;
 
-use super::Engine;
-use super::flows::FlowKey;
-use super::link::{Command, RequestId};
-use super::passive::Stranger;
+use super::command::Command;
 
 /// Frames in a parcel.
 const FRAMES: usize = 16;
@@ -103,13 +97,17 @@ impl Parcel {
         self.frames.push((self.octets.len(), checksums));
     }
 
-    fn frames(&self) -> impl Iterator<Item = (&[u8], Checksums)> {
+    pub(super) fn frames(&self) -> impl Iterator<Item = (&[u8], Checksums)> {
         let mut begin = 0;
         self.frames.iter().map(move |(end, checksums)| {
             let frame = &self.octets[begin..*end];
             begin = *end;
             (frame, *checksums)
         })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
     }
 
     fn clear(&mut self) {
@@ -160,7 +158,7 @@ pub(super) enum HandOver {
 }
 
 /// An engine's place among those of its device.
-pub struct Place {
+pub struct EnginePlace {
     number: u16,
     owners: Arc<Owners>,
     foreign: Foreign,
@@ -210,12 +208,12 @@ impl Way {
 /// The places of engines that are reached in these ways: their commands, doorbells and wakers.
 pub(super) fn places(
     engines: impl ExactSizeIterator<Item = (Sender<Command>, Arc<Doorbells>, Waker)>,
-) -> Vec<Place> {
+) -> Vec<EnginePlace> {
     let owners = Arc::<Owners>::default();
     let count = engines.len();
     let place = |number| {
         let (to_here, handed_here) = bounded(PARCELS * count);
-        let place = Place {
+        let place = EnginePlace {
             number,
             owners: owners.clone(),
             foreign: Foreign::default(),
@@ -249,7 +247,7 @@ pub(super) fn places(
     places
 }
 
-impl Place {
+impl EnginePlace {
     /// The engine's number, from 0 on.
     pub fn number(&self) -> u16 {
         self.number
@@ -379,111 +377,24 @@ impl Place {
     }
 
     /// The next frames that were handed here, with the number of the engine that they come from.
-    fn next(&self) -> Option<(u16, Parcel)> {
+    pub(super) fn next(&self) -> Option<(u16, Parcel)> {
         self.handed_here.try_recv().ok()
     }
 
     /// Gives a parcel back to the engine that it came from.
-    fn give_back(&mut self, (from, mut parcel): (u16, Parcel)) {
+    pub(super) fn give_back(&mut self, (from, mut parcel): (u16, Parcel)) {
         parcel.clear();
         let _ = self.homes[usize::from(from)].try_send(parcel);
+    }
+
+    /// The frames that follow were handed here, or come from the device again.
+    pub(super) fn set_come_far(&mut self, has_come_far: bool) {
+        self.has_come_far = has_come_far;
     }
 
     /// Whether frames wait that were handed here.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.handed_here.is_empty()
-    }
-}
-
-impl Engine {
-    /// Makes it one of several engines of a device, which must all have the same secret: what one of them says of itself
-    /// to a peer (a cookie, a timestamp) may come back to another. Before anything else.
-    pub fn take_place(&mut self, place: Place) {
-        self.next_request = RequestId::first_of(place.number()).0;
-        self.place = Some(Box::new(place));
-    }
-
-    /// What becomes of a frame that belongs to no connection here.
-    pub(super) fn handle_stranger<F: TxFrames>(
-        &mut self,
-        stranger: Stranger,
-        frame: &[u8],
-        packet: &Packet<'_>,
-        tx: &mut F,
-    ) {
-        match stranger {
-            Stranger::Elsewhere(owner) => {
-                if let Some(place) = &mut self.place {
-                    place.expect_like(frame, packet, owner);
-                }
-                // Its checksums were good.
-                self.hand_over(owner, frame, Checksums::Unnecessary);
-            }
-            Stranger::Cookie(syn_ack) => self.reply(packet, &syn_ack, tx),
-            Stranger::Refused(reason) => {
-                self.drop_frame(reason);
-                self.refuse(packet, tx);
-            }
-            Stranger::Ignored(reason) => self.drop_frame(reason),
-        }
-    }
-
-    /// Hands a frame to another engine.
-    pub(super) fn hand_over(&mut self, owner: u16, frame: &[u8], checksums: Checksums) {
-        let Some(place) = &mut self.place else { return };
-        match place.hand_over(owner, frame, checksums) {
-            HandOver::Handed => self.counters.engine.handed_over += 1,
-            HandOver::Lost => self.drop_frame(DropReason::HandOverFull),
-        }
-    }
-
-    /// Whether other engines share the device.
-    #[inline]
-    pub(super) fn has_others(&self) -> bool {
-        self.place.is_some()
-    }
-
-    /// Sends frames to the engines that have their connections. Once per turn.
-    pub fn send_parcels(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.send_parcels();
-        }
-    }
-
-    /// The next frames that another engine handed here. Before they are [handled](Self::handle_parcel), commands are to be
-    /// carried out: one of them may bring their connection.
-    pub(super) fn next_parcel(&self) -> Option<(u16, Parcel)> {
-        self.place.as_ref()?.next()
-    }
-
-    /// Handles frames that another engine handed here.
-    pub(super) fn handle_parcel<F: TxFrames>(
-        &mut self,
-        now: Instant,
-        guard: &Guard<'_>,
-        parcel: (u16, Parcel),
-        tx: &mut F,
-    ) {
-        self.counters.engine.taken_over += parcel.1.frames.len() as u64;
-        self.set_come_far(true);
-        self.handle_frames(now, guard, &mut parcel.1.frames(), tx);
-        self.set_come_far(false);
-        if let Some(place) = &mut self.place {
-            place.give_back(parcel);
-        }
-    }
-
-    fn set_come_far(&mut self, has_come_far: bool) {
-        if let Some(place) = &mut self.place {
-            place.has_come_far = has_come_far;
-        }
-    }
-
-    /// Whether frames wait that other engines handed here.
-    pub fn is_waited_for(&self) -> bool {
-        self.place
-            .as_ref()
-            .is_some_and(|place| place.is_waited_for())
     }
 }
 

@@ -7,11 +7,12 @@ use std::task::{Wake, Waker};
 
 use crossbeam_channel::bounded;
 
+use crate::connection::{ConnectionOptions, EndReason, Event, NextHop, PortLease, Refusals};
 use crate::ddp::{Endpoint, EndpointUlp};
 use crate::engine::{
-    Command, ConnectionOptions, Driver, EndReason, EngineConfig, Event, HostEnd, ListenerId,
-    NextHop, NextHopRequest, Peers, PortLease, Refusals, RequestId, Snapshot, link,
+    Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, Snapshot, link,
 };
+use crate::ids::{ListenerId, RequestId};
 use crate::memory::frames::TxFrames;
 use crate::memory::region::{HugePages, Region};
 use crate::memory::ring::{Consumer, Producer, ring};

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant as Clock};
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
+use crate::connection::{NextHop, PortLease};
 use crate::engine::{
-    Driver, EngineConfig, HostEnd, Net, NetError, NextHop, NextHopRequest, Peers, PortLease, Turn,
-    links,
+    Driver, EngineConfig, HostEnd, Net, NetError, NextHopRequest, Peers, Turn, links,
 };
 use crate::memory::table::StagTable;
 use crate::time::Instant;

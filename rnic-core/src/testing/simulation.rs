@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::engine::{ConnectionOptions, EngineConfig};
+use crate::connection::ConnectionOptions;
+use crate::engine::EngineConfig;
 use crate::time::Instant;
 
 use super::host::MOST_TURNS;

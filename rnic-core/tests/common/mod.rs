@@ -10,7 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use decoder::Decoder;
-use rnic_core::engine::{ConnectionOptions, EngineConfig, Event, RequestId};
+use rnic_core::connection::{ConnectionOptions, Event};
+use rnic_core::engine::EngineConfig;
+use rnic_core::ids::RequestId;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::startup;

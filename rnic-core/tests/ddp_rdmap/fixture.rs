@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use rnic_core::engine::{Command, ConnectionOptions, EndReason};
+use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::engine::Command;
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::table::{Access, Scope, StagTable};
 use rnic_core::mpa::startup::Rtr;

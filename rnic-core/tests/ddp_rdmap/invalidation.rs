@@ -1,7 +1,7 @@
 //! Fast registrations, and the end of what an STag means: by a request, by the peer, by the owner.
 
+use rnic_core::connection::ConnectionOptions;
 use rnic_core::ddp::DdpError;
-use rnic_core::engine::ConnectionOptions;
 use rnic_core::memory::place::TagError;
 use rnic_core::memory::table::{Access, BindError, Scope, TableError};
 use rnic_core::rdmap::RdmapError;

@@ -1,7 +1,7 @@
 //! Memory windows: what requests without a message bind, in which order, and what peers reach through it.
 
+use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::ddp::DdpError;
-use rnic_core::engine::{ConnectionOptions, EndReason};
 use rnic_core::memory::place::TagError;
 use rnic_core::memory::table::{Access, BindError, TableError};
 use rnic_core::rdmap::RdmapError;

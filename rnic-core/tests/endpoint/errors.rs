@@ -1,7 +1,8 @@
 //! What a layer of its own is told of errors, and what it can still do (RFC 5041 section 7).
 
+use rnic_core::connection::EndReason;
 use rnic_core::ddp::{DdpStreamError, ErrorReport, Teardown};
-use rnic_core::engine::{Command, EndReason};
+use rnic_core::engine::Command;
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::PD;

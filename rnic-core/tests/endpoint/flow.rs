@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use rnic_core::connection::ConnectionOptions;
 use rnic_core::ddp::BufferSupply;
-use rnic_core::engine::{Command, ConnectionOptions, EngineConfig};
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{SharedRegion, Simulation};

@@ -1,6 +1,7 @@
 //! Endpoints that are connected: to one another over the link, or to a raw peer.
 
-use rnic_core::engine::{Command, ConnectionOptions};
+use rnic_core::connection::ConnectionOptions;
+use rnic_core::engine::Command;
 use rnic_core::testing::simulation::{Simulation, TestEndpoint};
 use rnic_core::wire::mpa::StartupKind;
 

@@ -1,7 +1,8 @@
 //! The ends of a stream for a layer of its own (RFC 5041 section 6.2): half-closed, graceful, abortive.
 
+use rnic_core::connection::{ConnectionOptions, EndReason, Event};
 use rnic_core::ddp::Teardown;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason, Event};
+use rnic_core::engine::Command;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::verbs::RecvWr;
 use rnic_core::wire::ddp::{DdpHeader, Stag, UntaggedHeader};

@@ -4,7 +4,7 @@ use crate::common::*;
 use crate::receiving::{connect, requiring, terminate};
 use crate::stream::{Writer, read};
 use fastrand::Rng;
-use rnic_core::engine::ConnectionOptions;
+use rnic_core::connection::ConnectionOptions;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{SharedRegion, Simulation};
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};

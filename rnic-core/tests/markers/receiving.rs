@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use crate::stream::Writer;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason};
+use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::engine::Command;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};

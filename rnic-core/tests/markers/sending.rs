@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use crate::stream::read;
-use rnic_core::engine::{Command, ConnectionOptions};
+use rnic_core::connection::ConnectionOptions;
+use rnic_core::engine::Command;
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::wire::ddp::DdpSegment;
 

@@ -1,7 +1,8 @@
 //! What the two sides tell each other and settle on.
 
 use crate::common::*;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason, Event, ReadDepths};
+use rnic_core::connection::{ConnectionOptions, EndReason, Event, ReadDepths};
+use rnic_core::engine::Command;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};

@@ -1,7 +1,8 @@
 //! Peer-to-peer connections, and what an initiator says that does not wait for the Reply.
 
 use crate::common::*;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason};
+use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::engine::Command;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{Simulation, TestQp};
 use rnic_core::verbs::wr::{WcOpcode, WcStatus};

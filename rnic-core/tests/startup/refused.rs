@@ -1,7 +1,8 @@
 //! What a peer may get wrong, and how many may try at once.
 
 use crate::common::*;
-use rnic_core::engine::{Command, ConnectionOptions, EndReason, EngineConfig, Event, Refusals};
+use rnic_core::connection::{ConnectionOptions, EndReason, Event, Refusals};
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::mpa::marker;
 use rnic_core::testing::raw_peer::{ddp, fpdu, startup};
 use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};

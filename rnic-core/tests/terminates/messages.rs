@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::scene::{LEN, Quotes, Scene, at, scene};
-use rnic_core::engine::ConnectionOptions;
+use rnic_core::connection::ConnectionOptions;
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::{PD, QpSettings, SharedRegion};

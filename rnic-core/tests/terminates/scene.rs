@@ -1,7 +1,7 @@
 //! A connection to a raw peer that does wrong, and what is to come of it.
 
 use crate::common::*;
-use rnic_core::engine::{ConnectionOptions, EndReason};
+use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::memory::table::Access;
 use rnic_core::testing::raw_peer::fpdu;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::scene::{IRD, LEN, Quotes, at, scene};
-use rnic_core::engine::{ConnectionOptions, EndReason};
+use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::verbs::wr::{SendWr, WcOpcode, WcStatus};

@@ -6,7 +6,7 @@
 
 use crate::common::*;
 use crate::scene::{LEN, Quotes, Scene, at, scene};
-use rnic_core::engine::EndReason;
+use rnic_core::connection::EndReason;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::SharedRegion;

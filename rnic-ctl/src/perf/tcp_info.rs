@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rnic_core::engine::ConnectionFacts;
+use rnic_core::connection::ConnectionFacts;
 use rnic_verbs::Device;
 use serde_json::{Map, Value, json};
 

@@ -2,11 +2,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
-use rnic_core::engine::{EngineEnd, Net, NetError, Peers, PortLease, link};
+use rnic_core::connection::PortLease;
+use rnic_core::engine::{EngineEnd, Net, NetError, Peers, link};
 use rnic_core::memory::table::StagTable;
 
-use super::*;
 use crate::device::{Device, Driver};
+
+use super::*;
 
 const QP: QpNumber = QpNumber(0);
 const STREAM: StreamId = StreamId(7);

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rnic_core::engine::NextHop;
+use rnic_core::connection::NextHop;
 use rnic_core::time::Instant;
 use tracing::debug;
 

@@ -4,13 +4,14 @@ use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant as Clock};
 
-use rnic_core::engine::NextHop;
+use rnic_core::connection::NextHop;
 use rnic_core::time::Instant;
 use rnic_core::wire::ethernet::MacAddr;
 
-use super::{LOOKUPS_PER_POLL, LinkState, Routes, Update};
 use crate::netlink::{Neighbour, RouteSocket, link_by_name, neighbour};
 use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
+
+use super::{LOOKUPS_PER_POLL, LinkState, Routes, Update};
 
 /// Two namespaces, and the routes of the first one's device.
 struct Rig {

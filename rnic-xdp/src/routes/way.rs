@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use rnic_core::engine::NextHop;
+use rnic_core::connection::NextHop;
 use rnic_core::wire::ethernet::MacAddr;
 
 use crate::netlink::{Link, NetlinkError, Route, RouteSocket, addresses, link_by_index, route};

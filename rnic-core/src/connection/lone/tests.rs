@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::engine::{Command, ConnectionOptions, EngineConfig};
+use crate::connection::ConnectionOptions;
+use crate::engine::{Command, EngineConfig};
 use crate::fast_paths::{FastPath, FastPaths};
 use crate::memory::table::Access;
 use crate::tcp::EcnMode;

@@ -8,22 +8,11 @@ use crate::wire::ddp::TAGGED_LEN;
 use crate::wire::mpa::LENGTH_LEN;
 
 use super::Stream;
+use super::built::Built;
 use super::train::Train;
 
 /// Octets of the shortest FPDU: a tagged message of none.
 const LEAST_FPDU: usize = frame::fpdu_len(TAGGED_LEN);
-
-/// The payload of a segment that was built.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::connection) struct Built {
-    pub(in crate::connection) len: u16,
-    /// Of its octets: their part of the checksum. Zero where nobody needs it.
-    pub(in crate::connection) sum: u16,
-    /// Whether nothing follows for now.
-    pub(in crate::connection) push: bool,
-    /// There surely is nothing more to send: [`Stream::is_at_rest`].
-    pub(in crate::connection) rests: bool,
-}
 
 /// Builds the payloads of segments that are sent one behind the other.
 pub(in crate::connection) struct Builder<'s, 'c, 'g> {
@@ -34,16 +23,6 @@ pub(in crate::connection) struct Builder<'s, 'c, 'g> {
     /// Somebody needs the sums of payloads.
     summed: bool,
     train: Option<Train<'c>>,
-}
-
-impl Built {
-    /// There is nothing to send.
-    pub(in crate::connection) const NOTHING: Self = Self {
-        len: 0,
-        sum: 0,
-        push: false,
-        rests: false,
-    };
 }
 
 impl Builder<'_, '_, '_> {

@@ -4,7 +4,6 @@
 //! sealed, and nothing else is done for each. A train ends before the last segment of its message, and with the run of
 //! segments that it is in: nothing that it builds on changes meanwhile.
 
-use super::{Built, Stream};
 use crate::connection::upper::{RdmapUser, User};
 use crate::ddp::Series;
 use crate::memory::epoch::Guard;
@@ -12,6 +11,9 @@ use crate::memory::place::Source;
 use crate::mpa::frame;
 use crate::wire::checksum;
 use crate::wire::mpa::LENGTH_LEN;
+
+use super::Stream;
+use super::built::Built;
 
 /// A train that is leaving.
 pub(super) struct Train<'g> {

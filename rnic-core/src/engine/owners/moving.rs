@@ -3,18 +3,19 @@
 use core::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use super::*;
-use crate::engine::{
-    ConnectionOptions, Driver, EngineConfig, Event, HostEnd, ListenerId, NextHop, NextHopRequest,
-    Peers, links,
-};
+use crate::connection::{ConnectionOptions, Event, NextHop};
+use crate::engine::{Driver, EngineConfig, HostEnd, NextHopRequest, Peers, links};
+use crate::ids::{ListenerId, RequestId};
 use crate::memory::table::StagTable;
 use crate::testing::VecFrames;
 use crate::testing::raw_peer::{RawPeer, startup};
+use crate::time::Instant;
 use crate::verbs::qp::QpNumber;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::mpa::{Enhanced, StartupFrame, StartupKind};
 use crate::wire::packet::parse;
+
+use super::*;
 
 const NOW: Instant = Instant::ZERO;
 const LISTENER: ListenerId = ListenerId(1);

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use crossbeam_channel::unbounded;
 
-use super::*;
 use crate::wire::ethernet::MacAddr;
 use crate::wire::packet::{NetHeader, parse};
 use crate::wire::tcp::{Flags, Seq, TcpHeader};
+
+use super::*;
 
 /// How often an engine was woken.
 #[derive(Default)]
@@ -23,7 +24,7 @@ impl Wake for Woken {
 }
 
 /// So many engines of a device, all asleep.
-fn engines(count: usize) -> (Vec<Place>, Vec<Arc<Woken>>, Vec<Arc<Doorbells>>) {
+fn engines(count: usize) -> (Vec<EnginePlace>, Vec<Arc<Woken>>, Vec<Arc<Doorbells>>) {
     let woken: Vec<_> = (0..count).map(|_| Arc::<Woken>::default()).collect();
     let doorbells: Vec<_> = (0..count).map(|_| Arc::new(Doorbells::new(1))).collect();
     let ends = woken.iter().zip(&doorbells).map(|(woken, doorbells)| {
@@ -40,7 +41,7 @@ fn key(port: u16) -> FlowKey {
 }
 
 /// Frames that an engine finds in what was handed to it.
-fn found(place: &mut Place) -> Vec<(u16, Vec<u8>, Checksums)> {
+fn found(place: &mut EnginePlace) -> Vec<(u16, Vec<u8>, Checksums)> {
     let mut found = Vec::new();
     while let Some(parcel) = place.next() {
         let frames = parcel.1.frames();
@@ -234,7 +235,7 @@ fn frames_like_the_one_before_are_recognised_until_the_owner_changes() {
     let [one, other] = &mut places[..] else {
         panic!()
     };
-    let expect = |one: &mut Place, port, seq| {
+    let expect = |one: &mut EnginePlace, port, seq| {
         let octets = frame(port, seq);
         let packet = parse(&octets, Checksums::None).unwrap();
         let key = FlowKey::new(packet.destination, packet.source);

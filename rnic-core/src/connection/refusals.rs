@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::EndReason;
+use super::event::EndReason;
 
 /// Peers that connected to a listener and failed before they had asked for anything: the last few, and how many there
 /// were. Anybody can cause such failures, so what is kept of them does not grow.

@@ -1,0 +1,194 @@
+//! What happens to connections, as the application hears of it.
+
+use std::net::SocketAddr;
+
+use crate::ids::{ListenerId, RequestId};
+use crate::verbs::qp::{CqId, QpNumber, StreamId};
+use crate::verbs::srq::SrqNews;
+use crate::wire::rdmap::TerminateControl;
+
+/// Why a connection ended or never came to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndReason {
+    /// The application asked for it.
+    #[error("closed by this side")]
+    Local,
+    /// The peer closed in order.
+    #[error("closed by the peer")]
+    Peer,
+    /// The peer closed where a message had begun to come and was not whole.
+    #[error("the peer closed the connection inside a message: what it sent last is not whole")]
+    CutOff,
+    /// The peer answered the SYN with RST: nobody listens there.
+    #[error("connection refused: nobody listens at that address and port")]
+    Refused,
+    /// The peer sent RST.
+    #[error("connection reset by the peer")]
+    Reset,
+    /// The peer did not answer in time.
+    #[error("timed out: the peer does not answer")]
+    TimedOut,
+    /// No route or no neighbour.
+    #[error("no route to the peer's address, or its neighbour does not answer")]
+    Unreachable,
+    /// The peer's MPA start-up was not acceptable.
+    #[error("MPA start-up failed: {0}")]
+    Startup(String),
+    /// The network device is gone for good.
+    #[error("the network device is gone: it was removed, or moved to another network namespace")]
+    DeviceGone,
+    /// The queue pair named was not there or was in use.
+    #[error("the queue pair is not idle")]
+    QpNotIdle,
+    /// The local address is used by another connection to the same peer.
+    #[error("a connection with these addresses and ports exists")]
+    InUse,
+    /// This side found an error and told the peer with a Terminate message.
+    #[error("this side found an error and sent Terminate ({control}): {error}")]
+    TerminateSent {
+        /// What the Terminate said.
+        control: TerminateControl,
+        /// The error in words.
+        error: String,
+    },
+    /// The peer sent a Terminate message.
+    #[error("the peer sent Terminate ({control})")]
+    TerminateReceived {
+        /// What it said (a Linux siw peer's bit order is read as meant).
+        control: TerminateControl,
+    },
+}
+
+/// Read depths as a peer states them, from MPA revision 2 on; 16383 where it leaves them to the applications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadDepths {
+    /// Reads it accepts at once.
+    pub ird: u16,
+    /// Reads it wants to have outstanding.
+    pub ord: u16,
+}
+
+/// What the engine tells the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer asks to connect: answer with [`Command::Accept`](crate::engine::Command::Accept) or
+    /// [`Command::Reject`](crate::engine::Command::Reject).
+    ConnectRequest {
+        /// Where it asks.
+        listener: ListenerId,
+        /// The name of the request.
+        request: RequestId,
+        /// Its address.
+        peer: SocketAddr,
+        /// The local address that it chose.
+        local: SocketAddr,
+        /// What it handed over.
+        private_data: Vec<u8>,
+        /// Reads it accepts at once (0 with revision 1: not told).
+        ird: u16,
+        /// Reads it wants to have outstanding (0 with revision 1: not told).
+        ord: u16,
+        /// The MPA revision it speaks.
+        mpa_revision: u8,
+    },
+    /// The request ended before it was answered.
+    RequestGone {
+        /// The name of the request.
+        request: RequestId,
+    },
+    /// A connection stands: requests posted to the queue pair flow.
+    Established {
+        /// The queue pair.
+        qp: QpNumber,
+        /// The local address.
+        local: SocketAddr,
+        /// The peer's address.
+        peer: SocketAddr,
+        /// What the peer handed over (empty on the responder, which saw it in the request).
+        private_data: Vec<u8>,
+        /// Reads this side accepts at once.
+        ird: u16,
+        /// Reads this side may have outstanding.
+        ord: u16,
+        /// What the peer stated, whatever came of it.
+        peer_depths: Option<ReadDepths>,
+    },
+    /// The peer rejected the connection.
+    Rejected {
+        /// The queue pair; it is Idle again.
+        qp: QpNumber,
+        /// What the peer handed over.
+        private_data: Vec<u8>,
+        /// The depths that it stated.
+        peer_depths: Option<ReadDepths>,
+    },
+    /// The connection did not come to be.
+    Failed {
+        /// The queue pair; it is Idle again.
+        qp: QpNumber,
+        /// Why.
+        reason: EndReason,
+    },
+    /// An established connection ended. Every request posted was or will be completed.
+    Disconnected {
+        /// The queue pair, now in Error.
+        qp: QpNumber,
+        /// Why.
+        reason: EndReason,
+    },
+    /// So many completions of received messages wait for room in a queue that a connection ends for it.
+    CompletionOverrun {
+        /// The queue.
+        cq: CqId,
+        /// The queue pair of the connection.
+        qp: QpNumber,
+    },
+    /// A queue pair that is over has completed the last receive that it had taken from a shared queue.
+    LastReceive {
+        /// The queue pair, in Error.
+        qp: QpNumber,
+    },
+    /// The device has lost its link, or has it again.
+    Port {
+        /// Whether it has.
+        active: bool,
+    },
+    /// The device is gone for good. All connections have ended, and no other can come to be.
+    DeviceGone,
+    /// A shared receive queue runs low, or a stream uses more of it than it should.
+    SharedReceives(SrqNews),
+    /// The worker that drives an engine has ended. Nothing more comes from it.
+    WorkerEnded,
+}
+
+impl Event {
+    /// The queue pair that it is about.
+    pub fn qp(&self) -> Option<QpNumber> {
+        match self {
+            Self::ConnectRequest { .. }
+            | Self::RequestGone { .. }
+            | Self::Port { .. }
+            | Self::DeviceGone
+            | Self::WorkerEnded
+            | Self::SharedReceives(SrqNews::LimitReached { .. }) => None,
+            Self::Established { qp, .. }
+            | Self::Rejected { qp, .. }
+            | Self::Failed { qp, .. }
+            | Self::Disconnected { qp, .. }
+            | Self::LastReceive { qp }
+            | Self::CompletionOverrun { qp, .. }
+            | Self::SharedReceives(
+                SrqNews::ShareExceeded { qp, .. } | SrqNews::HighWater { qp, .. },
+            ) => Some(*qp),
+        }
+    }
+}
+
+/// An event on its way to the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The stream of the queue pair that it is about: by the time the host reads it, another may have the number.
+    pub stream: Option<StreamId>,
+    /// The event.
+    pub event: Event,
+}

@@ -1,0 +1,12 @@
+//! Connections that another engine of the device accepts.
+
+use crate::connection::{Connection, ConnectionOptions};
+use crate::verbs::qp::QpNumber;
+
+/// A connection on its way to another engine, where a queue pair is to accept it.
+pub struct Adoption {
+    /// Unless it has ended.
+    pub(super) connection: Option<Connection>,
+    pub(super) qp: QpNumber,
+    pub(super) options: ConnectionOptions,
+}

@@ -1,0 +1,19 @@
+//! Where connections are accepted.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::connection::{PortLease, Refusals};
+
+use super::peers::Peers;
+
+/// A local address that accepts connections.
+#[derive(Clone)]
+pub(super) struct Listener {
+    pub(super) local: SocketAddr,
+    pub(super) peers: Peers,
+    pub(super) lease: PortLease,
+    pub(super) refusals: Arc<Refusals>,
+    /// Requests that wait for an answer.
+    pub(super) waiting: usize,
+}

@@ -1,0 +1,172 @@
+//! Fetches into the cache what the connections need whose turn comes soon: see [`Foresight`].
+
+use crate::connection::{FlowKey, Upcoming};
+use crate::wire::packet;
+
+use super::Engine;
+use super::foresight::{Awaited, Foresight, Steps};
+
+/// With fewer connections than these their state stays in cache, and there is nothing to fetch.
+const MANY: usize = 64;
+
+/// Frames of others between the one that is handled and the one that is taken to be: more are expected to be like the one
+/// before only where few connections take turns.
+const PASSED_OVER: usize = 4;
+
+/// Octets of a frame that may be no more than an ACK: what it acknowledges was sent here.
+const LONGEST_ACK: usize = 256;
+
+impl Engine {
+    #[inline]
+    pub(super) fn has_many(&self) -> bool {
+        self.connections.len() >= MANY
+    }
+
+    /// Prepares for frames, of which these are the fronts.
+    pub(super) fn foresee_frames<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
+        let foresight = &mut self.foresight;
+        foresight.awaited.clear();
+        foresight.had = 0;
+        foresight.frames = Steps::default();
+        if self.connections.len() < MANY {
+            return;
+        }
+        let mut before: &[u8] = &[];
+        for head in heads {
+            if !is_same_flow(before, head)
+                && let Some((remote, local)) = packet::addresses(head)
+            {
+                let hash = self.flows.hash(&FlowKey { local, remote });
+                self.flows.prefetch(hash);
+                let turn = match head.len() > LONGEST_ACK {
+                    true => Upcoming::Data,
+                    false => Upcoming::Any,
+                };
+                foresight.awaited.push(Awaited {
+                    hash,
+                    index: None,
+                    turn,
+                });
+            }
+            before = head;
+        }
+    }
+
+    /// The connection that is foreseen for the next frame, if it has these addresses. It was looked up before, when there was
+    /// time to wait for memory.
+    #[inline]
+    pub(super) fn find_foreseen(&mut self, key: &FlowKey) -> Option<usize> {
+        if self.foresight.awaited.is_empty() {
+            return None;
+        }
+        self.foresee_next_frame();
+        let Foresight {
+            awaited,
+            had,
+            frames,
+            ..
+        } = &mut self.foresight;
+        let is_it = |awaited: &Awaited| {
+            let connection = self.connections.get(awaited.index?)?;
+            (connection.key() == key).then_some(awaited.index?)
+        };
+        let next = awaited[*had..].iter().take(PASSED_OVER).map(is_it);
+        let (place, index) = next
+            .enumerate()
+            .find_map(|(place, index)| Some((place, index?)))?;
+        *had += place + 1;
+        frames.pass(place + 1);
+        Some(index)
+    }
+
+    fn foresee_next_frame(&mut self) {
+        let Foresight {
+            awaited,
+            had,
+            frames,
+            ..
+        } = &mut self.foresight;
+        let (flows, connections) = (&self.flows, &self.connections);
+        let awaited = &mut awaited[*had..];
+        frames.go_on(awaited.len(), |place, step| {
+            let awaited = &mut awaited[place];
+            match step.checked_sub(1) {
+                None => awaited.index = flows.guess(awaited.hash),
+                Some(depth) => {
+                    let index = awaited.index;
+                    if let Some(connection) = index.and_then(|index| connections.get(index)) {
+                        connection.prefetch(awaited.turn, depth);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Prepares for the alarm behind the one that goes off: where many connections are busy it will not be long.
+    #[inline]
+    pub(super) fn foresee_alarm(&self) {
+        if self.has_many()
+            && let Some(index) = self.timers.second()
+            && let Some(connection) = self.connections.get(index)
+        {
+            connection.prefetch(Upcoming::Any, 0);
+        }
+    }
+
+    /// Prepares for the next of those that wait to send, of which the first has its turn now.
+    #[inline]
+    pub(super) fn foresee_ready(&mut self) {
+        if self.has_many() {
+            self.foresee_next_ready();
+        }
+    }
+
+    fn foresee_next_ready(&mut self) {
+        let (ready, connections) = (&self.ready, &self.connections);
+        let steps = &mut self.foresight.ready;
+        steps.go_on(ready.len(), |place, step| {
+            if let Some(depth) = step.checked_sub(1)
+                && let Some(connection) = connections.get(ready[place])
+            {
+                connection.prefetch(Upcoming::Any, depth);
+            }
+        });
+        steps.pass(1);
+    }
+}
+
+/// Whether two frames are of the same connection. May say no though they are.
+fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
+    // IPv4 without VLAN tags and options: type, version and length of the header; the addresses and ports.
+    const PLAIN: [u8; 3] = [0x08, 0x00, 0x45];
+    let plain = one.get(12..15) == Some(&PLAIN[..]) && other.get(12..15) == Some(&PLAIN[..]);
+    plain && one.get(26..38) == other.get(26..38)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_a_connection_are_told_from_others() {
+        let mut frame = [0; 60];
+        frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        // Addresses and ports.
+        for at in 26..38 {
+            let mut other = frame;
+            other[at] = 1;
+            assert!(!is_same_flow(&frame, &other));
+        }
+        // Anything behind them.
+        let mut other = frame;
+        other[38..].fill(1);
+        assert!(is_same_flow(&frame, &other));
+        // Where other headers have addresses is not looked at.
+        for (at, octet) in [(12, 0x86), (12, 0x81), (14, 0x46)] {
+            let mut other = frame;
+            other[at] = octet;
+            assert!(!is_same_flow(&other, &other));
+        }
+        assert!(!is_same_flow(&[], &frame));
+    }
+}

@@ -1,0 +1,81 @@
+//! The queue pairs and endpoints that the host made, by number.
+
+use std::collections::HashMap;
+
+use crate::connection::LocalEnd;
+use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
+
+/// Where a queue pair or endpoint is.
+pub(super) enum EndLocation {
+    /// Not connected, or no longer.
+    Here(LocalEnd),
+    /// With its connection.
+    Connected(usize),
+}
+
+/// Queue pairs and endpoints by number.
+#[derive(Default)]
+pub(super) struct QueuePairs {
+    pub(super) places: Vec<Option<EndLocation>>,
+    /// The stream of each, or of the last that had the number.
+    streams: HashMap<QpNumber, StreamId>,
+}
+
+impl QueuePairs {
+    pub(super) fn place(&mut self, number: QpNumber) -> &mut Option<EndLocation> {
+        let index = number.0 as usize;
+        if self.places.len() <= index {
+            self.places.resize_with(index + 1, || None);
+        }
+        &mut self.places[index]
+    }
+
+    pub(super) fn connection_of(&self, number: QpNumber) -> Option<usize> {
+        match self.places.get(number.0 as usize)?.as_ref()? {
+            EndLocation::Connected(index) => Some(*index),
+            EndLocation::Here(_) => None,
+        }
+    }
+
+    /// The stream of a queue pair.
+    pub(super) fn stream(&self, number: QpNumber) -> Option<StreamId> {
+        self.streams.get(&number).copied()
+    }
+
+    /// Takes an idle queue pair to connect it.
+    pub(super) fn take_idle(&mut self, number: QpNumber) -> Option<LocalEnd> {
+        let place = self.place(number);
+        match place.take() {
+            Some(EndLocation::Here(end)) if end.state() == QpState::Idle => Some(end),
+            other => {
+                *place = other;
+                None
+            }
+        }
+    }
+
+    /// Takes an idle queue pair, no endpoint, to give it away.
+    pub(super) fn take_idle_qp(&mut self, number: QpNumber) -> Option<Box<QueuePair>> {
+        match self.take_idle(number)? {
+            LocalEnd::Qp(qp) => Some(qp),
+            endpoint @ LocalEnd::Endpoint(_) => {
+                self.put(endpoint);
+                None
+            }
+        }
+    }
+
+    pub(super) fn put(&mut self, end: LocalEnd) {
+        let number = end.number();
+        self.streams.insert(number, end.stream());
+        *self.place(number) = Some(EndLocation::Here(end));
+    }
+
+    /// A queue pair came back from its connection. If the host destroyed it meanwhile, it ends here: its number
+    /// may be another's by now.
+    pub(super) fn put_back(&mut self, connection: usize, end: LocalEnd) {
+        if self.connection_of(end.number()) == Some(connection) {
+            self.put(end);
+        }
+    }
+}
