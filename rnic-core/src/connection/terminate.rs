@@ -2,7 +2,7 @@
 
 use crate::ddp::{DdpError, DdpStreamError, ErrorReport, Placed, Segmenter};
 use crate::mpa::{MpaError, frame, marker};
-use crate::rdmap::{Outbound, RdmapError, Source, TerminateCause};
+use crate::rdmap::{Outbound, PayloadSource, RdmapError, TerminateCause};
 use crate::wire::ddp::{DdpWireError, header_octets};
 use crate::wire::mpa::LENGTH_LEN;
 use crate::wire::rdmap::TerminateControl;
@@ -121,7 +121,8 @@ pub(super) fn fpdu(
     crc: bool,
     markers: Option<u64>,
 ) -> Vec<u8> {
-    let (Some(cut), Source::Octets(octets)) = (segmenter.next(frame::MAX_MULPDU), outbound.source)
+    let (Some(cut), PayloadSource::Octets(octets)) =
+        (segmenter.next(frame::MAX_MULPDU), outbound.source)
     else {
         return Vec::new();
     };

@@ -1,4 +1,4 @@
-//! What RDMAP finds wrong, and the numbers that a Terminate gives it (RFC 5040 figure 9).
+//! Errors of RDMAP, with the numbers that a Terminate has for them (RFC 5040 figure 9).
 
 use super::terminate::TerminateCause;
 use crate::memory::place::{AtomicError, TagError};
@@ -7,24 +7,24 @@ use crate::verbs::WcStatus;
 use crate::wire::ddp::{Came, DdpHeader, Stag, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{Control, RdmapWireError, ReadRequest, TerminateControl};
 
-/// An error that ends the stream. Before its turn, a segment that is not admitted is only not placed early.
+/// An error that ends the stream. A segment ahead of order that is not admitted is only not placed early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmapError {
-    /// The peer speaks another version.
+    /// The message has another version of RDMAP.
     #[error("a message of RDMAP version {0} came; versions 0 and 1 are understood")]
     Version(u8),
-    /// The opcode is unknown, or does not belong into this queue or buffer, or answers nothing.
+    /// The opcode is unknown, does not belong to this queue or buffer, or is a response to no request.
     #[error("{0} came where it has no place")]
     UnexpectedOpcode(Control),
-    /// The peer has more Read and Atomic Requests outstanding than it may.
+    /// The peer has more Read and Atomic Requests outstanding than the IRD.
     #[error(
         "the peer has more than {ird} Reads and atomics outstanding, which is the inbound depth agreed on"
     )]
     TooManyReads {
-        /// Reads and atomics that it may have.
+        /// The IRD.
         ird: u16,
     },
-    /// A message that RDMAP itself reads has not the form that it must have.
+    /// A message that RDMAP reads itself is malformed.
     #[error("a malformed message came: {0}")]
     Malformed(RdmapWireError),
     /// A Send with Invalidate names another STag than its first segment did.
@@ -40,33 +40,33 @@ pub enum RdmapError {
         error: TagError,
         /// The DDP header of the request.
         header: UntaggedHeader,
-        /// What that does not tell of its segment.
+        /// What the header does not say about the segment.
         came: Came,
-        /// What is still to be read.
+        /// The request, less what was sent of its response.
         request: ReadRequest,
     },
-    /// An Atomic Request asks for what the peer may not do.
+    /// An Atomic Request names memory where the peer may not do this.
     #[error("an atomic operation was refused: {error}")]
     AtomicTarget {
         /// Why.
         error: AtomicError,
         /// The DDP header of the request.
         header: UntaggedHeader,
-        /// What that does not tell of its segment.
+        /// What the header does not say about the segment.
         came: Came,
     },
-    /// An Atomic Response answers another request than the oldest.
+    /// An Atomic Response is not for the oldest outstanding request.
     #[error("an Atomic Response to request {came:#x} came; that to {expected:#x} is next")]
     Identifier {
         /// The identifier in it.
         came: u32,
-        /// That of the oldest request.
+        /// The identifier of the oldest request.
         expected: u32,
     },
-    /// A Read Response writes to another STag than was asked for.
+    /// A Read Response writes to an STag that no outstanding Read names as its sink.
     #[error("a Read Response came for STag {0}, which no outstanding Read names")]
     SinkStag(Stag),
-    /// A Read Response does not continue or does not fill what was asked for.
+    /// A Read Response does not continue its Read, or does not fit its sink.
     #[error("a Read Response of {len} octets at {offset} does not fit the outstanding Read")]
     SinkBounds {
         /// Where it writes.
@@ -74,52 +74,52 @@ pub enum RdmapError {
         /// Octets.
         len: u32,
     },
-    /// A request of the application could not be carried out.
+    /// A work request of the application failed.
     #[error("request {wr_id:#x} could not be carried out: {status}")]
     Request {
-        /// The application's name for it.
+        /// The application's id of the work request.
         wr_id: u64,
         /// How it completes.
         status: WcStatus,
     },
-    /// A request could not give an STag a meaning, or take it away.
+    /// A work request to bind, register or invalidate an STag failed.
     #[error("request {wr_id:#x} could not be carried out: {error}")]
     Binding {
-        /// The application's name for it.
+        /// The application's id of the work request.
         wr_id: u64,
         /// Why.
         error: BindError,
     },
-    /// The application leaves so many receive completions unpolled that no more can be kept for it.
+    /// The application polls too late: no more completions of receives can be kept for it.
     #[error(
         "{0} completions of received messages wait for the application to poll them; poll in time or ask for a larger completion queue"
     )]
     Overrun(usize),
-    /// The rings shared with the application are not as they were left.
+    /// The rings shared with the application are inconsistent.
     #[error("the application's queues are inconsistent")]
     Queues,
 }
 
 impl RdmapError {
-    /// Layer, error type and error code of the Terminate that reports it.
+    /// Returns layer, error type and error code for the Terminate.
     ///
-    /// A Read Response to another buffer than was asked for is an error of placement, reported by DDP's numbers.
-    // rfc: 5040-18
+    /// A Read Response to another buffer than its Read names is a placement error, reported by the numbers of DDP.
+    // rfc: 5040-18 a Terminate has the values of figure 9
     pub const fn control(&self) -> TerminateControl {
         let (layer, error_type, code) = match self {
             Self::Request { .. } | Self::Binding { .. } | Self::Overrun(_) | Self::Queues => {
                 (0, 0, 0x00)
             }
             Self::ReadSource { error, .. } => (0, 1, protection_code(error)),
-            // rfc: 5040-60c
+            // rfc: 5040-60c a Terminate says that the STag cannot be invalidated
             Self::CannotInvalidate(_) => (0, 1, 0x09),
             Self::Version(_) => (0, 2, 0x05),
-            // RFC 7306 has no number for an operation that is not known. Its section 1.1 expects this one, or another of
-            // the same type. rfc: 7306-24, 7306-54b
+            // RFC 7306 has no number for an unknown operation. Its section 1.1 expects this one, or another of the same type.
+            // rfc: 7306-24, 7306-54b an unknown operation is an error, told by a Terminate
             Self::UnexpectedOpcode(_) | Self::Malformed(RdmapWireError::AtomicOperation(_)) => {
                 (0, 2, 0x06)
             }
-            // rfc: 7306-8, 7306-14, 7306-61
+            // rfc: 7306-8, 7306-14, 7306-61 an atomic at an address that is no multiple of 8 is told by 0/2/7
             Self::TooManyReads { .. }
             | Self::AtomicTarget {
                 error: AtomicError::Misaligned { .. },
@@ -140,8 +140,8 @@ impl RdmapError {
         }
     }
 
-    /// The Terminate that reports it. Where the error came with a segment, the caller adds that.
-    // rfc: 5040-88c
+    /// Returns the Terminate that reports it. The caller adds the segment, if the error was found in one.
+    // rfc: 5040-88c an error in a Read Request is told with length, DDP and RDMA header
     pub fn cause(&self) -> TerminateCause {
         let cause = TerminateCause::new(self.control());
         match self {
@@ -153,7 +153,7 @@ impl RdmapError {
             } => cause
                 .with_header(&DdpHeader::Untagged(*header), *came)
                 .with_read_request(*request),
-            // rfc: 7306-54b
+            // rfc: 7306-54b an error in an Atomic Request is told with the DDP header, without RDMA header
             Self::AtomicTarget { header, came, .. } => {
                 cause.with_header(&DdpHeader::Untagged(*header), *came)
             }
@@ -165,7 +165,7 @@ impl RdmapError {
     }
 }
 
-/// Error codes of the type Remote Protection Error.
+/// Returns the error code within the type Remote Protection Error.
 const fn protection_code(error: &TagError) -> u8 {
     match error {
         TagError::InvalidStag(_) => 0x00,

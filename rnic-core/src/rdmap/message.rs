@@ -1,4 +1,4 @@
-//! Messages on their way out: what RDMAP decides about them, and where their octets come from.
+//! Outgoing messages: their headers, and where their payload comes from.
 
 use crate::memory::epoch::Guard;
 use crate::memory::place::{self, TagError};
@@ -10,12 +10,12 @@ use crate::wire::ddp::{
 };
 use crate::wire::rdmap::{Control, Opcode};
 
-/// Names a message until it was sent.
+/// Identifies a message until it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     /// The ready-to-receive message.
-    RtrMessage,
-    /// A request of the send queue, counted from the first.
+    Rtr,
+    /// A work request, counted from the first of the send queue.
     Request(u64),
     /// A Read or Atomic Response.
     Response,
@@ -26,24 +26,24 @@ pub enum Token {
 /// A message to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outbound {
-    /// The DDP header of its first segment, as far as RDMAP decides it: DDP sets the L bit, MSN and MO.
+    /// The DDP header of its first segment, as far as RDMAP decides it. DDP sets L, MSN and MO.
     pub header: DdpHeader,
     /// Octets of the message.
     pub length: u32,
-    /// Where they come from.
-    pub source: Source,
-    /// Its name.
+    /// Where its payload comes from.
+    pub source: PayloadSource,
+    /// Identifies the message.
     pub token: Token,
 }
 
-/// Where the octets of a message come from.
+/// Where the payload of a message comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum PayloadSource {
     /// A gather list of local memory.
     Sges {
         /// The list.
         sges: [Sge; MAX_SGE],
-        /// Its elements in use.
+        /// The number of elements in use.
         count: usize,
     },
     /// The octets themselves.
@@ -52,14 +52,14 @@ pub enum Source {
     Region {
         /// The STag.
         stag: Stag,
-        /// Where the message starts.
+        /// Where the message starts in it.
         offset: TaggedOffset,
     },
 }
 
-impl Source {
-    /// The place of octets `offset..offset + len` of the message, if they are in one piece of memory and may be read there.
-    /// Whoever has it reads them within the batch for which `guard` stands.
+impl PayloadSource {
+    /// Returns octets `offset..offset + len` of the message, if they are contiguous memory that may be read. They may be
+    /// read as long as `guard` lives.
     pub fn in_one_piece<'g>(
         &self,
         guard: &'g Guard<'_>,
@@ -83,8 +83,8 @@ impl Source {
         guard.for_reading(stag, at, len, origin, need).ok()
     }
 
-    /// Copies octets `offset..offset + to.len()` of the message to `to`. Memory is checked anew each time, because
-    /// it may have been revoked since the message began.
+    /// Copies octets `offset..offset + to.len()` of the message to `to`. Memory is checked each time, because it may have been
+    /// revoked since the message began.
     #[inline]
     pub fn read(
         &self,
@@ -120,7 +120,7 @@ impl Source {
                 stag,
                 offset: start,
             } => {
-                // The whole message was checked: this does not wrap.
+                // The whole message was checked before: this does not wrap.
                 let at = TaggedOffset(start.0.wrapping_add(offset.into()));
                 guard
                     .for_reading(*stag, at, to.len(), origin, Access::REMOTE_READ)?
@@ -131,8 +131,10 @@ impl Source {
     }
 }
 
-/// The header of a message to a tagged buffer of the peer.
-// rfc: 5040-3, 5040-6, 5040-7, 5040-9, 5040-10a, 5041-54
+/// Makes the header of a message to a tagged buffer of the peer.
+// rfc: 5040-3, 5040-10a RsvdULP begins with the control octet, which has version 1
+// rfc: 5040-6, 5040-7 RDMAP decides by the opcode that the message is tagged
+// rfc: 5040-9, 5041-54 RDMAP gives STag and first TO
 #[inline]
 pub(super) fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset) -> DdpHeader {
     let ulp = Control::new(opcode).into();
@@ -144,8 +146,10 @@ pub(super) fn tagged(opcode: Opcode, stag: Stag, offset: TaggedOffset) -> DdpHea
     })
 }
 
-/// The header of a message to a queue of the peer. `invalidate` is 0 where there is nothing to invalidate.
-// rfc: 5040-3, 5040-5, 5040-6, 5040-7, 5040-9, 5040-10a, 5040-12
+/// Makes the header of a message to a queue of the peer. `invalidate` is 0 where no STag is invalidated.
+// rfc: 5040-3, 5040-10a RsvdULP begins with the control octet, which has version 1
+// rfc: 5040-5, 5040-12 the STag to be invalidated follows it, or zero
+// rfc: 5040-6, 5040-7, 5040-9 RDMAP decides by the opcode that the message is untagged, and its queue
 #[inline]
 pub(super) fn untagged(opcode: Opcode, queue: QueueNumber, invalidate: u32) -> DdpHeader {
     DdpHeader::Untagged(UntaggedHeader {

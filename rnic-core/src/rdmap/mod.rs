@@ -1,30 +1,30 @@
-//! The RDMA protocol (RFC 5040, and its extensions of RFC 7306): what messages mean.
+//! The RDMA protocol (RFC 5040, with the extensions of RFC 7306): gives messages their meaning.
 //!
-//! As requester it makes messages out of the send queue and completes requests in the order of their posting: a
-//! Send or Write when the peer's TCP has acknowledged its last octet, a Read or atomic when the last octet of its
-//! response was delivered. As responder it answers the peer's Read and Atomic Requests in their order. Own requests and responses
-//! go out in turn, message by message.
+//! The requester makes messages of the send queue's work requests, and completes these in the order in which they were
+//! posted: a Send or Write when TCP has acknowledged its last octet, a Read or atomic when the last octet of its
+//! response was delivered. The responder sends the responses to the peer's Read and Atomic Requests in their order.
+//! Requests and responses are sent alternately, message by message.
 //!
-//! A segment that came is first admitted ([`Rdmap::admit`], which changes nothing), then placed and delivered by DDP,
+//! A received segment is first admitted ([`Rdmap::admit`], which changes nothing), then placed and delivered by DDP,
 //! then handled ([`Rdmap::handle_tagged`], [`Rdmap::handle_untagged`]).
 //!
-//! A local error and a peer's mistake end the stream in the same way: the owner turns the error into a
-//! [`TerminateCause`], hands it to [`Rdmap::terminate`], and sends what [`Rdmap::next_message`] then gives it, which is the
-//! Terminate and nothing after it.
+//! A local error and an error of the peer end the stream in the same way: the caller turns the error into a
+//! [`TerminateCause`], passes it to [`Rdmap::terminate`], and sends what [`Rdmap::next_message`] returns then: the
+//! Terminate, and nothing behind it.
 
 mod error;
 mod message;
-mod opening;
 mod outstanding;
 mod prepare;
 mod requester;
 mod responder;
+mod rtr;
 mod terminate;
 
 pub use error::RdmapError;
-pub use message::{Outbound, Source, Token};
-pub use opening::RtrMessage;
+pub use message::{Outbound, PayloadSource, Token};
 pub use requester::{SHORT_ROOM, Short};
+pub use rtr::RtrMessage;
 pub use terminate::{ReceivedTerminate, TerminateCause};
 
 use std::mem::offset_of;
@@ -48,32 +48,33 @@ use crate::wire::rdmap::{
 use requester::Requester;
 use responder::{PeerRequest, Responder};
 
-/// How the stream ends, if it does.
+/// Whether the stream ends, and how far that has come.
 #[derive(Debug)]
 enum Ending {
-    /// It does not.
+    /// The stream is open.
     Open,
-    /// A Terminate waits to be sent. In a box: most streams never have one.
+    /// A Terminate is to be sent. In a box: most streams never have one.
     Terminating(Box<TerminateCause>),
-    /// Nothing is sent any more, and what comes in is ignored.
+    /// Nothing more is sent, and what arrives is ignored.
     Over,
 }
 
-/// The control octet of most Writes, whose reserved bits are zero.
+/// The control octet of a Write whose reserved bits are zero.
 const WRITE: u8 = Control::new(Opcode::Write).octet();
 
-/// The control octet of most Sends, likewise.
+/// The control octet of a Send whose reserved bits are zero.
 const SEND: u8 = Control::new(Opcode::Send).octet();
 
-/// Octets of the longest request for a response.
+/// Octets of the longest request that has a response.
 const MAX_REQUEST: usize = AtomicRequest::LEN;
 const _: () = assert!(ReadRequest::LEN <= MAX_REQUEST);
 
-/// The untagged queues whose messages RDMAP handles itself, on a stream on which the peer may have `ird` Reads and
-/// atomics outstanding, and this side `ord`: for each its number, how many messages may wait in it, and how many octets
-/// each may have. There is room for one request more, so that RDMAP sees the one that is too many. Sends go to the
-/// receives of the queue pair.
-// rfc: 5040-47, 5040-64, 5040-65, 7306-34, 7306-35
+/// Returns the untagged queues whose messages RDMAP handles itself, for an inbound and an outbound depth: the number of
+/// each, how many messages it holds, and how many octets each message may have. Queue 1 holds one request more than the
+/// IRD, so that RDMAP sees the request that is too many. Sends use the receives of the queue pair.
+// rfc: 5040-47, 7306-34 queue 1 has a buffer for each Read and atomic that was agreed on
+// rfc: 5040-64, 5040-65 queue 2 always has the buffer for a Terminate
+// rfc: 7306-35 queue 3 has a buffer for each atomic that was agreed on
 pub fn rdmap_queues(ird: u16, ord: u16) -> [(QueueNumber, usize, usize); 3] {
     let (requests, responses) = (usize::from(ird) + 1, usize::from(ord));
     [
@@ -83,33 +84,34 @@ pub fn rdmap_queues(ird: u16, ord: u16) -> [(QueueNumber, usize, usize); 3] {
     ]
 }
 
-/// RDMAP's state of one stream. What each message needs stands first.
+/// The RDMAP state of one stream. Fields that every message needs stand first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Rdmap {
     ending: Ending,
     /// In a box: most streams never have one.
     received: Option<Box<ReceivedTerminate>>,
-    /// What is to be sent before anything else.
-    opening: Option<RtrMessage>,
-    /// Whose turn it is if both have something to send.
+    /// The ready-to-receive message, which is sent before anything else.
+    rtr: Option<RtrMessage>,
+    /// Whether a response is sent next where both a request and a response wait.
     response_next: bool,
-    /// How the receive whose turn it is completes, if not as flushed.
+    /// The status of the first receive that is flushed, if not [`WcStatus::WrFlushed`].
     receive_status: Option<WcStatus>,
     responder: Responder,
     requester: Requester,
 }
 
 impl Rdmap {
-    /// Octets of it that are looked at in each turn: whether anything ends, or waits to be sent.
+    /// The first octets of this struct are read in each turn of the engine: whether the stream ends, or has something to send.
     pub const IN_EACH_TURN: usize = offset_of!(Self, requester) + Requester::IN_EACH_TURN;
 
-    /// A stream on which the peer may have `ird` Reads and atomics outstanding and this side `ord`, with a send queue of
-    /// `send_queue` entries.
-    // rfc: 5040-81, 5040-82, 5040-s8
+    /// Makes the state of a stream with inbound depth `ird` and outbound depth `ord`, above a send queue of `send_queue`
+    /// entries.
+    // rfc: 5040-81 as many inbound Reads are taken as were agreed on
+    // rfc: 5040-82, 5040-s8 outstanding outbound Reads are limited to what was agreed on
     pub fn new(ird: u16, ord: u16, send_queue: u32) -> Self {
         Self {
-            opening: None,
+            rtr: None,
             requester: Requester::new(ord, send_queue),
             responder: Responder::new(ird),
             response_next: false,
@@ -119,22 +121,22 @@ impl Rdmap {
         }
     }
 
-    /// Has fetched what the next message is made of.
+    /// Prefetches what the next message is made of.
     pub fn prefetch(&self, qp: &QueuePair) {
         self.requester.prefetch(qp);
     }
 
-    /// The stream begins with this message, before any that the application posts.
-    pub fn begin_with_rtr(&mut self, opening: RtrMessage) {
-        self.opening = Some(opening);
+    /// Begins the stream with a ready-to-receive message, before any work request.
+    pub fn begin_with_rtr(&mut self, rtr: RtrMessage) {
+        self.rtr = Some(rtr);
     }
 
-    /// Checks what a segment claims to be, before it is placed, and says where it goes, and what the peer may do to a
-    /// tagged buffer with it: an RDMA Write needs the right of remote write, a Read Response must go to where an
-    /// outstanding Read wants it. Untagged segments need no right. Immediate Data go to the completion.
+    /// Checks the opcode and version of a segment before it is placed. Returns where its payload goes, and which access right
+    /// the peer needs for a tagged buffer: remote write for an RDMA Write. A Read Response must lie in the sink of an
+    /// outstanding Read. Untagged segments need no right. Immediate Data are delivered with the completion.
     ///
-    /// Changes nothing: a segment may be admitted before its turn, and again when its turn comes.
-    // rfc: 5040-91, 5040-92
+    /// Changes nothing: a segment may be admitted ahead of order, and again in order.
+    // rfc: 5040-91, 5040-92 opcode and version are checked
     #[inline]
     pub fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, RdmapError> {
         if let DdpHeader::Tagged(header) = &segment.header
@@ -145,7 +147,7 @@ impl Rdmap {
         self.admit_other(segment)
     }
 
-    /// The right that the peer needs for a segment that looks just as those of our own Writes do.
+    /// Returns the right that the peer needs for a plain Write, whose reserved bits are zero.
     #[inline]
     pub fn admit_write(header: &TaggedHeader) -> Option<Access> {
         (header.ulp == WRITE).then_some(Access::REMOTE_WRITE)
@@ -158,9 +160,9 @@ impl Rdmap {
         header.ulp == SEND && header.queue == QueueNumber::SEND
     }
 
-    /// Whether nothing of a stream's beginning or end is under way, and no response waits to be sent.
+    /// Whether the stream neither begins nor ends, and no response waits to be sent.
     pub fn is_plain(&self) -> bool {
-        let ends = self.is_ending() || self.received.is_some() || self.opening.is_some();
+        let ends = self.is_ending() || self.received.is_some() || self.rtr.is_some();
         !ends && self.responder.is_idle()
     }
 
@@ -187,7 +189,7 @@ impl Rdmap {
         cqs.complete_done(qp.recv_cq, wr_id, qp.number, WcOpcode::Recv, length);
     }
 
-    /// The same of what does not look just as our own Writes do.
+    /// Admits any segment but a plain Write.
     fn admit_other(&self, segment: &DdpSegment<'_>) -> Result<Destination, RdmapError> {
         match (&segment.header, opcode(&segment.header)?) {
             (DdpHeader::Tagged(header), Opcode::ReadResponse) => {
@@ -196,7 +198,8 @@ impl Rdmap {
                     .admit_read(header, segment.payload.len())?;
                 Ok(Destination::Buffer(Access::LOCAL_WRITE))
             }
-            // rfc: 5040-26, 5040-48 — a Write is none of the application's business.
+            // rfc: 5040-26 a Write is not delivered to the application
+            // rfc: 5040-48 a Read Response is
             (DdpHeader::Tagged(_), _) => Ok(Destination::Silent(Access::REMOTE_WRITE)),
             (DdpHeader::Untagged(_), Opcode::Immediate | Opcode::ImmediateSolicited) => {
                 Ok(Destination::Delivery)
@@ -209,10 +212,11 @@ impl Rdmap {
         }
     }
 
-    /// A segment comes in its turn that differs from one of a message that was `begun` and is not whole. A Terminate takes
-    /// the place of what its sender does not finish. All others must go on with the message: with its opcode, and with
-    /// the STag to be invalidated, if it has one.
-    // rfc: 5041-28, 5041-38, 5041-62
+    /// Decides whether the peer abandons the partial message `begun` with a segment whose header differs. A Terminate may take
+    /// the place of an unfinished message. Any other segment must continue the message: with its opcode, and its STag to be
+    /// invalidated.
+    // rfc: 5041-28, 5041-38 RsvdULP is the same in all segments of a message
+    // rfc: 5041-62 messages are delivered in the order sent
     pub fn abandons_message(begun: &DdpHeader, header: &DdpHeader) -> Result<bool, RdmapError> {
         let (was, is) = (opcode(begun)?, opcode(header)?);
         if is == Opcode::Terminate && was != is {
@@ -231,8 +235,9 @@ impl Rdmap {
         }
     }
 
-    /// Handles a tagged segment in its turn. A Write is none of the ULP's business; a Read Response completes its Read.
-    // rfc: 5040-26, 5040-48
+    /// Handles a delivered tagged segment. Nothing is done for a Write; the last segment of a Read Response completes its Read.
+    // rfc: 5040-26 a Write is not delivered to the application
+    // rfc: 5040-48 a Read Response is told to the application
     pub fn handle_tagged(
         &mut self,
         header: &TaggedHeader,
@@ -252,7 +257,7 @@ impl Rdmap {
         Ok(())
     }
 
-    /// Handles an untagged message in its turn. `octets` are those of the message; only a Send is in the receive that is first in the queue pair.
+    /// Handles a delivered untagged message. `octets` are the message, but for a Send: that is in the first posted receive.
     #[allow(clippy::too_many_arguments)] // what a delivery tells, and what it changes
     pub fn handle_untagged(
         &mut self,
@@ -268,7 +273,7 @@ impl Rdmap {
             return Ok(());
         }
         match opcode(&DdpHeader::Untagged(*header))? {
-            // rfc: 5040-34, 7306-22, 7306-23
+            // rfc: 5040-34, 7306-22, 7306-23 requests are carried out by RDMAP, and not told to the application
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder
@@ -293,7 +298,7 @@ impl Rdmap {
         }
     }
 
-    // rfc: 5040-66, 5040-67
+    // rfc: 5040-66, 5040-67 a Terminate is delivered to RDMAP, and told to the application
     fn handle_terminate(&mut self, octets: &[u8]) -> Result<(), RdmapError> {
         let terminate = ReceivedTerminate::parse(octets).map_err(RdmapError::Malformed)?;
         self.requester.apply_terminate(&terminate);
@@ -302,11 +307,13 @@ impl Rdmap {
         Ok(())
     }
 
-    /// The next message to be sent, once the one before it was sent in full (or was cut short by a Terminate). Requests
-    /// whose turn it is and that send nothing are carried out.
+    /// Returns the next message to be sent, once the message before it was sent in full or aborted by a Terminate. Executes
+    /// local requests that come before it.
     ///
-    /// On an error the owner calls [`terminate`](Self::terminate) and asks again.
-    // rfc: 5040-68, 5040-72, 5040-80
+    /// On an error the caller calls [`terminate`](Self::terminate), and this again.
+    // rfc: 5040-68 nothing is sent behind a Terminate
+    // rfc: 5040-72 messages go down in the order in which their requests were posted
+    // rfc: 5040-80 until the end of the stream only RDMA messages are sent
     pub fn next_message(
         &mut self,
         qp: &mut QueuePair,
@@ -322,17 +329,17 @@ impl Rdmap {
             }
             Ending::Over => return Ok(None),
         }
-        // rfc: 6581-2, 6581-31
-        if let Some(opening) = self.opening.take() {
-            self.requester.open(opening);
-            return Ok(Some(opening.message()));
+        // rfc: 6581-2, 6581-31 an initiator begins with a ready-to-receive message that was agreed on
+        if let Some(rtr) = self.rtr.take() {
+            self.requester.begin_rtr(rtr);
+            return Ok(Some(rtr.message()));
         }
-        // In turn; who has nothing to send leaves its turn to the other.
+        // Requests and responses alternate where both wait.
         if self.response_next && self.responder.is_due() {
             self.response_next = false;
             return self.responder.next(qp.origin(), guard);
         }
-        // rfc: 5040-80
+        // rfc: 5040-80 until the end of the stream only RDMA messages are sent
         let request = self.requester.next(qp, cqs, guard);
         if !matches!(request, Ok(None)) {
             self.response_next = true;
@@ -341,24 +348,24 @@ impl Rdmap {
         self.responder.next(qp.origin(), guard)
     }
 
-    /// Whether there is surely no message to be sent, and no request that waits for its turn.
+    /// Whether there is nothing to send, and no work request that waits.
     #[inline(always)]
     pub fn is_at_rest(&self, qp: &QueuePair) -> bool {
-        // First of all what most often is not.
+        // The check that fails most often comes first.
         self.requester.is_at_rest(qp)
             && matches!(self.ending, Ending::Open)
-            && self.opening.is_none()
+            && self.rtr.is_none()
             && !self.responder.is_due()
     }
 
-    /// Whether there is a request to be carried out, or the rest of one.
+    /// Whether a work request can begin, or has begun and is not sent in full.
     #[inline(always)]
     pub fn has_request(&self, qp: &QueuePair) -> bool {
         !self.requester.is_at_rest(qp)
     }
 
-    /// Carries out requests whose turn it is and that send nothing, while nothing may be sent yet. One that cannot be
-    /// carried out waits for [`next_message`](Self::next_message), which says so.
+    /// Executes local requests, which send nothing, while nothing may be sent yet. A request that fails stays first in the
+    /// queue: [`next_message`](Self::next_message) returns its error.
     pub fn execute_local(&mut self, qp: &mut QueuePair, cqs: &mut CqTable, guard: &Guard<'_>) {
         if matches!(self.ending, Ending::Open) {
             let wr = &mut SendWr::new_zeroed();
@@ -366,27 +373,27 @@ impl Rdmap {
         }
     }
 
-    /// The last octet of a message was handed to the layers below; it ends at `end` of the stream.
+    /// Notes that a message was handed down in full, up to `end` of the stream.
     pub fn sent(&mut self, token: Token, end: u64) {
         match token {
             Token::Request(number) => self.requester.sent(number, end),
             Token::Response => self.responder.sent(),
-            Token::RtrMessage | Token::Terminate => {}
+            Token::Rtr | Token::Terminate => {}
         }
     }
 
-    /// The octets of a message could not be read after `cut` octets of it were sent: the memory was revoked meanwhile.
-    /// The error to terminate the stream with; the message cannot be finished.
+    /// Handles that the source of a message was revoked after `cut` octets were sent: the message cannot be finished. Returns
+    /// the error to terminate the stream with.
     pub fn source_failed(&mut self, token: Token, cut: u32, error: TagError) -> RdmapError {
         match token {
             Token::Request(number) => self.requester.memory_revoked(number),
             Token::Response => self.responder.source_failed(cut, error),
-            Token::RtrMessage | Token::Terminate => None,
+            Token::Rtr | Token::Terminate => None,
         }
         .unwrap_or(RdmapError::Queues)
     }
 
-    /// The peer's TCP acknowledged the stream up to `acked`: completes what is done.
+    /// Handles an acknowledgment of the stream up to `acked`: completes requests.
     pub fn acked(&mut self, acked: u64, qp: &mut QueuePair, cqs: &mut CqTable) {
         self.requester.acked(acked);
         self.requester.complete(qp, cqs);
@@ -401,9 +408,9 @@ impl Rdmap {
         }
     }
 
-    /// Ends the stream with a Terminate, which [`next_message`](Self::next_message) gives out next, and last. The first
-    /// error counts. From now on what comes in is to be dropped.
-    // rfc: 5040-89
+    /// Ends the stream with a Terminate, which [`next_message`](Self::next_message) returns next, as the last message. Only the
+    /// first error counts. What arrives from now on is to be dropped.
+    // rfc: 5040-89 of several errors a Terminate reports the first
     pub fn terminate(&mut self, cause: TerminateCause) {
         if !self.is_ending() {
             self.ending = Ending::Terminating(Box::new(cause));
@@ -411,29 +418,29 @@ impl Rdmap {
         }
     }
 
-    /// Whether the stream ends: a Terminate was or will be sent, or was received, or everything was flushed. What
-    /// comes in is to be dropped, and a message half sent need not be finished.
+    /// Whether the stream ends: a Terminate was or will be sent, or was received, or the queues were flushed. What arrives is
+    /// to be dropped, and a message in progress need not be finished.
     pub fn is_ending(&self) -> bool {
         !matches!(self.ending, Ending::Open)
     }
 
-    /// What the peer's Terminate said, if one came.
+    /// Returns the peer's Terminate, if one was received.
     pub fn received(&self) -> Option<&ReceivedTerminate> {
         self.received.as_deref()
     }
 
-    /// The application ends the stream in order: requests that are posted from now on are not carried out.
+    /// Ends the stream in order: work requests that are posted from now on are not begun.
     pub fn finish(&mut self, qp: &QueuePair) {
         self.requester.finish(qp);
     }
 
-    /// Whether every request of either side was carried out, and nothing waits for the other.
+    /// Whether all requests of both sides are complete.
     pub fn is_idle(&self, qp: &QueuePair) -> bool {
-        self.opening.is_none() && self.responder.is_idle() && self.requester.is_idle(qp)
+        self.rtr.is_none() && self.responder.is_idle() && self.requester.is_idle(qp)
     }
 
-    /// Ends the stream on this side: each request that is in the queues of the queue pair completes, once, those not
-    /// done with [`WcStatus::WrFlushed`]. To be called again when more were posted.
+    /// Completes every work request in the queues of the queue pair, once; those that are not done get
+    /// [`WcStatus::WrFlushed`]. Called again when more were posted.
     pub fn flush(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
         self.ending = Ending::Over;
         self.responder.clear();
@@ -449,13 +456,15 @@ impl Rdmap {
     }
 }
 
-/// The opcode of a segment, if it may stand there (RFC 5040 figure 4).
+/// Returns the opcode of a segment, if it is valid for its buffer or queue (RFC 5040 figure 4).
 ///
-/// A queue that does not exist is left to DDP to refuse. Version 0 goes with version 0 of DDP, which is not spoken.
-// rfc: 5040-4, 5040-7, 5040-8, 5040-96, 5040-97, 5044-93, 7306-57, 7306-58
+/// DDP refuses queues that do not exist. Version 0 belongs to version 0 of DDP, which is not supported.
+// rfc: 5040-4, 5040-8 the bits of the control octet, and the opcodes
+// rfc: 5040-7, 5040-96, 7306-57 the opcode is checked against buffer and queue
+// rfc: 5040-97, 7306-58, 5044-93 the version is checked, and the same both ways
 fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     let control = Control::from(header.ulp());
-    // rfc: 5040-92
+    // rfc: 5040-92 the version is checked
     if control.version != VERSION {
         return Err(RdmapError::Version(control.version));
     }
@@ -464,7 +473,7 @@ fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     let in_place = match header {
         DdpHeader::Tagged(_) => opcode.is_tagged(),
         DdpHeader::Untagged(header) => match header.queue {
-            // rfc: 5040-91, 5040-96
+            // rfc: 5040-91, 5040-96 the opcode is checked
             QueueNumber::SEND => is_send(opcode),
             QueueNumber::READ_REQUEST => {
                 matches!(opcode, Opcode::ReadRequest | Opcode::AtomicRequest)
@@ -481,8 +490,8 @@ fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
     }
 }
 
-/// Whether a message uses up a receive.
-// rfc: 7306-46, 7306-50
+/// Whether a message takes up a receive.
+// rfc: 7306-46, 7306-50 Immediate Data go to untagged buffers of queue 0
 fn is_send(opcode: Opcode) -> bool {
     use Opcode::{
         Immediate, ImmediateSolicited, Send, SendInvalidate, SendSolicited, SendSolicitedInvalidate,
@@ -497,7 +506,7 @@ fn is_send(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether a message names an STag to be invalidated.
+/// Whether a message has an STag to be invalidated.
 fn invalidates(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -506,7 +515,8 @@ fn invalidates(opcode: Opcode) -> bool {
 }
 
 /// Completes the receive that holds a Send.
-// rfc: 5040-53, 5040-54, 5040-57, 5040-69, 5040-75
+// rfc: 5040-53, 5040-57 a Send takes up a buffer, even without payload
+// rfc: 5040-54, 5040-69, 5040-75 Sends are told in their order, after DDP has delivered them
 fn receive(
     opcode: Opcode,
     header: &UntaggedHeader,
@@ -520,7 +530,9 @@ fn receive(
     let solicited = matches!(opcode, SendSolicited | SendSolicitedInvalidate);
     let invalidate = invalidates(opcode);
     if invalidate {
-        // rfc: 5040-60a, 5040-60b, 5040-93, 5040-94, 5040-111
+        // rfc: 5040-60a, 5040-93, 5040-94 the STag to be invalidated is valid, and belongs to the stream
+        // rfc: 5040-60b it is invalidated before the Send is told
+        // rfc: 5040-111 a peer cannot invalidate an STag that several streams may use
         guard
             .invalidate(Stag(header.ulp32), qp.origin())
             .map_err(RdmapError::CannotInvalidate)?;
@@ -544,8 +556,8 @@ fn receive(
     Ok(())
 }
 
-/// Completes a receive with Immediate Data. Its buffer stays as it is.
-// rfc: 7306-48, 7306-49
+/// Completes a receive with Immediate Data. Its buffer is not written.
+// rfc: 7306-48, 7306-49 they take up one buffer, and are told in the order sent
 fn receive_immediate(
     opcode: Opcode,
     length: u32,
@@ -558,10 +570,10 @@ fn receive_immediate(
         header: "Immediate Data",
         octets: length as usize,
     };
-    // rfc: 7306-53, 7306-54b
+    // rfc: 7306-53, 7306-54b Immediate Data are exactly 8 octets, or a Terminate is sent
     let immediate = match <[u8; IMMEDIATE_LEN]>::try_from(octets) {
         Ok(immediate) if length as usize == IMMEDIATE_LEN => immediate,
-        // rfc: 7306-54b
+        // rfc: 7306-54b an error in a received message is told by a Terminate
         _ => return Err(RdmapError::Malformed(wrong)),
     };
     let used_up = qp.rq.pop().ok_or(RdmapError::Queues)?;
@@ -582,7 +594,7 @@ fn receive_immediate(
     Ok(())
 }
 
-/// What waits for room is kept as long as it is no more than the receive queue could hold.
+/// Checks that no more completions wait for room in the completion queue than the receive queue has entries.
 fn check_backlog(qp: &QueuePair, cqs: &CqTable) -> Result<(), RdmapError> {
     let waiting = cqs.backlog(qp.recv_cq);
     if waiting >= qp.rq.capacity() as usize {

@@ -1,5 +1,5 @@
-//! Reads and atomics whose responses are outstanding: one queue, because they share the depth that was agreed on and are
-//! answered in the order in which they were asked.
+//! Outstanding requests: Reads and atomics whose responses have not arrived. They share one queue, because they share the
+//! ORD, and their responses arrive in the order of the requests.
 
 use std::collections::VecDeque;
 
@@ -8,32 +8,32 @@ use crate::verbs::Sge;
 use crate::wire::ddp::{DdpHeader, Stag, TaggedHeader, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 
-/// A request whose response has not wholly come.
+/// A request whose response has not arrived in full.
 #[derive(Clone, Copy, Debug)]
 struct OutstandingRequest {
-    /// Which request. The Read that opens a peer-to-peer connection is none.
+    /// The number of the work request. `None` for a ready-to-receive Read.
     number: Option<u64>,
-    /// What answers it: a Read Response or an Atomic Response.
-    answer: Opcode,
-    /// Where the octets belong.
+    /// The opcode of its response: Read Response or Atomic Response.
+    response: Opcode,
+    /// The sink of the response.
     stag: Stag,
     offset: TaggedOffset,
     length: u32,
-    /// How many of them have come.
+    /// Octets of the response that were delivered.
     delivered: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Outstanding {
     ord: u16,
-    /// How many there can be.
+    /// The most that can be outstanding.
     most: usize,
-    /// Takes memory with the first.
+    /// Allocated with the first request.
     queue: VecDeque<OutstandingRequest>,
 }
 
 impl Outstanding {
-    /// At most `ord` at once, made by a send queue of `send_queue` entries.
+    /// Allows `ord` outstanding requests, of a send queue of `send_queue` entries.
     pub(super) fn new(ord: u16, send_queue: u32) -> Self {
         Self {
             ord,
@@ -50,20 +50,20 @@ impl Outstanding {
         self.queue.is_empty()
     }
 
-    /// Whether another one has to wait. Where none are allowed it need not: it fails, rather than wait for ever.
-    // rfc: 5040-82, 5040-83
+    /// Whether another request has to wait. With an ORD of 0 it does not wait: it fails.
+    // rfc: 5040-82, 5040-83 as many outbound Reads are outstanding as were agreed on, and no more
     pub(super) fn is_full(&self) -> bool {
         self.ord > 0 && self.queue.len() >= usize::from(self.ord)
     }
 
-    /// The response of `number` will bring octets for `sink`.
-    pub(super) fn push(&mut self, number: Option<u64>, answer: Opcode, sink: &Sge) {
+    /// Adds a request whose response goes to `sink`.
+    pub(super) fn push(&mut self, number: Option<u64>, response: Opcode, sink: &Sge) {
         if self.queue.capacity() == 0 {
             self.queue.reserve_exact(self.most);
         }
         self.queue.push_back(OutstandingRequest {
             number,
-            answer,
+            response,
             stag: sink.stag(),
             offset: sink.tagged_offset(),
             length: sink.length,
@@ -75,21 +75,21 @@ impl Outstanding {
         self.queue.clear();
     }
 
-    /// Whether a response of this kind may come at all.
-    fn awaits(&self, answer: Opcode) -> bool {
+    /// Whether a response of this kind is outstanding.
+    fn awaits(&self, response: Opcode) -> bool {
         self.queue
             .iter()
-            .any(|outstanding| outstanding.answer == answer)
+            .any(|outstanding| outstanding.response == response)
     }
 
-    /// Whether a segment of an Atomic Response may come. It names no place.
+    /// Checks a segment of an Atomic Response. It names no buffer.
     pub(super) fn admit_atomic(&self, header: &UntaggedHeader) -> Result<(), RdmapError> {
         self.awaits(Opcode::AtomicResponse)
             .then_some(())
             .ok_or(unexpected(&DdpHeader::Untagged(*header)))
     }
 
-    /// Whether a segment of a Read Response goes to where an outstanding Read wants it.
+    /// Checks that a segment of a Read Response lies in the sink of an outstanding Read.
     pub(super) fn admit_read(&self, header: &TaggedHeader, len: usize) -> Result<(), RdmapError> {
         if !self.awaits(Opcode::ReadResponse) {
             return Err(unexpected(&DdpHeader::Tagged(*header)));
@@ -115,9 +115,10 @@ impl Outstanding {
         Err(RdmapError::SinkStag(header.stag))
     }
 
-    /// Takes a segment of a Read Response in its turn: it must continue the oldest request, a Read, and end where that
-    /// ends. The request that it completes.
-    // rfc: 5040-70, 5040-77, 5040-79
+    /// Takes a delivered segment of a Read Response: it must continue the oldest request, a Read, and end with it. Returns the
+    /// request that it completes.
+    // rfc: 5040-70, 5040-77 a Read completes only when DDP has delivered its response
+    // rfc: 5040-79 the delivered response is enough to complete it
     pub(super) fn read_response(
         &mut self,
         header: &TaggedHeader,
@@ -130,7 +131,7 @@ impl Outstanding {
             offset: header.offset,
             len,
         };
-        // rfc: 5041-58 — nothing is checked of a segment that places nothing.
+        // rfc: 5041-58 without payload STag and TO are not checked
         if len > 0 {
             if header.stag != read.stag {
                 return Err(RdmapError::SinkStag(header.stag));
@@ -147,12 +148,12 @@ impl Outstanding {
         if read.delivered != read.length {
             return Err(bounds);
         }
-        // rfc: 5040-79
+        // rfc: 5040-79 the delivered response is enough to complete a Read
         Ok(self.queue.pop_front().and_then(|read| read.number))
     }
 
-    /// Takes an Atomic Response in its turn: it must answer the oldest request, an atomic. The request, and where the
-    /// value belongs.
+    /// Takes a delivered Atomic Response: it must be for the oldest request, an atomic. Returns the request, and where its
+    /// value goes.
     pub(super) fn atomic_response(
         &mut self,
         header: &UntaggedHeader,
@@ -182,10 +183,10 @@ impl Outstanding {
 
 impl OutstandingRequest {
     fn is_read(&self) -> bool {
-        self.answer == Opcode::ReadResponse
+        self.response == Opcode::ReadResponse
     }
 
-    /// Whether `len` octets of a Read Response lie in the sink.
+    /// Whether `len` octets of a Read Response lie inside the sink.
     fn takes(&self, header: &TaggedHeader, len: usize) -> bool {
         let end = |start: u64| start.checked_add(len as u64);
         self.is_read()
@@ -199,7 +200,7 @@ impl OutstandingRequest {
     }
 }
 
-/// The Request Identifier of an atomic: the low bits of its place among all requests.
+/// Returns the Request Identifier of an atomic: the low bits of its number.
 pub(super) fn identifier(number: u64) -> u32 {
     number as u32
 }

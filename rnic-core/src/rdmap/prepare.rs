@@ -1,6 +1,6 @@
-//! Making a message of a work request, once all of it was checked.
+//! Checks work requests and makes messages of them.
 
-use super::message::{Outbound, Source, Token, tagged, untagged};
+use super::message::{Outbound, PayloadSource, Token, tagged, untagged};
 use super::outstanding::identifier;
 use crate::memory::epoch::Guard;
 use crate::memory::table::{Access, BindError, Origin};
@@ -9,10 +9,10 @@ use crate::verbs::{QueuePair, SendWr, Sge, WcStatus, WrOpcode, total_length};
 use crate::wire::ddp::{QueueNumber, Stag, TaggedOffset};
 use crate::wire::rdmap::{AtomicRequest, IMMEDIATE_LEN, Opcode, ReadRequest};
 
-/// Octets of the value that an atomic works on.
+/// Octets of the operand of an atomic.
 const VALUE_LEN: u32 = size_of::<u64>() as u32;
 
-/// Checks request `number` and makes its message.
+/// Checks work request `number`, and makes its message.
 pub(super) fn prepare(
     wr: &SendWr,
     number: u64,
@@ -34,20 +34,21 @@ pub(super) fn prepare(
                 .then(|| immediate(wr, number))
                 .ok_or(WcStatus::LocalLengthError);
         }
-        // Carried out without a message.
+        // These are executed without a message.
         (WrOpcode::BindWindow | WrOpcode::FastRegister | WrOpcode::LocalInvalidate, _) => {
             return Err(WcStatus::LocalQpOperationError);
         }
-        // rfc: 5040-6, 5040-24, 5040-25
+        // rfc: 5040-6, 5040-24, 5040-25 a Write is a tagged message
         (WrOpcode::Write | WrOpcode::WriteImmediate, _) => tagged(
             Opcode::Write,
             Stag(wr.remote_stag),
             TaggedOffset(wr.remote_offset),
         ),
-        // rfc: 5040-51, 5040-52, 5040-55, 5040-12
+        // rfc: 5040-51, 5040-52, 5040-55 a Send is an untagged message to queue 0
+        // rfc: 5040-12 its Invalidate STag field is zero
         (WrOpcode::Send, false) => untagged(Opcode::Send, QueueNumber::SEND, 0),
         (WrOpcode::Send, true) => untagged(Opcode::SendSolicited, QueueNumber::SEND, 0),
-        // rfc: 5040-58, 5040-59
+        // rfc: 5040-58, 5040-59 a Send with Invalidate names an STag
         (WrOpcode::SendInvalidate, false) => untagged(
             Opcode::SendInvalidate,
             QueueNumber::SEND,
@@ -67,8 +68,9 @@ pub(super) fn prepare(
     })
 }
 
-/// A Read Request. A Read has one sink: the peer's response names one STag, so more pieces than one are refused.
-// rfc: 5040-13, 5040-30, 5040-31, 5040-35, 5040-36
+/// Makes a Read Request. A Read Response names one sink STag, so a Read with several pieces is refused.
+// rfc: 5040-13 a request has its RDMA header, and no payload of the application
+// rfc: 5040-30, 5040-31, 5040-35, 5040-36 a Read Request is an untagged message to queue 1
 fn prepare_read(
     wr: &SendWr,
     number: u64,
@@ -96,12 +98,12 @@ fn prepare_read(
     Ok(Outbound {
         header,
         length,
-        source: Source::Octets(octets),
+        source: PayloadSource::Octets(octets),
         token: Token::Request(number),
     })
 }
 
-/// An Atomic Request. What the peer's memory held comes back to one piece of 8 octets.
+/// Makes an Atomic Request. The value from the peer's memory comes back to one piece of 8 octets.
 fn prepare_atomic(
     wr: &SendWr,
     number: u64,
@@ -129,16 +131,17 @@ fn prepare_atomic(
     };
     let mut octets = [0; MAX_INLINE];
     let length = request.emit(&mut octets) as u32;
-    // rfc: 7306-2a, 7306-2b, 7306-2c, 7306-15, 7306-19, 7306-20, 7306-25, 7306-26
+    // rfc: 7306-2a, 7306-2b, 7306-2c it has version 1, the opcode of figure 2 and no STag to be invalidated
+    // rfc: 7306-15, 7306-19, 7306-20, 7306-25, 7306-26 an Atomic Request is an untagged message to queue 1
     Ok(Outbound {
         header: untagged(Opcode::AtomicRequest, QueueNumber::READ_REQUEST, 0),
         length,
-        source: Source::Octets(octets),
+        source: PayloadSource::Octets(octets),
         token: Token::Request(number),
     })
 }
 
-/// Whether a response can go to this piece of memory, as far as can be said beforehand.
+/// Checks that a response may be written to this piece of memory.
 fn check_sink(sink: &Sge, origin: Origin, guard: &Guard<'_>) -> Result<(), WcStatus> {
     let (stag, offset, len) = (sink.stag(), sink.tagged_offset(), sink.length as usize);
     guard
@@ -147,8 +150,8 @@ fn check_sink(sink: &Sge, origin: Origin, guard: &Guard<'_>) -> Result<(), WcSta
         .map_err(|_| WcStatus::LocalProtectionError)
 }
 
-/// Immediate Data: a request's only message, or the one behind its Write.
-// rfc: 7306-46, 7306-47, 7306-50, 7306-51
+/// Makes a message of Immediate Data: the only message of a work request, or the one behind its Write.
+// rfc: 7306-46, 7306-47, 7306-50, 7306-51 Immediate Data are an untagged message of 8 octets to queue 0
 pub(super) fn immediate(wr: &SendWr, number: u64) -> Outbound {
     let opcode = if wr.flags & send_flags::SOLICITED != 0 {
         Opcode::ImmediateSolicited
@@ -160,29 +163,29 @@ pub(super) fn immediate(wr: &SendWr, number: u64) -> Outbound {
     Outbound {
         header: untagged(opcode, QueueNumber::SEND, 0),
         length: IMMEDIATE_LEN as u32,
-        source: Source::Octets(octets),
+        source: PayloadSource::Octets(octets),
         token: Token::Request(number),
     }
 }
 
-/// The scatter/gather list of a request, if its length is what the request says.
+/// Returns the scatter/gather list of a work request, if it is as long as the request says.
 fn sges(wr: &SendWr) -> Result<&[Sge], WcStatus> {
     if usize::from(wr.sge_count) > MAX_SGE {
         return Err(WcStatus::LocalQpOperationError);
     }
-    // rfc: 5041-50
+    // rfc: 5041-50 messages are shorter than 2^32 octets
     if total_length(wr.sges()) != u64::from(wr.length) {
         return Err(WcStatus::LocalLengthError);
     }
     Ok(wr.sges())
 }
 
-/// Where the octets of a Send or Write come from. Pieces without octets name no memory.
-fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<Source, WcStatus> {
+/// Returns where the payload of a Send or Write comes from. Empty pieces are not checked.
+fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<PayloadSource, WcStatus> {
     if wr.is_inline() {
         let fits = wr.length as usize <= MAX_INLINE;
         return fits
-            .then_some(Source::Octets(wr.payload))
+            .then_some(PayloadSource::Octets(wr.payload))
             .ok_or(WcStatus::LocalLengthError);
     }
     let list = sges(wr)?;
@@ -194,11 +197,12 @@ fn source(wr: &SendWr, origin: Origin, guard: &Guard<'_>) -> Result<Source, WcSt
     }
     let count = list.len();
     let sges = wr.all_sges();
-    Ok(Source::Sges { sges, count })
+    Ok(PayloadSource::Sges { sges, count })
 }
 
-/// Carries out a request that sends nothing.
-// rfc: 5040-108, 5040-109, 5041-80, 5041-81
+/// Executes a local work request, which sends nothing.
+// rfc: 5040-108, 5041-80 the binding of a buffer to an STag and its range can be made and revoked
+// rfc: 5040-109, 5041-81 rights, and the STag itself, can be given and revoked
 pub(super) fn execute(wr: &SendWr, qp: &QueuePair, guard: &Guard<'_>) -> Result<(), BindError> {
     match wr.operation() {
         Ok(WrOpcode::BindWindow) => guard.bind_window(&wr.binding(), qp.pd, qp.stream),

@@ -1,4 +1,4 @@
-//! The requester: send queue entries become messages, in order, and complete in order.
+//! The requester: makes messages of the send queue's work requests, and completes these in order.
 
 mod short;
 
@@ -25,7 +25,7 @@ use crate::wire::ddp::{
 };
 use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 
-/// A request that was begun. Its entry stays in the send queue until it completes.
+/// A work request that has begun. Its entry stays in the send queue until it completes.
 #[derive(Clone, Copy, Debug)]
 struct PostedRequest {
     wr_id: u64,
@@ -36,13 +36,13 @@ struct PostedRequest {
     progress: Progress,
 }
 
-/// What a peer's Terminate can name a request by.
+/// What a peer's Terminate may name a request by.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Tagged {
         stag: Stag,
         offset: TaggedOffset,
-        /// The Immediate Data behind a Write.
+        /// The MSN of the Immediate Data behind a Write.
         immediate: Option<Msn>,
     },
     Untagged {
@@ -54,13 +54,13 @@ enum Target {
 
 #[derive(Clone, Copy, Debug)]
 enum Progress {
-    /// Not all of it was handed down.
+    /// Not handed down in full.
     Sending,
     /// Handed down, up to this offset of the stream.
     Sent(u64),
-    /// A Read or atomic whose response has not wholly come.
+    /// A Read or atomic whose response has not arrived in full.
     Awaiting,
-    /// Known to be carried out: answered, or in need of no answer.
+    /// Done: its response has arrived, or it needs none.
     Done,
     Failed(WcStatus),
 }
@@ -68,27 +68,27 @@ enum Progress {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Requester {
-    /// Takes memory with the first, for as many as there can be.
+    /// Allocated with the first request, for as many as the send queue has entries.
     requests: VecDeque<PostedRequest>,
     most: usize,
     /// The number of the first of `requests`.
     first: u64,
-    /// How much of the stream the peer has acknowledged.
+    /// The offset up to which the peer has acknowledged the stream.
     acked: u64,
-    /// The numbers that DDP gives the next Send, and the next Read or Atomic Request.
+    /// The MSNs that DDP will give the next Send, and the next Read or Atomic Request.
     next_send: Msn,
     next_request: Msn,
-    /// A request failed here: none is begun any more.
+    /// A request failed: no more are begun.
     failed: bool,
-    /// The first request that was posted after the application had asked to end in order.
+    /// The first request that was posted after the application had asked for an orderly end.
     end: Option<u64>,
     pub(super) outstanding: Outstanding,
-    /// The Immediate Data that follow the last Write begun.
+    /// The Immediate Data to be sent behind the last Write.
     immediate_next: Option<Outbound>,
 }
 
 impl Requester {
-    /// Octets of it that are looked at in each turn.
+    /// The first octets of this struct are read in each turn of the engine.
     pub(super) const IN_EACH_TURN: usize = offset_of!(Self, outstanding);
 
     pub(super) fn new(ord: u16, send_queue: u32) -> Self {
@@ -106,15 +106,15 @@ impl Requester {
         }
     }
 
-    /// Has fetched what the next request, and what is known of those that were begun, lie in.
+    /// Prefetches the next work request, and the state of those that have begun.
     pub(super) fn prefetch(&self, qp: &QueuePair) {
         prefetch_ends(&self.requests);
         qp.sq.prefetch(Some(self.requests.len() as u32));
     }
 
-    /// The ready-to-receive message goes out: it counts among the Sends or Reads.
-    pub(super) fn open(&mut self, opening: RtrMessage) {
-        match opening {
+    /// Accounts for a ready-to-receive message: it takes an MSN like any Send or Read Request.
+    pub(super) fn begin_rtr(&mut self, rtr: RtrMessage) {
+        match rtr {
             RtrMessage::Send => self.next_send = self.next_send.next(),
             RtrMessage::Write => {}
             RtrMessage::Read => {
@@ -125,15 +125,15 @@ impl Requester {
         }
     }
 
-    /// The application ends the stream in order: what it posts from now on is not begun, and flushed at the end.
-    // rfc: 5041-67
+    /// Ends the stream in order: work requests that are posted from now on are not begun, and flushed at the end.
+    // rfc: 5041-67 requests after the ULP has asked for an orderly end fail
     pub(super) fn finish(&mut self, qp: &QueuePair) {
         self.end.get_or_insert(self.first + u64::from(qp.sq.len()));
     }
 
-    /// The message of the next request that has one, if it may begin. Requests before it that have none are carried
-    /// out: what they do is done before anything of a later request is sent.
-    // rfc: 5040-72
+    /// Returns the message of the next work request that has one, if it may begin. Executes the local requests before it, so
+    /// that they take effect before anything of a later request is sent.
+    // rfc: 5040-72 messages go down in the order in which their requests were posted
     pub(super) fn next(
         &mut self,
         qp: &mut QueuePair,
@@ -162,7 +162,8 @@ impl Requester {
                 self.begin(&wr, qp.signal_all, number, &outbound.header);
                 Ok(Some(outbound))
             }
-            // rfc: 5040-87, 5040-88a, 7306-54a
+            // rfc: 5040-87 a local error is told to the application
+            // rfc: 5040-88a, 7306-54a and to the peer, by a Terminate in place of the message
             Err(status) => {
                 self.fail(&wr, status);
                 Err(RdmapError::Request {
@@ -173,8 +174,8 @@ impl Requester {
         }
     }
 
-    /// Carries out the next requests as far as they send nothing. Says whether one behind them may begin: `wr` is
-    /// that then. One that cannot be carried out is `wr`, and stays first in line.
+    /// Executes local requests up to the next that sends a message. Returns whether that one may begin: it is in `wr` then. On
+    /// an error the failed request is in `wr`, and stays first in the queue.
     pub(super) fn execute_local(
         &mut self,
         wr: &mut SendWr,
@@ -182,7 +183,7 @@ impl Requester {
         cqs: &mut CqTable,
         guard: &Guard<'_>,
     ) -> Result<bool, BindError> {
-        // Who posts faster than this carries out rings again.
+        // Bounded by the queue's capacity: who goes on posting rings the doorbell again.
         for _ in 0..=qp.sq.capacity() {
             if !self.peek_next(wr, qp, cqs) {
                 return Ok(false);
@@ -203,17 +204,17 @@ impl Requester {
         Ok(false)
     }
 
-    /// Looks at the request that was not begun and comes next. Says whether it may begin.
+    /// Copies the next work request that has not begun to `wr`. Returns whether it may begin.
     fn peek_next(&self, wr: &mut SendWr, qp: &QueuePair, cqs: &CqTable) -> bool {
-        // A completion queue with a backlog gets no more to complete: that bounds the backlog.
+        // With a backlog in the completion queue no request begins: that bounds the backlog.
         self.has_unbegun(qp)
             && !cqs.has_backlog(qp.send_cq)
-            // rfc: 5040-27, 5040-37, 5040-56, 7306-27, 7306-52
+            // rfc: 5040-27, 5040-37, 5040-56, 7306-27, 7306-52 messages go down in the order in which they were posted
             && qp.sq.peek_into(self.requests.len() as u32, wr)
             && self.may_begin(wr)
     }
 
-    /// A request cannot be carried out, and none after it is.
+    /// Fails a work request, and stops: no later one is begun.
     fn fail(&mut self, wr: &SendWr, status: WcStatus) {
         self.track(PostedRequest::new(
             wr,
@@ -224,18 +225,18 @@ impl Requester {
         self.failed = true;
     }
 
-    /// Whether a request may begin now: a fence waits for all Reads and atomics, each of these for room among those
-    /// outstanding.
+    /// Whether a work request may begin: a fence waits for all Reads and atomics to complete, a Read or atomic for room among
+    /// the outstanding.
     fn may_begin(&self, wr: &SendWr) -> bool {
         let fenced = wr.flags & send_flags::FENCE != 0 && !self.outstanding.is_empty();
-        let too_many = answer(wr).is_some() && self.outstanding.is_full();
+        let too_many = response_opcode(wr).is_some() && self.outstanding.is_full();
         !fenced && !too_many
     }
 
-    /// Remembers a request whose message goes out now.
+    /// Tracks a work request whose message is sent now.
     fn begin(&mut self, wr: &SendWr, signal_all: bool, number: u64, header: &DdpHeader) {
         let signaled = signal_all || wr.flags & send_flags::SIGNALED != 0;
-        let answer = answer(wr);
+        let response = response_opcode(wr);
         let followed = wr.operation() == Ok(WrOpcode::WriteImmediate);
         self.immediate_next = followed.then(|| immediate(wr, number));
         let target = match header {
@@ -256,21 +257,21 @@ impl Requester {
                 }
             }
         };
-        // rfc: 7306-39, 7306-43
-        let progress = if answer.is_some() {
+        // rfc: 7306-39, 7306-43 an atomic completes only when its response was delivered
+        let progress = if response.is_some() {
             Progress::Awaiting
         } else {
             Progress::Sending
         };
         self.track(PostedRequest::new(wr, signaled, target, progress));
-        if let Some(answer) = answer {
+        if let Some(response) = response {
             let sink = wr.sges().first().copied().unwrap_or_default();
-            self.outstanding.push(Some(number), answer, &sink);
+            self.outstanding.push(Some(number), response, &sink);
         }
     }
 
-    /// The last octet of a request's message was handed down; it ends at `end` of the stream. A request with another
-    /// message is not done with that.
+    /// Notes that the message of a request was handed down in full, up to `end` of the stream. A Write with Immediate Data has
+    /// another message to send.
     pub(super) fn sent(&mut self, number: u64, end: u64) {
         if self.immediate_next.is_some() {
             return;
@@ -282,7 +283,7 @@ impl Requester {
         }
     }
 
-    /// The memory of a request is not there any more, now that its octets are to be read, or to be written.
+    /// Fails a request whose memory was revoked while its message was sent or its response received.
     pub(super) fn memory_revoked(&mut self, number: u64) -> Option<RdmapError> {
         let status = WcStatus::LocalProtectionError;
         let request = self.request(number)?;
@@ -292,22 +293,22 @@ impl Requester {
         Some(RdmapError::Request { wr_id, status })
     }
 
-    /// Takes a segment of a Read Response in its turn.
+    /// Takes a delivered segment of a Read Response.
     pub(super) fn read_response(
         &mut self,
         header: &TaggedHeader,
         len: u32,
     ) -> Result<(), RdmapError> {
-        let answered = self.outstanding.read_response(header, len)?;
-        if let Some(request) = answered.and_then(|number| self.request(number)) {
+        let completed = self.outstanding.read_response(header, len)?;
+        if let Some(request) = completed.and_then(|number| self.request(number)) {
             request.progress = Progress::Done;
         }
         Ok(())
     }
 
-    /// Takes an Atomic Response in its turn. What the peer's memory held goes to the request's buffer as a number in
-    /// this machine's byte order, whatever the peer's is: that is what the application computes with.
-    // rfc: 7306-36, 7306-39, 7306-43
+    /// Takes a delivered Atomic Response. The value from the peer's memory is written to the request's buffer in this machine's
+    /// byte order, because the application computes with it.
+    // rfc: 7306-36, 7306-39, 7306-43 an atomic completes, and is told, when its response was delivered
     pub(super) fn atomic_response(
         &mut self,
         header: &UntaggedHeader,
@@ -321,7 +322,7 @@ impl Requester {
         let (stag, offset) = (sink.stag(), sink.tagged_offset());
         match guard.for_placement(stag, offset, value.len(), origin, Access::LOCAL_WRITE) {
             Ok(placement) => placement.write(&value),
-            // The application has taken its buffer away meanwhile.
+            // The application has revoked its buffer.
             Err(_) => return Err(self.memory_revoked(number).unwrap_or(RdmapError::Queues)),
         }
         if let Some(request) = self.request(number) {
@@ -330,16 +331,17 @@ impl Requester {
         Ok(())
     }
 
-    /// The peer acknowledged the stream up to `acked`.
+    /// Notes that the peer has acknowledged the stream up to `acked`.
     pub(super) fn acked(&mut self, acked: u64) {
-        // rfc: 5040-73
+        // rfc: 5040-73 a Send or Write completes only when the peer has acknowledged it
         self.acked = acked;
     }
 
-    /// Completes what is done, in the order in which it was posted.
-    // rfc: 5040-73, 5040-74
+    /// Completes the requests that are done, in the order in which they were posted.
+    // rfc: 5040-73 a Send or Write completes only when the peer has acknowledged it
+    // rfc: 5040-74 requests complete in the order in which they were posted
     pub(super) fn complete(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
-        // Entries are given back together, but before the application hears of any of them.
+        // Entries are released together, but before the application sees a completion of one of them.
         let mut unreleased = 0;
         while let Some(request) = self.requests.front() {
             let Some(status) = request.status(self.acked) else {
@@ -358,7 +360,7 @@ impl Requester {
         }
     }
 
-    /// Completes the only request that was begun, if that is a success. Says whether it was.
+    /// Completes the only request that has begun, if it succeeded. Returns whether it did, or none has begun.
     #[inline(always)]
     pub(super) fn complete_only(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) -> bool {
         let only = self.requests.front().filter(|_| self.requests.len() == 1);
@@ -370,7 +372,7 @@ impl Requester {
         }
         let reported = only.signaled;
         let (wr_id, opcode, length) = (only.wr_id, only.opcode, only.length);
-        // The next stands where this one did, which is in the cache.
+        // Clearing makes the next request use the same memory, which is in the cache.
         self.requests.clear();
         self.first += 1;
         qp.sq.release(1);
@@ -380,8 +382,8 @@ impl Requester {
         true
     }
 
-    /// Marks the request that the peer's Terminate names, so that it completes with more than "flushed". The peer has
-    /// carried out what came before it, and dropped what came behind it, acknowledged or not.
+    /// Applies a peer's Terminate: the request that it names completes with that error instead of as flushed. The peer has
+    /// carried out the requests before it and dropped those behind it, whether TCP acknowledged them or not.
     pub(super) fn apply_terminate(&mut self, terminate: &ReceivedTerminate) {
         let named = |request: &PostedRequest| match (&terminate.header, request.target) {
             (Some(DdpHeader::Untagged(header)), Target::Untagged { queue, msn }) => {
@@ -421,7 +423,7 @@ impl Requester {
         }
     }
 
-    /// Completes every request: those that are done as they ended, the others as flushed.
+    /// Completes all requests: those that are done with their status, all others as flushed.
     pub(super) fn flush(&mut self, qp: &mut QueuePair, cqs: &mut CqTable) {
         while let Some(request) = self.requests.front() {
             let status = request.status(self.acked).unwrap_or(WcStatus::WrFlushed);
@@ -439,7 +441,7 @@ impl Requester {
         }
     }
 
-    /// Whether every request was completed that is to be carried out.
+    /// Whether all work requests that are to be carried out have completed.
     pub(super) fn is_idle(&self, qp: &QueuePair) -> bool {
         self.requests.is_empty() && self.outstanding.is_empty() && !self.has_unbegun(qp)
     }
@@ -450,17 +452,17 @@ impl Requester {
         !self.has_unbegun(qp) && self.immediate_next.is_none()
     }
 
-    /// Whether a request that is to be carried out has not begun.
+    /// Whether there is a work request that has not begun, and may.
     #[inline]
     fn has_unbegun(&self, qp: &QueuePair) -> bool {
         self.is_before_finish() && qp.sq.has(self.requests.len() as u32)
     }
 
-    /// Whether the next request is to be carried out, if there is one.
+    /// Whether the next work request, if there is one, was posted before the application asked for an orderly end.
     #[inline]
     fn is_before_finish(&self) -> bool {
         let begun = self.requests.len() as u64;
-        // rfc: 5041-67
+        // rfc: 5041-67 requests after the ULP has asked for an orderly end fail
         self.end.is_none_or(|end| self.first + begun < end)
     }
 
@@ -477,7 +479,7 @@ impl Requester {
             return;
         };
         if self.requests.is_empty() {
-            // The next stands where this one did, which is in the cache.
+            // Clearing makes the next request use the same memory, which is in the cache.
             self.requests.clear();
         }
         self.first += 1;
@@ -493,8 +495,8 @@ impl Requester {
     }
 }
 
-/// What answers a request, if anything does.
-fn answer(wr: &SendWr) -> Option<Opcode> {
+/// Returns the opcode of the response to a work request, if it has one.
+fn response_opcode(wr: &SendWr) -> Option<Opcode> {
     match wr.operation() {
         Ok(WrOpcode::Read) => Some(Opcode::ReadResponse),
         Ok(WrOpcode::FetchAdd | WrOpcode::CmpSwap) => Some(Opcode::AtomicResponse),
@@ -502,7 +504,7 @@ fn answer(wr: &SendWr) -> Option<Opcode> {
     }
 }
 
-/// Takes a number, and counts on.
+/// Returns the next MSN, and counts on.
 fn advance(next: &mut Msn) -> Msn {
     let msn = *next;
     *next = msn.next();
@@ -522,14 +524,14 @@ impl PostedRequest {
         }
     }
 
-    /// What the application is to hear of its end.
+    /// Returns the completion of a request that has ended, unless it succeeded unsignaled.
     #[inline]
     fn completion(&self, status: WcStatus, qp: QpNumber) -> Option<Completion> {
         let reported = self.signaled || status != WcStatus::Success;
         reported.then(|| Completion::new(self.wr_id, qp, self.opcode, status, self.length))
     }
 
-    /// How it ended, if it has, once the peer acknowledged the stream up to `acked`.
+    /// Returns how a request ended, if it has, once the peer has acknowledged the stream up to `acked`.
     fn status(&self, acked: u64) -> Option<WcStatus> {
         match self.progress {
             Progress::Sent(end) if end <= acked => Some(WcStatus::Success),

@@ -1,9 +1,9 @@
-//! The responder: Read and Atomic Requests of the peer, answered in the order in which they came.
+//! The responder: carries out the peer's Read and Atomic Requests, in the order in which they were delivered.
 
 use std::collections::VecDeque;
 
 use super::RdmapError;
-use super::message::{Outbound, Source, Token, tagged, untagged};
+use super::message::{Outbound, PayloadSource, Token, tagged, untagged};
 use crate::memory::epoch::Guard;
 use crate::memory::place::TagError;
 use crate::memory::table::{Access, Origin};
@@ -11,14 +11,14 @@ use crate::verbs::wr::MAX_INLINE;
 use crate::wire::ddp::{Came, QueueNumber, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Opcode, ReadRequest};
 
-/// What the peer asks for.
+/// A request of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PeerRequest {
     Read(ReadRequest),
     Atomic(AtomicRequest),
 }
 
-/// A request that was not yet answered in full.
+/// A request whose response was not sent in full.
 #[derive(Clone, Copy, Debug)]
 struct PendingRequest {
     header: UntaggedHeader,
@@ -29,8 +29,8 @@ struct PendingRequest {
 #[derive(Debug)]
 pub(super) struct Responder {
     ird: u16,
-    /// The one being answered stays at the front until all of its response was sent.
-    // rfc: 5040-49
+    /// The request in progress stays first until its response was sent in full.
+    // rfc: 5040-49 Read Responses go down in the order of their requests
     pending: VecDeque<PendingRequest>,
     responding: bool,
 }
@@ -44,22 +44,25 @@ impl Responder {
         }
     }
 
-    /// Takes a request that was delivered.
-    // rfc: 5040-33, 5040-71, 5040-81, 5040-84, 7306-21, 7306-41, 7306-42
+    /// Takes a delivered request.
+    // rfc: 5040-33, 7306-21 RDMAP carries it out
+    // rfc: 5040-71, 7306-41, 7306-42 it is not begun before DDP delivers it
+    // rfc: 5040-81, 5040-84 as many inbound Reads are taken as were agreed on, and no more
     pub(super) fn receive(
         &mut self,
         header: UntaggedHeader,
         came: Came,
         request: PeerRequest,
     ) -> Result<(), RdmapError> {
-        // rfc: 5042-s6
+        // rfc: 5042-s6 the number of outstanding Reads is limited
         if self.pending.len() >= usize::from(self.ird) {
             return Err(RdmapError::TooManyReads { ird: self.ird });
         }
         if self.pending.capacity() == 0 {
             self.pending.reserve_exact(self.ird.into());
         }
-        // rfc: 5040-38, 5040-49, 5040-78, 7306-28, 7306-37, 7306-44, 7306-45
+        // rfc: 5040-38, 7306-28, 7306-44 requests are carried out in the order in which they were sent
+        // rfc: 5040-49, 5040-78, 7306-37, 7306-45 their responses keep that order
         self.pending.push_back(PendingRequest {
             header,
             came,
@@ -73,8 +76,8 @@ impl Responder {
         !self.responding && !self.pending.is_empty()
     }
 
-    /// The response to the oldest request, once that was found to be allowed. An atomic is carried out now: what was
-    /// sent before it, Reads and atomics included, is done, and nothing behind it of these is begun.
+    /// Returns the response to the oldest request, whose access is checked now. An atomic is carried out now: all requests
+    /// before it are done, and none behind it has begun.
     pub(super) fn next(
         &mut self,
         origin: Origin,
@@ -91,7 +94,7 @@ impl Responder {
         Ok(Some(response))
     }
 
-    /// The response in progress was handed down in full: its place in the queue is free.
+    /// Notes that the response in progress was handed down in full.
     pub(super) fn sent(&mut self) {
         if self.responding {
             self.responding = false;
@@ -99,7 +102,7 @@ impl Responder {
         }
     }
 
-    /// The source of the response in progress became unreadable after `sent` octets.
+    /// Returns the error for a source that was revoked after `sent` octets of the response.
     pub(super) fn source_failed(&self, sent: u32, error: TagError) -> Option<RdmapError> {
         let &PendingRequest {
             header,
@@ -124,7 +127,7 @@ impl Responder {
         })
     }
 
-    /// Whether every request was answered.
+    /// Whether all responses were sent.
     pub(super) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
@@ -135,8 +138,8 @@ impl Responder {
     }
 }
 
-/// A Read Response, whose octets are read while it is sent.
-// rfc: 5040-76
+/// Makes a Read Response. Its payload is read while it is sent.
+// rfc: 5040-76 the source is read only after DDP has delivered the request
 fn read_response(
     &PendingRequest { header, came, .. }: &PendingRequest,
     request: ReadRequest,
@@ -149,9 +152,10 @@ fn read_response(
         length,
         ..
     } = request;
-    // rfc: 5040-43, 5040-44
+    // rfc: 5040-43, 5040-44 a Read of 0 octets has an empty response, and its STag and TO are not checked
     if length > 0 {
-        // rfc: 5040-42, 5040-98, 5040-99, 5040-100, 5040-101, 5040-102
+        // rfc: 5040-42, 5040-98, 5040-99 the source STag is valid, and belongs to the stream
+        // rfc: 5040-100, 5040-101, 5040-102 TO and length lie in its range, and their sum does not wrap
         guard
             .for_reading(stag, offset, length as usize, origin, Access::REMOTE_READ)
             .map_err(|error| RdmapError::ReadSource {
@@ -161,16 +165,18 @@ fn read_response(
                 request,
             })?;
     }
-    // rfc: 5040-15, 5040-29, 5040-41, 5040-45, 5040-46, 5040-50
+    // rfc: 5040-15 the sink's STag and TO are copied from the request
+    // rfc: 5040-29, 5040-41 a Read Request has one response
+    // rfc: 5040-45, 5040-46, 5040-50 which is a tagged message to one buffer
     Ok(Outbound {
         header: tagged(Opcode::ReadResponse, request.sink_stag, request.sink_offset),
         length,
-        source: Source::Region { stag, offset },
+        source: PayloadSource::Region { stag, offset },
         token: Token::Response,
     })
 }
 
-/// Carries an atomic out. Its response tells what the memory held.
+/// Executes an atomic, and makes its response with the value that was in memory before.
 fn atomic_response(
     &PendingRequest { header, came, .. }: &PendingRequest,
     request: AtomicRequest,
@@ -197,11 +203,12 @@ fn atomic_response(
     };
     let mut octets = [0; MAX_INLINE];
     let length = response.emit(&mut octets) as u32;
-    // rfc: 7306-5, 7306-29, 7306-31, 7306-32
+    // rfc: 7306-5, 7306-32 an Atomic Response goes to queue 3
+    // rfc: 7306-29, 7306-31 an Atomic Request is answered by an untagged message
     Ok(Outbound {
         header: untagged(Opcode::AtomicResponse, QueueNumber::ATOMIC_RESPONSE, 0),
         length,
-        source: Source::Octets(octets),
+        source: PayloadSource::Octets(octets),
         token: Token::Response,
     })
 }

@@ -1,6 +1,6 @@
-//! The Terminate message (RFC 5040 sections 4.8 and 5.4): what is reported, and what a peer reported.
+//! The Terminate message (RFC 5040 sections 4.8 and 5.4), sent and received.
 
-use super::message::{Outbound, Source, Token, untagged};
+use super::message::{Outbound, PayloadSource, Token, untagged};
 use crate::verbs::WcStatus;
 use crate::verbs::wr::MAX_INLINE;
 use crate::wire::ddp::{
@@ -12,7 +12,7 @@ use crate::wire::rdmap::{
 
 const _: () = assert!(Terminate::MAX_LEN <= MAX_INLINE);
 
-/// An error to be reported to the peer, with what is known of the segment that showed it.
+/// An error to be reported to the peer, with what is known of the segment in which it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminateCause {
     control: TerminateControl,
@@ -24,7 +24,7 @@ pub struct TerminateCause {
 }
 
 impl TerminateCause {
-    /// An error that no segment showed.
+    /// Makes the cause for an error that was not found in a segment.
     pub const fn new(control: TerminateControl) -> Self {
         Self {
             control,
@@ -36,7 +36,7 @@ impl TerminateCause {
         }
     }
 
-    /// The segment that showed it: its header as it came, and the octets of the whole segment.
+    /// Adds the segment in which it was found: its header as received, and its length.
     pub fn with_segment(mut self, header: &[u8], segment_len: usize) -> Self {
         self.header_len = header.len().min(UNTAGGED_LEN);
         self.header[..self.header_len].copy_from_slice(&header[..self.header_len]);
@@ -44,8 +44,8 @@ impl TerminateCause {
         self
     }
 
-    /// The same, where only the parsed header is left of the segment, and what that does not tell.
-    // rfc: 5041-s11
+    /// Adds the segment in which it was found, of which only the parsed header is left.
+    // rfc: 5041-s11 a report has the header, the error and the length of the segment
     pub fn with_header(self, header: &DdpHeader, came: Came) -> Self {
         let mut octets = [0; UNTAGGED_LEN];
         let len = header.emit(&mut octets);
@@ -53,24 +53,24 @@ impl TerminateCause {
         self.with_segment(&octets[..len], came.len.into())
     }
 
-    /// The Read Request that it is about, brought up to date with what was sent of the response.
+    /// Adds the Read Request that it is about, less what was sent of its response.
     pub const fn with_read_request(mut self, request: ReadRequest) -> Self {
         self.read_request = Some(request);
         self
     }
 
-    /// How the receive whose turn it is completes, if the error is about that receive.
+    /// Sets how the next receive completes, if the error is about it.
     pub const fn with_receive_status(mut self, status: Option<WcStatus>) -> Self {
         self.receive_status = status;
         self
     }
 
-    /// What is reported.
+    /// Returns layer, error type and error code.
     pub const fn control(&self) -> TerminateControl {
         self.control
     }
 
-    /// The segment that showed it: its DDP header as it came, and the octets of the whole segment.
+    /// Returns the segment in which it was found: its DDP header as received, and its length.
     pub fn segment(&self) -> Option<(&[u8], u16)> {
         let known = self.header_len > 0;
         known.then_some((&self.header[..self.header_len], self.segment_len))
@@ -80,9 +80,11 @@ impl TerminateCause {
         self.receive_status
     }
 
-    /// Which headers go along: RFC 5040 figure 10. A local catastrophic error and an error of the LLP carry none,
-    /// and the RDMA header goes with a Read Request that met a protection error.
-    // rfc: 5040-20, 5040-21, 5040-22, 5040-23, 5040-s1, 5040-s2, 5040-s3
+    /// Makes the Terminate, with the headers of RFC 5040 figure 10: none for a local catastrophic error or an error of the LLP,
+    /// and the RDMA header only for a protection error of a Read Request.
+    // rfc: 5040-20, 5040-s1 M: the DDP segment length is valid
+    // rfc: 5040-21, 5040-22, 5040-s2 D: DDP segment length and DDP header are there
+    // rfc: 5040-23, 5040-s3 R: the RDMA header is there
     fn terminate<'a>(&'a self, rdma_header: &'a mut [u8; ReadRequest::LEN]) -> Terminate<'a> {
         let TerminateControl {
             layer, error_type, ..
@@ -101,26 +103,27 @@ impl TerminateCause {
         }
     }
 
-    /// The message to be sent.
-    // rfc: 5040-61, 5040-62, 5040-63, 5040-12
+    /// Makes the message to be sent.
+    // rfc: 5040-61, 5040-62, 5040-63 a Terminate is an untagged message to queue 2
+    // rfc: 5040-12 its Invalidate STag field is zero
     pub fn message(&self) -> Outbound {
         let mut octets = [0; MAX_INLINE];
         let length = self.terminate(&mut [0; ReadRequest::LEN]).emit(&mut octets);
         Outbound {
             header: untagged(Opcode::Terminate, QueueNumber::TERMINATE, 0),
             length: length as u32,
-            source: Source::Octets(octets),
+            source: PayloadSource::Octets(octets),
             token: Token::Terminate,
         }
     }
 }
 
-/// What a peer's Terminate said.
+/// A Terminate of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedTerminate {
-    /// Which error it found (in the bit order that the peer used, where only one makes sense).
+    /// Layer, error type and error code (in the bit order that the peer used, where only one makes sense).
     pub control: TerminateControl,
-    /// The octets of the segment that showed it.
+    /// The length of the segment in which the peer found the error.
     pub segment_len: Option<u16>,
     /// The DDP header of that segment.
     pub header: Option<DdpHeader>,
@@ -141,7 +144,7 @@ impl ReceivedTerminate {
         })
     }
 
-    /// Reads a Terminate message that comes before there is a stream: a whole one, in one segment.
+    /// Reads a Terminate that arrives in place of an MPA Reply: a whole message in one segment.
     pub fn before_stream(ulpdu: &[u8]) -> Option<Self> {
         let segment = DdpSegment::parse(ulpdu).ok()?;
         let DdpHeader::Untagged(header) = segment.header else {
@@ -161,7 +164,7 @@ impl ReceivedTerminate {
         terminate?.ok()
     }
 
-    /// How the request completes that the peer found fault with.
+    /// Returns how the request completes that the Terminate names.
     pub(super) const fn status(&self) -> WcStatus {
         match (self.control.layer, self.control.error_type) {
             (0 | 1, 1) => WcStatus::RemoteAccessError,

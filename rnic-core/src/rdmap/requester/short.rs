@@ -41,7 +41,7 @@ impl Rdmap {
         cqs: &CqTable,
     ) -> Option<(DdpHeader, usize)> {
         let in_turn = matches!(self.ending, Ending::Open)
-            && self.opening.is_none()
+            && self.rtr.is_none()
             && !(self.response_next && self.responder.is_due());
         if !in_turn {
             return None;
@@ -58,7 +58,7 @@ impl Rdmap {
     #[inline(always)]
     pub fn lone_short(&self, qp: &QueuePair, cqs: &CqTable) -> Option<Short> {
         let alone = matches!(self.ending, Ending::Open)
-            && self.opening.is_none()
+            && self.rtr.is_none()
             && !self.responder.is_due()
             && self.requester.has_one_to_begin(qp);
         if !alone {

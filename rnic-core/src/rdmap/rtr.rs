@@ -1,24 +1,24 @@
 //! The ready-to-receive message of a peer-to-peer connection (RFC 6581 section 9.2): an ordinary message without
-//! octets, of which neither application sees anything.
+//! payload, which neither application sees.
 
-use super::message::{Outbound, Source, Token, tagged, untagged};
+use super::message::{Outbound, PayloadSource, Token, tagged, untagged};
 use crate::verbs::wr::MAX_INLINE;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, Stag, TaggedOffset};
 use crate::wire::rdmap::{Control, Opcode, ReadRequest};
 
-/// What the initiator of a peer-to-peer connection sends before anything else.
+/// The message that the initiator of a peer-to-peer connection sends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RtrMessage {
-    /// A Send without octets.
+    /// A Send without payload.
     Send,
-    /// A Write without octets.
+    /// A Write without payload.
     Write,
-    /// A Read without octets.
+    /// A Read without payload.
     Read,
 }
 
 impl RtrMessage {
-    /// The message. What it names is never looked at: there are no octets to place.
+    /// Makes the message. Its STags and offsets are not checked by the peer, because there is no payload.
     pub(super) fn message(self) -> Outbound {
         let mut octets = [0; MAX_INLINE];
         let (header, length) = match self {
@@ -40,12 +40,12 @@ impl RtrMessage {
         Outbound {
             header,
             length,
-            source: Source::Octets(octets),
-            token: Token::RtrMessage,
+            source: PayloadSource::Octets(octets),
+            token: Token::Rtr,
         }
     }
 
-    /// Whether the first segment of a stream is the whole of an opening Send.
+    /// Whether the first segment of a stream is a whole ready-to-receive Send.
     pub fn is_send(segment: &DdpSegment<'_>) -> bool {
         let DdpHeader::Untagged(header) = &segment.header else {
             return false;
