@@ -12,13 +12,13 @@ mod stages;
 #[allow(dead_code, reason = "the table needs more of it")]
 mod stats;
 
-use stages::{BATCH, NAMES, Stages, Times};
+use stages::{BATCH, NAMES, StageTimes, Stages};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Time of one stage for so many batches, which go through all the others too.
 fn time(stages: &mut Stages, name: &str, batches: u64) -> Duration {
-    let mut times = Times::default();
+    let mut times = StageTimes::default();
     for _ in 0..batches {
         stages
             .turn(&mut times)

@@ -45,7 +45,7 @@ const AT_ONCE: u32 = 64;
 const PORT: u16 = 4791;
 
 /// One engine and its application.
-struct Host {
+struct EngineHost {
     address: Ipv4Addr,
     end: HostEnd,
     driver: Driver,
@@ -65,7 +65,7 @@ pub(crate) struct Queues {
     _rq: Producer<RecvWr>,
 }
 
-impl Host {
+impl EngineHost {
     fn new(index: u8, connections: u32) -> Result<Self, Failure> {
         let table = Arc::new(StagTable::new(64, [index; 32]));
         let (end, engine_end) = link(table, connections, Waker::noop().clone());
@@ -207,19 +207,19 @@ impl Queues {
 
 /// The receiver's turn. A function of its own, for profilers.
 #[inline(never)]
-fn receive_batch(receiver: &mut Host, sender: &Pool, now: Instant) {
+fn receive_batch(receiver: &mut EngineHost, sender: &Pool, now: Instant) {
     turn(receiver, sender, now);
 }
 
 /// The sender's turn. Its arguments have another order, or the compiler makes one function of the two.
 #[inline(never)]
-fn transmit_batch(receiver: &Pool, sender: &mut Host, now: Instant) {
+fn transmit_batch(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
     turn(sender, receiver, now);
 }
 
 /// One turn of `host`, on the frames that `peer` sent.
 #[inline(always)]
-fn turn(host: &mut Host, peer: &Pool, now: Instant) {
+fn turn(host: &mut EngineHost, peer: &Pool, now: Instant) {
     let mut batch = host.driver.begin(now);
     batch.foresee(peer.sent());
     let frames = peer.sent().map(|frame| (frame, Checksums::None));
@@ -255,7 +255,7 @@ fn transmit_octets(frame: &mut [u8], region: &Region, at: usize, with_sum: bool)
 
 /// Nanoseconds for a segment, one sample for each step; each thing on the same segments.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Times {
+pub(crate) struct EngineTimes {
     /// The engine receives them and builds its acknowledgements.
     pub(crate) receive: Samples,
     /// The engine handles the acknowledgements and builds as many segments.
@@ -277,8 +277,8 @@ pub(crate) enum Timing {
 
 /// A sender and a receiver of Writes.
 pub(crate) struct Pair {
-    sender: Host,
-    receiver: Host,
+    sender: EngineHost,
+    receiver: EngineHost,
     timing: Timing,
     /// Where the octets alone are sent from.
     frames: Box<[[u8; 2048]]>,
@@ -289,8 +289,8 @@ impl Pair {
     /// Two engines with so many connections between them, all busy.
     pub(crate) fn connect(connections: u32, timing: Timing) -> Result<Self, Failure> {
         let mut pair = Self {
-            sender: Host::new(1, connections)?,
-            receiver: Host::new(2, connections)?,
+            sender: EngineHost::new(1, connections)?,
+            receiver: EngineHost::new(2, connections)?,
             timing,
             frames: vec![[0; 2048]; STEP].into_boxed_slice(),
             steps: 0,
@@ -323,7 +323,7 @@ impl Pair {
         }
         let mut established = 0;
         while established < 2 * count as usize {
-            self.step(&mut Times::default());
+            self.step(&mut EngineTimes::default());
             for host in [&mut self.sender, &mut self.receiver] {
                 established += host.handle_events()?;
             }
@@ -340,7 +340,7 @@ impl Pair {
     }
 
     /// A batch of segments to the receiver, its acknowledgements back.
-    fn step(&mut self, times: &mut Times) {
+    fn step(&mut self, times: &mut EngineTimes) {
         let now = self.now();
         let transmit = clocked(|| transmit_batch(&self.receiver.pool, &mut self.sender, now));
         self.receiver.pool.delivered();
@@ -364,7 +364,7 @@ impl Pair {
     }
 
     /// The octets of the segments on the wire, without a protocol around them.
-    fn octets_alone(&mut self, times: &mut Times) {
+    fn octets_alone(&mut self, times: &mut EngineTimes) {
         let place = |number: usize| number * 1460 % (REGION - 2048);
         let data = |frame: &&[u8]| frame.len() > FPDU_AT + FPDU_OVERHEAD;
         for (index, with_sum) in [(0, false), (1, true)] {
@@ -385,8 +385,8 @@ impl Pair {
     }
 
     /// Measures some batches of 64 segments in full flow.
-    pub(crate) fn measure(&mut self, batches: usize) -> Times {
-        let mut times = Times::default();
+    pub(crate) fn measure(&mut self, batches: usize) -> EngineTimes {
+        let mut times = EngineTimes::default();
         while times.receive.values().len() < batches {
             self.sender.post_writes(self.receiver.stag);
             self.step(&mut times);

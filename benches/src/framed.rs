@@ -15,7 +15,7 @@ use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, REGION, Shape};
 use crate::kernel::{self, READ, unless_blocked};
 use crate::pace::{Bandwidth, Pace};
-use crate::pingpong::{Game, Latency, ping_pong};
+use crate::pingpong::{Latency, PingPong, ping_pong};
 
 /// IPv4 and TCP headers with timestamps, as the kernel's TCP sends them: FPDUs fill segments.
 const TCP_HEADERS: usize = 20 + 32;
@@ -203,12 +203,12 @@ fn send_for(mut sender: Sender, duration: Duration) -> Result<(), Failure> {
 }
 
 /// One end of round trips.
-struct End {
+struct FramedEnd {
     sender: Sender,
     receiver: Receiver,
 }
 
-impl End {
+impl FramedEnd {
     fn new(stream: TcpStream, shape: Shape) -> Result<Self, Failure> {
         stream.set_nonblocking(true)?;
         Ok(Self {
@@ -231,11 +231,14 @@ impl End {
 pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     bed.set_offloads(false)?;
     let (client, server) = kernel::connect(bed)?;
-    let (mut client, mut server) = (End::new(client, shape)?, End::new(server, shape)?);
-    let game = Game {
-        ping: |client: &mut End| client.send().map(|()| 0),
-        pong: |client: &mut End, _| client.has_received(),
-        answer: |server: &mut End| {
+    let (mut client, mut server) = (
+        FramedEnd::new(client, shape)?,
+        FramedEnd::new(server, shape)?,
+    );
+    let game = PingPong {
+        ping: |client: &mut FramedEnd| client.send().map(|()| 0),
+        pong: |client: &mut FramedEnd, _| client.has_received(),
+        answer: |server: &mut FramedEnd| {
             if server.has_received()? {
                 server.send()?;
             }

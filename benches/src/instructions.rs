@@ -9,8 +9,8 @@ use std::process::Command;
 use crate::Failure;
 use crate::engine::{Pair, Timing};
 use crate::packed;
-use crate::short::Game;
-use crate::stages::{BATCH, Stages, Times};
+use crate::short::ShortMessages;
+use crate::stages::{BATCH, StageTimes, Stages};
 
 pub(crate) const USAGE: &str = "usage: rnic-bench instructions [--check | --accept]
 
@@ -59,13 +59,13 @@ const COUNTED: [(&str, &str, usize); 20] = [
 
 /// What to do with the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Options {
+pub(crate) enum Action {
     Show,
     Check,
     Accept,
 }
 
-impl Options {
+impl Action {
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, Failure> {
         let mut options = Self::Show;
         for argument in arguments {
@@ -84,13 +84,13 @@ impl Options {
 pub(crate) fn run_batches(batches: usize) -> Result<(), Failure> {
     let mut stages = Stages::new()?;
     for _ in 0..batches {
-        if stages.turn(&mut Times::default())? != BATCH {
+        if stages.turn(&mut StageTimes::default())? != BATCH {
             return Err("a batch was not sent as a whole".into());
         }
     }
     Pair::connect(1, Timing::Virtual)?.measure(batches);
     // As many messages as the others have segments.
-    Game::connect()?.play(batches * BATCH)?;
+    ShortMessages::connect()?.play(batches * BATCH)?;
     packed::write_batches(batches)
 }
 
@@ -162,9 +162,9 @@ impl Counts {
 }
 
 /// Counts, and does what was asked for.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &Action) -> Result<(), Failure> {
     let now = count()?;
-    if *options == Options::Accept {
+    if *options == Action::Accept {
         fs::write(KEPT, now.text()).map_err(|error| format!("{KEPT}: {error}"))?;
         println!("kept in {KEPT}");
         return Ok(());
@@ -181,7 +181,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     let grown: Vec<_> = now.grown(&kept).collect();
-    if *options == Options::Check && !grown.is_empty() {
+    if *options == Action::Check && !grown.is_empty() {
         return Err(format!(
             "more instructions than kept, by over {} %: {}. Make them fewer; or, if they are worth it, \
              `ci/bench instructions --accept`, and say why in the commit",

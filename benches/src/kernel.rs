@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, Shape};
 use crate::pace::{Bandwidth, Pace};
-use crate::pingpong::{Game, Latency, ping_pong};
+use crate::pingpong::{Latency, PingPong, ping_pong};
 
 /// What iperf and this program have in common: a congestion control that is the same on each machine.
 const CONGESTION_CONTROL: &str = "cubic";
@@ -86,13 +86,13 @@ pub(crate) fn bandwidth(
 
 /// One end of round trips: a message is read piece by piece, and written whole, because the socket's buffer is larger
 /// than any of them.
-struct End {
+struct TcpEnd {
     stream: TcpStream,
     message: Vec<u8>,
     arrived: usize,
 }
 
-impl End {
+impl TcpEnd {
     fn new(stream: TcpStream, octets: usize) -> Result<Self, Failure> {
         stream.set_nonblocking(true)?;
         Ok(Self {
@@ -125,12 +125,12 @@ impl End {
 pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     bed.set_offloads(false)?;
     let (client, server) = connect(bed)?;
-    let mut client = End::new(client, shape.size)?;
-    let mut server = End::new(server, shape.size)?;
-    let game = Game {
-        ping: |client: &mut End| client.send().map(|()| 0),
-        pong: |client: &mut End, _| client.has_received(),
-        answer: |server: &mut End| {
+    let mut client = TcpEnd::new(client, shape.size)?;
+    let mut server = TcpEnd::new(server, shape.size)?;
+    let game = PingPong {
+        ping: |client: &mut TcpEnd| client.send().map(|()| 0),
+        pong: |client: &mut TcpEnd, _| client.has_received(),
+        answer: |server: &mut TcpEnd| {
             if server.has_received()? {
                 server.send()?;
             }

@@ -78,17 +78,17 @@ fn main() -> ExitCode {
     let command = arguments.next_if(|first| commands.contains(&first.as_str()));
     match command.as_deref() {
         Some("instructions") => execute(
-            instructions::Options::parse(arguments),
+            instructions::Action::parse(arguments),
             instructions::USAGE,
             instructions::run,
         ),
         Some("impaired") => execute(
-            impaired::Options::parse(arguments),
+            impaired::ImpairedOptions::parse(arguments),
             impaired::USAGE,
             impaired::run,
         ),
         Some(_) => execute(
-            impaired::Options::parse(arguments),
+            impaired::ImpairedOptions::parse(arguments),
             impaired::USAGE,
             impaired::run_box,
         ),

@@ -34,7 +34,7 @@ const CAPS: QpCaps = QpCaps {
 };
 
 /// One end of all connections.
-struct End {
+struct ManyEnd {
     device: Device,
     pd: Pd,
     cq: Cq,
@@ -43,7 +43,7 @@ struct End {
     completions: Vec<Completion>,
 }
 
-impl End {
+impl ManyEnd {
     fn open(host: &Host, secret: u8, connections: usize) -> Result<Self, Failure> {
         let device = host.run(|| open_device(host, secret, connections as u32))?;
         let (pd, cq) = (device.pd(), device.cq(1 << 15)?);
@@ -97,8 +97,8 @@ pub(crate) fn measure(
     connections: usize,
     duration: Duration,
 ) -> Result<Figures, Failure> {
-    let mut client = End::open(&bed.client, 1, connections)?;
-    let mut server = End::open(&bed.server, 2, connections)?;
+    let mut client = ManyEnd::open(&bed.client, 1, connections)?;
+    let mut server = ManyEnd::open(&bed.server, 2, connections)?;
     let listener = bed
         .server
         .run(|| server.device.listen(bed.server.at(PORT)))?;
@@ -136,7 +136,7 @@ pub(crate) fn measure(
 
 fn on_two(
     bed: &Bed,
-    client: &mut End,
+    client: &mut ManyEnd,
     to: RemoteAddress,
     server: &Device,
     duration: Duration,
@@ -163,7 +163,7 @@ fn on_two(
 /// Adds `count` connections.
 fn connect(
     bed: &Bed,
-    (client, server): (&mut End, &mut End),
+    (client, server): (&mut ManyEnd, &mut ManyEnd),
     listener: &Listener,
     count: usize,
 ) -> Result<(), Failure> {
@@ -197,7 +197,7 @@ fn connect(
 
 /// Keeps every connection busy for a time.
 fn write_for(
-    client: &mut End,
+    client: &mut ManyEnd,
     to: RemoteAddress,
     duration: Duration,
     mut meanwhile: impl FnMut(),

@@ -20,7 +20,7 @@ const ROUND: usize = 256 * 1024;
 
 /// What is done with each piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum OctetWork {
     /// Copied from memory to a frame.
     Copy,
     /// Its CRC.
@@ -34,7 +34,7 @@ pub(crate) fn bandwidth(
     bed: &Bed,
     shape: Shape,
     effort: &Effort,
-    work: Work,
+    work: OctetWork,
 ) -> Result<Bandwidth, Failure> {
     let from = Region::allocate(REGION, HugePages::Prefer)?;
     let to = Region::allocate(REGION, HugePages::Prefer)?;
@@ -43,13 +43,13 @@ pub(crate) fn bandwidth(
     let (mut at, mut number) = (0, 0);
     let mut handle = || -> Result<(), Failure> {
         let frame = &mut frames[number % FRAMES][..piece];
-        if work != Work::Crc {
+        if work != OctetWork::Crc {
             from.read(at, frame)?;
         }
-        if work != Work::Copy {
+        if work != OctetWork::Copy {
             black_box(crc::crc(frame));
         }
-        if work == Work::CopyCrcCopy {
+        if work == OctetWork::CopyCrcCopy {
             to.write(at, frame)?;
         }
         black_box(frame);

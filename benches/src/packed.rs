@@ -3,7 +3,7 @@
 use rnic_verbs::{RemoteAddress, SendRequest};
 
 use crate::Failure;
-use crate::short::{End, Game, SEND_QUEUE};
+use crate::short::{SEND_QUEUE, ShortEnd, ShortMessages};
 
 /// Octets of a Write.
 const OCTETS: usize = 8;
@@ -18,7 +18,7 @@ const _: () = assert!(WRITES <= SEND_QUEUE as usize && WRITES.is_multiple_of(SIG
 
 /// Posts one batch after the other, and sees each to its end.
 pub(crate) fn write_batches(batches: usize) -> Result<(), Failure> {
-    let mut game = Game::connect()?;
+    let mut game = ShortMessages::connect()?;
     let [client, server] = game.ends();
     let to = server.mr.remote(0);
     for batch in 0..batches {
@@ -35,7 +35,7 @@ pub(crate) fn write_batches(batches: usize) -> Result<(), Failure> {
 
 /// The application posts a batch. Each of these is a function of its own, to be counted.
 #[inline(never)]
-fn post(client: &mut End, to: RemoteAddress, first: usize) -> Result<(), Failure> {
+fn post(client: &mut ShortEnd, to: RemoteAddress, first: usize) -> Result<(), Failure> {
     let data = [0x5a; OCTETS];
     let writes = (first..first + WRITES).map(|number| {
         let to = RemoteAddress {
@@ -50,20 +50,20 @@ fn post(client: &mut End, to: RemoteAddress, first: usize) -> Result<(), Failure
 
 /// The engine takes the batch up.
 #[inline(never)]
-fn transmit(client: &End) {
+fn transmit(client: &ShortEnd) {
     client.device.drive();
 }
 
 /// The peer's engine places it. What was pushed last is acknowledged with the second turn: an answer might have taken
 /// that along.
 #[inline(never)]
-fn receive(server: &mut End) {
+fn receive(server: &mut ShortEnd) {
     while server.device.drive() {}
 }
 
 /// The engine handles the acknowledgments, the application polls. Returns how many completions it found.
 #[inline(never)]
-fn complete(client: &mut End) -> Result<usize, Failure> {
+fn complete(client: &mut ShortEnd) -> Result<usize, Failure> {
     let mut completed = 0;
     loop {
         match client.poll()?.len() {

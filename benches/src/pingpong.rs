@@ -19,7 +19,7 @@ pub(crate) struct Latency {
 }
 
 /// How a client and a server play.
-pub(crate) struct Game<Ping, Pong, Answer> {
+pub(crate) struct PingPong<Ping, Pong, Answer> {
     /// The client asks; it may give the question a mark.
     pub(crate) ping: Ping,
     /// Whether the answer to the question with this mark is there.
@@ -34,13 +34,13 @@ pub(crate) fn ping_pong<Client: Send, Server: Send>(
     cores: Cores,
     effort: &Effort,
     (client, server): (&mut Client, &mut Server),
-    game: Game<
+    game: PingPong<
         impl FnMut(&mut Client) -> Result<u8, Failure> + Send,
         impl FnMut(&mut Client, u8) -> Result<bool, Failure> + Send,
         impl FnMut(&mut Server) -> Result<(), Failure> + Send,
     >,
 ) -> Result<Latency, Failure> {
-    let Game {
+    let PingPong {
         mut ping,
         mut pong,
         mut answer,

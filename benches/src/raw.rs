@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::bed::{Bed, Cores, Host};
 use crate::effort::{Effort, REGION, Shape, idle};
 use crate::pace::{Bandwidth, Pace};
-use crate::pingpong::{Game, Latency, ping_pong, until};
+use crate::pingpong::{Latency, PingPong, ping_pong, until};
 
 /// Octets in front of a payload: Ethernet, IPv4, TCP without options.
 const HEADERS: usize = LINK_HEADER + 40;
@@ -112,7 +112,7 @@ struct Received {
 }
 
 /// One end.
-struct End {
+struct RawEnd {
     port: XdpPort,
     region: Region,
     message: Message,
@@ -124,7 +124,7 @@ struct End {
     _lease: PortLease,
 }
 
-impl End {
+impl RawEnd {
     /// Opens a port whose frames are addressed to `peer`, and steers those for `host` to it. Frames are as large as
     /// those of rnic: as the port allows.
     fn open(host: &Host, peer: &Host, size: usize) -> Result<Self, Failure> {
@@ -305,7 +305,7 @@ pub(crate) fn bandwidth(
     effort: &Effort,
     work: Work,
 ) -> Result<Bandwidth, Failure> {
-    let (mut client, mut server) = End::pair(bed, shape.size)?;
+    let (mut client, mut server) = RawEnd::pair(bed, shape.size)?;
     match shape.cores {
         Cores::One => bed.on_one(|| {
             let mut pace = Pace::new();
@@ -360,7 +360,7 @@ pub(crate) fn bandwidth(
 }
 
 /// Sends as much as is received, with few frames under way.
-fn send_for(client: &mut End, duration: Duration, work: Work, arrived: &AtomicU64) {
+fn send_for(client: &mut RawEnd, duration: Duration, work: Work, arrived: &AtomicU64) {
     let (began, mut sent) = (Instant::now(), 0);
     let (mut now, mut moved) = (began, began);
     while now - began < duration {
@@ -389,14 +389,14 @@ pub(crate) fn latency(
     effort: &Effort,
     work: Work,
 ) -> Result<Latency, Failure> {
-    let (mut client, mut server) = End::pair(bed, work.carrying(shape.size))?;
-    let game = Game {
-        ping: |client: &mut End| {
+    let (mut client, mut server) = RawEnd::pair(bed, work.carrying(shape.size))?;
+    let game = PingPong {
+        ping: |client: &mut RawEnd| {
             client.send_message(work);
             Ok(0)
         },
-        pong: |client: &mut End, _| Ok(client.has_received(work)),
-        answer: |server: &mut End| {
+        pong: |client: &mut RawEnd, _| Ok(client.has_received(work)),
+        answer: |server: &mut RawEnd| {
             if server.has_received(work) {
                 server.send_message(work);
             }
@@ -408,11 +408,11 @@ pub(crate) fn latency(
 }
 
 /// Two ends, to carry what somebody else times.
-pub(crate) struct Wire([End; 2]);
+pub(crate) struct Wire([RawEnd; 2]);
 
 impl Wire {
     pub(crate) fn open(bed: &Bed, size: usize) -> Result<Self, Failure> {
-        let (client, server) = End::pair(bed, size)?;
+        let (client, server) = RawEnd::pair(bed, size)?;
         Ok(Self([client, server]))
     }
 

@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::bed::{Bed, Cores, Host};
 use crate::effort::{Effort, REGION, Shape, idle};
 use crate::pace::{Bandwidth, Pace};
-use crate::pingpong::{Game, Latency, ping_pong};
+use crate::pingpong::{Latency, PingPong, ping_pong};
 
 /// Octets posted at once: as many as the receive window has.
 const POSTED: usize = 512 * 1024;
@@ -32,7 +32,7 @@ const RECEIVES: u64 = 16;
 const PORT: u16 = 4791;
 
 /// One end of a connection.
-struct End {
+struct RdmaEnd {
     device: Device,
     cq: Cq,
     qp: Qp,
@@ -40,7 +40,7 @@ struct End {
     completions: [Completion; 16],
 }
 
-impl End {
+impl RdmaEnd {
     fn open(host: &Host, secret: u8) -> Result<Self, Failure> {
         let device = host.run(|| open_device(host, secret, 1))?;
         let pd = device.pd();
@@ -174,8 +174,11 @@ pub(crate) fn open_device(host: &Host, secret: u8, qps: u32) -> Result<Device, F
 }
 
 /// A connected pair, client and server.
-fn connect(bed: &Bed) -> Result<(End, End), Failure> {
-    let (mut client, mut server) = (End::open(&bed.client, 1)?, End::open(&bed.server, 2)?);
+fn connect(bed: &Bed) -> Result<(RdmaEnd, RdmaEnd), Failure> {
+    let (mut client, mut server) = (
+        RdmaEnd::open(&bed.client, 1)?,
+        RdmaEnd::open(&bed.server, 2)?,
+    );
     let listener = bed
         .server
         .run(|| server.device.listen(bed.server.at(PORT)))?;
@@ -232,7 +235,7 @@ pub(crate) fn bandwidth(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Band
 
 /// Keeps the send queue busy for a time.
 fn write_for(
-    client: &mut End,
+    client: &mut RdmaEnd,
     to: RemoteAddress,
     size: usize,
     duration: Duration,
@@ -263,20 +266,20 @@ pub(crate) fn write_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<
     let (mut mark, mut seen) = (0u8, 0u8);
     // Marks run from 1 to 255: the server waits for the one behind that which it saw last.
     let next = |mark: u8| mark % 255 + 1;
-    let answer = |server: &mut End| -> Result<(), Failure> {
+    let answer = |server: &mut RdmaEnd| -> Result<(), Failure> {
         if server.sees_mark(next(seen), octets)? {
             seen = next(seen);
             server.write_mark(to_client, seen, octets)?;
         }
         Ok(())
     };
-    let ping = |client: &mut End| {
+    let ping = |client: &mut RdmaEnd| {
         mark = next(mark);
         client.write_mark(to_server, mark, octets)?;
         Ok::<_, Failure>(mark)
     };
-    let pong = |client: &mut End, mark| client.sees_mark(mark, octets);
-    let game = Game { ping, pong, answer };
+    let pong = |client: &mut RdmaEnd, mark| client.sees_mark(mark, octets);
+    let game = PingPong { ping, pong, answer };
     let cores = shape.cores;
     ping_pong(bed, cores, effort, (&mut client, &mut server), game)
 }
@@ -289,15 +292,15 @@ pub(crate) fn send_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<L
         client.post_receive(slot, octets)?;
         server.post_receive(slot, octets)?;
     }
-    let answer = |server: &mut End| -> Result<(), Failure> {
+    let answer = |server: &mut RdmaEnd| -> Result<(), Failure> {
         if server.has_received(octets)? {
             server.send(octets)?;
         }
         Ok(())
     };
-    let ping = |client: &mut End| client.send(octets).map(|()| 0);
-    let pong = |client: &mut End, _| client.has_received(octets);
-    let game = Game { ping, pong, answer };
+    let ping = |client: &mut RdmaEnd| client.send(octets).map(|()| 0);
+    let pong = |client: &mut RdmaEnd, _| client.has_received(octets);
+    let game = PingPong { ping, pong, answer };
     let cores = shape.cores;
     ping_pong(bed, cores, effort, (&mut client, &mut server), game)
 }

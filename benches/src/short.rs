@@ -59,7 +59,7 @@ impl Line {
 }
 
 /// Drives an engine as a worker of a port does.
-struct Worker {
+struct ShortWorker {
     driver: core::Driver,
     pool: Pool,
     now: Instant,
@@ -68,7 +68,7 @@ struct Worker {
     to_peer: Arc<Mutex<Line>>,
 }
 
-impl Turn for Worker {
+impl Turn for ShortWorker {
     fn turn(&mut self) -> bool {
         self.now = self.now + TURN;
         self.received.clear();
@@ -138,7 +138,7 @@ impl Net for Ports {
 }
 
 /// One end.
-pub(crate) struct End {
+pub(crate) struct ShortEnd {
     pub(crate) device: Device,
     address: Ipv4Addr,
     cq: Cq,
@@ -147,7 +147,7 @@ pub(crate) struct End {
     completions: [Completion; 16],
 }
 
-impl End {
+impl ShortEnd {
     fn open(
         number: u8,
         from_peer: &Arc<Mutex<Line>>,
@@ -156,7 +156,7 @@ impl End {
         let (seed, secret) = ([number; 32], [!number; 32]);
         let table = Arc::new(StagTable::new(64, seed));
         let (host, end) = core::link(table, 1, Waker::noop().clone());
-        let worker = Worker {
+        let worker = ShortWorker {
             driver: core::Driver::new(EngineConfig::default(), secret, end),
             pool: Pool::new(1024, 64),
             now: Instant::ZERO,
@@ -215,7 +215,7 @@ impl End {
 
 /// Posts a Write and has it sent. Each of these is a function of its own, to be counted.
 #[inline(never)]
-fn write(end: &mut End, to: RemoteAddress, mark: u8) -> Result<(), Failure> {
+fn write(end: &mut ShortEnd, to: RemoteAddress, mark: u8) -> Result<(), Failure> {
     let write = SendRequest::write(to);
     end.qp.post_send(&write.inline(&[mark; OCTETS]))?;
     end.device.drive();
@@ -224,14 +224,14 @@ fn write(end: &mut End, to: RemoteAddress, mark: u8) -> Result<(), Failure> {
 
 /// Takes what has arrived; whether it is the Write with this mark.
 #[inline(never)]
-fn see(end: &mut End, mark: u8) -> Result<bool, Failure> {
+fn see(end: &mut ShortEnd, mark: u8) -> Result<bool, Failure> {
     end.poll()?;
     Ok(end.mr.load(OCTETS - 1)? == mark)
 }
 
 /// Posts a Send and has it sent.
 #[inline(never)]
-fn send(end: &mut End) -> Result<(), Failure> {
+fn send(end: &mut ShortEnd) -> Result<(), Failure> {
     let send = SendRequest::send();
     end.qp.post_send(&send.inline(&[7; OCTETS]))?;
     end.device.drive();
@@ -240,21 +240,24 @@ fn send(end: &mut End) -> Result<(), Failure> {
 
 /// Takes what has arrived; the receive that a Send has filled, if one has.
 #[inline(never)]
-fn receive(end: &mut End) -> Result<Option<u64>, Failure> {
+fn receive(end: &mut ShortEnd) -> Result<Option<u64>, Failure> {
     let filled = |one: &Completion| (one.opcode() == WcOpcode::Recv).then_some(one.wr_id());
     Ok(end.poll()?.iter().find_map(filled))
 }
 
 /// Two ends that play.
-pub(crate) struct Game {
-    ends: [End; 2],
+pub(crate) struct ShortMessages {
+    ends: [ShortEnd; 2],
     mark: u8,
 }
 
-impl Game {
+impl ShortMessages {
     pub(crate) fn connect() -> Result<Self, Failure> {
         let (there, back) = <(Arc<Mutex<Line>>, Arc<Mutex<Line>>)>::default();
-        let mut ends = [End::open(1, &back, &there)?, End::open(2, &there, &back)?];
+        let mut ends = [
+            ShortEnd::open(1, &back, &there)?,
+            ShortEnd::open(2, &there, &back)?,
+        ];
         let [client, server] = &mut ends;
         let at = SocketAddr::new(server.address.into(), PORT);
         let listener = server.device.listen(at)?;
@@ -275,7 +278,7 @@ impl Game {
     }
 
     /// The two ends.
-    pub(crate) fn ends(&mut self) -> &mut [End; 2] {
+    pub(crate) fn ends(&mut self) -> &mut [ShortEnd; 2] {
         &mut self.ends
     }
 

@@ -48,9 +48,9 @@ pub(crate) const NAMES: [&str; 10] = [
 
 /// Nanoseconds for a segment, a sample for each batch, stage by stage.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Times([Samples; NAMES.len()]);
+pub(crate) struct StageTimes([Samples; NAMES.len()]);
 
-impl Times {
+impl StageTimes {
     /// By the names of the stages.
     pub(crate) fn of(&self, name: &str) -> &Samples {
         let index = NAMES.iter().position(|known| *known == name);
@@ -82,13 +82,13 @@ const ETHERNET_AND_IPV4: usize = 14 + 20;
 const STEP: Duration = Duration::from_micros(50);
 
 /// One end of a TCP connection.
-struct End {
+struct StageEnd {
     address: Ipv4Addr,
     tcp: Tcp,
     pool: Pool,
 }
 
-impl End {
+impl StageEnd {
     fn new(last: u8, tcp: Tcp) -> Self {
         Self {
             address: Ipv4Addr::new(192, 0, 2, last),
@@ -113,8 +113,8 @@ impl End {
 /// What the stages work on.
 pub(crate) struct Stages {
     now: Instant,
-    sender: End,
-    receiver: End,
+    sender: StageEnd,
+    receiver: StageEnd,
     worker: Worker,
     stag: Stag,
     flows: Flows,
@@ -163,12 +163,12 @@ impl Stages {
             fpdus: Vec::with_capacity(BATCH),
         };
         // Until the windows have room for a batch.
-        while stages.turn(&mut Times::default())? < BATCH {}
+        while stages.turn(&mut StageTimes::default())? < BATCH {}
         Ok(stages)
     }
 
     /// Takes a batch of segments through all stages. Returns how many there were.
-    pub(crate) fn turn(&mut self, times: &mut Times) -> Result<usize, Failure> {
+    pub(crate) fn turn(&mut self, times: &mut StageTimes) -> Result<usize, Failure> {
         self.now = self.now + STEP;
         let guard = self.worker.enter();
         let (sender, receiver) = (&mut self.sender, &mut self.receiver);
@@ -222,17 +222,17 @@ impl Stages {
 }
 
 /// Two ends that have shaken hands.
-fn establish() -> Result<(End, End), Failure> {
+fn establish() -> Result<(StageEnd, StageEnd), Failure> {
     let config = TcpConfig {
         mss: MTU - 40,
         ..TcpConfig::default()
     };
     let now = Instant::ZERO;
-    let mut client = End::new(1, Tcp::connect(now, &config, 40_000, 4791, Seq(1)));
+    let mut client = StageEnd::new(1, Tcp::connect(now, &config, 40_000, 4791, Seq(1)));
     send(&mut client, now, Ipv4Addr::new(192, 0, 2, 2));
     let syn = client.pool.sent().next().ok_or("there is no SYN")?.to_vec();
     let syn = packet::parse(&syn, Checksums::None)?;
-    let mut server = End::new(2, Tcp::accept(now, &config, Seq(2), &syn.segment));
+    let mut server = StageEnd::new(2, Tcp::accept(now, &config, Seq(2), &syn.segment));
     client.pool.delivered();
     acknowledge(&mut server, &mut client, now)?;
     acknowledge(&mut client, &mut server, now)?;
@@ -243,7 +243,7 @@ fn establish() -> Result<(End, End), Failure> {
 }
 
 /// Sends what has no payload.
-fn send(end: &mut End, now: Instant, peer: Ipv4Addr) {
+fn send(end: &mut StageEnd, now: Instant, peer: Ipv4Addr) {
     let net = end.net(peer);
     while let Some(outgoing) = end.tcp.poll_transmit(now, &mut end.pool) {
         let Some(frame) = end.pool.allocate() else {
@@ -256,7 +256,7 @@ fn send(end: &mut End, now: Instant, peer: Ipv4Addr) {
 }
 
 /// Sends what `from` owes and has `to` receive it; both have seen all frames then.
-fn acknowledge(from: &mut End, to: &mut End, now: Instant) -> Result<(), Failure> {
+fn acknowledge(from: &mut StageEnd, to: &mut StageEnd, now: Instant) -> Result<(), Failure> {
     send(from, now, to.address);
     to.pool.delivered();
     for frame in from.pool.sent() {
@@ -310,7 +310,7 @@ fn crc(pool: &mut Pool, fpdus: &[(FrameId, usize)], at: usize) {
 /// Hands FPDUs to TCP with their sums, and sends what it says. Returns how many.
 #[inline(never)]
 fn emit(
-    sender: &mut End,
+    sender: &mut StageEnd,
     now: Instant,
     net: &NetHeader,
     fpdus: &[(FrameId, usize)],
@@ -357,7 +357,7 @@ fn look_up(flows: &Flows, keys: &[FlowKey]) {
 
 /// TCP takes segments in order.
 #[inline(never)]
-fn receive(receiver: &mut End, now: Instant, packets: &[Packet<'_>]) {
+fn receive(receiver: &mut StageEnd, now: Instant, packets: &[Packet<'_>]) {
     for packet in packets {
         let data = receiver
             .tcp

@@ -23,7 +23,7 @@ use crate::icmp::Icmp;
 use crate::netlink::{
     Groups, Link, NetlinkError, Policies, Policy, PolicySocket, RouteSocket, link_by_index,
 };
-use crate::placement::Kept;
+use crate::placement::FlowRule;
 use crate::port::{OpenDevice, RxPort, worker_of};
 use crate::process::Maker;
 use crate::routes::{LinkState, Routes, Update};
@@ -41,17 +41,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// What the control thread is asked to do.
 enum Request {
     /// A worker has begun.
-    Join(Member),
+    Join(WorkerLink),
     /// A worker wants to know the next hop of a destination, or no longer.
     NextHop(usize, NextHopRequest),
-    /// What kept a flow in its place is needed no more.
-    Release(Kept),
+    /// Remove the rule of a flow.
+    Release(FlowRule),
     /// The device closes.
     End,
 }
 
-/// What a worker is told.
-pub(crate) enum News {
+/// What the control thread tells a worker.
+pub(crate) enum WorkerNotice {
     /// Of a destination that it asked for.
     NextHop(Update),
     /// Whether the device can send.
@@ -63,11 +63,11 @@ pub(crate) enum News {
 }
 
 /// A worker, as the control thread knows it.
-struct Member {
+struct WorkerLink {
     worker: usize,
     /// Its destinations.
     routes: Routes,
-    news: Sender<News>,
+    news: Sender<WorkerNotice>,
     waker: Waker,
 }
 
@@ -131,9 +131,14 @@ impl std::fmt::Debug for ControlHandle {
 
 impl ControlHandle {
     /// A worker begins: its routes are followed from now on. Returns where its news come.
-    pub(crate) fn join(&self, worker: usize, routes: Routes, waker: Waker) -> Receiver<News> {
+    pub(crate) fn join(
+        &self,
+        worker: usize,
+        routes: Routes,
+        waker: Waker,
+    ) -> Receiver<WorkerNotice> {
         let (news, receiver) = bounded(MOST_NEWS);
-        self.send(Request::Join(Member {
+        self.send(Request::Join(WorkerLink {
             worker,
             routes,
             news,
@@ -157,9 +162,9 @@ impl ControlHandle {
         self.policies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a flow no longer kept in its place.
-    pub(crate) fn release(&self, kept: Kept) {
-        self.send(Request::Release(kept));
+    /// Asks for the removal of a flow's rule.
+    pub(crate) fn release(&self, rule: FlowRule) {
+        self.send(Request::Release(rule));
     }
 
     fn send(&self, request: Request) {
@@ -177,7 +182,7 @@ impl Control {
         let (bell, waker) = bell().map_err(failed("make an eventfd"))?;
         let (sender, requests) = unbounded();
         let policies = Arc::<Mutex<KnownPolicies>>::default();
-        let mut attendant = Attendant {
+        let mut control = ControlThread {
             policies: PolicySocket::open(Groups::POLICIES)?,
             known: policies.clone(),
             questions: RouteSocket::open()?,
@@ -190,10 +195,10 @@ impl Control {
             queues_at: Instant::ZERO,
             reads_again: false,
         };
-        attendant.read_policies()?;
+        control.read_policies()?;
         let thread = std::thread::Builder::new()
             .name("rnic-control".into())
-            .spawn(move || attendant.run())
+            .spawn(move || control.run())
             .map_err(failed("start the control thread"))?;
         Ok(Self {
             handle: ControlHandle {
@@ -225,7 +230,7 @@ impl Drop for Control {
 }
 
 /// What the thread works with.
-struct Attendant {
+struct ControlThread {
     device: Arc<OpenDevice>,
     requests: Receiver<Request>,
     bell: Bell,
@@ -234,7 +239,7 @@ struct Attendant {
     policies: Option<PolicySocket>,
     known: Arc<Mutex<KnownPolicies>>,
     questions: RouteSocket,
-    members: Vec<Member>,
+    members: Vec<WorkerLink>,
     /// Queues that the device had when it was looked at last.
     queues: u32,
     queues_at: Instant,
@@ -242,7 +247,7 @@ struct Attendant {
     reads_again: bool,
 }
 
-impl Attendant {
+impl ControlThread {
     fn run(mut self) {
         while self.carry_out_requests() {
             let now = Instant::from_nanos(clock());
@@ -274,7 +279,7 @@ impl Attendant {
                         }
                     }
                 }
-                Request::Release(kept) => drop(kept),
+                Request::Release(rule) => drop(rule),
                 Request::End => return false,
             }
         }
@@ -290,7 +295,7 @@ impl Attendant {
                 too_big.remote, too_big.mtu
             );
             for member in members.iter().filter(|member| member.has_room()) {
-                member.tell(News::TooBig(too_big));
+                member.tell(WorkerNotice::TooBig(too_big));
             }
         });
     }
@@ -343,7 +348,7 @@ impl Attendant {
                 "opened receive queue {}, which the device has got since",
                 self.queues
             );
-            member.tell(News::Queues(opened));
+            member.tell(WorkerNotice::Queues(opened));
             self.queues += 1;
         }
         let _ = self.device.cover(queues);
@@ -373,12 +378,12 @@ impl Attendant {
     }
 }
 
-impl Member {
+impl WorkerLink {
     fn has_room(&self) -> bool {
         !self.news.is_full()
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: WorkerNotice) {
         // A worker that has ended wants no news.
         if self.news.try_send(news).is_ok() {
             self.waker.wake_by_ref();
@@ -392,12 +397,12 @@ impl Member {
         }
         self.routes.poll(now);
         if let Some(state) = self.routes.poll_device() {
-            self.tell(News::Link(state));
+            self.tell(WorkerNotice::Link(state));
         }
         while self.has_room()
             && let Some(update) = self.routes.poll_update()
         {
-            self.tell(News::NextHop(update));
+            self.tell(WorkerNotice::NextHop(update));
         }
     }
 }

@@ -18,11 +18,11 @@ use crate::control::{ControlHandle, KnownPolicies};
 use crate::netlink::{
     Groups, NetlinkError, Policy, PolicySocket, RouteSocket, addresses, link_by_index,
 };
-use crate::placement::{Answers, Kept, Placement};
+use crate::placement::{Arrival, FlowRule, Placement};
 use crate::port::XdpPort;
 use crate::port::numa::on_node;
 use crate::process::Maker;
-use crate::routes::Way;
+use crate::routes::DeviceRoute;
 use crate::steering::{Entry, SteeredPorts};
 
 /// Ports that are tried for one whose answers come to a certain worker: of a thousand workers, one in a thousand.
@@ -53,7 +53,7 @@ struct Lease {
     peers: Peers,
     steered: SteeredPorts,
     /// Brings its segments to the right worker.
-    kept: Option<Kept>,
+    rule: Option<FlowRule>,
     control: ControlHandle,
     maker: Maker,
     /// Bound, never listening: the kernel answers nothing on its behalf but RST.
@@ -74,8 +74,8 @@ impl Drop for Lease {
             let _ = self.steered.remove(entry, &self.peers);
         }
         // To remove a rule takes the kernel's lock.
-        if let Some(kept) = self.kept.take() {
-            self.control.release(kept);
+        if let Some(rule) = self.rule.take() {
+            self.control.release(rule);
         }
     }
 }
@@ -145,13 +145,13 @@ impl XdpNet {
         local: SocketAddr,
         vlans: &[u16],
         peers: &Peers,
-        kept: Option<Kept>,
+        rule: Option<FlowRule>,
     ) -> Result<(SocketAddr, PortLease), NetError> {
         let mut lease = Lease {
             entries: Vec::with_capacity(vlans.len()),
             peers: peers.clone(),
             steered: self.steered.clone(),
-            kept,
+            rule,
             control: self.control.clone(),
             maker: Maker::this(),
             _socket: socket,
@@ -215,11 +215,11 @@ impl XdpNet {
             .map(|local| local.ip())
             .filter(|ip| !ip.is_unspecified());
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let way = Way::find(&mut routes, self.device, self.max_mtu, remote.ip(), stated);
-        let way = way.map_err(|error| other(remote, error))?;
+        let route = DeviceRoute::find(&mut routes, self.device, self.max_mtu, remote.ip(), stated);
+        let route = route.map_err(|error| other(remote, error))?;
         let no_route = || NetError::NoRoute(remote, self.netdev.clone());
-        let way = way.ok_or_else(no_route)?;
-        let source = stated.or(way.source).ok_or_else(no_route)?;
+        let route = route.ok_or_else(no_route)?;
+        let source = stated.or(route.source).ok_or_else(no_route)?;
         Ok(SocketAddr::new(
             source,
             wanted.map_or(0, |local| local.port()),
@@ -255,12 +255,12 @@ impl Net for XdpNet {
     ) -> Result<(SocketAddr, PortLease), NetError> {
         let wanted = self.source_for(remote, local)?;
         let vlans = self.vlans_of(wanted)?;
-        let way = self.placement.way(remote, engine.into());
-        let suits = |local| wanted.port() != 0 || way.answers(remote, local) == Answers::Here;
+        let flow = self.placement.flow(remote, engine.into());
+        let suits = |local| wanted.port() != 0 || flow.arrival(remote, local) == Arrival::Here;
         let (socket, local) = until_it_suits(|| self.bind(wanted), suits)?;
         self.check_policies(remote, |policies| policies.on_connection(local, remote))?;
-        let kept = self.placement.keep(&way, remote, local);
-        self.steer(socket, local, &vlans, &Peers::all(), kept)
+        let rule = self.placement.install_rule(&flow, remote, local);
+        self.steer(socket, local, &vlans, &Peers::all(), rule)
     }
 }
 

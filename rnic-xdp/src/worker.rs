@@ -11,7 +11,7 @@ use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Turn};
 use rnic_core::time::Instant;
 
 use crate::bell::Bell;
-use crate::control::{ControlHandle, News};
+use crate::control::{ControlHandle, WorkerNotice};
 use crate::error::OpenError;
 use crate::port::{PortReport, XdpPort};
 use crate::routes::{LinkState, Routes, Update};
@@ -33,7 +33,7 @@ pub struct Worker {
     port: XdpPort,
     /// Does what may block: no call of a worker does.
     control: ControlHandle,
-    news: Receiver<News>,
+    news: Receiver<WorkerNotice>,
     news_at: Instant,
     bell: Bell,
     link: LinkState,
@@ -134,19 +134,23 @@ impl Worker {
         any
     }
 
-    fn take_in(&mut self, now: Instant, news: News) {
+    fn take_in(&mut self, now: Instant, news: WorkerNotice) {
         let Self { driver, port, .. } = self;
         match news {
-            News::NextHop(Update::Set(destination, hop)) => driver.set_next_hop(destination, hop),
-            News::NextHop(Update::Unreachable(destination)) => driver.set_unreachable(destination),
-            News::Link(state) => self.set_link(now, state),
-            News::TooBig(too_big) => {
+            WorkerNotice::NextHop(Update::Set(destination, hop)) => {
+                driver.set_next_hop(destination, hop)
+            }
+            WorkerNotice::NextHop(Update::Unreachable(destination)) => {
+                driver.set_unreachable(destination)
+            }
+            WorkerNotice::Link(state) => self.set_link(now, state),
+            WorkerNotice::TooBig(too_big) => {
                 let mut batch = driver.begin(now);
                 batch.handle_too_big(&too_big, &mut port.tx);
                 batch.finish(&mut port.tx);
                 port.tx.kick();
             }
-            News::Queues(queues) => port.rx.add(queues),
+            WorkerNotice::Queues(queues) => port.rx.add(queues),
         }
     }
 

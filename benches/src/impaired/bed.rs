@@ -13,14 +13,14 @@ use super::lane::Impairments;
 use crate::Failure;
 
 /// One of the two hosts.
-pub(crate) struct Host {
+pub(crate) struct ImpairedHost {
     namespace: Namespace,
     pub(crate) netdev: &'static str,
     pub(crate) address: Ipv4Addr,
     mac: &'static str,
 }
 
-impl Host {
+impl ImpairedHost {
     /// Runs something on a thread in the host's namespace; what it opens stays there.
     pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(body)
@@ -68,20 +68,20 @@ impl Host {
 }
 
 /// The hosts: rnic is on the left, the kernel on the right, or on both sides.
-pub(crate) struct Bed {
-    pub(crate) left: Host,
-    pub(crate) right: Host,
+pub(crate) struct ImpairedBed {
+    pub(crate) left: ImpairedHost,
+    pub(crate) right: ImpairedHost,
     middle: Namespace,
 }
 
 /// The interfaces of the box.
 const PORTS: [&str; 2] = ["box-left", "box-right"];
 
-impl Bed {
+impl ImpairedBed {
     /// Makes it; dropping it removes it.
     pub(crate) fn new() -> Result<Self, Failure> {
-        let host = |netdev, last, mac| -> Result<Host, Failure> {
-            Ok(Host {
+        let host = |netdev, last, mac| -> Result<ImpairedHost, Failure> {
+            Ok(ImpairedHost {
                 namespace: Namespace::new("bench")?,
                 netdev,
                 address: Ipv4Addr::new(10, 77, 20, last),

@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use self::bed::Bed;
+use self::bed::ImpairedBed;
 use self::forwarder::{Account, Forwarder};
 use self::lane::Impairments;
 use self::ours::Side;
-use self::table::Point;
+use self::table::ImpairedPoint;
 use self::transfer::Transfer;
 use crate::Failure;
 
@@ -57,7 +57,7 @@ impairments of each direction:
   --seed N            of all chances (default 1)";
 
 /// What the command line asks for.
-pub(crate) struct Options {
+pub(crate) struct ImpairedOptions {
     size: u64,
     repetitions: u64,
     losses: Vec<f64>,
@@ -71,7 +71,7 @@ pub(crate) struct Options {
     interfaces: Vec<String>,
 }
 
-impl Options {
+impl ImpairedOptions {
     /// None if help is wanted.
     pub(crate) fn parse(
         mut arguments: impl Iterator<Item = String>,
@@ -160,7 +160,7 @@ fn octets(text: &str) -> Result<u64, Failure> {
 }
 
 /// Only the box, until SIGINT or SIGTERM.
-pub(crate) fn run_box(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run_box(options: &ImpairedOptions) -> Result<(), Failure> {
     let [one, other] = options.interfaces.as_slice() else {
         return Err("name the two interfaces".into());
     };
@@ -203,7 +203,7 @@ fn describe(account: &Account) -> String {
 }
 
 /// The comparison.
-pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+pub(crate) fn run(options: &ImpairedOptions) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err("run it as root: it makes network namespaces and opens AF_XDP sockets".into());
     }
@@ -215,7 +215,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     } else {
         options.losses.as_slice()
     };
-    let bed = Bed::new()?;
+    let bed = ImpairedBed::new()?;
     let transfer = Transfer::new(options.size, options.payload);
     if options.share {
         return share::run(&bed, options, &transfer, losses);
@@ -227,7 +227,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
                 loss,
                 ..options.impairments
             };
-            let mut point = Point::new(sender, loss);
+            let mut point = ImpairedPoint::new(sender, loss);
             for repetition in 0..options.repetitions {
                 let seed = options.seed + 2 * repetition;
                 measure(&bed, options, &transfer, impairments, seed, &mut point)
@@ -241,12 +241,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 /// One run of ours, and one of the kernel's.
 fn measure(
-    bed: &Bed,
-    options: &Options,
+    bed: &ImpairedBed,
+    options: &ImpairedOptions,
     transfer: &Transfer,
     impairments: Impairments,
     seed: u64,
-    point: &mut Point,
+    point: &mut ImpairedPoint,
 ) -> Result<(), Failure> {
     // Each side takes each role.
     let initiator = if point.runs().is_multiple_of(2) {

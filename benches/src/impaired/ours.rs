@@ -15,7 +15,7 @@ use rnic_verbs::{
 };
 use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
-use super::bed::{Bed, Host};
+use super::bed::{ImpairedBed, ImpairedHost};
 use super::pattern;
 use super::peer::{PATIENCE, Peer, STAG};
 use super::transfer::{SLOTS, Transfer};
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
 
 /// Moves a transfer between rnic on the left and the kernel's TCP on the right. What has arrived there is counted.
 pub(crate) fn run(
-    bed: &Bed,
+    bed: &ImpairedBed,
     transfer: &Transfer,
     sender: Side,
     initiator: Side,
@@ -95,7 +95,7 @@ struct Ours {
 }
 
 impl Ours {
-    fn open(host: &Host, transfer: &Transfer) -> Result<Self, Failure> {
+    fn open(host: &ImpairedHost, transfer: &Transfer) -> Result<Self, Failure> {
         let device = host.run(|| open_device(host))?;
         let pd = device.pd();
         let cq = device.cq(256)?;
@@ -120,7 +120,7 @@ impl Ours {
     /// Connects, moves the transfer, closes.
     fn take_part(
         &mut self,
-        bed: &Bed,
+        bed: &ImpairedBed,
         listener: Option<rnic_verbs::Listener>,
         transfer: &Transfer,
         sender: Side,
@@ -265,7 +265,7 @@ impl Ours {
     }
 }
 
-fn open_device(host: &Host) -> Result<Device, Failure> {
+fn open_device(host: &ImpairedHost) -> Result<Device, Failure> {
     let config = PortConfig {
         // Room for whatever waits while another has the processor: what reaches us is what the box captures.
         rx_frames: 4096,

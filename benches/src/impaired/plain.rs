@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::bed::Host;
+use super::bed::ImpairedHost;
 use super::pattern;
 use super::peer::tune;
 use crate::Failure;
@@ -17,8 +17,8 @@ const PIECE: usize = 64 * 1024;
 /// Moves octets from one host to the other; the time until the last one was acknowledged by the receiver itself. What
 /// has arrived is counted.
 pub(crate) fn run(
-    from: &Host,
-    to: &Host,
+    from: &ImpairedHost,
+    to: &ImpairedHost,
     octets: u64,
     arrived: &AtomicU64,
 ) -> Result<Duration, Failure> {

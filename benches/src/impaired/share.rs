@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::bed::Bed;
+use super::bed::ImpairedBed;
 use super::lane::Impairments;
 use super::ours::Side;
 use super::transfer::Transfer;
-use super::{Options, ours, plain};
+use super::{ImpairedOptions, ours, plain};
 use crate::Failure;
 
 /// What happens before, while slow start ends, does not count.
@@ -17,8 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Prints a line for each loss rate and run.
 pub(crate) fn run(
-    bed: &Bed,
-    options: &Options,
+    bed: &ImpairedBed,
+    options: &ImpairedOptions,
     transfer: &Transfer,
     losses: &[f64],
 ) -> Result<(), Failure> {
@@ -45,7 +45,7 @@ pub(crate) fn run(
 }
 
 /// The goodput of each until one of them is done.
-fn compete(bed: &Bed, transfer: &Transfer) -> Result<[f64; 2], Failure> {
+fn compete(bed: &ImpairedBed, transfer: &Transfer) -> Result<[f64; 2], Failure> {
     let arrived = [AtomicU64::new(0), AtomicU64::new(0)];
     thread::scope(|scope| {
         let other = scope.spawn(|| plain::run(&bed.left, &bed.right, transfer.octets, &arrived[1]));

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Options;
+use super::ImpairedOptions;
 use super::forwarder::Account;
 use super::ours::{Outcome, Side};
 use crate::stats::Samples;
 
 /// A loss rate in one direction.
-pub(crate) struct Point {
+pub(crate) struct ImpairedPoint {
     pub(crate) sender: Side,
     loss: f64,
     /// Seconds of each run.
@@ -21,7 +21,7 @@ pub(crate) struct Point {
     strays: u64,
 }
 
-impl Point {
+impl ImpairedPoint {
     pub(crate) fn new(sender: Side, loss: f64) -> Self {
         Self {
             sender,
@@ -100,7 +100,7 @@ impl Point {
     }
 }
 
-impl fmt::Display for Point {
+impl fmt::Display for ImpairedPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sender = match self.sender {
             Side::Ours => "ours",
@@ -111,7 +111,7 @@ impl fmt::Display for Point {
 }
 
 /// What stands above the lines.
-pub(crate) fn head(options: &Options) -> String {
+pub(crate) fn head(options: &ImpairedOptions) -> String {
     let impairments = &options.impairments;
     let rate = impairments.rate.map_or("no limit".into(), |rate| {
         format!("{} Mb/s", rate / 1_000_000)

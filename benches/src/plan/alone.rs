@@ -8,7 +8,7 @@ use crate::bed::Cores;
 use crate::effort::{MESSAGE, PING, Shape};
 use crate::pingpong::timed;
 use crate::raw::Wire;
-use crate::short::Game;
+use crate::short::ShortMessages;
 use crate::{engine, stages};
 
 const ONE_PING: Shape = Shape {
@@ -26,12 +26,12 @@ const MESSAGES: Shape = Shape {
 pub(super) fn in_memory(
     id: &'static str,
     title: &'static str,
-    round_trip: fn(&mut Game) -> Result<(), Failure>,
+    round_trip: fn(&mut ShortMessages) -> Result<(), Failure>,
 ) -> Measurement {
     let row = row(ROUND_TRIPS, id, title, Unit::Microseconds, ONE_PING);
     Measurement::new(row, move |bed, effort| {
         bed.on_one(|| {
-            let mut game = Game::connect()?;
+            let mut game = ShortMessages::connect()?;
             timed(effort.round_trips, || round_trip(&mut game))
         })
     })
@@ -48,7 +48,7 @@ pub(super) fn amid_kernel_calls() -> Measurement {
     Measurement::new(row, |bed, effort| {
         let mut wire = Wire::open(bed, PING)?;
         bed.on_one(|| {
-            let mut game = Game::connect()?;
+            let mut game = ShortMessages::connect()?;
             timed(effort.round_trips, || {
                 game.write_both_ways_amid(|from| wire.carry(from))
             })
@@ -103,7 +103,7 @@ pub(super) fn single_stages() -> Result<Measurement, Failure> {
         rows: stages::NAMES.map(row).into(),
         run: Box::new(move |bed, effort| {
             let times = bed.on_one(|| {
-                let mut times = stages::Times::default();
+                let mut times = stages::StageTimes::default();
                 for _ in 0..effort.batches {
                     stages.turn(&mut times)?;
                 }

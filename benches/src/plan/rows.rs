@@ -7,7 +7,7 @@ use crate::effort::{Effort, MESSAGE, PING, Shape};
 use crate::pace::Bandwidth;
 use crate::pingpong::Latency;
 use crate::raw::Work;
-use crate::short::Game;
+use crate::short::ShortMessages;
 use crate::{framed, kernel, many, memory, octets, raw, rdma};
 
 /// Message sizes of the curves, beside those of the table.
@@ -111,19 +111,21 @@ const OCTETS: [System<Bandwidth>; 3] = [
         id: "memory-copy",
         title: "memcpy",
         curve: false,
-        run: |bed, shape, effort| octets::bandwidth(bed, shape, effort, octets::Work::Copy),
+        run: |bed, shape, effort| octets::bandwidth(bed, shape, effort, octets::OctetWork::Copy),
     },
     System {
         id: "memory-crc",
         title: "CRC",
         curve: false,
-        run: |bed, shape, effort| octets::bandwidth(bed, shape, effort, octets::Work::Crc),
+        run: |bed, shape, effort| octets::bandwidth(bed, shape, effort, octets::OctetWork::Crc),
     },
     System {
         id: "memory-copy-crc-copy",
         title: "memcpy, CRC and memcpy",
         curve: false,
-        run: |bed, shape, effort| octets::bandwidth(bed, shape, effort, octets::Work::CopyCrcCopy),
+        run: |bed, shape, effort| {
+            octets::bandwidth(bed, shape, effort, octets::OctetWork::CopyCrcCopy)
+        },
     },
 ];
 
@@ -232,12 +234,12 @@ pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure
     plan.push(alone::in_memory(
         "write-lat-memory",
         "rnic Write ping-pong in memory, without device",
-        Game::write_both_ways,
+        ShortMessages::write_both_ways,
     ));
     plan.push(alone::in_memory(
         "send-lat-memory",
         "rnic Send ping-pong in memory, without device",
-        Game::send_both_ways,
+        ShortMessages::send_both_ways,
     ));
     plan.push(alone::amid_kernel_calls());
     plan.extend(both.map(shape(1500, 8)).map(short_writes));

@@ -14,14 +14,14 @@ use crate::failure::{Doing, Failure, Outcome};
 const PROMPTLY: Duration = Duration::from_secs(2);
 
 /// A worker: the state of its engine, and what was counted of its queues.
-pub(super) struct Worker {
+pub(super) struct WorkerCounters {
     number: usize,
     engine: Snapshot,
     queues: Vec<QueueStatistics>,
 }
 
 /// Each worker. One in memory has no queues.
-pub(super) fn of_workers(opened: &Opened) -> Outcome<Vec<Worker>> {
+pub(super) fn of_workers(opened: &Opened) -> Outcome<Vec<WorkerCounters>> {
     const WHAT: &str = "ask the workers for their counters";
     let device: &Device = &opened.device;
     let queues = match &opened.queues {
@@ -32,7 +32,7 @@ pub(super) fn of_workers(opened: &Opened) -> Outcome<Vec<Worker>> {
         let answer = device.snapshot_of(number, PROMPTLY).doing(WHAT)?;
         let silent = || Failure::operation(WHAT, format!("worker {number} does not answer"));
         let own = queues.iter().filter(|queue| queue.worker == number);
-        Ok(Worker {
+        Ok(WorkerCounters {
             number,
             engine: answer.ok_or_else(silent)?,
             queues: own.copied().collect(),
@@ -58,7 +58,7 @@ fn groups(snapshot: &Snapshot) -> [(&'static str, Vec<(&'static str, u64)>); 4] 
 
 /// A line for each layer and each queue, without what never happened; and one for each reason for which frames were dropped,
 /// with what it says of them.
-pub(super) fn to_lines(worker: &Worker) -> Vec<String> {
+pub(super) fn to_lines(worker: &WorkerCounters) -> Vec<String> {
     let line = |title: &str, counters: &[(&'static str, u64)]| {
         let counters = counters.iter().filter(|(_, count)| *count > 0);
         let counters: Vec<_> = counters
@@ -92,7 +92,7 @@ fn to_map(counters: impl IntoIterator<Item = (&'static str, u64)>) -> Map<String
 }
 
 /// All of them.
-pub(super) fn to_json(worker: &Worker) -> Value {
+pub(super) fn to_json(worker: &WorkerCounters) -> Value {
     let connections = worker.engine.connections.len();
     let mut json = json!({ "worker": worker.number, "connections": connections });
     for (layer, counters) in groups(&worker.engine) {

@@ -42,7 +42,7 @@ pub(super) struct Hello {
 
 /// What the server answers when it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct HelloReply {
     /// Where the client writes to or reads from.
     pub buffer: RemoteAddress,
 }
@@ -166,7 +166,7 @@ impl Hello {
     }
 }
 
-impl Answer {
+impl HelloReply {
     pub(super) fn encode(&self) -> Vec<u8> {
         let Self { buffer } = self;
         RawAnswer {
@@ -260,10 +260,10 @@ mod tests {
                 assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
             }
         }
-        let answer = Answer {
+        let answer = HelloReply {
             buffer: hello().buffer,
         };
-        assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        assert_eq!(HelloReply::decode(&answer.encode()), Some(answer));
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
             ..hello()
         };
         assert!(Hello::decode(&greedy.encode()).is_err());
-        assert_eq!(Answer::decode(b"rnicperf"), None);
-        assert_eq!(Answer::decode(&[0; 64]), None);
+        assert_eq!(HelloReply::decode(b"rnicperf"), None);
+        assert_eq!(HelloReply::decode(&[0; 64]), None);
     }
 }

@@ -20,7 +20,7 @@ const MODERATION: u64 = 16;
 const SPINS: u32 = 256;
 
 /// A game of ping and pong with one message size.
-pub(super) struct Game<'a> {
+pub(super) struct PingPong<'a> {
     session: &'a mut Session,
     progress: &'a mut Progress,
     size: u64,
@@ -37,7 +37,7 @@ pub(super) struct Game<'a> {
     share: f64,
 }
 
-impl<'a> Game<'a> {
+impl<'a> PingPong<'a> {
     pub(super) fn new(session: &'a mut Session, size: u64, progress: &'a mut Progress) -> Self {
         Self {
             session,

@@ -186,7 +186,7 @@ fn measure(
         })?;
         let mut progress = Progress::new(interrupt, report.shows_progress);
         let (row, bad) = if plan.test.is_latency() {
-            latency::Game::new(session, size, &mut progress).measure(plan.length)?
+            latency::PingPong::new(session, size, &mut progress).measure(plan.length)?
         } else {
             let (row, bad) = bandwidth::run(session, size, plan.length, &mut progress)?;
             (Row::Bandwidth(row), bad)

@@ -6,7 +6,7 @@ use rnic_verbs::{Completion, WcOpcode};
 
 use super::args::Test;
 use super::buffer::{Layout, Pattern, checksum, clear};
-use super::latency::Game;
+use super::latency::PingPong;
 use super::message::Message;
 use super::progress::{Idle, Progress};
 use super::receives::{self, Receive};
@@ -69,7 +69,7 @@ fn run(session: &mut Session, size: u64, interrupt: &Interrupt) -> Outcome {
             }
         }
         Test::SendBw => Sink::new(session, size).run(&mut progress)?,
-        Test::WriteLat | Test::SendLat => Game::new(session, size, &mut progress).answer()?,
+        Test::WriteLat | Test::SendLat => PingPong::new(session, size, &mut progress).answer()?,
     };
     let checksum = if hello.verify && hello.test == Test::WriteBw {
         arrived(session, &layout)?

@@ -11,7 +11,7 @@ use rnic_verbs::{
 use super::args::{Operation, Test};
 use super::buffer::Memory;
 use super::control::{Control, why_ended};
-use super::hello::{Answer, Hello, NO_BUFFER, Role};
+use super::hello::{Hello, HelloReply, NO_BUFFER, Role};
 use super::limits::Limits;
 use super::message::Message;
 use super::receives::{self, RECEIVES, Receive};
@@ -282,7 +282,7 @@ pub(super) fn connect(
                 "the server is not rnic-ctl perf",
             )
         };
-        flow.remote = Answer::decode(&answer).ok_or_else(no_answer)?.buffer;
+        flow.remote = HelloReply::decode(&answer).ok_or_else(no_answer)?.buffer;
         flows.push(flow);
     }
     setup.hello = hello;
@@ -385,7 +385,7 @@ fn expected(request: &ConnectRequest, first: &Hello, index: u16) -> Option<Remot
 
 fn answer(buffer: RemoteAddress) -> ConnectionOptions {
     ConnectionOptions {
-        private_data: Answer { buffer }.encode(),
+        private_data: HelloReply { buffer }.encode(),
         ..crate::connect::options()
     }
 }

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::NetlinkError;
 use super::message::{Builder, Message};
-use super::socket::{Answer, RouteSocket};
+use super::socket::{ReplyMode, RouteSocket};
 
 const NEW_ADDRESS: u16 = 20;
 const DELETED_ADDRESS: u16 = 21;
@@ -82,7 +82,7 @@ impl Address {
 pub(crate) fn addresses(socket: &mut RouteSocket) -> Result<Vec<Address>, NetlinkError> {
     let messages = socket
         .0
-        .request("list the addresses", Answer::Dump, |flags| {
+        .request("list the addresses", ReplyMode::Dump, |flags| {
             Builder::new(GET_ADDRESS, flags, &AddressInfo::default())
         })?;
     Ok(messages.iter().filter_map(Address::from_message).collect())

@@ -7,7 +7,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::NetlinkError;
 use super::message::{Builder, Message};
-use super::socket::{Answer, Groups, Socket};
+use super::socket::{Groups, ReplyMode, Socket};
 
 /// `NFNL_SUBSYS_NFTABLES`, and messages of it.
 const NFTABLES: u16 = 10 << 8;
@@ -48,7 +48,7 @@ pub(crate) fn firewall_tables() -> Result<Vec<String>, NetlinkError> {
     let doing = "list the tables of nftables";
     let socket = Socket::open(netlink::NETFILTER, Groups::NONE);
     let mut socket = socket.map_err(|source| NetlinkError::Socket { doing, source })?;
-    let messages = socket.request(doing, Answer::Dump, |flags| {
+    let messages = socket.request(doing, ReplyMode::Dump, |flags| {
         Builder::new(GET_TABLE, flags, &NetfilterHeader::default())
     })?;
     let mut tables: Vec<_> = messages.iter().filter_map(name).collect();

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::NetlinkError;
 use super::message::{Attributes, Builder, Message};
-use super::socket::{Answer, Groups, Socket};
+use super::socket::{Groups, ReplyMode, Socket};
 
 const CONTROL_FAMILY: u16 = 0x10;
 const CONTROL_GET_FAMILY: u8 = 3;
@@ -136,11 +136,11 @@ impl Generic {
     fn family(&mut self, name: &str) -> Result<u16, NetlinkError> {
         let doing = "find a generic netlink family";
         let header = GenericHeader::new(CONTROL_GET_FAMILY);
-        let messages = self.0.request(doing, Answer::One, |flags| {
+        let messages = self.0.request(doing, ReplyMode::One, |flags| {
             Builder::new(CONTROL_FAMILY, flags, &header).string(CONTROL_FAMILY_NAME, name)
         })?;
         first(&messages, |attributes| attributes.value(CONTROL_FAMILY_ID))
-            .ok_or(NetlinkError::Answer { doing })
+            .ok_or(NetlinkError::BadReply { doing })
     }
 
     fn ethtool(
@@ -151,7 +151,7 @@ impl Generic {
     ) -> Result<Vec<Message>, NetlinkError> {
         let family = self.family("ethtool")?;
         let header = GenericHeader::new(command);
-        self.0.request(doing, Answer::One, |flags| {
+        self.0.request(doing, ReplyMode::One, |flags| {
             Builder::new(family, flags, &header).nested(
                 ETHTOOL_HEADER,
                 &[(ETHTOOL_HEADER_DEV_INDEX, &link.to_ne_bytes())],
@@ -173,7 +173,7 @@ impl Generic {
                 tx: combined + count(ETHTOOL_CHANNELS_TX_COUNT),
             })
         };
-        first(&messages, read).ok_or(NetlinkError::Answer { doing })
+        first(&messages, read).ok_or(NetlinkError::BadReply { doing })
     }
 
     /// How flows are spread over receive queues (Linux 6.3 and later); refused with EOPNOTSUPP by drivers that do not say.
@@ -181,7 +181,7 @@ impl Generic {
         let doing = "read how flows are spread over queues";
         let messages = self.ethtool(doing, ETHTOOL_RSS_GET, link)?;
         first(&messages, |attributes| Some(read_rss(attributes)))
-            .ok_or(NetlinkError::Answer { doing })
+            .ok_or(NetlinkError::BadReply { doing })
     }
 
     /// The names of the offloads that are on, as `ethtool -k` shows them in its long form.
@@ -197,7 +197,7 @@ impl Generic {
                 .filter_map(|(_, bit)| Attributes::new(bit).string(ETHTOOL_BITSET_BIT_NAME));
             Some(names.collect())
         };
-        first(&messages, read).ok_or(NetlinkError::Answer { doing })
+        first(&messages, read).ok_or(NetlinkError::BadReply { doing })
     }
 
     /// The receive queues whose NAPI ids are known, by which calls can poll them (Linux 6.8 and later).
@@ -205,7 +205,7 @@ impl Generic {
         let doing = "read the NAPI ids of queues";
         let family = self.family("netdev")?;
         let header = GenericHeader::new(NETDEV_QUEUE_GET);
-        let messages = self.0.request(doing, Answer::Dump, |flags| {
+        let messages = self.0.request(doing, ReplyMode::Dump, |flags| {
             Builder::new(family, flags, &header)
                 .attribute(NETDEV_QUEUE_IFINDEX, &link.to_ne_bytes())
         })?;
@@ -221,10 +221,10 @@ impl Generic {
         let doing = "read the XDP features";
         let family = self.family("netdev")?;
         let header = GenericHeader::new(NETDEV_DEV_GET);
-        let messages = self.0.request(doing, Answer::One, |flags| {
+        let messages = self.0.request(doing, ReplyMode::One, |flags| {
             Builder::new(family, flags, &header).attribute(NETDEV_DEV_IFINDEX, &link.to_ne_bytes())
         })?;
-        first(&messages, read_xdp_features).ok_or(NetlinkError::Answer { doing })
+        first(&messages, read_xdp_features).ok_or(NetlinkError::BadReply { doing })
     }
 }
 
@@ -272,14 +272,14 @@ mod tests {
     #[test]
     fn a_table_and_its_key_are_read() {
         let table: Vec<u8> = [3u32, 1, 2].iter().flat_map(|q| q.to_ne_bytes()).collect();
-        let answer = Builder::new(40, 0, &GenericHeader::new(ETHTOOL_RSS_GET))
+        let reply = Builder::new(40, 0, &GenericHeader::new(ETHTOOL_RSS_GET))
             .nested(ETHTOOL_HEADER, &[(ETHTOOL_HEADER_DEV_INDEX, &[7, 0, 0, 0])])
             .attribute(ETHTOOL_RSS_FUNCTION, &1u32.to_ne_bytes())
             .attribute(ETHTOOL_RSS_TABLE, &table)
             .attribute(ETHTOOL_RSS_KEY, &[9, 8, 7])
             .attribute(ETHTOOL_RSS_TRANSFORMATION, &2u32.to_ne_bytes())
             .finish(1);
-        let found = first(&parse(&answer), |attributes| Some(read_rss(attributes))).unwrap();
+        let found = first(&parse(&reply), |attributes| Some(read_rss(attributes))).unwrap();
         let expected = RssSettings {
             function: 1,
             table: vec![3, 1, 2],

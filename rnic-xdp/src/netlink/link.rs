@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::NetlinkError;
 use super::message::{Attributes, Builder, Message};
-use super::socket::{Answer, RouteSocket};
+use super::socket::{ReplyMode, RouteSocket};
 
 const NEW_LINK: u16 = 16;
 const DELETED_LINK: u16 = 17;
@@ -276,7 +276,7 @@ pub(crate) fn links(socket: &mut RouteSocket) -> Result<Vec<Link>, NetlinkError>
     let build = |flags| Builder::new(GET_LINK, flags, &InterfaceInfo::default());
     let messages = socket
         .0
-        .request("list the network devices", Answer::Dump, build)?;
+        .request("list the network devices", ReplyMode::Dump, build)?;
     Ok(messages.iter().filter_map(Link::from_message).collect())
 }
 
@@ -290,7 +290,7 @@ fn one(
         nix::libc::ERANGE,
         nix::libc::EINVAL,
     ];
-    match socket.0.request(READ_LINK, Answer::One, build) {
+    match socket.0.request(READ_LINK, ReplyMode::One, build) {
         Ok(messages) => Ok(messages.iter().find_map(Link::from_message)),
         Err(error) if error.refusal().is_some_and(|code| absent.contains(&code)) => Ok(None),
         Err(error) => Err(error),

@@ -1,6 +1,6 @@
 //! Netlink: what the kernel knows of links, addresses, routes, neighbours and their features.
 //!
-//! Requests are answered within the call, and notifications are read without blocking, so that a worker can
+//! The kernel replies to requests within the call, and notifications are read without blocking, so that a worker can
 //! follow changes from its loop without an asynchronous runtime.
 
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) use policy::{Policies, Policy, PolicySocket};
 pub(crate) use route::{Route, route};
 pub(crate) use socket::{Groups, RouteSocket, Socket};
 
-/// Why the kernel did not answer a question.
+/// Why a netlink request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The netlink socket does not work.
@@ -46,9 +46,9 @@ pub enum NetlinkError {
         /// Why not.
         source: io::Error,
     },
-    /// The answer is not there or not of the expected form.
-    #[error("the kernel's answer makes no sense while trying to {doing}")]
-    Answer {
+    /// The reply is missing or not of the expected form.
+    #[error("the kernel's reply makes no sense while trying to {doing}")]
+    BadReply {
         /// What was asked.
         doing: &'static str,
     },

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::NetlinkError;
 use super::message::{Builder, Message};
 use super::route::family_of;
-use super::socket::{Answer, RouteSocket};
+use super::socket::{ReplyMode, RouteSocket};
 
 const NEW_NEIGHBOUR: u16 = 28;
 const DELETED_NEIGHBOUR: u16 = 29;
@@ -81,12 +81,12 @@ pub(crate) fn neighbour(
     address: IpAddr,
 ) -> Result<Option<Neighbour>, NetlinkError> {
     let info = info(link, address);
-    let answer = socket
+    let reply = socket
         .0
-        .request("look up a neighbour", Answer::One, |flags| {
+        .request("look up a neighbour", ReplyMode::One, |flags| {
             Builder::new(GET_NEIGHBOUR, flags, &info).address(NDA_DST, address)
         });
-    match answer {
+    match reply {
         Ok(messages) => Ok(messages.iter().find_map(Neighbour::from_message)),
         Err(NetlinkError::Refused { .. }) => Ok(None),
         Err(error) => Err(error),
@@ -103,7 +103,7 @@ pub(crate) fn ask_for_neighbour(
         flags: NTF_USE,
         ..info(link, address)
     };
-    let create = Answer::Acknowledgement(FLAG_CREATE);
+    let create = ReplyMode::Acknowledgement(FLAG_CREATE);
     socket.0.request("resolve a neighbour", create, |flags| {
         Builder::new(NEW_NEIGHBOUR, flags, &info).address(NDA_DST, address)
     })?;

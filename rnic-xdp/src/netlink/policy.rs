@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::NetlinkError;
 use super::message::{Attributes, Builder, Message};
-use super::socket::{Answer, Groups, Socket};
+use super::socket::{Groups, ReplyMode, Socket};
 
 const NEW_POLICY: u16 = 0x13;
 const GET_POLICY: u16 = 0x15;
@@ -398,14 +398,14 @@ impl PolicySocket {
     /// Every policy there is now.
     pub(crate) fn read(&mut self) -> Result<Policies, NetlinkError> {
         let doing = "list the IPsec policies";
-        let messages = self.0.request(doing, Answer::Dump, |flags| {
+        let messages = self.0.request(doing, ReplyMode::Dump, |flags| {
             // `struct xfrm_userpolicy_id`: all of them.
             Builder::new(GET_POLICY, flags, &[0u64; 8])
         })?;
         let mut policies: Vec<_> = messages.iter().filter_map(Policy::from_message).collect();
         let defaults = self
             .0
-            .request("read the default IPsec policy", Answer::One, |flags| {
+            .request("read the default IPsec policy", ReplyMode::One, |flags| {
                 Builder::new(GET_DEFAULT, flags, &[0u8; 4])
             });
         match defaults {

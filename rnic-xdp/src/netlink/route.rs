@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::NetlinkError;
 use super::message::{Builder, Message};
-use super::socket::{Answer, RouteSocket};
+use super::socket::{ReplyMode, RouteSocket};
 
 const NEW_ROUTE: u16 = 24;
 const DELETED_ROUTE: u16 = 25;
@@ -102,17 +102,19 @@ pub(crate) fn route(
         source_len: if source.is_some() { bits } else { 0 },
         ..Default::default()
     };
-    let answer = socket.0.request("look up a route", Answer::One, |flags| {
-        let mut request = Builder::new(GET_ROUTE, flags, &info).address(RTA_DST, destination);
-        if let Some(source) = source {
-            request = request.address(RTA_SRC, source);
-        }
-        if let Some(link) = link {
-            request = request.attribute(RTA_OIF, &link.to_ne_bytes());
-        }
-        request
-    });
-    match answer {
+    let reply = socket
+        .0
+        .request("look up a route", ReplyMode::One, |flags| {
+            let mut request = Builder::new(GET_ROUTE, flags, &info).address(RTA_DST, destination);
+            if let Some(source) = source {
+                request = request.address(RTA_SRC, source);
+            }
+            if let Some(link) = link {
+                request = request.attribute(RTA_OIF, &link.to_ne_bytes());
+            }
+            request
+        });
+    match reply {
         Ok(messages) => Ok(messages.iter().find_map(Route::from_message)),
         // Unreachable, prohibited, no such device, not a local source: no way in each case.
         Err(NetlinkError::Refused { .. }) => Ok(None),

@@ -1,4 +1,4 @@
-//! A netlink socket: questions with answers, and notifications.
+//! A netlink socket: requests with their replies, and notifications.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ const FLAG_ACK: u16 = 0x4;
 const FLAG_DUMP: u16 = 0x300;
 const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
 
-/// Kernel answers come within the call; this only keeps a fault from hanging us.
+/// The kernel replies within the call; this only keeps a fault from hanging us.
 const ANSWER_TIMEOUT_SECONDS: i64 = 5;
 /// A dump that was overtaken by a change is asked for again this often.
 const DUMP_ATTEMPTS: usize = 5;
@@ -36,9 +36,9 @@ impl Groups {
     pub(crate) const ALL: Self = Self(0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400);
 }
 
-/// How a request is to be answered.
+/// What the kernel replies to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ReplyMode {
     /// One message.
     One,
     /// Any number of messages.
@@ -77,37 +77,37 @@ impl Socket {
         })
     }
 
-    /// Sends a request and collects its answer.
+    /// Sends a request and collects its reply.
     pub(crate) fn request(
         &mut self,
         doing: &'static str,
-        answer: Answer,
+        reply: ReplyMode,
         build: impl Fn(u16) -> Builder,
     ) -> Result<Vec<Message>, NetlinkError> {
         for _ in 0..DUMP_ATTEMPTS {
-            let messages = self.request_once(doing, answer, &build)?;
+            let messages = self.request_once(doing, reply, &build)?;
             let interrupted = |message: &Message| message.flags & FLAG_DUMP_INTERRUPTED != 0;
-            if answer != Answer::Dump || !messages.iter().any(interrupted) {
+            if reply != ReplyMode::Dump || !messages.iter().any(interrupted) {
                 return Ok(messages);
             }
         }
-        Err(NetlinkError::Answer { doing })
+        Err(NetlinkError::BadReply { doing })
     }
 
     fn request_once(
         &mut self,
         doing: &'static str,
-        answer: Answer,
+        reply: ReplyMode,
         build: impl Fn(u16) -> Builder,
     ) -> Result<Vec<Message>, NetlinkError> {
         let failed = |source: Errno| NetlinkError::Socket {
             doing,
             source: source.into(),
         };
-        let flags = match answer {
-            Answer::One => 0,
-            Answer::Dump => FLAG_DUMP,
-            Answer::Acknowledgement(more) => FLAG_ACK | more,
+        let flags = match reply {
+            ReplyMode::One => 0,
+            ReplyMode::Dump => FLAG_DUMP,
+            ReplyMode::Acknowledgement(more) => FLAG_ACK | more,
         };
         self.sequence = self.sequence.wrapping_add(1);
         let request = build(FLAG_REQUEST | flags).finish(self.sequence);
@@ -135,7 +135,7 @@ impl Socket {
                 }
                 let more = message.flags & FLAG_MULTI != 0;
                 messages.push(message);
-                if answer == Answer::One && !more {
+                if reply == ReplyMode::One && !more {
                     return Ok(messages);
                 }
             }
@@ -167,7 +167,7 @@ impl AsFd for Socket {
     }
 }
 
-/// A socket that answers questions on links, addresses, routes and neighbours.
+/// A socket for requests about links, addresses, routes and neighbours.
 #[derive(Debug)]
 pub(crate) struct RouteSocket(pub(crate) Socket);
 

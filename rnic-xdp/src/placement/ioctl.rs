@@ -35,7 +35,7 @@ pub(super) struct Match(pub(super) [u32; 13]);
 /// `struct ethtool_rxnfc`, with the locations of rules behind it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Request<const RULES: usize> {
+pub(super) struct RxnfcRequest<const RULES: usize> {
     pub(super) command: u32,
     pub(super) flow: u32,
     pub(super) data: u64,
@@ -44,13 +44,13 @@ pub(super) struct Request<const RULES: usize> {
     pub(super) locations: [u32; RULES],
 }
 
-impl Request<0> {
+impl RxnfcRequest<0> {
     pub(super) fn new(command: u32) -> Self {
         Self::with_locations(command, NO_RULES)
     }
 }
 
-impl<const RULES: usize> Request<RULES> {
+impl<const RULES: usize> RxnfcRequest<RULES> {
     pub(super) fn with_locations(command: u32, locations: [u32; RULES]) -> Self {
         Self {
             command,
@@ -184,9 +184,9 @@ mod tests {
         assert_eq!(offset_of!(FlowSpec, mask), 76);
         assert_eq!(offset_of!(FlowSpec, queue), 152);
         assert_eq!(size_of::<FlowSpec>(), 168);
-        assert_eq!(size_of::<Request<0>>(), 192);
-        assert_eq!(offset_of!(Request<3>, rules), 184);
-        assert_eq!(offset_of!(Request<3>, locations), 188);
+        assert_eq!(size_of::<RxnfcRequest<0>>(), 192);
+        assert_eq!(offset_of!(RxnfcRequest<3>, rules), 184);
+        assert_eq!(offset_of!(RxnfcRequest<3>, locations), 188);
         assert_eq!(offset_of!(RssRequest, function), 16);
         assert_eq!(offset_of!(RssRequest, transformation), 17);
         assert_eq!(offset_of!(RssRequest, config), 24);

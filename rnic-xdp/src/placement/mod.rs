@@ -1,9 +1,9 @@
-//! Which worker the segments of a connection come to, and how to have them come to a certain one.
+//! Which worker the segments of a connection come to, and how to bring them to a certain one.
 //!
 //! A device chooses the receive queue of a segment by a hash of its addresses. For a connection that we open, the local port
-//! is chosen so that the answers come to its worker's queues. Where the hash is not known, or another port would not change
-//! it, a rule in the device chooses the queue. Where there is neither, as on a veth, whichever worker the answers come to
-//! hands them over.
+//! is chosen so that the peer's segments come to its worker's queues. Where the hash is not known, or another port would not
+//! change it, a rule in the device chooses the queue. Where there is neither, as on a veth, the worker that receives the
+//! segments hands them over.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,52 +33,52 @@ pub(crate) struct Placement {
     workers: u32,
     /// The device has taken no rule, and is not asked again.
     takes_no_rules: AtomicBool,
-    /// Of the rules that it has taken; made with the first.
+    /// Records of the rules that it has taken; made with the first.
     records: OnceLock<io::Result<Records>>,
 }
 
-/// Keeps a flow where it was placed, until it is dropped, which may block.
+/// An ntuple rule that brings a flow to its worker. Dropping it removes the rule, which may block.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct FlowRule {
     _rule: Rule,
 }
 
-/// Where the answers to a connection from a certain port would come.
+/// Which worker the received segments of a connection from a certain local port would come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answers {
-    /// To the right worker, or nobody knows.
+pub(crate) enum Arrival {
+    /// The right worker, or it is not known.
     Here,
-    /// To another; those to another port may not.
+    /// Another one; with another local port it may be the right one.
     Elsewhere,
 }
 
-/// The way of the answers of one peer to one worker.
+/// How the segments of one peer can be brought to one worker.
 #[derive(Debug)]
-pub(crate) struct Way {
-    /// If it can be chosen by the local port.
+pub(crate) struct FlowPlacement {
+    /// The hash (RSS), if the local port can bring them there.
     rss: Option<Rss>,
     worker: usize,
     workers: u32,
 }
 
-impl Way {
-    /// Where answers would come.
-    pub(crate) fn answers(&self, remote: SocketAddr, local: SocketAddr) -> Answers {
+impl FlowPlacement {
+    /// Tells which worker the segments would come to.
+    pub(crate) fn arrival(&self, remote: SocketAddr, local: SocketAddr) -> Arrival {
         match &self.rss {
             Some(rss) if worker_of(rss.queue(remote, local), self.workers) != self.worker => {
-                Answers::Elsewhere
+                Arrival::Elsewhere
             }
-            _ => Answers::Here,
+            _ => Arrival::Here,
         }
     }
 }
 
 impl Placement {
-    /// Of a device that this process has just opened. Rules of processes that were killed go from it.
+    /// Reads the placement of a device that this process has just opened, and removes the rules of killed processes.
     pub(crate) fn new(link: &Link, workers: u32) -> Self {
-        // What stays, the next one tries, and `doctor` tells of.
+        // The next process tries again what fails here, and `doctor` reports it.
         let remove = |flows: &[Flow]| match ntuple::remove(&link.name, flows) {
-            // Who switches rules off (`ethtool -K ntuple off`) has removed all.
+            // Switching rules off (`ethtool -K ntuple off`) removed them all.
             Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => Ok(()),
             removed => removed,
         };
@@ -91,52 +91,57 @@ impl Placement {
         }
     }
 
-    /// The way of the answers from a peer to a worker, as the device is set at this moment.
-    pub(crate) fn way(&self, remote: SocketAddr, worker: usize) -> Way {
+    /// Reads how segments of a peer can be brought to a worker, as the device is configured now.
+    pub(crate) fn flow(&self, remote: SocketAddr, worker: usize) -> FlowPlacement {
         let wanted = |queue| worker_of(queue, self.workers) == worker;
         let rss = if self.workers > 1 {
             Rss::read(&self.link, remote.ip()).ok()
         } else {
             None
         };
-        Way {
+        FlowPlacement {
             rss: rss.filter(|rss| rss.can_reach(wanted)),
             worker,
             workers: self.workers,
         }
     }
 
-    /// Sees to it that the answers come by the way, as far as the device can be told.
-    pub(crate) fn keep(&self, way: &Way, remote: SocketAddr, local: SocketAddr) -> Option<Kept> {
-        let known = way.rss.is_some() && way.answers(remote, local) == Answers::Here;
+    /// Installs a rule in the device if the hash does not bring the segments to the worker.
+    pub(crate) fn install_rule(
+        &self,
+        placed: &FlowPlacement,
+        remote: SocketAddr,
+        local: SocketAddr,
+    ) -> Option<FlowRule> {
+        let known = placed.rss.is_some() && placed.arrival(remote, local) == Arrival::Here;
         if self.workers == 1 || known || self.takes_no_rules.load(Ordering::Relaxed) {
             return None;
         }
-        // A rule of which nobody would know who made it is better not made.
+        // Without a record nobody could remove the rule of a killed process.
         let records = || Records::open(&records::directory(&self.link)?);
         let records = self.records.get_or_init(records).as_ref().ok()?;
         let flow = Flow { remote, local };
         // The first queue of a worker has its number.
-        let rule = Rule::insert(&self.link.name, flow, way.worker as u32, records);
+        let rule = Rule::insert(&self.link.name, flow, placed.worker as u32, records);
         if rule.as_ref().is_err_and(never_will) {
             self.takes_no_rules.store(true, Ordering::Relaxed);
         }
-        rule.ok().map(|rule| Kept { _rule: rule })
+        rule.ok().map(|rule| FlowRule { _rule: rule })
     }
 }
 
-/// How many rules of processes that were killed stand in a device.
+/// Counts the rules in a device that killed processes left behind.
 pub(crate) fn rules_left_behind(link: &Link) -> io::Result<usize> {
     Ok(records::left_behind(&records::directory(link)?)?.len())
 }
 
-/// Not for lack of room, but for good.
+/// Whether the device refuses rules for good, and not for lack of room.
 fn never_will(error: &io::Error) -> bool {
     use nix::libc::{EINVAL, EPERM};
     matches!(error.raw_os_error(), Some(EOPNOTSUPP | EINVAL | EPERM))
 }
 
-/// Whether a connection that this host opens finds its worker by its port; if not, why not.
+/// Checks whether the local port can bring a connection that this host opens to its worker.
 pub(crate) fn by_port(link: &Link) -> Result<(), Unknown> {
     Rss::read(link, std::net::Ipv4Addr::UNSPECIFIED.into()).map(drop)
 }
@@ -152,7 +157,7 @@ mod tests {
         let rss = Rss::from_settings(rss::tests::settings(), 0xf0).unwrap();
         let remote = "192.0.2.1:4420".parse().unwrap();
         let local = |port| SocketAddr::from(([192, 0, 2, 2], port));
-        let ways = [0, 1].map(|worker| Way {
+        let flows = [0, 1].map(|worker| FlowPlacement {
             rss: Some(rss.clone()),
             worker,
             workers: 2,
@@ -160,16 +165,16 @@ mod tests {
         for port in 50_000..50_200 {
             // Of four queues each worker has two.
             let right = rss.queue(remote, local(port)) as usize % 2;
-            let answers = [0, 1].map(|worker: usize| ways[worker].answers(remote, local(port)));
-            assert_eq!(answers[right], Answers::Here);
-            assert_eq!(answers[1 - right], Answers::Elsewhere);
+            let answers = [0, 1].map(|worker: usize| flows[worker].arrival(remote, local(port)));
+            assert_eq!(answers[right], Arrival::Here);
+            assert_eq!(answers[1 - right], Arrival::Elsewhere);
         }
-        let unknown = Way {
+        let unknown = FlowPlacement {
             rss: None,
             worker: 1,
             workers: 2,
         };
-        assert_eq!(unknown.answers(remote, local(1)), Answers::Here);
+        assert_eq!(unknown.arrival(remote, local(1)), Arrival::Here);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use nix::libc;
 use zerocopy::IntoBytes;
 
-use super::ioctl::{FlowSpec, Request};
+use super::ioctl::{FlowSpec, RxnfcRequest};
 use super::records::{Flow, Record, Records};
 use crate::process::Maker;
 
@@ -48,7 +48,7 @@ impl Rule {
         records: &Records,
     ) -> io::Result<Self> {
         let record = records.add(flow)?;
-        let mut request = Request::new(INSERT);
+        let mut request = RxnfcRequest::new(INSERT);
         request.rule = spec(flow);
         request.rule.queue = queue.into();
         request.rule.location = ANY_LOCATION;
@@ -85,7 +85,7 @@ impl Drop for Rule {
 }
 
 fn delete(netdev: &str, location: u32) -> io::Result<()> {
-    let mut request = Request::new(DELETE);
+    let mut request = RxnfcRequest::new(DELETE);
     request.rule.location = location;
     request.ask(netdev)
 }
@@ -93,7 +93,7 @@ fn delete(netdev: &str, location: u32) -> io::Result<()> {
 /// Removes the rules of these flows from a device, wherever they stand.
 pub(super) fn remove(netdev: &str, flows: &[Flow]) -> io::Result<()> {
     for location in used_locations(netdev)?.1 {
-        let mut request = Request::new(GET);
+        let mut request = RxnfcRequest::new(GET);
         request.rule.location = location;
         request.ask(netdev)?;
         if flows.iter().any(|flow| is_of(&request.rule, *flow)) {
@@ -118,7 +118,7 @@ fn free_location(netdev: &str) -> io::Result<u32> {
 
 /// How many rules a device has room for, and where there is one.
 fn used_locations(netdev: &str) -> io::Result<(u32, Vec<u32>)> {
-    let mut list = Box::new(Request::with_locations(LIST, [0; MOST_RULES]));
+    let mut list = Box::new(RxnfcRequest::with_locations(LIST, [0; MOST_RULES]));
     list.ask(netdev)?;
     let used = &list.locations[..(list.rules as usize).min(MOST_RULES)];
     Ok((list.data as u32, used.to_vec()))

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::ioctl::{self, Request};
+use super::ioctl::{self, RxnfcRequest};
 use super::ntuple::tcp_flow;
 use super::toeplitz::{Fields, Symmetry, hash, input};
 use crate::netlink::{Generic, Link, NetlinkError, RssSettings};
@@ -44,7 +44,7 @@ impl Rss {
         // Older kernels tell it only by the ioctl. What a driver does not tell is refused by both.
         let told = Generic::open()?.rss(link.index);
         let settings = told.or_else(|error| ioctl::rss(&link.name).map_err(|_| error))?;
-        let mut request = Request::new(GET_FIELDS);
+        let mut request = RxnfcRequest::new(GET_FIELDS);
         request.flow = tcp_flow(ip);
         // Drivers that cannot change the fields do not tell them: they are all that there are.
         let everything =

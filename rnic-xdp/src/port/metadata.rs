@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use nix::libc::{self, c_int, socklen_t};
 use nix::net::if_::if_nametoindex;
 
-use super::socket::Place;
+use super::socket::SocketSpec;
 use super::umem::Umem;
 
 /// Octets of metadata: flags, two offsets, and what was added to them since (`struct xsk_tx_metadata`).
@@ -77,7 +77,7 @@ pub(super) fn checksum_at(tcp_at: usize) -> [u8; LEN] {
 /// there may be several attempts.
 pub(super) fn register(
     umem: &Umem,
-    place: &Place<'_>,
+    wanted: &SocketSpec<'_>,
     completer: Completer,
 ) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
@@ -91,27 +91,27 @@ pub(super) fn register(
     let registration = libc::xdp_umem_reg {
         addr: start as u64,
         len: octets as u64,
-        chunk_size: place.chunk,
+        chunk_size: wanted.chunk,
         headroom: 0,
         flags: completer.0,
         tx_metadata_len: LEN as u32,
     };
     set(&socket, libc::XDP_UMEM_REG, &registration)?;
-    set(&socket, libc::XDP_UMEM_FILL_RING, &place.rings.fill)?;
-    let completion = place.rings.completion;
+    set(&socket, libc::XDP_UMEM_FILL_RING, &wanted.rings.fill)?;
+    let completion = wanted.rings.completion;
     set(&socket, libc::XDP_UMEM_COMPLETION_RING, &completion)?;
-    set(&socket, libc::XDP_RX_RING, &place.rx_ring)?;
-    set(&socket, libc::XDP_TX_RING, &place.tx_ring)?;
+    set(&socket, libc::XDP_RX_RING, &wanted.rx_ring)?;
+    set(&socket, libc::XDP_TX_RING, &wanted.tx_ring)?;
     Ok(socket)
 }
 
 /// Binds a socket to its queue. If that fails, it may be tried again.
-pub(super) fn bind(socket: &OwnedFd, place: &Place<'_>, flags: u16) -> io::Result<()> {
+pub(super) fn bind(socket: &OwnedFd, wanted: &SocketSpec<'_>, flags: u16) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
         sxdp_flags: flags,
-        sxdp_ifindex: if_nametoindex(place.netdev)?,
-        sxdp_queue_id: place.queue,
+        sxdp_ifindex: if_nametoindex(wanted.netdev)?,
+        sxdp_queue_id: wanted.queue,
         sxdp_shared_umem_fd: 0,
     };
     // SAFETY: the kernel reads an address of that length.

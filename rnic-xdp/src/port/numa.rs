@@ -43,12 +43,12 @@ type Mask = [libc::c_ulong; MOST_NODES / WORD_BITS];
 
 /// How this thread gets memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Policy {
+struct MemoryPolicy {
     mode: libc::c_int,
     nodes: Mask,
 }
 
-impl Policy {
+impl MemoryPolicy {
     fn preferring(node: u32) -> Option<Self> {
         let node = node as usize;
         let mut nodes = [0; MOST_NODES / WORD_BITS];
@@ -94,8 +94,8 @@ impl Policy {
 /// Runs something with the memory that it makes on a node, as long as there is some; elsewhere then.
 pub(crate) fn on_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
     let policies = node
-        .and_then(Policy::preferring)
-        .zip(Policy::of_this_thread());
+        .and_then(MemoryPolicy::preferring)
+        .zip(MemoryPolicy::of_this_thread());
     let Some((preferring, before)) = policies else {
         return make();
     };
@@ -119,16 +119,16 @@ mod tests {
 
     #[test]
     fn a_node_is_preferred_for_as_long_as_something_is_made_there() {
-        let Some(before) = Policy::of_this_thread() else {
+        let Some(before) = MemoryPolicy::of_this_thread() else {
             eprintln!("SKIPPED: a_node_is_preferred needs a kernel with NUMA");
             return;
         };
-        let during = on_node(Some(0), Policy::of_this_thread);
-        assert_eq!(during, Policy::preferring(0));
+        let during = on_node(Some(0), MemoryPolicy::of_this_thread);
+        assert_eq!(during, MemoryPolicy::preferring(0));
         assert_ne!(during, Some(before));
-        assert_eq!(Policy::of_this_thread(), Some(before));
+        assert_eq!(MemoryPolicy::of_this_thread(), Some(before));
         // No device names such a node, and nothing is changed for it.
         assert_eq!(on_node(Some(MOST_NODES as u32), || 7), 7);
-        assert_eq!(on_node(None, Policy::of_this_thread), Some(before));
+        assert_eq!(on_node(None, MemoryPolicy::of_this_thread), Some(before));
     }
 }

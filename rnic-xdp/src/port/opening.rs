@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use super::circulation;
 use super::metadata::{Completer, TxOffload};
 use super::rx::{self, RxPort};
-use super::socket::{Place, Rings};
+use super::socket::{Rings, SocketSpec};
 use super::statistics::Counted;
 use super::tx::{TxParts, TxSide};
 use super::umem::{FrameLayout, Umem, UmemRings};
@@ -94,7 +94,7 @@ impl Opened {
             }
             Mode::Generic { .. } => ZeroCopyChoice::Never,
         };
-        let place = Place {
+        let wanted = SocketSpec {
             netdev: &config.netdev,
             queue,
             zero_copy,
@@ -105,7 +105,7 @@ impl Opened {
             chunk: layout.chunk,
             completer,
         };
-        let (umem, rings, refusal) = open_queue(layout, chunks, config.huge_pages, place)?;
+        let (umem, rings, refusal) = open_queue(layout, chunks, config.huge_pages, wanted)?;
         if let Some(why) = refusal {
             self.do_without_offload(config, why)?;
         }
@@ -157,12 +157,12 @@ fn open_queue(
     layout: FrameLayout,
     chunks: u32,
     huge_pages: bool,
-    place: Place<'_>,
+    wanted: SocketSpec<'_>,
 ) -> Result<(Umem, Rings, Option<String>), OpenError> {
     let mut refusal = None;
-    if place.completer.is_some() {
+    if wanted.completer.is_some() {
         let umem = Umem::unregistered(layout, chunks, huge_pages);
-        let opened = umem.and_then(|umem| Rings::open(&umem, &place).map(|rings| (umem, rings)));
+        let opened = umem.and_then(|umem| Rings::open(&umem, &wanted).map(|rings| (umem, rings)));
         match opened {
             Ok((umem, rings)) => return Ok((umem, rings, None)),
             Err(error) if error.is_unsupported() => {
@@ -171,12 +171,12 @@ fn open_queue(
             Err(error) => return Err(error),
         }
     }
-    let place = Place {
+    let wanted = SocketSpec {
         completer: None,
-        ..place
+        ..wanted
     };
-    let umem = Umem::new(layout, chunks, place.rings, huge_pages)?;
-    let rings = Rings::open(&umem, &place)?;
+    let umem = Umem::new(layout, chunks, wanted.rings, huge_pages)?;
+    let rings = Rings::open(&umem, &wanted)?;
     Ok((umem, rings, refusal))
 }
 
@@ -265,7 +265,7 @@ mod tests {
         }
         let (east, _west) = pair();
         let layout = FrameLayout::for_mtu(1500);
-        let place = Place {
+        let wanted = SocketSpec {
             netdev: "east",
             queue: 0,
             zero_copy: ZeroCopyChoice::Auto,
@@ -281,15 +281,15 @@ mod tests {
         };
         east.run(|| {
             let umem = || Umem::unregistered(layout, 64, false).unwrap();
-            let first = Rings::open(&umem(), &place).unwrap();
-            let error = Rings::open(&umem(), &place).err().unwrap();
+            let first = Rings::open(&umem(), &wanted).unwrap();
+            let error = Rings::open(&umem(), &wanted).err().unwrap();
             assert!(matches!(error, OpenError::QueueBusy { .. }), "{error}");
             // Long before patience ends, long after the first attempt.
             let closes = thread::spawn(move || {
                 thread::sleep(Duration::from_millis(100));
                 drop(first);
             });
-            let rings = Rings::open(&umem(), &place).unwrap();
+            let rings = Rings::open(&umem(), &wanted).unwrap();
             assert!(rings.has_metadata && !rings.zero_copy);
             closes.join().unwrap();
         });

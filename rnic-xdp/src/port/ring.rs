@@ -15,13 +15,13 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::libc::{self, xdp_desc, xdp_mmap_offsets, xdp_ring_offset};
 
 /// An entry as the kernel has it: numbers, any of which are valid.
-pub(super) trait Entry: Copy {}
+pub(super) trait RingEntry: Copy {}
 
 /// An address in the UMEM: the fill and the completion ring.
-impl Entry for u64 {}
+impl RingEntry for u64 {}
 
 /// A piece of a frame: the receive and the transmit ring.
-impl Entry for xdp_desc {}
+impl RingEntry for xdp_desc {}
 
 /// Which ring of a socket.
 #[derive(Clone, Copy, Debug)]
@@ -33,14 +33,14 @@ pub(super) enum Which {
 }
 
 /// What both sides of a ring see.
-struct Shared<T> {
+struct RingMapping<T> {
     map: MmapRaw,
     at: xdp_ring_offset,
     entries: u32,
     entry: PhantomData<T>,
 }
 
-impl<T: Entry> Shared<T> {
+impl<T: RingEntry> RingMapping<T> {
     /// A ring of `socket`, which has so many entries: a power of two.
     fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
         let all = offsets(socket)?;
@@ -89,16 +89,16 @@ impl<T: Entry> Shared<T> {
 
 /// Our side of a ring that the kernel takes from: transmit, fill.
 pub(super) struct Producer<T> {
-    ring: Shared<T>,
+    ring: RingMapping<T>,
     /// Entries written, and those of them that the kernel was told of.
     written: u32,
     submitted: u32,
 }
 
-impl<T: Entry> Producer<T> {
+impl<T: RingEntry> Producer<T> {
     /// A ring of `socket`, which has so many entries: a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
-        let ring = Shared::map(socket, which, entries)?;
+        let ring = RingMapping::map(socket, which, entries)?;
         let submitted = ring.producer().load(Ordering::Relaxed);
         Ok(Self {
             ring,
@@ -144,16 +144,16 @@ impl<T: Entry> Producer<T> {
 
 /// Our side of a ring that the kernel fills: receive, completion.
 pub(super) struct Consumer<T> {
-    ring: Shared<T>,
+    ring: RingMapping<T>,
     /// Entries taken, and those that were there when some were last.
     taken: u32,
     there: u32,
 }
 
-impl<T: Entry> Consumer<T> {
+impl<T: RingEntry> Consumer<T> {
     /// A ring of `socket`, which has so many entries: a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
-        let ring = Shared::map(socket, which, entries)?;
+        let ring = RingMapping::map(socket, which, entries)?;
         let taken = ring.consumer().load(Ordering::Relaxed);
         Ok(Self {
             ring,

@@ -27,9 +27,9 @@ use crate::error::OpenError;
 const BUSY_FOR: Duration = Duration::from_secs(3);
 const BUSY_RETRY: Duration = Duration::from_millis(2);
 
-/// Where a socket is to be bound.
+/// What socket to open, and where to bind it.
 #[derive(Clone, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct SocketSpec<'a> {
     pub(super) netdev: &'a str,
     pub(super) queue: u32,
     pub(super) zero_copy: ZeroCopyChoice,
@@ -102,21 +102,21 @@ pub(super) struct Rings {
 
 impl Rings {
     /// Opens a socket on a queue: without copying if that is possible and wanted, else copying.
-    pub(super) fn open(umem: &Umem, place: &Place<'_>) -> Result<Self, OpenError> {
+    pub(super) fn open(umem: &Umem, wanted: &SocketSpec<'_>) -> Result<Self, OpenError> {
         // Once for all attempts to bind it: that pins the UMEM.
-        let socket = match place.completer {
+        let socket = match wanted.completer {
             Some(completer) => {
-                let socket = metadata::register(umem, place, completer);
-                Some(Arc::new(socket.map_err(|source| place.error(source))?))
+                let socket = metadata::register(umem, wanted, completer);
+                Some(Arc::new(socket.map_err(|source| wanted.error(source))?))
             }
             None => None,
         };
-        let bind = |mode| Self::bind_patiently(umem, place, socket.as_ref(), mode);
-        if place.zero_copy != ZeroCopyChoice::Never {
+        let bind = |mode| Self::bind_patiently(umem, wanted, socket.as_ref(), mode);
+        if wanted.zero_copy != ZeroCopyChoice::Never {
             match bind(BindFlags::XDP_ZEROCOPY)? {
                 Ok(rings) => return Ok(rings),
-                Err(source) if place.zero_copy == ZeroCopyChoice::Require => {
-                    let (netdev, queue) = (place.netdev.to_string(), place.queue);
+                Err(source) if wanted.zero_copy == ZeroCopyChoice::Require => {
+                    let (netdev, queue) = (wanted.netdev.to_string(), wanted.queue);
                     return Err(OpenError::NoZeroCopy {
                         netdev,
                         queue,
@@ -126,19 +126,19 @@ impl Rings {
                 Err(_) => {}
             }
         }
-        bind(BindFlags::XDP_COPY)?.map_err(|source| place.error(source))
+        bind(BindFlags::XDP_COPY)?.map_err(|source| wanted.error(source))
     }
 
     /// Tries again while the queue is busy. The inner error is the last attempt's.
     fn bind_patiently(
         umem: &Umem,
-        place: &Place<'_>,
+        wanted: &SocketSpec<'_>,
         socket: Option<&Arc<OwnedFd>>,
         mode: BindFlags,
     ) -> Result<io::Result<Self>, OpenError> {
         let patience = Instant::now() + BUSY_FOR;
         loop {
-            match Self::bind(umem, place, socket, mode)? {
+            match Self::bind(umem, wanted, socket, mode)? {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < patience =>
                 {
@@ -152,34 +152,34 @@ impl Rings {
     /// Binds a socket that has registered the UMEM, or a new one of a UMEM that is registered.
     fn bind(
         umem: &Umem,
-        place: &Place<'_>,
+        wanted: &SocketSpec<'_>,
         socket: Option<&Arc<OwnedFd>>,
         mode: BindFlags,
     ) -> Result<io::Result<Self>, OpenError> {
         let mut flags = mode | BindFlags::XDP_USE_NEED_WAKEUP;
-        if place.multi_buffer {
+        if wanted.multi_buffer {
             flags |= BindFlags::XDP_USE_SG;
         }
         let zero_copy = mode.contains(BindFlags::XDP_ZEROCOPY);
         if let Some(socket) = socket {
-            let bound = metadata::bind(socket, place, flags.bits());
+            let bound = metadata::bind(socket, wanted, flags.bits());
             let side = || OpenSocket::new(socket.as_raw_fd(), socket.clone());
-            return Ok(bound.and_then(|()| Self::map(side(), side(), place, zero_copy)));
+            return Ok(bound.and_then(|()| Self::map(side(), side(), wanted, zero_copy)));
         }
         let config = SocketConfig::builder()
-            .rx_queue_size(ring_size("receive ring", place.rx_ring)?)
-            .tx_queue_size(ring_size("transmit ring", place.tx_ring)?)
+            .rx_queue_size(ring_size("receive ring", wanted.rx_ring)?)
+            .tx_queue_size(ring_size("transmit ring", wanted.tx_ring)?)
             .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
             .bind_flags(flags)
             .build();
-        let interface: Interface = place.netdev.parse().map_err(|_| OpenError::NoSuchDevice {
-            netdev: place.netdev.to_string(),
+        let interface: Interface = wanted.netdev.parse().map_err(|_| OpenError::NoSuchDevice {
+            netdev: wanted.netdev.to_string(),
         })?;
         let Some(registered) = umem.registered() else {
             return Ok(Err(io::Error::other("the UMEM is not registered")));
         };
         // SAFETY: libxdp loads no program, so that none can be freed twice; each UMEM has one socket.
-        let socket = unsafe { Socket::new(config, registered, &interface, place.queue) };
+        let socket = unsafe { Socket::new(config, registered, &interface, wanted.queue) };
         let (tx, rx, rings) = match socket {
             Ok(parts) => parts,
             Err(error) => return Ok(Err(os_error(&error))),
@@ -197,17 +197,17 @@ impl Rings {
         let closed = fcntl(&rx, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
         Ok(closed
             .map_err(io::Error::from)
-            .and_then(|_| Self::map(rx, tx, place, zero_copy)))
+            .and_then(|_| Self::map(rx, tx, wanted, zero_copy)))
     }
 
     /// The rings of a bound socket, of which there is one handle for each side.
     fn map(
         rx_socket: OpenSocket,
         tx_socket: OpenSocket,
-        place: &Place<'_>,
+        wanted: &SocketSpec<'_>,
         zero_copy: bool,
     ) -> io::Result<Self> {
-        let rings = Self::map_rings(rx_socket, tx_socket, place, zero_copy);
+        let rings = Self::map_rings(rx_socket, tx_socket, wanted, zero_copy);
         // Older kernels say that it is busy: that must not be taken for the queue.
         rings.map_err(|error| {
             io::Error::other(format!(
@@ -219,19 +219,19 @@ impl Rings {
     fn map_rings(
         rx_socket: OpenSocket,
         tx_socket: OpenSocket,
-        place: &Place<'_>,
+        wanted: &SocketSpec<'_>,
         zero_copy: bool,
     ) -> io::Result<Self> {
         let socket = rx_socket.as_fd();
         Ok(Self {
-            rx: Consumer::map(socket, Which::Rx, place.rx_ring)?,
-            fill: Producer::map(socket, Which::Fill, place.rings.fill)?,
-            tx: Producer::map(socket, Which::Tx, place.tx_ring)?,
-            completion: Consumer::map(socket, Which::Completion, place.rings.completion)?,
+            rx: Consumer::map(socket, Which::Rx, wanted.rx_ring)?,
+            fill: Producer::map(socket, Which::Fill, wanted.rings.fill)?,
+            tx: Producer::map(socket, Which::Tx, wanted.tx_ring)?,
+            completion: Consumer::map(socket, Which::Completion, wanted.rings.completion)?,
             rx_socket,
             tx_socket,
             zero_copy,
-            has_metadata: place.completer.is_some(),
+            has_metadata: wanted.completer.is_some(),
         })
     }
 
@@ -246,7 +246,7 @@ impl Rings {
     }
 }
 
-impl Place<'_> {
+impl SocketSpec<'_> {
     fn error(&self, source: io::Error) -> OpenError {
         let (netdev, queue) = (self.netdev.to_string(), self.queue);
         match source.raw_os_error() {

@@ -23,7 +23,7 @@ use crate::steering::SteeredLinks;
 mod tests;
 mod way;
 
-pub(crate) use way::Way;
+pub(crate) use way::DeviceRoute;
 
 /// A destination whose next hop is not known is looked for this often: requests can be refused, and news get lost.
 const RETRY: Duration = Duration::from_secs(1);
@@ -35,9 +35,9 @@ const LOOKUPS_PER_POLL: usize = 16;
 /// What the engine is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Update {
-    /// Frames for the destination go this way.
+    /// Frames for the destination go to this next hop.
     Set(IpAddr, NextHop),
-    /// There is no way, or nobody answers there.
+    /// There is no route, or the neighbour does not answer.
     Unreachable(IpAddr),
 }
 
@@ -64,7 +64,7 @@ impl LinkState {
 /// What is known of a destination.
 #[derive(Clone, Copy, Debug, Default)]
 struct Destination {
-    way: Option<Way>,
+    route: Option<DeviceRoute>,
     /// As the engine was told.
     told: Option<NextHop>,
     /// The engine knows that it cannot be reached.
@@ -224,8 +224,8 @@ impl Routes {
             return;
         }
         let concerned = |destination: &Destination| {
-            let way = destination.way?;
-            last.get(&(way.link, way.neighbour)).copied()
+            let route = destination.route?;
+            last.get(&(route.link, route.neighbour)).copied()
         };
         let found = self.destinations.iter();
         let found: Vec<_> = found
@@ -265,7 +265,7 @@ impl Routes {
         }
     }
 
-    /// There is no way any more.
+    /// Forgets all destinations: the device is gone.
     fn end(&mut self) {
         self.destinations.clear();
         self.queue.clear();
@@ -284,13 +284,13 @@ impl Routes {
 
     /// Looks up route and neighbour anew.
     fn resolve(&mut self, now: Instant, destination: IpAddr) {
-        let Ok((way, neighbour)) = self.look_up(destination) else {
+        let Ok((route, neighbour)) = self.look_up(destination) else {
             // The kernel is short of something: no reason to change what is known.
             self.refresh_at.get_or_insert(now + RETRY);
             return;
         };
         if let Some(known) = self.destinations.get_mut(&destination) {
-            known.way = way;
+            known.route = route;
         }
         self.apply(now, destination, neighbour, false);
         let known = self.destinations.get(&destination);
@@ -302,14 +302,14 @@ impl Routes {
     fn look_up(
         &mut self,
         destination: IpAddr,
-    ) -> Result<(Option<Way>, Option<Neighbour>), NetlinkError> {
+    ) -> Result<(Option<DeviceRoute>, Option<Neighbour>), NetlinkError> {
         let questions = &mut self.questions;
-        let way = Way::find(questions, self.device, self.max_mtu, destination, None)?;
-        let neighbour = match way {
-            Some(way) => neighbour(questions, way.link, way.neighbour)?,
+        let route = DeviceRoute::find(questions, self.device, self.max_mtu, destination, None)?;
+        let neighbour = match route {
+            Some(route) => neighbour(questions, route.link, route.neighbour)?,
             None => None,
         };
-        Ok((way, neighbour))
+        Ok((route, neighbour))
     }
 
     /// Draws the consequences of what the kernel says of a destination's neighbour, by itself (`news`) or asked.
@@ -323,16 +323,16 @@ impl Routes {
         let Some(known) = self.destinations.get_mut(&destination) else {
             return;
         };
-        let Some(way) = known.way else {
+        let Some(route) = known.route else {
             return self.lose(now, destination);
         };
         let mac = neighbour.and_then(|neighbour| neighbour.mac);
-        if let Some(hop) = mac.map(|mac| way.next_hop(mac)) {
+        if let Some(hop) = mac.map(|mac| route.next_hop(mac)) {
             known.lost = false;
             if known.told.replace(hop) != Some(hop) {
                 debug!(
                     "{destination} is reached through {} at {}, MTU {}",
-                    way.neighbour, hop.destination_mac, hop.mtu
+                    route.neighbour, hop.destination_mac, hop.mtu
                 );
                 self.updates.push_back(Update::Set(destination, hop));
             }
@@ -343,7 +343,7 @@ impl Routes {
         }
         if mac.is_none() || neighbour.is_some_and(|neighbour| neighbour.stale) {
             // If it is refused, for its table is full for one, it is tried again.
-            let _ = ask_for_neighbour(&mut self.questions, way.link, way.neighbour);
+            let _ = ask_for_neighbour(&mut self.questions, route.link, route.neighbour);
         }
     }
 
@@ -359,10 +359,10 @@ impl Routes {
         }
         known.lost = true;
         known.told = None;
-        match known.way {
-            Some(way) => debug!(
+        match known.route {
+            Some(route) => debug!(
                 "{destination}: the neighbour {} does not answer",
-                way.neighbour
+                route.neighbour
             ),
             None => debug!("{destination}: no route through the device"),
         }

@@ -1,4 +1,4 @@
-//! The way to a destination through one device: which of its VLANs, which neighbour, which MTU.
+//! The route to a destination through one device: which of its VLANs, which neighbour, which MTU.
 
 use std::net::IpAddr;
 
@@ -7,9 +7,9 @@ use rnic_core::wire::ethernet::MacAddr;
 
 use crate::netlink::{Link, NetlinkError, Route, RouteSocket, addresses, link_by_index, route};
 
-/// The way to a destination.
+/// A route to a destination through the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct DeviceRoute {
     /// The device itself, or a VLAN on it.
     pub(crate) link: u32,
     /// Whose link-layer address is needed: the destination, or a router.
@@ -21,8 +21,8 @@ pub(crate) struct Way {
     mtu: u16,
 }
 
-impl Way {
-    /// Asks the kernel for the way to `destination` by the device `device`, from `source` if stated. `None` if
+impl DeviceRoute {
+    /// Asks the kernel for the route to `destination` by the device `device`, from `source` if stated. `None` if
     /// there is none, or it leads through another device.
     pub(crate) fn find(
         socket: &mut RouteSocket,
