@@ -250,7 +250,7 @@ impl End {
         if tcp.state() == State::Closed {
             return;
         }
-        let Some(data) = tcp.receive(now, &segment, false, &mut self.frames) else {
+        let Ok(Some(data)) = tcp.receive(now, &segment, false, &mut self.frames) else {
             return;
         };
         let range = data.offset..data.offset + data.bytes.len() as u64;

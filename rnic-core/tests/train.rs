@@ -298,9 +298,13 @@ fn a_segment_elsewhere_is_placed_there() {
 
 #[test]
 fn what_tcp_must_know_it_hears() {
-    for wrong in [Twist::Checksum, Twist::IpChecksum] {
+    let checksums = [
+        (Twist::Checksum, DropReason::TcpChecksum),
+        (Twist::IpChecksum, DropReason::IpChecksum),
+    ];
+    for (wrong, reason) in checksums {
         let outcome = with_twist(Some(wrong));
-        assert_eq!(outcome.drops.of(DropReason::TcpChecksum), 1, "{wrong:?}");
+        assert_eq!(outcome.drops.of(reason), 1, "{wrong:?}");
         assert!(
             outcome.target.0[PIECES / 2 * PIECE..][..PIECE]
                 .iter()

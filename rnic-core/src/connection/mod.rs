@@ -24,7 +24,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::counters::TcpCounters;
+use crate::counters::{DropReason, TcpCounters};
 use crate::ids::{ListenerId, RequestId};
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_front;
@@ -314,21 +314,22 @@ impl Connection {
         matches!(&self.phase, Phase::Streaming(stream) if stream.receives_crcs())
     }
 
-    /// Handles a segment of the peer. [`settle`](Self::settle) is to follow.
+    /// Handles a segment of the peer, or says why it is dropped. [`settle`](Self::settle) is to follow.
     pub(crate) fn handle_segment<F: TxFrames>(
         &mut self,
         segment: &TcpSegment<'_>,
         congested: bool,
         context: &mut Context<'_, '_>,
         tx: &mut F,
-    ) {
-        if let Some(data) = self.tcp.receive(context.now, segment, congested, tx) {
+    ) -> Result<(), DropReason> {
+        if let Some(data) = self.tcp.receive(context.now, segment, congested, tx)? {
             // Data first: a Terminate that comes with the acknowledgement of a request says how that request ended.
             if let Phase::Streaming(stream) = &mut self.phase {
                 stream.note_acked(self.tcp.acked_offset());
             }
-            self.receive_data(data, context);
+            return self.receive_data(data, context);
         }
+        Ok(())
     }
 
     /// When it next wants to be looked at without a cause from outside, beside [the next turn](Self::acks_next_turn).

@@ -1,5 +1,6 @@
 //! From TCP's octets upward: in order, placed early, or into the out-of-order queue.
 
+use crate::counters::DropReason;
 use crate::tcp::StreamData;
 
 use super::{Connection, Context, EndReason, Phase};
@@ -10,9 +11,13 @@ const MAX_AHEAD_IN_STARTUP: u64 = 4096;
 
 impl Connection {
     /// Takes what TCP found acceptable.
-    pub(super) fn receive_data(&mut self, data: StreamData<'_>, context: &mut Context<'_, '_>) {
+    pub(super) fn receive_data(
+        &mut self,
+        data: StreamData<'_>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), DropReason> {
         if data.offset > self.tcp.receive_offset() {
-            self.receive_ahead(data, context);
+            self.receive_ahead(data, context)?;
         } else {
             self.receive_in_order(data, context);
         }
@@ -22,16 +27,21 @@ impl Connection {
             _ => (0, 0),
         };
         self.tcp.set_held(held as u32, missing as u32);
+        Ok(())
     }
 
     /// Queues octets that have a hole in front of them, and places FPDUs among them that a marker shows.
     // rfc: 5044-84
-    fn receive_ahead(&mut self, data: StreamData<'_>, context: &mut Context<'_, '_>) {
+    fn receive_ahead(
+        &mut self,
+        data: StreamData<'_>,
+        context: &mut Context<'_, '_>,
+    ) -> Result<(), DropReason> {
         let range = data.offset..data.offset + data.bytes.len() as u64;
         let ahead = range.end - self.tcp.receive_offset();
         if self.is_starting() && ahead > MAX_AHEAD_IN_STARTUP {
             // Not taken: the peer sends them again.
-            return;
+            return Err(DropReason::StartupOutOfOrder);
         }
         // Once the stream is over nobody waits for them.
         if !matches!(self.phase, Phase::Closing) {
@@ -43,6 +53,7 @@ impl Connection {
             stream.place_marked(range.clone(), &mut self.reorder, context);
         }
         self.tcp.took(context.now, range);
+        Ok(())
     }
 
     /// Octets at the front of the stream, and whatever waited behind them.

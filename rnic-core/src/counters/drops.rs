@@ -40,6 +40,18 @@ drop_reasons! {
     TooManyConnections too_many_connections "A SYN beyond the number of connections that the device may have. Answered with RST."
     ListenOverflow listen_overflow "A SYN to a listener with too many requests waiting. The peer tries again."
     StartupOverflow startup_overflow "A SYN while too many connections were in MPA start-up. The peer tries again."
+    TcpClosed tcp_closed "For a connection that is over."
+    TcpNoSyn tcp_no_syn "Neither SYN nor RST, where the peer's SYN is waited for."
+    TcpNoAck tcp_no_ack "A segment without the ACK flag."
+    TcpInvalidSyn tcp_invalid_syn "A SYN inside a connection (RFC 5961 section 4)."
+    TcpInvalidReset tcp_invalid_reset "A RST that has not the very next sequence number (RFC 5961 section 3)."
+    TcpPaws tcp_paws "An older timestamp than one received before (RFC 7323 section 5)."
+    TcpOldData tcp_old_data "Nothing but octets that were received before."
+    TcpOutOfWindow tcp_out_of_window "Nothing inside the receive window."
+    TcpInvalidAck tcp_invalid_ack "An acknowledgment of what was never sent."
+    TcpOldAck tcp_old_ack "A much older acknowledgment than one received before (RFC 5961 section 5)."
+    TcpOutOfOrderFull tcp_out_of_order_full "One more gap in the peer's stream than are kept track of."
+    StartupOutOfOrder startup_out_of_order "Far ahead of order before MPA start-up was over."
 }
 
 const REASONS: usize = DropReason::ALL.len();

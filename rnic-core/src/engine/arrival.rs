@@ -114,8 +114,10 @@ impl Engine {
             false => None,
         };
         let Some(predicted) = predicted else {
-            connection.handle_segment(&expected.segment(), false, &mut context, tx);
+            let segment = &expected.segment();
+            let handled = connection.handle_segment(segment, false, &mut context, tx);
             self.end_run(index, now, guard, tx);
+            self.count_dropped(handled);
             return false;
         };
         match predicted.commit(connection, &mut context, tx) {
@@ -215,11 +217,13 @@ impl Engine {
             let expected = Prediction::like(frame, packet, connection.receives_crcs());
             self.expected = expected.map(|expected| (expected, index));
         }
-        self.with_connection(index, now, guard, tx, |connection, context, tx| {
+        let handled = self.with_connection(index, now, guard, tx, |connection, context, tx| {
             let congested = packet.ecn == packet::CONGESTION_EXPERIENCED;
-            connection.handle_segment(&packet.segment, congested, context, tx);
+            let handled = connection.handle_segment(&packet.segment, congested, context, tx);
             connection.settle(context);
+            handled
         });
+        self.count_dropped(handled);
     }
 
     /// The same behind the acknowledgment of [all](Acknowledged::All) that was in flight.

@@ -5,6 +5,14 @@ use crate::counters::DropReason;
 use crate::wire::packet::PacketError;
 
 impl Engine {
+    /// Counts a frame, if its connection dropped it.
+    #[inline]
+    pub(super) fn count_dropped(&mut self, handled: Result<(), DropReason>) {
+        if let Err(reason) = handled {
+            self.drop_frame(reason);
+        }
+    }
+
     /// Counts a frame that is dropped. Every frame that is ends here, once.
     #[cold]
     pub(super) fn drop_frame(&mut self, reason: DropReason) {

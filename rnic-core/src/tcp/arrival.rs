@@ -1,23 +1,17 @@
 //! What a received segment does (RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323).
 
 use super::recovery::Ack;
-use super::recv::Offer;
 use super::scoreboard::News;
 use super::{Fin, State, StreamData, Tcp, TcpFailure};
+use crate::counters::DropReason;
 use crate::memory::frames::TxFrames;
 use crate::time::{Instant, Span};
 use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
-/// Whether to go on with a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Continue,
-    Drop,
-}
-
 impl Tcp {
     /// Handles a segment of this connection, and returns what of its data is new: the owner places or keeps it,
-    /// and calls [`took`](Self::took) for that. Frames that it acknowledges are released.
+    /// and calls [`took`](Self::took) for that. Frames that it acknowledges are released. An error says why nothing
+    /// of the segment was taken but, at most, its acknowledgment.
     ///
     /// `congested`: a router has marked it (CE, RFC 3168).
     ///
@@ -28,17 +22,23 @@ impl Tcp {
         segment: &TcpSegment<'a>,
         congested: bool,
         frames: &mut F,
-    ) -> Option<StreamData<'a>> {
+    ) -> Result<Option<StreamData<'a>>, DropReason> {
         self.pacer.advance(now);
         self.counters.segments_received += 1;
         let data = match self.state {
-            State::Closed => None,
-            State::SynSent => {
-                self.receive_in_syn_sent(now, &segment.header);
-                None
-            }
+            State::Closed => Err(DropReason::TcpClosed),
+            State::SynSent => self
+                .receive_in_syn_sent(now, &segment.header)
+                .map(|()| None),
             _ => self.receive_synchronized(now, segment, congested, frames),
         };
+        self.counters.duplicates += u64::from(matches!(
+            data,
+            Err(DropReason::TcpPaws
+                | DropReason::TcpOldData
+                | DropReason::TcpOutOfWindow
+                | DropReason::TcpOutOfOrderFull)
+        ));
         if self.state == State::Closed {
             self.release_frames(frames);
         }
@@ -46,27 +46,33 @@ impl Tcp {
     }
 
     /// RFC 9293 section 3.10.7.3. Data on a SYN is left for the peer to send again.
-    fn receive_in_syn_sent(&mut self, now: Instant, header: &TcpHeader) {
+    fn receive_in_syn_sent(&mut self, now: Instant, header: &TcpHeader) -> Result<(), DropReason> {
         let flags = header.flags;
         let ours_acked = flags.ack() && self.send.offset_of(header.ack) == 0;
         if flags.ack() && !ours_acked {
-            self.refuse_ack(header);
-        } else if flags.rst() {
-            if ours_acked {
-                self.counters.resets_received += 1;
-                self.finish(Some(TcpFailure::Refused));
-            }
-        } else if flags.syn() {
-            self.take_syn(now, header);
-            if ours_acked {
-                self.establish(now, header);
-                self.recv.ack_now();
-            } else {
-                // Both opened at the same time.
-                self.state = State::SynReceived;
-                self.syn_due = true;
-            }
+            return Err(self.refuse_ack(header));
         }
+        if flags.rst() {
+            if !ours_acked {
+                return Err(DropReason::TcpInvalidReset);
+            }
+            self.counters.resets_received += 1;
+            self.finish(Some(TcpFailure::Refused));
+            return Ok(());
+        }
+        if !flags.syn() {
+            return Err(DropReason::TcpNoSyn);
+        }
+        self.take_syn(now, header);
+        if ours_acked {
+            self.establish(now, header);
+            self.recv.ack_now();
+        } else {
+            // Both opened at the same time.
+            self.state = State::SynReceived;
+            self.syn_due = true;
+        }
+        Ok(())
     }
 
     /// The peer's SYN: its sequence number, window and options.
@@ -127,32 +133,32 @@ impl Tcp {
         segment: &TcpSegment<'a>,
         congested: bool,
         frames: &mut F,
-    ) -> Option<StreamData<'a>> {
+    ) -> Result<Option<StreamData<'a>>, DropReason> {
         let header = &segment.header;
         let flags = header.flags;
         let start = self.recv.offset_of(header.seq);
         if flags.rst() {
-            self.receive_reset(now, start);
-            return None;
+            return self.receive_reset(now, start).map(|()| None);
         }
         if flags.syn() {
-            self.receive_late_syn(now, header, start);
-            return None;
+            return self.receive_late_syn(now, header, start).map(|()| None);
         }
         let len = segment.payload.len() as u64 + u64::from(flags.fin());
         if self.options.is_old(now, header.options.timestamps) {
-            self.counters.duplicates += 1;
             self.answer_unacceptable(now, start, len);
-            return None;
+            return Err(DropReason::TcpPaws);
         }
         if !self.recv.acceptable(start, len) {
-            self.counters.duplicates += 1;
             self.receive_unacceptable(now, header, start, len, frames);
-            return None;
+            return Err(self.recv.unwanted(start));
         }
         // RFC 9293 section 3.10.7.4, fifth: a segment without ACK says nothing.
-        if !flags.ack() || self.receive_ack(now, header, start, len, frames) == Verdict::Drop {
-            return None;
+        if !flags.ack() {
+            return Err(DropReason::TcpNoAck);
+        }
+        self.receive_ack(now, header, start, len, frames)?;
+        if self.state == State::Closed {
+            return Ok(None);
         }
         // Only the peer can have sent it. RFC 7323 section 5.3, R3: were the timestamp of any other remembered, all that the
         // peer sends could become old by it.
@@ -169,35 +175,44 @@ impl Tcp {
 
     /// RFC 5961 section 3.2: only the very next sequence number resets; one elsewhere in the window is asked
     /// about, by an ACK that makes a true peer repeat it right.
-    fn receive_reset(&mut self, now: Instant, start: i64) {
+    fn receive_reset(&mut self, now: Instant, start: i64) -> Result<(), DropReason> {
         if start == self.recv.position().cast_signed() {
             self.counters.resets_received += 1;
             // In TIME-WAIT nothing is lost by it.
             self.finish((self.state != State::TimeWait).then_some(TcpFailure::Reset));
-        } else if self.recv.acceptable(start, 0) {
+            return Ok(());
+        }
+        if self.recv.acceptable(start, 0) {
             self.challenge(now);
         }
+        Err(DropReason::TcpInvalidReset)
     }
 
     /// A SYN after the first one.
-    fn receive_late_syn(&mut self, now: Instant, header: &TcpHeader, start: i64) {
+    fn receive_late_syn(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        start: i64,
+    ) -> Result<(), DropReason> {
         let again = start == -1;
-        if self.state == State::SynReceived && again {
-            if header.flags.ack() && self.send.offset_of(header.ack) == 0 {
-                // The end of a simultaneous open (RFC 9293 figure 7).
-                self.establish(now, header);
-                self.recv.ack_now();
-            } else {
-                if !header.flags.ack() {
-                    // It may no longer ask for ECN.
-                    self.ecn.take_syn(header.flags);
-                }
-                self.syn_due = true;
-            }
-        } else {
+        if self.state != State::SynReceived || !again {
             // RFC 5961 section 4.2.
             self.challenge(now);
+            return Err(DropReason::TcpInvalidSyn);
         }
+        if header.flags.ack() && self.send.offset_of(header.ack) == 0 {
+            // The end of a simultaneous open (RFC 9293 figure 7).
+            self.establish(now, header);
+            self.recv.ack_now();
+        } else {
+            if !header.flags.ack() {
+                // It may no longer ask for ECN.
+                self.ecn.take_syn(header.flags);
+            }
+            self.syn_due = true;
+        }
+        Ok(())
     }
 
     /// A segment outside the window is answered by an ACK. Of one that ends behind what was last acknowledged, the
@@ -215,7 +230,7 @@ impl Tcp {
         let recent = self.recv.is_recent(end) && self.state != State::SynReceived;
         if !recent
             || !header.flags.ack()
-            || self.receive_ack(now, header, start, len, frames) == Verdict::Drop
+            || self.receive_ack(now, header, start, len, frames).is_err()
         {
             return;
         }
@@ -244,12 +259,11 @@ impl Tcp {
         start: i64,
         len: u64,
         frames: &mut F,
-    ) -> Verdict {
+    ) -> Result<(), DropReason> {
         let offset = self.send.offset_of(header.ack);
         if self.state == State::SynReceived {
             if offset != 0 {
-                self.refuse_ack(header);
-                return Verdict::Drop;
+                return Err(self.refuse_ack(header));
             }
             self.establish(now, header);
         }
@@ -264,11 +278,7 @@ impl Tcp {
             self.receive_news(now, header, ack, repeats, frames);
         }
         self.follow_window(now);
-        if self.state == State::Closed {
-            Verdict::Drop
-        } else {
-            Verdict::Continue
-        }
+        Ok(())
     }
 
     /// An acknowledgment that may tell what has become of our segments. `repeats`: it is the same once more, and its
@@ -325,14 +335,17 @@ impl Tcp {
 
     /// An acknowledgment of something never sent is answered and its segment dropped, and so is one too old to
     /// be true (RFC 5961 section 5.2). One just old is ignored, and its segment is not.
-    fn receive_strange_ack(&mut self, now: Instant, offset: i64) -> Verdict {
+    fn receive_strange_ack(&mut self, now: Instant, offset: i64) -> Result<(), DropReason> {
         let una = self.send.una().cast_signed();
         let oldest = una.saturating_sub_unsigned(self.send.window.largest);
         if (oldest..una).contains(&offset) {
-            return Verdict::Continue;
+            return Ok(());
         }
         self.challenge(now);
-        Verdict::Drop
+        Err(match offset < una {
+            true => DropReason::TcpOldAck,
+            false => DropReason::TcpInvalidAck,
+        })
     }
 
     /// Returns the time if it is exact.
@@ -388,7 +401,7 @@ impl Tcp {
         now: Instant,
         segment: &TcpSegment<'a>,
         start: i64,
-    ) -> Option<StreamData<'a>> {
+    ) -> Result<Option<StreamData<'a>>, DropReason> {
         let len = segment.payload.len() as u64;
         let flags = segment.header.flags;
         if flags.fin() {
@@ -399,21 +412,23 @@ impl Tcp {
                 self.recv.ack_now();
                 self.take_fin(now);
             }
-            return None;
+            return Ok(None);
         }
-        let Offer::Take(range) = self.recv.offer(now, start, len, flags.psh()) else {
-            self.counters.duplicates += 1;
-            self.take_fin(now);
-            return None;
+        let range = match self.recv.offer(now, start, len, flags.psh()) {
+            Ok(range) => range,
+            Err(reason) => {
+                self.take_fin(now);
+                return Err(reason);
+            }
         };
         self.counters.out_of_order += u64::from(range.start > self.recv.next());
         // The range is inside the segment: both differences fit.
         let from = (range.start.cast_signed() - start) as usize;
         let to = (range.end.cast_signed() - start) as usize;
-        Some(StreamData {
+        Ok(segment.payload.get(from..to).map(|bytes| StreamData {
             offset: range.start,
-            bytes: segment.payload.get(from..to)?,
-        })
+            bytes,
+        }))
     }
 
     /// A challenge ACK, unless there were many lately.
@@ -424,7 +439,7 @@ impl Tcp {
     }
 
     /// During the handshake, an ACK for something else than our SYN is from another connection.
-    fn refuse_ack(&mut self, header: &TcpHeader) {
+    fn refuse_ack(&mut self, header: &TcpHeader) -> DropReason {
         if !header.flags.rst() {
             let reset = TcpHeader {
                 seq: header.ack,
@@ -433,5 +448,6 @@ impl Tcp {
             };
             self.reset = Some(Box::new(reset));
         }
+        DropReason::TcpInvalidAck
     }
 }

@@ -8,6 +8,7 @@ use super::ack_schedule::AckSchedule;
 use super::ranges::RangeSet;
 use super::rtt::RttEstimator;
 use super::seq::{Origin, Seq};
+use crate::counters::DropReason;
 use crate::time::{Instant, Span};
 use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlocks};
 
@@ -57,15 +58,6 @@ struct Growth {
     since: Instant,
     from: u64,
     until: Instant,
-}
-
-/// What part of a segment the owner is offered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Offer {
-    /// These offsets: new, and inside the window.
-    Take(Range<u64>),
-    /// Nothing of it is wanted.
-    Nothing,
 }
 
 /// What a segment says of the window.
@@ -215,27 +207,41 @@ impl Receiver {
         self.schedule.in_order(now, count, false, push);
     }
 
-    /// A segment with `len` octets of data from offset `start` has come: what of it is new? Decides as well
-    /// when it will be acknowledged. `push`: the sender waits for nothing more to send.
-    pub(super) fn offer(&mut self, now: Instant, start: i64, len: u64, push: bool) -> Offer {
+    /// Returns which offsets of a segment with `len` octets of data from offset `start` are new and inside the window.
+    /// Decides as well when it will be acknowledged. `push`: the sender waits for nothing more to send.
+    pub(super) fn offer(
+        &mut self,
+        now: Instant,
+        start: i64,
+        len: u64,
+        push: bool,
+    ) -> Result<Range<u64>, DropReason> {
         let wanted = self.wanted(start, len);
         if wanted.end - wanted.start < len {
             self.note_duplicate(start, len);
         }
         if wanted.is_empty() {
             self.schedule.duplicate();
-            return Offer::Nothing;
+            return Err(self.unwanted(start));
         }
         if wanted.start > self.next {
             self.schedule.duplicate();
             if self.taken.len() >= MAX_TAKEN_RANGES && !self.taken.joins(&wanted) {
-                return Offer::Nothing;
+                return Err(DropReason::TcpOutOfOrderFull);
             }
         } else {
             // RFC 5681 section 4.2: a segment that fills a hole is acknowledged at once.
             self.schedule.in_order(now, 1, !self.taken.is_empty(), push);
         }
-        Offer::Take(wanted)
+        Ok(wanted)
+    }
+
+    /// Why nothing is wanted of a segment that begins at this offset.
+    pub(super) fn unwanted(&self, start: i64) -> DropReason {
+        match start < self.edge().cast_signed() {
+            true => DropReason::TcpOldData,
+            false => DropReason::TcpOutOfWindow,
+        }
     }
 
     /// A segment with `len` octets of data from offset `start` has come: what of it came before is to be reported.

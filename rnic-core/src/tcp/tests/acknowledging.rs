@@ -461,6 +461,7 @@ fn streams_longer_than_4_gib() {
         let data = t
             .tcp
             .receive(t.now, &segment, false, &mut t.frames)
+            .expect("it is taken")
             .expect("new data");
         assert_eq!((data.offset, data.bytes.len()), (n * 50_000, 50_000));
         t.tcp.took(t.now, data.offset..data.offset + 50_000);

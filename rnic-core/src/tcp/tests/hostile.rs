@@ -121,7 +121,7 @@ fn torture(t: &mut Script, seed: u64, steps: u32) {
     for _ in 0..steps {
         let segment = segment(&mut random, &payload);
         let before = t.tcp.receive_offset();
-        if let Some(data) = t.tcp.receive(t.now, &segment, false, &mut t.frames) {
+        if let Ok(Some(data)) = t.tcp.receive(t.now, &segment, false, &mut t.frames) {
             let end = data.offset + data.bytes.len() as u64;
             assert!(data.offset >= before && !data.bytes.is_empty());
             assert!(end <= t.tcp.recv.edge());
@@ -221,7 +221,7 @@ proptest! {
                 blind += 1;
                 t.pass(ms(1));
                 let before = essence(&t.tcp);
-                prop_assert_eq!(t.tcp.receive(t.now, &segment, true, &mut t.frames), None);
+                prop_assert!(t.tcp.receive(t.now, &segment, true, &mut t.frames).is_err());
                 prop_assert_eq!(essence(&t.tcp), before, "{:?}", segment.header);
                 while t.next().is_some() {}
             }

@@ -247,7 +247,7 @@ impl End {
         if tcp.state() == State::Closed {
             return;
         }
-        if let Some(data) = tcp.receive(now, &segment, false, &mut self.frames) {
+        if let Ok(Some(data)) = tcp.receive(now, &segment, false, &mut self.frames) {
             let range = data.offset..data.offset + data.bytes.len() as u64;
             assert!(range.end <= peer.queued, "data that was never sent");
             for (offset, octet) in range.clone().zip(data.bytes) {

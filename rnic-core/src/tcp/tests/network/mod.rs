@@ -229,7 +229,7 @@ impl Network {
                 match tcp {
                     None => *tcp = Some(Tcp::accept(now, config, Seq(flow as u32), &segment)),
                     Some(tcp) => {
-                        if let Some(data) = tcp.receive(now, &segment, marked, frames) {
+                        if let Ok(Some(data)) = tcp.receive(now, &segment, marked, frames) {
                             let range = data.offset..data.offset + data.bytes.len() as u64;
                             tcp.took(now, range);
                         }
