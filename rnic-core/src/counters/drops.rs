@@ -16,6 +16,11 @@ macro_rules! drop_reasons {
                 match self { $(Self::$reason => stringify!($name),)* }
             }
 
+            /// Whether the frame was a segment of a connection of this engine: TCP has counted it as received.
+            pub const fn is_of_connection(self) -> bool {
+                self as usize >= Self::TcpClosed as usize
+            }
+
             /// What it says of a frame.
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$reason => $text,)* }
@@ -77,7 +82,7 @@ impl DropCounters {
     }
 
     /// Every counter with its reason.
-    pub fn entries(&self) -> impl Iterator<Item = (DropReason, u64)> {
+    pub fn entries(&self) -> impl Iterator<Item = (DropReason, u64)> + use<> {
         DropReason::ALL.iter().copied().zip(self.0)
     }
 

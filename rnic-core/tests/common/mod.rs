@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use decoder::Decoder;
 use rnic_core::connection::{ConnectionOptions, Event};
-use rnic_core::engine::EngineConfig;
+use rnic_core::engine::{EngineConfig, Snapshot};
 use rnic_core::ids::RequestId;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
@@ -161,11 +161,29 @@ pub(crate) fn completions(
     all
 }
 
+/// Checks that each frame that an engine received was handled once: by a connection, by a cookie, by another engine, or by
+/// being dropped for one reason.
+#[track_caller]
+pub(crate) fn assert_accounted(snapshot: &Snapshot) {
+    let (engine, drops) = (&snapshot.engine, &snapshot.drops);
+    let of_connections = drops
+        .entries()
+        .filter(|(reason, _)| reason.is_of_connection());
+    let dropped_by_tcp: u64 = of_connections.map(|(_, count)| count).sum();
+    let handled = snapshot.tcp.segments_received - dropped_by_tcp;
+    assert_eq!(
+        handled + engine.syn_cookies_sent + engine.handed_over + drops.total(),
+        engine.frames_received,
+        "{snapshot:?}"
+    );
+}
+
 /// Runs for long enough that nothing has a reason to be there any more, and checks that nothing is.
 pub(crate) fn assert_nothing_left(sim: &mut Simulation) {
     sim.run_for(SECOND * 600);
     for host in 0..2 {
         let snapshot = sim.hosts[host].snapshot(sim.now);
+        assert_accounted(&snapshot);
         assert!(
             snapshot.connections.is_empty(),
             "host {host}: {:?}",

@@ -4,6 +4,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use crate::connection::{ConnectionOptions, Event, NextHop};
+use crate::counters::DropReason;
 use crate::engine::{Driver, EngineConfig, HostEnd, NextHopRequest, Peers, links};
 use crate::ids::{ListenerId, RequestId};
 use crate::memory::table::StagTable;
@@ -186,4 +187,46 @@ fn no_other_engine_gets_in_between_where_a_connection_replaces_another() {
     assert_eq!((owners.changes(), first.connections()), before);
     second.turn(syn);
     assert_eq!(second.counters().handed_over, 1);
+}
+
+/// A frame meets an engine that its connection is on its way to, and has not reached.
+#[test]
+fn a_frame_of_a_connection_that_moves_is_dropped() {
+    let (mut engines, mut peer) = engines(2);
+    let [first, second] = &mut engines[..] else {
+        panic!()
+    };
+    let request = first.asked(&mut peer);
+    let mut batch = second.driver.begin(NOW);
+    let move_on = Command::AcceptElsewhere {
+        engine: 1,
+        request,
+        qp: QpNumber(1),
+        options: ConnectionOptions::default(),
+    };
+    first.host.send(move_on).unwrap();
+    first.turn(Vec::new());
+    peer.acknowledge();
+    let frames = peer.take_frames().into_iter();
+    let frames = frames.map(|frame| (frame, Checksums::None));
+    batch.handle_frames(frames, &mut second.tx);
+    drop(batch);
+    let drops = second.drops();
+    assert_eq!((drops.of(DropReason::Moving), drops.total()), (1, 1));
+}
+
+/// More frames than fit into all parcels, while the engine that has their connection does not take them.
+#[test]
+fn frames_that_another_engine_does_not_take_are_dropped() {
+    let (mut engines, mut peer) = engines(2);
+    let [first, second] = &mut engines[..] else {
+        panic!()
+    };
+    first.asked(&mut peer);
+    peer.acknowledge();
+    let frame = peer.take_frames().remove(0);
+    second.turn(vec![frame; PARCELS * FRAMES + 7]);
+    let (counters, drops) = (second.counters(), second.drops());
+    assert_eq!(counters.handed_over, (PARCELS * FRAMES) as u64);
+    assert_eq!((drops.of(DropReason::HandOverFull), drops.total()), (7, 7));
 }
