@@ -1,4 +1,4 @@
-//! FPDUs out of a TCP stream, however it was cut into segments.
+//! Deframing: finds FPDUs in a TCP stream, however it was cut into segments.
 
 use super::marked::MarkedDeframer;
 use super::{MpaError, frame};
@@ -7,20 +7,19 @@ use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
 /// The octets of one ULPDU.
 pub type Ulpdu<'a> = &'a [u8];
 
-/// Finds FPDUs in the octets of a stream. An FPDU that lies in one piece of input is yielded from there
-/// without a copy; a part of one at the end of the input is partial over, so that a deframer holds one FPDU
-/// (65544 octets) at most.
+/// Finds FPDUs in the octets of a stream. An FPDU that lies in one piece of input is yielded from there without a copy.
+/// The start of an FPDU at the end of the input is buffered: at most one FPDU (65544 octets).
 #[derive(Debug)]
 pub struct Deframer {
     crc: bool,
     partial: PartialFpdu,
     failure: Option<MpaError>,
-    /// Does the work where the stream has markers. In a box, because few have.
+    /// Deframes a stream with markers. In a box, because few streams have them.
     marked: Option<Box<MarkedDeframer>>,
 }
 
 impl Deframer {
-    /// Starts at the first octet behind the start-up frame. `crc`: whether CRCs are used, as negotiated.
+    /// Starts at the first octet behind the start-up frame. `crc` says whether CRCs were negotiated.
     pub fn new(crc: bool) -> Self {
         Self {
             crc,
@@ -30,7 +29,7 @@ impl Deframer {
         }
     }
 
-    /// The same of a stream with markers: this side required them.
+    /// Starts a stream with markers, which this side has required.
     pub fn with_markers(crc: bool) -> Self {
         Self {
             marked: Some(Box::default()),
@@ -38,11 +37,11 @@ impl Deframer {
         }
     }
 
-    /// Takes the next FPDU from the front of `input` and yields its ULPDU, verified; `None` when `input` is
-    /// used up. `input` continues the stream exactly where the previous input ended.
+    /// Takes the next FPDU from the front of `input` and returns its ULPDU, verified. `None` when `input` is used up.
+    /// `input` continues the stream where the previous input ended.
     ///
     /// # Errors
-    /// [`MpaError::Crc`], [`MpaError::Marker`]. After an error nothing is yielded any more, and each call repeats the error.
+    /// [`MpaError::Crc`], [`MpaError::Marker`]. After an error no ULPDU is returned: each call repeats the error.
     #[inline]
     pub fn next<'d, 'i: 'd>(
         &'d mut self,
@@ -51,7 +50,7 @@ impl Deframer {
         self.next_with_crc(input, None)
     }
 
-    /// [`next`](Self::next), where the [`crc`](crate::wire::crc::crc) of all of `input` may be known already.
+    /// Does what [`next`](Self::next) does, where the [`crc`](crate::wire::crc::crc) of all of `input` may be known.
     ///
     /// # Errors
     /// As of `next`.
@@ -61,7 +60,7 @@ impl Deframer {
         input: &mut &'i [u8],
         crc: Option<u32>,
     ) -> Result<Option<Ulpdu<'d>>, MpaError> {
-        // Most FPDUs lie there whole, and hold.
+        // Most FPDUs lie in one piece of input.
         let begins = self.partial.len() == 0 && self.marked.is_none() && self.failure.is_none();
         if begins && let Some((fpdu, len)) = Fpdu::parse(input) {
             let known_good = len == input.len() && crc.is_some_and(frame::crc_is_good);
@@ -73,12 +72,12 @@ impl Deframer {
         self.next_general(input)
     }
 
-    /// The same of whatever stands at the front.
+    /// Takes the next FPDU in all cases, errors and partial FPDUs included.
     fn next_general<'d, 'i: 'd>(
         &'d mut self,
         input: &mut &'i [u8],
     ) -> Result<Option<Ulpdu<'d>>, MpaError> {
-        // rfc: 5044-87
+        // rfc: 5044-87 after an error no FPDU is passed up
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -106,13 +105,13 @@ impl Deframer {
         }
     }
 
-    /// Whether an FPDU with a CRC and without markers begins where the input so far has ended. Whoever sees it whole, with
-    /// a CRC that [`crc_is_good`](frame::crc_is_good), need not have it deframed.
+    /// Whether the input so far has ended at the end of an FPDU, in a stream with CRCs and without markers. A caller that has a
+    /// whole FPDU with a [good CRC](frame::crc_is_good) then need not call the deframer for it.
     pub fn is_at_fpdu_boundary(&self) -> bool {
         self.crc && self.partial.len() == 0 && self.marked.is_none() && self.failure.is_none()
     }
 
-    /// Octets of an incomplete FPDU that are kept aside.
+    /// Returns how many octets of a partial FPDU are buffered.
     pub fn buffered(&self) -> usize {
         match &self.marked {
             None => self.partial.len(),
@@ -120,7 +119,7 @@ impl Deframer {
         }
     }
 
-    /// Octets that the incomplete FPDU still lacks, as far as its length is known.
+    /// Returns how many octets the partial FPDU still needs, as far as its length is known.
     pub fn missing_len(&self) -> usize {
         match &self.marked {
             None => self.partial.missing_len(),
@@ -128,10 +127,10 @@ impl Deframer {
         }
     }
 
-    /// The ULPDU of an FPDU that has arrived ahead of order, of a stream with markers, one of which, or the end of
+    /// Opens an FPDU that has arrived ahead of order in a stream with markers, and returns its ULPDU. A marker, or the end of
     /// another such FPDU, shows that it begins at `position` (see [`marker`](super::marker)). `fpdu` is as long as
-    /// [`fpdu_len`](super::marker::fpdu_len) says. `None` where it does not hold, or nothing could tell: CRCs are off.
-    // rfc: 5044-46a
+    /// [`fpdu_len`](super::marker::fpdu_len) says. `None` if it is invalid, or CRCs are off, so that nothing can verify it.
+    // rfc: 5044-46a the start of an FPDU is located without doubt
     pub fn open_out_of_order(&mut self, position: u64, fpdu: &[u8]) -> Option<Ulpdu<'_>> {
         if !self.crc || self.failure.is_some() {
             return None;
@@ -139,13 +138,12 @@ impl Deframer {
         self.marked.as_mut()?.open(position, fpdu)
     }
 
-    /// The stream has reached an FPDU of `len` octets that [`open_out_of_order`](Self::open_out_of_order) yielded; the next input
-    /// continues behind it.
+    /// Skips an FPDU of `len` octets that [`open_out_of_order`](Self::open_out_of_order) returned, now that the stream has
+    /// reached it. The next input continues behind it.
     ///
     /// # Errors
-    /// [`MpaError::Boundary`] if the stream before them ends inside an FPDU: then what was taken for FPDUs
-    /// was not.
-    // rfc: 5044-s19
+    /// [`MpaError::Boundary`] if the stream before it ends inside an FPDU: then no FPDU begins there.
+    // rfc: 5044-s19 markers are checked against the lengths when a gap is closed
     pub fn skip_fpdu(&mut self, len: u64) -> Result<(), MpaError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -161,36 +159,36 @@ impl Deframer {
     }
 }
 
-/// The beginning of an FPDU that crosses segments.
+/// The start of an FPDU that crosses segments.
 #[derive(Debug, Default)]
 struct PartialFpdu {
     octets: Vec<u8>,
-    /// The octets are a whole FPDU that was yielded: the next one starts afresh.
+    /// The FPDU was yielded: the next one begins empty.
     yielded: bool,
 }
 
 impl PartialFpdu {
-    /// Octets that wait for more.
+    /// Returns how many octets wait for more.
     fn len(&self) -> usize {
         if self.yielded { 0 } else { self.octets.len() }
     }
 
-    /// Octets to come until it is whole.
+    /// Returns how many octets are missing until the FPDU is complete.
     fn missing_len(&self) -> usize {
         let length = self.octets.first_chunk::<LENGTH_LEN>();
         let whole = length.map_or(0, |length| fpdu_len(u16::from_be_bytes(*length).into()));
         whole.saturating_sub(self.octets.len())
     }
 
-    /// Moves octets of this FPDU from the front of `input`; the FPDU if that completes it.
-    // rfc: 5044-43, 5044-92
+    /// Moves octets of this FPDU from the front of `input`. Returns the FPDU if that completes it.
+    // rfc: 5044-43, 5044-92 FPDUs and segments need not be aligned
     fn add(&mut self, input: &mut &[u8]) -> Option<Fpdu<'_>> {
         if self.yielded {
             self.octets.clear();
             self.yielded = false;
         }
         self.fill(input, LENGTH_LEN);
-        // rfc: 5044-44, 5044-48
+        // rfc: 5044-44, 5044-48 the length field says where an FPDU ends
         let length = self.octets.first_chunk::<LENGTH_LEN>()?;
         self.fill(input, fpdu_len(u16::from_be_bytes(*length).into()));
         let (fpdu, _) = Fpdu::parse(&self.octets)?;
@@ -198,7 +196,7 @@ impl PartialFpdu {
         Some(fpdu)
     }
 
-    /// Moves octets from the front of `input` until there are `len`.
+    /// Moves octets from the front of `input` until `len` are buffered.
     fn fill(&mut self, input: &mut &[u8], len: usize) {
         let missing = len.saturating_sub(self.octets.len()).min(input.len());
         let (now, rest) = input.split_at(missing);

@@ -1,8 +1,8 @@
-//! What can go wrong in MPA, and what is then to be done with the connection.
+//! Errors of MPA, and what the connection does about them.
 
 use crate::wire::mpa::{MpaWireError, StartupKind};
 
-/// Why MPA cannot go on with a connection.
+/// Why MPA cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MpaError {
     /// The CRC of a received FPDU is wrong (RFC 5044 section 8, code 2).
@@ -13,10 +13,10 @@ pub enum MpaError {
     Crc {
         /// The CRC field.
         received: u32,
-        /// What the octets of the FPDU give.
+        /// The CRC of the octets.
         computed: u32,
     },
-    /// An FPDU that a marker showed ahead of order turns out to begin inside another FPDU (RFC 5044 section 8, code 3).
+    /// An FPDU that was located ahead of order by a marker begins inside another FPDU (RFC 5044 section 8, code 3).
     #[error("an FPDU that a marker showed does not start where the stream before it ends")]
     Boundary,
     /// A marker of a received FPDU does not point to its start (RFC 5044 section 8, code 3).
@@ -24,13 +24,13 @@ pub enum MpaError {
         "FPDU with a marker that points {pointer} octets back: it starts {distance} octets back"
     )]
     Marker {
-        /// Octets back to where the marker points.
+        /// The distance that the marker gives, in octets back.
         pointer: usize,
-        /// Octets back to the length field, as the lengths of the FPDUs before and of this one have it; 0 where the marker
-        /// stands in front of it.
+        /// The distance from the marker back to the length field, by the lengths of the FPDUs; 0 where the marker stands in
+        /// front of it.
         distance: usize,
     },
-    /// No well-formed start-up frame (RFC 5044 section 8, code 4).
+    /// A malformed start-up frame (RFC 5044 section 8, code 4).
     #[error("MPA start-up frame: {0}")]
     Frame(#[from] MpaWireError),
     /// Both sides play the same role.
@@ -40,28 +40,28 @@ pub enum MpaError {
         match .0 { StartupKind::Request => "initiate", StartupKind::Reply => "respond" }
     )]
     SameRole(StartupKind),
-    /// A Request of a revision that does not exist here.
+    /// The Request has a revision that is not supported here.
     #[error("the peer asks for MPA revision {0}: 1 and 2 are spoken here")]
     RequestRevision(u8),
-    /// A Reply of another revision than was asked.
+    /// The Reply has another revision than the Request.
     #[error(
         "the peer answers MPA revision {answered} to revision {asked}: \
          ask it for revision 1 if it does not know RFC 6581"
     )]
     ReplyRevision {
-        /// What the Request said.
+        /// The revision of the Request.
         asked: u8,
-        /// What the Reply says.
+        /// The revision of the Reply.
         answered: u8,
     },
-    /// A Reply without the enhanced connection data that it owes to an enhanced Request.
+    /// The Reply to an enhanced Request has no enhanced connection data.
     #[error("the peer's Reply lacks the enhanced connection data: ask it for revision 1")]
     ReplyNotEnhanced,
-    /// A Reply with enhanced connection data that the Request did not ask for.
+    /// The Reply to a plain Request has enhanced connection data.
     #[error("the peer's Reply has enhanced connection data, and was not asked for any")]
     ReplyEnhanced,
-    /// The responder wants to have more reads outstanding than this side can take (RFC 6581 section 9.1;
-    /// Terminate layer 2, type 0, code 6).
+    /// The responder wants an ORD greater than this side's IRD can be (RFC 6581 section 9.1; Terminate layer 2, type 0,
+    /// code 6).
     #[error(
         "the peer wants {wanted} reads outstanding, this side takes {limit}: \
          lower the ORD there or raise the IRD here"
@@ -69,10 +69,10 @@ pub enum MpaError {
     InsufficientIrd {
         /// The responder's ORD.
         wanted: u16,
-        /// The most that this side takes.
+        /// The greatest IRD of this side.
         limit: u16,
     },
-    /// The responder accepts no ready-to-receive message that this side sends, or disagrees about there being
+    /// The responder accepts none of the ready-to-receive messages that this side can send, or does not agree that there is
     /// one (RFC 6581 section 9.2; Terminate layer 2, type 0, code 7).
     #[error(
         "no agreement with the peer on the ready-to-receive message of a peer-to-peer connection"
@@ -81,30 +81,29 @@ pub enum MpaError {
     /// The caller's private data are too long.
     #[error("private data of {len} octets: at most {limit} fit in this start-up frame")]
     PrivateData {
-        /// What was given.
+        /// Octets given.
         len: usize,
-        /// What fits.
+        /// Octets that fit.
         limit: usize,
     },
-    /// This side gives up during start-up, for a reason of its own (RFC 6581 section 9.3; Terminate layer 2, type 0,
-    /// code 5).
+    /// This side gives up during start-up, for a local reason (RFC 6581 section 9.3; Terminate layer 2, type 0, code 5).
     #[error("the connection was given up before the peer's MPA Reply came")]
     GivenUp,
-    /// The caller asks for a peer-to-peer connection in a revision that has none.
+    /// The caller asks for a peer-to-peer connection in revision 1, which has none.
     #[error("peer-to-peer connections take MPA revision 2")]
     PeerToPeer,
-    /// The caller asks for a revision that does not exist.
+    /// The caller asks for a revision that is not supported.
     #[error("MPA revision {0} cannot be asked for: choose 1 or 2")]
     Revision(u8),
-    /// The caller answers where no Request waits for an answer.
+    /// The caller accepts or rejects, and no Request is there.
     #[error("no MPA Request waits for an answer")]
     NoRequest,
 }
 
-/// What an error asks of the connection.
+/// What the connection does after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The peer made no mistake, the caller did: the connection stands as before.
+    /// Nothing: the caller made the mistake, not the peer.
     Nothing,
     /// Close the TCP connection.
     Close,
@@ -113,17 +112,19 @@ pub enum Action {
 }
 
 impl MpaError {
-    /// What the error asks of the connection.
+    /// Returns what the connection does after this error.
     pub fn action(&self) -> Action {
         match self {
-            // rfc: 5044-88, 6581-18, 6581-32
+            // rfc: 5044-88 after a CRC or marker error MPA does not close the connection itself
+            // rfc: 6581-18, 6581-32 a Reply that cannot be met is answered by a Terminate
             Self::Crc { .. }
             | Self::Boundary
             | Self::Marker { .. }
             | Self::InsufficientIrd { .. }
             | Self::NoMatchingRtr
             | Self::GivenUp => Action::Terminate,
-            // rfc: 5044-66, 5044-72, 5044-75, 5044-78, 5044-85d, 5044-86
+            // rfc: 5044-72, 5044-75, 5044-85d, 5044-86 an invalid start-up frame closes the connection
+            // rfc: 5044-66, 5044-78 and so does another revision or key
             Self::Frame(_)
             | Self::SameRole(_)
             | Self::RequestRevision(_)

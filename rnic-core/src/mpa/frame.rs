@@ -1,4 +1,4 @@
-//! One ULPDU in one FPDU: length, ULPDU, pad, CRC (RFC 5044 section 4.1), without markers.
+//! FPDUs without markers: length, ULPDU, pad and CRC (RFC 5044 section 4.1).
 
 pub use crate::wire::mpa::{CRC_LEN, LENGTH_LEN, fpdu_len};
 
@@ -6,8 +6,8 @@ use super::MpaError;
 use crate::wire::mpa::Fpdu;
 use crate::wire::{checksum, crc};
 
-/// Octets of an FPDU from which on its sum is worth taking along with its CRC. Shorter ones share a segment, and one sum
-/// of that is cheaper than many.
+/// The length from which on an FPDU's checksum is computed together with its CRC. Shorter FPDUs share a segment, and one
+/// checksum over the segment is cheaper.
 const LONG: usize = 256;
 
 /// The smallest MULPDU that MPA offers, whatever the segment size.
@@ -16,21 +16,21 @@ pub const MIN_MULPDU: usize = 128;
 /// The largest ULPDU that a sender may post.
 pub const MAX_MULPDU: usize = 64768;
 
-/// The largest ULPDU whose FPDU fits in a TCP segment of `emss` payload octets, and 128 if that is less.
+/// Returns the largest ULPDU whose FPDU fits in a TCP segment of `emss` octets, and at least 128.
 pub const fn mulpdu(emss: usize) -> usize {
-    // rfc: 5044-40
+    // rfc: 5044-40 the MULPDU without markers is that of the formula
     clamp(emss.saturating_sub(LENGTH_LEN + CRC_LEN + emss % 4))
 }
 
-/// The largest ULPDU whose FPDU takes no more than `room` octets; 0 also where there is room for none.
+/// Returns the largest ULPDU whose FPDU takes at most `room` octets; 0 also where none fits.
 pub const fn ulpdu_room(room: usize) -> usize {
     (room - room % 4).saturating_sub(LENGTH_LEN + CRC_LEN)
 }
 
 /// Keeps a MULPDU within the bounds of RFC 5044 section 3.
-// rfc: 5044-7, 5044-42
+// rfc: 5044-7, 5044-42 no ULPDU exceeds 64768 octets, and the MULPDU is never below 128
 pub(super) const fn clamp(mulpdu: usize) -> usize {
-    // rfc: 5044-6, 5044-41
+    // rfc: 5044-6, 5044-41 the MULPDU is between 128 and 64768
     if mulpdu < MIN_MULPDU {
         MIN_MULPDU
     } else if mulpdu > MAX_MULPDU {
@@ -40,8 +40,8 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
     }
 }
 
-/// Completes an FPDU whose ULPDU already stands at `fpdu[LENGTH_LEN..]`: writes the length, zeroes the pad
-/// and writes the CRC (zero with `crc` off). Returns the length of the FPDU.
+/// Completes an FPDU whose ULPDU stands at `fpdu[LENGTH_LEN..]`: writes length, pad and CRC (zero without `crc`). Returns
+/// the length of the FPDU.
 ///
 /// # Panics
 /// If `fpdu` is shorter than [`fpdu_len`], or the ULPDU longer than [`MAX_MULPDU`].
@@ -49,7 +49,9 @@ pub(super) const fn clamp(mulpdu: usize) -> usize {
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     let len = write_length_and_pad(fpdu, ulpdu_len);
     let (body, field) = fpdu[..len].split_at_mut(len - CRC_LEN);
-    // rfc: 5044-28a, 5044-34, 5044-36a, 5044-36b
+    // rfc: 5044-28a CRCs are generated
+    // rfc: 5044-34 every FPDU has the CRC field
+    // rfc: 5044-36a, 5044-36b the CRC covers everything in front of it
     field.copy_from_slice(&match crc {
         true => crc::to_wire(crc::crc(body)),
         false => [0; CRC_LEN],
@@ -57,8 +59,8 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     len
 }
 
-/// [`seal`], and the [`sum`](checksum::sum) of the FPDU if it is wanted (`summed`) and costs little: with the CRC of a long
-/// one.
+/// Does what [`seal`] does, and computes the [`sum`](checksum::sum) of a long FPDU, if `summed`, where it costs little: with
+/// the CRC.
 ///
 /// # Panics
 /// As `seal`.
@@ -75,7 +77,7 @@ pub fn seal_and_sum(
     (len, Some(sum))
 }
 
-/// [`seal`], and the [`sum`](checksum::sum) of the FPDU.
+/// Does what [`seal`] does, and computes the [`sum`](checksum::sum) of the FPDU.
 ///
 /// # Panics
 /// As `seal`.
@@ -87,14 +89,15 @@ pub fn seal_and_sum_up(fpdu: &mut [u8], ulpdu_len: usize, crc: bool) -> (usize, 
         field.fill(0);
         return (len, checksum::sum(body));
     }
-    // rfc: 5044-34, 5044-36a, 5044-36b
+    // rfc: 5044-34 every FPDU has the CRC field
+    // rfc: 5044-36a, 5044-36b the CRC covers everything in front of it
     let (crc, sum) = crc::crc_and_sum_of_both(body);
     field.copy_from_slice(&crc::to_wire(crc));
     (len, sum)
 }
 
-/// Writes the length of an FPDU and zeroes its pad. Returns the octets of the FPDU.
-// rfc: 5044-4, 5044-11
+/// Writes the length field and the pad of an FPDU. Returns the length of the FPDU.
+// rfc: 5044-4, 5044-11 an FPDU is length, one ULPDU, pad and CRC
 #[inline(always)]
 fn write_length_and_pad(fpdu: &mut [u8], ulpdu_len: usize) -> usize {
     assert!(
@@ -104,41 +107,43 @@ fn write_length_and_pad(fpdu: &mut [u8], ulpdu_len: usize) -> usize {
     let len = fpdu_len(ulpdu_len);
     let body = &mut fpdu[..len - CRC_LEN];
     body[..LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
-    // rfc: 5044-12
+    // rfc: 5044-12 the pad is zero
     if LENGTH_LEN + ulpdu_len < body.len() {
         body[LENGTH_LEN + ulpdu_len..].fill(0);
     }
     len
 }
 
-/// The ULPDU of a received FPDU, its CRC checked if CRCs are used.
+/// Returns the ULPDU of a received FPDU. Checks its CRC first, with `crc`.
 ///
 /// # Errors
 /// [`MpaError::Crc`].
 #[inline]
 pub(super) fn open<'a>(fpdu: &Fpdu<'a>, crc: bool) -> Result<&'a [u8], MpaError> {
-    // rfc: 5044-13, 5044-45, 5044-46b, 5044-60, 5044-62
+    // rfc: 5044-45, 5044-46b an FPDU is verified before its ULPDU is passed up
+    // rfc: 5044-13, 5044-60, 5044-62 without CRCs the field may hold anything
     if crc {
         verify(fpdu.covered, fpdu.crc)?;
     }
-    // rfc: 5041-6, 5041-9, 5044-9, 5044-26, 5044-27
+    // rfc: 5041-6, 5044-26 ULPDUs keep their boundaries
+    // rfc: 5041-9, 5044-9, 5044-27 the ULPDU is passed up with its length, without framing
     Ok(fpdu.ulpdu)
 }
 
-/// Whether an FPDU is as it was sent: `crc` is the [`crc`](crc::crc) of all of it, its own CRC field included.
-// rfc: 5044-37, 5044-38
+/// Whether an FPDU is valid. `crc` is the [`crc`](crc::crc) of all of it, its CRC field included.
+// rfc: 5044-37, 5044-38 the CRC is compared with its field; where it is wrong the FPDU is invalid
 #[inline]
 pub fn crc_is_good(crc: u32) -> bool {
     crc == crc::RESIDUE
 }
 
-/// Octets of the FPDU that begins with these octets; `None` until its length field is there.
+/// Returns the length of the FPDU that begins with these octets; `None` until its length field is there.
 pub(super) fn announced_fpdu_len(fpdu: &[u8]) -> Option<usize> {
     let length = fpdu.first_chunk::<LENGTH_LEN>()?;
     Some(fpdu_len(u16::from_be_bytes(*length).into()))
 }
 
-/// What an FPDU carries that is whole.
+/// Returns the ULPDU of a whole FPDU.
 #[inline(always)]
 pub fn ulpdu(fpdu: &[u8]) -> Option<&[u8]> {
     let (length, behind) = fpdu.split_first_chunk()?;
@@ -151,9 +156,9 @@ pub fn ulpdu(fpdu: &[u8]) -> Option<&[u8]> {
 /// [`MpaError::Crc`].
 #[inline]
 pub(super) fn verify(covered: &[u8], field: [u8; CRC_LEN]) -> Result<(), MpaError> {
-    // rfc: 5044-28a, 5044-37, 5044-38
+    // rfc: 5044-28a, 5044-37, 5044-38 the CRC is computed and compared with its field
     let (received, computed) = (crc::from_wire(field), crc::crc(covered));
-    // rfc: 5044-28a, 5044-45
+    // rfc: 5044-28a, 5044-45 an FPDU with a wrong CRC is not passed up
     if received != computed {
         return Err(MpaError::Crc { received, computed });
     }

@@ -1,15 +1,15 @@
-//! FPDUs out of a TCP stream with markers, however it was cut into segments.
+//! Deframing of a stream with markers.
 
 use super::marker::{self, PREFIX_LEN};
 use super::{MpaError, Ulpdu};
 
-/// Finds FPDUs in the octets of a stream with markers. Each is put together without them, one copy more than a stream
+/// Finds FPDUs in the octets of a stream with markers. Each is copied without its markers: one copy more than a stream
 /// without markers needs.
 #[derive(Debug, Default)]
 pub(super) struct MarkedDeframer {
-    /// Where the FPDU begins that comes next.
+    /// Where the next FPDU begins.
     position: u64,
-    /// Its first octets, as they came, if it crosses segments.
+    /// Its first octets, with markers, if it crosses segments.
     partial: Vec<u8>,
     /// The last FPDU without its markers.
     unmarked: Vec<u8>,
@@ -45,28 +45,28 @@ impl MarkedDeframer {
         ulpdu.map(Some)
     }
 
-    /// Octets of an incomplete FPDU.
+    /// Returns how many octets of a partial FPDU are buffered.
     pub(super) fn buffered(&self) -> usize {
         self.partial.len()
     }
 
-    /// Octets that it still lacks, as far as its length is known.
+    /// Returns how many octets the partial FPDU still needs, as far as its length is known.
     pub(super) fn missing_len(&self) -> usize {
         let whole = marker::fpdu_len(self.position, &self.partial).unwrap_or(0);
         whole.saturating_sub(self.partial.len())
     }
 
-    /// The ULPDU of an FPDU ahead of order, verified.
+    /// Returns the ULPDU of an FPDU ahead of order, verified.
     pub(super) fn open(&mut self, position: u64, fpdu: &[u8]) -> Option<Ulpdu<'_>> {
         marker::open(fpdu, position, true, &mut self.unmarked).ok()
     }
 
-    /// The FPDU that comes next has been yielded ahead of order.
+    /// Skips the next FPDU, which was yielded ahead of order.
     pub(super) fn skip_fpdu(&mut self, len: u64) {
         self.position += len;
     }
 
-    /// Moves octets from the front of `input` until `len` are partial.
+    /// Moves octets from the front of `input` until `len` are buffered.
     fn fill(&mut self, input: &mut &[u8], len: usize) {
         let missing = len.saturating_sub(self.partial.len()).min(input.len());
         let (now, rest) = input.split_at(missing);

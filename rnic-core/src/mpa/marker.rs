@@ -1,7 +1,7 @@
-//! FPDUs with markers (RFC 5044 sections 4.2 and 4.3), as either side may require them of the other.
+//! FPDUs with markers (RFC 5044 sections 4.2 and 4.3), which either side may require of the other.
 //!
-//! Positions are octets since the first octet of Full Operation, where the first marker stands. A marker that falls in
-//! front of an FPDU is part of it, so that is where the FPDU begins; its length field stands behind.
+//! A position counts octets from the first octet of full operation, where the first marker stands. A marker in front of an
+//! FPDU is part of it: the FPDU begins there, and its length field stands behind the marker.
 
 use super::MpaError;
 use super::frame::{self, CRC_LEN, LENGTH_LEN};
@@ -13,27 +13,27 @@ pub const INTERVAL: u64 = 512;
 /// Octets of a marker.
 pub const MARKER_LEN: usize = 4;
 
-/// Octets between two markers.
+/// Octets of FPDUs between two markers.
 const STRIDE: usize = INTERVAL as usize - MARKER_LEN;
 
-/// The largest ULPDU whose FPDU fits in a TCP segment of `emss` payload octets with as many markers as can
-/// fall into it, and 128 if that is less.
+/// Returns the largest ULPDU whose FPDU fits in a TCP segment of `emss` octets with as many markers as there can be, and at
+/// least 128.
 pub const fn mulpdu(emss: usize) -> usize {
-    // rfc: 5044-39
+    // rfc: 5044-39 the MULPDU with markers is that of the formula
     let markers = MARKER_LEN * emss.div_ceil(INTERVAL as usize);
     frame::clamp(emss.saturating_sub(LENGTH_LEN + CRC_LEN + markers + emss % 4))
 }
 
-/// Completes an FPDU that stands at `position` of a stream with markers, and whose ULPDU already stands at
-/// `fpdu[LENGTH_LEN..]`: moves its octets apart for the markers, and writes the CRC (zero with `crc` off) over all of it.
-/// A marker that falls in front of the FPDU is part of it; one that falls behind it is the next FPDU's. Returns the length.
+/// Completes an FPDU at `position` of a stream with markers, whose ULPDU stands at `fpdu[LENGTH_LEN..]`: inserts the markers
+/// and writes the CRC over all (zero without `crc`). A marker in front of the FPDU is part of it, a marker behind it belongs
+/// to the next one. Returns the length of the FPDU.
 ///
 /// # Panics
 /// If `fpdu` is too short, or the ULPDU longer than [`frame::MAX_MULPDU`].
 pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, position: u64, crc: bool) -> usize {
     let body = frame::seal(fpdu, ulpdu_len, false) - CRC_LEN;
     let (first, count) = markers_within(position, body);
-    // Between two FPDUs the pointer is zero, and the FPDU starts behind the marker.
+    // A marker between FPDUs has pointer 0, and the length field stands behind it.
     let start = length_field_at(position);
     // From the last to the first, because octets move backward.
     for index in (0..count).rev() {
@@ -41,7 +41,8 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, position: u64, crc: bool) -> usiz
         let to = body.min(from + STRIDE);
         let at = first + index * (MARKER_LEN + STRIDE);
         fpdu.copy_within(from..to, at + MARKER_LEN);
-        // rfc: 5044-19, 5044-21, 5044-24, 5044-25
+        // rfc: 5044-19, 5044-24 a marker counts the octets back to the length field of its FPDU
+        // rfc: 5044-21, 5044-25 between FPDUs it is zero, and part of the FPDU behind it
         let distance = at.saturating_sub(start) as u16;
         fpdu[at..at + MARKER_LEN].copy_from_slice(&marker(distance));
     }
@@ -55,17 +56,18 @@ pub fn seal(fpdu: &mut [u8], ulpdu_len: usize, position: u64, crc: bool) -> usiz
     covered + CRC_LEN
 }
 
-/// Octets of the FPDU that [`seal`] makes at most, of a ULPDU of this length.
+/// Returns the greatest length of an FPDU with markers around a ULPDU of this length.
 pub const fn max_fpdu_len(ulpdu_len: usize) -> usize {
     let plain = frame::fpdu_len(ulpdu_len);
     plain + MARKER_LEN * (plain / STRIDE + 1)
 }
 
-/// Where the first marker falls in an FPDU that begins at `position` and has `body` octets in front of its CRC field, and
-/// how many do.
+/// Returns where the first marker stands in an FPDU that begins at `position` and has `body` octets in front of its CRC
+/// field, and how many markers there are.
 fn markers_within(position: u64, body: usize) -> (usize, usize) {
-    // Positions, lengths and the interval are multiples of four: no marker ever splits the length or the CRC field.
-    // rfc: 5044-18, 5044-20, 5044-23
+    // Positions, lengths and the interval are multiples of four: no marker splits the length or the CRC field.
+    // rfc: 5044-18, 5044-23 the first marker stands in front of the first FPDU, and one at every 512th octet behind it
+    // rfc: 5044-20 the count is right where sequence numbers wrap
     let first = (position.wrapping_neg() % INTERVAL) as usize;
     let count = body
         .checked_sub(first)
@@ -73,7 +75,7 @@ fn markers_within(position: u64, body: usize) -> (usize, usize) {
     (first, count)
 }
 
-/// How far into an FPDU that begins at `position` its length field stands.
+/// Returns where the length field stands in an FPDU that begins at `position`.
 fn length_field_at(position: u64) -> usize {
     if position.is_multiple_of(INTERVAL) {
         MARKER_LEN
@@ -82,8 +84,8 @@ fn length_field_at(position: u64) -> usize {
     }
 }
 
-/// Octets of the FPDU that begins at `position` with these, if they tell.
-// rfc: 5044-44, 5044-48
+/// Returns the length of the FPDU that begins at `position` with these octets, if its length field is among them.
+// rfc: 5044-44, 5044-48 the length field says where an FPDU ends
 pub fn fpdu_len(position: u64, octets: &[u8]) -> Option<usize> {
     let length = octets
         .get(length_field_at(position)..)?
@@ -93,25 +95,25 @@ pub fn fpdu_len(position: u64, octets: &[u8]) -> Option<usize> {
     Some(plain + count * MARKER_LEN)
 }
 
-/// Octets of an FPDU that [`fpdu_len`] needs.
+/// Octets that [`fpdu_len`] needs.
 pub const PREFIX_LEN: usize = MARKER_LEN + LENGTH_LEN;
 
-/// Where the FPDU begins that holds the marker at `position`, as that says; `None` where no FPDU can begin.
-// rfc: 5044-46a
+/// Returns where the FPDU begins that holds the marker at `position`, by the marker's pointer; `None` where no FPDU can begin.
+// rfc: 5044-46a the start of an FPDU is located without doubt
 pub fn fpdu_start(position: u64, marker: [u8; MARKER_LEN]) -> Option<u64> {
     let length_field_at = match pointer(marker) {
         0 => return Some(position),
         distance => position.checked_sub(distance as u64)?,
     };
     match length_field_at % INTERVAL {
-        // A marker stands there.
+        // Another marker stands there.
         0 => None,
         4 => Some(length_field_at - MARKER_LEN as u64),
         _ => Some(length_field_at),
     }
 }
 
-/// The ULPDU of a whole FPDU that begins at `position`, verified, without its markers in `room`.
+/// Returns the ULPDU of a whole FPDU that begins at `position`, verified, and without its markers in `room`.
 ///
 /// # Errors
 /// [`MpaError::Crc`], [`MpaError::Marker`].
@@ -123,7 +125,7 @@ pub(super) fn open<'a>(
 ) -> Result<&'a [u8], MpaError> {
     let (covered, field) = fpdu.split_at(fpdu.len() - CRC_LEN);
     if crc {
-        // rfc: 5044-21, 5044-36a, 5044-36b
+        // rfc: 5044-21, 5044-36a, 5044-36b the CRC covers everything in front of it, markers included
         frame::verify(covered, [field[0], field[1], field[2], field[3]])?;
     }
     room.clear();
@@ -140,8 +142,9 @@ pub(super) fn open<'a>(
     Ok(&room[LENGTH_LEN..LENGTH_LEN + len])
 }
 
-/// Whether a marker points to the start of its FPDU.
-// rfc: 5044-24, 5044-25, 5044-s18, 5044-s19
+/// Checks that a marker points to the start of its FPDU.
+// rfc: 5044-24, 5044-25 all markers in an FPDU point to its start
+// rfc: 5044-s18, 5044-s19 a marker that contradicts the lengths is an error
 fn check_pointer(marker: &[u8], distance: usize) -> Result<(), MpaError> {
     let pointer = pointer([marker[0], marker[1], marker[2], marker[3]]);
     if pointer != distance {
@@ -150,15 +153,15 @@ fn check_pointer(marker: &[u8], distance: usize) -> Result<(), MpaError> {
     Ok(())
 }
 
-/// How many octets back a marker points. Its reserved half says nothing.
-// rfc: 5044-22
+/// Returns how many octets back a marker points. Its reserved half is ignored.
+// rfc: 5044-22 the last two bits of the pointer count as zero
 fn pointer(marker: [u8; MARKER_LEN]) -> usize {
     usize::from(u16::from_be_bytes([marker[2], marker[3]]) & !3)
 }
 
-/// A marker that points `distance` octets back, to the length field of the FPDU it falls into.
+/// Makes a marker that points `distance` octets back, to the length field of its FPDU.
 fn marker(distance: u16) -> [u8; MARKER_LEN] {
-    // rfc: 5044-14, 5044-15, 5044-16
+    // rfc: 5044-14, 5044-15, 5044-16 the reserved half, and the last two bits of the pointer, are zero
     let pointer = (distance & !3).to_be_bytes();
     [0, 0, pointer[0], pointer[1]]
 }

@@ -1,7 +1,6 @@
-//! MPA: ULPDUs framed on a TCP stream (RFC 5044), and the start-up exchange that precedes them (RFC 5044
-//! section 7.1, RFC 6581).
+//! MPA: frames ULPDUs on a TCP stream as FPDUs (RFC 5044), after a start-up exchange (RFC 5044 section 7.1, RFC 6581).
 //!
-//! MPA judges what it can see: lengths, CRCs and start-up frames. It never looks into a ULPDU.
+//! MPA checks lengths, CRCs, markers and start-up frames. It does not look into a ULPDU.
 
 pub mod deframe;
 pub mod error;

@@ -1,8 +1,8 @@
-//! The start-up exchange: one Request, one Reply (RFC 5044 section 7.1), and with revision 2 the read depths
-//! and the ready-to-receive message (RFC 6581).
+//! The start-up exchange: one Request and one Reply (RFC 5044 section 7.1). Revision 2 negotiates read depths and the
+//! ready-to-receive message (RFC 6581).
 //!
-//! Neither role sends an octet by itself: both hand out what is to be sent. Who waits how long is up to the
-//! connection, as is that a responder sends no FPDU before it has received one.
+//! The roles return octets to be sent. The connection has the timeouts, and keeps a responder from sending FPDUs before it
+//! has received one.
 
 mod initiator;
 mod responder;
@@ -18,31 +18,31 @@ use crate::wire::mpa::{
     StartupFrame,
 };
 
-/// A read depth that says: not negotiated here, the ULP sees to it.
+/// A read depth that is not negotiated by MPA: the ULPs agree on it.
 const NOT_NEGOTIATED: u16 = MAX_DEPTH;
 
-/// How a connection starts up: what an initiator asks for, or what a responder accepts with.
+/// Options of the start-up: what an initiator asks for, or what a responder accepts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpaOptions {
-    /// 1 (RFC 5044) or 2 (RFC 6581). A responder answers with what was asked.
+    /// 1 (RFC 5044) or 2 (RFC 6581). A responder uses the revision of the Request.
     pub revision: u8,
     /// Ask for CRCs. They are used if either side asks.
     pub crc: bool,
     /// Require markers of the peer (RFC 5044 section 4.3).
     pub markers: bool,
-    /// Reads that this side takes at once, 16382 at most.
+    /// The IRD of this side: inbound Reads that it takes at once, at most 16382.
     pub ird: u16,
-    /// Reads that this side wants to have outstanding, 16382 at most.
+    /// The ORD of this side: outbound Reads that it wants outstanding, at most 16382.
     pub ord: u16,
-    /// How far an initiator raises its `ird` if the responder wants more.
+    /// The greatest IRD of an initiator whose responder wants more than `ird`.
     pub max_ird: u16,
-    /// Whether the depths are settled by the exchange. If not, the ULP sees to it, and they stay as they are, but for a
-    /// peer that states its own all the same.
+    /// Whether the depths are negotiated. If not, the ULPs agree on them and they stay as they are, except towards a peer that
+    /// states its own.
     pub negotiate_reads: bool,
-    /// MpaInitiator with revision 2: the ready-to-receive messages that it can start with. None: the connection
-    /// is not peer-to-peer, and the ULP of the initiator sends first.
+    /// For an initiator with revision 2: the ready-to-receive messages that it can send. None: the connection is not
+    /// peer-to-peer, and the initiator's ULP sends first.
     pub rtr: Rtr,
-    /// Handed to the peer: at most 512 octets, 508 beside the enhanced data of revision 2.
+    /// Private data for the peer: at most 512 octets, 508 with the enhanced data of revision 2.
     pub private_data: Vec<u8>,
 }
 
@@ -50,7 +50,7 @@ impl Default for MpaOptions {
     fn default() -> Self {
         Self {
             revision: 2,
-            // rfc: 5044-2, 5044-30
+            // rfc: 5044-2, 5044-30 CRCs are on by default
             crc: true,
             markers: false,
             ird: 16,
@@ -72,8 +72,8 @@ impl MpaOptions {
         self.ord.min(NOT_NEGOTIATED - 1)
     }
 
-    /// Whether an initiator asks in the form of RFC 6581: there is something to ask for that is new in it.
-    // rfc: 6581-41
+    /// Whether an initiator sends an enhanced Request (RFC 6581): it negotiates depths or a ready-to-receive message.
+    // rfc: 6581-41 who wants none of the enhanced functions does not use the enhanced formats
     pub fn is_enhanced(&self) -> bool {
         self.revision >= 2 && (self.negotiate_reads || !self.rtr.is_none())
     }
@@ -84,7 +84,7 @@ impl MpaOptions {
 pub struct Negotiated {
     /// The revision of MPA.
     pub revision: u8,
-    /// Whether the depths and the rest of RFC 6581 were exchanged.
+    /// Whether Request and Reply were enhanced (RFC 6581).
     pub enhanced: bool,
     /// Whether CRCs are generated and checked.
     pub crc: bool,
@@ -92,20 +92,20 @@ pub struct Negotiated {
     pub markers: bool,
     /// Whether the peer sends markers: this side requires them.
     pub peer_markers: bool,
-    /// Where the peer's FPDUs begin in its stream: behind its start-up frame of so many octets.
+    /// The offset of the peer's first FPDU in its stream: the length of its start-up frame.
     pub peer_start: u64,
-    /// Reads that this side must take at once.
+    /// The IRD: inbound Reads that this side must take at once.
     pub ird: u16,
-    /// Reads that this side may have outstanding.
+    /// The ORD: outbound Reads that this side may have outstanding.
     pub ord: u16,
     /// The IRD that the peer stated (16383: not negotiated), if any.
     pub peer_ird: Option<u16>,
     /// The ORD that the peer stated (16383: not negotiated), if any.
     pub peer_ord: Option<u16>,
-    /// The ready-to-receive message: the one that an initiator must send before any other FPDU, or those that
-    /// a responder must expect.
+    /// The ready-to-receive message: for an initiator, the one to send before any other FPDU; for a responder, those to
+    /// expect.
     pub rtr: Rtr,
-    /// What the responder handed over; empty on the responder, which saw the initiator's in the [`MpaRequest`].
+    /// The responder's private data. Empty for a responder: the initiator's are in the [`MpaRequest`].
     pub private_data: Vec<u8>,
 }
 
@@ -121,14 +121,14 @@ pub struct Rtr {
 }
 
 impl Rtr {
-    /// No message: the connection is not peer-to-peer.
+    /// None: the connection is not peer-to-peer.
     pub const NONE: Self = Self {
         send: false,
         write: false,
         read: false,
     };
-    /// Any.
-    // rfc: 6581-27
+    /// All kinds.
+    // rfc: 6581-27 a responder supports at least one such message
     pub const ALL: Self = Self {
         send: true,
         write: true,
@@ -140,7 +140,7 @@ impl Rtr {
         self == Self::NONE
     }
 
-    /// Those in both.
+    /// Returns the kinds in both.
     fn and(self, other: Self) -> Self {
         Self {
             send: self.send && other.send,
@@ -149,8 +149,8 @@ impl Rtr {
         }
     }
 
-    /// What the flags of a frame name. Without flag A the others mean nothing.
-    // rfc: 6581-37
+    /// Returns the kinds whose flags are set. Without flag A there are none.
+    // rfc: 6581-37 without A the flags B, C and D are ignored
     fn of(enhanced: &Enhanced) -> Self {
         Self {
             send: enhanced.peer_to_peer && enhanced.rtr_send,
@@ -159,8 +159,8 @@ impl Rtr {
         }
     }
 
-    /// Enhanced data with these flags; A is set unless there is none.
-    // rfc: 6581-25, 6581-34, 6581-36
+    /// Makes enhanced data with these flags. A is set if there are any.
+    // rfc: 6581-25, 6581-34, 6581-36 A is set for a peer-to-peer connection; otherwise all flags are clear
     fn enhanced(self, ird: u16, ord: u16) -> Enhanced {
         Enhanced {
             ird,
@@ -173,8 +173,9 @@ impl Rtr {
     }
 }
 
-/// How many reads may be outstanding towards a peer that takes `peer_ird` at once.
-// rfc: 6581-15, 6581-17, 6581-22, 6581-23, 6581-s2
+/// Returns the ORD towards a peer with IRD `peer_ird`.
+// rfc: 6581-15, 6581-17, 6581-s2 the ORD is at most the peer's IRD
+// rfc: 6581-22, 6581-23 it stays as it is where the peer's IRD is 0x3fff
 fn outbound_depth(ord: u16, peer_ird: u16) -> u16 {
     if peer_ird == NOT_NEGOTIATED {
         ord
@@ -183,8 +184,8 @@ fn outbound_depth(ord: u16, peer_ird: u16) -> u16 {
     }
 }
 
-/// Refuses private data that do not fit beside the enhanced data.
-// rfc: 5044-69, 6581-9
+/// Checks that the private data fit beside the enhanced data.
+// rfc: 5044-69, 6581-9 private data are at most 512 octets, enhanced data included
 fn check_private_data(private_data: &[u8], enhanced: bool) -> Result<(), MpaError> {
     let limit = MAX_PRIVATE_DATA - if enhanced { ENHANCED_LEN } else { 0 };
     if private_data.len() > limit {
@@ -196,25 +197,27 @@ fn check_private_data(private_data: &[u8], enhanced: bool) -> Result<(), MpaErro
     Ok(())
 }
 
-/// The octets of a frame whose private data have been checked.
+/// Returns the octets of a frame whose private data were checked.
 fn emit(frame: &StartupFrame) -> Vec<u8> {
     let mut octets = vec![0; frame.len()];
     frame.emit(&mut octets);
     octets
 }
 
-/// The peer's start-up frame as it comes in, in whatever pieces: one frame at most.
+/// The peer's start-up frame as it arrives, in any pieces.
 #[derive(Debug, Default)]
 struct Incoming {
     octets: Vec<u8>,
 }
 
 impl Incoming {
-    /// Octets at most.
+    /// The length of the longest start-up frame.
+    // rfc: 5044-81 there is room for the private data that arrive
     const LONGEST: usize = STARTUP_LEN + MAX_PRIVATE_DATA;
 
-    /// Takes octets from the front of `input` up to the end of the frame, and yields it once it is whole.
-    // rfc: 5044-49, 5044-81
+    /// Takes octets of the frame from the front of `input`, and returns the frame once it is complete.
+    // rfc: 5044-49 FPDUs begin right behind the start-up frame
+    // rfc: 5044-81 no more private data are taken than PD_Length says
     fn take(&mut self, input: &mut &[u8]) -> Result<Option<StartupFrame<'_>>, MpaError> {
         let before = self.octets.len();
         let room = Self::LONGEST - before;
@@ -232,13 +235,13 @@ impl Incoming {
         }
     }
 
-    /// Whether the peer's stream begins with an FPDU that is short enough, or with a marker: no key does.
+    /// Whether the peer's stream begins with a marker, or with an FPDU no longer than a start-up frame: no key begins so.
     fn begins_with_fpdu(&self, input: &[u8]) -> bool {
         let first = self.octets.first().or(input.first());
         first.is_some_and(|octet| usize::from(*octet) <= Self::LONGEST >> 8)
     }
 
-    /// Takes an FPDU in the place of a frame, which is no longer than one, and yields its ULPDU once it is whole.
+    /// Takes an FPDU in place of a start-up frame, no longer than one, and returns its ULPDU once it is complete.
     fn take_fpdu(
         &mut self,
         input: &mut &[u8],

@@ -1,4 +1,4 @@
-//! The side that sends the Request.
+//! The initiator: sends the Request.
 
 use super::{Incoming, MpaOptions, NOT_NEGOTIATED, Negotiated, Rtr};
 use super::{check_private_data, emit, outbound_depth};
@@ -15,33 +15,32 @@ pub struct MpaInitiator {
     answered: bool,
 }
 
-/// How the responder answered.
+/// The responder's Reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MpaReply {
-    /// FPDUs may flow.
+    /// The connection is accepted: FPDUs may be sent.
     Accepted(Negotiated),
-    /// The responder rejects the connection; MPA ends here.
+    /// The connection is rejected: MPA ends here.
     Rejected {
-        /// What it handed over.
+        /// The responder's private data.
         private_data: Vec<u8>,
         /// The IRD that it stated, if any.
         peer_ird: Option<u16>,
-        /// The ORD that it stated or would need, if any.
+        /// The ORD that it stated, if any.
         peer_ord: Option<u16>,
     },
-    /// An FPDU came in the place of the MpaReply, with this ULPDU. It can only be a Terminate: so a responder of RFC 6581
-    /// says that it cannot go on (section 9.3).
+    /// An FPDU in place of the Reply, with this ULPDU: a Terminate, by which a responder of RFC 6581 says that it cannot
+    /// continue (section 9.3).
     Fpdu(Vec<u8>),
 }
 
 impl MpaInitiator {
-    /// Also gives the octets of the Request: send them first.
+    /// Makes an initiator, and the Request to be sent first.
     ///
     /// # Errors
-    /// [`MpaError::Revision`], [`MpaError::PeerToPeer`] and [`MpaError::PrivateData`] for options that cannot be
-    /// asked for.
+    /// [`MpaError::Revision`], [`MpaError::PeerToPeer`] and [`MpaError::PrivateData`] for invalid options.
     pub fn new(options: MpaOptions) -> Result<(Self, Vec<u8>), MpaError> {
-        // rfc: 5044-64, 6581-4
+        // rfc: 5044-64, 6581-4 the revision is 1, or 2 with the enhanced form
         let enhanced = match options.revision {
             1 if !options.rtr.is_none() => return Err(MpaError::PeerToPeer),
             1 => None,
@@ -49,10 +48,10 @@ impl MpaInitiator {
             other => return Err(MpaError::Revision(other)),
         };
         check_private_data(&options.private_data, enhanced.is_some())?;
-        // rfc: 5044-63, 5044-70
+        // rfc: 5044-63, 5044-70 the Request is valid, and its reserved bits are zero
         let request = emit(&StartupFrame {
             kind: StartupKind::Request,
-            // rfc: 5044-56
+            // rfc: 5044-56 M in a Request asks for markers from the responder
             markers: options.markers,
             crc: options.crc,
             reject: false,
@@ -72,11 +71,11 @@ impl MpaInitiator {
         Ok((initiator, request))
     }
 
-    /// Takes the Reply from the front of `input`, in whatever pieces it comes; `None` until it is whole.
-    /// Octets behind it stay in `input`: they are FPDUs.
+    /// Takes the Reply from the front of `input`, in any pieces. `None` until it is complete. What is behind it stays in
+    /// `input`: FPDUs.
     ///
     /// # Errors
-    /// A Reply that is malformed or not acceptable; see [`MpaError::action`].
+    /// A Reply that is malformed, or not acceptable: see [`MpaError::action`].
     pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<MpaReply>, MpaError> {
         if self.answered {
             return Ok(None);
@@ -91,14 +90,14 @@ impl MpaInitiator {
             return Ok(None);
         };
         self.answered = true;
-        // rfc: 5044-79
+        // rfc: 5044-79 two initiators notice it by the key
         if reply.kind != StartupKind::Reply {
             return Err(MpaError::SameRole(reply.kind));
         }
-        // rfc: 5044-28c, 5044-32, 5044-61
+        // rfc: 5044-28c, 5044-32, 5044-61 CRCs are used if either side asks for them
         self.crc |= reply.crc;
         self.markers = reply.markers;
-        // rfc: 5044-74
+        // rfc: 5044-74 an initiator checks the Reply
         if reply.reject {
             return Ok(Some(MpaReply::Rejected {
                 private_data: reply.private_data.to_vec(),
@@ -109,24 +108,24 @@ impl MpaInitiator {
         settle(&self.options, self.crc, &reply).map(|settled| Some(MpaReply::Accepted(settled)))
     }
 
-    /// Whether it asked in the form of RFC 6581, and may so send a Terminate during start-up.
+    /// Whether it has sent an enhanced Request (RFC 6581), and may therefore send a Terminate during start-up.
     pub fn is_enhanced(&self) -> bool {
         self.options.is_enhanced()
     }
 
-    /// Whether CRCs are used as far as is known: what a Terminate about the Reply must be sent with.
+    /// Whether CRCs are used, as far as is known: a Terminate about the Reply needs to know.
     pub fn crc(&self) -> bool {
         self.crc
     }
 
-    /// The same of markers.
+    /// Whether the responder has asked for markers, as far as is known.
     pub fn markers(&self) -> bool {
         self.markers
     }
 }
 
-/// The enhanced data of a Request.
-// rfc: 6581-26
+/// Makes the enhanced data of a Request.
+// rfc: 6581-26 with A the flags B, C and D say with which messages the initiator can begin
 fn request_data(options: &MpaOptions) -> Enhanced {
     if options.negotiate_reads {
         options.rtr.enhanced(options.ird(), options.ord())
@@ -135,16 +134,16 @@ fn request_data(options: &MpaOptions) -> Enhanced {
     }
 }
 
-/// What an accepting Reply leaves of what was asked.
+/// Makes what was agreed on of the options and an accepting Reply.
 fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negotiated, MpaError> {
-    // rfc: 5044-65, 5044-66
+    // rfc: 5044-65, 5044-66 the revision is checked; another one closes the connection
     if reply.revision != options.revision {
         return Err(MpaError::ReplyRevision {
             asked: options.revision,
             answered: reply.revision,
         });
     }
-    // rfc: 6581-39
+    // rfc: 6581-39 an enhanced Request has an enhanced Reply
     match (options.is_enhanced(), reply.enhanced.is_some()) {
         (true, false) => return Err(MpaError::ReplyNotEnhanced),
         (false, true) => return Err(MpaError::ReplyEnhanced),
@@ -154,7 +153,7 @@ fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negot
         revision: reply.revision,
         enhanced: reply.enhanced.is_some(),
         crc,
-        // rfc: 5044-17, 5044-58, 5044-59
+        // rfc: 5044-17, 5044-58, 5044-59 markers are sent if the peer has set M
         markers: reply.markers,
         peer_markers: options.markers,
         peer_start: reply.len() as u64,
@@ -178,8 +177,10 @@ fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negot
     Ok(settled)
 }
 
-/// How many reads to take at once from a responder that wants `peer_ord` outstanding.
-// rfc: 6581-16, 6581-17, 6581-18, 6581-24
+/// Returns the IRD towards a responder with ORD `peer_ord`.
+// rfc: 6581-17 the IRD is at least the responder's ORD
+// rfc: 6581-16, 6581-18 an initiator that cannot take so many sends a Terminate
+// rfc: 6581-24 it stays as it is where the responder's ORD is 0x3fff
 fn inbound_depth(options: &MpaOptions, peer_ord: u16) -> Result<u16, MpaError> {
     let ird = options.ird();
     if peer_ord == NOT_NEGOTIATED || peer_ord <= ird {
@@ -195,15 +196,17 @@ fn inbound_depth(options: &MpaOptions, peer_ord: u16) -> Result<u16, MpaError> {
     Ok(peer_ord)
 }
 
-/// The message to start with: of those that this side can send and the responder takes, one. A responder that takes no
-/// Reads at all takes none to start with.
-// rfc: 6581-17, 6581-32, 6581-35
+/// Chooses a ready-to-receive message that this side can send and the responder accepts. A responder with IRD 0 accepts no
+/// Read.
+// rfc: 6581-17 no Read is outstanding beyond the responder's IRD
+// rfc: 6581-32 an initiator that can send none of those agreed on sends a Terminate
+// rfc: 6581-35 without A in the Request there is none in the Reply
 fn ready_to_receive(own: Rtr, theirs: &Enhanced) -> Result<Rtr, MpaError> {
     if own.is_none() && !theirs.peer_to_peer {
         return Ok(Rtr::NONE);
     }
-    // A Write costs the responder nothing; a Read has to be answered; a Send may use up a receive at responders that
-    // are less careful than this one.
+    // A Write costs the responder nothing. A Read needs a response. A Send may use up a receive of responders that are less
+    // careful than this one.
     let Rtr { send, write, read } = own.and(Rtr::of(theirs));
     let read = read && theirs.ird > 0;
     let one = Rtr {

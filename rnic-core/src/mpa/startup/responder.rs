@@ -1,11 +1,11 @@
-//! The side that answers a Request.
+//! The responder: receives the Request and sends the Reply.
 
 use super::{Incoming, MpaOptions, NOT_NEGOTIATED, Negotiated, Rtr};
 use super::{check_private_data, emit, outbound_depth};
 use crate::mpa::MpaError;
 use crate::wire::mpa::{Enhanced, StartupFrame, StartupKind};
 
-/// The responder, until it has answered.
+/// The responder, until it has sent the Reply.
 #[derive(Debug, Default)]
 pub struct MpaResponder {
     incoming: Incoming,
@@ -20,7 +20,7 @@ enum ResponderState {
     Replied,
 }
 
-/// What the answer has to match.
+/// What the Reply depends on.
 #[derive(Clone, Copy, Debug)]
 struct RequestTerms {
     revision: u8,
@@ -30,38 +30,38 @@ struct RequestTerms {
     enhanced: Option<Enhanced>,
 }
 
-/// What an initiator asks for.
+/// The initiator's Request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpaRequest {
-    /// The revision of MPA that it speaks.
+    /// The revision of MPA.
     pub revision: u8,
-    /// Whether it stated depths and the rest of RFC 6581.
+    /// Whether it is enhanced (RFC 6581).
     pub enhanced: bool,
     /// Whether it asks for CRCs.
     pub crc: bool,
-    /// Reads that it takes at once; 16383: not negotiated; 0 if not stated.
+    /// The initiator's IRD; 16383: not negotiated; 0 if not stated.
     pub ird: u16,
-    /// Reads that it wants to have outstanding; 16383: not negotiated; 0 if not stated.
+    /// The initiator's ORD; 16383: not negotiated; 0 if not stated.
     pub ord: u16,
-    /// Whether the connection is peer-to-peer: the initiator starts with a ready-to-receive message.
+    /// Whether the connection is peer-to-peer: the initiator begins with a ready-to-receive message.
     pub peer_to_peer: bool,
-    /// What it hands over.
+    /// The initiator's private data.
     pub private_data: Vec<u8>,
 }
 
 impl MpaResponder {
-    /// Waits for a Request.
+    /// Makes a responder that waits for a Request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the Request from the front of `input`, in whatever pieces it comes; `None` until it is whole.
-    /// Octets behind it stay in `input`.
+    /// Takes the Request from the front of `input`, in any pieces. `None` until it is complete. What is behind it stays in
+    /// `input`.
     ///
     /// # Errors
-    /// A Request that is malformed or not acceptable; see [`MpaError::action`].
+    /// A Request that is malformed, or not acceptable: see [`MpaError::action`].
     pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<MpaRequest>, MpaError> {
-        // rfc: 5044-71
+        // rfc: 5044-71 full operation begins only after a valid Request
         if !matches!(self.state, ResponderState::Waiting) {
             return Ok(None);
         }
@@ -69,11 +69,12 @@ impl MpaResponder {
             return Ok(None);
         };
         self.state = ResponderState::Replied;
-        // rfc: 5044-79
+        // rfc: 5044-79 two responders notice it by the key
         if request.kind != StartupKind::Request {
             return Err(MpaError::SameRole(request.kind));
         }
-        // rfc: 5044-65, 5044-66, 6581-5, 6581-42
+        // rfc: 5044-65, 5044-66 the revision is checked; one that is not supported closes the connection
+        // rfc: 6581-5, 6581-42 Requests of revision 1 are accepted
         if !matches!(request.revision, 1 | 2) {
             return Err(MpaError::RequestRevision(request.revision));
         }
@@ -92,18 +93,18 @@ impl MpaResponder {
             ird: enhanced.ird,
             ord: enhanced.ord,
             peer_to_peer: enhanced.peer_to_peer,
-            // rfc: 6581-11
+            // rfc: 6581-11 the application can examine private data
             private_data: request.private_data.to_vec(),
         };
         self.state = ResponderState::Received(terms);
         Ok(Some(request))
     }
 
-    /// Accepts the Request: gives the octets of the Reply and what is agreed. FPDUs may be received at once,
-    /// and sent when one has been received.
+    /// Accepts the Request. Returns the Reply, and what was agreed on. FPDUs may be received from now on, and sent once one was
+    /// received.
     ///
     /// # Errors
-    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], which leaves the Request to be answered.
+    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], after which the Request can still be accepted or rejected.
     pub fn accept(&mut self, options: &MpaOptions) -> Result<(Vec<u8>, Negotiated), MpaError> {
         let terms = self.request_terms()?;
         check_private_data(&options.private_data, terms.enhanced.is_some())?;
@@ -111,10 +112,10 @@ impl MpaResponder {
         Ok(terms.acceptance(options))
     }
 
-    /// Rejects the Request: gives the octets of the Reply. MPA ends here.
+    /// Rejects the Request. Returns the Reply. MPA ends here.
     ///
     /// # Errors
-    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], which leaves the Request to be answered.
+    /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], after which the Request can still be accepted or rejected.
     pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, MpaError> {
         let terms = self.request_terms()?;
         check_private_data(private_data, terms.enhanced.is_some())?;
@@ -122,8 +123,8 @@ impl MpaResponder {
         Ok(terms.rejection(private_data))
     }
 
-    /// Whether a Request of RFC 6581 waits for an answer, whose sender understands a Terminate in its place; and whether it
-    /// requires markers.
+    /// Returns whether the initiator requires markers, if its Request was enhanced and has no Reply yet: then it understands a
+    /// Terminate in place of the Reply.
     pub fn may_terminate(&self) -> Option<bool> {
         let terms = self.request_terms().ok()?;
         terms.enhanced.map(|_| terms.markers)
@@ -138,14 +139,15 @@ impl MpaResponder {
 }
 
 impl RequestTerms {
-    /// The accepting MpaReply, and what it settles.
+    /// Makes the accepting Reply, and what it agrees on.
     fn acceptance(&self, options: &MpaOptions) -> (Vec<u8>, Negotiated) {
         let mut settled = Negotiated {
             revision: self.revision,
             enhanced: self.enhanced.is_some(),
-            // rfc: 5044-28c, 5044-32, 5044-33, 5044-61, 5044-94
+            // rfc: 5044-28c, 5044-32, 5044-61, 5044-94 CRCs are used if either side asks for them
+            // rfc: 5044-33 and not if neither does
             crc: options.crc || self.crc,
-            // rfc: 5044-17, 5044-58, 5044-59
+            // rfc: 5044-17, 5044-58, 5044-59 markers are sent if the peer has set M
             markers: self.markers,
             peer_markers: options.markers,
             peer_start: self.len as u64,
@@ -161,7 +163,7 @@ impl RequestTerms {
         }
         let enhanced = self.enhanced.map(|theirs| {
             settled.ord = outbound_depth(settled.ord, theirs.ird);
-            // rfc: 6581-21, 6581-23
+            // rfc: 6581-21, 6581-23 a depth of 0x3fff is answered by 0x3fff
             let stated = |own: u16, asked: u16| {
                 if !options.negotiate_reads || asked == NOT_NEGOTIATED {
                     NOT_NEGOTIATED
@@ -174,7 +176,7 @@ impl RequestTerms {
             settled.rtr.enhanced(ird, ord)
         });
         let reply = StartupFrame {
-            // rfc: 5044-57
+            // rfc: 5044-57 M in a Reply asks for markers from the initiator
             markers: settled.peer_markers,
             crc: settled.crc,
             ..self.reply(enhanced, &options.private_data)
@@ -182,7 +184,7 @@ impl RequestTerms {
         (emit(&reply), settled)
     }
 
-    /// The rejecting Reply. It states the depths that were asked for: they are not the reason.
+    /// Makes the rejecting Reply. It repeats the depths that were asked for, because they are not the reason.
     fn rejection(&self, private_data: &[u8]) -> Vec<u8> {
         let enhanced = self
             .enhanced
@@ -193,8 +195,8 @@ impl RequestTerms {
         })
     }
 
-    /// A Reply in the revision and form of the Request.
-    // rfc: 6581-40, 6581-43, 6581-44
+    /// Makes a Reply in the revision and form of the Request.
+    // rfc: 6581-40, 6581-43, 6581-44 the Reply is enhanced if the Request is
     fn reply<'a>(&self, enhanced: Option<Enhanced>, private_data: &'a [u8]) -> StartupFrame<'a> {
         StartupFrame {
             kind: StartupKind::Reply,
@@ -202,7 +204,7 @@ impl RequestTerms {
             crc: self.crc,
             reject: false,
             enhanced_bit: enhanced.is_some(),
-            // rfc: 5044-63
+            // rfc: 5044-63 reserved bits are zero
             reserved: 0,
             revision: self.revision,
             enhanced,
@@ -210,9 +212,10 @@ impl RequestTerms {
         }
     }
 
-    /// The ready-to-receive messages to offer: of those asked for what is taken here, or all that is if
-    /// that leaves none.
-    // rfc: 6581-27, 6581-28, 6581-29, 6581-30, 6581-35, 6581-s3
+    /// Returns the ready-to-receive messages to offer: those that were asked for, or all if none was.
+    // rfc: 6581-28, 6581-35 A in the Reply is A of the Request
+    // rfc: 6581-29, 6581-s3 each message is named that was asked for and is supported
+    // rfc: 6581-27, 6581-30 if there is none, those that are supported
     fn rtr(&self) -> Rtr {
         match &self.enhanced {
             Some(theirs) if theirs.peer_to_peer => match Rtr::of(theirs) {
