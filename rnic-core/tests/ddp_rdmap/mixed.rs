@@ -183,7 +183,7 @@ fn a_read_response_with_other_messages_between_its_segments() {
 /// Depths that do not fit the load hold requests back; they never fail them (RFC 5040 section 6.1).
 #[test]
 fn a_queue_full_of_reads_and_atomics_flows_through_a_depth_of_one() {
-    // rfc: 5040-82, 5040-83, 7306-34
+    // rfc: 5040-82, 5040-83
     for (ird, ord) in [(1, 1), (2, 2), (5, 3)] {
         let (mut a, mut b) = (End::new(0, ord), Settings::new(ird, 0).small().connect());
         b.fill(0, &pattern(6, 1000));

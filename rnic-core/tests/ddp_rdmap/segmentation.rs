@@ -250,7 +250,7 @@ fn messages_whose_numbers_wrap_are_taken_in_their_order() {
 /// One more Request than agreed on, which RDMAP is to see, and one Terminate.
 #[test]
 fn every_message_agreed_on_has_a_buffer() {
-    // rfc: 5040-47, 5040-65, 7306-35
+    // rfc: 5040-47, 5040-65, 7306-34, 7306-35
     let queues = [
         (QueueNumber::READ_REQUEST, 5, 52),
         (QueueNumber::TERMINATE, 1, 52),

@@ -191,7 +191,6 @@ mod stream {
             revision in 1..=2u8, crcs: (bool, bool), read_first: bool,
             (i_ird, i_ord) in (0..200u16, 0..200u16), (r_ird, r_ord) in (0..200u16, 0..200u16),
         ) {
-            // rfc: 6581-41
             let rtr = Rtr { read: read_first && revision == 2, ..Rtr::NONE };
             let initiating = MpaOptions { rtr, ..options(revision, crcs.0, i_ird, i_ord) };
             let (mut initiator, asking) = MpaInitiator::new(initiating).unwrap();

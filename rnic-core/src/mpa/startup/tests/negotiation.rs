@@ -315,7 +315,7 @@ mod peer_to_peer {
         assert_eq!((settled.rtr, settled.ord), (READ, 1));
     }
 
-    // rfc: 6581-25, 6581-26, 6581-31, 6581-34
+    // rfc: 6581-25, 6581-26, 6581-31, 6581-34, 6581-37
     #[test]
     fn initiator() {
         let cases = [
@@ -331,6 +331,7 @@ mod peer_to_peer {
             (WRITE, "80014001", Err(MpaError::NoMatchingRtr)),
             (WRITE, "c0010001", Err(MpaError::NoMatchingRtr)),
             (Rtr::ALL, "0001c001", Err(MpaError::NoMatchingRtr)),
+            (Rtr::ALL, "40010001", Err(MpaError::NoMatchingRtr)),
             (Rtr::NONE, "80018001", Err(MpaError::NoMatchingRtr)),
         ];
         for (rtr, answering, expected) in cases {
@@ -344,6 +345,20 @@ mod peer_to_peer {
                 rejected => panic!("{rejected:?}"),
             });
             assert_eq!(result, expected, "{rtr:?}, {answering}");
+        }
+        for (rtr, asking) in [
+            (Rtr::NONE, "00010001"),
+            (SEND, "c0010001"),
+            (WRITE, "80018001"),
+            (READ, "80014001"),
+            (Rtr::ALL, "c001c001"),
+        ] {
+            let own = MpaOptions {
+                rtr,
+                ..options(2, false, 1, 1)
+            };
+            let (_, octets) = MpaInitiator::new(own).unwrap();
+            assert_eq!(octets, request(&format!("10020004{asking}")), "{rtr:?}");
         }
         let refused = MpaInitiator::new(MpaOptions {
             rtr: Rtr::ALL,
