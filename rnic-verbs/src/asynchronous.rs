@@ -10,16 +10,17 @@ use rnic_core::verbs::srq::{SrqId, SrqNews};
 use crate::device::Device;
 use crate::error::Error;
 
-/// What happened. The names are those of ibverbs where it has one.
+/// An asynchronous event. The names are those of ibverbs where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// `IBV_EVENT_QP_FATAL`: a connection ended without this application's wish and not in order: by a failure of TCP or
-    /// MPA, by the peer's Terminate, or by an error of this side.
+    /// `IBV_EVENT_QP_FATAL`: a connection ended that this application did not end, and not in order: by a failure of
+    /// TCP or MPA, by the peer's Terminate, or by an error of this side.
     QpFatal {
         /// The queue pair.
         qp: QpNumber,
     },
-    /// `IBV_EVENT_QP_REQ_ERR`: a connection ended because the peer's request was invalid, a Send without a receive for one.
+    /// `IBV_EVENT_QP_REQ_ERR`: a connection ended because the peer's request was invalid, for example a Send without a
+    /// receive.
     QpRequestError {
         /// The queue pair.
         qp: QpNumber,
@@ -29,7 +30,7 @@ pub enum AsyncEvent {
         /// The queue pair.
         qp: QpNumber,
     },
-    /// `IBV_EVENT_QP_LAST_WQE_REACHED`: a queue pair of a shared receive queue is over, and takes no receive from it any more.
+    /// `IBV_EVENT_QP_LAST_WQE_REACHED`: a queue pair of a shared receive queue is over and takes no more receives from it.
     /// Those that it had taken have completed.
     QpLastWqeReached {
         /// The queue pair.
@@ -46,7 +47,8 @@ pub enum AsyncEvent {
         /// The queue pair that took most of them, and how many.
         greediest: Option<(QpNumber, u64)>,
     },
-    /// A peer wanted more than its share of a shared receive queue that runs low (RFC 5042 section 6.4.3.1), and got nothing.
+    /// A peer wanted more than its share of a shared receive queue that runs low (RFC 5042 section 6.4.3.1), and got no
+    /// receive.
     SrqShareExceeded {
         /// The queue.
         srq: SrqId,
@@ -56,7 +58,7 @@ pub enum AsyncEvent {
         taken: u64,
     },
     /// A peer has begun as many messages as it may have receives in process (RFC 5042 section 6.4.3.1). What it sends beyond
-    /// waits for its turn. It comes once of each queue pair, and may mean no more than a network that reorders.
+    /// waits. The event comes once for each queue pair. A network that reorders can cause it too.
     SrqHighWater {
         /// The queue.
         srq: SrqId,
@@ -65,25 +67,25 @@ pub enum AsyncEvent {
         /// Receives in process.
         in_process: u32,
     },
-    /// `IBV_EVENT_CQ_ERR`: so many completions of received messages wait for room in the queue that a connection which
-    /// completes there was ended. No completion is lost, and other connections go on.
+    /// `IBV_EVENT_CQ_ERR`: the completions of received messages that wait for room in the queue are so many that a
+    /// connection which completes there was ended. No completion is lost, and other connections go on.
     CqError {
         /// The queue.
         cq: CqId,
         /// The queue pair whose connection was ended.
         qp: QpNumber,
     },
-    /// `IBV_EVENT_PORT_ERR`: the device has lost its link. Connections wait for it as long as TCP does.
+    /// `IBV_EVENT_PORT_ERR`: the device has lost its link. Connections wait for the link until TCP times out.
     PortError,
-    /// `IBV_EVENT_PORT_ACTIVE`: it has it again.
+    /// `IBV_EVENT_PORT_ACTIVE`: the device has its link again.
     PortActive,
     /// `IBV_EVENT_DEVICE_FATAL`: the worker that drives the device has ended, or the network device is gone: removed, or
-    /// moved to another network namespace. All connections are over. Nothing comes after it.
+    /// moved to another network namespace. All connections are over. No event follows.
     DeviceFatal,
 }
 
 impl AsyncEvent {
-    /// The name of ibverbs, without the `IBV_EVENT_`, or one in its manner.
+    /// Returns its name in ibverbs without the `IBV_EVENT_`, or one of the same form where ibverbs has none.
     pub fn name(&self) -> &'static str {
         match self {
             Self::QpFatal { .. } => "QP_FATAL",
@@ -100,7 +102,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The queue pair that it is about, and goes with.
+    /// Returns the queue pair that it is about. The event is forgotten with that.
     pub(crate) fn qp(&self) -> Option<QpNumber> {
         match self {
             Self::QpFatal { qp }
@@ -117,12 +119,12 @@ impl AsyncEvent {
         }
     }
 
-    /// Whether it is about the link.
+    /// Returns whether it is about the link.
     pub(crate) fn is_port(&self) -> bool {
         matches!(self, Self::PortError | Self::PortActive)
     }
 
-    /// What the end of a connection means, if it was no orderly one.
+    /// Returns the event for the end of a connection. `None` if the connection ended in order.
     pub(crate) fn of_end(qp: QpNumber, reason: &EndReason) -> Option<Self> {
         // Layer and error type of RFC 5040 figure 9: RDMAP is 0, DDP is 1.
         match reason {
@@ -204,8 +206,8 @@ impl fmt::Display for AsyncEvent {
     }
 }
 
-/// The asynchronous events of a device, from the moment that this is made. What is not read waits in memory; what is about a
-/// queue pair goes with it.
+/// The asynchronous events of a device, from the moment that this is made. Events that are not read wait in memory. Dropping a
+/// queue pair drops its events.
 #[derive(Debug)]
 pub struct AsyncEvents {
     device: Device,
@@ -213,7 +215,7 @@ pub struct AsyncEvents {
 }
 
 impl Device {
-    /// Begins to gather asynchronous events. One reader at a time has them.
+    /// Begins to gather asynchronous events. Fails if another reader has them.
     pub fn async_events(&self) -> Result<AsyncEvents, Error> {
         if !self.inner.router.boxes().begin_gathering() {
             return Err(Error::AsyncEventsTaken);
@@ -226,7 +228,7 @@ impl Device {
 }
 
 impl AsyncEvents {
-    /// The next event, after waiting for it for `timeout` at most.
+    /// Returns the next event, after waiting for it for `timeout` at most.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
         let device = &self.device.inner;
         let next = device

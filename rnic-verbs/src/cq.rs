@@ -20,65 +20,66 @@ use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
 use crate::qp::entries;
 
-/// The end of a work request.
+/// A completion: how a work request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion(wr::Completion);
 
 impl Completion {
-    /// The application's name for the request.
+    /// Returns the application's identifier of the request.
     pub fn wr_id(&self) -> u64 {
         self.0.wr_id
     }
 
-    /// How it ended.
+    /// Returns the status: how the request ended.
     pub fn status(&self) -> WcStatus {
         self.0.status()
     }
 
-    /// Whether it was done.
+    /// Returns whether the request succeeded.
     pub fn is_success(&self) -> bool {
         self.status() == WcStatus::Success
     }
 
-    /// What was asked for, or [`WcOpcode::Recv`], or [`WcOpcode::RecvImmediate`].
+    /// Returns the operation of the request, or [`WcOpcode::Recv`], or [`WcOpcode::RecvImmediate`].
     pub fn opcode(&self) -> WcOpcode {
-        // Only this release's engine writes completions.
+        // The engine writes valid opcodes only.
         self.0.opcode().unwrap_or(WcOpcode::Recv)
     }
 
-    /// The queue pair.
+    /// Returns the queue pair.
     pub fn qp(&self) -> QpNumber {
         QpNumber(self.0.qp)
     }
 
-    /// Octets received, read or sent; none for Immediate Data received, which leave the receive's buffer as it is.
+    /// Returns the number of octets received, read or sent. It is 0 for received Immediate Data, which leave the receive's
+    /// buffer as it is.
     pub fn byte_len(&self) -> u32 {
         self.0.byte_len
     }
 
-    /// Whether the message came with Solicited Event.
+    /// Returns whether the message came with Solicited Event.
     pub fn is_solicited(&self) -> bool {
         self.0.flags & completion_flags::SOLICITED != 0
     }
 
-    /// The STag that the message made invalid (Send with Invalidate).
+    /// Returns the STag that the message made invalid (Send with Invalidate).
     pub fn invalidated(&self) -> Option<Stag> {
         (self.0.flags & completion_flags::WITH_INVALIDATE != 0)
             .then_some(Stag(self.0.invalidated_stag))
     }
 
-    /// The peer's Immediate Data.
+    /// Returns the peer's Immediate Data.
     pub fn immediate(&self) -> Option<[u8; 8]> {
         (self.0.flags & completion_flags::WITH_IMMEDIATE != 0).then_some(self.0.immediate)
     }
 }
 
-/// How the engine tells the application: an eventfd, and flags that cost nothing to look at.
+/// How the engine notifies the application: an eventfd, and flags that are read without a system call.
 #[derive(Debug)]
 struct Channel {
     fd: EventFd,
     fired: AtomicBool,
-    /// The engine is gone: nothing will come any more.
+    /// The engine is gone: no more notifications come.
     closed: AtomicBool,
 }
 
@@ -94,13 +95,13 @@ impl Channel {
         })
     }
 
-    /// Takes a notification. One that comes meanwhile may be seen twice, but never missed.
+    /// Takes a notification. One that comes at the same time may be seen twice, but is never missed.
     fn take(&self) -> bool {
-        // Without one, not even a system call.
+        // Without a notification there is no system call.
         self.fired.load(Ordering::Relaxed) && self.acknowledge()
     }
 
-    /// The same for who may know of the notification from the file descriptor, which announces it before the flag.
+    /// Takes a notification that the file descriptor announced, which happens before the flag is set.
     fn acknowledge(&self) -> bool {
         let announced = self.fd.read().is_ok();
         self.fired.swap(false, Ordering::AcqRel) || announced
@@ -127,14 +128,14 @@ impl Wake for Notifier {
 }
 
 impl Drop for Notifier {
-    /// While the application has its queue, only the engine's end, a panic for one, takes this away.
+    /// Closes the channel. As long as the application has the queue, only the end of the engine (a panic, say) does this.
     fn drop(&mut self) {
         self.0.closed.store(true, Ordering::Release);
         let _ = self.0.fd.write(1);
     }
 }
 
-/// What queue pairs keep of their completion queues: the engine's part goes when nobody uses it any more.
+/// What queue pairs keep of their completion queues. The engine's part is destroyed with the last user.
 #[derive(Debug)]
 pub(crate) struct CqHandle {
     pub(crate) id: CqId,
@@ -163,9 +164,9 @@ impl Drop for CqHandle {
 #[derive(Debug)]
 pub struct Cq {
     pub(crate) handle: Arc<CqHandle>,
-    /// Of each worker what it writes.
+    /// The completions that each worker writes.
     lanes: Box<[Lane]>,
-    /// The lane that is looked at next.
+    /// The lane that is polled next.
     turn: usize,
     arming: Arc<Arming>,
     channel: Arc<Channel>,
@@ -174,9 +175,9 @@ pub struct Cq {
 /// Completions of one worker, in their order.
 #[derive(Debug)]
 struct Lane {
-    /// What is polled.
+    /// The ring that is polled.
     ring: Consumer<wr::Completion>,
-    /// Rings that the queue went on in after [`resize`](Cq::resize), oldest first. The engine writes to the last.
+    /// The rings that followed it by [`resize`](Cq::resize), oldest first. The engine writes to the last.
     newer: VecDeque<Consumer<wr::Completion>>,
 }
 
@@ -191,7 +192,7 @@ impl Lane {
         taken
     }
 
-    /// The ring is empty, and the queue goes on in another.
+    /// Goes on to the next ring once this one is empty.
     #[cold]
     fn take_newer(&mut self, completions: &mut [Completion]) -> usize {
         let Some(next) = self.newer.pop_front() else {
@@ -201,22 +202,22 @@ impl Lane {
         self.take(completions)
     }
 
-    /// Completions that wait to be polled.
+    /// Returns the number of completions that wait to be polled.
     fn held(&self) -> usize {
         let rings = std::iter::once(&self.ring).chain(&self.newer);
         rings.map(|ring| ring.len() as usize).sum()
     }
 
-    /// The ring that is written to.
+    /// Returns the ring that is written to.
     fn last(&self) -> &Consumer<wr::Completion> {
         self.newer.back().unwrap_or(&self.ring)
     }
 }
 
 impl Device {
-    /// A completion queue of `capacity` entries for each worker (rounded up to a power of two). If it is full, completions wait in
-    /// the engine, which takes up no new requests that complete here. A connection ends when more receives wait than
-    /// its receive queue has entries.
+    /// Makes a completion queue of `capacity` entries for each worker (rounded up to a power of two). If it is full,
+    /// completions wait in the engine, which takes up no new requests that complete here. A connection ends when more receives
+    /// wait than its receive queue has entries.
     pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
         let workers = self.inner.workers();
         let rings = (0..workers).map(|_| ring(entries(capacity)));
@@ -255,8 +256,8 @@ impl Device {
 }
 
 impl Cq {
-    /// Takes completions, of each worker oldest first, and says how many. Without any it runs the device, if that is driven
-    /// inline, and looks again.
+    /// Takes completions, oldest first for each worker, and returns how many. If there are none and the device is driven
+    /// inline, runs the device and looks again.
     pub fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let taken = self.take(completions);
         if taken == 0 && self.handle.device.drive() {
@@ -271,7 +272,8 @@ impl Cq {
         (self.poll(&mut one) == 1).then_some(one[0])
     }
 
-    /// The same without running the device: for an application that does so by [`Device::drive`] or by another queue.
+    /// Takes completions as [`poll`](Self::poll) does, but does not run the device. For an application that runs it with
+    /// [`Device::drive`] or by polling another queue.
     #[inline]
     pub fn take(&mut self, completions: &mut [Completion]) -> usize {
         match &mut *self.lanes {
@@ -284,7 +286,7 @@ impl Cq {
         let mut taken = 0;
         for _ in 0..self.lanes.len() {
             taken += self.lanes[self.turn].take(&mut completions[taken..]);
-            // Not the same one first again, whatever it has.
+            // The next poll begins with another worker, so that none is starved.
             self.turn += 1;
             if self.turn == self.lanes.len() {
                 self.turn = 0;
@@ -293,14 +295,14 @@ impl Cq {
         taken
     }
 
-    /// Asks to be notified of the next completion, or of the next solicited or failed one only. As with
-    /// `ibv_req_notify_cq`: poll once more afterwards, because what had come before does not notify.
+    /// Asks to be notified of the next completion, or of the next solicited or failed one only. As after
+    /// `ibv_req_notify_cq`, poll once more: completions that came before do not notify.
     pub fn arm(&self, solicited_only: bool) {
         self.arming.arm(solicited_only);
     }
 
-    /// Waits until there is a completion. Says whether there is; false after `timeout`. What [`arm`](Self::arm) asked
-    /// for before is forgotten.
+    /// Waits until there is a completion. Returns false after `timeout`. It replaces what an earlier [`arm`](Self::arm) asked
+    /// for.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         self.arm(false);
         let waited = self.block(timeout, || {
@@ -308,7 +310,7 @@ impl Cq {
                 if !self.channel.take() {
                     return false;
                 }
-                // It was for completions that were polled already.
+                // The notification was for completions that were polled already.
                 self.arm(false);
             }
             true
@@ -317,7 +319,7 @@ impl Cq {
         waited
     }
 
-    /// Waits for the notification that [`arm`](Self::arm) asked for. False after `timeout`.
+    /// Waits for the notification that [`arm`](Self::arm) asked for. Returns false after `timeout`.
     pub fn wait_notified(&self, timeout: Duration) -> Result<bool, Error> {
         self.block(timeout, || self.channel.take())
     }
@@ -328,12 +330,12 @@ impl Cq {
         self.channel.acknowledge()
     }
 
-    /// Waits until `done`, or `timeout`. Says whether it is.
+    /// Waits until `done` or `timeout`. Returns whether it is done.
     fn block(&self, timeout: Duration, done: impl Fn() -> bool) -> Result<bool, Error> {
         let device = &self.handle.device.inner;
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            // Looked at first: what the engine did before it went still counts.
+            // Read before `done`: what the engine did before it ended still counts.
             let closed = self.channel.is_closed();
             if done() {
                 return Ok(true);
@@ -375,8 +377,8 @@ impl Cq {
         }
     }
 
-    /// Gives it another capacity (rounded up to a power of two). What it holds stays, in its order. Refused if that would not
-    /// fit. Of use before queue pairs are added: so that it does not overflow, it needs an entry for each request that can be
+    /// Changes its capacity (rounded up to a power of two). Completions in it stay, in their order. Fails if they would not
+    /// fit. Use it before queue pairs are added: so as not to overflow, the queue needs an entry for each request that can be
     /// posted to their send, receive and shared receive queues at once (RFC 5042 section 6.4.3.2).
     pub fn resize(&mut self, capacity: u32) -> Result<(), Error> {
         for worker in 0..self.lanes.len() {
@@ -402,7 +404,7 @@ impl Cq {
                 held,
                 capacity: consumer.capacity(),
             }),
-            // It is there as long as this is.
+            // The engine has the queue as long as this exists.
             Some(Err(_)) | None => Err(WorkerGone.into()),
             Some(Ok(())) => {
                 lane.newer.push_back(consumer);
@@ -411,22 +413,22 @@ impl Cq {
         }
     }
 
-    /// Completions that wait to be polled.
+    /// Returns the number of completions that wait to be polled.
     fn held(&self) -> usize {
         self.lanes.iter().map(Lane::held).sum()
     }
 
-    /// Its number, which [`AsyncEvent`](crate::AsyncEvent)s tell.
+    /// Returns its number, by which [`AsyncEvent`](crate::AsyncEvent)s name it.
     pub fn id(&self) -> CqId {
         self.handle.id
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.handle.device
     }
 
-    /// Entries that fit, of each worker.
+    /// Returns the number of entries for each worker.
     pub fn capacity(&self) -> u32 {
         let capacities = self.lanes.iter().map(|lane| lane.last().capacity());
         capacities.min().unwrap_or(0)
@@ -434,8 +436,8 @@ impl Cq {
 }
 
 impl AsFd for Cq {
-    /// The completion channel: readable after a notification that [`Cq::arm`] asked for, until
-    /// [`Cq::acknowledge`]. Of use to `poll` or `epoll` if a thread drives the device; driven inline, nothing
+    /// Returns the completion channel: readable after a notification that [`Cq::arm`] asked for, until
+    /// [`Cq::acknowledge`]. For `poll` or `epoll`, if a thread drives the device. If it is driven inline, nothing
     /// happens while the application sleeps in them.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.fd.as_fd()

@@ -1,4 +1,4 @@
-//! The device: a link to an engine, whoever drives it, and the numbers of its objects.
+//! The device: a link to an engine, its driver, and the numbers of its objects.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -22,20 +22,20 @@ use crate::events::Router;
 
 /// Who runs the engine.
 pub enum Driver {
-    /// A thread that runs already. What is in the box is dropped with the device, and ends the thread.
+    /// A thread that runs already. The box is dropped with the device, which must end the thread.
     Thread(Box<dyn Any + Send + Sync>),
-    /// Nobody else: [`Cq::poll`](crate::Cq::poll) and everything that waits run it. Best where cores are few.
+    /// The application: [`Cq::poll`](crate::Cq::poll) and everything that waits run the engine. Best where cores are few.
     Inline(Box<dyn Turn>),
 }
 
 impl Driver {
-    /// Starts a thread that busy-polls, and sleeps when there was nothing to do for `idle`.
+    /// Starts a thread that busy-polls. It sleeps when it had nothing to do for `idle`.
     pub fn spawn(turn: Box<dyn Turn>, idle: Duration) -> Result<Self, Error> {
         Self::spawn_all(vec![turn], idle, &[])
     }
 
-    /// Starts such a thread for each of several engines. Each runs on one of `cpus`, dealt out in turn; without any, wherever
-    /// the kernel has room.
+    /// Starts such a thread for each of several engines. Each is pinned to one of `cpus`, in turn. If `cpus` is empty, the
+    /// kernel chooses.
     pub fn spawn_all(
         turns: Vec<Box<dyn Turn>>,
         idle: Duration,
@@ -65,7 +65,7 @@ impl Driver {
     }
 }
 
-/// Has this thread run on a CPU alone. Where it may not, it runs as well elsewhere.
+/// Pins this thread to a CPU. If that is not allowed, the thread runs on any.
 fn pin(cpu: Option<usize>) {
     let mut set = CpuSet::new();
     if cpu.is_some_and(|cpu| set.set(cpu).is_ok()) {
@@ -76,15 +76,15 @@ fn pin(cpu: Option<usize>) {
 /// How threads end together.
 struct End {
     stop: AtomicBool,
-    /// Threads whose engines still owe their peers something.
+    /// Threads whose engines have not yet said their last words to all peers.
     unsettled: AtomicUsize,
 }
 
-/// How long a spawned thread sleeps at most: the time that stopping it takes.
+/// How long a spawned thread sleeps at most. Stopping it takes as long.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
-/// Turns without work after which a spinning thread offers its CPU: where there are more threads than CPUs, the one
-/// that has the work may be waiting for it.
+/// Turns without work after which a spinning thread yields its CPU. Where there are more threads than CPUs, the thread that
+/// has work may be waiting for it.
 const TURNS_PER_YIELD: u32 = 64;
 
 fn run(turn: &mut dyn Turn, idle: Duration, end: &End) {
@@ -111,7 +111,7 @@ fn run(turn: &mut dyn Turn, idle: Duration, end: &End) {
 /// How long the application's thread sleeps at a time while it drives the engine inline.
 const LONGEST_IDLE: Duration = Duration::from_millis(50);
 
-/// How long anything waits at a time that was to wait without end.
+/// How long a wait without end lasts at a time.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// How long the last words to peers may take: a rejection, a Terminate, the FIN and its acknowledgement.
@@ -144,13 +144,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.end.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A worker that panicked has said so on stderr already.
+            // A worker that panicked has reported it on stderr already.
             let _ = thread.join();
         }
     }
 }
 
-/// An RDMA device. A handle: clones name the same device, which is closed with the last object made from it.
+/// A handle of an RDMA device. Clones name the same device, which is closed with the last object made from it.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) inner: Arc<Inner>,
@@ -172,7 +172,7 @@ pub(crate) struct Inner {
     thread: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Numbers of objects. The oldest that was given back is given out first, and only when all others were used.
+/// Numbers of objects. A number is used again only when all others were used, the longest unused first.
 struct Numbers {
     qps: Pool,
     cqs: Pool,
@@ -205,14 +205,14 @@ impl Pool {
 }
 
 impl Device {
-    /// A device over a link, the network's address services, and whoever drives the engine.
+    /// Makes a device from a link to its engine, the network's address services, and a driver of the engine.
     pub fn new(host: HostEnd, net: Arc<dyn Net>, driver: Driver) -> Self {
         Self::with_workers(vec![host], net, driver)
     }
 
-    /// A device of several workers, an engine each, over [links](rnic_core::engine::links) made together. Queue pairs are
-    /// dealt out to them; one that accepts a connection goes to the worker to which that came. The completion queues have
-    /// a ring for each. Panics without any link.
+    /// Makes a device of several workers, with an engine each, from [links](rnic_core::engine::links) made together. Queue
+    /// pairs are distributed over them in turn. A queue pair that accepts a connection moves to the worker that received the
+    /// request. Each completion queue has a ring for each worker. Panics without any link.
     pub fn with_workers(hosts: Vec<HostEnd>, net: Arc<dyn Net>, driver: Driver) -> Self {
         let host = hosts.first().expect("a device has a worker");
         let (inline, thread) = match driver {
@@ -241,24 +241,24 @@ impl Device {
         }
     }
 
-    /// Whether the application drives the engine by polling.
+    /// Returns whether the application drives the engine by polling.
     pub fn is_inline(&self) -> bool {
         self.inner.inline.is_some()
     }
 
-    /// Runs the engine once if it is driven inline. Says whether there was anything to do. For an application
+    /// Runs the engine once if it is driven inline. Returns whether there was anything to do. For an application
     /// that watches its memory rather than a completion queue.
     pub fn drive(&self) -> bool {
-        // A worker that has panicked has nothing to do; everything that waits says so.
+        // A worker that has panicked does nothing; calls that wait report it.
         self.inner.drive().unwrap_or(false)
     }
 
-    /// Workers that share its work.
+    /// Returns the number of workers that share its work.
     pub fn workers(&self) -> usize {
         self.inner.workers()
     }
 
-    /// The state of the engines, summed. `None` if one does not answer within `timeout`.
+    /// Returns the state of the engines, summed. `None` if one does not answer within `timeout`.
     pub fn snapshot(&self, timeout: Duration) -> Result<Option<Snapshot>, Error> {
         let mut all = Snapshot::default();
         for worker in 0..self.workers() {
@@ -270,7 +270,7 @@ impl Device {
         Ok(Some(all))
     }
 
-    /// The state of the engine of one worker. Panics if there is no such worker.
+    /// Returns the state of the engine of one worker. Panics if there is no such worker.
     pub fn snapshot_of(&self, worker: usize, timeout: Duration) -> Result<Option<Snapshot>, Error> {
         self.inner.ask(worker, timeout, Command::Snapshot)
     }
@@ -289,17 +289,17 @@ impl Inner {
         self.hosts.len()
     }
 
-    /// The link to a worker.
+    /// Returns the link to a worker.
     pub(crate) fn host(&self, worker: usize) -> &HostEnd {
         &self.hosts[worker]
     }
 
-    /// The STags, which all workers share.
+    /// Returns the STags, which all workers share.
     pub(crate) fn table(&self) -> &Arc<StagTable> {
         &self.hosts[0].table
     }
 
-    /// The worker whose turn it is to get more work.
+    /// Returns the worker whose turn it is to get more work.
     pub(crate) fn next_worker(&self) -> usize {
         self.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers()
     }
@@ -308,12 +308,12 @@ impl Inner {
         Ok(self.hosts[worker].send(command)?)
     }
 
-    /// Sends every worker a command of its own.
+    /// Sends a command to each worker.
     pub(crate) fn send_all(&self, mut command: impl FnMut() -> Command) -> Result<(), Error> {
         (0..self.workers()).try_for_each(|worker| self.send(worker, command()))
     }
 
-    /// Sends a worker a command that is answered, and waits for the answer: `None` after `timeout`.
+    /// Sends a worker a command and waits for its reply: `None` after `timeout`.
     pub(crate) fn ask<T>(
         &self,
         worker: usize,
@@ -322,7 +322,7 @@ impl Inner {
     ) -> Result<Option<T>, Error> {
         let (answer, answers) = bounded(1);
         self.send(worker, command(answer))?;
-        // A wait of centuries is one without end.
+        // A deadline that overflows is none.
         let until = Instant::now().checked_add(timeout);
         loop {
             let did = self.drive()?;
@@ -344,17 +344,17 @@ impl Inner {
         }
     }
 
-    /// One turn, if this device is driven inline and nobody else is at it.
+    /// Runs one turn if this device is driven inline and no other thread is running it.
     pub(crate) fn drive(&self) -> Result<bool, WorkerGone> {
         Ok(self.try_inline()?.is_some_and(|mut turn| turn.turn()))
     }
 
-    /// Waits for something to do, in the way that fits the driver. Nothing is lost if another thread drives.
+    /// Waits for work: in the engine if this thread can run it, else by sleeping.
     pub(crate) fn idle(&self, at_most: Duration) {
         match self.try_inline() {
             Ok(Some(mut turn)) => turn.wait(at_most.min(LONGEST_IDLE)),
             Ok(None) => std::thread::sleep(at_most.min(Duration::from_micros(200))),
-            // The next turn says so.
+            // The next turn reports it.
             Err(WorkerGone) => {}
         }
     }
@@ -367,7 +367,7 @@ impl Inner {
         match self.inline.as_ref().map(Mutex::try_lock) {
             Some(Ok(turn)) => Ok(Some(turn)),
             Some(Err(TryLockError::WouldBlock)) | None => Ok(None),
-            // It panicked: the engine is left alone.
+            // The engine panicked and is not run again.
             Some(Err(TryLockError::Poisoned(_))) => Err(WorkerGone),
         }
     }
@@ -376,7 +376,8 @@ impl Inner {
         PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Never given out again: whatever is still under way for a queue pair that is gone finds no other.
+    /// Returns a new stream number. It is never used again, so that what is still under way for a dropped queue pair reaches no
+    /// other.
     pub(crate) fn new_stream(&self) -> StreamId {
         StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed))
     }
@@ -426,20 +427,20 @@ impl Inner {
     }
 
     fn numbers(&self) -> MutexGuard<'_, Numbers> {
-        // Whole after every statement.
+        // Consistent after every statement.
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// Whether this process has got the device by a fork. Its rings are those of the process that opened it, which goes on
-    /// using them; its threads are not here; and a lock that one of them held will never be free. So nothing of the device may
-    /// be touched, and what is dropped is forgotten.
+    /// Returns whether this process inherited the device by a fork. The rings belong to the process that opened it, which goes
+    /// on using them. Its threads are not here, and a lock that one of them held stays locked. So nothing of the device may be
+    /// touched, and what is dropped is forgotten.
     pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Has the device outlive, in a process that was forked, the object that is being dropped.
+    /// Leaks the device in a forked process when one of its objects is dropped.
     pub(crate) fn forget(self: &Arc<Self>) {
         std::mem::forget(self.clone());
     }

@@ -1,4 +1,4 @@
-//! What can go wrong at this face, and what to do about it.
+//! The errors of this crate, and what to do about them.
 
 use std::io;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::state::QpState;
 /// Why an object was not made, or an operation on it not done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody drives the device any more.
+    /// The worker that drives the device has ended.
     #[error(transparent)]
     WorkerGone(#[from] WorkerGone),
     /// The network device is gone for good.
@@ -25,13 +25,13 @@ pub enum Error {
     /// A queue could not be made.
     #[error("cannot make a queue: {0}")]
     Queue(#[from] RingError),
-    /// Memory could not be had or accessed.
+    /// Memory could not be allocated or accessed.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// Memory could not be registered or deregistered.
     #[error(transparent)]
     Registration(#[from] TableError),
-    /// A local address or port could not be had.
+    /// A local address or port could not be reserved.
     #[error(transparent)]
     Net(#[from] NetError),
     /// All queue pairs are in use.
@@ -40,7 +40,7 @@ pub enum Error {
     /// All completion queues are in use.
     #[error("all {0} completion queues of the device are in use; drop some or share them")]
     NoCompletionQueue(u32),
-    /// Objects of two devices were put together.
+    /// Objects of two devices were used together.
     #[error("the {0} belongs to another device; use objects of one device together")]
     OtherDevice(&'static str),
     /// All shared receive queues are in use.
@@ -49,18 +49,18 @@ pub enum Error {
     /// The shared receive queue has users.
     #[error("{0} queue pairs use the shared receive queue; drop them first")]
     SrqInUse(usize),
-    /// Objects of two protection domains were put together.
+    /// Objects of two protection domains were used together.
     #[error("the {0} belongs to another protection domain; use objects of one domain together")]
     OtherDomain(&'static str),
-    /// Somebody reads the asynchronous events of the device already.
-    #[error("the asynchronous events of the device are read already; drop the other reader first")]
+    /// The asynchronous events of the device have a reader already.
+    #[error("the asynchronous events of the device have a reader already; drop that first")]
     AsyncEventsTaken,
-    /// The completion queue holds more than would fit.
+    /// The completion queue holds more completions than the new capacity.
     #[error(
         "the completion queue holds {held} completions, which do not fit {capacity} entries; poll them first or ask for more"
     )]
     CqHolds {
-        /// Completions that nobody has polled.
+        /// Completions that were not polled yet.
         held: usize,
         /// Entries asked for.
         capacity: u32,
@@ -93,13 +93,13 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{posted} requests were posted, the next was not: {error}")]
 pub struct PostSendsError {
-    /// Those before it, which are posted.
+    /// Requests before the refused one.
     pub posted: usize,
     /// Why it was refused.
     pub error: PostError,
 }
 
-/// Why a work request was not posted. Nothing was queued, and no completion will come of it.
+/// Why a work request was not posted. It was not queued and does not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The send queue is full.
@@ -166,13 +166,13 @@ pub enum PostError {
     NoData,
 }
 
-/// Why a connection did not come to be.
+/// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The peer declined.
+    /// The peer rejected the connection.
     #[error("the peer rejected the connection ({} octets of private data)", private_data.len())]
     Rejected {
-        /// What the peer had to say.
+        /// The private data of its MPA Reply.
         private_data: Vec<u8>,
         /// The read depths that it stated.
         peer_depths: Option<ReadDepths>,
@@ -180,7 +180,7 @@ pub enum ConnectError {
     /// It failed.
     #[error(transparent)]
     Failed(#[from] EndReason),
-    /// Neither happened in time; the attempt goes on.
+    /// The outcome did not come in time. The attempt goes on.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
     /// The device failed.

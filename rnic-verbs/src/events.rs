@@ -16,42 +16,42 @@ use crate::device::{Inner, LONGEST_WAIT};
 use crate::error::Error;
 use crate::state::{QpState, SharedState};
 
-/// A connection that stands.
+/// An established connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Established {
     /// The local address.
     pub local: SocketAddr,
     /// The peer's address.
     pub peer: SocketAddr,
-    /// What the peer handed over in its reply (empty on the accepting side, which saw it in the request).
+    /// The private data of the peer's MPA Reply (empty on the accepting side, which has that of the request).
     pub private_data: Vec<u8>,
-    /// Reads that this side accepts at once.
+    /// The IRD of this side: Reads that it accepts at once.
     pub ird: u16,
-    /// Reads that this side may have outstanding.
+    /// The ORD of this side: Reads that it may have outstanding.
     pub ord: u16,
-    /// What the peer stated, whatever came of it.
+    /// The read depths that the peer stated, which may differ from those agreed.
     pub peer_depths: Option<ReadDepths>,
 }
 
 /// What happened to the connection of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEvent {
-    /// It stands.
+    /// The connection is established.
     Established(Established),
-    /// The peer declined. The queue pair is idle again.
+    /// The peer rejected the connection. The queue pair is idle again.
     Rejected {
-        /// What the peer had to say.
+        /// The private data of its MPA Reply.
         private_data: Vec<u8>,
         /// The read depths that it stated.
         peer_depths: Option<ReadDepths>,
     },
-    /// It did not come to be. The queue pair is idle again.
+    /// Connecting failed. The queue pair is idle again.
     Failed(EndReason),
-    /// It ended; [`EndReason`] tells of a Terminate message sent or received. All requests complete.
+    /// The connection ended. [`EndReason`] includes a Terminate message that was sent or received. All requests complete.
     Disconnected(EndReason),
 }
 
-/// A request that waits to be answered.
+/// A connection request that waits to be accepted or rejected.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) request: RequestId,
@@ -79,7 +79,7 @@ impl QpBox {
         }
     }
 
-    /// The next event. A mailbox that is empty, as nearly all are, takes no memory.
+    /// Takes the next event. An empty mailbox takes no memory: nearly all are empty.
     pub(crate) fn next_event(&mut self) -> Option<ConnectionEvent> {
         let event = self.events.pop_front();
         if self.events.is_empty() {
@@ -94,19 +94,19 @@ impl QpBox {
 pub(crate) struct Boxes {
     pub(crate) qps: HashMap<QpNumber, QpBox>,
     pub(crate) listeners: HashMap<ListenerId, VecDeque<Pending>>,
-    /// Asynchronous events, if anybody wants them.
+    /// Asynchronous events, if there is a reader.
     asynchronous: Option<VecDeque<AsyncEvent>>,
-    /// Some thread waits for events, on everybody's behalf.
+    /// A thread, the pump, waits for events on behalf of all.
     pumping: bool,
     /// A worker has ended.
     worker_gone: bool,
-    /// Workers that have found the network device gone, with no event of theirs left in the channel but that.
+    /// Workers that have found the network device gone. That was their last event.
     without_device: usize,
 }
 
 impl Boxes {
-    /// Puts an event where it belongs. One for an object that is gone is dropped; a request that came for a
-    /// listener that is gone was dropped by the engine too.
+    /// Puts an event into the mailbox of its object. An event for an object that is gone is dropped. A request for a listener
+    /// that is gone was dropped by the engine too.
     fn deliver(&mut self, Notice { stream, event }: Notice) {
         let known = |qp: QpNumber| {
             let mailbox = self.qps.get(&qp);
@@ -145,7 +145,10 @@ impl Boxes {
                     queue.retain(|pending| {
                         let is_gone = pending.request == request;
                         if is_gone {
-                            debug!("{} has gone before it was answered", pending.peer);
+                            debug!(
+                                "{} has gone before its connection request was answered",
+                                pending.peer
+                            );
                         }
                         !is_gone
                     });
@@ -202,15 +205,14 @@ impl Boxes {
         let Some(events) = &mut self.asynchronous else {
             return;
         };
-        // A link that comes and goes takes no more room with time.
+        // A link that goes up and down must not fill the memory.
         if event.is_port() && events.iter().filter(|event| event.is_port()).count() > 1 {
             events.retain(|event| !event.is_port());
         }
         events.push_back(event);
     }
 
-    /// Takes the mailbox of a queue pair away, and what nobody has read of it: peers that come and go take no more room with
-    /// time.
+    /// Removes the mailbox of a queue pair with all unread events, so that peers that come and go do not fill the memory.
     pub(crate) fn remove_qp(&mut self, qp: QpNumber) {
         self.qps.remove(&qp);
         if let Some(events) = &mut self.asynchronous {
@@ -218,14 +220,14 @@ impl Boxes {
         }
     }
 
-    /// Somebody wants asynchronous events from now on. Says no if somebody else does.
+    /// Begins to keep asynchronous events. Returns false if they have a reader already.
     pub(crate) fn begin_gathering(&mut self) -> bool {
         let free = self.asynchronous.is_none();
         self.asynchronous.get_or_insert_default();
         free
     }
 
-    /// Nobody wants them any more.
+    /// Stops keeping asynchronous events.
     pub(crate) fn end_gathering(&mut self) {
         self.asynchronous = None;
     }
@@ -264,7 +266,7 @@ fn log(event: &Event) {
             "{peer} asks to connect to {local}: MPA revision {mpa_revision}, IRD {ird}, ORD {ord}, {} octets of private data",
             private_data.len()
         ),
-        // Its mailbox knows whose it was.
+        // Logged where the mailbox names its peer.
         Event::RequestGone { .. } => {}
         Event::Established {
             qp,
@@ -296,13 +298,12 @@ fn log(event: &Event) {
     }
 }
 
-/// The unread events and the mailboxes. Events are read only under the lock of the mailboxes, so that they reach these in
-/// order.
+/// Brings events to the mailboxes. It reads events only under the lock of the mailboxes, so that they arrive in order.
 #[derive(Debug)]
 pub(crate) struct Router {
     events: Arc<Events>,
     boxes: Mutex<Boxes>,
-    /// For those who wait while another thread pumps.
+    /// Wakes the threads that wait while another one is the pump.
     changed: Condvar,
 }
 
@@ -315,7 +316,7 @@ impl Router {
         }
     }
 
-    /// The mailboxes, with everything that has arrived.
+    /// Locks the mailboxes, after delivering all events that have arrived.
     pub(crate) fn boxes(&self) -> MutexGuard<'_, Boxes> {
         let mut boxes = self.lock();
         let mut delivered = false;
@@ -326,21 +327,21 @@ impl Router {
         if delivered {
             self.changed.notify_all();
             if boxes.pumping {
-                // Nothing may be left unread to wake it.
+                // This thread has read the events that would have woken the pump.
                 self.events.nudge();
             }
         }
         boxes
     }
 
-    /// Waits until `take` finds something. `None` after `timeout`.
+    /// Waits until `take` finds something. Returns `None` after `timeout`.
     pub(crate) fn wait<T>(
         &self,
         device: &Inner,
         timeout: Duration,
         mut take: impl FnMut(&mut Boxes) -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        // A wait of centuries is one without end.
+        // A deadline that overflows is none.
         let deadline = Instant::now().checked_add(timeout);
         loop {
             let mut boxes = self.boxes();
@@ -374,8 +375,8 @@ impl Router {
         }
     }
 
-    /// Blocks until there may be news, or `left` has passed. One thread, the pump, waits for events, the others for what
-    /// the pump or a passer-by delivers.
+    /// Blocks until there may be events, or `left` has passed. One thread, the pump, waits for the engine's events. The others
+    /// wait until it, or any thread that looks at the mailboxes, delivers some.
     fn block(&self, mut boxes: MutexGuard<'_, Boxes>, left: Duration) {
         if boxes.pumping {
             drop(
@@ -386,17 +387,17 @@ impl Router {
             return;
         }
         boxes.pumping = true;
-        // From here on whoever delivers nudges; what came before concerns nobody any more.
+        // From here on a thread that delivers nudges the pump. An earlier nudge is obsolete.
         self.events.forget_nudge();
         drop(boxes);
         self.events.wait(left);
         self.lock().pumping = false;
-        // One of the others takes over.
+        // Another thread becomes the pump.
         self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Boxes> {
-        // Whole after every statement.
+        // Consistent after every statement.
         self.boxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

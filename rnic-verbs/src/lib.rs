@@ -1,24 +1,24 @@
 //! The verbs that an application links: devices, protection domains, memory regions, completion queues, queue
 //! pairs, and connections between them.
 //!
-//! A [`Device`] stands for one engine. Either a thread drives it, or the application does by
-//! [polling](Cq::poll). From it come a [`Pd`], which [registers](Pd::register) memory as an [`Mr`] and makes
-//! [`Qp`]s, [windows](Mw) and [fast registrations](FastMr), and [`Cq`]s, which tell how requests ended. Several [`Qp`]s can
-//! take their receives from one [`Srq`]. A [`Qp`] [connects](Qp::connect) to a peer, or
-//! [accepts](ConnectRequest::accept) one that asked a [`Listener`]; then [`SendRequest`]s flow. [`AsyncEvents`] tell what
-//! no completion does.
+//! A [`Device`] stands for one engine or several. Either threads drive them, or the application does by [polling](Cq::poll).
+//! From it come a [`Pd`], which [registers](Pd::register) memory as an [`Mr`] and makes [`Qp`]s, [windows](Mw) and [fast
+//! registrations](FastMr), and [`Cq`]s, which receive the completions of requests. Several [`Qp`]s can take their receives from
+//! one [`Srq`]. A [`Qp`] [connects](Qp::connect) to a peer, or [accepts](ConnectRequest::accept) one that connected to a
+//! [`Listener`]; then [`SendRequest`]s can be posted. What no completion tells comes as [`AsyncEvents`].
 //!
 //! All handles may move between threads. A [`Qp`], a [`Cq`] and an [`Srq`] belong to one thread at a time. Dropping an object
-//! gives it back: a [`Qp`] aborts its connection, an [`Mr`] can no longer be reached.
+//! frees it: a [`Qp`] aborts its connection, an [`Mr`] is deregistered.
 //!
-//! A device belongs to the process that opened it. One that is forked from that may drop what it has got of it, or leave it
-//! alone: neither changes anything for its parent. To use a device it opens one of its own.
+//! A device belongs to the process that opened it. A process forked from that must not use the device or its objects. It may
+//! drop them, which changes nothing for its parent, and it may open a device of its own.
+//!
+//! What happens to devices, listeners and connections goes to the log (`tracing`, level debug), off the way of a frame.
 //!
 //! # Example
 //!
-//! One side lends the other a piece of memory, by telling where it is when it accepts the connection; the other
-//! side writes to it. Here two engines are joined in memory; on a NIC, `rnic_xdp` provides the link, the network
-//! and the worker.
+//! The server accepts a connection, and states in its private data where a piece of its memory is. The client writes to it.
+//! Here two engines are joined in memory; on a NIC, `rnic_xdp` provides the link, the network and the worker.
 //!
 //! ```
 //! use std::{net::SocketAddr, sync::Arc, time::Duration};

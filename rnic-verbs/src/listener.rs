@@ -1,4 +1,4 @@
-//! Listening, and answering those who ask to connect.
+//! Listeners and connection requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::events::Pending;
 use crate::qp::Qp;
 
-/// Refuses private data that does not fit.
+/// Fails if private data does not fit.
 pub(crate) fn check_private_data(data: &[u8], mpa_revision: u8) -> Result<(), Error> {
     let max = if mpa_revision >= 2 {
         MAX_PRIVATE_DATA - ENHANCED_LEN
@@ -31,8 +31,8 @@ pub(crate) fn check_private_data(data: &[u8], mpa_revision: u8) -> Result<(), Er
     Ok(())
 }
 
-/// A local port where peers ask to connect. Dropping it closes it and forgets requests that wait. Of each worker 1024 may
-/// wait; peers beyond that are left to try again.
+/// A local port on which peers can connect. Dropping it closes it and drops requests that wait. Up to 1024 requests wait for
+/// each worker; SYNs beyond that are dropped, so that the peers try again.
 #[derive(Debug)]
 pub struct Listener {
     device: Device,
@@ -42,14 +42,14 @@ pub struct Listener {
 }
 
 impl Device {
-    /// Listens. Port 0 chooses a free one; an unspecified address listens on all. Refused where a policy of the host
-    /// ([`NetError::Protected`](rnic_core::engine::NetError::Protected)) does not let some of the peers connect; those that it
-    /// comes to be for later are rejected.
+    /// Listens on an address and port. Port 0 chooses a free one; an unspecified address listens on all. Fails where an IPsec
+    /// policy of the host forbids unprotected connections with some of the peers
+    /// ([`NetError::Protected`](rnic_core::engine::NetError::Protected)). Peers to which a later policy applies are rejected.
     pub fn listen(&self, local: SocketAddr) -> Result<Listener, Error> {
         self.listen_to(local, Peers::all())
     }
 
-    /// Listens to some peers. To all others the port looks as if nobody listened; the host's firewall does not apply.
+    /// Listens for some peers only. For all others the port refuses connections. The host's firewall does not apply.
     pub fn listen_to(&self, local: SocketAddr, peers: Peers) -> Result<Listener, Error> {
         let addressed = self.inner.net.listen_to(local, &peers);
         let (local, lease) =
@@ -60,7 +60,7 @@ impl Device {
             .boxes()
             .listeners
             .insert(id, Default::default());
-        // Owns the mailbox from here on, whatever fails.
+        // Dropping this removes the mailbox again if a later step fails.
         let listener = Listener {
             device: self.clone(),
             id,
@@ -78,7 +78,7 @@ impl Device {
         Ok(listener)
     }
 
-    /// The next peer that asks one of some listeners on this device to connect, after waiting for one for `timeout` at most.
+    /// Returns the next connection request to any of these listeners of this device. Waits for `timeout` at most.
     pub fn next_request(
         &self,
         listeners: &[Listener],
@@ -101,7 +101,7 @@ impl Device {
                 pending,
                 answered: false,
             });
-            // One that a policy of the host forbids is dropped, and so rejected.
+            // Dropping a request that a policy forbids rejects it.
             match request {
                 Some(request) if !device.net.admits(request.local(), request.peer()) => {
                     debug!(
@@ -117,12 +117,12 @@ impl Device {
 }
 
 impl Listener {
-    /// The address and port.
+    /// Returns the local address and port.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// The next peer that asks to connect, after waiting for one for `timeout` at most.
+    /// Returns the next connection request. Waits for `timeout` at most.
     pub fn next_request(&self, timeout: Duration) -> Result<Option<ConnectRequest>, Error> {
         self.device
             .next_request(std::slice::from_ref(self), timeout)
@@ -130,13 +130,13 @@ impl Listener {
 }
 
 impl Listener {
-    /// Takes the oldest of the last [`Refusals::KEPT`] failures of peers that connected here and did not get as far as to
-    /// ask: what they sent is no MPA Request that is spoken here, or none came in time.
+    /// Takes the oldest of the last [`Refusals::KEPT`] peers that connected and failed before their connection request: what
+    /// they sent is no MPA Request that is supported here, or none came in time.
     pub fn next_refusal(&self) -> Option<Refusal> {
         self.refusals.take()
     }
 
-    /// How many such failures there were.
+    /// Returns how many peers failed so.
     pub fn refused(&self) -> u64 {
         self.refusals.count()
     }
@@ -148,14 +148,14 @@ impl Drop for Listener {
             return self.device.inner.forget();
         }
         debug!("no longer listening on {}", self.local);
-        // Without a worker nobody listens.
+        // A worker that has ended does not listen.
         let id = self.id;
         let _ = self.device.inner.send_all(|| Command::Unlisten(id));
         self.device.inner.router.boxes().listeners.remove(&self.id);
     }
 }
 
-/// A peer that asks to connect. Dropped without an answer, it is rejected.
+/// A connection request of a peer. Dropping it rejects the peer.
 pub struct ConnectRequest {
     device: Arc<Inner>,
     pending: Pending,
@@ -163,50 +163,51 @@ pub struct ConnectRequest {
 }
 
 impl ConnectRequest {
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer(&self) -> SocketAddr {
         self.pending.peer
     }
 
-    /// The local address that it chose.
+    /// Returns the local address to which it connected.
     pub fn local(&self) -> SocketAddr {
         self.pending.local
     }
 
-    /// What it handed over.
+    /// Returns the private data of its MPA Request.
     pub fn private_data(&self) -> &[u8] {
         &self.pending.private_data
     }
 
-    /// Reads that it accepts at once; 0 if its MPA revision does not tell.
+    /// Returns its IRD: Reads that it accepts at once. It is 0 if its MPA revision does not state it.
     pub fn ird(&self) -> u16 {
         self.pending.ird
     }
 
-    /// Reads that it wants to have outstanding; 0 if its MPA revision does not tell.
+    /// Returns its ORD: Reads that it wants to have outstanding. It is 0 if its MPA revision does not state it.
     pub fn ord(&self) -> u16 {
         self.pending.ord
     }
 
-    /// The worker to which it came, counted from 0.
+    /// Returns the number of the worker that received it.
     fn worker(&self) -> usize {
         self.pending.request.engine()
     }
 
-    /// The MPA revision that it speaks.
+    /// Returns its MPA revision.
     pub fn mpa_revision(&self) -> u8 {
         self.pending.mpa_revision
     }
 
-    /// Accepts with an idle queue pair (any other is refused, and the peer rejected), whose receive buffers should be posted by now. Of the options, `crc`,
-    /// `ird`, `ord` and `private_data` count. The queue pair's [`wait_established`](Qp::wait_established) tells how it went.
+    /// Accepts with an idle queue pair, whose receives should be posted by now. With any other queue pair it fails, and the
+    /// peer is rejected. Of the options, `crc`, `ird`, `ord` and `private_data` apply. [`Qp::wait_established`] returns the
+    /// outcome.
     pub fn accept(mut self, qp: &mut Qp, options: ConnectionOptions) -> Result<(), Error> {
         if !Arc::ptr_eq(&self.device, qp.inner()) {
             return Err(Error::OtherDevice("queue pair"));
         }
         check_private_data(&options.private_data, self.pending.mpa_revision)?;
         qp.check_idle()?;
-        // With a shared receive queue it cannot.
+        // A queue pair with a shared receive queue cannot move.
         let moved = qp.move_to(self.worker())?;
         self.answered = true;
         debug!("{}: accepts {}", qp.number(), self.peer());
@@ -229,7 +230,7 @@ impl ConnectRequest {
         self.device.send(self.worker(), accept)
     }
 
-    /// Declines, with words for the peer.
+    /// Rejects the peer, with private data for it.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
         check_private_data(private_data, self.pending.mpa_revision)?;
         self.send_reject(private_data.to_vec())
@@ -252,7 +253,7 @@ impl Drop for ConnectRequest {
             return self.device.forget();
         }
         if !self.answered {
-            // Without a worker nobody waits for the answer.
+            // A worker that has ended has reset its connections.
             let _ = self.send_reject(Vec::new());
         }
     }

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::qp::Qp;
 use crate::request::{RemoteAddress, Sge};
 
-/// A protection domain: queue pairs reach only memory of their own domain. A handle: clones name the same domain.
+/// A handle of a protection domain: queue pairs reach only memory of their own domain. Clones name the same domain.
 #[derive(Clone, Debug)]
 pub struct Pd {
     pub(crate) device: Device,
@@ -22,7 +22,7 @@ pub struct Pd {
 }
 
 impl Device {
-    /// A [region](Region::allocate) on the device's NUMA node, as long as there is memory.
+    /// Allocates a [region](Region::allocate), on the device's NUMA node if that has memory.
     pub fn allocate(&self, len: usize, pages: HugePages) -> Result<Region, RegionError> {
         let mut made = None;
         self.inner
@@ -31,7 +31,7 @@ impl Device {
         made.unwrap_or_else(|| Region::allocate(len, pages))
     }
 
-    /// A new protection domain.
+    /// Makes a new protection domain.
     pub fn pd(&self) -> Pd {
         Pd {
             device: self.clone(),
@@ -46,7 +46,7 @@ impl Pd {
         self.registration(region).access(access).register()
     }
 
-    /// Registers memory in all detail.
+    /// Begins a registration with options.
     pub fn registration(&self, region: &Arc<Region>) -> Registration<'_> {
         Registration {
             pd: self,
@@ -58,13 +58,13 @@ impl Pd {
         }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 }
 
-/// How memory is to be registered.
+/// A registration with options: [`register`](Self::register) makes it.
 #[derive(Debug)]
 pub struct Registration<'a> {
     pd: &'a Pd,
@@ -76,34 +76,34 @@ pub struct Registration<'a> {
 }
 
 impl Registration<'_> {
-    /// Only these octets of the region.
+    /// Registers only these octets of the region.
     pub fn range(mut self, range: Range<usize>) -> Self {
         self.range = range;
         self
     }
 
-    /// The tagged offset of the first octet; without it, the virtual address.
+    /// Sets the tagged offset of the first octet. The default is the virtual address.
     pub fn base(mut self, base: u64) -> Self {
         self.base = Some(TaggedOffset(base));
         self
     }
 
-    /// What may be done with it; without this, local use only.
+    /// Sets the access rights. The default is local use only.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// Only for the peer of this queue pair, who may then invalidate it (Send with Invalidate).
+    /// Restricts it to the peer of this queue pair, which may then invalidate it (Send with Invalidate).
     pub fn only_for(mut self, qp: &Qp) -> Self {
         self.scope = Scope::Stream(self.pd.id, qp.stream());
         self
     }
 
-    /// Registers.
+    /// Registers the memory.
     pub fn register(self) -> Result<Mr, Error> {
         let device = &self.pd.device.inner;
-        // A range that passes the end is refused below.
+        // A range beyond the end fails below.
         let start = self
             .region
             .base_address()
@@ -125,8 +125,8 @@ impl Registration<'_> {
     }
 }
 
-/// Registered memory. Dropping it deregisters it: after that nobody, peers and queued requests included, reaches the
-/// memory through it, nor through [windows](crate::Mw) that are bound to it.
+/// Registered memory. Dropping it deregisters it: after that neither peers nor queued requests reach the memory through it or
+/// through [windows](crate::Mw) that are bound to it.
 pub struct Mr {
     owned: Owned,
     region: Arc<Region>,
@@ -135,23 +135,23 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Its Steering Tag: the name by which peers and local requests reach it.
+    /// Returns its Steering Tag, by which peers and local requests name it.
     pub fn stag(&self) -> Stag {
         self.owned.stag
     }
 
-    /// Octets registered.
+    /// Returns the number of octets registered.
     #[expect(clippy::len_without_is_empty, reason = "a registration is never empty")]
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// The tagged offset of the first octet.
+    /// Returns the tagged offset of the first octet.
     pub fn base(&self) -> u64 {
         self.base.0
     }
 
-    /// What a peer needs to know to read or write from octet `offset` on.
+    /// Returns what a peer needs to know to read or write from octet `offset` on.
     pub fn remote(&self, offset: usize) -> RemoteAddress {
         RemoteAddress {
             stag: self.stag(),
@@ -159,19 +159,19 @@ impl Mr {
         }
     }
 
-    /// `length` octets from octet `offset` on, for a local request. If they are not inside the registration, the
+    /// Returns a scatter/gather element of `length` octets from octet `offset` on. If they are not inside the registration, the
     /// request that uses them completes with a protection error.
     pub fn sge(&self, offset: usize, length: u32) -> Sge {
         Sge::new(self.stag(), self.base.0.wrapping_add(offset as u64), length)
     }
 
-    /// The region that it is part of.
+    /// Returns the region that it is part of.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Copies octets out, from octet `offset` of the registration on. It may hold a mixture of old and new octets
-    /// if a peer writes meanwhile.
+    /// Copies octets out, from octet `offset` of the registration on. If a peer writes at the same time, old and new octets may
+    /// be mixed.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
         Ok(self.region.read(self.at(offset, to.len())?, to)?)
     }
@@ -181,21 +181,21 @@ impl Mr {
         Ok(self.region.write(self.at(offset, from.len())?, from)?)
     }
 
-    /// Reads one octet afresh: for a loop that waits for a peer's write.
+    /// Loads one octet from memory: for a loop that waits for a peer's write.
     pub fn load(&self, offset: usize) -> Result<u8, Error> {
         Ok(self.region.load(self.at(offset, 1)?)?)
     }
 
-    /// The 8 octets from octet `offset` of the registration on, as a number in this machine's byte order for atomic
-    /// operations: those of peers ([`fetch_add`](crate::SendRequest::fetch_add)) and these do not lose each other's
-    /// changes. Refused if their address is no multiple of 8.
+    /// Returns the 8 octets from octet `offset` of the registration on for atomic operations, as a number in this machine's
+    /// byte order. They are atomic with those of peers ([`fetch_add`](crate::SendRequest::fetch_add)). Fails if their address
+    /// is no multiple of 8.
     pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, Error> {
         Ok(self
             .region
             .atomic(self.at(offset, size_of::<AtomicU64>())?)?)
     }
 
-    /// Where octets of the registration are in the region, if they all belong to it.
+    /// Returns the offset in the region of octets of the registration. Fails if any of them is outside.
     fn at(&self, offset: usize, len: usize) -> Result<usize, RegionError> {
         if offset > self.len() || len > self.len() - offset {
             return Err(RegionError::OutOfRange {
@@ -207,13 +207,13 @@ impl Mr {
         Ok(self.range.start + offset)
     }
 
-    /// Whether it is still valid: a peer may have invalidated it.
+    /// Returns whether it is still valid. A peer may have invalidated it.
     pub fn is_valid(&self) -> bool {
         self.owned.live() == Some(self.stag())
     }
 
-    /// Deregisters it. When this returns no placement through it is under way any more, nor will there be one. Refused
-    /// while [windows](crate::Mw) are bound to it, and it stays as it was.
+    /// Deregisters it. When this returns, no placement through it is under way, and none will follow. Fails, and changes
+    /// nothing, while [windows](crate::Mw) are bound to it.
     ///
     /// Inside a worker's batch it fails after making the STag invalid: try again after the batch.
     pub fn deregister(&mut self) -> Result<(), Error> {
@@ -231,10 +231,10 @@ impl std::fmt::Debug for Mr {
     }
 }
 
-/// An STag of this application's, until this is dropped.
+/// An STag of this application, until this is dropped.
 pub(crate) struct Owned {
     device: Arc<Inner>,
-    /// As it was given out; that of a window or a fast registration has another key at times.
+    /// The STag as allocated. The key of a window or a fast registration changes.
     stag: Stag,
     there: bool,
 }
@@ -248,7 +248,7 @@ impl Owned {
         }
     }
 
-    /// By which STag it is valid, if it is.
+    /// Returns the STag under which it is valid now, if it is.
     pub(crate) fn live(&self) -> Option<Stag> {
         let live = self.device.table().live(self.stag);
         live.filter(|_| self.there)
@@ -262,7 +262,7 @@ impl Owned {
         self.device.table().new_key(self.stag)
     }
 
-    /// Gives it up, if that was not done. Where it cannot be now, it can be later.
+    /// Revokes the STag if that was not done. It can be tried again after a failure.
     pub(crate) fn revoke(&mut self) -> Result<(), Error> {
         if self.there {
             let revoked = self.device.table().revoke(self.stag);
@@ -282,8 +282,8 @@ impl Drop for Owned {
             return self.device.forget();
         }
         if self.there {
-            // Fails only where it was revoked behind our back, or inside a worker's batch, where it is invalid from
-            // now on and its memory stays mapped.
+            // Fails only if it was revoked elsewhere, or inside a worker's batch: then it is invalid from now on, and its
+            // memory stays mapped.
             let _ = self.device.table().revoke_with_windows(self.stag);
         }
     }

@@ -22,18 +22,18 @@ use crate::request::{SendRequest, Sge, receive};
 use crate::srq::{Srq, SrqHandle};
 use crate::state::{QpState, SharedState};
 
-/// What a queue pair can hold.
+/// The capacities of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCaps {
-    /// Send requests posted and not yet taken up (rounded up to a power of two).
+    /// Send requests that are posted and that the engine has not taken yet (rounded up to a power of two).
     pub max_send_wr: u32,
     /// Receive requests (rounded up to a power of two).
     pub max_recv_wr: u32,
-    /// Pieces of memory in a request, 4 at most.
+    /// Scatter/gather elements of a request, 4 at most.
     pub max_sge: usize,
     /// Octets of inline data, 64 at most.
     pub max_inline: usize,
-    /// Every request makes a completion, whether it asks for one or not.
+    /// Every request makes a completion, also if it is unsignalled.
     pub signal_all: bool,
 }
 
@@ -55,15 +55,15 @@ pub struct Qp {
     device: Device,
     number: QpNumber,
     stream: StreamId,
-    /// The worker that has it.
+    /// The worker that owns it.
     worker: usize,
     caps: QpCaps,
     sq: Producer<SendWr>,
     rq: Receives,
     state: SharedState,
-    /// The connection has come to stand, be it over since: then it need not be asked, which takes a cache line more.
+    /// The connection was established, and may have ended since: the state, a cache line more, need not be read.
     has_stood: bool,
-    /// Keep the completion queues while completions may still be written.
+    /// Keep the completion queues as long as completions may be written.
     _cqs: [Arc<CqHandle>; 2],
 }
 
@@ -76,7 +76,7 @@ enum Receives {
 }
 
 impl Pd {
-    /// A queue pair that completes to these queues.
+    /// Makes a queue pair with these completion queues.
     pub fn qp(&self, send_cq: &Cq, recv_cq: &Cq, caps: QpCaps) -> Result<Qp, Error> {
         let (producer, consumer) = ring(entries(caps.max_recv_wr))?;
         self.create_qp(
@@ -88,7 +88,8 @@ impl Pd {
         )
     }
 
-    /// The same with receives from a shared queue of this protection domain. `caps.max_recv_wr` is of no meaning.
+    /// Makes a queue pair that takes its receives from a shared queue of this protection domain. `caps.max_recv_wr` does not
+    /// apply.
     pub fn qp_with_srq(
         &self,
         send_cq: &Cq,
@@ -142,7 +143,7 @@ impl Pd {
         let state = SharedState::default();
         let mailbox = QpBox::new(stream, state.clone());
         device.router.boxes().qps.insert(number, mailbox);
-        // Owns the number from here on, whatever fails.
+        // Dropping this returns the number if a later step fails.
         let cqs = [send_cq.handle.clone(), recv_cq.handle.clone()];
         let qp = Qp {
             device: self.device.clone(),
@@ -161,13 +162,13 @@ impl Pd {
     }
 }
 
-/// Entries of a ring that holds so many.
+/// Returns the number of ring entries for `count` requests: a power of two.
 pub(crate) fn entries(count: u32) -> u32 {
     count.max(1).checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
 impl Qp {
-    /// Its number, which completions tell.
+    /// Returns its number, by which completions name it.
     pub fn number(&self) -> QpNumber {
         self.number
     }
@@ -176,9 +177,10 @@ impl Qp {
         self.stream
     }
 
-    /// Posts a request to the send queue. Before the connection stands it is refused, unless it is one that sends
-    /// nothing, which waits (a peer's first message may need the window that it binds); after it ended it completes with
-    /// [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must stay as it is until it completes.
+    /// Posts a request to the send queue. Fails before the connection is established, unless the request sends nothing: such a
+    /// request waits, because the peer's first message may need the window that it binds. After the connection has ended, the
+    /// request completes with [`WrFlushed`](crate::WcStatus::WrFlushed). The memory that it names must not change until it
+    /// completes.
     #[inline]
     pub fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.push_send(request)?;
@@ -186,12 +188,11 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts requests one behind the other, as [`post_send`](Self::post_send) posts each, but tells the engine once for
-    /// all: with many short ones that is a good part of the cost. As a list of requests given to `ibv_post_send`. It may
-    /// hear of none of them before the iterator has ended.
+    /// Posts several requests with one doorbell, like a list given to `ibv_post_send`. With short requests the doorbell is much
+    /// of the cost. The engine may see none of them before the iterator has ended.
     ///
     /// # Errors
-    /// Those before the one that is refused are posted, those behind it are not.
+    /// The requests before the one that is refused are posted, those after it are not.
     #[inline]
     pub fn post_sends<'a>(
         &mut self,
@@ -225,7 +226,7 @@ impl Qp {
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))
     }
 
-    /// The same of a request that is not [short](SendRequest::short).
+    /// Pushes a request that is not [short](SendRequest::short).
     #[inline(never)]
     fn push_other(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let wr = request.encode(self.caps.max_sge, self.caps.max_inline)?;
@@ -237,7 +238,7 @@ impl Qp {
             .map_err(|_| PostError::SendQueueFull(self.sq.capacity()))
     }
 
-    /// The connection may stand without the application having asked.
+    /// Fails unless the connection is established, which the application may not have read yet.
     #[cold]
     fn check_connected(&mut self) -> Result<(), PostError> {
         match self.state() {
@@ -249,13 +250,13 @@ impl Qp {
         }
     }
 
-    /// Tells the engine that there is something new in a queue.
+    /// Rings the doorbell: the engine looks at the queues.
     fn ring(&self) {
         self.inner().host(self.worker).ring(self.number);
     }
 
-    /// Posts a buffer for one message to the receive queue: one must be there for every Send of the peer's.
-    /// In every state: before the connection stands it waits for a message, after it ended it completes flushed.
+    /// Posts a buffer for one message to the receive queue. Every Send of the peer needs one. Allowed in every state: before
+    /// the connection is established it waits for a message, after it has ended it completes flushed.
     pub fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), PostError> {
         let wr = receive(wr_id, pieces, self.caps.max_sge)?;
         let Receives::Own(rq) = &mut self.rq else {
@@ -263,18 +264,18 @@ impl Qp {
         };
         rq.push(wr)
             .map_err(|_| PostError::ReceiveQueueFull(rq.capacity()))?;
-        // In error, the engine has to see it to flush it.
+        // In state Error the engine flushes it when it sees it.
         self.ring();
         Ok(())
     }
 
-    /// Requests that fit the send queue now.
+    /// Returns how many requests fit the send queue now.
     pub fn send_room(&self) -> u32 {
         self.sq.free()
     }
 
-    /// Begins to connect, if it is idle. [`wait_established`](Self::wait_established) tells how it went. Without `local`, the
-    /// address that routes to the peer and any free port.
+    /// Begins to connect. Fails unless the queue pair is idle. [`wait_established`](Self::wait_established) returns the
+    /// outcome. Without `local`, it uses the source address of the route to the peer and any free port.
     pub fn connect(
         &mut self,
         remote: SocketAddr,
@@ -308,7 +309,7 @@ impl Qp {
         local: Option<SocketAddr>,
         options: ConnectionOptions,
     ) -> Result<Established, ConnectError> {
-        // The engine ends the attempt itself; this is for one that does not.
+        // The engine ends the attempt itself; this is in case its worker does not run.
         let timeout = options
             .connect_timeout
             .saturating_add(Duration::from_secs(1));
@@ -316,7 +317,7 @@ impl Qp {
         self.wait_established(timeout)
     }
 
-    /// Waits until the connection stands or has failed.
+    /// Waits until the connection is established or connecting has failed.
     pub fn wait_established(&mut self, timeout: Duration) -> Result<Established, ConnectError> {
         match self.next_event(timeout)? {
             Some(ConnectionEvent::Established(established)) => Ok(established),
@@ -334,7 +335,7 @@ impl Qp {
         }
     }
 
-    /// The next thing that happened to the connection, after waiting for it for `timeout` at most.
+    /// Returns the next event of the connection. Waits for `timeout` at most.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<ConnectionEvent>, Error> {
         let device = self.inner();
         device.router.wait(device, timeout, |boxes| {
@@ -343,8 +344,8 @@ impl Qp {
     }
 
     /// Ends the connection in order: everything posted to the send queue so far is sent first. The outcome is a
-    /// [`Disconnected`](ConnectionEvent::Disconnected) event, or [`Failed`](ConnectionEvent::Failed) if the connection
-    /// does not stand yet. Refused if there is no connection and no outcome waits to be seen.
+    /// [`Disconnected`](ConnectionEvent::Disconnected) event, or [`Failed`](ConnectionEvent::Failed) if the connection is not
+    /// established yet. Fails if there is no connection and no unread event.
     pub fn disconnect(&mut self) -> Result<(), Error> {
         let device = self.inner();
         if let Some(mailbox) = device.router.boxes().qps.get(&self.number) {
@@ -363,24 +364,25 @@ impl Qp {
         self.command(Command::Disconnect(self.number))
     }
 
-    /// Ends the connection at once. The peer sees a reset.
+    /// Ends the connection at once with a RST.
     pub fn abort(&mut self) -> Result<(), Error> {
         self.command(Command::Abort(self.number))
     }
 
-    /// Moves it to [`Error`](QpState::Error), whatever its state: what is posted completes flushed. A connection is
-    /// [aborted](Self::abort). The event is [`Disconnected`](ConnectionEvent::Disconnected). As `ibv_modify_qp` to `IBV_QPS_ERR`.
+    /// Moves it to [`Error`](QpState::Error) from any state, as `ibv_modify_qp` does to `IBV_QPS_ERR`. What is posted completes
+    /// flushed, and a connection is [aborted](Self::abort). The event is
+    /// [`Disconnected`](ConnectionEvent::Disconnected).
     pub fn fail(&mut self) -> Result<(), Error> {
         self.command(Command::Fail(self.number))
     }
 
-    /// Its state, as far as the engine has told.
+    /// Returns its state, as of the events that the engine has sent.
     pub fn state(&self) -> QpState {
         drop(self.inner().router.boxes());
         self.state.get()
     }
 
-    /// A queue pair connects once; only after an attempt that failed it may try again.
+    /// Fails unless it is idle. A queue pair connects once, and again only after an attempt that failed.
     pub(crate) fn check_idle(&self) -> Result<(), Error> {
         match self.state() {
             QpState::Init => Ok(()),
@@ -388,7 +390,7 @@ impl Qp {
         }
     }
 
-    /// What happened to an earlier attempt is of no interest any more.
+    /// Moves it to Connecting, and drops the events of an earlier attempt.
     pub(crate) fn begin_connecting(&self) {
         if let Some(mailbox) = self.inner().router.boxes().qps.get_mut(&self.number) {
             mailbox.events.clear();
@@ -396,12 +398,12 @@ impl Qp {
         }
     }
 
-    /// The worker that has it, of several of the device, counted from 0. It stays with it once it is connected.
+    /// Returns the number of the worker that owns it. It does not change once the queue pair is connected.
     pub fn worker(&self) -> usize {
         self.worker
     }
 
-    /// Gives it to a worker while it is idle. Says whether that has it now: one with a shared receive queue stays.
+    /// Moves it to a worker while it is idle. Returns false if it stays, as a queue pair with a shared receive queue does.
     pub(crate) fn move_to(&mut self, worker: usize) -> Result<bool, Error> {
         if self.worker == worker {
             return Ok(true);
@@ -439,7 +441,7 @@ impl Drop for Qp {
         if matches!(self.state.get(), QpState::Connecting | QpState::Rts) {
             debug!("{}: destroyed, which aborts its connection", self.number);
         }
-        // Without a worker there is nothing to destroy.
+        // A worker that has ended has nothing to destroy.
         let _ = self.command(Command::DestroyQp(self.number));
         device.router.boxes().remove_qp(self.number);
         device.return_qp(self.number);

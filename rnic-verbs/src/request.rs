@@ -8,12 +8,12 @@ use rnic_core::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
 use crate::error::PostError;
 use crate::window::Binding;
 
-/// A piece of registered local memory; [`Mr::sge`](crate::Mr::sge) makes it.
+/// A scatter/gather element: a piece of registered local memory. [`Mr::sge`](crate::Mr::sge) makes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge(wr::Sge);
 
 impl Sge {
-    /// From its parts.
+    /// Makes one from its parts.
     pub fn new(stag: Stag, offset: u64, length: u32) -> Self {
         Self(wr::Sge {
             offset,
@@ -22,13 +22,13 @@ impl Sge {
         })
     }
 
-    /// Octets.
+    /// Returns the number of octets.
     pub fn length(&self) -> u32 {
         self.0.length
     }
 }
 
-/// A place in the peer's memory, as the peer told it.
+/// An address in the peer's memory, as the peer advertised it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
     /// The peer's Steering Tag.
@@ -82,7 +82,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// RDMA Write: puts the data in the peer's memory, without its knowledge.
+    /// Makes an RDMA Write: the data go to the peer's memory, and the peer gets no completion.
     #[inline]
     pub fn write(to: RemoteAddress) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// RDMA Read: takes data from the peer's memory into the (one) piece of memory.
+    /// Makes an RDMA Read: data of the peer's memory come to the (one) piece of memory.
     pub fn read(from: RemoteAddress) -> Self {
         Self {
             remote: Some(from),
@@ -99,13 +99,13 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Send: puts the data in the next buffer that the peer posted to its receive queue.
+    /// Makes a Send: the data go to the next buffer that the peer posted to its receive queue.
     #[inline]
     pub fn send() -> Self {
         Self::new(WrOpcode::Send)
     }
 
-    /// Send with Invalidate: a Send that makes an STag of the peer's invalid.
+    /// Makes a Send with Invalidate: a Send that also invalidates an STag of the peer.
     pub fn send_invalidate(stag: Stag) -> Self {
         Self {
             invalidate: stag,
@@ -113,8 +113,8 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Immediate Data: 8 octets that the completion of a receive of the peer's tells. The receive's buffer stays as it is.
-    /// There is no other data.
+    /// Makes a request for Immediate Data: 8 octets that come with the completion of a receive of the peer. The receive's
+    /// buffer does not change. There are no other data.
     pub fn immediate(data: [u8; IMMEDIATE_LEN]) -> Self {
         Self {
             immediate: data,
@@ -122,7 +122,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// RDMA Write, and [Immediate Data](Self::immediate) once all of it is in the peer's memory: one request.
+    /// Makes an RDMA Write with [Immediate Data](Self::immediate), which arrive once all data are in the peer's memory.
     pub fn write_with_immediate(to: RemoteAddress, immediate: [u8; IMMEDIATE_LEN]) -> Self {
         Self {
             remote: Some(to),
@@ -131,32 +131,32 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Atomic FetchAdd: adds to the 8 octets at `to`, as one number in the byte order of the peer's machine. What they
-    /// held comes to the (one) piece of memory of 8 octets, as a number in the byte order of this machine.
+    /// Makes an atomic FetchAdd: adds to the 8 octets at `to`, as a number in the byte order of the peer's machine. Their old
+    /// value comes to the (one) piece of memory of 8 octets, as a number in the byte order of this machine.
     ///
-    /// One step for all atomic operations of the peer's device and for its application's own
+    /// It is atomic with all atomic operations of the peer's device and with its application's own
     /// ([`Mr::atomic`](crate::Mr::atomic)); RFC 7306 section 5.3. The peer's memory needs the right
-    /// [`REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC), and `to` an address that is a multiple of 8: else the
-    /// connection ends with a Terminate.
+    /// [`REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC), and the address of `to` must be a multiple of 8: else the connection
+    /// ends with a Terminate.
     pub fn fetch_add(to: RemoteAddress, add: u64) -> Self {
         Self::fetch_add_fields(to, add, 0)
     }
 
-    /// [FetchAdd](Self::fetch_add) to several fields at once. Each bit of `mask` is the highest of a field: what would
-    /// be carried out of it is dropped (RFC 7306 section 5.1.1).
+    /// Makes a [FetchAdd](Self::fetch_add) to several fields at once. Each bit of `mask` is the highest of a field, whose carry
+    /// is dropped (RFC 7306 section 5.1.1).
     pub fn fetch_add_fields(to: RemoteAddress, add: u64, mask: u64) -> Self {
         let operation = AtomicOperation::FetchAdd { add, mask };
         Self::atomic(WrOpcode::FetchAdd, to, operation)
     }
 
-    /// Atomic CmpSwap: puts `swap` in the place of the 8 octets at `to` if these are `compare`. What they held comes
-    /// to the (one) piece of memory of 8 octets. The rest is as with [`fetch_add`](Self::fetch_add).
+    /// Makes an atomic CmpSwap: replaces the 8 octets at `to` by `swap` if they are `compare`. Their old value comes to the
+    /// (one) piece of memory of 8 octets. Otherwise it is as [`fetch_add`](Self::fetch_add).
     pub fn cmp_swap(to: RemoteAddress, compare: u64, swap: u64) -> Self {
         Self::cmp_swap_masked(to, (compare, u64::MAX), (swap, u64::MAX))
     }
 
-    /// [CmpSwap](Self::cmp_swap) of some bits: values, each with the mask of those bits that count. If the bits of the
-    /// first mask are equal, those of the second are replaced (RFC 7306 section 5.1.2).
+    /// Makes a [CmpSwap](Self::cmp_swap) of some bits. Each value comes with its mask. If the bits of the first mask are equal,
+    /// those of the second are replaced (RFC 7306 section 5.1.2).
     pub fn cmp_swap_masked(
         to: RemoteAddress,
         (compare, compare_mask): (u64, u64),
@@ -179,11 +179,12 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Binds a [window](crate::Mw::binding), or registers memory [fast](crate::FastMr::binding). Nothing is sent.
+    /// Makes a request that binds a [window](crate::Mw::binding), or registers memory [fast](crate::FastMr::binding). It sends
+    /// nothing.
     ///
-    /// It is done in its turn: before any request posted behind it begins, and after all messages of those before it
-    /// have been built. Earlier Reads may still be outstanding, unless it is [`fenced`](Self::fenced). If it cannot be
-    /// done it completes with [`MwBindError`](crate::WcStatus::MwBindError), and the connection ends.
+    /// It is carried out in order: after all messages of earlier requests have been built, and before a later request begins.
+    /// Earlier Reads may still be outstanding, unless it is [`fenced`](Self::fenced). If it fails it completes with
+    /// [`MwBindError`](crate::WcStatus::MwBindError), and the connection ends.
     pub fn bind(binding: &'a Binding) -> Self {
         Self {
             binding: Some(binding),
@@ -191,9 +192,9 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Makes an STag of this side invalid: that of a window, of a fast registration, or of memory registered
-    /// [for this queue pair only](crate::Registration::only_for). When it completes, no placement through it is under
-    /// way, nor will there be one. Nothing is sent. Ordered and failing as [`bind`](Self::bind) is.
+    /// Makes a request that invalidates an STag of this side: that of a window, of a fast registration, or of memory registered
+    /// [for this queue pair only](crate::Registration::only_for). When it completes, no placement through the STag is under
+    /// way, and none will follow. It sends nothing. Its order and failure are those of [`bind`](Self::bind).
     pub fn invalidate(stag: Stag) -> Self {
         Self {
             invalidate: stag,
@@ -201,7 +202,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// The data, in registered memory.
+    /// Sets the data, in registered memory.
     #[inline]
     pub fn memory(self, pieces: &'a [Sge]) -> Self {
         Self {
@@ -210,7 +211,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// The data itself, copied into the request. Not for a Read or an atomic.
+    /// Sets the data, copied into the request. Not for a Read or an atomic.
     #[inline]
     pub fn inline(self, data: &'a [u8]) -> Self {
         Self {
@@ -219,13 +220,13 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// The application's name for it, which the completion tells.
+    /// Sets the application's identifier, which comes back in the completion.
     #[inline]
     pub fn wr_id(self, wr_id: u64) -> Self {
         Self { wr_id, ..self }
     }
 
-    /// No completion if it succeeds (unless the queue pair signals all).
+    /// Makes it unsignalled: no completion if it succeeds (unless the queue pair signals all).
     #[inline]
     pub fn unsignaled(self) -> Self {
         Self {
@@ -244,7 +245,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// A Send, or Immediate Data, that notifies a peer who armed for solicited completions.
+    /// Makes a Send or Immediate Data solicited: it notifies a peer that armed for solicited completions.
     pub fn solicited(self) -> Self {
         Self {
             flags: self.flags | send_flags::SOLICITED,
@@ -252,7 +253,7 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// Begins only when all earlier Reads and atomics are complete.
+    /// Makes it wait until all earlier Reads and atomics are complete.
     pub fn fenced(self) -> Self {
         Self {
             flags: self.flags | send_flags::FENCE,
@@ -260,8 +261,8 @@ impl<'a> SendRequest<'a> {
         }
     }
 
-    /// The ring entry of a Write or Send that carries its data, without these, and the data. `None` of any other request,
-    /// and of one with more data than `max_inline` octets.
+    /// Returns the ring entry of a Write or Send with inline data, and the data. Returns `None` for any other request, and for
+    /// one with more data than `max_inline` octets.
     #[inline(always)]
     pub(crate) fn short(&self, max_inline: usize) -> Option<(SendWr, &'a [u8])> {
         let Data::Inline(data) = self.data else {
@@ -280,7 +281,7 @@ impl<'a> SendRequest<'a> {
         Some((wr, data))
     }
 
-    /// The ring entry, after everything that can be checked beforehand.
+    /// Returns the ring entry. Fails if the request cannot be valid.
     pub(crate) fn encode(&self, max_sge: usize, max_inline: usize) -> Result<SendWr, PostError> {
         if self.opcode.is_local() {
             return self.encode_local();
@@ -327,7 +328,7 @@ impl<'a> SendRequest<'a> {
 }
 
 impl SendRequest<'_> {
-    /// Whether it sends nothing.
+    /// Returns whether it sends nothing.
     #[inline]
     pub(crate) fn is_local(&self) -> bool {
         self.opcode.is_local()
@@ -345,7 +346,7 @@ impl SendRequest<'_> {
     }
 }
 
-/// The ring entry of a receive.
+/// Returns the ring entry of a receive.
 pub(crate) fn receive(wr_id: u64, pieces: &[Sge], max_sge: usize) -> Result<RecvWr, PostError> {
     let (sges, count) = elements(pieces, max_sge)?;
     RecvWr::new(wr_id, &sges[..count]).ok_or(PostError::TooManyElements {
@@ -354,7 +355,7 @@ pub(crate) fn receive(wr_id: u64, pieces: &[Sge], max_sge: usize) -> Result<Recv
     })
 }
 
-/// The scatter/gather list as it stands in a ring entry, and how many elements it has.
+/// Returns the scatter/gather list for a ring entry, and its number of elements.
 fn elements(pieces: &[Sge], max: usize) -> Result<([wr::Sge; MAX_SGE], usize), PostError> {
     let max = max.min(MAX_SGE);
     let count = pieces.len();

@@ -14,16 +14,16 @@ use crate::memory::Pd;
 use crate::qp::entries;
 use crate::request::{Sge, receive};
 
-/// What a shared receive queue can hold, and what each of its queue pairs may have of it.
+/// The capacities of a shared receive queue, and the share of each queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqCaps {
     /// Receive requests (rounded up to a power of two).
     pub max_wr: u32,
-    /// Pieces of memory in a request, 4 at most.
+    /// Scatter/gather elements of a request, 4 at most.
     pub max_sge: usize,
     /// Receives that one queue pair may have in process, that is, taken for messages that are not complete (1 at
-    /// least). It takes several only if messages overtake each other. Those further ahead wait for their turn, in memory
-    /// that the TCP window accounts for, and an [`AsyncEvent`](crate::AsyncEvent) tells.
+    /// least). It takes several only if messages overtake each other. Messages further ahead wait in memory that the
+    /// TCP window accounts for, and an [`AsyncEvent`](crate::AsyncEvent) reports it.
     pub max_in_process: u32,
 }
 
@@ -37,7 +37,7 @@ impl Default for SrqCaps {
     }
 }
 
-/// What queue pairs keep of their shared queue: the engine's part goes when nobody uses it any more.
+/// What queue pairs keep of their shared queue. The engine's part is destroyed with the last user.
 #[derive(Debug)]
 pub(crate) struct SrqHandle {
     id: SrqId,
@@ -50,7 +50,7 @@ impl Drop for SrqHandle {
         if self.device.inner.is_forked() {
             return self.device.inner.forget();
         }
-        // Without a worker there is nothing to destroy.
+        // A worker that has ended has nothing to destroy.
         let destroy = Command::DestroySrq(self.id);
         let _ = self.device.inner.send(self.worker, destroy);
         self.device.inner.return_srq(self.id);
@@ -60,12 +60,12 @@ impl Drop for SrqHandle {
 /// A shared receive queue: queue pairs of one protection domain, and so of one device and worker, take their receives
 /// from it, each when a message begins to arrive.
 ///
-/// It may move between threads, but one thread at a time posts to it, whatever its queue pairs do meanwhile. A receive
-/// completes to the queue of the queue pair that took it, which [`Completion::qp`](crate::Completion::qp) tells. When a
-/// connection ends, the receives that it had taken complete flushed, even if its queue pair is dropped; all others stay.
+/// It may move between threads, but one thread at a time posts to it. A receive completes to the queue of the queue pair that
+/// took it, which [`Completion::qp`](crate::Completion::qp) names. When a connection ends, the receives that it had taken
+/// complete flushed, even if its queue pair is dropped. All others stay.
 ///
-/// Dropped while queue pairs use it, it goes with the last of them; [`destroy`](Self::destroy) refuses instead. What is
-/// still posted then makes no completion.
+/// Dropped while queue pairs use it, it is destroyed with the last of them; [`destroy`](Self::destroy) fails instead. Receives
+/// that are still posted then do not complete.
 #[derive(Debug)]
 pub struct Srq {
     pub(crate) handle: Arc<SrqHandle>,
@@ -75,12 +75,12 @@ pub struct Srq {
 }
 
 impl Pd {
-    /// A shared receive queue.
+    /// Makes a shared receive queue.
     pub fn srq(&self, caps: SrqCaps) -> Result<Srq, Error> {
         let device = &self.device.inner;
         let (producer, consumer) = ring(entries(caps.max_wr))?;
         let id = device.new_srq()?;
-        // Owns the number from here on, whatever fails.
+        // Dropping this returns the number if a later step fails.
         let handle = Arc::new(SrqHandle {
             id,
             worker: device.next_worker(),
@@ -98,12 +98,12 @@ impl Pd {
 }
 
 impl Srq {
-    /// Its number, which [`AsyncEvent`](crate::AsyncEvent)s tell.
+    /// Returns its number, by which [`AsyncEvent`](crate::AsyncEvent)s name it.
     pub fn id(&self) -> SrqId {
         self.handle.id
     }
 
-    /// Posts a buffer for one message of whichever queue pair receives next.
+    /// Posts a buffer for one message of the queue pair that receives next.
     pub fn post_recv(&mut self, wr_id: u64, pieces: &[Sge]) -> Result<(), PostError> {
         let wr = receive(wr_id, pieces, self.caps.max_sge)?;
         self.ring
@@ -111,20 +111,20 @@ impl Srq {
             .map_err(|_| PostError::SharedQueueFull(self.ring.capacity()))
     }
 
-    /// Receives posted that no queue pair has taken.
+    /// Returns the number of posted receives that no queue pair has taken.
     pub fn posted(&self) -> u32 {
         self.ring.len()
     }
 
-    /// Receives that fit.
+    /// Returns its capacity in receives.
     pub fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
 
-    /// Asks to be told, once, by [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached), when fewer than
-    /// `limit.left` receives are left, at once if so. With `limit.share`, what is left then is kept for queue pairs that have
-    /// taken fewer than that since: a peer that has had more finds no receive, which ends its connection. To be armed again
-    /// after more were posted. As `ibv_modify_srq` with `IBV_SRQ_LIMIT`.
+    /// Arms one [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached), as `ibv_modify_srq` with `IBV_SRQ_LIMIT`.
+    /// It comes when fewer than `limit.left` receives are left, at once if that is so now. With `limit.share`, the receives
+    /// left then are for queue pairs that have taken fewer than that since: a peer that took more finds no receive, which ends
+    /// its connection. Arm it again after posting more receives.
     // rfc: 5040-122, 5041-98, 5042-15
     pub fn arm_limit(&self, limit: SrqLimit) -> Result<(), Error> {
         let srq = self.handle.id;
@@ -132,10 +132,10 @@ impl Srq {
         self.inner().send(self.handle.worker, arm)
     }
 
-    /// Destroys it, unless queue pairs use it: then it comes back with the error.
+    /// Destroys it. If queue pairs use it, it is returned with the error.
     #[allow(clippy::result_large_err)] // what comes back is the queue itself
     pub fn destroy(self) -> Result<(), (Self, Error)> {
-        // Nobody else can make another: the queue is ours alone.
+        // This is the only handle, so nobody can make another.
         match Arc::strong_count(&self.handle) - 1 {
             0 => Ok(()),
             users => Err((self, Error::SrqInUse(users))),
@@ -146,7 +146,7 @@ impl Srq {
         Arc::ptr_eq(self.inner(), device)
     }
 
-    /// What one more queue pair has of it.
+    /// Returns what one more queue pair takes receives with.
     pub(crate) fn receives(&self) -> SharedReceives {
         let capacity = self.ring.capacity();
         SharedReceives::new(self.handle.id, capacity, self.caps.max_in_process)

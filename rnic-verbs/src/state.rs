@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 ///
 /// | state | ibverbs | `post_recv` | `post_send` |
 /// |---|---|---|---|
-/// | `Init` | `INIT` | waits for a message | refused, or waits if it sends nothing |
-/// | `Connecting` | `RTR` | waits for a message | the same |
+/// | `Init` | `INIT` | waits for a message | fails, or waits if it sends nothing |
+/// | `Connecting` | `RTR` | waits for a message | fails, or waits if it sends nothing |
 /// | `Rts` | `RTS` | waits for a message | is carried out |
 /// | `Sqd` | `SQD` | waits for a message | flushed at the end |
 /// | `Terminate` | `SQE` | flushed | flushed |
 /// | `Error` | `ERR` | flushed | flushed |
 ///
-/// `Init` becomes `Connecting` when the queue pair connects or accepts, and again `Init` when nothing comes of it;
+/// `Init` becomes `Connecting` when the queue pair connects or accepts, and `Init` again when that fails;
 /// `Connecting` becomes `Rts`; `Rts` becomes `Sqd` when the application disconnects. Every state becomes `Error` when the
 /// connection ends, or when the application [asks](crate::Qp::fail); `Rts` and `Sqd` become `Terminate` if the connection
-/// ends by a Terminate message. A queue pair leaves neither of these two.
+/// ends by a Terminate message. Both are final.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
@@ -29,16 +29,16 @@ pub enum QpState {
     Connecting = 1,
     /// Connected.
     Rts = 2,
-    /// The connection ends in order: what was posted to the send queue before is carried out.
+    /// Disconnecting in order: what was posted to the send queue before is carried out.
     Sqd = 3,
-    /// Over: a Terminate message was sent or received.
+    /// The connection ended with a Terminate message, sent or received.
     Terminate = 4,
-    /// Over.
+    /// The connection ended in another way.
     Error = 5,
 }
 
 impl QpState {
-    /// Its name in ibverbs, without the `IBV_QPS_`.
+    /// Returns its name in ibverbs, without the `IBV_QPS_`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Init => "INIT",
@@ -50,12 +50,12 @@ impl QpState {
         }
     }
 
-    /// Whether the connection is over.
+    /// Returns whether the connection is over.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Terminate | Self::Error)
     }
 
-    /// Whether the connection has not come to stand.
+    /// Returns whether the connection is not established yet.
     pub(crate) fn is_early(self) -> bool {
         matches!(self, Self::Init | Self::Connecting)
     }

@@ -1,4 +1,4 @@
-//! Memory windows and fast registrations: memory opened and closed by work requests.
+//! Memory windows and fast registrations: remote access that work requests grant and revoke.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::error::Error;
 use crate::memory::{Mr, Owned, Pd};
 use crate::request::{RemoteAddress, Sge};
 
-/// What a request gives an STag to mean: some octets, the tagged offset of the first, and rights.
+/// What a request binds an STag to: some octets, the tagged offset of the first, and rights.
 /// [`SendRequest::bind`](crate::SendRequest::bind) posts it.
 ///
-/// The STag is known at once, so that a request posted right behind can tell it to the peer.
+/// The STag is known at once, so that the next request can advertise it to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     opcode: WrOpcode,
@@ -24,26 +24,26 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// The tagged offset of the first octet; without it, the offset that a window's region has there, and the virtual
-    /// address of a fast registration. 0 makes it zero-based.
+    /// Sets the tagged offset of the first octet. The default is the offset that a window's region has there, and the virtual
+    /// address for a fast registration. 0 makes it zero-based.
     pub fn base(mut self, base: u64) -> Self {
         self.inner.base = base;
         self
     }
 
-    /// The last octet of the STag, as the application chooses it; without it, one that cannot be predicted and differs
-    /// from the last. With the same key twice, a peer that remembers an STag reaches what that now means.
+    /// Sets the key, the last octet of the STag. The default is unpredictable and differs from the previous key. If a key is
+    /// used again, a peer that remembers the STag reaches what it is bound to now.
     pub fn key(mut self, key: u8) -> Self {
         self.inner.stag = self.stag().with_key(key).0;
         self
     }
 
-    /// The STag that has this meaning once the request is done, until it is invalidated.
+    /// Returns the STag, which is valid from when the request is carried out until it is invalidated.
     pub fn stag(&self) -> Stag {
         self.inner.stag()
     }
 
-    /// What the peer needs to know to read or write from octet `offset` on.
+    /// Returns what the peer needs to know to read or write from octet `offset` on.
     pub fn remote(&self, offset: usize) -> RemoteAddress {
         RemoteAddress {
             stag: self.stag(),
@@ -51,8 +51,8 @@ impl Binding {
         }
     }
 
-    /// `length` octets from octet `offset` on, for a local request on the same queue pair. A window has none for local
-    /// use: its region has.
+    /// Returns a scatter/gather element of `length` octets from octet `offset` on, for a local request on the same queue pair.
+    /// A window has none: use its region's.
     pub fn sge(&self, offset: usize, length: u32) -> Sge {
         let at = self.inner.base.wrapping_add(offset as u64);
         Sge::new(self.stag(), at, length)
@@ -63,12 +63,12 @@ impl Binding {
     }
 }
 
-/// A memory window (of type 2): an STag that requests on a queue pair bind to a part of a region, for the peer of that
-/// queue pair alone, and that a request or the peer makes invalid again.
+/// A memory window (of type 2): an STag that a request on a queue pair binds to a part of a region, for the peer of that queue
+/// pair alone, and that a request or the peer invalidates.
 ///
-/// Opening and closing memory that way costs a request each, while a registration waits for the worker. A window is
-/// bound to one part at a time; it may be bound again, on any queue pair of its protection domain, once it is invalid.
-/// Dropping it closes it for good.
+/// Binding and invalidating cost a request each, while a registration waits for the worker. A window is bound to one part at a
+/// time. It may be bound again, on any queue pair of its protection domain, once it is invalid. Dropping it revokes it for
+/// good.
 ///
 /// ```
 /// # use std::{sync::Arc, time::Duration};
@@ -91,14 +91,14 @@ impl Binding {
 pub struct Mw(Owned);
 
 impl Pd {
-    /// A memory window, bound to nothing.
+    /// Makes a memory window that is not bound.
     pub fn window(&self) -> Result<Mw, Error> {
         let device = &self.device.inner;
         let stag = device.table().allocate_window(self.id)?;
         Ok(Mw(Owned::new(device, stag)))
     }
 
-    /// An STag for registrations of parts of a region by work requests. The region stays as it is while this is there.
+    /// Makes an STag for registrations of parts of a region by work requests. It keeps the region allocated.
     pub fn fast_registration(&self, region: &Arc<Region>) -> Result<FastMr, Error> {
         let device = &self.device.inner;
         let stag = device.table().allocate_fast(region.clone(), self.id)?;
@@ -110,17 +110,17 @@ impl Pd {
 }
 
 impl Mw {
-    /// A binding to octets `range` of a registration (counted from its first), with remote rights: `access` of
-    /// [`Access::REMOTE`] and no others. The registration must allow [`Access::MW_BIND`], and the local write too where
-    /// peers shall write; it need not be open to peers itself. It cannot be deregistered while the window is bound.
+    /// Returns a binding to octets `range` of a registration (counted from its first), with remote rights: `access` of
+    /// [`Access::REMOTE`] and no others. The registration must allow [`Access::MW_BIND`], and local writes if peers may write.
+    /// It needs no remote rights itself. It cannot be deregistered while the window is bound.
     ///
-    /// Nothing is checked here: a request that asks for what cannot be fails with
-    /// [`MwBindError`](crate::WcStatus::MwBindError), and the connection with it, whose end says why.
+    /// Nothing is checked here. An invalid request completes with [`MwBindError`](crate::WcStatus::MwBindError) and ends the
+    /// connection, whose [`EndReason`](crate::EndReason) says why.
     pub fn binding(&self, mr: &Mr, range: Range<usize>, access: Access) -> Binding {
         self.onto(mr.remote(range.start), range.len(), access)
     }
 
-    /// A binding to octets `range` of what `fast` means on the same queue pair when the request is carried out.
+    /// Returns a binding to octets `range` of what `fast` means on the same queue pair when the request is carried out.
     pub fn binding_of_fast(&self, fast: &Binding, range: Range<usize>, access: Access) -> Binding {
         self.onto(fast.remote(range.start), range.len(), access)
     }
@@ -141,18 +141,18 @@ impl Mw {
         }
     }
 
-    /// By which STag the peer reaches through it now, if it is bound.
+    /// Returns the STag under which it is bound now, if it is.
     pub fn live(&self) -> Option<Stag> {
         self.0.live()
     }
 
-    /// Unbinds it, if it is bound, from this side: for when its connection has ended, and no request can do it any
-    /// more. When this returns no placement through it is under way, nor will there be one. Waits for the worker.
+    /// Unbinds it, if it is bound, without a request: for use after its connection has ended. When this returns, no placement
+    /// through it is under way, and none will follow. Waits for the worker.
     pub fn recall(&self) -> Result<(), Error> {
         self.0.recall()
     }
 
-    /// Ends it, bound or not. When this returns no placement through it is under way, nor will there be one.
+    /// Destroys it, bound or not. When this returns, no placement through it is under way, and none will follow.
     ///
     /// Inside a worker's batch it fails after unbinding it: try again after the batch.
     pub fn deallocate(&mut self) -> Result<(), Error> {
@@ -160,8 +160,8 @@ impl Mw {
     }
 }
 
-/// An STag under which work requests register parts of a region: for the queue pair alone on which they are posted,
-/// whose peer may invalidate it. Dropping it ends it for good, and unbinds windows that are bound to it.
+/// An STag under which work requests register parts of a region, for the queue pair alone on which they are posted. Its peer
+/// may invalidate it. Dropping it revokes it for good, and unbinds windows that are bound to it.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -184,10 +184,10 @@ pub struct FastMr {
 }
 
 impl FastMr {
-    /// A registration of octets `range` of the region, with these rights.
+    /// Returns a registration of octets `range` of the region, with these rights.
     ///
-    /// Nothing is checked here: a request that asks for what cannot be fails with
-    /// [`MwBindError`](crate::WcStatus::MwBindError), and the connection with it, whose end says why.
+    /// Nothing is checked here. An invalid request completes with [`MwBindError`](crate::WcStatus::MwBindError) and ends the
+    /// connection, whose [`EndReason`](crate::EndReason) says why.
     pub fn binding(&self, range: Range<usize>, access: Access) -> Binding {
         let start = range.start as u64;
         let inner = verbs::Binding {
@@ -204,25 +204,24 @@ impl FastMr {
         }
     }
 
-    /// The region.
+    /// Returns the region.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Under which STag something is registered now, if it is.
+    /// Returns the STag under which it is registered now, if it is.
     pub fn live(&self) -> Option<Stag> {
         self.owned.live()
     }
 
-    /// Makes it invalid, if it is valid, from this side: for when its connection has ended, and no request can do it
-    /// any more. When this returns no placement through it is under way, nor will there be one. Waits for the worker.
-    /// Refused while windows are bound to it.
+    /// Invalidates it, if it is valid, without a request: for use after its connection has ended. When this returns, no
+    /// placement through it is under way, and none will follow. Waits for the worker. Fails while windows are bound to it.
     pub fn recall(&self) -> Result<(), Error> {
         self.owned.recall()
     }
 
-    /// Ends it. When this returns no placement through it is under way, nor will there be one. Refused while windows
-    /// are bound to it.
+    /// Destroys it. When this returns, no placement through it is under way, and none will follow. Fails while windows are
+    /// bound to it.
     ///
     /// Inside a worker's batch it fails after making the STag invalid: try again after the batch.
     pub fn deregister(&mut self) -> Result<(), Error> {

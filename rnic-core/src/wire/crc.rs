@@ -46,6 +46,10 @@ mod way {
         (crc, sum)
     }
 
+    // Not the crc32c crate, for it is slower. On a Xeon with AVX-512, in one run, median nanoseconds of crc-fast and of crc32c
+    // for 64, 256, 1448 and 8948 octets: 6 and 9, 12 and 15, 24 and 105, 97 and 490; with the instructions of neither, by
+    // tables: 22 and 24, 74 and 143, 444 and 957, 2680 and 6100. On aarch64 (by their sources) crc32c runs the CRC
+    // instruction in three lanes; crc-fast runs it beside lanes of PMULL.
     pub(super) use crc_fast::crc32_iscsi as crc;
 
     pub(super) fn crc_and_sum(octets: &[u8]) -> (u32, u16) {

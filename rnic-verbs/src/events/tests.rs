@@ -62,7 +62,7 @@ fn next(device: &Device) -> Result<Option<ConnectionEvent>, Error> {
 
 /// One thread waits for its events; another looks into the mailboxes as they come, and so delivers some of them.
 #[test]
-fn whoever_delivers_wakes_the_pump_and_keeps_the_order() {
+fn a_thread_that_delivers_wakes_the_pump_and_keeps_the_order() {
     const PAIRS: u32 = 10_000;
     let (device, engine) = device();
     let router = &device.inner.router;
@@ -179,7 +179,7 @@ fn requests_that_nobody_reads_go_with_their_connections() {
     assert!(device.inner.router.events.is_empty());
 }
 
-/// The same of what is gathered, and of queue pairs that end one after the other.
+/// As above, for gathered asynchronous events, and for queue pairs that end one after the other.
 #[test]
 fn events_that_nobody_reads_go_with_their_queue_pairs() {
     let (device, engine) = device();

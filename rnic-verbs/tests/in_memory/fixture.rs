@@ -104,7 +104,7 @@ pub(crate) fn join(near: &mut Side, far: &mut Side, listener: &Listener) {
     join_with(near, far, listener, ConnectionOptions::default());
 }
 
-/// The same with options of the near side.
+/// Connects a pair with options of the near side.
 pub(crate) fn join_with(
     near: &mut Side,
     far: &mut Side,

@@ -8,13 +8,13 @@ use rnic_verbs::{
 
 use crate::fixture::{MIXED, Side, connected, devices, join_with};
 
-/// What both sides make of a request, each with what it has to say of it.
+/// Posts a request and returns the status with which it completes on each side.
 fn outcome(near: &mut Side, far: &mut Side, request: &SendRequest<'_>) -> [WcStatus; 2] {
     near.qp.post_send(request).unwrap();
     [near.completion(), far.completion()].map(|completion: Completion| completion.status())
 }
 
-/// The same where the far side is not told.
+/// The status on this side alone.
 fn own_outcome(near: &mut Side, request: &SendRequest<'_>) -> WcStatus {
     near.qp.post_send(request).unwrap();
     near.completion().status()
