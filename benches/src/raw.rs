@@ -9,10 +9,7 @@ use rnic_core::connection::PortLease;
 use rnic_core::engine::Net;
 use rnic_core::memory::frames::{FrameId, TxFrames};
 use rnic_core::memory::region::{HugePages, Region};
-use rnic_core::wire::checksum::Checksums;
-use rnic_core::wire::crc;
-use rnic_core::wire::packet::NetHeader;
-use rnic_core::wire::tcp::TcpHeader;
+use rnic_core::wire::{checksum::Checksums, crc, tcp::TcpHeader, template::NetHeader};
 use rnic_xdp::{PortConfig, TxSide, XdpNet, XdpPort};
 
 use crate::Failure;

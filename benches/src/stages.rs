@@ -22,11 +22,14 @@ use rnic_core::time::Instant;
 use rnic_core::verbs::cq::{Arming, CqTable};
 use rnic_core::verbs::qp::{CqId, PdId};
 use rnic_core::verbs::wr::Completion;
-use rnic_core::wire::ddp::{DdpHeader, DdpSegment, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
-use rnic_core::wire::ethernet::MacAddr;
-use rnic_core::wire::mpa::LENGTH_LEN;
-use rnic_core::wire::packet::{self, Checksums, NetHeader, Packet};
-use rnic_core::wire::{checksum, crc};
+use rnic_core::wire::{
+    checksum, crc,
+    ddp::{DdpHeader, DdpSegment, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset},
+    ethernet::MacAddr,
+    mpa::LENGTH_LEN,
+    packet::{self, Checksums, Packet},
+    template::NetHeader,
+};
 
 use crate::Failure;
 use crate::pool::Pool;

@@ -5,15 +5,15 @@ mod support;
 use std::fmt::Write as _;
 
 use rnic_core::mpa::{Deframer, frame};
-use rnic_core::wire::checksum;
-use rnic_core::wire::crc;
-use rnic_core::wire::ddp::{DdpHeader, DdpSegment, Msn, QueueNumber, TaggedOffset};
-use rnic_core::wire::ethernet::EthernetHeader;
-use rnic_core::wire::mpa::{
-    CRC_LEN, Enhanced, Fpdu, LENGTH_LEN, StartupFrame, StartupKind, fpdu_len,
+use rnic_core::wire::{
+    checksum, crc,
+    ddp::{DdpHeader, DdpSegment, Msn, QueueNumber, TaggedOffset},
+    ethernet::EthernetHeader,
+    mpa::{CRC_LEN, Enhanced, Fpdu, LENGTH_LEN, StartupFrame, StartupKind, fpdu_len},
+    packet::{self, Checksums},
+    rdmap::{BitOrder, Control, Opcode, ReadRequest, Terminate},
+    template::NetHeader,
 };
-use rnic_core::wire::packet::{self, Checksums, NetHeader};
-use rnic_core::wire::rdmap::{BitOrder, Control, Opcode, ReadRequest, Terminate};
 use support::pcap::{self, Capture};
 use support::stream::{self, Connection, Stream};
 

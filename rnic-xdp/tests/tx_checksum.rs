@@ -13,7 +13,10 @@ use common::{frame, open, open_net, open_with, pair, receive};
 use kernel_tcp::{device, write_to_kernel};
 use rnic_core::engine::Net;
 use rnic_core::memory::frames::TxFrames;
-use rnic_core::wire::packet::{Checksums, PacketError, parse};
+use rnic_core::wire::{
+    error::PacketError,
+    packet::{Checksums, parse},
+};
 use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
 use rnic_xdp::{PortConfig, TxChecksum, TxOffload, XdpPort, ZeroCopyChoice};
 

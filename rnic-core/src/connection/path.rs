@@ -1,7 +1,10 @@
 //! How a connection's frames leave this host.
 
-use crate::wire::ethernet::MacAddr;
-use crate::wire::packet::{HeaderTemplate, NetHeader, Packet};
+use crate::wire::{
+    ethernet::MacAddr,
+    packet::Packet,
+    template::{HeaderTemplate, NetHeader},
+};
 
 use super::flow::FlowKey;
 

@@ -6,8 +6,7 @@ use crate::ddp::Llp;
 use crate::fast_paths::{FastPath, taken};
 use crate::memory::frames::{FrameId, PASSING_FRAMES, RESERVED_FRAMES, TxFrames};
 use crate::tcp::{Outgoing, Payload};
-use crate::wire::checksum;
-use crate::wire::packet::{ECN_CAPABLE, HeaderTemplate};
+use crate::wire::{checksum, packet::ECN_CAPABLE, template::HeaderTemplate};
 
 use super::lifecycle::MpaTcp;
 use super::stream::Built;

@@ -1,8 +1,9 @@
 //! Frames that are dropped: each has a reason, and is counted here.
 
-use super::Engine;
 use crate::counters::DropReason;
-use crate::wire::packet::PacketError;
+use crate::wire::error::PacketError;
+
+use super::Engine;
 
 impl Engine {
     /// Counts a frame, if its connection dropped it.

@@ -9,8 +9,7 @@ use crate::ids::ListenerId;
 use crate::memory::frames::TxFrames;
 use crate::tcp::{Seq, Tcp, TcpConfig};
 use crate::time::Instant;
-use crate::wire::packet::{NetHeader, Packet};
-use crate::wire::tcp::TcpHeader;
+use crate::wire::{packet::Packet, tcp::TcpHeader, template::NetHeader};
 
 use super::Engine;
 use super::listener::Listener;

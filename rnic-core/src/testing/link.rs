@@ -7,10 +7,13 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use crate::time::Instant;
-use crate::wire::checksum::sum;
-use crate::wire::ethernet::EthernetHeader;
-use crate::wire::packet::{Checksums, NetHeader, parse};
-use crate::wire::tcp::{Flags, Seq};
+use crate::wire::{
+    checksum::sum,
+    ethernet::EthernetHeader,
+    packet::{Checksums, parse},
+    tcp::{Flags, Seq},
+    template::NetHeader,
+};
 
 /// What a link does to frames. Each share is in thousandths.
 #[derive(Clone, Copy, Debug, Default)]

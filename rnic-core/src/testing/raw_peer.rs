@@ -6,12 +6,15 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::mpa::{frame, marker};
-use crate::wire::checksum::{Checksums, sum};
-use crate::wire::ddp::{DdpHeader, DdpSegment};
-use crate::wire::ethernet::{self, MacAddr};
-use crate::wire::mpa::{Fpdu, LENGTH_LEN, StartupFrame, StartupKind};
-use crate::wire::packet::{NetHeader, Packet, parse};
-use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions};
+use crate::wire::{
+    checksum::{Checksums, sum},
+    ddp::{DdpHeader, DdpSegment},
+    ethernet::{self, MacAddr},
+    mpa::{Fpdu, LENGTH_LEN, StartupFrame, StartupKind},
+    packet::{Packet, parse},
+    tcp::{Flags, Seq, TcpHeader, TcpOptions},
+    template::NetHeader,
+};
 
 /// Our initial sequence number, unless a test asks for another.
 const ISN: Seq = Seq(0xffff_f000);

@@ -4,7 +4,7 @@ use core::fmt;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::packet::PacketError;
+use crate::wire::error::PacketError;
 
 /// EtherType of IPv4.
 pub const IPV4: u16 = 0x0800;

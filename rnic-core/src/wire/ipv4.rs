@@ -4,8 +4,9 @@ use core::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::wire::error::PacketError;
+
 use super::checksum::{self, Checksums};
-use super::packet::PacketError;
 
 /// Octets of a header without options.
 pub const HEADER_LEN: usize = 20;

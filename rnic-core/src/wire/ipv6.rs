@@ -4,7 +4,7 @@ use core::net::Ipv6Addr;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::packet::PacketError;
+use crate::wire::error::PacketError;
 
 /// Octets of the header.
 pub const HEADER_LEN: usize = 40;

@@ -9,6 +9,7 @@
 pub mod checksum;
 pub mod crc;
 pub mod ddp;
+pub mod error;
 pub mod ethernet;
 pub mod icmp;
 pub mod ipv4;
@@ -20,7 +21,7 @@ pub mod rdmap;
 pub mod segment_template;
 mod serial;
 pub mod tcp;
-mod template;
+pub mod template;
 
 #[cfg(test)]
 mod tests;

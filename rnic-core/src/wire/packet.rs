@@ -4,37 +4,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 pub use super::checksum::Checksums;
 use super::checksum::{combine, pseudo_header_v4, pseudo_header_v6};
+use super::error::PacketError;
 use super::ethernet::{self, EthernetHeader, MacAddr};
-use super::ipv4::{self, Ipv4Header};
+use super::ipv4::Ipv4Header;
 use super::ipv6::{self, Ipv6Header};
-use super::tcp::{self, TcpHeader, TcpSegment};
-pub use super::template::{HeaderTemplate, RunHeaders};
-
-/// Why a frame holds no TCP segment for us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PacketError {
-    /// The frame ends before the header or the length that the header states.
-    #[error("the frame is shorter than its {0} header says")]
-    Truncated(&'static str),
-    /// A field contradicts the format.
-    #[error("the {0} field is invalid")]
-    Malformed(&'static str),
-    /// Neither IPv4 nor IPv6.
-    #[error("EtherType {0:#06x} is not IP")]
-    NotIp(u16),
-    /// Not TCP, or TCP behind IPv6 extension headers.
-    #[error("IP protocol {0} is not TCP")]
-    NotTcp(u8),
-    /// A part of an IP datagram.
-    #[error("the IP datagram is fragmented: lower the sender's MTU")]
-    Fragment,
-    /// Sent to a group, or from an address that nobody can have (RFC 1122 section 4.2.3.10).
-    #[error("the {0} address is not one host's")]
-    NotUnicast(&'static str),
-    /// A checksum does not match.
-    #[error("the {0} checksum is wrong")]
-    Checksum(&'static str),
-}
+use super::tcp::{self, TcpSegment};
 
 /// A TCP segment and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,66 +162,5 @@ fn check_unicast(bad_source: bool, bad_destination: bool) -> Result<(), PacketEr
         (true, _) => Err(PacketError::NotUnicast("source IP")),
         (_, true) => Err(PacketError::NotUnicast("destination IP")),
         _ => Ok(()),
-    }
-}
-
-/// Link and network header of outgoing frames: the same for every segment of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NetHeader {
-    /// Our link-layer address.
-    pub source_mac: MacAddr,
-    /// The next hop's.
-    pub destination_mac: MacAddr,
-    /// The VLAN, if the link is one.
-    pub vlan: Option<u16>,
-    /// Our address.
-    pub source: IpAddr,
-    /// The peer's address, of the same family.
-    pub destination: IpAddr,
-    /// Time to live.
-    pub hop_limit: u8,
-    /// Differentiated services and ECN.
-    pub traffic_class: u8,
-}
-
-impl NetHeader {
-    /// The way back to where a packet came from, with the initial TTL that Linux uses.
-    pub const fn reply_to(packet: &Packet<'_>) -> Self {
-        Self {
-            source_mac: packet.destination_mac,
-            destination_mac: packet.source_mac,
-            vlan: packet.vlan,
-            source: packet.destination.ip(),
-            destination: packet.source.ip(),
-            hop_limit: 64,
-            traffic_class: 0,
-        }
-    }
-
-    /// Octets in front of the TCP header.
-    pub const fn len(&self) -> usize {
-        let link = if self.vlan.is_some() {
-            ethernet::HEADER_LEN + ethernet::VLAN_LEN
-        } else {
-            ethernet::HEADER_LEN
-        };
-        match (self.source, self.destination) {
-            (IpAddr::V4(_), IpAddr::V4(_)) => link + ipv4::HEADER_LEN,
-            _ => link + ipv6::HEADER_LEN,
-        }
-    }
-
-    /// Writes Ethernet, IP and TCP header at the start of `frame`; returns the length of the frame.
-    ///
-    /// The payload stands right behind already, at `self.len() + header.len()`. `payload_sum` is its
-    /// [`sum`]: a retransmission does not have to read it again. Panics if `frame` is too short for the headers.
-    pub fn write(
-        &self,
-        frame: &mut [u8],
-        header: &TcpHeader,
-        payload_len: usize,
-        payload_sum: u16,
-    ) -> usize {
-        HeaderTemplate::new(self).write(frame, 0, header, payload_len, payload_sum)
     }
 }

@@ -5,8 +5,9 @@ use core::ops::{BitOr, BitOrAssign};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::wire::error::PacketError;
+
 use super::checksum;
-use super::packet::PacketError;
 use super::serial::serial_number;
 
 /// IP protocol number of TCP.

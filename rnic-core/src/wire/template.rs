@@ -3,15 +3,76 @@
 use core::net::{IpAddr, Ipv6Addr};
 
 use super::checksum::{fold, pseudo_header_v4, pseudo_header_v6, sum};
-use super::ethernet::{self, EthernetHeader};
+use super::ethernet::{self, EthernetHeader, MacAddr};
 use super::ipv4::{self, Ipv4Header};
 use super::ipv6::{self, Ipv6Header};
-use super::packet::NetHeader;
+use super::packet::Packet;
 use super::tcp::{self, DataHeader, TcpHeader};
 
 /// Octets of Ethernet and IPv4: what the headers in front of TCP have at least.
 const LEAST_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 const MOST_LEN: usize = ethernet::HEADER_LEN + ethernet::VLAN_LEN + ipv6::HEADER_LEN;
+
+/// Link and network header of outgoing frames: the same for every segment of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetHeader {
+    /// Our link-layer address.
+    pub source_mac: MacAddr,
+    /// The next hop's.
+    pub destination_mac: MacAddr,
+    /// The VLAN, if the link is one.
+    pub vlan: Option<u16>,
+    /// Our address.
+    pub source: IpAddr,
+    /// The peer's address, of the same family.
+    pub destination: IpAddr,
+    /// Time to live.
+    pub hop_limit: u8,
+    /// Differentiated services and ECN.
+    pub traffic_class: u8,
+}
+
+impl NetHeader {
+    /// The way back to where a packet came from, with the initial TTL that Linux uses.
+    pub const fn reply_to(packet: &Packet<'_>) -> Self {
+        Self {
+            source_mac: packet.destination_mac,
+            destination_mac: packet.source_mac,
+            vlan: packet.vlan,
+            source: packet.destination.ip(),
+            destination: packet.source.ip(),
+            hop_limit: 64,
+            traffic_class: 0,
+        }
+    }
+
+    /// Octets in front of the TCP header.
+    pub const fn len(&self) -> usize {
+        let link = if self.vlan.is_some() {
+            ethernet::HEADER_LEN + ethernet::VLAN_LEN
+        } else {
+            ethernet::HEADER_LEN
+        };
+        match (self.source, self.destination) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => link + ipv4::HEADER_LEN,
+            _ => link + ipv6::HEADER_LEN,
+        }
+    }
+
+    /// Writes Ethernet, IP and TCP header at the start of `frame`; returns the length of the frame.
+    ///
+    /// The payload stands right behind already, at `self.len() + header.len()`. `payload_sum` is its
+    /// [`sum`]: a retransmission does not have to read it again. Panics if `frame` is too short for the headers.
+    pub fn write(
+        &self,
+        frame: &mut [u8],
+        header: &TcpHeader,
+        payload_len: usize,
+        payload_sum: u16,
+    ) -> usize {
+        HeaderTemplate::new(self).write(frame, 0, header, payload_len, payload_sum)
+    }
+}
 
 /// Ethernet and IP header as they are in front of every segment of a connection, but for lengths and ECN.
 #[derive(Clone, Debug)]

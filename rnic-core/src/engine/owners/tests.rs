@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use crossbeam_channel::unbounded;
 
-use crate::wire::ethernet::MacAddr;
-use crate::wire::packet::{NetHeader, parse};
-use crate::wire::tcp::{Flags, Seq, TcpHeader};
+use crate::wire::{
+    ethernet::MacAddr,
+    packet::parse,
+    tcp::{Flags, Seq, TcpHeader},
+    template::NetHeader,
+};
 
 use super::*;
 

@@ -1,14 +1,16 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::tcp::any_header;
-use crate::wire::checksum::{pseudo_header_v4, pseudo_header_v6, sum};
-use crate::wire::ethernet::{EthernetHeader, MacAddr};
-use crate::wire::packet::{
-    Checksums, HeaderTemplate, NetHeader, Packet, PacketError, addresses as addresses_ahead, parse,
-    parse_with_partial,
+use crate::wire::{
+    checksum::{pseudo_header_v4, pseudo_header_v6, sum},
+    error::PacketError,
+    ethernet::{EthernetHeader, MacAddr},
+    packet::{Checksums, Packet, addresses as addresses_ahead, parse, parse_with_partial},
+    tcp::{self, DataHeader, Flags, Seq, TcpHeader, TcpOptions, Timestamps},
+    template::{HeaderTemplate, NetHeader},
 };
-use crate::wire::tcp::{self, DataHeader, Flags, Seq, TcpHeader, TcpOptions, Timestamps};
 use proptest::prelude::*;
+
+use super::tcp::any_header;
 
 /// A SYN of Linux's, as it was on the wire.
 #[rustfmt::skip]

@@ -2,13 +2,17 @@ use core::net::IpAddr;
 
 use proptest::prelude::*;
 
+use crate::wire::{
+    crc::crc,
+    ethernet::MacAddr,
+    mpa::fpdu_len,
+    packet::{Checksums, parse},
+    prediction::Prediction,
+    tcp::{Flags, SackBlocks, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps},
+    template::NetHeader,
+};
+
 use super::packet::{any_addresses, build};
-use crate::wire::crc::crc;
-use crate::wire::ethernet::MacAddr;
-use crate::wire::mpa::fpdu_len;
-use crate::wire::packet::{Checksums, NetHeader, parse};
-use crate::wire::prediction::Prediction;
-use crate::wire::tcp::{Flags, SackBlocks, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
 /// What varies from one data segment of a connection to the next.
 #[derive(Clone, Debug)]

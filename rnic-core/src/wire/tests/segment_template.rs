@@ -2,14 +2,18 @@ use core::net::IpAddr;
 
 use proptest::prelude::*;
 
+use crate::wire::{
+    crc::{RESIDUE, crc, to_wire},
+    ddp::{DdpHeader, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset},
+    ethernet::MacAddr,
+    packet::{Checksums, parse},
+    prediction::Prediction,
+    segment_template::{Coalescable, SegmentTemplate},
+    tcp::{Flags, Seq, TcpHeader, TcpOptions, Timestamps},
+    template::NetHeader,
+};
+
 use super::packet::{any_addresses, build};
-use crate::wire::crc::{RESIDUE, crc, to_wire};
-use crate::wire::ddp::{DdpHeader, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset};
-use crate::wire::ethernet::MacAddr;
-use crate::wire::packet::{Checksums, NetHeader, parse};
-use crate::wire::prediction::Prediction;
-use crate::wire::segment_template::{Coalescable, SegmentTemplate};
-use crate::wire::tcp::{Flags, Seq, TcpHeader, TcpOptions, Timestamps};
 
 /// A segment of a Write in a frame of its own.
 #[derive(Clone, Debug)]

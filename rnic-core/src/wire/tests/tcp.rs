@@ -1,6 +1,6 @@
-use crate::wire::packet::PacketError;
-use crate::wire::tcp::{
-    Flags, HEADER_LEN, SackBlocks, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps,
+use crate::wire::{
+    error::PacketError,
+    tcp::{Flags, HEADER_LEN, SackBlocks, Seq, TcpHeader, TcpOptions, TcpSegment, Timestamps},
 };
 use proptest::prelude::*;
 
