@@ -1,33 +1,8 @@
 //! Delivery: hands placed segments to the ULP, in the order of the stream.
 
-use super::{Ddp, DdpError, MAX_DELIVERED_OCTETS, Placed};
-use crate::wire::ddp::{Came, DdpHeader, TaggedHeader, UntaggedHeader};
+use crate::wire::ddp::{DdpHeader, UntaggedHeader};
 
-/// What DDP delivers to the ULP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery<'a> {
-    /// A segment of a tagged message. DDP does not know where a tagged message begins (RFC 5041 section 5.2).
-    // rfc: 5041-27, 5041-32 the ULP learns RsvdULP and STag of a tagged message
-    Tagged {
-        /// Its header, with RsvdULP.
-        header: TaggedHeader,
-        /// Octets of payload.
-        len: u32,
-    },
-    /// A whole untagged message.
-    // rfc: 5041-37, 5041-64, 5041-65 the ULP learns RsvdULP and length of an untagged message
-    Untagged {
-        /// The header of its last segment, with RsvdULP.
-        header: UntaggedHeader,
-        /// What the header does not say about the last segment.
-        came: Came,
-        /// Octets of the message.
-        length: u32,
-        /// All octets of the message where DDP keeps the buffers of the queue. The first octets where the ULP wants
-        /// them with the delivery. Otherwise empty: the octets are in the buffer that was posted first.
-        octets: &'a [u8],
-    },
-}
+use super::{Ddp, DdpError, Delivery, MAX_DELIVERED_OCTETS, Placed};
 
 impl Ddp {
     /// Delivers a message without payload that uses up no buffer.

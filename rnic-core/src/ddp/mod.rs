@@ -19,7 +19,6 @@ mod segment;
 mod stream;
 mod ulp;
 
-pub use deliver::Delivery;
 pub use endpoint::{Endpoint, EndpointUlp};
 pub use error::{DdpError, DdpStreamError, ErrorReport};
 pub use llp::Llp;
@@ -27,10 +26,10 @@ pub use place::Placed;
 pub use queue::BufferSupply;
 pub use segment::{OutgoingSegment, Segmenter, Series};
 pub use stream::{Built, DdpStream};
-pub use ulp::{Buffers, HalfCloseAction, Message, Teardown, Ulp};
+pub use ulp::{Buffers, Delivery, HalfCloseAction, Message, Teardown, Ulp};
 
 use crate::memory::table::Origin;
-use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, UntaggedHeader};
+use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, TaggedHeader, UntaggedHeader};
 use partial_message::PartialMessage;
 use queue::{ByQueue, DeliveryOrder, Queue};
 
@@ -123,5 +122,86 @@ impl Ddp {
             *msn = msn.next();
         }
         Segmenter::new(header, length)
+    }
+
+    /// Whether a message has begun whose last segment was not delivered.
+    #[inline]
+    fn is_amid_message(&self) -> bool {
+        self.partial.is_some()
+    }
+
+    /// Returns the header of the partial message if this segment differs from it in more than the offset.
+    #[inline]
+    fn interrupted_message(&self, header: &DdpHeader) -> Option<&DdpHeader> {
+        let begun = self.partial.as_ref()?;
+        (!begun.is_continued_by(header)).then_some(&begun.header)
+    }
+
+    /// Drops the partial message: the peer does not finish it.
+    fn abandon_message(&mut self) {
+        self.partial = None;
+    }
+
+    /// Records that tagged segments with payload were placed in order, of the partial message or of whole ones. `last` is
+    /// the header of the last of them.
+    fn pass_tagged(&mut self, last: &TaggedHeader) {
+        self.partial = (!last.last).then_some(PartialMessage {
+            header: DdpHeader::Tagged(*last),
+            empty: false,
+        });
+    }
+
+    /// Takes a segment in order: it must continue the partial message, or begin a message if there is none. An untagged
+    /// segment must belong to the next message of its queue.
+    // rfc: 5041-21, 5041-62, 5041-63 a message is delivered after all that were sent before it
+    #[inline]
+    fn begin_or_continue(&mut self, header: &DdpHeader, len: usize) -> Result<(), DdpError> {
+        self.check_next(header)?;
+        match &self.partial {
+            None if header.last() => return Ok(()),
+            Some(begun) if begun.is_continued_by(header) => {}
+            begun => return self.update_partial(*begun, header, len == 0),
+        }
+        if header.last() {
+            self.partial = None;
+        }
+        Ok(())
+    }
+
+    /// Takes a segment that begins a message of several segments, or whose header differs from those before it.
+    fn update_partial(
+        &mut self,
+        begun: Option<PartialMessage>,
+        header: &DdpHeader,
+        empty: bool,
+    ) -> Result<(), DdpError> {
+        let known = match begun {
+            // rfc: 5041-62 messages are delivered in the order sent: none interrupts another
+            Some(begun) if !begun.may_contain(header, empty) => {
+                let tagged = matches!(header, DdpHeader::Tagged(_));
+                return Err(DdpError::Interrupts { tagged });
+            }
+            // The STag that is known stays known.
+            Some(begun) if empty => begun,
+            _ => PartialMessage {
+                header: *header,
+                empty,
+            },
+        };
+        // rfc: 5041-21 a message is delivered with its last segment
+        self.partial = (!header.last()).then_some(known);
+        Ok(())
+    }
+
+    /// Checks that an untagged segment belongs to the next message of its queue.
+    // rfc: 5041-61 a message is delivered at most once
+    #[inline]
+    fn check_next(&self, header: &DdpHeader) -> Result<(), DdpError> {
+        let DdpHeader::Untagged(header) = header else {
+            return Ok(());
+        };
+        let queue = self.queues.get(header.queue);
+        let queue = queue.ok_or(DdpError::InvalidQn(header.queue))?;
+        queue.order.check_next(header)
     }
 }

@@ -1,6 +1,6 @@
 //! Placement: every check of RFC 5041 section 7.1, then one copy of the payload.
 
-use super::queue::Queue;
+use super::queue::{Queue, check_extent};
 use super::{Buffers, Ddp, DdpError, MAX_DELIVERED_OCTETS};
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Writer};
@@ -197,28 +197,4 @@ fn receive_into(
         },
         ScatterError::Tag(error) => DdpError::Receive(error),
     })
-}
-
-/// Makes checks 3 and 4 of RFC 5041 section 7.1 for untagged segments, against a buffer of `room` octets.
-// rfc: 5041-72c the MO lies inside the buffer
-// rfc: 5041-72d the whole payload lies inside the buffer
-pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Result<(), DdpError> {
-    let offset = u64::from(header.offset.0);
-    if offset > room {
-        return Err(DdpError::InvalidMo {
-            offset: header.offset,
-            expected: room,
-        });
-    }
-    let length = offset + len as u64;
-    // rfc: 5040-95, 5041-72d the whole payload lies inside the buffer
-    if length > room {
-        let queue = header.queue;
-        return Err(DdpError::TooLong {
-            queue,
-            length,
-            room,
-        });
-    }
-    Ok(())
 }

@@ -1,7 +1,6 @@
 //! Untagged queues: the next message of each, and the buffers that DDP keeps itself.
 
 use super::DdpError;
-use super::place::check_extent;
 use crate::wire::ddp::{Msn, QueueNumber, UntaggedHeader};
 
 /// How far the messages of one untagged queue were delivered.
@@ -242,6 +241,30 @@ impl<T> ByQueue<T> {
         });
         &mut self.0[at].1
     }
+}
+
+/// Makes checks 3 and 4 of RFC 5041 section 7.1 for untagged segments, against a buffer of `room` octets.
+// rfc: 5041-72c the MO lies inside the buffer
+// rfc: 5041-72d the whole payload lies inside the buffer
+pub(super) fn check_extent(header: &UntaggedHeader, len: usize, room: u64) -> Result<(), DdpError> {
+    let offset = u64::from(header.offset.0);
+    if offset > room {
+        return Err(DdpError::InvalidMo {
+            offset: header.offset,
+            expected: room,
+        });
+    }
+    let length = offset + len as u64;
+    // rfc: 5040-95, 5041-72d the whole payload lies inside the buffer
+    if length > room {
+        let queue = header.queue;
+        return Err(DdpError::TooLong {
+            queue,
+            length,
+            room,
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

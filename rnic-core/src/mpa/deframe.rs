@@ -1,11 +1,8 @@
 //! Deframing: finds FPDUs in a TCP stream, however it was cut into segments.
 
 use super::marked::MarkedDeframer;
-use super::{MpaError, frame};
+use super::{MpaError, Ulpdu, frame};
 use crate::wire::mpa::{Fpdu, LENGTH_LEN, fpdu_len};
-
-/// The octets of one ULPDU.
-pub type Ulpdu<'a> = &'a [u8];
 
 /// Finds FPDUs in the octets of a stream. An FPDU that lies in one piece of input is yielded from there without a copy.
 /// The start of an FPDU at the end of the input is buffered: at most one FPDU (65544 octets).

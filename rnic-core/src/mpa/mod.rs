@@ -8,7 +8,9 @@ pub mod frame;
 mod marked;
 pub mod marker;
 pub mod startup;
+mod ulpdu;
 
-pub use deframe::{Deframer, Ulpdu};
+pub use deframe::Deframer;
 pub use error::{Action, MpaError};
 pub use startup::{MpaInitiator, MpaOptions, MpaReply, MpaRequest, MpaResponder, Negotiated, Rtr};
+pub use ulpdu::Ulpdu;

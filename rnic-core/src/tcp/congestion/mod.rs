@@ -4,6 +4,7 @@
 //! how losses are found: that is the `recovery` module's. Slow start is the same for all; an algorithm says how the
 //! window grows after it, and how far it is reduced.
 
+mod acked;
 mod cubic;
 mod hystart;
 mod newreno;
@@ -11,12 +12,13 @@ mod rounds;
 
 use core::fmt;
 
+pub(super) use self::acked::Acked;
 use self::cubic::Cubic;
 use self::hystart::HyStart;
 use self::newreno::NewReno;
 pub use self::rounds::DeliveryRate;
 pub(super) use self::rounds::Rounds;
-use crate::time::{Instant, Span};
+use crate::time::Span;
 
 /// How the congestion window follows what the path bears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,23 +38,6 @@ impl fmt::Display for CongestionAlgorithm {
             Self::NewReno => "reno",
         })
     }
-}
-
-/// New data was acknowledged.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Acked {
-    pub(super) now: Instant,
-    /// How many octets.
-    pub(super) octets: u64,
-    /// Octets not acknowledged before.
-    pub(super) flight: u64,
-    /// The window had no room for another segment when they were sent.
-    pub(super) window_limited: bool,
-    /// The round-trip time that it tells, if any, and the smoothed one.
-    pub(super) rtt: Option<Span>,
-    pub(super) smoothed_rtt: Span,
-    /// What was sent first in this round trip is acknowledged: another one begins.
-    pub(super) round_ended: bool,
 }
 
 /// The part that the algorithms differ in.

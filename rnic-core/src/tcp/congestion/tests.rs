@@ -1,5 +1,6 @@
 //! The windows, against the formulas of the RFCs.
 
+use crate::time::Instant;
 use core::time::Duration;
 
 use proptest::prelude::*;
