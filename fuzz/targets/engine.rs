@@ -17,7 +17,7 @@ use rnic_core::memory::table::Access;
 use rnic_core::testing::host::{SharedRegion, TestQp};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{RawPeer, startup};
-use rnic_core::testing::simulation::{Sight, Simulation};
+use rnic_core::testing::simulation::{TapPoint, Simulation};
 use rnic_core::verbs::wr::{RecvWr, SendWr, Sge, WrOpcode};
 use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
@@ -107,10 +107,10 @@ fn connected(crc: bool, markers: bool) -> Option<(Simulation, TestQp)> {
     config.tcp.receive_window = WINDOW;
     let mut sim = Simulation::new(&config, Impairments::default(), 1);
     let mut decoder = Decoder::default();
-    sim.tap = Some(Box::new(move |sight, frame| match sight {
-        Sight::Sent(_) => decoder.insist(true, frame),
-        Sight::SentRaw(_) => decoder.insist(false, frame),
-        Sight::Arrived(_) => decoder.arrive(frame),
+    sim.tap = Some(Box::new(move |point, frame| match point {
+        TapPoint::Sent(_) => decoder.insist(true, frame),
+        TapPoint::SentRaw(_) => decoder.insist(false, frame),
+        TapPoint::Arrived(_) => decoder.arrive(frame),
     }));
     let qp = sim.hosts[0].create_qp();
     sim.hosts[0].listen(PORT);

@@ -14,7 +14,7 @@ use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::EngineConfig;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
-use rnic_core::testing::simulation::{Sight, Simulation};
+use rnic_core::testing::simulation::{Simulation, TapPoint};
 use rnic_core::verbs::wr::{RecvWr, Sge, WcOpcode, WcStatus};
 use rnic_core::wire::checksum::Checksums;
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
@@ -142,9 +142,9 @@ fn sack_blocks(sim: &mut Simulation, peer: usize) -> Rc<RefCell<Vec<Range<usize>
     let said = Rc::new(RefCell::new(Vec::new()));
     let front = sim.raw[peer].isn + 1 + sim.raw[peer].acknowledged;
     let (blocks, mut listen) = (said.clone(), sim.tap.take().unwrap());
-    sim.tap = Some(Box::new(move |sight, frame| {
-        listen(sight, frame);
-        if sight == Sight::Sent(0) {
+    sim.tap = Some(Box::new(move |point, frame| {
+        listen(point, frame);
+        if point == TapPoint::Sent(0) {
             let packet = parse(frame, Checksums::None).unwrap();
             let offset = |seq| rnic_core::wire::tcp::Seq::distance_from(seq, front) as usize;
             let sack = packet.segment.header.options.sack;

@@ -118,7 +118,7 @@ impl Scene {
     fn next(&self) -> TcpHeader {
         TcpHeader {
             seq: self.sim.raw[0].isn + 1,
-            ack: self.sim.raw[0].expected(),
+            ack: self.sim.raw[0].rcv_nxt(),
             flags: Flags::ACK,
             window: 1000,
             options: timestamp(CLOCK),

@@ -13,7 +13,7 @@ use common::*;
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::EngineConfig;
 use rnic_core::testing::link::Impairments;
-use rnic_core::testing::simulation::{Sight, Simulation};
+use rnic_core::testing::simulation::{Simulation, TapPoint};
 use rnic_core::verbs::wr::{RecvWr, Sge};
 
 /// Octets of each message, and how many there are.
@@ -131,9 +131,9 @@ fn run(sends: bool, markers: bool, crc: bool) -> (usize, usize) {
         ..Arrivals::default()
     }));
     let (seen, mut decoder) = (arrivals.clone(), Decoder::default());
-    sim.tap = Some(Box::new(move |sight, octets| match sight {
-        Sight::Arrived(1) => seen.borrow_mut().arrive(octets),
-        Sight::Sent(_) => decoder.insist(true, octets),
+    sim.tap = Some(Box::new(move |point, octets| match point {
+        TapPoint::Arrived(1) => seen.borrow_mut().arrive(octets),
+        TapPoint::Sent(_) => decoder.insist(true, octets),
         _ => {}
     }));
     let (mut active, mut passive) = sim.connect(&options).unwrap();

@@ -43,7 +43,7 @@ fn ten_thousand_forged_syns_cost_a_thousand_places_and_keep_nobody_out() {
     let most = EngineConfig::default().max_half_open;
     assert_eq!(snapshot.connections.len(), most);
     assert_eq!(snapshot.engine.syn_cookies_sent, 10_000 - most as u64);
-    assert_eq!(sim.hosts[1].questions, 0);
+    assert_eq!(sim.hosts[1].next_hop_requests, 0);
 
     let (mut active, mut passive) = sim
         .connect(&ConnectionOptions::default())
@@ -120,7 +120,7 @@ fn peers_that_are_there_and_do_not_ask_are_bounded_too() {
         assert!(!sim.raw[peer].reset);
     }
     assert_eq!(sim.hosts[0].snapshot(sim.now).connections.len(), 16);
-    assert_eq!(sim.hosts[0].questions, 0);
+    assert_eq!(sim.hosts[0].next_hop_requests, 0);
     // When the others have given up, there is room again.
     sim.run_for(SECOND * 11);
     let peer = sim.add_raw_peer(0, PORT);

@@ -204,11 +204,11 @@ fn a_packet_too_big_costs_no_frames() {
     let too_big = TooBig {
         local: peer.host_address(),
         remote: peer.address(),
-        seq: peer.expected() - 1,
+        seq: peer.rcv_nxt() - 1,
         mtu: 576,
     };
     let now = scene.sim.now;
-    scene.sim.hosts[0].hear_too_big(now, &too_big);
+    scene.sim.hosts[0].handle_too_big(now, &too_big);
     scene.sim.run_now();
     assert_eq!(scene.in_use(), held, "they were cut in place");
     scene.others_move();

@@ -10,7 +10,7 @@ use common::*;
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::EngineConfig;
 use rnic_core::testing::link::Impairments;
-use rnic_core::testing::simulation::{SharedRegion, Sight, Simulation, TestQp};
+use rnic_core::testing::simulation::{SharedRegion, Simulation, TapPoint, TestQp};
 use rnic_core::verbs::wr::{SendWr, Sge, WcOpcode, WcStatus};
 use rnic_core::wire::ddp::Stag;
 
@@ -34,8 +34,8 @@ fn watch(sim: &mut Simulation) -> Segments {
     let segments = Segments::default();
     let seen = segments.clone();
     let mut decoder = decoder::Decoder::default();
-    sim.tap = Some(Box::new(move |sight, octets| {
-        let Sight::Sent(host) = sight else { return };
+    sim.tap = Some(Box::new(move |point, octets| {
+        let TapPoint::Sent(host) = point else { return };
         decoder.insist(true, octets);
         let Ok(Some(tcp)) = frame::parse(octets, true) else {
             return;
@@ -173,7 +173,7 @@ fn a_request_completes_when_its_own_last_octet_is_acknowledged() {
     sim.run_now();
     assert_eq!(sim.raw[raw.peer].segments, before + 1);
     for (missing, completed) in [(85, 0), (57, 1), (56, 1), (1, 1), (0, 1)] {
-        sim.raw[raw.peer].acknowledge_but(missing);
+        sim.raw[raw.peer].acknowledge_all_but(missing);
         sim.run_now();
         assert_eq!(raw.qp.poll().len(), completed, "{missing} octets missing");
     }

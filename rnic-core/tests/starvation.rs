@@ -182,11 +182,11 @@ impl World {
             let too_big = TooBig {
                 local: peer.host_address(),
                 remote: peer.address(),
-                seq: peer.expected(),
+                seq: peer.rcv_nxt(),
                 mtu: self.rng.u16(500..1400),
             };
             let now = self.sim.now;
-            self.sim.hosts[0].hear_too_big(now, &too_big);
+            self.sim.hosts[0].handle_too_big(now, &too_big);
         }
     }
 

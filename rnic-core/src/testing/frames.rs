@@ -1,4 +1,4 @@
-//! Transmit frames on the heap, for tests: nothing is sent, everything is recorded.
+//! Transmit frames on the heap, for tests: what is transmitted is recorded.
 
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::wire::checksum;
@@ -9,9 +9,8 @@ pub const FRAME_LEN: usize = 9216;
 
 /// A fixed number of transmit frames over a `Vec`.
 ///
-/// What is transmitted is copied to [`transmitted`](Self::transmitted), and the frame is done with at once,
-/// unless [`hold`](Self::hold) asks for a device that takes its time: then frames stay busy until
-/// [`complete`](Self::complete).
+/// A transmitted frame is copied to [`transmitted`](Self::transmitted) and completes at once. After [`hold`](Self::hold)
+/// frames stay busy until [`complete`](Self::complete), as with a device that takes its time.
 #[derive(Debug)]
 pub struct VecFrames {
     frames: Vec<Frame>,
@@ -28,15 +27,15 @@ pub struct VecFrames {
 
 #[derive(Clone, Debug)]
 struct Frame {
-    /// None until it is first used: most never are.
+    /// Empty until first used: most frames never are.
     bytes: Vec<u8>,
-    /// How often the device still holds it: a frame can be queued again before it has completed.
+    /// How often the device holds it: a frame can be queued again before it has completed.
     in_device: u32,
     held_by_owner: bool,
 }
 
 impl VecFrames {
-    /// `count` frames of [`FRAME_LEN`] octets, all free, and a device queue without limit.
+    /// Makes `count` free frames of [`FRAME_LEN`] octets, with an unlimited device queue.
     pub fn new(count: usize) -> Self {
         let frame = Frame {
             bytes: Vec::new(),
@@ -64,17 +63,17 @@ impl VecFrames {
         self.queue_len = len;
     }
 
-    /// From now on the device keeps each transmitted frame busy until [`complete`](Self::complete).
+    /// Makes the device keep each transmitted frame busy until [`complete`](Self::complete).
     pub fn hold(&mut self) {
         self.holding = true;
     }
 
-    /// From now on the device completes checksums.
+    /// Makes the device complete checksums from now on.
     pub fn complete_checksums(&mut self) {
         self.completes_checksums = true;
     }
 
-    /// The device finishes with every frame that it held.
+    /// Completes every frame that the device holds.
     pub fn complete(&mut self) {
         for id in core::mem::take(&mut self.in_device) {
             let frame = &mut self.frames[id.0 as usize];
@@ -85,7 +84,7 @@ impl VecFrames {
         }
     }
 
-    /// Takes what was transmitted since the last call.
+    /// Takes the frames transmitted since the last call.
     pub fn take_transmitted(&mut self) -> Vec<Vec<u8>> {
         core::mem::take(&mut self.transmitted)
     }

@@ -1,4 +1,4 @@
-//! A host on virtual time: an engine, its device, and what an application has of both.
+//! A host on virtual time: an engine, its device, and the application's ends of its queues.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -38,10 +38,10 @@ const FRAMES: usize = 2048;
 /// Queue pairs and STags of a host.
 const OBJECTS: usize = 256;
 
-/// Turns after which hosts that still find something to do at the same time never come to rest.
+/// Turns after which hosts that are busy at one time are taken to be in an endless loop.
 pub(super) const MOST_TURNS: usize = 10_000;
 
-/// How large the queues of a queue pair are, and whose they are.
+/// The protection domain of a queue pair, and the sizes of its queues.
 #[derive(Clone, Copy, Debug)]
 pub struct QpSettings {
     /// The protection domain.
@@ -65,16 +65,16 @@ impl Default for QpSettings {
     }
 }
 
-/// A region that the peer may reach, at addresses that begin at zero.
+/// A region that the peer may access. Its offsets begin at zero.
 pub struct SharedRegion {
     /// Its memory.
     pub region: Arc<Region>,
-    /// Its name.
+    /// Its STag.
     pub stag: Stag,
 }
 
 impl SharedRegion {
-    /// A copy of its content.
+    /// Returns a copy of its content.
     pub fn content(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.region.len()];
         self.region
@@ -84,11 +84,11 @@ impl SharedRegion {
     }
 }
 
-/// Counts how often an application is told of completions.
+/// Counts the wake-ups of an application.
 #[derive(Default)]
-struct Bell(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Wake for Bell {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -96,39 +96,39 @@ impl Wake for Bell {
 
 /// The application's end of a queue pair, with one completion queue.
 pub struct TestQp {
-    /// Its name.
+    /// Its number.
     pub number: QpNumber,
     /// Its stream.
     pub stream: StreamId,
-    /// Asks to be told of completions.
+    /// Arms the completion queue.
     pub arming: Arc<Arming>,
-    bell: Arc<Bell>,
+    wakes: Arc<WakeCounter>,
     sq: Producer<SendWr>,
     rq: Producer<RecvWr>,
     cq: Consumer<Completion>,
 }
 
 impl TestQp {
-    /// Completions since the last call.
+    /// Takes the completions since the last call.
     pub fn poll(&mut self) -> Vec<Completion> {
         std::iter::from_fn(|| self.cq.pop()).collect()
     }
 
-    /// The next completion.
+    /// Takes the next completion.
     pub fn poll_one(&mut self) -> Option<Completion> {
         self.cq.pop()
     }
 
-    /// How often the application was told of completions so far.
+    /// Returns how often the application was woken for completions.
     pub fn notified(&self) -> usize {
-        self.bell.0.load(Ordering::Relaxed)
+        self.wakes.0.load(Ordering::Relaxed)
     }
 }
 
-/// The name of an endpoint, and of its stream.
+/// The number of an endpoint, and its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestEndpoint {
-    /// Its name.
+    /// Its number.
     pub number: QpNumber,
     /// Its stream.
     pub stream: StreamId,
@@ -136,14 +136,14 @@ pub struct TestEndpoint {
 
 /// The application's end of a shared receive queue.
 pub struct TestSrq {
-    /// Its name.
+    /// Its number.
     pub id: SrqId,
     max_in_process: u32,
     ring: Producer<RecvWr>,
 }
 
 impl TestSrq {
-    /// Receives that nobody has taken.
+    /// Returns how many receives are posted and not taken.
     pub fn posted(&self) -> u32 {
         self.ring.len()
     }
@@ -153,14 +153,14 @@ impl TestSrq {
 pub struct Host {
     /// Its address.
     pub address: Ipv4Addr,
-    /// Events since the test took them.
+    /// Events that the test has not taken.
     pub events: Vec<Event>,
-    /// What its listeners tell of peers that failed before they had asked.
+    /// What its listeners report of peers that failed before their Request.
     pub refusals: Arc<Refusals>,
-    /// What the worker answers when the engine asks for a next hop.
+    /// How the engine's requests for next hops are resolved.
     pub neighbours: Neighbours,
     /// How often the engine asked for a next hop.
-    pub questions: usize,
+    pub next_hop_requests: usize,
     end: HostEnd,
     driver: Driver,
     tx: VecFrames,
@@ -171,14 +171,14 @@ pub struct Host {
     lease: PortLease,
 }
 
-/// What a host knows of the way to others.
+/// How next hops are resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
-    /// Each answers, over a link of this MTU.
+    /// Each is there, on a link of this MTU.
     Known(u16),
-    /// None answers.
+    /// None is reachable.
     Unreachable,
-    /// It is still being found out.
+    /// None is resolved yet.
     Unresolved,
 }
 
@@ -193,7 +193,7 @@ impl Host {
             events: Vec::new(),
             refusals: Arc::default(),
             neighbours: Neighbours::Known(9000),
-            questions: 0,
+            next_hop_requests: 0,
             end,
             driver: Driver::new(config, secret, engine_end),
             tx: VecFrames::new(FRAMES),
@@ -205,54 +205,54 @@ impl Host {
         }
     }
 
-    /// Gives the host other transmit frames, before it has sent anything.
+    /// Replaces the transmit frames, before anything was sent.
     pub fn set_frames(&mut self, count: usize) {
         self.tx = VecFrames::new(count);
         self.frames = count;
     }
 
-    /// Its device, to be slow or stuck.
+    /// Returns its device.
     pub fn device(&mut self) -> &mut VecFrames {
         &mut self.tx
     }
 
-    /// A router says that a packet of this host was too big.
-    pub fn hear_too_big(&mut self, now: Instant, too_big: &TooBig) {
+    /// Handles an ICMP message that a packet of this host was too big.
+    pub fn handle_too_big(&mut self, now: Instant, too_big: &TooBig) {
         let mut batch = self.driver.begin(now);
         batch.handle_too_big(too_big, &mut self.tx);
         batch.finish(&mut self.tx);
     }
 
-    /// From now on its device completes checksums.
+    /// Makes its device complete checksums from now on.
     pub fn complete_checksums(&mut self) {
         self.tx.complete_checksums();
     }
 
-    /// Frames whose checksums its device completed.
+    /// Returns how many checksums its device has completed.
     pub fn checksums_completed(&self) -> u64 {
         self.tx.completed
     }
 
-    /// Transmit frames that somebody holds.
+    /// Returns how many transmit frames are in use.
     pub fn frames_in_use(&self) -> usize {
         self.frames - self.tx.available()
     }
 
-    /// Listeners and connections that hold a port.
+    /// Returns how many listeners and connections hold a port.
     pub fn leases(&self) -> usize {
         Arc::strong_count(&self.lease) - 1
     }
 
-    /// A lease as a network gives one: it is counted.
+    /// Returns a lease of a port, which is counted.
     pub fn lease(&self) -> PortLease {
         self.lease.clone()
     }
 
-    /// The state of the engine.
+    /// Returns a snapshot of the engine.
     pub fn snapshot(&mut self, now: Instant) -> Snapshot {
         let (answer, answers) = bounded(1);
         self.command(Command::Snapshot(answer));
-        // Commands that were sent before it come first, a number in each turn.
+        // Commands sent before are carried out first, several in each turn.
         for _ in 0..MOST_TURNS {
             self.driver.begin(now);
             if let Ok(snapshot) = answers.try_recv() {
@@ -267,17 +267,17 @@ impl Host {
         self.end.send(command).expect("the engine is there");
     }
 
-    /// The engine.
+    /// Returns the driver of the engine.
     pub fn driver(&self) -> &Driver {
         &self.driver
     }
 
-    /// Registers fresh memory with content for the whole of [`PD`].
+    /// Registers new memory with content, for all of [`PD`].
     pub fn share(&self, content: &[u8], access: Access) -> SharedRegion {
         self.share_with(content, access, PD)
     }
 
-    /// Registers fresh memory with content.
+    /// Registers new memory with content.
     pub fn share_with(
         &self,
         content: &[u8],
@@ -297,44 +297,44 @@ impl Host {
         SharedRegion { region, stag }
     }
 
-    /// Its STags.
+    /// Returns its STag table.
     pub fn table(&self) -> &StagTable {
         &self.end.table
     }
 
-    /// Takes a region away from the peer.
+    /// Revokes a region.
     pub fn revoke(&self, stag: Stag) {
         self.end.table.revoke(stag).expect("it was registered");
     }
 
-    /// Whether an STag names memory.
+    /// Whether an STag is valid.
     pub fn is_valid(&self, stag: Stag) -> bool {
         self.end.table.is_valid(stag)
     }
 
-    /// A queue pair, Idle.
+    /// Creates a queue pair in state Idle.
     pub fn create_qp(&mut self) -> TestQp {
         self.create_qp_with(QpSettings::default())
     }
 
-    /// A queue pair, Idle, with queues of other sizes.
+    /// Creates a queue pair with other settings.
     pub fn create_qp_with(&mut self, settings: QpSettings) -> TestQp {
         self.qps += 1;
         self.create_numbered_qp(QpNumber(self.qps), settings)
     }
 
-    /// A queue pair, Idle, with a number that the test chooses.
+    /// Creates a queue pair with a number that the test chooses.
     pub fn create_numbered_qp(&mut self, number: QpNumber, settings: QpSettings) -> TestQp {
         self.add_qp(number, settings, None)
     }
 
-    /// A queue pair, Idle, that takes its receives from a shared queue.
+    /// Creates a queue pair that takes its receives from a shared queue.
     pub fn create_qp_on(&mut self, srq: &TestSrq, settings: QpSettings) -> TestQp {
         self.qps += 1;
         self.add_qp(QpNumber(self.qps), settings, Some(srq))
     }
 
-    /// A shared receive queue of which each queue pair may have `max_in_process` entries in process.
+    /// Creates a shared receive queue. Each queue pair may have `max_in_process` of its entries in process.
     pub fn create_srq(&mut self, capacity: u32, max_in_process: u32) -> TestSrq {
         let id = SrqId(self.srqs);
         self.srqs += 1;
@@ -350,7 +350,7 @@ impl Host {
         }
     }
 
-    /// Posts a buffer for whoever receives next.
+    /// Posts a receive to a shared receive queue.
     pub fn post_shared(&self, srq: &mut TestSrq, wr: RecvWr) {
         srq.ring
             .push(wr)
@@ -362,7 +362,7 @@ impl Host {
         self.command(Command::ArmSrq { srq: srq.id, limit });
     }
 
-    /// A queue pair, Idle, with a number that the test chooses, on a shared receive queue or not.
+    /// Creates a queue pair with a number that the test chooses, on a shared receive queue or not.
     pub fn add_qp(
         &mut self,
         number: QpNumber,
@@ -382,12 +382,12 @@ impl Host {
             }
         };
         let (cq_end, cq) = ring(settings.cq).expect("memory for a ring");
-        let (arming, bell) = (Arc::new(Arming::new()), Arc::new(Bell::default()));
+        let (arming, wakes) = (Arc::new(Arming::new()), Arc::new(WakeCounter::default()));
         self.command(Command::CreateCq {
             cq: id,
             producer: cq_end,
             arming: arming.clone(),
-            notify: Waker::from(bell.clone()),
+            notify: Waker::from(wakes.clone()),
         });
         self.command(Command::CreateQp(Box::new(QueuePair {
             number,
@@ -404,14 +404,14 @@ impl Host {
             number,
             stream,
             arming,
-            bell,
+            wakes,
             sq,
             rq,
             cq,
         }
     }
 
-    /// An endpoint with a layer other than RDMAP above it, Idle.
+    /// Creates an endpoint with a ULP other than RDMAP.
     pub fn create_endpoint(&mut self, ulp: impl EndpointUlp + 'static) -> TestEndpoint {
         self.qps += 1;
         let number = QpNumber(self.qps);
@@ -427,7 +427,7 @@ impl Host {
         TestEndpoint { number, stream }
     }
 
-    /// Tells the engine that the layer on an endpoint has something to send.
+    /// Rings the doorbell of an endpoint: its ULP has something to send.
     pub fn ring(&self, endpoint: TestEndpoint) {
         self.end.ring(endpoint.number);
     }
@@ -438,7 +438,7 @@ impl Host {
         self.command(Command::DestroyCq(CqId(qp.number.0)));
     }
 
-    /// Posts a request to send.
+    /// Posts a work request to the send queue.
     pub fn post_send(&self, qp: &mut TestQp, wr: SendWr) {
         qp.sq
             .push(wr)
@@ -446,7 +446,7 @@ impl Host {
         self.end.ring(qp.number);
     }
 
-    /// Posts a buffer to receive into.
+    /// Posts a receive.
     pub fn post_recv(&self, qp: &mut TestQp, wr: RecvWr) {
         qp.rq
             .push(wr)
@@ -454,7 +454,7 @@ impl Host {
         self.end.ring(qp.number);
     }
 
-    /// An address of this host.
+    /// Returns an address of this host.
     pub fn socket(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.address.into(), port)
     }
@@ -475,7 +475,7 @@ impl Host {
         self.command(Command::Unlisten(ListenerId(u32::from(port))));
     }
 
-    /// Begins to connect a queue pair, from a local port to an address.
+    /// Begins to connect a queue pair from a local port to an address.
     pub fn connect(&self, qp: &TestQp, port: u16, remote: SocketAddr, options: &ConnectionOptions) {
         self.command(Command::Connect {
             qp: qp.number,
@@ -486,7 +486,7 @@ impl Host {
         });
     }
 
-    /// Accepts a request.
+    /// Accepts a connection request.
     pub fn accept(&self, request: RequestId, qp: &TestQp, options: &ConnectionOptions) {
         self.command(Command::Accept {
             request,
@@ -495,7 +495,7 @@ impl Host {
         });
     }
 
-    /// The route to a destination takes packets of `mtu` octets from now on.
+    /// Sets the MTU of the route to a destination.
     pub fn set_route(&mut self, destination: IpAddr, mtu: u16) {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let hop = NextHop {
@@ -507,14 +507,14 @@ impl Host {
         self.driver.set_next_hop(destination, hop);
     }
 
-    /// Answers questions for next hops. Says whether there were any.
+    /// Resolves the next hops that the engine asks for. Returns whether there were any.
     fn answer_next_hops(&mut self) -> bool {
         let mut any = false;
         while let Some(request) = self.driver.poll_next_hop_request() {
             let NextHopRequest::Follow(destination) = request else {
                 continue;
             };
-            self.questions += 1;
+            self.next_hop_requests += 1;
             match self.neighbours {
                 Neighbours::Known(mtu) => self.set_route(destination, mtu),
                 Neighbours::Unreachable => self.driver.set_unreachable(destination),
@@ -525,12 +525,12 @@ impl Host {
         any
     }
 
-    /// When the engine's next timer goes off.
+    /// Returns when the engine's next timer expires.
     pub(super) fn next_timeout(&mut self) -> Option<Instant> {
         self.driver.next_timeout()
     }
 
-    /// One turn of the worker. Says whether there was anything to do, and what was sent.
+    /// Runs one turn of the worker. Returns whether there was anything to do, and the frames sent.
     pub(super) fn turn(&mut self, now: Instant, frames: &[Vec<u8>]) -> (bool, Vec<Vec<u8>>) {
         let mut batch = self.driver.begin(now);
         batch.foresee(frames.iter().map(Vec::as_slice));
@@ -542,7 +542,7 @@ impl Host {
         (busy, self.tx.take_transmitted())
     }
 
-    /// The requests to connect among the events.
+    /// Returns the connection requests among the events.
     pub fn connect_requests(&self) -> impl Iterator<Item = RequestId> {
         self.events.iter().filter_map(|event| match event {
             Event::ConnectRequest { request, .. } => Some(*request),
@@ -550,14 +550,14 @@ impl Host {
         })
     }
 
-    /// Whether a queue pair is connected.
+    /// Whether a queue pair is established.
     pub fn is_established(&self, number: QpNumber) -> bool {
         let established =
             |event: &&Event| matches!(event, Event::Established { qp, .. } if *qp == number);
         self.events.iter().any(|event| established(&event))
     }
 
-    /// Why the connection of a queue pair ended, once it has.
+    /// Returns why the connection of a queue pair ended, if it has.
     pub fn end_of(&self, number: QpNumber) -> Option<EndReason> {
         self.events.iter().find_map(|event| match event {
             Event::Disconnected { qp, reason } if *qp == number => Some(reason.clone()),
@@ -565,7 +565,7 @@ impl Host {
         })
     }
 
-    /// Why the connection of a queue pair did not come to be.
+    /// Returns why the connection of a queue pair failed, if it has.
     pub fn failure_of(&self, number: QpNumber) -> Option<EndReason> {
         self.events.iter().find_map(|event| match event {
             Event::Failed { qp, reason } if *qp == number => Some(reason.clone()),

@@ -1,4 +1,4 @@
-//! Two devices in one process, joined by a link in memory, in real time: the same engine without a NIC.
+//! Two devices in one process, joined by a link in memory, in real time: the engine without a NIC.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -36,20 +36,20 @@ const QUEUE_PAIRS: u32 = 1024;
 pub struct InMemoryDevice {
     /// The host's end of the link to the engine.
     pub host: HostEnd,
-    /// What drives the engine.
+    /// The worker that drives the engine.
     pub worker: InMemoryWorker,
-    /// Address services.
+    /// Its addresses and ports.
     pub net: Arc<InMemoryNet>,
     /// Its address.
     pub address: IpAddr,
 }
 
-/// Two devices, 192.0.2.1 and 192.0.2.2. `seeds` are their secrets, for STags and for sequence numbers.
+/// Makes two joined devices, 192.0.2.1 and 192.0.2.2. `seeds` are their secrets, for STags and sequence numbers.
 pub fn pair(seeds: [[u8; 32]; 2]) -> (InMemoryDevice, InMemoryDevice) {
     pair_with(&EngineConfig::default(), seeds)
 }
 
-/// The same with settings of the engines.
+/// Makes two joined devices with settings of the engines.
 pub fn pair_with(config: &EngineConfig, seeds: [[u8; 32]; 2]) -> (InMemoryDevice, InMemoryDevice) {
     let (one, other) = pair_of_workers(config, seeds, 1, &Arc::default());
     let only = |mut device: InMemoryWorkers| InMemoryDevice {
@@ -61,19 +61,20 @@ pub fn pair_with(config: &EngineConfig, seeds: [[u8; 32]; 2]) -> (InMemoryDevice
     (only(one), only(other))
 }
 
-/// One of two joined devices of several workers.
+/// One of two joined devices with several workers.
 pub struct InMemoryWorkers {
     /// The host's ends of the links to the engines.
     pub hosts: Vec<HostEnd>,
-    /// What drives each engine.
+    /// The workers, one for each engine.
     pub workers: Vec<InMemoryWorker>,
-    /// Address services.
+    /// Its addresses and ports.
     pub net: Arc<InMemoryNet>,
     /// Its address.
     pub address: IpAddr,
 }
 
-/// Two such devices. What worker *n* sends comes to worker *n* + `shift` of the other device, which may change.
+/// Makes two joined devices with several workers. What worker *n* sends arrives at worker *n* + `shift` of the other
+/// device. `shift` may change.
 pub fn pair_of_workers(
     config: &EngineConfig,
     seeds: [[u8; 32]; 2],
@@ -88,13 +89,13 @@ pub fn pair_of_workers(
         let (wakes, woken): (Vec<_>, Vec<_>) = (0..workers).map(|_| bounded(1)).unzip();
         let wakes = wakes
             .into_iter()
-            .map(|wake| Waker::from(Arc::new(Alarm(wake))));
+            .map(|wake| Waker::from(Arc::new(WorkerWaker(wake))));
         let table = Arc::new(StagTable::new(STAGS, seed));
         let (hosts, ends): (Vec<_>, Vec<_>) = links(&table, QUEUE_PAIRS, wakes.collect())
             .into_iter()
             .unzip();
         let secret = seed.map(|octet| octet.rotate_left(3) ^ 0xa5);
-        let line = Line {
+        let wire = InMemoryWire {
             to_peer: to_peer.into(),
             shift: shift.clone(),
         };
@@ -102,7 +103,7 @@ pub fn pair_of_workers(
         let worker = |((end, from_peer), woken)| InMemoryWorker {
             driver: Driver::new(config.clone(), secret, end),
             tx: VecFrames::new(FRAMES),
-            line: line.clone(),
+            wire: wire.clone(),
             from_peer,
             woken,
             started,
@@ -129,36 +130,36 @@ pub fn pair_of_workers(
     )
 }
 
-/// The way to the other device.
+/// The wire to the other device.
 #[derive(Clone)]
-struct Line {
+struct InMemoryWire {
     to_peer: Arc<[Sender<Vec<u8>>]>,
     shift: Arc<AtomicUsize>,
 }
 
-impl Line {
+impl InMemoryWire {
     fn send(&self, worker: u16, frame: Vec<u8>) {
         let to = usize::from(worker) + self.shift.load(Ordering::Relaxed);
-        // A peer that has gone receives nothing, as on a real wire.
+        // A peer that is gone receives nothing, as on a real wire.
         let _ = self.to_peer[to % self.to_peer.len()].send(frame);
     }
 }
 
-/// Wakes a worker out of its wait.
-struct Alarm(Sender<()>);
+/// Wakes a worker.
+struct WorkerWaker(Sender<()>);
 
-impl Wake for Alarm {
+impl Wake for WorkerWaker {
     fn wake(self: Arc<Self>) {
-        // A full channel means that it is being woken already.
+        // If the channel is full, the worker is being woken already.
         let _ = self.0.try_send(());
     }
 }
 
-/// Drives one engine whose frames go to and come from the other device.
+/// Drives one engine, whose frames go to and come from the other device.
 pub struct InMemoryWorker {
     driver: Driver,
     tx: VecFrames,
-    line: Line,
+    wire: InMemoryWire,
     from_peer: Receiver<Vec<u8>>,
     woken: Receiver<()>,
     started: Clock,
@@ -172,7 +173,7 @@ impl InMemoryWorker {
     }
 
     fn answer_next_hops(&mut self) {
-        // Nobody looks at link addresses here.
+        // Link addresses have no meaning here.
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         while let Some(request) = self.driver.poll_next_hop_request() {
             let NextHopRequest::Follow(destination) = request else {
@@ -206,7 +207,7 @@ impl Turn for InMemoryWorker {
         let busy = batch.finish(&mut self.tx);
         self.answer_next_hops();
         for frame in self.tx.take_transmitted() {
-            self.line.send(self.driver.number(), frame);
+            self.wire.send(self.driver.number(), frame);
         }
         busy
     }
@@ -225,7 +226,7 @@ impl Turn for InMemoryWorker {
         select! {
             recv(self.from_peer) -> frame => match frame {
                 Ok(frame) => self.waiting = Some(frame),
-                // A peer that has gone would end every wait at once.
+                // A peer that is gone would end every wait at once.
                 Err(_) => self.from_peer = never(),
             },
             recv(self.woken) -> _ => {}
@@ -280,7 +281,7 @@ impl Net for InMemoryNet {
     }
 }
 
-/// Gives a port back when nobody uses it any more.
+/// Returns a port when the lease is dropped.
 struct Lease {
     port: u16,
     used: Arc<Mutex<HashSet<u16>>>,

@@ -1,4 +1,4 @@
-//! A link on virtual time that loses, reorders, duplicates, damages and re-cuts frames from a seed.
+//! A link on virtual time that loses, reorders, duplicates, corrupts and re-segments frames, from a seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,28 +15,28 @@ use crate::wire::{
     template::NetHeader,
 };
 
-/// What a link does to frames. Each share is in thousandths.
+/// What a link does to frames. Probabilities are in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Impairments {
-    /// One way.
+    /// One-way delay.
     pub delay: Duration,
-    /// Frames that never arrive.
+    /// Probability that a frame is lost.
     pub loss: u32,
-    /// Frames that arrive twice.
+    /// Probability that a frame arrives twice.
     pub duplication: u32,
-    /// Frames with one bit turned over.
+    /// Probability that one bit of a frame is inverted.
     pub corruption: u32,
-    /// Frames that take up to `jitter` longer, so that others overtake them.
+    /// Probability that a frame is delayed by up to `jitter` more, so that others overtake it.
     pub reordering: u32,
-    /// The most that a reordered frame is late.
+    /// The greatest additional delay.
     pub jitter: Duration,
-    /// Data segments that are cut in two, as a middlebox may do.
+    /// Probability that a data segment is cut in two, as a middlebox may do.
     pub cutting: u32,
 }
 
-/// A frame under way.
+/// A frame on the link.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Travelling {
+struct FrameInFlight {
     arrives: Instant,
     /// Keeps frames that arrive at the same time in order.
     number: u64,
@@ -48,22 +48,22 @@ struct Travelling {
 pub struct Link {
     impairments: Impairments,
     rng: Rng,
-    travelling: BinaryHeap<Reverse<Travelling>>,
+    in_flight: BinaryHeap<Reverse<FrameInFlight>>,
     numbered: u64,
     sent: u64,
     lost: u64,
-    /// What has been sent, if it is to be kept.
+    /// Frames sent so far, if they are captured.
     captured: Option<Vec<(Instant, Vec<u8>)>>,
 }
 
 impl Link {
-    /// A link that behaves the same for the same seed.
+    /// Makes a link. The same seed gives the same behaviour.
     pub fn new(impairments: Impairments, seed: u64) -> Self {
         let rng = Rng::with_seed(seed);
         Self {
             impairments,
             rng,
-            travelling: BinaryHeap::new(),
+            in_flight: BinaryHeap::new(),
             numbered: 0,
             sent: 0,
             lost: 0,
@@ -71,12 +71,12 @@ impl Link {
         }
     }
 
-    /// From now on frames fare differently.
+    /// Changes what the link does to frames from now on.
     pub fn set_impairments(&mut self, impairments: Impairments) {
         self.impairments = impairments;
     }
 
-    /// Frames sent so far, and how many of them were lost.
+    /// Returns how many frames were sent so far, and how many of them were lost.
     pub fn sent_and_lost(&self) -> (u64, u64) {
         (self.sent, self.lost)
     }
@@ -85,12 +85,12 @@ impl Link {
         thousandths > 0 && self.rng.u32(0..1000) < thousandths
     }
 
-    /// Keeps every frame from now on, as it was sent.
+    /// Captures every frame from now on, as it was sent.
     pub fn capture(&mut self) {
         self.captured = Some(Vec::new());
     }
 
-    /// Frames kept so far, with the time they were sent at.
+    /// Returns the captured frames, with the times at which they were sent.
     pub fn captured(&self) -> &[(Instant, Vec<u8>)] {
         self.captured.as_deref().unwrap_or_default()
     }
@@ -117,16 +117,16 @@ impl Link {
             return;
         }
         if self.happens(self.impairments.duplication) {
-            self.put_on_way(now, to, frame.clone());
+            self.schedule_arrival(now, to, frame.clone());
         }
         if self.happens(self.impairments.corruption) {
             let bit = self.rng.usize(0..frame.len() * 8);
             frame[bit / 8] ^= 1 << (bit % 8);
         }
-        self.put_on_way(now, to, frame);
+        self.schedule_arrival(now, to, frame);
     }
 
-    fn put_on_way(&mut self, now: Instant, to: usize, frame: Vec<u8>) {
+    fn schedule_arrival(&mut self, now: Instant, to: usize, frame: Vec<u8>) {
         let mut arrives = now + self.impairments.delay;
         if self.happens(self.impairments.reordering) {
             let jitter = self.impairments.jitter.as_nanos() as u64;
@@ -134,7 +134,7 @@ impl Link {
         }
         self.numbered += 1;
         let number = self.numbered;
-        self.travelling.push(Reverse(Travelling {
+        self.in_flight.push(Reverse(FrameInFlight {
             arrives,
             number,
             to,
@@ -142,17 +142,17 @@ impl Link {
         }));
     }
 
-    /// When the next frame arrives.
+    /// Returns when the next frame arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
-        self.travelling.peek().map(|Reverse(next)| next.arrives)
+        self.in_flight.peek().map(|Reverse(next)| next.arrives)
     }
 
-    /// Takes a frame that has arrived, and the end it arrived at.
+    /// Takes a frame that has arrived. Returns the end at which it did, and the frame.
     pub fn receive(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
         if self.next_arrival()? > now {
             return None;
         }
-        self.travelling
+        self.in_flight
             .pop()
             .map(|Reverse(next)| (next.to, next.frame))
     }

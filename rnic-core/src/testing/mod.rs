@@ -1,4 +1,4 @@
-//! What tests run the engine on: virtual devices and links.
+//! Virtual devices and links, on which tests run the engine.
 
 pub mod frames;
 pub mod host;

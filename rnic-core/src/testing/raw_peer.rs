@@ -1,7 +1,6 @@
-//! A peer that a test plays itself: it speaks TCP as far as it must, and says whatever the test wants in it.
+//! A peer that a test plays itself: it speaks as much TCP as it must, and sends whatever the test wants.
 //!
-//! Nothing is lost between it and its host, so it keeps no retransmission state. It is where malformed and hostile
-//! streams come from.
+//! Nothing is lost between it and its host, so it has no retransmission. Malformed and hostile streams come from it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -16,52 +15,52 @@ use crate::wire::{
     template::NetHeader,
 };
 
-/// Our initial sequence number, unless a test asks for another.
+/// The initial sequence number, unless a test asks for another.
 const ISN: Seq = Seq(0xffff_f000);
 
-/// The shift count of the windows that it offers.
+/// Its window scale.
 pub const WINDOW_SCALE: u8 = 4;
 
-/// One end of one TCP connection, in the hands of a test.
+/// One end of a TCP connection, driven by a test.
 pub struct RawPeer {
     /// The sequence number of its SYN.
     pub isn: Seq,
     address: SocketAddr,
     host_address: SocketAddr,
     host: usize,
-    /// The window field of what it sends, in units of 2^[`WINDOW_SCALE`] octets.
+    /// The window field of its segments, in units of 2^[`WINDOW_SCALE`] octets.
     pub window: u16,
     /// Whether it acknowledges what it receives.
     pub acknowledges: bool,
-    /// How much of the host's stream its segments acknowledge at most, if not all of it.
+    /// The most octets of the host's stream that its segments acknowledge, if limited.
     pub ack_limit: Option<usize>,
-    /// The largest segments that it takes.
+    /// The MSS that it offers.
     pub mss: u16,
-    /// Whether FPDUs that it makes carry a CRC.
+    /// Whether its FPDUs have a CRC.
     pub crc: bool,
-    /// Where FPDUs begin in what it sends, if those that it makes are to have markers.
+    /// The offset of the first FPDU in its stream, if its FPDUs have markers.
     pub markers_from: Option<u32>,
-    /// Everything that the host sent, in order.
+    /// Everything that the host has sent, in order.
     pub received: Vec<u8>,
-    /// The host sent FIN.
+    /// The host has sent FIN.
     pub finished: bool,
-    /// The host sent RST.
+    /// The host has sent RST.
     pub reset: bool,
-    /// Octets of our stream that the host has acknowledged.
+    /// Octets of its stream that the host has acknowledged.
     pub acknowledged: u32,
     /// The window that the host offers, in octets.
     pub offered: u32,
-    /// Segments that the host sent, with or without data.
+    /// Segments that the host has sent, with or without data.
     pub segments: usize,
-    /// Octets of the largest IP packet that the host sent.
+    /// Octets of the largest IP packet that the host has sent.
     pub largest_packet: usize,
     /// Its SYN permits SACK.
     pub sack: bool,
     host_scale: u8,
-    next: Seq,
-    /// Where the octets end that were sent furthest ahead.
-    ahead_to: Option<Seq>,
-    expected: Option<Seq>,
+    snd_nxt: Seq,
+    /// The end of what was sent furthest ahead of order.
+    highest_sent: Option<Seq>,
+    rcv_nxt: Option<Seq>,
     read: usize,
     outbox: Vec<Vec<u8>>,
 }
@@ -73,7 +72,7 @@ impl RawPeer {
         Self::at(address, host, host_address)
     }
 
-    /// With an address that the test chooses.
+    /// Makes a peer with an address that the test chooses.
     pub(crate) fn at(address: SocketAddr, host: usize, host_address: SocketAddr) -> Self {
         Self {
             isn: ISN,
@@ -95,15 +94,15 @@ impl RawPeer {
             segments: 0,
             largest_packet: 0,
             host_scale: 0,
-            next: ISN,
-            ahead_to: None,
-            expected: None,
+            snd_nxt: ISN,
+            highest_sent: None,
+            rcv_nxt: None,
             read: 0,
             outbox: Vec::new(),
         }
     }
 
-    /// Where it can be reached.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -116,7 +115,7 @@ impl RawPeer {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Whether a frame is for it.
+    /// Whether a frame is addressed to it.
     pub(super) fn is_addressed(&self, frame: &[u8]) -> bool {
         parse(frame, Checksums::Unnecessary).is_ok_and(|packet| packet.destination == self.address)
     }
@@ -124,10 +123,10 @@ impl RawPeer {
     /// Sends SYN.
     pub fn connect(&mut self) {
         self.segment(self.isn, Flags::SYN, &[]);
-        self.next = self.isn + 1;
+        self.snd_nxt = self.isn + 1;
     }
 
-    /// Sends a SYN that seems to come from somewhere else: whatever answers it goes astray.
+    /// Sends a SYN with a forged source: what responds to it does not arrive here.
     pub fn forge_syn(&mut self, source: SocketAddr) {
         let header = TcpHeader {
             source_port: source.port(),
@@ -140,73 +139,72 @@ impl RawPeer {
         self.outbox.push(forged);
     }
 
-    /// The next sequence number that it expects of the host.
-    pub fn expected(&self) -> Seq {
-        self.expected.unwrap_or(Seq(0))
+    /// Returns the next sequence number that it expects from the host.
+    pub fn rcv_nxt(&self) -> Seq {
+        self.rcv_nxt.unwrap_or(Seq(0))
     }
 
-    /// Where the host has its end of the connection.
+    /// Returns the host's end of the connection.
     pub fn host_address(&self) -> SocketAddr {
         self.host_address
     }
 
-    /// Sends octets as the next of the stream, in one segment.
+    /// Sends the next octets of the stream, in one segment.
     pub fn send(&mut self, octets: &[u8]) {
-        self.segment(self.next, Flags::ACK | Flags::PSH, octets);
-        self.next += octets.len() as u32;
+        self.segment(self.snd_nxt, Flags::ACK | Flags::PSH, octets);
+        self.snd_nxt += octets.len() as u32;
     }
 
-    /// Sends octets in one segment, `ahead` octets beyond the next of the stream, which stays where it is.
+    /// Sends octets in one segment, `ahead` octets ahead of order. The next octets of the stream stay the same.
     pub fn send_ahead(&mut self, ahead: u32, octets: &[u8]) {
-        self.segment(self.next + ahead, Flags::ACK, octets);
-        let end = self.next + ahead + octets.len() as u32;
-        if self.ahead_to.is_none_or(|other| end.after(other)) {
-            self.ahead_to = Some(end);
+        self.segment(self.snd_nxt + ahead, Flags::ACK, octets);
+        let end = self.snd_nxt + ahead + octets.len() as u32;
+        if self.highest_sent.is_none_or(|other| end.after(other)) {
+            self.highest_sent = Some(end);
         }
     }
 
-    /// Octets that were sent out of turn, or never, count as sent.
+    /// Counts octets as sent that were sent ahead of order, or never.
     pub fn skip(&mut self, octets: u32) {
-        self.next += octets;
+        self.snd_nxt += octets;
     }
 
     /// Sends FIN.
     pub fn close(&mut self) {
-        self.segment(self.next, Flags::ACK | Flags::FIN, &[]);
-        self.next += 1;
+        self.segment(self.snd_nxt, Flags::ACK | Flags::FIN, &[]);
+        self.snd_nxt += 1;
     }
 
     /// Sends RST.
     pub fn abort(&mut self) {
-        self.segment(self.next, Flags::RST | Flags::ACK, &[]);
+        self.segment(self.snd_nxt, Flags::RST | Flags::ACK, &[]);
     }
 
-    /// Sends an ACK with the present [`window`](Self::window).
+    /// Sends an ACK with the current [`window`](Self::window).
     pub fn acknowledge(&mut self) {
-        let next = match self.ahead_to {
-            Some(end) if end.after(self.next) => end,
-            _ => self.next,
+        let next = match self.highest_sent {
+            Some(end) if end.after(self.snd_nxt) => end,
+            _ => self.snd_nxt,
         };
         self.segment(next, Flags::ACK, &[]);
     }
 
-    /// Sends an ACK for all that was received but the last `octets`.
-    pub fn acknowledge_but(&mut self, octets: u32) {
-        let expected = self.expected;
-        self.expected = expected.map(|expected| expected - octets);
+    /// Sends an ACK for everything received but the last `octets`.
+    pub fn acknowledge_all_but(&mut self, octets: u32) {
+        let expected = self.rcv_nxt;
+        self.rcv_nxt = expected.map(|expected| expected - octets);
         self.acknowledge();
-        self.expected = expected;
+        self.rcv_nxt = expected;
     }
 
-    /// Makes the FPDU that comes next, with a CRC if [`crc`](Self::crc) says so, and with markers if
-    /// [`markers_from`](Self::markers_from) does.
+    /// Makes the next FPDU, with a CRC and markers as [`crc`](Self::crc) and [`markers_from`](Self::markers_from) say.
     pub fn fpdu(&self, ulpdu: &[u8]) -> Vec<u8> {
         let Some(from) = self.markers_from else {
             return fpdu(ulpdu, self.crc);
         };
         let mut octets = vec![0; marker::max_fpdu_len(ulpdu.len())];
         octets[LENGTH_LEN..LENGTH_LEN + ulpdu.len()].copy_from_slice(ulpdu);
-        let position = self.next.distance_from(self.isn + 1 + from);
+        let position = self.snd_nxt.distance_from(self.isn + 1 + from);
         let len = marker::seal(&mut octets, ulpdu.len(), position.into(), self.crc);
         octets.truncate(len);
         octets
@@ -218,12 +216,12 @@ impl RawPeer {
         self.send(&fpdu);
     }
 
-    /// Frames that it has sent and that have not left yet, for a test to change or mix.
+    /// Returns the frames that it has sent and that have not left, for a test to change.
     pub fn outbox(&mut self) -> &mut Vec<Vec<u8>> {
         &mut self.outbox
     }
 
-    /// Takes the host's MPA start-up frame, if it has come.
+    /// Takes the host's MPA start-up frame, if it has arrived.
     pub fn take_startup(&mut self) -> Option<(StartupKind, Startup)> {
         let (frame, len) = StartupFrame::parse(&self.received[self.read..]).ok()??;
         let startup = Startup {
@@ -237,7 +235,7 @@ impl RawPeer {
         Some((frame.kind, startup))
     }
 
-    /// Takes the next ULPDU that the host sent. Panics if its CRC is not what was agreed on.
+    /// Takes the next ULPDU that the host has sent. Panics if its FPDU is not as negotiated.
     pub fn take_ulpdu(&mut self) -> Option<Vec<u8>> {
         let (received, len) = Fpdu::parse(&self.received[self.read..])?;
         let ulpdu = received.ulpdu.to_vec();
@@ -250,14 +248,14 @@ impl RawPeer {
         Some(ulpdu)
     }
 
-    /// Takes the next DDP segment that the host sent: its header and its payload.
+    /// Takes the next DDP segment that the host has sent: its header and its payload.
     pub fn take_ddp(&mut self) -> Option<(DdpHeader, Vec<u8>)> {
         let ulpdu = self.take_ulpdu()?;
         let segment = DdpSegment::parse(&ulpdu).expect("the host sends well-formed segments");
         Some((segment.header, segment.payload.to_vec()))
     }
 
-    /// Handles a frame that the host sent.
+    /// Handles a frame from the host.
     pub(crate) fn handle_frame(&mut self, frame: &[u8]) {
         let packet = parse(frame, Checksums::None).expect("the host sends well-formed frames");
         let header = packet.segment.header;
@@ -269,8 +267,8 @@ impl RawPeer {
         }
         self.acknowledged = header.ack.distance_from(self.isn + 1);
         self.offered = u32::from(header.window) << self.host_scale;
-        if self.expected != Some(header.seq) {
-            // An old segment once more: a peer that counts would acknowledge it again.
+        if self.rcv_nxt != Some(header.seq) {
+            // A retransmission: TCP acknowledges it again.
             if self.acknowledges && packet.segment.sequence_len() > 0 {
                 self.acknowledge();
             }
@@ -282,14 +280,14 @@ impl RawPeer {
             .extend_from_slice(&packet.segment.payload[..taken]);
         let fin = header.flags.fin() && taken == packet.segment.payload.len();
         self.finished |= fin;
-        self.expected = Some(header.seq + taken as u32 + u32::from(fin));
+        self.rcv_nxt = Some(header.seq + taken as u32 + u32::from(fin));
         if self.acknowledges && packet.segment.sequence_len() > 0 {
             self.acknowledge();
         }
     }
 
     fn handle_syn(&mut self, packet: &Packet<'_>) {
-        self.expected = Some(packet.segment.header.seq + 1);
+        self.rcv_nxt = Some(packet.segment.header.seq + 1);
         self.host_scale = packet.segment.header.options.window_scale.unwrap_or(0);
         if packet.segment.header.flags.ack() {
             if self.acknowledges {
@@ -299,11 +297,11 @@ impl RawPeer {
             // The host connects to us.
             self.host_address = packet.source;
             self.segment(self.isn, Flags::SYN | Flags::ACK, &[]);
-            self.next = self.isn + 1;
+            self.snd_nxt = self.isn + 1;
         }
     }
 
-    /// Octets, and a FIN, that it has received and does not acknowledge.
+    /// Counts the octets, and the FIN, that it has received and does not acknowledge.
     fn withheld(&self) -> u32 {
         let octets = self
             .ack_limit
@@ -323,7 +321,7 @@ impl RawPeer {
             source_port: self.address.port(),
             destination_port: self.host_address.port(),
             seq,
-            ack: self.expected.map_or(Seq(0), |end| end - self.withheld()),
+            ack: self.rcv_nxt.map_or(Seq(0), |end| end - self.withheld()),
             flags,
             window: self.window,
             options,
@@ -337,11 +335,11 @@ impl RawPeer {
 /// An MPA start-up frame, as far as tests look at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Startup {
-    /// R.
+    /// R: the connection is rejected.
     pub reject: bool,
     /// The revision.
     pub revision: u8,
-    /// C.
+    /// C: CRCs are asked for.
     pub crc: bool,
     /// IRD and ORD, if the frame has them.
     pub depths: Option<(u16, u16)>,
@@ -349,14 +347,14 @@ pub struct Startup {
     pub private_data: Vec<u8>,
 }
 
-/// The octets of a start-up frame.
+/// Makes the octets of a start-up frame.
 pub fn startup(frame: &StartupFrame<'_>) -> Vec<u8> {
     let mut octets = vec![0; frame.len()];
     frame.emit(&mut octets);
     octets
 }
 
-/// A DDP segment.
+/// Makes a DDP segment.
 pub fn ddp(header: DdpHeader, payload: &[u8]) -> Vec<u8> {
     let mut octets = vec![0; header.len()];
     header.emit(&mut octets);
@@ -364,7 +362,7 @@ pub fn ddp(header: DdpHeader, payload: &[u8]) -> Vec<u8> {
     octets
 }
 
-/// An FPDU.
+/// Makes an FPDU.
 pub fn fpdu(ulpdu: &[u8], crc: bool) -> Vec<u8> {
     let mut octets = vec![0; frame::fpdu_len(ulpdu.len())];
     octets[LENGTH_LEN..LENGTH_LEN + ulpdu.len()].copy_from_slice(ulpdu);
@@ -372,7 +370,7 @@ pub fn fpdu(ulpdu: &[u8], crc: bool) -> Vec<u8> {
     octets
 }
 
-/// An Ethernet frame with a TCP segment.
+/// Makes an Ethernet frame with a TCP segment.
 pub fn frame(
     source: SocketAddr,
     destination: SocketAddr,

@@ -1,4 +1,4 @@
-//! Two hosts with an engine each, on virtual time, and raw peers that play by no rules.
+//! Two hosts with an engine each on virtual time, and raw peers whose frames a test makes itself.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,36 +15,36 @@ pub use super::host::{
     Host, Neighbours, PD, QpSettings, SharedRegion, TestEndpoint, TestQp, TestSrq,
 };
 
-/// Where a frame is seen.
+/// Where a tap sees a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
-    /// This host sends it, whatever becomes of it on its way.
+pub enum TapPoint {
+    /// A host sends it. It may still be lost.
     Sent(usize),
-    /// This raw peer sends it.
+    /// A raw peer sends it.
     SentRaw(usize),
-    /// It arrives at this host.
+    /// It arrives at a host.
     Arrived(usize),
 }
 
-/// Looks at every frame.
-pub type Tap = Box<dyn FnMut(Sight, &[u8])>;
+/// A function that sees every frame.
+pub type Tap = Box<dyn FnMut(TapPoint, &[u8])>;
 
 /// Two hosts and the link between them, and raw peers beside them.
 pub struct Simulation {
-    /// The time.
+    /// The virtual time.
     pub now: Instant,
     /// The hosts, 0 and 1.
     pub hosts: [Host; 2],
     /// The link.
     pub link: Link,
-    /// Peers that the test plays itself. What a host sends to their addresses reaches them at once.
+    /// Peers whose frames the test makes. What a host sends to their addresses arrives at once.
     pub raw: Vec<RawPeer>,
-    /// Looks at every frame.
+    /// Sees every frame.
     pub tap: Option<Tap>,
 }
 
 impl Simulation {
-    /// Two hosts that have not spoken yet.
+    /// Makes two hosts that are not connected.
     pub fn new(config: &EngineConfig, impairments: Impairments, seed: u64) -> Self {
         Self {
             now: Instant::ZERO + Duration::from_secs(1),
@@ -58,15 +58,15 @@ impl Simulation {
         }
     }
 
-    /// Lets everybody work until nothing is left to do at this time, then moves time to the next arrival or
-    /// timer. Says whether there is any.
+    /// Runs all hosts until nothing is left to do at this time, then moves time to the next arrival or timer. Returns whether
+    /// there is one.
     pub fn step(&mut self) -> bool {
         let next = self.work();
         self.now = next.map_or(self.now, |next| next.max(self.now));
         next.is_some()
     }
 
-    /// Lets everybody work until nothing is left to do at this time. Says when there is more.
+    /// Runs all hosts until nothing is left to do at this time. Returns when the next arrival or timer is.
     fn work(&mut self) -> Option<Instant> {
         let mut arrived = [Vec::new(), Vec::new()];
         while let Some((to, frame)) = self.link.receive(self.now) {
@@ -77,15 +77,15 @@ impl Simulation {
         timers.chain(self.link.next_arrival()).min()
     }
 
-    /// Gives the hosts what arrived, and lets them and the raw peers work until nothing is left to do.
+    /// Gives the hosts what arrived, and runs them and the raw peers until nothing is left to do.
     fn settle(&mut self, mut arrived: [Vec<Vec<u8>>; 2]) {
         for _ in 0..MOST_TURNS {
             let mut busy = false;
             for (index, frames) in std::mem::take(&mut arrived).into_iter().enumerate() {
-                self.show(Sight::Arrived(index), &frames);
+                self.show(TapPoint::Arrived(index), &frames);
                 let (did, sent) = self.hosts[index].turn(self.now, &frames);
                 busy |= did;
-                self.show(Sight::Sent(index), &sent);
+                self.show(TapPoint::Sent(index), &sent);
                 for frame in sent {
                     match self.raw.iter_mut().find(|peer| peer.is_addressed(&frame)) {
                         Some(peer) => peer.handle_frame(&frame),
@@ -95,7 +95,7 @@ impl Simulation {
             }
             for number in 0..self.raw.len() {
                 let frames = self.raw[number].take_frames();
-                self.show(Sight::SentRaw(number), &frames);
+                self.show(TapPoint::SentRaw(number), &frames);
                 arrived[self.raw[number].host()].extend(frames);
             }
             if !busy && arrived.iter().all(Vec::is_empty) {
@@ -105,13 +105,13 @@ impl Simulation {
         panic!("the hosts never come to rest");
     }
 
-    fn show(&mut self, sight: Sight, frames: &[Vec<u8>]) {
+    fn show(&mut self, point: TapPoint, frames: &[Vec<u8>]) {
         if let Some(tap) = &mut self.tap {
-            frames.iter().for_each(|frame| tap(sight, frame));
+            frames.iter().for_each(|frame| tap(point, frame));
         }
     }
 
-    /// Steps until something holds. Says whether it came to hold within `limit` of virtual time.
+    /// Runs until `holds` is true. Returns whether that was within `limit` of virtual time.
     pub fn run_until(&mut self, limit: Duration, mut holds: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now + limit;
         while !holds(self) {
@@ -126,21 +126,21 @@ impl Simulation {
         true
     }
 
-    /// Steps for some virtual time, or until nothing is left to do.
+    /// Runs for some virtual time, or until nothing is left to do.
     pub fn run_for(&mut self, time: Duration) {
         self.run_until(time, |_| false);
     }
 
-    /// Lets everybody work until nothing is left to do at this time.
+    /// Runs all hosts until nothing is left to do at this time.
     pub fn run_now(&mut self) {
-        // Two turns: what waits for the next one goes too.
+        // A second turn does what the first has put off.
         for _ in 0..2 {
             self.settle(Default::default());
             self.now = self.now + Duration::from_nanos(1);
         }
     }
 
-    /// Adds a peer that the test plays itself, and says which of `raw` it is.
+    /// Adds a raw peer. Returns its index in `raw`.
     pub fn add_raw_peer(&mut self, host: usize, host_port: u16) -> usize {
         let number = self.raw.len();
         let peer = RawPeer::new(number as u8, host, self.hosts[host].socket(host_port));
@@ -148,19 +148,19 @@ impl Simulation {
         number
     }
 
-    /// The same with an address of its own.
+    /// Adds a raw peer with an address of its own. Returns its index in `raw`.
     pub fn add_raw_peer_at(&mut self, host: usize, host_port: u16, address: SocketAddr) -> usize {
         let to = self.hosts[host].socket(host_port);
         self.raw.push(RawPeer::at(address, host, to));
         self.raw.len() - 1
     }
 
-    /// Connects a fresh queue pair of host 0 to one of host 1, which accepts with the same options.
+    /// Connects a new queue pair of host 0 to a new one of host 1, both with the same options.
     pub fn connect(&mut self, options: &ConnectionOptions) -> Option<(TestQp, TestQp)> {
         self.connect_with(options, options)
     }
 
-    /// Connects a fresh queue pair of host 0 to one of host 1, which accepts.
+    /// Connects a new queue pair of host 0 to a new one of host 1.
     pub fn connect_with(
         &mut self,
         active: &ConnectionOptions,
@@ -171,7 +171,7 @@ impl Simulation {
             .then_some(pair)
     }
 
-    /// Connects a queue pair of host 0 to one of host 1, which accepts. Says whether both got to stand.
+    /// Connects a queue pair of host 0 to one of host 1. Returns whether both are established.
     pub fn connect_pair(
         &mut self,
         active: &TestQp,

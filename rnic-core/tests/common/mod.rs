@@ -16,7 +16,7 @@ use rnic_core::ids::RequestId;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::startup;
-use rnic_core::testing::simulation::{SharedRegion, Sight, Simulation, TestQp};
+use rnic_core::testing::simulation::{SharedRegion, Simulation, TapPoint, TestQp};
 use rnic_core::verbs::wr::{
     Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, send_flags,
 };
@@ -58,12 +58,12 @@ pub(crate) fn watched_by(
     let mut sim = Simulation::new(config, link, seed);
     let decoder = Rc::new(RefCell::new(Decoder::default()));
     let listening = decoder.clone();
-    sim.tap = Some(Box::new(move |sight, frame| {
+    sim.tap = Some(Box::new(move |point, frame| {
         let mut decoder = listening.borrow_mut();
-        match sight {
-            Sight::Sent(_) => decoder.insist(true, frame),
-            Sight::SentRaw(_) => decoder.insist(false, frame),
-            Sight::Arrived(_) => decoder.arrive(frame),
+        match point {
+            TapPoint::Sent(_) => decoder.insist(true, frame),
+            TapPoint::SentRaw(_) => decoder.insist(false, frame),
+            TapPoint::Arrived(_) => decoder.arrive(frame),
         }
     }));
     (sim, decoder)

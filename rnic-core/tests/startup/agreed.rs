@@ -68,7 +68,10 @@ fn a_host_without_a_way_fails_at_once_and_one_that_waits_for_it_in_time() {
         let reason = try_to_connect(&mut sim, &qp, &options);
         assert_eq!(reason, EndReason::Unreachable);
         assert_eq!(sim.now, begun);
-        assert_eq!(sim.hosts[0].questions, attempt, "each attempt asks anew");
+        assert_eq!(
+            sim.hosts[0].next_hop_requests, attempt,
+            "each attempt asks anew"
+        );
     }
     sim.hosts[0].neighbours = Neighbours::Unresolved;
     assert_eq!(try_to_connect(&mut sim, &qp, &options), EndReason::TimedOut);

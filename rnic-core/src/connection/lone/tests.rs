@@ -12,7 +12,7 @@ use crate::fast_paths::{FastPath, FastPaths};
 use crate::memory::table::Access;
 use crate::tcp::EcnMode;
 use crate::testing::link::Impairments;
-use crate::testing::simulation::{QpSettings, SharedRegion, Sight, Simulation, TestQp};
+use crate::testing::simulation::{QpSettings, SharedRegion, Simulation, TapPoint, TestQp};
 use crate::verbs::wr::{MAX_INLINE, RecvWr, SendWr, Sge, WrOpcode, send_flags};
 use crate::wire::ddp::TaggedOffset;
 
@@ -78,8 +78,8 @@ fn run(terms: &Terms, acts: &[Act], fast_paths: FastPaths) -> Vec<String> {
     let mut sim = Simulation::new(&config, link, 7);
     let log = Rc::new(RefCell::new(Vec::new()));
     let seen = log.clone();
-    sim.tap = Some(Box::new(move |sight, frame| {
-        if let Sight::Sent(host) = sight {
+    sim.tap = Some(Box::new(move |point, frame| {
+        if let TapPoint::Sent(host) = point {
             seen.borrow_mut().push(format!("{host} sends {frame:02x?}"));
         }
     }));
