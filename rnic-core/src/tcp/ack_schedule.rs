@@ -13,15 +13,15 @@ use crate::time::Instant;
 const SEGMENTS_PER_ACK: u8 = 2;
 
 /// The same where the stream is steady: what a sender has in flight of full-size segments at 10 Gb/s within 20 µs.
-const SEGMENTS_GATHERED: u8 = 16;
+const SEGMENTS_PER_ACK_BULK: u8 = 16;
 
 /// That many must come within this time.
-const GATHERED_WITHIN: Duration = Duration::from_micros(100);
+const BULK_ACK_DELAY: Duration = Duration::from_micros(100);
 
 /// Segments that come in order before the stream is steady: at first, and at most, where it turned out not to be again and
 /// again.
-const STEADY: u16 = 64;
-const MOST_STEADY: u16 = 1 << 14;
+const BULK_AFTER: u16 = 64;
+const MAX_BULK_AFTER: u16 = 1 << 14;
 
 /// The least delay that there is: until the next turn of the worker. An application that answers at once has posted
 /// its answer by then, and the ACK travels with it.
@@ -32,20 +32,20 @@ const NEXT_TURN: Duration = Duration::from_nanos(1);
 pub(super) struct AckSchedule {
     delay: Duration,
     /// Pure ACKs to send at once, one for each segment that has to be answered on its own: duplicate ACKs.
-    pub(super) duplicates: u8,
+    pub(super) duplicate_acks: u8,
     /// One of those speaks for all that are due: its SACK blocks tell what a count of them would.
-    pub(super) one_for_all: bool,
+    pub(super) sack: bool,
     /// An ACK to send at once, on a data segment if there is one.
-    pub(super) due: bool,
+    pub(super) ack_now: bool,
     /// An ACK to send by then.
-    pub(super) by: Option<Instant>,
+    pub(super) delayed_ack_at: Option<Instant>,
     /// In-order segments since the last ACK.
     segments: u8,
     /// The last of them was pushed: what answers it may carry the ACK.
-    answered: bool,
+    reply_expected: bool,
     /// In-order segments since the last disturbance, and how many make the stream steady.
-    undisturbed: u16,
-    steady: u16,
+    in_order_count: u16,
+    bulk_after: u16,
 }
 
 impl AckSchedule {
@@ -53,24 +53,24 @@ impl AckSchedule {
     pub(super) fn new(delay: Duration) -> Self {
         Self {
             delay,
-            duplicates: 0,
-            one_for_all: false,
-            due: false,
-            by: None,
+            duplicate_acks: 0,
+            sack: false,
+            ack_now: false,
+            delayed_ack_at: None,
             segments: 0,
-            answered: false,
-            undisturbed: 0,
-            steady: STEADY,
+            reply_expected: false,
+            in_order_count: 0,
+            bulk_after: BULK_AFTER,
         }
     }
 
     /// A segment came that has to be answered on its own.
     pub(super) fn duplicate(&mut self) {
-        self.undisturbed = 0;
-        self.duplicates = if self.one_for_all {
+        self.in_order_count = 0;
+        self.duplicate_acks = if self.sack {
             1
         } else {
-            self.duplicates.saturating_add(1)
+            self.duplicate_acks.saturating_add(1)
         };
     }
 
@@ -80,61 +80,61 @@ impl AckSchedule {
     pub(super) fn in_order(&mut self, now: Instant, count: u32, at_once: bool, push: bool) {
         let count = u8::try_from(count).unwrap_or(u8::MAX);
         self.segments = self.segments.saturating_add(count);
-        self.undisturbed = self.undisturbed.saturating_add(count.into());
-        self.due |= at_once || self.duplicates > 0;
+        self.in_order_count = self.in_order_count.saturating_add(count.into());
+        self.ack_now |= at_once || self.duplicate_acks > 0;
         // Duplicates not sent yet would follow an ACK for new data, and look to the peer like a loss.
-        self.duplicates = 0;
+        self.duplicate_acks = 0;
         let delay = match push {
             true => NEXT_TURN,
-            false if self.is_steady() => self.delay.min(GATHERED_WITHIN),
+            false if self.is_bulk() => self.delay.min(BULK_ACK_DELAY),
             false => self.delay,
         };
         let by = now + delay;
-        self.by = Some(self.by.map_or(by, |earlier| earlier.min(by)));
-        self.answered = push;
+        self.delayed_ack_at = Some(self.delayed_ack_at.map_or(by, |earlier| earlier.min(by)));
+        self.reply_expected = push;
     }
 
     /// Whether an ACK has to go out now.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        let enough = match self.is_steady() {
-            true => SEGMENTS_GATHERED,
+        let enough = match self.is_bulk() {
+            true => SEGMENTS_PER_ACK_BULK,
             false => SEGMENTS_PER_ACK,
         };
-        self.due || (self.segments >= enough && !self.answered)
+        self.ack_now || (self.segments >= enough && !self.reply_expected)
     }
 
     #[inline]
-    fn is_steady(&self) -> bool {
-        self.undisturbed >= self.steady
+    fn is_bulk(&self) -> bool {
+        self.in_order_count >= self.bulk_after
     }
 
     /// The time has come by which an ACK is to be sent. Whoever sent few segments and no more may have waited for it, as a
     /// small congestion window makes it do: the next ACKs come early, and those after them if this goes on.
     pub(super) fn expire(&mut self) {
-        self.by = None;
+        self.delayed_ack_at = None;
         let more_came = self.is_due();
-        self.due = true;
-        if self.is_steady() && !self.answered && !more_came {
-            self.undisturbed = 0;
-            self.steady = (self.steady * 2).min(MOST_STEADY);
+        self.ack_now = true;
+        if self.is_bulk() && !self.reply_expected && !more_came {
+            self.in_order_count = 0;
+            self.bulk_after = (self.bulk_after * 2).min(MAX_BULK_AFTER);
         }
     }
 
     /// Whether an ACK waits for nothing but the next turn: then it goes with the answer, if there is one.
     #[inline]
-    pub(super) fn waits_for_turn(&self) -> bool {
-        self.answered && self.by.is_some()
+    pub(super) fn ack_waits_for_turn(&self) -> bool {
+        self.reply_expected && self.delayed_ack_at.is_some()
     }
 
     /// An ACK is on its way.
     pub(super) fn sent(&mut self) {
-        if self.segments >= SEGMENTS_GATHERED && self.is_steady() {
-            self.steady = STEADY;
+        if self.segments >= SEGMENTS_PER_ACK_BULK && self.is_bulk() {
+            self.bulk_after = BULK_AFTER;
         }
-        self.duplicates = self.duplicates.saturating_sub(1);
-        self.due = false;
-        self.by = None;
+        self.duplicate_acks = self.duplicate_acks.saturating_sub(1);
+        self.ack_now = false;
+        self.delayed_ack_at = None;
         self.segments = 0;
     }
 }

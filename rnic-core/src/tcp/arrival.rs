@@ -1,7 +1,7 @@
 //! What a received segment does (RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323).
 
 use super::recovery::Ack;
-use super::scoreboard::News;
+use super::scoreboard::AckOutcome;
 use super::{Fin, State, StreamData, Tcp, TcpFailure};
 use crate::counters::DropReason;
 use crate::memory::frames::TxFrames;
@@ -63,7 +63,7 @@ impl Tcp {
         if !flags.syn() {
             return Err(DropReason::TcpNoSyn);
         }
-        self.take_syn(now, header);
+        self.process_syn(now, header);
         if ours_acked {
             self.establish(now, header);
             self.recv.ack_now();
@@ -76,9 +76,9 @@ impl Tcp {
     }
 
     /// The peer's SYN: its sequence number, window and options.
-    pub(super) fn take_syn(&mut self, now: Instant, header: &TcpHeader) {
+    pub(super) fn process_syn(&mut self, now: Instant, header: &TcpHeader) {
         self.recv.synchronize(header.seq);
-        self.ecn.take_syn(header.flags);
+        self.ecn.process_syn(header.flags);
         self.options.settle(now, &header.options);
         if !self.options.scaling {
             self.recv.refuse_scaling();
@@ -105,7 +105,7 @@ impl Tcp {
         }
         let measured = match self.syn_sent_at {
             Some(sent_at) if self.syn_sent_once => {
-                self.rtt.exact(now, now.span_since(sent_at));
+                self.rtt.update_min_rtt(now, now.span_since(sent_at));
                 Some(now.span_since(sent_at))
             }
             Some(_) => self.options.round_trip(now, &header.options),
@@ -117,8 +117,8 @@ impl Tcp {
         self.retries = 0;
         self.retransmit_at = None;
         self.syn_due = false;
-        self.liveness.hear(now);
-        self.liveness.progress(now, false);
+        self.liveness.on_segment(now);
+        self.liveness.on_progress(now, false);
         let state = State::Established;
         self.state = if self.send.fin == Fin::Queued {
             state.after_close()
@@ -162,7 +162,7 @@ impl Tcp {
         }
         // Only the peer can have sent it. RFC 7323 section 5.3, R3: were the timestamp of any other remembered, all that the
         // peer sends could become old by it.
-        self.liveness.hear(now);
+        self.liveness.on_segment(now);
         if self.recv.reaches_last_ack(start) {
             self.options.remember(now, header.options.timestamps);
         }
@@ -176,7 +176,7 @@ impl Tcp {
     /// RFC 5961 section 3.2: only the very next sequence number resets; one elsewhere in the window is asked
     /// about, by an ACK that makes a true peer repeat it right.
     fn receive_reset(&mut self, now: Instant, start: i64) -> Result<(), DropReason> {
-        if start == self.recv.position().cast_signed() {
+        if start == self.recv.nxt().cast_signed() {
             self.counters.resets_received += 1;
             // In TIME-WAIT nothing is lost by it.
             self.finish((self.state != State::TimeWait).then_some(TcpFailure::Reset));
@@ -208,7 +208,7 @@ impl Tcp {
         } else {
             if !header.flags.ack() {
                 // It may no longer ask for ECN.
-                self.ecn.take_syn(header.flags);
+                self.ecn.process_syn(header.flags);
             }
             self.syn_due = true;
         }
@@ -235,7 +235,7 @@ impl Tcp {
             return;
         }
         // The peer's FIN once more: our ACK was lost.
-        let again = header.flags.fin() && end == self.recv.position().cast_signed();
+        let again = header.flags.fin() && end == self.recv.nxt().cast_signed();
         if again && self.state == State::TimeWait {
             self.time_wait_ends = Some(now + self.time_wait);
         }
@@ -269,21 +269,21 @@ impl Tcp {
         }
         let ack = match u64::try_from(offset) {
             Ok(ack) if ack >= self.send.una() && ack <= self.send.nxt() => ack,
-            _ => return self.receive_strange_ack(now, offset),
+            _ => return self.reject_ack(now, offset),
         };
         let moved = self.send.window.update(start, ack, header.window);
         let nothing_else = len == 0 && !moved && !self.send.window_closed();
         let repeats = ack == self.send.una() && nothing_else;
         if ack > self.send.una() || repeats || !header.options.sack.is_empty() {
-            self.receive_news(now, header, ack, repeats, frames);
+            self.process_ack(now, header, ack, repeats, frames);
         }
-        self.follow_window(now);
+        self.update_persist(now);
         Ok(())
     }
 
     /// An acknowledgment that may tell what has become of our segments. `repeats`: it is the same once more, and its
     /// segment says nothing else.
-    pub(super) fn receive_news<F: TxFrames>(
+    pub(super) fn process_ack<F: TxFrames>(
         &mut self,
         now: Instant,
         header: &TcpHeader,
@@ -292,22 +292,22 @@ impl Tcp {
         frames: &mut F,
     ) {
         let flight = self.send.flight();
-        let mut news = News::default();
+        let mut outcome = AckOutcome::default();
         let mut round_trip = None;
         if ack > self.send.una() {
-            self.send.acknowledge(ack, frames, &mut news);
-            round_trip = self.measure_round_trip(now, header, &news);
+            self.send.acknowledge(ack, frames, &mut outcome);
+            round_trip = self.sample_rtt(now, header, &outcome);
             self.retries = 0;
         }
         if self.options.sack {
-            self.send.apply_sack(&header.options.sack, &mut news);
+            self.send.apply_sack(&header.options.sack, &mut outcome);
         }
-        if news.largest > 0 {
-            self.note_size(now, news.largest);
+        if outcome.largest_segment > 0 {
+            self.note_size(now, outcome.largest_segment);
         }
         let ack = Ack {
             now,
-            news: &news,
+            outcome: &outcome,
             flight,
             round_trip,
             repeats,
@@ -316,11 +316,11 @@ impl Tcp {
         };
         let (send, rtt, counters) = (&mut self.send, &mut self.rtt, &mut self.counters);
         self.recovery.on_ack(send, &ack, rtt, counters);
-        if news.acked > 0 {
+        if outcome.acked > 0 {
             // RFC 6298 sections 5.2 and 5.3.
             let more = self.send.flight() > 0;
-            self.retransmit_at = more.then(|| now + self.rtt.timeout());
-            self.liveness.progress(now, more);
+            self.retransmit_at = more.then(|| now + self.rtt.rto());
+            self.liveness.on_progress(now, more);
             if self.send.fin == Fin::Acked {
                 self.enter(now, self.state.after_fin_acked());
             }
@@ -330,14 +330,14 @@ impl Tcp {
             self.counters.congestion_echoes += u64::from(reduced);
         }
         self.pacer
-            .update(self.recovery.congestion(), self.rtt.smoothed());
+            .update(self.recovery.congestion(), self.rtt.srtt());
     }
 
     /// An acknowledgment of something never sent is answered and its segment dropped, and so is one too old to
     /// be true (RFC 5961 section 5.2). One just old is ignored, and its segment is not.
-    fn receive_strange_ack(&mut self, now: Instant, offset: i64) -> Result<(), DropReason> {
+    fn reject_ack(&mut self, now: Instant, offset: i64) -> Result<(), DropReason> {
         let una = self.send.una().cast_signed();
-        let oldest = una.saturating_sub_unsigned(self.send.window.largest);
+        let oldest = una.saturating_sub_unsigned(self.send.window.max_snd_wnd);
         if (oldest..una).contains(&offset) {
             return Ok(());
         }
@@ -349,16 +349,16 @@ impl Tcp {
     }
 
     /// Returns the time if it is exact.
-    fn measure_round_trip(
+    fn sample_rtt(
         &mut self,
         now: Instant,
         header: &TcpHeader,
-        news: &News,
+        outcome: &AckOutcome,
     ) -> Option<Span> {
-        let exact = news.sent_at.map(|sent_at| now.span_since(sent_at));
+        let exact = outcome.sent_at.map(|sent_at| now.span_since(sent_at));
         let measured = match exact {
             Some(rtt) => {
-                self.rtt.exact(now, rtt);
+                self.rtt.update_min_rtt(now, rtt);
                 exact
             }
             None => self.options.round_trip(now, &header.options),
@@ -370,7 +370,7 @@ impl Tcp {
     }
 
     /// The persist state begins and ends with the peer's window.
-    pub(super) fn follow_window(&mut self, now: Instant) {
+    pub(super) fn update_persist(&mut self, now: Instant) {
         if self.send.window_closed() {
             // The peer answers: it may keep its window closed for as long as it likes (RFC 9293 section
             // 3.8.6.1).
@@ -380,14 +380,14 @@ impl Tcp {
             self.probe_due = false;
             self.retries = 0;
             self.rtt.end_backoff();
-            self.send.lose_probe();
+            self.send.mark_probe_lost();
             let more = self.send.flight() > 0;
-            self.retransmit_at = more.then(|| now + self.rtt.timeout());
-            self.liveness.progress(now, more);
+            self.retransmit_at = more.then(|| now + self.rtt.rto());
+            self.liveness.on_progress(now, more);
         } else if self.send.flight() == 0 && !self.send.is_blocked() {
             // It was the persist timer, if any.
             self.retransmit_at = None;
-            self.liveness.progress(now, false);
+            self.liveness.on_progress(now, false);
             self.probe_due = false;
         }
     }
@@ -421,7 +421,7 @@ impl Tcp {
                 return Err(reason);
             }
         };
-        self.counters.out_of_order += u64::from(range.start > self.recv.next());
+        self.counters.out_of_order += u64::from(range.start > self.recv.data_nxt());
         // The range is inside the segment: both differences fit.
         let from = (range.start.cast_signed() - start) as usize;
         let to = (range.end.cast_signed() - start) as usize;

@@ -56,7 +56,7 @@ impl Ecn {
     }
 
     /// The peer's SYN or SYN-ACK. One that reflects what our SYN said has not understood it (section 6.1.1.2).
-    pub(super) fn take_syn(&mut self, flags: Flags) {
+    pub(super) fn process_syn(&mut self, flags: Flags) {
         self.used = match flags.ack() {
             true => self.asked && flags.ece() && !flags.cwr(),
             false => self.mode != EcnMode::Off && flags.contains(SETUP),

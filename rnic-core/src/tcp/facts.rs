@@ -17,7 +17,7 @@ pub struct TcpFacts {
     /// The least round-trip time of the last minutes.
     pub min_rtt: Option<Duration>,
     /// How much later than its successors a segment may arrive before it is taken for lost (RFC 8985).
-    pub reordering_window: Duration,
+    pub reo_wnd: Duration,
     /// The retransmission timeout, with its backoff.
     pub rto: Duration,
     /// Retransmission timeouts since the peer last answered.
@@ -27,9 +27,9 @@ pub struct TcpFacts {
     /// The largest segment that the path is thought to take, without options.
     pub path_mss: u16,
     /// The congestion window.
-    pub congestion_window: u64,
+    pub cwnd: u64,
     /// The slow-start threshold, once there was a loss.
-    pub slow_start_threshold: Option<u64>,
+    pub ssthresh: Option<u64>,
     /// What steers that window.
     pub congestion: CongestionAlgorithm,
     /// What new data is paced at, in octets a second, if it is.
@@ -68,31 +68,29 @@ pub struct TcpFacts {
 
 impl Tcp {
     /// The smoothed round-trip time, once it has been measured.
-    pub fn smoothed_rtt(&self) -> Option<Duration> {
-        self.rtt.smoothed().map(Duration::from)
+    pub fn srtt(&self) -> Option<Duration> {
+        self.rtt.srtt().map(Duration::from)
     }
 
     /// How much the round-trip time varies (RTTVAR).
-    pub fn rtt_variation(&self) -> Duration {
-        self.rtt.variation().into()
+    pub fn rttvar(&self) -> Duration {
+        self.rtt.rttvar().into()
     }
 
     /// The least round-trip time of the last minutes, once it has been measured.
-    pub fn least_rtt(&self) -> Option<Duration> {
-        self.rtt.least().map(Duration::from)
+    pub fn min_rtt(&self) -> Option<Duration> {
+        self.rtt.min_rtt().map(Duration::from)
     }
 
     /// How much later than its successors a segment may arrive before it counts as lost.
-    pub fn reordering_window(&self) -> Duration {
-        self.recovery
-            .reordering_window(&self.send, &self.rtt)
-            .into()
+    pub fn reo_wnd(&self) -> Duration {
+        self.recovery.reo_wnd(&self.send, &self.rtt).into()
     }
 
     /// The congestion window and the slow-start threshold, in octets.
-    pub fn congestion_window(&self) -> (u64, u64) {
+    pub fn cwnd(&self) -> (u64, u64) {
         let congestion = self.recovery.congestion();
-        (congestion.window(), congestion.slow_start_threshold())
+        (congestion.cwnd(), congestion.ssthresh())
     }
 
     /// The rate at which new data is sent, in octets per second, where the path is long enough to be paced.
@@ -113,18 +111,18 @@ impl Tcp {
     /// What an administrator may want to know.
     pub fn facts(&self, now: Instant) -> TcpFacts {
         let flight = self.send.flight_facts();
-        let (congestion_window, threshold) = self.congestion_window();
+        let (cwnd, ssthresh) = self.cwnd();
         TcpFacts {
             state: self.state,
-            rtt: self.smoothed_rtt().map(|rtt| (rtt, self.rtt_variation())),
-            min_rtt: self.least_rtt(),
-            reordering_window: self.reordering_window(),
-            rto: self.rtt.timeout().into(),
+            rtt: self.srtt().map(|rtt| (rtt, self.rttvar())),
+            min_rtt: self.min_rtt(),
+            reo_wnd: self.reo_wnd(),
+            rto: self.rtt.rto().into(),
             backoff: self.retries,
             mss: self.options.max_payload(),
             path_mss: self.options.mss,
-            congestion_window,
-            slow_start_threshold: (threshold < u64::MAX).then_some(threshold),
+            cwnd,
+            ssthresh: (ssthresh < u64::MAX).then_some(ssthresh),
             congestion: self.recovery.congestion().algorithm(),
             pacing_rate: self.pacing_rate(),
             delivery_rate: self.delivery_rate(),
@@ -134,9 +132,9 @@ impl Tcp {
             lost: flight.lost,
             retransmitted: flight.retransmitted,
             send_window: self.send.window_room(),
-            receive_window: self.recv.edge() - self.recv.position(),
+            receive_window: self.recv.edge() - self.recv.nxt(),
             acked: self.send.acked(),
-            received: self.recv.next(),
+            received: self.recv.data_nxt(),
             options: [
                 self.options.sack,
                 self.options.scaling,
@@ -145,7 +143,7 @@ impl Tcp {
             ],
             timer: self.next_timeout().map(|at| at.since(now)),
             last_sent: self.sent_at.map(|at| now.since(at)),
-            last_received: now.since(self.liveness.heard_at),
+            last_received: now.since(self.liveness.last_received_at),
             counters: self.counters,
         }
     }
@@ -155,7 +153,7 @@ impl TcpFacts {
     /// What the congestion window lets through in a second, in bits.
     pub fn send_rate(&self) -> Option<f64> {
         let (rtt, _) = self.rtt.filter(|(rtt, _)| !rtt.is_zero())?;
-        Some(self.congestion_window as f64 * 8.0 / rtt.as_secs_f64())
+        Some(self.cwnd as f64 * 8.0 / rtt.as_secs_f64())
     }
 
     fn segments(&self, octets: u64) -> u64 {
@@ -181,20 +179,16 @@ impl fmt::Display for TcpFacts {
         if self.backoff > 0 {
             write!(f, " backoff:{}", self.backoff)?;
         }
-        if let Some((rtt, variation)) = self.rtt {
-            write!(f, " rtt:{:.3}/{:.3}", millis(rtt), millis(variation))?;
+        if let Some((rtt, rttvar)) = self.rtt {
+            write!(f, " rtt:{:.3}/{:.3}", millis(rtt), millis(rttvar))?;
         }
-        if let Some(least) = self.min_rtt {
-            write!(f, " minrtt:{:.3}", millis(least))?;
+        if let Some(min_rtt) = self.min_rtt {
+            write!(f, " minrtt:{:.3}", millis(min_rtt))?;
         }
         write!(f, " mss:{} pmss:{}", self.mss, self.path_mss)?;
-        write!(
-            f,
-            " cwnd:{}",
-            self.congestion_window / u64::from(self.mss.max(1))
-        )?;
-        if let Some(threshold) = self.slow_start_threshold {
-            write!(f, " ssthresh:{}", threshold / u64::from(self.mss.max(1)))?;
+        write!(f, " cwnd:{}", self.cwnd / u64::from(self.mss.max(1)))?;
+        if let Some(ssthresh) = self.ssthresh {
+            write!(f, " ssthresh:{}", ssthresh / u64::from(self.mss.max(1)))?;
         }
         let counted = &self.counters;
         for (name, count) in [

@@ -34,13 +34,13 @@ impl Default for Keepalive {
 #[repr(C)]
 pub(super) struct Liveness {
     /// The last segment that the peer must have sent.
-    pub(super) heard_at: Instant,
+    pub(super) last_received_at: Instant,
     /// Since when the peer has taken nothing of what it is owed, if it is owed anything.
-    owed_since: Option<Instant>,
-    question_due: bool,
+    unacked_since: Option<Instant>,
+    keepalive_due: bool,
     /// Questions since the last segment, and the time of the last one.
-    asked: u8,
-    asked_at: Instant,
+    probes: u8,
+    probed_at: Instant,
     user_timeout: Option<Duration>,
     keepalive: Option<Keepalive>,
     fin_wait: Duration,
@@ -52,39 +52,39 @@ impl Liveness {
             keepalive: config.keepalive,
             user_timeout: config.user_timeout,
             fin_wait: config.fin_wait,
-            heard_at: now,
-            asked: 0,
-            asked_at: now,
-            question_due: false,
-            owed_since: None,
+            last_received_at: now,
+            probes: 0,
+            probed_at: now,
+            keepalive_due: false,
+            unacked_since: None,
         }
     }
 
     /// Whether a question waits to be sent.
-    pub(super) fn is_question_due(&self) -> bool {
-        self.question_due
+    pub(super) fn is_keepalive_due(&self) -> bool {
+        self.keepalive_due
     }
 
     /// A segment has come that nobody but the peer can have sent.
-    pub(super) fn hear(&mut self, now: Instant) {
-        self.heard_at = now;
-        self.asked = 0;
-        self.question_due = false;
+    pub(super) fn on_segment(&mut self, now: Instant) {
+        self.last_received_at = now;
+        self.probes = 0;
+        self.keepalive_due = false;
     }
 
     /// The peer is owed something.
-    pub(super) fn owe(&mut self, now: Instant) {
-        self.owed_since.get_or_insert(now);
+    pub(super) fn on_outstanding(&mut self, now: Instant) {
+        self.unacked_since.get_or_insert(now);
     }
 
     /// The peer has taken some of what it is owed; is there more?
-    pub(super) fn progress(&mut self, now: Instant, more: bool) {
-        self.owed_since = more.then_some(now);
+    pub(super) fn on_progress(&mut self, now: Instant, more: bool) {
+        self.unacked_since = more.then_some(now);
     }
 
     /// Whether anybody wants to know how long the peer has been silent.
     #[inline]
-    pub(super) fn is_watched(&self) -> bool {
+    pub(super) fn needs_timer(&self) -> bool {
         self.keepalive.is_some() || self.user_timeout.is_some()
     }
 
@@ -94,29 +94,29 @@ impl Liveness {
     }
 
     /// When the user timeout ends the connection.
-    fn gives_up_at(&self) -> Option<Instant> {
-        Some(self.owed_since? + self.user_timeout?)
+    fn user_timeout_at(&self) -> Option<Instant> {
+        Some(self.unacked_since? + self.user_timeout?)
     }
 
     /// When to ask (again), or to give up asking.
-    fn asks_at(&self) -> Option<Instant> {
+    fn keepalive_at(&self) -> Option<Instant> {
         let keepalive = self.keepalive?;
-        let next = if self.asked == 0 {
-            self.heard_at + keepalive.idle
+        let next = if self.probes == 0 {
+            self.last_received_at + keepalive.idle
         } else {
-            self.asked_at + keepalive.interval
+            self.probed_at + keepalive.interval
         };
         match self.user_timeout {
-            Some(timeout) if self.asked > 0 => Some(next.min(self.heard_at + timeout)),
+            Some(timeout) if self.probes > 0 => Some(next.min(self.last_received_at + timeout)),
             _ => Some(next),
         }
     }
 
     /// Whether the peer has been asked long enough. A user timeout counts instead of the number of questions.
-    fn is_hopeless(&self, now: Instant) -> bool {
+    fn has_given_up(&self, now: Instant) -> bool {
         match (self.user_timeout, self.keepalive) {
-            (Some(timeout), _) => self.asked > 0 && now.since(self.heard_at) >= timeout,
-            (None, Some(keepalive)) => self.asked >= keepalive.count,
+            (Some(timeout), _) => self.probes > 0 && now.since(self.last_received_at) >= timeout,
+            (None, Some(keepalive)) => self.probes >= keepalive.count,
             (None, None) => false,
         }
     }
@@ -137,28 +137,31 @@ impl Tcp {
     /// When [`check_liveness`](Self::check_liveness) has something to do.
     #[inline]
     pub(super) fn liveness_timeout(&self) -> Option<Instant> {
-        let is_watched = self.liveness.is_watched() || self.state == State::FinWait2;
-        is_watched.then(|| self.next_question()).flatten()
+        let needs_timer = self.liveness.needs_timer() || self.state == State::FinWait2;
+        needs_timer.then(|| self.next_liveness_timeout()).flatten()
     }
 
-    fn next_question(&self) -> Option<Instant> {
+    fn next_liveness_timeout(&self) -> Option<Instant> {
         if !self.is_synchronized() {
             return None;
         }
         let end = match self.state {
-            State::FinWait2 => Some(self.liveness.heard_at + self.liveness.fin_wait),
-            _ => self.liveness.gives_up_at(),
+            State::FinWait2 => Some(self.liveness.last_received_at + self.liveness.fin_wait),
+            _ => self.liveness.user_timeout_at(),
         };
         // While the peer is owed something, it is asked by that.
-        let question = self.liveness.asks_at().filter(|_| self.is_quiet());
-        [end, question].into_iter().flatten().min()
+        let keepalive = self
+            .liveness
+            .keepalive_at()
+            .filter(|_| self.has_nothing_outstanding());
+        [end, keepalive].into_iter().flatten().min()
     }
 
     fn is_synchronized(&self) -> bool {
         !self.state.is_opening() && !matches!(self.state, State::TimeWait | State::Closed)
     }
 
-    fn is_quiet(&self) -> bool {
+    fn has_nothing_outstanding(&self) -> bool {
         self.send.flight() == 0 && !self.send.has_unsent()
     }
 
@@ -167,25 +170,25 @@ impl Tcp {
             return;
         }
         let liveness = &mut self.liveness;
-        if liveness.gives_up_at().is_some_and(|at| at <= now) {
+        if liveness.user_timeout_at().is_some_and(|at| at <= now) {
             return self.finish(Some(TcpFailure::TimedOut));
         }
         let unfinished =
-            self.state == State::FinWait2 && liveness.heard_at + liveness.fin_wait <= now;
-        if unfinished || liveness.is_hopeless(now) {
+            self.state == State::FinWait2 && liveness.last_received_at + liveness.fin_wait <= now;
+        if unfinished || liveness.has_given_up(now) {
             // A peer that is there after all learns of it.
             self.abort();
             self.failure = Some(TcpFailure::TimedOut);
         } else {
-            liveness.asked += 1;
-            liveness.asked_at = now;
-            liveness.question_due = true;
+            liveness.probes += 1;
+            liveness.probed_at = now;
+            liveness.keepalive_due = true;
         }
     }
 
     /// An octet before the window, without data: whoever has the connection answers it with an ACK.
     pub(super) fn keepalive_probe(&mut self, now: Instant) -> Option<Outgoing> {
-        if !core::mem::take(&mut self.liveness.question_due) {
+        if !core::mem::take(&mut self.liveness.keepalive_due) {
             return None;
         }
         self.counters.keepalives += 1;

@@ -15,7 +15,7 @@ impl Tcp {
         self.state == State::Established
             && self.send.is_empty()
             && !self.has_special()
-            && !self.recv.owes_duplicate()
+            && !self.recv.duplicate_ack_due()
             && self.pacer.rate().is_none()
             && !self.ecn.is_used()
             && self.send.window_room() >= u64::from(self.options.max_payload())
@@ -58,6 +58,6 @@ impl Tcp {
     /// A time before which surely none of the timers goes off that [a segment alone](Self::send_lone), sent now, has set.
     #[inline(always)]
     pub fn lone_waits_until(&self, now: Instant) -> Instant {
-        now + self.rtt.timeout().min(Recovery::PROBES_LONE_AFTER)
+        now + self.rtt.rto().min(Recovery::PROBES_LONE_AFTER)
     }
 }

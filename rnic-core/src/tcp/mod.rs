@@ -222,7 +222,7 @@ impl Tcp {
         let header = &syn.header;
         let ports = (header.destination_port, header.source_port);
         let mut tcp = Self::new(now, config, State::SynReceived, ports, isn);
-        tcp.take_syn(now, header);
+        tcp.process_syn(now, header);
         tcp
     }
 
@@ -275,9 +275,9 @@ impl Tcp {
     /// The owner has placed or kept these octets of the peer's stream: they are acknowledged, and never offered
     /// again. Octets that were offered and not taken count as lost, and the peer sends them again.
     pub fn took(&mut self, now: Instant, range: Range<u64>) {
-        let before = self.recv.next();
+        let before = self.recv.data_nxt();
         self.recv.took(range);
-        self.counters.octets_received += self.recv.next() - before;
+        self.counters.octets_received += self.recv.data_nxt() - before;
         self.recv.grow(now, &self.rtt);
         self.take_fin(now);
     }
@@ -299,13 +299,13 @@ impl Tcp {
 
     /// The next in-order offset of the peer's stream that has not been taken.
     pub fn receive_offset(&self) -> u64 {
-        self.recv.next()
+        self.recv.data_nxt()
     }
 
     /// The ranges taken beyond [`receive_offset`](Self::receive_offset), in ascending order.
     #[cfg(test)]
     fn taken_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.recv.taken().iter()
+        self.recv.out_of_order().iter()
     }
 
     /// The owner keeps this many octets aside of those in front of [`receive_offset`](Self::receive_offset): the window is
@@ -532,7 +532,7 @@ impl Tcp {
         self.recovery.stop();
         self.device_retry_at = None;
         self.time_wait_ends = None;
-        self.recv.owe_nothing();
+        self.recv.cancel_acks();
     }
 
     /// A header with nothing but the ports.

@@ -32,7 +32,7 @@ impl Tcp {
     pub fn is_at_rest(&self, now: Instant) -> bool {
         !self.send.has_unsent()
             && !self.send.has_lost()
-            && !self.recv.owes_ack(now)
+            && !self.recv.any_ack_due(now)
             && !self.has_special()
     }
 
@@ -40,7 +40,7 @@ impl Tcp {
     /// [all](super::Acknowledged::All): all but this is known then.
     #[inline]
     pub fn rests_behind_sole_ack(&self, now: Instant) -> bool {
-        !self.recv.owes_ack(now)
+        !self.recv.any_ack_due(now)
     }
 
     /// Whether something is to be sent that is neither data nor an ACK.
@@ -49,7 +49,7 @@ impl Tcp {
         self.reset.is_some()
             || self.syn_due
             || self.probe_due
-            || self.liveness.is_question_due()
+            || self.liveness.is_keepalive_due()
             || self.recovery.tail_probe_due()
     }
 
@@ -64,7 +64,7 @@ impl Tcp {
         if let Some(probe) = self.keepalive_probe(now) {
             return Some(probe);
         }
-        if self.recv.owes_duplicate() {
+        if self.recv.duplicate_ack_due() {
             return Some(self.pure_ack(now));
         }
         if self.state.may_send() {
@@ -361,7 +361,7 @@ impl Tcp {
         if self.ecn.is_used() {
             // New data only: a mark on anything else might be lost with it, or be another's (RFC 3168 section 6.1.5).
             outgoing.ecn_capable = true;
-            if self.recovery.take_reduction() {
+            if self.recovery.take_cwr() {
                 outgoing.header.flags |= Flags::CWR;
             }
         }
@@ -400,9 +400,9 @@ impl Tcp {
     }
 
     pub(super) fn arm_timer(&mut self, now: Instant) {
-        self.liveness.owe(now);
+        self.liveness.on_outstanding(now);
         if self.retransmit_at.is_none() {
-            self.retransmit_at = Some(now + self.rtt.timeout());
+            self.retransmit_at = Some(now + self.rtt.rto());
         }
     }
 }

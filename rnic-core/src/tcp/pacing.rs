@@ -37,8 +37,8 @@ impl Pacer {
 
     /// The window or the round-trip time is another.
     #[inline]
-    pub(super) fn update(&mut self, congestion: &Congestion, smoothed_rtt: Option<Span>) {
-        match smoothed_rtt.filter(|rtt| *rtt >= SHORT_PATH) {
+    pub(super) fn update(&mut self, congestion: &Congestion, srtt: Option<Span>) {
+        match srtt.filter(|rtt| *rtt >= SHORT_PATH) {
             Some(rtt) => self.pace(congestion, rtt),
             None => (self.rate, self.resume_at) = (None, None),
         }
@@ -46,13 +46,13 @@ impl Pacer {
 
     fn pace(&mut self, congestion: &Congestion, rtt: Span) {
         // In the last round of slow start the window does not double any more.
-        let growing = congestion.window() < congestion.slow_start_threshold() / 2;
+        let growing = congestion.cwnd() < congestion.ssthresh() / 2;
         let percent = if growing {
             SLOW_START_PERCENT
         } else {
             AVOIDANCE_PERCENT
         };
-        let octets = u128::from(congestion.window()) * u128::from(percent) / 100;
+        let octets = u128::from(congestion.cwnd()) * u128::from(percent) / 100;
         let rate = octets * 1_000_000_000 / u128::from(rtt.as_nanos());
         self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1));
     }

@@ -33,7 +33,7 @@ impl Tcp {
         }
         self.limit_mss(mss);
         self.counters.mtu_reductions += 1;
-        self.send.lose_larger_than(self.options.max_payload());
+        self.send.mark_larger_lost(self.options.max_payload());
         self.recovery.on_too_big(&self.send);
         true
     }

@@ -7,27 +7,27 @@ use std::collections::VecDeque;
 use super::ack_schedule::AckSchedule;
 use super::ranges::RangeSet;
 use super::rtt::RttEstimator;
-use super::seq::{Origin, Seq};
+use super::seq::{Isn, Seq};
 use crate::counters::DropReason;
 use crate::time::{Instant, Span};
 use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlocks};
 
 /// Ranges beyond the next expected octet that are kept track of. Data that would need one more is dropped: a
 /// peer that sends every second octet costs no more than this.
-const MAX_TAKEN_RANGES: usize = 256;
+const MAX_OUT_OF_ORDER_RANGES: usize = 256;
 /// Duplicates that wait to be reported. More than these in one batch are not worth an ACK each.
-const MAX_DUPLICATED: usize = 8;
+const MAX_DSACKS: usize = 8;
 /// One direction's receiver.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Receiver {
     /// The next in-order offset that is not taken.
-    next: u64,
+    data_nxt: u64,
     /// The right edge of the window as last advertised. It never moves back.
     edge: u64,
     /// What was last acknowledged (Last.ACK.sent), as an offset.
-    acked: u64,
-    origin: Origin,
+    last_ack_sent: u64,
+    isn: Isn,
     /// Octets that the owner accepts beyond `next`, less `held`.
     capacity: u32,
     held: u32,
@@ -36,15 +36,15 @@ pub(super) struct Receiver {
     /// Shift count of our window field.
     scale: u8,
     /// A gain of the window that is worth telling (RFC 9293 section 3.8.6.2.2).
-    worthwhile: u64,
+    sws_threshold: u64,
     schedule: AckSchedule,
     /// Where the stream ends, once a FIN said so.
     end: Option<u64>,
     growth: Growth,
     /// What came twice and has not been reported yet, each to an ACK of its own (RFC 2883).
-    duplicated: VecDeque<Range<u64>>,
+    dsacks: VecDeque<Range<u64>>,
     /// Taken beyond `next`.
-    taken: RangeSet,
+    out_of_order: RangeSet,
     /// The ranges of `taken` that grew last, latest first: what SACK reports (RFC 2018 section 4).
     recent: [Range<u64>; SackBlocks::MAX],
 }
@@ -77,11 +77,11 @@ impl Receiver {
         let scale = scale.unwrap_or(MAX_WINDOW_SCALE);
         let capacity = capacity.min(0xffff << scale);
         Self {
-            origin: Origin::new(Seq(0)),
-            next: 0,
-            taken: RangeSet::default(),
+            isn: Isn::new(Seq(0)),
+            data_nxt: 0,
+            out_of_order: RangeSet::default(),
             recent: [const { 0..0 }; SackBlocks::MAX],
-            duplicated: VecDeque::new(),
+            dsacks: VecDeque::new(),
             end: None,
             finished: false,
             capacity,
@@ -92,10 +92,10 @@ impl Receiver {
                 from: 0,
                 until: Instant::ZERO,
             },
-            acked: 0,
+            last_ack_sent: 0,
             edge: 0,
             scale,
-            worthwhile: u64::from(capacity / 2).min(u64::from(mss)),
+            sws_threshold: u64::from(capacity / 2).min(u64::from(mss)),
             schedule: AckSchedule::new(delay),
         }
     }
@@ -107,7 +107,7 @@ impl Receiver {
 
     /// The peer's SYN has this sequence number.
     pub(super) fn synchronize(&mut self, syn: Seq) {
-        self.origin = Origin::new(syn);
+        self.isn = Isn::new(syn);
     }
 
     /// The peer does not scale windows: neither do we (RFC 7323 section 2.2).
@@ -119,37 +119,37 @@ impl Receiver {
 
     /// The peer understands SACK.
     pub(super) fn use_sack(&mut self) {
-        self.schedule.one_for_all = true;
+        self.schedule.sack = true;
     }
 
     /// The next in-order offset that is not taken.
-    pub(super) fn next(&self) -> u64 {
-        self.next
+    pub(super) fn data_nxt(&self) -> u64 {
+        self.data_nxt
     }
 
     /// RCV.NXT as an offset: the FIN counts.
-    pub(super) fn position(&self) -> u64 {
-        self.next + u64::from(self.finished)
+    pub(super) fn nxt(&self) -> u64 {
+        self.data_nxt + u64::from(self.finished)
     }
 
     /// The acknowledgment number to send.
     pub(super) fn ack(&self) -> Seq {
-        self.origin.seq(self.position())
+        self.isn.seq(self.nxt())
     }
 
     /// The offset of a received sequence number.
     pub(super) fn offset_of(&self, seq: Seq) -> i64 {
-        self.origin.offset(seq, self.position())
+        self.isn.offset(seq, self.nxt())
     }
 
     /// The right edge of the advertised window.
     pub(super) fn edge(&self) -> u64 {
-        self.edge.max(self.position())
+        self.edge.max(self.nxt())
     }
 
     #[cfg(test)]
-    pub(super) fn taken(&self) -> &RangeSet {
-        &self.taken
+    pub(super) fn out_of_order(&self) -> &RangeSet {
+        &self.out_of_order
     }
 
     /// Whether the peer's FIN has been taken in order.
@@ -160,20 +160,20 @@ impl Receiver {
     /// Whether a segment from offset `start` reaches back to what was last acknowledged: its timestamp is then
     /// the one to echo (RFC 7323 section 4.3).
     pub(super) fn reaches_last_ack(&self, start: i64) -> bool {
-        start <= self.acked.cast_signed()
+        start <= self.last_ack_sent.cast_signed()
     }
 
     /// Whether a segment that ends at this offset was sent since what was last acknowledged, or right before that: all of it
     /// has come already.
     pub(super) fn is_recent(&self, end: i64) -> bool {
-        self.acked.cast_signed() <= end && end <= self.position().cast_signed()
+        self.last_ack_sent.cast_signed() <= end && end <= self.nxt().cast_signed()
     }
 
     /// Whether a segment that takes `len` octets of sequence space from offset `start` overlaps the window
     /// (RFC 9293 section 3.4). One that begins just where we wait is let in even while the window is closed, so
     /// that its ACK and a bare FIN count.
     pub(super) fn acceptable(&self, start: i64, len: u64) -> bool {
-        let (position, edge) = (self.position().cast_signed(), self.edge().cast_signed());
+        let (position, edge) = (self.nxt().cast_signed(), self.edge().cast_signed());
         if len == 0 {
             return position <= start && start <= edge;
         }
@@ -186,16 +186,16 @@ impl Receiver {
     #[inline]
     pub(super) fn is_next(&self, seq: Seq, len: u64) -> bool {
         len > 0
-            && self.taken.is_empty()
+            && self.out_of_order.is_empty()
             && self.end.is_none()
-            && seq == self.origin.seq(self.next)
-            && self.next + len <= self.edge
+            && seq == self.isn.seq(self.data_nxt)
+            && self.data_nxt + len <= self.edge
     }
 
     /// The octets that may follow what was taken, inside the window, with nothing received beyond them.
     pub(super) fn room_for_next(&self) -> u64 {
-        if self.taken.is_empty() && self.end.is_none() {
-            self.edge.saturating_sub(self.next)
+        if self.out_of_order.is_empty() && self.end.is_none() {
+            self.edge.saturating_sub(self.data_nxt)
         } else {
             0
         }
@@ -224,14 +224,17 @@ impl Receiver {
             self.schedule.duplicate();
             return Err(self.unwanted(start));
         }
-        if wanted.start > self.next {
+        if wanted.start > self.data_nxt {
             self.schedule.duplicate();
-            if self.taken.len() >= MAX_TAKEN_RANGES && !self.taken.joins(&wanted) {
+            if self.out_of_order.len() >= MAX_OUT_OF_ORDER_RANGES
+                && !self.out_of_order.joins(&wanted)
+            {
                 return Err(DropReason::TcpOutOfOrderFull);
             }
         } else {
             // RFC 5681 section 4.2: a segment that fills a hole is acknowledged at once.
-            self.schedule.in_order(now, 1, !self.taken.is_empty(), push);
+            self.schedule
+                .in_order(now, 1, !self.out_of_order.is_empty(), push);
         }
         Ok(wanted)
     }
@@ -248,27 +251,27 @@ impl Receiver {
     pub(super) fn note_duplicate(&mut self, start: i64, len: u64) {
         let end = u64::try_from(start.saturating_add_unsigned(len)).unwrap_or(0);
         let known = self.first_known(u64::try_from(start).unwrap_or(0)..end);
-        if !self.schedule.one_for_all || known.is_empty() {
+        if !self.schedule.sack || known.is_empty() {
             return;
         }
-        let room = self.duplicated.len() < MAX_DUPLICATED;
-        match self.duplicated.back_mut() {
+        let room = self.dsacks.len() < MAX_DSACKS;
+        match self.dsacks.back_mut() {
             Some(last) if last.end == known.start => last.end = known.end,
-            _ if room => self.duplicated.push_back(known),
+            _ if room => self.dsacks.push_back(known),
             _ => {}
         }
     }
 
     /// The first of these offsets that are taken.
     fn first_known(&self, within: Range<u64>) -> Range<u64> {
-        if within.start < self.next {
-            return within.start..within.end.min(self.next);
+        if within.start < self.data_nxt {
+            return within.start..within.end.min(self.data_nxt);
         }
-        let gap = self.taken.first_gap(within.clone());
+        let gap = self.out_of_order.first_gap(within.clone());
         if gap.start > within.start {
             return within.start..gap.start.min(within.end);
         }
-        gap.end..self.taken.first_gap(gap.end..within.end).start
+        gap.end..self.out_of_order.first_gap(gap.end..within.end).start
     }
 
     /// The first offsets of a segment that are inside the window and not taken.
@@ -279,36 +282,36 @@ impl Receiver {
         };
         // From here on nothing is negative: the segment ends past offset 0.
         // rfc: 5041-14
-        let start = u64::try_from(start).unwrap_or(0).max(self.next);
+        let start = u64::try_from(start).unwrap_or(0).max(self.data_nxt);
         let end = end.min(self.edge).min(self.end.unwrap_or(u64::MAX));
         if start >= end {
             return 0..0;
         }
-        if self.taken.is_empty() {
+        if self.out_of_order.is_empty() {
             start..end
         } else {
-            self.taken.first_gap(start..end)
+            self.out_of_order.first_gap(start..end)
         }
     }
 
     /// The owner has placed or kept the next octets, with nothing received beyond them.
     #[inline]
     pub(super) fn took_next(&mut self, len: u64) {
-        self.next += len;
+        self.data_nxt += len;
     }
 
     /// The owner has placed or kept these offsets.
     pub(super) fn took(&mut self, range: Range<u64>) {
-        let start = range.start.max(self.next);
+        let start = range.start.max(self.data_nxt);
         if start >= range.end {
             return;
         }
-        if start == self.next && self.taken.is_empty() {
-            self.next = range.end;
+        if start == self.data_nxt && self.out_of_order.is_empty() {
+            self.data_nxt = range.end;
             return;
         }
-        let merged = self.taken.insert(start..range.end);
-        self.next = self.taken.advance(self.next);
+        let merged = self.out_of_order.insert(start..range.end);
+        self.data_nxt = self.out_of_order.advance(self.data_nxt);
         self.report_first(merged);
     }
 
@@ -318,7 +321,7 @@ impl Receiver {
         let others = old
             .into_iter()
             .filter(|other| other.start < range.start || other.end > range.end);
-        let next = self.next;
+        let next = self.data_nxt;
         let kept = core::iter::once(range.clone())
             .chain(others)
             .filter(|kept| kept.end > next);
@@ -332,27 +335,27 @@ impl Receiver {
     pub(super) fn sack_blocks(&mut self) -> (SackBlocks, bool) {
         let mut blocks = SackBlocks::EMPTY;
         let mut add = |range: &Range<u64>| {
-            blocks.push(self.origin.seq(range.start), self.origin.seq(range.end));
+            blocks.push(self.isn.seq(range.start), self.isn.seq(range.end));
         };
-        let duplicated = self.duplicated.pop_front();
+        let dsacks = self.dsacks.pop_front();
         let covers = |range: &&Range<u64>| {
-            let part = duplicated.as_ref();
+            let part = dsacks.as_ref();
             part.is_some_and(|part| range.start <= part.start && part.end <= range.end)
         };
-        duplicated.iter().for_each(&mut add);
-        let kept = || self.recent.iter().filter(|range| range.end > self.next);
-        if !self.taken.is_empty() {
+        dsacks.iter().for_each(&mut add);
+        let kept = || self.recent.iter().filter(|range| range.end > self.data_nxt);
+        if !self.out_of_order.is_empty() {
             match kept().find(covers) {
                 Some(whole) => add(whole),
                 None => self
-                    .taken
+                    .out_of_order
                     .iter()
                     .filter(|range| covers(&range))
                     .for_each(|whole| add(&whole)),
             }
             kept().filter(|range| !covers(range)).for_each(add);
         }
-        (blocks, duplicated.is_some())
+        (blocks, dsacks.is_some())
     }
 
     /// A FIN stands at this offset. One that contradicts what is known already is ignored.
@@ -360,7 +363,7 @@ impl Receiver {
         let Ok(at) = u64::try_from(at) else {
             return;
         };
-        let taken_to = self.taken.end().unwrap_or(self.next);
+        let taken_to = self.out_of_order.end().unwrap_or(self.data_nxt);
         if self.end.is_none() && at >= taken_to && at <= self.edge() {
             self.end = Some(at);
         }
@@ -368,11 +371,11 @@ impl Receiver {
 
     /// Takes the FIN if everything before it has been taken. True only the first time.
     pub(super) fn take_fin(&mut self) -> bool {
-        if self.finished || self.end != Some(self.next) {
+        if self.finished || self.end != Some(self.data_nxt) {
             return false;
         }
         self.finished = true;
-        self.schedule.due = true;
+        self.schedule.ack_now = true;
         true
     }
 
@@ -381,17 +384,17 @@ impl Receiver {
     #[inline]
     pub(super) fn set_held(&mut self, octets: u32, missing: u32) {
         self.held = octets.min(self.capacity.saturating_sub(missing));
-        let open = self.edge.saturating_sub(self.position());
+        let open = self.edge.saturating_sub(self.nxt());
         if open < u64::from(self.capacity) / 2 {
-            self.tell_gain();
+            self.update_window();
         }
     }
 
     #[inline(never)]
-    fn tell_gain(&mut self) {
-        let gain = (self.position() + self.room()).saturating_sub(self.edge);
-        if gain >= self.worthwhile {
-            self.schedule.due = true;
+    fn update_window(&mut self) {
+        let gain = (self.nxt() + self.room()).saturating_sub(self.edge);
+        if gain >= self.sws_threshold {
+            self.schedule.ack_now = true;
         }
     }
 
@@ -401,28 +404,28 @@ impl Receiver {
     #[inline]
     pub(super) fn grow(&mut self, now: Instant, rtt: &RttEstimator) {
         if now >= self.growth.until
-            && let Some(least) = rtt.least()
+            && let Some(min_rtt) = rtt.min_rtt()
         {
-            self.end_stretch(now, least);
+            self.end_stretch(now, min_rtt);
         }
     }
 
     #[inline]
-    fn end_stretch(&mut self, now: Instant, least: Span) {
-        let octets = self.next - self.growth.from;
+    fn end_stretch(&mut self, now: Instant, min_rtt: Span) {
+        let octets = self.data_nxt - self.growth.from;
         // It has taken the least round-trip time at least: of fewer octets the window is four times as large anyway.
         if 4 * octets > u64::from(self.capacity) {
-            self.grow_to(octets, now.span_since(self.growth.since), least);
+            self.grow_to(octets, now.span_since(self.growth.since), min_rtt);
         }
-        (self.growth.since, self.growth.from) = (now, self.next);
-        self.growth.until = now + least;
+        (self.growth.since, self.growth.from) = (now, self.data_nxt);
+        self.growth.until = now + min_rtt;
     }
 
     /// So many octets have arrived in a stretch that took this long.
     #[inline(never)]
-    fn grow_to(&mut self, octets: u64, elapsed: Span, least: Span) {
+    fn grow_to(&mut self, octets: u64, elapsed: Span, min_rtt: Span) {
         let elapsed = u128::from(elapsed.as_nanos().max(1));
-        let arrived = u128::from(octets) * u128::from(least.as_nanos());
+        let arrived = u128::from(octets) * u128::from(min_rtt.as_nanos());
         // Divided only where it is of use.
         if 4 * arrived > u128::from(self.capacity) * elapsed {
             let limit = u128::from(self.growth.limit);
@@ -447,9 +450,9 @@ impl Receiver {
     /// one is sent.
     #[inline(always)]
     pub(super) fn window_field(&self) -> WindowField {
-        let position = self.position();
+        let position = self.nxt();
         let target = position + self.room();
-        let edge = if target >= self.edge + self.worthwhile {
+        let edge = if target >= self.edge + self.sws_threshold {
             target
         } else {
             self.edge
@@ -471,7 +474,7 @@ impl Receiver {
     #[inline]
     pub(super) fn advertised(&mut self, field: &WindowField) {
         self.schedule.sent();
-        self.acked = self.position();
+        self.last_ack_sent = self.nxt();
         self.edge = field.edge;
     }
 
@@ -485,7 +488,7 @@ impl Receiver {
 
     /// Acknowledge at once, on any segment.
     pub(super) fn ack_now(&mut self) {
-        self.schedule.due = true;
+        self.schedule.ack_now = true;
     }
 
     /// Answer at once with an ACK of its own.
@@ -494,8 +497,8 @@ impl Receiver {
     }
 
     /// Whether a duplicate ACK waits, which has to go out without data.
-    pub(super) fn owes_duplicate(&self) -> bool {
-        self.schedule.duplicates > 0 || !self.duplicated.is_empty()
+    pub(super) fn duplicate_ack_due(&self) -> bool {
+        self.schedule.duplicate_acks > 0 || !self.dsacks.is_empty()
     }
 
     /// Whether an ACK has to go out now.
@@ -505,31 +508,33 @@ impl Receiver {
 
     /// Whether an ACK is to be sent at this time, be it a duplicate.
     #[inline]
-    pub(super) fn owes_ack(&self, now: Instant) -> bool {
-        self.owes_duplicate() || self.ack_due() || self.schedule.by.is_some_and(|by| by <= now)
+    pub(super) fn any_ack_due(&self, now: Instant) -> bool {
+        self.duplicate_ack_due()
+            || self.ack_due()
+            || self.schedule.delayed_ack_at.is_some_and(|by| by <= now)
     }
 
     /// Whether an ACK waits for the next turn.
     #[inline]
-    pub(super) fn waits_for_turn(&self) -> bool {
-        self.schedule.waits_for_turn()
+    pub(super) fn ack_waits_for_turn(&self) -> bool {
+        self.schedule.ack_waits_for_turn()
     }
 
     /// When a delayed ACK is due.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.schedule.by
+        self.schedule.delayed_ack_at
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
-        if self.schedule.by.is_some_and(|by| by <= now) {
+        if self.schedule.delayed_ack_at.is_some_and(|by| by <= now) {
             self.schedule.expire();
         }
     }
 
     /// No ACK is owed any longer: the connection is gone.
-    pub(super) fn owe_nothing(&mut self) {
-        self.schedule.duplicates = 0;
-        self.duplicated.clear();
+    pub(super) fn cancel_acks(&mut self) {
+        self.schedule.duplicate_acks = 0;
+        self.dsacks.clear();
         self.schedule.sent();
     }
 }

@@ -19,7 +19,7 @@ impl Tcp {
         if self.state != State::TimeWait {
             return None;
         }
-        let beyond = self.recv.offset_of(syn.header.seq) >= self.recv.position().cast_signed();
+        let beyond = self.recv.offset_of(syn.header.seq) >= self.recv.nxt().cast_signed();
         let age = self.options.age_of(&syn.header.options);
         let later = age.is_gt() || (age.is_eq() && beyond);
         later.then(|| self.send.seq(self.send.nxt()) + DISTANCE)

@@ -13,30 +13,30 @@ const A_YEAR: Span = Span::from_secs(365 * 24 * 3600);
 /// Estimates the round-trip time from samples, and the retransmission timeout from both.
 #[derive(Clone, Debug)]
 pub(super) struct RttEstimator {
-    smoothed: Option<Span>,
-    variation: Span,
+    srtt: Option<Span>,
+    rttvar: Span,
     /// The timeout without backoff.
     base: Span,
     /// How often the timeout has been doubled, and what it is then.
     backoff: u32,
-    timeout: Span,
+    rto: Span,
     min: Span,
     max: Span,
-    least: LeastRtt,
+    min_rtt: MinRtt,
     /// There was a sample since the last tail probe.
-    fresh: bool,
+    sampled_since_probe: bool,
 }
 
 /// The least round-trip time of the last minutes: a path that has become longer is believed in after a while.
 #[derive(Clone, Debug)]
-struct LeastRtt {
+struct MinRtt {
     /// The least of this period and of the one before; the most that there is, if there was none.
     now: Span,
     before: Span,
     since: Instant,
 }
 
-impl LeastRtt {
+impl MinRtt {
     const PERIOD: Span = Span::from_secs(150);
 
     const NONE: Self = Self {
@@ -55,8 +55,8 @@ impl LeastRtt {
 
     #[inline]
     fn get(&self) -> Option<Span> {
-        let least = self.now.min(self.before);
-        (least != Span::MAX).then_some(least)
+        let min_rtt = self.now.min(self.before);
+        (min_rtt != Span::MAX).then_some(min_rtt)
     }
 }
 
@@ -64,60 +64,60 @@ impl RttEstimator {
     pub(super) fn new(initial: Duration, min: Duration, max: Duration) -> Self {
         let [initial, min, max] = [initial, min, max].map(Span::from);
         Self {
-            smoothed: None,
-            variation: Span::ZERO,
+            srtt: None,
+            rttvar: Span::ZERO,
             base: initial.min(max),
             backoff: 0,
-            timeout: initial.min(max),
+            rto: initial.min(max),
             min,
             max,
-            least: LeastRtt::NONE,
-            fresh: false,
+            min_rtt: MinRtt::NONE,
+            sampled_since_probe: false,
         }
     }
 
     /// The smoothed round-trip time, once there was a sample.
-    pub(super) fn smoothed(&self) -> Option<Span> {
-        self.smoothed
+    pub(super) fn srtt(&self) -> Option<Span> {
+        self.srtt
     }
 
     /// How much the round-trip time varies.
-    pub(super) fn variation(&self) -> Span {
-        self.variation
+    pub(super) fn rttvar(&self) -> Span {
+        self.rttvar
     }
 
     /// The least round-trip time of the last minutes, once one was measured by our own clock.
     #[inline]
-    pub(super) fn least(&self) -> Option<Span> {
-        self.least.get()
+    pub(super) fn min_rtt(&self) -> Option<Span> {
+        self.min_rtt.get()
     }
 
     /// A segment sent only once took this long: it may be the fastest of late.
     #[inline]
-    pub(super) fn exact(&mut self, now: Instant, rtt: Span) {
-        self.least.sample(now, rtt);
+    pub(super) fn update_min_rtt(&mut self, now: Instant, rtt: Span) {
+        self.min_rtt.sample(now, rtt);
     }
 
-    /// Whether there was a sample since [`use_up`](Self::use_up).
-    pub(super) fn is_fresh(&self) -> bool {
-        self.fresh
+    /// Whether there was a sample since [`on_tail_probe`](Self::on_tail_probe).
+    pub(super) fn sampled_since_probe(&self) -> bool {
+        self.sampled_since_probe
     }
 
     /// A tail probe makes the next answer ambiguous.
-    pub(super) fn use_up(&mut self) {
-        self.fresh = false;
+    pub(super) fn on_tail_probe(&mut self) {
+        self.sampled_since_probe = false;
     }
 
     /// The time to wait for an acknowledgment.
     #[inline]
-    pub(super) fn timeout(&self) -> Span {
-        self.timeout
+    pub(super) fn rto(&self) -> Span {
+        self.rto
     }
 
     fn set_backoff(&mut self, backoff: u32) {
         self.backoff = backoff;
         let factor = 1_u32.checked_shl(backoff).unwrap_or(u32::MAX);
-        self.timeout = (self.base * factor).min(self.max);
+        self.rto = (self.base * factor).min(self.max);
     }
 
     /// Takes a sample, and ends any backoff.
@@ -127,24 +127,21 @@ impl RttEstimator {
     #[inline]
     pub(super) fn sample(&mut self, rtt: Span) {
         self.backoff = 0;
-        self.fresh = true;
+        self.sampled_since_probe = true;
         // Nobody waits for an acknowledgment for a year: nothing overflows.
         let rtt = rtt.min(A_YEAR).as_nanos();
-        let (smoothed, variation) = match self.smoothed {
+        let (srtt, rttvar) = match self.srtt {
             None => (rtt, rtt / 2),
-            Some(smoothed) => {
-                let (smoothed, variation) = (smoothed.as_nanos(), self.variation.as_nanos());
-                (
-                    (smoothed * 7 + rtt) / 8,
-                    (variation * 3 + smoothed.abs_diff(rtt)) / 4,
-                )
+            Some(srtt) => {
+                let (srtt, rttvar) = (srtt.as_nanos(), self.rttvar.as_nanos());
+                ((srtt * 7 + rtt) / 8, (rttvar * 3 + srtt.abs_diff(rtt)) / 4)
             }
         };
-        self.smoothed = Some(Span::from_nanos(smoothed));
-        self.variation = Span::from_nanos(variation);
-        let margin = Span::from_nanos(variation * 4).max(self.min);
-        self.base = (Span::from_nanos(smoothed) + margin).min(self.max);
-        self.timeout = self.base;
+        self.srtt = Some(Span::from_nanos(srtt));
+        self.rttvar = Span::from_nanos(rttvar);
+        let margin = Span::from_nanos(rttvar * 4).max(self.min);
+        self.base = (Span::from_nanos(srtt) + margin).min(self.max);
+        self.rto = self.base;
     }
 
     /// Doubles the timeout: it has expired.
@@ -160,7 +157,7 @@ impl RttEstimator {
 
     /// The handshake is over, and its SYN had to be sent again.
     pub(super) fn handshake_timed_out(&mut self) {
-        if self.smoothed.is_none() {
+        if self.srtt.is_none() {
             self.base = self.base.max(RTO_AFTER_LOST_SYN).min(self.max);
         }
         self.set_backoff(0);
@@ -183,15 +180,15 @@ mod tests {
     #[test]
     fn starts_with_the_initial_timeout_and_follows_the_first_sample() {
         let mut rtt = estimator();
-        assert_eq!(rtt.timeout(), ms(1000));
+        assert_eq!(rtt.rto(), ms(1000));
         rtt.sample(ms(500));
         // SRTT = R, RTTVAR = R/2, RTO = SRTT + 4 RTTVAR
-        assert_eq!(rtt.smoothed(), Some(ms(500)));
-        assert_eq!(rtt.timeout(), ms(1500));
+        assert_eq!(rtt.srtt(), Some(ms(500)));
+        assert_eq!(rtt.rto(), ms(1500));
         rtt.sample(ms(100));
         // RTTVAR = 3/4 250 + 1/4 400, SRTT = 7/8 500 + 1/8 100
-        assert_eq!(rtt.smoothed(), Some(ms(450)));
-        assert_eq!(rtt.timeout(), Span::from_micros(450_000 + 4 * 287_500));
+        assert_eq!(rtt.srtt(), Some(ms(450)));
+        assert_eq!(rtt.rto(), Span::from_micros(450_000 + 4 * 287_500));
     }
 
     #[test]
@@ -200,34 +197,34 @@ mod tests {
         for _ in 0..100 {
             rtt.sample(ms(300));
         }
-        assert_eq!(rtt.timeout(), ms(500));
+        assert_eq!(rtt.rto(), ms(500));
     }
 
     #[test]
     fn doubles_up_to_the_limit_and_collapses_on_a_sample() {
         let mut rtt = estimator();
         rtt.back_off();
-        assert_eq!(rtt.timeout(), ms(2000));
+        assert_eq!(rtt.rto(), ms(2000));
         for _ in 0..100 {
             rtt.back_off();
         }
-        assert_eq!(rtt.timeout(), ms(60_000));
+        assert_eq!(rtt.rto(), ms(60_000));
         rtt.sample(ms(1));
-        assert_eq!(rtt.timeout(), ms(201));
+        assert_eq!(rtt.rto(), ms(201));
     }
 
     #[test]
     fn the_least_round_trip_is_forgotten_after_minutes() {
         let mut rtt = estimator();
         let at = |seconds: u64| Instant::ZERO + Duration::from_secs(1000 + seconds);
-        assert_eq!(rtt.least(), None);
-        rtt.exact(at(0), ms(10));
-        rtt.exact(at(100), ms(30));
-        assert_eq!(rtt.least(), Some(ms(10)));
-        rtt.exact(at(160), ms(40));
-        assert_eq!(rtt.least(), Some(ms(10)));
-        rtt.exact(at(320), ms(35));
-        assert_eq!(rtt.least(), Some(ms(35)));
+        assert_eq!(rtt.min_rtt(), None);
+        rtt.update_min_rtt(at(0), ms(10));
+        rtt.update_min_rtt(at(100), ms(30));
+        assert_eq!(rtt.min_rtt(), Some(ms(10)));
+        rtt.update_min_rtt(at(160), ms(40));
+        assert_eq!(rtt.min_rtt(), Some(ms(10)));
+        rtt.update_min_rtt(at(320), ms(35));
+        assert_eq!(rtt.min_rtt(), Some(ms(35)));
     }
 
     #[test]
@@ -235,6 +232,6 @@ mod tests {
         let mut rtt = estimator();
         rtt.back_off();
         rtt.handshake_timed_out();
-        assert_eq!(rtt.timeout(), ms(3000));
+        assert_eq!(rtt.rto(), ms(3000));
     }
 }

@@ -51,7 +51,7 @@ impl Tcp {
     pub fn run_room(&mut self, now: Instant) -> u64 {
         self.pacer.advance(now);
         if self.has_special()
-            || self.recv.owes_duplicate()
+            || self.recv.duplicate_ack_due()
             || !self.state.may_queue()
             || !self.send.all_sent()
             || self.send.has_lost()
@@ -85,7 +85,7 @@ impl Tcp {
             timestamps: self.options.stamp(now),
         };
         let ecn_capable = self.ecn.is_used();
-        let reduced = ecn_capable && self.recovery.was_reduced();
+        let reduced = ecn_capable && self.recovery.cwr_due();
         Run {
             next: header.seq,
             flags: header.flags,
@@ -134,7 +134,7 @@ impl Tcp {
         }
         self.recv.advertised(&run.window);
         if run.ecn_capable {
-            self.recovery.take_reduction();
+            self.recovery.take_cwr();
         }
         let octets = self.send.nxt() - run.began;
         self.counters.segments_sent += run.segments;

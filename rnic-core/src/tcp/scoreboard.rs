@@ -15,11 +15,11 @@ use crate::wire::tcp::SackBlocks;
 
 /// When a segment was sent (last), and the offset where it ends: of two sent at the same time, the one that ends
 /// later was sent later.
-pub(super) type Sending = (Instant, u64);
+pub(super) type Transmission = (Instant, u64);
 
 /// What one acknowledgment tells.
 #[derive(Clone, Debug, Default)]
-pub(super) struct News {
+pub(super) struct AckOutcome {
     /// Octets newly acknowledged, the FIN included.
     pub(super) acked: u64,
     /// Octets that are now known to have left the network: acknowledged or selectively acknowledged.
@@ -27,36 +27,36 @@ pub(super) struct News {
     /// Something is selectively acknowledged that was not before.
     pub(super) sacked: bool,
     /// Octets of the largest segment that has arrived.
-    pub(super) largest: u16,
+    pub(super) largest_segment: u16,
     /// When the latest of the segments acknowledged was sent that had not been selectively acknowledged, if all of
     /// them were sent only once (Karn's rule).
     pub(super) sent_at: Option<Instant>,
     /// Of the segments that arrived and were sent only once: where the lowest begins, and the latest sending.
     pub(super) lowest_original: Option<u64>,
-    pub(super) original: Option<Sending>,
+    pub(super) latest_original: Option<Transmission>,
     /// The latest sending of a segment that arrived and was sent more than once.
-    pub(super) retransmission: Option<Sending>,
+    pub(super) latest_retransmission: Option<Transmission>,
     /// A segment sent only once is found to have arrived after one that was sent later.
     pub(super) reordered: bool,
     /// What the peer has received twice (RFC 2883).
-    pub(super) duplicated: Option<Range<u64>>,
+    pub(super) dsack: Option<Range<u64>>,
 }
 
-impl News {
+impl AckOutcome {
     /// A segment has arrived; one that ends at `highest` had arrived before.
-    fn arrived(&mut self, segment: &SentSegment, highest: u64) {
-        self.largest = self.largest.max(segment.len);
+    fn arrived(&mut self, segment: &SentSegment, fack: u64) {
+        self.largest_segment = self.largest_segment.max(segment.len);
         let sending = (segment.sent_at, segment.end());
         if segment.retransmitted {
-            self.retransmission = self.retransmission.max(Some(sending));
+            self.latest_retransmission = self.latest_retransmission.max(Some(sending));
         } else {
             // They were sent in the order of the stream.
-            if self.original.is_none_or(|(_, end)| end < sending.1) {
-                self.original = Some(sending);
+            if self.latest_original.is_none_or(|(_, end)| end < sending.1) {
+                self.latest_original = Some(sending);
             }
             let lowest = self.lowest_original.unwrap_or(u64::MAX);
             self.lowest_original = Some(lowest.min(segment.start));
-            self.reordered |= segment.end() < highest;
+            self.reordered |= segment.end() < fack;
         }
     }
 }
@@ -72,20 +72,20 @@ pub(super) struct Scoreboard {
     /// Octets in segments thought lost.
     lost: u64,
     /// Where segments thought lost begin, the lowest first. An entry whose segment is not lost (any more) is stale.
-    waiting: BinaryHeap<Reverse<u64>>,
+    lost_queue: BinaryHeap<Reverse<u64>>,
     /// Before this offset no segment is on its way that was sent only once.
     originals_from: u64,
     /// Where segments sent again begin, in the order of their sending. An entry is stale unless its segment is on
     /// its way since then.
     resent: VecDeque<(u64, Instant)>,
     /// The end of the highest segment that has arrived (RACK.fack).
-    highest: u64,
+    fack: u64,
 }
 
 impl Scoreboard {
     /// The peer has acknowledged this segment.
     #[inline]
-    pub(super) fn on_acknowledged(&mut self, segment: &SentSegment, news: &mut News) {
+    pub(super) fn on_acknowledged(&mut self, segment: &SentSegment, outcome: &mut AckOutcome) {
         match segment.fate {
             Fate::InFlight => {}
             Fate::Lost => self.lost -= u64::from(segment.sent),
@@ -93,17 +93,17 @@ impl Scoreboard {
                 let octets = u64::from(segment.len);
                 self.sacked -= octets;
                 self.sacked_segments -= 1;
-                news.delivered = news.delivered.saturating_sub(octets);
+                outcome.delivered = outcome.delivered.saturating_sub(octets);
                 return;
             }
         }
-        news.arrived(segment, self.highest);
+        outcome.arrived(segment, self.fack);
     }
 
     /// Everything before `una` is acknowledged; the first segment held begins at `head`.
     #[inline]
     pub(super) fn advance(&mut self, una: u64, head: u64) {
-        self.highest = self.highest.max(una);
+        self.fack = self.fack.max(una);
         if !self.ranges.is_empty() {
             self.ranges.advance(una);
         }
@@ -117,7 +117,7 @@ impl Scoreboard {
     /// A segment was cut, and this is its end.
     pub(super) fn on_cut(&mut self, tail: &SentSegment) {
         if tail.fate == Fate::Lost {
-            self.waiting.push(Reverse(tail.start));
+            self.lost_queue.push(Reverse(tail.start));
         }
         self.originals_from = self.originals_from.min(tail.start);
     }
@@ -181,8 +181,8 @@ impl Sender {
 impl Sender {
     /// Takes the SACK blocks of an acknowledgment whose cumulative part has been taken. Blocks that reach outside
     /// of what is in flight are ignored; but the first may name what the peer received twice (RFC 2883).
-    pub(super) fn apply_sack(&mut self, blocks: &SackBlocks, news: &mut News) {
-        let highest = self.board.highest;
+    pub(super) fn apply_sack(&mut self, blocks: &SackBlocks, outcome: &mut AckOutcome) {
+        let fack = self.board.fack;
         let mut others = blocks.iter().skip(1);
         let Some(first) = blocks.iter().next() else {
             return;
@@ -192,17 +192,17 @@ impl Sender {
         if let Some(first) = first {
             let inside = |outer: &Range<u64>| outer.start <= first.start && first.end <= outer.end;
             if first.end <= self.una || second.as_ref().is_some_and(inside) {
-                news.duplicated = Some(first);
+                outcome.dsack = Some(first);
             } else {
-                self.take_block(first, highest, news);
+                self.take_block(first, fack, outcome);
             }
         }
         if let Some(second) = second {
-            self.take_block(second, highest, news);
+            self.take_block(second, fack, outcome);
         }
         for other in others {
             if let Some(other) = self.block(other) {
-                self.take_block(other, highest, news);
+                self.take_block(other, fack, outcome);
             }
         }
     }
@@ -215,7 +215,7 @@ impl Sender {
     }
 
     /// Takes what is new in a block: only segments that are not known to have arrived are looked at.
-    fn take_block(&mut self, block: Range<u64>, highest: u64, news: &mut News) {
+    fn take_block(&mut self, block: Range<u64>, fack: u64, outcome: &mut AckOutcome) {
         if block.start < self.una || block.end > self.nxt {
             return;
         }
@@ -240,15 +240,15 @@ impl Sender {
                     Fate::InFlight => {}
                     Fate::Lost => self.board.lost -= u64::from(segment.sent),
                 }
-                news.arrived(segment, highest);
-                news.delivered += u64::from(segment.len);
-                news.sacked = true;
+                outcome.arrived(segment, fack);
+                outcome.delivered += u64::from(segment.len);
+                outcome.sacked = true;
                 segment.fate = Fate::Sacked;
                 self.board.sacked += u64::from(segment.len);
                 self.board.sacked_segments += 1;
             }
             if let Some(taken) = taken {
-                self.board.highest = self.board.highest.max(taken.end);
+                self.board.fack = self.board.fack.max(taken.end);
                 self.board.ranges.insert(taken);
             }
             from = gap.end;
@@ -268,12 +268,12 @@ impl Sender {
         }
         segment.fate = Fate::Lost;
         self.board.lost += u64::from(segment.sent);
-        self.board.waiting.push(Reverse(segment.start));
+        self.board.lost_queue.push(Reverse(segment.start));
         true
     }
 
     /// The first octets not acknowledged are thought lost, unless they have been sent again already.
-    pub(super) fn lose_head(&mut self) {
+    pub(super) fn mark_head_lost(&mut self) {
         match self.segments.front() {
             Some(head) if head.retransmitted => {}
             Some(_) => {
@@ -285,7 +285,7 @@ impl Sender {
     }
 
     /// The zero-window probe at the head was most likely dropped: it is to be sent again, whole.
-    pub(super) fn lose_probe(&mut self) {
+    pub(super) fn mark_probe_lost(&mut self) {
         self.mark_lost(0);
         if self.segments.is_empty() && self.fin == Fin::InFlight {
             self.fin = Fin::Lost;
@@ -294,13 +294,13 @@ impl Sender {
 
     /// Of the segments on their way that were sent before `latest`, those are lost whose sending is `patience`
     /// ago. Returns how many, and whether others may be found lost so later.
-    pub(super) fn lose_overdue(
+    pub(super) fn mark_overdue_lost(
         &mut self,
         now: Instant,
-        latest: Sending,
-        patience: Span,
+        latest: Transmission,
+        loss_delay: Span,
     ) -> (usize, bool) {
-        let overdue = |sent_at: Instant| sent_at + patience <= now;
+        let overdue = |sent_at: Instant| sent_at + loss_delay <= now;
         let (mut lost, mut more) = (0, false);
         // What was sent once stands in the order of its sending.
         let from = self.board.originals_from;
@@ -350,7 +350,7 @@ impl Sender {
     /// The timer expired: the first octets not acknowledged are lost, and so is what was sent early enough. If
     /// the peer has selectively acknowledged the head and yet not moved on, it has dropped what it had (RFC 2018
     /// section 8): then that has not arrived.
-    pub(super) fn lose_on_timeout(&mut self, early: impl Fn(Instant) -> bool) {
+    pub(super) fn mark_lost_on_timeout(&mut self, early: impl Fn(Instant) -> bool) {
         if self
             .segments
             .front()
@@ -376,11 +376,11 @@ impl Sender {
         }
         self.board.ranges = RangeSet::default();
         (self.board.sacked, self.board.sacked_segments) = (0, 0);
-        self.find_order();
+        self.rebuild_order();
     }
 
     /// Nothing was lost after all: what waits to be sent again is on its way.
-    pub(super) fn unlose(&mut self) {
+    pub(super) fn unmark_lost(&mut self) {
         for segment in &mut self.segments {
             if segment.fate == Fate::Lost {
                 segment.fate = Fate::InFlight;
@@ -390,12 +390,12 @@ impl Sender {
             self.fin = Fin::InFlight;
         }
         self.board.lost = 0;
-        self.board.waiting.clear();
-        self.find_order();
+        self.board.lost_queue.clear();
+        self.rebuild_order();
     }
 
     /// Finds the order of sending afresh.
-    fn find_order(&mut self) {
+    fn rebuild_order(&mut self) {
         let again = |s: &&SentSegment| s.retransmitted && s.fate == Fate::InFlight;
         let mut resent: Vec<_> = self
             .segments
@@ -411,13 +411,13 @@ impl Sender {
 
     /// The first segment thought lost that waits to be sent again, with its index.
     pub(super) fn next_lost(&mut self) -> Option<(usize, &SentSegment)> {
-        while let Some(&Reverse(start)) = self.board.waiting.peek() {
+        while let Some(&Reverse(start)) = self.board.lost_queue.peek() {
             if let Some(index) = self.find(start)
                 && self.segments[index].fate == Fate::Lost
             {
                 return Some((index, &self.segments[index]));
             }
-            self.board.waiting.pop();
+            self.board.lost_queue.pop();
         }
         None
     }

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 pub use self::spill::SpilledOctets;
 
 use self::spill::Spill;
-use super::scoreboard::{News, Scoreboard};
-use super::seq::{Origin, Seq};
+use super::scoreboard::{AckOutcome, Scoreboard};
+use super::seq::{Isn, Seq};
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::time::Instant;
 
@@ -121,7 +121,7 @@ pub(super) struct Sender {
     pub(super) nxt: u64,
     /// Offset past the last octet queued, where the FIN stands.
     end: u64,
-    pub(super) origin: Origin,
+    pub(super) isn: Isn,
     pub(super) fin: Fin,
     pub(super) window: PeerWindow,
     pub(super) board: Scoreboard,
@@ -137,10 +137,10 @@ pub(super) struct PeerWindow {
     /// Offset of the first octet that may not be sent.
     pub(super) edge: u64,
     /// The largest window seen.
-    pub(super) largest: u64,
+    pub(super) max_snd_wnd: u64,
     /// Receive offset and acknowledgment of the segment that set the window last (SND.WL1, SND.WL2).
-    set_at: i64,
-    set_by_ack: u64,
+    snd_wl1: i64,
+    snd_wl2: u64,
 }
 
 impl PeerWindow {
@@ -149,7 +149,7 @@ impl PeerWindow {
     /// A later acknowledgment is newer wherever its segment stands in the peer's stream: a retransmission may be
     /// the only one to bring it.
     pub(super) fn update(&mut self, at: i64, ack: u64, field: u16) -> bool {
-        if (ack, at) < (self.set_by_ack, self.set_at) {
+        if (ack, at) < (self.snd_wl2, self.snd_wl1) {
             return false;
         }
         let before = self.edge;
@@ -160,9 +160,9 @@ impl PeerWindow {
     /// The same of a segment that acknowledges more than any before it.
     #[inline]
     pub(super) fn advance(&mut self, at: i64, ack: u64, field: u16) {
-        (self.set_at, self.set_by_ack) = (at, ack);
+        (self.snd_wl1, self.snd_wl2) = (at, ack);
         let window = u64::from(field) << self.scale;
-        self.largest = self.largest.max(window);
+        self.max_snd_wnd = self.max_snd_wnd.max(window);
         self.edge = ack + window;
     }
 }
@@ -170,7 +170,7 @@ impl PeerWindow {
 impl Sender {
     pub(super) fn new(isn: Seq) -> Self {
         Self {
-            origin: Origin::new(isn),
+            isn: Isn::new(isn),
             // A connection that only begins, and then waits, sends one.
             segments: VecDeque::with_capacity(1),
             unsent: 0,
@@ -183,25 +183,25 @@ impl Sender {
             window: PeerWindow {
                 scale: 0,
                 edge: 0,
-                largest: 0,
-                set_at: -1,
-                set_by_ack: 0,
+                max_snd_wnd: 0,
+                snd_wl1: -1,
+                snd_wl2: 0,
             },
         }
     }
 
     /// The sequence number of our SYN.
     pub(super) fn syn(&self) -> Seq {
-        self.origin.syn()
+        self.isn.syn()
     }
 
     pub(super) fn seq(&self, offset: u64) -> Seq {
-        self.origin.seq(offset)
+        self.isn.seq(offset)
     }
 
     /// The offset that an acknowledgment number stands for.
     pub(super) fn offset_of(&self, ack: Seq) -> i64 {
-        self.origin.offset(ack, self.una)
+        self.isn.offset(ack, self.una)
     }
 
     /// Whether an acknowledgment number stands for some of what was sent and is not acknowledged.
@@ -265,7 +265,7 @@ impl Sender {
     /// 3.8.6.2.1): all of them, or half of the largest window it ever had.
     pub(super) fn window_suffices(&self, len: u64) -> bool {
         let room = self.window_room();
-        room >= len || (room > 0 && room >= self.window.largest / 2)
+        room >= len || (room > 0 && room >= self.window.max_snd_wnd / 2)
     }
 
     /// Whether the peer's window keeps what is next from being sent.
@@ -370,18 +370,23 @@ impl Sender {
 
     /// Takes a cumulative acknowledgment, which is after `una` and not after `nxt`. Frames wholly acknowledged
     /// are released.
-    pub(super) fn acknowledge<F: TxFrames>(&mut self, ack: u64, frames: &mut F, news: &mut News) {
-        news.acked = ack - self.una;
-        news.delivered = news.acked;
+    pub(super) fn acknowledge<F: TxFrames>(
+        &mut self,
+        ack: u64,
+        frames: &mut F,
+        outcome: &mut AckOutcome,
+    ) {
+        outcome.acked = ack - self.una;
+        outcome.delivered = outcome.acked;
         self.una = ack;
         let (mut once, mut released) = (true, 0);
         while let Some(head) = self.segments.front()
             && head.end() <= ack
         {
-            self.board.on_acknowledged(head, news);
+            self.board.on_acknowledged(head, outcome);
             once &= !head.retransmitted;
             if head.fate != Fate::Sacked {
-                news.sent_at = Some(head.sent_at);
+                outcome.sent_at = Some(head.sent_at);
             }
             if head.part.ends_frame() {
                 frames.release(head.frame);
@@ -398,7 +403,7 @@ impl Sender {
             self.segments.clear();
         }
         if !once {
-            news.sent_at = None;
+            outcome.sent_at = None;
         }
         if ack > self.end {
             self.fin = Fin::Acked;

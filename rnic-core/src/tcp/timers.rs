@@ -26,7 +26,7 @@ impl Tcp {
             | self.device_retry_at.is_some()
             | self.pacer.resume_at().is_some()
             | (self.state != State::Established)
-            | self.liveness.is_watched();
+            | self.liveness.needs_timer();
         let ack_by = self.recv.next_timeout();
         let ack_by = ack_by.filter(|_| !self.acks_next_turn());
         let lost = self
@@ -38,7 +38,7 @@ impl Tcp {
     /// Whether an ACK is to go with the next turn, on an answer if there is one.
     #[inline]
     pub fn acks_next_turn(&self) -> bool {
-        self.recv.waits_for_turn()
+        self.recv.ack_waits_for_turn()
     }
 
     #[inline]
@@ -71,7 +71,7 @@ impl Tcp {
             .recovery
             .expire_tail_probe(now, &self.send, &self.rtt, self.retransmit_at)
         {
-            self.retransmit_at = Some(now + self.rtt.timeout());
+            self.retransmit_at = Some(now + self.rtt.rto());
         }
         if expired(self.retransmit_at) {
             self.retransmission_timeout(now);
@@ -101,7 +101,7 @@ impl Tcp {
         let first = self.retries == 0;
         self.retries = self.retries.saturating_add(1);
         self.rtt.back_off();
-        self.retransmit_at = Some(now + self.rtt.timeout());
+        self.retransmit_at = Some(now + self.rtt.rto());
         if self.state.is_opening() {
             self.counters.timeouts += 1;
             self.syn_due = true;

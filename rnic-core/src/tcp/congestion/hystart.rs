@@ -7,10 +7,10 @@ use super::Acked;
 use crate::time::Span;
 
 /// RFC 9406 section 4.3.
-const MIN_RTT_THRESHOLD: Span = Span::from_millis(4);
-const MAX_RTT_THRESHOLD: Span = Span::from_millis(16);
+const MIN_RTT_THRESH: Span = Span::from_millis(4);
+const MAX_RTT_THRESH: Span = Span::from_millis(16);
 const MIN_RTT_DIVISOR: u32 = 8;
-const RTT_SAMPLES: u32 = 8;
+const N_RTT_SAMPLE: u32 = 8;
 const CSS_GROWTH_DIVISOR: u64 = 4;
 const CSS_ROUNDS: u8 = 5;
 
@@ -18,19 +18,19 @@ const CSS_ROUNDS: u8 = 5;
 #[derive(Clone, Debug, Default)]
 pub(super) struct HyStart {
     /// The least round-trip times of the last round and of this one, and how many samples this one had.
-    last_round: Option<Span>,
-    this_round: Option<Span>,
-    samples: u32,
-    conservative: Option<Conservative>,
+    last_round_min_rtt: Option<Span>,
+    current_round_min_rtt: Option<Span>,
+    rtt_sample_count: u32,
+    css: Option<Css>,
     /// Octets acknowledged that have not yet added to the window.
-    rest: u64,
+    remainder: u64,
 }
 
 /// Conservative slow start.
 #[derive(Clone, Copy, Debug)]
-struct Conservative {
+struct Css {
     /// The round-trip time that was too long.
-    baseline: Span,
+    css_baseline_min_rtt: Span,
     /// Rounds begun, the one in which it began included.
     rounds: u8,
 }
@@ -39,38 +39,46 @@ impl HyStart {
     /// Takes an acknowledgment. Returns whether slow start is over.
     pub(super) fn on_ack(&mut self, acked: &Acked) -> bool {
         if acked.round_ended {
-            self.last_round = self.this_round.take();
-            self.samples = 0;
-            if let Some(conservative) = &mut self.conservative {
-                conservative.rounds += 1;
-                if conservative.rounds > CSS_ROUNDS {
+            self.last_round_min_rtt = self.current_round_min_rtt.take();
+            self.rtt_sample_count = 0;
+            if let Some(css) = &mut self.css {
+                css.rounds += 1;
+                if css.rounds > CSS_ROUNDS {
                     return true;
                 }
             }
         }
         if let Some(rtt) = acked.rtt {
-            self.samples += 1;
-            self.this_round = Some(self.this_round.map_or(rtt, |least| least.min(rtt)));
+            self.rtt_sample_count += 1;
+            self.current_round_min_rtt = Some(
+                self.current_round_min_rtt
+                    .map_or(rtt, |least| least.min(rtt)),
+            );
         }
         self.judge();
         false
     }
 
     fn judge(&mut self) {
-        let Some(this) = self.this_round.filter(|_| self.samples >= RTT_SAMPLES) else {
+        let Some(this) = self
+            .current_round_min_rtt
+            .filter(|_| self.rtt_sample_count >= N_RTT_SAMPLE)
+        else {
             return;
         };
-        if let Some(conservative) = self.conservative {
-            if this < conservative.baseline {
-                self.conservative = None;
+        if let Some(css) = self.css {
+            if this < css.css_baseline_min_rtt {
+                self.css = None;
             }
             return;
         }
-        let Some(last) = self.last_round else { return };
-        let threshold = (last / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESHOLD, MAX_RTT_THRESHOLD);
-        if this >= last + threshold {
-            self.conservative = Some(Conservative {
-                baseline: this,
+        let Some(last) = self.last_round_min_rtt else {
+            return;
+        };
+        let rtt_thresh = (last / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH);
+        if this >= last + rtt_thresh {
+            self.css = Some(Css {
+                css_baseline_min_rtt: this,
                 rounds: 1,
             });
         }
@@ -78,12 +86,12 @@ impl HyStart {
 
     /// What `octets` newly acknowledged add to the window. RFC 9406 puts no limit on it where the sender paces.
     pub(super) fn growth(&mut self, octets: u64) -> u64 {
-        if self.conservative.is_none() {
+        if self.css.is_none() {
             return octets;
         }
-        self.rest += octets;
-        let growth = self.rest / CSS_GROWTH_DIVISOR;
-        self.rest %= CSS_GROWTH_DIVISOR;
+        self.remainder += octets;
+        let growth = self.remainder / CSS_GROWTH_DIVISOR;
+        self.remainder %= CSS_GROWTH_DIVISOR;
         growth
     }
 }

@@ -49,9 +49,9 @@ enum Algorithm {
 
 /// What a reduction has changed, to be taken back if it was for nothing.
 #[derive(Clone, Debug)]
-struct Before {
-    window: u64,
-    slow_start_threshold: u64,
+struct Undo {
+    cwnd: u64,
+    ssthresh: u64,
     algorithm: Algorithm,
 }
 
@@ -59,14 +59,14 @@ struct Before {
 #[derive(Debug)]
 pub(super) struct Congestion {
     mss: u64,
-    window: u64,
-    slow_start_threshold: u64,
+    cwnd: u64,
+    ssthresh: u64,
     hystart: HyStart,
     algorithm: Algorithm,
     /// In a box: most connections never have one.
-    before: Option<Box<Before>>,
+    undo: Option<Box<Undo>>,
     /// The window was reduced, and the peer does not know yet (CWR, RFC 3168 section 6.1.2).
-    reduced: bool,
+    cwr: bool,
 }
 
 impl Congestion {
@@ -77,12 +77,12 @@ impl Congestion {
         };
         Self {
             mss,
-            window: initial_window(mss),
-            slow_start_threshold: u64::MAX,
+            cwnd: initial_window(mss),
+            ssthresh: u64::MAX,
             hystart: HyStart::default(),
             algorithm,
-            before: None,
-            reduced: false,
+            undo: None,
+            cwr: false,
         }
     }
 
@@ -105,41 +105,41 @@ impl Congestion {
             cubic.resize(mss as f64 / self.mss as f64);
         }
         self.mss = mss;
-        self.window = self.window.max(mss);
-        self.slow_start_threshold = self.slow_start_threshold.max(2 * mss);
+        self.cwnd = self.cwnd.max(mss);
+        self.ssthresh = self.ssthresh.max(2 * mss);
     }
 
     /// What may be in flight.
-    pub(super) fn window(&self) -> u64 {
-        self.window
+    pub(super) fn cwnd(&self) -> u64 {
+        self.cwnd
     }
 
     /// Where slow start ends.
-    pub(super) fn slow_start_threshold(&self) -> u64 {
-        self.slow_start_threshold
+    pub(super) fn ssthresh(&self) -> u64 {
+        self.ssthresh
     }
 
     pub(super) fn in_slow_start(&self) -> bool {
-        self.window < self.slow_start_threshold
+        self.cwnd < self.ssthresh
     }
 
     /// Whether `pipe` octets in the network leave no room for another segment. It counts as one of full size, or small
     /// messages would never get more than one of them into a window of one segment.
     pub(super) fn is_full(&self, pipe: u64) -> bool {
-        pipe + self.mss > self.window
+        pipe + self.mss > self.cwnd
     }
 
     /// Whether the window was used, so that its growth has something to stand on. Slow start doubles it: half of it
     /// shows enough.
-    fn was_used(&self, flight: u64, limited: bool) -> bool {
-        limited || (self.in_slow_start() && flight * 2 >= self.window)
+    fn is_cwnd_limited(&self, flight: u64, limited: bool) -> bool {
+        limited || (self.in_slow_start() && flight * 2 >= self.cwnd)
     }
 
     /// Whether an acknowledgment of something changes anything, while so much was in flight. Slow start doubles a window
     /// that is used, and only then do round-trip times tell what the path bears.
     #[inline]
-    pub(super) fn heeds(&self, flight: u64, limited: bool) -> bool {
-        !self.in_slow_start() || self.was_used(flight, limited)
+    pub(super) fn responds_to(&self, flight: u64, limited: bool) -> bool {
+        !self.in_slow_start() || self.is_cwnd_limited(flight, limited)
     }
 
     /// New data was acknowledged outside of fast recovery.
@@ -148,34 +148,37 @@ impl Congestion {
     /// splits its ACKs gains nothing.
     #[inline]
     pub(super) fn on_ack(&mut self, acked: &Acked) {
-        if self.heeds(acked.flight, acked.window_limited) {
-            self.adapt(acked, self.was_used(acked.flight, acked.window_limited));
+        if self.responds_to(acked.flight, acked.cwnd_limited) {
+            self.grow(
+                acked,
+                self.is_cwnd_limited(acked.flight, acked.cwnd_limited),
+            );
         }
     }
 
-    fn adapt(&mut self, acked: &Acked, used: bool) {
+    fn grow(&mut self, acked: &Acked, used: bool) {
         if self.in_slow_start() {
             let growth = self.slow_start(acked);
-            self.window = (self.window + growth).min(self.slow_start_threshold);
+            self.cwnd = (self.cwnd + growth).min(self.ssthresh);
             return;
         }
-        let (window, mss) = (self.window, self.mss);
+        let (window, mss) = (self.cwnd, self.mss);
         match &mut self.algorithm {
             Algorithm::Cubic(cubic) if !used => cubic.pause(acked.now),
             Algorithm::NewReno(_) if !used => {}
-            Algorithm::Cubic(cubic) => self.window += cubic.growth(window, mss, acked),
-            Algorithm::NewReno(reno) => self.window += reno.growth(window, mss, acked.octets),
+            Algorithm::Cubic(cubic) => self.cwnd += cubic.growth(window, mss, acked),
+            Algorithm::NewReno(reno) => self.cwnd += reno.growth(window, mss, acked.octets),
         }
     }
 
     /// What slow start adds to a window that is used. Only the first slow start looks for its end by the round-trip
     /// time: later ones know theirs (RFC 9406 section 4.3).
     fn slow_start(&mut self, acked: &Acked) -> u64 {
-        if self.slow_start_threshold != u64::MAX {
+        if self.ssthresh != u64::MAX {
             return acked.octets;
         }
         if self.hystart.on_ack(acked) {
-            self.slow_start_threshold = self.window;
+            self.ssthresh = self.cwnd;
         }
         self.hystart.growth(acked.octets)
     }
@@ -184,74 +187,74 @@ impl Congestion {
     /// In fast recovery proportional rate reduction leads to this window, which stays when it is over (RFC 6937
     /// section 3, RFC 6582 section 3.2, step 3, option 2); pacing keeps what is free then from leaving at once.
     pub(super) fn on_loss(&mut self, flight: u64) {
-        self.remember();
+        self.save_undo();
         self.reduce(flight);
-        self.window = self.slow_start_threshold;
+        self.cwnd = self.ssthresh;
     }
 
     /// The retransmission timer expired with `flight` octets not acknowledged. The threshold is not lowered twice
     /// for the same ones, but the `first` time (RFC 5681 section 3.1).
     pub(super) fn on_timeout(&mut self, flight: u64, first: bool) {
         if first {
-            self.remember();
+            self.save_undo();
             self.reduce(flight);
         }
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
             cubic.forget();
         }
-        self.window = self.mss;
+        self.cwnd = self.mss;
     }
 
     /// Lowers the threshold. What was sent beyond the window, upon the first duplicates, does not count (RFC 5681
     /// section 3.2, step 2).
     fn reduce(&mut self, flight: u64) {
-        let flight = flight.min(self.window);
+        let flight = flight.min(self.cwnd);
         let reduced = match &mut self.algorithm {
-            Algorithm::Cubic(cubic) => cubic.reduce(self.window, flight, self.mss),
+            Algorithm::Cubic(cubic) => cubic.reduce(self.cwnd, flight, self.mss),
             Algorithm::NewReno(reno) => reno.reduce(flight),
         };
-        self.slow_start_threshold = reduced.max(2 * self.mss);
-        self.reduced = true;
+        self.ssthresh = reduced.max(2 * self.mss);
+        self.cwr = true;
     }
 
     /// Whether the window was reduced and the peer does not know.
-    pub(super) fn was_reduced(&self) -> bool {
-        self.reduced
+    pub(super) fn cwr_due(&self) -> bool {
+        self.cwr
     }
 
     /// The same; the peer is told now.
-    pub(super) fn take_reduction(&mut self) -> bool {
-        core::mem::take(&mut self.reduced)
+    pub(super) fn take_cwr(&mut self) -> bool {
+        core::mem::take(&mut self.cwr)
     }
 
-    fn remember(&mut self) {
-        self.before = Some(Box::new(Before {
-            window: self.window,
-            slow_start_threshold: self.slow_start_threshold,
+    fn save_undo(&mut self) {
+        self.undo = Some(Box::new(Undo {
+            cwnd: self.cwnd,
+            ssthresh: self.ssthresh,
             algorithm: self.algorithm.clone(),
         }));
     }
 
     /// The last reduction was for nothing.
     pub(super) fn undo(&mut self) {
-        if let Some(before) = self.before.take() {
-            self.window = self.window.max(before.window);
-            self.slow_start_threshold = before.slow_start_threshold.max(2 * self.mss);
-            self.algorithm = before.algorithm;
+        if let Some(undo) = self.undo.take() {
+            self.cwnd = self.cwnd.max(undo.cwnd);
+            self.ssthresh = undo.ssthresh.max(2 * self.mss);
+            self.algorithm = undo.algorithm;
         }
     }
 
     /// Nothing was sent for this long, and now there is something again. After a timeout's length the ACKs that would
     /// clock it out are gone, and what is known of the path is old: the window is the initial one again, and slow
     /// start leads back to most of what it was (RFC 5681 section 4.1, RFC 2861).
-    pub(super) fn on_idle(&mut self, idle: Span, timeout: Span) {
+    pub(super) fn on_idle(&mut self, idle: Span, rto: Span) {
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
             cubic.skip(idle);
         }
         let restart = initial_window(self.mss);
-        if idle > timeout && self.window > restart {
-            self.slow_start_threshold = self.slow_start_threshold.max(self.window / 4 * 3);
-            self.window = restart;
+        if idle > rto && self.cwnd > restart {
+            self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
+            self.cwnd = restart;
             self.hystart = HyStart::default();
             if let Algorithm::Cubic(cubic) = &mut self.algorithm {
                 cubic.begin_anew();
@@ -262,7 +265,7 @@ impl Congestion {
     /// The SYN was lost, and not just once: begin with one segment (RFC 5681 section 3.1). A single loss would make
     /// the start of a connection slow for what may have been chance (Linux does the same).
     pub(super) fn on_lost_syn(&mut self) {
-        self.window = self.mss;
+        self.cwnd = self.mss;
     }
 }
 

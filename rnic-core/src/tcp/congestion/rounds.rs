@@ -27,7 +27,7 @@ pub(in crate::tcp) struct Rounds {
     delivered: u64,
     application_limited: bool,
     /// The window was full when the octets before this were sent.
-    limited_until: u64,
+    cwnd_limited_until: u64,
     last: Option<Round>,
 }
 
@@ -41,7 +41,7 @@ struct Round {
 
 /// What an acknowledgment says about them.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::tcp) struct RoundNews {
+pub(in crate::tcp) struct RoundUpdate {
     /// A round trip is over, and the next one begins.
     pub(in crate::tcp) ended: bool,
     /// The window limited what was sent before. It is remembered when sending: of ACKs that are handled in a batch,
@@ -59,19 +59,19 @@ impl Rounds {
         idle: bool,
         full: bool,
     ) {
-        let at_once = self.limited_until == before && now.span_since(self.began_at) < PAUSE;
+        let at_once = self.cwnd_limited_until == before && now.span_since(self.began_at) < PAUSE;
         if idle && !at_once {
             (self.until, self.began_at) = (nxt, now);
             (self.delivered, self.application_limited) = (0, true);
         }
         if full {
-            self.limited_until = nxt;
+            self.cwnd_limited_until = nxt;
         }
     }
 
     /// Whether the window was full when the octets from `una` on were sent.
-    pub(in crate::tcp) fn is_limited(&self, una: u64) -> bool {
-        una < self.limited_until
+    pub(in crate::tcp) fn was_cwnd_limited(&self, una: u64) -> bool {
+        una < self.cwnd_limited_until
     }
 
     /// Everything before `una` is acknowledged now, before it was up to `before`; `nxt` was sent, and `delivered` octets
@@ -81,8 +81,8 @@ impl Rounds {
         now: Instant,
         (before, una, nxt): (u64, u64, u64),
         delivered: u64,
-    ) -> RoundNews {
-        let limited = self.is_limited(before);
+    ) -> RoundUpdate {
+        let limited = self.was_cwnd_limited(before);
         let ended = una >= self.until && una > before;
         self.delivered += delivered;
         self.application_limited |= !limited;
@@ -91,13 +91,13 @@ impl Rounds {
             (self.until, self.began_at) = (nxt, now);
             (self.delivered, self.application_limited) = (0, !limited);
         }
-        RoundNews { ended, limited }
+        RoundUpdate { ended, limited }
     }
 
     /// [`on_ack`](Self::on_ack) of all that was sent: that ends a round trip. Says whether the window was full when it was sent.
     #[inline]
     pub(in crate::tcp) fn on_sole_ack(&mut self, now: Instant, acked: &Range<u64>) -> bool {
-        let limited = self.is_limited(acked.start);
+        let limited = self.was_cwnd_limited(acked.start);
         self.delivered += acked.end - acked.start;
         self.application_limited |= !limited;
         self.take_sample(now.span_since(self.began_at));

@@ -32,7 +32,7 @@ impl Path {
     /// One whose window is this many segments, right after a loss.
     fn after_loss(algorithm: CongestionAlgorithm, rtt: Duration, segments: u64) -> Self {
         let mut path = Self::new(algorithm, rtt);
-        path.congestion.window = segments * MSS;
+        path.congestion.cwnd = segments * MSS;
         path.congestion.on_loss(segments * MSS);
         path
     }
@@ -42,29 +42,29 @@ impl Path {
     }
 
     fn acked(&self, octets: u64, flight: u64, round_ended: bool) -> Acked {
-        let window_limited = self.congestion.is_full(flight);
+        let cwnd_limited = self.congestion.is_full(flight);
         Acked {
             now: self.now,
             octets,
             flight,
-            window_limited,
+            cwnd_limited,
             rtt: Some(self.rtt.into()),
-            smoothed_rtt: self.rtt.into(),
+            srtt: self.rtt.into(),
             round_ended,
         }
     }
 
     fn ack(&mut self, octets: u64) {
-        let acked = self.acked(octets, self.congestion.window(), false);
+        let acked = self.acked(octets, self.congestion.cwnd(), false);
         self.congestion.on_ack(&acked);
     }
 
     /// A round trip: the window is acknowledged segment by segment.
     fn round(&mut self) {
-        let segments = self.congestion.window() / MSS;
+        let segments = self.congestion.cwnd() / MSS;
         for n in 0..segments {
             self.now = self.now + self.rtt / segments as u32;
-            let acked = self.acked(MSS, self.congestion.window(), n == 0);
+            let acked = self.acked(MSS, self.congestion.cwnd(), n == 0);
             self.congestion.on_ack(&acked);
         }
     }
@@ -76,7 +76,7 @@ impl Path {
     }
 
     fn segments(&self) -> f64 {
-        self.congestion.window() as f64 / MSS as f64
+        self.congestion.cwnd() as f64 / MSS as f64
     }
 
     #[track_caller]
@@ -95,7 +95,7 @@ fn reno() -> Path {
 
 #[test]
 fn begins_with_ten_segments_or_fewer_large_ones() {
-    let window = |mss| Congestion::new(CongestionAlgorithm::Cubic, mss).window();
+    let window = |mss| Congestion::new(CongestionAlgorithm::Cubic, mss).cwnd();
     assert_eq!(window(1448), 14_480);
     assert_eq!(window(8948), 17_896);
 }
@@ -104,15 +104,15 @@ fn begins_with_ten_segments_or_fewer_large_ones() {
 fn slow_start_doubles_per_round_trip_and_reno_then_adds_one_segment() {
     let mut path = reno();
     path.round();
-    assert_eq!(path.congestion.window(), 20 * MSS);
+    assert_eq!(path.congestion.cwnd(), 20 * MSS);
     path.congestion.on_loss(20 * MSS);
-    assert_eq!(path.congestion.window(), 10 * MSS);
+    assert_eq!(path.congestion.cwnd(), 10 * MSS);
     for _ in 0..9 {
         path.ack(MSS);
     }
-    assert_eq!(path.congestion.window(), 10 * MSS);
+    assert_eq!(path.congestion.cwnd(), 10 * MSS);
     path.ack(MSS);
-    assert_eq!(path.congestion.window(), 11 * MSS);
+    assert_eq!(path.congestion.cwnd(), 11 * MSS);
 }
 
 #[test]
@@ -120,12 +120,9 @@ fn slow_start_ends_at_the_threshold() {
     let mut path = reno();
     path.congestion.on_timeout(8 * MSS, true);
     let congestion = &path.congestion;
-    assert_eq!(
-        (congestion.window(), congestion.slow_start_threshold()),
-        (MSS, 4 * MSS)
-    );
+    assert_eq!((congestion.cwnd(), congestion.ssthresh()), (MSS, 4 * MSS));
     path.ack(100 * MSS);
-    assert_eq!(path.congestion.window(), 4 * MSS);
+    assert_eq!(path.congestion.cwnd(), 4 * MSS);
 }
 
 #[test]
@@ -133,21 +130,21 @@ fn a_second_timeout_of_the_same_octets_keeps_the_threshold() {
     let mut path = reno();
     path.congestion.on_timeout(10 * MSS, true);
     path.congestion.on_timeout(10 * MSS, false);
-    assert_eq!(path.congestion.slow_start_threshold(), 5 * MSS);
+    assert_eq!(path.congestion.ssthresh(), 5 * MSS);
 }
 
 #[test]
 fn what_was_sent_beyond_the_window_does_not_raise_the_threshold() {
     let mut path = reno();
     path.congestion.on_loss(12 * MSS);
-    assert_eq!(path.congestion.slow_start_threshold(), 5 * MSS);
+    assert_eq!(path.congestion.ssthresh(), 5 * MSS);
 }
 
 #[test]
 fn never_below_two_segments_after_a_loss() {
     let mut path = reno();
     path.congestion.on_loss(MSS);
-    assert_eq!(path.congestion.window(), 2 * MSS);
+    assert_eq!(path.congestion.cwnd(), 2 * MSS);
 }
 
 #[test]
@@ -157,18 +154,18 @@ fn a_window_that_did_not_stop_the_sender_does_not_grow() {
         // In slow start half of it is enough, and later all but a part of a segment.
         let unused = path.acked(MSS, 5 * MSS - 1, false);
         path.congestion.on_ack(&unused);
-        assert_eq!(path.congestion.window(), 10 * MSS);
+        assert_eq!(path.congestion.cwnd(), 10 * MSS);
         let used = path.acked(MSS, 5 * MSS, false);
         path.congestion.on_ack(&used);
-        assert_eq!(path.congestion.window(), 11 * MSS);
+        assert_eq!(path.congestion.cwnd(), 11 * MSS);
         path.congestion.on_loss(11 * MSS);
-        let window = path.congestion.window();
+        let window = path.congestion.cwnd();
         for _ in 0..1000 {
             path.now = path.now + ms(100);
             let unused = path.acked(MSS, window - MSS, false);
             path.congestion.on_ack(&unused);
         }
-        assert_eq!(path.congestion.window(), window);
+        assert_eq!(path.congestion.cwnd(), window);
     }
 }
 
@@ -178,14 +175,14 @@ fn small_messages_stop_at_a_window_of_one_segment_and_widen_it() {
     path.congestion.on_lost_syn();
     let acked = path.acked(64, 64, false);
     path.congestion.on_ack(&acked);
-    assert_eq!(path.congestion.window(), MSS + 64);
+    assert_eq!(path.congestion.cwnd(), MSS + 64);
 }
 
 #[test]
 fn cubic_multiplies_by_seven_tenths_and_follows_its_formula_back() {
     // W_max = 1000, K = cbrt(1000 * 0.3 / 0.4) = 9.0856 s.
     let mut path = Path::cubic(1000);
-    assert_eq!(path.congestion.window(), 700 * MSS);
+    assert_eq!(path.congestion.cwnd(), 700 * MSS);
     let k = (300.0_f64 / 0.4).cbrt();
     for _ in 0..12 {
         path.rounds(10);
@@ -234,7 +231,7 @@ fn cubic_gives_way_when_its_share_becomes_smaller() {
     path.rounds(1);
     // Lost again below the last maximum: the next plateau is at 85 % of this window.
     let window = path.segments();
-    path.congestion.on_loss(path.congestion.window());
+    path.congestion.on_loss(path.congestion.cwnd());
     let k = (window * (0.85 - 0.7) / 0.4).cbrt();
     path.rounds((k * 10.0) as u64);
     path.expect_near(window * 0.85);
@@ -263,8 +260,8 @@ fn time_in_which_the_window_is_not_used_does_not_count_for_cubic() {
 fn after_a_timeout_cubic_has_no_plateau_to_find() {
     let mut path = Path::cubic(1000);
     path.congestion.on_timeout(700 * MSS, true);
-    assert_eq!(path.congestion.window(), MSS);
-    assert_eq!(path.congestion.slow_start_threshold(), 490 * MSS);
+    assert_eq!(path.congestion.cwnd(), MSS);
+    assert_eq!(path.congestion.ssthresh(), 490 * MSS);
     while path.congestion.in_slow_start() {
         path.round();
     }
@@ -280,17 +277,17 @@ fn undo_brings_back_the_window_the_threshold_and_the_plateau() {
     path.rounds(20);
     let mut twin = Path::cubic(1000);
     twin.rounds(20);
-    path.congestion.on_loss(path.congestion.window());
+    path.congestion.on_loss(path.congestion.cwnd());
     path.congestion.undo();
-    assert_eq!(path.congestion.window(), twin.congestion.window());
-    let threshold = twin.congestion.slow_start_threshold();
-    assert_eq!(path.congestion.slow_start_threshold(), threshold);
+    assert_eq!(path.congestion.cwnd(), twin.congestion.cwnd());
+    let threshold = twin.congestion.ssthresh();
+    assert_eq!(path.congestion.ssthresh(), threshold);
     path.rounds(100);
     twin.rounds(100);
-    assert_eq!(path.congestion.window(), twin.congestion.window());
+    assert_eq!(path.congestion.cwnd(), twin.congestion.cwnd());
     // Only once.
     path.congestion.undo();
-    assert_eq!(path.congestion.window(), twin.congestion.window());
+    assert_eq!(path.congestion.cwnd(), twin.congestion.cwnd());
 }
 
 #[test]
@@ -299,22 +296,22 @@ fn a_timeout_is_undone_as_a_loss_is() {
     path.congestion.on_timeout(700 * MSS, true);
     path.congestion.on_timeout(700 * MSS, false);
     path.congestion.undo();
-    assert_eq!(path.congestion.window(), 700 * MSS);
-    assert_eq!(path.congestion.slow_start_threshold(), 700 * MSS);
+    assert_eq!(path.congestion.cwnd(), 700 * MSS);
+    assert_eq!(path.congestion.ssthresh(), 700 * MSS);
 }
 
 #[test]
 fn a_long_idle_time_restarts_with_the_initial_window() {
     let mut path = Path::cubic(1000);
     path.congestion.on_idle(ms(300).into(), ms(300).into());
-    assert_eq!(path.congestion.window(), 700 * MSS);
+    assert_eq!(path.congestion.cwnd(), 700 * MSS);
     path.congestion.on_idle(ms(301).into(), ms(300).into());
-    assert_eq!(path.congestion.window(), 10 * MSS);
-    assert_eq!(path.congestion.slow_start_threshold(), 700 * MSS);
+    assert_eq!(path.congestion.cwnd(), 10 * MSS);
+    assert_eq!(path.congestion.ssthresh(), 700 * MSS);
     // A window that is smaller stays.
     path.congestion.on_lost_syn();
     path.congestion.on_idle(ms(301).into(), ms(300).into());
-    assert_eq!(path.congestion.window(), MSS);
+    assert_eq!(path.congestion.cwnd(), MSS);
 }
 
 /// Two rounds of this round-trip time, and one of the other.
@@ -355,10 +352,10 @@ fn slow_start_ends_after_five_slow_rounds() {
     let mut path = queue_grows(ms(100), ms(120));
     path.rounds(4);
     assert!(path.congestion.in_slow_start());
-    let acked = path.acked(MSS, path.congestion.window(), true);
+    let acked = path.acked(MSS, path.congestion.cwnd(), true);
     path.congestion.on_ack(&acked);
-    let window = path.congestion.window();
-    assert_eq!(path.congestion.slow_start_threshold(), window);
+    let window = path.congestion.cwnd();
+    assert_eq!(path.congestion.ssthresh(), window);
 }
 
 #[test]
@@ -378,7 +375,7 @@ fn fewer_than_eight_samples_tell_nothing() {
     path.rounds(2);
     path.rtt = ms(100);
     for n in 0..7 {
-        let acked = path.acked(MSS, path.congestion.window(), n == 0);
+        let acked = path.acked(MSS, path.congestion.cwnd(), n == 0);
         path.congestion.on_ack(&acked);
     }
     let window = path.segments();
@@ -411,41 +408,41 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn check(path: &mut Path, event: &Event) -> Result<(), TestCaseError> {
-    let before = path.congestion.window();
+    let before = path.congestion.cwnd();
     let mss = path.congestion.mss;
     match *event {
         Event::Ack(octets) => {
             path.ack(octets);
-            let grown = path.congestion.window() - before;
+            let grown = path.congestion.cwnd() - before;
             prop_assert!(grown <= octets.max(mss), "{grown} by {octets}");
         }
         Event::Unused(octets) => {
             let acked = path.acked(octets, 0, false);
             path.congestion.on_ack(&acked);
             // No flight leaves less than a segment of room in a window of less than two.
-            prop_assert!(path.congestion.window() == before || before < 2 * mss);
+            prop_assert!(path.congestion.cwnd() == before || before < 2 * mss);
         }
         Event::Loss => {
             path.congestion.on_loss(before);
-            prop_assert!(path.congestion.window() <= before.max(2 * mss));
-            prop_assert!(path.congestion.window() >= before / 2);
+            prop_assert!(path.congestion.cwnd() <= before.max(2 * mss));
+            prop_assert!(path.congestion.cwnd() >= before / 2);
         }
         Event::Timeout(first) => {
             path.congestion.on_timeout(before, first);
-            prop_assert_eq!(path.congestion.window(), mss);
+            prop_assert_eq!(path.congestion.cwnd(), mss);
         }
         Event::Undo => {
             path.congestion.undo();
-            prop_assert!(path.congestion.window() >= before);
+            prop_assert!(path.congestion.cwnd() >= before);
         }
         Event::Idle(idle) => {
             path.now = path.now + ms(idle);
             path.congestion.on_idle(ms(idle).into(), ms(1000).into());
-            prop_assert!(path.congestion.window() <= before);
+            prop_assert!(path.congestion.cwnd() <= before);
         }
         Event::Mss(mss) => path.congestion.set_mss(mss),
     }
-    prop_assert!(path.congestion.window() >= path.congestion.mss.min(mss));
+    prop_assert!(path.congestion.cwnd() >= path.congestion.mss.min(mss));
     Ok(())
 }
 

@@ -63,7 +63,7 @@ impl CoalescedSegments {
     /// Of what the [next data](super::NextData) means to TCP only this is left to do: they say nothing else that is new.
     pub fn commit(self, tcp: &mut Tcp, now: Instant, header: &DataHeader) {
         tcp.counters.segments_received += u64::from(self.count);
-        let last = tcp.recv.next() + self.octets.saturating_sub(self.last_len as u64);
+        let last = tcp.recv.data_nxt() + self.octets.saturating_sub(self.last_len as u64);
         let una = tcp.send.una();
         tcp.send
             .window

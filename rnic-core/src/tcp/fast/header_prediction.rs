@@ -68,10 +68,10 @@ impl<'a> NextData<'a> {
     /// The next data has come: what is the same whatever it acknowledges. Returns where it begins in the peer's stream.
     #[inline]
     pub(super) fn hear(tcp: &mut Tcp, now: Instant, header: &DataHeader, push: bool) -> i64 {
-        let offset = tcp.recv.next().cast_signed();
+        let offset = tcp.recv.data_nxt().cast_signed();
         tcp.pacer.advance(now);
         tcp.counters.segments_received += 1;
-        tcp.liveness.hear(now);
+        tcp.liveness.on_segment(now);
         if tcp.recv.reaches_last_ack(offset) {
             tcp.options.remember(now, header.timestamps);
         }
@@ -103,9 +103,9 @@ impl<'a> NextData<'a> {
                 return Acknowledged::All;
             }
         } else {
-            tcp.receive_news(now, &TcpHeader::from(*header), ack, false, frames);
+            tcp.process_ack(now, &TcpHeader::from(*header), ack, false, frames);
         }
-        tcp.follow_window(now);
+        tcp.update_persist(now);
         Acknowledged::Data
     }
 }

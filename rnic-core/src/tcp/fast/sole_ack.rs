@@ -48,7 +48,7 @@ impl SoleAck {
         tcp.send.board.advance(ack, ack);
 
         let round_trip = now.span_since(sent_at);
-        tcp.rtt.exact(now, round_trip);
+        tcp.rtt.update_min_rtt(now, round_trip);
         tcp.rtt.sample(round_trip);
         tcp.retries = 0;
         tcp.note_size(now, len);
@@ -61,8 +61,7 @@ impl SoleAck {
         tcp.recovery.on_sole_ack(&sole, &tcp.rtt);
         tcp.retransmit_at = None;
         tcp.probe_due = false;
-        tcp.liveness.progress(now, false);
-        tcp.pacer
-            .update(tcp.recovery.congestion(), tcp.rtt.smoothed());
+        tcp.liveness.on_progress(now, false);
+        tcp.pacer.update(tcp.recovery.congestion(), tcp.rtt.srtt());
     }
 }

@@ -1,8 +1,8 @@
 //! What an acknowledgment does.
 
-use super::rack::DUPLICATE_THRESHOLD;
+use super::rack::DUP_THRESH;
 use super::spurious::Frto;
-use super::tail::Verdict;
+use super::tail::ProbeOutcome;
 use super::{Ack, Phase, Recovery, SoleAck};
 use crate::counters::TcpCounters;
 use crate::tcp::congestion::Acked;
@@ -19,20 +19,21 @@ impl Recovery {
         counters: &mut TcpCounters,
     ) {
         if self.sack {
-            self.learn(send, ack, rtt, counters);
+            self.update_rack_and_tlp(send, ack, rtt, counters);
         }
         self.undo_if_spurious(send, ack, rtt, counters);
-        let used = self.used(send, ack.flight);
+        let flight = self.flight_when_sent(send, ack.flight);
         let acked = self.measure(send, ack, rtt);
-        let mut delivered = ack.news.delivered;
-        if ack.news.acked > 0 {
+        let mut delivered = ack.outcome.delivered;
+        if ack.outcome.acked > 0 {
             delivered = delivered.saturating_sub(self.on_progress(send, &acked));
         } else if ack.is_duplicate() && !self.sack {
             delivered += self.on_duplicate(send, counters);
         }
-        let found = self.sack && self.find_losses(send, ack.now, (used, delivered), rtt, counters);
+        let found =
+            self.sack && self.find_losses(send, ack.now, (flight, delivered), rtt, counters);
         if matches!(self.phase, Phase::Fast { .. }) {
-            let progress = ack.news.acked > 0 && !found;
+            let progress = ack.outcome.acked > 0 && !found;
             let pipe = self.pipe(send);
             self.prr.on_delivered(delivered, pipe, progress, self.mss);
         }
@@ -47,19 +48,19 @@ impl Recovery {
             .learn_sole_ack(sole.round_trip, (sole.sent_at, acked.end));
         self.tail.due = false;
         self.tail.restart(now);
-        self.duplicate_acks = 0;
-        self.arrived = 0;
+        self.dup_acks = 0;
+        self.dup_acked = 0;
         let octets = acked.end - acked.start;
         let limited = self.rounds.on_sole_ack(now, acked);
         // Most of these acknowledge too little to say anything of congestion.
-        if self.congestion.heeds(octets, limited) {
+        if self.congestion.responds_to(octets, limited) {
             self.congestion.on_ack(&Acked {
                 now,
                 octets,
                 flight: octets,
-                window_limited: limited,
+                cwnd_limited: limited,
                 rtt: Some(sole.round_trip),
-                smoothed_rtt: rtt.smoothed().unwrap_or_default(),
+                srtt: rtt.srtt().unwrap_or_default(),
                 round_ended: true,
             });
         }
@@ -67,43 +68,43 @@ impl Recovery {
 
     /// What congestion control is told.
     fn measure(&mut self, send: &Sender, ack: &Ack<'_>, rtt: &RttEstimator) -> Acked {
-        let news = ack.news;
-        let places = (send.una() - news.acked, send.una(), send.nxt());
-        let round = self.rounds.on_ack(ack.now, places, news.delivered);
+        let outcome = ack.outcome;
+        let places = (send.una() - outcome.acked, send.una(), send.nxt());
+        let round = self.rounds.on_ack(ack.now, places, outcome.delivered);
         Acked {
             now: ack.now,
-            octets: news.acked,
+            octets: outcome.acked,
             flight: ack.flight,
-            window_limited: round.limited,
+            cwnd_limited: round.limited,
             rtt: ack.round_trip,
-            smoothed_rtt: rtt.smoothed().unwrap_or_default(),
+            srtt: rtt.srtt().unwrap_or_default(),
             round_ended: round.ended,
         }
     }
 
     /// What RACK and the tail probe learn.
-    fn learn(
+    fn update_rack_and_tlp(
         &mut self,
         send: &Sender,
         ack: &Ack<'_>,
         rtt: &RttEstimator,
         counters: &mut TcpCounters,
     ) {
-        counters.reordering_seen += u64::from(self.rack.learn(send, ack, rtt));
-        if let Some(duplicated) = &ack.news.duplicated {
+        counters.reordering_seen += u64::from(self.rack.update(send, ack, rtt));
+        if let Some(dsack) = &ack.outcome.dsack {
             counters.dsacks_received += 1;
             // A needless tail probe says nothing about the order of arrival.
-            if !self.tail.is_duplicated(duplicated) {
-                self.rack.on_duplicated(send);
+            if !self.tail.is_probe_dsack(dsack) {
+                self.rack.on_dsack(send);
             }
         }
-        if self.tail.settle(send, ack) == Verdict::Repaired && !self.is_recovering() {
+        if self.tail.process_ack(send, ack) == ProbeOutcome::RepairedLoss && !self.is_recovering() {
             self.congestion.on_loss(ack.flight);
         }
-        if ack.news.acked > 0 || ack.news.sacked {
+        if ack.outcome.acked > 0 || ack.outcome.sacked {
             self.tail.due = false;
         }
-        if ack.news.acked > 0 || (ack.news.sacked && self.is_recovering()) {
+        if ack.outcome.acked > 0 || (ack.outcome.sacked && self.is_recovering()) {
             self.tail.restart(ack.now);
         }
     }
@@ -117,11 +118,11 @@ impl Recovery {
         counters: &mut TcpCounters,
     ) {
         let recovering = self.is_recovering();
-        let in_vain = match &mut self.retransmissions {
-            Some(retransmissions) => retransmissions.in_vain(ack, recovering, send),
+        let all_spurious = match &mut self.retransmissions {
+            Some(retransmissions) => retransmissions.all_spurious(ack, recovering, send),
             None => false,
         };
-        if !in_vain && !self.timeout_was_spurious(send, ack) {
+        if !all_spurious && !self.timeout_was_spurious(send, ack) {
             return;
         }
         counters.spurious_recoveries += 1;
@@ -129,40 +130,49 @@ impl Recovery {
         self.congestion.undo();
         match self.phase {
             Phase::Open => return,
-            Phase::Fast { .. } => self.rack.see_reordering(),
+            Phase::Fast { .. } => self.rack.note_reordering(),
             Phase::Timeout { .. } => rtt.end_backoff(),
         }
-        send.unlose();
+        send.unmark_lost();
         self.phase = Phase::Open;
-        self.arrived = 0;
-        self.urgent = false;
+        self.dup_acked = 0;
+        self.retransmit_now = false;
         self.tail.restart(ack.now);
     }
 
     /// F-RTO (RFC 5682 sections 2.1 and 3.1).
     fn timeout_was_spurious(&mut self, send: &Sender, ack: &Ack<'_>) -> bool {
-        let Phase::Timeout { until, frto } = &mut self.phase else {
+        let Phase::Timeout {
+            recovery_point,
+            frto,
+        } = &mut self.phase
+        else {
             return false;
         };
         match *frto {
             Frto::Off => {}
             // Nothing but the first segment has been sent again: whether more was needed is still open.
-            Frto::First if ack.news.acked > 0 && send.una() < *until => *frto = Frto::Second(2),
-            Frto::First if ack.news.acked > 0 || ack.is_duplicate() || ack.news.sacked => {
+            Frto::First if ack.outcome.acked > 0 && send.una() < *recovery_point => {
+                *frto = Frto::Second(2)
+            }
+            Frto::First if ack.outcome.acked > 0 || ack.is_duplicate() || ack.outcome.sacked => {
                 *frto = Frto::Off;
             }
             Frto::First => {}
             Frto::Second(_) => {
-                let original = ack.news.lowest_original.is_some_and(|at| at < *until);
+                let original = ack
+                    .outcome
+                    .lowest_original
+                    .is_some_and(|at| at < *recovery_point);
                 if original {
                     return true;
                 }
-                if ack.is_duplicate() || ack.news.delivered > 0 {
+                if ack.is_duplicate() || ack.outcome.delivered > 0 {
                     // It was needed. The new segments have left the network, whether they are named or not.
                     *frto = Frto::Off;
-                    self.urgent = true;
+                    self.retransmit_now = true;
                     if !self.sack {
-                        self.arrived = 2 * self.mss;
+                        self.dup_acked = 2 * self.mss;
                     }
                 }
             }
@@ -172,52 +182,60 @@ impl Recovery {
 
     /// New data is acknowledged. Returns how much of it was known to have left the network.
     fn on_progress(&mut self, send: &mut Sender, acked: &Acked) -> u64 {
-        self.duplicate_acks = 0;
+        self.dup_acks = 0;
         let octets = acked.octets;
-        let arrived = self.arrived;
+        let dup_acked = self.dup_acked;
         match self.phase {
             Phase::Open => {
-                self.arrived = 0;
+                self.dup_acked = 0;
                 self.congestion.on_ack(acked);
             }
-            Phase::Fast { until } if send.una() >= until => {
-                self.end(acked.now);
+            Phase::Fast { recovery_point } if send.una() >= recovery_point => {
+                self.end_recovery(acked.now);
             }
             Phase::Fast { .. } => {
                 // A partial ACK: one segment of it leaves the network as the retransmission arrived, and without
                 // SACK it shows that what follows was lost as well (RFC 6582 section 3.2, step 3).
-                self.arrived = self.arrived.saturating_sub(octets.saturating_sub(self.mss));
+                self.dup_acked = self
+                    .dup_acked
+                    .saturating_sub(octets.saturating_sub(self.mss));
                 if !self.sack {
-                    send.lose_head();
-                    self.urgent = send.has_lost();
+                    send.mark_head_lost();
+                    self.retransmit_now = send.has_lost();
                 }
             }
-            Phase::Timeout { until, .. } => {
+            Phase::Timeout { recovery_point, .. } => {
                 self.congestion.on_ack(acked);
-                if send.una() >= until {
-                    self.end(acked.now);
+                if send.una() >= recovery_point {
+                    self.end_recovery(acked.now);
                 }
             }
         }
-        arrived - self.arrived
+        dup_acked - self.dup_acked
     }
 
     /// A duplicate ACK of a peer without SACK. Returns how much has left the network.
     fn on_duplicate(&mut self, send: &mut Sender, counters: &mut TcpCounters) -> u64 {
-        self.duplicate_acks = self.duplicate_acks.saturating_add(1);
-        let before = self.arrived;
+        self.dup_acks = self.dup_acks.saturating_add(1);
+        let before = self.dup_acked;
         if !matches!(self.phase, Phase::Timeout { .. }) {
             // Not more than what is in flight behind the missing segment: a peer cannot conjure up room.
             let others = send.flight().saturating_sub(self.mss);
-            self.arrived = (self.arrived + self.mss).min(others);
+            self.dup_acked = (self.dup_acked + self.mss).min(others);
         }
         // A duplicate may be an echo of the last recovery's retransmissions.
-        let echo = self.last_until.is_some_and(|until| send.una() <= until);
-        let enough = self.duplicate_acks as usize >= DUPLICATE_THRESHOLD;
+        let echo = self
+            .recover
+            .is_some_and(|recovery_point| send.una() <= recovery_point);
+        let enough = self.dup_acks as usize >= DUP_THRESH;
         if enough && !echo && self.phase == Phase::Open {
-            send.lose_head();
-            self.begin(send, (self.used(send, send.flight()), 0), counters);
+            send.mark_head_lost();
+            self.enter_fast_recovery(
+                send,
+                (self.flight_when_sent(send, send.flight()), 0),
+                counters,
+            );
         }
-        self.arrived.saturating_sub(before)
+        self.dup_acked.saturating_sub(before)
     }
 }

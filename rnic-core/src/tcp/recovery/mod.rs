@@ -20,7 +20,7 @@ use self::tail::TailProbe;
 use super::congestion::{Congestion, CongestionAlgorithm, Rounds};
 use super::options::Echo;
 use super::rtt::RttEstimator;
-use super::scoreboard::News;
+use super::scoreboard::AckOutcome;
 use super::send::Sender;
 use crate::counters::TcpCounters;
 use crate::time::{Instant, Span};
@@ -31,15 +31,15 @@ enum Phase {
     /// No loss is known.
     Open,
     /// A loss was found: until everything that had been sent by then is acknowledged.
-    Fast { until: u64 },
+    Fast { recovery_point: u64 },
     /// The timer expired: until everything that had been sent by then is acknowledged.
-    Timeout { until: u64, frto: Frto },
+    Timeout { recovery_point: u64, frto: Frto },
 }
 
 /// An acknowledgment, after the scoreboard has taken it.
 pub(super) struct Ack<'a> {
     pub(super) now: Instant,
-    pub(super) news: &'a News,
+    pub(super) outcome: &'a AckOutcome,
     /// Octets not acknowledged before.
     pub(super) flight: u64,
     /// The round-trip time that it tells.
@@ -81,13 +81,13 @@ pub(super) struct Recovery {
     tail: TailProbe,
     rack: Rack,
     mss: u64,
-    duplicate_acks: u32,
+    dup_acks: u32,
     sack: bool,
     /// The next retransmission does not wait for the congestion window.
-    urgent: bool,
+    retransmit_now: bool,
     phase: Phase,
     /// Octets that have left the network unnamed: duplicate ACKs of a peer without SACK.
-    arrived: u64,
+    dup_acked: u64,
     last_sent_at: Option<Instant>,
     /// In a box: most connections never have any.
     retransmissions: Option<Box<Retransmissions>>,
@@ -95,7 +95,7 @@ pub(super) struct Recovery {
     rounds: Rounds,
     /// What had been sent when the last recovery began: duplicate ACKs up to there may be echoes of its
     /// retransmissions and begin no other (RFC 6582 section 3.2).
-    last_until: Option<u64>,
+    recover: Option<u64>,
     prr: Prr,
 }
 
@@ -108,10 +108,10 @@ impl Recovery {
     pub(super) fn new(algorithm: CongestionAlgorithm, mss: u64, sack: bool) -> Self {
         Self {
             phase: Phase::Open,
-            last_until: None,
-            duplicate_acks: 0,
-            arrived: 0,
-            urgent: false,
+            recover: None,
+            dup_acks: 0,
+            dup_acked: 0,
+            retransmit_now: false,
             congestion: Congestion::new(algorithm, mss),
             rounds: Rounds::default(),
             last_sent_at: None,
@@ -141,7 +141,10 @@ impl Recovery {
     /// Whether the connection is calm: no loss is known, and no ACK is awaited that would tell of one.
     #[inline]
     pub(super) fn is_calm(&self) -> bool {
-        self.phase == Phase::Open && self.sack && self.rack.in_order() && !self.tail.is_unsettled()
+        self.phase == Phase::Open
+            && self.sack
+            && self.rack.latest_is_original()
+            && !self.tail.is_outstanding()
     }
 
     fn is_recovering(&self) -> bool {
@@ -149,26 +152,26 @@ impl Recovery {
     }
 
     /// How long RACK lets a segment arrive later than one that was sent after it.
-    pub(super) fn reordering_window(&self, send: &Sender, rtt: &RttEstimator) -> Span {
-        self.rack.window(send, self.is_recovering(), rtt)
+    pub(super) fn reo_wnd(&self, send: &Sender, rtt: &RttEstimator) -> Span {
+        self.rack.reo_wnd(send, self.is_recovering(), rtt)
     }
 
     /// Octets thought to be in the network.
     pub(super) fn pipe(&self, send: &Sender) -> u64 {
-        send.pipe().saturating_sub(self.arrived)
+        send.pipe().saturating_sub(self.dup_acked)
     }
 
     /// What may be in the network.
-    fn window(&self) -> u64 {
+    fn cwnd(&self) -> u64 {
         match self.phase {
-            Phase::Fast { .. } => self.prr.window(),
-            _ => self.congestion.window(),
+            Phase::Fast { .. } => self.prr.cwnd(),
+            _ => self.congestion.cwnd(),
         }
     }
 
     /// Whether `len` new octets may be sent: the congestion window has room, or they are to probe the tail.
     pub(super) fn allows(&self, send: &Sender, len: u64) -> bool {
-        self.tail.due || self.pipe(send) + len <= self.window() || send.flight() == 0
+        self.tail.due || self.pipe(send) + len <= self.cwnd() || send.flight() == 0
     }
 
     /// Whether new data may go out as the window allows, and is only counted in sum.
@@ -178,13 +181,13 @@ impl Recovery {
 
     /// How many new octets may be sent, the first of a flight and tail probes apart.
     pub(super) fn room(&self, send: &Sender) -> u64 {
-        self.window().saturating_sub(self.pipe(send))
+        self.cwnd().saturating_sub(self.pipe(send))
     }
 
     /// Whether `len` octets thought lost may be sent again now.
     pub(super) fn allows_retransmission(&self, send: &Sender, len: u64) -> bool {
         let pipe = self.pipe(send);
-        self.urgent || pipe == 0 || pipe + len <= self.window()
+        self.retransmit_now || pipe == 0 || pipe + len <= self.cwnd()
     }
 
     /// Whether new data goes before what is thought lost: F-RTO asks so if the timeout was needed at all.
@@ -223,7 +226,7 @@ impl Recovery {
 
     /// Whether the retransmission that recovery begins with has not been sent yet.
     pub(super) fn waits_to_retransmit(&self, send: &Sender) -> bool {
-        self.urgent && send.head_is_lost()
+        self.retransmit_now && send.head_is_lost()
     }
 
     /// Segments have become smaller.
@@ -236,18 +239,21 @@ impl Recovery {
     /// what the peer says of their absence is no news.
     pub(super) fn on_too_big(&mut self, send: &Sender) {
         if self.phase == Phase::Open {
-            let until = send.nxt();
+            let recovery_point = send.nxt();
             let frto = Frto::Off;
-            self.phase = Phase::Timeout { until, frto };
-            self.last_until = Some(until);
+            self.phase = Phase::Timeout {
+                recovery_point,
+                frto,
+            };
+            self.recover = Some(recovery_point);
         }
-        self.duplicate_acks = 0;
-        self.urgent = send.has_lost();
+        self.dup_acks = 0;
+        self.retransmit_now = send.has_lost();
     }
 
     /// These octets were sent again.
     pub(super) fn on_retransmission(&mut self, now: Instant, range: Range<u64>) {
-        self.urgent = false;
+        self.retransmit_now = false;
         self.prr.on_sent(range.end - range.start);
         self.tail.restart(now);
         if let Some(retransmissions) = &mut self.retransmissions {
@@ -265,7 +271,7 @@ impl Recovery {
     ) {
         let idle = send.flight() == octets;
         if idle && let Some(last) = self.last_sent_at {
-            self.congestion.on_idle(now.span_since(last), rtt.timeout());
+            self.congestion.on_idle(now.span_since(last), rtt.rto());
         }
         self.last_sent_at = Some(now);
         // Where nothing else is in flight, nothing is known of anything else either.
@@ -298,7 +304,7 @@ impl Recovery {
     ) {
         debug_assert!(!self.is_recovering());
         if let Some(last) = self.last_sent_at.replace(now) {
-            self.congestion.on_idle(now.span_since(last), rtt.timeout());
+            self.congestion.on_idle(now.span_since(last), rtt.rto());
         }
         let full = self.congestion.is_full(octets);
         let places = (send.nxt() - octets, send.nxt());
@@ -317,7 +323,7 @@ impl Recovery {
     /// A tail probe was sent, with data up to `end`. `again`: old data.
     pub(super) fn on_tail_probe(&mut self, end: u64, rtt: &mut RttEstimator, again: bool) {
         self.tail.on_sent(end, again, self.is_recovering());
-        rtt.use_up();
+        rtt.on_tail_probe();
     }
 
     /// Whether a tail probe without new data is the first missing segment, and not the last one sent.
@@ -333,24 +339,26 @@ impl Recovery {
     /// The peer echoes a mark of congestion, with `flight` octets not acknowledged before. It counts once for what is in flight (RFC 3168 section 6.1.2), as does a
     /// loss.
     pub(super) fn on_congestion_echo(&mut self, send: &Sender, flight: u64) -> bool {
-        let known = self.last_until.is_some_and(|until| send.una() <= until);
+        let known = self
+            .recover
+            .is_some_and(|recovery_point| send.una() <= recovery_point);
         if known || self.phase != Phase::Open {
             return false;
         }
-        self.last_until = Some(send.nxt());
+        self.recover = Some(send.nxt());
         self.congestion.on_loss(flight);
         true
     }
 
     /// Whether the window was reduced and the peer does not know.
     #[inline]
-    pub(super) fn was_reduced(&self) -> bool {
-        self.congestion.was_reduced()
+    pub(super) fn cwr_due(&self) -> bool {
+        self.congestion.cwr_due()
     }
 
     /// The same; the peer is told now.
-    pub(super) fn take_reduction(&mut self) -> bool {
-        self.congestion.take_reduction()
+    pub(super) fn take_cwr(&mut self) -> bool {
+        self.congestion.take_cwr()
     }
 
     /// The SYN had to be sent again.
@@ -362,9 +370,9 @@ impl Recovery {
 /// Beginning and end.
 impl Recovery {
     /// A recovery is over.
-    fn end(&mut self, now: Instant) {
+    fn end_recovery(&mut self, now: Instant) {
         self.phase = Phase::Open;
-        self.arrived = 0;
+        self.dup_acked = 0;
         self.rack.on_recovered();
         self.tail.restart(now);
     }
@@ -375,17 +383,17 @@ impl Recovery {
         &mut self,
         send: &mut Sender,
         now: Instant,
-        (used, delivered): (u64, u64),
+        (flight, delivered): (u64, u64),
         rtt: &RttEstimator,
         counters: &mut TcpCounters,
     ) -> bool {
-        let lost = self.rack.detect(now, send, self.is_recovering(), rtt);
+        let lost = self.rack.detect_loss(now, send, self.is_recovering(), rtt);
         if lost == 0 {
             return false;
         }
         counters.rack_losses += lost as u64;
         if self.phase == Phase::Open {
-            self.begin(send, (used, delivered), counters);
+            self.enter_fast_recovery(send, (flight, delivered), counters);
         }
         true
     }
@@ -393,31 +401,31 @@ impl Recovery {
     /// What was in flight when the octets that are in flight now were sent, as far as it is known: `flight` at least,
     /// what was not acknowledged before this ACK. Of several that are handled in a batch one may take most of a window
     /// away, and the next show a loss in the rest: that rest is not what was too much.
-    fn used(&self, send: &Sender, flight: u64) -> u64 {
-        if self.rounds.is_limited(send.una()) {
-            self.congestion.window()
+    fn flight_when_sent(&self, send: &Sender, flight: u64) -> u64 {
+        if self.rounds.was_cwnd_limited(send.una()) {
+            self.congestion.cwnd()
         } else {
             flight
         }
     }
 
     /// Fast recovery begins. Of `used` octets that were in flight `delivered` have just left the network.
-    fn begin(
+    fn enter_fast_recovery(
         &mut self,
         send: &mut Sender,
-        (used, delivered): (u64, u64),
+        (flight, delivered): (u64, u64),
         counters: &mut TcpCounters,
     ) {
-        let until = send.nxt();
-        self.phase = Phase::Fast { until };
-        self.last_until = Some(until);
-        self.urgent = true;
+        let recovery_point = send.nxt();
+        self.phase = Phase::Fast { recovery_point };
+        self.recover = Some(recovery_point);
+        self.retransmit_now = true;
         self.tail.cancel();
         self.retransmissions = Some(Box::default());
-        self.congestion.on_loss(used);
+        self.congestion.on_loss(flight);
         let flight = send.flight().saturating_sub(send.sacked()) + delivered;
         self.prr = Prr::begin(
-            self.congestion.slow_start_threshold(),
+            self.congestion.ssthresh(),
             flight,
             self.pipe(send),
             self.mss,
@@ -430,7 +438,7 @@ impl Recovery {
 impl Recovery {
     /// The connection is over.
     pub(super) fn stop(&mut self) {
-        self.rack.fires_at = None;
+        self.rack.timer_at = None;
         self.tail.cancel();
     }
 
@@ -443,7 +451,7 @@ impl Recovery {
         rtt: &RttEstimator,
         timeout_at: Option<Instant>,
     ) -> Option<Instant> {
-        match self.rack.fires_at {
+        match self.rack.timer_at {
             Some(at) => Some(at),
             None if timeout_at.is_none() => None,
             None => self.tail_probe_at(send, rtt, timeout_at),
@@ -459,10 +467,10 @@ impl Recovery {
         timeout_at: Option<Instant>,
     ) -> Option<Instant> {
         let probe_at = match timeout_at {
-            Some(_) => self.tail.not_before(send, self.is_recovering()),
+            Some(_) => self.tail.earliest_pto(send, self.is_recovering()),
             None => None,
         };
-        Instant::earliest([timeout_at, self.rack.fires_at, probe_at])
+        Instant::earliest([timeout_at, self.rack.timer_at, probe_at])
     }
 
     fn tail_probe_at(
@@ -482,7 +490,7 @@ impl Recovery {
             return None;
         }
         let recovering = self.is_recovering();
-        self.tail.fires_at(send, rtt, timeout_at, recovering)
+        self.tail.pto_at(send, rtt, timeout_at, recovering)
     }
 
     /// RACK's timer.
@@ -493,9 +501,9 @@ impl Recovery {
         rtt: &RttEstimator,
         counters: &mut TcpCounters,
     ) {
-        if self.rack.fires_at.is_some_and(|at| at <= now) {
-            let used = self.used(send, send.flight());
-            self.find_losses(send, now, (used, 0), rtt, counters);
+        if self.rack.timer_at.is_some_and(|at| at <= now) {
+            let flight = self.flight_when_sent(send, send.flight());
+            self.find_losses(send, now, (flight, 0), rtt, counters);
         }
     }
 
@@ -524,31 +532,36 @@ impl Recovery {
         rtt: &RttEstimator,
         first: bool,
     ) {
-        let until = send.nxt();
+        let recovery_point = send.nxt();
         let frto = match self.phase {
             // Still nothing but the first segment was sent again.
             Phase::Timeout {
                 frto: Frto::First, ..
             } => Frto::First,
-            _ if self.last_until.is_some_and(|last| send.una() < last) => Frto::Off,
+            _ if self.recover.is_some_and(|last| send.una() < last) => Frto::Off,
             _ => Frto::First,
         };
         self.congestion
-            .on_timeout(self.used(send, send.flight()), first);
+            .on_timeout(self.flight_when_sent(send, send.flight()), first);
         if first {
             self.retransmissions = Some(Box::default());
         }
-        let patience = self
+        let loss_delay = self
             .sack
-            .then(|| self.rack.patience(self.reordering_window(send, rtt)));
-        self.phase = Phase::Timeout { until, frto };
-        self.last_until = Some(until);
-        self.duplicate_acks = 0;
-        self.arrived = 0;
-        self.urgent = true;
+            .then(|| self.rack.loss_delay(self.reo_wnd(send, rtt)));
+        self.phase = Phase::Timeout {
+            recovery_point,
+            frto,
+        };
+        self.recover = Some(recovery_point);
+        self.dup_acks = 0;
+        self.dup_acked = 0;
+        self.retransmit_now = true;
         self.tail.cancel();
-        self.rack.fires_at = None;
+        self.rack.timer_at = None;
         // RFC 8985 section 6.3. What was sent just now has not had time to arrive.
-        send.lose_on_timeout(|sent_at| patience.is_none_or(|patience| sent_at + patience <= now));
+        send.mark_lost_on_timeout(|sent_at| {
+            loss_delay.is_none_or(|loss_delay| sent_at + loss_delay <= now)
+        });
     }
 }

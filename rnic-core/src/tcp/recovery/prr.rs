@@ -1,59 +1,62 @@
-//! Proportional rate reduction (RFC 6937, RFC 9937): during fast recovery what leaves the network clocks out what
-//! enters it, so that the flight comes down to the new threshold without a pause and without a burst.
+//! Proportional rate reduction (RFC 6937, RFC 9937): in fast recovery each delivery clocks out new transmissions, so that the
+//! flight shrinks to `ssthresh` without a pause and without a burst.
 
-/// One fast recovery; all sizes in octets.
+/// One fast recovery, in the names of RFC 9937 section 6.2; all sizes in octets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Prr {
-    /// What is to be in flight at the end.
-    threshold: u64,
-    /// What was in flight at the beginning (RecoverFS).
-    flight: u64,
-    /// What has left the network since, and what has been sent.
-    delivered: u64,
-    sent: u64,
+    ssthresh: u64,
+    /// RecoverFS: what was in flight at the beginning.
+    recover_fs: u64,
+    /// Octets delivered since then.
+    prr_delivered: u64,
+    /// Octets sent since then.
+    prr_out: u64,
     /// What may be in flight now.
-    window: u64,
+    cwnd: u64,
 }
 
 impl Prr {
-    pub(super) fn begin(threshold: u64, flight: u64, pipe: u64, mss: u64) -> Self {
+    /// Begins a recovery with `flight` octets in flight, of which `pipe` are thought to be in the network.
+    pub(super) fn begin(ssthresh: u64, flight: u64, pipe: u64, mss: u64) -> Self {
         Self {
-            threshold,
-            flight: flight.max(1),
-            delivered: 0,
-            sent: 0,
-            window: pipe + mss,
+            ssthresh,
+            recover_fs: flight.max(1),
+            prr_delivered: 0,
+            prr_out: 0,
+            cwnd: pipe + mss,
         }
     }
 
-    pub(super) fn window(&self) -> u64 {
-        self.window
+    /// Returns what may be in flight.
+    pub(super) fn cwnd(&self) -> u64 {
+        self.cwnd
     }
 
-    /// `octets` have left the network, and `pipe` are in it. `progress`: the peer has moved on, and no more losses
-    /// have been found; the flight may then catch up with the threshold as in slow start.
-    pub(super) fn on_delivered(&mut self, octets: u64, pipe: u64, progress: bool, mss: u64) {
+    /// Takes an ACK that delivers `octets`; `pipe` remain in the network. `safe_ack` (SafeACK): it advances SND.UNA and shows
+    /// no further loss, so that the flight may grow to `ssthresh` as in slow start.
+    pub(super) fn on_delivered(&mut self, octets: u64, pipe: u64, safe_ack: bool, mss: u64) {
         if octets == 0 {
             return;
         }
-        self.delivered += octets;
-        let mut room = if pipe > self.threshold {
-            let share = (self.delivered * self.threshold).div_ceil(self.flight);
-            share.saturating_sub(self.sent)
+        self.prr_delivered += octets;
+        let mut sndcnt = if pipe > self.ssthresh {
+            let share = (self.prr_delivered * self.ssthresh).div_ceil(self.recover_fs);
+            share.saturating_sub(self.prr_out)
         } else {
-            let conserved = self.delivered.saturating_sub(self.sent).max(octets);
-            let room = conserved + if progress { mss } else { 0 };
-            room.min(self.threshold - pipe)
+            let conserved = self.prr_delivered.saturating_sub(self.prr_out).max(octets);
+            let limit = conserved + if safe_ack { mss } else { 0 };
+            limit.min(self.ssthresh - pipe)
         };
-        if self.sent == 0 && room < mss {
-            // The first retransmission waits for nothing.
-            room = mss;
+        if self.prr_out == 0 && sndcnt < mss {
+            // The first retransmission goes at once.
+            sndcnt = mss;
         }
-        self.window = pipe + room;
+        self.cwnd = pipe + sndcnt;
     }
 
+    /// Takes the transmission of `octets`.
     pub(super) fn on_sent(&mut self, octets: u64) {
-        self.sent += octets;
+        self.prr_out += octets;
     }
 }
 
@@ -73,7 +76,7 @@ mod tests {
             pipe -= MSS;
             prr.on_delivered(MSS, pipe, false, MSS);
             let mut now = 0;
-            while pipe + MSS <= prr.window() {
+            while pipe + MSS <= prr.cwnd() {
                 pipe += MSS;
                 now += 1;
                 prr.on_sent(MSS);
@@ -105,16 +108,16 @@ mod tests {
         let mut prr = Prr::begin(10 * MSS, 20 * MSS, 5 * MSS, MSS);
         prr.on_sent(MSS);
         prr.on_delivered(MSS, 5 * MSS, true, MSS);
-        assert_eq!(prr.window(), 7 * MSS);
+        assert_eq!(prr.cwnd(), 7 * MSS);
         prr.on_sent(2 * MSS);
         prr.on_delivered(5 * MSS, 8 * MSS, true, MSS);
-        assert_eq!(prr.window(), 10 * MSS);
+        assert_eq!(prr.cwnd(), 10 * MSS);
     }
 
     #[test]
     fn the_first_retransmission_waits_for_nothing() {
         let mut prr = Prr::begin(2 * MSS, 20 * MSS, 19 * MSS, MSS);
         prr.on_delivered(MSS, 18 * MSS, false, MSS);
-        assert_eq!(prr.window(), 19 * MSS);
+        assert_eq!(prr.cwnd(), 19 * MSS);
     }
 }

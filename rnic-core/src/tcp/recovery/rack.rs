@@ -1,34 +1,35 @@
-//! RACK (RFC 8985 section 6): a segment is lost if one sent later has arrived, and it itself had time enough.
+//! RACK (RFC 8985 section 6): a segment is lost if one sent later has been delivered and it had time enough to arrive itself.
 
 use super::Ack;
 use crate::tcp::rtt::RttEstimator;
-use crate::tcp::scoreboard::Sending;
+use crate::tcp::scoreboard::Transmission;
 use crate::tcp::send::Sender;
 use crate::time::{Instant, Span};
 
 /// Segments selectively acknowledged that show a loss while no reordering has been seen (RFC 6675's DupThresh).
-pub(super) const DUPLICATE_THRESHOLD: usize = 3;
-/// Recoveries after which a reordering window that had grown shrinks back.
-const PERSISTENCE: u8 = 16;
+pub(super) const DUP_THRESH: usize = 3;
+/// Recoveries after which a widened reordering window shrinks to its default (RFC 8985's constant of 16).
+const REO_WND_PERSIST: u8 = 16;
 
-/// What is known of the order in which segments arrive.
+/// The state of RACK, in the names of RFC 8985 section 5.3.
 #[derive(Debug)]
 pub(super) struct Rack {
-    /// The latest sending of a segment that has arrived (RACK.xmit_ts and RACK.end_seq), and how long it took.
-    latest: Option<Sending>,
+    /// RACK.xmit_ts and RACK.end_seq: the latest transmission of a segment that has been delivered.
+    latest: Option<Transmission>,
+    /// RACK.rtt: how long it took.
     rtt: Span,
-    /// That was a retransmission: segments behind it in the stream may have been sent before it.
-    again: bool,
-    /// Segments have arrived in another order than they were sent.
+    /// It was a retransmission: segments behind it in the stream may have been sent before it.
+    latest_retransmitted: bool,
+    /// RACK.reordering_seen
     reordering_seen: bool,
-    /// The reordering window in quarters of the least round-trip time.
-    quarters: u32,
-    /// Recoveries for which it keeps its size.
-    persist: u8,
-    /// The window has grown for duplicates in this round, which ends here.
-    grown_until: Option<u64>,
-    /// When what was sent before `latest` has had time enough.
-    pub(super) fires_at: Option<Instant>,
+    /// RACK.reo_wnd_mult: the reordering window in quarters of `min_rtt`.
+    reo_wnd_mult: u32,
+    /// RACK.reo_wnd_persist: recoveries for which it keeps its size.
+    reo_wnd_persist: u8,
+    /// RACK.dsack_round: the window has grown for a DSACK in the round trip that ends here.
+    dsack_round: Option<u64>,
+    /// When RACK's timer expires: the time at which all that was sent before `latest` is overdue.
+    pub(super) timer_at: Option<Instant>,
 }
 
 impl Rack {
@@ -36,117 +37,117 @@ impl Rack {
         Self {
             latest: None,
             rtt: Span::ZERO,
-            again: false,
+            latest_retransmitted: false,
             reordering_seen: false,
-            quarters: 1,
-            persist: 0,
-            grown_until: None,
-            fires_at: None,
+            reo_wnd_mult: 1,
+            reo_wnd_persist: 0,
+            dsack_round: None,
+            timer_at: None,
         }
     }
 
-    /// Learns from what has arrived (RFC 8985 section 6.2, steps 2 and 3). Returns whether reordering is seen.
-    pub(super) fn learn(&mut self, send: &Sender, ack: &Ack<'_>, rtt: &RttEstimator) -> bool {
-        let news = ack.news;
-        if let Some(original) = news.original {
-            self.arrived(ack.now, original, false);
+    /// Takes what an ACK delivers (RFC 8985 section 6.2, steps 2 and 3). Returns whether it shows reordering.
+    pub(super) fn update(&mut self, send: &Sender, ack: &Ack<'_>, rtt: &RttEstimator) -> bool {
+        let outcome = ack.outcome;
+        if let Some(original) = outcome.latest_original {
+            self.on_delivered(ack.now, original, false);
         }
-        if let Some((sent_at, end)) = news.retransmission {
-            // The answer may be to the sending before. An ACK echoes what came in order last (RFC 7323 section 4.3): of a
-            // segment behind a hole the echo says nothing.
-            let echoes_other = end <= send.una() && ack.echoes_before(sent_at);
+        if let Some((sent_at, end)) = outcome.latest_retransmission {
+            // The ACK may be for the transmission before. It echoes the timestamp of what came in order last (RFC 7323
+            // section 4.3): of a segment behind a hole the echo says nothing.
+            let echoes_earlier = end <= send.una() && ack.echoes_before(sent_at);
             let too_soon = rtt
-                .least()
-                .is_some_and(|least| ack.now.span_since(sent_at) < least);
-            if !echoes_other && !too_soon {
-                self.arrived(ack.now, (sent_at, end), true);
+                .min_rtt()
+                .is_some_and(|min_rtt| ack.now.span_since(sent_at) < min_rtt);
+            if !echoes_earlier && !too_soon {
+                self.on_delivered(ack.now, (sent_at, end), true);
             }
         }
-        self.reordering_seen |= news.reordered;
-        news.reordered
+        self.reordering_seen |= outcome.reordered;
+        outcome.reordered
     }
 
-    /// Whether all that was sent before the latest sending that has arrived was sent before it in the stream, too.
+    /// Whether `latest` was sent only once: what was sent before it stands before it in the stream, too.
     #[inline]
-    pub(super) fn in_order(&self) -> bool {
-        !self.again
+    pub(super) fn latest_is_original(&self) -> bool {
+        !self.latest_retransmitted
     }
 
-    /// The only segment in flight has arrived, and was sent once: nothing can be missing. While [in order](Self::in_order) no
-    /// other was sent later.
+    /// Takes the delivery of the only segment in flight, which was sent once: nothing can be missing. Requires that
+    /// [`latest_is_original`](Self::latest_is_original), so that no other was sent later.
     #[inline]
-    pub(super) fn learn_sole_ack(&mut self, round_trip: Span, original: Sending) {
+    pub(super) fn learn_sole_ack(&mut self, round_trip: Span, original: Transmission) {
         self.rtt = round_trip;
         self.latest = Some(original);
-        self.fires_at = None;
+        self.timer_at = None;
     }
 
     #[inline]
-    fn arrived(&mut self, now: Instant, sending: Sending, again: bool) {
-        self.rtt = now.span_since(sending.0);
-        if self.latest.is_none_or(|latest| sending > latest) {
-            self.latest = Some(sending);
-            self.again = again;
+    fn on_delivered(&mut self, now: Instant, transmission: Transmission, retransmitted: bool) {
+        self.rtt = now.span_since(transmission.0);
+        if self.latest.is_none_or(|latest| transmission > latest) {
+            self.latest = Some(transmission);
+            self.latest_retransmitted = retransmitted;
         }
     }
 
-    /// A retransmission was found to have overtaken what it stood in for.
-    pub(super) fn see_reordering(&mut self) {
+    /// Notes that a retransmission has overtaken its original.
+    pub(super) fn note_reordering(&mut self) {
         self.reordering_seen = true;
     }
 
-    /// The peer has received something twice: the window grows, once in a round (step 4).
-    pub(super) fn on_duplicated(&mut self, send: &Sender) {
-        if self.grown_until.is_some_and(|until| send.una() < until) {
+    /// Takes a DSACK: widens the reordering window, once in a round trip (step 4).
+    pub(super) fn on_dsack(&mut self, send: &Sender) {
+        if self.dsack_round.is_some_and(|end| send.una() < end) {
             return;
         }
-        self.grown_until = Some(send.nxt());
-        self.quarters = self.quarters.saturating_add(1);
-        self.persist = PERSISTENCE;
+        self.dsack_round = Some(send.nxt());
+        self.reo_wnd_mult = self.reo_wnd_mult.saturating_add(1);
+        self.reo_wnd_persist = REO_WND_PERSIST;
     }
 
-    /// A recovery is over.
+    /// Takes the end of a recovery: after some of them a widened window shrinks again.
     pub(super) fn on_recovered(&mut self) {
-        self.persist = self.persist.saturating_sub(1);
-        if self.persist == 0 {
-            self.quarters = 1;
+        self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
+        if self.reo_wnd_persist == 0 {
+            self.reo_wnd_mult = 1;
         }
     }
 
-    /// How long a segment may arrive later than one that was sent after it.
-    pub(super) fn window(&self, send: &Sender, recovering: bool, rtt: &RttEstimator) -> Span {
-        let certain = recovering || send.sacked_segments() >= DUPLICATE_THRESHOLD;
+    /// Returns RACK.reo_wnd: how much later than its successors a segment may arrive before it is lost (step 4).
+    pub(super) fn reo_wnd(&self, send: &Sender, recovering: bool, rtt: &RttEstimator) -> Span {
+        let certain = recovering || send.sacked_segments() >= DUP_THRESH;
         if !self.reordering_seen && certain {
             return Span::ZERO;
         }
-        let smoothed = rtt.smoothed().unwrap_or_default();
-        let least = rtt.least().unwrap_or(smoothed);
-        (least * self.quarters / 4).min(smoothed)
+        let srtt = rtt.srtt().unwrap_or_default();
+        let min_rtt = rtt.min_rtt().unwrap_or(srtt);
+        (min_rtt * self.reo_wnd_mult / 4).min(srtt)
     }
 
-    /// How long a segment has from its sending on before it is lost, if one sent later has arrived.
-    pub(super) fn patience(&self, window: Span) -> Span {
-        self.rtt + window
+    /// Returns the time after its transmission at which a segment is lost, if one sent later has been delivered.
+    pub(super) fn loss_delay(&self, reo_wnd: Span) -> Span {
+        self.rtt + reo_wnd
     }
 
-    /// Finds the segments that are lost by now, and says how many; sets the timer for those that may be found
-    /// later (step 5). All of these were sent before `latest`: one expiry finds them all.
-    pub(super) fn detect(
+    /// Marks the segments that are lost by now, and returns how many; sets the timer for those that may be lost later (step
+    /// 5). All of these were sent before `latest`: one expiry finds them all.
+    pub(super) fn detect_loss(
         &mut self,
         now: Instant,
         send: &mut Sender,
         recovering: bool,
         rtt: &RttEstimator,
     ) -> usize {
-        self.fires_at = None;
+        self.timer_at = None;
         let Some(latest) = self.latest else { return 0 };
-        if send.sacked_segments() == 0 && !self.again {
+        if send.sacked_segments() == 0 && !self.latest_retransmitted {
             // All that was sent before it has arrived.
             return 0;
         }
-        let patience = self.patience(self.window(send, recovering, rtt));
-        let (lost, more) = send.lose_overdue(now, latest, patience);
-        self.fires_at = more.then(|| latest.0 + patience);
+        let loss_delay = self.loss_delay(self.reo_wnd(send, recovering, rtt));
+        let (lost, more) = send.mark_overdue_lost(now, latest, loss_delay);
+        self.timer_at = more.then(|| latest.0 + loss_delay);
         lost
     }
 }

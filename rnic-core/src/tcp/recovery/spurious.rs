@@ -1,5 +1,5 @@
-//! Finding out that nothing was lost: by the timestamps (Eifel, RFC 3522), by the peer's reports of duplicates (RFC
-//! 2883, RFC 3708), or after a timeout by what is acknowledged without having been sent again (F-RTO, RFC 5682).
+//! Detects spurious retransmissions: by timestamps (Eifel, RFC 3522), by DSACKs (RFC 2883, RFC 3708), or after a timeout by
+//! what is acknowledged without having been retransmitted (F-RTO, RFC 5682).
 
 use core::ops::Range;
 
@@ -11,56 +11,54 @@ use crate::time::Instant;
 /// The retransmissions since congestion control last reduced its window.
 #[derive(Debug, Default)]
 pub(super) struct Retransmissions {
-    /// What they were: a report about another says nothing about these.
+    /// What was retransmitted: a DSACK for anything else says nothing about these.
     ranges: RangeSet,
     first_at: Option<Instant>,
-    /// Octets sent again that the peer has not reported as duplicates.
-    needed: u64,
+    /// Octets retransmitted that no DSACK has reported.
+    without_dsack: u64,
 }
 
 impl Retransmissions {
-    /// A segment is sent again, or the beginning of one.
+    /// Adds the retransmission of a segment, or of its beginning.
     pub(super) fn add(&mut self, now: Instant, range: Range<u64>) {
         self.first_at.get_or_insert(now);
-        self.needed += range.end - range.start;
+        self.without_dsack += range.end - range.start;
         self.ranges.insert(range);
     }
 
-    /// Whether an acknowledgment shows that they were all in vain. `recovering`: what had been sent before the first
-    /// of them is not all acknowledged yet.
-    pub(super) fn in_vain(&mut self, ack: &Ack<'_>, recovering: bool, send: &Sender) -> bool {
+    /// Whether an ACK shows that all of them were spurious. `recovering`: not all that had been sent before the first of them
+    /// is acknowledged yet.
+    pub(super) fn all_spurious(&mut self, ack: &Ack<'_>, recovering: bool, send: &Sender) -> bool {
         let Some(first_at) = self.first_at else {
             return false;
         };
-        let news = ack.news;
-        if recovering && news.acked > 0 && news.retransmission.is_some() {
-            // Acknowledged, but by an ACK from before it can have arrived again. Others that are still on their way may
-            // have been lost all the same.
+        let outcome = ack.outcome;
+        if recovering && outcome.acked > 0 && outcome.latest_retransmission.is_some() {
+            // The ACK was sent before the retransmission can have arrived (Eifel). Other retransmissions that are still in
+            // flight may have been needed all the same.
             if ack.echoes_before(first_at) && !send.has_resent() {
                 return true;
             }
         }
-        let Some(duplicated) = &news.duplicated else {
+        let Some(dsack) = &outcome.dsack else {
             return false;
         };
-        if self.ranges.first_gap(duplicated.clone()).start < duplicated.end {
+        if self.ranges.first_gap(dsack.clone()).start < dsack.end {
             return false;
         }
-        self.needed = self
-            .needed
-            .saturating_sub(duplicated.end - duplicated.start);
-        self.needed == 0
+        self.without_dsack = self.without_dsack.saturating_sub(dsack.end - dsack.start);
+        self.without_dsack == 0
     }
 }
 
-/// F-RTO's steps after a timeout.
+/// F-RTO's steps after a timeout (RFC 5682 section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frto {
-    /// Not done, or done with.
+    /// Not in use, or finished.
     Off,
-    /// The first segment has been sent again; its answer is awaited.
+    /// Step 1: the first segment has been retransmitted, and its ACK has not come.
     First,
-    /// It has moved the peer on. Instead of what is thought lost, up to this many new segments are sent; the answer
-    /// to what is still on its way decides.
+    /// Step 2: that ACK advanced SND.UNA. Up to this many new segments are sent in place of retransmissions; the next ACK
+    /// decides.
     Second(u8),
 }

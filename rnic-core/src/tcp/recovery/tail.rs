@@ -1,8 +1,8 @@
-//! The tail loss probe (RFC 8985 section 7): where no ACK comes back, one more segment asks for it before the
-//! retransmission timer has to.
+//! The tail loss probe (RFC 8985 section 7): where no ACK comes back, one more segment elicits it before the retransmission
+//! timer expires.
 //!
-//! Unlike there it also does so in fast recovery (as RFC 9002 section 6.2 does for QUIC): the last retransmission may be
-//! lost as well, or the ACK for it, and nothing else may be on its way. The first missing segment is the probe then.
+//! Unlike there, it also does so in fast recovery (as RFC 9002 section 6.2 does for QUIC): the last retransmission may be
+//! lost as well, or its ACK, and nothing else may be on its way. The first missing segment is the probe then.
 
 use core::ops::Range;
 
@@ -12,19 +12,19 @@ use crate::tcp::send::Sender;
 use crate::time::{Instant, Span};
 
 /// A probe waits at least this much longer than two round trips: hosts are not always prompt.
-const LEAST_SLACK: Span = Span::from_millis(2);
-/// How long a peer may wait with the ACK of a single segment (TLP.max_ack_delay).
+const MIN_SLACK: Span = Span::from_millis(2);
+/// How long a peer may delay the ACK of a single segment (TLP.max_ack_delay).
 pub(super) const MAX_ACK_DELAY: Span = Span::from_millis(200);
-/// The wait where no round trip has been measured.
-const WITHOUT_RTT: Span = Span::from_secs(1);
+/// The probe timeout where no round trip has been measured.
+const PTO_WITHOUT_RTT: Span = Span::from_secs(1);
 
 /// What the ACK of a probe says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ProbeOutcome {
     /// Nothing yet, or that nothing was lost.
     Nothing,
     /// The probe has repaired the only loss.
-    Repaired,
+    RepairedLoss,
 }
 
 /// The tail loss probe of a connection.
@@ -32,102 +32,100 @@ pub(super) enum Verdict {
 pub(super) struct TailProbe {
     /// When the wait for an ACK began.
     since: Option<Instant>,
-    /// The timer has expired: a probe is to be sent.
+    /// The probe timeout (PTO) has expired: a probe is to be sent.
     pub(super) due: bool,
-    /// Where what had been sent with the last probe ends, until that is settled (TLP.end_seq).
-    end: Option<u64>,
-    /// The probe sent old data.
-    again: bool,
-    /// It was sent in fast recovery: its answer says nothing more about the congestion window.
+    /// TLP.end_seq: SND.NXT after the last probe, until its ACK has come.
+    end_seq: Option<u64>,
+    /// TLP.is_retrans: the probe was a retransmission.
+    is_retrans: bool,
+    /// It was sent in fast recovery: its ACK says nothing more about the congestion window.
     in_recovery: bool,
 }
 
 impl TailProbe {
-    /// New data was sent, or new data was acknowledged.
+    /// Restarts the wait: new data was sent or acknowledged.
     pub(super) fn restart(&mut self, now: Instant) {
         self.since = Some(now);
     }
 
-    /// Whether the answer to a probe is awaited.
+    /// Whether the ACK of a probe has not come yet.
     #[inline]
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.end.is_some()
+    pub(super) fn is_outstanding(&self) -> bool {
+        self.end_seq.is_some()
     }
 
-    /// When to probe, unless the retransmission timer, due at `timeout_at`, is due earlier: then at that time.
-    pub(super) fn fires_at(
+    /// Returns when the probe timeout expires, at the latest when the retransmission timer does, at `rto_at`.
+    pub(super) fn pto_at(
         &self,
         send: &Sender,
         rtt: &RttEstimator,
-        timeout_at: Instant,
+        rto_at: Instant,
         recovering: bool,
     ) -> Option<Instant> {
         let since = self.since?;
-        if self.end.is_some() || !rtt.is_fresh() || send.window_closed() {
+        if self.end_seq.is_some() || !rtt.sampled_since_probe() || send.window_closed() {
             return None;
         }
-        let wait = match rtt.smoothed() {
+        let pto = match rtt.srtt() {
             // In recovery every segment is acknowledged at once.
-            Some(smoothed) if send.sent_segments() <= 1 && !recovering => {
-                smoothed * 2 + MAX_ACK_DELAY
-            }
-            Some(smoothed) => smoothed * 2 + LEAST_SLACK,
-            None => WITHOUT_RTT,
+            Some(srtt) if send.sent_segments() <= 1 && !recovering => srtt * 2 + MAX_ACK_DELAY,
+            Some(srtt) => srtt * 2 + MIN_SLACK,
+            None => PTO_WITHOUT_RTT,
         };
-        Some((since + wait).min(timeout_at))
+        Some((since + pto).min(rto_at))
     }
 
-    /// A time before which there is surely no [probe](Self::fires_at), whatever the round trip takes.
+    /// Returns a lower bound of [`pto_at`](Self::pto_at), whatever the round-trip time is.
     #[inline]
-    pub(super) fn not_before(&self, send: &Sender, recovering: bool) -> Option<Instant> {
-        let wait = if send.sent_segments() <= 1 && !recovering {
+    pub(super) fn earliest_pto(&self, send: &Sender, recovering: bool) -> Option<Instant> {
+        let pto = if send.sent_segments() <= 1 && !recovering {
             MAX_ACK_DELAY
         } else {
-            LEAST_SLACK
+            MIN_SLACK
         };
-        self.since.map(|since| since + wait)
+        self.since.map(|since| since + pto)
     }
 
-    /// The timer has expired.
+    /// Takes the expiry of the probe timeout.
     pub(super) fn expire(&mut self) {
         self.due = true;
         self.since = None;
     }
 
-    /// A probe is on its way, the last of what was sent up to `end`. `again`: with old data.
-    pub(super) fn on_sent(&mut self, end: u64, again: bool, in_recovery: bool) {
+    /// Takes the transmission of a probe; `end_seq` is SND.NXT behind it.
+    pub(super) fn on_sent(&mut self, end_seq: u64, is_retrans: bool, in_recovery: bool) {
         self.due = false;
         self.since = None;
-        self.end = Some(end);
-        self.again = again;
+        self.end_seq = Some(end_seq);
+        self.is_retrans = is_retrans;
         self.in_recovery = in_recovery;
     }
 
-    /// Whether what the peer received twice is the last probe.
-    pub(super) fn is_duplicated(&self, duplicated: &Range<u64>) -> bool {
-        self.again && self.end.is_some_and(|end| duplicated.end == end)
+    /// Whether a DSACK reports the last probe.
+    pub(super) fn is_probe_dsack(&self, dsack: &Range<u64>) -> bool {
+        self.is_retrans && self.end_seq.is_some_and(|end_seq| dsack.end == end_seq)
     }
 
-    /// RFC 8985 section 7.4.2.
-    pub(super) fn settle(&mut self, send: &Sender, ack: &Ack<'_>) -> Verdict {
-        let Some(end) = self.end.filter(|end| send.una() >= *end) else {
-            return Verdict::Nothing;
+    /// Takes an ACK (RFC 8985 section 7.4.2).
+    pub(super) fn process_ack(&mut self, send: &Sender, ack: &Ack<'_>) -> ProbeOutcome {
+        let Some(end_seq) = self.end_seq.filter(|end_seq| send.una() >= *end_seq) else {
+            return ProbeOutcome::Nothing;
         };
-        let duplicated = ack.news.duplicated.as_ref();
-        let harmless = !self.again
+        let dsack = ack.outcome.dsack.as_ref();
+        let nothing_lost = !self.is_retrans
             || self.in_recovery
-            || duplicated.is_some_and(|duplicated| self.is_duplicated(duplicated))
+            || dsack.is_some_and(|dsack| self.is_probe_dsack(dsack))
             || (ack.repeats && !ack.sacks);
-        if harmless || send.una() > end {
-            self.end = None;
-            if !harmless {
-                return Verdict::Repaired;
+        if nothing_lost || send.una() > end_seq {
+            self.end_seq = None;
+            if !nothing_lost {
+                return ProbeOutcome::RepairedLoss;
             }
         }
-        Verdict::Nothing
+        ProbeOutcome::Nothing
     }
 
-    /// Recovery has taken over.
+    /// Forgets the probe: recovery has taken over.
     pub(super) fn cancel(&mut self) {
         *self = Self::default();
     }

@@ -46,7 +46,7 @@ impl Sender {
     }
 
     /// Everything in flight in segments of more than `octets` is lost: a link on the way cannot carry them.
-    pub(in crate::tcp) fn lose_larger_than(&mut self, octets: u16) {
+    pub(in crate::tcp) fn mark_larger_lost(&mut self, octets: u16) {
         for index in 0..self.segments.len() {
             if self.segments[index].len > octets {
                 self.mark_lost(index);

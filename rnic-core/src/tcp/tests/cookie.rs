@@ -55,7 +55,7 @@ fn with_timestamps_scale_and_sack_come_back_in_them() {
         t.expect(&format!(". {start}:{}(888) ack 1", start + 888));
     }
     t.expect_nothing();
-    assert_eq!(t.tcp.smoothed_rtt(), None, "the SYN-ACK is not remembered");
+    assert_eq!(t.tcp.srtt(), None, "the SYN-ACK is not remembered");
 }
 
 #[test]

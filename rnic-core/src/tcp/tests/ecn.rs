@@ -179,11 +179,11 @@ fn marks_outside_the_window_and_without_agreement_are_ignored() {
 fn an_echo_halves_the_window_once_and_the_next_new_segment_says_so() {
     let mut t = sending();
     t.inject("E. 1:1(0) ack 2001");
-    assert_eq!(t.tcp.congestion_window(), (5000, 5000));
+    assert_eq!(t.tcp.cwnd(), (5000, 5000));
     for ack in [3001, 4001, 5001] {
         t.inject(&format!("E. 1:1(0) ack {ack}"));
         t.expect_nothing();
-        assert_eq!(t.tcp.congestion_window().1, 5000);
+        assert_eq!(t.tcp.cwnd().1, 5000);
     }
     t.inject("E. 1:1(0) ack 6001");
     t.expect("[ect0] W. 10001:11001(1000) ack 1");
@@ -197,12 +197,12 @@ fn an_echo_halves_the_window_once_and_the_next_new_segment_says_so() {
 fn an_echo_for_what_was_sent_after_the_reduction_counts_again() {
     let mut t = sending();
     t.inject("E. 1:1(0) ack 2001");
-    let (_, first) = t.tcp.congestion_window();
+    let (_, first) = t.tcp.cwnd();
     t.inject("E. 1:1(0) ack 10001");
     while t.next().is_some() {}
-    assert_eq!(t.tcp.congestion_window().1, first);
+    assert_eq!(t.tcp.cwnd().1, first);
     t.inject("E. 1:1(0) ack 11001");
-    assert!(t.tcp.congestion_window().1 < first);
+    assert!(t.tcp.cwnd().1 < first);
     assert_eq!(t.tcp.counters().congestion_echoes, 2);
 }
 
@@ -212,9 +212,9 @@ fn a_loss_counts_as_the_reduction_and_is_told_like_one() {
     t.pass(ms(10));
     t.inject("E. 1:1(0) ack 1 <sack 1001:5001>");
     t.expect(". 1:1001(1000) ack 1");
-    let (_, threshold) = t.tcp.congestion_window();
+    let (_, threshold) = t.tcp.cwnd();
     t.inject("E. 1:1(0) ack 10001");
-    assert_eq!(t.tcp.congestion_window().1, threshold);
+    assert_eq!(t.tcp.cwnd().1, threshold);
     assert_eq!(t.tcp.counters().congestion_echoes, 0);
     t.expect("[ect0] W. 10001:11001(1000) ack 1");
 }
@@ -225,5 +225,5 @@ fn an_echo_without_agreement_means_nothing() {
     t.write(10_000);
     t.expect_segments(0..10);
     t.inject("E. 1:1(0) ack 2001");
-    assert_eq!(t.tcp.congestion_window().1, u64::MAX);
+    assert_eq!(t.tcp.cwnd().1, u64::MAX);
 }

@@ -9,7 +9,7 @@ fn a_quiet_connection() {
     let facts = t.tcp.facts(t.now);
     assert_eq!(facts.state, State::Established);
     assert_eq!((facts.mss, facts.path_mss), (1000, 1000));
-    assert_eq!(facts.slow_start_threshold, None);
+    assert_eq!(facts.ssthresh, None);
     assert_eq!((facts.unacked, facts.in_flight, facts.timer), (0, 0, None));
     assert_eq!((facts.send_window, facts.receive_window), (60_000, 60_000));
     assert_eq!(facts.options, [true, false, false, false]);
@@ -32,7 +32,7 @@ fn what_is_in_flight_by_what_is_known_of_it() {
     assert_eq!((facts.lost, facts.retransmitted), (1000, 1000));
     assert_eq!(facts.acked, 1000);
     assert_eq!(facts.counters.retransmits, 1);
-    assert!(facts.slow_start_threshold.is_some());
+    assert!(facts.ssthresh.is_some());
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn active_open_with_all_options() {
     t.expect(". 1:1(0) ack 1 win 2048 <TS val 1000050 ecr 77>");
     t.expect_nothing();
     assert_eq!(t.tcp.max_payload(), 1388);
-    assert_eq!(t.tcp.smoothed_rtt(), Some(ms(50)));
+    assert_eq!(t.tcp.srtt(), Some(ms(50)));
     assert_eq!(t.tcp.next_timeout(), None);
 }
 
@@ -135,9 +135,9 @@ fn after_two_lost_syns_one_segment_and_three_seconds() {
     t.write(5000);
     t.expect(". 1:1001(1000) ack 1");
     t.expect_after(seconds(3), ". 1:1001(1000) ack 1");
-    assert_eq!(t.tcp.smoothed_rtt(), None);
+    assert_eq!(t.tcp.srtt(), None);
     // The first timeout of these octets: it sets the threshold.
-    assert_eq!(t.tcp.congestion_window(), (1000, 2000));
+    assert_eq!(t.tcp.cwnd(), (1000, 2000));
 }
 
 #[test]

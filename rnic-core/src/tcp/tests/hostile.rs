@@ -168,10 +168,10 @@ fn essence(tcp: &Tcp) -> String {
     );
     let ours = (&tcp.send, &tcp.recovery, &tcp.rtt);
     let theirs = (
-        tcp.recv.next(),
+        tcp.recv.data_nxt(),
         tcp.recv.edge(),
         tcp.peer_closed(),
-        tcp.recv.taken(),
+        tcp.recv.out_of_order(),
     );
     let of_both = (&tcp.options, &tcp.ecn, &tcp.liveness);
     format!(
@@ -187,7 +187,7 @@ fn is_blind(tcp: &Tcp, segment: &TcpSegment<'_>) -> bool {
     let start = tcp.recv.offset_of(header.seq);
     let ack = tcp.send.offset_of(header.ack);
     let (una, nxt) = (tcp.send.una().cast_signed(), tcp.send.nxt().cast_signed());
-    let known = una.saturating_sub_unsigned(tcp.send.window.largest)..=nxt;
+    let known = una.saturating_sub_unsigned(tcp.send.window.max_snd_wnd)..=nxt;
     let end = start.saturating_add_unsigned(len);
     let inside = tcp.recv.acceptable(start, len) || tcp.recv.is_recent(end);
     !inside || !header.flags.ack() || !known.contains(&ack)

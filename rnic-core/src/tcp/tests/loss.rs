@@ -80,7 +80,7 @@ fn the_round_trip_is_not_measured_by_what_was_sacked_before() {
     t.pass(ms(50));
     t.inject(". 1:1(0) ack 2001");
     // An eighth of the first segment's 160 ms, as the handshake took no time.
-    assert_eq!(t.tcp.smoothed_rtt(), Some(ms(20)));
+    assert_eq!(t.tcp.srtt(), Some(ms(20)));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn after_a_timeout_slow_start_from_one_segment() {
     t.expect_segments(0..10);
     t.expect_after(ms(200), ". 1:1001(1000) ack 1");
     t.expect_nothing();
-    assert_eq!(t.tcp.congestion_window(), (1000, 5000));
+    assert_eq!(t.tcp.cwnd(), (1000, 5000));
     t.inject(". 1:1(0) ack 1001");
     // Two new segments ask whether the timeout was needed. A duplicate says that it was.
     t.expect_segments(10..12);
@@ -153,7 +153,7 @@ fn after_a_timeout_slow_start_from_one_segment() {
     t.expect_nothing();
     // Slow start ends at half of what was in flight.
     t.inject(". 1:1(0) ack 7001");
-    assert_eq!(t.tcp.congestion_window(), (5000, 5000));
+    assert_eq!(t.tcp.cwnd(), (5000, 5000));
     t.expect_segments([7, 8, 9, 12, 13]);
     t.expect_nothing();
 }
@@ -193,7 +193,7 @@ fn fast_retransmit_and_newreno_without_sack() {
     t.inject(". 1:1(0) ack 1");
     t.expect_segments([0]);
     t.expect_nothing();
-    assert_eq!(t.tcp.congestion_window(), (5000, 5000));
+    assert_eq!(t.tcp.cwnd(), (5000, 5000));
     assert_eq!(t.tcp.counters().fast_retransmits, 1);
     // Of the twelve in flight, nine arrive beyond the first hole; 5 may be in flight from the seventh on. What was sent
     // upon the first duplicates does not count for the window.
@@ -208,7 +208,7 @@ fn fast_retransmit_and_newreno_without_sack() {
     t.expect_segments([4]);
     // All that was sent before recovery is acknowledged: recovery ends.
     t.inject(". 1:1(0) ack 12001");
-    assert_eq!(t.tcp.congestion_window().1, 5000);
+    assert_eq!(t.tcp.cwnd().1, 5000);
     t.inject(". 1:1(0) ack 13001");
     assert_eq!(t.tcp.counters().fast_retransmits, 1);
     assert_eq!(t.tcp.counters().timeouts, 0);
@@ -281,7 +281,7 @@ fn sack_names_the_lost_segments_and_only_those_are_sent_again() {
     t.inject(". 1:1(0) ack 1 <sack 3001:5001 1001:2001>");
     t.expect_segments([0]);
     t.expect_nothing();
-    assert_eq!(t.tcp.congestion_window(), (5000, 5000));
+    assert_eq!(t.tcp.cwnd(), (5000, 5000));
     // The sixth is lost as well: six are on their way, one more than may be. Then one follows for each that arrives.
     t.inject(". 1:1(0) ack 1 <sack 6001:7001 3001:5001 1001:2001>");
     t.expect_nothing();
@@ -461,7 +461,7 @@ fn an_idle_application_does_not_grow_the_window() {
         t.next().unwrap();
         t.inject(&format!(". 1:1(0) ack {}", n * 100 + 101));
     }
-    assert_eq!(t.tcp.congestion_window().0, 10_000);
+    assert_eq!(t.tcp.cwnd().0, 10_000);
 }
 
 #[test]

@@ -25,14 +25,14 @@ const WITHOUT_SACK: &str = "mss 1000";
 fn what_was_too_large_is_sent_again_at_once_in_smaller_pieces() {
     for options in [WITH_SACK, WITHOUT_SACK] {
         let mut t = in_flight(options);
-        let window = t.tcp.congestion_window();
+        let window = t.tcp.cwnd();
         assert!(t.tcp.handle_too_big(OUR_ISN + 1, 600));
         for start in 0..10 {
             t.expect(&segment(start * 1000 + 1, 600));
             t.expect(&segment(start * 1000 + 601, 400));
         }
         t.expect_nothing();
-        assert_eq!(t.tcp.congestion_window(), window);
+        assert_eq!(t.tcp.cwnd(), window);
         t.inject(". 1:1(0) ack 10001");
         assert_eq!(t.frames_free(), 256);
         // What follows is cut to size from the start.
@@ -93,14 +93,14 @@ fn duplicates_for_what_was_dropped_are_no_sign_of_congestion() {
         let mut t = in_flight(options);
         t.write(400);
         t.next();
-        let window = t.tcp.congestion_window();
+        let window = t.tcp.cwnd();
         t.tcp.handle_too_big(OUR_ISN + 1, 600);
         while t.next().is_some() {}
         for _ in 0..5 {
             t.inject(". 1:1(0) ack 1");
             t.inject(". 1:1(0) ack 1 <sack 9001:9601>");
         }
-        assert_eq!(t.tcp.congestion_window(), window);
+        assert_eq!(t.tcp.cwnd(), window);
         assert_eq!(t.tcp.counters().fast_retransmits, 0);
     }
 }

@@ -112,14 +112,14 @@ fn an_answer_that_comes_too_soon_is_not_the_retransmissions() {
 #[test]
 fn reports_of_duplicates_widen_the_window_once_in_a_round() {
     let mut t = open();
-    assert_eq!(t.tcp.reordering_window(), ms(25));
+    assert_eq!(t.tcp.reo_wnd(), ms(25));
     ten_sent(&mut t, 10_000);
     t.inject(". 1:1(0) ack 1001 <sack 1:1001>");
-    assert_eq!(t.tcp.reordering_window(), ms(50));
+    assert_eq!(t.tcp.reo_wnd(), ms(50));
     t.inject(". 1:1(0) ack 2001 <sack 1:1001>");
-    assert_eq!(t.tcp.reordering_window(), ms(50));
+    assert_eq!(t.tcp.reo_wnd(), ms(50));
     t.inject(". 1:1(0) ack 10001 <sack 1001:2001>");
-    assert_eq!(t.tcp.reordering_window(), ms(75));
+    assert_eq!(t.tcp.reo_wnd(), ms(75));
     assert_eq!(t.tcp.counters().dsacks_received, 3);
 }
 
@@ -130,7 +130,7 @@ fn the_window_stays_below_the_round_trip() {
     for _ in 0..10 {
         t.inject(". 1:1(0) ack 10001 <sack 1:1001>");
     }
-    assert_eq!(t.tcp.reordering_window(), ms(100));
+    assert_eq!(t.tcp.reo_wnd(), ms(100));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn sixteen_recoveries_later_the_window_is_small_again() {
     t.inject(". 1:1(0) ack 10001 <sack 1:1001>");
     let mut acked = 10_000;
     for _ in 0..16 {
-        assert_eq!(t.tcp.reordering_window(), ms(50));
+        assert_eq!(t.tcp.reo_wnd(), ms(50));
         t.write(2000);
         while t.next().is_some() {}
         t.pass(ms(100));
@@ -152,7 +152,7 @@ fn sixteen_recoveries_later_the_window_is_small_again() {
         acked += 2000;
     }
     assert_eq!(t.tcp.counters().fast_retransmits, 16);
-    assert_eq!(t.tcp.reordering_window(), ms(25));
+    assert_eq!(t.tcp.reo_wnd(), ms(25));
 }
 
 #[test]

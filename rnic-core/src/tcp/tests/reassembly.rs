@@ -57,13 +57,13 @@ proptest! {
                     }
                 }
                 Step::Advertise => {
-                    let told = receiver.position() + u64::from(receiver.advertise());
-                    prop_assert!(told >= edge && told <= receiver.position().max(edge - u64::from(CAPACITY)) + u64::from(CAPACITY));
+                    let told = receiver.nxt() + u64::from(receiver.advertise());
+                    prop_assert!(told >= edge && told <= receiver.nxt().max(edge - u64::from(CAPACITY)) + u64::from(CAPACITY));
                     edge = told;
                 }
             }
             let next = (0..).find(|at| !taken.contains(at)).unwrap_or(0);
-            prop_assert_eq!(receiver.next(), next);
+            prop_assert_eq!(receiver.data_nxt(), next);
             prop_assert_eq!(receiver.ack(), Seq(syn) + 1 + next as u32);
             let (blocks, duplicate) = receiver.sack_blocks();
             for (left, right) in blocks.iter().skip(usize::from(duplicate)) {

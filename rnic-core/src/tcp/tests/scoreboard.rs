@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::script::{OUR_ISN, ms};
 use crate::memory::frames::TxFrames;
-use crate::tcp::scoreboard::News;
+use crate::tcp::scoreboard::AckOutcome;
 use crate::tcp::send::{Fate, Sender};
 use crate::testing::VecFrames;
 use crate::time::Instant;
@@ -109,7 +109,7 @@ impl Bench {
             Step::Sack(blocks) => self.sack(blocks),
             Step::Overdue(share, ago) => self.overdue(*share, ms(*ago)),
             Step::LoseHead => {
-                self.send.lose_head();
+                self.send.mark_head_lost();
                 if let Some(head) = self.model.records.first_mut()
                     && !head.again
                     && head.fate == Fate::InFlight
@@ -120,7 +120,7 @@ impl Bench {
             Step::Timeout => self.timeout(),
             Step::Resend(count) => (0..*count).for_each(|_| self.resend()),
             Step::Undo => {
-                self.send.unlose();
+                self.send.unmark_lost();
                 for record in &mut self.model.records {
                     if record.fate == Fate::Lost {
                         record.fate = Fate::InFlight;
@@ -154,9 +154,9 @@ impl Bench {
         if ack <= self.model.una {
             return;
         }
-        let mut news = News::default();
-        self.send.acknowledge(ack, &mut self.frames, &mut news);
-        assert_eq!(news.acked, ack - self.model.una);
+        let mut outcome = AckOutcome::default();
+        self.send.acknowledge(ack, &mut self.frames, &mut outcome);
+        assert_eq!(outcome.acked, ack - self.model.una);
         self.model.una = ack;
         self.model.records.retain(|record| record.end > ack);
     }
@@ -176,9 +176,9 @@ impl Bench {
                 ranges.push(range);
             }
         }
-        let mut news = News::default();
+        let mut outcome = AckOutcome::default();
         let before = self.model.octets(Fate::Sacked);
-        self.send.apply_sack(&blocks, &mut news);
+        self.send.apply_sack(&blocks, &mut outcome);
         for range in ranges {
             for record in &mut self.model.records {
                 if range.start <= record.start && record.end <= range.end {
@@ -187,8 +187,8 @@ impl Bench {
             }
         }
         let sacked = self.model.octets(Fate::Sacked) - before;
-        assert_eq!((news.delivered, news.sacked), (sacked, sacked > 0));
-        assert_eq!(news.duplicated, None);
+        assert_eq!((outcome.delivered, outcome.sacked), (sacked, sacked > 0));
+        assert_eq!(outcome.dsack, None);
     }
 
     fn overdue(&mut self, share: u64, patience: Duration) {
@@ -202,7 +202,9 @@ impl Bench {
             return;
         };
         let latest = latest.sending();
-        let (lost, more) = self.send.lose_overdue(self.now, latest, patience.into());
+        let (lost, more) = self
+            .send
+            .mark_overdue_lost(self.now, latest, patience.into());
         let mut expected = (0, false);
         for record in &mut self.model.records {
             if record.fate == Fate::InFlight && record.sending() < latest {
@@ -220,7 +222,7 @@ impl Bench {
     fn timeout(&mut self) {
         let now = self.now;
         let early = |sent_at: Instant| sent_at + ms(5) <= now;
-        self.send.lose_on_timeout(early);
+        self.send.mark_lost_on_timeout(early);
         let records = &mut self.model.records;
         if records
             .first()

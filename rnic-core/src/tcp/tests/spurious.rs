@@ -26,7 +26,7 @@ fn first_sent_again(t: &mut Script, stamps: &str) {
     t.pass(ms(100));
     t.inject(&format!(". 1:1(0) ack 1 <{stamps}sack 1001:4001>"));
     t.expect_segments([0]);
-    assert!(t.tcp.congestion_window().1 < u64::MAX);
+    assert!(t.tcp.cwnd().1 < u64::MAX);
     t.pass(ms(10));
 }
 
@@ -36,8 +36,8 @@ fn an_old_timestamp_shows_that_the_first_sending_has_arrived() {
     first_sent_again(&mut t, "TS val 2 ecr 1000100,");
     t.inject(". 1:1(0) ack 4001 <TS val 3 ecr 1000100>");
     assert_eq!(t.tcp.counters().spurious_recoveries, 1);
-    assert!(t.tcp.congestion_window().0 >= 10_000);
-    assert_eq!(t.tcp.congestion_window().1, u64::MAX);
+    assert!(t.tcp.cwnd().0 >= 10_000);
+    assert_eq!(t.tcp.cwnd().1, u64::MAX);
     // Such a delay is no loss any more: three that overtake do not suffice.
     t.inject(". 1:1(0) ack 4001 <TS val 3 ecr 1000100,sack 5001:8001>");
     t.expect_nothing();
@@ -58,7 +58,7 @@ fn one_late_segment_does_not_excuse_another_that_was_lost() {
     t.pass(ms(90));
     t.inject(". 1:1(0) ack 10001 <TS val 4 ecr 1000200>");
     assert_eq!(t.tcp.counters().spurious_recoveries, 0);
-    assert_eq!(t.tcp.congestion_window(), (5000, 5000));
+    assert_eq!(t.tcp.cwnd(), (5000, 5000));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn the_timestamp_of_the_retransmission_shows_that_it_was_needed() {
     t.inject(". 1:1(0) ack 4001 <TS val 3 ecr 1000200>");
     t.inject(". 1:1(0) ack 10001 <TS val 3 ecr 1000100>");
     assert_eq!(t.tcp.counters().spurious_recoveries, 0);
-    assert!(t.tcp.congestion_window().1 < u64::MAX);
+    assert!(t.tcp.cwnd().1 < u64::MAX);
 }
 
 #[test]
@@ -77,12 +77,12 @@ fn a_report_that_the_retransmission_was_a_duplicate_undoes_the_recovery() {
     let mut t = open();
     first_sent_again(&mut t, "");
     t.inject(". 1:1(0) ack 10001");
-    assert!(t.tcp.congestion_window().1 < u64::MAX);
+    assert!(t.tcp.cwnd().1 < u64::MAX);
     t.pass(ms(90));
     t.inject(". 1:1(0) ack 10001 <sack 1:1001>");
     assert_eq!(t.tcp.counters().spurious_recoveries, 1);
-    assert!(t.tcp.congestion_window().0 >= 10_000);
-    assert_eq!(t.tcp.congestion_window().1, u64::MAX);
+    assert!(t.tcp.cwnd().0 >= 10_000);
+    assert_eq!(t.tcp.cwnd().1, u64::MAX);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_duplicate_that_was_not_sent_again_undoes_nothing() {
     // The network has duplicated an earlier one.
     t.inject(". 1:1(0) ack 2001 <sack 1001:2001 3001:6001>");
     assert_eq!(t.tcp.counters().spurious_recoveries, 0);
-    assert!(t.tcp.congestion_window().1 < u64::MAX);
+    assert!(t.tcp.cwnd().1 < u64::MAX);
 }
 
 #[test]
@@ -126,14 +126,14 @@ fn a_timeout_was_needless_if_what_was_sent_once_is_acknowledged_after_it() {
     t.write(100_000);
     t.expect_segments(0..10);
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
-    assert_eq!(t.tcp.congestion_window().0, 1000);
+    assert_eq!(t.tcp.cwnd().0, 1000);
     // Whose answer is it? Two new segments find out.
     t.inject(". 1:1(0) ack 1001");
     t.expect_segments(10..12);
     t.expect_nothing();
     t.inject(". 1:1(0) ack 2001");
     assert_eq!(t.tcp.counters().spurious_recoveries, 1);
-    assert!(t.tcp.congestion_window().0 >= 10_000);
+    assert!(t.tcp.cwnd().0 >= 10_000);
     while t.next().is_some() {}
     assert_eq!(t.tcp.counters().retransmits, 1);
 }
@@ -193,7 +193,7 @@ fn a_second_timeout_of_the_same_segment_can_still_turn_out_needless() {
     t.expect_segments(10..12);
     t.inject(". 1:1(0) ack 2001");
     assert_eq!(t.tcp.counters().spurious_recoveries, 1);
-    assert!(t.tcp.congestion_window().0 >= 10_000);
+    assert!(t.tcp.cwnd().0 >= 10_000);
 }
 
 #[test]
@@ -205,6 +205,6 @@ fn an_old_timestamp_undoes_a_timeout_at_once() {
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
     t.inject(". 1:1(0) ack 1001 <TS val 2 ecr 1000100>");
     assert_eq!(t.tcp.counters().spurious_recoveries, 1);
-    assert!(t.tcp.congestion_window().0 >= 10_000);
+    assert!(t.tcp.cwnd().0 >= 10_000);
     t.expect_nothing();
 }

@@ -79,7 +79,7 @@ fn a_single_segment_leaves_the_peer_time_for_a_delayed_acknowledgment() {
     // Not later than the timeout would be, and without its consequences.
     t.expect_after(ms(300), "P. 1:1001(1000) ack 1");
     assert_eq!(t.tcp.counters().timeouts, 0);
-    assert_eq!(t.tcp.congestion_window().0, 10_000);
+    assert_eq!(t.tcp.cwnd().0, 10_000);
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
     assert_eq!(t.tcp.counters().timeouts, 1);
 }
@@ -150,7 +150,7 @@ fn threshold_after(answers: &[&str]) -> u64 {
     t.expect_segments([3]);
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 4001");
-    t.tcp.congestion_window().1
+    t.tcp.cwnd().1
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_needless_probe_says_nothing_about_reordering() {
     t.expect_segments(0..2);
     t.expect_after(ms(202), "P. 1001:2001(1000) ack 1");
     t.inject(". 1:1(0) ack 2001 <sack 1001:2001>");
-    assert_eq!(t.tcp.reordering_window(), ms(25));
+    assert_eq!(t.tcp.reo_wnd(), ms(25));
 }
 
 #[test]
@@ -242,13 +242,13 @@ fn a_retransmission_that_is_lost_as_well_is_probed_for_in_recovery() {
 #[test]
 fn a_probe_in_recovery_finds_out_that_only_the_acknowledgment_was_lost() {
     let mut t = recovering();
-    let window = t.tcp.congestion_window();
+    let window = t.tcp.cwnd();
     t.expect_after(ms(202), "P. 1:1001(1000) ack 1");
     t.pass(ms(90));
     t.inject(". 1:1(0) ack 10001 <sack 1:1001>");
     // The loss was real, and counts once.
     assert_eq!(t.tcp.counters().spurious_recoveries, 0);
-    assert_eq!(t.tcp.congestion_window(), window);
+    assert_eq!(t.tcp.cwnd(), window);
     assert_eq!(t.tcp.counters().timeouts, 0);
     assert_eq!(t.tcp.next_timeout(), None);
 }

@@ -188,7 +188,7 @@ fn a_retransmission_is_measured_by_the_timestamp_echoed() {
     t.pass(ms(80));
     t.inject(". 1:1(0) ack 1001 <TS val 700 ecr 1000200>");
     // SRTT was 0 from the handshake: an eighth of 80 ms.
-    assert_eq!(t.tcp.smoothed_rtt(), Some(ms(10)));
+    assert_eq!(t.tcp.srtt(), Some(ms(10)));
     // The backoff has ended with the sample.
     t.write(1000);
     t.expect(". 1001:2001(1000) ack 1");
@@ -202,5 +202,5 @@ fn an_echo_that_is_none_of_ours_is_no_sample() {
     t.expect(". 1:1001(1000) ack 1");
     t.expect_after(ms(200), "P. 1:1001(1000) ack 1");
     t.inject(". 1:1(0) ack 1001 <TS val 700 ecr 3000000000>");
-    assert_eq!(t.tcp.smoothed_rtt(), Some(ms(0)));
+    assert_eq!(t.tcp.srtt(), Some(ms(0)));
 }

@@ -29,7 +29,7 @@ fn cubic_is_the_default_and_reduces_by_three_tenths() {
     t.expect_segments(0..10);
     t.pass(ms(10));
     t.inject(". 1:1(0) ack 1 <sack 1001:5001>");
-    assert_eq!(t.tcp.congestion_window(), (7000, 7000));
+    assert_eq!(t.tcp.cwnd(), (7000, 7000));
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn the_window_after_recovery_is_the_reduced_one_whatever_is_in_flight() {
         t.expect(". 1:1001(1000) ack 1");
         t.pass(ms(10));
         t.inject(". 1:1(0) ack 10001");
-        assert_eq!(t.tcp.congestion_window(), (reduced, reduced));
+        assert_eq!(t.tcp.cwnd(), (reduced, reduced));
     }
 }
 
@@ -55,7 +55,7 @@ fn what_the_same_ack_takes_away_was_in_flight_too() {
         t.expect_segments(0..10);
         t.pass(ms(10));
         t.inject(". 1:1(0) ack 6001 <sack 7001:10001>");
-        assert_eq!(t.tcp.congestion_window(), (reduced, reduced));
+        assert_eq!(t.tcp.cwnd(), (reduced, reduced));
     }
 }
 
@@ -69,7 +69,7 @@ fn the_choice_of_algorithm_outlives_the_handshake() {
         t.write(100_000);
         drain(&mut t);
         t.expect_after(ms(200), ". 1:1001(1000) ack 1");
-        assert_eq!(t.tcp.congestion_window(), (1000, threshold));
+        assert_eq!(t.tcp.cwnd(), (1000, threshold));
     }
 }
 
@@ -92,7 +92,7 @@ fn small_messages_do_not_stay_stop_and_wait_after_lost_syns() {
     }
     t.inject("S. 0:0(0) ack 1 win 60000 <mss 1000>");
     t.next();
-    assert_eq!(t.tcp.congestion_window().0, 1000);
+    assert_eq!(t.tcp.cwnd().0, 1000);
     let (mut sent, mut most) = (0, 0);
     for _ in 0..20 {
         let mut flight = 0;
@@ -117,19 +117,19 @@ fn a_batch_of_acknowledgments_widens_the_window_as_single_ones_do() {
     t.expect_segments(0..10);
     t.expect_after(ms(210), ". 1:1001(1000) ack 1");
     t.inject(". 1:1(0) ack 10001");
-    while t.tcp.congestion_window().0 < t.tcp.congestion_window().1 {
+    while t.tcp.cwnd().0 < t.tcp.cwnd().1 {
         drain(&mut t);
         let all = t.queued + 1;
         t.inject(&format!(". 1:1(0) ack {all}"));
     }
-    let before = t.tcp.congestion_window().0;
+    let before = t.tcp.cwnd().0;
     let first = t.queued + 1;
     let segments = drain(&mut t) / 1000;
     // All are handled before anything is sent again.
     for n in 1..=segments {
         t.inject(&format!(". 1:1(0) ack {}", first + n * 1000));
     }
-    assert_eq!(t.tcp.congestion_window().0, before + 1000);
+    assert_eq!(t.tcp.cwnd().0, before + 1000);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_window_that_the_application_does_not_fill_stays() {
         t.pass(ms(10));
         t.inject(&format!(". 1:1(0) ack {}", n * 2000 + 1));
     }
-    assert_eq!(t.tcp.congestion_window().0, 10_000);
+    assert_eq!(t.tcp.cwnd().0, 10_000);
     let rate = t.tcp.delivery_rate().expect("a sample");
     assert!(rate.application_limited);
 }
@@ -151,7 +151,7 @@ fn grown(config: &TcpConfig, round_trip: Duration, window: u64) -> Script {
     let mut t = Script::over_path(config, "mss 1000,wscale 7", round_trip);
     t.inject(". 1:1(0) ack 1 win 60000");
     t.write(10_000_000);
-    while t.tcp.congestion_window().0 < window {
+    while t.tcp.cwnd().0 < window {
         let end = t.now + round_trip;
         while t.now < end {
             drain(&mut t);
@@ -172,7 +172,7 @@ fn after_an_idle_timeout_the_window_is_the_initial_one_again() {
     assert_eq!(drain(&mut t), 20_000);
     t.pass(ms(10));
     t.inject(". 1:1(0) ack 30001");
-    assert_eq!(t.tcp.congestion_window().0, 40_000);
+    assert_eq!(t.tcp.cwnd().0, 40_000);
     t.pass(seconds(1));
     t.write(60_000);
     assert_eq!(drain(&mut t), 10_000);
@@ -196,8 +196,8 @@ fn a_short_idle_time_keeps_the_window() {
 #[test]
 fn a_large_window_leaves_in_bursts_at_twice_the_window_per_round_trip() {
     let mut t = grown(&cubic(), ms(100), 150_000);
-    let window = t.tcp.congestion_window().0;
-    let rtt = t.tcp.smoothed_rtt().expect("samples").as_nanos() as u64;
+    let window = t.tcp.cwnd().0;
+    let rtt = t.tcp.srtt().expect("samples").as_nanos() as u64;
     assert_eq!(t.tcp.pacing_rate(), Some(window * 2 * 1_000_000_000 / rtt));
     let first = drain(&mut t);
     assert!((64 * 1024..=2 * 66 * 1024).contains(&first), "{first}");
@@ -240,7 +240,7 @@ fn a_burst_of_64_kib_is_not_held_up() {
 fn short_paths_are_not_paced() {
     let mut t = grown(&cubic(), Duration::from_micros(190), 150_000);
     assert_eq!(t.tcp.pacing_rate(), None);
-    let window = t.tcp.congestion_window().0;
+    let window = t.tcp.cwnd().0;
     assert!(drain(&mut t) > window - 1000);
 }
 
@@ -251,7 +251,7 @@ fn after_slow_start_the_pace_is_a_fifth_above_the_window() {
     t.expect_segments(0..10);
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 1 <sack 1001:5001>");
-    assert_eq!(t.tcp.congestion_window(), (7000, 7000));
+    assert_eq!(t.tcp.cwnd(), (7000, 7000));
     assert_eq!(t.tcp.pacing_rate(), Some(84_000));
 }
 
