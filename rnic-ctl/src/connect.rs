@@ -1,4 +1,4 @@
-//! Connecting to a server, with an eye on Ctrl-C.
+//! Connecting to a server, interruptible by Ctrl-C.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, 
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 
-/// How long the other side may leave unanswered what it is sent, or asked when it is silent, before it counts as gone.
+/// How long data or keepalive probes may stay unacknowledged before the other side counts as gone.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How both sides connect, as far as commands do not differ: a side that has gone is noticed.
+/// Returns the options that all commands share: timeouts that detect a side that has gone.
 pub(crate) fn options() -> ConnectionOptions {
     ConnectionOptions {
         user_timeout: Some(PATIENCE),
@@ -24,10 +24,10 @@ pub(crate) fn options() -> ConnectionOptions {
     }
 }
 
-/// Ctrl-C is looked for so often.
+/// How often to look for Ctrl-C.
 const NAP: Duration = Duration::from_millis(100);
 
-/// Connects, and waits for the outcome. `rejected` makes a failure of what the server says when it declines.
+/// Connects, and waits for the outcome. `rejected` makes a failure of the private data of a rejection.
 pub(crate) fn connect(
     qp: &mut Qp,
     server: SocketAddr,
@@ -37,7 +37,7 @@ pub(crate) fn connect(
     rejected: impl FnOnce(&[u8]) -> Failure,
 ) -> Outcome<Established> {
     let what = format!("connect to {server}");
-    // The engine ends the attempt itself; this is for one that does not.
+    // The engine ends the attempt itself; this is in case it does not run.
     let timeout = options.connect_timeout + Duration::from_secs(1);
     let until = Instant::now() + timeout;
     qp.connect(server, local, options).doing(&what)?;

@@ -16,40 +16,40 @@ use rnic_xdp::{PortConfig, PortStatistics, Worker, XdpNet, XdpPort, bell, cpus_n
 
 use crate::failure::{Doing, Failure, Outcome};
 
-/// Which device, and who drives it.
+/// Which device to open, and what drives it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeviceArgs {
     /// The network interface
     #[arg(long, value_name = "IF")]
     pub netdev: Option<String>,
 
-    /// Let threads of its own drive the device, instead of the thread that waits for it: better where cores are free
+    /// Drive the device by threads of its own instead of the thread that waits: better where cores are free
     #[arg(long)]
     pub thread: bool,
 
-    /// With --thread: threads at most, which share the receive queues of the interface; by default one for each queue, and
+    /// With --thread: the most threads; they share the receive queues of the interface. The default is one for each queue, but
     /// no more than there are CPUs
     #[arg(long, value_name = "N", requires = "thread", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
 
-    /// With --thread: milliseconds for which it polls without finding anything before it sleeps
+    /// With --thread: milliseconds without work after which a thread sleeps instead of polling
     #[arg(long, value_name = "MS", default_value_t = 10, requires = "thread", value_parser = clap::value_parser!(u64).range(..=60_000))]
     pub idle: u64,
 
-    /// With --thread: a CPU for each thread, on the NUMA node of the interface if there are several
+    /// With --thread: pin each thread to a CPU, of the interface's NUMA node if there are several
     #[arg(long, requires = "thread")]
     pub pin: bool,
 
-    /// Poll the interface in place of its interrupts, where its driver can: for threads that never sleep
+    /// Poll the interface instead of using its interrupts, if its driver can: for threads that never sleep
     #[arg(long)]
     pub busy_poll: bool,
 
-    /// As a server: let only peers with an address of this prefix connect; several may be given. The host's firewall does not
+    /// Server: let only peers with an address in this prefix connect. May be given several times. The host's firewall does not
     /// apply
     #[arg(long, value_name = "PREFIX")]
     pub allow: Vec<Prefix>,
 
-    /// Connect and listen in the clear even where an IPsec policy of this host demands protection
+    /// Connect and listen unprotected even if an IPsec policy of this host demands protection
     #[arg(long)]
     pub ignore_ipsec: bool,
 
@@ -57,12 +57,12 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]
     pub xdp_mode: XdpMode,
 
-    /// What steers TCP's congestion window
+    /// TCP's congestion control
     #[arg(long, value_enum, default_value_t, value_name = "ALGORITHM")]
     pub congestion: Congestion,
 }
 
-/// What steers TCP's congestion window.
+/// TCP's congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Congestion {
     /// CUBIC, as Linux has it
@@ -81,7 +81,7 @@ impl From<Congestion> for CongestionAlgorithm {
     }
 }
 
-/// How the XDP program is attached.
+/// Where the XDP program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum XdpMode {
     /// In the driver, or else generic
@@ -103,17 +103,17 @@ impl From<XdpMode> for ModeChoice {
     }
 }
 
-/// STags that a device has.
+/// The number of STags of a device.
 const STAGS: usize = 4096;
-/// Queue pairs that a device has.
+/// The number of queue pairs of a device.
 const QUEUE_PAIRS: u32 = 1024;
 
 /// An open device.
 pub(crate) struct Opened {
     pub device: Device,
-    /// What it is, for people.
+    /// A description for people.
     pub description: String,
-    /// What is counted of its queues, if it has any.
+    /// The counters of its queues, if it has any.
     pub queues: Option<PortStatistics>,
 }
 
@@ -126,7 +126,7 @@ impl DeviceArgs {
         }
     }
 
-    /// Who may connect to a server.
+    /// Returns the peers that may connect to a server.
     pub(crate) fn peers(&self) -> Peers {
         match self.allow.as_slice() {
             [] => Peers::all(),
@@ -134,7 +134,7 @@ impl DeviceArgs {
         }
     }
 
-    /// Workers at most.
+    /// Returns the most workers that may be used.
     fn most_workers(&self) -> u32 {
         let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         if self.thread {
@@ -144,7 +144,7 @@ impl DeviceArgs {
         }
     }
 
-    /// The interface.
+    /// Opens the interface.
     pub(crate) fn open(&self) -> Outcome<Opened> {
         let Some(netdev) = &self.netdev else {
             let why = "no interface was named; `--netdev IF` does (`ip link` lists them)";
@@ -201,7 +201,7 @@ impl DeviceArgs {
         }
     }
 
-    /// Who drives these; a single one, unless threads do. `node` is the interface's.
+    /// Makes a driver of these: threads, or the application for a single one. `node` is the interface's NUMA node.
     fn driver(&self, mut turns: Vec<Box<dyn Turn>>, node: Option<u32>) -> Outcome<Driver> {
         let cpus = if self.pin {
             cpus_near(node)
@@ -218,7 +218,7 @@ impl DeviceArgs {
         }
     }
 
-    /// Two devices of this process, joined in memory, and the address of the second.
+    /// Opens two devices of this process that are joined in memory. Returns them and the address of the second.
     pub(crate) fn open_in_memory(&self) -> Outcome<([Opened; 2], IpAddr)> {
         let (first, second) = in_memory::pair_with(&self.engine(), [secret()?, secret()?]);
         let address = second.address;
@@ -234,7 +234,7 @@ impl DeviceArgs {
     }
 }
 
-/// Octets that nobody can guess.
+/// Returns unpredictable octets.
 pub(crate) fn secret() -> Outcome<[u8; 32]> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed)

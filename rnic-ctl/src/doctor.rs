@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::failure::Outcome;
 use crate::out;
 
-/// Checks what this host and an interface can do, and says how to mend what fails. The exit code is 1 if something does.
+/// Checks what this host and an interface can do, and says how to mend what fails. The exit code is 1 if a check fails.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// The network interface
@@ -51,7 +51,7 @@ fn has_failures(facts: &[Fact]) -> bool {
     facts.iter().any(|fact| fact.verdict == Verdict::Fail)
 }
 
-/// A line for each finding, with its remedy below it.
+/// Returns a line for each finding, with its remedy below it.
 fn render(title: &str, facts: &[Fact]) -> String {
     let mut text = format!("{title}\n");
     for Fact {

@@ -14,19 +14,19 @@ pub(crate) enum Kind {
     Usage = 2,
     /// This host or this user lacks something: root, XDP, memory, an interface.
     Environment = 3,
-    /// Nobody reads standard output any more; the code is what shells make of a SIGPIPE.
+    /// The reader of standard output is gone. The code is that of shells for a SIGPIPE.
     ClosedPipe = 141,
-    /// Ctrl-C or SIGTERM; the code is the one that shells know.
+    /// Ctrl-C or SIGTERM. The code is that of shells.
     Interrupted = 130,
 }
 
-/// A failure: what was being done, and why it did not work (with the remedy, where there is one).
+/// A failure: what was attempted, and why it failed (with a remedy if there is one).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub kind: Kind,
     pub what: String,
     pub why: String,
-    /// More for `-j`, under a name.
+    /// Details for `-j`, under a name.
     pub details: Option<(&'static str, Box<Value>)>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Failure {
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// The operation failed.
+    /// Makes a failure of the operation.
     pub(crate) fn operation(what: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self {
             kind: Kind::Operation,
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// The command line makes no sense.
+    /// Makes a failure of the command line.
     pub(crate) fn usage(what: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self {
             kind: Kind::Usage,
@@ -52,7 +52,7 @@ impl Failure {
         }
     }
 
-    /// The environment lacks something.
+    /// Makes a failure of the environment.
     pub(crate) fn environment(what: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self {
             kind: Kind::Environment,
@@ -60,7 +60,7 @@ impl Failure {
         }
     }
 
-    /// The user asked to stop.
+    /// Makes the failure of a command that the user stopped.
     pub(crate) fn interrupted() -> Self {
         Self {
             kind: Kind::Interrupted,
@@ -68,7 +68,7 @@ impl Failure {
         }
     }
 
-    /// Nobody reads standard output any more.
+    /// Makes the failure of a command whose output has no reader.
     pub(crate) fn closed_pipe() -> Self {
         Self {
             kind: Kind::ClosedPipe,
@@ -76,12 +76,12 @@ impl Failure {
         }
     }
 
-    /// Another part of the program has failed, and says why.
+    /// Makes the failure of a part that stops because another part, which reports why, has failed.
     pub(crate) fn stopped() -> Self {
         Self::operation("stopped", "the other side failed")
     }
 
-    /// With more to tell for `-j`.
+    /// Adds details for `-j`.
     pub(crate) fn with(self, name: &'static str, value: Value) -> Self {
         Self {
             details: Some((name, Box::new(value))),
@@ -89,7 +89,7 @@ impl Failure {
         }
     }
 
-    /// For `-j`.
+    /// Returns it as JSON, for `-j`.
     pub(crate) fn to_json(&self) -> Value {
         let mut json = json!({
             "error": self.to_string(),
@@ -103,7 +103,7 @@ impl Failure {
         json
     }
 
-    /// For the shell.
+    /// Returns the exit code.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.kind as u8)
     }
@@ -115,9 +115,9 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Says what was being done when an error came up.
+/// Turns an error into a failure that says what was attempted.
 pub(crate) trait Doing<T> {
-    /// As a failure of the operation.
+    /// Makes it a failure of the operation.
     fn doing(self, what: impl fmt::Display) -> Outcome<T>;
 }
 

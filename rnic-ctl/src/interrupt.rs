@@ -1,4 +1,4 @@
-//! Ctrl-C: a flag that every loop looks at. A part of the program that has failed can stop the others in the same way.
+//! Ctrl-C: a flag that every loop checks. A part of the program that has failed stops the others by it too.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +18,11 @@ pub(crate) struct Interrupt {
     failed: Arc<OnceLock<Instant>>,
 }
 
-/// What is left to the other parts, once one has failed, to find out by themselves and to say better why.
+/// How long the other parts go on after one has failed: they may find a better reason themselves.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Interrupt {
-    /// From here on the first SIGINT, SIGTERM or SIGHUP sets the flag, and the second ends the process.
+    /// Installs the signal handlers: the first SIGINT, SIGTERM or SIGHUP sets the flag, the second ends the process.
     pub(crate) fn install() -> io::Result<Self> {
         let interrupt = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -32,7 +32,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Runs a part of the program. If it fails or panics, the other parts are stopped, a little later.
+    /// Runs a part of the program. If it fails or panics, stops the other parts a little later.
     pub(crate) fn guard<T>(&self, part: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
         struct Alarm<'a>(Option<&'a Interrupt>);
         impl Drop for Alarm<'_> {
@@ -48,7 +48,7 @@ impl Interrupt {
         Ok(done)
     }
 
-    /// Whether the user wants to stop: whatever fails then is a consequence.
+    /// Returns whether the user asked to stop. Failures after that are consequences.
     pub(crate) fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::Relaxed)
     }

@@ -13,13 +13,13 @@ use crate::out;
 /// Where a server listens.
 pub(crate) struct Listening {
     device: Device,
-    /// One at least.
+    /// At least one.
     listeners: Vec<Listener>,
 }
 
 impl Listening {
-    /// Listens on a port of an address; without one on all addresses, of IPv6 as far as the host has it.
-    /// Only these peers may connect.
+    /// Listens on a port of an address, or of all addresses: of IPv4, and of IPv6 if the host has it. Only these peers may
+    /// connect.
     pub(crate) fn on(
         device: &Device,
         address: Option<IpAddr>,
@@ -35,7 +35,7 @@ impl Listening {
             let second = Ipv6Addr::UNSPECIFIED.into();
             match listen(second) {
                 Ok(listener) => listeners.push(listener),
-                // Somebody else would get the clients that come by IPv6.
+                // Another process would get the clients that come by IPv6.
                 Err(taken @ rnic_verbs::Error::Net(NetError::InUse(_))) => {
                     return Err(taken).doing(what(second));
                 }
@@ -48,7 +48,7 @@ impl Listening {
         })
     }
 
-    /// The next client, after waiting for one for `timeout` at most.
+    /// Returns the next connection request. Waits for `timeout` at most.
     pub(crate) fn next_request(
         &self,
         timeout: Duration,
@@ -56,7 +56,7 @@ impl Listening {
         self.device.next_request(&self.listeners, timeout)
     }
 
-    /// The first of its addresses.
+    /// Returns the first of its addresses.
     pub(crate) fn local_address(&self) -> SocketAddr {
         self.listeners[0].local_address()
     }

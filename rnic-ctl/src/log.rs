@@ -7,7 +7,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::out;
 
-/// Standard error; if nobody reads it, that is no reason to stop.
+/// Standard error. A missing reader is no error.
 struct Quiet;
 
 impl Write for Quiet {
@@ -21,13 +21,13 @@ impl Write for Quiet {
     }
 }
 
-/// Writes to standard error what `RUST_LOG` asks for. A filter that makes no sense asks for nothing, and is reported.
+/// Writes to standard error what `RUST_LOG` asks for. Reports a filter that is not understood.
 pub(crate) fn install() {
     let wanted = EnvFilter::builder()
         .with_default_directive(LevelFilter::OFF.into())
         .from_env();
     match wanted {
-        // Without a subscriber an event costs a load and a compare.
+        // Without a subscriber an event costs one load and a compare.
         Ok(filter) if filter.max_level_hint() == Some(LevelFilter::OFF) => {}
         Ok(filter) => tracing_subscriber::fmt()
             .with_env_filter(filter)

@@ -1,6 +1,6 @@
 //! rnic-ctl: measures and diagnoses rnic.
 
-// They panic where nobody reads: `out` does not.
+// These macros panic if the output has no reader; `out` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
             };
             match failure.kind {
                 Kind::ClosedPipe => {}
-                // If nobody reads this either, the exit code still tells.
+                // If this has no reader either, the exit code still says it.
                 _ if cli.json => drop(out::line(format_args!("{:#}", failure.to_json()))),
                 _ => out::note(format_args!("rnic-ctl: {failure}")),
             }
@@ -67,7 +67,7 @@ fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Help goes to standard output and is no error; a wrong command line is one, also for those who read JSON.
+/// Prints help to standard output, which is no error, or what is wrong with the command line, as JSON if that was asked for.
 fn usage(error: &clap::Error) -> ExitCode {
     let wants_json = std::env::args_os().any(|arg| arg == "-j" || arg == "--json");
     if error.use_stderr() && wants_json {
@@ -76,7 +76,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         let report = json!({ "error": text, "exit_code": 2 });
         drop(out::line(format_args!("{report:#}")));
     } else {
-        // Nobody reads: the exit code still tells.
+        // If this has no reader, the exit code still says it.
         drop(error.print());
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))

@@ -1,4 +1,4 @@
-//! Standard output and standard error. What nobody reads any more ends the command quietly, as it does `yes | head`.
+//! Standard output and standard error. If the reader of standard output is gone, the command ends quietly, as in `yes | head`.
 
 use std::fmt::Display;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write, stderr, stdout};
 
 use crate::failure::{Failure, Outcome};
 
-/// What a peer said, fit for a terminal and for JSON: control characters, and what else has no shape of its own, are escaped.
+/// Returns text of a peer in a form that is safe on a terminal and in JSON: control characters and invisible ones are escaped.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
@@ -19,12 +19,12 @@ pub(crate) fn printable(text: &str) -> String {
     out
 }
 
-/// A result, as a line of standard output.
+/// Prints a result, as a line of standard output.
 pub(crate) fn line(text: impl Display) -> Outcome {
     write(&format!("{text}\n"))
 }
 
-/// A result of several lines.
+/// Prints a result of several lines.
 pub(crate) fn write(text: &str) -> Outcome {
     let mut out = stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -34,7 +34,7 @@ pub(crate) fn write(text: &str) -> Outcome {
     })
 }
 
-/// A word aside, on standard error: that nobody reads it is no reason to stop.
+/// Prints a note on standard error. A missing reader is no error.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(stderr(), "{text}");
 }

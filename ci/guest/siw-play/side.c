@@ -38,7 +38,7 @@ static void expect(struct side *side, const struct step *step, int is_data, unsi
     side->expected[side->expected_count++] = (struct expected){step, is_data, index};
 }
 
-// A requester is told that the responder is ready. A responder gets the data, if the step is a Send,
+// A requester hears that the responder is ready. A responder gets the data, if the step is a Send,
 // and is told that all is done.
 static void expect_all(struct side *side) {
     side->expected_count = side->posted = side->received = 0;

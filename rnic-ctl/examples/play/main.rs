@@ -1,12 +1,15 @@
 //! Plays a plan with a siw peer at the other end (`ci/guest/siw-play`): every operation, many sizes, errors. It is a
 //! part of `ci/interop`, and not for users.
 //!
+//! It and `ci/guest/siw-play` implement the language of the plans twice, in Rust over rnic-verbs and in C over libibverbs, so
+//! that neither side's mistake in it hides the other's. A change to the language goes to both, and to `ci/lib/play.py`.
+//!
 //! ```text
 //! play NETDEV connect ADDRESS:PORT PLAN    initiates the plan's connections, one after the other
 //! play NETDEV listen ADDRESS:PORT PLAN     responds to them
 //! ```
 //!
-//! Prints one `name=value` line for each thing worth knowing; exit code 0 if all went as planned.
+//! Prints one `name=value` line for each result; exit code 0 if all went as planned.
 
 mod plan;
 mod side;
@@ -129,7 +132,7 @@ fn options(connection: &Connection, length: usize) -> ConnectionOptions {
     }
 }
 
-/// Whether the connection stands.
+/// Connects. Returns whether the connection is established.
 fn initiate(side: &mut Side, peer: SocketAddr, connection: &Connection) -> Outcome<bool> {
     let options = options(connection, connection.private_data);
     match side.qp.connect_blocking(peer, None, options) {

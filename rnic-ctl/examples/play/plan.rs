@@ -1,13 +1,13 @@
-//! The plan that both sides play: what stands in its lines, and what memory holds in each step of it. The lines are
-//! explained in `ci/lib/play.py`; the other side is `ci/guest/siw-play`.
+//! The plan that both sides play: its lines, and the contents of memory in each step. The lines are explained in
+//! `ci/lib/play.py`; the other side is `ci/guest/siw-play`.
 
 use crate::Outcome;
 
 /// Octets between the pieces of a scatter or gather list.
 const PIECE_GAP: usize = 5;
-/// Octets behind everything that must stay as they were.
+/// Octets after the data that must not change.
 const GUARD: usize = 64;
-/// What memory holds where nothing is to be placed.
+/// The content of memory where nothing is placed.
 pub(crate) const EMPTY: u8 = 0xee;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Offset and length of each piece of a list.
+    /// Returns offset and length of each piece of a list.
     pub(crate) fn cut(&self, index: usize) -> Vec<(usize, usize)> {
         let mut offset = self.start + index * self.each();
         let mut left = self.length;
@@ -112,12 +112,12 @@ impl Layout {
         self.length + self.pieces * PIECE_GAP
     }
 
-    /// Octets from the start of the memory to behind the last piece and its guard.
+    /// Returns the octets from the start of the memory to the end of the last guard.
     pub(crate) fn extent(&self) -> usize {
         self.start + self.count * self.each() + GUARD
     }
 
-    /// What memory of this layout holds with the data of a step, or with none.
+    /// Returns the contents of memory of this layout with the data of a step, or with none.
     pub(crate) fn image(&self, seed: Option<u32>) -> Vec<u8> {
         let mut memory = vec![EMPTY; self.extent()];
         let Some(seed) = seed else { return memory };
@@ -130,7 +130,7 @@ impl Layout {
     }
 }
 
-/// Octet `i` of the data of a step, and of private data.
+/// Returns octet `i` of the data of a step, or of private data.
 pub(crate) fn pattern(seed: u32, i: usize) -> u8 {
     (seed as usize * 31 + i * 7 + (i >> 8) * 13 + (i >> 16) * 29) as u8
 }
@@ -162,7 +162,7 @@ impl Step {
         }
     }
 
-    /// The requester's memory.
+    /// Returns the layout of the requester's memory.
     pub(crate) fn request_layout(&self) -> Layout {
         Layout {
             start: self.from,
@@ -192,7 +192,7 @@ impl Step {
     }
 }
 
-/// Reads a plan. `me` is this side's name in it.
+/// Parses a plan. `me` is this side's name in it.
 pub(crate) fn read(text: &str, me: &str) -> Outcome<Vec<Connection>> {
     let mut connections: Vec<Connection> = Vec::new();
     for line in text.lines() {

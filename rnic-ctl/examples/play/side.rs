@@ -74,7 +74,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Not connected yet, but its receives are posted.
+    /// Makes a side that is not connected yet, and posts its receives.
     pub(crate) fn new(device: &Device, memory: &Memory, connection: &Connection) -> Outcome<Self> {
         let pd = device.pd();
         let (send_cq, recv_cq) = (device.cq(DEPTH as u32)?, device.cq(DEPTH as u32)?);
@@ -132,7 +132,7 @@ impl Side {
         Ok(())
     }
 
-    /// The next message, which must have come without error.
+    /// Waits for the next message, which must come without error.
     pub(crate) fn receive(&mut self) -> Outcome<Completion> {
         let completion = wait(&mut self.recv_cq)?;
         let number = self.received as u64;
@@ -176,7 +176,7 @@ impl Side {
         self.send(&octets)
     }
 
-    /// A message.
+    /// Sends a message.
     pub(crate) fn send(&mut self, octets: &[u8]) -> Outcome {
         self.qp.post_send(&SendRequest::send().inline(octets))?;
         match wait(&mut self.send_cq)? {
@@ -218,7 +218,7 @@ impl Side {
         Ok(())
     }
 
-    /// What a step names of this side's memory.
+    /// Returns the address of this side's memory that a step names.
     pub(crate) fn describe(&mut self, step: &Step) -> Outcome<RemoteAddress> {
         Ok(match step.region {
             Target::All => self.target.remote(0),
@@ -237,7 +237,7 @@ impl Side {
         })
     }
 
-    /// Whether the peer has made it invalid.
+    /// Returns whether the peer has invalidated it.
     pub(crate) fn is_once_invalid(&self) -> bool {
         self.once.as_ref().is_some_and(|once| !once.is_valid())
     }
@@ -253,7 +253,7 @@ impl Side {
         }
     }
 
-    /// How the receives that are left complete: each does, once, in their order.
+    /// Returns how the receives that are left complete: each does, once, in order.
     pub(crate) fn rest_of_receives(&mut self) -> Outcome<Vec<WcStatus>> {
         (self.received..self.posted)
             .map(|number| {
@@ -267,8 +267,8 @@ impl Side {
     }
 }
 
-/// A requester is told that the responder is ready. A responder gets the data, if the step is a Send, and is told that
-/// all is done.
+/// Returns what a side receives. A requester hears that the responder is ready. A responder gets the data, if the step is a
+/// Send, and is told that all is done.
 fn expected(steps: &[Step]) -> Vec<Expected> {
     let mut expected = vec![Expected::Control];
     for (number, step) in steps.iter().enumerate() {
@@ -285,7 +285,7 @@ fn expected(steps: &[Step]) -> Vec<Expected> {
     expected
 }
 
-/// The next completion of a queue.
+/// Waits for the next completion of a queue.
 pub(crate) fn wait(cq: &mut Cq) -> Outcome<Completion> {
     loop {
         if let Some(completion) = cq.poll_one() {

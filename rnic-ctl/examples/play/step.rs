@@ -22,7 +22,7 @@ fn paint(memory: &Mr, layout: &Layout, seed: Option<u32>) -> Outcome {
     Ok(memory.write(0, &layout.image(seed))?)
 }
 
-/// Whether memory holds the data of a step, or nothing, and nothing else.
+/// Returns whether memory holds the data of a step, or none, and nothing else.
 fn holds(memory: &Mr, layout: &Layout, seed: Option<u32>) -> Outcome<bool> {
     let mut octets = vec![0; layout.extent()];
     memory.read(0, &mut octets)?;
@@ -64,7 +64,7 @@ fn request(side: &mut Side, step: &Step) -> Outcome {
     side.send_control(step.number, None)
 }
 
-/// The peer's memory, as the step has it.
+/// Returns the address of the peer's memory that the step names.
 fn aimed(step: &Step, there: RemoteAddress) -> RemoteAddress {
     let stag = there.stag.0;
     RemoteAddress {

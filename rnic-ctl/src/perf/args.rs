@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome};
 
 /// The largest message of `-a`.
 pub(crate) const LARGEST: u64 = 8 << 20;
-/// Requests between which a run of `-n` is bounded; perftest's default.
+/// The defaults of `-n`, which are perftest's.
 const BANDWIDTH_ITERATIONS: u64 = 5000;
 const LATENCY_ITERATIONS: u64 = 1000;
 
@@ -46,11 +46,11 @@ pub(crate) enum Operation {
     FetchAdd,
 }
 
-/// Octets of what an atomic works on.
+/// Octets that an atomic works on.
 pub(crate) const ATOMIC: u64 = 8;
 
 impl Operation {
-    /// Whether its data come from the server.
+    /// Returns whether its data come from the server.
     pub(crate) fn brings(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd)
     }
@@ -119,8 +119,8 @@ impl fmt::Display for Test {
     }
 }
 
-/// Measures bandwidth or latency between two hosts. Start it without a host on one, then with that host on the other;
-/// the client's options decide. Latencies are counted in a histogram, to three significant figures.
+/// Measures bandwidth or latency between two hosts. Start the server first, without a host, then the client with the server's
+/// name or address. The client's options apply. Latencies are counted in a histogram, to three significant figures.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PerfArgs {
     /// What to measure
@@ -136,7 +136,7 @@ pub(crate) struct PerfArgs {
     #[arg(long, conflicts_with_all = ["host", "netdev"])]
     pub in_memory: bool,
 
-    /// The local address to use or listen on; a server without it listens on all of both families
+    /// The local address to use or listen on; without it a server listens on all addresses of both families
     #[arg(long, value_name = "ADDRESS")]
     pub local: Option<IpAddr>,
 
@@ -172,7 +172,7 @@ pub(crate) struct PerfArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=512))]
     pub max_qps: u16,
 
-    /// Messages under way at once (bandwidth)
+    /// Messages in flight at once (bandwidth)
     #[arg(short = 't', long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub tx_depth: u32,
 
@@ -180,7 +180,7 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'q', long = "qp", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
     pub qps: u16,
 
-    /// Check every message that arrives, with write-bw what lies in memory in the end; slower
+    /// Check every message that arrives (write-bw: the final contents of memory); slower
     #[arg(short = 'v', long)]
     pub verify: bool,
 
@@ -188,16 +188,16 @@ pub(crate) struct PerfArgs {
     #[arg(long = "use-srq", alias = "use_srq")]
     pub use_srq: bool,
 
-    /// Accepted for perftest's sake: the CPU's frequency does not matter here
+    /// Accepted for compatibility with perftest; it does nothing
     #[arg(short = 'F', long = "CPU-freq")]
     pub cpu_freq: bool,
 
-    /// Show in the end what TCP knows of each connection, as `ss -ti` does of the kernel's
+    /// Show at the end the state of TCP of each connection, as `ss -ti` does for the kernel's
     #[arg(long = "tcp-info", alias = "tcp_info")]
     pub tcp_info: bool,
 
-    /// Show in the end what each worker of the device has counted: frames, segments, what it handed over to others, what
-    /// was lost, and the same of each of its queues
+    /// Show at the end the counters of each worker of the device and of each of its queues: frames, segments, hand-overs
+    /// between workers, losses
     #[arg(long)]
     pub counters: bool,
 
@@ -222,16 +222,16 @@ pub(crate) struct PerfArgs {
 /// How long a run lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// So many messages on each connection.
+    /// For this number of messages on each connection.
     Iterations(u64),
-    /// So long, of which the margins at both ends do not count.
+    /// For this time. The margins at both ends do not count.
     Time {
         duration: Duration,
         margin: Duration,
     },
 }
 
-/// What was asked for, checked and with defaults filled in.
+/// The checked options, with defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub test: Test,
@@ -244,7 +244,7 @@ pub(crate) struct Plan {
 }
 
 impl PerfArgs {
-    /// Checks what clap cannot.
+    /// Makes the plan, and checks what clap cannot.
     pub(crate) fn plan(&self) -> Outcome<Plan> {
         let latency = self.test.is_latency();
         let atomic = self.test.operation() == Operation::FetchAdd;
@@ -311,7 +311,7 @@ impl PerfArgs {
         })
     }
 
-    /// Where `--out_json` writes to.
+    /// Returns the file that `--out_json` writes.
     pub(crate) fn json_file(&self) -> Option<PathBuf> {
         self.out_json.then(|| {
             self.out_json_file

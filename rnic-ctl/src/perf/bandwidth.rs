@@ -14,17 +14,17 @@ use super::session::{Session, grant};
 use super::stats::{Stretch, Thinned, peak_rate};
 use crate::failure::{Doing, Failure, Outcome};
 
-/// Groups of requests that the peak is computed from: it takes the square of that many steps.
+/// The most groups of requests from which the peak is computed, which takes the square of that many steps.
 const STRETCHES: usize = 4096;
-/// Completions taken at once.
+/// The most completions taken at once.
 const BATCH: usize = 64;
 
-/// How far one connection is.
+/// The progress of one connection.
 #[derive(Debug, Default)]
 struct Lane {
     posted: u64,
     completed: u64,
-    /// When the groups of requests under way were begun, and after how many of all.
+    /// For each group of requests in flight: when it began, and how many requests were posted before.
     groups: VecDeque<(Duration, u64)>,
 }
 
@@ -34,7 +34,7 @@ struct Run<'a> {
     lanes: Vec<Lane>,
     layout: Layout,
     size: u64,
-    /// Every so many requests one makes a completion.
+    /// One of this many requests is signalled.
     moderation: u64,
     limit: u64,
     started: Instant,
@@ -47,7 +47,7 @@ struct Run<'a> {
     idle: Idle,
 }
 
-/// Runs one message size and returns the figures, and how many messages were not as they should be.
+/// Runs one message size. Returns the figures, and how many messages were corrupt.
 pub(super) fn run(
     session: &mut Session,
     size: u64,
@@ -88,7 +88,7 @@ pub(super) fn run(
 }
 
 impl Run<'_> {
-    /// So many messages on each connection; the time is that from the first post to the last completion.
+    /// Runs for a number of messages on each connection. The time is that from the first post to the last completion.
     fn until_all_complete(&mut self, count: u64, progress: &mut Progress) -> Outcome<Bandwidth> {
         let total = count as f64 * self.lanes.len() as f64;
         while !self.is_complete() {
@@ -102,7 +102,7 @@ impl Run<'_> {
         Ok(self.figures(self.completed, self.last_completion))
     }
 
-    /// Until the time is over; what completes inside the margins does not count.
+    /// Runs for a time. What completes inside the margins does not count.
     fn for_a_time(
         &mut self,
         duration: Duration,
@@ -134,7 +134,7 @@ impl Run<'_> {
         Ok(self.figures(after - before, to - from))
     }
 
-    /// A number of messages at which every connection can stop: its last request makes a completion.
+    /// Returns a number of messages at which every connection can stop: its last request makes a completion.
     fn last_signalled(&self) -> u64 {
         let most = self.lanes.iter().map(|lane| lane.posted).max().unwrap_or(0);
         most.next_multiple_of(self.moderation)
@@ -158,7 +158,7 @@ impl Run<'_> {
         }
     }
 
-    /// Posts what fits, and takes what has completed.
+    /// Posts as many requests as fit, and takes completions.
     fn step(&mut self) -> Outcome {
         let mut blocked = false;
         for lane in 0..self.lanes.len() {
@@ -175,7 +175,7 @@ impl Run<'_> {
         self.idle.after(count, &self.session.cq)
     }
 
-    /// Fills the send queue of a connection. Says whether the other side's receives are used up.
+    /// Fills the send queue of a connection. Returns whether the other side's receives are used up.
     fn post(&mut self, index: usize) -> Outcome<bool> {
         let operation = self.session.hello.test.operation();
         let verify = self.session.hello.verify;
@@ -239,7 +239,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Checks what these messages have brought, if they have.
+    /// Checks the data that these messages brought, if they bring any.
     fn check(&mut self, index: usize, done: std::ops::Range<u64>) -> Outcome {
         let operation = self.session.hello.test.operation();
         if !operation.brings() {
@@ -261,7 +261,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Now and then: whether the other side is still there, and what it has to say.
+    /// Checks that the connections are up, and takes messages of the other side. Called now and then.
     fn look_up(&mut self, now: Instant) -> Outcome {
         self.take_credits()?;
         for flow in &mut self.session.flows {

@@ -8,25 +8,25 @@ use rnic_verbs::{Access, Device, HugePages, Mr, Pd, Region};
 
 use crate::failure::{Doing, Failure, Kind, Outcome};
 
-/// Octets that the messages of one connection may take while their content is checked.
+/// The most octets for the messages of one connection while their content is checked.
 const MOST: usize = 64 << 20;
 /// Messages begin at multiples of this.
 const ALIGN: usize = 64;
 
-/// How messages of a size lie in a buffer.
+/// The layout of messages of one size in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Octets from one message to the next.
     pub stride: usize,
-    /// Messages that have a place of their own.
+    /// Messages with memory of their own.
     pub slots: u64,
-    /// Messages that may be under way at once.
+    /// The most messages in flight.
     pub depth: u64,
 }
 
 impl Layout {
-    /// The layout where the largest messages determine how much memory there is. If the content is to be checked,
-    /// no two messages under way share their place; otherwise all do, which is what caches like best.
+    /// Makes a layout. The largest message determines how much memory there is. If the content is to be checked, no two
+    /// messages in flight share memory; otherwise all do, which is best for caches.
     pub(super) fn new(largest: u64, size: u64, depth: u32, verify: bool) -> Self {
         let depth = u64::from(depth);
         let (stride, largest_stride) = (stride(size), stride(largest));
@@ -44,12 +44,12 @@ impl Layout {
         }
     }
 
-    /// Octets of all slots.
+    /// Returns the number of octets of all slots.
     pub(super) fn len(&self) -> usize {
         self.stride * self.slots as usize
     }
 
-    /// Where message number `sequence` begins.
+    /// Returns where message number `sequence` begins.
     pub(super) fn offset(&self, sequence: u64) -> usize {
         (sequence % self.slots) as usize * self.stride
     }
@@ -71,7 +71,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Memory for `connections` times messages up to `largest` octets.
+    /// Allocates memory for `connections` connections with messages of up to `largest` octets.
     pub(super) fn allocate(
         device: &Device,
         connections: u16,
@@ -91,7 +91,7 @@ impl Memory {
         })
     }
 
-    /// Octets that one connection takes.
+    /// Returns the number of octets that one connection takes.
     pub(super) fn of_one(largest: u64, depth: u32, verify: bool) -> usize {
         let stride = stride(largest);
         if verify {
@@ -112,7 +112,7 @@ impl Memory {
             .doing("register memory")
     }
 
-    /// What it consists of.
+    /// Describes it: pages and size.
     pub(super) fn report(&self) -> String {
         self.region.report()
     }
@@ -126,7 +126,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Octets that only this message of this connection has.
+    /// Fills itself with octets that are unique to this message of this connection.
     fn make(&mut self, connection: u16, sequence: u64, len: usize) {
         let seed = (sequence ^ u64::from(connection) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.expected.resize(len.next_multiple_of(8), 0);
@@ -152,7 +152,7 @@ impl Pattern {
         mr.write(at, &self.expected).doing("write the pattern")
     }
 
-    /// Whether the content of a message is as it should be.
+    /// Returns whether the content of a message is correct.
     pub(super) fn check(
         &mut self,
         mr: &Mr,
@@ -168,7 +168,7 @@ impl Pattern {
     }
 }
 
-/// Whether what a FetchAdd of 1 has brought is the number of those before it on the same place.
+/// Returns whether the value that a FetchAdd of 1 brought is the number of earlier ones on the same memory.
 pub(super) fn check_count(mr: &Mr, at: usize, before: u64) -> Outcome<bool> {
     let value = mr.atomic(at).doing("check a number")?;
     Ok(value.load(Ordering::Relaxed) == before)

@@ -14,13 +14,13 @@ use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::out;
 
-/// Messages under way at once.
+/// The most messages in flight.
 const SENDS: u64 = 16;
-/// A side that waits says every so often that it is there.
+/// How often a side that waits sends an Alive message.
 const ALIVE: Duration = Duration::from_secs(1);
-/// A side that waits looks up every so often.
+/// How often a side that waits checks for Ctrl-C and for the end of its connections.
 const NAP: Duration = Duration::from_millis(50);
-/// How long after the last traffic a side spins before it sleeps.
+/// How long a side spins after the last traffic before it sleeps.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// The control connection of one side.
@@ -35,13 +35,13 @@ pub(super) struct Control {
     receives: u64,
     sent: u64,
     sends_done: u64,
-    /// Received out of turn.
+    /// Messages received before they were expected.
     kept: Vec<Message>,
     alive_at: Instant,
 }
 
 impl Control {
-    /// Before it is connected. Every data connection may have several messages under way.
+    /// Makes it, not connected yet. Every data connection may have several messages in flight.
     pub(super) fn new(device: &Device, pd: &Pd, qps: u16, interrupt: &Interrupt) -> Outcome<Self> {
         let receives = 64 + 8 * u64::from(qps);
         let doing = "make the control connection";
@@ -108,7 +108,8 @@ impl Control {
         Ok(())
     }
 
-    /// A message that has arrived; the caller drives the device. One that says that the other side failed is this side's failure too.
+    /// Returns a message that has arrived. The caller drives the device. A message that the other side has failed is returned
+    /// as a failure.
     pub(super) fn poll(&mut self) -> Outcome<Option<Message>> {
         let message = if self.kept.is_empty() {
             self.poll_any()?
@@ -155,8 +156,7 @@ impl Control {
         }
     }
 
-    /// Waits for a message, however long. Other work is done meanwhile: what `meanwhile` does is called now and
-    /// then.
+    /// Waits for a message, however long. Calls `meanwhile` now and then.
     pub(super) fn receive(
         &mut self,
         interrupt: &Interrupt,
@@ -189,7 +189,7 @@ impl Control {
         }
     }
 
-    /// Tells of the interface's link, without which nothing goes on. Fails if the interface is gone.
+    /// Reports on standard error when the interface loses its link or has it again. Fails if the interface is gone.
     fn watch_link(&mut self) -> Outcome {
         let doing = "watch the interface";
         while let Some(event) = self.events.next(Duration::ZERO).doing(doing)? {
@@ -204,7 +204,7 @@ impl Control {
         Ok(())
     }
 
-    /// Says that this side is there, if it has not done so for a while.
+    /// Sends an Alive message if the last one was a while ago.
     pub(super) fn say_alive(&mut self, now: Instant) -> Outcome {
         self.watch_link()?;
         if now >= self.alive_at && self.sent - self.sends_done < SENDS {
@@ -214,13 +214,13 @@ impl Control {
         Ok(())
     }
 
-    /// Why a request failed: mostly because the connection ended.
+    /// Returns why a request failed, which is mostly the end of the connection.
     fn ended(&mut self, completion: &Completion) -> Failure {
         why_ended(&mut self.qp, completion)
     }
 }
 
-/// Why a request of a queue pair failed: because its connection ended, or else by the request's own status.
+/// Returns why a request of a queue pair failed: the end of its connection, or else the status of the request.
 pub(super) fn why_ended(qp: &mut Qp, completion: &Completion) -> Failure {
     let what = "connection to the other side";
     let mut event = qp.next_event(Duration::from_millis(500));

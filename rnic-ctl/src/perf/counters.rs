@@ -1,4 +1,4 @@
-//! What each worker of a device has counted, and of each of its queues.
+//! The counters of each worker of a device, and of each of its queues.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use serde_json::{Map, Value, json};
 use crate::device::Opened;
 use crate::failure::{Doing, Failure, Outcome};
 
-/// An engine answers at once, or never.
+/// How long to wait for an engine, which replies at once or never.
 const PROMPTLY: Duration = Duration::from_secs(2);
 
-/// A worker: the state of its engine, and what was counted of its queues.
+/// A worker: the state of its engine, and the counters of its queues.
 pub(super) struct WorkerCounters {
     number: usize,
     engine: Snapshot,
     queues: Vec<QueueStatistics>,
 }
 
-/// Each worker. One in memory has no queues.
+/// Reads the counters of all workers. A worker in memory has no queues.
 pub(super) fn of_workers(opened: &Opened) -> Outcome<Vec<WorkerCounters>> {
     const WHAT: &str = "ask the workers for their counters";
     let device: &Device = &opened.device;
@@ -56,8 +56,8 @@ fn groups(snapshot: &Snapshot) -> [(&'static str, Vec<(&'static str, u64)>); 4] 
     ]
 }
 
-/// A line for each layer and each queue, without what never happened; and one for each reason for which frames were dropped,
-/// with what it says of them.
+/// Returns a line for each layer and each queue, without counters that are 0, and one for each reason for which frames were
+/// dropped.
 pub(super) fn to_lines(worker: &WorkerCounters) -> Vec<String> {
     let line = |title: &str, counters: &[(&'static str, u64)]| {
         let counters = counters.iter().filter(|(_, count)| *count > 0);
@@ -91,7 +91,7 @@ fn to_map(counters: impl IntoIterator<Item = (&'static str, u64)>) -> Map<String
         .collect()
 }
 
-/// All of them.
+/// Returns all counters as JSON.
 pub(super) fn to_json(worker: &WorkerCounters) -> Value {
     let connections = worker.engine.connections.len();
     let mut json = json!({ "worker": worker.number, "connections": connections });

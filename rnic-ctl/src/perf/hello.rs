@@ -1,4 +1,4 @@
-//! What both sides tell each other in the private data of their connections.
+//! The private data of the connections.
 
 use rnic_verbs::{RemoteAddress, Stag};
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
@@ -20,16 +20,16 @@ pub(super) enum Role {
     Data(u16),
 }
 
-/// What the client says when it connects.
+/// The client's private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub test: Test,
     pub role: Role,
-    /// The same on all connections of a client.
+    /// Identifies all connections of one client.
     pub session: u64,
     /// Data connections.
     pub qps: u16,
-    /// Messages under way at once.
+    /// Messages in flight at once.
     pub depth: u32,
     /// Octets in the largest message.
     pub largest: u64,
@@ -40,14 +40,14 @@ pub(super) struct Hello {
     pub buffer: RemoteAddress,
 }
 
-/// What the server answers when it accepts.
+/// The server's private data when it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HelloReply {
     /// Where the client writes to or reads from.
     pub buffer: RemoteAddress,
 }
 
-/// No buffer: what a connection has that needs none.
+/// The address for a connection that needs no buffer.
 pub(super) const NO_BUFFER: RemoteAddress = RemoteAddress {
     stag: Stag(0),
     offset: 0,
@@ -106,7 +106,7 @@ impl Hello {
         raw.as_bytes().to_vec()
     }
 
-    /// Reads what a client said; otherwise what is wrong with it.
+    /// Reads a client's private data, or returns what is wrong with it.
     pub(super) fn decode(octets: &[u8]) -> Result<Self, String> {
         let raw = match RawHello::read_from_prefix(octets) {
             Ok((raw, _)) if raw.magic == MAGIC => raw,
@@ -154,10 +154,10 @@ impl Hello {
 }
 
 impl Hello {
-    /// Whether a run with messages of this size is one that a client can ask for.
+    /// Returns whether a client can ask for a run with messages of this size.
     pub(super) fn is_possible(&self, size: u64) -> bool {
         let least = match self.test {
-            // Its last octet tells that a message has arrived.
+            // The last octet of a message shows that it has arrived.
             Test::WriteLat => 1,
             Test::AtomicBw | Test::AtomicLat => return size == ATOMIC,
             _ => 0,

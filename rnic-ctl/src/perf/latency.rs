@@ -14,12 +14,12 @@ use super::session::Session;
 use super::stats::Latencies;
 use crate::failure::{Doing, Failure, Outcome};
 
-/// Requests between two that make a completion.
+/// One of this many requests is signalled.
 const MODERATION: u64 = 16;
-/// Fruitless looks between two looks up from a loop that spins.
+/// Polls without result after which a spinning loop checks for the end of the test.
 const SPINS: u32 = 256;
 
-/// A game of ping and pong with one message size.
+/// A ping-pong of messages of one size.
 pub(super) struct PingPong<'a> {
     session: &'a mut Session,
     progress: &'a mut Progress,
@@ -30,7 +30,7 @@ pub(super) struct PingPong<'a> {
     bad: u64,
     spins: u32,
     stall: Stall,
-    /// Messages received when it was looked up from the work last.
+    /// Messages received at the last check.
     seen: u64,
     /// The client said that it is over.
     is_over: Option<u64>,
@@ -55,7 +55,7 @@ impl<'a> PingPong<'a> {
         }
     }
 
-    /// The client: measures. Returns the figures, and how many messages were not as they should be.
+    /// Measures, as the client. Returns the figures, and how many messages were corrupt.
     pub(super) fn measure(mut self, length: Length) -> Outcome<(Row, u64)> {
         let mut samples = Latencies::new();
         let started = Instant::now();
@@ -103,8 +103,8 @@ impl<'a> PingPong<'a> {
         ))
     }
 
-    /// The server: returns every message, until the client says that it is over. Returns how many there were, and
-    /// how many were not as they should be.
+    /// Returns every message, as the server, until the client ends the run. Returns how many there were, and how many were
+    /// corrupt.
     pub(super) fn answer(mut self) -> Outcome<(u64, u64)> {
         loop {
             self.receive()?;
@@ -123,9 +123,9 @@ impl<'a> PingPong<'a> {
         self.session.hello.test.operation()
     }
 
-    /// What tells that Write number `sequence` has arrived: its last octet.
+    /// Returns the last octet of Write number `sequence`, which shows that it has arrived.
     fn mark(sequence: u64) -> u8 {
-        // Never the same twice in a row, and the first is not the zero that memory holds before.
+        // Each differs from the one before, and the first from the initial zero.
         (sequence % 255) as u8 + 1
     }
 
@@ -173,7 +173,7 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Waits for the next message, or the end of the game.
+    /// Waits for the next message, or for the end of the run.
     fn receive(&mut self) -> Outcome {
         let sequence = self.received;
         match self.operation() {
@@ -207,7 +207,7 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Takes a completion. It also drives the device.
+    /// Takes a completion, which also drives the device.
     fn poll(&mut self) -> Outcome {
         let mut completions = [Completion::default()];
         if self.session.cq.poll(&mut completions) == 0 {
@@ -230,8 +230,8 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// After a number of fruitless looks: whether the game is over, or the other side gone, or the user has had
-    /// enough.
+    /// Counts a poll without result. After some of them returns whether the run is over, and fails if the other side is gone or
+    /// the user asked to stop.
     fn look_up(&mut self) -> Outcome<bool> {
         self.spins += 1;
         if self.spins < SPINS {
@@ -269,8 +269,8 @@ impl<'a> PingPong<'a> {
         Ok(false)
     }
 
-    /// Checks the message that has arrived. The last octet of a Write can be there before others that were lost on
-    /// the way, so those get time.
+    /// Checks the message that has arrived. The last octet of a Write can be there before others that were lost, so it waits
+    /// for those.
     fn check(&mut self, sequence: u64) -> Outcome {
         let operation = self.operation();
         if operation == Operation::FetchAdd {
@@ -278,7 +278,7 @@ impl<'a> PingPong<'a> {
             self.bad += u64::from(!good);
             return Ok(());
         }
-        // The mark is not part of the pattern; a Read always finds the same.
+        // The mark is not part of the pattern; a Read always brings the same.
         let len = self.size as usize - usize::from(operation == Operation::Write);
         let sequence = if operation == Operation::Read {
             0

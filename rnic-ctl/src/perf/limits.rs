@@ -1,10 +1,10 @@
-//! What a server gives a client, who has said no more than what it wants.
+//! The bounds of what a server gives a client, which is not authenticated.
 
 use super::args::{PerfArgs, Test};
 use super::buffer::Memory;
 use super::hello::Hello;
 
-/// Octets that a request takes in the rings of a queue pair and in the completion queue, or little less.
+/// Octets that a request takes in the rings of a queue pair and in the completion queue, approximately.
 const REQUEST: u64 = 512;
 
 /// The bounds.
@@ -16,13 +16,13 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Of a server whose client is the same process.
+    /// Those of a server whose client is the same process.
     pub(super) const NONE: Self = Self {
         memory: u64::MAX,
         qps: u16::MAX,
     };
 
-    /// As the command line says.
+    /// Reads them from the command line.
     pub(super) fn of(args: &PerfArgs) -> Self {
         Self {
             memory: args.max_memory << 20,
@@ -30,7 +30,7 @@ impl Limits {
         }
     }
 
-    /// Refuses what is beyond them, in words for both sides.
+    /// Fails if a client asks for more, with a reason for both sides.
     pub(super) fn check(&self, hello: &Hello) -> Result<(), String> {
         if hello.qps > self.qps {
             return Err(format!(
@@ -50,10 +50,10 @@ impl Limits {
     }
 }
 
-/// Octets that a server needs for a client.
+/// Returns the number of octets that a server needs for a client.
 fn memory(hello: &Hello) -> u64 {
     let buffers = Memory::of_one(hello.largest, hello.depth, hello.verify) as u64;
-    // These two have messages both ways.
+    // These two have messages in both directions.
     let both_ways = matches!(hello.test, Test::WriteLat | Test::SendLat);
     let each = buffers * (1 + u64::from(both_ways)) + u64::from(hello.depth) * REQUEST;
     each * u64::from(hello.qps)

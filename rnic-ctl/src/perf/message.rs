@@ -1,4 +1,4 @@
-//! What both sides say on the control connection.
+//! The messages of the control connection.
 
 use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -18,22 +18,21 @@ pub(super) enum Message {
     Ready,
     /// Client: the run is over, after this many messages.
     Done { messages: u64 },
-    /// Server: what arrived. The checksum covers the memory of a `write-bw` run; `bad` counts messages that were not
-    /// as they should be.
+    /// Server: what arrived. The checksum covers the memory of a `write-bw` run; `bad` counts corrupt messages.
     Arrived {
         messages: u64,
         checksum: u32,
         bad: u64,
     },
-    /// Server: so many more receives are posted on a data connection (`send-bw`).
+    /// Server: this many more receives are posted on a data connection (`send-bw`).
     Credit { flow: u32, count: u64 },
     /// Client: what it measured.
     Figures([f64; 9]),
-    /// Still there. A side that waits says this now and then, so that a peer that is gone is found out.
+    /// Still there. A side that waits sends it now and then, which detects a peer that is gone.
     Alive,
     /// No more runs.
     Bye,
-    /// It cannot go on, because of this.
+    /// The sender has failed, for this reason.
     Failed(String),
 }
 
@@ -87,7 +86,7 @@ impl Message {
         octets
     }
 
-    /// `None` if it is no message of this release.
+    /// Reads a message. Returns `None` if this release does not know it.
     pub(super) fn decode(octets: &[u8]) -> Option<Self> {
         let raw = Raw::read_from_bytes(octets).ok()?;
         let (small, [first, second]) = (raw.small.get(), raw.values.map(U64::get));

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &PerfArgs, json: bool, interrupt: &Interrupt) -> Outcome
     report.finish()
 }
 
-/// The address of a host, of the family that fits the local one.
+/// Resolves the address of a host, in the family of the local one.
 pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Outcome<SocketAddr> {
     let what = || format!("find the host {host}");
     let addresses = (host, port)
@@ -102,7 +102,7 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
             })
         });
         let result = interrupt.guard(|| client(&near, address, None, plan, report, interrupt));
-        // Its last words.
+        // Dropping it sends what ends its connections.
         drop(near);
         let served = serving
             .join()
@@ -171,7 +171,7 @@ fn client(
     }
 }
 
-/// The client: a run for each size.
+/// Measures each size, as the client.
 fn measure(
     session: &mut Session,
     plan: &Plan,
@@ -215,7 +215,7 @@ fn measure(
     Ok(())
 }
 
-/// What is checked afterwards must not be there before.
+/// Fills the client's memory before a run, so that only what arrives passes the check.
 fn prepare(session: &Session, size: u64) -> Outcome {
     let hello = session.hello;
     let layout = buffer::Layout::new(hello.largest, size, hello.depth, hello.verify);
@@ -232,7 +232,7 @@ fn prepare(session: &Session, size: u64) -> Outcome {
     Ok(())
 }
 
-/// Waits for the message that must come next. Credits may come before it.
+/// Waits for a certain message. Credits may come before it.
 fn expect(
     session: &mut Session,
     interrupt: &Interrupt,
@@ -256,7 +256,7 @@ fn expect(
     }
 }
 
-/// Fails if something arrived other than it was sent.
+/// Fails if something arrived corrupt.
 fn verify(session: &Session, size: u64, messages: u64, bad: u64, arrived: u32) -> Outcome {
     let hello = session.hello;
     if bad > 0 {
@@ -289,9 +289,9 @@ struct Report {
     json: bool,
     json_file: Option<std::path::PathBuf>,
     shows_progress: bool,
-    /// What TCP knows is wanted too.
+    /// `--tcp-info` was given.
     tcp_info: bool,
-    /// What the workers counted is, too.
+    /// `--counters` was given.
     counters: bool,
     info: Value,
     results: Vec<Value>,
@@ -341,7 +341,7 @@ impl Report {
         Ok(())
     }
 
-    /// Tells that a client may connect, also where the only JSON object is yet to come.
+    /// Reports that a client may connect; on standard error if standard output is for JSON.
     fn listening(&self, line: impl std::fmt::Display) -> Outcome {
         if self.json {
             out::note(&line);
@@ -388,7 +388,7 @@ impl Report {
         self.line(row.to_line(self.unit))
     }
 
-    /// What TCP knows of each connection, if that was asked for.
+    /// Prints the state of TCP of each connection, if that was asked for.
     fn connections(&mut self, device: &Device) -> Outcome {
         if !self.tcp_info {
             return Ok(());
@@ -402,7 +402,7 @@ impl Report {
         Ok(())
     }
 
-    /// What each worker has counted, if that was asked for.
+    /// Prints the counters of each worker, if that was asked for.
     fn counters(&mut self, opened: &Opened) -> Outcome {
         if !self.counters {
             return Ok(());

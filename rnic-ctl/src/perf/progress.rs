@@ -1,4 +1,4 @@
-//! A progress bar on standard error, for runs that take long and people who watch.
+//! A progress bar on standard error, for long runs on a terminal.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::interrupt::Interrupt;
 
 /// Runs shorter than this show no bar.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a loop looks up from its work: half of the second within which Ctrl-C has to end it is plenty.
+/// How often a loop checks for Ctrl-C, which must end it within a second.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What a measuring loop calls now and then.
+/// Shows progress and checks for Ctrl-C; a measuring loop calls it now and then.
 pub(super) struct Progress {
     interrupt: Interrupt,
     started: Instant,
@@ -24,7 +24,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of a run that begins now. `wanted` is false where nobody shall see it.
+    /// Begins the progress of a run. `wanted` is false if none is to be shown.
     pub(super) fn new(interrupt: &Interrupt, wanted: bool) -> Self {
         let started = Instant::now();
         let wanted = wanted && stderr().is_terminal();
@@ -37,12 +37,12 @@ impl Progress {
         }
     }
 
-    /// Whether it is time to look up from work, at `now`.
+    /// Returns whether [`show`](Self::show) is due at `now`.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         now >= self.next
     }
 
-    /// Shows how far the run is, as a share of 1. Fails if the user wants to stop.
+    /// Shows the progress, from 0 to 1. Fails if the user asked to stop.
     pub(super) fn show(&mut self, now: Instant, share: f64) -> Outcome {
         self.next = now + TICK;
         if self.wanted && now - self.started >= PATIENCE {
@@ -53,35 +53,35 @@ impl Progress {
     }
 }
 
-/// Fruitless looks at a completion queue before a thread sleeps that does not drive the device itself.
+/// Polls without result before a thread sleeps that does not drive the device itself.
 const LOOKS: u32 = 1000;
-/// How long to look in vain without a pause: then something is wrong, and may be so for long.
+/// How long to poll without a pause when nothing comes. After that something is wrong, perhaps for long.
 const STALL: Duration = Duration::from_millis(100);
-/// How long to sleep at a time while it is.
+/// How long to sleep between polls then.
 const STALLED_NAP: Duration = Duration::from_millis(10);
-/// Fruitless looks before a thread that drives the device offers its core to others: should the other side share the
-/// core, nothing would come before the end of a time slice.
+/// Polls without result before a thread that drives the device yields its core. If the other side shares the core, nothing
+/// would come before the end of the time slice.
 pub(super) const LOOKS_TO_YIELD: u32 = 64;
 
-/// What a loop that polls a completion queue does when there is nothing: where a thread drives the device, it leaves
-/// the core to that thread.
+/// What a loop that polls a completion queue does when it is empty: if a thread drives the device, it leaves the core to that
+/// thread.
 pub(crate) struct Idle {
     spins: bool,
     fruitless: u32,
     stall: Stall,
 }
 
-/// A loop that finds nothing for long sleeps between its looks.
+/// How long a loop has found nothing. After a while it sleeps between its polls.
 #[derive(Default)]
 pub(super) struct Stall(Option<Instant>);
 
 impl Stall {
-    /// Something was found.
+    /// Notes that something came.
     pub(super) fn end(&mut self) {
         self.0 = None;
     }
 
-    /// Nothing was, once more: now and then, for it takes the time.
+    /// Notes that nothing came, and sleeps if that is so for long. It reads the clock, so call it now and then.
     pub(super) fn go_on(&mut self, cq: &Cq) -> Outcome {
         if self.0.get_or_insert_with(Instant::now).elapsed() >= STALL {
             cq.wait(STALLED_NAP).doing("wait for completions")?;
@@ -99,7 +99,7 @@ impl Idle {
         }
     }
 
-    /// After a look that found so many completions.
+    /// Notes how many completions a poll found, and sleeps or yields if there were none for long.
     pub(crate) fn after(&mut self, found: usize, cq: &Cq) -> Outcome {
         if found > 0 {
             self.fruitless = 0;
@@ -123,7 +123,7 @@ impl Idle {
 
 fn new_bar() -> ProgressBar {
     let bar = ProgressBar::new(1000);
-    // The template is a constant; should this release of the library not know it, its own will do.
+    // The template is a constant. If the library does not know it, its own is used.
     if let Ok(style) =
         ProgressStyle::with_template(" {elapsed} [{bar:50}] {percent}% (about {eta} left)")
     {

@@ -8,10 +8,10 @@ use super::hello::Hello;
 use super::session::Flow;
 use crate::failure::{Doing, Outcome};
 
-/// Receives posted for `send-lat`, where one message at a time is under way.
+/// Receives posted for `send-lat`, which has one message in flight.
 pub(super) const RECEIVES: u32 = 8;
 
-/// Receives that a side posts for each connection.
+/// Returns the number of receives that a side posts for each connection.
 pub(super) fn count(hello: &Hello) -> u64 {
     match hello.test {
         Test::SendLat => RECEIVES.into(),
@@ -20,12 +20,12 @@ pub(super) fn count(hello: &Hello) -> u64 {
     }
 }
 
-/// Receive buffers are for the largest message, whatever the run.
+/// Returns the layout of the receive buffers, which are for the largest message in every run.
 pub(super) fn layout(hello: &Hello) -> Layout {
     Layout::new(hello.largest, hello.largest, hello.depth, hello.verify)
 }
 
-/// The queue that the connections share, if the client asked for one.
+/// Makes the shared receive queue, if the client asked for one.
 pub(super) fn shared_queue(pd: &Pd, hello: &Hello) -> Outcome<Option<Srq>> {
     if !hello.use_srq {
         return Ok(None);
@@ -49,7 +49,7 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// From the name of its request.
+    /// Reads it from the identifier of its request.
     pub(super) fn of(wr_id: u64) -> Self {
         Self {
             flow: (wr_id >> 48) as u16,

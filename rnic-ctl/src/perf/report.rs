@@ -57,7 +57,7 @@ impl Unit {
     }
 }
 
-/// The heading of the table.
+/// Returns the heading of the table.
 pub(super) fn columns(test: Test, unit: Unit) -> String {
     if test.is_latency() {
         " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
@@ -70,7 +70,7 @@ pub(super) fn columns(test: Test, unit: Unit) -> String {
 }
 
 impl Row {
-    /// The line, each figure below the start of its heading.
+    /// Returns a line of the table, each figure below the start of its heading.
     pub(super) fn to_line(self, unit: Unit) -> String {
         match self {
             Self::Bandwidth(row) => format!(
@@ -92,7 +92,7 @@ impl Row {
         }
     }
 
-    /// The same with perftest's JSON names.
+    /// Returns it as JSON with perftest's names.
     pub(super) fn to_json(self, unit: Unit) -> Value {
         match self {
             Self::Bandwidth(row) => json!({
@@ -122,7 +122,7 @@ impl Row {
         }
     }
 
-    /// For the peer, who did not measure.
+    /// Returns the figures for the peer, which did not measure.
     pub(super) fn to_figures(self) -> [f64; 9] {
         match self {
             Self::Bandwidth(row) => [
@@ -154,7 +154,7 @@ impl Row {
         }
     }
 
-    /// From the peer, who measured `test`.
+    /// Makes a row of the figures of the peer, which measured `test`.
     pub(super) fn from_figures(test: Test, figures: [f64; 9]) -> Self {
         let [
             size,
@@ -194,7 +194,7 @@ impl Row {
     }
 }
 
-/// To six places: JSON is to be read by people too.
+/// Rounds to six places, for people who read the JSON.
 fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }

@@ -18,7 +18,7 @@ use crate::interrupt::Interrupt;
 /// A client measures one size, or with -a all powers of two.
 const MOST_RUNS: usize = 64;
 
-/// Serves runs until the client has no more. `report` is told of each result that the client measured.
+/// Serves runs until the client has no more. Calls `report` with each result that the client measured.
 pub(super) fn serve(
     session: &mut Session,
     interrupt: &Interrupt,
@@ -104,7 +104,7 @@ fn prepare(session: &Session, size: u64, layout: &Layout) -> Outcome {
     Ok(())
 }
 
-/// The checksum of the memory that the client wrote to.
+/// Returns the checksum of the memory that the client wrote to.
 fn arrived(session: &Session, layout: &Layout) -> Outcome<u32> {
     session
         .flows
@@ -112,11 +112,11 @@ fn arrived(session: &Session, layout: &Layout) -> Outcome<u32> {
         .try_fold(0, |sum, flow| checksum(flow.incoming()?, layout.len(), sum))
 }
 
-/// `send-bw`: takes messages, and posts their buffers again.
+/// Receives the messages of `send-bw`, and posts their buffers again.
 struct Sink<'a> {
     session: &'a mut Session,
     size: u64,
-    /// Buffers posted again before the client is told.
+    /// Buffers that are posted again before the client gets a Credit.
     credit: u64,
     received: Vec<u64>,
     untold: Vec<u64>,
@@ -148,7 +148,7 @@ impl<'a> Sink<'a> {
             let total: u64 = self.received.iter().sum();
             if let Some((messages, since)) = expected {
                 if total >= messages {
-                    // So that both sides count alike in the next run.
+                    // Both sides must count the same in the next run.
                     self.tell_all()?;
                     return Ok((total, self.bad));
                 }

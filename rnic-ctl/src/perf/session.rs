@@ -20,13 +20,13 @@ use crate::interrupt::Interrupt;
 use crate::listen::Listening;
 use crate::out;
 
-/// How long the other side has for what needs no work.
+/// How long the other side may take for what needs no work.
 const PROMPTLY: Duration = Duration::from_secs(2);
-/// How long the other side has to hear why this one fails.
+/// How long a failure may take to reach the other side.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long a client may take for its next connection: it makes its memory first, gibibytes perhaps.
+/// How long a client may take for its next connection. It allocates its memory first, which may be gibibytes.
 const NEXT_CONNECTION: Duration = Duration::from_secs(30);
-/// Octets of a rejection's words: they are private data of an MPA frame.
+/// The most octets of a rejection's text, which is private data.
 const MAX_WORDS: usize = 400;
 
 /// A data connection.
@@ -54,7 +54,7 @@ pub(super) struct Session {
     pub srq: Option<Srq>,
     /// What the client asked for.
     pub hello: Hello,
-    /// What the memory consists of.
+    /// A description of the memory.
     pub memory: String,
 }
 
@@ -103,7 +103,7 @@ impl Setup {
         })
     }
 
-    /// A data connection, not connected, its receives posted.
+    /// Makes a data connection, not connected yet, and posts its receives.
     fn flow(&mut self, index: u16) -> Outcome<Flow> {
         let register = |memory: &Option<Memory>, access| {
             memory
@@ -146,7 +146,7 @@ impl Setup {
         Ok(flow)
     }
 
-    /// Where the other side may write to, read from or add to, if the test does so.
+    /// Returns the memory that the other side may write, read or add to, if the test does so.
     fn advertised(&self, flow: &Flow) -> RemoteAddress {
         let mr = match self.hello.test {
             Test::WriteBw | Test::WriteLat => &flow.incoming,
@@ -174,17 +174,17 @@ impl Setup {
 }
 
 impl Flow {
-    /// The memory that a test of this kind must have on this side.
+    /// Returns the memory that a test of this kind must have on this side.
     pub(super) fn outgoing(&self) -> Outcome<&Mr> {
         self.outgoing.as_ref().ok_or_else(no_memory)
     }
 
-    /// The memory that a test of this kind must have on this side.
+    /// Returns the memory that a test of this kind must have on this side.
     pub(super) fn incoming(&self) -> Outcome<&Mr> {
         self.incoming.as_ref().ok_or_else(no_memory)
     }
 
-    /// A place in the other side's memory.
+    /// Returns an address in the other side's memory.
     pub(super) fn remote(&self, offset: usize) -> RemoteAddress {
         RemoteAddress {
             offset: self.remote.offset.wrapping_add(offset as u64),
@@ -216,7 +216,7 @@ impl Flow {
     }
 }
 
-/// The server says that so many more receives are posted on a data connection.
+/// Takes the server's credit: receives that it has posted on a data connection.
 pub(super) fn grant(flows: &mut [Flow], flow: u32, count: u64) -> Outcome {
     let credit = flows.get_mut(flow as usize).and_then(|flow| {
         flow.granted = flow.granted.checked_add(count)?;
@@ -367,16 +367,16 @@ fn accept_all(
     Ok(Some(setup.finish(control, flows)))
 }
 
-/// Declines in the words of this side's own failure.
+/// Rejects a request with this side's failure as the reason.
 fn decline(request: ConnectRequest, failure: Failure) -> Failure {
     let words = failure.to_string();
     let words = &words.as_bytes()[..words.len().min(MAX_WORDS)];
-    // What counts is the failure, not whether the client hears of it.
+    // The failure matters, even if the rejection does not reach the client.
     drop(request.reject(words));
     failure
 }
 
-/// The client's buffer, if this is the data connection of this number that it was to open.
+/// Returns the client's buffer if this request is for its data connection number `index`.
 fn expected(request: &ConnectRequest, first: &Hello, index: u16) -> Option<RemoteAddress> {
     let hello = Hello::decode(request.private_data()).ok()?;
     let fits = hello.session == first.session && hello.role == Role::Data(index);
@@ -406,7 +406,7 @@ fn next_request(
     }
 }
 
-/// Whether a client may begin; otherwise why not, and whether to wait for another.
+/// Returns the hello of a client that may begin; otherwise why it may not, and whether to wait for another.
 fn admit(request: &ConnectRequest, test: Test, limits: &Limits) -> Result<Hello, (String, bool)> {
     let hello = Hello::decode(request.private_data()).map_err(|why| (why, true))?;
     if hello.role != Role::Control {
@@ -424,7 +424,7 @@ fn admit(request: &ConnectRequest, test: Test, limits: &Limits) -> Result<Hello,
 }
 
 impl Session {
-    /// The connection that a completion belongs to.
+    /// Returns the connection that a completion belongs to.
     pub(super) fn flow(&self, qp: QpNumber) -> Outcome<usize> {
         let found = self.flows.iter().position(|flow| flow.qp.number() == qp);
         found.ok_or_else(|| Failure::operation("poll completions", format!("{qp} is not ours")))
@@ -445,7 +445,7 @@ impl Session {
         Err(why_ended(&mut self.flows[flow].qp, completion))
     }
 
-    /// Ends all connections in order. `is_client`: says so first, otherwise the other side did.
+    /// Ends all connections in order. The client begins.
     pub(super) fn close(mut self, interrupt: &Interrupt, is_client: bool) -> Outcome {
         self.control.send(&Message::Bye)?;
         if is_client {
@@ -464,7 +464,7 @@ impl Session {
                 let left = deadline.saturating_duration_since(Instant::now());
                 match qp.next_event(left).doing("disconnect")? {
                     Some(ConnectionEvent::Established(_)) => {}
-                    // Not in time: dropping the queue pair resets the connection.
+                    // If it is not in time, dropping the queue pair resets the connection.
                     Some(_) | None => break,
                 }
             }
@@ -472,13 +472,13 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the other side why this one cannot go on, if it still listens.
+    /// Sends the other side the reason of this side's failure, if it is still connected.
     pub(super) fn fail(mut self, failure: &Failure) {
         let qp = match self.control.send(&Message::Failed(failure.to_string())) {
             Ok(()) => &mut self.control.qp,
             Err(_) => return,
         };
-        // What was sent goes out before the end; dropping the queue pair would overtake it.
+        // An orderly end lets the message go out; dropping the queue pair would not.
         if qp.disconnect().is_ok() {
             drop(qp.next_event(LAST_WORDS));
         }

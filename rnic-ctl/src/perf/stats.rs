@@ -1,4 +1,4 @@
-//! Figures out of samples.
+//! Statistics.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) struct Thinned<T> {
 }
 
 impl<T> Thinned<T> {
-    /// Keeps fewer than `limit`, and at least half as many if there are that many.
+    /// Makes an empty one that keeps fewer than `limit` items, and at least half as many if there are that many.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             items: Vec::new(),
@@ -64,7 +64,7 @@ pub(super) struct Latency {
 pub(super) struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// Nanoseconds of the longest latency that is told from longer ones: an hour.
+    /// Nanoseconds of the longest latency, an hour. Longer ones count as this.
     const LONGEST: u64 = 3_600_000_000_000;
 
     /// Makes an empty histogram.
@@ -77,7 +77,7 @@ impl Latencies {
         self.0.saturating_record(nanos);
     }
 
-    /// The figures, each sample divided by `divisor`. `None` without samples.
+    /// Returns the figures, each sample divided by `divisor`. `None` without samples.
     pub(super) fn figures(&self, divisor: f64) -> Option<Latency> {
         let count = self.0.len();
         if count == 0 {
@@ -98,7 +98,7 @@ impl Latencies {
     }
 }
 
-/// A group of requests that was posted and completed together: when, and how many had been before and after it.
+/// A group of requests that was posted and completed together: when, and how many had completed before and after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
     /// Since the start of the run.
@@ -108,7 +108,7 @@ pub(super) struct Stretch {
     pub after: u64,
 }
 
-/// The highest rate, in messages a second, from the posting of any group to the completion of the same or any later
+/// Returns the highest rate, in messages a second, from the posting of any group to the completion of the same or any later
 /// one.
 pub(super) fn peak_rate(stretches: &[Stretch]) -> f64 {
     let mut peak = 0.0_f64;
@@ -135,7 +135,7 @@ mod tests {
         latencies
     }
 
-    /// Whether a figure is what it should be, to three significant figures.
+    /// Returns whether a figure is what it should be, to three significant figures.
     fn is(figure: f64, exact: f64) -> bool {
         (figure - exact).abs() <= exact / 1000.0
     }

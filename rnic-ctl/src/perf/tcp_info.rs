@@ -1,4 +1,4 @@
-//! What TCP knows of the connections of a test.
+//! The state of TCP of the connections of a test.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::{Doing, Failure, Outcome};
 
-/// The engine answers at once, or never.
+/// How long to wait for the engine, which replies at once or never.
 const PROMPTLY: Duration = Duration::from_secs(2);
 
-/// Every connection of a device.
+/// Reads the state of all connections of a device.
 pub(super) fn connections(device: &Device) -> Outcome<Vec<ConnectionFacts>> {
     const WHAT: &str = "ask for the state of TCP";
     let snapshot = device.snapshot(PROMPTLY).doing(WHAT)?;
@@ -20,7 +20,7 @@ pub(super) fn connections(device: &Device) -> Outcome<Vec<ConnectionFacts>> {
     Ok(snapshot.connections)
 }
 
-/// One line, in the manner of `ss -ti`.
+/// Returns a line in the form of `ss -ti`.
 pub(super) fn to_line(connection: &ConnectionFacts) -> String {
     let ConnectionFacts {
         local, remote, tcp, ..
@@ -28,7 +28,7 @@ pub(super) fn to_line(connection: &ConnectionFacts) -> String {
     format!(" {local} {remote} {tcp}")
 }
 
-/// All of it. Times are in milliseconds, sizes in octets.
+/// Returns the whole state as JSON. Times are in milliseconds, sizes in octets.
 pub(super) fn to_json(connection: &ConnectionFacts) -> Value {
     let tcp = &connection.tcp;
     let millis = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;

@@ -6,12 +6,12 @@ use clap::{ArgGroup, Args, ValueEnum};
 
 use crate::device::DeviceArgs;
 
-/// Pings with Send, RDMA Read and RDMA Write, as rdma-core's rping does, which may be at the other end.
+/// Pings with Send, RDMA Read and RDMA Write. It talks to rdma-core's rping too.
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("role").required(true).args(["server", "client"]))]
 pub(crate) struct RpingArgs {
-    /// Be the server, for one client. A client that vanishes without a word, killed or cut off, is waited for until
-    /// Ctrl-C, as by rping
+    /// Be the server, for one client. As with rping, a client that vanishes without ending its connection is waited for until
+    /// Ctrl-C
     #[arg(short, long)]
     pub server: bool,
 
@@ -19,7 +19,7 @@ pub(crate) struct RpingArgs {
     #[arg(short, long, requires = "where")]
     pub client: bool,
 
-    /// The server's name or address; for a server the address to listen on, all of both families without it
+    /// The server's name or address. For a server, the address to listen on; the default is all addresses of both families
     #[arg(short, long, value_name = "ADDRESS", group = "where")]
     pub address: Option<String>,
 
@@ -38,7 +38,7 @@ pub(crate) struct RpingArgs {
     #[arg(long, conflicts_with_all = ["address", "netdev"], group = "where")]
     pub in_memory: bool,
 
-    /// Pings; 0 goes on until Ctrl-C
+    /// Number of pings; 0 goes on until Ctrl-C
     #[arg(short = 'C', long, default_value_t = 0)]
     pub count: u64,
 
@@ -50,7 +50,7 @@ pub(crate) struct RpingArgs {
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// The result is to be JSON, and nothing else on standard output
+    /// Print the result as JSON, and nothing else on standard output
     #[arg(skip)]
     pub json: bool,
 
@@ -58,7 +58,7 @@ pub(crate) struct RpingArgs {
     #[arg(short = 'V', long)]
     pub validate: bool,
 
-    /// Tell every step on standard error
+    /// Print every step on standard error
     #[arg(short, long)]
     pub debug: bool,
 
@@ -70,12 +70,12 @@ pub(crate) struct RpingArgs {
     #[arg(long)]
     pub no_crc: bool,
 
-    /// Require MPA markers of the other side: it must know them
+    /// Require MPA markers from the other side, which must support them
     #[arg(long)]
     pub markers: bool,
 
-    /// Client: milliseconds between the server's MPA Reply and the first message. The Linux siw driver can overlook
-    /// what reaches it within 3 ms
+    /// Client: milliseconds between the server's MPA Reply and the first message. The Linux siw driver can miss what reaches it
+    /// within 3 ms
     #[arg(long, value_name = "MS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=10_000))]
     pub first_fpdu_delay: u64,
 
@@ -87,8 +87,8 @@ pub(crate) struct RpingArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "server")]
     pub private_data: Option<String>,
 
-    /// A diagnostic: use a wrong rkey for the first operation of this kind (server), or give one away (client). The
-    /// Terminate message that ends the connection is reported, and the exit code is 1
+    /// A diagnostic: use a wrong rkey for the first operation of this kind (server), or advertise one (client). The Terminate
+    /// message that ends the connection is reported, and the exit code is 1
     #[arg(long, value_name = "OPERATION", num_args = 0..=1, default_missing_value = "read")]
     pub bad_rkey: Option<BadRkey>,
 }

@@ -58,7 +58,7 @@ pub(super) fn run(
     })
 }
 
-/// One ping. Returns why the connection ended, if it did.
+/// Does one ping. Returns why the connection ended, if it did.
 fn ping(
     peer: &mut Peer<'_>,
     source: &Mr,
@@ -104,7 +104,7 @@ fn ping(
     Ok(None)
 }
 
-/// Tells the server where a buffer is, and waits until it has used it.
+/// Advertises a buffer to the server, and waits until it has used it.
 fn offer(
     peer: &mut Peer<'_>,
     mr: &Mr,

@@ -1,4 +1,4 @@
-//! What the sides of rping send each other: where a buffer is, in network byte order.
+//! The message of rping: the address of a buffer, in network byte order.
 
 use rnic_verbs::{RemoteAddress, Stag};
 use zerocopy::byteorder::network_endian::{U32, U64};
@@ -15,7 +15,7 @@ struct RawInfo {
     size: U32,
 }
 
-/// A buffer. All zero, it is a go-ahead.
+/// A buffer. If it is all zero, it is a go-ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Info {
     pub address: u64,
@@ -40,7 +40,7 @@ impl Info {
         octets
     }
 
-    /// `None` if it has another length.
+    /// Reads a message. Returns `None` if it has another length.
     pub(super) fn decode(octets: &[u8]) -> Option<Self> {
         let RawInfo {
             address,
@@ -62,12 +62,12 @@ impl Info {
     }
 }
 
-/// An rkey of the same memory that was never given out: its key octet is another one.
+/// Returns an rkey of the same memory that is not valid: its key octet differs.
 pub(super) fn wrong_rkey(rkey: u32) -> u32 {
     rkey ^ 0x5a
 }
 
-/// The text of ping number `ping`: its name, then letters that begin one further each time, then a NUL.
+/// Returns the text of ping number `ping`: its name, then letters that begin one further each time, then a NUL.
 pub(super) fn ping_text(ping: u64, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{ping}: ").into_bytes();
     let letters = b'A'..=b'z';
@@ -85,7 +85,7 @@ pub(super) fn ping_text(ping: u64, size: usize) -> Vec<u8> {
     text
 }
 
-/// The text in a buffer: up to its NUL.
+/// Returns the text in a buffer: up to its NUL.
 pub(super) fn text(octets: &[u8]) -> &[u8] {
     octets.split(|&octet| octet == 0).next().unwrap_or_default()
 }

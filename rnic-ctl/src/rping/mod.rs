@@ -1,7 +1,7 @@
 //! `rnic-ctl rping`: the ping of rdma-core's rping, over Send, RDMA Read and RDMA Write.
 //!
-//! For each ping the client sends where its text is; the server reads it and sends a go-ahead; the client sends where
-//! it wants it back; the server writes it there and sends another go-ahead.
+//! For each ping the client sends the address of its text. The server reads the text and sends a go-ahead. The client sends
+//! the address of another buffer. The server writes the text there and sends another go-ahead.
 
 mod args;
 mod client;
@@ -21,7 +21,7 @@ use crate::listen::Listening;
 use crate::out;
 use crate::perf::resolve;
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
     /// Pings there and back.
@@ -30,12 +30,12 @@ pub(crate) struct Summary {
     pub end: End,
 }
 
-/// How the connection ended, where that is no failure.
+/// How the connection ended, if that is no failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// In order.
     Closed,
-    /// This side rejected the client, who had said this.
+    /// This side rejected the client, which had sent this private data.
     Rejected(Vec<u8>),
 }
 
@@ -69,14 +69,14 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
     print(args, &summary)
 }
 
-/// Both sides in this process.
+/// Runs both sides in this process.
 fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
     let ([near, far], address) = args.device.open_in_memory()?;
     args.debug("both sides run in this process, over a link in memory");
     let listening = Listening::on(&far.device, Some(address), args.port, &Peers::all())?;
     let address = listening.local_address();
     std::thread::scope(|scope| {
-        // The diagnostics belong to one side: this one says what it was asked to do, the other one follows.
+        // The diagnostics are for the side that the command line names.
         let quiet = RpingArgs {
             verbose: false,
             ..args.clone()
@@ -102,7 +102,7 @@ fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
         });
         let as_client =
             interrupt.guard(|| client::run(&near.device, address, &at_client, interrupt));
-        // Its last words.
+        // Dropping it sends what ends its connections.
         drop(near);
         let as_server = serving
             .join()
@@ -140,7 +140,7 @@ impl End {
     }
 }
 
-/// Layer, type and code with their meaning.
+/// Returns layer, type and code of a Terminate message with their meaning.
 fn in_words(control: TerminateControl) -> String {
     let TerminateControl {
         layer,
@@ -151,7 +151,7 @@ fn in_words(control: TerminateControl) -> String {
     format!("layer {layer}, type {error_type}, code 0x{code:02x}: {meaning}")
 }
 
-/// The Terminate message in the end of a connection, and whether this side sent it.
+/// Returns the Terminate message in the end of a connection, and whether this side sent it.
 fn terminate(reason: &EndReason) -> Option<(bool, TerminateControl)> {
     match reason {
         EndReason::TerminateSent { control, .. } => Some((true, *control)),
@@ -160,12 +160,12 @@ fn terminate(reason: &EndReason) -> Option<(bool, TerminateControl)> {
     }
 }
 
-/// Private data: as text if it is some, else as octets.
+/// Returns private data as text if it is printable, else as octets.
 fn quoted(octets: &[u8]) -> String {
     let text = octets.strip_suffix(&[0]).unwrap_or(octets);
     match std::str::from_utf8(text) {
         _ if octets.is_empty() => "nothing".into(),
-        // Text that runs the other way, or has no shape, is no text either.
+        // Text with invisible or right-to-left characters is shown as octets.
         Ok(text) if !text.is_empty() && out::printable(text) == text => {
             format!("\"{text}\"")
         }
@@ -176,7 +176,7 @@ fn quoted(octets: &[u8]) -> String {
     }
 }
 
-/// Why a connection that should be there is not.
+/// Makes a failure of the end of a connection.
 fn ended(reason: &EndReason) -> Failure {
     let what = "connection ended";
     let Some((sent, control)) = terminate(reason) else {
@@ -200,7 +200,7 @@ fn ended(reason: &EndReason) -> Failure {
 }
 
 impl RpingArgs {
-    /// The address to listen on.
+    /// Returns the address to listen on.
     fn local(&self) -> Outcome<Option<IpAddr>> {
         let Some(address) = &self.address else {
             return Ok(self.source);
@@ -208,7 +208,7 @@ impl RpingArgs {
         Ok(Some(resolve(address, self.port, None)?.ip()))
     }
 
-    /// Something on the way to the result.
+    /// Prints an intermediate result.
     fn show(&self, what: impl std::fmt::Display) -> Outcome {
         if self.json {
             out::note(what);

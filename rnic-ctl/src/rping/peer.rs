@@ -16,7 +16,7 @@ use crate::interrupt::Interrupt;
 
 /// Receives posted at once. The protocol has one message under way.
 const RECEIVES: u64 = 4;
-/// A side that waits looks up every so often.
+/// How often a side that waits checks for Ctrl-C.
 const NAP: Duration = Duration::from_millis(50);
 
 /// One side.
@@ -46,7 +46,7 @@ pub(super) enum Next<T> {
 }
 
 impl<'a> Peer<'a> {
-    /// A side that is not connected yet.
+    /// Makes a side that is not connected yet.
     pub(super) fn new(device: &Device, interrupt: &'a Interrupt) -> Outcome<Self> {
         let doing = "set up";
         let pd = device.pd();
@@ -89,7 +89,7 @@ impl<'a> Peer<'a> {
         self.wait_completion(WcOpcode::Send)
     }
 
-    /// Does an RDMA Read or Write, and waits for its completion.
+    /// Posts an RDMA Read or Write, and waits for its completion.
     pub(super) fn perform(
         &mut self,
         request: &SendRequest<'_>,
@@ -108,7 +108,7 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// The next message of the other side.
+    /// Returns the next message of the other side.
     pub(super) fn receive(&mut self) -> Outcome<Next<Info>> {
         loop {
             if let Some(info) = self.received.pop_front() {
@@ -146,7 +146,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Why the connection did not come to be. Then no request completes; of one that stood all do.
+    /// Returns why connecting failed, if it did: then no request completes. Of an established connection all do.
     fn failed(&mut self) -> Outcome<Option<EndReason>> {
         let event = self.qp.next_event(Duration::ZERO);
         match event.doing("watch the connection")? {
@@ -182,13 +182,13 @@ impl<'a> Peer<'a> {
             .doing(doing)
     }
 
-    /// Why a request failed: because the connection ended.
+    /// Returns why the connection ended, which is why a request failed.
     fn why(&mut self, completion: &Completion) -> Outcome<EndReason> {
         let failed = || {
             let (opcode, status) = (completion.opcode(), completion.status());
             Failure::operation("connection", format!("{opcode:?} ended with {status}"))
         };
-        // A request of this side's own that was in error fails by itself; the connection follows.
+        // An error in a request of this side completes it before the connection ends.
         let patience = if completion.status() == WcStatus::LocalProtectionError {
             NAP
         } else {
@@ -215,7 +215,7 @@ impl<'a> Peer<'a> {
     /// Ends the connection in order.
     pub(super) fn disconnect(&mut self) -> Outcome {
         self.qp.disconnect().doing("disconnect")?;
-        // Should the other side not answer in time, dropping the queue pair resets the connection.
+        // If the other side does not close in time, dropping the queue pair resets the connection.
         let _ = self
             .qp
             .next_event(Duration::from_secs(2))
@@ -224,14 +224,14 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Memory of its own.
+/// Allocates and registers memory.
 pub(super) fn memory(pd: &Pd, len: usize, access: Access) -> Outcome<Mr> {
     let region = Region::allocate(len, HugePages::None).doing("allocate memory")?;
     pd.register(&Arc::new(region), access)
         .doing("register memory")
 }
 
-/// How rping connects: one Read at a time.
+/// Returns the options of rping's connections: one Read at a time.
 pub(super) fn options(args: &RpingArgs) -> ConnectionOptions {
     ConnectionOptions {
         mpa_revision: args.mpa_revision,

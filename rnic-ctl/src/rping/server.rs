@@ -70,7 +70,7 @@ fn reject(request: ConnectRequest, words: &str) -> Outcome<Summary> {
     })
 }
 
-/// The connection ended: in order where the client has had enough.
+/// Returns the summary of a connection that the client closed, or why it is a failure.
 fn over(reason: &EndReason, client: SocketAddr, pings: u64, args: &RpingArgs) -> Outcome<Summary> {
     match reason {
         EndReason::Peer if args.bad_rkey.is_some() => {
@@ -89,7 +89,7 @@ fn over(reason: &EndReason, client: SocketAddr, pings: u64, args: &RpingArgs) ->
     }
 }
 
-/// One ping. Returns why the connection ended, if it did.
+/// Serves one ping. Returns why the connection ended, if it did.
 fn pong(
     peer: &mut Peer<'_>,
     buffer: &Mr,
@@ -169,7 +169,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Serves a client that does this once it has asked to connect.
+    /// Serves a client that runs `client` once it has begun to connect.
     fn serve(client: impl FnOnce(Qp)) -> Failure {
         let line = "rnic-ctl rping -s --in-memory --thread".split(' ');
         let Command::Rping(args) = Cli::parse_from(line).command else {
