@@ -8,6 +8,7 @@ use std::time::{Duration, Instant as Clock};
 
 use rnic_core::connection::{ConnectionOptions, Event, NextHop};
 use rnic_core::engine::{Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, link};
+use rnic_core::fast_paths::FastPaths;
 use rnic_core::ids::ListenerId;
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::memory::ring::{Consumer, Producer, RingError, ring};
@@ -66,7 +67,11 @@ pub(crate) struct Queues {
 }
 
 impl EngineHost {
-    fn new(index: u8, connections: u32) -> Result<Self, Failure> {
+    fn new(index: u8, connections: u32, fast_paths: FastPaths) -> Result<Self, Failure> {
+        let config = EngineConfig {
+            fast_paths,
+            ..EngineConfig::default()
+        };
         let table = Arc::new(StagTable::new(64, [index; 32]));
         let (end, engine_end) = link(table, connections, Waker::noop().clone());
         let region = Arc::new(Region::allocate(REGION, HugePages::Prefer)?);
@@ -90,7 +95,7 @@ impl EngineHost {
         Ok(Self {
             address: Ipv4Addr::new(192, 0, 2, index),
             end,
-            driver: Driver::new(EngineConfig::default(), [index; 32], engine_end),
+            driver: Driver::new(config, [index; 32], engine_end),
             pool: Pool::new(1024, STEP),
             region,
             stag,
@@ -287,10 +292,14 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Two engines with so many connections between them, all busy.
-    pub(crate) fn connect(connections: u32, timing: Timing) -> Result<Self, Failure> {
+    pub(crate) fn connect(
+        connections: u32,
+        timing: Timing,
+        fast_paths: FastPaths,
+    ) -> Result<Self, Failure> {
         let mut pair = Self {
-            sender: EngineHost::new(1, connections)?,
-            receiver: EngineHost::new(2, connections)?,
+            sender: EngineHost::new(1, connections, fast_paths)?,
+            receiver: EngineHost::new(2, connections, fast_paths)?,
             timing,
             frames: vec![[0; 2048]; STEP].into_boxed_slice(),
             steps: 0,

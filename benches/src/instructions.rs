@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use rnic_core::fast_paths::FastPaths;
+
 use crate::Failure;
 use crate::engine::{Pair, Timing};
 use crate::packed;
@@ -34,7 +36,7 @@ const TOLERANCE: f64 = 0.03;
 const RUNS: [usize; 2] = [40, 240];
 
 /// What is counted, the function whose instructions these are, with all that it calls, and how many a batch has.
-const COUNTED: [(&str, &str, usize); 20] = [
+const COUNTED: [(&str, &str, usize); 21] = [
     ("parse", "stages::parse", BATCH),
     ("flow-lookup", "stages::look_up", BATCH),
     ("tcp-receive", "stages::receive", BATCH),
@@ -51,6 +53,7 @@ const COUNTED: [(&str, &str, usize); 20] = [
     ("short-write-see", "short::see", BATCH),
     ("short-send-post", "short::send", BATCH),
     ("short-send-see", "short::receive", BATCH),
+    ("short-read", "short::read_one", BATCH),
     ("packed-post", "packed::post", packed::WRITES),
     ("packed-transmit", "packed::transmit", packed::WRITES),
     ("packed-receive", "packed::receive", packed::WRITES),
@@ -81,22 +84,24 @@ impl Action {
 }
 
 /// Takes batches through everything that is counted.
-pub(crate) fn run_batches(batches: usize) -> Result<(), Failure> {
+pub(crate) fn run_batches(batches: usize, fast_paths: FastPaths) -> Result<(), Failure> {
     let mut stages = Stages::new()?;
     for _ in 0..batches {
         if stages.turn(&mut StageTimes::default())? != BATCH {
             return Err("a batch was not sent as a whole".into());
         }
     }
-    Pair::connect(1, Timing::Virtual)?.measure(batches);
+    Pair::connect(1, Timing::Virtual, fast_paths)?.measure(batches);
     // As many messages as the others have segments.
-    ShortMessages::connect()?.play(batches * BATCH)?;
-    packed::write_batches(batches)
+    let mut messages = ShortMessages::connect(fast_paths)?;
+    messages.play(batches * BATCH)?;
+    messages.read(batches * BATCH)?;
+    packed::write_batches(batches, fast_paths)
 }
 
 /// Counts, with what they were made.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Counts {
+pub(crate) struct Counts {
     /// Compiler, profiler and processor: only counts of the same can be compared.
     tools: String,
     counts: Vec<(String, f64)>,
@@ -125,7 +130,14 @@ impl Counts {
         text
     }
 
-    fn of(&self, name: &str) -> Option<f64> {
+    /// Each row.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.counts
+            .iter()
+            .map(|(name, count)| (name.as_str(), *count))
+    }
+
+    pub(crate) fn of(&self, name: &str) -> Option<f64> {
         let found = self.counts.iter().find(|(counted, _)| counted == name);
         found.map(|(_, count)| *count)
     }
@@ -163,7 +175,7 @@ impl Counts {
 
 /// Counts, and does what was asked for.
 pub(crate) fn run(options: &Action) -> Result<(), Failure> {
-    let now = count()?;
+    let now = count("all")?;
     if *options == Action::Accept {
         fs::write(KEPT, now.text()).map_err(|error| format!("{KEPT}: {error}"))?;
         println!("kept in {KEPT}");
@@ -193,11 +205,11 @@ pub(crate) fn run(options: &Action) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has callgrind count in two runs.
-fn count() -> Result<Counts, Failure> {
+/// Has callgrind count in two runs, with these [fast paths](crate::fast_paths::parse).
+pub(crate) fn count(fast_paths: &str) -> Result<Counts, Failure> {
     let directory = std::env::temp_dir().join(format!("rnic-instructions-{}", std::process::id()));
     fs::create_dir(&directory)?;
-    let profiles = RUNS.map(|batches| profile(&directory.join("callgrind"), batches));
+    let profiles = RUNS.map(|batches| profile(&directory.join("callgrind"), batches, fast_paths));
     fs::remove_dir_all(&directory)?;
     let [few, many] = profiles;
     let (few, many) = (few?, many?);
@@ -217,12 +229,13 @@ fn count() -> Result<Counts, Failure> {
     })
 }
 
-fn profile(file: &Path, batches: usize) -> Result<HashMap<String, u64>, Failure> {
+fn profile(file: &Path, batches: usize, fast_paths: &str) -> Result<HashMap<String, u64>, Failure> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--quiet", "--tool=callgrind"]);
     valgrind.arg(format!("--callgrind-out-file={}", file.display()));
     valgrind.arg(std::env::current_exe()?);
-    output(valgrind.args(["--stages", &batches.to_string()]))?;
+    let batches = batches.to_string();
+    output(valgrind.args(["--stages", &batches, "--fast-paths", fast_paths]))?;
     Ok(inclusive(&fs::read_to_string(file)?))
 }
 

@@ -4,6 +4,7 @@
 mod bed;
 mod effort;
 mod engine;
+mod fast_paths;
 mod framed;
 mod heap;
 mod impaired;
@@ -30,6 +31,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rnic_core::fast_paths::FastPaths;
+
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, PING, Shape};
 use crate::plan::Row;
@@ -40,7 +43,7 @@ use crate::stats::Samples;
 const USAGE: &str =
     "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE] [--plots DIR]
        rnic-bench --engine|--stages|--pings COUNT
-       rnic-bench instructions|impaired|box --help
+       rnic-bench instructions|fast-paths|impaired|box --help
 
   --quick          one short repetition: shows that everything works, not how fast
   --repetitions N  of each measurement, alternating (default 7)
@@ -50,6 +53,7 @@ const USAGE: &str =
   --plots DIR      draws goodput and round trips over message size there, as SVG
   --engine N       only runs N batches of 64 segments through the engine, for a profiler
   --stages N       the same through each stage, then through the engine
+  --fast-paths F   with --engine or --stages: all (the default), none, or all but the one that is named
   --pings N        only N round trips of Writes of 64 octets, one core, for a profiler; beside it N of raw AF_XDP
 
 Needs root: it makes two network namespaces joined by a veth pair, and removes them.";
@@ -70,17 +74,23 @@ struct Options {
     engine: Option<usize>,
     stages: Option<usize>,
     pings: Option<usize>,
+    fast_paths: FastPaths,
 }
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
-    let commands = ["instructions", "impaired", "box"];
+    let commands = ["instructions", "fast-paths", "impaired", "box"];
     let command = arguments.next_if(|first| commands.contains(&first.as_str()));
     match command.as_deref() {
         Some("instructions") => execute(
             instructions::Action::parse(arguments),
             instructions::USAGE,
             instructions::run,
+        ),
+        Some("fast-paths") => execute(
+            fast_paths::options(arguments),
+            fast_paths::USAGE,
+            fast_paths::run,
         ),
         Some("impaired") => execute(
             impaired::ImpairedOptions::parse(arguments),
@@ -138,6 +148,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
         engine: None,
         stages: None,
         pings: None,
+        fast_paths: FastPaths::ALL,
     };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -161,6 +172,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
             "--plots" => options.plots = Some(value()?.into()),
             "--engine" => options.engine = Some(value()?.parse()?),
             "--stages" => options.stages = Some(value()?.parse()?),
+            "--fast-paths" => options.fast_paths = fast_paths::parse(&value()?)?,
             "--pings" => options.pings = Some(value()?.parse()?),
             "-h" | "--help" => return Ok(None),
             other => return Err(format!("{other} is not an option").into()),
@@ -171,11 +183,11 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
 
 fn run(options: &Options) -> Result<(), Failure> {
     if let Some(batches) = options.engine {
-        engine::Pair::connect(1, engine::Timing::Virtual)?.measure(batches);
+        engine::Pair::connect(1, engine::Timing::Virtual, options.fast_paths)?.measure(batches);
         return Ok(());
     }
     if let Some(batches) = options.stages {
-        return instructions::run_batches(batches);
+        return instructions::run_batches(batches, options.fast_paths);
     }
     if !nix::unistd::geteuid().is_root() {
         return Err("run it as root: it makes network namespaces and opens AF_XDP sockets".into());

@@ -1,5 +1,6 @@
 //! Many short Writes, posted one behind the other: what each of the two ends does for one of them where 51 share a segment.
 
+use rnic_core::fast_paths::FastPaths;
 use rnic_verbs::{RemoteAddress, SendRequest};
 
 use crate::Failure;
@@ -17,8 +18,8 @@ const REACH: usize = 8192;
 const _: () = assert!(WRITES <= SEND_QUEUE as usize && WRITES.is_multiple_of(SIGNALED));
 
 /// Posts one batch after the other, and sees each to its end.
-pub(crate) fn write_batches(batches: usize) -> Result<(), Failure> {
-    let mut game = ShortMessages::connect()?;
+pub(crate) fn write_batches(batches: usize, fast_paths: FastPaths) -> Result<(), Failure> {
+    let mut game = ShortMessages::connect(fast_paths)?;
     let [client, server] = game.ends();
     let to = server.mr.remote(0);
     for batch in 0..batches {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rnic_core::connection::{NextHop, PortLease};
 use rnic_core::engine::{self as core, EngineConfig, Net, NetError, NextHopRequest, Peers, Turn};
+use rnic_core::fast_paths::FastPaths;
 use rnic_core::memory::table::StagTable;
 use rnic_core::time::Instant;
 use rnic_core::wire::ethernet::MacAddr;
@@ -152,12 +153,17 @@ impl ShortEnd {
         number: u8,
         from_peer: &Arc<Mutex<Line>>,
         to_peer: &Arc<Mutex<Line>>,
+        fast_paths: FastPaths,
     ) -> Result<Self, Failure> {
         let (seed, secret) = ([number; 32], [!number; 32]);
         let table = Arc::new(StagTable::new(64, seed));
         let (host, end) = core::link(table, 1, Waker::noop().clone());
+        let config = EngineConfig {
+            fast_paths,
+            ..EngineConfig::default()
+        };
         let worker = ShortWorker {
-            driver: core::Driver::new(EngineConfig::default(), secret, end),
+            driver: core::Driver::new(config, secret, end),
             pool: Pool::new(1024, 64),
             now: Instant::ZERO,
             received: Line::default(),
@@ -178,7 +184,8 @@ impl ShortEnd {
         };
         let qp = pd.qp(&cq, &cq, caps)?;
         let region = Arc::new(Region::allocate(1 << 16, HugePages::Prefer)?);
-        let mr = pd.register(&region, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = pd.register(&region, rights)?;
         Ok(Self {
             device,
             address,
@@ -245,6 +252,22 @@ fn receive(end: &mut ShortEnd) -> Result<Option<u64>, Failure> {
     Ok(end.poll()?.iter().find_map(filled))
 }
 
+/// Reads from the peer: posts, has the peer respond, and takes the completion.
+#[inline(never)]
+fn read_one(
+    client: &mut ShortEnd,
+    server: &ShortEnd,
+    from: RemoteAddress,
+) -> Result<usize, Failure> {
+    let sink = [client.mr.sge(0, OCTETS as u32)];
+    client
+        .qp
+        .post_send(&SendRequest::read(from).memory(&sink))?;
+    client.device.drive();
+    server.device.drive();
+    Ok(client.poll()?.len())
+}
+
 /// Two ends that play.
 pub(crate) struct ShortMessages {
     ends: [ShortEnd; 2],
@@ -252,11 +275,11 @@ pub(crate) struct ShortMessages {
 }
 
 impl ShortMessages {
-    pub(crate) fn connect() -> Result<Self, Failure> {
+    pub(crate) fn connect(fast_paths: FastPaths) -> Result<Self, Failure> {
         let (there, back) = <(Arc<Mutex<Line>>, Arc<Mutex<Line>>)>::default();
         let mut ends = [
-            ShortEnd::open(1, &back, &there)?,
-            ShortEnd::open(2, &there, &back)?,
+            ShortEnd::open(1, &back, &there, fast_paths)?,
+            ShortEnd::open(2, &there, &back, fast_paths)?,
         ];
         let [client, server] = &mut ends;
         let at = SocketAddr::new(server.address.into(), PORT);
@@ -312,6 +335,18 @@ impl ShortMessages {
                 return Err("a Send did not arrive with the turn that it was for".into());
             };
             self.ends[to].post_receive(slot)?;
+        }
+        Ok(())
+    }
+
+    /// So many Reads, each behind the other.
+    pub(crate) fn read(&mut self, messages: usize) -> Result<(), Failure> {
+        let [client, server] = &mut self.ends;
+        let from = server.mr.remote(0);
+        for _ in 0..messages {
+            if read_one(client, server, from)? != 1 {
+                return Err("a Read was not completed with the turn that it was for".into());
+            }
         }
         Ok(())
     }

@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use super::{Measurement, ROUND_TRIPS, Unit, row};
+use rnic_core::fast_paths::FastPaths;
+
 use crate::Failure;
 use crate::bed::Cores;
 use crate::effort::{MESSAGE, PING, Shape};
@@ -31,7 +33,7 @@ pub(super) fn in_memory(
     let row = row(ROUND_TRIPS, id, title, Unit::Microseconds, ONE_PING);
     Measurement::new(row, move |bed, effort| {
         bed.on_one(|| {
-            let mut game = ShortMessages::connect()?;
+            let mut game = ShortMessages::connect(FastPaths::ALL)?;
             timed(effort.round_trips, || round_trip(&mut game))
         })
     })
@@ -48,7 +50,7 @@ pub(super) fn amid_kernel_calls() -> Measurement {
     Measurement::new(row, |bed, effort| {
         let mut wire = Wire::open(bed, PING)?;
         bed.on_one(|| {
-            let mut game = ShortMessages::connect()?;
+            let mut game = ShortMessages::connect(FastPaths::ALL)?;
             timed(effort.round_trips, || {
                 game.write_both_ways_amid(|from| wire.carry(from))
             })
@@ -67,7 +69,7 @@ pub(super) fn engine_alone() -> Result<Measurement, Failure> {
             MESSAGES,
         )
     };
-    let mut pair = engine::Pair::connect(1, engine::Timing::Real(Instant::now()))?;
+    let mut pair = engine::Pair::connect(1, engine::Timing::Real(Instant::now()), FastPaths::ALL)?;
     Ok(Measurement {
         rows: vec![
             row("engine-rx", "engine alone, receive"),
@@ -131,7 +133,11 @@ pub(super) fn engine_with_many(connections: usize) -> Result<Measurement, Failur
                 Some(pair) => pair,
                 None => {
                     let timing = engine::Timing::Real(Instant::now());
-                    pair.insert(engine::Pair::connect(connections as u32, timing)?)
+                    pair.insert(engine::Pair::connect(
+                        connections as u32,
+                        timing,
+                        FastPaths::ALL,
+                    )?)
                 }
             };
             let times = bed.on_one(|| Ok(pair.measure(effort.batches)))?;
