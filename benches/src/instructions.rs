@@ -353,7 +353,7 @@ fn=(3)
 
     #[test]
     fn whole_batches_go_through_every_stage() {
-        run_batches(3).unwrap();
+        run_batches(3, FastPaths::ALL).unwrap();
     }
 
     #[test]

@@ -321,7 +321,7 @@ fn emit(
 ) -> usize {
     let mut sent = 0;
     for (frame, len) in fpdus {
-        if !sender.tcp.wants_data() {
+        if !sender.tcp.wants_data(now) {
             break;
         }
         let sum = checksum::sum(&sender.pool.bytes(*frame)[at..at + len]);

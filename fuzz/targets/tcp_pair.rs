@@ -141,9 +141,9 @@ impl End {
         }
     }
 
-    fn build(&mut self) {
+    fn build(&mut self, now: Instant) {
         let Some(tcp) = &mut self.tcp else { return };
-        while self.queued < self.total && tcp.wants_data() {
+        while self.queued < self.total && tcp.wants_data(now) {
             if self.frames.available() <= CONTROL_FRAMES {
                 return;
             }
@@ -162,7 +162,7 @@ impl End {
 
     /// The next segment. `honest`: the peer alone has said what is offered.
     fn poll(&mut self, now: Instant, honest: bool) -> Option<Vec<u8>> {
-        self.build();
+        self.build(now);
         let Outgoing {
             header, payload, ..
         } = self.tcp.as_mut()?.poll_transmit(now, &mut self.frames)?;

@@ -3,8 +3,6 @@
 mod ahead;
 mod build;
 mod built;
-mod lone;
-mod train;
 
 use std::mem::offset_of;
 
@@ -431,6 +429,12 @@ impl Stream {
             self.fail(&error, context);
             false
         })
+    }
+
+    /// Whether FPDUs have CRCs.
+    #[inline]
+    pub(super) fn has_crcs(&self) -> bool {
+        self.crc
     }
 
     /// Whether the peer requires markers.

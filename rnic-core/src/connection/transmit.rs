@@ -3,11 +3,13 @@
 use std::ops::Range;
 
 use crate::ddp::Llp;
-use crate::fast_paths::{FastPath, taken};
-use crate::memory::frames::{FrameId, PASSING_FRAMES, RESERVED_FRAMES, TxFrames};
+use crate::memory::frames::{FrameId, TxFrames, frames_for_others};
 use crate::tcp::{Outgoing, Payload};
-use crate::wire::{checksum, packet::ECN_CAPABLE, template::HeaderTemplate};
+use crate::wire::checksum;
+use crate::wire::packet::ecn_field;
+use crate::wire::template::HeaderTemplate;
 
+use super::fast::TxBurst;
 use super::lifecycle::MpaTcp;
 use super::stream::Built;
 use super::{Connection, Context, Phase, Transmit};
@@ -24,14 +26,16 @@ impl Connection {
     ) -> (u64, Transmit) {
         let mut sent = 0;
         while sent < most && has_room(tx) {
-            let (run, rests) = self.send_run(most - sent, share, context, tx);
-            sent += run;
-            if run > 0 {
-                // A run leaves TCP nothing to send.
-                if rests && !self.fin_asked {
+            if let Some(burst) = TxBurst::eligible(self, context) {
+                let (frames, rests) = burst.commit(self, most - sent, share, context, tx);
+                sent += frames;
+                // A burst leaves TCP nothing to send.
+                if frames > 0 && rests && !self.fin_asked {
                     return (sent, Transmit::Idle);
                 }
-                continue;
+                if frames > 0 {
+                    continue;
+                }
             }
             match self.poll_transmit(share, context, tx) {
                 Transmit::Sent => sent += 1,
@@ -43,77 +47,6 @@ impl Connection {
             }
         }
         (sent, Transmit::Sent)
-    }
-
-    /// Sends FPDUs for as long as there are any and nothing else is to be sent. Returns the number of frames, and whether
-    /// there surely are no more FPDUs.
-    fn send_run<F: TxFrames>(
-        &mut self,
-        most: u64,
-        share: usize,
-        context: &mut Context<'_, '_>,
-        tx: &mut F,
-    ) -> (u64, bool) {
-        if !context.fast_paths.tx_burst {
-            return (0, false);
-        }
-        let (Some(net), Phase::Streaming(stream)) = (self.path.template_mut(), &mut self.phase)
-        else {
-            return (0, false);
-        };
-        if stream.is_at_rest() || !self.loose_octets.is_empty() {
-            return (0, false);
-        }
-        let (now, tcp) = (context.now, &mut self.tcp);
-        let segment = tcp.max_payload();
-        let most_octets = tcp.run_room(now);
-        if most_octets < segment as u64 {
-            return (0, false);
-        }
-        let at = net.len() + tcp.data_header_len();
-        let mulpdu = MpaTcp::new(tcp, stream.has_markers(), stream.is_inside_message()).mulpdu();
-        let held = tcp.held();
-        let most = most.min(share.saturating_sub(held) as u64);
-        let mut left_to_others = reserve(held);
-        let completed = tx.completes_checksums();
-        let (tcp_at, mut run) = (net.len(), tcp.begin_run(now));
-        let headers = net.begin_run(ecn(run.ecn_capable()), run.header());
-        let began = tcp.queued_offset();
-        let mut builder = stream.builder(mulpdu, !completed, context);
-        let (mut sent, mut end, mut rests) = (0, began, false);
-        while !rests
-            && sent < most
-            && end - began + segment as u64 <= most_octets
-            && tx.can_transmit()
-            && tx.available() > left_to_others
-        {
-            let Some(frame) = tx.allocate() else { break };
-            left_to_others = RESERVED_FRAMES;
-            let bytes = tx.bytes_mut(frame);
-            let built = builder.build(&mut bytes[at..at + segment], end);
-            let Built { len, sum, push, .. } = built;
-            rests = built.rests;
-            if len == 0 {
-                tx.release(frame);
-                break;
-            }
-            let payload = at as u16..at as u16 + len;
-            tcp.send_in_run(now, &mut run, frame, payload, sum, push);
-            if completed {
-                let frame_len = headers.write_partial(bytes, run.header(), len);
-                tx.transmit_partial(frame, frame_len, tcp_at);
-            } else {
-                let frame_len = headers.write(bytes, run.header(), len, sum);
-                tx.transmit(frame, frame_len);
-            }
-            end += u64::from(len);
-            sent += 1;
-        }
-        tcp.end_run(now, run);
-        if sent > 0 {
-            taken::count(FastPath::TxBurst);
-        }
-        (sent, rests)
     }
 
     /// Sends at most one frame.
@@ -146,9 +79,9 @@ impl Connection {
         tx: &mut F,
     ) -> bool {
         if let Phase::Streaming(stream) = &mut self.phase {
-            stream.execute_local(self.tcp.wants_data(), context);
+            stream.execute_local(self.tcp.wants_data(context.now), context);
         }
-        while self.tcp.wants_data() {
+        while self.tcp.wants_data(context.now) {
             if !self.has_output(context) {
                 // Beginning a message may have ended the stream: then its Terminate is what is left to send.
                 self.leave_stream(context);
@@ -161,7 +94,7 @@ impl Connection {
                 // What it holds is acknowledged or spilled, and then it goes on.
                 break;
             }
-            if tx.available() <= reserve(held) {
+            if tx.available() <= frames_for_others(held) {
                 return false;
             }
             let Some(frame) = tx.allocate() else {
@@ -217,8 +150,7 @@ impl Connection {
         match &mut self.phase {
             Phase::Streaming(stream) => {
                 let llp = MpaTcp::new(&self.tcp, stream.has_markers(), stream.is_inside_message());
-                let mut builder = stream.builder(llp.mulpdu(), summed, context);
-                builder.build(payload, start)
+                stream.build(payload, start, llp.mulpdu(), summed, context)
             }
             _ => Built::NOTHING,
         }
@@ -239,7 +171,7 @@ impl Connection {
         let Some(net) = self.path.template() else {
             return;
         };
-        let ecn = ecn(outgoing.ecn_capable);
+        let ecn = ecn_field(outgoing.ecn_capable);
         let header = &outgoing.header;
         let at = net.len() + header.len();
         let (frame, len, sum, keep) = match outgoing.payload {
@@ -296,22 +228,9 @@ impl Connection {
     }
 }
 
-/// How many frames a connection leaves to others that holds so many.
-fn reserve(held: usize) -> usize {
-    match held {
-        0 => PASSING_FRAMES,
-        _ => RESERVED_FRAMES,
-    }
-}
-
 /// Whether another frame can be queued in the device.
 pub(crate) fn has_room<F: TxFrames>(tx: &F) -> bool {
     tx.can_transmit() && tx.available() > 0
-}
-
-/// The ECN field of a packet that routers may mark (RFC 3168), or not.
-fn ecn(capable: bool) -> u8 {
-    if capable { ECN_CAPABLE } else { 0 }
 }
 
 /// The sum of a payload, as far as anybody needs to know it.

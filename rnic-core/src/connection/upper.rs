@@ -211,14 +211,6 @@ pub(super) struct Upper<'a, 'c, 'g> {
     context: &'a mut Context<'c, 'g>,
 }
 
-impl Upper<'_, '_, '_> {
-    /// Whether there is surely no message to begin.
-    #[inline]
-    pub(super) fn is_at_rest(&self) -> bool {
-        self.user.is_at_rest()
-    }
-}
-
 impl Buffers for Upper<'_, '_, '_> {
     fn buffer(&mut self, queue: QueueNumber, ahead: u32) -> Option<RecvWr> {
         match self.user {
@@ -293,18 +285,6 @@ impl Ulp for Upper<'_, '_, '_> {
                 Ok(user.outbound.as_ref().map(message))
             }
             User::Endpoint(endpoint) => Ok(endpoint.ulp.next_message(guard)?),
-        }
-    }
-
-    #[inline]
-    fn next_short(
-        &mut self,
-        room: &mut [u8],
-        end: impl FnOnce(usize) -> u64,
-    ) -> Option<(DdpHeader, usize)> {
-        match self.user {
-            User::Rdmap(user) => user.rdmap.next_short(room, end, &user.qp, self.context.cqs),
-            User::Endpoint(_) => None,
         }
     }
 

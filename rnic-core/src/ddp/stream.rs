@@ -286,23 +286,6 @@ impl DdpStream {
         Some(self.sending.as_mut()?.next_in_series(series).emit(room))
     }
 
-    /// Builds the segment of a whole message at the front of `room`, if none is being sent and the next is one that
-    /// [`Ulp::next_short`] gives out. `room` is at most what the layer below allows now. Returns the segment's octets. The
-    /// layer below takes it, and it ends there where `end` says of so many octets.
-    #[inline]
-    pub fn next_short<U: Ulp>(
-        &mut self,
-        room: &mut [u8],
-        end: impl FnOnce(usize) -> u64,
-        ulp: &mut U,
-    ) -> Option<usize> {
-        if !self.may_begin() {
-            return None;
-        }
-        let (header, len) = ulp.next_short(room, end)?;
-        Some(self.whole(header, len as u32).emit(room) + len)
-    }
-
     /// Whether a message may begin: none is being sent, and this half is not closed.
     #[inline]
     pub fn may_begin(&self) -> bool {

@@ -113,22 +113,6 @@ pub trait Ulp: Buffers {
     /// Begins the next message, if there is one. The message before it was posted in full.
     fn next_message(&mut self, guard: &Guard<'_>) -> Result<Option<Message>, Self::Error>;
 
-    /// Begins the next message and gives it out, if it is a short one whose octets are at hand: they stand in `room` then,
-    /// behind as many octets as the header takes that this returns with their number. One for which there is no room, or
-    /// that takes more than that, is left to [`next_message`](Self::next_message). It is [posted](Self::posted) with that:
-    /// `end` says where a segment of so many octets, header included, ends in the hands of the layer below.
-    fn next_short(
-        &mut self,
-        room: &mut [u8],
-        end: impl FnOnce(usize) -> u64,
-    ) -> Option<(DdpHeader, usize)>
-    where
-        Self: Sized,
-    {
-        let _ = (room, end);
-        None
-    }
-
     /// Copies octets `offset..offset + to.len()` of the message begun last.
     fn read(&mut self, offset: u32, to: &mut [u8], guard: &Guard<'_>) -> Result<(), Self::Error>;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Engine;
-use crate::connection::{Transmit, has_room};
+use crate::connection::{IdleSend, Transmit, has_room};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{RESERVED_FRAMES, TxFrames};
 use crate::time::Instant;
@@ -125,10 +125,11 @@ impl Engine {
     ) -> u64 {
         let (connection, mut context) = self.lend(index, now, guard);
         connection.queued = false;
-        if !connection.transmit_lone(&mut context, tx) {
+        let Some(send) = IdleSend::eligible(connection, &context, tx) else {
             return self.transmit_many(index, now, guard, tx);
-        }
-        if !connection.is_armed_for_lone(now) {
+        };
+        send.commit(connection, &mut context, tx);
+        if !connection.is_armed_for_idle_send(now) {
             self.arm_anew(index);
         }
         debug_assert!(self.is_armed_in_time(index));

@@ -16,6 +16,14 @@ pub const PASSING_FRAMES: usize = 16;
 /// Frames that are left to all these and to the first segment that a connection holds, which may be all that it wants.
 pub const RESERVED_FRAMES: usize = 32;
 
+/// How many frames a connection leaves to others that holds so many.
+pub fn frames_for_others(held: usize) -> usize {
+    match held {
+        0 => PASSING_FRAMES,
+        _ => RESERVED_FRAMES,
+    }
+}
+
 /// Octets of a piece that is copied at once.
 const PIECE: usize = 256;
 

@@ -23,7 +23,7 @@ mod terminate;
 
 pub use error::RdmapError;
 pub use message::{Outbound, PayloadSource, Token};
-pub use requester::{SHORT_ROOM, Short};
+pub use requester::InlineMessage;
 pub use rtr::RtrMessage;
 pub use terminate::{ReceivedTerminate, TerminateCause};
 

@@ -1,13 +1,13 @@
 //! The requester: makes messages of the send queue's work requests, and completes these in order.
 
-mod short;
+mod inline_messages;
 
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
 use zerocopy::FromZeros;
 
-pub use self::short::{SHORT_ROOM, Short};
+pub use self::inline_messages::InlineMessage;
 
 use super::message::Outbound;
 use super::outstanding::Outstanding;

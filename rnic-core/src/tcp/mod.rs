@@ -22,7 +22,6 @@ mod ecn;
 mod facts;
 mod fast;
 mod liveness;
-mod lone;
 mod options;
 mod output;
 mod pacing;
@@ -32,7 +31,6 @@ mod recovery;
 mod recv;
 mod reuse;
 mod rtt;
-mod run;
 mod scoreboard;
 mod send;
 mod seq;
@@ -49,9 +47,10 @@ pub use self::config::TcpConfig;
 pub use self::congestion::{CongestionAlgorithm, DeliveryRate};
 pub use self::ecn::EcnMode;
 pub use self::facts::TcpFacts;
-pub use self::fast::{Acknowledged, CoalescedSegments, DataWithSoleAck, NextData};
+pub use self::fast::{
+    Acknowledged, BurstSegments, CoalescedSegments, DataWithSoleAck, IdleSegment, NextData,
+};
 pub use self::liveness::Keepalive;
-pub use self::run::Run;
 pub use self::send::SpilledOctets;
 pub use self::seq::Seq;
 pub use self::state::State;
@@ -323,11 +322,11 @@ impl Tcp {
 
     /// Whether to build and [`queue`](Self::queue) one more segment of at most
     /// [`max_payload`](Self::max_payload) octets: it could be sent now, or is needed to probe a closed window.
-    pub fn wants_data(&self) -> bool {
+    pub fn wants_data(&self, now: Instant) -> bool {
         if !self.state.may_queue() || !self.send.all_sent() || self.must_retransmit() {
             return false;
         }
-        if self.paces() {
+        if self.paces(now) {
             return false;
         }
         if self.send.is_empty() {
@@ -338,8 +337,8 @@ impl Tcp {
     }
 
     /// Whether new data has to wait for its time, though not for nothing that is on its way.
-    fn paces(&self) -> bool {
-        self.pacer.resume_at().is_some() && self.send.flight() > 0
+    fn paces(&self, now: Instant) -> bool {
+        self.pacer.is_paused(now) && self.send.flight() > 0
     }
 
     /// Octets of payload that fit into a segment. Settled once the connection is established.

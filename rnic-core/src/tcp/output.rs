@@ -339,7 +339,7 @@ impl Tcp {
 
     /// The next segment that has not been sent, or the rest of one.
     fn new_data<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
-        if self.must_retransmit() || self.paces() || self.recovery.has_probed_timeout() {
+        if self.must_retransmit() || self.paces(now) || self.recovery.has_probed_timeout() {
             return None;
         }
         let room = self.room_for_new_data()?;

@@ -62,7 +62,7 @@ impl Pacer {
         let Some(rate) = self.rate else {
             return u64::MAX;
         };
-        if self.resume_at.is_some() {
+        if self.is_paused(now) {
             return 0;
         }
         let ahead = self.due.as_nanos() as i128 - now.as_nanos() as i128;
@@ -84,6 +84,11 @@ impl Pacer {
         if self.due.since(now) >= Duration::from_nanos(burst) {
             self.resume_at = Some(self.due);
         }
+    }
+
+    /// Whether a whole burst is out and the next one has to wait.
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
+        self.resume_at.is_some_and(|at| at > now)
     }
 
     /// It is this late now.

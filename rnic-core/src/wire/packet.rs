@@ -31,6 +31,11 @@ pub struct Packet<'a> {
 
 /// The ECN field of a sender that heeds marks, ECT(0).
 pub const ECN_CAPABLE: u8 = 2;
+
+/// Returns the ECN field of a packet that routers may mark (RFC 3168), or not.
+pub fn ecn_field(capable: bool) -> u8 {
+    if capable { ECN_CAPABLE } else { 0 }
+}
 /// The ECN field that a congested router sets.
 pub const CONGESTION_EXPERIENCED: u8 = 3;
 

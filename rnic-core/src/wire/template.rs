@@ -246,7 +246,7 @@ impl HeaderTemplate {
 
 /// The headers in front of segments that are the same but for their place in the stream, their flags and their lengths.
 #[derive(Debug)]
-pub struct RunHeaders<'a> {
+pub struct BurstHeaders<'a> {
     /// Has the TCP header too, but for what differs.
     template: &'a HeaderTemplate,
     /// Octets of all headers.
@@ -259,9 +259,9 @@ pub struct RunHeaders<'a> {
 impl HeaderTemplate {
     /// The headers of segments that have such a TCP header. `ecn` as for [`write`](Self::write).
     #[inline]
-    pub fn begin_run(&mut self, ecn: u8, header: &DataHeader) -> RunHeaders<'_> {
+    pub fn begin_burst(&mut self, ecn: u8, header: &DataHeader) -> BurstHeaders<'_> {
         let (header_len, sum) = header.emit_rest(&mut self.octets[self.len..]);
-        RunHeaders {
+        BurstHeaders {
             len: self.len + header_len,
             ecn,
             sum: sum + u64::from(self.pseudo_sum),
@@ -270,7 +270,7 @@ impl HeaderTemplate {
     }
 }
 
-impl RunHeaders<'_> {
+impl BurstHeaders<'_> {
     /// Writes the headers of the next segment, with the sequence number and the flags of `header`, at the start of `frame`;
     /// returns the length of the frame. Otherwise as [`HeaderTemplate::write`].
     #[inline]

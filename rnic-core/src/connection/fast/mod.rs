@@ -19,8 +19,16 @@
 
 mod coalesced_run;
 mod header_prediction;
+mod idle_send;
+mod inline_messages;
+mod tx_burst;
+mod tx_template;
 mod whole_message;
 
 pub(crate) use self::coalesced_run::CoalescedRun;
 pub(crate) use self::header_prediction::PredictedSegment;
+pub(crate) use self::idle_send::IdleSend;
+pub(crate) use self::tx_burst::TxBurst;
 pub(crate) use self::whole_message::WholeMessage;
+
+use self::tx_template::TxTemplate;

@@ -8,11 +8,15 @@
 
 mod coalesced_run;
 mod header_prediction;
+mod idle_send;
 mod sole_ack;
+mod tx_burst;
 mod whole_message;
 
 pub use self::coalesced_run::CoalescedSegments;
 pub use self::header_prediction::{Acknowledged, NextData};
+pub use self::idle_send::IdleSegment;
+pub use self::tx_burst::BurstSegments;
 pub use self::whole_message::DataWithSoleAck;
 
 pub(super) use self::sole_ack::SoleAck;

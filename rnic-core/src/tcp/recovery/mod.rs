@@ -295,7 +295,7 @@ impl Recovery {
 
     /// The same of the only octets in flight. A recovery ends at the latest when all others are acknowledged.
     #[inline(always)]
-    pub(super) fn on_lone_data(
+    pub(super) fn on_sole_data(
         &mut self,
         now: Instant,
         send: &Sender,
@@ -312,8 +312,8 @@ impl Recovery {
         self.tail.restart(now);
     }
 
-    /// The least time that a [segment alone](Self::on_lone_data) waits for a tail probe.
-    pub(super) const PROBES_LONE_AFTER: Span = tail::MAX_ACK_DELAY;
+    /// The least time that a [segment alone](Self::on_sole_data) waits for a tail probe.
+    pub(super) const PROBES_SOLE_AFTER: Span = tail::MAX_ACK_DELAY;
 
     /// Whether a tail probe is to be sent.
     pub(super) fn tail_probe_due(&self) -> bool {

@@ -84,7 +84,7 @@ fn half_closed_by_the_peer_we_go_on() {
     let mut t = open();
     t.inject("F. 1:1(0) ack 1");
     t.expect(". 1:1(0) ack 2");
-    assert!(t.tcp.wants_data());
+    assert!(t.tcp.wants_data(t.now));
     t.write(1500);
     t.expect(". 1:1001(1000) ack 2");
     t.expect("P. 1001:1501(500) ack 2");

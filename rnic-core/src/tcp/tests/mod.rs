@@ -1,7 +1,6 @@
 //! Scripts in the manner of packetdrill, on virtual time, and tests of two ends against each other.
 
 mod acknowledging;
-mod answer;
 mod closing;
 mod cookie;
 mod crossing;
@@ -11,8 +10,8 @@ mod facts;
 mod growth;
 mod handshake;
 mod hostile;
+mod idle_send;
 mod liveness;
-mod lone;
 mod loss;
 mod network;
 mod pair;
@@ -20,14 +19,15 @@ mod path_mtu;
 mod rack;
 mod reassembly;
 mod reset;
-mod run;
 mod scoreboard;
 mod script;
+mod sole_ack;
 mod spill;
 mod spurious;
 mod tail_probe;
 mod time_wait;
 mod timestamps;
+mod tx_burst;
 mod urgent;
 mod window;
 mod windows;

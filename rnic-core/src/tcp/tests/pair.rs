@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::script::{ms, pattern, plain, seconds};
 use crate::memory::frames::{FrameId, RESERVED_FRAMES, TxFrames};
 use crate::tcp::ranges::RangeSet;
-use crate::tcp::{Outgoing, Payload, Seq, SpilledOctets, State, Tcp, TcpConfig};
+use crate::tcp::{BurstSegments, Outgoing, Payload, Seq, SpilledOctets, State, Tcp, TcpConfig};
 use crate::testing::VecFrames;
 use crate::time::Instant;
 use crate::wire::checksum;
@@ -114,7 +114,9 @@ impl End {
     /// Queues what the connection wants, closes after the last octet.
     fn build(&mut self, now: Instant) {
         let Some(tcp) = self.tcp.as_mut() else { return };
-        if self.queued < self.total && tcp.wants_data() && self.frames.available() > RESERVED_FRAMES
+        if self.queued < self.total
+            && tcp.wants_data(now)
+            && self.frames.available() > RESERVED_FRAMES
         {
             let most = tcp.max_payload();
             let (frame, len, sum) = self.build_frame(most);
@@ -141,26 +143,22 @@ impl End {
         (frame, len as u16, sum)
     }
 
-    /// Half of what may be sent in runs is, in runs of one.
-    fn run(&mut self, now: Instant) -> Option<Vec<u8>> {
+    /// Half of what may be sent in bursts is, in bursts of one.
+    fn burst(&mut self, now: Instant) -> Option<Vec<u8>> {
         let tcp = self.tcp.as_mut()?;
         let most = tcp.max_payload();
         let chosen = (self.queued / most as u64).is_multiple_of(2);
-        if !chosen
-            || self.queued == self.total
-            || self.frames.available() <= 2
-            || tcp.run_room(now) < most as u64
-        {
+        if !chosen || self.queued == self.total || self.frames.available() <= 2 {
             return None;
         }
+        let mut burst = BurstSegments::eligible(tcp, now)?;
         let (frame, len, sum) = self.build_frame(most);
         let tcp = self.tcp.as_mut()?;
-        let mut run = tcp.begin_run(now);
-        tcp.send_in_run(now, &mut run, frame, 74..74 + len, sum, false);
-        let header = TcpHeader::from(*run.header());
+        burst.send(tcp, now, frame, 74..74 + len, sum, false);
+        let header = TcpHeader::from(*burst.header());
         let mut octets = vec![0; header.len()];
         header.emit(&mut octets);
-        tcp.end_run(now, run);
+        burst.commit(tcp, now);
         octets.extend_from_slice(&self.frames.bytes(frame)[74..74 + usize::from(len)]);
         self.transmit(frame);
         Some(octets)
@@ -168,7 +166,7 @@ impl End {
 
     /// The next segment as octets.
     fn poll(&mut self, now: Instant) -> Option<Vec<u8>> {
-        if let Some(octets) = self.run(now) {
+        if let Some(octets) = self.burst(now) {
             self.check_edge(&TcpSegment::parse(&octets).unwrap());
             return Some(octets);
         }

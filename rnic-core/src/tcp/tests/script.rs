@@ -259,7 +259,7 @@ impl Script {
     /// Queues one segment, if the connection wants it: one by one, as a caller would that sends each segment as it
     /// is built.
     pub(super) fn pump(&mut self) {
-        if self.unqueued > 0 && self.tcp.wants_data() {
+        if self.unqueued > 0 && self.tcp.wants_data(self.now) {
             let len = self.unqueued.min(self.tcp.max_payload() as u64);
             self.unqueued -= len;
             self.queue(len);
@@ -285,7 +285,7 @@ impl Script {
 
     /// The next segment to send.
     pub(super) fn next(&mut self) -> Option<Sent> {
-        if let Some(sent) = self.next_alone().or_else(|| self.next_in_run()) {
+        if let Some(sent) = self.next_idle().or_else(|| self.next_in_burst()) {
             return Some(sent);
         }
         self.pump();

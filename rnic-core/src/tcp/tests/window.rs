@@ -96,7 +96,7 @@ fn small_messages_do_not_stay_stop_and_wait_after_lost_syns() {
     let (mut sent, mut most) = (0, 0);
     for _ in 0..20 {
         let mut flight = 0;
-        while t.tcp.wants_data() && sent < 100 * 64 {
+        while t.tcp.wants_data(t.now) && sent < 100 * 64 {
             t.queue(64);
             t.next().expect("the message");
             sent += 64;
@@ -217,12 +217,12 @@ fn a_large_window_leaves_in_bursts_at_twice_the_window_per_round_trip() {
 fn a_paced_connection_asks_for_no_data_until_it_may_send() {
     let mut t = grown(&cubic(), ms(100), 150_000);
     drain(&mut t);
-    assert!(!t.tcp.wants_data());
+    assert!(!t.tcp.wants_data(t.now));
     let wait = t.tcp.next_timeout().expect("a pause") - t.now;
     t.pass(wait - Duration::from_nanos(1));
-    assert!(!t.tcp.wants_data());
+    assert!(!t.tcp.wants_data(t.now));
     t.pass(Duration::from_nanos(1));
-    assert!(t.tcp.wants_data());
+    assert!(t.tcp.wants_data(t.now));
 }
 
 #[test]

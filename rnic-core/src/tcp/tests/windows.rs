@@ -293,12 +293,12 @@ fn a_probe_of_one_octet_is_never_the_frame_that_the_device_may_have() {
 #[test]
 fn one_segment_is_wanted_into_a_closed_window() {
     let mut t = open(0);
-    assert!(t.tcp.wants_data());
+    assert!(t.tcp.wants_data(t.now));
     t.write(2000);
     t.expect_nothing();
-    assert!(!t.tcp.wants_data());
+    assert!(!t.tcp.wants_data(t.now));
     t.expect_after(ms(200), ". 1:2(1) ack 1");
-    assert!(!t.tcp.wants_data());
+    assert!(!t.tcp.wants_data(t.now));
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn the_headers_of_a_run_are_those_of_its_segments() {
             let fresh = HeaderTemplate::new(&net);
             let frame_len = fresh.write(one, ecn, &expected, len, sum(payload));
             fresh.write_partial(expected_partial, ecn, &expected, len);
-            let headers = template.begin_run(ecn, &header);
+            let headers = template.begin_burst(ecn, &header);
             header.flags = flags;
             let lengths = [
                 headers.write(run, &header, len as u16, sum(payload)),

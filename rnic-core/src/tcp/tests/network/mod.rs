@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 use super::pair::Random;
 use crate::memory::frames::{FrameId, TxFrames};
-use crate::tcp::{Outgoing, Payload, Seq, Tcp, TcpConfig};
+use crate::tcp::{BurstSegments, Outgoing, Payload, Seq, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::wire::tcp::{TcpHeader, TcpSegment};
 
@@ -246,13 +246,13 @@ impl Network {
         let now = self.now;
         loop {
             if end == SENDER {
-                for outgoing in self.send_run(flow) {
+                for outgoing in self.send_burst(flow) {
                     self.transmit(flow, SENDER, outgoing);
                 }
             }
             let End { tcp, frames, .. } = &mut self.flows[flow].ends[end];
             let Some(tcp) = tcp else { return };
-            if end == SENDER && tcp.wants_data() {
+            if end == SENDER && tcp.wants_data(now) {
                 let frame = frames.allocate().unwrap();
                 tcp.queue(frame, 0, tcp.max_payload() as u16, 0);
             }
@@ -271,33 +271,32 @@ impl Network {
         }
     }
 
-    /// What the sender may send in a run.
-    fn send_run(&mut self, flow: usize) -> Vec<Outgoing> {
+    /// What the sender may send in a burst.
+    fn send_burst(&mut self, flow: usize) -> Vec<Outgoing> {
         let now = self.now;
         let End { tcp, frames, .. } = &mut self.flows[flow].ends[SENDER];
         let mut sent = Vec::new();
         let Some(tcp) = tcp else { return sent };
         let segment = tcp.max_payload() as u16;
-        let segments = tcp.run_room(now) / u64::from(segment);
-        if segments == 0 {
+        let Some(mut burst) = BurstSegments::eligible(tcp, now) else {
             return sent;
-        }
-        let mut run = tcp.begin_run(now);
+        };
+        let segments = burst.room() / u64::from(segment);
         for _ in 0..segments.min(16) {
             let frame = frames.allocate().unwrap();
-            tcp.send_in_run(now, &mut run, frame, 0..segment, 0, false);
+            burst.send(tcp, now, frame, 0..segment, 0, false);
             sent.push(Outgoing {
-                header: (*run.header()).into(),
+                header: (*burst.header()).into(),
                 payload: Payload::Whole {
                     frame,
                     payload_at: 0,
                     len: segment,
                     sum: 0,
                 },
-                ecn_capable: run.ecn_capable(),
+                ecn_capable: burst.ecn_capable(),
             });
         }
-        tcp.end_run(now, run);
+        burst.commit(tcp, now);
         sent
     }
 

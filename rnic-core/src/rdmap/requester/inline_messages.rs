@@ -1,4 +1,4 @@
-//! Requests whose message is short and stands in the request itself: from the ring to the frame in one step.
+//! Requests whose message stands in the request itself: from the ring to the frame in one step.
 
 use zerocopy::FromZeros;
 
@@ -13,12 +13,9 @@ use crate::wire::ddp::{
 };
 use crate::wire::rdmap::Opcode;
 
-/// Octets that the only segment of a short message may have, header included.
-pub const SHORT_ROOM: usize = UNTAGGED_LEN + MAX_INLINE;
-
-/// A request with a short message that may begin now.
+/// The proof that the next message stands in its request, and may begin now.
 #[derive(Clone, Copy, Debug)]
-pub struct Short {
+pub struct InlineMessage {
     /// The header of its only segment, as far as RDMAP decides it.
     pub header: DdpHeader,
     /// Octets of the message.
@@ -29,64 +26,53 @@ pub struct Short {
     ahead: u32,
 }
 
-impl Rdmap {
-    /// The next message, if it is short and in the request itself: as [`Ulp::next_short`](crate::ddp::Ulp::next_short)
-    /// has it. `None` where there is another, or none.
+impl InlineMessage {
+    /// Octets that the only segment of such a message may have, header included.
+    pub const MOST: usize = UNTAGGED_LEN + MAX_INLINE;
+
+    /// Whether the next message is one.
     #[inline(always)]
-    pub fn next_short(
-        &mut self,
-        room: &mut [u8],
-        end: impl FnOnce(usize) -> u64,
-        qp: &QueuePair,
-        cqs: &CqTable,
-    ) -> Option<(DdpHeader, usize)> {
-        let in_turn = matches!(self.ending, Ending::Open)
-            && self.rtr.is_none()
-            && !(self.response_next && self.responder.is_due());
+    pub fn eligible(rdmap: &Rdmap, qp: &QueuePair, cqs: &CqTable) -> Option<Self> {
+        let in_turn = matches!(rdmap.ending, Ending::Open)
+            && rdmap.rtr.is_none()
+            && !(rdmap.response_next && rdmap.responder.is_due());
         if !in_turn {
             return None;
         }
-        let short = self.requester.next_short(qp, cqs)?;
-        let (header_len, len) = (short.header.len(), short.len as usize);
-        let octets = room.get_mut(header_len..header_len + len)?;
-        short.copy(qp, octets);
-        self.begin_short(&short, end(header_len + len));
-        Some((short.header, len))
+        rdmap.requester.inline_message(qp, cqs)
     }
 
-    /// The next message, if it is short and alone: of all that this side has to say nothing else waits.
+    /// Whether the next message is one, and nothing else waits of all that this side has to say.
     #[inline(always)]
-    pub fn lone_short(&self, qp: &QueuePair, cqs: &CqTable) -> Option<Short> {
-        let alone = matches!(self.ending, Ending::Open)
-            && self.rtr.is_none()
-            && !self.responder.is_due()
-            && self.requester.has_one_to_begin(qp);
+    pub fn eligible_alone(rdmap: &Rdmap, qp: &QueuePair, cqs: &CqTable) -> Option<Self> {
+        let alone = matches!(rdmap.ending, Ending::Open)
+            && rdmap.rtr.is_none()
+            && !rdmap.responder.is_due()
+            && rdmap.requester.has_one_to_begin(qp);
         if !alone {
             return None;
         }
-        self.requester.next_short(qp, cqs)
+        rdmap.requester.inline_message(qp, cqs)
     }
 
-    /// A short message was handed to the layers below, and ends at `end` of the stream.
-    #[inline(always)]
-    pub fn begin_short(&mut self, short: &Short, end: u64) {
-        self.requester.begin_short(short, end);
-        self.response_next = true;
-    }
-}
-
-impl Short {
     /// Copies the octets of the message to the front of `to`. Behind them, anything may stand then.
     #[inline(always)]
     pub fn copy(&self, qp: &QueuePair, to: &mut [u8]) {
         qp.sq.peek_octets(self.ahead, SendWr::FRONT_WORDS, to);
+    }
+
+    /// The message was handed to the layers below, and ends at `end` of the stream.
+    #[inline(always)]
+    pub fn commit(self, rdmap: &mut Rdmap, end: u64) {
+        rdmap.requester.begin_inline(&self, end);
+        rdmap.response_next = true;
     }
 }
 
 impl Requester {
     /// The next request, if all of its message is in the request and it may begin now.
     #[inline(always)]
-    fn next_short(&self, qp: &QueuePair, cqs: &CqTable) -> Option<Short> {
+    fn inline_message(&self, qp: &QueuePair, cqs: &CqTable) -> Option<InlineMessage> {
         let ahead = self.requests.len() as u32;
         let waits = self.failed || self.immediate_next.is_some();
         if waits || !self.is_before_finish() || cqs.has_backlog(qp.send_cq) {
@@ -96,12 +82,12 @@ impl Requester {
         if !qp.sq.peek_front(ahead, SendWr::FRONT_WORDS, &mut wr) {
             return None;
         }
-        let header = short_header(&wr)?;
+        let header = inline_header(&wr)?;
         // rfc: 5040-72
         if wr.flags & send_flags::FENCE != 0 && !self.outstanding.is_empty() {
             return None;
         }
-        Some(Short {
+        Some(InlineMessage {
             header,
             len: wr.length,
             wr_id: wr.wr_id,
@@ -117,8 +103,8 @@ impl Requester {
     }
 
     #[inline(always)]
-    fn begin_short(&mut self, short: &Short, end: u64) {
-        let (opcode, target) = match short.header {
+    fn begin_inline(&mut self, message: &InlineMessage, end: u64) {
+        let (opcode, target) = match message.header {
             DdpHeader::Tagged(TaggedHeader { stag, offset, .. }) => {
                 let target = Target::Tagged {
                     stag,
@@ -133,10 +119,10 @@ impl Requester {
             }
         };
         self.track(PostedRequest {
-            wr_id: short.wr_id,
+            wr_id: message.wr_id,
             opcode,
-            signaled: short.signaled,
-            length: short.len,
+            signaled: message.signaled,
+            length: message.len,
             target,
             progress: Progress::Sent(end),
         });
@@ -146,7 +132,7 @@ impl Requester {
 /// The header of a Write or Send whose data stand in the request, as [`prepare`](super::super::prepare::prepare) would make
 /// it.
 #[inline(always)]
-fn short_header(wr: &SendWr) -> Option<DdpHeader> {
+fn inline_header(wr: &SendWr) -> Option<DdpHeader> {
     if wr.flags & (send_flags::INLINE | send_flags::SOLICITED) != send_flags::INLINE
         || wr.length as usize > MAX_INLINE
     {

@@ -1,21 +1,18 @@
 //! Segments that go alone, in a way of their own: those of all scripts for which nothing else can be, and when they may not.
 
 use super::script::{PAYLOAD_AT, Script, Sent, ms, plain};
-use crate::tcp::{EcnMode, TcpConfig};
+use crate::tcp::{EcnMode, IdleSegment, TcpConfig};
 
 impl Script {
     /// The next segment, if it may go alone and is the last of what is to be written.
-    pub(super) fn next_alone(&mut self) -> Option<Sent> {
+    pub(super) fn next_idle(&mut self) -> Option<Sent> {
         let last = 0 < self.unqueued && self.unqueued < self.tcp.max_payload() as u64;
-        if !last || !self.tcp.may_send_lone() {
-            return None;
-        }
+        let idle = IdleSegment::eligible(&self.tcp).filter(|_| last)?;
         let len = std::mem::take(&mut self.unqueued);
         let (frame, sum) = self.build(len);
         let (now, len_field) = (self.now, len as u16);
-        let header = self
-            .tcp
-            .send_lone(now, frame, PAYLOAD_AT, len_field, sum)
+        let header = idle
+            .commit(&mut self.tcp, now, frame, PAYLOAD_AT, len_field, sum)
             .into();
         Some(Sent {
             header,
@@ -27,7 +24,7 @@ impl Script {
 
 fn resting() -> Script {
     let t = Script::established(&plain(), "mss 1000,sackOK", 60_000);
-    assert!(t.tcp.may_send_lone());
+    assert!(IdleSegment::eligible(&t.tcp).is_some());
     t
 }
 
@@ -48,11 +45,11 @@ fn none_goes_alone_beside_others() {
     let mut t = resting();
     t.write(2000);
     t.expect(". 1:1001(1000) ack 1");
-    assert!(!t.tcp.may_send_lone(), "one is in flight");
+    assert!(IdleSegment::eligible(&t.tcp).is_none(), "one is in flight");
     t.inject(". 1:1(0) ack 1001");
-    assert!(t.tcp.may_send_lone());
+    assert!(IdleSegment::eligible(&t.tcp).is_some());
     t.queue(1000);
-    assert!(!t.tcp.may_send_lone(), "one is queued");
+    assert!(IdleSegment::eligible(&t.tcp).is_none(), "one is queued");
 }
 
 #[test]
@@ -61,7 +58,7 @@ fn none_goes_alone_before_a_duplicate_acknowledgment() {
     t.inject("P. 1:101(100) ack 1");
     t.expect(". 1:1(0) ack 101");
     t.inject("P. 1:101(100) ack 1");
-    assert!(!t.tcp.may_send_lone());
+    assert!(IdleSegment::eligible(&t.tcp).is_none());
     t.write(100);
     t.expect(". 1:1(0) ack 101 <sack 1:101>");
     t.expect("P. 1:101(100) ack 101");
@@ -71,7 +68,7 @@ fn none_goes_alone_before_a_duplicate_acknowledgment() {
 fn none_goes_alone_where_the_window_lacks_room_for_the_largest() {
     for (window, may) in [(0, false), (999, false), (1000, true)] {
         let t = Script::established(&plain(), "mss 1000", window);
-        assert_eq!(t.tcp.may_send_lone(), may, "{window}");
+        assert_eq!(IdleSegment::eligible(&t.tcp).is_some(), may, "{window}");
     }
 }
 
@@ -85,7 +82,7 @@ fn none_goes_alone_before_what_is_neither_data_nor_an_acknowledgment() {
     for make_due in specials {
         let mut t = resting();
         make_due(&mut t);
-        assert!(!t.tcp.may_send_lone());
+        assert!(IdleSegment::eligible(&t.tcp).is_none());
     }
 }
 
@@ -93,11 +90,11 @@ fn none_goes_alone_before_what_is_neither_data_nor_an_acknowledgment() {
 fn none_goes_alone_where_a_side_has_closed() {
     let mut t = resting();
     t.close();
-    assert!(!t.tcp.may_send_lone());
+    assert!(IdleSegment::eligible(&t.tcp).is_none());
     let mut t = resting();
     t.inject("F. 1:1(0) ack 1");
     t.expect(". 1:1(0) ack 2");
-    assert!(!t.tcp.may_send_lone());
+    assert!(IdleSegment::eligible(&t.tcp).is_none());
 }
 
 /// What is sent counts there, one by one.
@@ -109,7 +106,7 @@ fn none_goes_alone_where_it_is_paced() {
     t.pass(ms(3));
     t.inject(". 1:1(0) ack 101");
     assert!(t.tcp.pacer.rate().is_some());
-    assert!(!t.tcp.may_send_lone());
+    assert!(IdleSegment::eligible(&t.tcp).is_none());
 }
 
 /// There, packets say that routers may mark them.
@@ -123,5 +120,5 @@ fn none_goes_alone_where_marks_are_used() {
     t.expect("SEW 0:0(0) <mss 1000,sackOK,wscale 0>");
     t.inject("SE. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");
     t.expect(". 1:1(0) ack 1");
-    assert!(!t.tcp.may_send_lone());
+    assert!(IdleSegment::eligible(&t.tcp).is_none());
 }

@@ -1,0 +1,123 @@
+//! Inline messages: Writes and Sends whose octets stand in their requests go from the ring into the frame, each as one FPDU,
+//! as many as wait and fit.
+
+use crate::connection::Context;
+use crate::connection::stream::Stream;
+use crate::connection::upper::{RdmapUser, User};
+use crate::fast_paths::{FastPath, taken};
+use crate::mpa::frame;
+use crate::rdmap::InlineMessage;
+use crate::verbs::wr::MAX_INLINE;
+use crate::wire::mpa::LENGTH_LEN;
+
+/// The proof that the next message to be sent is an inline one, which one FPDU holds.
+pub(super) struct InlineFpdu {
+    message: InlineMessage,
+}
+
+impl InlineFpdu {
+    /// Octets of the longest.
+    pub(super) const MOST: usize = frame::fpdu_len(InlineMessage::MOST);
+
+    /// Whether the next message is one of at most `most` octets with its DDP header.
+    #[inline(always)]
+    fn eligible(stream: &Stream, most: usize, context: &Context<'_, '_>) -> Option<Self> {
+        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &stream.user else {
+            return None;
+        };
+        if !stream.ddp.may_begin() {
+            return None;
+        }
+        let message = InlineMessage::eligible(rdmap, qp, context.cqs)?;
+        let fits = message.header.len() + message.len as usize <= most;
+        fits.then_some(Self { message })
+    }
+
+    /// Whether there is such a message and nothing else to be sent, and FPDUs may be sent. It fits into any segment.
+    #[inline(always)]
+    pub(super) fn eligible_alone(stream: &Stream, context: &Context<'_, '_>) -> Option<Self> {
+        let may_begin = stream.may_send() && stream.ddp.may_begin() && !stream.has_markers();
+        match &stream.user {
+            User::Rdmap(user) if may_begin => {
+                let message = InlineMessage::eligible_alone(&user.rdmap, &user.qp, context.cqs)?;
+                Some(Self { message })
+            }
+            _ => None,
+        }
+    }
+
+    /// Builds the FPDU at the front of `room`, where it stands at `start` of the stream. Returns its length.
+    #[inline(always)]
+    fn commit(self, stream: &mut Stream, room: &mut [u8], start: u64) -> usize {
+        let (message, crc) = (self.message, stream.has_crcs());
+        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
+            return 0;
+        };
+        let ulpdu = &mut room[LENGTH_LEN..];
+        let header_len = stream.ddp.whole(message.header, message.len).emit(ulpdu);
+        let ulpdu_len = header_len + message.len as usize;
+        message.copy(qp, &mut ulpdu[header_len..ulpdu_len]);
+        let len = frame::seal(room, ulpdu_len, crc);
+        message.commit(rdmap, start + len as u64);
+        len
+    }
+
+    /// The same with room for [the longest](Self::MOST). Returns its sum too.
+    #[inline(always)]
+    pub(super) fn commit_and_sum_up(
+        self,
+        stream: &mut Stream,
+        room: &mut [u8],
+        start: u64,
+    ) -> (u16, u16) {
+        let (message, crc) = (self.message, stream.has_crcs());
+        let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
+            return (0, 0);
+        };
+        // A copy of known length is cheap.
+        let fpdu = &mut room[..Self::MOST];
+        let ulpdu = &mut fpdu[LENGTH_LEN..];
+        let header_len = stream.ddp.whole(message.header, message.len).emit(ulpdu);
+        message.copy(qp, &mut ulpdu[header_len..header_len + MAX_INLINE]);
+        let ulpdu_len = header_len + message.len as usize;
+        let (len, sum) = frame::seal_and_sum_up(fpdu, ulpdu_len, crc);
+        message.commit(rdmap, start + len as u64);
+        (len as u16, sum)
+    }
+}
+
+// It fits, whatever MPA allows, and whatever room a segment has.
+const _: () = assert!(InlineMessage::MOST <= frame::MIN_MULPDU);
+
+impl Stream {
+    /// Builds FPDUs of inline messages that wait, each whole, for as long as they fit. The first octet stands at `start` of
+    /// the stream. Returns how many octets that makes, and whether there surely is nothing more to send.
+    pub(in crate::connection) fn build_inline(
+        &mut self,
+        room: &mut [u8],
+        mulpdu: usize,
+        start: u64,
+        context: &mut Context<'_, '_>,
+    ) -> (usize, bool) {
+        let mut len = 0;
+        if self.has_markers() || !context.fast_paths.inline_messages {
+            return (len, false);
+        }
+        let mut fpdus = 0;
+        let rests = loop {
+            let fpdu = &mut room[len..];
+            let most = frame::ulpdu_room(fpdu.len()).min(mulpdu);
+            let Some(inline) = InlineFpdu::eligible(self, most, context) else {
+                break self.user.is_at_rest();
+            };
+            len += inline.commit(self, fpdu, start + len as u64);
+            fpdus += 1;
+            taken::count(FastPath::InlineMessages);
+            if self.user.is_at_rest() {
+                break true;
+            }
+        };
+        context.counters.rdma.fpdus_sent += fpdus;
+        (len, rests)
+    }
+}

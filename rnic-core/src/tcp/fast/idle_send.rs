@@ -1,0 +1,68 @@
+//! TCP's part of an idle send: the only segment, while nothing is in flight and nothing else is due. There is one question in
+//! place of all that a [burst](super::BurstSegments) asks, and one step in place of it; the outcome is the same.
+
+use crate::memory::frames::FrameId;
+use crate::tcp::recovery::Recovery;
+use crate::tcp::{State, Tcp};
+use crate::time::Instant;
+use crate::wire::tcp::{DataHeader, Flags};
+
+/// The proof that a segment may be sent, as large as there are any, and that it is the only one.
+#[derive(Debug)]
+pub struct IdleSegment(());
+
+impl IdleSegment {
+    /// Where it is not sure, `None`.
+    #[inline(always)]
+    pub fn eligible(tcp: &Tcp) -> Option<Self> {
+        let idle = tcp.state == State::Established
+            && tcp.send.is_empty()
+            && !tcp.has_special()
+            && !tcp.recv.duplicate_ack_due()
+            && tcp.pacer.rate().is_none()
+            && !tcp.ecn.is_used()
+            && tcp.send.window_room() >= u64::from(tcp.options.max_payload());
+        idle.then_some(Self(()))
+    }
+
+    /// Takes over a frame as [`queue`](Tcp::queue) does, to be sent at once with the header that this returns. An ACK that is
+    /// due travels with it.
+    #[inline(always)]
+    pub fn commit(
+        self,
+        tcp: &mut Tcp,
+        now: Instant,
+        frame: FrameId,
+        payload_at: u16,
+        len: u16,
+        payload_sum: u16,
+    ) -> DataHeader {
+        let window = tcp.recv.window_field();
+        let header = DataHeader {
+            source_port: tcp.local_port,
+            destination_port: tcp.remote_port,
+            seq: tcp.send.seq(tcp.send.nxt()),
+            ack: tcp.recv.ack(),
+            flags: Flags::ACK | Flags::PSH,
+            window: window.value,
+            timestamps: tcp.options.stamp(now),
+        };
+        tcp.recv.advertised(&window);
+        tcp.send
+            .queue_sent(now, frame, payload_at, len, payload_sum, true);
+        tcp.counters.segments_sent += 1;
+        tcp.counters.octets_sent += u64::from(len);
+        tcp.recovery
+            .on_sole_data(now, &tcp.send, len.into(), &tcp.rtt);
+        tcp.arm_timer(now);
+        tcp.sent_at = Some(now);
+        debug_assert!(tcp.is_at_rest(now));
+        header
+    }
+
+    /// A time before which surely none of the timers expires that such a segment, sent now, has set.
+    #[inline(always)]
+    pub fn waits_until(tcp: &Tcp, now: Instant) -> Instant {
+        now + tcp.rtt.rto().min(Recovery::PROBES_SOLE_AFTER)
+    }
+}
