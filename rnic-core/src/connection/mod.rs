@@ -14,6 +14,7 @@ mod receive;
 mod refusals;
 mod reorder;
 mod startup;
+mod state;
 mod stream;
 mod terminate;
 mod transmit;

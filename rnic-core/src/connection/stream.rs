@@ -4,6 +4,7 @@ mod ahead;
 mod build;
 mod built;
 
+use std::fmt;
 use std::mem::offset_of;
 
 use crate::ddp::{BufferSupply, DdpStream, Llp, Placed, Teardown, Ulp};
@@ -36,6 +37,20 @@ pub(super) enum Hold {
     Until(Instant),
     /// A responder waits for the initiator's first FPDU.
     ForFirstFpdu,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("hold", &self.hold)
+            .field("ended", &self.ended)
+            .field("send_may_open", &self.send_may_open)
+            .field("deframer", &self.deframer)
+            .field("ddp", &self.ddp)
+            .field("markers", &self.markers)
+            .field("last_words", &self.last_words)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The layers above TCP, once MPA start-up is over. What is received needs the first fields, in this order.

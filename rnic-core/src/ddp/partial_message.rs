@@ -1,14 +1,27 @@
 //! The order of segments in a stream: a message that has begun is continued until its last segment.
 
-use crate::wire::ddp::DdpHeader;
+use core::fmt;
+
+use crate::wire::ddp::{DdpHeader, Msn};
 
 /// A message whose first segments were delivered, and whose last segment was not.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct PartialMessage {
     /// The header of one of its segments: for a tagged message, of one with payload if there was any.
     pub(super) header: DdpHeader,
     /// No segment had payload so far: then the STag of a tagged message is not known.
     pub(super) empty: bool,
+}
+
+/// Without the offset: of which segment the header is, means nothing.
+impl fmt::Debug for PartialMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: (u8, u32, Option<Msn>) = match &self.header {
+            DdpHeader::Tagged(header) => (header.ulp, header.stag.0, None),
+            DdpHeader::Untagged(header) => (header.ulp, header.queue.0, Some(header.msn)),
+        };
+        write!(f, "{names:?}, empty: {}", self.empty)
+    }
 }
 
 impl PartialMessage {

@@ -25,6 +25,9 @@ pub(super) struct Pacer {
     rate: Option<u64>,
     /// When all that was sent would have left at the rate.
     due: Instant,
+    /// What that leaves out of a nanosecond, in parts of which the rate makes one: so a burst takes as long as its segments
+    /// take one by one.
+    fraction: u64,
     /// A whole burst is out, and the next one waits for this time.
     resume_at: Option<Instant>,
 }
@@ -80,7 +83,14 @@ impl Pacer {
         // Who comes late may catch up by a burst, and no more.
         let burst = time(BURST, rate);
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(burst));
-        self.due = self.due.max(earliest) + Duration::from_nanos(time(octets, rate));
+        if self.due < earliest {
+            (self.due, self.fraction) = (earliest, 0);
+        }
+        let parts = octets
+            .saturating_mul(1_000_000_000)
+            .saturating_add(self.fraction);
+        self.due = self.due + Duration::from_nanos(parts / rate);
+        self.fraction = parts % rate;
         if self.due.since(now) >= Duration::from_nanos(burst) {
             self.resume_at = Some(self.due);
         }

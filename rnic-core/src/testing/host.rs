@@ -119,6 +119,11 @@ impl TestQp {
         self.cq.pop()
     }
 
+    /// Requests that the send queue and the receive queue have room for.
+    pub fn room(&self) -> (u32, u32) {
+        (self.sq.free(), self.rq.free())
+    }
+
     /// Returns how often the application was woken for completions.
     pub fn notified(&self) -> usize {
         self.wakes.0.load(Ordering::Relaxed)
@@ -183,7 +188,8 @@ pub enum Neighbours {
 }
 
 impl Host {
-    pub(super) fn new(index: u8, config: EngineConfig, seed: u64) -> Self {
+    /// A host with an address and secrets that follow from `index` and `seed`.
+    pub fn new(index: u8, config: EngineConfig, seed: u64) -> Self {
         let mut secret = [index; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         let table = Arc::new(StagTable::new(OBJECTS, secret));
@@ -526,15 +532,26 @@ impl Host {
     }
 
     /// Returns when the engine's next timer expires.
-    pub(super) fn next_timeout(&mut self) -> Option<Instant> {
+    pub fn next_timeout(&mut self) -> Option<Instant> {
         self.driver.next_timeout()
     }
 
     /// Runs one turn of the worker. Returns whether there was anything to do, and the frames sent.
     pub(super) fn turn(&mut self, now: Instant, frames: &[Vec<u8>]) -> (bool, Vec<Vec<u8>>) {
+        let frames = frames
+            .iter()
+            .map(|frame| (frame.as_slice(), Checksums::None));
+        self.turn_with(now, frames)
+    }
+
+    /// Runs one turn of the worker with frames of whose checksums something is known.
+    pub fn turn_with<'a>(
+        &mut self,
+        now: Instant,
+        frames: impl Iterator<Item = (&'a [u8], Checksums)> + Clone,
+    ) -> (bool, Vec<Vec<u8>>) {
         let mut batch = self.driver.begin(now);
-        batch.foresee(frames.iter().map(Vec::as_slice));
-        let frames = frames.iter().map(|frame| (frame, Checksums::None));
+        batch.foresee(frames.clone().map(|(frame, _)| frame));
         batch.handle_frames(frames, &mut self.tx);
         let busy = batch.finish(&mut self.tx) | self.answer_next_hops();
         let notices = std::iter::from_fn(|| self.end.events.next());

@@ -1,0 +1,31 @@
+//! The state of all layers as text, for tests that compare connections.
+
+use std::fmt;
+
+use super::upper::User;
+use super::{Connection, Phase};
+
+impl Connection {
+    /// Writes the state of each layer. Left out is what only says where to look first: `steady` of a stream, and where the
+    /// connection stands in the engine's queues.
+    pub(crate) fn write_state(&self, to: &mut impl fmt::Write) -> fmt::Result {
+        writeln!(to, "{:?} {:?}", self.key, self.tcp)?;
+        writeln!(
+            to,
+            "deadline {:?} fin {} loose {:?} ending at {} early {}",
+            self.deadline,
+            self.fin_asked,
+            self.loose_octets,
+            self.loose_end,
+            self.reorder.held(),
+        )?;
+        let Phase::Streaming(stream) = &self.phase else {
+            return Ok(());
+        };
+        writeln!(to, "{stream:?}")?;
+        if let User::Rdmap(user) = &stream.user {
+            writeln!(to, "{:?} {:?}", user.rdmap, user.outbound)?;
+        }
+        Ok(())
+    }
+}
