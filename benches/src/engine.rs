@@ -9,14 +9,19 @@ use std::time::{Duration, Instant as Clock};
 use rnic_core::connection::{ConnectionOptions, Event, NextHop};
 use rnic_core::engine::{Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, link};
 use rnic_core::fast_paths::FastPaths;
-use rnic_core::ids::ListenerId;
-use rnic_core::memory::region::{HugePages, Region};
-use rnic_core::memory::ring::{Consumer, Producer, RingError, ring};
-use rnic_core::memory::table::{Access, StagTable};
+use rnic_core::ids::{CqId, ListenerId, PdId, QpNumber, StreamId};
+use rnic_core::memory::{
+    region::{HugePages, Region},
+    ring::{Consumer, Producer, RingError, ring},
+    table::{Access, StagTable},
+};
 use rnic_core::time::Instant;
-use rnic_core::verbs::cq::Arming;
-use rnic_core::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair, StreamId};
-use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WrOpcode, send_flags};
+use rnic_core::verbs::{
+    cq::Arming,
+    qp::{QpState, QueuePair},
+    sge::Sge,
+    wr::{Completion, RecvWr, SendWr, WrOpcode, send_flags},
+};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::ethernet::MacAddr;
 use rnic_core::wire::packet::Checksums;

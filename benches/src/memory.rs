@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use rnic_core::engine::{Driver, EngineConfig, link};
-use rnic_core::memory::region::{HugePages, Region};
-use rnic_core::memory::table::{Access, StagTable};
+use rnic_core::ids::{PdId, QpNumber};
+use rnic_core::memory::{
+    region::{HugePages, Region},
+    table::{Access, StagTable},
+};
 use rnic_core::time::Instant;
-use rnic_core::verbs::qp::{PdId, QpNumber};
 use rnic_core::wire::ddp::TaggedOffset;
 
 use crate::Failure;

@@ -10,18 +10,22 @@ use std::time::{Duration, Instant as Clock};
 use rnic_core::connection::FlowKey;
 use rnic_core::ddp::Segmenter;
 use rnic_core::engine::{Flows, Keyed};
-use rnic_core::memory::epoch::{Guard, Worker};
-use rnic_core::memory::frames::{FrameId, TxFrames};
-use rnic_core::memory::place::Placement;
-use rnic_core::memory::region::{HugePages, Region};
-use rnic_core::memory::ring::{Consumer, ring};
-use rnic_core::memory::table::{Access, StagTable};
+use rnic_core::ids::{CqId, PdId};
+use rnic_core::memory::{
+    epoch::{Guard, Worker},
+    frames::{FrameId, TxFrames},
+    place::Placement,
+    region::{HugePages, Region},
+    ring::{Consumer, ring},
+    table::{Access, StagTable},
+};
 use rnic_core::mpa::{Deframer, frame};
 use rnic_core::tcp::{Payload, Seq, State, Tcp, TcpConfig};
 use rnic_core::time::Instant;
-use rnic_core::verbs::cq::{Arming, CqTable};
-use rnic_core::verbs::qp::{CqId, PdId};
-use rnic_core::verbs::wr::Completion;
+use rnic_core::verbs::{
+    cq::{Arming, CqTable},
+    wr::Completion,
+};
 use rnic_core::wire::{
     checksum, crc,
     ddp::{DdpHeader, DdpSegment, Stag, TAGGED_LEN, TaggedHeader, TaggedOffset},

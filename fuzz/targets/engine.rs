@@ -18,7 +18,7 @@ use rnic_core::testing::host::{SharedRegion, TestQp};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{RawPeer, startup};
 use rnic_core::testing::simulation::{TapPoint, Simulation};
-use rnic_core::verbs::wr::{RecvWr, SendWr, Sge, WrOpcode};
+use rnic_core::verbs::{sge::Sge, wr::{RecvWr, SendWr, WrOpcode}};
 use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
 };

@@ -15,7 +15,11 @@ use rnic_core::engine::EngineConfig;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::{Simulation, TapPoint};
-use rnic_core::verbs::wr::{RecvWr, Sge, WcOpcode, WcStatus};
+use rnic_core::verbs::{
+    sge::Sge,
+    status::WcStatus,
+    wr::{RecvWr, WcOpcode},
+};
 use rnic_core::wire::checksum::Checksums;
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::packet::parse;

@@ -7,11 +7,15 @@ use common::*;
 use proptest::prelude::*;
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::Command;
+use rnic_core::ids::PdId;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::raw_peer;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
-use rnic_core::verbs::qp::PdId;
-use rnic_core::verbs::wr::{RecvWr, Sge, WcOpcode, WcStatus, send_flags};
+use rnic_core::verbs::{
+    sge::Sge,
+    status::WcStatus,
+    wr::{RecvWr, WcOpcode, send_flags},
+};
 use rnic_core::wire::ddp::{DdpHeader, MessageOffset, QueueNumber, Stag, UntaggedHeader};
 use rnic_core::wire::mpa::CRC_LEN;
 use rnic_core::wire::rdmap::{Opcode, ReadRequest};

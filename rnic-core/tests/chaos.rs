@@ -11,14 +11,16 @@ use common::*;
 use fastrand::Rng;
 use rnic_core::connection::{ConnectionOptions, Event};
 use rnic_core::engine::{Command, EngineConfig};
-use rnic_core::ids::RequestId;
-use rnic_core::memory::table::Access;
+use rnic_core::ids::{CqId, QpNumber, RequestId};
+use rnic_core::memory::{binding::Binding, table::Access};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{PD, QpSettings, SharedRegion, Simulation, TestQp, TestSrq};
-use rnic_core::verbs::Binding;
-use rnic_core::verbs::qp::{CqId, QpNumber};
-use rnic_core::verbs::srq::SrqNews;
-use rnic_core::verbs::wr::{RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::verbs::{
+    sge::Sge,
+    srq::SrqNews,
+    status::WcStatus,
+    wr::{RecvWr, SendWr, WcOpcode, WrOpcode},
+};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::rdmap::AtomicOperation;
 

@@ -10,7 +10,10 @@ use rnic_core::memory::table::Scope;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::{PD, QpSettings, Simulation, TestQp};
-use rnic_core::verbs::wr::{Completion, WcOpcode, WcStatus, completion_flags, send_flags};
+use rnic_core::verbs::{
+    status::WcStatus,
+    wr::{Completion, WcOpcode, completion_flags, send_flags},
+};
 use std::time::Duration;
 
 fn connected() -> (Simulation, TestQp, TestQp) {

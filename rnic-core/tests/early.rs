@@ -14,7 +14,7 @@ use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::EngineConfig;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{Simulation, TapPoint};
-use rnic_core::verbs::wr::{RecvWr, Sge};
+use rnic_core::verbs::{sge::Sge, wr::RecvWr};
 
 /// Octets of each message, and how many there are.
 const MESSAGE: usize = 60_000;

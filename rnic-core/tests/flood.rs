@@ -10,7 +10,7 @@ use rnic_core::counters::DropReason;
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::Simulation;
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::mpa::StartupKind;
 use rnic_core::wire::tcp::Seq;
 

@@ -10,7 +10,7 @@ use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::engine::Command;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
-use rnic_core::verbs::wr::WcStatus;
+use rnic_core::verbs::status::WcStatus;
 use rnic_core::wire::ddp::Stag;
 use rnic_core::wire::icmp::TooBig;
 

@@ -8,7 +8,7 @@ use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::engine::EngineConfig;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::Simulation;
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
 use rnic_core::wire::rdmap::Opcode;
 

@@ -8,7 +8,7 @@ use rnic_core::connection::{ConnectionOptions, EndReason, Event};
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{QpSettings, Simulation, TestQp};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::rdmap::TerminateControl;
 use std::time::Duration;
 
@@ -527,7 +527,7 @@ fn sixty_four_connections_at_once() {
     let alive = sim.hosts[1].snapshot(sim.now).connections.len();
     assert!(alive <= 4, "{alive} connections were not told");
     for number in 1..=CONNECTIONS as u32 {
-        let number = rnic_core::verbs::qp::QpNumber(number);
+        let number = rnic_core::ids::QpNumber(number);
         sim.hosts[1].command(Command::Abort(number));
     }
     assert_nothing_left(&mut sim);

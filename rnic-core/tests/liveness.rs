@@ -8,7 +8,7 @@ use common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::tcp::Keepalive;
 use rnic_core::testing::simulation::Simulation;
-use rnic_core::verbs::wr::WcStatus;
+use rnic_core::verbs::status::WcStatus;
 
 /// A Read whose request was acknowledged, to a peer that is never heard of again.
 fn read_from_a_peer_that_vanished(options: &ConnectionOptions) -> (Simulation, RawConnection) {

@@ -11,7 +11,11 @@ use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::EngineConfig;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TapPoint, TestQp};
-use rnic_core::verbs::wr::{SendWr, Sge, WcOpcode, WcStatus};
+use rnic_core::verbs::{
+    sge::Sge,
+    status::WcStatus,
+    wr::{SendWr, WcOpcode},
+};
 use rnic_core::wire::ddp::Stag;
 
 /// The lengths of the FPDUs in a segment. Panics if one is not whole.

@@ -9,12 +9,16 @@ use common::*;
 use fastrand::Rng;
 use rnic_core::connection::{ConnectionOptions, EndReason, Event};
 use rnic_core::engine::{Command, EngineConfig};
+use rnic_core::ids::CqId;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{QpSettings, SharedRegion, Simulation, TestQp, TestSrq};
-use rnic_core::verbs::CqId;
-use rnic_core::verbs::srq::{SrqLimit, SrqNews};
-use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::verbs::{
+    sge::Sge,
+    srq::{SrqLimit, SrqNews},
+    status::WcStatus,
+    wr::{Completion, RecvWr, SendWr, WcOpcode, WrOpcode},
+};
 use rnic_core::wire::ddp::{DdpHeader, MessageOffset, QueueNumber};
 use rnic_core::wire::rdmap::Opcode;
 

@@ -15,7 +15,11 @@ use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
-use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::verbs::{
+    sge::Sge,
+    status::WcStatus,
+    wr::{Completion, RecvWr, SendWr, WcOpcode, WrOpcode},
+};
 use rnic_core::wire::ddp::TaggedOffset;
 use rnic_core::wire::rdmap::AtomicOperation;
 

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::engine::Command;
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, Stag};
 use rnic_core::wire::rdmap::Opcode;
 

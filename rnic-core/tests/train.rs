@@ -10,11 +10,13 @@ use proptest::prelude::*;
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::counters::{DropCounters, DropReason, RdmaCounters};
 use rnic_core::engine::EngineConfig;
-use rnic_core::memory::table::Access;
+use rnic_core::memory::{binding::Binding, table::Access};
 use rnic_core::testing::raw_peer;
 use rnic_core::testing::simulation::{PD, SharedRegion, Simulation, TestQp};
-use rnic_core::verbs::Binding;
-use rnic_core::verbs::wr::{SendWr, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::verbs::{
+    status::WcStatus,
+    wr::{SendWr, WcOpcode, WrOpcode},
+};
 use rnic_core::wire::checksum::{Checksums, sum};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
 use rnic_core::wire::packet::parse;

@@ -7,11 +7,14 @@ use std::time::Duration;
 use common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::engine::EngineConfig;
-use rnic_core::memory::table::Access;
+use rnic_core::memory::{binding::Binding, table::Access};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{PD, SharedRegion, Simulation, TestQp};
-use rnic_core::verbs::wr::{Completion, SendWr, WcOpcode, WcStatus, WrOpcode};
-use rnic_core::verbs::{Binding, Sge};
+use rnic_core::verbs::{
+    Sge,
+    status::WcStatus,
+    wr::{Completion, SendWr, WcOpcode, WrOpcode},
+};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 
 const SEEDS: u64 = 20;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use rnic_core::connection::EndReason;
-use rnic_core::verbs::qp::{CqId, QpNumber};
-use rnic_core::verbs::srq::{SrqId, SrqNews};
+use rnic_core::ids::{CqId, QpNumber, SrqId};
+use rnic_core::verbs::srq::SrqNews;
 
 use crate::device::Device;
 use crate::error::Error;

@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rnic_core::engine::{Command, WorkerGone};
+use rnic_core::ids::{CqId, QpNumber};
 use rnic_core::memory::ring::{Consumer, ring};
-use rnic_core::verbs::cq::{Arming, CqError};
-use rnic_core::verbs::qp::{CqId, QpNumber};
-use rnic_core::verbs::wr::{self, WcOpcode, WcStatus, completion_flags};
+use rnic_core::verbs::{
+    cq::{Arming, CqError},
+    status::WcStatus,
+    wr::{self, WcOpcode, completion_flags},
+};
 use rnic_core::wire::ddp::Stag;
 
 use crate::device::{Device, Inner, LONGEST_WAIT};

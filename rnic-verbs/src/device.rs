@@ -12,10 +12,9 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use rnic_core::engine::{Command, HostEnd, Net, Snapshot, Turn, WorkerGone};
+use rnic_core::ids::{CqId, PdId, QpNumber, SrqId, StreamId};
 use rnic_core::memory::table::StagTable;
-use rnic_core::verbs::cq::MAX_CQS;
-use rnic_core::verbs::qp::{CqId, PdId, QpNumber, StreamId};
-use rnic_core::verbs::srq::{MAX_SRQS, SrqId};
+use rnic_core::verbs::{cq::MAX_CQS, srq::MAX_SRQS};
 
 use crate::error::Error;
 use crate::events::Router;

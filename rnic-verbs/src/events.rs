@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use rnic_core::connection::{EndReason, Event, Notice, ReadDepths};
 use rnic_core::engine::{Events, WorkerGone};
-use rnic_core::ids::{ListenerId, RequestId};
-use rnic_core::verbs::qp::{QpNumber, StreamId};
+use rnic_core::ids::{ListenerId, QpNumber, RequestId, StreamId};
 use tracing::{debug, info, warn};
 
 use crate::asynchronous::AsyncEvent;

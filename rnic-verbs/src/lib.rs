@@ -104,11 +104,13 @@ pub use window::{Binding, FastMr, Mw};
 
 pub use rnic_core::connection::{ConnectionOptions, EndReason, ReadDepths, Refusal, Refusals};
 pub use rnic_core::engine::{Peers, Prefix};
+pub use rnic_core::ids::SrqId;
+pub use rnic_core::ids::{CqId, QpNumber};
 pub use rnic_core::memory::region::{HugePages, Region};
 pub use rnic_core::memory::table::Access;
 pub use rnic_core::tcp::{Keepalive, TcpFacts};
-pub use rnic_core::verbs::qp::{CqId, QpNumber};
-pub use rnic_core::verbs::srq::{SrqId, SrqLimit};
-pub use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, WcOpcode, WcStatus};
+pub use rnic_core::verbs::srq::SrqLimit;
+pub use rnic_core::verbs::status::WcStatus;
+pub use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, WcOpcode};
 pub use rnic_core::wire::ddp::Stag;
 pub use rnic_core::wire::rdmap::TerminateControl;

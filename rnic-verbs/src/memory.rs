@@ -4,9 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use rnic_core::memory::region::{HugePages, Region, RegionError};
-use rnic_core::memory::table::{Access, Scope, TableError};
-use rnic_core::verbs::qp::PdId;
+use rnic_core::ids::PdId;
+use rnic_core::memory::{
+    region::{HugePages, Region, RegionError},
+    table::{Access, Scope, TableError},
+};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 
 use crate::device::{Device, Inner};

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::Command;
+use rnic_core::ids::{QpNumber, StreamId};
 use rnic_core::memory::ring::{Producer, ring};
-use rnic_core::verbs::qp::{self, QpNumber, QueuePair, StreamId};
-use rnic_core::verbs::srq::ReceiveQueue;
-use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr};
+use rnic_core::verbs::{
+    qp::{self, QueuePair},
+    srq::ReceiveQueue,
+    wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr},
+};
 use tracing::debug;
 
 use crate::cq::{Cq, CqHandle};

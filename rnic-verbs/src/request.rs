@@ -1,7 +1,7 @@
 //! Work requests as an application writes them.
 
-use rnic_core::verbs::total_length;
-use rnic_core::verbs::wr::{self, MAX_INLINE, MAX_SGE, RecvWr, SendWr, WrOpcode, send_flags};
+use rnic_core::verbs::sge::{self, total_length};
+use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr, WrOpcode, send_flags};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
 
@@ -10,12 +10,12 @@ use crate::window::Binding;
 
 /// A scatter/gather element: a piece of registered local memory. [`Mr::sge`](crate::Mr::sge) makes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sge(wr::Sge);
+pub struct Sge(sge::Sge);
 
 impl Sge {
     /// Makes one from its parts.
     pub fn new(stag: Stag, offset: u64, length: u32) -> Self {
-        Self(wr::Sge {
+        Self(sge::Sge {
             offset,
             length,
             lkey: stag.0,
@@ -356,13 +356,13 @@ pub(crate) fn receive(wr_id: u64, pieces: &[Sge], max_sge: usize) -> Result<Recv
 }
 
 /// Returns the scatter/gather list for a ring entry, and its number of elements.
-fn elements(pieces: &[Sge], max: usize) -> Result<([wr::Sge; MAX_SGE], usize), PostError> {
+fn elements(pieces: &[Sge], max: usize) -> Result<([sge::Sge; MAX_SGE], usize), PostError> {
     let max = max.min(MAX_SGE);
     let count = pieces.len();
     if count > max {
         return Err(PostError::TooManyElements { count, max });
     }
-    let mut sges = [wr::Sge::default(); MAX_SGE];
+    let mut sges = [sge::Sge::default(); MAX_SGE];
     for (sge, piece) in sges.iter_mut().zip(pieces) {
         *sge = piece.0;
     }

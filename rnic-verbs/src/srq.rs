@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use rnic_core::engine::Command;
+use rnic_core::ids::{PdId, SrqId};
 use rnic_core::memory::ring::{Producer, ring};
-use rnic_core::verbs::qp::PdId;
-use rnic_core::verbs::srq::{SharedReceives, SrqId, SrqLimit};
-use rnic_core::verbs::wr::{MAX_SGE, RecvWr};
+use rnic_core::verbs::{
+    srq::{SharedReceives, SrqLimit},
+    wr::{MAX_SGE, RecvWr},
+};
 
 use crate::device::{Device, Inner};
 use crate::error::{Error, PostError};

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use rnic_core::memory::binding;
 use rnic_core::memory::region::Region;
 use rnic_core::memory::table::Access;
-use rnic_core::verbs;
 use rnic_core::verbs::wr::{SendWr, WrOpcode};
 use rnic_core::wire::ddp::Stag;
 
@@ -20,7 +20,7 @@ use crate::request::{RemoteAddress, Sge};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     opcode: WrOpcode,
-    inner: verbs::Binding,
+    inner: binding::Binding,
 }
 
 impl Binding {
@@ -126,14 +126,14 @@ impl Mw {
     }
 
     fn onto(&self, start: RemoteAddress, len: usize, access: Access) -> Binding {
-        let inner = verbs::Binding {
+        let inner = binding::Binding {
             stag: self.0.new_key().0,
             region: start.stag.0,
             start: start.offset,
             length: len as u64,
             base: start.offset,
             access: access.0,
-            ..verbs::Binding::default()
+            ..binding::Binding::default()
         };
         Binding {
             opcode: WrOpcode::BindWindow,
@@ -190,13 +190,13 @@ impl FastMr {
     /// connection, whose [`EndReason`](crate::EndReason) says why.
     pub fn binding(&self, range: Range<usize>, access: Access) -> Binding {
         let start = range.start as u64;
-        let inner = verbs::Binding {
+        let inner = binding::Binding {
             stag: self.owned.new_key().0,
             start,
             length: range.len() as u64,
             base: self.region.base_address().wrapping_add(start),
             access: access.0,
-            ..verbs::Binding::default()
+            ..binding::Binding::default()
         };
         Binding {
             opcode: WrOpcode::FastRegister,

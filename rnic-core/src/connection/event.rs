@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::ids::{ListenerId, RequestId};
-use crate::verbs::qp::{CqId, QpNumber, StreamId};
+use crate::ids::{CqId, ListenerId, QpNumber, RequestId, StreamId};
 use crate::verbs::srq::SrqNews;
 use crate::wire::rdmap::TerminateControl;
 

@@ -6,15 +6,15 @@ use std::mem::offset_of;
 use crate::ddp::{
     BufferSupply, Buffers, Delivery, Endpoint, HalfCloseAction, Message, Teardown, Ulp,
 };
-use crate::memory::epoch::Guard;
-use crate::memory::place::Destination;
-use crate::memory::prefetch::prefetch;
-use crate::memory::table::Origin;
+use crate::ids::{QpNumber, StreamId};
+use crate::memory::{epoch::Guard, place::Destination, prefetch::prefetch, table::Origin};
 use crate::rdmap::{Outbound, Rdmap, RtrMessage};
-use crate::verbs::RecvWr;
-use crate::verbs::cq::CqTable;
-use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
-use crate::verbs::srq::ReceiveQueue;
+use crate::verbs::{
+    RecvWr,
+    cq::CqTable,
+    qp::{QpState, QueuePair},
+    srq::ReceiveQueue,
+};
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 
 use super::context::{Context, Upcoming};

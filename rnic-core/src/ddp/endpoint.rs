@@ -1,8 +1,10 @@
 //! Endpoints: streams with a ULP other than RDMAP.
 
-use super::{DdpStreamError, ErrorReport, Teardown, Ulp};
+use crate::ids::{PdId, QpNumber, StreamId};
 use crate::memory::table::Origin;
-use crate::verbs::qp::{PdId, QpNumber, QpState, StreamId};
+use crate::verbs::qp::QpState;
+
+use super::{DdpStreamError, ErrorReport, Teardown, Ulp};
 
 /// A ULP on an [`Endpoint`].
 ///

@@ -1,6 +1,6 @@
 //! Errors that DDP finds in received segments, with the numbers of RFC 5041 section 7.2.
 
-use crate::memory::place::TagError;
+use crate::memory::error::TagError;
 use crate::verbs::WcStatus;
 use crate::wire::ddp::{DdpWireError, MessageOffset, Msn, QueueNumber, header_octets};
 

@@ -1,7 +1,7 @@
 //! Connections that another engine of the device accepts.
 
 use crate::connection::{Connection, ConnectionOptions};
-use crate::verbs::qp::QpNumber;
+use crate::ids::QpNumber;
 
 /// A connection on its way to another engine, where a queue pair is to accept it.
 pub struct Adoption {

@@ -8,12 +8,14 @@ use crossbeam_channel::Sender;
 
 use crate::connection::{ConnectionOptions, PortLease, Refusals};
 use crate::ddp::Endpoint;
-use crate::ids::{ListenerId, RequestId};
+use crate::ids::{CqId, ListenerId, QpNumber, RequestId, SrqId};
 use crate::memory::ring::{Consumer, Producer};
-use crate::verbs::cq::{Arming, CqError};
-use crate::verbs::qp::{CqId, QpNumber, QueuePair};
-use crate::verbs::srq::{SrqId, SrqLimit};
-use crate::verbs::wr::{Completion, RecvWr};
+use crate::verbs::{
+    cq::{Arming, CqError},
+    qp::QueuePair,
+    srq::SrqLimit,
+    wr::{Completion, RecvWr},
+};
 
 use super::adoption::Adoption;
 use super::peers::Peers;

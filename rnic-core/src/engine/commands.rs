@@ -4,11 +4,13 @@ use crate::connection::{
     self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd, PortLease,
     plain,
 };
-use crate::ids::{ListenerId, RequestId};
+use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::epoch::Guard;
 use crate::time::Instant;
-use crate::verbs::cq::CqTable;
-use crate::verbs::qp::{QpNumber, QpState, QueuePair};
+use crate::verbs::{
+    cq::CqTable,
+    qp::{QpState, QueuePair},
+};
 
 use super::Engine;
 use super::adoption::Adoption;

@@ -103,8 +103,7 @@ impl Events {
 mod tests {
     use super::*;
     use crate::connection::EndReason;
-    use crate::ids::ListenerId;
-    use crate::verbs::qp::QpNumber;
+    use crate::ids::{ListenerId, QpNumber};
 
     fn tell(events: &Events, event: Event) {
         events.tell(Notice {

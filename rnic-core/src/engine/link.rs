@@ -9,9 +9,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::connection::{Event, Notice};
-use crate::memory::doorbell::Doorbells;
-use crate::memory::table::StagTable;
-use crate::verbs::qp::QpNumber;
+use crate::ids::QpNumber;
+use crate::memory::{doorbell::Doorbells, table::StagTable};
 
 use super::Command;
 use super::events::Events;

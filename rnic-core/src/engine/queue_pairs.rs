@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::connection::LocalEnd;
-use crate::verbs::qp::{QpNumber, QpState, QueuePair, StreamId};
+use crate::ids::{QpNumber, StreamId};
+use crate::verbs::qp::{QpState, QueuePair};
 
 /// Where a queue pair or endpoint is.
 pub(super) enum EndLocation {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::BitOr;
 
-use crate::verbs::qp::{PdId, StreamId};
+use crate::ids::{PdId, StreamId};
 
 /// What may be done to registered memory. A set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,10 @@
 //! which the STag table's validation alone can make, leads there from the network.
 
 pub mod access;
+pub mod binding;
 pub mod doorbell;
 pub mod epoch;
+pub mod error;
 pub mod frames;
 mod mapping;
 pub mod place;
@@ -15,3 +17,4 @@ mod random;
 pub mod region;
 pub mod ring;
 pub mod table;
+mod workers;

@@ -6,11 +6,13 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::epoch::Guard;
-use super::table::{Access, BindError, Origin};
-use crate::verbs::Binding;
-use crate::verbs::qp::{PdId, StreamId};
+use crate::ids::{PdId, StreamId};
+use crate::memory::binding::Binding;
 use crate::wire::ddp::{Stag, TaggedOffset};
+
+use super::epoch::Guard;
+use super::error::TagError;
+use super::table::{Access, BindError, Origin};
 
 /// Where the layer above DDP wants the payload of a received segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,56 +23,6 @@ pub enum Destination {
     Silent(Access),
     /// With the delivery, as the octets that the completion tells: the buffer of the queue is used up, but not written.
     Delivery,
-}
-
-/// Why memory must not be touched. RFC 5041 section 7.1, RFC 5040 section 7.2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TagError {
-    /// Never registered, revoked or invalidated.
-    #[error("STag {0} is not valid")]
-    InvalidStag(Stag),
-    /// It belongs to another protection domain or to another stream.
-    #[error("STag {stag} belongs to another stream or protection domain than {}", pd.0)]
-    NotAssociated {
-        /// The STag.
-        stag: Stag,
-        /// Who asked.
-        pd: PdId,
-    },
-    /// It does not allow this.
-    #[error("STag {stag} does not allow all of: {need}")]
-    AccessViolation {
-        /// The STag.
-        stag: Stag,
-        /// What was asked for.
-        need: Access,
-    },
-    /// Not all octets belong to it.
-    #[error("{len} octets at tagged offset {:#x} are not all within STag {stag}", offset.0)]
-    BaseOrBounds {
-        /// The STag.
-        stag: Stag,
-        /// First octet.
-        offset: TaggedOffset,
-        /// Octets.
-        len: usize,
-    },
-    /// The tagged offsets pass 2^64.
-    #[error("{len} octets at tagged offset {:#x} pass the end of the offsets", offset.0)]
-    OffsetWrap {
-        /// First octet.
-        offset: TaggedOffset,
-        /// Octets.
-        len: usize,
-    },
-    /// A peer asks to invalidate an STag that other streams use too. RFC 5040 section 8.1.1.
-    #[error(
-        "STag {0} is shared by the streams of its protection domain: a peer cannot invalidate it"
-    )]
-    NotInvalidatable(Stag),
-    /// It is to be invalidated, and memory windows are bound to it.
-    #[error("memory windows are bound to STag {0}: it cannot be invalidated before they are")]
-    WindowsBound(Stag),
 }
 
 /// Why an atomic operation is not carried out.
@@ -247,7 +199,7 @@ impl<'g> Writer<'g> {
 ///
 /// ```compile_fail,E0505
 /// # use rnic_core::memory::{epoch::Worker, table::Access};
-/// # use rnic_core::{verbs::qp::PdId, wire::ddp::{Stag, TaggedOffset}};
+/// # use rnic_core::{ids::PdId, wire::ddp::{Stag, TaggedOffset}};
 /// fn late(worker: &Worker) {
 ///     let guard = worker.enter();
 ///     let placement = guard.for_placement(Stag(1), TaggedOffset(0), 8, PdId(1), Access::REMOTE_WRITE);
@@ -260,7 +212,7 @@ impl<'g> Writer<'g> {
 ///
 /// ```
 /// # use rnic_core::memory::{epoch::Worker, table::Access};
-/// # use rnic_core::{verbs::qp::PdId, wire::ddp::{Stag, TaggedOffset}};
+/// # use rnic_core::{ids::PdId, wire::ddp::{Stag, TaggedOffset}};
 /// fn in_time(worker: &Worker) {
 ///     let guard = worker.enter();
 ///     let placement = guard.for_placement(Stag(1), TaggedOffset(0), 8, PdId(1), Access::REMOTE_WRITE);

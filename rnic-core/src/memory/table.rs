@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use self::binding::BindError;
 pub use super::access::{Access, Origin, Scope};
-use super::epoch::{Worker, Workers};
-use super::place::TagError;
+use super::error::TagError;
 use super::random::Random;
 use super::region::Region;
-use crate::verbs::qp::{PdId, StreamId};
+use super::workers::Workers;
+use crate::ids::{PdId, StreamId};
 use crate::wire::ddp::{Stag, TaggedOffset};
 
 /// Why memory was not registered or not revoked.
@@ -355,11 +355,6 @@ impl StagTable {
     /// Whether an STag is valid now.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.0 != 0 && self.slot(stag).live.load(Ordering::Acquire) == stag.0
-    }
-
-    /// A worker's right to read the table.
-    pub fn worker(self: &Arc<Self>) -> Worker {
-        Worker::new(self.clone())
     }
 
     pub(super) fn workers(&self) -> &Workers {

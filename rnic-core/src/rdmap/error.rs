@@ -1,11 +1,11 @@
 //! Errors of RDMAP, with the numbers that a Terminate has for them (RFC 5040 figure 9).
 
-use super::terminate::TerminateCause;
-use crate::memory::place::{AtomicError, TagError};
-use crate::memory::table::BindError;
+use crate::memory::{error::TagError, place::AtomicError, table::BindError};
 use crate::verbs::WcStatus;
 use crate::wire::ddp::{Came, DdpHeader, Stag, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{Control, RdmapWireError, ReadRequest, TerminateControl};
+
+use super::terminate::TerminateCause;
 
 /// An error that ends the stream. A segment ahead of order that is not admitted is only not placed early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,10 +1,15 @@
 //! Outgoing messages: their headers, and where their payload comes from.
 
-use crate::memory::epoch::Guard;
-use crate::memory::place::{self, TagError};
-use crate::memory::table::{Access, Origin};
-use crate::verbs::wr::{MAX_INLINE, MAX_SGE};
-use crate::verbs::{Sge, gather};
+use crate::memory::{
+    epoch::Guard,
+    error::TagError,
+    place::{self},
+    table::{Access, Origin},
+};
+use crate::verbs::{
+    Sge, gather,
+    wr::{MAX_INLINE, MAX_SGE},
+};
 use crate::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
 };

@@ -31,13 +31,11 @@ use std::mem::offset_of;
 
 use zerocopy::FromZeros;
 
-use crate::memory::epoch::Guard;
-use crate::memory::place::{Destination, TagError};
-use crate::memory::table::Access;
-use crate::verbs::cq::CqTable;
-use crate::verbs::srq::ReceiveQueue;
-use crate::verbs::wr::completion_flags;
-use crate::verbs::{Completion, QueuePair, RecvWr, SendWr, Sge, WcOpcode, WcStatus};
+use crate::memory::{epoch::Guard, error::TagError, place::Destination, table::Access};
+use crate::verbs::{
+    Completion, QueuePair, RecvWr, SendWr, Sge, WcOpcode, WcStatus, cq::CqTable, srq::ReceiveQueue,
+    wr::completion_flags,
+};
 use crate::wire::ddp::{
     Came, DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader,
 };

@@ -9,21 +9,24 @@ use zerocopy::FromZeros;
 
 pub use self::inline_messages::InlineMessage;
 
-use super::message::Outbound;
-use super::outstanding::Outstanding;
-use super::prepare::{execute, immediate, prepare};
-use super::{RdmapError, ReceivedTerminate, RtrMessage};
-use crate::memory::epoch::Guard;
-use crate::memory::prefetch::prefetch_ends;
-use crate::memory::table::{Access, BindError, Origin};
-use crate::verbs::cq::CqTable;
-use crate::verbs::qp::QpNumber;
-use crate::verbs::wr::send_flags;
-use crate::verbs::{Completion, QueuePair, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use crate::ids::QpNumber;
+use crate::memory::{
+    epoch::Guard,
+    prefetch::prefetch_ends,
+    table::{Access, BindError, Origin},
+};
+use crate::verbs::{
+    Completion, QueuePair, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, cq::CqTable, wr::send_flags,
+};
 use crate::wire::ddp::{
     DdpHeader, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
 };
 use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
+
+use super::message::Outbound;
+use super::outstanding::Outstanding;
+use super::prepare::{execute, immediate, prepare};
+use super::{RdmapError, ReceivedTerminate, RtrMessage};
 
 /// A work request that has begun. Its entry stays in the send queue until it completes.
 #[derive(Clone, Copy, Debug)]

@@ -2,14 +2,17 @@
 
 use std::collections::VecDeque;
 
-use super::RdmapError;
-use super::message::{Outbound, PayloadSource, Token, tagged, untagged};
-use crate::memory::epoch::Guard;
-use crate::memory::place::TagError;
-use crate::memory::table::{Access, Origin};
+use crate::memory::{
+    epoch::Guard,
+    error::TagError,
+    table::{Access, Origin},
+};
 use crate::verbs::wr::MAX_INLINE;
 use crate::wire::ddp::{Came, QueueNumber, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Opcode, ReadRequest};
+
+use super::RdmapError;
+use super::message::{Outbound, PayloadSource, Token, tagged, untagged};
 
 /// A request of the peer.
 #[derive(Clone, Copy, Debug)]

@@ -12,16 +12,20 @@ use crate::ddp::{Endpoint, EndpointUlp};
 use crate::engine::{
     Command, Driver, EngineConfig, HostEnd, NextHopRequest, Peers, Snapshot, link,
 };
-use crate::ids::{ListenerId, RequestId};
-use crate::memory::frames::TxFrames;
-use crate::memory::region::{HugePages, Region};
-use crate::memory::ring::{Consumer, Producer, ring};
-use crate::memory::table::{Access, Scope, StagTable};
+use crate::ids::{CqId, ListenerId, PdId, QpNumber, RequestId, SrqId, StreamId};
+use crate::memory::{
+    frames::TxFrames,
+    region::{HugePages, Region},
+    ring::{Consumer, Producer, ring},
+    table::{Access, Scope, StagTable},
+};
 use crate::time::Instant;
-use crate::verbs::cq::Arming;
-use crate::verbs::qp::{CqId, PdId, QpNumber, QpState, QueuePair, StreamId};
-use crate::verbs::srq::{ReceiveQueue, SharedReceives, SrqId, SrqLimit};
-use crate::verbs::wr::{Completion, RecvWr, SendWr};
+use crate::verbs::{
+    cq::Arming,
+    qp::{QpState, QueuePair},
+    srq::{ReceiveQueue, SharedReceives, SrqLimit},
+    wr::{Completion, RecvWr, SendWr},
+};
 use crate::wire::ddp::{Stag, TaggedOffset};
 use crate::wire::ethernet::MacAddr;
 use crate::wire::icmp::TooBig;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::task::Waker;
 
-use super::qp::{CqId, QpNumber};
-use super::wr::{Completion, WcOpcode, WcStatus};
+use crate::ids::{CqId, QpNumber};
 use crate::memory::ring::Producer;
+use crate::verbs::status::WcStatus;
+
+use super::wr::{Completion, WcOpcode};
 
 /// Completion queues that a device has at most.
 pub const MAX_CQS: u32 = 1 << 16;

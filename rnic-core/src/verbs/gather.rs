@@ -2,11 +2,14 @@
 
 use std::ops::Range;
 
-use super::wr::Sge;
-use crate::memory::epoch::Guard;
-use crate::memory::place::TagError;
-use crate::memory::table::{Access, Origin};
+use crate::memory::{
+    epoch::Guard,
+    error::TagError,
+    table::{Access, Origin},
+};
 use crate::wire::ddp::TaggedOffset;
+
+use super::sge::{Sge, total_length};
 
 /// Why nothing was scattered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,11 +25,6 @@ pub enum ScatterError {
     /// A piece may not be written.
     #[error(transparent)]
     Tag(#[from] TagError),
-}
-
-/// Octets in a list.
-pub fn total_length(sges: &[Sge]) -> u64 {
-    sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
 /// Copies octets `offset..offset + to.len()` of the list to `to`.

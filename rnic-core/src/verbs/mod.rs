@@ -1,16 +1,18 @@
 //! Queue pairs, completion queues, shared receive queues, work requests and completions: the engine's side of the verbs.
 
-pub mod binding;
+mod binding;
 pub mod cq;
 pub mod gather;
 pub mod qp;
+pub mod sge;
 pub mod srq;
 pub mod status;
 pub mod wr;
 
-pub use binding::Binding;
 pub use cq::{Arming, CqTable};
-pub use gather::{ScatterError, gather, scatter, total_length};
-pub use qp::{CqId, PdId, QpNumber, QpState, QueuePair, StreamId};
-pub use srq::{ReceiveQueue, SharedReceives, SrqId, SrqLimit, SrqNews, SrqTable};
-pub use wr::{Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+pub use gather::{ScatterError, gather, scatter};
+pub use qp::{QpState, QueuePair};
+pub use sge::{Sge, total_length};
+pub use srq::{ReceiveQueue, SharedReceives, SrqLimit, SrqNews, SrqTable};
+pub use status::WcStatus;
+pub use wr::{Completion, RecvWr, SendWr, WcOpcode, WrOpcode};

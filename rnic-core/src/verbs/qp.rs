@@ -1,45 +1,11 @@
 //! The engine's side of a queue pair.
 
-use std::fmt;
-
-use super::srq::ReceiveQueue;
-use super::wr::SendWr;
+use crate::ids::{CqId, PdId, QpNumber, StreamId};
 use crate::memory::ring::Consumer;
 use crate::memory::table::Origin;
 
-/// Names a queue pair of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QpNumber(pub u32);
-
-/// Names the stream of a queue pair, as long as there is one: never used again, unlike the number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StreamId(pub u64);
-
-/// Names a protection domain of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PdId(pub u32);
-
-/// Names a completion queue of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CqId(pub u32);
-
-impl fmt::Display for QpNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "QP {}", self.0)
-    }
-}
-
-impl fmt::Display for PdId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PD {}", self.0)
-    }
-}
-
-impl fmt::Display for CqId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CQ {}", self.0)
-    }
-}
+use super::srq::ReceiveQueue;
+use super::wr::SendWr;
 
 /// The states of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

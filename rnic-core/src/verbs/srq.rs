@@ -6,24 +6,14 @@
 //! each stream keeps those that it has taken by the order of its own messages.
 
 use std::collections::VecDeque;
-use std::fmt;
 
-use super::qp::QpNumber;
-use super::wr::RecvWr;
+use crate::ids::{QpNumber, SrqId};
 use crate::memory::ring::Consumer;
+
+use super::wr::RecvWr;
 
 /// Shared receive queues that a device has at most.
 pub const MAX_SRQS: u32 = 1 << 16;
-
-/// Names a shared receive queue of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SrqId(pub u32);
-
-impl fmt::Display for SrqId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SRQ {}", self.0)
-    }
-}
 
 /// When the application is to be told that a queue runs low, and what a stream may have had by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

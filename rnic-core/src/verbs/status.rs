@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::wr::UnknownCode;
-
 /// How a request ended. Names and numbers are those of ibverbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -73,6 +71,11 @@ impl TryFrom<u8> for WcStatus {
         })
     }
 }
+
+/// A number that stands for no operation, or no status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no code that this release knows")]
+pub struct UnknownCode(pub u8);
 
 #[cfg(test)]
 mod tests {

@@ -4,9 +4,12 @@ use std::mem::offset_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub use super::status::WcStatus;
+use crate::ids::QpNumber;
 use crate::wire::ddp::{Stag, TaggedOffset};
 use crate::wire::rdmap::IMMEDIATE_LEN;
+
+use super::sge::{Sge, total_length};
+use super::status::{UnknownCode, WcStatus};
 
 mod atomic;
 
@@ -14,32 +17,6 @@ mod atomic;
 pub const MAX_SGE: usize = 4;
 /// Octets of inline data in a work request at most.
 pub const MAX_INLINE: usize = 64;
-
-/// One piece of registered local memory.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
-)]
-#[repr(C)]
-pub struct Sge {
-    /// Its tagged offset within `lkey`.
-    pub offset: u64,
-    /// Octets.
-    pub length: u32,
-    /// The STag of the registration.
-    pub lkey: u32,
-}
-
-impl Sge {
-    /// The STag of the registration.
-    pub fn stag(&self) -> Stag {
-        Stag(self.lkey)
-    }
-
-    /// Its tagged offset.
-    pub fn tagged_offset(&self) -> TaggedOffset {
-        TaggedOffset(self.offset)
-    }
-}
 
 /// What a send queue's request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +75,6 @@ impl TryFrom<u8> for WrOpcode {
         })
     }
 }
-
-/// A number that stands for no operation, or no status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no code that this release knows")]
-pub struct UnknownCode(pub u8);
 
 /// Bits of [`SendWr::flags`].
 pub mod send_flags {
@@ -191,7 +163,7 @@ impl SendWr {
         self.payload = [0; MAX_INLINE];
         self.payload[..octets.len()].copy_from_slice(octets);
         self.sge_count = sges.len() as u16;
-        self.length = u32::try_from(super::gather::total_length(sges)).ok()?;
+        self.length = u32::try_from(total_length(sges)).ok()?;
         self.flags &= !send_flags::INLINE;
         Some(self)
     }
@@ -312,7 +284,7 @@ impl RecvWr {
 
     /// Octets that fit.
     pub fn length(&self) -> u64 {
-        super::gather::total_length(self.sges())
+        total_length(self.sges())
     }
 }
 
@@ -417,7 +389,7 @@ impl Completion {
     /// A completion without flags.
     pub fn new(
         wr_id: u64,
-        qp: super::QpNumber,
+        qp: QpNumber,
         opcode: WcOpcode,
         status: WcStatus,
         byte_len: u32,

@@ -17,8 +17,10 @@ use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::startup;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TapPoint, TestQp};
-use rnic_core::verbs::wr::{
-    Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus, WrOpcode, send_flags,
+use rnic_core::verbs::{
+    sge::Sge,
+    status::WcStatus,
+    wr::{Completion, RecvWr, SendWr, WcOpcode, WrOpcode, send_flags},
 };
 use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,

@@ -1,9 +1,12 @@
 //! Every check of RFC 5041 section 7.1, its number of section 7.2, and that nothing is placed when it fails.
 
 use rnic_core::ddp::DdpError;
-use rnic_core::memory::place::TagError;
-use rnic_core::memory::table::{Access, Scope};
-use rnic_core::verbs::{RecvWr, Sge, StreamId, WcStatus};
+use rnic_core::ids::StreamId;
+use rnic_core::memory::{
+    error::TagError,
+    table::{Access, Scope},
+};
+use rnic_core::verbs::{RecvWr, Sge, WcStatus};
 use rnic_core::wire::ddp::{DdpWireError, MessageOffset, Msn, QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::Opcode;
 

@@ -1,7 +1,7 @@
 //! The numbers of DDP's errors.
 
 use rnic_core::ddp::DdpError;
-use rnic_core::memory::place::TagError;
+use rnic_core::memory::error::TagError;
 use rnic_core::wire::ddp::{MessageOffset, Msn, QueueNumber, Stag, TaggedOffset};
 
 use crate::fixture::PD;

@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::engine::Command;
-use rnic_core::memory::region::{HugePages, Region};
-use rnic_core::memory::table::{Access, Scope, StagTable};
+use rnic_core::ids::{PdId, StreamId};
+use rnic_core::memory::{
+    region::{HugePages, Region},
+    table::{Access, Scope, StagTable},
+};
 use rnic_core::mpa::startup::Rtr;
 use rnic_core::testing::raw_peer::{RawPeer, fpdu, startup};
 use rnic_core::testing::simulation::{self, Host, QpSettings, Simulation, TestQp};
-use rnic_core::verbs::{Completion, PdId, RecvWr, SendWr, Sge, StreamId, WcOpcode, WcStatus};
+use rnic_core::verbs::{Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
 use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};

@@ -2,11 +2,16 @@
 
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::ddp::DdpError;
-use rnic_core::memory::place::TagError;
-use rnic_core::memory::table::{Access, BindError, Scope, TableError};
+use rnic_core::memory::{
+    binding::Binding,
+    error::TagError,
+    table::{Access, BindError, Scope, TableError},
+};
 use rnic_core::rdmap::RdmapError;
-use rnic_core::verbs::wr::{completion_flags, send_flags};
-use rnic_core::verbs::{Binding, SendWr, Sge, WcOpcode, WcStatus};
+use rnic_core::verbs::{
+    SendWr, Sge, WcOpcode, WcStatus,
+    wr::{completion_flags, send_flags},
+};
 use rnic_core::wire::ddp::{QueueNumber, Stag};
 use rnic_core::wire::rdmap::Opcode;
 

@@ -1,8 +1,11 @@
 //! What a peer asks for: admission, Reads, Sends with their variants.
 
+use rnic_core::ids::StreamId;
 use rnic_core::memory::table::{Access, Scope};
-use rnic_core::verbs::wr::{Completion, completion_flags};
-use rnic_core::verbs::{SendWr, StreamId, WcStatus, WrOpcode};
+use rnic_core::verbs::{
+    SendWr, WcStatus, WrOpcode,
+    wr::{Completion, completion_flags},
+};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{AtomicOperation, Control, Opcode, ReadRequest, Terminate};
 

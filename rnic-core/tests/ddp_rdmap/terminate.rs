@@ -1,7 +1,6 @@
 //! Terminate messages, sent and received.
 
-use rnic_core::memory::place::TagError;
-use rnic_core::memory::table::Access;
+use rnic_core::memory::{error::TagError, table::Access};
 use rnic_core::rdmap::{RdmapError, TerminateCause};
 use rnic_core::testing::raw_peer::fpdu;
 use rnic_core::verbs::{RecvWr, SendWr, Sge, WcStatus, WrOpcode};

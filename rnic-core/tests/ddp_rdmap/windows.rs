@@ -2,10 +2,13 @@
 
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::ddp::DdpError;
-use rnic_core::memory::place::TagError;
-use rnic_core::memory::table::{Access, BindError, TableError};
+use rnic_core::memory::{
+    binding::Binding,
+    error::TagError,
+    table::{Access, BindError, TableError},
+};
 use rnic_core::rdmap::RdmapError;
-use rnic_core::verbs::{Binding, SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
+use rnic_core::verbs::{SendWr, Sge, WcOpcode, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{Opcode, ReadRequest};
 

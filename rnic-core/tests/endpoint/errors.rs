@@ -3,11 +3,11 @@
 use rnic_core::connection::EndReason;
 use rnic_core::ddp::{DdpStreamError, ErrorReport, Teardown};
 use rnic_core::engine::Command;
+use rnic_core::ids::{PdId, StreamId};
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::PD;
 use rnic_core::verbs::RecvWr;
-use rnic_core::verbs::qp::{PdId, StreamId};
 use rnic_core::wire::ddp::{DdpHeader, MessageOffset, Stag, TaggedHeader, TaggedOffset};
 
 use crate::common::*;

@@ -7,9 +7,7 @@ use rnic_core::ddp::{
     BufferSupply, Buffers, DdpStreamError, Delivery, EndpointUlp, ErrorReport, HalfCloseAction,
     Message, Teardown, Ulp,
 };
-use rnic_core::memory::epoch::Guard;
-use rnic_core::memory::place::{Destination, TagError};
-use rnic_core::memory::table::Access;
+use rnic_core::memory::{epoch::Guard, error::TagError, place::Destination, table::Access};
 use rnic_core::verbs::RecvWr;
 use rnic_core::wire::ddp::{
     DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset,

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use rnic_core::ddp::{DdpStream, DdpStreamError, EndpointUlp, ErrorReport, Llp, Placed, Teardown};
-use rnic_core::memory::epoch::Worker;
-use rnic_core::memory::region::{HugePages, Region};
-use rnic_core::memory::table::StagTable;
+use rnic_core::ids::StreamId;
+use rnic_core::memory::{
+    epoch::Worker,
+    region::{HugePages, Region},
+    table::StagTable,
+};
 use rnic_core::testing::simulation::{PD, SharedRegion};
-use rnic_core::verbs::qp::StreamId;
 use rnic_core::wire::ddp::{DdpHeader, DdpSegment, TaggedOffset};
 
 use crate::common::*;

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{SharedRegion, Simulation};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 
 /// Octets of each Write at most: where its data stand in the region.
 const SLOT: usize = 4096;

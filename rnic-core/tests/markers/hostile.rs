@@ -7,7 +7,7 @@ use fastrand::Rng;
 use rnic_core::engine::EngineConfig;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{SharedRegion, Simulation};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 
 const MARKER_ERROR: (u8, u8, u8) = (2, 0, 3);
 

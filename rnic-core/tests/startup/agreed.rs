@@ -5,7 +5,7 @@ use rnic_core::connection::{ConnectionOptions, EndReason, Event, ReadDepths};
 use rnic_core::engine::Command;
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use std::time::Duration;
 
 /// Host 0 tries to connect to port 7000 of host 1, for a minute at most.

@@ -5,7 +5,7 @@ use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::engine::Command;
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{Simulation, TestQp};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
 use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 

@@ -5,7 +5,7 @@ use crate::common::*;
 use crate::scene::{LEN, Quotes, at, scene};
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::testing::raw_peer::{ddp, startup};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, Stag};
 use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
 

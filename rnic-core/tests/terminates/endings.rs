@@ -4,7 +4,7 @@ use crate::common::*;
 use crate::scene::{LEN, Quotes, at, scene};
 use rnic_core::connection::EndReason;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag};
 use rnic_core::wire::rdmap::{BitOrder, Opcode, Terminate, TerminateControl};
 

@@ -7,7 +7,7 @@ use rnic_core::connection::ConnectionOptions;
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::{PD, QpSettings, SharedRegion};
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, QueueNumber, Stag, TaggedOffset, UntaggedHeader,
 };

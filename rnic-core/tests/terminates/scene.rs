@@ -2,11 +2,11 @@
 
 use crate::common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason};
+use rnic_core::ids::PdId;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::raw_peer::fpdu;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
-use rnic_core::verbs::qp::PdId;
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, MessageOffset, Msn, QueueNumber, UntaggedHeader};
 use rnic_core::wire::rdmap::{Opcode, ReadRequest, Terminate, TerminateControl};
 

@@ -5,7 +5,10 @@ use crate::scene::{IRD, LEN, Quotes, at, scene};
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::memory::table::{Access, Scope};
 use rnic_core::testing::raw_peer::{ddp, fpdu};
-use rnic_core::verbs::wr::{SendWr, WcOpcode, WcStatus};
+use rnic_core::verbs::{
+    status::WcStatus,
+    wr::{SendWr, WcOpcode},
+};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber, Stag, TaggedOffset, UntaggedHeader};
 use rnic_core::wire::rdmap::{
     AtomicOperation, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate,

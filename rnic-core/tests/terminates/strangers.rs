@@ -10,7 +10,7 @@ use rnic_core::connection::EndReason;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::raw_peer::{ddp, fpdu};
 use rnic_core::testing::simulation::SharedRegion;
-use rnic_core::verbs::wr::{WcOpcode, WcStatus};
+use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, MessageOffset, QueueNumber, Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{Opcode, ReadRequest, TerminateControl};
 

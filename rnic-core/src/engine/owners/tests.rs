@@ -171,11 +171,7 @@ fn whose_a_connection_is_is_remembered_until_that_changes() {
     assert_eq!(one.handler(&key(1)), Handler::This);
     assert_eq!(other.claim(&key(1)), Handler::This);
     assert_eq!(one.handler(&key(1)), Handler::Other(1));
-    other.give_away(
-        0,
-        Some(key(1)),
-        Command::Abort(crate::verbs::qp::QpNumber(0)),
-    );
+    other.give_away(0, Some(key(1)), Command::Abort(crate::ids::QpNumber(0)));
     // It is ours by now, and on its way.
     assert_eq!(one.handler(&key(1)), Handler::Nobody);
     assert_eq!(other.handler(&key(1)), Handler::Other(0));

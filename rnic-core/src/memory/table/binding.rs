@@ -10,12 +10,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Access, Entry, Kind, Ledger, Registration, Scope, StagTable, TableError, Windows};
-use crate::memory::place::TagError;
-use crate::memory::region::Region;
-use crate::verbs::Binding;
-use crate::verbs::qp::{PdId, StreamId};
+use crate::ids::{PdId, StreamId};
+use crate::memory::{binding::Binding, error::TagError, region::Region};
 use crate::wire::ddp::{Stag, TaggedOffset};
+
+use super::{Access, Entry, Kind, Ledger, Registration, Scope, StagTable, TableError, Windows};
 
 /// Why a work request did not give an STag a meaning, or take it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use crate::memory::{binding::Binding, region::HugePages};
+
 use super::*;
-use crate::memory::region::HugePages;
-use crate::verbs::Binding;
 
 const MEMORY: usize = 4096;
 const PDS: u32 = 2;

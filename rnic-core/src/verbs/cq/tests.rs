@@ -2,10 +2,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::task::Wake;
 use std::thread;
 
-use super::*;
+use crate::ids::QpNumber;
 use crate::memory::ring::{Consumer, ring};
-use crate::verbs::qp::QpNumber;
 use crate::verbs::wr::WcOpcode;
+
+use super::*;
 
 #[derive(Default)]
 struct Count(AtomicU32);

@@ -2,11 +2,14 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::*;
-use crate::memory::region::{HugePages, Region};
-use crate::memory::table::StagTable;
-use crate::verbs::qp::PdId;
+use crate::ids::PdId;
+use crate::memory::{
+    region::{HugePages, Region},
+    table::StagTable,
+};
 use crate::wire::ddp::Stag;
+
+use super::*;
 
 const PD: PdId = PdId(1);
 const BASE: u64 = 0x7000_0000;

@@ -2,8 +2,10 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{MAX_INLINE, SendWr, Sge, WrOpcode};
+use crate::verbs::sge::Sge;
 use crate::wire::rdmap::AtomicOperation;
+
+use super::{MAX_INLINE, SendWr, WrOpcode};
 
 /// The operands of an atomic, in the payload of its request.
 #[derive(

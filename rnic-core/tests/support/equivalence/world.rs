@@ -6,11 +6,15 @@ use std::time::Duration;
 use rnic_core::connection::{EndReason, Event};
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::fast_paths::FastPaths;
-use rnic_core::memory::table::Access;
+use rnic_core::ids::PdId;
+use rnic_core::memory::{binding::Binding, table::Access};
 use rnic_core::testing::host::{Host, PD, QpSettings, SharedRegion, TestQp, TestSrq};
 use rnic_core::time::Instant;
-use rnic_core::verbs::wr::{Completion, RecvWr, SendWr, Sge, WcStatus, WrOpcode};
-use rnic_core::verbs::{Binding, PdId};
+use rnic_core::verbs::{
+    sge::Sge,
+    status::WcStatus,
+    wr::{Completion, RecvWr, SendWr, WrOpcode},
+};
 use rnic_core::wire::checksum::sum;
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::icmp::TooBig;

@@ -13,7 +13,10 @@ use crate::memory::table::Access;
 use crate::tcp::EcnMode;
 use crate::testing::link::Impairments;
 use crate::testing::simulation::{QpSettings, SharedRegion, Simulation, TapPoint, TestQp};
-use crate::verbs::wr::{MAX_INLINE, RecvWr, SendWr, Sge, WrOpcode, send_flags};
+use crate::verbs::{
+    sge::Sge,
+    wr::{MAX_INLINE, RecvWr, SendWr, WrOpcode, send_flags},
+};
 use crate::wire::ddp::TaggedOffset;
 
 /// What an application does, or what happens meanwhile.
