@@ -1,4 +1,4 @@
-//! What wakes a sleeping worker: an eventfd behind a [`Waker`].
+//! Wakes a sleeping worker: an eventfd behind a [`Waker`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// The worker's end: readable once rung.
+/// The worker's end. Its file descriptor is readable once the bell was rung.
 #[derive(Debug)]
 pub struct Bell(Arc<Ringer>);
 
@@ -20,12 +20,12 @@ impl Wake for Ringer {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // It fails only when it has rung 2^64 - 2 times unheard: then it rings anyway.
+        // It fails only after 2^64 - 2 rings that nobody read: then the descriptor is readable anyway.
         let _ = self.0.write(1);
     }
 }
 
-/// A bell, and the waker that rings it: for [`rnic_core::engine::link`].
+/// Returns a bell, and the waker that rings it: for [`rnic_core::engine::link`].
 pub fn bell() -> io::Result<(Bell, Waker)> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let ringer = Arc::new(Ringer(EventFd::from_value_and_flags(0, flags)?));
@@ -33,14 +33,14 @@ pub fn bell() -> io::Result<(Bell, Waker)> {
 }
 
 impl Bell {
-    /// Another waker that rings it.
+    /// Returns another waker that rings it.
     pub(crate) fn waker(&self) -> Waker {
         Waker::from(self.0.clone())
     }
 
-    /// Silences it.
+    /// Clears it: the file descriptor is not readable until the next ring.
     pub(crate) fn silence(&self) {
-        // It fails where it was not rung.
+        // It fails if the bell was not rung.
         let _ = self.0.0.read();
     }
 }

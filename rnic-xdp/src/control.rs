@@ -1,6 +1,6 @@
-//! The control thread of a device. A call of the kernel that may block stands here and not in a worker: links, routes,
-//! queues and rules are looked up and changed under a lock (RTNL) that anybody on the host may hold for seconds, and a
-//! worker that waited for it would leave its frames lying. Workers and this thread talk by channels.
+//! The control thread of a device. It makes the calls of the kernel that may block: links, routes, queues and rules are looked
+//! up and changed under a lock (RTNL) that any process on the host may hold for seconds. A worker must not wait for that lock,
+//! since its frames would wait too. Workers and this thread communicate by channels.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -29,16 +29,16 @@ use crate::process::Maker;
 use crate::routes::{LinkState, Routes, Update};
 use crate::worker::clock;
 
-/// New queues of the device are looked for this often.
+/// How often to look for new queues of the device.
 const QUEUES_EVERY: Duration = Duration::from_secs(1);
 /// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block meanwhile.
 const MOST_REQUESTS: usize = 1024;
-/// News that may wait for a worker. Behind so many the kernel keeps what is new for it.
+/// Notices that may wait for a worker. If it has that many, further changes stay in the kernel's sockets.
 const MOST_NEWS: usize = 256;
-/// How soon to look again whether a worker has taken in its news.
+/// How soon to look again whether a worker has taken its notices.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// What the control thread is asked to do.
+/// A request to the control thread.
 enum Request {
     /// A worker has begun.
     Join(WorkerLink),
@@ -52,17 +52,17 @@ enum Request {
 
 /// What the control thread tells a worker.
 pub(crate) enum WorkerNotice {
-    /// Of a destination that it asked for.
+    /// The next hop of a destination that it asked for.
     NextHop(Update),
     /// Whether the device can send.
     Link(LinkState),
-    /// What a router said of a packet.
+    /// An ICMP "packet too big".
     TooBig(TooBig),
     /// Queues that the administrator has added to the device.
     Queues(Vec<RxPort>),
 }
 
-/// A worker, as the control thread knows it.
+/// The control thread's record of a worker.
 struct WorkerLink {
     worker: usize,
     /// Its destinations.
@@ -71,14 +71,14 @@ struct WorkerLink {
     waker: Waker,
 }
 
-/// The running thread. Dropping this ends it, behind all that it was asked for.
+/// The running thread. Dropping this ends it after its outstanding requests.
 pub(crate) struct Control {
     handle: ControlHandle,
     thread: Option<JoinHandle<()>>,
     maker: Maker,
 }
 
-/// A way to ask the thread.
+/// Sends requests to the thread.
 #[derive(Clone)]
 pub(crate) struct ControlHandle {
     requests: Sender<Request>,
@@ -86,7 +86,7 @@ pub(crate) struct ControlHandle {
     policies: Arc<Mutex<KnownPolicies>>,
 }
 
-/// The IPsec policies of the host, and the links among those that they are for which this device carries.
+/// The IPsec policies of the host, and those links named by them that this device carries.
 #[derive(Default)]
 pub(crate) struct KnownPolicies {
     policies: Policies,
@@ -94,7 +94,7 @@ pub(crate) struct KnownPolicies {
 }
 
 impl KnownPolicies {
-    /// Reads them for a device.
+    /// Reads the policies for a device.
     pub(crate) fn read(
         socket: &mut PolicySocket,
         routes: &mut RouteSocket,
@@ -112,12 +112,12 @@ impl KnownPolicies {
         Ok(Self { policies, links })
     }
 
-    /// The policy that does not let a connection go unprotected, if there is one.
+    /// Returns a policy that forbids an unprotected connection, if there is one.
     pub(crate) fn on_connection(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Policy> {
         self.policies.on_connection(&self.links, local, remote)
     }
 
-    /// The policy that does not let a listener answer some of its peers, if there is one.
+    /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there is one.
     pub(crate) fn on_listener(&self, local: SocketAddr, peers: &Peers) -> Option<&Policy> {
         self.policies.on_listener(&self.links, local, peers)
     }
@@ -130,7 +130,7 @@ impl std::fmt::Debug for ControlHandle {
 }
 
 impl ControlHandle {
-    /// A worker begins: its routes are followed from now on. Returns where its news come.
+    /// Adds a worker, whose routes are followed from now on. Returns the channel of its notices.
     pub(crate) fn join(
         &self,
         worker: usize,
@@ -147,7 +147,7 @@ impl ControlHandle {
         receiver
     }
 
-    /// Whether it can be asked for next hops now.
+    /// Returns whether there is room for another request.
     pub(crate) fn has_room(&self) -> bool {
         self.requests.len() < MOST_REQUESTS
     }
@@ -157,7 +157,7 @@ impl ControlHandle {
         self.send(Request::NextHop(worker, request));
     }
 
-    /// The IPsec policies as last known, which is a moment ago.
+    /// Returns the IPsec policies as last read, which may be a moment ago.
     pub(crate) fn policies(&self) -> MutexGuard<'_, KnownPolicies> {
         self.policies.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,7 +168,7 @@ impl ControlHandle {
     }
 
     fn send(&self, request: Request) {
-        // Once the thread has ended, what was to be released is, here.
+        // If the thread has ended, a rule to be released is dropped here.
         if self.requests.send(request).is_ok() {
             self.waker.wake_by_ref();
         }
@@ -223,24 +223,24 @@ impl Drop for Control {
         }
         self.handle.send(Request::End);
         if let Some(thread) = self.thread.take() {
-            // If it has panicked, it has said so on stderr already.
+            // If it has panicked, it has reported it on stderr already.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread works with.
+/// The state of the control thread.
 struct ControlThread {
     device: Arc<OpenDevice>,
     requests: Receiver<Request>,
     bell: Bell,
     icmp: Icmp,
-    /// Not there where the kernel has no IPsec.
+    /// None if the kernel has no IPsec.
     policies: Option<PolicySocket>,
     known: Arc<Mutex<KnownPolicies>>,
     questions: RouteSocket,
     members: Vec<WorkerLink>,
-    /// Queues that the device had when it was looked at last.
+    /// The number of queues of the device at the last look.
     queues: u32,
     queues_at: Instant,
     /// Policies have changed and could not be read.
@@ -261,7 +261,7 @@ impl ControlThread {
         }
     }
 
-    /// Says whether to go on.
+    /// Carries out all waiting requests. Returns false once the device closes.
     fn carry_out_requests(&mut self) -> bool {
         for request in self.requests.try_iter() {
             match request {
@@ -286,7 +286,7 @@ impl ControlThread {
         true
     }
 
-    /// Passes on what routers say. A worker that does not take in its news misses it, as if a network had lost it.
+    /// Passes on ICMP messages of routers. A worker without room for notices misses them, as if the network had lost them.
     fn hear_routers(&mut self) {
         let members = &self.members;
         self.icmp.poll(|too_big| {
@@ -306,7 +306,7 @@ impl ControlThread {
             .as_mut()
             .is_some_and(PolicySocket::has_changed);
         if changed || self.reads_again {
-            // What cannot be read now is tried again with the next look.
+            // After a failure it is tried again at the next look.
             let read = self.read_policies();
             match &read {
                 Ok(()) => debug!("the IPsec policies of the host have changed"),
@@ -372,7 +372,7 @@ impl ControlThread {
         let fds = [self.bell.as_fd()].into_iter().chain(self.icmp.fds());
         let fds = fds.chain(policies).chain(routes);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        // Interrupted by a signal is as good as woken.
+        // A signal wakes it too.
         let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
         self.bell.silence();
     }
@@ -384,13 +384,13 @@ impl WorkerLink {
     }
 
     fn tell(&self, news: WorkerNotice) {
-        // A worker that has ended wants no news.
+        // A worker that has ended needs no notice.
         if self.news.try_send(news).is_ok() {
             self.waker.wake_by_ref();
         }
     }
 
-    /// Passes on what changed, as far as there is room: the rest waits in the kernel.
+    /// Passes on changes, as far as there is room. The rest waits in the kernel.
     fn follow(&mut self, now: Instant) {
         if !self.has_room() {
             return;

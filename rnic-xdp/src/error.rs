@@ -16,7 +16,7 @@ pub enum OpenError {
         "there is no network device {netdev} here; `ip link` lists those of this network namespace"
     )]
     NoSuchDevice {
-        /// What was asked for.
+        /// The name of the device.
         netdev: String,
     },
     /// The device is down.
@@ -30,10 +30,10 @@ pub enum OpenError {
         "not permitted to {doing}; run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN"
     )]
     NotPermitted {
-        /// What was refused.
+        /// The refused operation.
         doing: &'static str,
     },
-    /// Another program of this kind runs there already.
+    /// Another process of rnic drives the device already.
     #[error(
         "another rnic process drives {netdev} already (XDP program {program}); end it or choose another device"
     )]
@@ -43,7 +43,7 @@ pub enum OpenError {
         /// The id of its XDP program.
         program: u32,
     },
-    /// An XDP program of somebody else is attached.
+    /// Another XDP program is attached.
     #[error(
         "{netdev} has another XDP program attached: \"{name}\" (id {program}, {attachment}); stop the software \
          that attached it, or detach it with `ip link set dev {netdev} {detach} off`"
@@ -66,7 +66,7 @@ pub enum OpenError {
         /// What libbpf and the verifier said.
         reason: String,
     },
-    /// The driver cannot run XDP programs.
+    /// The driver does not support XDP programs.
     #[error(
         "{netdev} cannot run XDP programs natively ({reason}); use the generic mode, or another device"
     )]
@@ -85,7 +85,7 @@ pub enum OpenError {
         /// The device.
         netdev: String,
     },
-    /// The MTU is larger than the driver can do with XDP.
+    /// The MTU is too large for the driver's XDP.
     #[error(
         "the MTU of {netdev} ({mtu}), or its veth peer's, is larger than its driver supports with XDP; lower it: \
          `ip link set dev {netdev} mtu 1500`"
@@ -104,7 +104,7 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Not enough memory may be locked.
+    /// The limit of locked memory is too low.
     #[error(
         "not permitted to lock the {octets} octets of frames; grant CAP_IPC_LOCK or raise the limit \
          (`ulimit -l`, LimitMEMLOCK= of systemd)"
@@ -113,7 +113,7 @@ pub enum OpenError {
         /// Octets of the UMEM.
         octets: usize,
     },
-    /// No memory for frames.
+    /// The memory for frames could not be allocated.
     #[error("cannot make the {octets} octets of frames of a queue: {source}; ask for fewer frames")]
     Memory {
         /// Octets of the UMEM.
@@ -131,7 +131,7 @@ pub enum OpenError {
         /// The queue.
         queue: u32,
     },
-    /// Zero-copy was required.
+    /// Zero-copy was required and is not possible.
     #[error(
         "queue {queue} of {netdev} has no zero-copy mode ({source}); allow copying, or use another device"
     )]
@@ -143,7 +143,7 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Somebody else was to complete checksums.
+    /// Checksum offload was required and is not possible.
     #[error(
         "TCP checksums of what {netdev} sends cannot be completed as tx_checksum = {choice:?} wants it ({reason}); \
          let the engine compute them: tx_checksum = Auto or Never"
@@ -151,12 +151,12 @@ pub enum OpenError {
     NoTxChecksum {
         /// The device.
         netdev: String,
-        /// Who was to.
+        /// What was to complete the checksums.
         choice: TxChecksum,
         /// Why not.
         reason: String,
     },
-    /// A socket could not be made or bound.
+    /// A socket could not be opened or bound.
     #[error("cannot open an AF_XDP socket on queue {queue} of {netdev}: {source}")]
     Socket {
         /// The device.
@@ -166,7 +166,7 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// A value of the configuration makes no sense.
+    /// A value of the configuration is not valid.
     #[error("{field} = {value} is not possible: {rule}")]
     Config {
         /// The field.
@@ -176,10 +176,10 @@ pub enum OpenError {
         /// What it must be.
         rule: &'static str,
     },
-    /// The kernel does not answer.
+    /// A netlink request failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// Some other resource could not be had.
+    /// Another resource could not be allocated.
     #[error("cannot {doing}: {source}")]
     System {
         /// What for.
@@ -190,7 +190,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether the kernel or the driver does not know what a socket was asked for.
+    /// Returns whether the kernel or the driver does not support an option of a socket.
     pub(crate) fn is_unsupported(&self) -> bool {
         let Self::Socket { source, .. } = self else {
             return false;

@@ -1,5 +1,5 @@
-//! What routers say of our packets: ICMP and ICMPv6 reach the kernel, which knows nothing of our connections. Raw
-//! sockets get copies.
+//! ICMP messages of routers about our packets. They reach the kernel, which does not know our connections. Raw sockets get
+//! copies.
 
 mod filter;
 
@@ -12,23 +12,23 @@ use rnic_core::wire::icmp::{PACKET_TOO_BIG, TooBig, UNREACHABLE};
 use self::filter::{ICMP_FILTER, ICMPV6_FILTER, block};
 use crate::error::OpenError;
 
-/// Enough for the headers that are read of a message. What is cut off of it cannot be checked, so it is more than
-/// routers quote (576 octets, RFC 1812 section 4.3.2.3; 1280, RFC 4443 section 2.4).
+/// Octets read of a message. A message that is cut off cannot be checked, so this is more than routers quote (576 octets, RFC
+/// 1812 section 4.3.2.3; 1280, RFC 4443 section 2.4).
 const MESSAGE: usize = 2048;
-/// Messages taken in one turn: a flood of them must not keep frames waiting.
+/// Messages taken at a time, so that a flood of them does not delay other work.
 const PER_TURN: usize = 16;
 
-/// Follows what routers say, in one network namespace.
+/// Receives ICMP messages in one network namespace.
 #[derive(Debug)]
 pub(crate) struct Icmp {
     v4: OwnedFd,
-    /// Not there on a host without IPv6.
+    /// None on a host without IPv6.
     v6: Option<OwnedFd>,
     buffer: [u8; MESSAGE],
 }
 
 impl Icmp {
-    /// Listens in the network namespace of this thread.
+    /// Opens the sockets in the network namespace of this thread.
     pub(crate) fn open() -> Result<Self, OpenError> {
         let failed = |source: Errno| match source {
             Errno::EPERM | Errno::EACCES => OpenError::NotPermitted { doing: "hear ICMP" },
@@ -56,7 +56,7 @@ impl Icmp {
         })
     }
 
-    /// Tells what has come, without blocking.
+    /// Calls a function with each "packet too big" that has come. Does not block.
     pub(crate) fn poll(&mut self, mut tell: impl FnMut(TooBig)) {
         let buffer = &mut self.buffer;
         drain(&self.v4, buffer, |message| {
@@ -69,7 +69,7 @@ impl Icmp {
         }
     }
 
-    /// What to wait on.
+    /// Returns what to wait on.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [Some(&self.v4), self.v6.as_ref()]
             .into_iter()
@@ -82,7 +82,7 @@ fn drain(fd: &OwnedFd, buffer: &mut [u8], mut handle: impl FnMut(&[u8])) {
     for _ in 0..PER_TURN {
         match recv(fd.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
             Ok(len) => handle(&buffer[..len]),
-            // Nothing more; or a message with a wrong checksum, which the next call finds gone.
+            // No more messages, or one with a wrong checksum, which the kernel drops.
             Err(_) => return,
         }
     }

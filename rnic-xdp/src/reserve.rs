@@ -1,4 +1,4 @@
-//! Local ports: reserved with a socket of the kernel, so that it gives them to nobody else, and steered here.
+//! Local ports: reserved in the kernel by a bound socket, and steered here.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -25,7 +25,7 @@ use crate::process::Maker;
 use crate::routes::DeviceRoute;
 use crate::steering::{Entry, SteeredPorts};
 
-/// Ports that are tried for one whose answers come to a certain worker: of a thousand workers, one in a thousand.
+/// How many ports to try for one whose segments come to a certain worker: of a thousand workers, one in a thousand does.
 const PORT_TRIES: u32 = 8192;
 
 /// The address services of an open port. Ports are reserved in the network namespace of the calling thread, which
@@ -36,7 +36,7 @@ pub struct XdpNet {
     device: u32,
     max_mtu: u32,
     routes: Mutex<RouteSocket>,
-    /// Not there where the kernel has no IPsec.
+    /// None if the kernel has no IPsec.
     policies: Option<Mutex<PolicySocket>>,
     ignores_ipsec: bool,
     steered: SteeredPorts,
@@ -48,15 +48,15 @@ pub struct XdpNet {
 /// A reserved port: the socket holds it in the kernel, the map entry brings its segments here.
 #[derive(Debug)]
 struct Lease {
-    /// What is steered for it, and whose.
+    /// Its entries in the steering maps, and the peers that they are for.
     entries: Vec<Entry>,
     peers: Peers,
     steered: SteeredPorts,
-    /// Brings its segments to the right worker.
+    /// The rule that brings its segments to its worker.
     rule: Option<FlowRule>,
     control: ControlHandle,
     maker: Maker,
-    /// Bound, never listening: the kernel answers nothing on its behalf but RST.
+    /// Bound, never listening: the kernel answers only with RST.
     _socket: OwnedFd,
 }
 
@@ -68,8 +68,8 @@ impl Drop for Lease {
         if let Some(Entry { local, .. }) = self.entries.first() {
             debug!("{local} is given back to the kernel");
         }
-        // The steering ends before the port is free for others, whose segments it would steal. There is nothing
-        // to do if it fails: the entry goes with the map.
+        // Steering ends before the port is free for others, whose segments it would take. If that fails, the entry goes with
+        // the map.
         for entry in &self.entries {
             let _ = self.steered.remove(entry, &self.peers);
         }
@@ -81,7 +81,7 @@ impl Drop for Lease {
 }
 
 impl XdpNet {
-    /// The services of a port, in the network namespace of this thread.
+    /// Makes the services of a port, in the network namespace of this thread.
     pub fn new(port: &XdpPort) -> Result<Self, NetlinkError> {
         Ok(Self {
             netdev: port.report().netdev.clone(),
@@ -97,7 +97,7 @@ impl XdpNet {
         })
     }
 
-    /// Has connections go in the clear even where an IPsec policy of the host demands that they are protected.
+    /// Allows unprotected connections even if an IPsec policy of the host demands protection.
     pub fn ignore_ipsec(self) -> Self {
         Self {
             ignores_ipsec: true,
@@ -105,7 +105,7 @@ impl XdpNet {
         }
     }
 
-    /// Fails if there is a policy that `find` finds.
+    /// Fails if `find` finds a policy.
     fn check_policies(
         &self,
         address: SocketAddr,
@@ -117,7 +117,7 @@ impl XdpNet {
         let mut policies = policies.lock().unwrap_or_else(PoisonError::into_inner);
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         let known = KnownPolicies::read(&mut policies, &mut routes, self.device);
-        // Policies that cannot be read may be there.
+        // If they cannot be read, one may apply.
         let known = known.map_err(|error| other(address, error))?;
         match find(&known) {
             Some(policy) => Err(NetError::Protected {
@@ -128,7 +128,7 @@ impl XdpNet {
         }
     }
 
-    /// Binds a kernel socket, so that the port is ours.
+    /// Binds a kernel socket, which reserves the port.
     fn bind(&self, wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), NetError> {
         bound(wanted, self.device).map_err(|errno| match errno {
             Errno::EADDRINUSE => NetError::InUse(wanted),
@@ -138,7 +138,7 @@ impl XdpNet {
         })
     }
 
-    /// Steers a port that is ours here, before anything is sent from it.
+    /// Steers a reserved port here, before anything is sent from it.
     fn steer(
         &self,
         socket: OwnedFd,
@@ -175,9 +175,9 @@ impl XdpNet {
         Ok((local, Arc::new(lease)))
     }
 
-    /// The VLANs that frames for an address come in, 0 for none: it must be one of the device, or of a VLAN on it, as frames
-    /// for others do not come by here. A VLAN's may come without its tag, too: a device that takes tags off (`rxvlan`), or a
-    /// veth whose other end leaves them to it, does so before the steering program sees the frame.
+    /// Returns the VLANs in which frames for an address arrive, 0 for untagged. Fails unless the address is one of the device
+    /// or of a VLAN on it. Frames of a VLAN may also arrive untagged: a device that strips tags (`rxvlan`), or a veth whose
+    /// other end leaves them to it, does so before the steering program sees the frame.
     fn vlans_of(&self, local: SocketAddr) -> Result<Vec<u16>, NetError> {
         if local.ip().is_unspecified() {
             return Ok(vec![0]);
@@ -205,7 +205,7 @@ impl XdpNet {
         Ok(vlans)
     }
 
-    /// The local address to reach a destination from.
+    /// Returns the local address to reach a destination from.
     fn source_for(
         &self,
         remote: SocketAddr,
@@ -264,7 +264,7 @@ impl Net for XdpNet {
     }
 }
 
-/// Binds until the port suits, or so often that none seems to.
+/// Binds until the port suits, or gives up after [`PORT_TRIES`] and takes any.
 fn until_it_suits<T, E>(
     mut bind: impl FnMut() -> Result<(T, SocketAddr), E>,
     suits: impl Fn(SocketAddr) -> bool,
@@ -278,7 +278,7 @@ fn until_it_suits<T, E>(
     bind()
 }
 
-/// The link that a link-local address is one of: the one it names, or `device`.
+/// Returns the link of a link-local address: its scope, or `device`.
 fn scope(address: SocketAddr, device: u32) -> Option<u32> {
     match address {
         SocketAddr::V6(address) if address.ip().is_unicast_link_local() => {
@@ -291,7 +291,7 @@ fn scope(address: SocketAddr, device: u32) -> Option<u32> {
     }
 }
 
-/// A TCP socket bound to an address, on `device` if it is link-local; port 0 chooses one.
+/// Binds a TCP socket to an address, on `device` if it is link-local. Port 0 chooses one.
 fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno> {
     let family = match wanted {
         SocketAddr::V4(_) => AddressFamily::Inet,

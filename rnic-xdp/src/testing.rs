@@ -10,8 +10,8 @@ use std::thread;
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::geteuid;
 
-/// Whether a test that needs root can run. Without root it says so on standard error, and fails where
-/// `RNIC_REQUIRE_ROOT=1` or `CI=true` asks for every test.
+/// Returns whether a test that needs root can run. Without root it prints that the test is skipped, or panics if
+/// `RNIC_REQUIRE_ROOT=1` or `CI=true` demands every test.
 pub fn is_root(test: &str) -> bool {
     if geteuid().is_root() {
         return true;
@@ -27,7 +27,7 @@ pub fn is_root(test: &str) -> bool {
     false
 }
 
-/// A network namespace of its own, gone when dropped.
+/// A new network namespace, removed when dropped.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -46,7 +46,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name, as in `ip netns`.
+    /// Returns its name, as in `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -57,7 +57,7 @@ impl Namespace {
         run("ip", start.into_iter().chain(arguments.split_whitespace()))
     }
 
-    /// A command that will run in it.
+    /// Returns a command that runs in it.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);

@@ -16,22 +16,22 @@ use crate::error::OpenError;
 use crate::port::{PortReport, XdpPort};
 use crate::routes::{LinkState, Routes, Update};
 
-/// News of the control thread are looked for this often.
+/// How often to look for notices of the control thread.
 const NEWS_EVERY: Duration = Duration::from_millis(1);
-/// News taken in one turn: a flood of them must not keep frames waiting.
+/// Notices taken in one turn, so that a flood of them does not delay frames.
 const NEWS_PER_TURN: usize = 16;
 /// The longest sleep while something waits for the device or for a free frame, which nothing announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
-/// What the kernel may add to a sleep: rather awake too early than too late.
+/// What the kernel may add to a sleep: better awake too early than too late.
 const TIMER_SLACK: Duration = Duration::from_micros(60);
-/// How long to let a device be that has gone.
+/// How long to sleep at a time once the device is gone.
 const GONE_SLEEP: Duration = Duration::from_millis(10);
 
-/// Drives an engine over a port: on a thread of its own or inline, whoever calls [`Turn::turn`].
+/// Drives an engine over a port, on a thread of its own or inline: by calls of [`Turn::turn`].
 pub struct Worker {
     driver: Driver,
     port: XdpPort,
-    /// Does what may block: no call of a worker does.
+    /// Makes the calls that may block; the worker makes none.
     control: ControlHandle,
     news: Receiver<WorkerNotice>,
     news_at: Instant,
@@ -42,7 +42,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker for an open port, in the network namespace of this thread. The engine's MTU becomes the port's.
+    /// Makes a worker for an open port, in the network namespace of this thread. The engine's MTU becomes the port's.
     ///
     /// `secret` must be unpredictable. `bell` is the one whose waker `end`'s link was made with.
     pub fn new(
@@ -55,7 +55,7 @@ impl Worker {
         Self::start(port, config, secret, (end, bell), clock())
     }
 
-    /// A worker for each share of an open device. `ends` are of [links](rnic_core::engine::links) made together, as many
+    /// Makes a worker for each share of an open device. `ends` are of [links](rnic_core::engine::links) made together, as many
     /// as there are shares, each with the bell of its waker.
     pub fn for_shares(
         shares: Vec<XdpPort>,
@@ -63,7 +63,7 @@ impl Worker {
         secret: [u8; 32],
         ends: Vec<(EngineEnd, Bell)>,
     ) -> Result<Vec<Self>, OpenError> {
-        // A peer may meet several of them: they have one clock, as they have one secret.
+        // A peer may have connections on several of them: they share one clock and one secret.
         let started = clock();
         let shares = shares.into_iter().zip(ends);
         shares
@@ -98,7 +98,7 @@ impl Worker {
         })
     }
 
-    /// What the port is.
+    /// Reports what the port is.
     pub fn report(&self) -> &PortReport {
         self.port.report()
     }
@@ -108,8 +108,8 @@ impl Worker {
         Instant::from_nanos(clock().saturating_sub(self.started))
     }
 
-    /// Asks for next hops, and passes on what became known. Says whether there was anything. Between the times for news
-    /// nothing becomes known unasked.
+    /// Requests next hops, and handles notices. Returns whether there was any. Notices are looked for at intervals, and after a
+    /// request.
     #[inline]
     fn follow_routes(&mut self, now: Instant) -> bool {
         (now >= self.news_at || self.driver.asks_for_next_hop()) && self.follow_news(now)
@@ -158,19 +158,19 @@ impl Worker {
         let Self { driver, port, .. } = self;
         self.link = state;
         if state == LinkState::Gone {
-            // No frame comes or goes any more, and what asks for it is of no use.
+            // No frame is sent or received any more.
             port.rx.close();
             port.tx.close();
             let mut batch = driver.begin(now);
             batch.lose_device(&mut port.tx);
             batch.finish(&mut port.tx);
         } else if port.number() == 0 {
-            // All workers hear of it; one tells.
+            // All workers get the notice; one reports it.
             driver.set_port(state == LinkState::Active);
         }
     }
 
-    /// How long it may sleep: until a timer goes off, or something may have got room.
+    /// Returns how long it may sleep: until a timer expires, or until something may have room again.
     fn longest_sleep(&mut self, at_most: Duration) -> Duration {
         let now = self.now();
         let timer = self.driver.next_timeout();
@@ -178,7 +178,7 @@ impl Worker {
         let waits = self.driver.has_backlog() || self.port.tx.is_pending();
         match self.link {
             LinkState::Active if waits => sleep.min(BACKLOG_SLEEP),
-            // The control thread says when it is over.
+            // The control thread sends a notice when the link is up again.
             _ => sleep,
         }
     }
@@ -190,7 +190,7 @@ impl Worker {
             .chain(self.port.rx.sockets());
         let timeout = TimeSpec::from_duration(at_most.saturating_sub(TIMER_SLACK));
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        // Interrupted by a signal is as good as woken.
+        // A signal wakes it too.
         let _ = ppoll(&mut fds, Some(timeout), None);
         self.bell.silence();
 
@@ -203,8 +203,8 @@ impl Worker {
     }
 }
 
-/// Nanoseconds on the monotonic clock. Each turn asks, also one that finds nothing: as the standard library has it, the
-/// arithmetic around the clock takes half as long as the clock.
+/// Returns the nanoseconds of the monotonic clock. Each turn reads it, also one without work: the arithmetic of the standard
+/// library's clock would take half as long as the clock itself.
 #[inline]
 pub(crate) fn clock() -> u64 {
     // Every kernel has this clock.
@@ -241,13 +241,13 @@ impl Turn for Worker {
     }
 
     fn is_settled(&self) -> bool {
-        // Without a link there is no way to say last words.
+        // Without a link nothing can be sent.
         self.link != LinkState::Active || self.driver.is_settled()
     }
 
     fn wait(&mut self, at_most: Duration) {
         let at_most = self.longest_sleep(at_most);
-        // The bell rings for news behind this look.
+        // The bell rings for notices after this look.
         if self.driver.prepare_to_sleep() && self.news.is_empty() {
             self.sleep(at_most);
         }

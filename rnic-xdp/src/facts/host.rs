@@ -110,7 +110,7 @@ fn rights(capabilities: u64) -> Fact {
     )
 }
 
-/// What a port of one queue needs at least, with some room.
+/// What a port of one queue needs at least, with a margin.
 const LOCKED_NEED: u64 = 64 << 20;
 
 fn locked_memory(capabilities: u64) -> Fact {
@@ -170,10 +170,10 @@ fn cpus() -> Fact {
     Fact::ok(name, count.to_string())
 }
 
-/// Policies named at most.
+/// The most policies that are listed.
 const NAMED: usize = 4;
 
-/// What the kernel protects, of which XDP knows nothing.
+/// Returns the IPsec policies, which do not apply to what XDP takes.
 fn ipsec() -> Fact {
     let name = "IPsec";
     let policies = PolicySocket::open(Groups::NONE).and_then(|socket| match socket {
@@ -208,7 +208,7 @@ fn ipsec() -> Fact {
     )
 }
 
-/// Rules that see nothing of what XDP takes.
+/// Returns the firewall's tables, which do not apply to what XDP takes.
 fn firewall() -> Fact {
     let name = "firewall";
     match firewall_tables() {

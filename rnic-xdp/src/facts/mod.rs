@@ -5,12 +5,12 @@ use std::fmt;
 mod device;
 mod host;
 
-/// How a finding is to be judged.
+/// The verdict on a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// As it should be.
     Ok,
-    /// It works, but less well than it could.
+    /// It works, but not as well as it could.
     Warn,
     /// It does not work.
     Fail,
@@ -29,13 +29,13 @@ impl fmt::Display for Verdict {
 /// A finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
-    /// How it is to be judged.
+    /// The verdict.
     pub verdict: Verdict,
     /// What was found.
     pub found: String,
-    /// What to do about it; none where all is well.
+    /// What to do about it, unless all is well.
     pub remedy: Option<String>,
 }
 
@@ -65,18 +65,18 @@ impl Fact {
     }
 }
 
-/// Looks at the host: kernel, rights, memory.
+/// Checks the host: kernel, rights, memory.
 pub fn host() -> Vec<Fact> {
     host::facts()
 }
 
-/// Looks at a network device, without touching it.
+/// Checks a network device without opening it.
 pub fn device(netdev: &str) -> Vec<Fact> {
     device::facts(netdev)
 }
 
-/// Opens the device for a moment, as an application would, and says how that went. On real NICs this interrupts
-/// the link for a moment too. Needs the same rights as opening it.
+/// Opens the device for a moment, as an application does, and reports the outcome. On real NICs this interrupts the link for a
+/// moment. It needs the same rights as opening the device.
 pub fn trial(netdev: &str) -> Fact {
     device::trial(netdev)
 }

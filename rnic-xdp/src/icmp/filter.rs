@@ -1,4 +1,4 @@
-//! The filters of raw sockets: options that nix does not know and has no way to add.
+//! The filters of raw sockets: socket options that nix does not have.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,10 +8,10 @@ use nix::libc;
 
 /// The level and the name of the option that says which types a raw socket of ICMP receives.
 pub(super) const ICMP_FILTER: (i32, i32) = (255, 1);
-/// The same of ICMPv6.
+/// The level and the name of that option for ICMPv6.
 pub(super) const ICMPV6_FILTER: (i32, i32) = (libc::IPPROTO_ICMPV6, 1);
 
-/// Tells a raw socket the types that it is not to receive, one bit each.
+/// Sets the types that a raw socket does not receive, one bit each.
 pub(super) fn block<const WORDS: usize>(
     fd: &OwnedFd,
     (level, option): (i32, i32),

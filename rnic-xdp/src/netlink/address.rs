@@ -51,12 +51,12 @@ impl Address {
         })
     }
 
-    /// Whether a message is about addresses.
+    /// Returns whether a message is about addresses.
     pub(crate) fn is_address_message(message: &Message) -> bool {
         matches!(message.kind, NEW_ADDRESS | DELETED_ADDRESS)
     }
 
-    /// Whether another address lies in the network of this one.
+    /// Returns whether another address lies in the network of this one.
     pub(crate) fn shares_network_with(&self, other: IpAddr) -> bool {
         match (self.address, other) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -78,7 +78,7 @@ impl Address {
     }
 }
 
-/// Every address of this host.
+/// Lists all addresses of this host.
 pub(crate) fn addresses(socket: &mut RouteSocket) -> Result<Vec<Address>, NetlinkError> {
     let messages = socket
         .0

@@ -1,4 +1,4 @@
-//! The host's firewall: which tables it has. Its rules see nothing of what XDP takes.
+//! The tables of the host's firewall, which does not see what XDP takes.
 
 use std::fs;
 
@@ -43,7 +43,7 @@ fn name(message: &Message) -> Option<String> {
     Some(format!("{family} {}", attributes.string(NFTA_TABLE_NAME)?))
 }
 
-/// The tables of nftables, and of iptables where it does not stand on that, in the network namespace of this thread.
+/// Lists the tables of nftables, and of iptables if that does not use nftables, in the network namespace of this thread.
 pub(crate) fn firewall_tables() -> Result<Vec<String>, NetlinkError> {
     let doing = "list the tables of nftables";
     let socket = Socket::open(netlink::NETFILTER, Groups::NONE);

@@ -76,44 +76,44 @@ pub(crate) struct RssSettings {
     pub(crate) function: u32,
     /// The queue of each hash, modulo the length.
     pub(crate) table: Vec<u32>,
-    /// The key of the hash; empty where the driver does not tell.
+    /// The key of the hash; empty if the driver does not state it.
     pub(crate) key: Vec<u8>,
-    /// Bits of what is done to the fields before.
+    /// Bits of what is done to the fields before hashing.
     pub(crate) transformation: u32,
 }
 
-/// What a driver says of its XDP support.
+/// The XDP features that a driver reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct XdpFeatures {
     mask: u64,
-    /// What AF_XDP sockets can ask of it: bits of their own.
+    /// The features for AF_XDP sockets, with bits of their own.
     sockets: u64,
-    /// Most frames of a packet in zero-copy mode.
+    /// The most frames of a packet in zero-copy mode.
     pub(crate) zero_copy_segments: u32,
 }
 
 impl XdpFeatures {
-    /// Programs run in the driver.
+    /// Returns whether programs run in the driver.
     pub(crate) fn native(self) -> bool {
         self.mask & 0x1 != 0
     }
 
-    /// Frames can be redirected to sockets.
+    /// Returns whether frames can be redirected to sockets.
     pub(crate) fn redirect(self) -> bool {
         self.mask & 0x2 != 0
     }
 
-    /// AF_XDP without copying.
+    /// Returns whether AF_XDP works without copying.
     pub(crate) fn zero_copy(self) -> bool {
         self.mask & 0x8 != 0
     }
 
-    /// Received packets of several buffers.
+    /// Returns whether received packets may have several buffers.
     pub(crate) fn multi_buffer(self) -> bool {
         self.mask & 0x20 != 0
     }
 
-    /// It completes checksums of frames that AF_XDP sockets send (Linux 6.8).
+    /// Returns whether it completes checksums of frames that AF_XDP sockets send (Linux 6.8).
     pub(crate) fn tx_checksum(self) -> bool {
         self.sockets & 0x2 != 0
     }
@@ -159,7 +159,7 @@ impl Generic {
         })
     }
 
-    /// Queues in use; refused with EOPNOTSUPP by drivers that do not say.
+    /// Returns the number of queues in use. Fails with EOPNOTSUPP if the driver does not support it.
     pub(crate) fn channels(&mut self, link: u32) -> Result<Channels, NetlinkError> {
         let doing = "read the queue counts";
         let messages = self.ethtool(doing, ETHTOOL_CHANNELS_GET, link)?;
@@ -176,7 +176,8 @@ impl Generic {
         first(&messages, read).ok_or(NetlinkError::BadReply { doing })
     }
 
-    /// How flows are spread over receive queues (Linux 6.3 and later); refused with EOPNOTSUPP by drivers that do not say.
+    /// Returns how flows are spread over receive queues (Linux 6.3 and later). Fails with EOPNOTSUPP if the driver does not
+    /// support it.
     pub(crate) fn rss(&mut self, link: u32) -> Result<RssSettings, NetlinkError> {
         let doing = "read how flows are spread over queues";
         let messages = self.ethtool(doing, ETHTOOL_RSS_GET, link)?;
@@ -184,7 +185,7 @@ impl Generic {
             .ok_or(NetlinkError::BadReply { doing })
     }
 
-    /// The names of the offloads that are on, as `ethtool -k` shows them in its long form.
+    /// Returns the names of the offloads that are on, as `ethtool -k` shows them in its long form.
     pub(crate) fn active_features(&mut self, link: u32) -> Result<Vec<String>, NetlinkError> {
         let doing = "read the offloads";
         let messages = self.ethtool(doing, ETHTOOL_FEATURES_GET, link)?;
@@ -200,7 +201,7 @@ impl Generic {
         first(&messages, read).ok_or(NetlinkError::BadReply { doing })
     }
 
-    /// The receive queues whose NAPI ids are known, by which calls can poll them (Linux 6.8 and later).
+    /// Returns the receive queues that have NAPI ids, by which calls can poll them (Linux 6.8 and later).
     pub(crate) fn queues_with_napi_id(&mut self, link: u32) -> Result<Vec<u32>, NetlinkError> {
         let doing = "read the NAPI ids of queues";
         let family = self.family("netdev")?;
@@ -216,7 +217,7 @@ impl Generic {
         Ok(queues.collect())
     }
 
-    /// XDP features (Linux 6.3 and later).
+    /// Returns the XDP features of a device (Linux 6.3 and later).
     pub(crate) fn xdp_features(&mut self, link: u32) -> Result<XdpFeatures, NetlinkError> {
         let doing = "read the XDP features";
         let family = self.family("netdev")?;
@@ -228,7 +229,7 @@ impl Generic {
     }
 }
 
-/// The number of a receive queue, if it has a NAPI id.
+/// Returns the number of a receive queue, if it has a NAPI id.
 fn receive_queue_with_napi_id(attributes: Attributes<'_>) -> Option<u32> {
     let is_rx = attributes.value(NETDEV_QUEUE_TYPE) == Some(NETDEV_QUEUE_TYPE_RX);
     let id: u32 = attributes.value(NETDEV_QUEUE_NAPI_ID)?;

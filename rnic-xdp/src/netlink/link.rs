@@ -69,7 +69,7 @@ pub(crate) enum XdpAttachment {
 }
 
 impl XdpAttachment {
-    /// In words, and the keyword of `ip link` that detaches it.
+    /// Returns its name, and the keyword of `ip link` that detaches it.
     pub(crate) fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Native => ("native", "xdp"),
@@ -109,7 +109,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Reads a link message; `None` for any other.
+    /// Reads a link message. Returns `None` for any other.
     pub(crate) fn from_message(message: &Message) -> Option<Self> {
         if message.kind != NEW_LINK {
             return None;
@@ -142,9 +142,9 @@ impl Link {
         })
     }
 
-    /// Whether a message says that a device is gone from this network namespace.
+    /// Returns whether a message says that a device is gone from this network namespace.
     pub(crate) fn is_end_of(message: &Message, index: u32) -> bool {
-        // A bridge that loses a port says it in the same way, for a family of its own.
+        // A bridge that loses a port sends such a message too, of its own family.
         let whole = |info: InterfaceInfo| info.family == 0 && info.index as u32 == index;
         message.kind == DELETED_LINK
             && message
@@ -152,18 +152,18 @@ impl Link {
                 .is_some_and(|(info, _)| whole(info))
     }
 
-    /// Whether what it receives may come from a kernel on this host without having been on a wire.
+    /// Returns whether what it receives may come from a kernel on this host, and not from a wire.
     pub(crate) fn joins_kernels(&self) -> bool {
         self.kind.as_deref() == Some("veth")
     }
 
-    /// The VLAN that it is on a device, by its identifier, if the engine can write its tag.
+    /// Returns its VLAN identifier if it is a VLAN on a device whose tag the engine can write.
     pub(crate) fn vlan_on(&self, device: u32) -> Option<u16> {
         let vlan = self.vlan?;
         (vlan.parent == device && vlan.is_8021q).then_some(vlan.id)
     }
 
-    /// One without properties.
+    /// Makes a link without properties.
     #[cfg(test)]
     pub(crate) fn for_test() -> Self {
         Self {
@@ -182,23 +182,23 @@ impl Link {
         }
     }
 
-    /// Whether a message is about links at all.
+    /// Returns whether a message is about links at all.
     pub(crate) fn is_link_message(message: &Message) -> bool {
         matches!(message.kind, NEW_LINK | DELETED_LINK)
     }
 }
 
-/// What has become of a link.
+/// A change of a link.
 #[derive(Clone, Debug)]
 pub(crate) enum LinkChange {
-    /// It is there, and like this.
+    /// It exists with these properties.
     Is(Box<Link>),
-    /// The one with this index is gone.
+    /// The link with this index is gone.
     Gone(u32),
 }
 
 impl LinkChange {
-    /// Reads news of a link; `None` if a message is none. What a bridge says of its ports are messages of its own family.
+    /// Reads a change of a link. Returns `None` for other messages, such as those of a bridge about its ports.
     pub(crate) fn from_message(message: &Message) -> Option<Self> {
         let (info, _) = message.split::<InterfaceInfo>()?;
         match message.kind {
@@ -211,7 +211,7 @@ impl LinkChange {
 }
 
 fn vlan(link: Attributes<'_>, data: Attributes<'_>) -> Option<Vlan> {
-    // The device below is one of another network namespace: its index says nothing here.
+    // The lower device is in another network namespace, so its index means nothing here.
     if link.value::<u32>(IFLA_LINK_NETNSID).is_some() {
         return None;
     }
@@ -249,7 +249,7 @@ fn attached_xdp(xdp: Attributes<'_>) -> Option<AttachedXdp> {
 
 const READ_LINK: &str = "read a network device";
 
-/// A device by its name; `None` if there is none.
+/// Looks up a device by its name. Returns `None` if there is none.
 pub(crate) fn link_by_name(
     socket: &mut RouteSocket,
     name: &str,
@@ -259,7 +259,7 @@ pub(crate) fn link_by_name(
     })
 }
 
-/// A device by its index; `None` if there is none.
+/// Looks up a device by its index. Returns `None` if there is none.
 pub(crate) fn link_by_index(
     socket: &mut RouteSocket,
     index: u32,
@@ -271,7 +271,7 @@ pub(crate) fn link_by_index(
     one(socket, |flags| Builder::new(GET_LINK, flags, &info))
 }
 
-/// Every device of this network namespace.
+/// Lists all devices of this network namespace.
 pub(crate) fn links(socket: &mut RouteSocket) -> Result<Vec<Link>, NetlinkError> {
     let build = |flags| Builder::new(GET_LINK, flags, &InterfaceInfo::default());
     let messages = socket

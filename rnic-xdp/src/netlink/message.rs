@@ -65,7 +65,7 @@ impl Builder {
         self.attribute(kind, &octets)
     }
 
-    /// An attribute that holds others, given as (type, value).
+    /// Makes an attribute that holds others, given as (type, value).
     pub(crate) fn nested(self, kind: u16, inner: &[(u16, &[u8])]) -> Self {
         let mut octets = Vec::new();
         for (kind, value) in inner {
@@ -100,7 +100,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// The fixed part, and the attributes behind it.
+    /// Returns the fixed part, and the attributes after it.
     pub(crate) fn split<T: FromBytes + KnownLayout + Immutable>(
         &self,
     ) -> Option<(T, Attributes<'_>)> {
@@ -110,7 +110,7 @@ impl Message {
     }
 }
 
-/// Cuts a datagram into its messages; a malformed rest is dropped.
+/// Cuts a datagram into its messages. Drops a malformed rest.
 pub(crate) fn parse(mut octets: &[u8]) -> Vec<Message> {
     let mut messages = Vec::new();
     while let Ok((header, _)) = Header::read_from_prefix(octets) {
@@ -140,7 +140,7 @@ impl<'a> Attributes<'a> {
         Self { octets }
     }
 
-    /// Each as (type, value).
+    /// Returns the attributes as (type, value).
     pub(crate) fn iter(self) -> impl Iterator<Item = (u16, &'a [u8])> {
         let mut rest = self.octets;
         std::iter::from_fn(move || {
@@ -162,7 +162,7 @@ impl<'a> Attributes<'a> {
         self.get(kind).map(|octets| Attributes { octets })
     }
 
-    /// An integer or another plain value.
+    /// Returns an integer or another plain value.
     pub(crate) fn value<T: FromBytes>(self, kind: u16) -> Option<T> {
         T::read_from_prefix(self.get(kind)?)
             .ok()
@@ -175,7 +175,7 @@ impl<'a> Attributes<'a> {
         Some(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// An IP address, by its length.
+    /// Returns an IP address, by its length.
     pub(crate) fn address(self, kind: u16) -> Option<IpAddr> {
         let octets = self.get(kind)?;
         if let Ok(four) = <[u8; 4]>::try_from(octets) {

@@ -1,4 +1,4 @@
-//! Netlink: what the kernel knows of links, addresses, routes, neighbours and their features.
+//! Netlink: the kernel's links, addresses, routes, neighbours, policies and device features.
 //!
 //! The kernel replies to requests within the call, and notifications are read without blocking, so that a worker can
 //! follow changes from its loop without an asynchronous runtime.
@@ -55,7 +55,7 @@ pub enum NetlinkError {
 }
 
 impl NetlinkError {
-    /// The error number of a refusal.
+    /// Returns the error number of a refusal.
     pub(crate) fn refusal(&self) -> Option<i32> {
         match self {
             Self::Refused { source, .. } => source.raw_os_error(),

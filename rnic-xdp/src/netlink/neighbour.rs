@@ -43,21 +43,21 @@ struct NeighbourInfo {
     kind: u8,
 }
 
-/// What the kernel knows of a neighbour.
+/// The kernel's entry for a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Neighbour {
     pub(crate) link: u32,
     pub(crate) address: IpAddr,
-    /// Its link-layer address, if it may be used.
+    /// Its link-layer address, if it is usable.
     pub(crate) mac: Option<MacAddr>,
-    /// The address may be used but was not confirmed lately.
+    /// The address is usable but was not confirmed lately.
     pub(crate) stale: bool,
-    /// It was asked for and did not answer.
+    /// The neighbour did not answer.
     pub(crate) failed: bool,
 }
 
 impl Neighbour {
-    /// Reads a message on a neighbour; `None` for any other.
+    /// Reads a neighbour message. Returns `None` for any other.
     pub(crate) fn from_message(message: &Message) -> Option<Self> {
         if !matches!(message.kind, NEW_NEIGHBOUR | DELETED_NEIGHBOUR) {
             return None;
@@ -74,7 +74,7 @@ impl Neighbour {
     }
 }
 
-/// The kernel's entry for a neighbour; `None` if it has none.
+/// Looks up the kernel's entry for a neighbour. Returns `None` if it has none.
 pub(crate) fn neighbour(
     socket: &mut RouteSocket,
     link: u32,
@@ -93,7 +93,7 @@ pub(crate) fn neighbour(
     }
 }
 
-/// Has the kernel resolve a neighbour, or confirm it, as if it had a packet to send.
+/// Makes the kernel resolve or confirm a neighbour, as if it had a packet to send.
 pub(crate) fn ask_for_neighbour(
     socket: &mut RouteSocket,
     link: u32,

@@ -79,10 +79,10 @@ struct RawTemplate {
     algorithms: [u32; 3],
 }
 
-/// What a policy wants of the packets that it selects.
+/// What a policy does with the packets that it selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// They go as they are.
+    /// They pass.
     Pass,
     /// They are dropped.
     Block,
@@ -90,7 +90,7 @@ enum Action {
     Protect(Vec<(u8, u8)>),
 }
 
-/// Ports: those that are the same in the bits of the mask.
+/// Ports that are equal in the bits of the mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ports {
     port: u16,
@@ -119,15 +119,15 @@ impl Ports {
 pub(crate) struct Policy {
     outgoing: bool,
     priority: u32,
-    /// Main policies and sub policies both have to be met.
+    /// Main policies and sub policies apply both.
     kind: u8,
     local: Prefix,
     local_ports: Ports,
     remote: Prefix,
     remote_ports: Ports,
-    /// It is for one link only.
+    /// The link that it is for, if it is for one only.
     link: Option<u32>,
-    /// It stands for what the kernel does where no policy matches.
+    /// It stands for the kernel's default.
     is_default: bool,
     action: Action,
 }
@@ -146,7 +146,7 @@ fn prefix(family: u16, octets: [u8; 16], len: u8) -> Option<Prefix> {
 }
 
 impl Policy {
-    /// Reads a policy that can be for TCP connections of this host; `None` for any other message.
+    /// Reads a policy that can apply to TCP connections of this host. Returns `None` for any other message.
     fn from_message(message: &Message) -> Option<Self> {
         if message.kind != NEW_POLICY {
             return None;
@@ -190,7 +190,7 @@ impl Policy {
         })
     }
 
-    /// What the kernel does with packets that no policy selects, if it blocks them.
+    /// Returns what the kernel does with packets that no policy selects, if it blocks them.
     fn defaults(message: &Message) -> Vec<Self> {
         let Some(([incoming, _, outgoing], _)) = message.split::<[u8; 3]>() else {
             return Vec::new();
@@ -227,7 +227,7 @@ impl Policy {
         self.link.is_none_or(|link| links.contains(&link))
     }
 
-    /// Whether it selects what two ends send each other.
+    /// Returns whether it selects the packets between two ends.
     fn selects(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         self.local.contains(local.ip())
             && self.remote.contains(remote.ip())
@@ -235,7 +235,7 @@ impl Policy {
             && self.remote_ports.contains(remote.port())
     }
 
-    /// Whether it comes before another where both select a packet. Of equals either may.
+    /// Returns whether it has precedence over another that selects the same packet.
     fn precedes(&self, other: &Self) -> bool {
         (self.outgoing, self.kind) == (other.outgoing, other.kind)
             && (self.is_default, self.priority) < (other.is_default, other.priority)
@@ -259,7 +259,7 @@ fn action(action: u8, attributes: Attributes<'_>) -> Action {
 }
 
 impl fmt::Display for Policy {
-    /// In the words of `ip xfrm policy`.
+    /// Formats it as `ip xfrm policy` does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direction = if self.outgoing { "out" } else { "in" };
         if self.is_default {
@@ -307,7 +307,7 @@ impl fmt::Display for Policy {
 pub(crate) struct Policies(Vec<Policy>);
 
 impl Policies {
-    /// The policy that does not let a connection go unprotected, if there is one. `links` are those that carry it.
+    /// Returns a policy that forbids an unprotected connection, if there is one. `links` are those that carry it.
     pub(crate) fn on_connection(
         &self,
         links: &[u32],
@@ -327,7 +327,7 @@ impl Policies {
         demands.filter(first).min_by_key(|policy| !policy.outgoing)
     }
 
-    /// The policy that does not let a listener answer some of the peers that it is for, if there is one.
+    /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there is one.
     pub(crate) fn on_listener(
         &self,
         links: &[u32],
@@ -340,7 +340,7 @@ impl Policies {
                 && (any_address || policy.local.contains(local.ip()))
                 && policy.local_ports.contains(local.port())
         };
-        // What is selected of the peers by a policy, one range of addresses after the other.
+        // The peers that a policy selects, one range of addresses after the other.
         let shares = |demand: &Policy| peers.shared_with(demand.remote);
         let is_shadowed = |demand: &Policy, share: Prefix| {
             self.0.iter().any(|other| {
@@ -367,12 +367,12 @@ impl Policies {
         })
     }
 
-    /// The links that some are for.
+    /// Returns the links that some are for.
     pub(crate) fn links(&self) -> impl Iterator<Item = u32> {
         self.0.iter().filter_map(|policy| policy.link)
     }
 
-    /// Those that demand something, for people.
+    /// Returns those that do not let packets pass as they are.
     pub(crate) fn demands(&self) -> impl Iterator<Item = &Policy> {
         self.0.iter().filter(|policy| policy.is_demand())
     }
@@ -383,7 +383,7 @@ impl Policies {
 pub(crate) struct PolicySocket(Socket);
 
 impl PolicySocket {
-    /// In the network namespace of this thread. `None` where the kernel has no IPsec.
+    /// Opens a socket in the network namespace of this thread. Returns `None` if the kernel has no IPsec.
     pub(crate) fn open(groups: Groups) -> Result<Option<Self>, NetlinkError> {
         match Socket::open(netlink::XFRM, groups) {
             Ok(socket) => Ok(Some(Self(socket))),
@@ -395,7 +395,7 @@ impl PolicySocket {
         }
     }
 
-    /// Every policy there is now.
+    /// Reads all policies.
     pub(crate) fn read(&mut self) -> Result<Policies, NetlinkError> {
         let doing = "list the IPsec policies";
         let messages = self.0.request(doing, ReplyMode::Dump, |flags| {
@@ -417,9 +417,9 @@ impl PolicySocket {
         Ok(Policies(policies))
     }
 
-    /// Whether policies have changed since this was asked last.
+    /// Returns whether policies have changed since the last call.
     pub(crate) fn has_changed(&mut self) -> bool {
-        // Where some notifications were lost, too.
+        // Or notifications were lost.
         !matches!(self.0.notifications(), Ok(Some(messages)) if messages.is_empty())
     }
 }

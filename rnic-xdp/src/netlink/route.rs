@@ -1,4 +1,4 @@
-//! Routes: the way that the kernel would take.
+//! Routes of the kernel.
 
 use std::net::IpAddr;
 
@@ -38,16 +38,16 @@ struct RouteInfo {
     flags: u32,
 }
 
-/// The way to a destination.
+/// The kernel's route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// The device that leads there.
+    /// The device of the route.
     pub(crate) link: u32,
     /// The router; `None` if the destination is on the link.
     pub(crate) gateway: Option<IpAddr>,
     /// The local address to use.
     pub(crate) source: Option<IpAddr>,
-    /// MTU of the route or of the path, where the kernel knows one.
+    /// MTU of the route or of the path, if the kernel knows one.
     pub(crate) mtu: Option<u32>,
 }
 
@@ -73,7 +73,7 @@ impl Route {
         })
     }
 
-    /// Whether a message is about routes.
+    /// Returns whether a message is about routes.
     pub(crate) fn is_route_message(message: &Message) -> bool {
         matches!(message.kind, NEW_ROUTE | DELETED_ROUTE)
     }
@@ -87,8 +87,8 @@ pub(crate) fn family_of(address: IpAddr) -> u8 {
     family as u8
 }
 
-/// Asks for the way to `destination`, from a given local address and through a given device if stated.
-/// `None`: there is no unicast way (unreachable, or it is this host itself).
+/// Looks up the route to `destination`, from a local address and through a device if stated. Returns `None` if there is no
+/// unicast route (unreachable, or it is this host itself).
 pub(crate) fn route(
     socket: &mut RouteSocket,
     destination: IpAddr,
@@ -116,7 +116,7 @@ pub(crate) fn route(
         });
     match reply {
         Ok(messages) => Ok(messages.iter().find_map(Route::from_message)),
-        // Unreachable, prohibited, no such device, not a local source: no way in each case.
+        // Unreachable, prohibited, no such device, not a local source: no route in each case.
         Err(NetlinkError::Refused { .. }) => Ok(None),
         Err(error) => Err(error),
     }

@@ -21,7 +21,7 @@ const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
 
 /// The kernel replies within the call; this only keeps a fault from hanging us.
 const ANSWER_TIMEOUT_SECONDS: i64 = 5;
-/// A dump that was overtaken by a change is asked for again this often.
+/// How often to repeat a dump that a change interrupted.
 const DUMP_ATTEMPTS: usize = 5;
 
 /// Multicast groups to follow, as a mask of `RTMGRP_*`.
@@ -56,7 +56,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Without a protocol it is that of links, addresses, routes and neighbours, which has the number 0.
+    /// Opens a socket. Without a protocol it is NETLINK_ROUTE, which has the number 0.
     pub(crate) fn open(protocol: impl Into<Option<Protocol>>, groups: Groups) -> io::Result<Self> {
         let fd = socket_with(
             AddressFamily::NETLINK,
@@ -142,7 +142,7 @@ impl Socket {
         }
     }
 
-    /// The notifications that wait, or `None` if the kernel had to drop some: read the state anew.
+    /// Returns the waiting notifications, or `None` if the kernel dropped some, so that the state must be read again.
     pub(crate) fn notifications(&mut self) -> io::Result<Option<Vec<Message>>> {
         let mut messages = Vec::new();
         loop {

@@ -62,7 +62,7 @@ impl<const RULES: usize> RxnfcRequest<RULES> {
         }
     }
 
-    /// Asks the driver of a device in the network namespace of this thread. The answer takes the place of the question.
+    /// Makes a request to the driver of a device in the network namespace of this thread. The reply overwrites the request.
     pub(super) fn ask(&mut self, netdev: &str) -> io::Result<()> {
         // SAFETY: the kernel reads and writes a `struct ethtool_rxnfc`, which `self` is, and behind it as many locations as
         // `rules` says, which `locations` has room for.
@@ -74,7 +74,7 @@ impl<const RULES: usize> RxnfcRequest<RULES> {
 ///
 /// # Safety
 /// `question` is a structure of `ethtool` that begins with the number of a command, and has room for all that the kernel
-/// writes in answer to that.
+/// writes in reply to that.
 unsafe fn ask(netdev: &str, question: *mut libc::c_char) -> io::Result<()> {
     let any: OwnedFd = socket(
         AddressFamily::Inet,
@@ -136,12 +136,12 @@ impl RssRequest {
 
     fn ask(&mut self, netdev: &str) -> io::Result<()> {
         // SAFETY: the kernel reads and writes a `struct ethtool_rxfh`, which `self` is, and behind it a table and a key of
-        // the lengths in the question, for which there is room: `settings` is the only caller and sees to that. Of other
+        // the lengths in the question, for which there is room: `settings` is the only caller and ensures that. Of other
         // lengths it writes none.
         unsafe { ask(netdev, ptr::from_mut(self).cast()) }
     }
 
-    /// Asks for the settings, of which the driver tells the lengths first.
+    /// Reads the settings, after their lengths.
     fn settings(netdev: &str) -> io::Result<Box<Self>> {
         let mut lengths = Self::new(0, 0);
         lengths.ask(netdev)?;
@@ -154,7 +154,7 @@ impl RssRequest {
         Ok(request)
     }
 
-    /// What the answer says.
+    /// Returns the settings of the reply.
     fn read(&self) -> RssSettings {
         let (table, key) = self.config.split_at((self.table as usize).min(MOST_RSS));
         let key = key.as_bytes();
@@ -167,7 +167,7 @@ impl RssRequest {
     }
 }
 
-/// How flows are spread over the receive queues of a device.
+/// Returns how flows are spread over the receive queues of a device.
 pub(super) fn rss(netdev: &str) -> io::Result<RssSettings> {
     RssRequest::settings(netdev).map(|answer| answer.read())
 }

@@ -135,7 +135,7 @@ pub(crate) fn rules_left_behind(link: &Link) -> io::Result<usize> {
     Ok(records::left_behind(&records::directory(link)?)?.len())
 }
 
-/// Whether the device refuses rules for good, and not for lack of room.
+/// Returns whether the device refuses rules for good, and not for lack of room.
 fn never_will(error: &io::Error) -> bool {
     use nix::libc::{EINVAL, EPERM};
     matches!(error.raw_os_error(), Some(EOPNOTSUPP | EINVAL | EPERM))

@@ -16,12 +16,12 @@ const LIST: u32 = 0x30;
 const GET: u32 = 0x2f;
 const TCP_V4_FLOW: u32 = 1;
 pub(super) const TCP_V6_FLOW: u32 = 5;
-/// The driver is to choose where in its table a rule stands.
+/// Lets the driver choose the place of a rule in its table.
 const ANY_LOCATION: u32 = u32::MAX;
-/// Rules of others beyond which we look for no place.
+/// The most rules of others among which to look for a free place.
 const MOST_RULES: usize = 4096;
 
-/// The kernel's name for TCP over the IP version of an address.
+/// Returns the kernel's name for TCP over the IP version of an address.
 pub(super) fn tcp_flow(ip: IpAddr) -> u32 {
     match ip {
         IpAddr::V4(_) => TCP_V4_FLOW,
@@ -29,18 +29,18 @@ pub(super) fn tcp_flow(ip: IpAddr) -> u32 {
     }
 }
 
-/// A rule that stands until this is dropped. After a `kill -9` it stays until somebody [sweeps](super::records::sweep).
+/// A rule in the device, removed when this is dropped. After a `kill -9` it stays until a [sweep](super::records::sweep).
 #[derive(Debug)]
 pub(super) struct Rule {
     netdev: String,
     location: u32,
     maker: Maker,
-    /// Goes when the rule has gone.
+    /// The record, dropped after the rule.
     _record: Record,
 }
 
 impl Rule {
-    /// Has a device bring the segments of a flow to a receive queue.
+    /// Installs a rule that brings the segments of a flow to a receive queue.
     pub(super) fn insert(
         netdev: &str,
         flow: Flow,
@@ -53,7 +53,7 @@ impl Rule {
         request.rule.queue = queue.into();
         request.rule.location = ANY_LOCATION;
         let mut asked = request.ask(netdev);
-        // Not every driver chooses itself, and those that do not refuse the request as senseless.
+        // Some drivers do not choose, and refuse the request as invalid.
         let choose = |error: &io::Error| {
             matches!(
                 error.raw_os_error(),
@@ -79,7 +79,7 @@ impl Drop for Rule {
         if self.maker.is_forked() {
             return;
         }
-        // The device may have gone, or somebody has removed it before.
+        // The device may be gone, or the rule was removed already.
         let _ = delete(&self.netdev, self.location);
     }
 }
@@ -90,7 +90,7 @@ fn delete(netdev: &str, location: u32) -> io::Result<()> {
     request.ask(netdev)
 }
 
-/// Removes the rules of these flows from a device, wherever they stand.
+/// Removes the rules of these flows from a device.
 pub(super) fn remove(netdev: &str, flows: &[Flow]) -> io::Result<()> {
     for location in used_locations(netdev)?.1 {
         let mut request = RxnfcRequest::new(GET);
@@ -103,20 +103,19 @@ pub(super) fn remove(netdev: &str, flows: &[Flow]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a rule is what [`Rule::insert`] makes for a flow.
+/// Returns whether a rule is what [`Rule::insert`] makes for a flow.
 fn is_of(rule: &FlowSpec, flow: Flow) -> bool {
     let expected = spec(flow);
     rule.kind == expected.kind && rule.value.0 == expected.value.0 && rule.mask.0 == expected.mask.0
 }
 
-/// The last place in the table of a device that no rule has: the first ones win over those behind, and are left to the
-/// administrator.
+/// Returns the last free place in the table of a device. Earlier places have precedence and are left to the administrator.
 fn free_location(netdev: &str) -> io::Result<u32> {
     let (size, used) = used_locations(netdev)?;
     last_free(size, &used).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
 }
 
-/// How many rules a device has room for, and where there is one.
+/// Returns how many rules a device has room for, and the places of its rules.
 fn used_locations(netdev: &str) -> io::Result<(u32, Vec<u32>)> {
     let mut list = Box::new(RxnfcRequest::with_locations(LIST, [0; MOST_RULES]));
     list.ask(netdev)?;
@@ -128,7 +127,7 @@ fn last_free(size: u32, used: &[u32]) -> Option<u32> {
     (0..size).rev().find(|place| !used.contains(place))
 }
 
-/// What to compare of a segment, and which bits of it.
+/// Returns the fields of a segment to compare, and their masks.
 fn spec(flow: Flow) -> FlowSpec {
     let Flow { remote, local } = flow;
     let address = |of: SocketAddr| match of {

@@ -1,9 +1,9 @@
-//! What remembers the rules that processes have made in a device, beyond their end: a device keeps rules whatever becomes of
-//! who made them, and does not tell who that was.
+//! Records of the rules that processes have installed in a device. They outlive the process: the device keeps rules after their
+//! process has ended, and does not record whose they are.
 //!
-//! A process has a directory for each device, with an empty file for each rule, named by its flow: made before the rule,
-//! removed after it. It holds a lock on the directory, which ends with the process, however that ends. So the rules in a
-//! directory that nobody holds are of nobody, and who opens the device next removes them.
+//! A process has a directory for each device, with an empty file for each rule, named by its flow. The file is created before
+//! the rule and removed after it. The process holds a lock on the directory, which ends with the process in any case. So the
+//! rules in an unlocked directory are left over, and the next process that opens the device removes them.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -18,7 +18,7 @@ use nix::unistd::mkdtemp;
 use crate::netlink::Link;
 use crate::process::Maker;
 
-/// Where the directories are; those of a device in one of its own.
+/// The directory of all records. Each device has one in it.
 const ROOT: &str = "/run/rnic/rules";
 
 /// The two ends of a connection.
@@ -44,7 +44,7 @@ impl Flow {
     }
 }
 
-/// The directory of a device in the network namespace of this thread.
+/// Returns the directory of a device in the network namespace of this thread.
 pub(super) fn directory(link: &Link) -> io::Result<PathBuf> {
     let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
     Ok(Path::new(ROOT).join(format!("{namespace}-{}", link.index)))
@@ -55,18 +55,18 @@ pub(super) fn directory(link: &Link) -> io::Result<PathBuf> {
 pub(super) struct Records {
     directory: PathBuf,
     maker: Maker,
-    /// Held to the end.
+    /// The lock, held as long as this exists.
     _lock: File,
 }
 
-/// One of them. It goes from the directory when dropped.
+/// The record of a rule. Dropping it removes the file.
 #[derive(Debug)]
 pub(super) struct Record(PathBuf, Maker);
 
 impl Records {
-    /// A directory for this process in that of a device.
+    /// Makes a directory for this process in that of a device.
     pub(super) fn open(device: &Path) -> io::Result<Self> {
-        // As long as it is not locked, whoever sweeps would take it for left behind.
+        // Until it is locked, a sweep would take it for left over.
         let _sweepers = made(device)?;
         let directory = mkdtemp(&device.join("XXXXXX"))?;
         let lock = locked(&directory)?;
@@ -77,7 +77,7 @@ impl Records {
         })
     }
 
-    /// Remembers a rule that is about to be made.
+    /// Records a rule that is about to be installed.
     pub(super) fn add(&self, flow: Flow) -> io::Result<Record> {
         let file = self.directory.join(flow.to_string());
         File::create(&file)?;
@@ -88,7 +88,7 @@ impl Records {
 impl Drop for Records {
     fn drop(&mut self) {
         if !self.maker.is_forked() {
-            // With rules in it, it is left to the next sweep.
+            // If there are rules in it, it is left to the next sweep.
             let _ = fs::remove_dir(&self.directory);
             if let Some(device) = self.directory.parent() {
                 remove_empty(device);
@@ -105,13 +105,13 @@ impl Drop for Record {
     }
 }
 
-/// The directory of a device, locked. It may be removed while we wait for the lock.
+/// Returns the directory of a device, locked. It may be removed while we wait for the lock.
 fn made(device: &Path) -> io::Result<Lock> {
     loop {
         let mut private = DirBuilder::new();
         let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         match private.recursive(true).mode(0o700).create(device) {
-            // It was there, and is no more.
+            // It was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !device.is_file() => {
                 continue;
             }
@@ -130,19 +130,19 @@ fn made(device: &Path) -> io::Result<Lock> {
     }
 }
 
-/// Removes the directory of a device in which nothing is left. Whoever holds its lock is about to use it.
+/// Removes the directory of a device if it is empty. The caller holds its lock.
 fn remove_empty(device: &Path) {
     if let Ok(file) = File::open(device)
         && file.try_lock().is_ok()
     {
         let _lock = Lock(file);
-        // It stays where there is something in it.
+        // It stays if it is not empty.
         let _ = fs::remove_dir(device);
     }
 }
 
-/// The lock of a device's directory, given back when dropped. To close the file is not enough: a process that another thread has
-/// just forked has it open too, and with it the lock, until it runs its program.
+/// The lock of a device's directory, unlocked when dropped. Closing the file is not enough: a process that another thread has
+/// just forked has the file open too, and with it the lock, until it runs its program.
 #[derive(Debug)]
 struct Lock(File);
 
@@ -159,7 +159,7 @@ fn locked(directory: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The flows of the rules in a device whose processes are gone.
+/// Returns the flows of the rules in a device whose processes are gone.
 pub(super) fn left_behind(device: &Path) -> io::Result<Vec<Flow>> {
     let mut flows = Vec::new();
     each_left_behind(device, |_, left| {
@@ -169,7 +169,7 @@ pub(super) fn left_behind(device: &Path) -> io::Result<Vec<Flow>> {
     Ok(flows)
 }
 
-/// Has the rules in a device whose processes are gone removed, and forgets those for which that was done.
+/// Removes the rules in a device whose processes are gone, by `remove`, and the records of those that it removed.
 pub(super) fn sweep(
     device: &Path,
     mut remove: impl FnMut(&[Flow]) -> io::Result<()>,
@@ -198,7 +198,7 @@ fn each_left_behind(
     };
     for directory in directories {
         let directory = directory?.path();
-        // What is gone meanwhile has been swept by another.
+        // What has disappeared was swept by another process.
         let Ok(file) = File::open(&directory) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! How a device spreads flows over its receive queues (receive side scaling), and so which queue a flow comes to.
+//! Receive side scaling: how a device spreads flows over its receive queues, and so which queue a flow comes to.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,12 +16,12 @@ const TOEPLITZ: u32 = 1;
 const SYMMETRIC_XOR: u32 = 1;
 const SYMMETRIC_OR_XOR: u32 = 2;
 
-/// Why the queue of a flow cannot be known beforehand.
+/// Why the queue of a flow cannot be predicted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unknown {
-    #[error("the driver does not tell its table of queues: {0}")]
+    #[error("the driver does not report its table of queues: {0}")]
     NotTold(#[from] NetlinkError),
-    #[error("the driver tells its table of queues, but not the key of its hash")]
+    #[error("the driver reports its table of queues, but not the key of its hash")]
     NoKey,
     #[error("the device hashes by another function than Toeplitz's")]
     Function,
@@ -39,14 +39,14 @@ pub(crate) struct Rss {
 }
 
 impl Rss {
-    /// As it is at this moment: the administrator may change it.
+    /// Reads it as configured now. The administrator may change it.
     pub(crate) fn read(link: &Link, ip: IpAddr) -> Result<Self, Unknown> {
-        // Older kernels tell it only by the ioctl. What a driver does not tell is refused by both.
-        let told = Generic::open()?.rss(link.index);
-        let settings = told.or_else(|error| ioctl::rss(&link.name).map_err(|_| error))?;
+        // Older kernels have only the ioctl. Both fail if the driver does not support it.
+        let read = Generic::open()?.rss(link.index);
+        let settings = read.or_else(|error| ioctl::rss(&link.name).map_err(|_| error))?;
         let mut request = RxnfcRequest::new(GET_FIELDS);
         request.flow = tcp_flow(ip);
-        // Drivers that cannot change the fields do not tell them: they are all that there are.
+        // Drivers that cannot change the fields do not report them: they hash addresses and ports.
         let everything =
             FIELD_SOURCE | FIELD_DESTINATION | FIELD_SOURCE_PORT | FIELD_DESTINATION_PORT;
         let fields = request
@@ -56,7 +56,7 @@ impl Rss {
     }
 
     pub(super) fn from_settings(settings: RssSettings, fields: u64) -> Result<Self, Unknown> {
-        // 0: the driver does not say, and has but one.
+        // 0: the driver has one function and does not report it.
         if settings.function & !TOEPLITZ != 0 {
             return Err(Unknown::Function);
         }
@@ -86,13 +86,13 @@ impl Rss {
         })
     }
 
-    /// The receive queue of segments from `remote` to `local`.
+    /// Returns the receive queue of segments from `remote` to `local`.
     pub(crate) fn queue(&self, remote: SocketAddr, local: SocketAddr) -> u32 {
         let hash = hash(&self.key, &input(remote, local, self.fields, self.symmetry));
         self.table[hash as usize % self.table.len()]
     }
 
-    /// Whether another local port can bring a flow to one of these queues.
+    /// Returns whether another local port can bring a flow to one of these queues.
     pub(crate) fn can_reach(&self, wanted: impl Fn(u32) -> bool) -> bool {
         self.fields.destination_port && self.table.iter().any(|queue| wanted(*queue))
     }

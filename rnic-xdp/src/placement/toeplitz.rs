@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-/// The hash of some octets under a key. A key that is too short counts as followed by zeroes.
+/// Returns the hash of octets under a key. A key that is too short is padded with zeroes.
 pub(super) fn hash(key: &[u8], input: &[u8]) -> u32 {
     let mut octets = key.iter().copied();
     let mut next = || octets.next().unwrap_or(0);
@@ -22,7 +22,7 @@ pub(super) fn hash(key: &[u8], input: &[u8]) -> u32 {
     result
 }
 
-/// Which parts of a frame are hashed.
+/// The fields of a frame that are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) source: bool,
@@ -31,7 +31,7 @@ pub(super) struct Fields {
     pub(super) destination_port: bool,
 }
 
-/// What a device does to them before, so that both directions of a flow have one hash.
+/// What a device does to the fields first, so that both directions of a flow have one hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Symmetry {
     None,
@@ -41,7 +41,7 @@ pub(super) enum Symmetry {
     OrXor,
 }
 
-/// What is hashed of a frame from `source` to `destination`: RSS has the addresses before the ports.
+/// Returns what is hashed of a frame from `source` to `destination`: RSS has the addresses before the ports.
 pub(super) fn input(
     source: SocketAddr,
     destination: SocketAddr,

@@ -1,7 +1,7 @@
-//! Busy polling: the worker's calls do the device's work, and its interrupts stay off as long as they come.
+//! Busy polling: the worker's system calls poll the device, whose interrupts stay off as long as calls come.
 //!
-//! The kernel finds the device's queue by its NAPI id. Without one (as on a veth) busy polling does nothing and costs, and
-//! with deferred interrupts frames are lost: so it is used only where each queue has one.
+//! The kernel finds the device's queue by its NAPI id. Without one (as on a veth) busy polling only costs time, and with
+//! deferred interrupts frames are lost. So it is used only if each queue has one.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -16,13 +16,13 @@ use super::opening::Opened;
 use crate::netlink::{Generic, Link};
 use crate::process::Maker;
 
-/// Microseconds for which a call polls at most.
+/// The most microseconds for which a call polls.
 const POLL_MICROSECONDS: libc::c_int = 20;
-/// Frames that a call takes from the device at most.
+/// The most frames that a call takes from the device.
 const BUDGET: libc::c_int = 64;
 
-/// How the interrupts of a device are put off: files in its directory of sysfs, and what is written to them. The kernel's
-/// documentation of AF_XDP recommends these values.
+/// How the interrupts of a device are deferred: files in its directory of sysfs, and their values, which the kernel's
+/// documentation of AF_XDP recommends.
 const DEFERRED: [(&str, &str); 2] = [
     ("napi_defer_hard_irqs", "2"),
     ("gro_flush_timeout", "200000"),
@@ -31,12 +31,12 @@ const DEFERRED: [(&str, &str); 2] = [
 /// Whether a port polls busily.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BusyPoll {
-    /// Nobody asked for it.
+    /// It was not asked for.
     #[default]
     Off,
-    /// It does.
+    /// It polls busily.
     On,
-    /// It cannot, for this reason.
+    /// It was asked for and is not possible, for this reason.
     Refused(String),
 }
 
@@ -50,10 +50,10 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-/// The interrupts of a device, put off until this is dropped. After a `kill -9` they remain so; `rnic-ctl doctor` says it.
+/// Defers the interrupts of a device until this is dropped. After a `kill -9` they stay deferred; `rnic-ctl doctor` reports it.
 #[derive(Debug)]
 pub(super) struct Deferral {
-    /// What was in each file before.
+    /// The former content of each file.
     before: Vec<(PathBuf, String)>,
     maker: Maker,
 }
@@ -62,7 +62,7 @@ impl Deferral {
     fn begin(link: &Link) -> io::Result<Self> {
         let directory = directory(link)
             .ok_or_else(|| io::Error::other("sysfs shows another network namespace"))?;
-        // What was changed is restored even if the next cannot be.
+        // If a later file cannot be written, the earlier ones are restored.
         let mut this = Self {
             before: Vec::new(),
             maker: Maker::this(),
@@ -83,13 +83,14 @@ impl Drop for Deferral {
             return;
         }
         for (path, value) in &self.before {
-            // The device may have gone.
+            // The device may be gone.
             let _ = fs::write(path, value.trim());
         }
     }
 }
 
-/// The directory of a device in sysfs, if the one that is mounted shows this device rather than one of another namespace.
+/// Returns the directory of a device in sysfs, if the one that is mounted shows this device rather than one of another
+/// namespace.
 fn directory(link: &Link) -> Option<PathBuf> {
     let directory = PathBuf::from("/sys/class/net").join(&link.name);
     let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
@@ -98,7 +99,7 @@ fn directory(link: &Link) -> Option<PathBuf> {
     same.then_some(directory)
 }
 
-/// What is set now, file by file; nothing where sysfs does not show the device.
+/// Returns the current values, file by file. Returns none if sysfs does not show the device.
 pub(crate) fn deferred(link: &Link) -> Vec<(PathBuf, String)> {
     let files = DEFERRED.iter().filter_map(|(file, _)| {
         let path = directory(link)?.join(file);
@@ -108,8 +109,8 @@ pub(crate) fn deferred(link: &Link) -> Vec<(PathBuf, String)> {
     files.collect()
 }
 
-/// Has the sockets of a device, one for each queue, poll busily, if each queue has a NAPI id. The deferral is to be kept as
-/// long.
+/// Makes the sockets of a device, one for each queue, poll busily if each queue has a NAPI id. Keep the deferral as long as
+/// they poll.
 pub(super) fn begin(link: &Link, shares: &mut [Opened]) -> (BusyPoll, Option<Deferral>) {
     let queues = || shares.iter().flat_map(|share| &share.rx);
     let sockets: Vec<_> = queues().map(|queue| queue.socket()).collect();
@@ -138,7 +139,7 @@ fn try_begin(link: &Link, sockets: &[BorrowedFd<'_>]) -> Result<Deferral, String
     Ok(deferral)
 }
 
-/// Has a socket poll busily.
+/// Makes a socket poll busily.
 fn prefer(socket: &impl AsFd) -> io::Result<()> {
     for (option, value) in [
         (libc::SO_PREFER_BUSY_POLL, 1),

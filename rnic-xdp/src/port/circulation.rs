@@ -1,30 +1,30 @@
 //! How many frames of a receive queue circulate between its rings.
 //!
-//! Every frame in the fill ring has its turn: few of them stay in cache, many outlast a moment in which nobody empties the
-//! receive ring. So few circulate, until many wait when the ring is looked at; then twice as many do, from a reserve that
-//! has not been touched so far. They go back to it after a long time in which they were not needed.
+//! The kernel uses all frames of the fill ring in turn. Few of them stay in cache; many bridge a time in which the worker does
+//! not empty the receive ring. So few circulate at first. If many are found waiting, twice as many circulate, from a reserve of
+//! unused frames. They go back to the reserve when they were not needed for long.
 
-/// So many times the frames that circulate at first do at most.
+/// The most frames that circulate, as a multiple of those at first.
 pub(super) const MOST: u32 = 8;
-/// Received frames, few of which waited, after which half of those that circulate suffice.
+/// Received frames after which, if few of them waited, the circulating frames are halved.
 const CALM: u32 = 1 << 17;
 
-/// The frames of a queue that are in none of its rings, and how many are to be there. Where frames take several chunks, it
-/// is chunks that count.
+/// The frames of a queue that are in none of its rings, and how many are to circulate. If frames take several chunks, it counts
+/// chunks.
 #[derive(Debug)]
 pub(super) struct Circulation {
-    /// The last one that left the rings is the first one back.
+    /// The last frame that left the rings is the first to go back.
     reserve: Vec<u64>,
-    /// Those that are not in reserve, and how many are to be so: at first, and now.
+    /// The number of frames outside the reserve, and the number wanted: at first, and now.
     circulating: u32,
     least: u32,
     wanted: u32,
-    /// Received since many waited last.
+    /// Frames received since many waited last.
     calm: u32,
 }
 
 impl Circulation {
-    /// `circulating` go around, the others wait in `reserve`.
+    /// Begins with `circulating` frames outside of `reserve`.
     pub(super) fn new(circulating: u32, reserve: Vec<u64>) -> Self {
         Self {
             reserve,
@@ -35,7 +35,7 @@ impl Circulation {
         }
     }
 
-    /// Of `there` that were in the receive ring, so many have been `taken`. Returns what is to circulate as well.
+    /// Notes that `taken` of `there` received frames were taken. Returns the frames that are to circulate as well.
     #[inline]
     pub(super) fn on_batch(&mut self, there: u32, taken: u32) -> impl Iterator<Item = u64> {
         if there > self.wanted / 2 {
@@ -53,7 +53,7 @@ impl Circulation {
         self.fetch()
     }
 
-    /// Frames out of the reserve, as many as are wanted.
+    /// Takes as many frames out of the reserve as are wanted.
     fn fetch(&mut self) -> impl Iterator<Item = u64> {
         let missing = self.wanted.saturating_sub(self.circulating) as usize;
         let missing = missing.min(self.reserve.len());
@@ -63,13 +63,13 @@ impl Circulation {
         self.reserve.drain(kept..).rev()
     }
 
-    /// How many of `held` frames are to go to the reserve, in place of the fill ring.
+    /// Returns how many of `held` frames go to the reserve instead of the fill ring.
     #[inline]
     pub(super) fn surplus(&self, held: usize) -> usize {
         held.min((self.circulating - self.wanted) as usize)
     }
 
-    /// A frame goes to the reserve.
+    /// Puts a frame into the reserve.
     pub(super) fn withdraw(&mut self, chunk: u64) {
         self.reserve.push(chunk);
         self.circulating -= 1;

@@ -1,7 +1,7 @@
 //! Sockets whose frames can have metadata: the device, or the kernel, completes their TCP checksums.
 //!
-//! The room for metadata is asked for when the UMEM is registered. libxdp has no field for it (`xsk_umem_config`), and so
-//! neither has xsk-rs: such a socket is opened here, call by call.
+//! The room for metadata is requested when the UMEM is registered. libxdp has no field for it (`xsk_umem_config`), and so
+//! neither has xsk-rs. Such a socket is opened here, call by call.
 //!
 //! The metadata of a frame stand in front of it, in the room that the kernel keeps free there. The kernel wants that room in
 //! front of every descriptor, also where the second chunk of a frame begins: so this is for frames of one chunk.
@@ -16,41 +16,41 @@ use nix::net::if_::if_nametoindex;
 use super::socket::SocketSpec;
 use super::umem::Umem;
 
-/// Octets of metadata: flags, two offsets, and what was added to them since (`struct xsk_tx_metadata`).
+/// Octets of metadata: flags, two offsets, and later additions (`struct xsk_tx_metadata`).
 pub(super) const LEN: usize = 24;
 
-/// Where in a TCP header its checksum stands.
+/// The offset of the checksum in a TCP header.
 const CHECKSUM_IN_TCP: u16 = 16;
 
-/// Who completes the checksums of TCP in the frames that are sent.
+/// What completes the TCP checksums of sent frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TxChecksum {
-    /// The device, if it says that it can; else, or if the kernel refuses, the engine computes them.
+    /// The device, if it reports that it can. Otherwise, or if the kernel refuses, the engine.
     #[default]
     Auto,
-    /// The engine computes them.
+    /// The engine.
     Never,
-    /// The device, whatever it says. A virtual one passes them on incomplete: the kernel at its other end takes them as
-    /// they are, any other receiver does not. Where the kernel refuses, the port does not open.
+    /// The device, whatever it reports. A virtual one passes checksums on incomplete, which only a kernel at its other end
+    /// accepts. If the kernel refuses, the port does not open.
     Device,
-    /// The kernel, on the copy that it makes. It costs more than the engine's way, and tests the device's. Where it refuses,
-    /// the port does not open.
+    /// The kernel, on the copy that it makes. It costs more than the engine, and is for tests of the device's path. If it
+    /// refuses, the port does not open.
     Kernel,
 }
 
-/// Whether anybody completes the checksums of what a port sends, other than the engine.
+/// Whether the checksums of what a port sends are offloaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TxOffload {
-    /// The engine computes them: nobody offers more, or nobody was asked.
+    /// The engine computes them: offload is not offered or was not asked for.
     #[default]
     Off,
-    /// The device, or the kernel if it was asked to.
+    /// The device completes them, or the kernel if it was asked to.
     On,
-    /// The engine: the device offers it, but cannot have it for this reason.
+    /// The engine computes them, although the device offers it, for this reason.
     Refused(String),
 }
 
-/// Who is to complete them, where the engine does not: what the kernel is asked for when the UMEM is registered.
+/// What completes them if the engine does not: flags of the UMEM's registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Completer(u32);
 
@@ -58,12 +58,12 @@ impl Completer {
     pub(super) const DEVICE: Self = Self(libc::XDP_UMEM_TX_METADATA_LEN);
     pub(super) const KERNEL: Self =
         Self(libc::XDP_UMEM_TX_METADATA_LEN | libc::XDP_UMEM_TX_SW_CSUM);
-    /// What no kernel knows, as older ones do not know the others.
+    /// Flags that no kernel knows, as older ones do not know the others.
     #[cfg(test)]
     pub(super) const UNKNOWN: Self = Self(1 << 31);
 }
 
-/// The metadata that ask for the checksum of a TCP header at `tcp_at` of the frame.
+/// Returns the metadata that request the checksum of a TCP header at `tcp_at` of the frame.
 pub(super) fn checksum_at(tcp_at: usize) -> [u8; LEN] {
     let mut metadata = [0; LEN];
     let flags = u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM);
@@ -73,8 +73,7 @@ pub(super) fn checksum_at(tcp_at: usize) -> [u8; LEN] {
     metadata
 }
 
-/// Opens a socket, registers the UMEM with room for metadata, and sets the rings up. It is to be [bound](bind), for which
-/// there may be several attempts.
+/// Opens a socket, registers the UMEM with room for metadata, and sets the rings up. [`bind`] comes next.
 pub(super) fn register(
     umem: &Umem,
     wanted: &SocketSpec<'_>,

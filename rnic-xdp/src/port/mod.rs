@@ -38,16 +38,16 @@ use umem::FrameLayout;
 /// Whether frames may be copied between the device and the UMEM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroCopyChoice {
-    /// Without copying where the driver can.
+    /// Without copying if the driver can.
     #[default]
     Auto,
     /// Always copy.
     Never,
-    /// Without copying, or not at all.
+    /// Without copying; opening fails if the driver cannot.
     Require,
 }
 
-/// How a port is to be opened. All numbers of frames and ring entries are powers of two.
+/// The configuration of a port. All numbers of frames and ring entries are powers of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// The network device.
@@ -56,30 +56,29 @@ pub struct PortConfig {
     pub mode: ModeChoice,
     /// With or without copying.
     pub zero_copy: ZeroCopyChoice,
-    /// Frames of each receive queue that circulate at first. All of them are used in turn: more of them absorb longer
-    /// bursts, fewer stay in cache. Where more than half of them are found waiting, twice as many circulate, in the end
-    /// eight times as many, until they have not been needed for long. Where the MTU needs frames of several chunks, so many
-    /// chunks.
+    /// Frames of each receive queue that circulate at first. All of them are used in turn: more of them absorb longer bursts,
+    /// fewer stay in cache. If more than half of them are found waiting, their number doubles, up to eight times, until they
+    /// were not needed for long. If the MTU needs frames of several chunks, this is a number of chunks.
     pub rx_frames: u32,
-    /// Frames to send from. Each is held until its octets are acknowledged, so there must be more than the
-    /// windows of all connections that send at once have segments; the last one freed is used first, so that
-    /// many do not cost cache. Where the MTU needs frames of several chunks, so many chunks: they hold the same windows.
+    /// Frames to send. Each is held until its octets are acknowledged, so there must be more of them than segments in the
+    /// windows of all connections that send at once. The last one freed is used first, so that many do not cost cache. If the
+    /// MTU needs frames of several chunks, this is a number of chunks.
     pub tx_frames: u32,
     /// Entries of the transmit ring: the most frames that one system call sends.
     pub tx_ring: u32,
     /// Use hugepages if there are any.
     pub huge_pages: bool,
-    /// Have the worker's calls do the device's work in place of interrupts, where the kernel can
-    /// ([`PortReport::busy_poll`] tells). For a worker that never sleeps.
+    /// Poll the device in the worker's system calls instead of using interrupts, if the kernel can ([`PortReport::busy_poll`]
+    /// says so). For a worker that never sleeps.
     pub busy_poll: bool,
-    /// Use an MTU in full that needs frames of several chunks, if the kernel has them (Linux 6.6).
+    /// Use a large MTU in full with frames of several chunks, if the kernel has them (Linux 6.6).
     pub multi_buffer: bool,
-    /// Who completes the TCP checksums of what is sent. Where the MTU needs frames of several chunks, only the engine can.
+    /// What completes the TCP checksums of sent frames. If the MTU needs frames of several chunks, only the engine can.
     pub tx_checksum: TxChecksum,
 }
 
 impl PortConfig {
-    /// The defaults for a device.
+    /// Makes the default configuration for a device.
     pub fn new(netdev: impl Into<String>) -> Self {
         Self {
             netdev: netdev.into(),
@@ -131,11 +130,11 @@ pub struct PortReport {
     pub mode: Mode,
     /// Receive queues.
     pub queues: u32,
-    /// Workers that share them.
+    /// Workers that share the queues.
     pub workers: u32,
     /// The NUMA node that the frames lie on, if there are several.
     pub numa_node: Option<u32>,
-    /// Whether the workers poll in place of interrupts.
+    /// Whether the workers poll instead of using interrupts.
     pub busy_poll: BusyPoll,
     /// Every queue works without copying.
     pub zero_copy: bool,
@@ -149,7 +148,7 @@ pub struct PortReport {
     pub chunks: u32,
     /// MTU of the device.
     pub link_mtu: u32,
-    /// The largest IP datagram sent and received: a larger MTU of the device is not used to the full.
+    /// The largest IP datagram that is sent and received. It is smaller than the device's MTU if that is not used in full.
     pub mtu: u32,
 }
 
@@ -202,21 +201,21 @@ pub struct XdpPort {
     pub rx: RxSide,
     /// The transmit side.
     pub tx: TxSide,
-    /// Which share it is, from 0 on.
+    /// The number of the share, from 0 on.
     number: usize,
     shared: Arc<Shared>,
 }
 
 /// What all shares of a device have in common.
 struct Shared {
-    /// Ends before the device does, which it uses.
+    /// Dropped before the device, which it uses.
     control: Control,
     device: Arc<OpenDevice>,
 }
 
 /// The device itself.
 pub(crate) struct OpenDevice {
-    /// Ends before anything else: its interrupts come again.
+    /// Dropped first: interrupts come again.
     _deferral: Option<Deferral>,
     steering: Steering,
     counted: Mutex<Vec<Weak<Counted>>>,
@@ -236,8 +235,8 @@ impl XdpPort {
         })
     }
 
-    /// The same in a share for each of `workers`, or of as many as there are queues if those are fewer: the receive
-    /// queues are dealt out to them in turn, and each sends through its first.
+    /// Opens a device in one share for each of `workers`, but no more shares than queues. The receive queues are distributed
+    /// over the shares in turn, and each share sends through its first queue.
     pub fn open_shares(config: &PortConfig, workers: u32) -> Result<Vec<Self>, OpenError> {
         config.check()?;
         let netdev = || config.netdev.clone();
@@ -255,7 +254,7 @@ impl XdpPort {
         Ok(shares)
     }
 
-    /// The same for a device that is there and up.
+    /// Opens a device that exists and is up.
     fn open_link(
         config: &PortConfig,
         link: Link,
@@ -265,8 +264,8 @@ impl XdpPort {
         let queues = rx_queues(&link);
         let workers = workers.clamp(1, queues);
         let steering = Steering::attach(&link, config.mode, queues.max(link.rx_queues))?;
-        let told = steering.links().read(&mut RouteSocket::open()?)?;
-        told.map_err(|source| OpenError::System {
+        let read = steering.links().read(&mut RouteSocket::open()?)?;
+        read.map_err(|source| OpenError::System {
             doing: "tell the steering program the device's MAC address",
             source,
         })?;
@@ -338,17 +337,17 @@ impl XdpPort {
         Ok(opened.into_iter().enumerate().filter_map(share).collect())
     }
 
-    /// What was opened.
+    /// Reports what was opened.
     pub fn report(&self) -> &PortReport {
         &self.shared.device.report
     }
 
-    /// Reads what was counted of each queue of the device, also when the port has gone to a worker.
+    /// Returns a reader of the counters of each queue of the device. It works also after the port was given to a worker.
     pub fn statistics(&self) -> PortStatistics {
         PortStatistics(Arc::downgrade(&self.shared.device))
     }
 
-    /// What the steering program did.
+    /// Reads the counters of the steering program.
     pub fn steering_counters(&self) -> io::Result<SteeringCounters> {
         self.shared.device.steering.counters()
     }
@@ -361,17 +360,17 @@ impl XdpPort {
         self.shared.device.steering.ports()
     }
 
-    /// What the steering program knows of links, for one of the shares to keep up to date.
+    /// Returns the steering program's table of links, for the first share, which keeps it up to date.
     pub(crate) fn links_to_follow(&self) -> Option<SteeredLinks> {
         (self.number == 0).then(|| self.shared.device.steering.links())
     }
 
-    /// The thread that does for the workers what may block.
+    /// Returns the control thread, which makes the calls that may block.
     pub(crate) fn control(&self) -> &ControlHandle {
         self.shared.control.handle()
     }
 
-    /// Which share it is, from 0 on.
+    /// Returns the number of the share, from 0 on.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
@@ -386,13 +385,14 @@ impl OpenDevice {
         self.link.index
     }
 
-    /// Receive queues that the device has now. (None goes: the kernel refuses to take away a queue that has a socket.)
+    /// Returns the number of receive queues of the device now. It only grows: the kernel does not remove a queue that has a
+    /// socket.
     pub(crate) fn queues_now(&self) -> u32 {
         rx_queues(&self.link)
     }
 
-    /// Opens a queue that the device has got since, for the worker whose it is. Until then the kernel answers what comes
-    /// there, with RST.
+    /// Opens a queue that was added to the device, for its worker. Until then the kernel answers segments on that queue with
+    /// RST.
     pub(crate) fn open_queue(&self, queue: u32) -> Result<Vec<RxPort>, OpenError> {
         let mut new = Opened {
             sends: false,
@@ -409,18 +409,18 @@ impl OpenDevice {
         Ok(new.rx)
     }
 
-    /// Has the steering program run on so many queues.
+    /// Makes the steering program run on this many queues.
     pub(crate) fn cover(&self, queues: u32) -> Result<(), OpenError> {
         self.steering.cover(queues)
     }
 }
 
-/// The worker that has a receive queue.
+/// Returns the worker that has a receive queue.
 pub(crate) fn worker_of(queue: u32, workers: u32) -> usize {
     (queue % workers) as usize
 }
 
-/// Who completes the checksums of what a device sends, if not the engine.
+/// Returns what completes the checksums of what a device sends, if not the engine.
 fn completer(choice: TxChecksum, link: &Link) -> Option<Completer> {
     match choice {
         TxChecksum::Never => None,
@@ -434,12 +434,12 @@ fn completer(choice: TxChecksum, link: &Link) -> Option<Completer> {
     }
 }
 
-/// The largest MTU that is used to the full without frames of several chunks.
+/// Returns the largest MTU that is used in full without frames of several chunks.
 pub(crate) fn largest_mtu_in_one_chunk() -> u32 {
     FrameLayout::in_one_chunk(u32::MAX).max_mtu()
 }
 
-/// Receive queues in use: what ethtool counts, or what the device allocated where it does not say.
+/// Returns the receive queues in use, as ethtool counts them, or those allocated if the driver does not report it.
 fn rx_queues(link: &Link) -> u32 {
     let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
     match counted {

@@ -7,21 +7,21 @@ use nix::libc;
 
 use crate::netlink::Link;
 
-/// Nodes that a mask has room for: as many as the kernel can have.
+/// The number of nodes in a mask: the most that the kernel can have.
 const MOST_NODES: usize = 1024;
 const WORD_BITS: usize = libc::c_ulong::BITS as usize;
 const MPOL_DEFAULT: libc::c_int = 0;
 const MPOL_PREFERRED: libc::c_int = 1;
 
-/// The node of a device; none where the host has but one, or the device is no hardware.
+/// Returns the node of a device. Returns none if the host has only one, or the device is virtual.
 pub(crate) fn node_of(link: &Link) -> Option<u32> {
     let (bus, device) = link.hardware.as_ref()?;
     let node = fs::read_to_string(format!("/sys/bus/{bus}/devices/{device}/numa_node")).ok()?;
-    // -1 where the firmware does not say.
+    // -1 if the firmware does not state it.
     node.trim().parse().ok()
 }
 
-/// The CPUs near a device ([`PortReport::numa_node`](crate::PortReport)), or all that are on line.
+/// Returns the CPUs near a device ([`PortReport::numa_node`](crate::PortReport)), or all that are on line.
 pub fn cpus_near(node: Option<u32>) -> Vec<usize> {
     let list = match node {
         Some(node) => format!("/sys/devices/system/node/node{node}/cpulist"),
@@ -30,7 +30,7 @@ pub fn cpus_near(node: Option<u32>) -> Vec<usize> {
     numbers(&fs::read_to_string(list).unwrap_or_default())
 }
 
-/// The numbers of a list such as "0-3,8".
+/// Returns the numbers of a list such as "0-3,8".
 fn numbers(list: &str) -> Vec<usize> {
     let ranges = list.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -41,7 +41,7 @@ fn numbers(list: &str) -> Vec<usize> {
 
 type Mask = [libc::c_ulong; MOST_NODES / WORD_BITS];
 
-/// How this thread gets memory.
+/// The policy by which the kernel allocates memory for this thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemoryPolicy {
     mode: libc::c_int,
@@ -79,7 +79,7 @@ impl MemoryPolicy {
         (result == 0).then_some(policy)
     }
 
-    /// Makes it this thread's. Kernels without NUMA refuse, and need none.
+    /// Sets it for this thread. Kernels without NUMA refuse, and need none.
     fn set(&self) {
         let nodes = if self.mode == MPOL_DEFAULT {
             std::ptr::null()
@@ -91,7 +91,7 @@ impl MemoryPolicy {
     }
 }
 
-/// Runs something with the memory that it makes on a node, as long as there is some; elsewhere then.
+/// Runs a function whose memory is allocated on a node, as long as that has some.
 pub(crate) fn on_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
     let policies = node
         .and_then(MemoryPolicy::preferring)

@@ -22,9 +22,9 @@ pub(super) struct Opened {
     pub(super) sends: bool,
     pub(super) zero_copy: bool,
     pub(super) huge_pages: bool,
-    /// Why nobody completes the checksums of what it sends, if somebody was to.
+    /// Why checksums are not offloaded, if they were to be.
     pub(super) without_offload: Option<String>,
-    /// What each of its queues counts.
+    /// The counters of each of its queues.
     pub(super) counted: Vec<Weak<Counted>>,
 }
 
@@ -43,7 +43,7 @@ impl Default for Opened {
 }
 
 impl Opened {
-    /// Nobody completes the checksums of what is sent: that is an error where it was asked for by name.
+    /// Goes on without checksum offload. Fails if the configuration demands it.
     fn do_without_offload(&mut self, config: &PortConfig, why: String) -> Result<(), OpenError> {
         if config.tx_checksum != TxChecksum::Auto {
             return Err(OpenError::NoTxChecksum {
@@ -71,12 +71,12 @@ impl Opened {
             self.do_without_offload(config, ROOM_IN_ONE_CHUNK.into())?;
             completer = None;
         }
-        // As many octets whatever the MTU: a longer frame takes the place of several.
+        // The octets do not depend on the MTU: a longer frame takes several chunks.
         let tx_chunks = if sends { config.tx_frames } else { 0 };
         let rx_chunks = config.rx_frames * circulation::MOST;
         let rings = UmemRings {
             fill: rx_chunks * rx::FILL_ENTRIES_PER_FRAME,
-            // Frames on their way through a device that copies fill it too.
+            // It also holds frames in flight in a device that copies.
             completion: if sends {
                 config.tx_frames
             } else {
@@ -84,7 +84,7 @@ impl Opened {
             },
         };
         let chunks = rx_chunks + tx_chunks;
-        // Generic mode has no way around the copy.
+        // Generic mode always copies.
         let zero_copy = match steering.mode() {
             // The kernel completes checksums on the copy that it makes.
             Mode::Native if completer == Some(Completer::KERNEL) => ZeroCopyChoice::Never,
@@ -148,11 +148,11 @@ impl Opened {
     }
 }
 
-/// Why the checksums of long frames cannot be completed by others.
+/// Why the checksums of frames of several chunks cannot be offloaded.
 const ROOM_IN_ONE_CHUNK: &str = "frames of several chunks, which the MTU needs, have no room for what would ask for it; \
                                  see multi_buffer";
 
-/// A UMEM and a socket on it, and why nobody completes the checksums of what it sends, if somebody was to.
+/// Opens a UMEM and a socket on it. Also returns why checksums are not offloaded, if they were to be.
 fn open_queue(
     layout: FrameLayout,
     chunks: u32,
@@ -180,7 +180,7 @@ fn open_queue(
     Ok((umem, rings, refusal))
 }
 
-/// What came of the completer for these shares.
+/// Returns whether these shares offload checksums.
 pub(super) fn tx_offload(completer: Option<Completer>, opened: &[Opened]) -> TxOffload {
     let refusal = opened
         .iter()

@@ -1,4 +1,4 @@
-//! The four rings of an AF_XDP socket, seen through mappings of our own.
+//! The four rings of an AF_XDP socket, in mappings of our own.
 //!
 //! xsk-rs opens sockets and sets their rings up. But it addresses whole chunks only, and a frame of several chunks is one
 //! run of octets: all its descriptors but the first begin where a chunk begins. And it knows no metadata of frames to be
@@ -32,7 +32,7 @@ pub(super) enum Which {
     Completion,
 }
 
-/// What both sides of a ring see.
+/// A mapped ring, shared with the kernel.
 struct RingMapping<T> {
     map: MmapRaw,
     at: xdp_ring_offset,
@@ -41,7 +41,7 @@ struct RingMapping<T> {
 }
 
 impl<T: RingEntry> RingMapping<T> {
-    /// A ring of `socket`, which has so many entries: a power of two.
+    /// Makes a ring of `socket`, which has so many entries: a power of two.
     fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
         let all = offsets(socket)?;
         let (at, page) = match which {
@@ -63,7 +63,7 @@ impl<T: RingEntry> RingMapping<T> {
         })
     }
 
-    /// The entry with this number, as numbers go on when the ring begins anew.
+    /// Returns the entry with this number. Numbers do not wrap with the ring.
     fn entry(&self, number: u32) -> *mut T {
         let slot = (number & (self.entries - 1)) as usize;
         // SAFETY: the kernel placed an aligned array of `entries` entries at this offset, all of which `map` covers.
@@ -87,16 +87,16 @@ impl<T: RingEntry> RingMapping<T> {
     }
 }
 
-/// Our side of a ring that the kernel takes from: transmit, fill.
+/// Our side of a ring that the kernel consumes: transmit, fill.
 pub(super) struct Producer<T> {
     ring: RingMapping<T>,
-    /// Entries written, and those of them that the kernel was told of.
+    /// Entries written, and entries published to the kernel.
     written: u32,
     submitted: u32,
 }
 
 impl<T: RingEntry> Producer<T> {
-    /// A ring of `socket`, which has so many entries: a power of two.
+    /// Makes a ring of `socket`, which has so many entries: a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
         let ring = RingMapping::map(socket, which, entries)?;
         let submitted = ring.producer().load(Ordering::Relaxed);
@@ -107,13 +107,13 @@ impl<T: RingEntry> Producer<T> {
         })
     }
 
-    /// Entries that the kernel has not taken yet, whether it knows of them or not.
+    /// Returns the number of entries that the kernel has not taken yet, published or not.
     pub(super) fn used(&self) -> u32 {
         let taken = self.ring.consumer().load(Ordering::Acquire);
         self.written.wrapping_sub(taken)
     }
 
-    /// Room for entries.
+    /// Returns the number of free entries.
     pub(super) fn room(&self) -> u32 {
         self.ring.entries.saturating_sub(self.used())
     }
@@ -126,7 +126,7 @@ impl<T: RingEntry> Producer<T> {
         self.written = self.written.wrapping_add(1);
     }
 
-    /// Shows the kernel what was written.
+    /// Publishes the written entries to the kernel.
     pub(super) fn submit(&mut self) {
         if self.submitted != self.written {
             self.submitted = self.written;
@@ -135,7 +135,7 @@ impl<T: RingEntry> Producer<T> {
         }
     }
 
-    /// Whether the kernel looks at the ring only when asked to.
+    /// Returns whether the kernel must be woken to look at the ring.
     pub(super) fn needs_wakeup(&self) -> bool {
         let flags = self.ring.word(self.ring.at.flags).load(Ordering::Relaxed);
         flags & libc::XDP_RING_NEED_WAKEUP != 0
@@ -145,13 +145,13 @@ impl<T: RingEntry> Producer<T> {
 /// Our side of a ring that the kernel fills: receive, completion.
 pub(super) struct Consumer<T> {
     ring: RingMapping<T>,
-    /// Entries taken, and those that were there when some were last.
+    /// Entries taken, and entries that were there at the last look.
     taken: u32,
     there: u32,
 }
 
 impl<T: RingEntry> Consumer<T> {
-    /// A ring of `socket`, which has so many entries: a power of two.
+    /// Makes a ring of `socket`, which has so many entries: a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
         let ring = RingMapping::map(socket, which, entries)?;
         let taken = ring.consumer().load(Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl<T: RingEntry> Consumer<T> {
         })
     }
 
-    /// Takes what there is, as far as `into` has places for it; returns the number.
+    /// Takes as many entries as there are and fit `into`. Returns the number.
     pub(super) fn take(&mut self, into: &mut [T]) -> usize {
         let there = self.ring.producer().load(Ordering::Acquire);
         self.there = there.wrapping_sub(self.taken);
@@ -181,7 +181,7 @@ impl<T: RingEntry> Consumer<T> {
         count
     }
 
-    /// Entries that were there the last time, taken or not.
+    /// Returns the number of entries that were there at the last look, taken or not.
     pub(super) fn there(&self) -> u32 {
         self.there
     }
@@ -205,7 +205,7 @@ impl<T> fmt::Debug for Consumer<T> {
     }
 }
 
-/// Where the parts of a socket's rings lie in their mappings.
+/// Returns the offsets of the parts of a socket's rings in their mappings.
 fn offsets(socket: BorrowedFd<'_>) -> io::Result<xdp_mmap_offsets> {
     let none = xdp_ring_offset {
         producer: 0,

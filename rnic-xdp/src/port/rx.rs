@@ -20,8 +20,8 @@ use super::umem::{FrameLayout, Umem};
 
 /// Frames taken from a ring at once.
 const BATCH: usize = 64;
-/// The kernel lets us see a batch of received frames before it gives up their entries of the fill ring. With one
-/// entry for each frame, there would be no room to give a frame back until it has.
+/// The kernel publishes a batch of received frames before it releases their entries in the fill ring. With one entry for each
+/// frame there would be no room to give a frame back until then.
 pub(super) const FILL_ENTRIES_PER_FRAME: u32 = 2;
 
 /// The receive side of all queues of a device.
@@ -44,12 +44,12 @@ impl RxSide {
         self.queues.clear();
     }
 
-    /// Each receive queue.
+    /// Returns each receive queue.
     pub fn queues_mut(&mut self) -> impl Iterator<Item = &mut RxPort> {
         self.queues.iter_mut()
     }
 
-    /// The sockets, readable when frames wait.
+    /// Returns the sockets, readable when frames wait.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().map(RxPort::socket)
     }
@@ -65,29 +65,29 @@ pub struct RxPort {
     umem: Umem,
     /// Frames may take several chunks.
     multi_buffer: bool,
-    /// Calls do the device's work.
+    /// The device is polled by system calls.
     busy_poll: bool,
     batch: Box<[xdp_desc]>,
-    /// Descriptors of `batch` whose frames are here and have not gone back yet.
+    /// Descriptors of `batch` whose frames have not gone back yet.
     held: usize,
-    /// Descriptors behind them, of a frame whose last one was not in the batch.
+    /// Descriptors after them, of a frame whose last one was not in the batch.
     begun: usize,
-    /// Frames to be looked at: none once they are to go back, whether the ring has room for them or not.
+    /// Frames to be handled: none once they are to go back.
     ready: usize,
     /// The batch was full.
     more: bool,
-    /// Where the frames of the batch begin, and at last where they end, if frames may take several chunks.
+    /// If frames may take several chunks: where the frames of the batch begin, and where the last one ends.
     starts: Vec<usize>,
-    /// Room to put one together.
+    /// Buffers to put frames together.
     room: RefCell<Vec<u8>>,
-    /// Others read it.
+    /// Counters that other threads read.
     counted: Arc<Counted>,
 }
 
 /// A received frame.
 #[derive(Debug)]
 pub enum Frame<'a> {
-    /// As it lies in its chunk.
+    /// In its chunk.
     Chunk(&'a [u8]),
     /// Put together of several chunks.
     Joined(Joined<'a>),
@@ -103,7 +103,7 @@ impl AsRef<[u8]> for Frame<'_> {
     }
 }
 
-/// The octets of a frame of several chunks, in room that goes back when they are no longer needed.
+/// The octets of a frame of several chunks, in a buffer that is used again after dropping this.
 #[derive(Debug)]
 pub struct Joined<'a> {
     octets: Vec<u8>,
@@ -117,8 +117,8 @@ impl Drop for Joined<'_> {
 }
 
 impl RxPort {
-    /// Takes over the first `chunks` of a UMEM, which are in no ring yet; the fill ring has
-    /// [twice](FILL_ENTRIES_PER_FRAME) the room. So many of them as `circulating` go to work at once.
+    /// Takes over the first `chunks` of a UMEM, which are in no ring yet. The fill ring has [twice](FILL_ENTRIES_PER_FRAME) the
+    /// room. `circulating` of them go to the fill ring at once.
     pub(super) fn new(
         umem: Umem,
         layout: FrameLayout,
@@ -131,7 +131,7 @@ impl RxPort {
         let address = |chunk| u64::from(chunk) * u64::from(layout.chunk);
         (0..circulating).for_each(|chunk| fill.push(address(chunk)));
         fill.submit();
-        // The lowest one goes to work first.
+        // The lowest one is used first.
         let reserve = (circulating..chunks).rev().map(address).collect();
         let none = xdp_desc {
             addr: 0,
@@ -160,8 +160,8 @@ impl RxPort {
         port
     }
 
-    /// Takes what has arrived, up to a batch; returns the number of frames. Gives the frames of the last batch
-    /// back first, and takes none while the fill ring has no room for those.
+    /// Takes received frames, up to a batch, and returns their number. Gives the frames of the last batch back first, and takes
+    /// none while the fill ring has no room for those.
     pub fn receive(&mut self) -> usize {
         self.refill();
         if self.held > 0 {
@@ -189,7 +189,7 @@ impl RxPort {
         self.ready
     }
 
-    /// Has more frames circulate if many were there when some were taken, or in the end fewer if not.
+    /// Lets more frames circulate if many were waiting, or fewer if few waited for long.
     fn adapt(&mut self, taken: u32) {
         let more = self.circulation.on_batch(self.rx.there(), taken);
         // There is room for twice as many as there are.
@@ -197,7 +197,7 @@ impl RxPort {
         self.fill.submit();
     }
 
-    /// Finds the frames among so many descriptors.
+    /// Finds the frames among these descriptors.
     fn find_frames(&mut self, count: usize) {
         self.starts.clear();
         self.starts.push(0);
@@ -212,12 +212,12 @@ impl RxPort {
         self.ready = self.starts.len() - 1;
     }
 
-    /// Whether the last batch was full: then more frames may wait already.
+    /// Returns whether the last batch was full: then more frames may wait already.
     pub fn has_more(&self) -> bool {
         self.more
     }
 
-    /// The frames of the batch, Ethernet header first, and what is to be done about their checksums.
+    /// Returns the frames of the batch from their Ethernet headers on, and how to check their checksums.
     pub fn frames(&self) -> impl Iterator<Item = (Frame<'_>, Checksums)> {
         (0..self.ready).map(|frame| match self.multi_buffer {
             true => self.frame(self.starts[frame]..self.starts[frame + 1]),
@@ -225,14 +225,14 @@ impl RxPort {
         })
     }
 
-    /// The same in the form that is handled fastest, where each frame lies in one chunk.
+    /// Returns the frames of the batch in the form that is handled fastest, if each is in one chunk.
     #[inline(always)]
     pub fn whole_frames(&self) -> Option<impl Iterator<Item = (&[u8], Checksums)>> {
         let frame = |at| (self.chunk(at), Checksums::None);
         (!self.multi_buffer).then(|| (0..self.ready).map(frame))
     }
 
-    /// The front of each frame of the batch, in their order.
+    /// Returns the front of each frame of the batch, in their order.
     pub fn heads(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.ready).map(|frame| match self.multi_buffer {
             true => self.chunk(self.starts[frame]),
@@ -240,8 +240,8 @@ impl RxPort {
         })
     }
 
-    /// The frame in these chunks of the batch. One of several is put together: protocols are faster on octets that lie in
-    /// one run and in the nearest cache, and their sum comes with the copy.
+    /// Returns the frame in these chunks of the batch. A frame of several chunks is put together: the protocols are faster on
+    /// contiguous octets in the nearest cache, and the copy computes their sum.
     fn frame(&self, chunks: Range<usize>) -> (Frame<'_>, Checksums) {
         if chunks.len() == 1 {
             return (Frame::Chunk(self.chunk(chunks.start)), Checksums::None);
@@ -255,7 +255,7 @@ impl RxPort {
         (frame, Checksums::Complete(total))
     }
 
-    /// A chunk of the batch.
+    /// Returns a chunk of the batch.
     fn chunk(&self, at: usize) -> &[u8] {
         let xdp_desc { addr, len, .. } = self.batch[at];
         // SAFETY: the kernel put this chunk of our UMEM into the receive ring, and does not touch it until `refill`
@@ -284,26 +284,26 @@ impl RxPort {
         self.wake_device();
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// From now on the device does its work when asked.
+    /// Polls the device by system calls from now on.
     pub(super) fn poll_busily(&mut self) {
         self.busy_poll = true;
     }
 
-    /// Has the device look for frames, which the next call takes.
+    /// Polls the device. The next call takes the frames.
     fn run_device(&self) {
         // It receives nothing: AF_XDP sockets have their rings.
         let _ = recv(self.socket().as_raw_fd(), &mut [], MsgFlags::MSG_DONTWAIT);
     }
 
-    /// Some drivers stop when they find the fill ring empty, and say so.
+    /// Wakes a driver that stopped because the fill ring was empty.
     fn wake_device(&mut self) {
         if self.fill.needs_wakeup() {
-            // An error here is one of the socket's, and shows when it is polled.
+            // An error shows when the socket is polled.
             let _ = self.socket.look();
         }
     }

@@ -22,8 +22,8 @@ use super::ring::{Consumer, Producer, Which};
 use super::umem::{Umem, UmemRings, os_error, ring_size};
 use crate::error::OpenError;
 
-/// A queue that was closed a moment ago stays busy for some milliseconds, or for as long as somebody holds the lock of the
-/// kernel's configuration (RTNL), which it is let go under.
+/// How long to wait for a busy queue. A queue that was just closed stays busy for some milliseconds, or for as long as a
+/// process holds the kernel's lock (RTNL) under which it is released.
 const BUSY_FOR: Duration = Duration::from_secs(3);
 const BUSY_RETRY: Duration = Duration::from_millis(2);
 
@@ -44,20 +44,20 @@ pub(super) struct SocketSpec<'a> {
     pub(super) completer: Option<Completer>,
 }
 
-/// Has a socket open, as long as this is there.
+/// A socket that is open as long as this exists.
 pub(super) struct OpenSocket {
     fd: RawFd,
     _keeper: Box<dyn Send>,
 }
 
 impl OpenSocket {
-    /// `keeper` keeps it open.
+    /// Makes one of a socket that `keeper` keeps open.
     fn new(fd: RawFd, keeper: impl Send + 'static) -> Self {
         let _keeper = Box::new(keeper);
         Self { fd, _keeper }
     }
 
-    /// Has the kernel take what is in the transmit ring. That it cannot take all now is no error.
+    /// Makes the kernel take frames of the transmit ring. It is no error if it cannot take all now.
     pub(super) fn send(&self) -> io::Result<()> {
         match send(self.fd, &[], MsgFlags::MSG_DONTWAIT) {
             Ok(_) | Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::EBUSY | Errno::ENETDOWN) => Ok(()),
@@ -65,7 +65,7 @@ impl OpenSocket {
         }
     }
 
-    /// Has the kernel look at the fill ring.
+    /// Makes the kernel look at the fill ring.
     pub(super) fn look(&self) -> io::Result<()> {
         let mut this = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
         poll(&mut this, PollTimeout::ZERO)?;
@@ -86,7 +86,7 @@ impl fmt::Debug for OpenSocket {
     }
 }
 
-/// A bound socket's four rings, and itself for each side.
+/// The four rings of a bound socket, and the socket for each side.
 pub(super) struct Rings {
     pub(super) rx: Consumer<xdp_desc>,
     pub(super) fill: Producer<u64>,
@@ -103,7 +103,7 @@ pub(super) struct Rings {
 impl Rings {
     /// Opens a socket on a queue: without copying if that is possible and wanted, else copying.
     pub(super) fn open(umem: &Umem, wanted: &SocketSpec<'_>) -> Result<Self, OpenError> {
-        // Once for all attempts to bind it: that pins the UMEM.
+        // Once for all attempts to bind: registering pins the UMEM.
         let socket = match wanted.completer {
             Some(completer) => {
                 let socket = metadata::register(umem, wanted, completer);
@@ -129,7 +129,7 @@ impl Rings {
         bind(BindFlags::XDP_COPY)?.map_err(|source| wanted.error(source))
     }
 
-    /// Tries again while the queue is busy. The inner error is the last attempt's.
+    /// Binds, and tries again while the queue is busy. The inner error is that of the last attempt.
     fn bind_patiently(
         umem: &Umem,
         wanted: &SocketSpec<'_>,
@@ -200,7 +200,7 @@ impl Rings {
             .and_then(|_| Self::map(rx, tx, wanted, zero_copy)))
     }
 
-    /// The rings of a bound socket, of which there is one handle for each side.
+    /// Makes the rings of a bound socket, of which there is one handle for each side.
     fn map(
         rx_socket: OpenSocket,
         tx_socket: OpenSocket,
@@ -208,7 +208,7 @@ impl Rings {
         zero_copy: bool,
     ) -> io::Result<Self> {
         let rings = Self::map_rings(rx_socket, tx_socket, wanted, zero_copy);
-        // Older kernels say that it is busy: that must not be taken for the queue.
+        // Older kernels report EBUSY here, which does not mean a busy queue.
         rings.map_err(|error| {
             io::Error::other(format!(
                 "the kernel did not map the rings of a bound AF_XDP socket, which needs Linux 6.4: {error}"
@@ -235,8 +235,8 @@ impl Rings {
         })
     }
 
-    /// Raises the octets in flight that the kernel allows a copying socket. Without the right to, the system's
-    /// limit stays, which costs some throughput.
+    /// Raises the octets in flight that the kernel allows a copying socket. Without the privilege the system's limit stays,
+    /// which costs some throughput.
     pub(super) fn allow_in_flight(&self, octets: usize) {
         let _ = setsockopt(&self.fd(), sockopt::SndBufForce, &octets);
     }

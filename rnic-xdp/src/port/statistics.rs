@@ -1,4 +1,4 @@
-//! What the kernel and the worker have counted of each queue.
+//! The counters of each queue, of the kernel and of the worker.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,20 +10,20 @@ use nix::libc::{self, socklen_t, xdp_statistics};
 
 use super::OpenDevice;
 
-/// What was counted of a receive queue since it was opened.
+/// The counters of a receive queue since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStatistics {
     /// The queue.
     pub queue: u32,
-    /// The worker that has it.
+    /// Its worker.
     pub worker: usize,
     /// Frames that the worker took.
     pub frames_received: u64,
-    /// Frames lost because the worker had not taken enough of those before.
+    /// Frames lost because the receive ring was full.
     pub rx_ring_full: u64,
     /// Times that the device found no free frame to receive into.
     pub fill_ring_empty: u64,
-    /// Frames lost on the way into the ring, because no frame was free or they are too long.
+    /// Frames dropped because no frame was free or they are too long.
     pub rx_dropped: u64,
     /// Addresses that the kernel did not accept as those of free frames. It should be none.
     pub rx_invalid_descriptors: u64,
@@ -32,7 +32,7 @@ pub struct QueueStatistics {
 }
 
 impl QueueStatistics {
-    /// Every count with its name.
+    /// Returns each counter with its name.
     pub fn entries(&self) -> [(&'static str, u64); 6] {
         [
             ("frames_received", self.frames_received),
@@ -45,12 +45,12 @@ impl QueueStatistics {
     }
 }
 
-/// Reads what was counted of each queue of a device, from any thread, as long as the device is open.
+/// Reads the counters of each queue of a device, from any thread, as long as the device is open.
 #[derive(Clone)]
 pub struct PortStatistics(pub(super) Weak<OpenDevice>);
 
 impl PortStatistics {
-    /// Of each queue that is open, in their order.
+    /// Returns the counters of each open queue, in order.
     pub fn read(&self) -> io::Result<Vec<QueueStatistics>> {
         let Some(device) = self.0.upgrade() else {
             return Ok(Vec::new());
@@ -67,8 +67,8 @@ impl PortStatistics {
     }
 }
 
-/// A queue, and what is counted of it. It ends with the receive side of the queue: this handle of the socket, which keeps the
-/// queue bound, must not outlive whoever empties its ring.
+/// A queue and its counters. It ends with the receive side of the queue: this handle of the socket keeps the queue bound, and
+/// must not outlive what empties its ring.
 #[derive(Debug)]
 pub(super) struct Counted {
     pub(super) queue: u32,
@@ -93,7 +93,7 @@ impl Counted {
     }
 }
 
-/// What the kernel has counted. Kernels before 5.9 know less, and leave zeroes.
+/// Reads the kernel's counters. Kernels before 5.9 have fewer, and leave zeroes.
 fn of_socket(socket: &OwnedFd) -> io::Result<xdp_statistics> {
     // SAFETY: zeroes are a valid value of this structure of integers.
     let mut statistics: xdp_statistics = unsafe { std::mem::zeroed() };

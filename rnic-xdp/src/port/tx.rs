@@ -1,5 +1,5 @@
-//! The transmit side: frames are built, queued, sent, and free again when neither their owner nor the device
-//! holds them.
+//! The transmit side: frames are built, queued and sent. They are free again when neither their owner nor the device holds
+//! them.
 #![allow(unsafe_code)]
 
 use nix::libc::{XDP_PKT_CONTD, XDP_TX_METADATA, xdp_desc};
@@ -13,7 +13,7 @@ use super::umem::{FrameLayout, Umem, XDP_HEADROOM};
 /// Completions taken from the ring at once.
 const BATCH: usize = 64;
 
-/// The owner may send it (again).
+/// The owner holds it, and may send it (again).
 const OWNED: u8 = 0x80;
 /// One of its descriptors is in the transmit ring, on its way, or in the completion ring. Each counts.
 const IN_DEVICE: u8 = 1;
@@ -23,18 +23,18 @@ const IN_DEVICE: u8 = 1;
 pub struct TxSide {
     ring: Producer<xdp_desc>,
     completion: Consumer<u64>,
-    /// To have the device woken.
+    /// Wakes the device.
     socket: OpenSocket,
     umem: Umem,
     zero_copy: bool,
     /// The device completes checksums.
     has_metadata: bool,
     layout: FrameLayout,
-    /// Whose each frame is: [`OWNED`], and its descriptors [`IN_DEVICE`].
+    /// What holds each frame: [`OWNED`], and its descriptors [`IN_DEVICE`].
     states: Box<[u8]>,
     /// Free frames; the last one freed is used first, while it is in cache.
     free: Vec<u32>,
-    /// The frames of this side begin with this chunk of the UMEM.
+    /// The first chunk of the UMEM that belongs to this side.
     first: usize,
     /// Free entries of the ring, as far as known.
     room: u32,
@@ -45,7 +45,7 @@ pub struct TxSide {
     completed: Box<[u64]>,
 }
 
-/// What a transmit side is made of.
+/// The parts of a transmit side.
 pub(super) struct TxParts {
     pub(super) umem: Umem,
     pub(super) layout: FrameLayout,
@@ -90,12 +90,12 @@ impl TxSide {
         }
     }
 
-    /// Whether frames still wait in the transmit ring for the kernel to take them.
+    /// Returns whether frames still wait in the transmit ring for the kernel to take them.
     pub fn is_pending(&self) -> bool {
         !self.closed && self.ring.used() > 0
     }
 
-    /// Takes back all frames from a device that is gone, and gives it no more.
+    /// Takes back all frames from a device that is gone, and queues no more.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.in_device = 0;
@@ -105,7 +105,7 @@ impl TxSide {
         }
     }
 
-    /// Sends what is queued, and frees what the device has finished with. Once per turn.
+    /// Sends what is queued, and frees what the device has sent. Called once per turn.
     pub fn kick(&mut self) {
         if self.closed {
             return;
@@ -116,18 +116,18 @@ impl TxSide {
         self.room = self.ring.room();
     }
 
-    /// The same, unless nothing is queued and the device has nothing of ours.
+    /// Does that unless nothing is queued and the device has none of our frames.
     pub fn reclaim(&mut self) {
         if self.in_device > 0 {
             self.kick();
         }
     }
 
-    /// Has the kernel take what is in the ring. A copying socket sends within the call, some 32 descriptors each.
+    /// Makes the kernel take frames of the ring. A copying socket sends within the call, up to 32 descriptors a call.
     fn drive(&mut self) {
         let mut left = self.ring.used();
         while left > 0 && self.ring.needs_wakeup() {
-            // The device is down or gone: what is in the ring waits until it is up again.
+            // The device is down or gone: the frames wait until it is up again.
             if self.socket.send().is_err() {
                 return;
             }
@@ -140,7 +140,7 @@ impl TxSide {
         }
     }
 
-    /// Takes back what the device has finished with; returns the number of descriptors.
+    /// Takes back the frames that the device has sent. Returns the number of descriptors.
     fn reap(&mut self) -> usize {
         let mut total = 0;
         while self.in_device > 0 {
@@ -162,7 +162,7 @@ impl TxSide {
         total
     }
 
-    /// Ends a share in a frame; without any, it is free.
+    /// Drops one hold of a frame. After the last one it is free.
     fn end_share(&mut self, frame: usize, end: impl FnOnce(u8) -> u8) {
         let Some(state) = self.states.get_mut(frame) else {
             return; // not a frame of this side
@@ -174,7 +174,7 @@ impl TxSide {
         }
     }
 
-    /// Where a frame begins.
+    /// Returns where a frame begins.
     fn address(&self, frame: FrameId) -> usize {
         let chunk = self.first + frame.0 as usize * self.layout.chunks as usize;
         chunk * self.layout.chunk as usize + XDP_HEADROOM as usize

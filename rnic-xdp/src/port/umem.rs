@@ -1,4 +1,4 @@
-//! The memory that frames lie in: one UMEM per queue, on hugepages where there are any.
+//! The memory of frames: one UMEM per queue, on hugepages if there are any.
 #![allow(unsafe_code)]
 
 use std::error::Error;
@@ -21,13 +21,13 @@ pub(super) const XDP_HEADROOM: u32 = 256;
 const LINK_HEADER: u32 = 14 + 2 * 4;
 const HUGE_PAGE: u32 = 2 << 20;
 
-/// The most chunks that a frame may take: the kernel copies it to a packet of one run and 17 fragments.
+/// The most chunks of a frame: the kernel copies it to a packet with a linear part and 17 fragments.
 const MOST_CHUNKS: u32 = 17;
 
-/// How frames lie in chunks of UMEM.
+/// The layout of frames in chunks of UMEM.
 ///
-/// A frame to be sent is one run of octets in chunks next to each other, of which it takes as many as it needs. A
-/// received one begins anew in each of its chunks, behind the headroom.
+/// A frame to be sent is contiguous in as many adjacent chunks as it needs. A received one continues in each of its chunks
+/// after the headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameLayout {
     /// Octets from one chunk to the next.
@@ -37,7 +37,7 @@ pub(crate) struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// The smallest chunks for a link's MTU, and as many as it needs: the kernel has none of more than a page.
+    /// Returns the smallest chunks for a link's MTU, and as many as it needs. The kernel has none of more than a page.
     pub(crate) fn for_mtu(mtu: u32) -> Self {
         let small = Self::in_one_chunk(mtu);
         if mtu <= small.max_mtu() {
@@ -52,7 +52,7 @@ impl FrameLayout {
         }
     }
 
-    /// The same where a frame cannot have several chunks: a larger MTU is not used to the full.
+    /// Returns the layout without frames of several chunks. A larger MTU is not used in full.
     pub(crate) fn in_one_chunk(mtu: u32) -> Self {
         let of = |chunk| Self { chunk, chunks: 1 };
         let small = of(2048);
@@ -63,17 +63,17 @@ impl FrameLayout {
         }
     }
 
-    /// Octets from one frame to be sent to the next.
+    /// Returns the number of octets from one frame to be sent to the next.
     pub(crate) fn stride(self) -> usize {
         self.chunk as usize * self.chunks as usize
     }
 
-    /// Octets of a frame to be sent.
+    /// Returns the number of octets of a frame to be sent.
     pub(crate) fn capacity(self) -> usize {
         self.stride() - XDP_HEADROOM as usize
     }
 
-    /// The largest IP datagram that fits.
+    /// Returns the largest IP datagram that fits.
     pub(crate) fn max_mtu(self) -> u32 {
         self.chunk * self.chunks - XDP_HEADROOM - LINK_HEADER
     }
@@ -96,12 +96,12 @@ pub(crate) struct Umem {
     huge: bool,
 }
 
-/// What keeps the mapping.
+/// The owner of the mapping.
 #[derive(Clone, Debug)]
 enum Memory {
     /// The kernel knows it as a UMEM.
     Registered(xsk_rs::Umem),
-    /// It gets to know it when a socket is opened.
+    /// A socket registers it when it is opened.
     Plain(#[allow(dead_code)] Arc<MmapRaw>),
 }
 
@@ -118,7 +118,7 @@ impl Umem {
         })
     }
 
-    /// The same, for a socket that is not opened by xsk-rs and registers it.
+    /// Makes one for a socket that is not opened by xsk-rs and registers it.
     pub(super) fn unregistered(
         layout: FrameLayout,
         count: u32,
@@ -142,7 +142,7 @@ impl Umem {
         })
     }
 
-    /// Makes so many chunks on hugepages if there are any, more to fill the last one.
+    /// Allocates chunks, on hugepages if there are any, with more chunks to fill the last page.
     fn on_pages(
         layout: FrameLayout,
         count: u32,
@@ -200,7 +200,7 @@ impl Umem {
         })
     }
 
-    /// The UMEM itself, for xsk-rs to open a socket on. None if the socket is to register it.
+    /// Returns the UMEM for xsk-rs to open a socket on. Returns `None` if the socket is to register it.
     pub(super) fn registered(&self) -> Option<&xsk_rs::Umem> {
         match &self.memory {
             Memory::Registered(umem) => Some(umem),
@@ -208,17 +208,17 @@ impl Umem {
         }
     }
 
-    /// Where it begins in this process, and how long it is.
+    /// Returns where it begins in this process, and how long it is.
     pub(super) fn area(&self) -> (usize, usize) {
         (self.start, self.octets)
     }
 
-    /// Whether it lies on hugepages.
+    /// Returns whether it lies on hugepages.
     pub(crate) fn is_huge(&self) -> bool {
         self.huge
     }
 
-    /// `len` octets at an address, in however many chunks.
+    /// Returns `len` octets at an address, in any number of chunks.
     ///
     /// # Safety
     /// They must be of this UMEM, and nobody may write to them while the result lives: the kernel because the chunks are in
@@ -230,7 +230,7 @@ impl Umem {
         unsafe { slice::from_raw_parts(self.at(address), len) }
     }
 
-    /// The same to write.
+    /// Returns `len` octets at an address to write to.
     ///
     /// # Safety
     /// Nobody else may read or write them while the result lives.
@@ -248,7 +248,7 @@ impl Umem {
     }
 }
 
-/// Where the mapping of a UMEM begins, by one of its descriptors.
+/// Returns where the mapping of a UMEM begins, by one of its descriptors.
 fn start(umem: &xsk_rs::Umem, descriptor: &mut FrameDesc) -> usize {
     let address = descriptor.addr();
     // SAFETY: the descriptor is of this UMEM, and no octet is read or written: only the address counts.
@@ -258,7 +258,7 @@ fn start(umem: &xsk_rs::Umem, descriptor: &mut FrameDesc) -> usize {
     data.expose_provenance() - address
 }
 
-/// A ring size, checked.
+/// Checks a ring size.
 pub(crate) fn ring_size(field: &'static str, entries: u32) -> Result<QueueSize, OpenError> {
     QueueSize::new(entries).map_err(|_| OpenError::Config {
         field,
@@ -275,7 +275,7 @@ fn odd(field: &'static str, error: impl std::fmt::Display) -> OpenError {
     }
 }
 
-/// The error number inside an error of xsk-rs.
+/// Returns the error number inside an error of xsk-rs.
 pub(super) fn os_error(error: &(dyn Error + 'static)) -> io::Error {
     let number = error
         .source()

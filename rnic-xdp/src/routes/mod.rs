@@ -1,7 +1,7 @@
 //! Next hops: the kernel's routes and neighbours, resolved for the engine and followed as they change.
 //!
-//! The kernel does all the work: it chooses the route, asks for the neighbour (ARP, neighbour discovery) and
-//! confirms it now and then, as for a packet of its own. This module asks it to, and passes on what comes of it.
+//! The kernel does all the work: it chooses the route, resolves the neighbour (ARP, neighbour discovery) and confirms it now
+//! and then, as for a packet of its own. This module requests that, and passes on the results.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -25,14 +25,14 @@ mod way;
 
 pub(crate) use way::DeviceRoute;
 
-/// A destination whose next hop is not known is looked for this often: requests can be refused, and news get lost.
+/// How often to look up a destination without a next hop: requests can fail, and notifications can be lost.
 const RETRY: Duration = Duration::from_secs(1);
-/// Changes of routes, addresses and links within this time are looked at together.
+/// Changes of routes, addresses and links within this time are handled together.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Destinations looked up at once: each takes some questions to the kernel, and other news wait meanwhile.
+/// Destinations looked up at once. Each takes some requests to the kernel, and notifications wait meanwhile.
 const LOOKUPS_PER_POLL: usize = 16;
 
-/// What the engine is to be told.
+/// An update for the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Update {
     /// Frames for the destination go to this next hop.
@@ -46,9 +46,9 @@ pub(crate) enum Update {
 pub(crate) enum LinkState {
     /// It is up, and has a carrier.
     Active,
-    /// Not now.
+    /// It is down, or has no carrier.
     Inactive,
-    /// It was removed, or moved to another network namespace. Should it come back, its sockets and program do not.
+    /// It was removed, or moved to another network namespace. If it comes back, its sockets and program do not.
     Gone,
 }
 
@@ -61,12 +61,12 @@ impl LinkState {
     }
 }
 
-/// What is known of a destination.
+/// The state of a destination.
 #[derive(Clone, Copy, Debug, Default)]
 struct Destination {
     route: Option<DeviceRoute>,
-    /// As the engine was told.
-    told: Option<NextHop>,
+    /// The next hop that the engine has.
+    reported: Option<NextHop>,
     /// The engine knows that it cannot be reached.
     lost: bool,
     /// It waits to be looked up.
@@ -77,29 +77,28 @@ struct Destination {
 #[derive(Debug)]
 pub(crate) struct Routes {
     device: u32,
-    /// Whether the device can send, as last told.
+    /// Whether the device can send, as last reported.
     state: LinkState,
-    /// Whether it can now, if that is news.
+    /// A new state that was not reported yet.
     changed_to: Option<LinkState>,
     max_mtu: u32,
-    /// What the steering program knows of links, if these are the routes to tell it, and whether to look at all of them.
+    /// The steering program's table of links, if these routes keep it up to date, and whether to read all links again.
     links: Option<SteeredLinks>,
     links_unknown: bool,
     questions: RouteSocket,
     changes: Socket,
     destinations: HashMap<IpAddr, Destination>,
-    /// Those to be looked up, first come first served.
+    /// Destinations to be looked up, in order.
     queue: VecDeque<IpAddr>,
     updates: VecDeque<Update>,
-    /// When to look again for what is not known.
+    /// When to look up again the destinations without a next hop.
     retry_at: Option<Instant>,
-    /// When to look at all routes anew.
+    /// When to look up all routes again.
     refresh_at: Option<Instant>,
 }
 
 impl Routes {
-    /// Follows the ways through a device, in the network namespace of this thread.
-    /// What it learns of links it tells `links`.
+    /// Follows the routes through a device, in the network namespace of this thread. Keeps `links` up to date.
     pub(crate) fn open(
         device: &Link,
         max_mtu: u32,
@@ -127,14 +126,14 @@ impl Routes {
         })
     }
 
-    /// The engine wants to know the next hop of a destination. The answer comes as an update, with the next
-    /// [`poll`](Self::poll) or when the neighbour has answered.
+    /// Requests the next hop of a destination. It comes as an update, with the next [`poll`](Self::poll) or when the neighbour
+    /// has answered.
     pub(crate) fn request(&mut self, destination: IpAddr) {
         let known = self.destinations.entry(destination).or_default();
-        if let Some(hop) = known.told {
+        if let Some(hop) = known.reported {
             return self.updates.push_back(Update::Set(destination, hop));
         }
-        // Who asks again wants to hear again that it cannot be reached.
+        // A new request gets a new update, also if the destination is still unreachable.
         known.lost = false;
         if !known.queued {
             known.queued = true;
@@ -142,18 +141,18 @@ impl Routes {
         }
     }
 
-    /// The engine needs the next hop of a destination no more: it has no connection there. The engine's connections bound
-    /// the number of destinations.
+    /// Forgets a destination, to which the engine has no connection any more. So the engine's connections bound the number of
+    /// destinations.
     pub(crate) fn forget(&mut self, destination: IpAddr) {
         self.destinations.remove(&destination);
     }
 
-    /// Takes in what changed, and then looks up some destinations: in this order, so that old news of a neighbour
-    /// do not answer a new question.
+    /// Handles notifications, and then looks up some destinations: in this order, so that an old notification on a neighbour is
+    /// not taken for the result of a new request.
     pub(crate) fn poll(&mut self, now: Instant) {
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(now, &messages),
-            // Some were lost, or the socket failed for once: look at everything anew.
+            // Some were lost, or the socket failed once: look up everything again.
             Ok(None) | Err(_) => {
                 self.refresh_at = Some(now);
                 self.links_unknown = true;
@@ -170,7 +169,7 @@ impl Routes {
         }
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
-            self.enqueue(|destination| destination.told.is_none());
+            self.enqueue(|destination| destination.reported.is_none());
         }
         let mut left = LOOKUPS_PER_POLL;
         while left > 0
@@ -185,17 +184,17 @@ impl Routes {
         }
     }
 
-    /// The next thing to tell the engine.
+    /// Returns the next update for the engine.
     pub(crate) fn poll_update(&mut self) -> Option<Update> {
         self.updates.pop_front()
     }
 
-    /// Whether the device can send, if that has changed. Told once.
+    /// Takes the new state of the device, if it has changed.
     pub(crate) fn poll_device(&mut self) -> Option<LinkState> {
         self.changed_to.take()
     }
 
-    /// When to [`poll`](Self::poll) even if the kernel says nothing.
+    /// Returns when to [`poll`](Self::poll) without a notification.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let at_once = (!self.queue.is_empty()).then_some(Instant::ZERO);
         let timers = [at_once, self.refresh_at, self.retry_at];
@@ -236,7 +235,7 @@ impl Routes {
         }
     }
 
-    /// Reads all links, if it is not known what they have become.
+    /// Reads all links, if notifications on them were lost.
     fn look_at_links(&mut self, now: Instant) {
         if !std::mem::take(&mut self.links_unknown) {
             return;
@@ -245,13 +244,13 @@ impl Routes {
             return;
         };
         if !matches!(links.read(&mut self.questions), Ok(Ok(()))) {
-            // The kernel is short of something.
+            // The kernel lacks a resource.
             self.links_unknown = true;
             self.refresh_at.get_or_insert(now + RETRY);
         }
     }
 
-    /// If the kernel does not say, the next look will tell.
+    /// Reads the state of the device. A failure is left to the next look.
     fn look_at_device(&mut self) {
         if let Ok(link) = link_by_index(&mut self.questions, self.device) {
             self.set_state(link.map_or(LinkState::Gone, |link| LinkState::of(&link)));
@@ -272,7 +271,7 @@ impl Routes {
         (self.retry_at, self.refresh_at) = (None, None);
     }
 
-    /// Has some destinations looked up, those left out that are waiting for it already.
+    /// Queues some destinations for lookup, unless they are queued already.
     fn enqueue(&mut self, which: impl Fn(&Destination) -> bool) {
         for (address, known) in &mut self.destinations {
             if !known.queued && which(known) {
@@ -282,10 +281,10 @@ impl Routes {
         }
     }
 
-    /// Looks up route and neighbour anew.
+    /// Looks up route and neighbour again.
     fn resolve(&mut self, now: Instant, destination: IpAddr) {
         let Ok((route, neighbour)) = self.look_up(destination) else {
-            // The kernel is short of something: no reason to change what is known.
+            // The kernel lacks a resource: that is no reason to change the next hop.
             self.refresh_at.get_or_insert(now + RETRY);
             return;
         };
@@ -294,7 +293,7 @@ impl Routes {
         }
         self.apply(now, destination, neighbour, false);
         let known = self.destinations.get(&destination);
-        if known.is_some_and(|known| known.told.is_none()) {
+        if known.is_some_and(|known| known.reported.is_none()) {
             self.retry_at.get_or_insert(now + RETRY);
         }
     }
@@ -312,7 +311,7 @@ impl Routes {
         Ok((route, neighbour))
     }
 
-    /// Draws the consequences of what the kernel says of a destination's neighbour, by itself (`news`) or asked.
+    /// Updates a destination from the kernel's entry for its neighbour, from a notification (`news`) or a lookup.
     fn apply(
         &mut self,
         now: Instant,
@@ -329,7 +328,7 @@ impl Routes {
         let mac = neighbour.and_then(|neighbour| neighbour.mac);
         if let Some(hop) = mac.map(|mac| route.next_hop(mac)) {
             known.lost = false;
-            if known.told.replace(hop) != Some(hop) {
+            if known.reported.replace(hop) != Some(hop) {
                 debug!(
                     "{destination} is reached through {} at {}, MTU {}",
                     route.neighbour, hop.destination_mac, hop.mtu
@@ -337,18 +336,18 @@ impl Routes {
                 self.updates.push_back(Update::Set(destination, hop));
             }
         }
-        // Of a neighbour that failed before we asked, the kernel must be made to think again.
+        // For a neighbour that failed before our request, the kernel must try again.
         if news && neighbour.is_some_and(|neighbour| neighbour.failed) {
             return self.lose(now, destination);
         }
         if mac.is_none() || neighbour.is_some_and(|neighbour| neighbour.stale) {
-            // If it is refused, for its table is full for one, it is tried again.
+            // If it fails, for example because the kernel's table is full, it is tried again.
             let _ = ask_for_neighbour(&mut self.questions, route.link, route.neighbour);
         }
     }
 
-    /// A destination cannot be reached. Connections may exist that it will be good for again: it is looked for until the
-    /// engine forgets it.
+    /// Reports that a destination is unreachable. It is looked up again until the engine forgets it, for connections that still
+    /// exist.
     fn lose(&mut self, now: Instant, destination: IpAddr) {
         let Some(known) = self.destinations.get_mut(&destination) else {
             return;
@@ -358,7 +357,7 @@ impl Routes {
             return; // as the engine knows
         }
         known.lost = true;
-        known.told = None;
+        known.reported = None;
         match known.route {
             Some(route) => debug!(
                 "{destination}: the neighbour {} does not answer",

@@ -12,7 +12,7 @@ use crate::netlink::{Link, NetlinkError, Route, RouteSocket, addresses, link_by_
 pub(crate) struct DeviceRoute {
     /// The device itself, or a VLAN on it.
     pub(crate) link: u32,
-    /// Whose link-layer address is needed: the destination, or a router.
+    /// The next hop's IP address: the destination, or a router.
     pub(crate) neighbour: IpAddr,
     /// The local address that the route prefers.
     pub(crate) source: Option<IpAddr>,
@@ -38,11 +38,11 @@ impl DeviceRoute {
         {
             return Ok(Some(Self::new(&link, max_mtu, destination, found)));
         }
-        // The kernel prefers another device; this one may do too.
+        // The kernel prefers another device; there may be a route through this one.
         let Some(found) = route(socket, destination, source, Some(device))? else {
             return Ok(None);
         };
-        // Asked for a device, the kernel takes any IPv4 destination to be on its link: believe only its networks.
+        // If a device is stated, the kernel takes any IPv4 destination to be on its link: check its networks.
         if found.gateway.is_none() && !is_on_link(socket, device, destination)? {
             return Ok(None);
         }
@@ -62,7 +62,7 @@ impl DeviceRoute {
         }
     }
 
-    /// The next hop, once the neighbour's address is known.
+    /// Returns the next hop, given the neighbour's link-layer address.
     pub(crate) fn next_hop(&self, neighbour: MacAddr) -> NextHop {
         NextHop {
             source_mac: self.source_mac,
@@ -73,7 +73,7 @@ impl DeviceRoute {
     }
 }
 
-/// The device with index `found`, if it is `device` or an 802.1Q VLAN on it.
+/// Returns the device with index `found`, if it is `device` or an 802.1Q VLAN on it.
 fn ours(socket: &mut RouteSocket, device: u32, found: u32) -> Result<Option<Link>, NetlinkError> {
     let link = link_by_index(socket, found)?;
     Ok(link

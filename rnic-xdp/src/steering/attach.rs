@@ -17,7 +17,7 @@ pub(super) enum In {
     Stack,
 }
 
-/// A program's hold on a device. The kernel ends it with the last descriptor, at the latest when the process ends.
+/// The attachment of a program to a device. The kernel ends it with the last descriptor, at the latest when the process ends.
 #[derive(Debug)]
 pub(super) struct Attachment(OwnedFd, Maker);
 
@@ -26,15 +26,15 @@ impl Drop for Attachment {
         if self.1.is_forked() {
             return;
         }
-        // At once, even if a process that was just started has not closed its copy of the descriptor yet. If it
-        // fails, because the device has gone, there is nothing to end.
+        // It ends at once, even if a process that was just started still has a copy of the descriptor. It fails only if the
+        // device is gone.
         // SAFETY: the call takes a descriptor, which is open, and no pointers.
         let _ = unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) };
     }
 }
 
 impl Attachment {
-    /// Has another program take the place of the one that is attached, without a gap.
+    /// Replaces the attached program by another without a gap.
     pub(super) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: the call takes two descriptors, which are open, and no options.
         let result = unsafe {

@@ -43,14 +43,14 @@ pub enum SteeringError {
     Netlink(#[from] NetlinkError),
 }
 
-/// What became of the frames that a device received since its program was attached.
+/// Returns what became of the frames that a device received since its program was attached.
 pub fn counters(netdev: &str) -> Result<SteeringCounters, SteeringError> {
     let map = attached_map(netdev, "steer_counters")?;
     let read = || read_counters(&PerCpuArray::try_from(map).map_err(io_error)?);
     read().map_err(|source| unreadable(netdev, source))
 }
 
-/// The local addresses and ports that are steered to the process that drives a device.
+/// Returns the local addresses and ports that are steered to the process that drives a device.
 pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
     let map = attached_map(netdev, "steer_map")?;
     let read = || -> io::Result<Vec<SocketAddr>> {
@@ -65,7 +65,7 @@ pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
     read().map_err(|source| unreadable(netdev, source))
 }
 
-/// The program with an id; `None` if it is gone or may not be seen.
+/// Looks up a program by its id. Returns `None` if it is gone or not accessible.
 pub(crate) fn program_info(id: u32) -> Option<ProgramInfo> {
     loaded_programs()
         .filter_map(Result::ok)

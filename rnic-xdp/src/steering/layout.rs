@@ -8,7 +8,7 @@ use rnic_core::wire::ethernet::MacAddr;
 const IPV4: u8 = 4;
 const IPV6: u8 = 6;
 
-/// What is steered: a local address and port, where frames for it come.
+/// An entry of the steering maps: a local address and port, and the VLAN of its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// An unspecified address stands for all of its family, in all VLANs.
@@ -17,10 +17,10 @@ pub(crate) struct Entry {
     pub(crate) vlan: u16,
 }
 
-/// A key as it lies in the map: address, port in network order, family, a zero, VLAN.
+/// The octets of a key in the map: address, port in network order, family, a zero, VLAN.
 pub(crate) type KeyOctets = [u8; 24];
 
-/// The key of an entry.
+/// Returns the key of an entry.
 pub(crate) fn key(entry: &Entry) -> KeyOctets {
     let mut octets = [0; 24];
     match entry.local.ip() {
@@ -38,15 +38,15 @@ pub(crate) fn key(entry: &Entry) -> KeyOctets {
     octets
 }
 
-/// The values of the map of entries: for all peers, or for those in the map of peers.
+/// The values in the map of entries: for all peers, or for those in the map of peers.
 pub(crate) const ALL_PEERS: u32 = 1;
 pub(crate) const SOME_PEERS: u32 = 2;
 
 /// A key of the map of peers behind its number of bits: the key of an entry, and the address.
 pub(crate) type PeerOctets = [u8; 40];
 
-/// The peers of an entry that have a prefix; `None` if they can have no address of its family. The bits count those of the
-/// entry.
+/// Returns the key for the peers of an entry that have a prefix. Returns `None` if the prefix is of another family. The number
+/// of bits includes those of the entry.
 pub(crate) fn peers(entry: &Entry, prefix: Prefix) -> Option<(u32, PeerOctets)> {
     if prefix.is_ipv4() != entry.local.is_ipv4() {
         return None;
@@ -60,10 +60,10 @@ pub(crate) fn peers(entry: &Entry, prefix: Prefix) -> Option<(u32, PeerOctets)> 
     Some((24 * 8 + u32::from(prefix.bits()), octets))
 }
 
-/// A value of the map of links, as it lies there: two MAC addresses, and whether there is such a VLAN.
+/// The octets of a value in the map of links: two MAC addresses, and whether there is such a VLAN.
 pub(crate) type LinkOctets = [u8; 16];
 
-/// What the steering program is told of a VLAN: the MAC addresses that its frames are for us with, if there is such a VLAN.
+/// Returns the value in the map of links for a VLAN: the MAC addresses of this host in it, if there is such a VLAN.
 pub(crate) fn link(macs: Option<[MacAddr; 2]>) -> LinkOctets {
     let mut octets = [0; 16];
     if let Some([own, below]) = macs {
@@ -74,11 +74,11 @@ pub(crate) fn link(macs: Option<[MacAddr; 2]>) -> LinkOctets {
     octets
 }
 
-/// A value of the map by port, as it lies there: address, family, whether any address, VLAN, number of others.
+/// The octets of a value in the map by port: address, family, whether any address, VLAN, number of others.
 pub(crate) type PortOctets = [u8; 24];
 
-/// What the steering program is told of a local port: one of its entries, which it compares with at once, and how many
-/// others it has, which it looks up.
+/// The value in the map by port: one entry of the port, with which the program compares at once, and the number of others,
+/// which it looks up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortEntries {
     /// The octets of the address in a key.
@@ -112,7 +112,7 @@ impl PortEntries {
         octets
     }
 
-    /// With one more.
+    /// Returns it with one more entry.
     pub(crate) fn with(self, entry: &Entry) -> Self {
         if !self.is_hidden() {
             let others = self.others + 1;
@@ -124,13 +124,13 @@ impl PortEntries {
         }
     }
 
-    /// With one more that is not for all peers: it is looked up.
+    /// Returns it with one more entry that is not for all peers, which must be looked up.
     pub(crate) fn with_limited(self) -> Self {
         let others = self.others + 1;
         Self { others, ..self }
     }
 
-    /// With one less, which it has.
+    /// Returns it without one of its entries.
     pub(crate) fn without(self, entry: &Entry) -> Self {
         let Self {
             address,
@@ -145,7 +145,7 @@ impl PortEntries {
         Self { others, ..self }
     }
 
-    /// This one alone.
+    /// Returns the value of a port with this entry only.
     fn of(entry: &Entry) -> Self {
         let octets = key(entry);
         let mut address = [0; 16];
@@ -159,7 +159,7 @@ impl PortEntries {
         }
     }
 
-    /// Without the one to compare with.
+    /// Returns it without the entry to compare with.
     pub(crate) fn hidden(self) -> Self {
         Self { family: 0, ..self }
     }
@@ -169,7 +169,7 @@ impl PortEntries {
     }
 }
 
-/// The local address and port of a key; `None` for a family that is not ours.
+/// Returns the local address and port of a key. Returns `None` for an unknown family.
 pub(crate) fn local(key: &KeyOctets) -> Option<SocketAddr> {
     let port = u16::from_be_bytes([key[16], key[17]]);
     let [a, b, c, d, ..] = *key;
@@ -181,10 +181,10 @@ pub(crate) fn local(key: &KeyOctets) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
-/// What became of the frames that a device received, from the steering program.
+/// The steering program's counters of received frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SteeringCounters {
-    /// Handed to the engine: the kernel's TCP saw none of them.
+    /// Redirected to the engine.
     pub redirected: u64,
     /// For a steered port, but on a queue without a socket: passed to the kernel.
     pub no_socket: u64,
@@ -194,10 +194,10 @@ pub struct SteeringCounters {
     pub fragments: u64,
     /// Other protocols, IPv6 extension headers: passed to the kernel.
     pub not_tcp: u64,
-    /// Too short for what their headers announce: passed to the kernel.
+    /// Shorter than their headers say: passed to the kernel.
     pub truncated: u64,
-    /// For a steered port, but to a MAC address of another host, or in a VLAN that this host has no part in: passed to the
-    /// kernel, which drops them.
+    /// For a steered port, but to a MAC address of another host, or in a VLAN without a device here: passed to the kernel,
+    /// which drops them.
     pub other_host: u64,
     /// For a steered port, from a peer that may not connect there: passed to the kernel, which answers with RST.
     pub strangers: u64,
@@ -230,7 +230,7 @@ impl SteeringCounters {
         }
     }
 
-    /// Every counter with its name.
+    /// Returns every counter with its name.
     pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("redirected", self.redirected),

@@ -1,7 +1,7 @@
 //! The MAC addresses and VLANs by which frames are this host's: the device's own, and those of VLAN devices on it.
 //!
-//! The kernel drops what is for another MAC address, or in a VLAN that the host has no device for. The steering program
-//! passes that to it, so it has to know them, and of their changes.
+//! The kernel drops frames for another MAC address, or in a VLAN for which the host has no device. The steering program must
+//! pass such frames, so this module keeps its table of addresses and VLANs up to date.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,15 +14,15 @@ use super::io_error;
 use super::layout::{self, LinkOctets};
 use crate::netlink::{Link, LinkChange, NetlinkError, RouteSocket, links};
 
-/// The links of a device, for all who follow them.
+/// The links of a device, shared by all that follow them.
 #[derive(Clone)]
 pub(crate) struct SteeredLinks(Arc<Mutex<Links>>);
 
 struct Links {
     map: Array<MapData, LinkOctets>,
     known: Known,
-    /// As the program was told.
-    told: Table,
+    /// The table in the program's map.
+    written: Table,
 }
 
 /// By VLAN, the MAC addresses of its own device and of the one below.
@@ -48,11 +48,11 @@ impl SteeredLinks {
         Self(Arc::new(Mutex::new(Links {
             map,
             known: Known::new(device),
-            told: Table::new(),
+            written: Table::new(),
         })))
     }
 
-    /// Asks the kernel for all links, and tells the program.
+    /// Reads all links from the kernel, and updates the program's map.
     pub(crate) fn read(&self, socket: &mut RouteSocket) -> Result<io::Result<()>, NetlinkError> {
         let all = links(socket)?;
         Ok(self.change(|known| {
@@ -61,7 +61,7 @@ impl SteeredLinks {
         }))
     }
 
-    /// Tells the program of a change.
+    /// Applies a change to the program's map.
     pub(crate) fn follow(&self, change: &LinkChange) -> io::Result<()> {
         self.change(|known| match change {
             LinkChange::Is(link) => known.update(link),
@@ -72,15 +72,15 @@ impl SteeredLinks {
     fn change(&self, change: impl FnOnce(&mut Known)) -> io::Result<()> {
         let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut links.known);
-        links.tell()
+        links.write()
     }
 }
 
 impl Links {
-    /// Tells the program what it does not know yet.
-    fn tell(&mut self) -> io::Result<()> {
+    /// Writes what differs to the program's map.
+    fn write(&mut self) -> io::Result<()> {
         let table = self.known.table();
-        let before = std::mem::take(&mut self.told);
+        let before = std::mem::take(&mut self.written);
         let vlans = before.keys().chain(table.keys());
         let changed: Vec<_> = vlans
             .copied()
@@ -90,7 +90,7 @@ impl Links {
             let octets = layout::link(table.get(&vlan).copied());
             self.map.set(vlan.into(), octets, 0).map_err(io_error)?;
         }
-        self.told = table;
+        self.written = table;
         Ok(())
     }
 }
@@ -106,7 +106,7 @@ impl Known {
 
     fn update(&mut self, link: &Link) {
         if link.index == self.device {
-            // Its own tag, if it is a VLAN device, its driver puts on and takes off.
+            // If the device is a VLAN itself, its driver adds and removes that tag.
             self.mac = Some(link.mac);
             return;
         }

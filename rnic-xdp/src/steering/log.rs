@@ -1,10 +1,10 @@
-//! What libbpf has to say, for error messages instead of the standard error stream.
+//! libbpf's warnings, for error messages instead of the standard error stream.
 
 use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::PrintLevel;
 
-/// Enough for the end of a verifier's log.
+/// Octets kept: enough for the end of a verifier's log.
 const KEPT: usize = 4096;
 
 static SAID: Mutex<String> = Mutex::new(String::new());
@@ -19,13 +19,13 @@ fn keep(_: PrintLevel, text: String) {
     said.drain(..excess);
 }
 
-/// Starts to listen to libbpf's warnings.
+/// Starts to capture libbpf's warnings.
 pub(super) fn capture() {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
     libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
 }
 
-/// What it said since, each line indented.
+/// Returns the warnings captured since, each line indented.
 pub(super) fn said() -> String {
     let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     said.lines().map(|line| format!("\n  {line}")).collect()

@@ -1,8 +1,7 @@
 //! Steering: the XDP program of a device, its maps of local ports, its sockets and its counters.
 //!
-//! The program is attached by a BPF link, and nothing is pinned: when the process ends, however it ends, the
-//! kernel detaches the program and frees its maps. Others find the maps through the id of the program that
-//! is attached.
+//! The program is attached by a BPF link, and nothing is pinned: when the process ends, in any way, the kernel detaches the
+//! program and frees its maps. Other processes find the maps by the id of the attached program.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -40,7 +39,7 @@ pub(crate) const PROGRAM_NAME: &str = "rnic_steer";
 /// Which XDP mode to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModeChoice {
-    /// Native, or generic where the driver has no XDP.
+    /// Native, or generic if the driver has no XDP.
     #[default]
     Auto,
     /// In the driver only.
@@ -56,7 +55,7 @@ pub enum Mode {
     Native,
     /// In the kernel's stack.
     Generic {
-        /// Why not in the driver.
+        /// Why it is not in the driver.
         reason: String,
     },
 }
@@ -70,12 +69,12 @@ impl std::fmt::Display for Mode {
     }
 }
 
-/// The steering program of one device, attached as long as this lives.
+/// The steering program of one device, attached as long as this exists.
 pub(crate) struct Steering {
     /// Dropping it detaches the program.
     attachment: Attachment,
     mode: Mode,
-    /// A veth runs the program on so many queues; on any other device it runs on all.
+    /// The number of queues on which a veth runs the program; any other device runs it on all.
     covered: Option<Mutex<u32>>,
     maps: MapFds,
     sockets: Mutex<XskMap<MapData>>,
@@ -105,12 +104,12 @@ impl Steering {
         })
     }
 
-    /// The mode in use.
+    /// Returns the mode in use.
     pub(crate) fn mode(&self) -> &Mode {
         &self.mode
     }
 
-    /// Sends the steered frames of a receive queue to a socket. The entry goes when the socket does.
+    /// Redirects the steered frames of a receive queue to a socket. The kernel removes the entry with the socket.
     pub(crate) fn add_socket(&self, queue: u32, socket: &impl AsRawFd) -> Result<(), OpenError> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets
@@ -121,8 +120,8 @@ impl Steering {
             })
     }
 
-    /// Has the program run on so many queues. A veth runs it on those that it had when it got one: for more it gets another,
-    /// which is the same and has the same maps.
+    /// Makes the program run on this many queues. A veth runs a program only on the queues that it had when it was attached:
+    /// for more queues the program is replaced by a copy with the same maps.
     pub(crate) fn cover(&self, queues: u32) -> Result<(), OpenError> {
         let Some(covered) = &self.covered else {
             return Ok(());
@@ -140,17 +139,17 @@ impl Steering {
         Ok(())
     }
 
-    /// The steered ports, to be shared.
+    /// Returns the steered ports, to be shared.
     pub(crate) fn ports(&self) -> SteeredPorts {
         self.ports.clone()
     }
 
-    /// The VLANs and MAC addresses by which frames are ours, to be shared.
+    /// Returns the VLANs and MAC addresses by which frames are ours, to be shared.
     pub(crate) fn links(&self) -> SteeredLinks {
         self.links.clone()
     }
 
-    /// What became of the frames so far.
+    /// Reads the counters.
     pub(crate) fn counters(&self) -> io::Result<SteeringCounters> {
         read_counters(&self.counters)
     }
@@ -179,7 +178,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// libbpf loads; from then on aya handles the maps, which may be those of another program.
+    /// Loads the program by libbpf. After that aya handles the maps, which may be those of another program.
     fn load(queues: u32, maps: Option<&MapFds>) -> Result<Self, OpenError> {
         log::capture();
         let refused = |error: libbpf_rs::Error| match error.kind() {
@@ -303,7 +302,7 @@ fn attach_error(link: &Link, error: io::Error) -> OpenError {
     }
 }
 
-/// Somebody attached a program since we looked: look again, to name it.
+/// Makes the error for a program that was attached since the last look, and looks up its name.
 fn occupied_now(link: &Link, error: io::Error) -> OpenError {
     let again = RouteSocket::open().and_then(|mut socket| link_by_index(&mut socket, link.index));
     match again.ok().flatten().and_then(|link| link.xdp) {

@@ -12,19 +12,19 @@ use super::layout::{
     self, ALL_PEERS, Entry, KeyOctets, PeerOctets, PortEntries, PortOctets, SOME_PEERS, key,
 };
 
-/// Only if there is no such entry yet (`BPF_NOEXIST`): those of a port are counted. There is one if the address is that of
-/// two links, as a link-local one can be of a device and of a VLAN on it, and the other has it untagged too.
+/// Adds an entry only if there is none yet (`BPF_NOEXIST`), because the entries of a port are counted. There is one if two
+/// links have the address, as a device and a VLAN on it can have the same link-local one, and both have it untagged.
 const NEW: u64 = 1;
 
-/// The steered ports of a device, for all who add to them.
+/// The steered ports of a device, shared by all that add to them.
 #[derive(Clone)]
 pub(crate) struct SteeredPorts(Arc<Mutex<Maps>>);
 
 struct Maps {
     entries: HashMap<MapData, KeyOctets, u32>,
-    /// What the program compares with before it looks among the entries.
+    /// The map by port, which the program reads before the map of entries.
     ports: Array<MapData, PortOctets>,
-    /// Whom entries are limited to.
+    /// The peers to which entries are limited.
     peers: LpmTrie<MapData, PeerOctets, u32>,
 }
 
@@ -47,7 +47,7 @@ impl SteeredPorts {
         })))
     }
 
-    /// Steers what these peers send to an entry.
+    /// Steers segments of these peers to an entry.
     pub(crate) fn add(&self, entry: &Entry, peers: &Peers) -> io::Result<()> {
         let mut maps = self.lock();
         let value = match peers.limits() {
@@ -56,23 +56,23 @@ impl SteeredPorts {
         };
         let entries = &mut maps.entries;
         entries.insert(key(entry), value, NEW).map_err(io_error)?;
-        let told = maps.let_in(entry, peers);
-        let told = told.and_then(|()| maps.tell_with(entry, value));
-        if told.is_err() {
+        let written = maps.let_in(entry, peers);
+        let written = written.and_then(|()| maps.add_to_port(entry, value));
+        if written.is_err() {
             // It may be tried again.
             maps.shut_out(entry, peers);
             let _ = maps.entries.remove(&key(entry));
         }
-        told
+        written
     }
 
-    /// Takes back what was added with the same peers.
+    /// Removes an entry that was added with these peers.
     pub(crate) fn remove(&self, entry: &Entry, peers: &Peers) -> io::Result<()> {
         let mut maps = self.lock();
-        let told = maps.tell_without(entry);
+        let written = maps.remove_from_port(entry);
         let removed = maps.entries.remove(&key(entry)).map_err(io_error);
         maps.shut_out(entry, peers);
-        told.and(removed)
+        written.and(removed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Maps> {
@@ -86,7 +86,7 @@ fn keys_of(entry: &Entry, peers: &Peers) -> impl Iterator<Item = (u32, PeerOctet
 }
 
 impl Maps {
-    /// Tells the program whom an entry is limited to.
+    /// Writes the peers to which an entry is limited.
     fn let_in(&mut self, entry: &Entry, peers: &Peers) -> io::Result<()> {
         for (bits, octets) in keys_of(entry, peers) {
             let key = Key::new(bits, octets);
@@ -95,29 +95,29 @@ impl Maps {
         Ok(())
     }
 
-    /// Has it forget them, as far as it knows of them.
+    /// Removes the peers of an entry, as far as they are there.
     fn shut_out(&mut self, entry: &Entry, peers: &Peers) {
         for (bits, octets) in keys_of(entry, peers) {
             let _ = self.peers.remove(&Key::new(bits, octets));
         }
     }
 
-    /// Tells the program of one more entry.
-    fn tell_with(&mut self, entry: &Entry, value: u32) -> io::Result<()> {
+    /// Adds an entry to the value of its port.
+    fn add_to_port(&mut self, entry: &Entry, value: u32) -> io::Result<()> {
         let before = self.port(entry)?;
         if value != ALL_PEERS {
             return self.set_port(entry, before.with_limited());
         }
         let after = before.with(entry);
         if before.is_hidden() {
-            // The program may read what is half written: the address changes while it does not count.
+            // The program may read a value that is half written, so the address changes only while it is hidden.
             self.set_port(entry, after.hidden())?;
         }
         self.set_port(entry, after)
     }
 
-    /// Tells it of one less.
-    fn tell_without(&mut self, entry: &Entry) -> io::Result<()> {
+    /// Removes an entry from the value of its port.
+    fn remove_from_port(&mut self, entry: &Entry) -> io::Result<()> {
         let after = self.port(entry)?.without(entry);
         self.set_port(entry, after)
     }
