@@ -371,7 +371,7 @@ fn messages_of_every_size_arrive() {
 
 /// Messages that arrive ahead of order are delivered in it.
 #[test]
-fn what_comes_ahead_of_order_is_delivered_in_its_turn() {
+fn what_arrives_ahead_of_order_is_delivered_in_order() {
     // rfc: 5041-21, 5041-63
     let mut sim = simulation();
     let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
@@ -436,7 +436,7 @@ fn a_hundred_connections_take_turns() {
 
 /// An alarm that is left to go off for nothing brings a connection back into the cache, where others have their turn by then.
 #[test]
-fn a_hundred_connections_leave_no_alarm_behind_what_was_acknowledged() {
+fn a_hundred_connections_leave_no_timer_behind_what_was_acknowledged() {
     let link = Impairments {
         delay: Duration::from_micros(100),
         ..Impairments::default()

@@ -200,7 +200,7 @@ fn what_arrives_behind_a_hole_is_in_place_before_the_hole_is_filled() {
 
 /// A segment that looks like an FPDU may be octets of a payload.
 #[test]
-fn without_markers_nothing_is_in_place_before_its_turn() {
+fn without_markers_nothing_is_placed_ahead_of_order() {
     // rfc: 5044-45, 5044-46a, 5044-46b, 5044-47
     for sends in [false, true] {
         let (could, were) = run(sends, false, true);
@@ -210,7 +210,7 @@ fn without_markers_nothing_is_in_place_before_its_turn() {
 
 /// It is the CRC that tells whether a marker is one, and the FPDU that it shows.
 #[test]
-fn without_crcs_nothing_is_in_place_before_its_turn() {
+fn without_crcs_nothing_is_placed_ahead_of_order() {
     // rfc: 5044-s7
     for markers in [false, true] {
         let (could, were) = run(false, markers, false);

@@ -29,7 +29,7 @@ fn buffered(sim: &mut Simulation) -> usize {
 
 /// The window that was promised stays promised, so what is kept aside never exceeds it; nothing beyond is offered.
 #[test]
-fn what_is_kept_aside_never_exceeds_the_window() {
+fn the_out_of_order_queue_never_exceeds_the_window() {
     for seed in 0..20 {
         let mut rng = Rng::with_seed(seed);
         let mut sim = small_window();
@@ -70,7 +70,7 @@ fn what_is_kept_aside_never_exceeds_the_window() {
 }
 
 #[test]
-fn the_window_shrinks_by_what_is_kept_aside() {
+fn the_window_shrinks_by_the_out_of_order_queue() {
     let mut sim = small_window();
     let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
     sim.raw[raw.peer].send_ddp(nothing(), &[]);

@@ -124,7 +124,7 @@ impl<'a> Rig<'a> {
 }
 
 #[test]
-fn ten_thousand_idle_connections_set_off_no_alarm() {
+fn ten_thousand_idle_connections_start_no_timer() {
     let table = Arc::new(StagTable::new(16, [1; 32]));
     let worker = table.worker();
     let local = local();
@@ -156,7 +156,7 @@ fn ten_thousand_idle_connections_set_off_no_alarm() {
 
 /// Though the segment that ends the handshake is in a frame like the one before, of which much is not looked at anew.
 #[test]
-fn whose_handshake_is_over_leaves_room_for_another() {
+fn an_established_connection_makes_room_for_another_handshake() {
     let table = Arc::new(StagTable::new(16, [1; 32]));
     let worker = table.worker();
     let mut rig = Rig::new(1, worker.enter());

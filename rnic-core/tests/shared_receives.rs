@@ -235,7 +235,7 @@ fn a_message_that_is_too_long_spoils_the_receive_that_it_took() {
 }
 
 #[test]
-fn what_a_destroyed_queue_pair_held_completes_all_the_same() {
+fn the_requests_of_a_destroyed_queue_pair_complete() {
     let mut scene = Scene::new(8);
     scene.post(0..2);
     let mut raw = scene.join();
@@ -253,7 +253,7 @@ fn what_a_destroyed_queue_pair_held_completes_all_the_same() {
 /// A message for which no receive is left yet when it overtakes another waits for its turn, and gets one that is
 /// posted meanwhile.
 #[test]
-fn an_early_message_without_a_receive_waits_for_its_turn() {
+fn a_message_ahead_of_order_without_a_receive_waits() {
     let mut scene = Scene::new(8);
     let mut raw = scene.join();
     let first = scene.message(&raw, 1, b"words");

@@ -372,7 +372,7 @@ fn nothing_completes_before_the_response_is_delivered() {
 }
 
 #[test]
-fn requests_behind_it_complete_after_it() {
+fn requests_behind_an_atomic_complete_after_it() {
     let (mut a, mut b) = (End::new(0, 1), End::new(1, 0));
     b.post_receive(1, 100, 100);
     a.post(atomic(&a, 1, ONE, b.stag, 0).with_flags(0));

@@ -84,7 +84,7 @@ fn operations_that_are_not_known_are_refused() {
 }
 
 #[test]
-fn messages_of_another_length_are_refused() {
+fn atomic_messages_of_a_wrong_length_are_refused() {
     // rfc: 7306-54b
     let queue = QueueNumber::READ_REQUEST;
     for len in [0, 28, 51] {

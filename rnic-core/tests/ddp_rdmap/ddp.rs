@@ -419,7 +419,7 @@ fn segments_are_placed_out_of_order_and_delivered_in_order() {
 }
 
 #[test]
-fn what_cannot_be_placed_early_is_placed_in_its_turn() {
+fn what_cannot_be_placed_ahead_of_order_is_placed_in_order() {
     let mut end = End::with_markers(4, 4);
     end.post_receive(0, 0, 100);
     let two = pattern(2, 600);

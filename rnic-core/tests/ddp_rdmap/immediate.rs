@@ -50,7 +50,7 @@ fn the_segment_is_that_of_the_figure() {
 }
 
 #[test]
-fn they_use_up_a_receive_and_leave_its_buffer() {
+fn immediate_data_use_up_a_receive_and_leave_its_buffer() {
     // rfc: 7306-48
     for solicited in [false, true] {
         let (mut a, mut b) = (End::new(0, 0), End::new(0, 0));
@@ -78,7 +78,7 @@ fn they_use_up_a_receive_and_leave_its_buffer() {
 }
 
 #[test]
-fn a_write_with_them_is_two_messages_and_one_request() {
+fn a_write_with_immediate_data_is_two_messages_and_one_request() {
     // rfc: 7306-52
     let mut end = Settings::new(0, 0).small().connect();
     end.post(behind_write(&end, 1, Stag(0x99), 150));
@@ -107,7 +107,7 @@ fn a_write_with_them_is_two_messages_and_one_request() {
 }
 
 #[test]
-fn messages_are_told_in_the_order_of_their_posting() {
+fn immediate_data_complete_in_the_order_of_their_posting() {
     // rfc: 7306-49, 7306-52
     let (mut a, mut b) = (End::new(0, 0), End::new(0, 0));
     a.fill(0, b"written");
@@ -138,7 +138,7 @@ fn messages_are_told_in_the_order_of_their_posting() {
 }
 
 #[test]
-fn they_may_come_early_and_in_pieces() {
+fn immediate_data_may_arrive_ahead_of_order_and_in_pieces() {
     // rfc: 7306-49
     let mut end = End::with_markers(0, 0);
     end.post_receive(1, 0, 8);
@@ -163,7 +163,7 @@ fn they_may_come_early_and_in_pieces() {
 }
 
 #[test]
-fn others_than_eight_octets_are_refused() {
+fn immediate_data_are_eight_octets_or_refused() {
     // rfc: 7306-53, 7306-54b
     for len in [0, 1, 7, 9, 16, 1000] {
         let mut end = End::new(0, 0);
@@ -176,7 +176,7 @@ fn others_than_eight_octets_are_refused() {
 }
 
 #[test]
-fn they_need_a_receive() {
+fn immediate_data_need_a_receive() {
     // rfc: 7306-48, 7306-56
     let mut end = End::new(0, 0);
     let error = end.receive(&immediate(1, &DATA)).unwrap_err();
@@ -191,7 +191,7 @@ fn they_need_a_receive() {
 }
 
 #[test]
-fn they_have_their_place() {
+fn immediate_data_belong_to_the_queue_of_sends() {
     // rfc: 7306-46, 7306-50, 7306-56, 7306-57, 7306-58
     let segment = |queue| untagged(Opcode::Immediate, true, QueueNumber(queue), 1, 0, &DATA);
     let mut version = segment(0);
@@ -217,7 +217,7 @@ fn they_have_their_place() {
 }
 
 #[test]
-fn a_request_with_more_than_them_is_refused() {
+fn a_request_with_immediate_data_and_payload_is_refused() {
     // rfc: 7306-51, 7306-54a
     let mut end = End::new(0, 0);
     end.post(alone(1).with_inline(b"more").unwrap());
@@ -226,7 +226,7 @@ fn a_request_with_more_than_them_is_refused() {
 }
 
 #[test]
-fn a_terminate_that_names_them_fails_their_write() {
+fn a_terminate_that_names_immediate_data_fails_their_write() {
     let mut end = End::new(0, 0);
     end.post(behind_write(&end, 1, Stag(0x99), 10));
     end.post(alone(2));

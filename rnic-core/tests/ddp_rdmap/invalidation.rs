@@ -323,7 +323,7 @@ fn a_read_is_stopped_in_the_middle_by_an_invalidation() {
 
 /// The end of the stream: what was posted is flushed, and what was bound is its owner's to recall.
 #[test]
-fn what_outlives_its_stream_is_recalled_by_its_owner() {
+fn a_window_that_outlives_its_stream_is_recalled_by_its_owner() {
     let mut end = End::new(4, 4);
     let (window, region) = bound(&mut end, Access::REMOTE_WRITE);
     assert!(end.closes());

@@ -180,7 +180,7 @@ fn a_message_not_wholly_sent_does_not_complete() {
 }
 
 #[test]
-fn unsignalled_requests_complete_in_silence() {
+fn unsignalled_requests_make_no_completion() {
     for signal_all in [false, true] {
         let mut settings = Settings::new(0, 0);
         settings.qp.signal_all = signal_all;

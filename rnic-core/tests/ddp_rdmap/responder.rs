@@ -97,7 +97,7 @@ fn reserved_bits_of_the_control_octet_are_ignored() {
 }
 
 #[test]
-fn opcodes_have_their_places() {
+fn each_opcode_is_accepted_in_its_own_queue_or_buffer_only() {
     // rfc: 5040-7, 5040-8, 5040-91, 5040-96, 7306-57
     for code in 0..16u8 {
         for queue in [None, Some(0), Some(1), Some(2), Some(3)] {
@@ -190,7 +190,7 @@ fn every_read_request_agreed_on_has_a_buffer() {
 }
 
 #[test]
-fn a_read_is_not_begun_before_its_turn() {
+fn a_read_is_not_begun_before_its_request_is_delivered() {
     // rfc: 5040-71, 5040-76
     let mut end = End::with_markers(4, 0);
     end.post_receive(1, 0, 100);
@@ -256,7 +256,7 @@ fn more_reads_than_agreed_on() {
 }
 
 #[test]
-fn a_read_has_its_place_until_its_response_was_sent() {
+fn a_read_counts_against_the_ird_until_its_response_was_sent() {
     let mut end = Settings::new(1, 0).small().connect();
     let stag = end.stag;
     let ulpdu = |msn, length| read_request(msn, request(stag, BASE, length));

@@ -120,7 +120,7 @@ fn a_message_for_which_there_is_no_room_waits() {
 
 // rfc: 5040-73, 5040-74
 #[test]
-fn they_complete_in_order_when_they_are_acknowledged() {
+fn inline_requests_complete_in_order_when_acknowledged() {
     let mut end = Settings::new(0, 0).with_rings(4, 16).connect();
     end.post(write(1).with_flags(0));
     end.post(write(2));
@@ -150,7 +150,7 @@ fn they_complete_in_order_when_they_are_acknowledged() {
 
 // rfc: 5040-72
 #[test]
-fn a_fence_holds_them_back() {
+fn a_fence_holds_inline_requests_back() {
     let mut end = End::new(0, 4);
     end.post(read(&end, 1, 0, 4));
     end.post(write(2).with_flags(SIGNALED | FENCE));
@@ -162,7 +162,7 @@ fn a_fence_holds_them_back() {
 }
 
 #[test]
-fn the_other_message_of_a_request_comes_first() {
+fn immediate_data_go_ahead_of_the_next_inline_request() {
     let mut end = End::new(0, 0);
     end.post(request(1, WrOpcode::WriteImmediate, b"x"));
     end.post(write(2));
@@ -171,7 +171,7 @@ fn the_other_message_of_a_request_comes_first() {
 }
 
 #[test]
-fn responses_have_their_turn() {
+fn responses_alternate_with_inline_requests() {
     let mut end = Settings::new(4, 0).small().connect();
     // So much is not sent at once: the others wait behind it.
     let first = SendWr::new(0, WrOpcode::Send);
@@ -202,7 +202,7 @@ fn responses_have_their_turn() {
 }
 
 #[test]
-fn none_begins_where_completions_have_no_room() {
+fn no_inline_request_begins_while_the_completion_queue_is_full() {
     let mut end = Settings::new(0, 0).with_rings(8, 1).connect();
     for id in 1..=2 {
         end.post(write(id));
@@ -224,7 +224,7 @@ fn none_begins_where_completions_have_no_room() {
 
 // rfc: 5041-67
 #[test]
-fn none_begins_that_was_posted_after_the_end() {
+fn no_inline_request_begins_that_was_posted_after_the_disconnect() {
     let mut end = End::new(0, 0);
     end.post(write(1));
     assert!(!end.closes(), "it is to be acknowledged first");
@@ -239,7 +239,7 @@ fn none_begins_that_was_posted_after_the_end() {
 
 // rfc: 5040-68, 5040-s5
 #[test]
-fn none_begins_on_a_stream_that_ends() {
+fn no_inline_request_begins_on_a_stream_that_ends() {
     let mut end = End::new(0, 0);
     // It cannot be carried out, and nothing behind it is.
     end.post(SendWr::new(1, WrOpcode::LocalInvalidate));

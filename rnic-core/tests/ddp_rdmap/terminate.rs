@@ -129,7 +129,7 @@ fn earlier_reads_are_answered_before_the_terminate_of_a_later_one() {
 }
 
 #[test]
-fn which_headers_go_along() {
+fn a_terminate_carries_the_headers_of_figure_10() {
     // rfc: 5040-s1, 5040-s2, 5040-s3
     // RFC 5040 figure 10. rfc: 5040-18
     let unreadable = |end: &mut End| {
@@ -217,7 +217,7 @@ fn a_header_that_was_kept_parsed_is_quoted_too() {
 }
 
 #[test]
-fn numbers_of_figure_9() {
+fn error_numbers_are_those_of_figure_9() {
     // rfc: 5040-18
     let stag = Stag(1);
     let header = UntaggedHeader {

@@ -82,7 +82,7 @@ pub(crate) fn read_request(msn: u32, source: Stag, offset: u64, length: u32) -> 
 
 /// What sends nothing completes by the same rule as what does.
 #[test]
-fn unsignalled_bindings_complete_in_silence() {
+fn unsignalled_bindings_make_no_completion() {
     for (signal_all, done) in [(false, vec![]), (true, vec![(1, WcStatus::Success)])] {
         let mut settings = Settings::new(0, 0);
         settings.qp.signal_all = signal_all;
@@ -262,7 +262,7 @@ fn requests_without_a_message_keep_the_order_of_the_queue() {
 }
 
 #[test]
-fn unsignalled_ones_complete_in_silence() {
+fn unsignalled_window_bindings_make_no_completion() {
     let mut end = End::new(0, 4);
     let (region, window) = (bindable(&end, 0, 1000), window(&end));
     let wr = bind(1, &binding(window, region, 0, 10, Access::REMOTE_READ));

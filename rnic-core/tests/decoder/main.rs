@@ -77,7 +77,7 @@ fn the_figures_of_the_standard_are_understood() {
 
 /// Retransmissions, in other pieces than before, are none of its business as long as they are the same.
 #[test]
-fn octets_may_be_sent_again() {
+fn retransmitted_octets_are_accepted() {
     let mut again = talk(false);
     let step = talk::does(0, "again", script::What::Again(40..1300));
     again.behind("Immediate", step);

@@ -311,7 +311,7 @@ fn parcels_and_pages_pass_a_transport_of_records_in_any_order() {
 
 /// What was cut for another MULPDU goes as it is; the rest of the same message is cut for the new one.
 #[test]
-fn a_message_is_cut_on_for_a_mulpdu_that_changes() {
+fn the_rest_of_a_message_is_segmented_by_a_changed_mulpdu() {
     // rfc: 5041-3, 5041-4, 5041-49
     let mut end = End::new();
     end.layer.send(parcel(7, 1, 2), &pattern(7000));

@@ -184,7 +184,7 @@ fn without_crcs_nothing_is_placed_ahead_of_order() {
 
 /// An FPDU whose CRC or marker is wrong stays where it is, and ends the stream when its turn comes.
 #[test]
-fn an_error_ahead_of_order_is_told_in_its_turn() {
+fn an_error_ahead_of_order_is_reported_in_order() {
     // rfc: 5044-38, 5044-87, 5044-s18, 5044-s19
     for wrong_marker in [false, true] {
         let mut sim = simulation();

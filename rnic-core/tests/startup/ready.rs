@@ -104,7 +104,7 @@ fn an_initiator_begins_with_the_message_agreed_on() {
 
 /// The Send counts among the Sends: a Terminate about the next one finds it.
 #[test]
-fn a_terminate_finds_the_send_behind_the_opening_one() {
+fn a_terminate_finds_the_send_behind_the_rtr_send() {
     let (mut sim, mut qp, peer) = ask(&peer_to_peer());
     sim.raw[peer].take_startup().unwrap();
     sim.raw[peer].send(&flagged(reply(4), BY_SEND));
@@ -136,7 +136,7 @@ fn a_terminate_finds_the_send_behind_the_opening_one() {
 }
 
 #[test]
-fn a_responder_waits_for_the_opening_message_and_hides_it() {
+fn a_responder_waits_for_the_rtr_message_and_hides_it() {
     // rfc: 5044-77a, 6581-27, 6581-28, 6581-s3
     // In order, or the message behind it first.
     for ahead in [false, true] {

@@ -411,7 +411,7 @@ fn no_send_is_delivered_behind_a_write_that_is_not_whole() {
 
 /// What was placed ahead of its turn is looked at again in its turn.
 #[test]
-fn what_was_placed_early_is_not_delivered_within_another_message() {
+fn what_was_placed_ahead_of_order_is_not_delivered_within_another_message() {
     // rfc: 5041-21, 5041-62, 5041-63
     let cases: [(&str, Make, Make); 3] = [
         ("a Send, of a Write", part_of_write, |_, _| {

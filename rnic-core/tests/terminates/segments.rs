@@ -16,7 +16,7 @@ use rnic_core::wire::rdmap::{
 };
 
 #[test]
-fn writes_to_where_the_peer_may_not() {
+fn writes_to_memory_that_the_peer_may_not_write() {
     // rfc: 5040-88b, 5040-90, 5040-s4, 5041-73a, 5041-73b, 5041-73d, 5041-73e, 5041-74, 5041-76, 5041-s11
     let cases = [
         ("no such STag", 0, LEN, (1, 1, 0)),
@@ -49,7 +49,7 @@ fn writes_to_where_the_peer_may_not() {
 }
 
 #[test]
-fn reads_of_what_the_peer_may_not() {
+fn reads_of_memory_that_the_peer_may_not_read() {
     // rfc: 5040-88c
     let cases = [
         ("no such STag", 0, LEN, (0, 1, 0)),
@@ -102,7 +102,7 @@ fn sends_that_find_no_buffer_for_them() {
 }
 
 #[test]
-fn immediate_data_that_are_none() {
+fn immediate_data_of_a_wrong_length() {
     // rfc: 7306-53, 7306-54b, 7306-58
     let header = |queue| {
         let header = untagged(Opcode::Immediate, QueueNumber(queue), 1, true);
@@ -145,7 +145,7 @@ fn reserved_set(mut ulpdu: Vec<u8>) -> Vec<u8> {
 
 /// A refused request is found out when its response is to be made: the segment is gone by then.
 #[test]
-fn a_request_is_quoted_as_it_came() {
+fn a_request_is_quoted_as_received() {
     // rfc: 5041-s11, 5040-20, 5040-22
     let shut = scene(1);
     let request = read_of(shut.shut.stag, 0, LEN);
@@ -185,7 +185,7 @@ fn a_request_is_quoted_as_it_came() {
 
 /// What was placed ahead of its turn, and is found to be wrong in its turn.
 #[test]
-fn an_early_segment_is_quoted_as_it_came() {
+fn a_segment_ahead_of_order_is_quoted_as_received() {
     // rfc: 5041-s11
     let mut scene = scene(0);
     let options = ConnectionOptions {
@@ -221,7 +221,7 @@ fn an_early_segment_is_quoted_as_it_came() {
 
 /// What is too long for another queue, or comes before its turn, says nothing of the receive whose turn it is.
 #[test]
-fn a_receive_that_is_not_meant_is_flushed() {
+fn a_receive_that_the_error_is_not_about_is_flushed() {
     let to = |opcode, queue, msn| DdpHeader::Untagged(untagged(opcode, queue, msn, true));
     let cases = [
         (

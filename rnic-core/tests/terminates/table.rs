@@ -454,7 +454,7 @@ fn a_reply_that_begins_otherwise(name: &str, numbers: Numbers) {
 
 /// The table lists every number that there is, once.
 #[test]
-fn the_table_is_whole() {
+fn the_table_lists_every_number_once() {
     let mut listed: Vec<Numbers> = CELLS.iter().map(|cell| cell.numbers).collect();
     listed.sort_unstable();
     // What the decoder knows from the standards, and the two that never stand in a Terminate.

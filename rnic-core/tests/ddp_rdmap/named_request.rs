@@ -228,7 +228,7 @@ fn a_write_is_named_by_its_own_octets() {
 
 /// The message that opens a peer-to-peer connection is no request, but has a number.
 #[test]
-fn requests_behind_an_opening_have_later_numbers() {
+fn requests_behind_an_rtr_message_have_later_msns() {
     let none = Rtr::default();
     for (opening, queue) in [
         (Rtr { send: true, ..none }, QueueNumber::SEND),
