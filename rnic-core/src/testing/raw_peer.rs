@@ -9,7 +9,7 @@ use crate::wire::{
     checksum::{Checksums, sum},
     ddp::{DdpHeader, DdpSegment},
     ethernet::{self, MacAddr},
-    mpa::{Fpdu, LENGTH_LEN, StartupFrame, StartupKind},
+    mpa::{Enhanced, Fpdu, LENGTH_LEN, StartupFrame, StartupKind},
     packet::{Packet, parse},
     tcp::{Flags, Seq, TcpHeader, TcpOptions},
     template::NetHeader,
@@ -352,6 +352,21 @@ pub fn startup(frame: &StartupFrame<'_>) -> Vec<u8> {
     let mut octets = vec![0; frame.len()];
     frame.emit(&mut octets);
     octets
+}
+
+/// Makes the octets of an enhanced start-up frame (RFC 6581), with CRCs and without markers and private data.
+pub fn enhanced_startup(kind: StartupKind, enhanced: Enhanced) -> Vec<u8> {
+    startup(&StartupFrame {
+        kind,
+        markers: false,
+        crc: true,
+        reject: false,
+        enhanced_bit: true,
+        reserved: 0,
+        revision: 2,
+        enhanced: Some(enhanced),
+        private_data: &[],
+    })
 }
 
 /// Makes a DDP segment.

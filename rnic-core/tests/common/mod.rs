@@ -1,4 +1,4 @@
-//! What tests of the engine share: requests, connections to raw peers, and the proof that nothing is left over.
+//! What tests of the engine share: requests, connections to raw peers, and the check that nothing is left over.
 
 #![allow(dead_code)] // each test file uses some of it
 
@@ -15,7 +15,7 @@ use rnic_core::engine::{EngineConfig, Snapshot};
 use rnic_core::ids::RequestId;
 use rnic_core::memory::table::Access;
 use rnic_core::testing::link::Impairments;
-use rnic_core::testing::raw_peer::startup;
+use rnic_core::testing::raw_peer::enhanced_startup;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TapPoint, TestQp};
 use rnic_core::verbs::{
     sge::Sge,
@@ -25,15 +25,15 @@ use rnic_core::verbs::{
 use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
 };
-use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::mpa::{Enhanced, StartupKind};
 use rnic_core::wire::rdmap::{Control, Opcode};
 
-/// Everything that memory can be registered for.
+/// All access rights.
 pub(crate) fn all_rights() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
 }
 
-/// Two hosts and a link that only takes its time.
+/// A link that only delays frames.
 pub(crate) fn simulation() -> Simulation {
     simulation_with(&EngineConfig::default(), 1)
 }
@@ -46,12 +46,12 @@ pub(crate) fn simulation_with(config: &EngineConfig, seed: u64) -> Simulation {
     watched(config, link, seed)
 }
 
-/// Two hosts, and a decoder that listens and insists that all they send is right.
+/// Makes two hosts, and a decoder that checks all that they send.
 pub(crate) fn watched(config: &EngineConfig, link: Impairments, seed: u64) -> Simulation {
     watched_by(config, link, seed).0
 }
 
-/// The same, and the decoder.
+/// Makes two hosts, and returns the decoder that checks all that they send.
 pub(crate) fn watched_by(
     config: &EngineConfig,
     link: Impairments,
@@ -71,7 +71,7 @@ pub(crate) fn watched_by(
     (sim, decoder)
 }
 
-/// A link over which nothing arrives.
+/// A link that loses every frame.
 pub(crate) fn cut_link() -> Impairments {
     Impairments {
         loss: 1000,
@@ -81,7 +81,7 @@ pub(crate) fn cut_link() -> Impairments {
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// The first `len` octets of a region.
+/// Returns the first `len` octets of a region.
 pub(crate) fn sge(region: &SharedRegion, len: usize) -> Sge {
     Sge {
         offset: 0,
@@ -128,12 +128,12 @@ pub(crate) fn recv(id: u64, into: &SharedRegion, len: usize) -> RecvWr {
     RecvWr::new(id, &[sge(into, len)]).unwrap()
 }
 
-/// A receive for a message without octets.
+/// Makes a receive for a message without payload.
 pub(crate) fn empty_recv(id: u64) -> RecvWr {
     RecvWr::new(id, &[]).unwrap()
 }
 
-/// What a completion says: whose it is, what of, how it ended.
+/// Returns the id, operation and status of a completion.
 pub(crate) fn outcome(completion: &Completion) -> (u64, WcOpcode, WcStatus) {
     (
         completion.wr_id,
@@ -146,7 +146,7 @@ pub(crate) fn outcomes(qp: &mut TestQp) -> Vec<(u64, WcOpcode, WcStatus)> {
     qp.poll().iter().map(outcome).collect()
 }
 
-/// Runs until a queue pair has made `count` completions, and gives them.
+/// Runs until a queue pair has `count` completions, and returns them.
 pub(crate) fn completions(
     sim: &mut Simulation,
     qp: &mut TestQp,
@@ -163,8 +163,8 @@ pub(crate) fn completions(
     all
 }
 
-/// Checks that each frame that an engine received was handled once: by a connection, by a cookie, by another engine, or by
-/// being dropped for one reason.
+/// Checks that each frame that an engine received is counted once: as one for a connection, a cookie or another engine, or
+/// under the reason why it was dropped.
 #[track_caller]
 pub(crate) fn assert_accounted(snapshot: &Snapshot) {
     let (engine, drops) = (&snapshot.engine, &snapshot.drops);
@@ -180,7 +180,7 @@ pub(crate) fn assert_accounted(snapshot: &Snapshot) {
     );
 }
 
-/// Runs for long enough that nothing has a reason to be there any more, and checks that nothing is.
+/// Runs until all connections must have ended, and checks that nothing of them is left.
 pub(crate) fn assert_nothing_left(sim: &mut Simulation) {
     sim.run_for(SECOND * 600);
     for host in 0..2 {
@@ -197,39 +197,32 @@ pub(crate) fn assert_nothing_left(sim: &mut Simulation) {
     }
 }
 
-/// A queue pair of host 0 that a raw peer has connected to.
+/// A queue pair of host 0 that is connected to a raw peer.
 pub(crate) struct RawConnection {
     pub(crate) peer: usize,
     pub(crate) qp: TestQp,
 }
 
-/// The MPA Request that raw peers send, unless a test is about that.
+/// Makes the MPA Request of a raw peer.
 pub(crate) fn request(depth: u16) -> Vec<u8> {
-    startup(&StartupFrame {
-        kind: StartupKind::Request,
-        markers: false,
-        crc: true,
-        reject: false,
-        enhanced_bit: true,
-        reserved: 0,
-        revision: 2,
-        enhanced: Some(Enhanced {
+    enhanced_startup(
+        StartupKind::Request,
+        Enhanced {
             ird: depth,
             ord: depth,
             ..Enhanced::default()
-        }),
-        private_data: &[],
-    })
+        },
+    )
 }
 
-/// The MPA Reply that raw peers send.
+/// Makes the MPA Reply of a raw peer.
 pub(crate) fn reply(depth: u16) -> Vec<u8> {
     let mut octets = request(depth);
     octets[7..10].copy_from_slice(b"Rep");
     octets
 }
 
-/// The last request to connect that a host was told of.
+/// Returns the last connection request that a host has received.
 pub(crate) fn last_request(sim: &Simulation, host: usize) -> RequestId {
     sim.hosts[host]
         .connect_requests()
@@ -237,14 +230,14 @@ pub(crate) fn last_request(sim: &Simulation, host: usize) -> RequestId {
         .expect("a peer has asked to connect")
 }
 
-/// A raw peer connects to a queue pair of host 0.
+/// Connects a raw peer to a new queue pair of host 0.
 pub(crate) fn accept_raw(sim: &mut Simulation, options: &ConnectionOptions) -> RawConnection {
     let qp = sim.hosts[0].create_qp();
     let peer = accept_raw_with(sim, &qp, options);
     RawConnection { peer, qp }
 }
 
-/// The same with a queue pair that is there already.
+/// Connects a raw peer to a queue pair of host 0.
 pub(crate) fn accept_raw_with(
     sim: &mut Simulation,
     qp: &TestQp,
@@ -258,7 +251,7 @@ pub(crate) fn accept_raw_with(
 /// The port of host 0 that raw peers connect to.
 pub(crate) const RAW_PORT: u16 = 4420;
 
-/// The same with a peer that is there already.
+/// Connects this raw peer to a queue pair of host 0.
 pub(crate) fn accept_peer(
     sim: &mut Simulation,
     peer: usize,
@@ -279,7 +272,7 @@ pub(crate) fn accept_peer(
     assert!(sim.hosts[0].is_established(qp.number));
 }
 
-/// A queue pair of host 0 connects to a raw peer, which accepts.
+/// Connects a queue pair of host 0 to a raw peer, which accepts.
 pub(crate) fn connect_raw(sim: &mut Simulation, options: &ConnectionOptions) -> RawConnection {
     let qp = sim.hosts[0].create_qp();
     let peer = sim.add_raw_peer(0, 0);
@@ -295,7 +288,7 @@ pub(crate) fn connect_raw(sim: &mut Simulation, options: &ConnectionOptions) -> 
     RawConnection { peer, qp }
 }
 
-/// The header of a segment to a queue.
+/// Makes the header of a segment to a queue.
 pub(crate) fn untagged(opcode: Opcode, queue: QueueNumber, msn: u32, last: bool) -> UntaggedHeader {
     UntaggedHeader {
         last,
@@ -307,12 +300,12 @@ pub(crate) fn untagged(opcode: Opcode, queue: QueueNumber, msn: u32, last: bool)
     }
 }
 
-/// The header of a Send that is one segment.
+/// Makes the header of a Send of one segment.
 pub(crate) fn send_header(msn: u32) -> DdpHeader {
     DdpHeader::Untagged(untagged(Opcode::Send, QueueNumber::SEND, msn, true))
 }
 
-/// The header of a segment to a tagged buffer.
+/// Makes the header of a segment to a tagged buffer.
 pub(crate) fn tagged(opcode: Opcode, stag: Stag, offset: u64, last: bool) -> DdpHeader {
     DdpHeader::Tagged(TaggedHeader {
         last,
@@ -322,17 +315,17 @@ pub(crate) fn tagged(opcode: Opcode, stag: Stag, offset: u64, last: bool) -> Ddp
     })
 }
 
-/// The header of a Write that is one segment.
+/// Makes the header of a Write of one segment.
 pub(crate) fn write_header(stag: Stag, offset: u64) -> DdpHeader {
     tagged(Opcode::Write, stag, offset, true)
 }
 
-/// A segment that changes nothing: a Write without octets. A responder may send once it has come.
+/// Makes a segment that changes nothing: a Write without payload. A responder may send once it was received.
 pub(crate) fn nothing() -> DdpHeader {
     write_header(Stag(0), 0)
 }
 
-/// How often a host was told of the end of a queue pair's connection.
+/// Counts the events at a host that a queue pair's connection has ended.
 pub(crate) fn ends(sim: &Simulation, host: usize, qp: &TestQp) -> usize {
     let number = qp.number;
     sim.hosts[host]
@@ -342,7 +335,7 @@ pub(crate) fn ends(sim: &Simulation, host: usize, qp: &TestQp) -> usize {
         .count()
 }
 
-/// Octets that differ from one another.
+/// Makes octets that differ from one another.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! One end of a connection: a real engine with a queue pair, and a peer in the hands of the test.
+//! One end of a connection: an engine with a queue pair, and a raw peer.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -12,11 +12,11 @@ use rnic_core::memory::{
     table::{Access, Scope, StagTable},
 };
 use rnic_core::mpa::startup::Rtr;
-use rnic_core::testing::raw_peer::{RawPeer, fpdu, startup};
+use rnic_core::testing::raw_peer::{RawPeer, enhanced_startup, fpdu};
 use rnic_core::testing::simulation::{self, Host, QpSettings, Simulation, TestQp};
 use rnic_core::verbs::{Completion, RecvWr, SendWr, Sge, WcOpcode, WcStatus};
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
-use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::mpa::{Enhanced, StartupKind};
 use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
 use crate::common;
@@ -35,13 +35,13 @@ pub(crate) const STREAM: StreamId = StreamId(0);
 pub(crate) const MEMORY: usize = 1 << 20;
 /// The tagged offset of the first octet of memory.
 pub(crate) const BASE: u64 = 0x1000;
-/// The smallest segments that an engine makes, and what that leaves for a ULPDU.
+/// The smallest MSS that an engine uses, and the MULPDU with it.
 pub(crate) const SMALL_MSS: u16 = 160;
 pub(crate) const SMALL_MULPDU: usize = SMALL_MSS as usize - 6;
-/// Payload octets of a whole segment of such a size.
+/// Octets of payload of a full tagged segment with that MSS.
 pub(crate) const SMALL_TAGGED: usize = SMALL_MULPDU - 14;
 
-/// A stream that ended with a Terminate of ours: what that says, and what the application was told.
+/// A stream that this side has ended with a Terminate: its numbers, and what the application was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// Layer, error type and error code.
@@ -50,7 +50,7 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// The application was told of this error.
+    /// Checks that the application was told of this error.
     #[track_caller]
     pub(crate) fn assert_is(&self, error: impl Display) {
         assert_eq!(self.why, error.to_string());
@@ -60,15 +60,15 @@ impl Refused {
 /// How an end is connected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// Reads that it answers at once, and that it has outstanding.
+    /// Its IRD and ORD.
     pub(crate) depths: (u16, u16),
     pub(crate) qp: QpSettings,
-    /// The largest segments that its peer takes.
+    /// The MSS of its peer.
     pub(crate) mss: u16,
-    /// It requires markers of its peer: then FPDUs that come ahead of order are placed.
+    /// Whether it requires markers of its peer: then FPDUs ahead of order are placed.
     pub(crate) markers: bool,
-    /// It opens a peer-to-peer connection with this message.
-    pub(crate) opening: Rtr,
+    /// The ready-to-receive message of a peer-to-peer connection.
+    pub(crate) rtr: Rtr,
 }
 
 impl Settings {
@@ -83,17 +83,17 @@ impl Settings {
             },
             mss: 1460,
             markers: false,
-            opening: Rtr::NONE,
+            rtr: Rtr::NONE,
         }
     }
 
-    /// With queues of other sizes.
+    /// Sets the sizes of the queues.
     pub(crate) fn with_rings(mut self, ring: u32, cq: u32) -> Self {
         (self.qp.ring, self.qp.cq) = (ring, cq);
         self
     }
 
-    /// With a peer that takes small segments only.
+    /// Sets the smallest MSS.
     pub(crate) fn small(mut self) -> Self {
         self.mss = SMALL_MSS;
         self
@@ -104,8 +104,8 @@ impl Settings {
         self
     }
 
-    pub(crate) fn opening_with(mut self, opening: Rtr) -> Self {
-        self.opening = opening;
+    pub(crate) fn with_rtr(mut self, rtr: Rtr) -> Self {
+        self.rtr = rtr;
         self
     }
 
@@ -114,22 +114,22 @@ impl Settings {
     }
 }
 
-/// One end, which has opened the connection. Its peer acknowledges what a test says, and nothing by itself.
+/// An end that has initiated the connection. Its peer acknowledges only what a test says.
 pub(crate) struct End {
     pub(crate) sim: Simulation,
     pub(crate) qp: TestQp,
     pub(crate) region: Arc<Region>,
-    /// All of the memory, with every right.
+    /// The STag of all of the memory, with every right.
     pub(crate) stag: Stag,
-    /// Where the peer's stream can be filled up with Writes, if it has markers.
+    /// With markers: an STag for Writes that fill up the peer's stream.
     pub(crate) scratch: Option<Stag>,
-    /// What it has sent and nobody has looked at, with where each ends in its stream.
+    /// Segments that it has sent and the test has not taken, with where each ends in the stream.
     outbox: VecDeque<(Ulpdu, u64)>,
     /// The Terminate that it has sent.
     terminate: Option<TerminateControl>,
-    /// Where the last one in there ends.
+    /// Where the last segment ends that was sent.
     drained: u64,
-    /// Where the last one ends that was taken from there.
+    /// Where the last segment ends that the test has taken.
     pub(crate) stream: u64,
     /// Octets of FPDUs that the peer has sent.
     pub(crate) written: u32,
@@ -138,12 +138,12 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// An end that answers `ird` Reads at once and has `ord` of its own outstanding.
+    /// Makes an end with IRD `ird` and ORD `ord`.
     pub(crate) fn new(ird: u16, ord: u16) -> Self {
         Settings::new(ird, ord).connect()
     }
 
-    /// The same of one that places what comes ahead of order.
+    /// Makes an end that places FPDUs ahead of order.
     pub(crate) fn with_markers(ird: u16, ord: u16) -> Self {
         Settings::new(ird, ord).with_markers().connect()
     }
@@ -167,7 +167,7 @@ impl End {
             ird,
             ord,
             markers: settings.markers,
-            peer_to_peer: !settings.opening.is_none(),
+            peer_to_peer: !settings.rtr.is_none(),
             ..ConnectionOptions::default()
         };
         sim.add_raw_peer(0, 0);
@@ -177,7 +177,7 @@ impl End {
         sim.run_now();
         let (kind, _) = sim.raw[0].take_startup().expect("the host asks");
         assert_eq!(kind, StartupKind::Request);
-        let reply = reply((ord, ird), settings.opening);
+        let reply = reply((ord, ird), settings.rtr);
         sim.raw[0].send(&reply);
         sim.raw[0].markers_from = settings.markers.then_some(reply.len() as u32);
         sim.run_now();
@@ -213,7 +213,7 @@ impl End {
         self.sim.hosts[0].table()
     }
 
-    /// Registers part of the memory once more.
+    /// Registers part of the memory again.
     pub(crate) fn register(
         &self,
         start: usize,
@@ -259,7 +259,7 @@ impl End {
         self.sim.hosts[0].post_recv(&mut self.qp, wr);
     }
 
-    /// The application ends the connection in order. Says whether it closes: that it does when nothing is left to be done.
+    /// Ends the connection in order. Returns whether this side closes, which it does when no request is left.
     pub(crate) fn closes(&mut self) -> bool {
         let number = self.qp.number;
         self.host().command(Command::Disconnect(number));
@@ -267,7 +267,7 @@ impl End {
         self.raw().finished
     }
 
-    /// Lets the engine work, and takes what it has sent.
+    /// Runs the engine, and takes what it has sent.
     pub(crate) fn work(&mut self) {
         self.sim.run_now();
         while let Some(ulpdu) = self.sim.raw[0].take_ulpdu() {
@@ -287,18 +287,18 @@ impl End {
         }
     }
 
-    /// Completions of the send queue.
+    /// Takes the completions of the send queue.
     pub(crate) fn sent(&mut self) -> Vec<Completion> {
         self.work();
         std::mem::take(&mut self.sent)
     }
 
-    /// Their names and statuses.
+    /// Takes the completions of the send queue: ids and statuses.
     pub(crate) fn sent_ids(&mut self) -> Vec<(u64, WcStatus)> {
         self.sent().iter().map(|c| (c.wr_id, c.status())).collect()
     }
 
-    /// Completions of the receive queue.
+    /// Takes the completions of the receive queue.
     pub(crate) fn received(&mut self) -> Vec<Completion> {
         self.work();
         std::mem::take(&mut self.received)
@@ -311,7 +311,7 @@ impl End {
             .collect()
     }
 
-    /// The next segment that it has sent.
+    /// Takes the next segment that it has sent.
     pub(crate) fn next_segment(&mut self) -> Option<Ulpdu> {
         self.work();
         let (ulpdu, end) = self.outbox.pop_front()?;
@@ -319,18 +319,18 @@ impl End {
         Some(ulpdu)
     }
 
-    /// Whether it has sent something that nobody has looked at.
+    /// Whether it has sent something that the test has not taken.
     pub(crate) fn has_sent(&mut self) -> bool {
         self.work();
         !self.outbox.is_empty()
     }
 
-    /// All that it has sent: as far as its peer's window, and what was acknowledged, let it.
+    /// Takes all segments that it has sent, without further acknowledgments from the peer.
     pub(crate) fn segments(&mut self) -> Vec<Ulpdu> {
         std::iter::from_fn(|| self.next_segment()).collect()
     }
 
-    /// The same while the peer acknowledges all of it.
+    /// Takes all segments that it sends while the peer acknowledges them.
     pub(crate) fn all_segments(&mut self) -> Vec<Ulpdu> {
         let mut all = self.segments();
         loop {
@@ -343,13 +343,13 @@ impl End {
         }
     }
 
-    /// The peer sends a segment, in its turn.
+    /// Receives a segment in order from the peer.
     pub(crate) fn receive(&mut self, ulpdu: &[u8]) -> Result<(), Refused> {
         let fpdu = self.raw().fpdu(ulpdu);
         self.receive_octets(&fpdu)
     }
 
-    /// The peer sends octets that need not be an FPDU, or are several.
+    /// Receives octets from the peer, which need not be one FPDU.
     pub(crate) fn receive_octets(&mut self, octets: &[u8]) -> Result<(), Refused> {
         let was_over = self.end_reason().is_some();
         self.written += octets.len() as u32;
@@ -360,8 +360,7 @@ impl End {
         }
     }
 
-    /// The error that has ended the stream. The peer was told by a Terminate with the same numbers, and of nothing else
-    /// behind it.
+    /// Returns the error that has ended the stream. Checks that a Terminate with its numbers was sent, and nothing behind it.
     pub(crate) fn refused(&mut self) -> Option<Refused> {
         self.work();
         let Some(EndReason::TerminateSent { control, error }) = self.end_reason() else {
@@ -378,7 +377,7 @@ impl End {
         })
     }
 
-    /// What the peer's Terminate said, if that has ended the stream.
+    /// Returns the peer's Terminate, if one has ended the stream.
     pub(crate) fn told(&mut self) -> Option<TerminateControl> {
         self.work();
         match self.end_reason()? {
@@ -391,13 +390,13 @@ impl End {
         self.sim.hosts[0].end_of(self.qp.number)
     }
 
-    /// Octets that were placed ahead of order.
+    /// Returns how many octets were placed ahead of order.
     pub(crate) fn placed_early(&mut self) -> u64 {
         let now = self.sim.now;
         self.host().snapshot(now).rdma.octets_placed_early
     }
 
-    /// The peer acknowledges the stream up to `offset`.
+    /// Acknowledges the stream up to `offset`.
     pub(crate) fn acked(&mut self, offset: u64) {
         self.work();
         self.raw().ack_limit = Some(offset as usize);
@@ -405,35 +404,28 @@ impl End {
         self.work();
     }
 
-    /// The peer acknowledges all that was looked at.
+    /// Acknowledges all segments that the test has taken.
     pub(crate) fn acked_all(&mut self) {
         self.acked(self.stream);
     }
 }
 
-/// The Reply of a peer with these depths, which wants to hear this first.
-fn reply((ird, ord): (u16, u16), opening: Rtr) -> Vec<u8> {
-    startup(&StartupFrame {
-        kind: StartupKind::Reply,
-        markers: false,
-        crc: true,
-        reject: false,
-        enhanced_bit: true,
-        reserved: 0,
-        revision: 2,
-        enhanced: Some(Enhanced {
+/// Makes the Reply of a peer with these depths, which accepts this ready-to-receive message.
+fn reply((ird, ord): (u16, u16), rtr: Rtr) -> Vec<u8> {
+    enhanced_startup(
+        StartupKind::Reply,
+        Enhanced {
             ird,
             ord,
-            peer_to_peer: !opening.is_none(),
-            rtr_send: opening.send,
-            rtr_write: opening.write,
-            rtr_read: opening.read,
-        }),
-        private_data: &[],
-    })
+            peer_to_peer: !rtr.is_none(),
+            rtr_send: rtr.send,
+            rtr_write: rtr.write,
+            rtr_read: rtr.read,
+        },
+    )
 }
 
-/// Carries segments both ways until neither end has any, and acknowledges them.
+/// Exchanges segments until neither end has any, and acknowledges them.
 pub(crate) fn pump(a: &mut End, b: &mut End) {
     loop {
         let (to_b, to_a) = (a.segments(), b.segments());

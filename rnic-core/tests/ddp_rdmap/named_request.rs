@@ -230,13 +230,13 @@ fn a_write_is_named_by_its_own_octets() {
 #[test]
 fn requests_behind_an_rtr_message_have_later_msns() {
     let none = Rtr::default();
-    for (opening, queue) in [
+    for (rtr, queue) in [
         (Rtr { send: true, ..none }, QueueNumber::SEND),
         (Rtr { read: true, ..none }, QueueNumber::READ_REQUEST),
     ] {
         for (msn, named) in [(1, None), (2, Some(1))] {
-            let mut end = Settings::new(0, 4).opening_with(opening).connect();
-            assert_eq!(end.segments().len(), 1, "the opening");
+            let mut end = Settings::new(0, 4).with_rtr(rtr).connect();
+            assert_eq!(end.segments().len(), 1, "the RTR message");
             let request = if queue == QueueNumber::SEND {
                 SendWr::new(1, WrOpcode::Send)
             } else {

@@ -24,18 +24,18 @@ enum Kind {
 use Kind::{Atomic, Immediate, Read, Send, Write};
 
 impl Kind {
-    /// Whether the peer answers it.
+    /// Whether it has a response.
     fn is_answered(self) -> bool {
         matches!(self, Read | Atomic)
     }
 
-    /// Whether it uses up a receive of the peer's.
+    /// Whether it uses up a receive of the peer.
     fn is_received(self) -> bool {
         matches!(self, Send | Immediate)
     }
 }
 
-/// Two operations in succession, on the same memory of the peer's unless both bring data there.
+/// Two operations in succession, on the same memory of the peer unless both write there.
 struct Scene {
     a: End,
     b: End,
@@ -99,7 +99,7 @@ impl Scene {
         200_000 + i * 10_000
     }
 
-    /// The segments of the next message of this side.
+    /// Takes the segments of the next message of this side.
     fn message(&mut self) -> Vec<Ulpdu> {
         let mut segments = Vec::new();
         while let Some(ulpdu) = self.a.next_segment() {
@@ -112,14 +112,14 @@ impl Scene {
         segments
     }
 
-    /// What the peer sends now, and how many messages that is.
+    /// Takes the peer's responses, and counts the messages.
     fn answers(&mut self) -> (Vec<Ulpdu>, usize) {
         let segments = self.b.segments();
         let messages = segments.iter().filter(|ulpdu| header(ulpdu).last()).count();
         (segments, messages)
     }
 
-    /// The peer's application has been told of the first `count` operations, as far as they tell it something.
+    /// Checks that the peer's application was told of the first `count` operations that it is told of at all.
     fn assert_told(&mut self, count: usize) {
         let told = self.b.received_ids();
         assert!(told.iter().all(|(_, status)| *status == WcStatus::Success));
@@ -130,7 +130,7 @@ impl Scene {
         assert_eq!(self.received, expected, "after {count} of {:?}", self.kinds);
     }
 
-    /// All octets of these segments are where they belong. (Messages that are as short as a request are kept aside.)
+    /// Checks that these segments are placed. (Messages as short as a request stay in the out-of-order queue.)
     fn assert_placed_early(&mut self) {
         let octets = match self.kinds[1] {
             Write | Send => LEN,
@@ -139,13 +139,13 @@ impl Scene {
         assert_eq!(self.b.placed_early(), octets as u64, "{:?}", self.kinds);
     }
 
-    /// What an operation with an answer brought.
+    /// Returns what the response of an operation has brought.
     fn brought(&self, i: usize) -> Vec<u8> {
         let len = if self.kinds[i] == Atomic { 8 } else { LEN };
         self.a.memory(Self::sink(i), len)
     }
 
-    /// What it must bring, if what was asked before it is done and nothing behind it is.
+    /// Returns what it must bring if all operations before it are done, and none behind it.
     fn expected(&self, i: usize) -> Vec<u8> {
         let mut memory = match self.kinds[0] {
             Write | Send if i == 1 => vec![1; LEN],
@@ -173,7 +173,7 @@ impl Scene {
     }
 }
 
-/// How many of them, from the first on, are of one sort.
+/// Counts the operations of one sort, from the first on.
 fn leading(kinds: [Kind; 2], answered: bool) -> u64 {
     kinds
         .iter()
@@ -181,14 +181,15 @@ fn leading(kinds: [Kind; 2], answered: bool) -> u64 {
         .count() as u64
 }
 
-/// All segments of the second message come before those of the first. `prompt`: something between them comes last, so that
-/// the peer answers the first message before the second is delivered. `acked`: acknowledgements come before the answers, not behind them.
+/// Lets the second message arrive before the first. `prompt`: a segment between the two arrives last,
+/// so that the peer responds to the first message before the second is delivered. `acked`: acknowledgments arrive before the
+/// responses, not behind them.
 fn unfenced(kinds: [Kind; 2], prompt: bool, acked: bool) {
     let mut scene = Scene::new(kinds, 0);
     // Rule 13: they are sent in the order of their posting. Nothing waits for the first.
     let (one, two) = (scene.message(), scene.message());
     assert!(!one.is_empty() && !two.is_empty());
-    // Rules 3 to 6 and 12, 16, 17: it may be placed early, and nothing is done or told before its turn.
+    // Rules 3 to 6 and 12, 16, 17: it may be placed ahead of order, and nothing is done or told before it is in order.
     let between = prompt.then(|| tagged(Opcode::Write, true, Stag(0), 0, &[]));
     let (first, second) = (one.len(), one.len() + usize::from(prompt));
     let stream: Vec<Ulpdu> = one.iter().chain(&between).chain(&two).cloned().collect();
@@ -209,7 +210,7 @@ fn unfenced(kinds: [Kind; 2], prompt: bool, acked: bool) {
         assert_eq!(count, usize::from(kinds[0].is_answered()));
     }
     early.deliver(&mut scene.b).unwrap();
-    // Rule 18: a Send is told though a Read before it is not answered. Rule 10: in order.
+    // Rule 18: a Send is told although a Read before it has no response yet. Rule 10: in order.
     scene.assert_told(2);
     let (rest, more) = scene.answers();
     answers.extend(rest);
@@ -236,15 +237,15 @@ fn unfenced(kinds: [Kind; 2], prompt: bool, acked: bool) {
         scene.a.acked(stream);
         scene.assert_completed(leading(kinds, true)..2);
     }
-    // Rules 12, 17, 20: what was sent before it is done. (What is behind it may be: the data of a later Write may
-    // come back.)
+    // Rules 12, 17, 20: what was sent before it is done. (What was sent behind it may be done too: a Read may see the data of a
+    // later Write.)
     scene.assert_brought(1);
     if !matches!(kinds[1], Write | Send) {
         scene.assert_brought(0);
     }
 }
 
-/// A fenced second operation waits for the answer to the first, and for nothing else.
+/// A fenced second operation waits for the response to the first, and for nothing else.
 fn fenced(kinds: [Kind; 2]) {
     let mut scene = Scene::new(kinds, FENCE);
     for ulpdu in scene.message() {

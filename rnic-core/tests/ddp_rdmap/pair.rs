@@ -1,4 +1,4 @@
-//! Two ends that exchange segments: in order, and placed in any order.
+//! Two ends that exchange segments, in order and ahead of order.
 
 use proptest::prelude::*;
 use rnic_core::memory::table::Scope;
@@ -12,10 +12,10 @@ use crate::fixture::{
     pump,
 };
 
-/// Where each half of the memory is for what: own data, and what the peer writes or sends.
+/// Each half of the memory has one use: the end's own data, or what the peer writes and sends.
 const HALF: usize = MEMORY / 2;
 
-/// What one end asks of the other.
+/// An operation of one end.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     operation: Operation,
@@ -83,19 +83,19 @@ fn asks(count: usize, longest: usize) -> impl Strategy<Value = Vec<Ask>> {
     prop::collection::vec(ask, 0..count)
 }
 
-/// What is to be seen when all is done.
+/// What both ends must have when all is done.
 #[derive(Default)]
 struct Expected {
-    /// Where in whose memory (the asker's if true) which octets stand.
+    /// Octets in memory, with their place (in the requester's memory if true).
     octets: Vec<(bool, usize, Vec<u8>)>,
-    /// The asker's completions: request, operation, octets.
+    /// Completions of the requester: request, operation, octets.
     sent: Vec<(u64, WcOpcode, u32)>,
-    /// The other's completions: octets, flags, invalidated STag, Immediate Data.
+    /// Completions of the other end: octets, flags, invalidated STag, Immediate Data.
     received: Vec<(u32, u16, u32, [u8; 8])>,
 }
 
-/// Posts all requests of one end, and the receives that they need at the other. Local memory is used from `HALF` on
-/// by the asker, from 0 on by the peer that is asked.
+/// Posts all requests of one end, and the receives that they need at the other. The requester uses local memory from `HALF`
+/// on, its peer from 0 on.
 fn post(asker: &mut End, other: &mut End, asks: &[Ask], seed: u64) -> Expected {
     let mut expected = Expected::default();
     let mut at = 0_usize;
@@ -240,7 +240,7 @@ fn check(asker: &mut End, other: &mut End, expected: &Expected) {
     assert_eq!(received, expected.received);
 }
 
-/// Carries everything both ways: some segments before their turn, some more than once, in an order that `seed` decides.
+/// Exchanges all segments in an order that `seed` decides, some ahead of order and some more than once.
 fn shuffle(a: &mut End, b: &mut End, seed: u64) {
     let mut octets = pattern(seed, 1 << 16).into_iter().cycle();
     let mut random = move |below: usize| usize::from(octets.next().unwrap()) % below.max(1);
@@ -257,7 +257,7 @@ fn shuffle(a: &mut End, b: &mut End, seed: u64) {
             moved |= !segments.is_empty();
             let mut rest = &segments[..];
             while !rest.is_empty() {
-                // Something of another message comes first, which may not stand amid one.
+                // A segment of another message arrives first, which must not interrupt one.
                 let count = if *amid { 1 } else { 1 + random(8) };
                 let (stretch, behind) = rest.split_at(count.min(rest.len()));
                 rest = behind;
@@ -279,7 +279,7 @@ fn shuffle(a: &mut End, b: &mut End, seed: u64) {
         if moved {
             continue;
         }
-        // What waits for an acknowledgement goes on.
+        // Acknowledgments let the rest be sent.
         a.acked_all();
         b.acked_all();
         if !a.has_sent() && !b.has_sent() {
@@ -288,7 +288,7 @@ fn shuffle(a: &mut End, b: &mut End, seed: u64) {
     }
 }
 
-/// Two ends of these depths, with segments of `mss` octets.
+/// Makes two ends with these depths and this MSS.
 fn pair(ird: u16, ord: u16, mss: u16) -> (End, End) {
     let settings = |ird, ord| Settings {
         mss,
@@ -297,7 +297,7 @@ fn pair(ird: u16, ord: u16, mss: u16) -> (End, End) {
     (settings(ird, ord).connect(), settings(ord, ird).connect())
 }
 
-/// Nothing is left to be done at either end.
+/// Checks that neither end has anything left to do.
 fn assert_done(mut ends: (End, End)) {
     ends.0.acked_all();
     ends.1.acked_all();
@@ -349,7 +349,7 @@ proptest! {
 #[test]
 fn a_message_of_each_length_around_the_mulpdu() {
     for operation in [Operation::Write, Operation::Read, Operation::Send] {
-        // A header for a queue has 4 octets more than one for a buffer.
+        // The header of an untagged segment is 4 octets longer than that of a tagged one.
         let whole = [SMALL_TAGGED - 4, SMALL_TAGGED];
         let around = whole
             .into_iter()

@@ -13,25 +13,25 @@ use rnic_core::wire::rdmap::AtomicOperation;
 
 use crate::fixture::{BASE, End, MEMORY, PD, Ulpdu, segment};
 
-/// The memory: each use has a part of this size, and the rest is nobody's.
+/// Each use has a part of the memory of this size; the rest is not accessible.
 const PART: usize = 4096;
 const RECEIVES: usize = PART;
 const SINKS: usize = 3 * PART;
 const GRANTED: usize = 5 * PART;
 const REQUESTS: usize = 8;
 
-/// What happens next.
+/// A step of a test.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Segments come before their turn, last ones first, and then it is their turn.
+    /// Segments arrive ahead of order, the last ones first, and then in order.
     Early(Vec<Ulpdu>),
-    /// A segment comes in its turn.
+    /// A segment arrives in order.
     InTurn(Ulpdu),
     /// The peer acknowledges everything.
     Acknowledge,
 }
 
-/// Values near those that mean something.
+/// Returns values near those that mean something.
 fn number(meaningful: Vec<u32>) -> impl Strategy<Value = u32> {
     let near = (prop::sample::select(meaningful), 0..4u32)
         .prop_map(|(value, off)| value.wrapping_add(off).wrapping_sub(1));
@@ -83,7 +83,7 @@ fn ulpdu(stags: Vec<Stag>) -> impl Strategy<Value = Ulpdu> {
     (prop_oneof![tagged, untagged], len).prop_map(|(header, len)| segment(header, &vec![0xee; len]))
 }
 
-/// An atomic, or the answer to one, as they should be but for what they say.
+/// Makes an Atomic Request or Response that is well-formed but for its values.
 fn atomic(stags: Vec<Stag>) -> impl Strategy<Value = Ulpdu> {
     let offset = (GRANTED - 16..GRANTED + PART + 16).prop_map(|at| BASE + at as u64);
     let stag = prop::sample::select(stags);
@@ -109,7 +109,7 @@ fn steps(stags: Vec<Stag>) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..40)
 }
 
-/// An end with receives, Reads and Sends posted, and one part of its memory granted to the peer.
+/// Makes an end with receives, Reads and Sends posted, and one part of its memory granted to the peer.
 fn end() -> (End, Vec<Stag>) {
     let mut end = End::with_markers(2, 4);
     let receives = end.register(RECEIVES, PART, Access::LOCAL_WRITE, PD);
@@ -141,7 +141,7 @@ fn end() -> (End, Vec<Stag>) {
     (end, vec![receives, sinks, granted])
 }
 
-/// The parts of the memory that the peer must not reach.
+/// Returns the parts of the memory that the peer must not reach.
 fn unreached(memory: &[u8]) -> [&[u8]; 4] {
     [
         &memory[..RECEIVES],

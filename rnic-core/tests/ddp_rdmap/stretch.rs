@@ -1,4 +1,4 @@
-//! Segments of the peer that come ahead of order.
+//! Segments of the peer that arrive ahead of order.
 
 use rnic_core::wire::rdmap::Opcode;
 
@@ -8,10 +8,10 @@ use crate::fixture::{End, Refused, Ulpdu, tagged};
 pub(crate) const MARKERS: u32 = 512;
 
 impl End {
-    /// Lays out segments in the peer's stream, to come in any order. Number `marked` holds a marker: it may come first, and is
-    /// known for what it is ahead of its turn, as are those behind it.
+    /// Lays out segments in the peer's stream, to arrive in any order. Segment `marked` holds a marker: it may arrive first, and
+    /// it and those behind it are located ahead of order.
     pub(crate) fn lay_out(&mut self, marked: usize, ulpdus: &[Ulpdu]) -> Stretch {
-        // About as long as it ends in front of the next marker behind the shortest.
+        // Long enough to end in front of the next marker behind the shortest.
         let (begin, end) = self.reach(marked, ulpdus, 0);
         let missing = begin.next_multiple_of(MARKERS).saturating_sub(end) as usize;
         let least = missing.saturating_sub(8) / 4 * 4;
@@ -37,7 +37,7 @@ impl End {
         stretch
     }
 
-    /// From where to where in the peer's stream segment `which` reaches behind a Write of `len` octets.
+    /// Returns the range of segment `which` in the peer's stream, behind a Write of `len` octets.
     fn reach(&mut self, which: usize, ulpdus: &[Ulpdu], len: usize) -> (u32, u32) {
         let fpdus = self.fpdus(len, &ulpdus[..=which]);
         let (at, fpdu) = &fpdus[which + 1];
@@ -45,7 +45,7 @@ impl End {
         (begin, begin + fpdu.len() as u32)
     }
 
-    /// The FPDUs that come next, a Write of `len` octets and these, and where each stands from here.
+    /// Makes the next FPDUs, a Write of `len` octets and these. Returns the offset of each.
     fn fpdus(&mut self, len: usize, ulpdus: &[Ulpdu]) -> Vec<(u32, Vec<u8>)> {
         let scratch = self.scratch.expect("an end that requires markers");
         let filler = tagged(Opcode::Write, true, scratch, 0, &vec![0; len]);
@@ -62,9 +62,9 @@ impl End {
     }
 }
 
-/// Segments that stand behind one another in the peer's stream, and come in any order.
+/// Consecutive segments of the peer's stream, which arrive in any order.
 pub(crate) struct Stretch {
-    /// What stands in front of them, if it has not come.
+    /// The Write in front of them, if it has not arrived.
     filler: Option<Vec<u8>>,
     parts: Vec<(u32, Vec<u8>)>,
     came: Vec<bool>,
@@ -79,7 +79,7 @@ impl Stretch {
         }
     }
 
-    /// Segment `which` comes.
+    /// Lets segment `which` arrive.
     pub(crate) fn come(&mut self, end: &mut End, which: usize) {
         let (at, fpdu) = &self.parts[which];
         end.raw().send_ahead(*at, fpdu);
@@ -87,13 +87,13 @@ impl Stretch {
         self.came[which] = true;
     }
 
-    /// The same while something in front of it has not come.
+    /// Lets segment `which` arrive while something in front of it is missing.
     pub(crate) fn place(&mut self, end: &mut End, which: usize) {
         assert!(self.filler.is_some() || self.came[..which].contains(&false));
         self.come(end, which);
     }
 
-    /// All that has not come does: it is the turn of each.
+    /// Lets all others arrive, so that everything is in order.
     pub(crate) fn deliver(mut self, end: &mut End) -> Result<(), Refused> {
         self.fill(end);
         for which in 0..self.parts.len() {

@@ -3,10 +3,10 @@
 use rnic_core::connection::{ConnectionOptions, EndReason, Event};
 use rnic_core::ddp::Teardown;
 use rnic_core::engine::Command;
-use rnic_core::testing::raw_peer::ddp;
+use rnic_core::testing::raw_peer::{ddp, enhanced_startup};
 use rnic_core::verbs::RecvWr;
 use rnic_core::wire::ddp::{DdpHeader, Stag, UntaggedHeader};
-use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::mpa::{Enhanced, StartupKind};
 
 use crate::common::*;
 use crate::flow::untagged_to;
@@ -238,17 +238,7 @@ fn an_endpoint_does_not_connect_peer_to_peer() {
         rtr_write: true,
         ..Enhanced::default()
     };
-    sim.raw[0].send(&rnic_core::testing::raw_peer::startup(&StartupFrame {
-        kind: StartupKind::Request,
-        markers: false,
-        crc: true,
-        reject: false,
-        enhanced_bit: true,
-        reserved: 0,
-        revision: 2,
-        enhanced: Some(enhanced),
-        private_data: &[],
-    }));
+    sim.raw[0].send(&enhanced_startup(StartupKind::Request, enhanced));
     sim.run_now();
     accept(&sim, 0, end);
     sim.run_now();

@@ -23,7 +23,7 @@ fn flagged(mut frame: Vec<u8>, flags: [u8; 2]) -> Vec<u8> {
 }
 
 /// The message without octets that opens a connection.
-fn opening(flags: [u8; 2]) -> (DdpHeader, Vec<u8>) {
+fn rtr_message(flags: [u8; 2]) -> (DdpHeader, Vec<u8>) {
     let queue = QueueNumber::READ_REQUEST;
     match flags {
         BY_SEND => (send_header(1), Vec::new()),
@@ -80,7 +80,7 @@ fn an_initiator_begins_with_the_message_agreed_on() {
         sim.run_now();
         assert!(sim.hosts[0].is_established(qp.number));
 
-        assert_eq!(sim.raw[peer].take_ddp(), Some(opening(first)));
+        assert_eq!(sim.raw[peer].take_ddp(), Some(rtr_message(first)));
         let msn = if first == BY_SEND { 2 } else { 1 };
         let posted = (send_header(msn), b"one".to_vec());
         assert_eq!(sim.raw[peer].take_ddp(), Some(posted));
@@ -162,7 +162,7 @@ fn a_responder_waits_for_the_rtr_message_and_hides_it() {
             sim.raw[peer].take_startup().unwrap();
             assert_eq!(sim.raw[peer].take_ulpdu(), None, "it waits");
 
-            let (header, payload) = opening(flags);
+            let (header, payload) = rtr_message(flags);
             let raw = &mut sim.raw[peer];
             let first = raw.fpdu(&ddp(header, &payload));
             let msn = if flags == BY_SEND { 2 } else { 1 };

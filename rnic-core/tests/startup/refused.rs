@@ -4,10 +4,10 @@ use crate::common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason, Event, Refusals};
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::mpa::marker;
-use rnic_core::testing::raw_peer::{ddp, fpdu, startup};
+use rnic_core::testing::raw_peer::{ddp, enhanced_startup, fpdu};
 use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
 use rnic_core::wire::ddp::{DdpHeader, QueueNumber};
-use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::mpa::{Enhanced, StartupKind};
 use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
 #[test]
@@ -142,19 +142,7 @@ fn bad_replies_fail_the_attempt() {
 // rfc: 6581-16, 6581-18, 6581-19, 6581-32, 6581-33
 #[test]
 fn a_reply_that_asks_too_much_is_answered_by_a_terminate() {
-    let answer = |enhanced| {
-        startup(&StartupFrame {
-            kind: StartupKind::Reply,
-            markers: false,
-            crc: true,
-            reject: false,
-            enhanced_bit: true,
-            reserved: 0,
-            revision: 2,
-            enhanced: Some(enhanced),
-            private_data: &[],
-        })
-    };
+    let answer = |enhanced| enhanced_startup(StartupKind::Reply, enhanced);
     let deep = Enhanced {
         ird: 4,
         ord: 4000,

@@ -4,10 +4,10 @@
 use crate::common::*;
 use crate::scene::{LEN, Quotes, at, scene};
 use rnic_core::connection::ConnectionOptions;
-use rnic_core::testing::raw_peer::{ddp, startup};
+use rnic_core::testing::raw_peer::{ddp, enhanced_startup};
 use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, Stag};
-use rnic_core::wire::mpa::{Enhanced, StartupFrame, StartupKind};
+use rnic_core::wire::mpa::{Enhanced, StartupKind};
 
 /// Queue 3 is there (RFC 7306): the opcode is what has no place in it. A queue that is not there is what is wrong.
 #[test]
@@ -69,24 +69,17 @@ fn a_responder_takes_any_first_message() {
             sim.hosts[0].listen(RAW_PORT);
             sim.raw[peer].connect();
             sim.run_now();
-            let asked = startup(&StartupFrame {
-                kind: StartupKind::Request,
-                markers: false,
-                crc: true,
-                reject: false,
-                enhanced_bit: true,
-                reserved: 0,
-                revision: 2,
-                enhanced: Some(Enhanced {
+            let asked = enhanced_startup(
+                StartupKind::Request,
+                Enhanced {
                     ird: 4,
                     ord: 4,
                     peer_to_peer: true,
                     rtr_send,
                     rtr_write,
                     rtr_read,
-                }),
-                private_data: &[],
-            });
+                },
+            );
             sim.raw[peer].send(&asked);
             sim.run_now();
             let options = ConnectionOptions {
