@@ -1,57 +1,74 @@
-//! Round trips of a connection (RFC 9406 section 4.2), and what they showed: whether the window was what limited the
-//! sender, and how fast the peer was reached.
+//! Round trips of a connection (RFC 9406 section 4.2), and what they show: whether the congestion window limited the sender,
+//! and the delivery rate.
 
 use core::ops::Range;
 
 use crate::time::{Instant, Span};
 
-/// How fast octets reached the peer in a round trip.
+/// The rate at which octets reached the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryRate {
     /// Octets per second.
     pub octets_per_second: u64,
-    /// There was not always enough to send: the path may bear more.
+    /// The application did not always have enough to send: the path may bear more.
     pub application_limited: bool,
 }
 
 /// Where one ACK takes all that was in flight, the sender has gone on at once if it did within this time.
 const PAUSE: Span = Span::from_millis(1);
 
-/// Offsets of the stream and times; all but the last sample are of the round trip under way.
+/// Round trips, in offsets of the stream and times.
 #[derive(Debug, Default)]
 pub(in crate::tcp) struct Rounds {
-    /// It ends when more than this is acknowledged.
-    until: u64,
-    began_at: Instant,
-    /// Octets that reached the peer in it.
-    delivered: u64,
-    application_limited: bool,
-    /// The window was full when the octets before this were sent.
+    /// The round trip ends when everything before this is acknowledged.
+    round_end: u64,
+    /// The congestion window was full when the octets before this were sent.
     cwnd_limited_until: u64,
+    /// When octets were last delivered.
+    delivered_at: Instant,
+    /// When the latest of the delivered segments was sent.
+    delivered_sent_at: Instant,
+    /// The rate sample under way.
+    sample: Option<Sample>,
     last: Option<Round>,
 }
 
-/// A round trip that is over.
+/// A rate sample, as in Linux's `tcp_rate.c`: it begins when a segment is sent, and ends when that segment is acknowledged. So it
+/// takes a round trip at least.
 #[derive(Clone, Copy, Debug)]
-struct Round {
+struct Sample {
+    /// When octets were last delivered before the segment was sent.
+    prior_at: Instant,
+    /// The time between the sending of what was delivered then, and of the segment.
+    send_interval: Span,
+    /// The offset past the segment.
+    end: u64,
+    /// Octets delivered since then.
     delivered: u64,
-    nanos: u64,
     application_limited: bool,
 }
 
-/// What an acknowledgment says about them.
+/// A rate sample that is complete.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    delivered: u64,
+    interval: Span,
+    application_limited: bool,
+}
+
+/// What an acknowledgment says about round trips.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct RoundUpdate {
     /// A round trip is over, and the next one begins.
     pub(in crate::tcp) ended: bool,
-    /// The window limited what was sent before. It is remembered when sending: of ACKs that are handled in a batch,
-    /// each but the first finds less in flight.
+    /// The congestion window limited what is acknowledged. This is remembered when sending: of ACKs that are handled in a
+    /// batch, each but the first finds less in flight.
     pub(in crate::tcp) limited: bool,
 }
 
 impl Rounds {
-    /// New data from `before` up to `nxt` was sent. `idle`: nothing was in flight; `full`: the window has no room for
-    /// more.
+    /// Takes the transmission of new data from `before` up to `nxt`. `idle`: nothing else was in flight; `full`: the congestion
+    /// window has no room for more.
     pub(in crate::tcp) fn on_sent(
         &mut self,
         now: Instant,
@@ -59,66 +76,113 @@ impl Rounds {
         idle: bool,
         full: bool,
     ) {
-        let at_once = self.cwnd_limited_until == before && now.span_since(self.began_at) < PAUSE;
-        if idle && !at_once {
-            (self.until, self.began_at) = (nxt, now);
-            (self.delivered, self.application_limited) = (0, true);
+        let goes_on =
+            self.cwnd_limited_until == before && now.span_since(self.delivered_at) < PAUSE;
+        let begins = idle && !goes_on;
+        if begins {
+            self.round_end = nxt;
+            (self.delivered_at, self.delivered_sent_at) = (now, now);
+            self.sample = None;
+        }
+        // All that is sent before the next delivery begins the same sample, and the last of it ends the sample.
+        if self.sample.is_none_or(|sample| sample.delivered == 0) {
+            self.sample = Some(Sample {
+                prior_at: self.delivered_at,
+                send_interval: now.span_since(self.delivered_sent_at),
+                end: nxt,
+                delivered: 0,
+                application_limited: begins
+                    || self.sample.is_some_and(|sample| sample.application_limited),
+            });
         }
         if full {
             self.cwnd_limited_until = nxt;
         }
     }
 
-    /// Whether the window was full when the octets from `una` on were sent.
+    /// Whether the congestion window was full when the octets from `una` on were sent.
     pub(in crate::tcp) fn was_cwnd_limited(&self, una: u64) -> bool {
         una < self.cwnd_limited_until
     }
 
-    /// Everything before `una` is acknowledged now, before it was up to `before`; `nxt` was sent, and `delivered` octets
-    /// have reached the peer.
+    /// Takes an ACK that moves SND.UNA from `before` to `una`, with SND.NXT at `nxt`. It delivers `delivered` octets, the latest
+    /// of which were sent at `sent_at` if that is certain.
     pub(in crate::tcp) fn on_ack(
         &mut self,
         now: Instant,
         (before, una, nxt): (u64, u64, u64),
         delivered: u64,
+        sent_at: Option<Instant>,
+        min_rtt: Option<Span>,
     ) -> RoundUpdate {
         let limited = self.was_cwnd_limited(before);
-        let ended = una >= self.until && una > before;
-        self.delivered += delivered;
-        self.application_limited |= !limited;
+        let ended = una >= self.round_end && una > before;
         if ended {
-            self.take_sample(now.span_since(self.began_at));
-            (self.until, self.began_at) = (nxt, now);
-            (self.delivered, self.application_limited) = (0, !limited);
+            self.round_end = nxt;
+        }
+        if delivered > 0 {
+            self.deliver(now, una, delivered, limited, min_rtt);
+            self.delivered_sent_at = sent_at.unwrap_or(self.delivered_sent_at);
         }
         RoundUpdate { ended, limited }
     }
 
-    /// [`on_ack`](Self::on_ack) of all that was sent: that ends a round trip. Says whether the window was full when it was sent.
+    /// Takes an ACK of all that was sent, in a single segment at `sent_at`, which ends a round trip. Returns whether the
+    /// congestion window was full when it was sent.
     #[inline]
-    pub(in crate::tcp) fn on_sole_ack(&mut self, now: Instant, acked: &Range<u64>) -> bool {
+    pub(in crate::tcp) fn on_sole_ack(
+        &mut self,
+        now: Instant,
+        acked: &Range<u64>,
+        sent_at: Instant,
+        min_rtt: Option<Span>,
+    ) -> bool {
         let limited = self.was_cwnd_limited(acked.start);
-        self.delivered += acked.end - acked.start;
-        self.application_limited |= !limited;
-        self.take_sample(now.span_since(self.began_at));
-        (self.until, self.began_at) = (acked.end, now);
-        (self.delivered, self.application_limited) = (0, !limited);
+        self.round_end = acked.end;
+        let octets = acked.end - acked.start;
+        self.deliver(now, acked.end, octets, limited, min_rtt);
+        self.delivered_sent_at = sent_at;
         limited
     }
 
+    /// Adds delivered octets to the rate sample, and ends it if its segment is acknowledged.
+    ///
+    /// ACKs may come in a burst, and so may what they clock out: the rate is measured over the longer of both intervals, and
+    /// none is shorter than a round trip (as in Linux).
     #[inline]
-    fn take_sample(&mut self, time: Span) {
-        self.last = Some(Round {
-            delivered: self.delivered,
-            nanos: time.as_nanos(),
-            application_limited: self.application_limited,
-        });
+    fn deliver(
+        &mut self,
+        now: Instant,
+        una: u64,
+        octets: u64,
+        limited: bool,
+        min_rtt: Option<Span>,
+    ) {
+        self.delivered_at = now;
+        let Some(sample) = &mut self.sample else {
+            return;
+        };
+        sample.delivered += octets;
+        sample.application_limited |= !limited;
+        if una < sample.end {
+            return;
+        }
+        let interval = now.span_since(sample.prior_at).max(sample.send_interval);
+        if interval > Span::ZERO && min_rtt.is_some_and(|min_rtt| interval >= min_rtt) {
+            self.last = Some(Round {
+                delivered: sample.delivered,
+                interval,
+                application_limited: sample.application_limited,
+            });
+        }
+        self.sample = None;
     }
 
-    /// That of the last round trip.
+    /// Returns the delivery rate of the last complete sample.
     pub(in crate::tcp) fn last_rate(&self) -> Option<DeliveryRate> {
         let round = self.last?;
-        let rate = u128::from(round.delivered) * 1_000_000_000 / u128::from(round.nanos.max(1));
+        let nanos = u128::from(round.interval.as_nanos().max(1));
+        let rate = u128::from(round.delivered) * 1_000_000_000 / nanos;
         Some(DeliveryRate {
             octets_per_second: u64::try_from(rate).unwrap_or(u64::MAX),
             application_limited: round.application_limited,

@@ -51,7 +51,9 @@ impl Recovery {
         self.dup_acks = 0;
         self.dup_acked = 0;
         let octets = acked.end - acked.start;
-        let limited = self.rounds.on_sole_ack(now, acked);
+        let limited = self
+            .rounds
+            .on_sole_ack(now, acked, sole.sent_at, rtt.min_rtt());
         // Most of these acknowledge too little to say anything of congestion.
         if self.congestion.responds_to(octets, limited) {
             self.congestion.on_ack(&Acked {
@@ -66,11 +68,17 @@ impl Recovery {
         }
     }
 
-    /// What congestion control is told.
+    /// Returns what an ACK says to congestion control.
     fn measure(&mut self, send: &Sender, ack: &Ack<'_>, rtt: &RttEstimator) -> Acked {
         let outcome = ack.outcome;
         let places = (send.una() - outcome.acked, send.una(), send.nxt());
-        let round = self.rounds.on_ack(ack.now, places, outcome.delivered);
+        let round = self.rounds.on_ack(
+            ack.now,
+            places,
+            outcome.delivered,
+            outcome.sent_at,
+            rtt.min_rtt(),
+        );
         Acked {
             now: ack.now,
             octets: outcome.acked,
@@ -82,7 +90,7 @@ impl Recovery {
         }
     }
 
-    /// What RACK and the tail probe learn.
+    /// Updates RACK and the tail loss probe.
     fn update_rack_and_tlp(
         &mut self,
         send: &Sender,
@@ -109,7 +117,7 @@ impl Recovery {
         }
     }
 
-    /// Takes the reduction of the window back if nothing was lost, and stops sending again what was not.
+    /// Undoes the reduction of cwnd if all retransmissions were spurious, and stops retransmitting.
     fn undo_if_spurious(
         &mut self,
         send: &mut Sender,
@@ -140,7 +148,7 @@ impl Recovery {
         self.tail.restart(ack.now);
     }
 
-    /// F-RTO (RFC 5682 sections 2.1 and 3.1).
+    /// Whether a timeout turns out to be spurious, by F-RTO (RFC 5682 sections 2.1 and 3.1).
     fn timeout_was_spurious(&mut self, send: &Sender, ack: &Ack<'_>) -> bool {
         let Phase::Timeout {
             recovery_point,
@@ -180,7 +188,7 @@ impl Recovery {
         false
     }
 
-    /// New data is acknowledged. Returns how much of it was known to have left the network.
+    /// Takes an ACK of new data. Returns how much of it was known to have left the network.
     fn on_progress(&mut self, send: &mut Sender, acked: &Acked) -> u64 {
         self.dup_acks = 0;
         let octets = acked.octets;
@@ -214,7 +222,7 @@ impl Recovery {
         dup_acked - self.dup_acked
     }
 
-    /// A duplicate ACK of a peer without SACK. Returns how much has left the network.
+    /// Takes a duplicate ACK of a peer without SACK. Returns how much has left the network.
     fn on_duplicate(&mut self, send: &mut Sender, counters: &mut TcpCounters) -> u64 {
         self.dup_acks = self.dup_acks.saturating_add(1);
         let before = self.dup_acked;

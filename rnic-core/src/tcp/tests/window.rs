@@ -269,3 +269,44 @@ fn the_delivery_rate_is_what_arrives_in_a_round_trip() {
     assert_eq!(rate.octets_per_second, 200_000);
     assert!(!rate.application_limited);
 }
+
+/// ACKs that are handled together arrive at the same time: the rate is measured over a round trip all the same.
+#[test]
+fn the_delivery_rate_is_bounded_where_acks_come_in_a_burst() {
+    let mut t = Script::over_path(&cubic(), "mss 1000", ms(100));
+    t.write(1_000_000);
+    let mut acked = 0;
+    for _ in 0..3 {
+        let sent = drain(&mut t);
+        t.pass(ms(100));
+        // The first of them ends a round trip, and the others come without any time behind it.
+        for part in 1..=10 {
+            t.inject(&format!(". 1:1(0) ack {}", acked + sent * part / 10 + 1));
+        }
+        acked += sent;
+        let rate = t.tcp.delivery_rate().expect("a sample");
+        assert_eq!(rate.octets_per_second, 10 * sent as u64, "{acked}");
+    }
+}
+
+/// ACKs that come close together do not make octets faster than they were sent.
+#[test]
+fn the_delivery_rate_is_not_above_the_sending_rate() {
+    let mut t = Script::over_path(&cubic(), "mss 1000", ms(10));
+    let send = |t: &mut Script, after: u64| {
+        t.pass(ms(after));
+        t.write(1000);
+        drain(t);
+    };
+    (0..9).for_each(|_| send(&mut t, 10));
+    t.inject(". 1:1(0) ack 8001");
+    send(&mut t, 10);
+    t.pass(ms(4));
+    t.inject(". 1:1(0) ack 9001");
+    // Of the last octets delivered, these were sent 15 ms behind, and their ACK comes 11 ms behind.
+    send(&mut t, 1);
+    t.pass(ms(10));
+    t.inject(". 1:1(0) ack 11001");
+    let rate = t.tcp.delivery_rate().expect("a sample");
+    assert_eq!(rate.octets_per_second, 2000 * 1000 / 15);
+}
