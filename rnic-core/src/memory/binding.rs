@@ -31,22 +31,22 @@ pub struct Binding {
 const _: () = assert!(size_of::<Binding>() == 40);
 
 impl Binding {
-    /// The STag from now on.
+    /// Returns the STag from now on.
     pub fn stag(&self) -> Stag {
         Stag(self.stag)
     }
 
-    /// The STag of a window's region.
+    /// Returns the STag of a window's region.
     pub fn region(&self) -> Stag {
         Stag(self.region)
     }
 
-    /// The tagged offset that the first octet gets.
+    /// Returns the tagged offset that the first octet gets.
     pub fn base(&self) -> TaggedOffset {
         TaggedOffset(self.base)
     }
 
-    /// The rights.
+    /// Returns the rights.
     pub fn access(&self) -> Access {
         Access(self.access)
     }

@@ -21,7 +21,7 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// Doorbells 0 to `count` - 1.
+    /// Creates doorbells 0 to `count` - 1.
     pub fn new(count: u32) -> Self {
         let words = (count as usize).div_ceil(64);
         let zeroes = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect();
@@ -34,12 +34,12 @@ impl Doorbells {
         }
     }
 
-    /// How many doorbells there are.
+    /// Returns how many doorbells there are.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Rings a doorbell, after the request was pushed. Says whether the worker sleeps and the caller must wake
+    /// Rings a doorbell, after the request was pushed. Returns whether the worker sleeps and the caller must wake
     /// it. A number that does not exist rings nothing.
     #[must_use = "if true, the worker sleeps and has to be woken"]
     pub fn ring(&self, index: u32) -> bool {
@@ -49,32 +49,33 @@ impl Doorbells {
         let index = index as usize;
         let new = set(&self.bells[index / 64], index % 64);
         let summary = self.summary.get(index / 4096);
-        let news = summary.is_some_and(|word| set(word, index / 64 % 64));
-        // Whoever set them sees to waking; while they are set the worker does not fall asleep.
-        (new || news) && self.must_wake()
+        let new_summary = summary.is_some_and(|word| set(word, index / 64 % 64));
+        // The side that sets a bit wakes the worker; while one is set the worker does not fall asleep.
+        (new || new_summary) && self.must_wake()
     }
 
-    /// Rings without naming a queue pair, after a command was sent. Says whether the caller must wake the worker.
+    /// Rings without naming a queue pair, after a command was sent. Returns whether the caller must wake the worker.
     #[must_use = "if true, the worker sleeps and has to be woken"]
     pub fn ring_commands(&self) -> bool {
         self.commands.store(true, Ordering::SeqCst);
         self.must_wake()
     }
 
-    /// The worker: whether commands may have been sent since the last time. It has to look at all of them then, or to
+    /// Whether commands may have been sent since the last call. Called by the worker, which then has to look at all of them, or to
     /// [ring](Self::ring_commands) itself.
     pub fn take_commands(&self) -> bool {
         // Without any, the cache line is left to its other users.
         self.commands.load(Ordering::SeqCst) && self.commands.swap(false, Ordering::SeqCst)
     }
 
-    /// After a bit was set or commands were announced: that, and this look, are in an order with the worker's own.
+    /// Whether the caller must wake the worker, after it has set a bit or announced commands. Both are sequentially consistent
+    /// with what the worker does before it sleeps.
     fn must_wake(&self) -> bool {
         // Of several that ring, one wakes.
         self.sleeping.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst)
     }
 
-    /// The worker: silences all doorbells that ring, and visits each.
+    /// Silences all doorbells that ring, and visits each. Called by the worker.
     #[inline(always)]
     pub fn take(&self, mut visit: impl FnMut(u32)) {
         match &*self.bells {
@@ -104,8 +105,8 @@ impl Doorbells {
             || words.iter().any(|word| word.load(Ordering::SeqCst) != 0)
     }
 
-    /// The worker, before it sleeps: from here on whoever rings wakes it. Says whether it may sleep; if a
-    /// doorbell rings it must not. Before sleeping it has to look at everything else that is announced by
+    /// Announces that the worker will sleep: from here on each ring wakes it. Returns whether it may sleep; if a doorbell rings
+    /// it must not. Before sleeping it has to look at everything else that is announced by
     /// [`ring_commands`](Self::ring_commands) once more; if there is something, it calls [`awake`](Self::awake).
     pub fn prepare_to_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
@@ -117,7 +118,7 @@ impl Doorbells {
         true
     }
 
-    /// The worker, after it slept: nobody needs to wake it.
+    /// Announces that the worker is awake: no ring needs to wake it.
     pub fn awake(&self) {
         self.sleeping.store(false, Ordering::SeqCst);
     }
@@ -154,7 +155,7 @@ fn take(word: &AtomicU64) -> u64 {
     bits
 }
 
-/// The numbers of the bits that are set, lowest first.
+/// Returns the numbers of the bits that are set, lowest first.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = word.trailing_zeros() as usize;

@@ -1,4 +1,4 @@
-//! Quiescent points: how whoever revokes memory knows that no worker uses it any more.
+//! Quiescent points: revocation waits for them, and then knows that no worker uses the memory any more.
 //!
 //! A worker looks STags up, and copies through what it found, only inside a batch. Its epoch is odd inside and
 //! even outside, and grows at each step. Revocation first makes the STag invalid, then waits for each worker
@@ -21,7 +21,7 @@ pub struct Worker {
 }
 
 impl StagTable {
-    /// A worker's right to read the table.
+    /// Returns a worker's right to read the table.
     pub fn worker(self: &Arc<Self>) -> Worker {
         Worker::new(self.clone())
     }
@@ -38,7 +38,7 @@ impl Worker {
         }
     }
 
-    /// The table.
+    /// Returns the table.
     pub fn table(&self) -> &Arc<StagTable> {
         &self.table
     }
@@ -56,7 +56,7 @@ impl Worker {
         if depth == 0 {
             self.epoch.thread.store(this_thread(), Ordering::Relaxed);
             let count = self.epoch.count.load(Ordering::Relaxed);
-            // Release: whoever sees the batch sees its thread.
+            // Release: a thread that sees the batch sees its thread number.
             self.epoch
                 .count
                 .store(count.wrapping_add(1), Ordering::Release);
@@ -98,7 +98,7 @@ pub struct Guard<'w> {
 }
 
 impl Guard<'_> {
-    /// The table that it opens.
+    /// Returns the table that it opens.
     pub fn table(&self) -> &StagTable {
         &self.worker.table
     }

@@ -16,7 +16,7 @@ pub const PASSING_FRAMES: usize = 16;
 /// Frames that are left to all these and to the first segment that a connection holds, which may be all that it wants.
 pub const RESERVED_FRAMES: usize = 32;
 
-/// How many frames a connection leaves to others that holds so many.
+/// Returns how many frames a connection leaves to others that holds so many.
 pub fn frames_for_others(held: usize) -> usize {
     match held {
         0 => PASSING_FRAMES,
@@ -29,22 +29,22 @@ const PIECE: usize = 256;
 
 /// The transmit side of a device: frames to build in, and the queue that sends them.
 ///
-/// A frame is owned by its holder (a connection that may have to send it again, or nobody) and, between
+/// A frame is owned by its holder (a connection that may have to send it again, or none) and, between
 /// [`transmit`](Self::transmit) and its completion, by the device too. It becomes free when neither owns it.
 pub trait TxFrames {
     /// Takes a free frame, or `None` while all are in use.
     fn allocate(&mut self) -> Option<FrameId>;
 
-    /// How many frames are free.
+    /// Returns how many frames are free.
     fn available(&self) -> usize;
 
-    /// How many frames there are.
+    /// Returns how many frames there are.
     fn total(&self) -> usize;
 
-    /// The whole of a frame, to read.
+    /// Returns the whole of a frame, to read.
     fn bytes(&self, frame: FrameId) -> &[u8];
 
-    /// The whole of a frame, to build in. The caller must not change a frame that is [`busy`](Self::busy).
+    /// Returns the whole of a frame, to build in. The caller must not change a frame that is [`busy`](Self::busy).
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8];
 
     /// Copies octets `range` of a frame to another one, from `at` on.
@@ -67,14 +67,14 @@ pub trait TxFrames {
     /// Queues the first `len` octets of the frame to be sent. Only after [`can_transmit`](Self::can_transmit) said yes.
     fn transmit(&mut self, frame: FrameId, len: usize);
 
-    /// Whether the device completes the checksums of TCP ([`transmit_partial`](Self::transmit_partial)): then nobody
-    /// needs to sum what frames carry.
+    /// Whether the device completes the checksums of TCP ([`transmit_partial`](Self::transmit_partial)): then the
+    /// payload of frames needs no sum.
     fn completes_checksums(&self) -> bool {
         false
     }
 
-    /// The same as [`transmit`](Self::transmit), of a frame whose TCP header stands at `tcp_at` and has the sum of the
-    /// pseudo-header where its checksum belongs. Only where the device [completes](Self::completes_checksums) it.
+    /// Queues a frame as [`transmit`](Self::transmit) does. Its TCP header stands at `tcp_at` and has a partial checksum: the sum of
+    /// the pseudo-header. Only where the device [completes](Self::completes_checksums) it.
     fn transmit_partial(&mut self, frame: FrameId, len: usize, tcp_at: usize) {
         debug_assert!(
             false,

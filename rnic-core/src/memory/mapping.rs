@@ -19,7 +19,7 @@ pub(super) enum Pages {
 }
 
 impl Pages {
-    /// Octets in a page.
+    /// Returns the number of octets in a page.
     pub(super) fn size(self) -> usize {
         match self {
             Self::Ordinary => match sysconf(SysconfVar::PAGE_SIZE) {
@@ -58,7 +58,7 @@ impl Mapping {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING | pages.memfd_flags();
         let file = memfd_create(name, flags)?;
         ftruncate(&file, file_len)?;
-        // Whoever shares the file cannot cut it short under our feet: that would make an access SIGBUS.
+        // A process that shares the file cannot truncate it: that would make an access SIGBUS.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
         Self::map(file, rounded)
@@ -99,7 +99,7 @@ impl Mapping {
         self.map.as_mut_ptr()
     }
 
-    /// Octets mapped: whole pages.
+    /// Returns the number of octets mapped: whole pages.
     pub(super) fn len(&self) -> usize {
         self.map.len()
     }

@@ -63,7 +63,7 @@ impl Guard<'_> {
         })
     }
 
-    /// The same for who does not ask why they may not: that takes less.
+    /// Returns the placement, or none where it is refused, without the reason: that takes less.
     #[inline(always)]
     pub fn placement(
         &self,
@@ -116,7 +116,7 @@ impl Guard<'_> {
 
     /// Proves that a peer may change the 8 octets at a tagged offset atomically. It is their address that must be a
     /// multiple of 8: tagged offsets may count from anywhere.
-    // rfc: 7306-6, 7306-10, 7306-18
+    // rfc: 7306-6, 7306-10, 7306-18 atomics work on any multiple of 8
     pub fn for_atomic(
         &self,
         stag: Stag,
@@ -128,7 +128,7 @@ impl Guard<'_> {
             .table()
             .check(stag, offset, size_of::<u64>(), origin, need)?
             .cast::<u64>();
-        // rfc: 7306-7, 7306-11, 7306-12, 7306-13, 7306-60
+        // rfc: 7306-7, 7306-11, 7306-12, 7306-13, 7306-60 elsewhere: an error, and no change
         if !value.is_aligned() {
             return Err(AtomicError::Misaligned { stag, offset });
         }
@@ -141,13 +141,13 @@ impl Guard<'_> {
     /// Makes an STag of one stream invalid because that stream's peer (Send with Invalidate) or a work request asks
     /// for it. Nothing is placed through it any more when this returns. Its memory stays mapped until its owner
     /// revokes it.
-    // rfc: 5040-93, 5040-94
+    // rfc: 5040-93, 5040-94 the STag to invalidate is valid, and of this stream
     pub fn invalidate(&self, stag: Stag, origin: impl Into<Origin>) -> Result<(), TagError> {
         self.table().invalidate(stag, origin.into())
     }
 
     /// Binds a memory window to a part of a region, for one stream. From now on until it is invalidated, the peer of
-    /// that stream, and nobody else, reaches the part by the new STag.
+    /// that stream alone reaches the part by the new STag.
     pub fn bind_window(
         &self,
         binding: &Binding,
@@ -186,7 +186,7 @@ impl<'g> Writer<'g> {
         }
     }
 
-    /// [`Guard::for_placement_of_rest`].
+    /// Checks a placement up to the end of the buffer, as [`Guard::for_placement_of_rest`] does.
     pub fn rest(&self, stag: Stag, offset: TaggedOffset) -> Result<Placement<'g>, TagError> {
         self.guard
             .for_placement_of_rest(stag, offset, self.origin, self.need)
@@ -229,7 +229,7 @@ pub struct Placement<'g> {
 
 impl<'g> Placement<'g> {
     /// Takes the first `len` octets from it, which are written by themselves then. `None` if it has fewer.
-    // rfc: 5041-88
+    // rfc: 5041-88 no access outside of the range of the STag
     #[inline]
     pub fn split_front(&mut self, len: usize) -> Option<Placement<'g>> {
         let left = self.len.checked_sub(len)?;
@@ -244,7 +244,7 @@ impl<'g> Placement<'g> {
         self.len = self.len.min(len);
     }
 
-    /// Octets that may be written.
+    /// Returns the number of octets that may be written.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -309,7 +309,7 @@ impl<'g> Source<'g> {
         Some(front)
     }
 
-    /// Octets that may be read.
+    /// Returns the number of octets that may be read.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -347,10 +347,10 @@ impl AtomicPlace<'_> {
     /// Replaces the number that the octets hold, in the byte order of this machine, by what `change` makes of it.
     /// Returns what they held. One step for every worker and for the application's own atomic operations: `change`
     /// is called again if another came between.
-    // rfc: 7306-3, 7306-38, 7306-40
+    // rfc: 7306-3, 7306-38, 7306-40 atomic for all streams of this RNIC
     pub fn update(&self, change: impl Fn(u64) -> u64) -> u64 {
         // SAFETY: validation found 8 octets at `value` inside a registered region, and that they are aligned. The
-        // guard that this value borrows keeps the region mapped. Whoever writes the octets meanwhile by other means
+        // guard that this value borrows keeps the region mapped. What writes the octets meanwhile by other means
         // than an atomic operation races with it: RFC 7306 section 5 leaves that to the applications.
         let value = unsafe { AtomicU64::from_ptr(self.value) };
         let mut original = value.load(Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! Having memory fetched into the cache before it is looked at. Where many connections take turns, what is known of one
-//! has left the cache when its turn comes, and to wait for each line of it takes longer than the work itself.
+//! Prefetches memory into the cache. With many connections, the state of each has left the cache when its turn comes, and to wait
+//! for each line of it takes longer than the work itself.
 
 #![allow(unsafe_code)]
 
@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 /// Octets that are fetched at once.
 const LINE: usize = 64;
 
-/// Has all of `record` fetched. Changes nothing, and waits for nothing.
+/// Prefetches all of `record`. Changes nothing, and waits for nothing.
 #[inline]
 pub fn prefetch<T: ?Sized>(record: &T) {
     prefetch_front(record, size_of_val(record));
 }
 
-/// Has the first `octets` of `record` fetched: those that are in use, where the fields stand in that order.
+/// Prefetches the first `octets` of `record`, whose fields stand in the order of use.
 #[inline]
 pub fn prefetch_front<T: ?Sized>(record: &T, octets: usize) {
     prefetch_octets(std::ptr::from_ref(record).cast(), octets);
@@ -28,7 +28,7 @@ fn prefetch_octets(first: *const u8, octets: usize) {
     }
 }
 
-/// Has the front of a queue fetched, and where its next entry will stand.
+/// Prefetches the front of a queue, and the place of its next entry.
 #[inline]
 pub fn prefetch_ends<T>(queue: &VecDeque<T>) {
     let (front, back) = queue.as_slices();
@@ -47,6 +47,6 @@ fn line(of: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(of.cast()) };
 }
 
-/// Other processors do without.
+/// Does nothing on other processors.
 #[cfg(not(target_arch = "x86_64"))]
 fn line(_of: *const u8) {}

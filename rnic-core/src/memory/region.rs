@@ -25,7 +25,7 @@ pub enum HugePages {
 }
 
 impl HugePages {
-    /// The page sizes to try, in order.
+    /// Returns the page sizes to try, in order.
     fn candidates(self, len: usize) -> &'static [Pages] {
         use Pages::{OneGiB, Ordinary, TwoMiB};
         match self {
@@ -111,7 +111,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The same for a process that may not lock memory: ordinary pages then may be swapped out, and an access
+    /// Allocates a region without locking it, for a process that may not: ordinary pages then may be swapped out, and an access
     /// to them may wait for the disk.
     pub fn allocate_unlocked(len: usize, pages: HugePages) -> Result<Self, RegionError> {
         if len == 0 {
@@ -140,23 +140,23 @@ impl Region {
         })
     }
 
-    /// Octets in the region.
+    /// Returns the number of octets in the region.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The virtual address of the first octet.
+    /// Returns the virtual address of the first octet.
     pub fn base_address(&self) -> u64 {
         self.as_ptr().addr() as u64
     }
 
-    /// The first octet. Do not form a reference to what it points at: peers write there.
+    /// Returns the first octet. Do not form a reference to what it points at: peers write there.
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping.as_mut_ptr()
     }
 
-    /// Octets in each of its pages.
+    /// Returns the number of octets in each of its pages.
     pub fn page_size(&self) -> usize {
         self.pages.size()
     }
@@ -166,7 +166,7 @@ impl Region {
         self.locked
     }
 
-    /// What the region consists of, for people: pages, whether hugepages were missed, whether it is locked.
+    /// Returns what the region consists of, for people: pages, whether hugepages were missed, whether it is locked.
     pub fn report(&self) -> String {
         let pages = match self.pages {
             Pages::Ordinary => format!("ordinary pages of {} KiB", self.page_size() >> 10),
@@ -219,7 +219,7 @@ impl Region {
         Ok(unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire))
     }
 
-    /// The 8 octets at `offset`, a multiple of 8, as a number in this machine's byte order that this process and its
+    /// Returns the 8 octets at `offset`, a multiple of 8, as a number in this machine's byte order that this process and its
     /// peers' atomic operations (RFC 7306) change without losing each other's changes.
     pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, RegionError> {
         let at = self.at(offset, size_of::<u64>())?.cast::<u64>();
@@ -230,7 +230,7 @@ impl Region {
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
 
-    /// The address of `len` octets at `offset`, if they lie in the region.
+    /// Returns the address of `len` octets at `offset`, if they lie in the region.
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
         if offset > self.len || len > self.len - offset {
             return Err(RegionError::OutOfRange {
@@ -244,7 +244,7 @@ impl Region {
 }
 
 impl AsFd for Region {
-    /// The memory as a file, to share with another process. Its size is sealed.
+    /// Returns the memory as a file, to share with another process. Its size is sealed.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.mapping.as_fd()
     }

@@ -110,7 +110,7 @@ enum Memory {
 }
 
 impl Memory {
-    /// Zeroed, and written to already, so that no page fault happens on the data path.
+    /// Allocates zeroed memory, and writes to it, so that no page fault happens on the data path.
     fn own(len: usize) -> Self {
         let block = || Block([const { AtomicU64::new(0) }; 16]);
         Self::Own(
@@ -185,7 +185,7 @@ impl<T: Entry> Shared<T> {
             head: Line(AtomicU32::new(0)),
         };
         let shared = Self::at(memory, capacity)?;
-        // SAFETY: the memory is aligned to a header, writable, at least as long as one, and nobody else has it yet.
+        // SAFETY: the memory is aligned to a header, writable, at least as long as one, and not shared yet.
         unsafe { shared.start.cast::<Header>().write(header) };
         Ok(shared)
     }
@@ -253,7 +253,7 @@ impl<T: Entry> Shared<T> {
         unsafe { &(*self.header()).head.0 }
     }
 
-    /// The words of entry number `index`.
+    /// Returns the words of entry number `index`.
     fn words(&self, index: u32) -> &[AtomicU64] {
         let at = (index & (self.capacity - 1)) as usize * size_of::<T>();
         let first = self.start.as_ptr().wrapping_add(size_of::<Header>() + at);
@@ -320,7 +320,7 @@ impl<T: Entry> Producer<T> {
         }
     }
 
-    /// The producing end of a ring that another process made and consumes.
+    /// Returns the producing end of a ring that another process made and consumes.
     pub fn attach(file: OwnedFd) -> Result<Self, RingError> {
         let shared = Shared::open(file)?;
         let (tail, head) = (
@@ -330,7 +330,7 @@ impl<T: Entry> Producer<T> {
         Ok(Self::new(shared, tail, head))
     }
 
-    /// The ring as a file, for the process that attaches the other end: there is one if it is a
+    /// Returns the ring as a file, for the process that attaches the other end: there is one if it is a
     /// [shared](shared_ring) one.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.shared.file()
@@ -342,8 +342,7 @@ impl<T: Entry> Producer<T> {
         self.push_front(&entry, usize::MAX)
     }
 
-    /// The same of an entry of which only the first `words` words mean something: in the others the consumer finds
-    /// anything.
+    /// Appends an entry of which only the first `words` words are defined: the others are undefined for the consumer.
     #[inline]
     pub fn push_front(&mut self, entry: &T, words: usize) -> Result<(), Full> {
         if self.free_seen() == 0 && self.free() == 0 {
@@ -354,7 +353,7 @@ impl<T: Entry> Producer<T> {
         Ok(())
     }
 
-    /// The entry behind the last one is complete.
+    /// Makes the entry behind the last one visible to the consumer.
     #[inline]
     fn publish(&mut self) {
         self.tail = self.tail.wrapping_add(1);
@@ -414,7 +413,7 @@ impl<T: Entry> Consumer<T> {
         }
     }
 
-    /// The consuming end of a ring that another process made and produces into.
+    /// Returns the consuming end of a ring that another process made and produces into.
     pub fn attach(file: OwnedFd) -> Result<Self, RingError> {
         let shared = Shared::open(file)?;
         let (head, tail) = (
@@ -430,13 +429,13 @@ impl<T: Entry> Consumer<T> {
         ahead < self.len_seen() || ahead < self.len()
     }
 
-    /// The ring as a file, for the process that attaches the other end: there is one if it is a
+    /// Returns the ring as a file, for the process that attaches the other end: there is one if it is a
     /// [shared](shared_ring) one.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.shared.file()
     }
 
-    /// A copy of the entry `ahead` places behind the oldest, which stays where it is.
+    /// Returns a copy of the entry `ahead` places behind the oldest, which stays where it is.
     pub fn peek(&self, ahead: u32) -> Option<T> {
         let mut entry = T::new_zeroed();
         self.peek_into(ahead, &mut entry).then_some(entry)
@@ -448,7 +447,7 @@ impl<T: Entry> Consumer<T> {
         self.peek_front(ahead, usize::MAX, entry)
     }
 
-    /// The same of its first `words` words. The others of `entry` stay as they are.
+    /// Copies the first `words` words of the entry `ahead` places behind the oldest. The others of `entry` stay as they are.
     #[inline(always)]
     pub fn peek_front(&self, ahead: u32, words: usize, entry: &mut T) -> bool {
         let there = self.has(ahead);

@@ -1,7 +1,7 @@
 //! The STag table: which memory peers may reach, by which name, and how.
 //!
 //! Workers read it without a lock, inside a batch (see [`epoch`](super::epoch)). A slot is written only while it
-//! is invalid and nobody can still have seen it valid whom it would concern, so its fields never change under a
+//! is invalid and no reader that it concerns can still have seen it valid, so its fields never change under a
 //! reader: applications write it after every worker has passed a quiescent point, and the worker of a stream, which
 //! alone uses the STags of that stream, between two of its lookups (see [`binding`]).
 
@@ -123,7 +123,7 @@ impl Slot {
     fn publish(&self, stag: Stag, entry: &Entry) {
         let (pd, stream) = match entry.scope {
             Scope::Domain(pd) => (pd, ANY_STREAM),
-            // rfc: 5041-82
+            // rfc: 5041-82 an STag can be bound to one stream
             Scope::Stream(pd, stream) => (pd, stream.0),
         };
         self.access.store(entry.access.0.into(), Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Slot {
         self.live.store(stag.0, Ordering::Release);
     }
 
-    // rfc: 5042-7
+    // rfc: 5042-7 the scope of an STag is a protection domain or a stream
     fn origin_fits(&self, origin: Origin) -> bool {
         let stream = self.stream.load(Ordering::Relaxed);
         self.pd.load(Ordering::Relaxed) == origin.pd.0
@@ -197,7 +197,7 @@ pub struct StagTable {
 }
 
 impl StagTable {
-    /// A table of `capacity` STags (rounded up to a power of two, 2^20 at most). `seed` must be unpredictable.
+    /// Returns a table of `capacity` STags (rounded up to a power of two, 2^20 at most). `seed` must be unpredictable.
     pub fn new(capacity: usize, seed: [u8; 32]) -> Self {
         let capacity = capacity.clamp(1, 1 << 20).next_power_of_two();
         let ledger = Ledger {
@@ -213,19 +213,22 @@ impl StagTable {
         }
     }
 
-    /// STags that there can be at once.
+    /// Returns the number of STags that can exist at once.
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// STags that there are now, invalidated ones included.
+    /// Returns the number of STags that exist, invalidated ones included.
     #[cfg(test)]
     fn registered(&self) -> usize {
         self.lock().registered.len()
     }
 
     /// Lets `scope` reach octets `range` of a region as tagged offsets from `base`, as `access` allows.
-    // rfc: 5041-79, 5041-80, 5041-81, 5041-82, 5041-89, 5041-90, 5040-108, 5040-109
+    // rfc: 5041-79, 5041-82 an STag is bound to a protection domain or a stream
+    // rfc: 5041-80, 5041-81 its range can be set, and it can be made valid or invalid
+    // rfc: 5041-89, 5040-108 its binding to a buffer can be made and revoked
+    // rfc: 5041-90, 5040-109 and so can rights to read and write
     pub fn register(
         &self,
         region: Arc<Region>,
@@ -250,7 +253,7 @@ impl StagTable {
         let start = region.as_ptr().wrapping_add(range.start);
         let mut ledger = self.lock();
         let stag = self.add(&mut ledger, pd, Kind::Region { _held: region })?;
-        // rfc: 5040-109, 5041-79, 5041-80
+        // rfc: 5040-109, 5041-79, 5041-80 rights, protection domain and range are set
         let entry = Entry {
             access: access | Access::LOCAL_READ,
             scope,
@@ -259,12 +262,12 @@ impl StagTable {
             len,
             parent: Stag(0),
         };
-        // rfc: 5041-81
+        // rfc: 5041-81 the STag becomes valid
         self.slot(stag).publish(stag, &entry);
         Ok(stag)
     }
 
-    /// A new STag, which is not valid yet.
+    /// Returns a new STag, which is not valid yet.
     fn add(&self, ledger: &mut Ledger, pd: PdId, kind: Kind) -> Result<Stag, TableError> {
         let capacity = self.slots.len();
         let stag = ledger
@@ -288,12 +291,12 @@ impl StagTable {
     ///
     /// It waits for the batches that are under way. On [`TableError::InsideBatch`] the STag is invalid already, but
     /// the registration remains: try again after the batch.
-    // rfc: 5040-110, 5041-91, 5042-11
+    // rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer
     pub fn revoke(&self, stag: Stag) -> Result<(), TableError> {
         self.end(stag, Windows::Refuse)
     }
 
-    /// The same, and the windows that are bound to it become invalid with it.
+    /// Revokes a registration as [`revoke`](Self::revoke) does, and invalidates the windows that are bound to it.
     pub fn revoke_with_windows(&self, stag: Stag) -> Result<(), TableError> {
         self.end(stag, Windows::Invalidate)
     }
@@ -318,7 +321,7 @@ impl StagTable {
             }
         }
         drop(ledger);
-        // Unmapping may take long, and is nobody else's business.
+        // Unmapping may take long: without the lock.
         drop(registration);
         Ok(())
     }
@@ -339,7 +342,7 @@ impl StagTable {
                 Windows::Invalidate => self.disable_windows(ledger, stag),
             }
         }
-        // rfc: 5041-91
+        // rfc: 5041-91 after revocation nothing changes the buffer
         // If it became invalid since it was read, so much the better.
         self.disable(Stag(slot.live.load(Ordering::Relaxed)));
         Ok(())
@@ -363,10 +366,10 @@ impl StagTable {
 
     /// Makes an STag of one stream invalid because that stream asks for it: its peer, or a work request. The caller
     /// holds a guard, so the slot is not reused meanwhile.
-    // rfc: 5040-110, 5041-91, 5042-11
+    // rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer
     pub(super) fn invalidate(&self, stag: Stag, origin: Origin) -> Result<(), TagError> {
         let slot = self.find(stag, origin)?;
-        // Other streams may use it too. rfc: 5040-111
+        // rfc: 5040-111 a peer cannot invalidate an STag that several streams may use
         if slot.stream.load(Ordering::Relaxed) == ANY_STREAM {
             return Err(TagError::NotInvalidatable(stag));
         }
@@ -394,9 +397,11 @@ impl StagTable {
         was_live
     }
 
-    /// The address of `len` octets at a tagged offset, if the STag lets `origin` do `need` to all of them. The
+    /// Returns the address of `len` octets at a tagged offset, if the STag lets `origin` do `need` to all of them. The
     /// caller holds a guard while it uses the address.
-    // rfc: 5041-73b, 5041-73c, 5041-73d, 5041-73e, 5041-88, 5040-100, 5040-101, 5040-102, 5040-107, 5042-10
+    // rfc: 5041-73b, 5041-73c, 5041-73d, 5041-73e TO and end lie in the buffer, and do not wrap
+    // rfc: 5040-100, 5040-101, 5040-102 so do those of the source of a Read
+    // rfc: 5041-88, 5040-107, 5042-10 no access outside of the range of the STag
     #[inline(always)]
     pub(super) fn check(
         &self,
@@ -420,21 +425,21 @@ impl StagTable {
             .checked_sub(slot.base.load(Ordering::Relaxed))
             .ok_or(outside)?;
         let into = usize::try_from(into).map_err(|_| outside)?;
-        // rfc: 5040-101, 5040-107, 5042-10
+        // rfc: 5040-101, 5040-107, 5042-10 the offset lies in the range of the STag
         let room = slot
             .len
             .load(Ordering::Relaxed)
             .checked_sub(into)
             .ok_or(outside)?;
-        // rfc: 5040-101, 5040-107, 5041-73d, 5041-88, 5042-10
+        // rfc: 5040-101, 5040-107, 5041-73d, 5041-88, 5042-10 so does the end
         if len > room {
             return Err(outside);
         }
-        // rfc: 5041-15
+        // rfc: 5041-15 the payload goes to the tagged buffer
         Ok(slot.start.load(Ordering::Relaxed).wrapping_add(into))
     }
 
-    /// The same of all octets from a tagged offset to the last one, and how many they are: one at least.
+    /// Checks all octets from a tagged offset to the last one. Returns their address and number: at least one.
     pub(super) fn check_rest(
         &self,
         stag: Stag,
@@ -449,8 +454,10 @@ impl StagTable {
         Ok((first, slot.len.load(Ordering::Relaxed) - before as usize))
     }
 
-    /// The slot of a valid STag that `origin` may use.
-    // rfc: 5041-30, 5041-73a, 5041-77, 5041-78, 5041-86, 5041-87, 5040-98, 5040-99, 5040-105, 5040-106, 5042-8, 5042-9
+    /// Returns the slot of a valid STag that `origin` may use.
+    // rfc: 5041-30, 5041-73a, 5040-98, 5040-99 the STag is valid on this stream
+    // rfc: 5041-77, 5041-86, 5040-105, 5042-8 it is of the same protection domain
+    // rfc: 5041-78, 5041-87, 5040-106, 5042-9 or of this stream alone
     #[inline(always)]
     fn find(&self, stag: Stag, origin: Origin) -> Result<&Slot, TagError> {
         let slot = self.slot(stag);
@@ -489,13 +496,13 @@ enum Windows {
 }
 
 impl Ledger {
-    /// A registration by the STag that its owner was given.
+    /// Returns a registration by the STag that its owner was given.
     fn named(&mut self, stag: Stag) -> Option<&mut Registration> {
         let registration = self.registered.get_mut(&stag.index());
         registration.filter(|registration| registration.stag == stag)
     }
 
-    /// The same, unless somebody is about to end it.
+    /// Returns a registration, unless it is being revoked.
     fn owned(&mut self, stag: Stag) -> Result<&mut Registration, TableError> {
         self.named(stag)
             .filter(|registration| !registration.waiting)
@@ -503,7 +510,7 @@ impl Ledger {
     }
 
     /// Takes a free slot at random and names it: never index 0, never the key it had last.
-    // rfc: 5040-112, 5040-s7
+    // rfc: 5040-112, 5040-s7 STags are hard to predict, and sparse
     fn new_stag(&mut self, capacity: usize) -> Option<Stag> {
         if self.free.is_empty() {
             return None;

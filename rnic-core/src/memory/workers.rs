@@ -14,7 +14,7 @@ pub(super) struct WorkerEpoch {
     pub(super) thread: AtomicUsize,
 }
 
-/// The calling thread, as a number that no other living thread has.
+/// Returns the calling thread, as a number that no other living thread has.
 pub(super) fn this_thread() -> usize {
     thread_local!(static MARK: u8 = const { 0 });
     MARK.with(|mark| std::ptr::from_ref(mark).addr())

@@ -2,8 +2,8 @@
 //! section 4.2).
 //!
 //! An ACK costs both ends a frame. So where a stream has come in order for a while, and while it goes on quickly, an ACK
-//! stands for more segments than the two that RFC 5681 asks for, as it does behind a NIC or a kernel that hands segments
-//! up in one piece. A sender that turns out to wait for the ACK gets it every two segments as before.
+//! stands for more segments than the two that RFC 5681 asks for, as it does behind LRO or GRO. A sender that turns out to
+//! wait for the ACK gets it every two segments again.
 
 use core::time::Duration;
 
@@ -12,19 +12,18 @@ use crate::time::Instant;
 /// In-order segments that may stay without an ACK (RFC 9293 section 3.8.6.3).
 const SEGMENTS_PER_ACK: u8 = 2;
 
-/// The same where the stream is steady: what a sender has in flight of full-size segments at 10 Gb/s within 20 µs.
+/// In-order segments that may stay without an ACK in a bulk stream: what a sender has in flight of full-size segments at 10 Gb/s within 20 µs.
 const SEGMENTS_PER_ACK_BULK: u8 = 16;
 
-/// That many must come within this time.
+/// The delay of an ACK in a bulk stream: that many segments must come within it.
 const BULK_ACK_DELAY: Duration = Duration::from_micros(100);
 
-/// Segments that come in order before the stream is steady: at first, and at most, where it turned out not to be again and
-/// again.
+/// Segments in order after which a stream counts as bulk: at first, and at most, where it turned out not to be one.
 const BULK_AFTER: u16 = 64;
 const MAX_BULK_AFTER: u16 = 1 << 14;
 
-/// The least delay that there is: until the next turn of the worker. An application that answers at once has posted
-/// its answer by then, and the ACK travels with it.
+/// The shortest delay: until the next turn of the worker. An application that replies at once has posted its reply by
+/// then, and the ACK travels with it.
 const NEXT_TURN: Duration = Duration::from_nanos(1);
 
 /// When to acknowledge.
@@ -33,23 +32,23 @@ pub(super) struct AckSchedule {
     delay: Duration,
     /// Pure ACKs to send at once, one for each segment that has to be answered on its own: duplicate ACKs.
     pub(super) duplicate_acks: u8,
-    /// One of those speaks for all that are due: its SACK blocks tell what a count of them would.
+    /// SACK is in use: one duplicate ACK stands for all that are due, as its SACK blocks tell what a count of them would.
     pub(super) sack: bool,
     /// An ACK to send at once, on a data segment if there is one.
     pub(super) ack_now: bool,
-    /// An ACK to send by then.
+    /// When the delayed ACK is due.
     pub(super) delayed_ack_at: Option<Instant>,
     /// In-order segments since the last ACK.
     segments: u8,
-    /// The last of them was pushed: what answers it may carry the ACK.
+    /// The last of them was pushed: a reply to it may carry the ACK.
     reply_expected: bool,
-    /// In-order segments since the last disturbance, and how many make the stream steady.
+    /// In-order segments since the last one out of order, and how many make the stream bulk.
     in_order_count: u16,
     bulk_after: u16,
 }
 
 impl AckSchedule {
-    /// Nothing is due; in-order data may wait for `delay`.
+    /// Creates a schedule with no ACK due, and this delay of ACKs.
     pub(super) fn new(delay: Duration) -> Self {
         Self {
             delay,
@@ -64,7 +63,7 @@ impl AckSchedule {
         }
     }
 
-    /// A segment came that has to be answered on its own.
+    /// Takes a segment that needs an ACK of its own: a duplicate, or one out of order.
     pub(super) fn duplicate(&mut self) {
         self.in_order_count = 0;
         self.duplicate_acks = if self.sack {
@@ -74,8 +73,8 @@ impl AckSchedule {
         };
     }
 
-    /// So many in-order segments came. `at_once`: they are acknowledged by themselves. `push`: the sender waits, for its
-    /// work request completes with the ACK; but its peer may have an answer, for the next turn.
+    /// Takes `count` in-order segments. `at_once`: they are acknowledged immediately. `push`: the sender waits, for its
+    /// work request completes with the ACK; but our application may have a reply by the next turn.
     #[inline(always)]
     pub(super) fn in_order(&mut self, now: Instant, count: u32, at_once: bool, push: bool) {
         let count = u8::try_from(count).unwrap_or(u8::MAX);
@@ -109,8 +108,8 @@ impl AckSchedule {
         self.in_order_count >= self.bulk_after
     }
 
-    /// The time has come by which an ACK is to be sent. Whoever sent few segments and no more may have waited for it, as a
-    /// small congestion window makes it do: the next ACKs come early, and those after them if this goes on.
+    /// Takes the expiry of the delayed ACK. A sender that sent few segments and no more may have waited for it, as a small
+    /// congestion window makes it do: then the next ACKs are sent early again.
     pub(super) fn expire(&mut self) {
         self.delayed_ack_at = None;
         let more_came = self.is_due();
@@ -121,13 +120,13 @@ impl AckSchedule {
         }
     }
 
-    /// Whether an ACK waits for nothing but the next turn: then it goes with the answer, if there is one.
+    /// Whether an ACK waits only for the next turn, to travel with a reply.
     #[inline]
     pub(super) fn ack_waits_for_turn(&self) -> bool {
         self.reply_expected && self.delayed_ack_at.is_some()
     }
 
-    /// An ACK is on its way.
+    /// Takes the transmission of an ACK.
     pub(super) fn sent(&mut self) {
         if self.segments >= SEGMENTS_PER_ACK_BULK && self.is_bulk() {
             self.bulk_after = BULK_AFTER;

@@ -45,7 +45,7 @@ impl Tcp {
         data
     }
 
-    /// RFC 9293 section 3.10.7.3. Data on a SYN is left for the peer to send again.
+    /// Handles a segment in SYN-SENT (RFC 9293 section 3.10.7.3). Data on a SYN is left for the peer to send again.
     fn receive_in_syn_sent(&mut self, now: Instant, header: &TcpHeader) -> Result<(), DropReason> {
         let flags = header.flags;
         let ours_acked = flags.ack() && self.send.offset_of(header.ack) == 0;
@@ -75,7 +75,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// The peer's SYN: its sequence number, window and options.
+    /// Takes the peer's SYN: its sequence number, window and options.
     pub(super) fn process_syn(&mut self, now: Instant, header: &TcpHeader) {
         self.recv.synchronize(header.seq);
         self.ecn.process_syn(header.flags);
@@ -95,7 +95,7 @@ impl Tcp {
             .agree(u64::from(self.options.max_payload()), self.options.sack);
     }
 
-    /// Our SYN is acknowledged, and we have the peer's.
+    /// Enters ESTABLISHED: our SYN is acknowledged, and the peer's has come.
     fn establish(&mut self, now: Instant, header: &TcpHeader) {
         if self.retries > 0 {
             self.rtt.handshake_timed_out();
@@ -173,7 +173,7 @@ impl Tcp {
         self.receive_text(now, segment, start)
     }
 
-    /// RFC 5961 section 3.2: only the very next sequence number resets; one elsewhere in the window is asked
+    /// Handles a RST (RFC 5961 section 3.2): only the very next sequence number resets; one elsewhere in the window is asked
     /// about, by an ACK that makes a true peer repeat it right.
     fn receive_reset(&mut self, now: Instant, start: i64) -> Result<(), DropReason> {
         if start == self.recv.nxt().cast_signed() {
@@ -188,7 +188,7 @@ impl Tcp {
         Err(DropReason::TcpInvalidReset)
     }
 
-    /// A SYN after the first one.
+    /// Handles a SYN after the first one.
     fn receive_late_syn(
         &mut self,
         now: Instant,
@@ -215,7 +215,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// A segment outside the window is answered by an ACK. Of one that ends behind what was last acknowledged, the
+    /// Answers a segment outside the window with an ACK. Of one that ends behind what was last acknowledged, the
     /// acknowledgment counts all the same, as in Linux; its timestamp does not (RFC 7323 section 5.3, R2).
     fn receive_unacceptable<F: TxFrames>(
         &mut self,
@@ -251,7 +251,7 @@ impl Tcp {
         }
     }
 
-    /// The acknowledgment field, and the window with it.
+    /// Handles the acknowledgment field, and the window with it.
     fn receive_ack<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -281,8 +281,8 @@ impl Tcp {
         Ok(())
     }
 
-    /// An acknowledgment that may tell what has become of our segments. `repeats`: it is the same once more, and its
-    /// segment says nothing else.
+    /// Processes an ACK that may move SND.UNA, deliver segments or report their loss. `repeats`: its number is SND.UNA, and its
+    /// segment has neither data nor a window update.
     pub(super) fn process_ack<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -333,7 +333,7 @@ impl Tcp {
             .update(self.recovery.congestion(), self.rtt.srtt());
     }
 
-    /// An acknowledgment of something never sent is answered and its segment dropped, and so is one too old to
+    /// Handles an unacceptable ACK. One of something never sent is answered and its segment dropped, and so is one too old to
     /// be true (RFC 5961 section 5.2). One just old is ignored, and its segment is not.
     fn reject_ack(&mut self, now: Instant, offset: i64) -> Result<(), DropReason> {
         let una = self.send.una().cast_signed();
@@ -369,7 +369,7 @@ impl Tcp {
         exact
     }
 
-    /// The persist state begins and ends with the peer's window.
+    /// Enters or leaves the persist state as the peer's window closes or opens.
     pub(super) fn update_persist(&mut self, now: Instant) {
         if self.send.window_closed() {
             // The peer answers: it may keep its window closed for as long as it likes (RFC 9293 section
@@ -392,7 +392,7 @@ impl Tcp {
         }
     }
 
-    /// Data and FIN of an acceptable segment.
+    /// Handles data and FIN of an acceptable segment.
     ///
     /// Urgent data is data like any other (RFC 6093 section 6 advises applications to ask for just that): an RDMA
     /// stream has no use for it, and what marks it changes nothing that is delivered. We never send any.
@@ -431,14 +431,14 @@ impl Tcp {
         }))
     }
 
-    /// A challenge ACK, unless there were many lately.
+    /// Sends a challenge ACK, unless there were many lately (RFC 5961 section 7).
     fn challenge(&mut self, now: Instant) {
         if self.challenges.allows(now) {
             self.recv.ack_alone();
         }
     }
 
-    /// During the handshake, an ACK for something else than our SYN is from another connection.
+    /// Answers an ACK that is not of our SYN with a RST: during the handshake it is from another connection.
     fn refuse_ack(&mut self, header: &TcpHeader) -> DropReason {
         if !header.flags.rst() {
             let reset = TcpHeader {

@@ -1,4 +1,4 @@
-//! What a connection is told when it is opened.
+//! The settings of a connection.
 
 use core::time::Duration;
 
@@ -25,11 +25,11 @@ pub struct TcpConfig {
     pub sack: bool,
     /// How the congestion window grows and shrinks.
     pub congestion: CongestionAlgorithm,
-    /// Whether routers may tell of congestion by marks (RFC 3168).
+    /// Whether ECN is used (RFC 3168).
     pub ecn: EcnMode,
     /// Retransmission timeout before there is a sample of the round-trip time.
     pub initial_rto: Duration,
-    /// The least that the retransmission timeout stays above the round-trip time.
+    /// The least difference between the retransmission timeout and the round-trip time.
     pub min_rto: Duration,
     /// The longest retransmission timeout, and the longest interval between zero-window probes.
     pub max_rto: Duration,
@@ -39,10 +39,10 @@ pub struct TcpConfig {
     pub syn_retries: u8,
     /// Retransmissions of the same octets, or zero-window probes without any answer, before the connection fails.
     pub max_retries: u8,
-    /// Ask a silent peer whether it is there.
+    /// Keepalive, if it is on.
     pub keepalive: Option<Keepalive>,
-    /// How long the peer may leave what it is owed without acknowledgment before the connection fails: decides instead
-    /// of `max_retries`, and of the number of questions that keepalive asks.
+    /// How long data may stay unacknowledged before the connection fails. It replaces `max_retries` and the number of keepalive
+    /// probes.
     pub user_timeout: Option<Duration>,
     /// How long a peer that has acknowledged our FIN may be silent without sending its own.
     pub fin_wait: Duration,
@@ -56,7 +56,7 @@ impl Default for TcpConfig {
     fn default() -> Self {
         Self {
             mss: 1460,
-            // rfc: 5041-s19
+            // rfc: 5041-s19 the window lets many segments be in flight
             receive_window: 512 * 1024,
             // What scaling by 256 can express.
             receive_window_limit: 0xffff << 8,

@@ -15,7 +15,7 @@ const SCALE_BITS: u32 = 0x0f;
 const SACK_BIT: u32 = 0x10;
 
 impl Tcp {
-    /// The SYN-ACK for a SYN of which nothing is kept but the cookie.
+    /// Returns the SYN-ACK for a SYN of which nothing is kept but the cookie.
     pub fn answer_with_cookie(
         now: Instant,
         config: &TcpConfig,
@@ -39,8 +39,8 @@ impl Tcp {
         header
     }
 
-    /// The connection of a cookie that has come back with `ack`, its peer's segment size in it. The segment is to be
-    /// [received](Self::receive) next.
+    /// Opens the connection whose cookie has come back with `ack`; `mss` is the segment size that the cookie holds. The segment
+    /// is to be [received](Self::receive) next.
     pub fn accept_cookie(
         now: Instant,
         config: &TcpConfig,
@@ -71,13 +71,13 @@ impl Tcp {
         };
         let mut tcp = Self::accept(now, config, cookie, &syn);
         tcp.syn(now);
-        // Nobody knows when it was really sent, and the timestamp echoed is not quite the time either.
+        // When it was sent is not known, and the echoed timestamp is not exact either.
         tcp.syn_sent_at = None;
         tcp
     }
 }
 
-/// A timestamp that tells options: not later than the clock says, lest later ones seem older.
+/// Returns a timestamp that encodes options. It is not later than the clock: later timestamps must not seem older.
 fn mark(clock: u32, options: &TcpOptions) -> u32 {
     let scale = options.window_scale.map_or(SCALE_BITS, u32::from);
     let sack = if options.sack_permitted { SACK_BIT } else { 0 };
@@ -89,7 +89,7 @@ fn mark(clock: u32, options: &TcpOptions) -> u32 {
     }
 }
 
-/// The options that a timestamp tells.
+/// Returns the options that a timestamp encodes.
 fn marked(stamp: u32) -> TcpOptions {
     let scale = (stamp & SCALE_BITS) as u8;
     TcpOptions {

@@ -44,18 +44,19 @@ impl Ecn {
         self.used
     }
 
-    /// What our SYN says. Some middleboxes drop one that asks: it is asked once (section 6.1.1.1).
+    /// Returns the ECN flags of our SYN. Some middleboxes drop one that asks: it is asked once (section 6.1.1.1).
     pub(super) fn syn(&mut self, again: bool) -> Flags {
         self.asked = self.mode == EcnMode::Ask && !again;
         if self.asked { SETUP } else { Flags::NONE }
     }
 
-    /// What our SYN-ACK says.
+    /// Returns the ECN flags of our SYN-ACK.
     pub(super) fn syn_ack(&self) -> Flags {
         if self.used { Flags::ECE } else { Flags::NONE }
     }
 
-    /// The peer's SYN or SYN-ACK. One that reflects what our SYN said has not understood it (section 6.1.1.2).
+    /// Takes the ECN flags of the peer's SYN or SYN-ACK. A peer that reflects those of our SYN does not know ECN (section
+    /// 6.1.1.2).
     pub(super) fn process_syn(&mut self, flags: Flags) {
         self.used = match flags.ack() {
             true => self.asked && flags.ece() && !flags.cwr(),
@@ -63,21 +64,21 @@ impl Ecn {
         };
     }
 
-    /// A segment inside the window arrived, with a mark of congestion or without. Returns whether the peer should hear
-    /// of a change at once: of a mark, or that its reduction is known, as its window may be very small now.
+    /// Takes a segment inside the window, with a CE mark or without. Returns whether to acknowledge it at once: the peer must
+    /// know of the mark, or that its CWR has come, as its window may be very small now.
     pub(super) fn on_segment(&mut self, flags: Flags, marked: bool) -> bool {
         if !self.used {
             return false;
         }
-        let news = flags.cwr() || (marked && !self.echoing);
+        let must_ack = flags.cwr() || (marked && !self.echoing);
         if flags.cwr() {
             self.echoing = false;
         }
         self.echoing |= marked;
-        news
+        must_ack
     }
 
-    /// What every segment with an ACK says.
+    /// Returns the flags for every segment with an ACK: ECE until the peer answers with CWR.
     pub(super) fn echo(&self) -> Flags {
         if self.echoing {
             Flags::ECE

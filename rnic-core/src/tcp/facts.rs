@@ -67,38 +67,38 @@ pub struct TcpFacts {
 }
 
 impl Tcp {
-    /// The smoothed round-trip time, once it has been measured.
+    /// Returns the smoothed round-trip time, once it has been measured.
     pub fn srtt(&self) -> Option<Duration> {
         self.rtt.srtt().map(Duration::from)
     }
 
-    /// How much the round-trip time varies (RTTVAR).
+    /// Returns how much the round-trip time varies (RTTVAR).
     pub fn rttvar(&self) -> Duration {
         self.rtt.rttvar().into()
     }
 
-    /// The least round-trip time of the last minutes, once it has been measured.
+    /// Returns the least round-trip time of the last minutes, once it has been measured.
     pub fn min_rtt(&self) -> Option<Duration> {
         self.rtt.min_rtt().map(Duration::from)
     }
 
-    /// How much later than its successors a segment may arrive before it counts as lost.
+    /// Returns how much later than its successors a segment may arrive before it counts as lost.
     pub fn reo_wnd(&self) -> Duration {
         self.recovery.reo_wnd(&self.send, &self.rtt).into()
     }
 
-    /// The congestion window and the slow-start threshold, in octets.
+    /// Returns the congestion window and the slow-start threshold, in octets.
     pub fn cwnd(&self) -> (u64, u64) {
         let congestion = self.recovery.congestion();
         (congestion.cwnd(), congestion.ssthresh())
     }
 
-    /// The rate at which new data is sent, in octets per second, where the path is long enough to be paced.
+    /// Returns the rate at which new data is sent, in octets per second, where the path is long enough to be paced.
     pub fn pacing_rate(&self) -> Option<u64> {
         self.pacer.rate()
     }
 
-    /// How fast octets reached the peer in the last round trip.
+    /// Returns how fast octets reached the peer in the last round trip.
     pub fn delivery_rate(&self) -> Option<DeliveryRate> {
         self.recovery.rounds().last_rate()
     }
@@ -108,7 +108,7 @@ impl Tcp {
         self.ecn.is_used()
     }
 
-    /// What an administrator may want to know.
+    /// Returns what an administrator may want to know.
     pub fn facts(&self, now: Instant) -> TcpFacts {
         let flight = self.send.flight_facts();
         let (cwnd, ssthresh) = self.cwnd();
@@ -150,7 +150,7 @@ impl Tcp {
 }
 
 impl TcpFacts {
-    /// What the congestion window lets through in a second, in bits.
+    /// Returns what the congestion window lets through in a second, in bits.
     pub fn send_rate(&self) -> Option<f64> {
         let (rtt, _) = self.rtt.filter(|(rtt, _)| !rtt.is_zero())?;
         Some(self.cwnd as f64 * 8.0 / rtt.as_secs_f64())

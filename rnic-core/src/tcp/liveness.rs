@@ -7,14 +7,14 @@ use super::{Outgoing, State, Tcp, TcpConfig, TcpFailure};
 use crate::time::Instant;
 use crate::wire::tcp::Flags;
 
-/// When to ask a silent peer whether it is there. `Default` is what Linux does once it is asked to.
+/// When to probe a silent peer. `Default` has the values of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// The silence after which the peer is asked for the first time.
+    /// The silence after which the first probe is sent.
     pub idle: Duration,
-    /// The time between questions.
+    /// The time between probes.
     pub interval: Duration,
-    /// Questions without answer after which the peer is gone.
+    /// Probes without an answer after which the connection fails.
     pub count: u8,
 }
 
@@ -28,17 +28,17 @@ impl Default for Keepalive {
     }
 }
 
-/// What is known of the peer's being there. Its timers are computed, not kept: a segment that arrives moves them
+/// Whether the peer is alive. Its timers are computed, not kept: a segment that arrives moves them
 /// without further work.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Liveness {
     /// The last segment that the peer must have sent.
     pub(super) last_received_at: Instant,
-    /// Since when the peer has taken nothing of what it is owed, if it is owed anything.
+    /// Since when the peer has acknowledged nothing, if anything is outstanding.
     unacked_since: Option<Instant>,
     keepalive_due: bool,
-    /// Questions since the last segment, and the time of the last one.
+    /// Keepalive probes since the last segment, and the time of the last one.
     probes: u8,
     probed_at: Instant,
     user_timeout: Option<Duration>,
@@ -60,45 +60,45 @@ impl Liveness {
         }
     }
 
-    /// Whether a question waits to be sent.
+    /// Whether a keepalive probe is to be sent.
     pub(super) fn is_keepalive_due(&self) -> bool {
         self.keepalive_due
     }
 
-    /// A segment has come that nobody but the peer can have sent.
+    /// Takes a segment that only the peer can have sent.
     pub(super) fn on_segment(&mut self, now: Instant) {
         self.last_received_at = now;
         self.probes = 0;
         self.keepalive_due = false;
     }
 
-    /// The peer is owed something.
+    /// Takes the transmission of data.
     pub(super) fn on_outstanding(&mut self, now: Instant) {
         self.unacked_since.get_or_insert(now);
     }
 
-    /// The peer has taken some of what it is owed; is there more?
+    /// Takes an ACK of data; `more`: data is still outstanding.
     pub(super) fn on_progress(&mut self, now: Instant, more: bool) {
         self.unacked_since = more.then_some(now);
     }
 
-    /// Whether anybody wants to know how long the peer has been silent.
+    /// Whether a keepalive or user timeout is configured.
     #[inline]
     pub(super) fn needs_timer(&self) -> bool {
         self.keepalive.is_some() || self.user_timeout.is_some()
     }
 
-    /// Whether time alone decides how long to go on sending again.
+    /// Whether the user timeout, not a count of retransmissions, ends the connection.
     pub(super) fn has_user_timeout(&self) -> bool {
         self.user_timeout.is_some()
     }
 
-    /// When the user timeout ends the connection.
+    /// Returns when the user timeout ends the connection.
     fn user_timeout_at(&self) -> Option<Instant> {
         Some(self.unacked_since? + self.user_timeout?)
     }
 
-    /// When to ask (again), or to give up asking.
+    /// Returns when the next keepalive probe is due, or the user timeout behind the first.
     fn keepalive_at(&self) -> Option<Instant> {
         let keepalive = self.keepalive?;
         let next = if self.probes == 0 {
@@ -112,7 +112,7 @@ impl Liveness {
         }
     }
 
-    /// Whether the peer has been asked long enough. A user timeout counts instead of the number of questions.
+    /// Whether keepalive has failed: after the user timeout if there is one, otherwise after so many probes.
     fn has_given_up(&self, now: Instant) -> bool {
         match (self.user_timeout, self.keepalive) {
             (Some(timeout), _) => self.probes > 0 && now.since(self.last_received_at) >= timeout,
@@ -123,18 +123,18 @@ impl Liveness {
 }
 
 impl Tcp {
-    /// Asks a silent peer from now on whether it is there, or no longer.
+    /// Turns keepalive on or off.
     pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
         self.liveness.keepalive = keepalive;
     }
 
-    /// How long the peer may leave what it is owed without acknowledgment, or its window closed, before the connection
+    /// Sets how long data may stay unacknowledged, or the peer's window closed, before the connection
     /// fails. Without it the number of retransmissions decides, and a peer that answers may wait.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.liveness.user_timeout = timeout;
     }
 
-    /// When [`check_liveness`](Self::check_liveness) has something to do.
+    /// Returns when [`check_liveness`](Self::check_liveness) has something to do.
     #[inline]
     pub(super) fn liveness_timeout(&self) -> Option<Instant> {
         let needs_timer = self.liveness.needs_timer() || self.state == State::FinWait2;
@@ -149,7 +149,7 @@ impl Tcp {
             State::FinWait2 => Some(self.liveness.last_received_at + self.liveness.fin_wait),
             _ => self.liveness.user_timeout_at(),
         };
-        // While the peer is owed something, it is asked by that.
+        // Outstanding data probes the peer by itself.
         let keepalive = self
             .liveness
             .keepalive_at()
@@ -186,7 +186,7 @@ impl Tcp {
         }
     }
 
-    /// An octet before the window, without data: whoever has the connection answers it with an ACK.
+    /// Returns the keepalive probe if it is due: an empty segment in front of the window, which the peer answers with an ACK.
     pub(super) fn keepalive_probe(&mut self, now: Instant) -> Option<Outgoing> {
         if !core::mem::take(&mut self.liveness.keepalive_due) {
             return None;

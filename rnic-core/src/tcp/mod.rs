@@ -1,8 +1,8 @@
 //! TCP (RFC 9293) as pure logic: segments, the application's wishes and time go in, segments come out.
 //!
-//! A [`Tcp`] is one connection. It knows nothing of what the stream carries and copies none of it: received
-//! octets are offered to the owner, who places them and says so with [`Tcp::took`]; octets to send are in frames
-//! that the owner built, and the frame is the retransmission buffer until the peer has acknowledged it.
+//! A [`Tcp`] is one connection. It does not know what the stream carries, and copies none of it. It offers received octets to its
+//! owner, who places them and reports that with [`Tcp::took`]. The owner builds the frames to send; a frame is the retransmission
+//! buffer until the peer has acknowledged it.
 //!
 //! Positions in either stream are offsets of 64 bits, 0 being the first octet after the SYN. Sequence numbers
 //! stay inside.
@@ -108,7 +108,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A segment without payload.
+    /// Returns a segment without payload.
     fn bare(header: TcpHeader) -> Self {
         Self {
             header,
@@ -146,9 +146,9 @@ pub enum Payload {
     Spilled(Range<u64>),
 }
 
-/// One connection. Where many take turns, each of them finds its record outside the cache. So its fields, and those of the
-/// records in it, stand in the order of use: first what each segment needs, then what is sent and acknowledged, at last
-/// what hardly any does.
+/// One TCP connection. With many connections, each record is outside the cache when its turn comes. So the fields, and those of
+/// the records in it, stand in the order of use: first what every segment needs, then what sending and ACKs need, and last what
+/// is rarely used.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Tcp {
@@ -271,8 +271,8 @@ impl Tcp {
         }
     }
 
-    /// The owner has placed or kept these octets of the peer's stream: they are acknowledged, and never offered
-    /// again. Octets that were offered and not taken count as lost, and the peer sends them again.
+    /// Takes the report that the owner has placed or buffered these octets of the peer's stream. They are acknowledged, and never
+    /// offered again. Octets that were offered and are not reported count as lost, and the peer sends them again.
     pub fn took(&mut self, now: Instant, range: Range<u64>) {
         let before = self.recv.data_nxt();
         self.recv.took(range);
@@ -281,7 +281,7 @@ impl Tcp {
         self.take_fin(now);
     }
 
-    /// The owner has placed or kept the octets of a segment that was the [next data](NextData).
+    /// Takes the report that the owner has placed or buffered the octets of a segment that was the [next data](NextData).
     #[inline]
     pub fn took_next(&mut self, now: Instant, len: usize) {
         self.counters.octets_received += len as u64;
@@ -296,20 +296,20 @@ impl Tcp {
         }
     }
 
-    /// The next in-order offset of the peer's stream that has not been taken.
+    /// Returns the next in-order offset of the peer's stream that has not been taken.
     pub fn receive_offset(&self) -> u64 {
         self.recv.data_nxt()
     }
 
-    /// The ranges taken beyond [`receive_offset`](Self::receive_offset), in ascending order.
+    /// Returns the ranges taken beyond [`receive_offset`](Self::receive_offset), in ascending order.
     #[cfg(test)]
     fn taken_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.recv.out_of_order().iter()
     }
 
-    /// The owner keeps this many octets aside of those in front of [`receive_offset`](Self::receive_offset): the window is
-    /// smaller by them, but never smaller than what is `missing` until the owner can make use of them. What it keeps
-    /// beyond that offset lies inside the window. What the peer has been promised stays promised.
+    /// Sets how many octets in front of [`receive_offset`](Self::receive_offset) the owner buffers. The receive window is smaller
+    /// by them, but never smaller than the `missing` octets that the owner needs to make use of them. What it buffers beyond
+    /// that offset lies inside the window. The right edge of the window never moves back.
     #[inline]
     pub fn set_held(&mut self, octets: u32, missing: u32) {
         self.recv.set_held(octets, missing);
@@ -341,14 +341,14 @@ impl Tcp {
         self.pacer.is_paused(now) && self.send.flight() > 0
     }
 
-    /// Octets of payload that fit into a segment. Settled once the connection is established.
+    /// Returns the octets of payload that fit into a segment. They are final once the connection is established.
     pub fn max_payload(&self) -> usize {
         usize::from(self.options.max_payload())
     }
 
-    /// The path takes segments of at most `mss` octets. What is queued in larger ones is cut when it is (again) to be
-    /// sent.
-    // rfc: 5041-4
+    /// Limits segments to `mss` octets, as the path takes no larger ones. What is queued in larger ones is cut when it is sent
+    /// (again).
+    // rfc: 5041-4 what was handed down is not cut again by DDP
     pub fn limit_mss(&mut self, mss: u16) {
         self.options.limit_mss(mss);
         if self.syn_sent_at.is_none() {
@@ -360,7 +360,7 @@ impl Tcp {
         }
     }
 
-    /// Octets of the TCP header in front of a payload: the same for each data segment of an established connection.
+    /// Returns the number of octets of the TCP header in front of a payload: the same for each data segment of an established connection.
     pub fn data_header_len(&self) -> usize {
         usize::from(self.options.data_header_len())
     }
@@ -377,12 +377,12 @@ impl Tcp {
         end
     }
 
-    /// The stream offset past all that was queued or sent.
+    /// Returns the stream offset past all that was queued or sent.
     pub fn queued_offset(&self) -> u64 {
         self.send.end()
     }
 
-    /// Nothing follows the segment queued last for now: the peer shall not wait for more before it acknowledges
+    /// Sets PSH on the segment queued last, as nothing follows for now: the peer shall not wait for more before it acknowledges
     /// (PSH). A segment that is not full has this anyway. Call it before the segment is polled.
     pub fn push(&mut self) {
         if let Some(last) = self.send.last_mut() {
@@ -390,7 +390,7 @@ impl Tcp {
         }
     }
 
-    /// The offset up to which the peer has acknowledged our stream.
+    /// Returns the offset up to which the peer has acknowledged our stream.
     pub fn acked_offset(&self) -> u64 {
         self.send.acked()
     }
@@ -423,12 +423,12 @@ impl Tcp {
         }
     }
 
-    /// The state.
+    /// Returns the state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Why the connection ended, if not by both ends closing it.
+    /// Returns why the connection ended, if not by both ends closing it.
     pub fn failure(&self) -> Option<TcpFailure> {
         self.failure
     }
@@ -439,19 +439,19 @@ impl Tcp {
         self.state == State::Closed && self.reset.is_none()
     }
 
-    /// Segments that are held until they are acknowledged, as good as all in a frame each.
+    /// Returns the number of segments that are held until they are acknowledged, nearly all in a frame each.
     #[inline]
     pub fn held(&self) -> usize {
         self.send.held()
     }
 
-    /// Whether it is over, whether or not its RST has been sent.
+    /// Whether the connection is closed, even if its RST has not been sent.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
 
-    /// Does without the RST that waits to be sent.
+    /// Drops the RST that waits to be sent.
     pub fn drop_reset(&mut self) {
         self.reset = None;
     }
@@ -464,22 +464,22 @@ impl Tcp {
         }
     }
 
-    /// The same, for whoever releases them later.
+    /// Returns every frame that is still held, to be released by the caller. Only for a connection that is closed.
     pub fn take_frames(&mut self) -> impl Iterator<Item = FrameId> + '_ {
         self.send.take_frames()
     }
 
-    /// Has fetched what its records lead to: the segment that is acknowledged next, and where the next to be sent is noted.
+    /// Prefetches the segment records that are used next: the one to be acknowledged, and the place of the next to be sent.
     pub fn prefetch(&self) {
         prefetch_ends(&self.send.segments);
     }
 
-    /// What this connection has counted.
+    /// Returns what this connection has counted.
     pub fn counters(&self) -> &TcpCounters {
         &self.counters
     }
 
-    /// The answer to a segment that belongs to no connection (RFC 9293 section 3.5.2): a RST, unless the segment
+    /// Returns the answer to a segment that belongs to no connection (RFC 9293 section 3.5.2): a RST, unless the segment
     /// is one itself.
     pub fn reset_reply(segment: &TcpSegment<'_>) -> Option<TcpHeader> {
         let header = &segment.header;
@@ -505,7 +505,7 @@ impl Tcp {
         })
     }
 
-    /// A state is reached by the way of the protocol.
+    /// Enters a state.
     fn enter(&mut self, now: Instant, state: State) {
         if state == self.state {
             return;
@@ -521,7 +521,7 @@ impl Tcp {
         }
     }
 
-    /// The connection is over: no timer runs, and nothing but a RST is sent.
+    /// Closes the connection: no timer runs, and nothing but a RST is sent.
     fn finish(&mut self, failure: Option<TcpFailure>) {
         self.state = State::Closed;
         self.failure = failure;
@@ -534,7 +534,7 @@ impl Tcp {
         self.recv.cancel_acks();
     }
 
-    /// A header with nothing but the ports.
+    /// Returns a header with nothing but the ports.
     fn bare_header(&self) -> TcpHeader {
         TcpHeader {
             source_port: self.local_port,

@@ -9,7 +9,7 @@ use crate::wire::tcp::{TcpOptions, Timestamps};
 
 /// The segment size of a peer that states none (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
-/// Smaller segments are not made, whatever the peer says: it would pay with our time, and the smallest FPDU that
+/// The least segment size, whatever the peer says: smaller segments would cost us time, and the smallest FPDU that
 /// MPA may be limited to (RFC 5044 section 4.3) must fit beside the timestamps.
 const LEAST_MSS: u16 = 160;
 /// After this time without a segment the peer's clock may have wrapped (RFC 7323 section 5.5).
@@ -40,7 +40,7 @@ struct TimestampState {
 }
 
 impl Negotiated {
-    /// What we offer.
+    /// Returns what we offer.
     pub(super) fn offer(config: &TcpConfig) -> Self {
         let state = TimestampState {
             offset: config.timestamp_offset,
@@ -71,7 +71,7 @@ impl Negotiated {
         }
     }
 
-    /// The most payload that a data segment takes.
+    /// Returns the most payload that a data segment takes.
     pub(super) fn max_payload(&self) -> u16 {
         self.mss
             - if self.timestamps.is_some() {
@@ -81,12 +81,12 @@ impl Negotiated {
             }
     }
 
-    /// Octets of the header of a data segment.
+    /// Returns the number of octets of the header of a data segment.
     pub(super) fn data_header_len(&self) -> u16 {
         HEADER_LEN + (self.mss - self.max_payload())
     }
 
-    /// Our timestamps option now, if timestamps are in use.
+    /// Returns our timestamps option now, if timestamps are in use.
     pub(super) fn stamp(&self, now: Instant) -> Option<Timestamps> {
         let state = self.timestamps.as_ref()?;
         Some(Timestamps {
@@ -128,7 +128,7 @@ impl Negotiated {
         }
     }
 
-    /// Our timestamp that a segment echoes, if timestamps are in use.
+    /// Returns our timestamp that a segment echoes, if timestamps are in use.
     pub(super) fn echo(&self, options: &TcpOptions) -> Option<Echo> {
         let (state, theirs) = (self.timestamps.as_ref()?, options.timestamps?);
         (theirs.echo != 0).then_some(Echo {
@@ -137,7 +137,7 @@ impl Negotiated {
         })
     }
 
-    /// The round-trip time by the timestamp that the peer echoes. `None` if it is none of ours.
+    /// Returns the round-trip time by the timestamp that the peer echoes. `None` if it is none of ours.
     pub(super) fn round_trip(&self, now: Instant, options: &TcpOptions) -> Option<Span> {
         let (state, theirs) = (self.timestamps.as_ref()?, options.timestamps?);
         let millis = state.clock(now).wrapping_sub(theirs.echo);
@@ -152,7 +152,7 @@ impl TimestampState {
     }
 }
 
-/// The clock of the option, which wraps by design.
+/// Returns the clock of the option, which wraps by design.
 fn clock(offset: u32, now: Instant) -> u32 {
     (now.as_millis() as u32).wrapping_add(offset)
 }

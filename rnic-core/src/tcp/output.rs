@@ -11,7 +11,7 @@ use core::time::Duration;
 const DEVICE_RETRY: Duration = Duration::from_millis(1);
 
 impl Tcp {
-    /// The next segment to send; call until `None`. The caller does send it: where the device has no room, or no
+    /// Returns the next segment to send; call until `None`. The caller does send it: where the device has no room, or no
     /// frame is free for a segment that needs a fresh one, it does not call.
     ///
     /// Build and queue what [`wants_data`](Self::wants_data) asks for first: an ACK that is due then travels with
@@ -80,7 +80,7 @@ impl Tcp {
         self.recv.ack_due().then(|| self.pure_ack(now))
     }
 
-    /// Data, for which a copy may be needed: what has none goes first where frames are few.
+    /// Returns a data segment. It may need a frame for a copy: where frames are few, segments without data go first.
     #[inline]
     fn held_data<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
         if frames.available() > CONTROL_FRAMES {
@@ -127,7 +127,7 @@ impl Tcp {
         Outgoing::bare(header)
     }
 
-    /// A header that acknowledges all that was taken, and settles every ACK that is due.
+    /// Returns a header that acknowledges all that was taken, and clears every ACK that is due.
     pub(super) fn header(&mut self, now: Instant, offset: u64, flags: Flags) -> TcpHeader {
         TcpHeader {
             seq: self.send.seq(offset),
@@ -152,7 +152,7 @@ impl Tcp {
         Outgoing::bare(header)
     }
 
-    /// Octets `from..to` of a segment: the frame itself if that is all of it.
+    /// Returns the octets `from..to` of a segment: the frame itself if that is all of it.
     fn data(&mut self, now: Instant, segment: &SentSegment, from: u16, to: u16) -> Outgoing {
         let payload = if (from, to) == (0, segment.len) && segment.part.begins_frame() {
             Payload::Whole {
@@ -167,7 +167,7 @@ impl Tcp {
         self.segment(now, segment, from, to, payload)
     }
 
-    /// A segment with octets `from..to` of one that is held.
+    /// Returns a segment with octets `from..to` of one that is held.
     fn segment(
         &mut self,
         now: Instant,
@@ -185,7 +185,7 @@ impl Tcp {
         }
     }
 
-    /// One octet (or the FIN) into a closed window, or what fits into one that has stayed too small for a
+    /// Returns one octet (or the FIN) into a closed window, or what fits into one that has stayed too small for a
     /// segment (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     fn probe(&mut self, now: Instant) -> Option<Outgoing> {
         if !core::mem::take(&mut self.probe_due) {
@@ -214,7 +214,7 @@ impl Tcp {
         Some(self.data(now, &segment, from, to))
     }
 
-    /// The first octet not acknowledged, once more.
+    /// Returns the first octet not acknowledged, once more.
     fn probe_again(&mut self, now: Instant) -> Option<Outgoing> {
         let una = self.send.una();
         let Some(head) = self.send.head_sent_again(now) else {
@@ -227,7 +227,7 @@ impl Tcp {
         Some(self.segment(now, &head, from, from + 1, payload))
     }
 
-    /// One more segment, as no ACK comes back: a new one if there is one, else the last one again (RFC 8985 section 7.3),
+    /// Returns one more segment, as no ACK comes back: a new one if there is one, else the last one again (RFC 8985 section 7.3),
     /// or in recovery the first.
     fn tail_probe<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
         if !self.recovery.tail_probe_due() {
@@ -275,7 +275,7 @@ impl Tcp {
         self.send.has_lost() && !self.recovery.prefers_new_data()
     }
 
-    /// The first `octets` of a segment are sent again.
+    /// Marks the first `octets` of a segment as retransmitted now.
     fn resend(&mut self, now: Instant, index: usize, octets: u16) {
         self.send.mark_retransmitted(now, index, octets);
         if let Some(segment) = self.send.get(index) {
@@ -290,7 +290,7 @@ impl Tcp {
         self.arm_timer(now);
     }
 
-    /// The first segment thought lost, as far as the windows allow.
+    /// Returns the first segment thought lost, as far as the windows allow.
     fn retransmission<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
         if !self.send.has_lost() || self.device_retry_at.is_some() {
             return None;
@@ -326,7 +326,7 @@ impl Tcp {
         Some(self.data(now, &segment, 0, octets))
     }
 
-    /// How much of the next segment that has not been sent may be, as far as congestion and the peer's window go.
+    /// Returns how much of the next segment that has not been sent may be, as far as congestion and the peer's window go.
     fn room_for_new_data(&self) -> Option<u64> {
         let segment = self.send.next_unsent()?;
         if segment.fate == Fate::Lost {
@@ -337,7 +337,7 @@ impl Tcp {
         room.then(|| self.send.window_room().min(left))
     }
 
-    /// The next segment that has not been sent, or the rest of one.
+    /// Returns the next segment that has not been sent, or the rest of one.
     fn new_data<F: TxFrames>(&mut self, now: Instant, frames: &F) -> Option<Outgoing> {
         if self.must_retransmit() || self.paces(now) || self.recovery.has_probed_timeout() {
             return None;
@@ -368,13 +368,13 @@ impl Tcp {
         Some(outgoing)
     }
 
-    /// The FIN, once all data is sent.
+    /// Returns the FIN, once all data is sent.
     fn fin(&mut self, now: Instant) -> Option<Outgoing> {
         let ready = self.send.fin == Fin::Queued && self.send.all_sent();
         (ready && self.send.window_room() > 0).then(|| self.send_fin(now))
     }
 
-    /// The FIN once more, if it was sent and is not acknowledged.
+    /// Returns the FIN once more, if it was sent and is not acknowledged.
     fn fin_again(&mut self, now: Instant) -> Option<Outgoing> {
         if !matches!(self.send.fin, Fin::InFlight | Fin::Lost) {
             return None;
@@ -392,7 +392,7 @@ impl Tcp {
         Outgoing::bare(header)
     }
 
-    /// Nothing is in flight whose ACK could open the window: ask for it from time to time.
+    /// Starts the persist timer if nothing is in flight whose ACK could open the window.
     fn persist(&mut self, now: Instant) {
         if self.send.flight() == 0 && self.send.is_blocked() {
             self.arm_timer(now);
@@ -412,7 +412,7 @@ fn is_busy<F: TxFrames>(segment: &SentSegment, frames: &F) -> bool {
     segment.part.begins_frame() && frames.busy(segment.frame)
 }
 
-/// Octets `from..to` of a segment, to be copied.
+/// Returns the octets `from..to` of a segment, to be copied.
 #[cold]
 fn part(segment: &SentSegment, from: u16, to: u16) -> Payload {
     let at = |octets: u16| usize::from(segment.payload_at) + usize::from(octets);

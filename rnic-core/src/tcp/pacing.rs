@@ -33,12 +33,12 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Octets per second, if the path is paced.
+    /// Returns the octets per second, if the path is paced.
     pub(super) fn rate(&self) -> Option<u64> {
         self.rate
     }
 
-    /// The window or the round-trip time is another.
+    /// Takes a change of cwnd or of the round-trip time.
     #[inline]
     pub(super) fn update(&mut self, congestion: &Congestion, srtt: Option<Span>) {
         match srtt.filter(|rtt| *rtt >= SHORT_PATH) {
@@ -60,7 +60,7 @@ impl Pacer {
         self.rate = Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1));
     }
 
-    /// How many octets may leave before the next pause, where the `segment` that completes a burst goes whole.
+    /// Returns how many octets may leave before the next pause, where the `segment` that completes a burst goes whole.
     pub(super) fn room(&self, now: Instant, segment: u64) -> u64 {
         let Some(rate) = self.rate else {
             return u64::MAX;
@@ -77,10 +77,10 @@ impl Pacer {
             .saturating_add(segment - 1)
     }
 
-    /// `octets` are sent.
+    /// Takes the transmission of `octets`.
     pub(super) fn on_sent(&mut self, now: Instant, octets: u64) {
         let Some(rate) = self.rate else { return };
-        // Who comes late may catch up by a burst, and no more.
+        // A late sender may catch up by one burst, and no more.
         let burst = time(BURST, rate);
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(burst));
         if self.due < earliest {
@@ -101,20 +101,20 @@ impl Pacer {
         self.resume_at.is_some_and(|at| at > now)
     }
 
-    /// It is this late now.
+    /// Takes the time: ends a pause that is over.
     pub(super) fn advance(&mut self, now: Instant) {
         if self.resume_at.is_some_and(|at| at <= now) {
             self.resume_at = None;
         }
     }
 
-    /// When the next segment may leave, if it has to wait.
+    /// Returns when the next segment may leave, if it has to wait.
     pub(super) fn resume_at(&self) -> Option<Instant> {
         self.resume_at
     }
 }
 
-/// The nanoseconds that `octets` take.
+/// Returns the nanoseconds that `octets` take.
 fn time(octets: u64, rate: u64) -> u64 {
     octets.saturating_mul(1_000_000_000) / rate
 }

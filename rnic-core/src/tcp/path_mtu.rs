@@ -1,4 +1,4 @@
-//! What the path can carry: told by routers (RFC 1191, RFC 8201), or found out where they are silent (RFC 4821).
+//! The path MTU: from ICMP (RFC 1191, RFC 8201), or by trying smaller segments where routers are silent (RFC 4821).
 //!
 //! The segment size only ever falls: it does not probe for a path that has become wider. A new connection does.
 
@@ -19,9 +19,9 @@ const ESCAPES: [u16; 2] = [1024, 512];
 const PROOF_LASTS: Duration = Duration::from_secs(10);
 
 impl Tcp {
-    /// A router dropped the segment that begins at `seq`: the path takes segments of at most `mss` octets, less options.
-    /// Says whether that is believed: the segment must be in flight, which somebody who only guesses does not
-    /// know (RFC 5927 section 7.2).
+    /// Handles an ICMP "packet too big" for the segment that begins at `seq`: the path takes segments of at most `mss` octets, less
+    /// options. Returns whether it is believed: the segment must be in flight, which an off-path attacker does not know (RFC
+    /// 5927 section 7.2).
     ///
     /// What was too large is sent again in smaller pieces, at once. No congestion dropped it, and none is assumed.
     pub fn handle_too_big(&mut self, seq: Seq, mss: u16) -> bool {
@@ -38,7 +38,7 @@ impl Tcp {
         true
     }
 
-    /// The size to try next if full segments do not get through.
+    /// Returns the size to try next if full segments do not get through.
     fn escape(&self) -> Option<u16> {
         ESCAPES.into_iter().find(|mss| *mss < self.options.mss)
     }
@@ -47,7 +47,7 @@ impl Tcp {
         self.options.mss - self.options.max_payload()
     }
 
-    /// A segment of so many octets has arrived.
+    /// Takes the delivery of a segment of so many octets.
     #[inline]
     pub(super) fn note_size(&mut self, now: Instant, octets: u16) {
         let [.., least] = ESCAPES;
@@ -65,7 +65,7 @@ impl Tcp {
         }
     }
 
-    /// Another retransmission timeout. If full segments are what gets lost, smaller ones may pass: routers that should
+    /// Takes another retransmission timeout. If full segments are what gets lost, smaller ones may pass: routers that should
     /// have said so may be silent.
     pub(super) fn suspect_path(&mut self, now: Instant) {
         let proved = self
@@ -98,7 +98,7 @@ impl Tcp {
         }
     }
 
-    /// The octets of a held segment.
+    /// Returns the octets of a held segment.
     fn octets<'a, F: TxFrames>(&'a self, segment: &SentSegment, frames: &'a F) -> &'a [u8] {
         if segment.part == FramePart::Spilled {
             return self.send.spilled(segment.start..segment.end());

@@ -14,7 +14,7 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
-    /// The number of ranges.
+    /// Returns the number of ranges.
     pub(super) fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -23,12 +23,12 @@ impl RangeSet {
         self.ranges.iter().cloned()
     }
 
-    /// The offset past the last member.
+    /// Returns the offset past the last member.
     pub(super) fn end(&self) -> Option<u64> {
         self.ranges.back().map(|range| range.end)
     }
 
-    /// The first range that ends at `offset` or later.
+    /// Returns the first range that ends at `offset` or later.
     fn first_reaching(&self, offset: u64) -> usize {
         self.ranges.partition_point(|range| range.end < offset)
     }
@@ -52,7 +52,7 @@ impl RangeSet {
         merged
     }
 
-    /// The first range of missing offsets within `within`.
+    /// Returns the first range of missing offsets within `within`.
     pub(super) fn first_gap(&self, within: Range<u64>) -> Range<u64> {
         let mut start = within.start;
         let mut index = self.first_reaching(start);
@@ -76,7 +76,7 @@ impl RangeSet {
             .is_some_and(|r| r.start <= range.end)
     }
 
-    /// Everything before `offset`, and a range that holds or touches it, leave the set: the offset past them,
+    /// Removes everything before `offset`, and a range that holds or touches it. Returns the offset past them,
     /// or `offset` itself if no range reaches it.
     pub(super) fn advance(&mut self, offset: u64) -> u64 {
         let mut reached = offset;

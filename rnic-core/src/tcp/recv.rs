@@ -21,11 +21,11 @@ const MAX_DSACKS: usize = 8;
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Receiver {
-    /// The next in-order offset that is not taken.
+    /// RCV.NXT without the FIN: the next in-order offset that is not taken.
     data_nxt: u64,
     /// The right edge of the window as last advertised. It never moves back.
     edge: u64,
-    /// What was last acknowledged (Last.ACK.sent), as an offset.
+    /// Last.ACK.sent (RFC 7323), as an offset.
     last_ack_sent: u64,
     isn: Isn,
     /// Octets that the owner accepts beyond `next`, less `held`.
@@ -35,15 +35,15 @@ pub(super) struct Receiver {
     finished: bool,
     /// Shift count of our window field.
     scale: u8,
-    /// A gain of the window that is worth telling (RFC 9293 section 3.8.6.2.2).
+    /// The least gain of the window that is advertised: silly window avoidance (RFC 9293 section 3.8.6.2.2).
     sws_threshold: u64,
     schedule: AckSchedule,
     /// Where the stream ends, once a FIN said so.
     end: Option<u64>,
     growth: Growth,
-    /// What came twice and has not been reported yet, each to an ACK of its own (RFC 2883).
+    /// Octets that came twice and were not reported yet, each by an ACK of its own (DSACK, RFC 2883).
     dsacks: VecDeque<Range<u64>>,
-    /// Taken beyond `next`.
+    /// Octets taken out of order, beyond `data_nxt`.
     out_of_order: RangeSet,
     /// The ranges of `taken` that grew last, latest first: what SACK reports (RFC 2018 section 4).
     recent: [Range<u64>; SackBlocks::MAX],
@@ -70,7 +70,7 @@ pub(super) struct WindowField {
 }
 
 impl Receiver {
-    /// A receiver whose peer's SYN is not known yet. Its window is of `capacity` octets, and may become one of `limit`.
+    /// Returns a receiver whose peer's SYN is not known yet. Its window is of `capacity` octets, and may become one of `limit`.
     pub(super) fn new(capacity: u32, limit: u32, mss: u16, delay: Duration) -> Self {
         let limit = limit.max(capacity);
         let scale = (0..MAX_WINDOW_SCALE).find(|&scale| limit >> scale <= 0xffff);
@@ -100,49 +100,49 @@ impl Receiver {
         }
     }
 
-    /// The shift count to offer in our SYN.
+    /// Returns the shift count to offer in our SYN.
     pub(super) fn scale(&self) -> u8 {
         self.scale
     }
 
-    /// The peer's SYN has this sequence number.
+    /// Takes the sequence number of the peer's SYN.
     pub(super) fn synchronize(&mut self, syn: Seq) {
         self.isn = Isn::new(syn);
     }
 
-    /// The peer does not scale windows: neither do we (RFC 7323 section 2.2).
+    /// Turns window scaling off, as the peer does not use it (RFC 7323 section 2.2).
     pub(super) fn refuse_scaling(&mut self) {
         self.scale = 0;
         self.capacity = self.capacity.min(0xffff);
         self.growth.limit = self.growth.limit.min(0xffff);
     }
 
-    /// The peer understands SACK.
+    /// Turns SACK on.
     pub(super) fn use_sack(&mut self) {
         self.schedule.sack = true;
     }
 
-    /// The next in-order offset that is not taken.
+    /// Returns the next in-order offset that is not taken.
     pub(super) fn data_nxt(&self) -> u64 {
         self.data_nxt
     }
 
-    /// RCV.NXT as an offset: the FIN counts.
+    /// Returns RCV.NXT as an offset: the FIN counts.
     pub(super) fn nxt(&self) -> u64 {
         self.data_nxt + u64::from(self.finished)
     }
 
-    /// The acknowledgment number to send.
+    /// Returns the acknowledgment number to send.
     pub(super) fn ack(&self) -> Seq {
         self.isn.seq(self.nxt())
     }
 
-    /// The offset of a received sequence number.
+    /// Returns the offset of a received sequence number.
     pub(super) fn offset_of(&self, seq: Seq) -> i64 {
         self.isn.offset(seq, self.nxt())
     }
 
-    /// The right edge of the advertised window.
+    /// Returns the right edge of the advertised window.
     pub(super) fn edge(&self) -> u64 {
         self.edge.max(self.nxt())
     }
@@ -192,7 +192,7 @@ impl Receiver {
             && self.data_nxt + len <= self.edge
     }
 
-    /// The octets that may follow what was taken, inside the window, with nothing received beyond them.
+    /// Returns the octets that may follow what was taken, inside the window, with nothing received beyond them.
     pub(super) fn room_for_next(&self) -> u64 {
         if self.out_of_order.is_empty() && self.end.is_none() {
             self.edge.saturating_sub(self.data_nxt)
@@ -201,7 +201,7 @@ impl Receiver {
         }
     }
 
-    /// So many segments with the next data of the stream have come, in order.
+    /// Takes `count` segments with the next data of the stream: an ACK will be due.
     #[inline]
     pub(super) fn expect_ack(&mut self, now: Instant, count: u32, push: bool) {
         self.schedule.in_order(now, count, false, push);
@@ -239,7 +239,7 @@ impl Receiver {
         Ok(wanted)
     }
 
-    /// Why nothing is wanted of a segment that begins at this offset.
+    /// Returns why a segment that begins at this offset is dropped.
     pub(super) fn unwanted(&self, start: i64) -> DropReason {
         match start < self.edge().cast_signed() {
             true => DropReason::TcpOldData,
@@ -247,7 +247,7 @@ impl Receiver {
         }
     }
 
-    /// A segment with `len` octets of data from offset `start` has come: what of it came before is to be reported.
+    /// Notes what of a segment, `len` octets from offset `start`, came before: a DSACK reports it.
     pub(super) fn note_duplicate(&mut self, start: i64, len: u64) {
         let end = u64::try_from(start.saturating_add_unsigned(len)).unwrap_or(0);
         let known = self.first_known(u64::try_from(start).unwrap_or(0)..end);
@@ -262,7 +262,7 @@ impl Receiver {
         }
     }
 
-    /// The first of these offsets that are taken.
+    /// Returns the first of these offsets that are taken.
     fn first_known(&self, within: Range<u64>) -> Range<u64> {
         if within.start < self.data_nxt {
             return within.start..within.end.min(self.data_nxt);
@@ -274,14 +274,14 @@ impl Receiver {
         gap.end..self.out_of_order.first_gap(gap.end..within.end).start
     }
 
-    /// The first offsets of a segment that are inside the window and not taken.
+    /// Returns the first offsets of a segment that are inside the window and not taken.
     fn wanted(&self, start: i64, len: u64) -> Range<u64> {
         let end = start.saturating_add_unsigned(len);
         let Ok(end) = u64::try_from(end) else {
             return 0..0;
         };
         // From here on nothing is negative: the segment ends past offset 0.
-        // rfc: 5041-14
+        // rfc: 5041-14 nothing that was handed up is handed up again
         let start = u64::try_from(start).unwrap_or(0).max(self.data_nxt);
         let end = end.min(self.edge).min(self.end.unwrap_or(u64::MAX));
         if start >= end {
@@ -294,13 +294,13 @@ impl Receiver {
         }
     }
 
-    /// The owner has placed or kept the next octets, with nothing received beyond them.
+    /// Advances RCV.NXT by octets that the owner has placed or buffered, with nothing received beyond them.
     #[inline]
     pub(super) fn took_next(&mut self, len: u64) {
         self.data_nxt += len;
     }
 
-    /// The owner has placed or kept these offsets.
+    /// Takes octets that the owner has placed or buffered.
     pub(super) fn took(&mut self, range: Range<u64>) {
         let start = range.start.max(self.data_nxt);
         if start >= range.end {
@@ -330,7 +330,7 @@ impl Receiver {
         }
     }
 
-    /// The SACK blocks to send; and whether the first one reports a duplicate, which is done with then. What came
+    /// Returns the SACK blocks to send; and whether the first one reports a duplicate, which is done with then. What came
     /// twice beyond a hole is followed by the block that it is a part of (RFC 2883 section 4).
     pub(super) fn sack_blocks(&mut self) -> (SackBlocks, bool) {
         let mut blocks = SackBlocks::EMPTY;
@@ -358,7 +358,7 @@ impl Receiver {
         (blocks, dsacks.is_some())
     }
 
-    /// A FIN stands at this offset. One that contradicts what is known already is ignored.
+    /// Notes the offset of the FIN. One that contradicts what is known already is ignored.
     pub(super) fn note_fin(&mut self, at: i64) {
         let Ok(at) = u64::try_from(at) else {
             return;
@@ -379,8 +379,8 @@ impl Receiver {
         true
     }
 
-    /// Octets kept aside by the owner reduce the window; `missing` ones must get in, or they are kept for ever. A
-    /// window that opens again is told to the peer.
+    /// Sets how many octets the owner buffers, by which the window is smaller. The `missing` ones must fit in, or the others stay
+    /// for ever. Schedules a window update where the window opens again.
     #[inline]
     pub(super) fn set_held(&mut self, octets: u32, missing: u32) {
         self.held = octets.min(self.capacity.saturating_sub(missing));
@@ -398,7 +398,7 @@ impl Receiver {
         }
     }
 
-    /// Grows the window to four times what arrives in the `least` round-trip time: a sender in slow start is two
+    /// Grows the window to four times what arrives in `min_rtt`: a sender in slow start is two
     /// doublings ahead of what has been measured. A queue on the way is not fed: it makes the round trip longer, but
     /// no more arrive in the least.
     #[inline]
@@ -413,7 +413,7 @@ impl Receiver {
     #[inline]
     fn end_stretch(&mut self, now: Instant, min_rtt: Span) {
         let octets = self.data_nxt - self.growth.from;
-        // It has taken the least round-trip time at least: of fewer octets the window is four times as large anyway.
+        // It has taken at least min_rtt: of fewer octets the window is four times as large anyway.
         if 4 * octets > u64::from(self.capacity) {
             self.grow_to(octets, now.span_since(self.growth.since), min_rtt);
         }
@@ -421,7 +421,7 @@ impl Receiver {
         self.growth.until = now + min_rtt;
     }
 
-    /// So many octets have arrived in a stretch that took this long.
+    /// Grows the window, where `octets` have arrived in `elapsed` time.
     #[inline(never)]
     fn grow_to(&mut self, octets: u64, elapsed: Span, min_rtt: Span) {
         let elapsed = u128::from(elapsed.as_nanos().max(1));
@@ -438,7 +438,7 @@ impl Receiver {
         u64::from(self.capacity.saturating_sub(self.held))
     }
 
-    /// The window field of a segment that carries our ACK now. The right edge moves only forward, and only if
+    /// Returns the window field of a segment that carries our ACK now. The right edge moves only forward, and only if
     /// it is worth it; every ACK that is due or scheduled is done with.
     pub(super) fn advertise(&mut self) -> u16 {
         let field = self.window_field();
@@ -446,7 +446,7 @@ impl Receiver {
         field.value
     }
 
-    /// What a segment that carries our ACK now would say of the window. [`advertised`](Self::advertised) is to follow if
+    /// Returns what a segment that carries our ACK now would say of the window. [`advertised`](Self::advertised) is to follow if
     /// one is sent.
     #[inline(always)]
     pub(super) fn window_field(&self) -> WindowField {
@@ -470,7 +470,7 @@ impl Receiver {
         }
     }
 
-    /// A segment was sent with the ACK that was due, and this window.
+    /// Takes the transmission of a segment with our ACK and this window.
     #[inline]
     pub(super) fn advertised(&mut self, field: &WindowField) {
         self.schedule.sent();
@@ -478,7 +478,7 @@ impl Receiver {
         self.edge = field.edge;
     }
 
-    /// The window field of a SYN: never scaled (RFC 7323 section 2.2).
+    /// Returns the window field of a SYN: never scaled (RFC 7323 section 2.2).
     pub(super) fn advertise_in_syn(&mut self) -> u16 {
         self.schedule.sent();
         let field = self.room().min(0xffff);
@@ -486,12 +486,12 @@ impl Receiver {
         field as u16
     }
 
-    /// Acknowledge at once, on any segment.
+    /// Schedules an ACK at once, on any segment.
     pub(super) fn ack_now(&mut self) {
         self.schedule.ack_now = true;
     }
 
-    /// Answer at once with an ACK of its own.
+    /// Schedules a pure ACK at once.
     pub(super) fn ack_alone(&mut self) {
         self.schedule.duplicate();
     }
@@ -520,7 +520,7 @@ impl Receiver {
         self.schedule.ack_waits_for_turn()
     }
 
-    /// When a delayed ACK is due.
+    /// Returns when a delayed ACK is due.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.schedule.delayed_ack_at
     }
@@ -531,7 +531,7 @@ impl Receiver {
         }
     }
 
-    /// No ACK is owed any longer: the connection is gone.
+    /// Cancels every ACK: the connection is gone.
     pub(super) fn cancel_acks(&mut self) {
         self.schedule.duplicate_acks = 0;
         self.dsacks.clear();

@@ -76,23 +76,23 @@ impl RttEstimator {
         }
     }
 
-    /// The smoothed round-trip time, once there was a sample.
+    /// Returns SRTT, once there was a sample.
     pub(super) fn srtt(&self) -> Option<Span> {
         self.srtt
     }
 
-    /// How much the round-trip time varies.
+    /// Returns RTTVAR.
     pub(super) fn rttvar(&self) -> Span {
         self.rttvar
     }
 
-    /// The least round-trip time of the last minutes, once one was measured by our own clock.
+    /// Returns the least round-trip time of the last minutes, once one was measured by our own clock.
     #[inline]
     pub(super) fn min_rtt(&self) -> Option<Span> {
         self.min_rtt.get()
     }
 
-    /// A segment sent only once took this long: it may be the fastest of late.
+    /// Takes an exact sample, of a segment sent only once, for `min_rtt`.
     #[inline]
     pub(super) fn update_min_rtt(&mut self, now: Instant, rtt: Span) {
         self.min_rtt.sample(now, rtt);
@@ -103,12 +103,12 @@ impl RttEstimator {
         self.sampled_since_probe
     }
 
-    /// A tail probe makes the next answer ambiguous.
+    /// Takes the transmission of a tail probe, which makes the next sample ambiguous.
     pub(super) fn on_tail_probe(&mut self) {
         self.sampled_since_probe = false;
     }
 
-    /// The time to wait for an acknowledgment.
+    /// Returns the retransmission timeout (RTO), with its backoff.
     #[inline]
     pub(super) fn rto(&self) -> Span {
         self.rto
@@ -128,7 +128,7 @@ impl RttEstimator {
     pub(super) fn sample(&mut self, rtt: Span) {
         self.backoff = 0;
         self.sampled_since_probe = true;
-        // Nobody waits for an acknowledgment for a year: nothing overflows.
+        // No ACK takes a year: nothing overflows.
         let rtt = rtt.min(A_YEAR).as_nanos();
         let (srtt, rttvar) = match self.srtt {
             None => (rtt, rtt / 2),
@@ -155,7 +155,7 @@ impl RttEstimator {
         self.set_backoff(0);
     }
 
-    /// The handshake is over, and its SYN had to be sent again.
+    /// Takes the end of a handshake whose SYN was retransmitted.
     pub(super) fn handshake_timed_out(&mut self) {
         if self.srtt.is_none() {
             self.base = self.base.max(RTO_AFTER_LOST_SYN).min(self.max);

@@ -17,7 +17,7 @@ use crate::wire::tcp::SackBlocks;
 /// later was sent later.
 pub(super) type Transmission = (Instant, u64);
 
-/// What one acknowledgment tells.
+/// What one ACK does to the scoreboard.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AckOutcome {
     /// Octets newly acknowledged, the FIN included.
@@ -43,7 +43,7 @@ pub(super) struct AckOutcome {
 }
 
 impl AckOutcome {
-    /// A segment has arrived; one that ends at `highest` had arrived before.
+    /// Adds a segment that is delivered; `fack` is the end of the highest one delivered before.
     fn arrived(&mut self, segment: &SentSegment, fack: u64) {
         self.largest_segment = self.largest_segment.max(segment.len);
         let sending = (segment.sent_at, segment.end());
@@ -83,7 +83,7 @@ pub(super) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// The peer has acknowledged this segment.
+    /// Takes the cumulative acknowledgment of a segment.
     #[inline]
     pub(super) fn on_acknowledged(&mut self, segment: &SentSegment, outcome: &mut AckOutcome) {
         match segment.fate {
@@ -100,7 +100,7 @@ impl Scoreboard {
         outcome.arrived(segment, self.fack);
     }
 
-    /// Everything before `una` is acknowledged; the first segment held begins at `head`.
+    /// Takes the new SND.UNA; the first segment held begins at `head`.
     #[inline]
     pub(super) fn advance(&mut self, una: u64, head: u64) {
         self.fack = self.fack.max(una);
@@ -114,7 +114,7 @@ impl Scoreboard {
         }
     }
 
-    /// A segment was cut, and this is its end.
+    /// Takes the second piece of a segment that was cut.
     pub(super) fn on_cut(&mut self, tail: &SentSegment) {
         if tail.fate == Fate::Lost {
             self.lost_queue.push(Reverse(tail.start));
@@ -122,7 +122,7 @@ impl Scoreboard {
         self.originals_from = self.originals_from.min(tail.start);
     }
 
-    /// The segment at `start` was sent (in part) again.
+    /// Takes the retransmission of the segment at `start`, or of a part of it.
     pub(super) fn on_resent(&mut self, start: u64, now: Instant) {
         match self.resent.back_mut() {
             Some(last) if last.0 == start => last.1 = now,
@@ -131,9 +131,9 @@ impl Scoreboard {
     }
 }
 
-/// Questions.
+/// What is known.
 impl Sender {
-    /// Octets thought to be in the network: neither selectively acknowledged nor lost (RFC 6675's pipe).
+    /// Returns the number of octets thought to be in the network: neither selectively acknowledged nor lost (RFC 6675's pipe).
     /// Segments count wholly even if their front is acknowledged.
     pub(super) fn pipe(&self) -> u64 {
         let head = self.segments.front().map_or(self.una, |head| head.start);
@@ -142,12 +142,12 @@ impl Sender {
             .saturating_sub(self.board.sacked + self.board.lost)
     }
 
-    /// Octets selectively acknowledged beyond `una`.
+    /// Returns the number of octets selectively acknowledged beyond `una`.
     pub(super) fn sacked(&self) -> u64 {
         self.board.sacked
     }
 
-    /// Segments selectively acknowledged beyond `una`.
+    /// Returns the number of segments selectively acknowledged beyond `una`.
     pub(super) fn sacked_segments(&self) -> usize {
         self.board.sacked_segments
     }
@@ -165,7 +165,7 @@ impl Sender {
         }
     }
 
-    /// Segments of which at least a part was sent.
+    /// Returns the number of segments of which at least a part was sent.
     pub(super) fn sent_segments(&self) -> usize {
         self.unsent + usize::from(self.next_unsent().is_some_and(|next| next.sent > 0))
     }
@@ -207,7 +207,7 @@ impl Sender {
         }
     }
 
-    /// The offsets that a block stands for.
+    /// Returns the offsets that a block stands for.
     fn block(&self, (left, right): (Seq, Seq)) -> Option<Range<u64>> {
         let left = u64::try_from(self.offset_of(left)).ok()?;
         let right = u64::try_from(self.offset_of(right)).ok()?;
@@ -258,7 +258,7 @@ impl Sender {
 
 /// Loss and retransmission.
 impl Sender {
-    /// A segment is to be sent again. False if it arrived, waits already, or was never sent.
+    /// Marks a segment as lost. Returns false if it was delivered, is marked already, or was never sent.
     pub(super) fn mark_lost(&mut self, index: usize) -> bool {
         let Some(segment) = self.segments.get_mut(index) else {
             return false;
@@ -272,7 +272,7 @@ impl Sender {
         true
     }
 
-    /// The first octets not acknowledged are thought lost, unless they have been sent again already.
+    /// Marks the first unacknowledged segment as lost, unless it was retransmitted already.
     pub(super) fn mark_head_lost(&mut self) {
         match self.segments.front() {
             Some(head) if head.retransmitted => {}
@@ -284,7 +284,7 @@ impl Sender {
         }
     }
 
-    /// The zero-window probe at the head was most likely dropped: it is to be sent again, whole.
+    /// Marks the zero-window probe as lost: it was most likely dropped, and is sent again, whole.
     pub(super) fn mark_probe_lost(&mut self) {
         self.mark_lost(0);
         if self.segments.is_empty() && self.fin == Fin::InFlight {
@@ -292,8 +292,8 @@ impl Sender {
         }
     }
 
-    /// Of the segments on their way that were sent before `latest`, those are lost whose sending is `patience`
-    /// ago. Returns how many, and whether others may be found lost so later.
+    /// Marks the segments in flight as lost that were sent before `latest` and at least `loss_delay` ago. Returns how many, and
+    /// whether others may be lost so later.
     pub(super) fn mark_overdue_lost(
         &mut self,
         now: Instant,
@@ -334,7 +334,7 @@ impl Sender {
         (lost, more)
     }
 
-    /// The index of the segment at `start`, if it is on its way since it was sent again at `at`.
+    /// Returns the index of the segment at `start`, if it is on its way since it was sent again at `at`.
     fn resent_at(&self, start: u64, at: Instant) -> Option<usize> {
         let index = self.find(start)?;
         let segment = &self.segments[index];
@@ -347,7 +347,7 @@ impl Sender {
         resent.any(|&(start, at)| self.resent_at(start, at).is_some())
     }
 
-    /// The timer expired: the first octets not acknowledged are lost, and so is what was sent early enough. If
+    /// Marks segments as lost upon a timeout: the first unacknowledged one, and those that were sent early enough. If
     /// the peer has selectively acknowledged the head and yet not moved on, it has dropped what it had (RFC 2018
     /// section 8): then that has not arrived.
     pub(super) fn mark_lost_on_timeout(&mut self, early: impl Fn(Instant) -> bool) {
@@ -379,7 +379,7 @@ impl Sender {
         self.rebuild_order();
     }
 
-    /// Nothing was lost after all: what waits to be sent again is on its way.
+    /// Unmarks all lost segments: they are in flight after all.
     pub(super) fn unmark_lost(&mut self) {
         for segment in &mut self.segments {
             if segment.fate == Fate::Lost {
@@ -394,7 +394,7 @@ impl Sender {
         self.rebuild_order();
     }
 
-    /// Finds the order of sending afresh.
+    /// Rebuilds the order of transmission.
     fn rebuild_order(&mut self) {
         let again = |s: &&SentSegment| s.retransmitted && s.fate == Fate::InFlight;
         let mut resent: Vec<_> = self
@@ -409,7 +409,7 @@ impl Sender {
         self.board.originals_from = 0;
     }
 
-    /// The first segment thought lost that waits to be sent again, with its index.
+    /// Returns the first segment thought lost that waits to be sent again, with its index.
     pub(super) fn next_lost(&mut self) -> Option<(usize, &SentSegment)> {
         while let Some(&Reverse(start)) = self.board.lost_queue.peek() {
             if let Some(index) = self.find(start)
@@ -422,7 +422,7 @@ impl Sender {
         None
     }
 
-    /// The first `sent` octets of a segment are sent again now.
+    /// Marks the first `sent` octets of a segment as retransmitted now.
     pub(super) fn mark_retransmitted(&mut self, now: Instant, index: usize, sent: u16) {
         let first_unsent = self.unsent;
         let Some(segment) = self.segments.get_mut(index) else {
@@ -445,19 +445,19 @@ impl Sender {
         }
     }
 
-    /// A copy of the first segment that is held, of which an octet is sent once more now.
+    /// Marks an octet of the first segment as retransmitted now, and returns a copy of the segment.
     pub(super) fn head_sent_again(&mut self, now: Instant) -> Option<SentSegment> {
         self.segments.front()?;
         self.mark_retransmitted(now, 0, 0);
         self.segments.front().cloned()
     }
 
-    /// The first segment that is not acknowledged, if anything of it was sent, with its index.
+    /// Returns the first segment that is not acknowledged, if anything of it was sent, with its index.
     pub(super) fn head(&self) -> Option<(usize, &SentSegment)> {
         (self.sent_segments() > 0).then(|| (0, &self.segments[0]))
     }
 
-    /// The last segment of which anything was sent, with its index.
+    /// Returns the last segment of which anything was sent, with its index.
     pub(super) fn tail(&self) -> Option<(usize, &SentSegment)> {
         let index = self.sent_segments().checked_sub(1)?;
         Some((index, &self.segments[index]))

@@ -57,13 +57,13 @@ impl FramePart {
         matches!(self, Self::Whole | Self::Front)
     }
 
-    /// Whether nobody else needs the frame behind this.
+    /// Whether the frame is free once this segment is acknowledged.
     #[inline]
     pub(super) fn ends_frame(self) -> bool {
         matches!(self, Self::Whole | Self::Back)
     }
 
-    /// The places of both pieces of a segment.
+    /// Returns the places of both pieces of a segment.
     fn cut(self) -> [Self; 2] {
         match self {
             Self::Whole => [Self::Front, Self::Back],
@@ -87,7 +87,7 @@ pub(super) enum Fate {
 }
 
 impl SentSegment {
-    /// The offset past the last octet.
+    /// Returns the offset past the last octet.
     pub(super) fn end(&self) -> u64 {
         self.start + u64::from(self.len)
     }
@@ -136,9 +136,9 @@ pub(super) struct PeerWindow {
     pub(super) scale: u8,
     /// Offset of the first octet that may not be sent.
     pub(super) edge: u64,
-    /// The largest window seen.
+    /// Max(SND.WND): the largest window seen.
     pub(super) max_snd_wnd: u64,
-    /// Receive offset and acknowledgment of the segment that set the window last (SND.WL1, SND.WL2).
+    /// SND.WL1 and SND.WL2: sequence number and ACK of the last window update, as offsets.
     snd_wl1: i64,
     snd_wl2: u64,
 }
@@ -157,7 +157,7 @@ impl PeerWindow {
         self.edge != before
     }
 
-    /// The same of a segment that acknowledges more than any before it.
+    /// Takes the window of a segment that acknowledges more than any before it.
     #[inline]
     pub(super) fn advance(&mut self, at: i64, ack: u64, field: u16) {
         (self.snd_wl1, self.snd_wl2) = (at, ack);
@@ -190,7 +190,7 @@ impl Sender {
         }
     }
 
-    /// The sequence number of our SYN.
+    /// Returns the sequence number of our SYN.
     pub(super) fn syn(&self) -> Seq {
         self.isn.syn()
     }
@@ -199,7 +199,7 @@ impl Sender {
         self.isn.seq(offset)
     }
 
-    /// The offset that an acknowledgment number stands for.
+    /// Returns the stream offset of an acknowledgment number.
     pub(super) fn offset_of(&self, ack: Seq) -> i64 {
         self.isn.offset(ack, self.una)
     }
@@ -219,12 +219,12 @@ impl Sender {
         self.nxt
     }
 
-    /// Octets of the stream that are acknowledged.
+    /// Returns the number of octets of the stream that are acknowledged.
     pub(super) fn acked(&self) -> u64 {
         self.una.min(self.end)
     }
 
-    /// Octets sent and not acknowledged, the FIN included.
+    /// Returns the number of octets sent and not acknowledged, the FIN included.
     pub(super) fn flight(&self) -> u64 {
         self.nxt - self.una
     }
@@ -244,7 +244,7 @@ impl Sender {
         !self.all_sent() || self.fin == Fin::Queued
     }
 
-    /// What the peer's window has room for beyond what was sent.
+    /// Returns what the peer's window has room for beyond what was sent.
     pub(super) fn window_room(&self) -> u64 {
         self.window.edge.saturating_sub(self.nxt)
     }
@@ -331,22 +331,22 @@ impl Sender {
         self.nxt = self.end;
     }
 
-    /// Offset past the last octet queued.
+    /// Returns the offset past the last octet queued.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// The segment queued last, if it is still held.
+    /// Returns the segment queued last, if it is still held.
     pub(super) fn last_mut(&mut self) -> Option<&mut SentSegment> {
         self.segments.back_mut()
     }
 
-    /// The first segment that is not wholly sent.
+    /// Returns the first segment that is not wholly sent.
     pub(super) fn next_unsent(&self) -> Option<&SentSegment> {
         self.segments.get(self.unsent)
     }
 
-    /// The first `sent` octets of the first unsent segment have been sent now.
+    /// Marks the first `sent` octets of the first unsent segment as sent now.
     pub(super) fn mark_sent(&mut self, now: Instant, sent: u16) {
         let Some(segment) = self.segments.get_mut(self.unsent) else {
             return;
@@ -362,7 +362,7 @@ impl Sender {
         }
     }
 
-    /// The FIN is sent now.
+    /// Marks the FIN as sent.
     pub(super) fn mark_fin_sent(&mut self) {
         self.fin = Fin::InFlight;
         self.nxt = self.end + 1;
@@ -412,12 +412,12 @@ impl Sender {
         self.board.advance(ack, head);
     }
 
-    /// The first segment that is held.
+    /// Returns the first segment that is held.
     pub(super) fn first(&self) -> Option<&SentSegment> {
         self.segments.front()
     }
 
-    /// As if so many octets had been sent and acknowledged.
+    /// Acts as if so many octets had been sent and acknowledged.
     #[cfg(test)]
     pub(super) fn skip(&mut self, octets: u64) {
         assert!(self.segments.is_empty());
@@ -427,7 +427,7 @@ impl Sender {
         self.window.edge += octets;
     }
 
-    /// Segments that are held.
+    /// Returns the number of segments that are held.
     #[inline]
     pub(super) fn held(&self) -> usize {
         self.segments.len()

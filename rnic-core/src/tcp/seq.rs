@@ -14,18 +14,18 @@ impl Isn {
         Self(syn)
     }
 
-    /// The sequence number of the SYN.
+    /// Returns the sequence number of the SYN.
     pub(super) const fn syn(self) -> Seq {
         self.0
     }
 
-    /// The sequence number of the octet at `offset`.
+    /// Returns the sequence number of the octet at `offset`.
     pub(super) fn seq(self, offset: u64) -> Seq {
         // The sequence number is the offset modulo 2^32.
         self.0 + 1 + offset as u32
     }
 
-    /// The offset of `seq`: of all that it can stand for, the one nearest to `near`.
+    /// Returns the offset of `seq`: of all that it can stand for, the one nearest to `near`.
     pub(super) fn offset(self, seq: Seq, near: u64) -> i64 {
         let distance = seq.signed_distance_from(self.seq(near));
         near.cast_signed().wrapping_add(i64::from(distance))

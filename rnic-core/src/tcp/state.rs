@@ -44,7 +44,7 @@ impl State {
         )
     }
 
-    /// After CLOSE by the application.
+    /// Returns the state after CLOSE by the application.
     pub(super) const fn after_close(self) -> Self {
         match self {
             Self::SynSent => Self::Closed,
@@ -54,7 +54,7 @@ impl State {
         }
     }
 
-    /// After the peer's FIN has been taken in order.
+    /// Returns the state after the peer's FIN has been taken in order.
     pub(super) const fn after_peer_fin(self) -> Self {
         match self {
             Self::Established => Self::CloseWait,
@@ -64,7 +64,7 @@ impl State {
         }
     }
 
-    /// After our FIN has been acknowledged.
+    /// Returns the state after our FIN has been acknowledged.
     pub(super) const fn after_fin_acked(self) -> Self {
         match self {
             Self::FinWait1 => Self::FinWait2,

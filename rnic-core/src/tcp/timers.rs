@@ -4,13 +4,14 @@ use super::{State, Tcp, TcpFailure};
 use crate::time::Instant;
 
 impl Tcp {
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub fn next_timeout(&self) -> Option<Instant> {
         let ack_by = self.recv.next_timeout();
         Instant::earliest([ack_by, self.timeout_but_acks()])
     }
 
-    /// The same for whoever polls for segments in its next turn anyway if an ACK [waits](Self::acks_next_turn) for that.
+    /// Returns [`next_timeout`](Self::next_timeout) for a caller that polls for segments in its next turn if an ACK
+    /// [waits](Self::acks_next_turn) for that.
     #[inline]
     pub fn timeout_but_next_turn(&self) -> Option<Instant> {
         let ack_by = self.recv.next_timeout();
@@ -54,7 +55,7 @@ impl Tcp {
         ])
     }
 
-    /// Time has passed. Poll for segments to send afterwards.
+    /// Handles the timers that have expired. Poll for segments to send afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.recv.handle_timeout(now);
         self.pacer.advance(now);
@@ -96,7 +97,7 @@ impl Tcp {
             return;
         }
         // What was to be sent at the last expiry may not have left yet, as the device is busy or gone. That says nothing of
-        // the path or its load; but nobody waits for it for ever.
+        // the path or its load; but the wait ends.
         let waits = self.recovery.waits_to_retransmit(&self.send) && !self.send.window_closed();
         let first = self.retries == 0;
         self.retries = self.retries.saturating_add(1);

@@ -8,14 +8,14 @@ use crate::wire::ddp::Stag;
 use super::wr::{MAX_INLINE, SendWr, WrOpcode};
 
 impl SendWr {
-    /// A signalled request that binds a memory window or registers memory.
+    /// Returns a signalled request that binds a memory window or registers memory.
     pub fn bind(wr_id: u64, opcode: WrOpcode, binding: &Binding) -> Self {
         let mut wr = Self::new(wr_id, opcode);
         wr.payload[..size_of::<Binding>()].copy_from_slice(binding.as_bytes());
         wr
     }
 
-    /// A signalled request that makes an STag of this side invalid.
+    /// Returns a signalled request that makes an STag of this side invalid.
     pub fn invalidate(wr_id: u64, stag: Stag) -> Self {
         Self {
             invalidate_stag: stag.0,
@@ -23,7 +23,7 @@ impl SendWr {
         }
     }
 
-    /// What it binds or registers.
+    /// Returns what it binds or registers.
     pub fn binding(&self) -> Binding {
         const { assert!(size_of::<Binding>() <= MAX_INLINE) };
         Binding::read_from_prefix(&self.payload).map_or_else(|_| Binding::default(), |(it, _)| it)

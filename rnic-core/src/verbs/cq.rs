@@ -14,7 +14,7 @@ use super::wr::{Completion, WcOpcode};
 /// Completion queues that a device has at most.
 pub const MAX_CQS: u32 = 1 << 16;
 
-/// Whether the application wants to be told of the next completion; shared by it and the engine.
+/// Whether the application wants a notification of the next completion; shared by it and the engine.
 ///
 /// As with `ibv_req_notify_cq`: the application arms and then polls once more, because only a completion that
 /// comes after arming notifies, and it notifies once.
@@ -26,13 +26,13 @@ const SOLICITED: u8 = 1;
 const NEXT: u8 = 2;
 
 impl Arming {
-    /// Not armed.
+    /// Creates it, not armed.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The application: asks to be told of the next completion, or of the next solicited or failed one only.
-    /// What it asked for earlier stays asked for: the wider of the two counts.
+    /// Requests a notification of the next completion, or of the next solicited or failed one only. An earlier request stays
+    /// valid: the wider of the two counts. Called by the application.
     pub fn arm(&self, solicited_only: bool) {
         self.0.fetch_max(
             if solicited_only { SOLICITED } else { NEXT },
@@ -43,7 +43,7 @@ impl Arming {
         fence(Ordering::SeqCst);
     }
 
-    /// The application: takes its wish back.
+    /// Cancels the request. Called by the application.
     pub fn disarm(&self) {
         self.0.store(NONE, Ordering::SeqCst);
     }
@@ -53,7 +53,7 @@ impl Arming {
         self.0.load(Ordering::SeqCst) != NONE
     }
 
-    /// The engine, after its pushes of a batch: whether to notify. Disarms if so.
+    /// Whether to notify; disarms if so. Called by the engine after the pushes of a batch.
     fn fire(&self, solicited: bool) -> bool {
         fence(Ordering::SeqCst);
         self.0
@@ -113,7 +113,7 @@ pub enum CqError {
     Holds {
         /// The queue.
         cq: CqId,
-        /// Completions that nobody has polled.
+        /// Completions that were not polled yet.
         held: usize,
         /// Entries.
         capacity: u32,
@@ -124,14 +124,14 @@ pub enum CqError {
 #[derive(Default)]
 pub struct CqTable {
     cqs: Vec<Option<Cq>>,
-    /// Queues with news, for the end of the batch; never more than there are queues.
+    /// Queues with new completions, for the end of the batch; never more than there are queues.
     with_news: Vec<CqId>,
     /// Queues with a backlog.
     with_backlog: Vec<CqId>,
 }
 
 impl CqTable {
-    /// No queues.
+    /// Creates a table without queues.
     pub fn new() -> Self {
         Self::default()
     }
@@ -167,7 +167,7 @@ impl CqTable {
     }
 
     /// Goes on in another ring, after what stands in the present one; `older` completions stand in rings before that.
-    /// Refused if all that nobody has polled is more than the new ring has entries.
+    /// Refuses if more completions wait to be polled than the new ring has entries.
     pub fn resize(
         &mut self,
         id: CqId,
@@ -205,7 +205,7 @@ impl CqTable {
     }
 
     /// Writes a completion to a queue; a failed one counts as solicited. One for a queue that is gone is dropped:
-    /// nobody could poll it.
+    /// it could not be polled.
     ///
     /// If the ring is full the completion waits in a backlog, at the cost of an allocation. Its users bound it: while
     /// there is one they begin no request that completes there, and flush nothing more than they held when their
@@ -217,21 +217,21 @@ impl CqTable {
         };
         let solicited = solicited || completion.status != WcStatus::Success as u8;
         let had_news = cq.news != News::Nothing;
-        // rfc: 5042-20
+        // rfc: 5042-20 an overflow affects only streams of this completion queue
         if cq.backlog.is_empty() && cq.push(&completion, solicited) {
             if !had_news {
                 self.with_news.push(id);
             }
             return;
         }
-        // rfc: 5040-114, 5042-20
+        // rfc: 5040-114, 5042-20 an overflow affects only streams of this completion queue
         if cq.backlog.is_empty() {
             self.with_backlog.push(id);
         }
         cq.backlog.push_back((completion, solicited));
     }
 
-    /// [`complete`](Self::complete) of a request that was done, in few words: they go from register to ring.
+    /// Completes a request with success, as [`complete`](Self::complete) does, with few words: they go from register to ring.
     #[inline(never)]
     pub fn complete_done(
         &mut self,
@@ -284,7 +284,7 @@ impl CqTable {
         moved
     }
 
-    /// How many completions of this queue wait for room.
+    /// Returns how many completions of this queue wait for room.
     pub fn backlog(&self, id: CqId) -> usize {
         match self.cqs.get(id.0 as usize) {
             Some(Some(cq)) => cq.backlog.len(),

@@ -53,7 +53,7 @@ pub fn gather(
     gather_pieces(guard, origin, sges, offset, to)
 }
 
-/// The same of a list of any length.
+/// Copies octets of a list of any length, as [`gather`] does.
 #[inline(never)]
 fn gather_pieces(
     guard: &Guard<'_>,

@@ -43,7 +43,7 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// On whose behalf memory is used: this stream of this protection domain.
+    /// Returns the origin of memory accesses: this stream of this protection domain.
     pub fn origin(&self) -> Origin {
         Origin {
             pd: self.pd,

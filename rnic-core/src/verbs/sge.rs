@@ -19,18 +19,18 @@ pub struct Sge {
 }
 
 impl Sge {
-    /// The STag of the registration.
+    /// Returns the STag of the registration.
     pub fn stag(&self) -> Stag {
         Stag(self.lkey)
     }
 
-    /// Its tagged offset.
+    /// Returns its tagged offset.
     pub fn tagged_offset(&self) -> TaggedOffset {
         TaggedOffset(self.offset)
     }
 }
 
-/// Octets in a list.
+/// Returns the number of octets in a list.
 pub fn total_length(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }

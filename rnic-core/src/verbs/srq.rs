@@ -86,7 +86,7 @@ impl Srq {
     /// Whether a stream has had its share of what is left.
     fn is_denied(&self, count: u64) -> bool {
         let share = self.limit.share.map_or(u64::MAX, u64::from);
-        // rfc: 5041-98
+        // rfc: 5041-98 a peer that takes more than its share is detected
         self.low && count >= share
     }
 
@@ -96,7 +96,7 @@ impl Srq {
             return None;
         }
         let left = self.ring.len();
-        // rfc: 5040-122
+        // rfc: 5040-122 a peer that takes more than its share is detected
         self.low = left < self.limit.left;
         self.low.then_some(SrqNews::LimitReached {
             srq,
@@ -112,7 +112,7 @@ impl Srq {
 pub struct SrqTable(Vec<Option<Srq>>);
 
 impl SrqTable {
-    /// No queues.
+    /// Creates a table without queues.
     pub fn new() -> Self {
         Self::default()
     }
@@ -179,8 +179,8 @@ pub struct SharedReceives {
 }
 
 impl SharedReceives {
-    /// Of a queue with a ring of `capacity` entries, of which this queue pair may have `max_in_process` (1 at least) in
-    /// process at once.
+    /// Creates the receives of a queue with a ring of `capacity` entries, of which this queue pair may have `max_in_process` (at
+    /// least 1) in process at once.
     pub fn new(srq: SrqId, capacity: u32, max_in_process: u32) -> Self {
         let max_in_process = max_in_process.clamp(1, capacity.max(1));
         Self {
@@ -196,9 +196,9 @@ impl SharedReceives {
         }
     }
 
-    /// Sees to it that the message that comes `ahead` after the next one to be delivered has a receive, if it may have
-    /// one and there is one. Says what the application should be told.
-    // rfc: 5040-122, 5041-98, 5042-15
+    /// Takes a receive for the message that comes `ahead` after the next one to be delivered, if it may have one and there is one.
+    /// Returns the event for the application, if any.
+    // rfc: 5040-122, 5041-98, 5042-15 a peer that takes more than its share is detected
     pub fn provide(&mut self, qp: QpNumber, ahead: u32, srqs: &mut SrqTable) -> Option<SrqNews> {
         let index = ahead as usize;
         if matches!(self.taken.get(index), Some(Some(_))) {
@@ -260,7 +260,7 @@ impl From<Consumer<RecvWr>> for ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// The receive of the message that comes `ahead` after the next one to be delivered.
+    /// Returns the receive of the message that comes `ahead` after the next one to be delivered.
     pub fn peek(&self, ahead: u32) -> Option<RecvWr> {
         match self {
             Self::Own(ring) => ring.peek(ahead),

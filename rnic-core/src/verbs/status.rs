@@ -30,7 +30,7 @@ pub enum WcStatus {
 }
 
 impl WcStatus {
-    /// Its name in ibverbs, without the `IBV_WC_`.
+    /// Returns its name in ibverbs, without the `IBV_WC_`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Success => "SUCCESS",

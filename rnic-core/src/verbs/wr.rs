@@ -135,7 +135,7 @@ impl SendWr {
         }
     }
 
-    /// A signalled request without data.
+    /// Returns a signalled request without data.
     #[inline]
     pub fn new(wr_id: u64, opcode: WrOpcode) -> Self {
         Self {
@@ -152,7 +152,7 @@ impl SendWr {
         }
     }
 
-    /// The same with registered memory as its data. `None` if there are more than [`MAX_SGE`] pieces or more than
+    /// Sets registered memory as the data. `None` if there are more than [`MAX_SGE`] pieces or more than
     /// 2^32 - 1 octets.
     #[inline]
     pub fn with_sges(mut self, sges: &[Sge]) -> Option<Self> {
@@ -168,7 +168,7 @@ impl SendWr {
         Some(self)
     }
 
-    /// The same with `data` carried in the request. `None` if there are more than [`MAX_INLINE`] octets.
+    /// Copies `data` into the request. `None` if there are more than [`MAX_INLINE`] octets.
     #[inline]
     pub fn with_inline(mut self, data: &[u8]) -> Option<Self> {
         if data.len() > MAX_INLINE {
@@ -182,14 +182,14 @@ impl SendWr {
         Some(self)
     }
 
-    /// The same with other flags (the inline flag stays as it is).
+    /// Sets the flags (the inline flag stays as it is).
     #[inline]
     pub fn with_flags(mut self, flags: u8) -> Self {
         self.flags = self.flags & send_flags::INLINE | flags & !send_flags::INLINE;
         self
     }
 
-    /// The same, aimed at a peer's memory.
+    /// Sets the peer's memory that it reads or writes.
     #[inline]
     pub fn with_remote(mut self, stag: Stag, offset: TaggedOffset) -> Self {
         self.remote_stag = stag.0;
@@ -197,14 +197,14 @@ impl SendWr {
         self
     }
 
-    /// The same with Immediate Data.
+    /// Sets Immediate Data.
     #[inline]
     pub fn with_immediate(mut self, immediate: [u8; IMMEDIATE_LEN]) -> Self {
         self.immediate = immediate;
         self
     }
 
-    /// Its scatter/gather list; none if the data is inline.
+    /// Returns its scatter/gather list; none if the data is inline.
     pub fn sges(&self) -> &[Sge] {
         if self.is_inline() {
             return &[];
@@ -216,12 +216,12 @@ impl SendWr {
         }
     }
 
-    /// All places of its scatter/gather list, of which as many are in use as [`sges`](Self::sges) has.
+    /// Returns all places of its scatter/gather list, of which as many are in use as [`sges`](Self::sges) has.
     pub(crate) fn all_sges(&self) -> [Sge; MAX_SGE] {
         zerocopy::transmute!(self.payload)
     }
 
-    /// Its inline data; none if it has a scatter/gather list.
+    /// Returns its inline data; none if it has a scatter/gather list.
     pub fn inline_data(&self) -> &[u8] {
         if self.is_inline() {
             &self.payload[..(self.length as usize).min(MAX_INLINE)]
@@ -236,7 +236,7 @@ impl SendWr {
         self.flags & send_flags::INLINE != 0
     }
 
-    /// What it asks for.
+    /// Returns what it asks for.
     #[inline]
     pub fn operation(&self) -> Result<WrOpcode, UnknownCode> {
         WrOpcode::try_from(self.opcode)
@@ -266,7 +266,7 @@ impl RecvWr {
     pub(crate) const FRONT_WORDS: usize =
         (offset_of!(RecvWr, sges) + size_of::<Sge>()) / size_of::<u64>();
 
-    /// A buffer of these pieces. `None` if there are more than [`MAX_SGE`].
+    /// Returns a buffer of these pieces. `None` if there are more than [`MAX_SGE`].
     pub fn new(wr_id: u64, sges: &[Sge]) -> Option<Self> {
         let mut wr = Self {
             wr_id,
@@ -277,12 +277,12 @@ impl RecvWr {
         Some(wr)
     }
 
-    /// The scatter list.
+    /// Returns the scatter list.
     pub fn sges(&self) -> &[Sge] {
         &self.sges[..(self.sge_count as usize).min(MAX_SGE)]
     }
 
-    /// Octets that fit.
+    /// Returns the number of octets that fit.
     pub fn length(&self) -> u64 {
         total_length(self.sges())
     }
@@ -386,7 +386,7 @@ pub struct Completion {
 const _: () = assert!(size_of::<Completion>() == 32);
 
 impl Completion {
-    /// A completion without flags.
+    /// Returns a completion without flags.
     pub fn new(
         wr_id: u64,
         qp: QpNumber,
@@ -404,12 +404,12 @@ impl Completion {
         }
     }
 
-    /// How the request ended. A status that this release does not know is [`WcStatus::GeneralError`].
+    /// Returns how the request ended. A status that this release does not know is [`WcStatus::GeneralError`].
     pub fn status(&self) -> WcStatus {
         WcStatus::try_from(self.status).unwrap_or(WcStatus::GeneralError)
     }
 
-    /// What it is about.
+    /// Returns what it is about.
     pub fn opcode(&self) -> Result<WcOpcode, UnknownCode> {
         WcOpcode::try_from(self.opcode)
     }

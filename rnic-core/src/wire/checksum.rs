@@ -28,7 +28,7 @@ impl Checksums {
     }
 }
 
-/// The ones-complement sum of the octets, taken as 16-bit words; an odd last octet is followed by a zero one.
+/// Returns the ones-complement sum of the octets, taken as 16-bit words; an odd last octet is followed by a zero one.
 ///
 /// Sums of parts may be [`combine`]d where each part but the last has an even length.
 pub fn sum(octets: &[u8]) -> u16 {
@@ -41,7 +41,7 @@ pub fn sum(octets: &[u8]) -> u16 {
     )
 }
 
-/// The [`sum`] of a few octets, a multiple of four: a header. The compiler makes of `sum` what is good for many.
+/// Returns the [`sum`] of a few octets, a multiple of four: a header. The compiler makes of `sum` what is good for many.
 #[inline]
 pub fn sum_of_header(octets: &[u8]) -> u16 {
     let (words, rest) = octets.as_chunks();
@@ -106,7 +106,7 @@ impl WordSum {
         self.0 += u128::from(word);
     }
 
-    /// The sum of the words' halves or less, not folded, in the order of the machine.
+    /// Returns the sum of the words' halves or less, not folded, in the order of the machine.
     #[inline(always)]
     pub(super) fn finish(self) -> u64 {
         let (low, carries) = (self.0 as u64, (self.0 >> 64) as u64);
@@ -114,7 +114,7 @@ impl WordSum {
     }
 }
 
-/// The sum of less than eight octets, not folded, in the order of the machine.
+/// Returns the sum of less than eight octets, not folded, in the order of the machine.
 #[inline(always)]
 fn sum_last(octets: &[u8]) -> u64 {
     let (halves, rest) = octets.as_chunks();
@@ -153,7 +153,7 @@ impl Total {
         self.high += word >> 32;
     }
 
-    /// The sum, with the octets that are left.
+    /// Returns the sum, with the octets that are left.
     #[inline(always)]
     fn finish(mut self, rest: &[u8]) -> u16 {
         let (words, rest) = rest.as_chunks();
@@ -165,13 +165,13 @@ impl Total {
     }
 }
 
-/// The ones-complement sum of two sums.
+/// Returns the ones-complement sum of two sums.
 pub fn combine(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
     sum + u16::from(carry)
 }
 
-/// What is left of a sum without a part of it that begins at an even place.
+/// Returns what is left of a sum without a part of it that begins at an even place.
 pub fn without(sum: u16, part: u16) -> u16 {
     combine(sum, !part)
 }
@@ -190,13 +190,13 @@ pub(super) fn fold(total: u64) -> u16 {
     ((total & 0xffff) + (total >> 16)) as u16
 }
 
-/// The sum of the IPv4 pseudo-header (RFC 9293 section 3.1).
+/// Returns the sum of the IPv4 pseudo-header (RFC 9293 section 3.1).
 pub fn pseudo_header_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, len: u16) -> u16 {
     let addresses = u64::from(source.to_bits()) + u64::from(destination.to_bits());
     fold(addresses + u64::from(protocol) + u64::from(len))
 }
 
-/// The sum of the IPv6 pseudo-header (RFC 8200 section 8.1).
+/// Returns the sum of the IPv6 pseudo-header (RFC 8200 section 8.1).
 pub fn pseudo_header_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, len: u16) -> u16 {
     let addresses = combine(sum(&source.octets()), sum(&destination.octets()));
     combine(addresses, combine(u16::from(protocol), len))

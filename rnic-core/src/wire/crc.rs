@@ -10,27 +10,27 @@ mod wide;
 use super::checksum;
 use super::mpa::CRC_LEN;
 
-/// CRC32c (RFC 5044 section 4.4) of `octets`. [`to_wire`] gives its place on the wire.
-// rfc: 5041-8, 5044-35
+/// Returns the CRC32c (RFC 5044 section 4.4) of `octets`. [`to_wire`] gives its place on the wire.
+// rfc: 5041-8, 5044-35 CRC32c, as in iSCSI
 #[inline]
 pub fn crc(octets: &[u8]) -> u32 {
     way::crc(octets)
 }
 
-/// The [`crc`] and the [`checksum::sum`] of the same octets, at the price of little more than the dearer of them.
+/// Returns the [`crc`] and the [`checksum::sum`] of the same octets, at the price of little more than the dearer of them.
 #[inline]
 pub fn crc_and_sum(octets: &[u8]) -> (u32, u16) {
     way::crc_and_sum(octets)
 }
 
-/// The [`crc`] of octets, a multiple of four of them, and the [`checksum::sum`] of them and of the CRC behind them, as it is
+/// Returns the [`crc`] of octets, a multiple of four of them, and the [`checksum::sum`] of them and of the CRC behind them, as it is
 /// on the wire.
 #[inline]
 pub fn crc_and_sum_of_both(octets: &[u8]) -> (u32, u16) {
     way::crc_and_sum_of_both(octets)
 }
 
-/// The [`crc`] of octets, and the sum of their words, not folded, in the order of the machine: to be added to others.
+/// Returns the [`crc`] of octets, and the sum of their words, not folded, in the order of the machine: to be added to others.
 #[inline(always)]
 pub(super) fn crc_and_words(octets: &[u8]) -> (u32, u64) {
     way::crc_and_words(octets)
@@ -132,13 +132,13 @@ mod way {
 /// The [`crc`] of any octets and their CRC, in the form [`to_wire`], behind them.
 pub const RESIDUE: u32 = 0x4867_4bc7;
 
-/// The CRC field as it is sent. The polynomial's highest power comes first and the bits of each octet are
+/// Returns the CRC field as it is sent. The polynomial's highest power comes first and the bits of each octet are
 /// reflected, as in iSCSI, which makes it the little-endian form of the number.
 pub fn to_wire(crc: u32) -> [u8; CRC_LEN] {
     crc.to_le_bytes()
 }
 
-/// The CRC that a received CRC field holds.
+/// Returns the CRC that a received CRC field holds.
 pub fn from_wire(field: [u8; CRC_LEN]) -> u32 {
     u32::from_le_bytes(field)
 }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     /// The examples of RFC 7143 (and 3720) appendix A.4.
-    // rfc: 5041-8, 5044-35
+    // rfc: 5041-8, 5044-35 CRC32c, as in iSCSI
     #[test]
     fn iscsi_examples() {
         let ascending: Vec<u8> = (0..32).collect();
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// The Internet checksum's sum as RFC 1071 section 1 puts it.
+    /// Returns the Internet checksum's sum as RFC 1071 section 1 puts it.
     fn plain_sum(octets: &[u8]) -> u16 {
         let words = octets.chunks(2);
         let word =

@@ -43,7 +43,7 @@ impl fmt::Display for TaggedOffset {
 pub struct MessageOffset(pub u32);
 
 /// A message sequence number: counts the messages of one queue, and wraps.
-// rfc: 5041-44
+// rfc: 5041-44 MSNs wrap to 0
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Msn(pub u32);
 
@@ -51,10 +51,10 @@ serial_number!(Msn);
 
 impl Msn {
     /// The first message of a queue.
-    // rfc: 5041-43
+    // rfc: 5041-43 the first MSN is 1
     pub const FIRST: Self = Self(1);
 
-    /// The number of the message after this one.
+    /// Returns the number of the message after this one.
     pub const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
@@ -74,12 +74,12 @@ impl QueueNumber {
     /// Sends (RFC 5040 section 4.1).
     pub const SEND: Self = Self(0);
     /// Read Requests and Atomic Requests.
-    // rfc: 7306-15, 7306-26
+    // rfc: 7306-15, 7306-26 Atomic Requests share queue 1 with Read Requests
     pub const READ_REQUEST: Self = Self(1);
     /// Terminate.
     pub const TERMINATE: Self = Self(2);
     /// Atomic Responses (RFC 7306).
-    // rfc: 7306-16, 7306-33
+    // rfc: 7306-16, 7306-33 Atomic Responses go to queue 3
     pub const ATOMIC_RESPONSE: Self = Self(3);
 }
 
@@ -164,7 +164,7 @@ struct RawUntagged {
     offset: U32,
 }
 
-/// The octets of the DDP header that a ULPDU starts with, whatever its version: what a Terminate quotes.
+/// Returns the octets of the DDP header that a ULPDU starts with, whatever its version: what a Terminate quotes.
 /// `None` if the ULPDU is shorter than that.
 pub fn header_octets(ulpdu: &[u8]) -> Option<&[u8]> {
     let tagged = ulpdu.first()? & TAGGED != 0;
@@ -172,7 +172,7 @@ pub fn header_octets(ulpdu: &[u8]) -> Option<&[u8]> {
 }
 
 impl DdpHeader {
-    /// The last segment of its message.
+    /// Whether this is the last segment of its message.
     pub const fn last(&self) -> bool {
         match self {
             Self::Tagged(header) => header.last,
@@ -180,7 +180,7 @@ impl DdpHeader {
         }
     }
 
-    /// The octet that carries RDMAP's control field.
+    /// Returns the octet that carries RDMAP's control field.
     pub const fn ulp(&self) -> u8 {
         match self {
             Self::Tagged(header) => header.ulp,
@@ -188,7 +188,7 @@ impl DdpHeader {
         }
     }
 
-    /// Octets that [`emit`](Self::emit) writes.
+    /// Returns the number of octets that [`emit`](Self::emit) writes.
     pub const fn len(&self) -> usize {
         match self {
             Self::Tagged(_) => TAGGED_LEN,
@@ -197,7 +197,9 @@ impl DdpHeader {
     }
 
     /// Writes the header; reserved bits are zero. Panics if `buffer` is shorter than [`len`](Self::len).
-    // rfc: 5041-22, 5041-23, 5041-25, 5041-35
+    // rfc: 5041-22 reserved bits are sent as zero
+    // rfc: 5041-23 the version is 1
+    // rfc: 5041-25, 5041-35 layout of figures 4 and 5
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let last = if self.last() { LAST } else { 0 };
@@ -248,7 +250,7 @@ pub struct DdpSegment<'a> {
 }
 
 impl<'a> DdpSegment<'a> {
-    /// What its header does not tell.
+    /// Returns what its header does not tell.
     #[inline]
     pub fn came(&self) -> Came {
         let len = self.header_octets.len() + self.payload.len();
@@ -260,7 +262,7 @@ impl<'a> DdpSegment<'a> {
     }
 
     /// Reads a segment that fills `ulpdu`. Reserved bits are not looked at.
-    // rfc: 5041-22
+    // rfc: 5041-22 reserved bits are ignored
     #[inline(always)]
     pub fn parse(ulpdu: &'a [u8]) -> Result<Self, DdpWireError> {
         let too_short = DdpWireError::TooShort(ulpdu.len());
@@ -270,11 +272,11 @@ impl<'a> DdpSegment<'a> {
             control & LAST != 0,
             control & VERSION_MASK,
         );
-        // rfc: 5041-24
+        // rfc: 5041-24 each segment has the version of the stream
         if version != VERSION {
             return Err(DdpWireError::Version { version, tagged });
         }
-        // rfc: 5041-48
+        // rfc: 5041-48 every segment has a DDP header
         let header_octets = header_octets(ulpdu).ok_or(too_short)?;
         let payload = &ulpdu[header_octets.len()..];
         let header = if tagged {

@@ -18,7 +18,7 @@ pub enum PacketError {
     /// A part of an IP datagram.
     #[error("the IP datagram is fragmented: lower the sender's MTU")]
     Fragment,
-    /// Sent to a group, or from an address that nobody can have (RFC 1122 section 4.2.3.10).
+    /// Sent to a group, or from an address that no host can have (RFC 1122 section 4.2.3.10).
     #[error("the {0} address is not one host's")]
     NotUnicast(&'static str),
     /// A checksum does not match.

@@ -104,7 +104,7 @@ impl EthernetHeader {
         ))
     }
 
-    /// Octets that [`emit`](Self::emit) writes.
+    /// Returns the number of octets that [`emit`](Self::emit) writes.
     pub const fn len(&self) -> usize {
         if self.vlan.is_some() {
             HEADER_LEN + VLAN_LEN

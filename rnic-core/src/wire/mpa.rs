@@ -16,9 +16,9 @@ pub const LENGTH_LEN: usize = 2;
 /// Octets of the CRC field at the end of an FPDU.
 pub const CRC_LEN: usize = 4;
 
-// rfc: 5044-51
+// rfc: 5044-51 key of a Request
 const REQUEST_KEY: &[u8; 16] = b"MPA ID Req Frame";
-// rfc: 5044-53
+// rfc: 5044-53 key of a Reply
 const REPLY_KEY: &[u8; 16] = b"MPA ID Rep Frame";
 
 const MARKERS: u8 = 0x80;
@@ -96,7 +96,7 @@ impl Enhanced {
     }
 
     /// Depths above [`MAX_DEPTH`] are written as that.
-    // rfc: 6581-13
+    // rfc: 6581-13 IRD and ORD are 14 bits, in network order
     fn to_raw(self) -> RawEnhanced {
         let word = |depth: u16, first: bool, second: bool| {
             let flags = if first { FIRST_FLAG } else { 0 } | if second { SECOND_FLAG } else { 0 };
@@ -144,7 +144,8 @@ pub struct StartupFrame<'a> {
 impl<'a> StartupFrame<'a> {
     /// Reads a frame at the start of the stream, and says how many octets it takes; `None` if more must come.
     /// An error is reported as soon as the octets show it.
-    // rfc: 5044-52, 5044-54, 5044-68, 5044-80, 5044-82
+    // rfc: 5044-52, 5044-54 the key is checked, by responder and initiator
+    // rfc: 5044-68, 5044-80, 5044-82 PD_Length is checked: the frame is malformed where it is wrong
     pub fn parse(octets: &'a [u8]) -> Result<Option<(Self, usize)>, MpaWireError> {
         let key = &octets[..octets.len().min(REQUEST_KEY.len())];
         if !REQUEST_KEY.starts_with(key) && !REPLY_KEY.starts_with(key) {
@@ -158,7 +159,7 @@ impl<'a> StartupFrame<'a> {
             return Err(MpaWireError::PrivateDataLength(length));
         }
         // Before revision 2 the bit is a reserved one: not to be checked.
-        // rfc: 6581-3, 6581-6
+        // rfc: 6581-3, 6581-6 S: private data begin with the enhanced data
         let enhanced_bit = raw.flags & ENHANCED != 0;
         let has_enhanced = enhanced_bit && raw.revision >= 2;
         if has_enhanced && usize::from(length) < ENHANCED_LEN {
@@ -190,7 +191,7 @@ impl<'a> StartupFrame<'a> {
         Ok(Some((frame, STARTUP_LEN + usize::from(length))))
     }
 
-    /// Octets that [`emit`](Self::emit) writes.
+    /// Returns the number of octets that [`emit`](Self::emit) writes.
     pub const fn len(&self) -> usize {
         let enhanced = if self.enhanced.is_some() {
             ENHANCED_LEN
@@ -217,7 +218,7 @@ impl<'a> StartupFrame<'a> {
                 | flag(self.enhanced_bit, ENHANCED)
                 | self.reserved & RESERVED,
             revision: self.revision,
-            // rfc: 5044-67
+            // rfc: 5044-67 PD_Length is the length of the private data
             private_data_length: U16::new(private_data_len as u16),
         };
         buffer[..STARTUP_LEN].copy_from_slice(raw.as_bytes());
@@ -231,12 +232,12 @@ impl<'a> StartupFrame<'a> {
     }
 }
 
-/// Octets of padding behind a ULPDU: they bring length, ULPDU and pad to a multiple of four.
+/// Returns the number of octets of padding behind a ULPDU: they bring length, ULPDU and pad to a multiple of four.
 pub const fn pad_len(ulpdu_len: usize) -> usize {
     (LENGTH_LEN + ulpdu_len).wrapping_neg() % 4
 }
 
-/// Octets of the FPDU that carries a ULPDU.
+/// Returns the number of octets of the FPDU that carries a ULPDU.
 pub const fn fpdu_len(ulpdu_len: usize) -> usize {
     LENGTH_LEN + ulpdu_len + pad_len(ulpdu_len) + CRC_LEN
 }

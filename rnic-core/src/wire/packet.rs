@@ -82,7 +82,7 @@ fn parse_as(frame: &[u8], checksums: Checksums, partial: bool) -> Result<Packet<
     })
 }
 
-/// The addresses of a frame, source first, as [`parse`] would find them. Nothing is checked: they are good to prepare for
+/// Returns the addresses of a frame, source first, as [`parse`] would find them. Nothing is checked: they are good to prepare for
 /// a frame, and no more.
 pub fn addresses(frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let (link, datagram) = EthernetHeader::parse(frame).ok()?;

@@ -49,7 +49,7 @@ pub const IMMEDIATE_LEN: usize = 8;
 
 impl Opcode {
     /// Whether the message targets a tagged buffer (RFC 5040 figure 4).
-    // rfc: 5040-7
+    // rfc: 5040-7 opcodes of figure 4, with their queues
     pub const fn is_tagged(self) -> bool {
         matches!(self, Self::Write | Self::ReadResponse)
     }
@@ -58,7 +58,7 @@ impl Opcode {
 impl TryFrom<u8> for Opcode {
     type Error = RdmapWireError;
 
-    // rfc: 5040-8, 7306-57
+    // rfc: 5040-8, 7306-57 an opcode is one of figure 4 or RFC 7306
     fn try_from(opcode: u8) -> Result<Self, RdmapWireError> {
         Ok(match opcode {
             0 => Self::Write,
@@ -88,7 +88,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// The control octet of our messages.
+    /// Returns the control octet of our messages.
     pub const fn new(opcode: Opcode) -> Self {
         Self {
             version: VERSION,
@@ -96,15 +96,16 @@ impl Control {
         }
     }
 
-    /// The octet.
+    /// Returns the octet.
     pub const fn octet(self) -> u8 {
         self.version << 6 | self.opcode & 0xf
     }
 }
 
 impl From<u8> for Control {
-    /// The two reserved bits are not looked at.
-    // rfc: 5040-4, 5040-11
+    /// Returns the two reserved bits are not looked at.
+    // rfc: 5040-4 bits in the order of figure 3
+    // rfc: 5040-11 reserved bits are sent as zero and ignored
     fn from(octet: u8) -> Self {
         Self {
             version: octet >> 6,

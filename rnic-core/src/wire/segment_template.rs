@@ -81,7 +81,7 @@ impl SegmentTemplate {
         let (tcp_at, fpdu_at) = (layout.tcp_at(), layout.payload_at());
         let octets = *frame.first_chunk::<MOST>()?;
         let mut mask = [0; MOST];
-        // rfc: 5041-73a, 5041-73c, 5041-73d
+        // rfc: 5041-73a, 5041-73c, 5041-73d valid STag, TO and end of the payload in its range
         mask[..fpdu_at + OFFSET_AT].fill(0xff);
         let mut vary = |at: usize, len: usize| mask[at..at + len].fill(0);
         if v4 {
@@ -140,7 +140,8 @@ impl SegmentTemplate {
     /// The template with what this frame has where a message may end or another begin: the length, PSH, whether it is the last
     /// segment, and the place of the octets. Another STag comes only with another message. All else stays, and whether the
     /// frame is the next is still to be found out: [`read`](Self::read) it. `None` if it is not.
-    // rfc: 5041-33, 5041-73a, 5041-73c, 5041-73d
+    // rfc: 5041-33 one STag in all segments of a message
+    // rfc: 5041-73a, 5041-73c, 5041-73d valid STag, TO and end of the payload in its range
     pub fn turned_to(&self, frame: &[u8]) -> Option<Self> {
         let (tcp_at, fpdu_at) = (self.layout.tcp_at(), self.layout.payload_at());
         let front = frame.first_chunk::<MOST>()?;
@@ -259,7 +260,7 @@ impl SegmentTemplate {
         let tcp = front.get(layout.tcp_at()..)?.first_chunk()?;
         let (fpdu_front, rest) = fpdu.split_first_chunk::<FPDU_FRONT>()?;
         let payload = rest.get(..self.payload_len)?;
-        // rfc: 5041-73a, 5041-73c
+        // rfc: 5041-73a, 5041-73c valid STag, TO in its range
         if !self.is_alike(layout, front)
             || word32::<{ tcp::HEADER_LEN }>(tcp, SEQ_AT) != self.seq
             || word64(fpdu_front, OFFSET_AT) != self.offset

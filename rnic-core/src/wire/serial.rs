@@ -24,12 +24,12 @@ macro_rules! serial_number {
                 !self.before(other)
             }
 
-            /// How far `earlier` has to be advanced to reach this one, modulo 2^32.
+            /// Returns how far `earlier` has to be advanced to reach this one, modulo 2^32.
             pub const fn distance_from(self, earlier: Self) -> u32 {
                 self.0.wrapping_sub(earlier.0)
             }
 
-            /// The distance from `other`: negative if this one comes before it.
+            /// Returns the distance from `other`: negative if this one comes before it.
             pub const fn signed_distance_from(self, other: Self) -> i32 {
                 self.distance_from(other).cast_signed()
             }

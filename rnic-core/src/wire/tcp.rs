@@ -25,7 +25,7 @@ pub const FLAGS_AT: usize = 13;
 /// Where the checksum stands.
 pub const CHECKSUM_AT: usize = 16;
 
-/// The checksum field of a segment; none of octets that end before it.
+/// Returns the checksum field of a segment; none of octets that end before it.
 pub(super) fn checksum_field(segment: &[u8]) -> Option<u16> {
     let field = segment.get(CHECKSUM_AT..)?.first_chunk()?;
     Some(u16::from_be_bytes(*field))
@@ -74,42 +74,42 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// FIN is set.
+    /// Whether FIN is set.
     pub const fn fin(self) -> bool {
         self.contains(Self::FIN)
     }
 
-    /// SYN is set.
+    /// Whether SYN is set.
     pub const fn syn(self) -> bool {
         self.contains(Self::SYN)
     }
 
-    /// RST is set.
+    /// Whether RST is set.
     pub const fn rst(self) -> bool {
         self.contains(Self::RST)
     }
 
-    /// PSH is set.
+    /// Whether PSH is set.
     pub const fn psh(self) -> bool {
         self.contains(Self::PSH)
     }
 
-    /// ACK is set.
+    /// Whether ACK is set.
     pub const fn ack(self) -> bool {
         self.contains(Self::ACK)
     }
 
-    /// URG is set.
+    /// Whether URG is set.
     pub const fn urg(self) -> bool {
         self.contains(Self::URG)
     }
 
-    /// ECE is set.
+    /// Whether ECE is set.
     pub const fn ece(self) -> bool {
         self.contains(Self::ECE)
     }
 
-    /// CWR is set.
+    /// Whether CWR is set.
     pub const fn cwr(self) -> bool {
         self.contains(Self::CWR)
     }
@@ -167,7 +167,7 @@ impl SackBlocks {
         true
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub const fn len(&self) -> usize {
         self.len as usize
     }
@@ -177,7 +177,7 @@ impl SackBlocks {
         self.len == 0
     }
 
-    /// The blocks: left edge, right edge.
+    /// Returns the blocks: left edge, right edge.
     pub fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> + '_ {
         self.blocks.iter().copied().take(self.len())
     }
@@ -275,7 +275,7 @@ impl TcpOptions {
         }
     }
 
-    /// The timestamps, or that there are none, if there is no other option.
+    /// Returns the timestamps, or that there are none, if there is no other option.
     #[inline]
     fn only_timestamps(&self) -> Option<Option<Timestamps>> {
         let others = self.mss.is_some()
@@ -285,7 +285,7 @@ impl TcpOptions {
         (!others).then_some(self.timestamps)
     }
 
-    /// SACK blocks that fit behind the other options.
+    /// Returns the number of SACK blocks that fit behind the other options.
     fn sack_count(&self) -> usize {
         let room = MAX_OPTIONS_LEN - self.len_without_sack();
         self.sack.len().min(room.saturating_sub(4) / 8)
@@ -303,7 +303,7 @@ impl TcpOptions {
         mss + scale + stamps
     }
 
-    /// Octets that [`emit`](Self::emit) writes: a multiple of four, at most 40.
+    /// Returns the number of octets that [`emit`](Self::emit) writes: a multiple of four, at most 40.
     pub fn len(&self) -> usize {
         let sack = match self.sack_count() {
             0 => 0,
@@ -399,7 +399,7 @@ pub struct TcpHeader {
 }
 
 impl TcpHeader {
-    /// Octets that [`emit`](Self::emit) writes: 20 to 60.
+    /// Returns the number of octets that [`emit`](Self::emit) writes: 20 to 60.
     pub fn len(&self) -> usize {
         HEADER_LEN + self.options.len()
     }
@@ -409,7 +409,7 @@ impl TcpHeader {
         self.emit_summed(buffer).0
     }
 
-    /// The same; returns their length and their ones-complement sum, not folded.
+    /// Writes the header as [`emit`](Self::emit) does; returns its length and its ones-complement sum, not folded.
     #[inline(always)]
     pub(super) fn emit_summed(&self, buffer: &mut [u8]) -> (usize, u64) {
         // Nearly every segment's.
@@ -433,7 +433,7 @@ impl TcpHeader {
         }
     }
 
-    /// The header of a segment whose options end at `len`, without them.
+    /// Returns the header of a segment whose options end at `len`, without them.
     #[inline]
     fn words(&self, len: usize) -> [u32; HEADER_LEN / 4] {
         [
@@ -503,7 +503,7 @@ impl DataHeader {
 
 #[cfg(test)]
 impl TcpHeader {
-    /// The same as the header of a segment with data, if it has no other options.
+    /// Returns this as the header of a segment with data, if it has no other options.
     pub(crate) fn of_data(&self) -> Option<DataHeader> {
         Some(DataHeader {
             source_port: self.source_port,
@@ -540,13 +540,13 @@ fn pair(high: u16, low: u16) -> u32 {
     u32::from(high) << 16 | u32::from(low)
 }
 
-/// The word with the length of a header and its flags.
+/// Returns the word with the length of a header and its flags.
 #[inline]
 fn length_and_flags(len: usize, flags: Flags) -> u16 {
     u16::from((len / 4) as u8) << 12 | u16::from(flags.0)
 }
 
-/// A header of no other options, with its timestamps.
+/// Returns a header of no other options, with its timestamps.
 #[inline]
 fn with_timestamps(
     [a, b, c, d, e]: [u32; HEADER_LEN / 4],
@@ -599,7 +599,7 @@ impl<'a> TcpSegment<'a> {
         Ok(Self { header, payload })
     }
 
-    /// Sequence space that the segment takes: its payload, SYN and FIN.
+    /// Returns the sequence space that the segment takes: its payload, SYN and FIN.
     pub fn sequence_len(&self) -> u32 {
         // A payload comes out of an IP datagram: it is far below 2^32.
         self.payload.len() as u32

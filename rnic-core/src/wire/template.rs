@@ -33,7 +33,7 @@ pub struct NetHeader {
 }
 
 impl NetHeader {
-    /// The way back to where a packet came from, with the initial TTL that Linux uses.
+    /// Returns the way back to where a packet came from, with the initial TTL that Linux uses.
     pub const fn reply_to(packet: &Packet<'_>) -> Self {
         Self {
             source_mac: packet.destination_mac,
@@ -46,7 +46,7 @@ impl NetHeader {
         }
     }
 
-    /// Octets in front of the TCP header.
+    /// Returns the number of octets in front of the TCP header.
     pub const fn len(&self) -> usize {
         let link = if self.vlan.is_some() {
             ethernet::HEADER_LEN + ethernet::VLAN_LEN
@@ -91,7 +91,7 @@ pub struct HeaderTemplate {
 }
 
 impl HeaderTemplate {
-    /// What `net` says.
+    /// Returns what `net` says.
     pub fn new(net: &NetHeader) -> Self {
         let mut octets = [0; MOST_LEN + DataHeader::MOST_LEN];
         let v4 = match (net.source, net.destination) {
@@ -146,7 +146,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// Octets in front of the TCP header.
+    /// Returns the number of octets in front of the TCP header.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -174,7 +174,7 @@ impl HeaderTemplate {
         self.write_network(net, ecn, segment_len)
     }
 
-    /// The same of a segment with data that routers may not mark.
+    /// Writes the headers of a data segment that is not ECN-capable.
     #[inline(always)]
     pub fn write_data(
         &self,
@@ -191,8 +191,8 @@ impl HeaderTemplate {
         self.write_network(net, 0, segment_len)
     }
 
-    /// [`write`](Self::write) with the sum of the pseudo-header alone where the checksum of TCP belongs, for a device that
-    /// completes it.
+    /// Writes the headers as [`write`](Self::write) does, with a partial TCP checksum (the sum of the pseudo-header), which the
+    /// device completes.
     #[inline]
     pub fn write_partial(
         &self,
@@ -207,7 +207,7 @@ impl HeaderTemplate {
         self.write_network(net, ecn, segment_len)
     }
 
-    /// The sum of the pseudo-header, not folded.
+    /// Returns the sum of the pseudo-header, not folded.
     #[inline]
     fn pseudo_sum(&self, segment_len: usize) -> u64 {
         u64::from(self.pseudo_sum) + u64::from(segment_len as u16)
@@ -257,7 +257,7 @@ pub struct BurstHeaders<'a> {
 }
 
 impl HeaderTemplate {
-    /// The headers of segments that have such a TCP header. `ecn` as for [`write`](Self::write).
+    /// Returns the headers of segments that have such a TCP header. `ecn` as for [`write`](Self::write).
     #[inline]
     pub fn begin_burst(&mut self, ecn: u8, header: &DataHeader) -> BurstHeaders<'_> {
         let (header_len, sum) = header.emit_rest(&mut self.octets[self.len..]);
@@ -286,7 +286,7 @@ impl BurstHeaders<'_> {
         self.write_with(frame, header, payload_len, checksum)
     }
 
-    /// The same for a device that completes the checksum of TCP, as [`HeaderTemplate::write_partial`].
+    /// Writes the headers with a partial TCP checksum, as [`HeaderTemplate::write_partial`] does.
     #[inline]
     pub fn write_partial(&self, frame: &mut [u8], header: &DataHeader, payload_len: u16) -> usize {
         let pseudo_sum = u64::from(self.template.pseudo_sum);
@@ -294,7 +294,7 @@ impl BurstHeaders<'_> {
         self.write_with(frame, header, payload_len, checksum)
     }
 
-    /// `checksum` makes it of the length of the segment.
+    /// Writes the headers; `checksum` computes the checksum from the length of the segment.
     #[inline]
     fn write_with(
         &self,
@@ -342,7 +342,7 @@ fn put(octets: &mut [u8], at: usize, word: u16) {
     octets[at..at + 2].copy_from_slice(&word.to_be_bytes());
 }
 
-/// The address for an IPv6 header; an IPv4 one is mapped (RFC 4291 section 2.5.5.2).
+/// Returns the address for an IPv6 header; an IPv4 one is mapped (RFC 4291 section 2.5.5.2).
 fn as_v6(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

@@ -65,20 +65,19 @@ pub enum BindError {
 }
 
 impl StagTable {
-    /// A memory window of a protection domain, which is not valid yet. [`revoke`](Self::revoke) ends it.
+    /// Allocates a memory window of a protection domain, which is not valid yet. [`revoke`](Self::revoke) ends it.
     pub fn allocate_window(&self, pd: PdId) -> Result<Stag, TableError> {
         self.add(&mut self.lock(), pd, Kind::Window)
     }
 
-    /// An STag of a protection domain for fast registrations of parts of a region, which is not valid yet.
+    /// Allocates an STag of a protection domain for fast registrations of parts of a region, which is not valid yet.
     /// [`revoke`](Self::revoke) ends it.
     pub fn allocate_fast(&self, region: Arc<Region>, pd: PdId) -> Result<Stag, TableError> {
         self.add(&mut self.lock(), pd, Kind::Fast(region))
     }
 
-    /// The same index with an unpredictable key, another than it had last: for the next request that gives it a
-    /// meaning.
-    // rfc: 5040-112
+    /// Returns an STag with the same index and an unpredictable key other than its last one, for the next binding or registration.
+    // rfc: 5040-112 STags are hard to predict
     pub fn new_key(&self, stag: Stag) -> Stag {
         let slot = self.slot_index(stag) as usize;
         let mut ledger = self.lock();
@@ -91,7 +90,7 @@ impl StagTable {
         }
     }
 
-    /// By which STag a window or a fast registration is valid now, if it is.
+    /// Returns the STag by which a window or a fast registration is valid now, if it is.
     pub fn live(&self, stag: Stag) -> Option<Stag> {
         let live = Stag(self.slot(stag).live.load(Ordering::Acquire));
         (live.0 != 0 && live.index() == stag.index()).then_some(live)
@@ -102,7 +101,7 @@ impl StagTable {
     /// no worker can reach the memory through it any more.
     ///
     /// Waits, and fails inside a batch, as [`revoke`](Self::revoke) does; then try again.
-    // rfc: 5040-110, 5041-91, 5042-11
+    // rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer
     pub fn recall(&self, stag: Stag) -> Result<(), TableError> {
         {
             let mut ledger = self.lock();
@@ -118,7 +117,9 @@ impl StagTable {
     }
 
     /// Binds a window for one stream. The caller, the worker of that stream, holds a guard.
-    // rfc: 5041-79, 5041-82, 5041-89, 5041-90, 5040-108, 5040-109
+    // rfc: 5041-79, 5041-82 an STag is bound to a protection domain or a stream
+    // rfc: 5041-89, 5040-108 its binding to a buffer can be made and revoked
+    // rfc: 5041-90, 5040-109 and so can rights to read and write
     pub(in crate::memory) fn bind_window(
         &self,
         binding: &Binding,
@@ -140,7 +141,7 @@ impl StagTable {
         if !Access::REMOTE.contains(binding.access()) {
             return Err(BindError::Rights(binding.access));
         }
-        // Whoever may not write to memory cannot let others write to it.
+        // Only a binding side that may write to the memory can let others write to it.
         let need = if binding.access().lets_peers_write() {
             Access::MW_BIND | Access::LOCAL_WRITE
         } else {
@@ -149,10 +150,10 @@ impl StagTable {
         let len = length(binding)?;
         let origin = (pd, stream).into();
         let start = TaggedOffset(binding.start);
-        // Nobody revokes the region meanwhile: that takes the ledger.
+        // The region is not revoked meanwhile: that takes the ledger.
         let start = self.check(binding.region(), start, len, origin, need)?;
         let entry = Entry {
-            // rfc: 5041-79, 5041-89, 5041-90
+            // rfc: 5041-79, 5041-89, 5041-90 bind to stream, buffer and rights
             access: binding.access(),
             scope: Scope::Stream(pd, stream),
             base: binding.base(),
@@ -168,7 +169,9 @@ impl StagTable {
     }
 
     /// Registers a part of a region for one stream. The caller, the worker of that stream, holds a guard.
-    // rfc: 5041-79, 5041-82, 5041-89, 5041-90, 5040-108, 5040-109
+    // rfc: 5041-79, 5041-82 an STag is bound to a protection domain or a stream
+    // rfc: 5041-89, 5040-108 its binding to a buffer can be made and revoked
+    // rfc: 5041-90, 5040-109 and so can rights to read and write
     pub(in crate::memory) fn fast_register(
         &self,
         binding: &Binding,
@@ -215,8 +218,8 @@ impl StagTable {
         if slot.live.load(Ordering::Relaxed) != 0 {
             return Err(BindError::StillValid(stag));
         }
-        // Whoever has seen it valid goes on until the end of a batch: with another meaning and the same key, it would take
-        // that for what it has seen.
+        // A worker that has seen it valid uses it until the end of its batch: it would mistake a new binding with the same key for
+        // the old one.
         if ledger
             .registered
             .get(&stag.index())
@@ -249,24 +252,24 @@ impl StagTable {
 }
 
 impl Stag {
-    /// The part that names a registration: it stays the same while its key changes.
+    /// Returns the part that names a registration: it stays the same while its key changes.
     pub const fn index(self) -> u32 {
         self.0 >> 8
     }
 
-    /// The part that tells one use of an index from another.
+    /// Returns the part that tells one use of an index from another.
     pub const fn key(self) -> u8 {
         self.0 as u8
     }
 
-    /// The same index with another key.
+    /// Returns the STag with the same index and another key.
     pub const fn with_key(self, key: u8) -> Self {
         Self(self.0 & !0xff | key as u32)
     }
 }
 
 impl Ledger {
-    /// A registration of a protection domain by its index, unless its owner is about to end it.
+    /// Returns a registration of a protection domain by its index, unless its owner is about to end it.
     fn awaiting(&self, stag: Stag, pd: PdId) -> Option<&Registration> {
         self.registered
             .get(&stag.index())
@@ -275,7 +278,7 @@ impl Ledger {
     }
 }
 
-/// Octets of a binding: at least one, with tagged offsets below 2^64.
+/// Returns the octets of a binding: at least one, with tagged offsets below 2^64.
 fn length(binding: &Binding) -> Result<usize, BindError> {
     if binding.length == 0 {
         return Err(BindError::Empty);
@@ -288,7 +291,7 @@ fn length(binding: &Binding) -> Result<usize, BindError> {
     usize::try_from(binding.length).map_err(|_| wraps)
 }
 
-/// The octets of a fast registration, counted in its region.
+/// Returns the octets of a fast registration, counted in its region.
 fn octets(binding: &Binding) -> Option<Range<usize>> {
     let start = usize::try_from(binding.start).ok()?;
     let len = usize::try_from(binding.length).ok()?;

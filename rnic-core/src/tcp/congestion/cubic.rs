@@ -6,7 +6,7 @@ use crate::time::{Instant, Span};
 /// RFC 9438 sections 4.6 and 5.
 const BETA_CUBIC: f64 = 0.7;
 const C: f64 = 0.4;
-/// What makes the window as large on average as that of a Reno that halves it (section 4.3).
+/// alpha_cubic: makes the window as large on average as that of a Reno that halves it (section 4.3).
 const ALPHA_CUBIC: f64 = 3.0 * (1.0 - BETA_CUBIC) / (1.0 + BETA_CUBIC);
 
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Cubic {
     /// cwnd_prior: where it really was.
     cwnd_prior: f64,
     epoch: Option<Epoch>,
-    /// Growth of less than an octet.
+    /// Growth of less than an octet that is left over.
     fraction: f64,
 }
 
@@ -35,14 +35,14 @@ struct Epoch {
 }
 
 impl Epoch {
-    /// W_cubic, the window at a time after the start (section 4.2).
+    /// Returns W_cubic, the window at a time after the start (section 4.2).
     fn w_cubic(&self, time: Span) -> f64 {
         C * (time.as_secs_f64() - self.k).powi(3) + self.w_max
     }
 }
 
 impl Cubic {
-    /// What an acknowledgment adds to the window, all in octets.
+    /// Returns what an acknowledgment adds to the window, all in octets.
     pub(super) fn growth(&mut self, window: u64, mss: u64, acked: &Acked) -> u64 {
         let mss = mss as f64;
         let segments = acked.octets as f64 / mss;
@@ -73,7 +73,7 @@ impl Cubic {
         (target - window) / window * segments
     }
 
-    /// The congestion avoidance stage, which begins now if none has. Without a reduction before, or with a window
+    /// Returns the congestion avoidance stage, and begins one if there is none. Without a reduction before, or with a window
     /// that has grown past it since, the window is at its plateau (section 4.8).
     fn epoch(&mut self, window: f64, now: Instant) -> &mut Epoch {
         let w_max = self.w_max.unwrap_or(window).max(window);
@@ -86,7 +86,7 @@ impl Cubic {
         })
     }
 
-    /// Where `flight` octets were too many (section 4.6), of a window of `window`.
+    /// Takes a congestion event with `flight` octets in flight, and returns the new ssthresh (section 4.6).
     pub(super) fn reduce(&mut self, window: u64, flight: u64, mss: u64) -> u64 {
         let window = window as f64 / mss as f64;
         // Fast convergence (section 4.7): the share has become smaller, and a new flow may need even more room.
@@ -98,24 +98,24 @@ impl Cubic {
         (flight as f64 * BETA_CUBIC).round() as u64
     }
 
-    /// After a timeout the window finds its plateau anew (section 4.8).
+    /// Takes a timeout: the window finds its plateau anew (section 4.8).
     pub(super) fn forget(&mut self) {
         (self.w_max, self.epoch) = (None, None);
     }
 
-    /// A segment is `factor` of what it was.
+    /// Takes a change of the segment size by `factor`.
     pub(super) fn resize(&mut self, factor: f64) {
         self.w_max = self.w_max.map(|max| max / factor);
         self.cwnd_prior /= factor;
         self.epoch = None;
     }
 
-    /// Another congestion avoidance stage begins, with the same plateau.
+    /// Ends the congestion avoidance stage; the next has the same plateau.
     pub(super) fn begin_anew(&mut self) {
         self.epoch = None;
     }
 
-    /// The window was not used up to this acknowledgment: the time since the last one does not count (section 5.8).
+    /// Takes an ACK while the window was not used: the time since the last ACK does not count (section 5.8).
     pub(super) fn pause(&mut self, now: Instant) {
         if let Some(epoch) = &mut self.epoch {
             epoch.epoch_start = epoch.epoch_start + now.span_since(epoch.last);
@@ -123,7 +123,7 @@ impl Cubic {
         }
     }
 
-    /// Nothing was sent for this long, which does not count either.
+    /// Takes a time in which nothing was sent, which does not count either.
     pub(super) fn skip(&mut self, idle: Span) {
         if let Some(epoch) = &mut self.epoch {
             epoch.epoch_start = epoch.epoch_start + idle;

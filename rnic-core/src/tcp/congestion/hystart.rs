@@ -17,19 +17,19 @@ const CSS_ROUNDS: u8 = 5;
 /// One slow start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HyStart {
-    /// The least round-trip times of the last round and of this one, and how many samples this one had.
+    /// lastRoundMinRTT, currentRoundMinRTT and rttSampleCount.
     last_round_min_rtt: Option<Span>,
     current_round_min_rtt: Option<Span>,
     rtt_sample_count: u32,
     css: Option<Css>,
-    /// Octets acknowledged that have not yet added to the window.
+    /// Acknowledged octets that have not yet added to the window.
     remainder: u64,
 }
 
 /// Conservative slow start.
 #[derive(Clone, Copy, Debug)]
 struct Css {
-    /// The round-trip time that was too long.
+    /// cssBaselineMinRtt: the round-trip time that was too long.
     css_baseline_min_rtt: Span,
     /// Rounds begun, the one in which it began included.
     rounds: u8,
@@ -84,7 +84,7 @@ impl HyStart {
         }
     }
 
-    /// What `octets` newly acknowledged add to the window. RFC 9406 puts no limit on it where the sender paces.
+    /// Returns what `octets` newly acknowledged add to the window. RFC 9406 puts no limit on it where the sender paces.
     pub(super) fn growth(&mut self, octets: u64) -> u64 {
         if self.css.is_none() {
             return octets;

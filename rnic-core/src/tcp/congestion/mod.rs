@@ -1,7 +1,7 @@
 //! Congestion control: how much may be in flight.
 //!
-//! A controller is told what happened and holds a window in octets. It knows nothing of segments, timers or of
-//! how losses are found: that is the `recovery` module's. Slow start is the same for all; an algorithm says how the
+//! A controller takes events (ACKs, losses, timeouts) and holds cwnd and ssthresh in octets. It knows no segments and no timers.
+//! Losses are found by the `recovery` module. Slow start is the same for all; an algorithm says how the
 //! window grows after it, and how far it is reduced.
 
 mod acked;
@@ -47,7 +47,7 @@ enum Algorithm {
     NewReno(NewReno),
 }
 
-/// What a reduction has changed, to be taken back if it was for nothing.
+/// What a reduction has changed, to be restored if it was spurious.
 #[derive(Clone, Debug)]
 struct Undo {
     cwnd: u64,
@@ -65,7 +65,7 @@ pub(super) struct Congestion {
     algorithm: Algorithm,
     /// In a box: most connections never have one.
     undo: Option<Box<Undo>>,
-    /// The window was reduced, and the peer does not know yet (CWR, RFC 3168 section 6.1.2).
+    /// cwnd was reduced, and CWR has not been sent yet (RFC 3168 section 6.1.2).
     cwr: bool,
 }
 
@@ -86,12 +86,12 @@ impl Congestion {
         }
     }
 
-    /// Begins anew with segments of `mss` octets: nothing was sent yet.
+    /// Begins again with segments of `mss` octets: nothing was sent yet.
     pub(super) fn agree(&mut self, mss: u64) {
         *self = Self::new(self.algorithm(), mss);
     }
 
-    /// Which one it is.
+    /// Returns the algorithm.
     pub(super) fn algorithm(&self) -> CongestionAlgorithm {
         match self.algorithm {
             Algorithm::Cubic(_) => CongestionAlgorithm::Cubic,
@@ -99,7 +99,7 @@ impl Congestion {
         }
     }
 
-    /// Segments are of `mss` octets from now on. The window stays what it is in octets.
+    /// Changes the segment size. cwnd stays what it is in octets.
     pub(super) fn set_mss(&mut self, mss: u64) {
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
             cubic.resize(mss as f64 / self.mss as f64);
@@ -109,12 +109,12 @@ impl Congestion {
         self.ssthresh = self.ssthresh.max(2 * mss);
     }
 
-    /// What may be in flight.
+    /// Returns the congestion window.
     pub(super) fn cwnd(&self) -> u64 {
         self.cwnd
     }
 
-    /// Where slow start ends.
+    /// Returns the slow-start threshold.
     pub(super) fn ssthresh(&self) -> u64 {
         self.ssthresh
     }
@@ -135,14 +135,14 @@ impl Congestion {
         limited || (self.in_slow_start() && flight * 2 >= self.cwnd)
     }
 
-    /// Whether an acknowledgment of something changes anything, while so much was in flight. Slow start doubles a window
+    /// Whether an ACK changes anything, where `flight` octets were in flight. Slow start doubles a window
     /// that is used, and only then do round-trip times tell what the path bears.
     #[inline]
     pub(super) fn responds_to(&self, flight: u64, limited: bool) -> bool {
         !self.in_slow_start() || self.is_cwnd_limited(flight, limited)
     }
 
-    /// New data was acknowledged outside of fast recovery.
+    /// Takes an ACK of new data outside of fast recovery.
     ///
     /// Octets count, not ACKs: a peer that acknowledges a whole burst at once does not slow us down, and one that
     /// splits its ACKs gains nothing.
@@ -171,7 +171,7 @@ impl Congestion {
         }
     }
 
-    /// What slow start adds to a window that is used. Only the first slow start looks for its end by the round-trip
+    /// Returns what slow start adds to a window that is used. Only the first slow start looks for its end by the round-trip
     /// time: later ones know theirs (RFC 9406 section 4.3).
     fn slow_start(&mut self, acked: &Acked) -> u64 {
         if self.ssthresh != u64::MAX {
@@ -183,7 +183,7 @@ impl Congestion {
         self.hystart.growth(acked.octets)
     }
 
-    /// The network is congested, with `flight` octets not acknowledged: a loss was found, or the peer echoed a mark.
+    /// Takes a congestion event with `flight` octets in flight: a loss, or an echo of a CE mark.
     /// In fast recovery proportional rate reduction leads to this window, which stays when it is over (RFC 6937
     /// section 3, RFC 6582 section 3.2, step 3, option 2); pacing keeps what is free then from leaving at once.
     pub(super) fn on_loss(&mut self, flight: u64) {
@@ -192,7 +192,7 @@ impl Congestion {
         self.cwnd = self.ssthresh;
     }
 
-    /// The retransmission timer expired with `flight` octets not acknowledged. The threshold is not lowered twice
+    /// Takes a retransmission timeout with `flight` octets in flight. ssthresh is not lowered twice
     /// for the same ones, but the `first` time (RFC 5681 section 3.1).
     pub(super) fn on_timeout(&mut self, flight: u64, first: bool) {
         if first {
@@ -217,12 +217,12 @@ impl Congestion {
         self.cwr = true;
     }
 
-    /// Whether the window was reduced and the peer does not know.
+    /// Whether CWR is to be sent.
     pub(super) fn cwr_due(&self) -> bool {
         self.cwr
     }
 
-    /// The same; the peer is told now.
+    /// Whether CWR is to be sent; the caller sends it now.
     pub(super) fn take_cwr(&mut self) -> bool {
         core::mem::take(&mut self.cwr)
     }
@@ -235,7 +235,7 @@ impl Congestion {
         }));
     }
 
-    /// The last reduction was for nothing.
+    /// Undoes the last reduction: it was spurious.
     pub(super) fn undo(&mut self) {
         if let Some(undo) = self.undo.take() {
             self.cwnd = self.cwnd.max(undo.cwnd);
@@ -244,7 +244,7 @@ impl Congestion {
         }
     }
 
-    /// Nothing was sent for this long, and now there is something again. After a timeout's length the ACKs that would
+    /// Takes the end of an idle time. After a timeout's length the ACKs that would
     /// clock it out are gone, and what is known of the path is old: the window is the initial one again, and slow
     /// start leads back to most of what it was (RFC 5681 section 4.1, RFC 2861).
     pub(super) fn on_idle(&mut self, idle: Span, rto: Span) {
@@ -262,14 +262,14 @@ impl Congestion {
         }
     }
 
-    /// The SYN was lost, and not just once: begin with one segment (RFC 5681 section 3.1). A single loss would make
+    /// Begins with one segment, as the SYN was lost more than once (RFC 5681 section 3.1). A single loss would make
     /// the start of a connection slow for what may have been chance (Linux does the same).
     pub(super) fn on_lost_syn(&mut self) {
         self.cwnd = self.mss;
     }
 }
 
-/// The initial window of RFC 6928: ten segments, but fewer of those above 1460 octets.
+/// Returns the initial window of RFC 6928: ten segments, but fewer of those above 1460 octets.
 fn initial_window(mss: u64) -> u64 {
     (10 * mss).min(14_600.max(2 * mss))
 }

@@ -7,7 +7,7 @@ pub(super) struct NewReno {
 }
 
 impl NewReno {
-    /// What `octets` newly acknowledged add to the window.
+    /// Returns what `octets` newly acknowledged add to the window.
     pub(super) fn growth(&mut self, window: u64, mss: u64, octets: u64) -> u64 {
         self.counted += octets;
         if self.counted < window {
@@ -17,7 +17,7 @@ impl NewReno {
         mss
     }
 
-    /// Where `flight` octets were too many.
+    /// Takes a congestion event with `flight` octets in flight, and returns the new ssthresh.
     pub(super) fn reduce(&mut self, flight: u64) -> u64 {
         self.counted = 0;
         flight / 2

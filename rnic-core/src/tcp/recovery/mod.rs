@@ -44,7 +44,7 @@ pub(super) struct Ack<'a> {
     pub(super) flight: u64,
     /// The round-trip time that it tells.
     pub(super) round_trip: Option<Span>,
-    /// It says the same as the one before, and its segment nothing else.
+    /// Its number is SND.UNA, and its segment has neither data nor a window update.
     pub(super) repeats: bool,
     /// It has SACK blocks.
     pub(super) sacks: bool,
@@ -93,7 +93,7 @@ pub(super) struct Recovery {
     retransmissions: Option<Box<Retransmissions>>,
     congestion: Congestion,
     rounds: Rounds,
-    /// What had been sent when the last recovery began: duplicate ACKs up to there may be echoes of its
+    /// RFC 6582's recover: SND.NXT when the last recovery began; duplicate ACKs up to there may be echoes of its
     /// retransmissions and begin no other (RFC 6582 section 3.2).
     recover: Option<u64>,
     prr: Prr,
@@ -104,7 +104,7 @@ impl Recovery {
     /// Octets of it that hold timers.
     pub(super) const TIMERS: usize = offset_of!(Self, mss);
 
-    /// For segments of `mss` octets.
+    /// Creates the recovery of a connection with segments of `mss` octets.
     pub(super) fn new(algorithm: CongestionAlgorithm, mss: u64, sack: bool) -> Self {
         Self {
             phase: Phase::Open,
@@ -124,7 +124,7 @@ impl Recovery {
         }
     }
 
-    /// The handshake has settled the size of segments and the use of SACK.
+    /// Takes the segment size and the use of SACK that the handshake has agreed on.
     pub(super) fn agree(&mut self, mss: u64, sack: bool) {
         (self.mss, self.sack) = (mss, sack);
         self.congestion.agree(mss);
@@ -151,17 +151,17 @@ impl Recovery {
         self.phase != Phase::Open
     }
 
-    /// How long RACK lets a segment arrive later than one that was sent after it.
+    /// Returns how long RACK lets a segment arrive later than one that was sent after it.
     pub(super) fn reo_wnd(&self, send: &Sender, rtt: &RttEstimator) -> Span {
         self.rack.reo_wnd(send, self.is_recovering(), rtt)
     }
 
-    /// Octets thought to be in the network.
+    /// Returns the number of octets thought to be in the network.
     pub(super) fn pipe(&self, send: &Sender) -> u64 {
         send.pipe().saturating_sub(self.dup_acked)
     }
 
-    /// What may be in the network.
+    /// Returns what may be in the network.
     fn cwnd(&self) -> u64 {
         match self.phase {
             Phase::Fast { .. } => self.prr.cwnd(),
@@ -179,7 +179,7 @@ impl Recovery {
         !matches!(self.phase, Phase::Timeout { .. })
     }
 
-    /// How many new octets may be sent, the first of a flight and tail probes apart.
+    /// Returns how many new octets may be sent, the first of a flight and tail probes apart.
     pub(super) fn room(&self, send: &Sender) -> u64 {
         self.cwnd().saturating_sub(self.pipe(send))
     }
@@ -201,8 +201,8 @@ impl Recovery {
         )
     }
 
-    /// There is no (more) new data that could be sent now. Returns whether what is thought lost has to wait all the
-    /// same, for the answer to what was sent.
+    /// Takes that no (more) new data can be sent now. Returns whether retransmissions wait nevertheless, for the ACK of the new
+    /// data that was sent.
     pub(super) fn lacks_new_data(&mut self) -> bool {
         let Phase::Timeout { frto, .. } = &mut self.phase else {
             return false;
@@ -251,7 +251,7 @@ impl Recovery {
         self.retransmit_now = send.has_lost();
     }
 
-    /// These octets were sent again.
+    /// Takes the retransmission of octets.
     pub(super) fn on_retransmission(&mut self, now: Instant, range: Range<u64>) {
         self.retransmit_now = false;
         self.prr.on_sent(range.end - range.start);
@@ -261,7 +261,7 @@ impl Recovery {
         }
     }
 
-    /// `octets` were sent for the first time.
+    /// Takes the first transmission of `octets`.
     pub(super) fn on_new_data(
         &mut self,
         now: Instant,
@@ -293,7 +293,8 @@ impl Recovery {
         }
     }
 
-    /// The same of the only octets in flight. A recovery ends at the latest when all others are acknowledged.
+    /// Takes the first transmission of the only octets in flight, as [`on_new_data`](Self::on_new_data) does. No recovery is under
+    /// way then.
     #[inline(always)]
     pub(super) fn on_sole_data(
         &mut self,
@@ -320,7 +321,7 @@ impl Recovery {
         self.tail.due
     }
 
-    /// A tail probe was sent, with data up to `end`. `again`: old data.
+    /// Takes the transmission of a tail probe with data up to `end`. `again`: it was a retransmission.
     pub(super) fn on_tail_probe(&mut self, end: u64, rtt: &mut RttEstimator, again: bool) {
         self.tail.on_sent(end, again, self.is_recovering());
         rtt.on_tail_probe();
@@ -331,13 +332,13 @@ impl Recovery {
         self.is_recovering()
     }
 
-    /// The tail probe has become needless, or cannot be sent.
+    /// Drops the tail probe: it is not needed, or cannot be sent.
     pub(super) fn drop_tail_probe(&mut self) {
         self.tail.due = false;
     }
 
-    /// The peer echoes a mark of congestion, with `flight` octets not acknowledged before. It counts once for what is in flight (RFC 3168 section 6.1.2), as does a
-    /// loss.
+    /// Takes an ECE of the peer, with `flight` octets unacknowledged before. It reduces cwnd once for what is in flight (RFC 3168
+    /// section 6.1.2), as a loss does. Returns whether it did.
     pub(super) fn on_congestion_echo(&mut self, send: &Sender, flight: u64) -> bool {
         let known = self
             .recover
@@ -350,18 +351,18 @@ impl Recovery {
         true
     }
 
-    /// Whether the window was reduced and the peer does not know.
+    /// Whether CWR is to be sent.
     #[inline]
     pub(super) fn cwr_due(&self) -> bool {
         self.congestion.cwr_due()
     }
 
-    /// The same; the peer is told now.
+    /// Whether CWR is to be sent; the caller sends it now.
     pub(super) fn take_cwr(&mut self) -> bool {
         self.congestion.take_cwr()
     }
 
-    /// The SYN had to be sent again.
+    /// Takes that the SYN was lost more than once.
     pub(super) fn on_lost_syn(&mut self) {
         self.congestion.on_lost_syn();
     }
@@ -369,7 +370,7 @@ impl Recovery {
 
 /// Beginning and end.
 impl Recovery {
-    /// A recovery is over.
+    /// Ends a recovery.
     fn end_recovery(&mut self, now: Instant) {
         self.phase = Phase::Open;
         self.dup_acked = 0;
@@ -377,7 +378,7 @@ impl Recovery {
         self.tail.restart(now);
     }
 
-    /// Has RACK find what is lost. Returns whether anything is. Of `used` octets that were in flight `delivered` have
+    /// Has RACK find what is lost. Returns whether anything is. Of `flight` octets `delivered` have
     /// just left the network.
     fn find_losses(
         &mut self,
@@ -398,9 +399,9 @@ impl Recovery {
         true
     }
 
-    /// What was in flight when the octets that are in flight now were sent, as far as it is known: `flight` at least,
-    /// what was not acknowledged before this ACK. Of several that are handled in a batch one may take most of a window
-    /// away, and the next show a loss in the rest: that rest is not what was too much.
+    /// Returns what was in flight when the octets that are in flight now were sent, as far as it is known: at least `flight`, what
+    /// was unacknowledged before this ACK. Of the ACKs of a batch one may acknowledge most of a window, and the next report a
+    /// loss in the rest: ssthresh follows from the whole window.
     fn flight_when_sent(&self, send: &Sender, flight: u64) -> u64 {
         if self.rounds.was_cwnd_limited(send.una()) {
             self.congestion.cwnd()
@@ -409,7 +410,7 @@ impl Recovery {
         }
     }
 
-    /// Fast recovery begins. Of `used` octets that were in flight `delivered` have just left the network.
+    /// Enters fast recovery. Of `flight` octets `delivered` have just left the network.
     fn enter_fast_recovery(
         &mut self,
         send: &mut Sender,
@@ -436,13 +437,13 @@ impl Recovery {
 
 /// Timers.
 impl Recovery {
-    /// The connection is over.
+    /// Stops the timers: the connection is over.
     pub(super) fn stop(&mut self) {
         self.rack.timer_at = None;
         self.tail.cancel();
     }
 
-    /// The next time that RACK or the tail probe have something to do, where the retransmission timer is due at
+    /// Returns the next time that RACK or the tail probe have something to do, where the retransmission timer is due at
     /// `timeout_at`.
     #[inline]
     pub(super) fn next_timeout(
@@ -458,7 +459,7 @@ impl Recovery {
         }
     }
 
-    /// A time before which surely neither the retransmission timer, due at `timeout_at`, nor
+    /// Returns a time before which surely neither the retransmission timer, due at `timeout_at`, nor
     /// [one of these](Self::next_timeout) has anything to do.
     #[inline]
     pub(super) fn no_timeout_before(
@@ -493,7 +494,7 @@ impl Recovery {
         self.tail.pto_at(send, rtt, timeout_at, recovering)
     }
 
-    /// RACK's timer.
+    /// Handles the expiry of RACK's timer.
     pub(super) fn handle_timeout(
         &mut self,
         now: Instant,
@@ -524,7 +525,7 @@ impl Recovery {
         expired
     }
 
-    /// The retransmission timer expired. `first`: for the first time since the peer acknowledged anything new.
+    /// Takes a retransmission timeout. `first`: the first one since the peer acknowledged new data.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,

@@ -66,7 +66,7 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    /// A recovery with 20 segments in flight, of which the first is lost, down to 10: `(delivered, sent)` of each
+    /// Returns a recovery with 20 segments in flight, of which the first is lost, down to 10: `(delivered, sent)` of each
     /// ACK for one more segment.
     fn run(threshold: u64, lost: u64) -> Vec<u64> {
         let mut prr = Prr::begin(threshold * MSS, 20 * MSS, (20 - lost) * MSS, MSS);

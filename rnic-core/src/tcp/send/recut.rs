@@ -7,12 +7,12 @@ impl Sender {
         self.segments.get(index)
     }
 
-    /// The index of the first segment that is not wholly sent.
+    /// Returns the index of the first segment that is not wholly sent.
     pub(in crate::tcp) fn first_unsent(&self) -> usize {
         self.unsent
     }
 
-    /// The segment at `index` becomes two, where it is: its first `at` octets, and the rest. `sums` are their ones-complement
+    /// Cuts the segment at `index` in two in its frame: its first `at` octets, and the rest. `sums` are their ones-complement
     /// sums.
     pub(in crate::tcp) fn split(&mut self, index: usize, at: u16, sums: [u16; 2]) {
         let Some(head) = self.segments.get_mut(index) else {
@@ -45,7 +45,7 @@ impl Sender {
         self.segments.insert(index + 1, tail);
     }
 
-    /// Everything in flight in segments of more than `octets` is lost: a link on the way cannot carry them.
+    /// Marks every segment in flight of more than `octets` as lost: a link on the path cannot carry it.
     pub(in crate::tcp) fn mark_larger_lost(&mut self, octets: u16) {
         for index in 0..self.segments.len() {
             if self.segments[index].len > octets {

@@ -28,7 +28,7 @@ const OPERANDS_AT: usize = size_of::<Sge>();
 const _: () = assert!(OPERANDS_AT + size_of::<Operands>() <= MAX_INLINE);
 
 impl SendWr {
-    /// A signalled atomic operation that brings what the peer's memory held to `sink`, which is 8 octets: a number in
+    /// Returns a signalled atomic operation that brings what the peer's memory held to `sink`, which is 8 octets: a number in
     /// this machine's byte order.
     pub fn atomic(wr_id: u64, operation: AtomicOperation, sink: Sge) -> Self {
         let (opcode, operands) = match operation {
@@ -63,7 +63,7 @@ impl SendWr {
         wr
     }
 
-    /// What an atomic does; `None` of others, and of one that claims inline data.
+    /// Returns what an atomic does; `None` of others, and of one that claims inline data.
     pub fn atomic_operation(&self) -> Option<AtomicOperation> {
         let (operands, _) = Operands::read_from_prefix(&self.payload[OPERANDS_AT..]).ok()?;
         let Operands {

@@ -35,7 +35,7 @@ impl Lanes {
         detected.then_some(Self(()))
     }
 
-    /// The CRC of octets too few for lanes.
+    /// Returns the CRC of octets too few for lanes.
     #[inline]
     pub(super) fn crc_of_few(self, octets: &[u8]) -> u32 {
         // SAFETY: a value of this type is made only where the processor has the features.
@@ -48,14 +48,14 @@ impl Lanes {
         unsafe { run::<false>(octets).0 }
     }
 
-    /// The same, and the sum of their words, not folded, in the order of the machine.
+    /// Returns the CRC of octets too few for lanes, and the sum of their words, not folded, in the order of the machine.
     #[inline]
     pub(super) fn crc_and_words_of_few(self, octets: &[u8]) -> (u32, u64) {
         // SAFETY: a value of this type is made only where the processor has the features.
         unsafe { run_few(octets) }
     }
 
-    /// The CRC, and the sum of the Internet checksum.
+    /// Returns the CRC, and the sum of the Internet checksum.
     #[inline]
     pub(super) fn crc_and_sum(self, octets: &[u8]) -> (u32, u16) {
         // SAFETY: a value of this type is made only where the processor has the features.
@@ -63,13 +63,13 @@ impl Lanes {
     }
 }
 
-/// In 16 bits, as the octets stand in words of that size in network order.
+/// Folds a sum to 16 bits, as the octets stand in words of that size in network order.
 #[inline(always)]
 fn finish(sum: WordSum) -> u16 {
     u16::from_be(fold(sum.finish()))
 }
 
-/// CRC and sum of octets too few for lanes, four words at a time.
+/// Returns CRC and sum of octets too few for lanes, four words at a time.
 #[target_feature(enable = "sse4.2")]
 fn run_few(octets: &[u8]) -> (u32, u64) {
     let (mut crc, mut sum, mut rest) = (u64::from(!0_u32), WordSum::default(), octets);
@@ -85,7 +85,7 @@ fn run_few(octets: &[u8]) -> (u32, u64) {
     (!crc, sum.finish())
 }
 
-/// The sum is worth something with `SUM` only.
+/// Returns the CRC, and the sum if `SUM` is set.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
 fn run<const SUM: bool>(octets: &[u8]) -> (u32, u16) {
     let (mut crc, mut sum, mut rest) = (!0, WordSum::default(), octets);
@@ -181,7 +181,7 @@ fn step(crc: u64, word: &[u8; 8]) -> u64 {
     _mm_crc32_u64(crc, u64::from_le_bytes(*word))
 }
 
-/// The product of a CRC and a power of x. A CRC step over it takes the remainder.
+/// Returns the product of a CRC and a power of x. A CRC step over it takes the remainder.
 #[inline]
 #[target_feature(enable = "pclmulqdq")]
 fn times(crc: u64, power: u32) -> u64 {

@@ -4,7 +4,7 @@
 /// CRC32c's polynomial but for its highest power.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// x to the `exponent`, modulo the polynomial.
+/// Returns x to the `exponent`, modulo the polynomial.
 pub(super) const fn power_of_x(mut exponent: u32) -> u32 {
     let (mut power, mut square) = (1 << 31, 1 << 30);
     while exponent > 0 {
@@ -17,7 +17,7 @@ pub(super) const fn power_of_x(mut exponent: u32) -> u32 {
     power
 }
 
-/// The product modulo the polynomial.
+/// Returns the product modulo the polynomial.
 const fn product(mut a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     while a != 0 {

@@ -40,14 +40,14 @@ impl Wide {
         detected.then_some(Self(()))
     }
 
-    /// The CRC of at least [`LEAST`] octets. Panics if there are fewer.
+    /// Returns the CRC of at least [`LEAST`] octets. Panics if there are fewer.
     #[inline]
     pub(super) fn crc(self, octets: &[u8]) -> u32 {
         // SAFETY: a value of this type is made only where the processor has the features.
         unsafe { run::<false>(octets).0 }
     }
 
-    /// The same, and the sum of their words, not folded, in the order of the machine.
+    /// Returns the CRC of at least [`LEAST`] octets, and the sum of their words, not folded, in the order of the machine.
     #[inline]
     pub(super) fn crc_and_words(self, octets: &[u8]) -> (u32, u64) {
         // SAFETY: a value of this type is made only where the processor has the features.
@@ -55,7 +55,7 @@ impl Wide {
     }
 }
 
-/// The sum is worth something with `SUM` only.
+/// Returns the CRC, and the sum if `SUM` is set.
 #[target_feature(enable = "sse4.2,vpclmulqdq,avx512f,avx512bw,avx512vbmi2")]
 fn run<const SUM: bool>(octets: &[u8]) -> (u32, u64) {
     // FPDUs are of whole words.
@@ -147,7 +147,7 @@ fn xor_of_three(a: __m512i, b: __m512i, c: __m512i) -> __m512i {
     _mm512_ternarylogic_epi64::<0b1001_0110>(a, b, c)
 }
 
-/// By which powers of x the halves of 128 bits are multiplied to be brought nearer by so many bits. A product of two such
+/// Returns the powers of x by which the halves of 128 bits are multiplied to be brought nearer by so many bits. A product of two such
 /// numbers has one power of x too many, and 32 as the power stands in 64 bits.
 const fn nearer_by(bits: u32) -> [u64; 2] {
     [
@@ -195,7 +195,7 @@ impl Sum {
         self.high = _mm512_add_epi64(self.high, _mm512_srli_epi64::<32>(block));
     }
 
-    /// The sum of the halves, not folded, in the order of the machine.
+    /// Returns the sum of the halves, not folded, in the order of the machine.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn finish(self) -> u64 {

@@ -10,7 +10,7 @@ use crate::wire::ddp::{Stag, TaggedOffset};
 const WHOLE: u64 = u64::MAX;
 
 /// What an Atomic Request does to the value: 8 octets in the byte order of the memory that holds them.
-// rfc: 7306-4, 7306-17
+// rfc: 7306-4, 7306-17 all operations of figure 5
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOperation {
     /// Adds (section 5.1.1).
@@ -35,16 +35,16 @@ pub enum AtomicOperation {
 }
 
 impl AtomicOperation {
-    // rfc: 7306-4, 7306-17
+    // rfc: 7306-4, 7306-17 all operations of figure 5
     const FETCH_ADD: u8 = 0;
     const CMP_SWAP: u8 = 2;
 
-    /// What the memory holds afterwards if it held `original`.
-    // rfc: 7306-9
+    /// Returns what the memory holds afterwards if it held `original`.
+    // rfc: 7306-9 memory changes only where the comparison holds, as the swap mask says
     pub const fn apply(self, original: u64) -> u64 {
         match self {
             Self::FetchAdd { add, mask } => {
-                // The top bit of each field is added without a carry out of it, the others as ever.
+                // The top bit of each field is added without a carry out of it.
                 let top = mask | 1 << 63;
                 ((original & !top) + (add & !top)) ^ ((original ^ add) & top)
             }
@@ -96,7 +96,7 @@ impl AtomicRequest {
     pub const LEN: usize = 52;
 
     /// Reads a header that fills `octets`. Reserved bits are not looked at.
-    // rfc: 7306-24
+    // rfc: 7306-24 an unknown operation is an error
     pub fn parse(octets: &[u8]) -> Result<Self, RdmapWireError> {
         let wrong = RdmapWireError::Length {
             header: "Atomic Request",

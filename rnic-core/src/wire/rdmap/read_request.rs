@@ -52,7 +52,7 @@ impl ReadRequest {
     }
 
     /// Writes the header. Panics if `buffer` is shorter than [`LEN`](Self::LEN).
-    // rfc: 5040-14
+    // rfc: 5040-14 layout of figure 6
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         let raw = RawReadRequest {
             sink_stag: U32::new(self.sink_stag.0),

@@ -54,7 +54,7 @@ pub struct TerminateControl {
 }
 
 impl TerminateControl {
-    /// What the RFCs call it; `None` if they do not.
+    /// Returns what the RFCs call it; `None` if they do not.
     pub fn meaning(self) -> Option<&'static str> {
         // This type has no codes: any value will do.
         if (self.layer, self.error_type) == (0, 0) {
@@ -191,7 +191,7 @@ impl<'a> Terminate<'a> {
         Ok((Self::parse_as(octets, order)?, order))
     }
 
-    /// What is announced but cut off is left out: the error itself matters more.
+    /// Returns what is announced but cut off is left out: the error itself matters more.
     fn parse_as(octets: &'a [u8], order: BitOrder) -> Result<Self, RdmapWireError> {
         let word = Word::read(control_word(octets)?, order);
         let mut rest = &octets[4..];
@@ -202,7 +202,7 @@ impl<'a> Terminate<'a> {
             ddp_header: None,
             rdma_header: None,
         };
-        // rfc: 5040-21
+        // rfc: 5040-21 D says that the segment length is there
         if word.length_valid || word.has_ddp_header {
             let Some((length, behind)) = rest.split_first_chunk() else {
                 return Ok(terminate);
@@ -223,7 +223,7 @@ impl<'a> Terminate<'a> {
         Ok(terminate)
     }
 
-    /// Octets that [`emit`](Self::emit) writes.
+    /// Returns the number of octets that [`emit`](Self::emit) writes.
     pub fn len(&self) -> usize {
         let length = if self.ddp_segment_length.is_some() || self.ddp_header.is_some() {
             2
@@ -236,7 +236,8 @@ impl<'a> Terminate<'a> {
     }
 
     /// Writes the payload as RFC 5040 defines it. Panics if `buffer` is shorter than [`len`](Self::len).
-    // rfc: 5040-16, 5040-17, 5040-19a
+    // rfc: 5040-16, 5040-17 layout of figures 7 and 8
+    // rfc: 5040-19a reserved bits are sent as zero
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         self.emit_as(BitOrder::Rfc, buffer)
     }
@@ -256,7 +257,7 @@ impl<'a> Terminate<'a> {
             at += octets.len();
         };
         put(&word.write(order));
-        // rfc: 5040-20, 5040-21
+        // rfc: 5040-20, 5040-21 M: the length is valid; D: it is there
         if self.ddp_segment_length.is_some() || self.ddp_header.is_some() {
             put(&self.ddp_segment_length.unwrap_or(0).to_be_bytes());
         }
@@ -266,7 +267,7 @@ impl<'a> Terminate<'a> {
     }
 }
 
-/// The first four octets.
+/// Returns the first four octets.
 fn control_word(octets: &[u8]) -> Result<[u8; 4], RdmapWireError> {
     let wrong = RdmapWireError::Length {
         header: "Terminate",
