@@ -12,11 +12,14 @@ fuzz_target!(|octets: &[u8]| {
     let Some((which, octets)) = octets.split_first() else {
         return;
     };
-    // Mostly all; or all but one, or one and that on which two of them stand.
+    // Mostly all; or all but one, or one and that on which others stand.
     let path = FastPath::ALL.get(usize::from(*which >> 3)).copied();
     let paths = match (path, which & 7) {
         (Some(path), 0) => FastPaths::ALL.without(path),
-        (Some(path), 1) => FastPaths::NONE.with(FastPath::HeaderPrediction).with(path),
+        (Some(path), 1) => FastPaths::NONE
+            .with(FastPath::HeaderPrediction)
+            .with(FastPath::TxBurst)
+            .with(path),
         _ => FastPaths::ALL,
     };
     check(&Case::read(octets), paths);

@@ -56,7 +56,7 @@ pub struct FastPaths {
     pub idle_send: bool,
     /// Transmit: messages whose octets stand in their requests, from the ring into the frame.
     pub inline_messages: bool,
-    /// Transmit: segments of one long message, whose source is checked once for all of them.
+    /// Transmit: segments of one long message in a burst, whose source is checked once for all of them.
     pub tx_template: bool,
 }
 

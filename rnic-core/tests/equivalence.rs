@@ -22,6 +22,7 @@ fn alone(path: FastPath) -> FastPaths {
     let paths = FastPaths::NONE.with(path);
     match path {
         FastPath::CoalescedRun | FastPath::SoleAck => paths.with(FastPath::HeaderPrediction),
+        FastPath::TxTemplate => paths.with(FastPath::TxBurst),
         _ => paths,
     }
 }

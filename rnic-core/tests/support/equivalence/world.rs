@@ -326,6 +326,10 @@ impl World {
             let mut counters = *engine.counters();
             // Whoever waits in the line while the device has no room counts, also who has nothing to send in the end.
             counters.engine.no_transmit_frame = 0;
+            // What comes behind an error, in the same batch, is dropped or buffered by when the end is seen.
+            if counters.rdma.terminates_sent > 0 {
+                counters.rdma.octets_buffered = 0;
+            }
             let valid = side.stags().map(|stag| side.host.is_valid(Stag(stag)));
             let queues: Vec<_> = side
                 .qps
