@@ -13,7 +13,15 @@ use source::{Import, Token, imports, tokens};
 const PROTOCOLS: [&str; 4] = ["tcp", "mpa", "ddp", "rdmap"];
 
 /// What a protocol layer may stand on.
-const FOUNDATION: [&str; 6] = ["wire", "memory", "verbs", "time", "counters", "fast_paths"];
+const FOUNDATION: [&str; 7] = [
+    "ids",
+    "time",
+    "counters",
+    "fast_paths",
+    "wire",
+    "memory",
+    "verbs",
+];
 
 /// Where `unsafe` may stand: files, or directories with all that is in them.
 const UNSAFE: [&str; 7] = [
@@ -28,7 +36,7 @@ const UNSAFE: [&str; 7] = [
 
 /// What writes to the log: none of these is on the way of a frame.
 const LOGS: [&str; 9] = [
-    "rnic-core/src/engine/refusals",
+    "rnic-core/src/connection/refusals",
     "rnic-ctl/src/log",
     "rnic-verbs/src/events",
     "rnic-verbs/src/listener",

@@ -26,6 +26,7 @@ mod snapshot;
 mod timers;
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::net::IpAddr;
 
 use slab::Slab;
@@ -472,5 +473,13 @@ impl Engine {
             rdma: self.counters.rdma,
             connections: self.connections.iter().map(|(_, c)| c.facts(now)).collect(),
         }
+    }
+
+    /// Writes the state of each layer of each connection, for tests that compare engines.
+    pub fn write_state(&self, to: &mut impl fmt::Write) -> fmt::Result {
+        for (_, connection) in &self.connections {
+            connection.write_state(to)?;
+        }
+        Ok(())
     }
 }

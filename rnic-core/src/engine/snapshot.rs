@@ -1,8 +1,5 @@
 //! The state of an engine for an administrator.
 
-use std::fmt;
-
-use super::Engine;
 use crate::connection::ConnectionFacts;
 use crate::counters::{DropCounters, EngineCounters, RdmaCounters, TcpCounters};
 
@@ -29,15 +26,5 @@ impl Snapshot {
         self.tcp.add(&other.tcp);
         self.rdma.add(&other.rdma);
         self.connections.extend(other.connections);
-    }
-}
-
-impl Engine {
-    /// Writes the state of each layer of each connection, for tests that compare engines.
-    pub fn write_state(&self, to: &mut impl fmt::Write) -> fmt::Result {
-        for (_, connection) in &self.connections {
-            connection.write_state(to)?;
-        }
-        Ok(())
     }
 }
