@@ -13,7 +13,7 @@ pub(super) struct PartialMessage {
     pub(super) empty: bool,
 }
 
-/// Without the offset: of which segment the header is, means nothing.
+/// Shows no offset: the header may be that of any segment of the message.
 impl fmt::Debug for PartialMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: (u8, u32, Option<Msn>) = match &self.header {

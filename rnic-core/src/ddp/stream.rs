@@ -114,14 +114,14 @@ impl DdpStream {
         Ok(self.ddp.begin_or_continue(header, len)?)
     }
 
-    /// Who writes tagged segments of which nobody is to hear, for a peer that needs `right`: to be written is all that is to
-    /// be done for them. `None` if none may come.
+    /// Returns a writer for tagged segments that are placed and not delivered, with the access right `right`. `None` after an
+    /// error.
     pub fn writer<'g>(&self, right: Access, guard: &'g Guard<'_>) -> Option<Writer<'g>> {
         (!self.failed).then(|| self.ddp.writer(right, guard))
     }
 
-    /// Tagged segments were placed by a [`writer`](Self::writer) in their turn. The last of them had this header; where one
-    /// message ended, another may have begun.
+    /// Records that tagged segments were placed in order by a [`writer`](Self::writer), of one message or several. `last` is
+    /// the header of the last of them.
     pub fn passed(&mut self, last: &TaggedHeader) {
         self.ddp.pass_tagged(last);
     }
@@ -171,7 +171,7 @@ impl DdpStream {
         self.ddp.is_amid_message()
     }
 
-    /// Where the octets of a tagged segment belong of which nobody is to hear, if the peer has this right there.
+    /// Returns the placement of a tagged segment that is not delivered, if the peer has the access right `right` there.
     #[inline(always)]
     pub fn place_for_tagged<'g>(
         &self,
@@ -183,9 +183,10 @@ impl DdpStream {
         guard.placement(header.stag, header.offset, len, self.ddp.origin, right)
     }
 
-    /// Where the octets of an untagged message belong that is next in its queue, and whole in this segment, if they fit the
-    /// buffer that is posted for it, which is one piece. [`delivered_whole`](Self::delivered_whole) is to follow.
-    // rfc: 5041-72b, 5041-72c, 5041-72d, 5041-72e
+    /// Returns the placement of the next message of a queue, if this segment is all of it and it fits the posted buffer, of one
+    /// piece. [`delivered_whole`](Self::delivered_whole) must follow.
+    // rfc: 5041-72b, 5041-72e queue and MSN have a buffer: that of the next message
+    // rfc: 5041-72c, 5041-72d the whole payload lies inside the buffer
     #[inline(always)]
     pub fn place_for_whole<'g>(
         &self,
@@ -202,7 +203,7 @@ impl DdpStream {
         guard.placement(stag, offset, len, self.ddp.origin, Access::LOCAL_WRITE)
     }
 
-    /// The message whose turn it is in a queue was [placed](Self::place_for_whole), and is delivered.
+    /// Delivers the next message of a queue, which was [placed](Self::place_for_whole).
     #[inline(always)]
     pub fn delivered_whole(&mut self, queue: QueueNumber) {
         self.ddp.pass_next(queue);
@@ -272,15 +273,15 @@ impl DdpStream {
         }))
     }
 
-    /// The next segments of the message being sent that carry equally many octets, with at most `mulpdu` octets each.
+    /// Returns the next segments of the message being sent that have equal length, at most `mulpdu`.
     pub fn series(&self, mulpdu: usize) -> Option<Series> {
         // rfc: 5041-3 DDP learns the MULPDU and every change of it
         self.sending.as_ref()?.series(mulpdu)
     }
 
-    /// Writes the header of the next segment, which is the next of a [series](Self::series), at the front of `room`: instead
-    /// of [`next_segment`](Self::next_segment) and [`posted`](Self::posted). Returns its octets, behind which the payload
-    /// belongs. `None` if no message is being sent.
+    /// Writes the header of the next segment of a [series](Self::series) at the front of `room`, in place of
+    /// [`next_segment`](Self::next_segment) and [`posted`](Self::posted). Returns the length of the header, behind which the
+    /// payload belongs. `None` if no message is being sent.
     #[inline]
     pub fn next_in_series(&mut self, series: &mut Series, room: &mut [u8]) -> Option<usize> {
         Some(self.sending.as_mut()?.next_in_series(series).emit(room))
@@ -292,7 +293,7 @@ impl DdpStream {
         self.sending.is_none() && !self.closed
     }
 
-    /// Begins a message of `len` octets that one segment carries, where [one may begin](Self::may_begin): its header.
+    /// Begins a message of `len` octets in one segment, if [one may begin](Self::may_begin). Returns its header.
     #[inline]
     pub fn whole(&mut self, header: DdpHeader, len: u32) -> DdpHeader {
         self.ddp.start_message(header, len).whole()

@@ -151,8 +151,8 @@ impl Rdmap {
         (header.ulp == WRITE).then_some(Access::REMOTE_WRITE)
     }
 
-    /// Whether a segment looks just as those of our own Sends do: it needs no right, and [`receive`](Self::receive) is all
-    /// that is to be done for the message.
+    /// Whether a segment is of a plain Send, whose reserved bits are zero. It needs no right, and [`receive`](Self::receive)
+    /// completes it.
     #[inline]
     pub fn admit_send(header: &UntaggedHeader) -> bool {
         header.ulp == SEND && header.queue == QueueNumber::SEND
@@ -164,8 +164,8 @@ impl Rdmap {
         !ends && self.responder.is_idle()
     }
 
-    /// The receive that the next Send fills, if its buffer is one piece and there is room for its completion: by its name,
-    /// and the piece.
+    /// Returns id and buffer of the receive that the next Send fills, if the buffer is one piece and the completion queue has
+    /// room.
     #[inline(always)]
     pub fn next_receive(qp: &QueuePair, cqs: &CqTable) -> Option<(u64, Sge)> {
         let ReceiveQueue::Own(ring) = &qp.rq else {
@@ -177,8 +177,8 @@ impl Rdmap {
         plain.then_some((wr.wr_id, wr.sges[0]))
     }
 
-    /// The Send of so many octets that this [receive](Self::next_receive) was for has come: completes it.
-    // rfc: 5040-53
+    /// Completes a [receive](Self::next_receive) with a Send of `length` octets.
+    // rfc: 5040-53 a Send takes up a buffer
     #[inline(always)]
     pub fn receive(wr_id: u64, length: u32, qp: &mut QueuePair, cqs: &mut CqTable) {
         if let ReceiveQueue::Own(ring) = &mut qp.rq {
@@ -397,7 +397,7 @@ impl Rdmap {
         self.requester.complete(qp, cqs);
     }
 
-    /// The same where that is all that was sent: mostly one request.
+    /// Handles an acknowledgment of everything that was sent, which is mostly one request.
     #[inline(always)]
     pub fn answered(&mut self, acked: u64, qp: &mut QueuePair, cqs: &mut CqTable) {
         self.requester.acked(acked);

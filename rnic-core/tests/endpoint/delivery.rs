@@ -1,4 +1,4 @@
-//! What DDP tells the layer above it of a message, whatever that layer is.
+//! What DDP tells any ULP of a message.
 
 use rnic_core::testing::raw_peer::ddp;
 use rnic_core::verbs::RecvWr;

@@ -1,4 +1,4 @@
-//! What a layer of its own is told of errors, and what it can still do (RFC 5041 section 7).
+//! What the ULP of an endpoint is told of errors, and what it can still do (RFC 5041 section 7).
 
 use rnic_core::connection::EndReason;
 use rnic_core::ddp::{DdpStreamError, ErrorReport, Teardown};
@@ -24,8 +24,8 @@ fn tagged_to(stag: Stag, offset: u64) -> DdpHeader {
     })
 }
 
-/// Gives a segment that is to be refused with an error, checks the report and that nothing of what follows comes
-/// through, has the layer say one more thing, and ends.
+/// Sends a segment that must be refused, checks the report and that later segments are dropped, lets the ULP send one more
+/// message, and ends the stream.
 fn refuse(mut raw: Raw, ulpdu: &[u8], number: (u8, u8)) {
     let before = raw.layer.take_arrived();
     raw.give(ulpdu);
@@ -51,8 +51,8 @@ fn refuse(mut raw: Raw, ulpdu: &[u8], number: (u8, u8)) {
     raw.assert_nothing_left();
 }
 
-/// What comes behind an error is dropped without a word; the stream stays for as long as the layer does nothing; and
-/// what it has to say goes out.
+/// Checks that segments behind an error are dropped silently, that the stream stays until the ULP ends it, and that the ULP
+/// can send a message.
 fn check_what_follows(raw: &mut Raw) {
     raw.give(&ddp(DdpHeader::Untagged(untagged_to(7, 1)), b"good"));
     raw.give(&ddp(DdpHeader::Untagged(untagged_to(8, 1)), b"bad"));
@@ -73,7 +73,7 @@ fn check_what_follows(raw: &mut Raw) {
     assert_eq!(payload, b"your error");
 }
 
-/// A layer that receives in queue 7, where one buffer of 8 octets is posted.
+/// A ULP that receives in queue 7, where one buffer of 8 octets is posted.
 fn ready() -> Raw {
     let raw = Raw::new(&[7]);
     let region = raw.sim.hosts[0].share(&[0; 8], all_rights());
@@ -146,8 +146,7 @@ fn errors_of_tagged_segments_are_reported_with_header_and_length() {
     raw.command(Command::Abort(raw.end.number));
 }
 
-/// A message is delivered behind all of those before it, so that none begins before the last segment of another, whatever
-/// queue it is for.
+/// Messages are delivered in the order sent, so that none begins before the last segment of another, in any queue.
 #[test]
 fn no_message_interrupts_another() {
     // rfc: 5041-21, 5041-33, 5041-40, 5041-62, 5041-63
@@ -223,7 +222,7 @@ fn errors_of_the_layer_below_are_passed_upward() {
     raw.assert_nothing_left();
 }
 
-/// The memory of a message is gone while it is sent: it stays unfinished, and the layer is told.
+/// The memory of a message is revoked while it is sent: the message is aborted, and the ULP is told.
 #[test]
 fn a_message_whose_memory_is_gone_is_reported() {
     let mut raw = ready();

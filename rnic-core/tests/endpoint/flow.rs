@@ -1,4 +1,4 @@
-//! Messages of a layer of its own: to any queue, with its own octets, through a network that loses them.
+//! Messages of a ULP other than RDMAP: to any queue, with its own RsvdULP, through a network that loses frames.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::common::*;
 use crate::parcels::{Arrived, Parcels, page, parcel};
 use crate::scene::{Raw, connect_pair, connect_pair_with};
 
-/// Queues that RDMAP has none of, and two that it has.
+/// Queues that RDMAP does not have, and two that it has.
 pub(crate) const QUEUES: [u32; 5] = [0, 2, 4, 0x8000_0001, u32::MAX];
 /// Octets of the longest parcel.
 const LONGEST: usize = 20_000;
@@ -26,7 +26,7 @@ pub(crate) const PARCELS: usize = 80;
 /// Octets that a receiver needs of each kind.
 pub(crate) const MEMORY: usize = PARCELS * LONGEST;
 
-/// The buffer of some number in a region, which is its name too.
+/// Returns buffer `number` of a region. The number is its id.
 fn buffer(region: &SharedRegion, number: usize) -> RecvWr {
     let sge = Sge {
         offset: (number * LONGEST) as u64,
@@ -36,7 +36,7 @@ fn buffer(region: &SharedRegion, number: usize) -> RecvWr {
     RecvWr::new(number as u64, &[sge]).unwrap()
 }
 
-/// What one side sends, in the order of sending, and where it should come to be.
+/// What one side sends, in order, and where it must arrive.
 pub(crate) struct Traffic {
     region: SharedRegion,
     pages: SharedRegion,
@@ -44,7 +44,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Readies the receiver, who has two regions of [`MEMORY`] octets, and has the sender send.
+    /// Posts the buffers of the receiver, in two regions of [`MEMORY`] octets, and the messages of the sender.
     pub(crate) fn new(
         [region, pages]: [SharedRegion; 2],
         from: &Parcels,
@@ -72,7 +72,7 @@ impl Traffic {
         }
     }
 
-    /// All of it came, as it was sent, in its order, each once.
+    /// Checks that everything has arrived as sent, in order, each once.
     pub(crate) fn check(&self, arrived: &[Arrived]) {
         let mut arrived = arrived.iter();
         let (region, pages) = (self.region.content(), self.pages.content());
@@ -165,7 +165,7 @@ fn parcels_and_pages_pass_a_network_that_loses_them_both_ways() {
     }
 }
 
-/// The octets on the wire, both ways, without the layer's headers being touched.
+/// RsvdULP on the wire, in both directions, is what the ULP has given.
 #[test]
 fn the_layers_own_octets_stand_in_every_segment() {
     // rfc: 5041-26, 5041-28, 5041-31, 5041-33, 5041-36, 5041-38, 5041-40, 5041-45, 5041-47, 5041-53, 5041-54, 5041-55
@@ -232,7 +232,7 @@ fn the_layers_own_octets_stand_in_every_segment() {
     raw.assert_nothing_left();
 }
 
-/// Short messages may come with their delivery, in buffers that DDP keeps, as many at once as were asked for.
+/// Short messages may be delivered with their octets, from buffers that DDP keeps, as many as the ULP has asked for.
 #[test]
 fn a_queue_can_have_buffers_of_ddp() {
     let mut raw = Raw::new(&[]);
@@ -267,7 +267,7 @@ pub(crate) fn untagged_to(queue: u32, msn: u32) -> UntaggedHeader {
     }
 }
 
-/// A layer may open queues as it goes, and none is there before.
+/// A ULP may open queues at any time; a queue does not exist before.
 #[test]
 fn a_queue_is_there_from_when_it_is_opened() {
     // rfc: 5041-43, 5041-72a

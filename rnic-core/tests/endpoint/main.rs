@@ -1,4 +1,4 @@
-//! DDP for a layer other than RDMAP (RFC 5041): any queue, octets of the layer's own, its errors and its ends. Over TCP
+//! DDP for a ULP other than RDMAP (RFC 5041): any queue, RsvdULP, errors, and the ends of a stream. Over TCP
 //! and MPA in the simulator, and over a transport of records as RFC 5043 has it.
 
 #[path = "../common/mod.rs"]

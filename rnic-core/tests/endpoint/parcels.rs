@@ -1,4 +1,4 @@
-//! A layer above DDP for tests: parcels to untagged queues of any number, and pages into tagged buffers.
+//! A ULP for tests: parcels to untagged queues of any number, and pages into tagged buffers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +17,7 @@ use rnic_core::wire::ddp::{
 /// What was delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrived {
-    /// A parcel, in the buffer of this name, or of these octets.
+    /// A parcel, in the buffer with this id, or with these octets.
     Parcel {
         header: UntaggedHeader,
         length: u32,
@@ -28,10 +28,10 @@ pub(crate) enum Arrived {
     Page { header: TaggedHeader, len: u32 },
 }
 
-/// What the layer knows.
+/// The state of the ULP.
 #[derive(Default)]
 pub(crate) struct State {
-    /// How it receives in which queues.
+    /// The queues in which it receives, and how these get their buffers.
     pub(crate) queues: HashMap<QueueNumber, BufferSupply>,
     buffers: HashMap<QueueNumber, VecDeque<RecvWr>>,
     outbox: VecDeque<(DdpHeader, Vec<u8>)>,
@@ -41,22 +41,22 @@ pub(crate) struct State {
     underway: VecDeque<u64>,
     pub(crate) transferred: usize,
     pub(crate) reports: Vec<ErrorReport>,
-    /// What the layer below agreed on.
+    /// The version of the LLP.
     pub(crate) llp_version: Option<u8>,
     pub(crate) half_closed: bool,
     pub(crate) finishing: bool,
     pub(crate) ended: Option<Teardown>,
-    /// Requests that came too late.
+    /// Requests after the wish to end the stream.
     pub(crate) refused: usize,
-    /// The memory of messages to be sent is gone.
+    /// The memory of messages to be sent was revoked.
     pub(crate) source_gone: bool,
 }
 
-/// The layer, of which the stream and the test have a handle each.
+/// The ULP, of which the stream and the test have a handle each.
 #[derive(Clone, Default)]
 pub(crate) struct Parcels(Arc<Mutex<State>>);
 
-/// The header of a parcel: DDP fills in what is its own.
+/// Makes the header of a parcel, as far as the ULP decides it.
 pub(crate) fn parcel(queue: u32, ulp: u8, ulp32: u32) -> DdpHeader {
     DdpHeader::Untagged(UntaggedHeader {
         last: false,
@@ -68,7 +68,7 @@ pub(crate) fn parcel(queue: u32, ulp: u8, ulp32: u32) -> DdpHeader {
     })
 }
 
-/// The header of a page.
+/// Makes the header of a page.
 pub(crate) fn page(stag: Stag, offset: u64, ulp: u8) -> DdpHeader {
     DdpHeader::Tagged(TaggedHeader {
         last: false,
@@ -79,7 +79,7 @@ pub(crate) fn page(stag: Stag, offset: u64, ulp: u8) -> DdpHeader {
 }
 
 impl Parcels {
-    /// A layer that receives in some queues, whose buffers it posts.
+    /// Makes a ULP that receives in these queues, and posts their buffers.
     pub(crate) fn with_queues(queues: &[u32]) -> Self {
         let parcels = Self::default();
         for queue in queues {
@@ -108,7 +108,7 @@ impl Parcels {
         withdrawn.map_or(0, |buffers| buffers.len())
     }
 
-    /// Asks for a message to be sent; says no once the stream was to end.
+    /// Queues a message to be sent. Returns false once the stream is to end.
     pub(crate) fn send(&self, header: DdpHeader, octets: &[u8]) -> bool {
         let mut state = self.state();
         if state.finishing || state.ended.is_some() {
@@ -139,7 +139,7 @@ impl Ulp for Parcels {
     }
 
     fn admit(&self, segment: &DdpSegment<'_>) -> Result<Destination, DdpStreamError> {
-        // An octet of its own that it knows nothing of.
+        // An octet of RsvdULP that it does not know.
         if segment.header.ulp() == 0xee {
             return Err(DdpStreamError::Refused("no such kind of parcel"));
         }

@@ -1,5 +1,5 @@
-//! DDP over a transport of records, as RFC 5043 makes of SCTP: chunks that come in any order, each with its number in
-//! the order of sending, no longer than a limit that changes.
+//! DDP over a transport of records, as RFC 5043 does with SCTP: chunks that arrive in any order, each with its sequence
+//! number, no longer than a limit that changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,33 +24,33 @@ const SEGMENT: u32 = 16;
 const CONTROL: u32 = 17;
 /// The function code of DDP Stream Session Terminate.
 const TERMINATE: [u8; 2] = [0, 4];
-/// Chunks on their way at most: far fewer than the numbers go round.
+/// The most chunks in flight: far fewer than there are sequence numbers.
 const WINDOW: u64 = 40;
 /// The least that RFC 5043 section 9 lets a chunk hold.
 const LEAST_MULPDU: usize = 516;
 
-/// A chunk under way. The first two octets are its number in the order of sending (DDP-SSN).
+/// A chunk in flight. Its first two octets are its sequence number (DDP-SSN).
 #[derive(Clone)]
 struct Chunk {
     protocol: u32,
     octets: Vec<u8>,
 }
 
-/// A chunk that came before its turn.
+/// A chunk that has arrived ahead of order.
 enum Early {
-    /// Its payload is where it belongs.
+    /// Its payload is placed.
     Placed(Placed),
-    /// It is to be looked at in its turn.
+    /// It is handled in order.
     Aside(Chunk),
 }
 
-/// One direction out and one in of such a transport.
+/// The sending and the receiving side of such a transport.
 struct Records {
     mulpdu: usize,
-    /// Chunks given out so far, those of them that the peer has, and whether those before them are all there too.
+    /// Chunks sent so far, and which of them the peer has.
     given_out: u64,
     acknowledged: Vec<bool>,
-    /// The number of the chunk whose turn it is.
+    /// The number of the next chunk in order.
     expected: u64,
     early: BTreeMap<u64, Early>,
     peer_closed: bool,
@@ -77,7 +77,7 @@ impl Llp for Records {
     }
 }
 
-/// One end: stream, layer above and transport.
+/// One end: stream, ULP and transport.
 struct End {
     layer: Parcels,
     stream: DdpStream,
@@ -125,7 +125,7 @@ impl End {
         Chunk { protocol, octets }
     }
 
-    /// The next chunk to be sent, if there is one.
+    /// Returns the next chunk to be sent.
     fn next_chunk(&mut self) -> Option<Chunk> {
         self.stream.follow_llp(&mut self.llp, &mut self.layer);
         if self.llp.given_out >= self.llp.transferred() + WINDOW || self.llp.closed {
@@ -152,12 +152,12 @@ impl End {
         Some(chunk)
     }
 
-    /// A chunk has come. Says which one it was, for the peer to know.
+    /// Handles a chunk that has arrived. Returns its number, as the acknowledgment.
     fn handle(&mut self, chunk: Chunk) -> u64 {
         let number = u16::from_be_bytes([chunk.octets[0], chunk.octets[1]]);
         let ahead = number.wrapping_sub(self.llp.expected as u16);
         if ahead >= 0x8000 {
-            // Once more: it was delivered.
+            // A duplicate: it was delivered.
             return self.llp.expected - u64::from(ahead.wrapping_neg());
         }
         let turn = self.llp.expected + u64::from(ahead);
@@ -190,7 +190,7 @@ impl End {
         placed.ok()
     }
 
-    /// The turn has come of a segment that was placed.
+    /// Delivers a placed segment, which is the next in order.
     fn turn_of(&mut self, placed: Placed) {
         self.llp.expected += 1;
         if !self.may_come() {
@@ -204,7 +204,7 @@ impl End {
         }
     }
 
-    /// A chunk in its turn.
+    /// Handles a chunk in order.
     fn take(&mut self, chunk: Chunk) {
         self.llp.expected += 1;
         if !self.may_come() {
@@ -224,7 +224,7 @@ impl End {
         }
     }
 
-    /// Whether anything may come now: not behind an error, and not behind the end, which would be one.
+    /// Whether chunks may still arrive: not after an error, and not after the end, which would be an error.
     fn may_come(&mut self) -> bool {
         if self.llp.peer_closed && !self.stream.has_failed() {
             let fault = DdpStreamError::Llp("data behind the end of the stream".into());
@@ -240,7 +240,7 @@ impl End {
     }
 }
 
-/// Two ends, and chunks on their way to each, which arrive in any order and some of them twice.
+/// Two ends, and chunks in flight to each, which arrive in any order and some of them twice.
 struct Pair {
     ends: [End; 2],
     underway: [Vec<Chunk>; 2],
@@ -256,7 +256,7 @@ impl Pair {
         }
     }
 
-    /// Everybody sends what may be sent, and one chunk arrives on each side. Says whether anything happened.
+    /// Lets both ends send, and one chunk arrive at each. Returns whether anything happened.
     fn step(&mut self) -> bool {
         let mut any = false;
         for from in 0..2 {
@@ -264,7 +264,7 @@ impl Pair {
             while let Some(chunk) = self.ends[from].next_chunk() {
                 assert!(chunk.octets.len() - 2 <= self.ends[from].llp.mulpdu);
                 self.underway[to].push(chunk);
-                // The way changes while a message is cut.
+                // The MULPDU changes within a message.
                 self.ends[from].llp.mulpdu = self.rng.usize(LEAST_MULPDU..1400);
             }
             if self.underway[to].is_empty() {
@@ -309,7 +309,7 @@ fn parcels_and_pages_pass_a_transport_of_records_in_any_order() {
     }
 }
 
-/// What was cut for another MULPDU goes as it is; the rest of the same message is cut for the new one.
+/// Segments made for the old MULPDU are sent as they are; the rest of the message is segmented for the new one.
 #[test]
 fn the_rest_of_a_message_is_segmented_by_a_changed_mulpdu() {
     // rfc: 5041-3, 5041-4, 5041-49
@@ -376,7 +376,7 @@ fn a_segment_behind_the_end_of_a_stream_of_records_cuts_it_off() {
         protocol,
         octets: [&[0, number][..], rest].concat(),
     };
-    // It is early, and its turn comes behind the end.
+    // It is ahead of order, and belongs behind the end.
     end.handle(chunk(SEGMENT, 1, &late));
     end.handle(chunk(CONTROL, 0, &TERMINATE));
     assert_eq!(end.layer.state().ended, Some(Teardown::Abortive));

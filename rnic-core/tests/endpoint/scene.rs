@@ -35,12 +35,12 @@ pub(crate) fn connect(
     });
 }
 
-/// Connects a layer on host 0 to one on host 1.
+/// Connects a ULP on host 0 to one on host 1.
 pub(crate) fn connect_pair(sim: &mut Simulation, layers: [&Parcels; 2]) -> [TestEndpoint; 2] {
     connect_pair_with(sim, layers, &ConnectionOptions::default())
 }
 
-/// The same with these options of host 0.
+/// Connects a ULP on host 0, with these options, to one on host 1.
 pub(crate) fn connect_pair_with(
     sim: &mut Simulation,
     layers: [&Parcels; 2],
@@ -59,7 +59,7 @@ pub(crate) fn connect_pair_with(
     ends
 }
 
-/// A raw peer that has connected to a layer on host 0.
+/// A raw peer that has connected to a ULP on host 0.
 pub(crate) struct Raw {
     pub(crate) sim: Simulation,
     pub(crate) layer: Parcels,
@@ -69,7 +69,7 @@ pub(crate) struct Raw {
 impl Raw {
     pub(crate) fn new(queues: &[u32]) -> Self {
         let mut sim = simulation();
-        // What is said here is no RDMAP, and RDMAP is all that the decoder understands above DDP.
+        // The decoder understands only RDMAP above DDP, and this ULP is another.
         sim.tap = None;
         let layer = Parcels::with_queues(queues);
         let end = sim.hosts[0].create_endpoint(layer.clone());
@@ -87,14 +87,14 @@ impl Raw {
         Self { sim, layer, end }
     }
 
-    /// The peer sends a ULPDU.
+    /// Sends a ULPDU from the peer.
     pub(crate) fn give(&mut self, ulpdu: &[u8]) {
         let fpdu = self.sim.raw[0].fpdu(ulpdu);
         self.sim.raw[0].send(&fpdu);
         self.sim.run_now();
     }
 
-    /// The layer has messages to send.
+    /// Rings the doorbell: the ULP has messages to send.
     pub(crate) fn ring(&mut self) {
         self.sim.hosts[0].ring(self.end);
         self.sim.run_now();

@@ -1,4 +1,4 @@
-//! The ends of a stream for a layer of its own (RFC 5041 section 6.2): half-closed, graceful, abortive.
+//! The ends of a stream of an endpoint (RFC 5041 section 6.2): half-closed, graceful, abortive.
 
 use rnic_core::connection::{ConnectionOptions, EndReason, Event};
 use rnic_core::ddp::Teardown;
@@ -13,7 +13,7 @@ use crate::flow::untagged_to;
 use crate::parcels::{Parcels, parcel};
 use crate::scene::{Raw, accept, connect, connect_pair};
 
-/// A raw peer whose first FPDU has come, so that the layer may send.
+/// Makes a raw peer whose first FPDU has arrived, so that the ULP may send.
 fn open() -> Raw {
     let mut raw = Raw::new(&[7]);
     raw.give(&ddp(write_header(Stag(0), 0), b""));
@@ -89,7 +89,7 @@ fn a_stream_that_this_side_has_half_closed_still_receives() {
     raw.assert_nothing_left();
 }
 
-/// FIN goes only behind the last octet of what was asked for, and only when the peer has it all.
+/// FIN is sent only behind the last octet of all messages, and only when the peer has acknowledged them.
 #[test]
 fn everything_asked_for_is_transferred_before_a_graceful_end() {
     // rfc: 5041-s2
@@ -155,7 +155,7 @@ fn the_application_may_cut_a_stream_off() {
     raw.assert_nothing_left();
 }
 
-/// Nor is a FIN behind a segment that is not the last of its message.
+/// A FIN behind a segment that is not the last of its message is no orderly end.
 #[test]
 fn a_peer_that_closes_within_a_message_has_cut_the_stream_off() {
     // rfc: 5041-11
@@ -201,7 +201,7 @@ fn what_comes_behind_the_peers_close_is_not_taken() {
     raw.assert_nothing_left();
 }
 
-/// An endpoint that is destroyed takes its connection with it, and its layer hears nothing more.
+/// Destroying an endpoint ends its connection, and its ULP is not called any more.
 #[test]
 fn an_endpoint_can_be_destroyed_while_it_is_connected() {
     let mut raw = open();
@@ -211,7 +211,7 @@ fn an_endpoint_can_be_destroyed_while_it_is_connected() {
     raw.assert_nothing_left();
 }
 
-/// A ready-to-receive message is one of RDMAP: no other layer can be asked for it, or asked to bear it.
+/// A ready-to-receive message is one of RDMAP: no other ULP can send or receive it.
 #[test]
 fn an_endpoint_does_not_connect_peer_to_peer() {
     let mut sim = simulation();

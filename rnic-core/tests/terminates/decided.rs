@@ -9,7 +9,7 @@ use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, Stag};
 use rnic_core::wire::mpa::{Enhanced, StartupKind};
 
-/// Queue 3 is there (RFC 7306): the opcode is what has no place in it. A queue that is not there is what is wrong.
+/// Queue 3 exists (RFC 7306), so the opcode is wrong in it. Where a queue does not exist, the queue is wrong.
 #[test]
 fn a_send_to_the_queue_of_atomic_responses_is_an_unexpected_opcode() {
     // rfc: 7306-57, 5041-72a
@@ -27,7 +27,7 @@ fn an_octet_at_the_last_offset_wraps() {
     scene.wrong("the last offset", &ulpdu, (1, 1, 3), Quotes::Segment);
 }
 
-/// A Read that can never be made is an error found while a message is made. It is told to the peer.
+/// A Read with an ORD of 0 is an error that is found while a message is made. The peer gets a Terminate.
 #[test]
 fn a_read_to_a_peer_that_takes_none_is_a_local_error() {
     // rfc: 5040-87, 5040-88a
@@ -49,7 +49,7 @@ fn a_read_to_a_peer_that_takes_none_is_a_local_error() {
     scene.assert_bystanders_unhurt("no Reads");
 }
 
-/// Whichever message an initiator begins with, it shows that the initiator is ready: that is all that is waited for.
+/// Any first message shows that the initiator is ready, which is all that a responder waits for.
 #[test]
 fn a_responder_takes_any_first_message() {
     // rfc: 5044-77a

@@ -26,7 +26,7 @@ fn an_fpdu_that_was_altered_above_tcp() {
     }
 }
 
-/// DDP has no number for what has no header, and MPA is right about it: 2/0/3 is for markers.
+/// DDP has no number for a segment without a whole header, and for MPA it is no error: 2/0/3 is for markers.
 #[test]
 fn an_fpdu_too_short_for_its_header() {
     // rfc: 5041-48, 5044-85c
@@ -112,7 +112,7 @@ fn the_peers_terminate_is_told_and_answered_by_closing() {
     }
 }
 
-/// The peer has received a Send, and what it answers ends the connection: the Send is done nevertheless.
+/// The peer acknowledges a Send together with a segment that ends the connection: the Send completes nevertheless.
 #[test]
 fn a_wrong_answer_takes_nothing_from_the_request_that_it_acknowledges() {
     let mut scene = scene(0);
@@ -131,7 +131,7 @@ fn a_wrong_answer_takes_nothing_from_the_request_that_it_acknowledges() {
     assert_eq!(outcomes(&mut scene.qp), [done]);
 }
 
-/// A Terminate of the peer ends what is half sent, too.
+/// A Terminate of the peer also ends a message that is not sent in full.
 #[test]
 fn nothing_is_sent_on_after_the_peers_terminate() {
     let mut scene = scene(0);
@@ -151,8 +151,7 @@ fn nothing_is_sent_on_after_the_peers_terminate() {
     assert!(peer.received.len() < begun + 3000 && peer.finished);
 }
 
-/// A request of the application that cannot be carried out is told to the peer, even where nothing else is on its
-/// way that would make the worker look again.
+/// A work request that fails is told to the peer, even where nothing else is sent or received that would run the engine.
 // rfc: 5040-87, 5040-88a
 #[test]
 fn a_local_error_is_told_to_the_peer_at_once() {
@@ -200,7 +199,7 @@ fn a_local_error_is_told_to_the_peer_at_once() {
     }
 }
 
-/// Nobody can make a connection that has failed stay: not by taking nothing of the Terminate, nor by staying open.
+/// A peer cannot keep a failed connection alive, neither by a closed window for the Terminate nor by never closing.
 #[test]
 fn a_peer_that_takes_no_terminate_is_cut_off() {
     // rfc: 5040-86, 5041-13

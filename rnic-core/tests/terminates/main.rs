@@ -1,5 +1,5 @@
-//! Errors that end a stream: which Terminate goes out, what both applications are told, and that nobody else is
-//! hurt. The peer is a raw one, which does wrong by the octet.
+//! Errors that end a stream: which Terminate is sent, what both applications are told, and that other connections are not
+//! affected. The peer is a raw one.
 
 #[path = "../common/mod.rs"]
 mod common;

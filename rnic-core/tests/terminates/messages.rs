@@ -15,10 +15,10 @@ use rnic_core::wire::rdmap::{
     AtomicOperation, AtomicRequest, Control, Opcode, ReadRequest, TerminateControl,
 };
 
-/// The Terminate that says that an opcode has no place.
+/// The numbers of an unexpected opcode.
 const OPCODE: (u8, u8, u8) = (0, 2, 6);
 
-/// What stands in the application's buffers before anything comes.
+/// The content of the application's buffers before anything arrives.
 const SECRET: u8 = 0x5a;
 
 /// A segment of the first message of queue 0.
@@ -32,7 +32,7 @@ fn part(opcode: Opcode, offset: usize, payload: &[u8], last: bool) -> Vec<u8> {
     ddp(DdpHeader::Untagged(header), payload)
 }
 
-/// Segments of one message that have not all the same opcode; the last one that is listed is refused.
+/// Segments of one message with different opcodes. The last one that is listed is refused.
 fn mixtures() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     use Opcode::{Immediate, ImmediateSolicited, Send, SendSolicited};
     let eight = [0xee; 8];
@@ -89,7 +89,7 @@ fn mixtures() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     mixtures
 }
 
-/// A scene whose only memory for receives is as large as the largest mixture, and full of what the peer is not to see.
+/// Makes a scene whose receive buffers are as large as the longest of these messages, and full of [`SECRET`].
 fn scene_with_secret() -> (Scene, SharedRegion) {
     let mut scene = scene(0);
     let secret = scene.sim.hosts[0].share(&[SECRET; 4096], Access::LOCAL_WRITE);
@@ -125,7 +125,7 @@ fn a_receive_succeeds_only_with_octets_that_came() {
     }
 }
 
-/// What a stream leaves in a shared queue's receive is not told to the next.
+/// What one stream has written to a receive of a shared queue is not delivered on another.
 #[test]
 fn a_shared_receive_succeeds_only_with_octets_that_came() {
     for (name, ulpdus) in mixtures() {
@@ -145,7 +145,7 @@ fn a_shared_receive_succeeds_only_with_octets_that_came() {
     }
 }
 
-/// A message of one opcode in several segments is as good as any, Immediate Data too; and bits without a meaning may change.
+/// A message of one opcode may have several segments, Immediate Data too, and its reserved bits may change.
 #[test]
 fn segments_of_one_message_are_taken() {
     // rfc: 5040-11, 5040-12, 7306-53
@@ -182,7 +182,7 @@ fn segments_of_one_message_are_taken() {
     assert_eq!(&told[1].immediate, b"immediat");
 }
 
-/// The STag that is to be invalidated is one.
+/// All segments of a message name the same STag to be invalidated.
 #[test]
 fn a_send_does_not_change_what_it_invalidates() {
     // rfc: 5041-38
@@ -272,13 +272,13 @@ fn cut(ulpdu: &mut Vec<u8>, last: bool) {
     }
 }
 
-/// Each is delivered behind all that were sent before it, so none before the last segment of another.
+/// Messages are delivered in the order sent, so none is delivered before the last segment of another.
 #[test]
 fn no_message_comes_between_the_segments_of_another() {
     // rfc: 5041-21, 5041-62, 5041-63, 5040-71, 5040-76, 7306-41, 7306-42
     for (begun, begin) in MESSAGES {
         for (other, make) in MESSAGES {
-            // Two of a kind are one message to all appearance.
+            // Two of a kind look like one message.
             if begun == other {
                 continue;
             }
@@ -312,7 +312,7 @@ fn a_request_has_one_opcode() {
     scene.assert_memory_untouched("half of each");
 }
 
-/// Where a tagged message ends shows in L alone.
+/// Only L shows where a tagged message ends.
 #[test]
 fn a_tagged_message_keeps_its_stag_and_its_opcode() {
     // rfc: 5041-28, 5041-33
@@ -320,7 +320,7 @@ fn a_tagged_message_keeps_its_stag_and_its_opcode() {
         let payload = vec![0xee; len];
         ddp(tagged(Opcode::Write, stag, offset, last), &payload)
     };
-    // Elsewhere in the same buffer is no offence: only a recommendation is broken. Nor is any STag without octets.
+    // Another place in the same buffer is allowed: only a recommendation is broken. So is any STag without payload.
     let mut good = scene(1);
     let target = good.sim.hosts[0].share(&[0; LEN], all_rights()).stag;
     let ulpdus = [
@@ -409,7 +409,7 @@ fn no_send_is_delivered_behind_a_write_that_is_not_whole() {
     }
 }
 
-/// What was placed ahead of its turn is looked at again in its turn.
+/// What was placed ahead of order is checked again in order.
 #[test]
 fn what_was_placed_ahead_of_order_is_not_delivered_within_another_message() {
     // rfc: 5041-21, 5041-62, 5041-63
@@ -433,7 +433,7 @@ fn what_was_placed_ahead_of_order_is_not_delivered_within_another_message() {
     ];
     for (name, first, second) in cases {
         for last in [true, false] {
-            // Where one message ends and another begins all is well, but for a Send that has no beginning.
+            // One message may end and another begin there, but a Send must have its first segment.
             let good = last && !name.starts_with("the rest");
             let mut scene = scene(0);
             let sim = &mut scene.sim;
@@ -473,7 +473,7 @@ fn what_was_placed_ahead_of_order_is_not_delivered_within_another_message() {
     }
 }
 
-/// A Terminate says that what was begun is not finished.
+/// A Terminate may interrupt a message that is not finished.
 #[test]
 fn a_terminate_takes_the_place_of_what_is_left_of_a_message() {
     // rfc: 5040-66, 5041-63

@@ -1,4 +1,4 @@
-//! A connection to a raw peer that does wrong, and what is to come of it.
+//! A connection to a raw peer that makes an error, and the checks of what follows.
 
 use crate::common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason};
@@ -16,18 +16,18 @@ pub(crate) const LEN: usize = 64;
 /// Reads that the raw peer may have outstanding.
 pub(crate) const IRD: u16 = 4;
 
-/// A connection to a raw peer, memory of all kinds, and another connection that must not notice anything.
+/// A connection to a raw peer, memory with different rights, and another connection that must not be affected.
 pub(crate) struct Scene {
     pub(crate) sim: Simulation,
     pub(crate) peer: usize,
     pub(crate) qp: TestQp,
-    /// The peer may do everything to it.
+    /// The peer has every right to it.
     pub(crate) open: SharedRegion,
-    /// The peer may do nothing to it.
+    /// The peer has no right to it.
     pub(crate) shut: SharedRegion,
     /// It belongs to another protection domain.
     pub(crate) foreign: SharedRegion,
-    /// Where what it sends arrives.
+    /// The receives for its Sends.
     pub(crate) inbox: SharedRegion,
     pub(crate) bystanders: (TestQp, TestQp),
 }
@@ -61,7 +61,7 @@ pub(crate) fn scene(receives: u64) -> Scene {
     }
 }
 
-/// What a Terminate is to quote of the segment.
+/// What a Terminate must quote of the segment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Quotes {
     Nothing,
@@ -70,7 +70,7 @@ pub(crate) enum Quotes {
 }
 
 impl Scene {
-    /// Sends a ULPDU, which is wrong.
+    /// Sends a ULPDU that is in error, and checks the Terminate.
     pub(crate) fn wrong(self, name: &str, ulpdu: &[u8], numbers: (u8, u8, u8), quotes: Quotes) {
         let octets = fpdu(ulpdu, true);
         self.wrong_octets(name, &octets, ulpdu, numbers, quotes);
@@ -86,7 +86,7 @@ impl Scene {
     ) {
         self.sim.raw[self.peer].send(octets);
         self.sim.run_now();
-        // More of the same changes nothing.
+        // Sending it again changes nothing.
         self.sim.raw[self.peer].send(octets);
         self.sim.run_now();
         self.assert_terminated(name, ulpdu, numbers, quotes);
@@ -94,14 +94,14 @@ impl Scene {
         self.assert_bystanders_unhurt(name);
     }
 
-    /// Nothing was written where the peer was not invited to.
+    /// Checks that nothing was written where the peer has no right.
     pub(crate) fn assert_memory_untouched(&self, name: &str) {
         assert_eq!(self.open.content(), pattern(LEN), "{name}: open memory");
         assert_eq!(self.shut.content(), [0; LEN], "{name}: shut memory");
         assert_eq!(self.foreign.content(), [0; LEN], "{name}: foreign memory");
     }
 
-    /// The peer's Terminate was taken for what it says, and is not answered.
+    /// Checks that the application was told the peer's Terminate, and that nothing was sent in return.
     pub(crate) fn assert_peer_terminated(mut self, name: &str, control: TerminateControl) {
         let reason = self.sim.hosts[0].end_of(self.qp.number);
         assert_eq!(

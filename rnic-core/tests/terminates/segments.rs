@@ -136,14 +136,14 @@ fn a_receive_that_is_too_short_says_so() {
     assert_eq!(outcomes(&mut scene.qp), wanted);
 }
 
-/// Octets of a segment that has bits set in it which nobody looks at.
+/// Returns a segment with its reserved bits set.
 fn reserved_set(mut ulpdu: Vec<u8>) -> Vec<u8> {
     ulpdu[0] |= 0x3c;
     ulpdu[1] |= 0x30;
     ulpdu
 }
 
-/// A refused request is found out when its response is to be made: the segment is gone by then.
+/// The access of a request is checked when its response is made: the segment is gone by then.
 #[test]
 fn a_request_is_quoted_as_received() {
     // rfc: 5041-s11, 5040-20, 5040-22
@@ -183,7 +183,7 @@ fn a_request_is_quoted_as_received() {
     shut.wrong("an atomic", &ulpdu, (0, 1, 2), Quotes::Segment);
 }
 
-/// What was placed ahead of its turn, and is found to be wrong in its turn.
+/// What was placed ahead of order is found to be in error in order.
 #[test]
 fn a_segment_ahead_of_order_is_quoted_as_received() {
     // rfc: 5041-s11
@@ -199,7 +199,7 @@ fn a_segment_ahead_of_order_is_quoted_as_received() {
         let receive = recv(id, &memory, 1000);
         scene.sim.hosts[0].post_recv(&mut scene.qp, receive);
     }
-    // The second message goes on where it never began.
+    // The second message has no first segment.
     let mut header = at(0, 2, 8);
     header.ulp32 = 0x1234_5678;
     let wrong = reserved_set(ddp(DdpHeader::Untagged(header), &[0xee; 900]));
@@ -219,7 +219,7 @@ fn a_segment_ahead_of_order_is_quoted_as_received() {
     scene.assert_terminated("early", &wrong, (1, 2, 4), Quotes::Segment);
 }
 
-/// What is too long for another queue, or comes before its turn, says nothing of the receive whose turn it is.
+/// A message that is too long for another queue, or ahead of order, does not affect the first posted receive.
 #[test]
 fn a_receive_that_the_error_is_not_about_is_flushed() {
     let to = |opcode, queue, msn| DdpHeader::Untagged(untagged(opcode, queue, msn, true));
@@ -361,7 +361,7 @@ fn more_reads_than_agreed() {
     scene.sim.raw[peer].acknowledge();
     scene.sim.run_now();
     let mut octets = Vec::new();
-    // One is answered into TCP at once, the depth waits, and one is too many.
+    // One response is with TCP at once, as many as the IRD wait, and one is too many.
     let count = u32::from(IRD) + 2;
     for msn in 1..=count {
         octets.extend(fpdu(&read_request(msn, &request), true));
@@ -378,7 +378,7 @@ fn more_reads_than_agreed() {
         matches!(&reason, Some(EndReason::TerminateSent { control: sent, .. }) if *sent == control),
         "{reason:?}"
     );
-    // The window opens: the Terminate comes behind what was answered.
+    // The window opens: the Terminate is sent behind the responses.
     scene.sim.raw[peer].window = u16::MAX;
     scene.sim.raw[peer].acknowledge();
     scene.sim.run_for(SECOND * 2);
@@ -425,7 +425,7 @@ fn read_responses_that_nobody_asked_for() {
     for (name, right_stag, offset, len, last, numbers) in cases {
         let mut scene = scene(1);
         scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
-        // The sink is memory that the peer has no right to: the Read alone lets it in.
+        // The peer has no right to the sink but by the Read.
         let sink = scene.sim.hosts[0].share(&[0; LEN], Access::LOCAL_WRITE);
         let wr = read(5, &sink, Stag(0x77), 16);
         scene.sim.hosts[0].post_send(&mut scene.qp, wr);

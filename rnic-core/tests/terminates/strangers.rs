@@ -1,7 +1,7 @@
-//! A peer that does harm, one way of it at a time. It is told what it did, its connection ends, and nothing else
-//! happens: not to memory that it may not reach, and not to others.
+//! A hostile peer, with one kind of attack in each test. It gets a Terminate, its connection ends, and nothing else
+//! happens: neither to memory that it may not reach, nor to other connections.
 //!
-//! More of them stand where their subject is: `segments` (STags, queues, versions, opcodes, Immediate Data, depth),
+//! More attacks stand with their subject: `segments` (STags, queues, versions, opcodes, Immediate Data, depth),
 //! `endings` (CRCs, lengths, several errors), and `table`, which goes through all numbers of errors.
 
 use crate::common::*;
@@ -132,7 +132,7 @@ fn a_message_far_ahead_of_its_turn() {
     }
 }
 
-/// Ahead of order it changes nothing; in its turn it is wrong.
+/// Ahead of order it changes nothing; in order it is an error.
 #[test]
 fn a_message_far_ahead_that_overtakes_what_comes_before() {
     let mut scene = scene(3);
@@ -150,7 +150,7 @@ fn a_message_far_ahead_that_overtakes_what_comes_before() {
     scene.assert_bystanders_unhurt("ahead");
 }
 
-/// The rest of it is not sent, and its reader is told how far it came.
+/// The rest of the response is not sent, and the Terminate says how far it came.
 #[test]
 fn a_read_of_memory_that_is_revoked_under_way() {
     const ALL: usize = 400_000;
@@ -167,7 +167,7 @@ fn a_read_of_memory_that_is_revoked_under_way() {
     request.emit(&mut octets);
     let header = untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, 1, true);
     let ulpdu = ddp(DdpHeader::Untagged(header), &octets);
-    // Some of the answer is in flight, and no more for the time being.
+    // Part of the response is in flight, and the window holds back the rest.
     scene.sim.raw[scene.peer].acknowledges = false;
     let asked = fpdu(&ulpdu, true);
     scene.sim.raw[scene.peer].send(&asked);
@@ -205,7 +205,7 @@ fn a_read_of_memory_that_is_revoked_under_way() {
     scene.assert_bystanders_unhurt("revoked");
 }
 
-/// The first copy of an octet counts; the others are not looked at.
+/// The first copy of an octet counts; later copies are ignored.
 #[test]
 fn tcp_segments_that_overlap_with_other_octets() {
     let mut scene = scene(2);
@@ -278,7 +278,7 @@ fn a_write_whose_offset_wraps() {
     }
 }
 
-/// Nothing is written, so it does not matter where.
+/// Nothing is written, so the offset does not matter.
 #[test]
 fn writes_and_reads_of_nothing_at_the_edge_of_memory_and_beyond() {
     let mut scene = scene(1);
@@ -369,7 +369,7 @@ fn a_response_to_an_atomic_never_made() {
     let header = untagged(Opcode::AtomicResponse, QueueNumber(3), 1, true);
     let ulpdu = ddp(DdpHeader::Untagged(header), &[0; 12]);
     scene(1).wrong("never asked", &ulpdu, (0, 2, 6), Quotes::Segment);
-    // Nor does it answer a Read.
+    // Nor is it a response to a Read.
     let (scene, sink) = reading();
     scene.wrong("to a Read", &ulpdu, (0, 2, 6), Quotes::Segment);
     assert_eq!(sink.content(), [0; LEN]);
@@ -400,7 +400,7 @@ fn a_terminate_out_of_form() {
     }
 }
 
-/// Whatever a Terminate quotes or claims to quote: the stream is over, and nobody answers it.
+/// Whatever a Terminate quotes, it ends the stream, and nothing is sent in return.
 #[test]
 fn a_terminate_that_quotes_what_cannot_be() {
     let inner = {

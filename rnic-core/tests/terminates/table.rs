@@ -247,7 +247,7 @@ fn an_invalidation_of_shared(name: &str, numbers: Numbers) {
     scene.wrong(name, &ulpdu, numbers, Quotes::Segment);
 }
 
-/// A Send that is right but for one octet of its header.
+/// Sends a Send whose header has one wrong octet.
 fn altered_send(name: &str, numbers: Numbers, at: usize, octet: u8) {
     let mut ulpdu = ddp(send_header(1), &[]);
     ulpdu[at] = octet;
@@ -270,7 +270,7 @@ fn too_many_reads(name: &str, numbers: Numbers) {
     let mut scene = scene(1);
     scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
     scene.sim.run_now();
-    // Nothing is let through and all come at once, so that none is answered in between.
+    // Nothing is acknowledged and all arrive together, so that no response is sent in between.
     scene.sim.raw[scene.peer].window = 0;
     scene.sim.raw[scene.peer].acknowledge();
     scene.sim.run_now();
@@ -326,7 +326,7 @@ fn a_write_that_wraps(name: &str, numbers: Numbers) {
     refused_write(name, numbers, |scene| scene.open.stag, u64::MAX - 2);
 }
 
-/// In the same domain, but for one stream alone.
+/// Writes to memory of the same protection domain that is for another stream alone.
 fn a_write_to_others(name: &str, numbers: Numbers) {
     let scene = scene(1);
     let other = Scope::Stream(PD, scene.bystanders.0.stream);
@@ -395,7 +395,7 @@ fn a_marker_that_points_elsewhere(name: &str, numbers: Numbers) {
     scene.wrong_octets(name, &octets, &ulpdu, numbers, Quotes::Nothing);
 }
 
-/// A receive whose memory was taken back. That is no fault of the peer's, and nothing of its message is quoted.
+/// Sends into a receive whose memory was revoked. That is not the peer's error, and its message is not quoted.
 fn a_receive_that_is_gone(name: &str, numbers: Numbers) {
     let mut scene = scene(0);
     let memory = scene.sim.hosts[0].share(&[0; LEN], all_rights());
@@ -406,7 +406,7 @@ fn a_receive_that_is_gone(name: &str, numbers: Numbers) {
     scene.wrong(name, &ulpdu, numbers, Quotes::Nothing);
 }
 
-/// An initiator to which this Reply comes, or none if it gives up, and whose last word is a Terminate.
+/// Checks that an initiator which receives this Reply, or gives up before, sends a Terminate last.
 fn assert_start_fails(name: &str, numbers: Numbers, options: &ConnectionOptions, reply: &[u8]) {
     let mut sim = simulation();
     let qp = sim.hosts[0].create_qp();
@@ -452,7 +452,6 @@ fn a_reply_that_begins_otherwise(name: &str, numbers: Numbers) {
     assert_start_fails(name, numbers, &options, &answer);
 }
 
-/// The table lists every number that there is, once.
 #[test]
 fn the_table_lists_every_number_once() {
     let mut listed: Vec<Numbers> = CELLS.iter().map(|cell| cell.numbers).collect();
@@ -487,8 +486,8 @@ fn each_error_is_told_by_its_number_and_nothing_after_it() {
     assert_eq!(provoked, 28);
 }
 
-/// It is told to the application as it came, answered by nothing, and ends the connection, whatever it says: numbers
-/// that no standard knows too.
+/// The application is told the numbers as received, even those that no standard has. The connection ends without another
+/// Terminate.
 #[test]
 fn each_number_that_a_peer_sends_ends_the_connection_without_an_answer() {
     // rfc: 5040-66, 5040-67, 5040-s5
@@ -520,7 +519,7 @@ fn each_number_that_a_peer_sends_ends_the_connection_without_an_answer() {
         let header = untagged(Opcode::Terminate, QueueNumber::TERMINATE, 1, true);
         let peer = &mut scene.sim.raw[scene.peer];
         peer.send_ddp(DdpHeader::Untagged(header), &octets);
-        // A mistake behind it is none any more.
+        // An error behind it does not count.
         peer.send(&[0xff; 100]);
         scene.sim.run_now();
         scene.assert_peer_terminated(&name, control);

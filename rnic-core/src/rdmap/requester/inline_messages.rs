@@ -83,7 +83,7 @@ impl Requester {
             return None;
         }
         let header = inline_header(&wr)?;
-        // rfc: 5040-72
+        // rfc: 5040-72 a fence waits for the Reads before it
         if wr.flags & send_flags::FENCE != 0 && !self.outstanding.is_empty() {
             return None;
         }
