@@ -68,9 +68,9 @@ counters! {
         tail_probes,
         /// Segments found lost by RACK.
         rack_losses,
-        /// Recoveries that turned out to be needless, and were undone.
+        /// Recoveries that were spurious, and were undone.
         spurious_recoveries,
-        /// Acknowledgments that showed segments of ours to have arrived in another order than they were sent.
+        /// ACKs that showed reordering of our segments.
         reordering_seen,
         /// Reports of the peer that it received octets twice (DSACK).
         dsacks_received,
@@ -78,7 +78,7 @@ counters! {
         dsacks_sent,
         /// Segments received that a congested router had marked (ECN).
         congestion_marks,
-        /// Reductions of the window that the peer's echo of such a mark asked for.
+        /// Reductions of the congestion window upon ECE (ECN).
         congestion_echoes,
         /// Segments that arrived beyond the next expected octet.
         out_of_order,
@@ -86,9 +86,9 @@ counters! {
         duplicates,
         /// Zero-window probes sent.
         window_probes,
-        /// Times the segment size fell, because the path carries less than was thought.
+        /// Reductions of the segment size to a smaller path MTU.
         mtu_reductions,
-        /// Questions whether a silent peer is there.
+        /// Keepalive probes sent.
         keepalives,
         /// RST segments received and accepted.
         resets_received,
@@ -102,7 +102,7 @@ counters! {
 counters! {
     /// MPA, DDP and RDMAP, summed over connections.
     RdmaCounters {
-        /// Connections cut off because what came first was no MPA Request that is spoken here.
+        /// Connections reset because their first octets were no MPA Request of a supported revision.
         requests_refused,
         /// FPDUs received with a good CRC (or with CRC off).
         fpdus_received,

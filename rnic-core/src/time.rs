@@ -16,22 +16,22 @@ impl Instant {
     /// The start of the clock.
     pub const ZERO: Self = Self(NonZeroU64::MIN);
 
-    /// From nanoseconds on the monotonic clock.
+    /// Creates it from nanoseconds on the monotonic clock.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(nanos))
     }
 
-    /// Nanoseconds on the monotonic clock.
+    /// Returns nanoseconds on the monotonic clock.
     pub const fn as_nanos(self) -> u64 {
         self.0.get() - 1
     }
 
-    /// Whole milliseconds on the monotonic clock.
+    /// Returns whole milliseconds on the monotonic clock.
     pub const fn as_millis(self) -> u64 {
         self.as_nanos() / 1_000_000
     }
 
-    /// The earliest of those that are set.
+    /// Returns the earliest of those that are set.
     #[inline]
     pub fn earliest<const N: usize>(times: [Option<Self>; N]) -> Option<Self> {
         // None comes last: it is 0, and one less than that is the most.
@@ -40,13 +40,13 @@ impl Instant {
         NonZeroU64::new(first.wrapping_add(1)).map(Self)
     }
 
-    /// [`since`](Self::since) in nanoseconds.
+    /// Returns [`since`](Self::since) in nanoseconds.
     #[inline]
     pub(crate) const fn span_since(self, earlier: Self) -> Span {
         Span(self.0.get().saturating_sub(earlier.0.get()))
     }
 
-    /// The time from `earlier` to here; zero if `earlier` is later.
+    /// Returns the time from `earlier` to here; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
@@ -141,7 +141,7 @@ impl Add<Span> for Instant {
     }
 }
 
-/// The nanoseconds of a time, or the most that there are: without the 128 bits of [`Duration::as_nanos`].
+/// Returns the nanoseconds of a time, saturating: without the 128 bits of [`Duration::as_nanos`].
 #[inline]
 pub(crate) const fn nanos(time: Duration) -> u64 {
     let seconds = time.as_secs().saturating_mul(1_000_000_000);

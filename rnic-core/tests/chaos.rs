@@ -17,7 +17,7 @@ use rnic_core::testing::link::Impairments;
 use rnic_core::testing::simulation::{PD, QpSettings, SharedRegion, Simulation, TestQp, TestSrq};
 use rnic_core::verbs::{
     sge::Sge,
-    srq::SrqNews,
+    srq::SrqEvent,
     status::WcStatus,
     wr::{RecvWr, SendWr, WcOpcode, WrOpcode},
 };
@@ -236,7 +236,7 @@ impl World {
             }
             Event::Disconnected { qp, .. } => (qp, State::Up, State::Over),
             Event::LastReceive { qp } => (qp, State::Over, State::Over),
-            Event::SharedReceives(SrqNews::HighWater { .. }) => return,
+            Event::SharedReceives(SrqEvent::HighWater { .. }) => return,
             // Of limits that nobody arms, NICs that are none, completions that are not polled, and workers that go on.
             Event::Port { .. }
             | Event::SharedReceives(_)

@@ -15,7 +15,7 @@ use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{QpSettings, SharedRegion, Simulation, TestQp, TestSrq};
 use rnic_core::verbs::{
     sge::Sge,
-    srq::{SrqLimit, SrqNews},
+    srq::{SrqEvent, SrqLimit},
     status::WcStatus,
     wr::{Completion, RecvWr, SendWr, WcOpcode, WrOpcode},
 };
@@ -98,7 +98,7 @@ impl Scene {
         text
     }
 
-    fn news(&self) -> Vec<SrqNews> {
+    fn news(&self) -> Vec<SrqEvent> {
         let news = |event: &Event| match event {
             Event::SharedReceives(news) => Some(*news),
             _ => None,
@@ -282,7 +282,7 @@ fn a_peer_holds_no_more_receives_than_it_may() {
         ahead += message.len() as u32;
         scene.sim.run_now();
     }
-    let told = SrqNews::HighWater {
+    let told = SrqEvent::HighWater {
         srq: scene.srq.id,
         qp: greedy.qp.number,
         in_process: 3,
@@ -318,7 +318,7 @@ fn a_peer_that_takes_more_than_its_share_is_found_and_stopped() {
         scene.send(&greedy, msn, b"b");
     }
     let (srq, qp) = (scene.srq.id, greedy.qp.number);
-    let low = SrqNews::LimitReached {
+    let low = SrqEvent::LimitReached {
         srq,
         left: 3,
         taken: 7,
@@ -326,7 +326,7 @@ fn a_peer_that_takes_more_than_its_share_is_found_and_stopped() {
     };
     assert_eq!(scene.news(), [low]);
     scene.send(&greedy, 7, b"b");
-    let exceeded = SrqNews::ShareExceeded { srq, qp, taken: 6 };
+    let exceeded = SrqEvent::ShareExceeded { srq, qp, taken: 6 };
     assert_eq!(scene.news(), [low, exceeded]);
     assert!(matches!(
         scene.sim.hosts[0].end_of(qp),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rnic_core::connection::EndReason;
 use rnic_core::ids::{CqId, QpNumber, SrqId};
-use rnic_core::verbs::srq::SrqNews;
+use rnic_core::verbs::srq::SrqEvent;
 
 use crate::device::Device;
 use crate::error::Error;
@@ -141,10 +141,10 @@ impl AsyncEvent {
     }
 }
 
-impl From<SrqNews> for AsyncEvent {
-    fn from(news: SrqNews) -> Self {
-        match news {
-            SrqNews::LimitReached {
+impl From<SrqEvent> for AsyncEvent {
+    fn from(event: SrqEvent) -> Self {
+        match event {
+            SrqEvent::LimitReached {
                 srq,
                 left,
                 taken,
@@ -155,8 +155,8 @@ impl From<SrqNews> for AsyncEvent {
                 taken,
                 greediest,
             },
-            SrqNews::ShareExceeded { srq, qp, taken } => Self::SrqShareExceeded { srq, qp, taken },
-            SrqNews::HighWater {
+            SrqEvent::ShareExceeded { srq, qp, taken } => Self::SrqShareExceeded { srq, qp, taken },
+            SrqEvent::HighWater {
                 srq,
                 qp,
                 in_process,

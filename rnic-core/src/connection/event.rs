@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::ids::{CqId, ListenerId, QpNumber, RequestId, StreamId};
-use crate::verbs::srq::SrqNews;
+use crate::verbs::srq::SrqEvent;
 use crate::wire::rdmap::TerminateControl;
 
 /// Why a connection ended or never came to be.
@@ -155,7 +155,7 @@ pub enum Event {
     /// The device is gone for good. All connections have ended, and no other can come to be.
     DeviceGone,
     /// A shared receive queue runs low, or a stream uses more of it than it should.
-    SharedReceives(SrqNews),
+    SharedReceives(SrqEvent),
     /// The worker that drives an engine has ended. Nothing more comes from it.
     WorkerEnded,
 }
@@ -169,7 +169,7 @@ impl Event {
             | Self::Port { .. }
             | Self::DeviceGone
             | Self::WorkerEnded
-            | Self::SharedReceives(SrqNews::LimitReached { .. }) => None,
+            | Self::SharedReceives(SrqEvent::LimitReached { .. }) => None,
             Self::Established { qp, .. }
             | Self::Rejected { qp, .. }
             | Self::Failed { qp, .. }
@@ -177,7 +177,7 @@ impl Event {
             | Self::LastReceive { qp }
             | Self::CompletionOverrun { qp, .. }
             | Self::SharedReceives(
-                SrqNews::ShareExceeded { qp, .. } | SrqNews::HighWater { qp, .. },
+                SrqEvent::ShareExceeded { qp, .. } | SrqEvent::HighWater { qp, .. },
             ) => Some(*qp),
         }
     }

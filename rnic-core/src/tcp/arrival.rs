@@ -1,4 +1,4 @@
-//! What a received segment does (RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323).
+//! Processes received segments (RFC 9293 section 3.10.7, with RFC 5961 and RFC 7323).
 
 use super::recovery::Ack;
 use super::scoreboard::AckOutcome;

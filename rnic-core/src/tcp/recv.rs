@@ -49,7 +49,7 @@ pub(super) struct Receiver {
     recent: [Range<u64>; SackBlocks::MAX],
 }
 
-/// How the window follows what the path holds: a stretch of the stream is measured at a time.
+/// Auto-tuning of the receive window: measures the stream one interval at a time.
 #[derive(Debug)]
 struct Growth {
     /// The most octets that `capacity` may become.
@@ -60,7 +60,7 @@ struct Growth {
     until: Instant,
 }
 
-/// What a segment says of the window.
+/// The window field of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowField {
     /// As it stands in the header.
@@ -446,7 +446,7 @@ impl Receiver {
         field.value
     }
 
-    /// Returns what a segment that carries our ACK now would say of the window. [`advertised`](Self::advertised) is to follow if
+    /// Returns the window field of a segment that carries our ACK now. [`advertised`](Self::advertised) is to follow if
     /// one is sent.
     #[inline(always)]
     pub(super) fn window_field(&self) -> WindowField {

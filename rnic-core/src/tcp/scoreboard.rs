@@ -1,7 +1,7 @@
-//! What has become of the segments sent: arrived, lost, sent again (RFC 2018, RFC 6675, RFC 8985).
+//! The scoreboard: which segments were delivered, lost and retransmitted (RFC 2018, RFC 6675, RFC 8985).
 //!
-//! What an acknowledgment costs depends on what is new in it, not on how much is in flight: blocks known already
-//! are stepped over, and segments are looked at in the order of their sending, from the oldest on.
+//! The cost of an ACK depends on what is new in it, not on how much is in flight: known SACK blocks are skipped, and segments
+//! are visited in the order of transmission, from the oldest on.
 
 use core::cmp::Reverse;
 use core::ops::Range;
@@ -22,23 +22,23 @@ pub(super) type Transmission = (Instant, u64);
 pub(super) struct AckOutcome {
     /// Octets newly acknowledged, the FIN included.
     pub(super) acked: u64,
-    /// Octets that are now known to have left the network: acknowledged or selectively acknowledged.
+    /// Octets newly delivered: acknowledged or selectively acknowledged.
     pub(super) delivered: u64,
     /// Something is selectively acknowledged that was not before.
     pub(super) sacked: bool,
-    /// Octets of the largest segment that has arrived.
+    /// Octets of the largest segment that was delivered.
     pub(super) largest_segment: u16,
     /// When the latest of the segments acknowledged was sent that had not been selectively acknowledged, if all of
     /// them were sent only once (Karn's rule).
     pub(super) sent_at: Option<Instant>,
-    /// Of the segments that arrived and were sent only once: where the lowest begins, and the latest sending.
+    /// Of the delivered segments that were sent only once: where the lowest begins, and the latest transmission.
     pub(super) lowest_original: Option<u64>,
     pub(super) latest_original: Option<Transmission>,
-    /// The latest sending of a segment that arrived and was sent more than once.
+    /// The latest transmission of a delivered segment that was sent more than once.
     pub(super) latest_retransmission: Option<Transmission>,
-    /// A segment sent only once is found to have arrived after one that was sent later.
+    /// A segment sent only once was delivered after one that was sent later.
     pub(super) reordered: bool,
-    /// What the peer has received twice (RFC 2883).
+    /// What the peer has received twice (DSACK, RFC 2883).
     pub(super) dsack: Option<Range<u64>>,
 }
 
@@ -69,16 +69,16 @@ pub(super) struct Scoreboard {
     /// Octets in segments selectively acknowledged, and how many those are.
     sacked: u64,
     sacked_segments: usize,
-    /// Octets in segments thought lost.
+    /// Octets in segments marked as lost.
     lost: u64,
-    /// Where segments thought lost begin, the lowest first. An entry whose segment is not lost (any more) is stale.
+    /// Where segments marked as lost begin, the lowest first. An entry is stale if its segment is not marked (any more).
     lost_queue: BinaryHeap<Reverse<u64>>,
-    /// Before this offset no segment is on its way that was sent only once.
+    /// Before this offset no segment is in flight that was sent only once.
     originals_from: u64,
-    /// Where segments sent again begin, in the order of their sending. An entry is stale unless its segment is on
-    /// its way since then.
+    /// Where retransmitted segments begin, in the order of their retransmission. An entry is stale unless its segment is in flight
+    /// since then.
     resent: VecDeque<(u64, Instant)>,
-    /// The end of the highest segment that has arrived (RACK.fack).
+    /// RACK.fack: the end of the highest segment that was delivered.
     fack: u64,
 }
 

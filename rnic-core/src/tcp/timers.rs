@@ -1,4 +1,4 @@
-//! What time does to a connection.
+//! The timers of a connection.
 
 use super::{State, Tcp, TcpFailure};
 use crate::time::Instant;
@@ -19,8 +19,8 @@ impl Tcp {
         Instant::earliest([ack_by, self.timeout_but_acks()])
     }
 
-    /// Whether [that](Self::timeout_but_next_turn) is surely not before `at`, or never where `at` is `None`. To say so
-    /// takes less time, and where it would take as much, it says no.
+    /// Whether [`timeout_but_next_turn`](Self::timeout_but_next_turn) is not before `at`, or is `None` where `at` is. A cheap test:
+    /// it may return false where that is so.
     #[inline]
     pub fn times_out_after(&self, at: Option<Instant>) -> bool {
         let rare = self.time_wait_ends.is_some()
@@ -36,7 +36,7 @@ impl Tcp {
         !rare && Instant::earliest([at, ack_by, lost]) == at
     }
 
-    /// Whether an ACK is to go with the next turn, on an answer if there is one.
+    /// Whether an ACK waits only for the next turn, to travel with a reply.
     #[inline]
     pub fn acks_next_turn(&self) -> bool {
         self.recv.ack_waits_for_turn()

@@ -66,7 +66,7 @@ impl Arming {
 
 /// What was written to a queue in this batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum Written {
     Nothing,
     Unsolicited,
     /// At least one that is solicited or failed.
@@ -79,7 +79,7 @@ struct Cq {
     notify: Waker,
     /// Completions that found the ring full, in order, and whether each is solicited.
     backlog: VecDeque<(Completion, bool)>,
-    news: News,
+    written: Written,
 }
 
 impl Cq {
@@ -88,9 +88,9 @@ impl Cq {
     fn push(&mut self, completion: &Completion, solicited: bool) -> bool {
         let fits = self.producer.push_front(completion, usize::MAX).is_ok();
         if fits && solicited {
-            self.news = News::Solicited;
-        } else if fits && self.news == News::Nothing {
-            self.news = News::Unsolicited;
+            self.written = Written::Solicited;
+        } else if fits && self.written == Written::Nothing {
+            self.written = Written::Unsolicited;
         }
         fits
     }
@@ -125,7 +125,7 @@ pub enum CqError {
 pub struct CqTable {
     cqs: Vec<Option<Cq>>,
     /// Queues with new completions, for the end of the batch; never more than there are queues.
-    with_news: Vec<CqId>,
+    to_notify: Vec<CqId>,
     /// Queues with a backlog.
     with_backlog: Vec<CqId>,
 }
@@ -150,7 +150,7 @@ impl CqTable {
         let index = id.0 as usize;
         if self.cqs.len() <= index {
             self.cqs.resize_with(index + 1, || None);
-            self.with_news.reserve(self.cqs.len());
+            self.to_notify.reserve(self.cqs.len());
         }
         if self.cqs[index].is_some() {
             return Err(CqError::Exists(id));
@@ -161,7 +161,7 @@ impl CqTable {
             arming,
             notify,
             backlog,
-            news: News::Nothing,
+            written: Written::Nothing,
         });
         Ok(())
     }
@@ -195,7 +195,7 @@ impl CqTable {
         if let Some(cq) = self.cqs.get_mut(id.0 as usize) {
             *cq = None;
             self.with_backlog.retain(|&other| other != id);
-            self.with_news.retain(|&other| other != id);
+            self.to_notify.retain(|&other| other != id);
         }
     }
 
@@ -216,11 +216,11 @@ impl CqTable {
             return;
         };
         let solicited = solicited || completion.status != WcStatus::Success as u8;
-        let had_news = cq.news != News::Nothing;
+        let was_written = cq.written != Written::Nothing;
         // rfc: 5042-20 an overflow affects only streams of this completion queue
         if cq.backlog.is_empty() && cq.push(&completion, solicited) {
-            if !had_news {
-                self.with_news.push(id);
+            if !was_written {
+                self.to_notify.push(id);
             }
             return;
         }
@@ -247,9 +247,9 @@ impl CqTable {
             && cq.backlog.is_empty()
             && cq.producer.push(completion()).is_ok()
         {
-            if cq.news == News::Nothing {
-                cq.news = News::Unsolicited;
-                self.with_news.push(id);
+            if cq.written == Written::Nothing {
+                cq.written = Written::Unsolicited;
+                self.to_notify.push(id);
             }
             return;
         }
@@ -260,7 +260,7 @@ impl CqTable {
     pub fn flush(&mut self) -> bool {
         let Self {
             cqs,
-            with_news,
+            to_notify,
             with_backlog,
         } = self;
         let mut moved = false;
@@ -268,7 +268,7 @@ impl CqTable {
             let Some(Some(cq)) = cqs.get_mut(id.0 as usize) else {
                 return false;
             };
-            let had_news = cq.news != News::Nothing;
+            let was_written = cq.written != Written::Nothing;
             while let Some(&(completion, solicited)) = cq.backlog.front() {
                 if !cq.push(&completion, solicited) {
                     break;
@@ -276,8 +276,8 @@ impl CqTable {
                 cq.backlog.pop_front();
                 moved = true;
             }
-            if !had_news && cq.news != News::Nothing {
-                with_news.push(id);
+            if !was_written && cq.written != Written::Nothing {
+                to_notify.push(id);
             }
             !cq.backlog.is_empty()
         });
@@ -308,16 +308,16 @@ impl CqTable {
     /// looks at each queue's arming once only.
     #[inline]
     pub fn notify_all(&mut self) {
-        if !self.with_news.is_empty() {
+        if !self.to_notify.is_empty() {
             self.notify_each();
         }
     }
 
     fn notify_each(&mut self) {
-        while let Some(id) = self.with_news.pop() {
+        while let Some(id) = self.to_notify.pop() {
             if let Some(Some(cq)) = self.cqs.get_mut(id.0 as usize) {
-                let news = std::mem::replace(&mut cq.news, News::Nothing);
-                if cq.arming.fire(news == News::Solicited) {
+                let written = std::mem::replace(&mut cq.written, Written::Nothing);
+                if cq.arming.fire(written == Written::Solicited) {
                     cq.notify.wake_by_ref();
                 }
             }

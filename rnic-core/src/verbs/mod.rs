@@ -13,6 +13,6 @@ pub use cq::{Arming, CqTable};
 pub use gather::{ScatterError, gather, scatter};
 pub use qp::{QpState, QueuePair};
 pub use sge::{Sge, total_length};
-pub use srq::{ReceiveQueue, SharedReceives, SrqLimit, SrqNews, SrqTable};
+pub use srq::{ReceiveQueue, SharedReceives, SrqEvent, SrqLimit, SrqTable};
 pub use status::WcStatus;
 pub use wr::{Completion, RecvWr, SendWr, WcOpcode, WrOpcode};

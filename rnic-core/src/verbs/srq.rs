@@ -27,7 +27,7 @@ pub struct SrqLimit {
 
 /// What the application should know of a shared queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SrqNews {
+pub enum SrqEvent {
     /// Fewer receives are left than the application armed for.
     LimitReached {
         /// The queue.
@@ -91,14 +91,14 @@ impl Srq {
     }
 
     /// Tells once that the limit was reached.
-    fn look(&mut self, srq: SrqId) -> Option<SrqNews> {
+    fn look(&mut self, srq: SrqId) -> Option<SrqEvent> {
         if self.low || self.limit.left == 0 {
             return None;
         }
         let left = self.ring.len();
         // rfc: 5040-122 a peer that takes more than its share is detected
         self.low = left < self.limit.left;
-        self.low.then_some(SrqNews::LimitReached {
+        self.low.then_some(SrqEvent::LimitReached {
             srq,
             left,
             taken: self.taken,
@@ -148,7 +148,7 @@ impl SrqTable {
     }
 
     /// Arms the limit, and begins to count anew. Tells at once if it is reached already.
-    pub fn arm(&mut self, id: SrqId, limit: SrqLimit) -> Option<SrqNews> {
+    pub fn arm(&mut self, id: SrqId, limit: SrqLimit) -> Option<SrqEvent> {
         let srq = self.get(id)?;
         srq.limit = limit;
         srq.low = false;
@@ -199,7 +199,7 @@ impl SharedReceives {
     /// Takes a receive for the message that comes `ahead` after the next one to be delivered, if it may have one and there is one.
     /// Returns the event for the application, if any.
     // rfc: 5040-122, 5041-98, 5042-15 a peer that takes more than its share is detected
-    pub fn provide(&mut self, qp: QpNumber, ahead: u32, srqs: &mut SrqTable) -> Option<SrqNews> {
+    pub fn provide(&mut self, qp: QpNumber, ahead: u32, srqs: &mut SrqTable) -> Option<SrqEvent> {
         let index = ahead as usize;
         if matches!(self.taken.get(index), Some(Some(_))) {
             return None;
@@ -207,7 +207,7 @@ impl SharedReceives {
         // A message that was delivered before is further ahead than anything.
         if ahead >= self.max_in_process {
             let near = ahead < self.capacity && !std::mem::replace(&mut self.told_high_water, true);
-            return near.then(|| SrqNews::HighWater {
+            return near.then(|| SrqEvent::HighWater {
                 srq: self.srq,
                 qp,
                 in_process: self.len(),
@@ -220,7 +220,7 @@ impl SharedReceives {
         }
         if srq.is_denied(self.count) {
             let first = !std::mem::replace(&mut self.told_share, true);
-            return first.then_some(SrqNews::ShareExceeded {
+            return first.then_some(SrqEvent::ShareExceeded {
                 srq: self.srq,
                 qp,
                 taken: self.count,

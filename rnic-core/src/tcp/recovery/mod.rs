@@ -1,6 +1,7 @@
-//! Loss recovery: how losses are found, what is sent instead, and when it turns out that nothing was lost.
+//! Loss recovery: detects losses, decides what is retransmitted, and undoes a recovery that was spurious.
 //!
-//! With SACK, RACK finds losses (RFC 8985, which contains RFC 6675's rule) and a tail probe asks where no ACK comes;
+//! With SACK, RACK finds losses (RFC 8985, which contains RFC 6675's rule) and a tail loss probe elicits an ACK where none
+//! comes;
 //! without it duplicate ACKs do (RFC 5681, RFC 6582). In fast recovery proportional rate reduction says how much
 //! may be sent; before and after it, congestion control does.
 
@@ -36,13 +37,13 @@ enum Phase {
     Timeout { recovery_point: u64, frto: Frto },
 }
 
-/// An acknowledgment, after the scoreboard has taken it.
+/// An ACK, after the scoreboard has processed it.
 pub(super) struct Ack<'a> {
     pub(super) now: Instant,
     pub(super) outcome: &'a AckOutcome,
     /// Octets not acknowledged before.
     pub(super) flight: u64,
-    /// The round-trip time that it tells.
+    /// The round-trip time, if it measures one exactly.
     pub(super) round_trip: Option<Span>,
     /// Its number is SND.UNA, and its segment has neither data nor a window update.
     pub(super) repeats: bool,
@@ -68,7 +69,7 @@ impl Ack<'_> {
         self.repeats && self.flight > 0
     }
 
-    /// Whether it answers something sent before `at`, by its timestamp.
+    /// Whether it echoes a timestamp from before `at`.
     fn echoes_before(&self, at: Instant) -> bool {
         self.echo.is_some_and(|echo| echo.is_before(at))
     }
@@ -86,7 +87,7 @@ pub(super) struct Recovery {
     /// The next retransmission does not wait for the congestion window.
     retransmit_now: bool,
     phase: Phase,
-    /// Octets that have left the network unnamed: duplicate ACKs of a peer without SACK.
+    /// Octets delivered by duplicate ACKs of a peer without SACK, which do not name them.
     dup_acked: u64,
     last_sent_at: Option<Instant>,
     /// In a box: most connections never have any.
@@ -99,7 +100,7 @@ pub(super) struct Recovery {
     prr: Prr,
 }
 
-/// Questions, and what is sent.
+/// State, and what is sent.
 impl Recovery {
     /// Octets of it that hold timers.
     pub(super) const TIMERS: usize = offset_of!(Self, mss);

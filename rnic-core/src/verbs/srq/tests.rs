@@ -73,7 +73,7 @@ fn a_stream_has_no_more_in_process_than_it_may() {
     let (mut srqs, _producer) = table(8);
     let mut shared = stream(3);
     assert_eq!(shared.provide(FIRST, 2, &mut srqs), None);
-    let told = SrqNews::HighWater {
+    let told = SrqEvent::HighWater {
         srq: SRQ,
         qp: FIRST,
         in_process: 1,
@@ -108,7 +108,7 @@ fn the_limit_is_told_once_with_who_took_most() {
     first.provide(FIRST, 1, &mut srqs);
     second.provide(SECOND, 0, &mut srqs);
     assert_eq!(second.provide(SECOND, 1, &mut srqs), None, "4 are left");
-    let told = |left, taken, greediest| SrqNews::LimitReached {
+    let told = |left, taken, greediest| SrqEvent::LimitReached {
         srq: SRQ,
         left,
         taken,
@@ -142,7 +142,7 @@ fn what_is_left_of_a_low_queue_is_for_those_who_took_less() {
         assert_eq!(greedy.provide(FIRST, ahead, &mut srqs), None, "not low yet");
     }
     assert!(modest.provide(SECOND, 0, &mut srqs).is_some(), "it is low");
-    let exceeded = SrqNews::ShareExceeded {
+    let exceeded = SrqEvent::ShareExceeded {
         srq: SRQ,
         qp: FIRST,
         taken: 4,
@@ -153,7 +153,7 @@ fn what_is_left_of_a_low_queue_is_for_those_who_took_less() {
     for ahead in 1..3 {
         modest.provide(SECOND, ahead, &mut srqs);
     }
-    let exceeded = SrqNews::ShareExceeded {
+    let exceeded = SrqEvent::ShareExceeded {
         srq: SRQ,
         qp: SECOND,
         taken: 3,
