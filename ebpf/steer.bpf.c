@@ -23,7 +23,7 @@ struct vlan_tag {
 	__be16 ethertype;
 };
 
-/* The ports stand first in the TCP header; nothing else of it matters here. */
+/* The ports are first in the TCP header; the rest does not matter here. */
 struct tcp_ports {
 	__u8 source[2];
 	__u8 destination[2];
@@ -82,8 +82,8 @@ static __always_inline void count(__u32 verdict)
 }
 
 /*
- * Octets of the frame from `at` on, where they lie, or copied to `room`: a driver may leave as little as it likes in the
- * first of a frame's buffers, which is all that can be read in place. None if the frame ends before.
+ * Returns octets of the frame from `at` on, in place or copied to `room`: only the first buffer of a frame can be read in place,
+ * and a driver may put any number of octets there. Returns NULL if the frame is too short.
  */
 static __always_inline void *octets(struct xdp_md *context, __u32 at, void *room, __u32 len)
 {
@@ -95,9 +95,9 @@ static __always_inline void *octets(struct xdp_md *context, __u32 at, void *room
 }
 
 /*
- * Reads the VLAN and the MAC address that a frame is for, and moves on behind the Ethernet header and a VLAN tag. Returns the
- * EtherType (host order), 0 if truncated. Frames with more tags, or with one of a provider (802.1ad), are for devices on VLAN
- * devices: the kernel's.
+ * Reads the VLAN and the destination MAC address of a frame, and moves on past the Ethernet header and a VLAN tag. Returns the
+ * EtherType (host order), 0 if truncated. Frames with more tags, or with a provider's (802.1ad), are left to the kernel: they are
+ * for devices on VLAN devices.
  */
 static __always_inline __u16 parse_ethernet(struct xdp_md *context, __u32 *at, struct steer_key *key, __be16 *mac)
 {
@@ -122,7 +122,7 @@ static __always_inline __u16 parse_ethernet(struct xdp_md *context, __u32 *at, s
 	return bpf_ntohs(tag->ethertype);
 }
 
-/* Fills in family and addresses, and moves on to the TCP header. STEER_REDIRECTED stands for "go on". */
+/* Fills in family and addresses, and moves on to the TCP header. Returns STEER_REDIRECTED to go on, or why the frame passes. */
 static __always_inline int parse_ipv4(struct xdp_md *context, __u32 *at, struct steer_key *key, __be32 *peer)
 {
 	struct iphdr room, *ip = octets(context, *at, &room, sizeof(room));
@@ -165,7 +165,7 @@ static __always_inline int parse_ipv6(struct xdp_md *context, __u32 *at, struct 
 	return STEER_REDIRECTED;
 }
 
-/* Reads the local address, its VLAN and the port of a frame into the key, and the MAC address that it is for and its peer's address. */
+/* Reads the local address, VLAN and port of a frame into the key, and its destination MAC address and the peer's address. */
 static __always_inline int classify(struct xdp_md *context, struct steer_key *key, __be32 *peer, __be16 *mac)
 {
 	struct tcp_ports room, *ports;
@@ -200,7 +200,7 @@ static __always_inline int is_same(const __be32 *one, const __be32 *other)
 	return !((one[0] ^ other[0]) | (one[1] ^ other[1]) | (one[2] ^ other[2]) | (one[3] ^ other[3]));
 }
 
-/* Whether an entry is for a peer: STEER_REDIRECTED, or STEER_STRANGER. */
+/* Returns STEER_REDIRECTED if an entry is for a peer, else STEER_STRANGER. */
 static __always_inline int let_in(__u32 peers, const struct steer_key *key, const __be32 *address)
 {
 	struct steer_peer peer = { .bits = 8 * (sizeof(peer.local) + sizeof(peer.address)), .local = *key };
@@ -212,8 +212,8 @@ static __always_inline int let_in(__u32 peers, const struct steer_key *key, cons
 }
 
 /*
- * Whether the address and port, or the port at any address, are steered, and for this peer: STEER_REDIRECTED, or why not.
- * steer_map is asked for its other entries only.
+ * Returns STEER_REDIRECTED if the address and port, or the port at any address, are steered for this peer, or else why not.
+ * It looks into steer_map only if the port has more than the one entry of steer_ports.
  */
 static __always_inline int look_up(struct steer_key *key, const __be32 *peer)
 {
@@ -244,8 +244,8 @@ static __always_inline int is_mac(const __be16 *one, const __be16 *other)
 }
 
 /*
- * Whether the kernel would accept a frame of a VLAN to a MAC address: one for another host comes by where a device is
- * promiscuous or a switch does not know better, and one for a group is nothing to TCP.
+ * Returns whether the kernel would accept a frame of a VLAN to a MAC address. Frames for other hosts arrive if a device is
+ * promiscuous or a switch floods. Frames for a group are not TCP's.
  */
 static __always_inline int is_for_us(__u32 vlan, const __be16 *mac)
 {
@@ -278,7 +278,7 @@ int rnic_steer(struct xdp_md *context)
 		return XDP_PASS;
 	}
 
-	/* The low bits of the flags are what to return where the queue has no socket. */
+	/* The low bits of the flags are the verdict if the queue has no socket. */
 	action = bpf_redirect_map(&steer_sockets, context->rx_queue_index, XDP_PASS);
 	count(action == XDP_REDIRECT ? STEER_REDIRECTED : STEER_NO_SOCKET);
 	return action;

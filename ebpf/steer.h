@@ -9,10 +9,10 @@
 #define STEER_IPV4 4
 #define STEER_IPV6 6
 
-/* Addresses and ports that can be steered at once: as many as one address has ports. */
+/* The most addresses and ports that are steered at once: as many as one address has ports. */
 #define STEER_MAX_ENTRIES 65536
 
-/* Ranges of peers' addresses that entries can be limited to at once. */
+/* The most ranges of peers' addresses to which entries are limited at once. */
 #define STEER_MAX_PEERS 65536
 
 /* Values of steer_map. */
@@ -37,7 +37,7 @@ struct steer_key {
 	__u32 vlan;       /* the VLAN that the address belongs to; 0 where that is any */
 };
 
-/* Key of steer_peers: addresses of peers that an entry of steer_map is limited to, by their first bits. */
+/* Key of steer_peers: a prefix of peers' addresses to which an entry of steer_map is limited. */
 struct steer_peer {
 	__u32 bits;             /* that count: those of local, and the first ones of the address */
 	struct steer_key local; /* the entry */
@@ -45,9 +45,9 @@ struct steer_peer {
 };
 
 /*
- * Value of steer_ports, by local port: one of the port's entries in steer_map, and how many others there are. A steered port
- * seldom has more than one, and comparing with it takes a fraction of the time that hashing takes. It is one for all peers:
- * those that are limited to some are among the others.
+ * Value of steer_ports, by local port: one of the port's entries in steer_map, and the number of others. A steered port seldom
+ * has more than one, and comparing takes a fraction of the time of hashing. That entry is one for all peers: entries that are
+ * limited to some peers are among the others.
  */
 struct steer_port {
 	__be32 address[4]; /* as in the key; written while the family is 0 */
@@ -58,23 +58,23 @@ struct steer_port {
 };
 
 /*
- * Value of steer_links, by VLAN identifier: the MAC addresses that frames of the VLAN are for this host with. Those of a VLAN
- * have two, which the kernel accepts as well: the VLAN device's, and that of the device below.
+ * Value of steer_links, by VLAN identifier: this host's MAC addresses in the VLAN. A VLAN has two, both of which the kernel
+ * accepts: the VLAN device's, and that of the device below.
  */
 struct steer_link {
 	__be16 mac[2][3];
 	__u32 known; /* 0: this host has no such VLAN on the device, or it is down */
 };
 
-/* What became of a frame: index into steer_counters, one slot per CPU. */
+/* The verdict on a frame: index into steer_counters, one slot per CPU. */
 enum steer_verdict {
 	STEER_REDIRECTED = 0,   /* to the AF_XDP socket of its receive queue */
 	STEER_NO_SOCKET = 1,    /* steered, but its queue has no socket: passed to the kernel */
 	STEER_NOT_STEERED = 2,  /* TCP for an address and port that are not ours: passed */
 	STEER_FRAGMENT = 3,     /* an IP fragment: passed */
 	STEER_NOT_TCP = 4,      /* another protocol, or IPv6 with extension headers: passed */
-	STEER_TRUNCATED = 5,    /* too short for the headers it announces: passed */
-	STEER_OTHER_HOST = 6,   /* steered, but to a MAC address that is not ours, or in a VLAN that we have no part in: passed */
+	STEER_TRUNCATED = 5,    /* shorter than its headers say: passed */
+	STEER_OTHER_HOST = 6,   /* steered, but to a MAC address that is not ours, or in a VLAN without a device here: passed */
 	STEER_STRANGER = 7,     /* steered for other peers only: passed */
 	STEER_VERDICTS = 8,
 };

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 FUZZ = Path(__file__).resolve().parent
-# Octets of a file at most. The shortest inputs come first: what does not fit says least for its length.
+# The most octets of a file. The shortest inputs come first; those that do not fit contribute least for their length.
 ROOM = 100 * 1024
 
 

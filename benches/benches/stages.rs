@@ -1,4 +1,4 @@
-//! Each stage of a segment's way by itself, for criterion: it keeps what it measured, and tells a change from noise.
+//! Each stage of a segment's path by itself, for criterion, which keeps its results and tells a change from noise.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use stages::{BATCH, NAMES, StageTimes, Stages};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Time of one stage for so many batches, which go through all the others too.
+/// Returns the time of one stage for a number of batches, which go through all the others too.
 fn time(stages: &mut Stages, name: &str, batches: u64) -> Duration {
     let mut times = StageTimes::default();
     for _ in 0..batches {

@@ -47,7 +47,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Runs something on a thread in the host's namespace; what it opens stays there.
+    /// Runs a function on a thread in the host's namespace. Sockets that it opens stay in that namespace.
     pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(body)
     }
@@ -66,7 +66,7 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Makes it; dropping it removes it.
+    /// Makes the namespaces and the veth pair. Dropping it removes them.
     pub(crate) fn new() -> Result<Self, Failure> {
         let host = |netdev, last| -> Result<Host, Failure> {
             Ok(Host {
@@ -100,7 +100,7 @@ impl Bed {
         })
     }
 
-    /// Whether there is a processor for each end.
+    /// Returns whether there is a processor for each end.
     pub(crate) fn allows(&self, cores: Cores) -> bool {
         self.processors.len() >= usize::from(cores.count())
     }
@@ -128,7 +128,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Runs something on the first processor alone.
+    /// Runs a function pinned to the first processor.
     pub(crate) fn on_one<T: Send>(
         &self,
         body: impl FnOnce() -> Result<T, Failure> + Send,
@@ -136,7 +136,7 @@ impl Bed {
         self.on(0, body)
     }
 
-    /// Runs something on one of the processors alone.
+    /// Runs a function pinned to one of the processors.
     pub(crate) fn on<T: Send>(
         &self,
         processor: usize,
@@ -153,7 +153,7 @@ impl Bed {
         })
     }
 
-    /// Runs both at the same time, each on a processor of its own. Neither begins before the other can.
+    /// Runs two functions at the same time, each pinned to a processor of its own. They begin together.
     pub(crate) fn on_two<A: Send, B: Send>(
         &self,
         one: impl FnOnce() -> Result<A, Failure> + Send,
@@ -190,7 +190,7 @@ impl Bed {
     }
 }
 
-/// The processors that this process may use.
+/// Returns the processors that this process may use.
 pub(crate) fn processors() -> Result<Vec<usize>, Failure> {
     let set = sched_getaffinity(Pid::from_raw(0))?;
     let all = 0..CpuSet::count();

@@ -9,24 +9,24 @@ use crate::bed::Cores;
 pub(crate) const MESSAGE: usize = 64 * 1024;
 /// Octets of a message of the latency measurements.
 pub(crate) const PING: usize = 64;
-/// Octets of memory that messages come from and go to, one behind the other and from the start again.
+/// Octets of memory for messages, which is used cyclically.
 pub(crate) const REGION: usize = 1024 * 1024;
-/// Pauses between two looks at an empty ring: looking all the time slows the other end down.
+/// Pauses between two polls of an empty ring: polling without pause slows the other end down.
 const PAUSES: usize = 200;
 
-/// Rests for a moment.
+/// Pauses for a moment.
 pub(crate) fn idle() {
     for _ in 0..PAUSES {
         spin_loop();
     }
 }
 
-/// What a measurement is of.
+/// The parameters of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Who drives the two ends.
+    /// How many cores drive the two ends.
     pub(crate) cores: Cores,
-    /// Of both ends' devices, in octets.
+    /// The MTU of both devices, in octets.
     pub(crate) mtu: u16,
     /// Octets of a message.
     pub(crate) size: usize,
@@ -35,18 +35,18 @@ pub(crate) struct Shape {
 /// How much to do in one repetition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
-    /// Of a bandwidth measurement.
+    /// The time of a bandwidth measurement.
     pub(crate) duration: Duration,
-    /// Of a latency measurement.
+    /// The time of a latency measurement.
     pub(crate) round_trips: usize,
     /// Batches of segments through the engine alone.
     pub(crate) batches: usize,
-    /// Connections that are many.
+    /// The number of connections of measurements with many.
     pub(crate) connections: usize,
 }
 
 impl Effort {
-    /// For a point of a curve, of which there are many.
+    /// Returns the effort for a point of a curve, of which there are many.
     pub(crate) fn shorter(&self) -> Self {
         Self {
             duration: self.duration / 5,

@@ -44,7 +44,7 @@ const FPDU_AT: usize = TCP_AT + 32;
 const FPDU_OVERHEAD: usize = 2 + 14 + 4;
 const PD: PdId = PdId(1);
 const CQ: CqId = CqId(1);
-/// What passes between two steps where no clock is read.
+/// The time between two steps if no clock is read.
 const VIRTUAL_STEP: Duration = Duration::from_micros(50);
 /// Connections that are set up at the same time.
 const AT_ONCE: u32 = 64;
@@ -131,7 +131,7 @@ impl EngineHost {
         QpNumber(self.taken - 1)
     }
 
-    /// Accepts who asks; says how many connections came to stand.
+    /// Accepts connection requests. Returns how many connections were established.
     fn handle_events(&mut self) -> Result<usize, Failure> {
         let mut established = 0;
         while let Some(notice) = self.end.events.next() {
@@ -165,7 +165,7 @@ impl EngineHost {
         }
     }
 
-    /// Says no if the send queue is full.
+    /// Posts a Write. Returns false if the send queue is full.
     fn post_write(&mut self, qp: QpNumber, to: Stag) -> bool {
         let sge = Sge {
             offset: 0,
@@ -192,12 +192,12 @@ type Rings = (
 );
 
 impl Queues {
-    /// The rings of one.
+    /// Returns the rings of one.
     pub(crate) fn rings() -> Result<Rings, RingError> {
         Ok((ring(8)?, ring(1)?))
     }
 
-    /// Makes one, and tells the engine.
+    /// Makes a queue pair, and gives it to the engine.
     pub(crate) fn create(end: &HostEnd, number: QpNumber) -> Result<Self, Failure> {
         let ((sq, sq_end), (rq, rq_end)) = Self::rings()?;
         end.send(Command::CreateQp(Box::new(QueuePair {
@@ -215,19 +215,19 @@ impl Queues {
     }
 }
 
-/// The receiver's turn. A function of its own, for profilers.
+/// Runs the receiver's turn. A function of its own, for profilers.
 #[inline(never)]
 fn receive_batch(receiver: &mut EngineHost, sender: &Pool, now: Instant) {
     turn(receiver, sender, now);
 }
 
-/// The sender's turn. Its arguments have another order, or the compiler makes one function of the two.
+/// Runs the sender's turn. Its arguments have another order, or the compiler would merge the two functions.
 #[inline(never)]
 fn transmit_batch(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
     turn(sender, receiver, now);
 }
 
-/// One turn of `host`, on the frames that `peer` sent.
+/// Runs one turn of `host`, on the frames that `peer` sent.
 #[inline(always)]
 fn turn(host: &mut EngineHost, peer: &Pool, now: Instant) {
     let mut batch = host.driver.begin(now);
@@ -237,7 +237,7 @@ fn turn(host: &mut EngineHost, peer: &Pool, now: Instant) {
     batch.finish(&mut host.pool);
 }
 
-/// What the protocol makes of octets received, and nothing else: CRC, and copy into the region.
+/// Does the work on received octets alone: CRC, and copy into the region.
 fn receive_octets(frame: &[u8], region: &Region, at: usize, with_sum: bool) -> u32 {
     let (header, fpdu) = frame[TCP_AT..].split_at(FPDU_AT - TCP_AT);
     let digest = if with_sum {
@@ -251,7 +251,7 @@ fn receive_octets(frame: &[u8], region: &Region, at: usize, with_sum: bool) -> u
     digest
 }
 
-/// The same for octets to be sent.
+/// Does the work on octets to be sent alone: copy, and CRC.
 fn transmit_octets(frame: &mut [u8], region: &Region, at: usize, with_sum: bool) -> u32 {
     let fpdu = &mut frame[FPDU_AT..];
     let _ = region.read(at, &mut fpdu[FPDU_OVERHEAD..]);
@@ -263,7 +263,7 @@ fn transmit_octets(frame: &mut [u8], region: &Region, at: usize, with_sum: bool)
     }
 }
 
-/// Nanoseconds for a segment, one sample for each step; each thing on the same segments.
+/// Nanoseconds for a segment, one sample for each step. All are for the same segments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EngineTimes {
     /// The engine receives them and builds its acknowledgements.
@@ -276,12 +276,12 @@ pub(crate) struct EngineTimes {
     pub(crate) octets_sent: [Samples; 2],
 }
 
-/// Whose time the engines are told.
+/// The clock of the engines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Timing {
-    /// That of the machine.
+    /// The clock of the machine.
     Real(Clock),
-    /// Each step takes as long as the other: then each run does the same.
+    /// Each step takes the same time, so that each run does the same.
     Virtual,
 }
 
@@ -290,13 +290,13 @@ pub(crate) struct Pair {
     sender: EngineHost,
     receiver: EngineHost,
     timing: Timing,
-    /// Where the octets alone are sent from.
+    /// Memory from which the octets alone are sent.
     frames: Box<[[u8; 2048]]>,
     steps: u32,
 }
 
 impl Pair {
-    /// Two engines with so many connections between them, all busy.
+    /// Makes two engines with this many connections between them, all busy.
     pub(crate) fn connect(
         connections: u32,
         timing: Timing,
@@ -353,13 +353,13 @@ impl Pair {
             }
     }
 
-    /// A batch of segments to the receiver, its acknowledgements back.
+    /// Moves a batch of segments to the receiver, and its ACKs back.
     fn step(&mut self, times: &mut EngineTimes) {
         let now = self.now();
         let transmit = clocked(|| transmit_batch(&self.receiver.pool, &mut self.sender, now));
         self.receiver.pool.delivered();
         let full = self.sender.pool.sent().count() == STEP;
-        // In turn before and after, so that neither always finds the frames warmer.
+        // Alternately first and second, so that neither always finds the frames warmer.
         self.steps += 1;
         if full && self.steps.is_multiple_of(2) {
             self.octets_alone(times);
@@ -377,7 +377,7 @@ impl Pair {
         self.receiver.answer_next_hops();
     }
 
-    /// The octets of the segments on the wire, without a protocol around them.
+    /// Does the work on the octets of the segments on the wire, without a protocol.
     fn octets_alone(&mut self, times: &mut EngineTimes) {
         let place = |number: usize| number * 1460 % (REGION - 2048);
         let data = |frame: &&[u8]| frame.len() > FPDU_AT + FPDU_OVERHEAD;
@@ -409,7 +409,7 @@ impl Pair {
     }
 }
 
-/// Nanoseconds for each segment of a step.
+/// Returns nanoseconds for each segment of a step.
 fn clocked(what: impl FnOnce()) -> f64 {
     let began = Clock::now();
     what();

@@ -19,19 +19,19 @@ use crate::pingpong::{Latency, PingPong, ping_pong};
 
 /// IPv4 and TCP headers with timestamps, as the kernel's TCP sends them: FPDUs fill segments.
 const TCP_HEADERS: usize = 20 + 32;
-/// Octets of FPDUs that are handed to the kernel at once.
+/// Octets of FPDUs given to the kernel at once.
 const PIECE: usize = 64 * 1024;
 const STAG: Stag = Stag(0x100);
 
-/// Messages become FPDUs, as of RDMA Writes, in a buffer that the kernel is given.
+/// Makes messages into FPDUs, as for RDMA Writes, in a buffer for the kernel.
 struct Sender {
     stream: TcpStream,
     region: Region,
     size: usize,
     mulpdu: usize,
-    /// Octets of the message under way that are in FPDUs.
+    /// Octets of the current message that are in FPDUs.
     framed: usize,
-    /// Where the message lies.
+    /// The address of the message.
     at: usize,
     buffer: Vec<u8>,
     filled: usize,
@@ -54,8 +54,7 @@ impl Sender {
         })
     }
 
-    /// Writes what the kernel takes of the FPDUs that are there, of new ones if there are none. Says whether a
-    /// message is written to its end.
+    /// Writes FPDUs, of which it makes new ones if there are none. Returns whether the end of a message was written.
     fn send(&mut self) -> Result<bool, Failure> {
         if self.written == self.filled {
             self.fill()?;
@@ -65,7 +64,7 @@ impl Sender {
         Ok(self.written == self.filled && self.framed == 0)
     }
 
-    /// Frames the next piece of the message: one copy from where it lies, then the CRC.
+    /// Frames the next piece of the message: one copy from memory, then the CRC.
     fn fill(&mut self) -> Result<(), Failure> {
         (self.filled, self.written) = (0, 0);
         while self.filled < PIECE {
@@ -93,7 +92,7 @@ impl Sender {
     }
 }
 
-/// FPDUs become messages: read, deframed, their CRCs checked, copied to their places.
+/// Makes FPDUs into messages: reads, deframes, checks CRCs, copies to memory.
 struct Receiver {
     stream: TcpStream,
     region: Region,
@@ -107,7 +106,7 @@ struct Arrived {
     /// Octets placed. None may have been although something came: a part of an FPDU.
     octets: usize,
     messages: usize,
-    /// There was nothing to read, now or any more.
+    /// There was nothing to read, now or at all.
     idle: bool,
 }
 
@@ -145,7 +144,7 @@ impl Receiver {
     }
 }
 
-/// Messages one way.
+/// Measures messages in one direction.
 pub(crate) fn bandwidth(
     bed: &Bed,
     shape: Shape,
@@ -227,7 +226,7 @@ impl FramedEnd {
     }
 }
 
-/// Round trips, without ever sleeping.
+/// Measures round trips, without sleeping.
 pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     bed.set_offloads(false)?;
     let (client, server) = kernel::connect(bed)?;

@@ -7,13 +7,13 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Octets in use.
+/// Returns the number of octets in use.
 pub(crate) fn in_use() -> usize {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated - stats.bytes_deallocated
 }
 
-/// What something that was made keeps in use.
+/// Returns the heap that the result of a function keeps in use.
 pub(crate) fn kept_by<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<(T, usize), E> {
     let before = in_use();
     let made = make()?;

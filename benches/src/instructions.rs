@@ -1,4 +1,4 @@
-//! Instructions for a segment, stage by stage, as callgrind counts them; and whether they have become more.
+//! Instructions for a segment, stage by stage, as callgrind counts them, compared with the kept counts.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -30,9 +30,9 @@ const HEADING: &str = "\
 # 3 % above. Counted by callgrind, which has no AVX-512 and therefore takes other ways through copies, sums and CRCs than
 # the processor would; and compilers differ: compare these counts with each other, and with the same tools, only.
 ";
-/// What a count may grow by without anybody's consent.
+/// By how much a count may grow before the check fails.
 const TOLERANCE: f64 = 0.03;
-/// Batches of the two runs whose difference counts: what happens once does not.
+/// Batches of the two runs. Their difference is counted, so that set-up is not.
 const RUNS: [usize; 2] = [40, 240];
 
 /// What is counted, the function whose instructions these are, with all that it calls, and how many a batch has.
@@ -108,7 +108,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// What a file holds.
+    /// Returns what a file holds.
     fn parse(text: &str) -> Result<Self, Failure> {
         let mut all = Self::default();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -130,7 +130,7 @@ impl Counts {
         text
     }
 
-    /// Each row.
+    /// Returns each row.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (&str, f64)> {
         self.counts
             .iter()
@@ -142,7 +142,7 @@ impl Counts {
         found.map(|(_, count)| *count)
     }
 
-    /// Those that have grown too much beyond what was kept, or were not kept at all.
+    /// Returns the counts that have grown too much beyond those kept, or were not kept.
     fn grown<'a>(&'a self, kept: &'a Self) -> impl Iterator<Item = &'a str> {
         let grown = |name: &str, count| {
             kept.of(name)
@@ -173,7 +173,7 @@ impl Counts {
     }
 }
 
-/// Counts, and does what was asked for.
+/// Counts, and then shows, checks or keeps the counts.
 pub(crate) fn run(options: &Action) -> Result<(), Failure> {
     let now = count("all")?;
     if *options == Action::Accept {
@@ -205,7 +205,7 @@ pub(crate) fn run(options: &Action) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has callgrind count in two runs, with these [fast paths](crate::fast_paths::parse).
+/// Counts in two runs of callgrind, with these [fast paths](crate::fast_paths::parse).
 pub(crate) fn count(fast_paths: &str) -> Result<Counts, Failure> {
     let directory = std::env::temp_dir().join(format!("rnic-instructions-{}", std::process::id()));
     fs::create_dir(&directory)?;
@@ -266,7 +266,7 @@ fn output(command: &mut Command) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What each function of a profile cost with all that it called, in the format of
+/// Returns what each function of a profile cost with all that it called, in the format of
 /// <https://valgrind.org/docs/manual/cl-format.html>. Functions that call themselves count more than once.
 fn inclusive(profile: &str) -> HashMap<String, u64> {
     let mut names: HashMap<&str, &str> = HashMap::new();

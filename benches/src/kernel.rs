@@ -13,13 +13,13 @@ use crate::effort::{Effort, Shape};
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Latency, PingPong, ping_pong};
 
-/// What iperf and this program have in common: a congestion control that is the same on each machine.
+/// The congestion control, so that it is the same on each machine.
 const CONGESTION_CONTROL: &str = "cubic";
 
 /// Octets of the buffer that is read into.
 pub(crate) const READ: usize = 64 * 1024;
 
-/// A connected pair: client and server.
+/// Returns a connected pair: client and server.
 pub(crate) fn connect(bed: &Bed) -> Result<(TcpStream, TcpStream), Failure> {
     let congestion_control = OsString::from(CONGESTION_CONTROL);
     let listener = bed.server.run(|| TcpListener::bind(bed.server.at(0)))?;
@@ -34,7 +34,7 @@ pub(crate) fn connect(bed: &Bed) -> Result<(TcpStream, TcpStream), Failure> {
     Ok((client, server))
 }
 
-/// One way, a write for each message.
+/// Measures one direction, a write for each message.
 pub(crate) fn bandwidth(
     bed: &Bed,
     shape: Shape,
@@ -110,7 +110,7 @@ impl TcpEnd {
         Ok(())
     }
 
-    /// Whether a whole message has arrived.
+    /// Returns whether a whole message has arrived.
     fn has_received(&mut self) -> Result<bool, Failure> {
         self.arrived += unless_blocked(self.stream.read(&mut self.message[self.arrived..]))?;
         let whole = self.arrived == self.message.len();
@@ -121,7 +121,7 @@ impl TcpEnd {
     }
 }
 
-/// Round trips, without ever sleeping.
+/// Measures round trips, without sleeping.
 pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     bed.set_offloads(false)?;
     let (client, server) = connect(bed)?;
@@ -141,7 +141,7 @@ pub(crate) fn latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latenc
     ping_pong(bed, cores, effort, (&mut client, &mut server), game)
 }
 
-/// Octets moved; none if the call would have had to wait.
+/// Returns the number of octets moved. Returns none if the call would block.
 pub(crate) fn unless_blocked(outcome: std::io::Result<usize>) -> std::io::Result<usize> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),

@@ -1,10 +1,10 @@
-//! What was measured on.
+//! The machine on which it was measured.
 
 use std::fs;
 
 use crate::bed::processors;
 
-/// The machine, fact by fact.
+/// Describes the machine, fact by fact.
 pub(crate) fn describe() -> Vec<(&'static str, String)> {
     let count = processors().map_or(0, |processors| processors.len());
     vec![
@@ -42,7 +42,7 @@ fn line(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// The value behind a name and a colon.
+/// Returns the value behind a name and a colon.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

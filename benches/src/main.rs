@@ -61,7 +61,7 @@ Needs root: it makes two network namespaces joined by a veth pair, and removes t
 /// Turns of each in `--pings`.
 const PARTS: usize = 10;
 
-/// Whatever keeps a measurement from being made.
+/// Why a measurement failed.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 struct Options {
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what the command line asks for: `None` asks for help.
+/// Runs what the command line asks for. `None` asks for help.
 fn execute<O>(
     options: Result<Option<O>, Failure>,
     usage: &str,

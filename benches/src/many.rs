@@ -20,7 +20,7 @@ use crate::rdma::open_device;
 
 /// Octets of a message: less than a connection sends before others have their turn, so that all are served in a run.
 pub(crate) const SIZE: usize = 8 * 1024;
-/// Messages that are under way at least. Each connection has one, whatever their number.
+/// The least number of messages in flight. Each connection has at least one.
 const UNDER_WAY: usize = 16;
 /// Connections that are set up at the same time.
 const AT_ONCE: usize = 64;
@@ -66,7 +66,7 @@ impl ManyEnd {
         self.qps.last_mut().ok_or_else(|| "no queue pair".into())
     }
 
-    /// Posts a message on a connection; its completion will name it.
+    /// Posts a message on a connection.
     fn write(&mut self, connection: usize, to: RemoteAddress) -> Result<(), Failure> {
         let piece = [self.mr.sge(0, SIZE as u32)];
         let write = SendRequest::write(to).memory(&piece);
@@ -74,7 +74,7 @@ impl ManyEnd {
     }
 }
 
-/// Whether a connection has come to stand.
+/// Returns whether a connection was established.
 fn stands(qp: &mut Qp) -> Result<bool, Failure> {
     match qp.next_event(Duration::ZERO)? {
         None => Ok(false),
@@ -83,7 +83,7 @@ fn stands(qp: &mut Qp) -> Result<bool, Failure> {
     }
 }
 
-/// What many connections do.
+/// The result of many connections.
 pub(crate) struct Figures {
     pub(crate) one_core: Bandwidth,
     pub(crate) two_cores: Option<Bandwidth>,
@@ -91,7 +91,7 @@ pub(crate) struct Figures {
     pub(crate) idle: f64,
 }
 
-/// Sets them up, and measures.
+/// Sets the connections up, and measures.
 pub(crate) fn measure(
     bed: &Bed,
     connections: usize,

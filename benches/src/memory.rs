@@ -1,4 +1,4 @@
-//! What registrations and queue pairs cost in memory, by the many.
+//! The memory of registrations and queue pairs, of which there are many.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -21,7 +21,7 @@ const REGISTRATIONS: usize = 1_000_000;
 const QUEUE_PAIRS: u32 = 100_000;
 const PD: PdId = PdId(1);
 
-/// Octets of heap for a registration, where there are a million of them.
+/// Returns the number of octets of heap for a registration, where there are a million of them.
 pub(crate) fn registration() -> Result<f64, Failure> {
     let region = Arc::new(Region::allocate_unlocked(4096, HugePages::None)?);
     let (_table, kept) = heap::kept_by(|| -> Result<_, Failure> {
@@ -35,7 +35,8 @@ pub(crate) fn registration() -> Result<f64, Failure> {
     Ok(kept as f64 / REGISTRATIONS as f64)
 }
 
-/// Octets of heap for a queue pair without a connection beyond its rings, where there are 100,000 of them.
+/// Returns the number of octets of heap for a queue pair without a connection beyond its rings, where there are 100,000 of
+/// them.
 pub(crate) fn queue_pair() -> Result<f64, Failure> {
     let (rings, of_rings) = heap::kept_by(Queues::rings)?;
     drop(rings);

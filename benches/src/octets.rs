@@ -1,4 +1,4 @@
-//! What has to be done with the octets whoever moves them, and nothing else: copies and CRCs in memory.
+//! The work on octets that every implementation has, and nothing else: copies and CRCs in memory.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -18,7 +18,7 @@ const FRAMES: usize = 128;
 /// Octets between two looks at the clock.
 const ROUND: usize = 256 * 1024;
 
-/// What is done with each piece.
+/// The work on each piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OctetWork {
     /// Copied from memory to a frame.
@@ -29,7 +29,7 @@ pub(crate) enum OctetWork {
     CopyCrcCopy,
 }
 
-/// Messages, on one core.
+/// Measures messages, on one core.
 pub(crate) fn bandwidth(
     bed: &Bed,
     shape: Shape,

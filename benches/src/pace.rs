@@ -20,14 +20,14 @@ pub(crate) struct Pace {
 /// Gigabits in a second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bandwidth {
-    /// The median of the pieces: what a run does while the machine does nothing else. It hides stalls.
+    /// The median of the pieces: the rate while the machine does nothing else. It hides stalls.
     pub(crate) steady: f64,
-    /// Of the whole run: what other load on the machine took, and stalls, count.
+    /// The rate of the whole run, with stalls and what other load on the machine took.
     pub(crate) mean: f64,
 }
 
 impl Pace {
-    /// Counts from now on.
+    /// Begins to count.
     pub(crate) fn new() -> Self {
         let now = Instant::now();
         Self {
@@ -39,7 +39,7 @@ impl Pace {
         }
     }
 
-    /// These have arrived.
+    /// Counts octets that have arrived.
     pub(crate) fn add(&mut self, octets: usize) {
         self.piece_octets += octets as u64;
         if self.piece_octets >= PIECE {
@@ -52,7 +52,7 @@ impl Pace {
         }
     }
 
-    /// The run is over.
+    /// Ends the run and returns its rates.
     pub(crate) fn end(self) -> Bandwidth {
         let octets = self.octets + self.piece_octets;
         let mean = (octets * 8) as f64 / self.began.elapsed().as_nanos() as f64;

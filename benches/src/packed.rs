@@ -1,4 +1,4 @@
-//! Many short Writes, posted one behind the other: what each of the two ends does for one of them where 51 share a segment.
+//! Many short Writes, posted one after the other: the work of each of the two ends for one of them if 51 share a segment.
 
 use rnic_core::fast_paths::FastPaths;
 use rnic_verbs::{RemoteAddress, SendRequest};
@@ -10,14 +10,14 @@ use crate::short::{SEND_QUEUE, ShortEnd, ShortMessages};
 const OCTETS: usize = 8;
 /// Writes of a batch: they fill four segments of an MTU of 1500.
 pub(crate) const WRITES: usize = 4 * 51;
-/// Every so many Writes one makes a completion.
+/// One of this many Writes is signalled.
 const SIGNALED: usize = 17;
 /// Octets of the peer's memory that they go to, one behind the other and from the start again.
 const REACH: usize = 8192;
 
 const _: () = assert!(WRITES <= SEND_QUEUE as usize && WRITES.is_multiple_of(SIGNALED));
 
-/// Posts one batch after the other, and sees each to its end.
+/// Posts batches one after the other, and waits for the end of each.
 pub(crate) fn write_batches(batches: usize, fast_paths: FastPaths) -> Result<(), Failure> {
     let mut game = ShortMessages::connect(fast_paths)?;
     let [client, server] = game.ends();
@@ -34,7 +34,7 @@ pub(crate) fn write_batches(batches: usize, fast_paths: FastPaths) -> Result<(),
     Ok(())
 }
 
-/// The application posts a batch. Each of these is a function of its own, to be counted.
+/// Posts a batch, as the application. Each of these is a function of its own, to be counted.
 #[inline(never)]
 fn post(client: &mut ShortEnd, to: RemoteAddress, first: usize) -> Result<(), Failure> {
     let data = [0x5a; OCTETS];
@@ -49,20 +49,19 @@ fn post(client: &mut ShortEnd, to: RemoteAddress, first: usize) -> Result<(), Fa
     Ok(client.qp.post_sends(writes)?)
 }
 
-/// The engine takes the batch up.
+/// Runs the engine that takes the batch.
 #[inline(never)]
 fn transmit(client: &ShortEnd) {
     client.device.drive();
 }
 
-/// The peer's engine places it. What was pushed last is acknowledged with the second turn: an answer might have taken
-/// that along.
+/// Runs the peer's engine, which places it. The last segment is acknowledged in the second turn (delayed ACK).
 #[inline(never)]
 fn receive(server: &mut ShortEnd) {
     while server.device.drive() {}
 }
 
-/// The engine handles the acknowledgments, the application polls. Returns how many completions it found.
+/// Runs the engine, which handles the ACKs, and polls, as the application. Returns how many completions there were.
 #[inline(never)]
 fn complete(client: &mut ShortEnd) -> Result<usize, Failure> {
     let mut completed = 0;

@@ -1,4 +1,4 @@
-//! Round trips: one end asks, the other answers, both without ever sleeping.
+//! Round trips: one end sends, the other replies, both without sleeping.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,23 +8,23 @@ use crate::bed::{Bed, Cores};
 use crate::effort::Effort;
 use crate::stats::Samples;
 
-/// What has not happened by then will not.
+/// How long to wait for a reply before the run fails.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What one run gave, in microseconds.
+/// The result of a run, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Latency {
     pub(crate) median: f64,
     pub(crate) p99: f64,
 }
 
-/// How a client and a server play.
+/// The functions of client and server.
 pub(crate) struct PingPong<Ping, Pong, Answer> {
-    /// The client asks; it may give the question a mark.
+    /// Sends the client's message. It may return a mark.
     pub(crate) ping: Ping,
-    /// Whether the answer to the question with this mark is there.
+    /// Returns whether the reply to the message with this mark has arrived.
     pub(crate) pong: Pong,
-    /// The server answers if it was asked.
+    /// Sends the server's reply if a message has arrived.
     pub(crate) answer: Answer,
 }
 
@@ -98,9 +98,9 @@ pub(crate) fn timed(
     })
 }
 
-/// Polls until the answer is there.
+/// Polls until the reply is there.
 pub(crate) fn until(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
-    // Looking at the clock each time would cost as much as what is measured.
+    // Reading the clock each time would cost as much as what is measured.
     let mut looks = 0u32;
     let mut deadline = None;
     while !holds()? {

@@ -30,7 +30,7 @@ impl Pool {
         }
     }
 
-    /// The frames on the wire, in order.
+    /// Returns the frames on the wire, in order.
     pub(crate) fn sent(&self) -> impl Iterator<Item = &[u8]> {
         self.sent.iter().map(|(id, len)| &self.bytes(*id)[..*len])
     }

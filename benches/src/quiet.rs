@@ -1,7 +1,7 @@
 //! Whether the processors are ours alone.
 //!
-//! Where a machine is shared, somebody else may compute on the same core, by its other hardware thread. Whatever keeps a core
-//! busy takes up to twice as long then, for a moment or for seconds, and no counter of this machine tells.
+//! On a shared machine another user may compute on the same core, by its other hardware thread. Work that keeps a core busy
+//! takes up to twice as long then, for a moment or for seconds, and no counter of this machine shows it.
 
 use std::hint::black_box;
 use std::thread::sleep;
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::bed::{Bed, Cores};
 
-/// So many times as long as ever before a probe may take on a processor that is ours alone.
+/// How much longer than its shortest time a probe may take on a processor that is ours alone.
 const SLOWEST: f64 = 1.15;
-/// How long to learn at first how fast a processor is.
+/// How long to measure at first how fast a processor is.
 const SURVEY: Duration = Duration::from_secs(2);
 const BETWEEN_PROBES: Duration = Duration::from_millis(10);
 /// How long to wait for the others to end.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A measurement is made so often, for one that nobody disturbs.
+/// How often to repeat a measurement that was disturbed.
 const ATTEMPTS: usize = 4;
 /// Parts of a probe, of which the fastest counts: an interrupt falls into one.
 const PARTS: usize = 10;
 const STEPS: u64 = 10_000;
 
-/// What is known of the processors, and what was seen of others.
+/// The speed of the processors, and the disturbances that were found.
 pub(crate) struct Quiet {
     /// The shortest probe of each, in seconds.
     best: Vec<f64>,
@@ -48,7 +48,7 @@ impl Quiet {
         Ok(quiet)
     }
 
-    /// Whether nobody else is at the first so many processors.
+    /// Returns whether no other load is on the first `processors` processors.
     fn holds(&mut self, bed: &Bed, processors: usize) -> Result<bool, Failure> {
         let mut quiet = true;
         for (processor, best) in self.best.iter_mut().enumerate().take(processors) {
@@ -58,7 +58,7 @@ impl Quiet {
         Ok(quiet)
     }
 
-    /// Measures while nobody else is there, in front and behind at least; again if not, and at last however it is.
+    /// Measures, with a probe before and after. Repeats a measurement that was disturbed, and accepts the last one in any case.
     pub(crate) fn measure<T>(
         &mut self,
         bed: &Bed,
@@ -80,7 +80,7 @@ impl Quiet {
         run()
     }
 
-    /// What there is to say of others.
+    /// Reports the disturbances.
     pub(crate) fn describe(&self) -> String {
         let Self {
             readings,
@@ -91,13 +91,13 @@ impl Quiet {
     }
 }
 
-/// Whether a probe took hardly longer than the best so far, which it may be itself.
+/// Returns whether a probe took hardly longer than the best so far, which it may be itself.
 fn is_alone(best: &mut f64, took: f64) -> bool {
     *best = best.min(took);
     took <= *best * SLOWEST
 }
 
-/// How long it takes to keep all of a core busy with so much, in seconds.
+/// Returns how long it takes to keep all of a core busy with so much, in seconds.
 fn probe() -> f64 {
     let parts = (0..PARTS as u64).map(|part| {
         let began = Instant::now();

@@ -18,20 +18,20 @@ use crate::effort::{Effort, REGION, Shape, idle};
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Latency, PingPong, ping_pong, until};
 
-/// Octets in front of a payload: Ethernet, IPv4, TCP without options.
+/// Octets before a payload: Ethernet, IPv4, TCP without options.
 const HEADERS: usize = LINK_HEADER + 40;
 const LINK_HEADER: usize = 14;
 /// Octets of an ACK: those, and TCP's timestamps.
 const ACK: usize = HEADERS + 12;
 /// Frames sent at once.
 const BATCH: usize = 32;
-/// Frames under way at most: few, so that they stay in cache, and none is lost.
+/// The most frames in flight: few, so that they stay in cache, and none is lost.
 const IN_FLIGHT: u64 = 128;
-/// A frame that has not arrived by then is lost.
+/// How long to wait for a frame before it counts as lost.
 const LOST_AFTER: Duration = Duration::from_millis(20);
 const PORT: u16 = 4791;
 
-/// What is done with the octets besides moving frames.
+/// The work on the octets besides moving frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Nothing.
@@ -40,23 +40,23 @@ pub(crate) enum Work {
     CopyAndCrc,
     /// All that the protocols demand: also the CRC on transmit and the TCP checksum on both ends, and room for their headers.
     Everything,
-    /// The same, and back goes an ACK for each message, in a frame of its own. Until then the frames of the message are kept: TCP
-    /// might have to send them again. For one of 64 KiB TCP asks for many more ACKs, one for every second segment.
+    /// All of that, and an ACK for each message, in a frame of its own. Until then the frames of the message are kept:
+    /// TCP might have to send them again. For one of 64 KiB TCP asks for many more ACKs, one for every second segment.
     Acknowledged,
 }
 
 impl Work {
-    /// Whether CRCs and checksums are computed on both ends.
+    /// Returns whether CRCs and checksums are computed on both ends.
     fn is_all(self) -> bool {
         matches!(self, Self::Everything | Self::Acknowledged)
     }
 
-    /// Octets behind the headers of a frame that carries so many of payload.
+    /// Returns the number of octets behind the headers of a frame that carries so many of payload.
     fn carrying(self, payload: usize) -> usize {
         payload + if self.is_all() { PROTOCOLS } else { 0 }
     }
 
-    /// What counts as payload of so many octets.
+    /// Returns the payload in a number of octets.
     fn counted(self, octets: usize) -> usize {
         match self {
             Self::Everything | Self::Acknowledged => octets.saturating_sub(PROTOCOLS),
@@ -91,7 +91,7 @@ impl Message {
         self.full + usize::from(self.rest > 0)
     }
 
-    /// The octets of frame `number` of a message.
+    /// Returns the octets of frame `number` of a message.
     fn payload(&self, number: usize) -> usize {
         if number == self.full {
             self.rest
@@ -101,7 +101,7 @@ impl Message {
     }
 }
 
-/// What has arrived.
+/// The received frames.
 #[derive(Clone, Copy, Debug, Default)]
 struct Received {
     frames: usize,
@@ -113,7 +113,7 @@ struct RawEnd {
     port: XdpPort,
     region: Region,
     message: Message,
-    /// Frames of the message under way that were sent.
+    /// Frames of the current message that were sent.
     number: usize,
     at: usize,
     /// Frames that were sent and wait for their ACK, in order.
@@ -142,7 +142,7 @@ impl RawEnd {
         })
     }
 
-    /// A pair, client and server.
+    /// Makes a pair, client and server.
     fn pair(bed: &Bed, size: usize) -> Result<(Self, Self), Failure> {
         Ok((
             Self::open(&bed.client, &bed.server, size)?,
@@ -150,14 +150,14 @@ impl RawEnd {
         ))
     }
 
-    /// The octets of the next frame.
+    /// Returns the octets of the next frame.
     fn next_payload(&mut self) -> usize {
         let payload = self.message.payload(self.number);
         self.number = (self.number + 1) % self.message.frames();
         payload
     }
 
-    /// The next place in memory for some octets: all of it in turn.
+    /// Returns the next address in memory for some octets. Memory is used cyclically.
     fn next_place(&mut self, octets: usize) -> usize {
         if self.at + octets > REGION {
             self.at = 0;
@@ -210,14 +210,14 @@ impl RawEnd {
         self.port.tx.kick();
     }
 
-    /// Receives ACKs, and lets go of what they acknowledge.
+    /// Receives ACKs, and releases what they acknowledge.
     fn receive_acks(&mut self) {
         let acks = self.receive(Work::None).frames;
         let acked = acks * self.message.frames();
         self.let_go(acked);
     }
 
-    /// Lets go of the frames that have been kept longest.
+    /// Releases the frames that were kept longest.
     fn let_go(&mut self, count: usize) {
         for frame in self.kept.drain(..count.min(self.kept.len())) {
             self.port.tx.release(frame);
@@ -261,7 +261,7 @@ impl RawEnd {
         received
     }
 
-    /// Receives; whether the last frame of a message has come.
+    /// Receives; returns whether the last frame of a message has come.
     fn has_received(&mut self, work: Work) -> bool {
         self.number += self.receive(work).frames;
         let whole = self.number >= self.message.frames();
@@ -295,7 +295,7 @@ fn write_headers(tx: &mut TxSide, host: &Host, peer: &Host, payload: usize) {
     }
 }
 
-/// Messages one way.
+/// Measures messages in one direction.
 pub(crate) fn bandwidth(
     bed: &Bed,
     shape: Shape,
@@ -379,7 +379,7 @@ fn send_for(client: &mut RawEnd, duration: Duration, work: Work, arrived: &Atomi
     }
 }
 
-/// Round trips of messages.
+/// Measures round trips of messages.
 pub(crate) fn latency(
     bed: &Bed,
     shape: Shape,
@@ -404,7 +404,7 @@ pub(crate) fn latency(
     ping_pong(bed, cores, effort, (&mut client, &mut server), game)
 }
 
-/// Two ends, to carry what somebody else times.
+/// Two ends, for frames within another measurement.
 pub(crate) struct Wire([RawEnd; 2]);
 
 impl Wire {

@@ -21,7 +21,7 @@ use crate::pingpong::{Latency, PingPong, ping_pong};
 
 /// Octets posted at once: as many as the receive window has.
 const POSTED: usize = 512 * 1024;
-/// Requests that may be posted ahead: of short ones it takes many to fill what is on its way.
+/// Requests that may be posted ahead. It takes many short ones to keep the path busy.
 const SEND_QUEUE: u32 = 512;
 /// Octets that a request itself can carry.
 const INLINE: usize = 64;
@@ -80,7 +80,7 @@ impl RdmaEnd {
     }
 
     /// Posts Writes with these numbers of a stream of them, one behind the other in memory. Each `signal`th makes a
-    /// completion. Short ones are posted as a list, as who has many would.
+    /// completion. Short ones are posted as a list.
     fn write_messages(
         &mut self,
         to: RemoteAddress,
@@ -126,7 +126,7 @@ impl RdmaEnd {
         Ok(())
     }
 
-    /// Drives the engine; whether the peer's mark has arrived.
+    /// Drives the engine. Returns whether the peer's mark has arrived.
     fn sees_mark(&mut self, mark: u8, octets: usize) -> Result<bool, Failure> {
         self.poll()?;
         Ok(self.mr.load(octets - 1)? == mark)
@@ -144,13 +144,13 @@ impl RdmaEnd {
         Ok(())
     }
 
-    /// Posts a buffer. Messages that are not looked at may share memory.
+    /// Posts a buffer. Messages that are not read may share memory.
     fn post_receive(&mut self, slot: u64, octets: usize) -> Result<(), Failure> {
         let piece = [self.mr.sge(0, octets as u32)];
         Ok(self.qp.post_recv(slot, &piece)?)
     }
 
-    /// Drives the engine; whether a Send has arrived. Its buffer is posted again.
+    /// Drives the engine. Returns whether a Send has arrived, and posts its buffer again.
     fn has_received(&mut self, octets: usize) -> Result<bool, Failure> {
         let slot = |one: &Completion| (one.opcode() == WcOpcode::Recv).then_some(one.wr_id());
         let Some(slot) = self.poll()?.iter().find_map(slot) else {
@@ -161,7 +161,7 @@ impl RdmaEnd {
     }
 }
 
-/// A device that its user drives, with room for so many queue pairs.
+/// Returns a device that its user drives, with room for so many queue pairs.
 pub(crate) fn open_device(host: &Host, secret: u8, qps: u32) -> Result<Device, Failure> {
     let port = XdpPort::open(&PortConfig::new(host.netdev))?;
     let net = Arc::new(XdpNet::new(&port)?);
@@ -173,7 +173,7 @@ pub(crate) fn open_device(host: &Host, secret: u8, qps: u32) -> Result<Device, F
     Ok(Device::new(host_end, net, Driver::Inline(Box::new(worker))))
 }
 
-/// A connected pair, client and server.
+/// Returns a connected pair, client and server.
 fn connect(bed: &Bed) -> Result<(RdmaEnd, RdmaEnd), Failure> {
     let (mut client, mut server) = (
         RdmaEnd::open(&bed.client, 1)?,
@@ -201,7 +201,7 @@ fn connect(bed: &Bed) -> Result<(RdmaEnd, RdmaEnd), Failure> {
     Ok((client, server))
 }
 
-/// RDMA Writes, complete when their last octets are acknowledged.
+/// Measures RDMA Writes, which complete when their last octets are acknowledged.
 pub(crate) fn bandwidth(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Bandwidth, Failure> {
     let (mut client, server) = connect(bed)?;
     let to = server.mr.remote(0);
@@ -258,7 +258,7 @@ fn write_for(
     Ok(pace.end())
 }
 
-/// Round trips of Writes: each end watches its memory for the other's.
+/// Measures round trips of Writes: each end watches its memory for the other's.
 pub(crate) fn write_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     let (mut client, mut server) = connect(bed)?;
     let octets = shape.size;
@@ -284,7 +284,7 @@ pub(crate) fn write_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<
     ping_pong(bed, cores, effort, (&mut client, &mut server), game)
 }
 
-/// Round trips of Sends.
+/// Measures round trips of Sends.
 pub(crate) fn send_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     let (mut client, mut server) = connect(bed)?;
     let octets = shape.size;

@@ -1,5 +1,5 @@
-//! One short message at a time, there and back, between two devices that their user drives: what each of the two ends does
-//! for it, from the call that posts it to the call that sees it, but for the device's rings.
+//! One short message at a time, there and back, between two devices that are driven inline: the work of each of the two ends,
+//! from the call that posts it to the call that sees it, without the device's rings.
 
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,7 +27,7 @@ use crate::pool::Pool;
 const OCTETS: usize = PING;
 /// Receives posted ahead of Sends.
 const RECEIVES: u64 = 16;
-/// What passes from turn to turn.
+/// The time between two turns.
 const TURN: Duration = Duration::from_micros(1);
 /// Requests that may be posted ahead.
 pub(crate) const SEND_QUEUE: u32 = 256;
@@ -116,7 +116,7 @@ fn lock(line: &Mutex<Line>) -> std::sync::MutexGuard<'_, Line> {
     line.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ports that nobody else wants.
+/// Unused ports.
 struct Ports(Ipv4Addr);
 
 impl Net for Ports {
@@ -220,7 +220,7 @@ impl ShortEnd {
     }
 }
 
-/// Posts a Write and has it sent. Each of these is a function of its own, to be counted.
+/// Posts a Write and runs the device to send it. Each of these is a function of its own, to be counted.
 #[inline(never)]
 fn write(end: &mut ShortEnd, to: RemoteAddress, mark: u8) -> Result<(), Failure> {
     let write = SendRequest::write(to);
@@ -229,14 +229,14 @@ fn write(end: &mut ShortEnd, to: RemoteAddress, mark: u8) -> Result<(), Failure>
     Ok(())
 }
 
-/// Takes what has arrived; whether it is the Write with this mark.
+/// Takes what has arrived. Returns whether it is the Write with this mark.
 #[inline(never)]
 fn see(end: &mut ShortEnd, mark: u8) -> Result<bool, Failure> {
     end.poll()?;
     Ok(end.mr.load(OCTETS - 1)? == mark)
 }
 
-/// Posts a Send and has it sent.
+/// Posts a Send and runs the device to send it.
 #[inline(never)]
 fn send(end: &mut ShortEnd) -> Result<(), Failure> {
     let send = SendRequest::send();
@@ -245,7 +245,7 @@ fn send(end: &mut ShortEnd) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes what has arrived; the receive that a Send has filled, if one has.
+/// Takes what has arrived. Returns the receive that a Send has filled, if there is one.
 #[inline(never)]
 fn receive(end: &mut ShortEnd) -> Result<Option<u64>, Failure> {
     let filled = |one: &Completion| (one.opcode() == WcOpcode::Recv).then_some(one.wr_id());
@@ -268,7 +268,7 @@ fn read_one(
     Ok(client.poll()?.len())
 }
 
-/// Two ends that play.
+/// Two ends that exchange messages.
 pub(crate) struct ShortMessages {
     ends: [ShortEnd; 2],
     mark: u8,
@@ -300,17 +300,18 @@ impl ShortMessages {
         Ok(Self { ends, mark: 0 })
     }
 
-    /// The two ends.
+    /// Returns the two ends.
     pub(crate) fn ends(&mut self) -> &mut [ShortEnd; 2] {
         &mut self.ends
     }
 
-    /// A Write there, and one back.
+    /// Does a Write there, and one back.
     pub(crate) fn write_both_ways(&mut self) -> Result<(), Failure> {
         self.write_both_ways_amid(|_| Ok(()))
     }
 
-    /// The same; between the post of each and its sight runs `meanwhile`, which is told the end that posted.
+    /// Does a Write there, and one back. Between the post of each and its arrival it calls `meanwhile` with the end that
+    /// posted.
     pub(crate) fn write_both_ways_amid(
         &mut self,
         mut meanwhile: impl FnMut(usize) -> Result<(), Failure>,
@@ -327,7 +328,7 @@ impl ShortMessages {
         Ok(())
     }
 
-    /// A Send there, and one back.
+    /// Does a Send there, and one back.
     pub(crate) fn send_both_ways(&mut self) -> Result<(), Failure> {
         for [from, to] in BOTH_WAYS {
             send(&mut self.ends[from])?;
@@ -339,7 +340,7 @@ impl ShortMessages {
         Ok(())
     }
 
-    /// So many Reads, each behind the other.
+    /// Does a number of Reads, one after the other.
     pub(crate) fn read(&mut self, messages: usize) -> Result<(), Failure> {
         let [client, server] = &mut self.ends;
         let from = server.mr.remote(0);
@@ -351,7 +352,7 @@ impl ShortMessages {
         Ok(())
     }
 
-    /// So many Writes, every other one in answer to the one before; then as many Sends.
+    /// Does a number of Writes, every other one in reply to the one before, and as many Sends.
     pub(crate) fn play(&mut self, messages: usize) -> Result<(), Failure> {
         (0..messages / 2).try_for_each(|_| self.write_both_ways())?;
         (0..messages / 2).try_for_each(|_| self.send_both_ways())

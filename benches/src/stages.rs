@@ -1,5 +1,5 @@
-//! Each stage of a segment's way by itself: a function for each, which profilers find by its name. No stage reads a
-//! clock or is told the machine's time, so that each run does the same.
+//! Each stage of a segment's path by itself: a function for each, which profilers find by its name. No stage reads a clock or
+//! gets the machine's time, so that each run does the same.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -39,7 +39,7 @@ use crate::Failure;
 use crate::pool::Pool;
 use crate::stats::Samples;
 
-/// The stages, in the order of a segment's way.
+/// The stages, in the order of a segment's path.
 pub(crate) const NAMES: [&str; 10] = [
     "segment",
     "crc",
@@ -135,7 +135,7 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// A connection in full flow.
+    /// Makes a connection in full flow.
     pub(crate) fn new() -> Result<Self, Failure> {
         let table = Arc::new(StagTable::new(64, [1; 32]));
         let region = Arc::new(Region::allocate_unlocked(REGION, HugePages::None)?);
@@ -228,7 +228,7 @@ impl Stages {
     }
 }
 
-/// Two ends that have shaken hands.
+/// Makes two connected ends.
 fn establish() -> Result<(StageEnd, StageEnd), Failure> {
     let config = TcpConfig {
         mss: MTU - 40,
@@ -262,7 +262,7 @@ fn send(end: &mut StageEnd, now: Instant, peer: Ipv4Addr) {
     }
 }
 
-/// Sends what `from` owes and has `to` receive it; both have seen all frames then.
+/// Sends the ACKs of `from`, which `to` receives. Then no frame is in flight.
 fn acknowledge(from: &mut StageEnd, to: &mut StageEnd, now: Instant) -> Result<(), Failure> {
     send(from, now, to.address);
     to.pool.delivered();

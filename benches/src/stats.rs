@@ -1,6 +1,6 @@
 //! Medians and spreads.
 
-/// What repeated runs gave.
+/// The values of repeated runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
@@ -13,7 +13,7 @@ impl Samples {
         &self.0
     }
 
-    /// The value that a share of the samples do not exceed. NaN if there are none.
+    /// Returns the value that a share of the samples do not exceed. NaN if there are none.
     pub(crate) fn quantile(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

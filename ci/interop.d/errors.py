@@ -1,4 +1,4 @@
-"""Requests that the responder must refuse: what each side is told, and the Terminate on the wire."""
+"""Requests that the responder must refuse: the errors of each side, and the Terminate on the wire."""
 
 from dataclasses import dataclass
 

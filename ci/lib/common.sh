@@ -35,7 +35,7 @@ hugepages_restore() {
 }
 
 # Deletes the network namespaces of tests and benchmarks that were killed: their names are
-# rnic-WHAT-PID-NUMBER, and a PID that runs no more needs none.
+# rnic-WHAT-PID-NUMBER, and a PID that does not run any more needs none.
 namespaces_sweep() {
     local namespace pid
     for namespace in $(ip netns list 2>/dev/null | grep -oE '^rnic-[^ ]*-[0-9]+-[0-9]+'); do

@@ -17,7 +17,7 @@ fuzz_target!(|frame: &[u8]| {
     let mut written = vec![0; payload_at + payload.len()];
     written[payload_at..].copy_from_slice(payload);
     let len = reply.write(&mut written, &header, payload.len(), sum(payload));
-    // An answer to a group's address, say, is refused by whoever would receive it.
+    // A reply to a group's address, for example, is refused by its receiver.
     if let Ok(mut back) = parse(&written[..len], Checksums::None) {
         // Options are written aligned, so that a SACK block may no longer fit that did before.
         let sack = &mut back.segment.header.options.sack;

@@ -340,7 +340,7 @@ fn what_a_queue_lost_is_counted() {
     assert_eq!(queues[1], nothing);
     drop(other);
     assert_eq!(statistics.read().unwrap(), []);
-    // Whoever reads does not keep the queues.
+    // The reader of the statistics does not keep the queues open.
     open(&west, "west").unwrap();
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct ImpairedHost {
 }
 
 impl ImpairedHost {
-    /// Runs something on a thread in the host's namespace; what it opens stays there.
+    /// Runs a function on a thread in the host's namespace. Sockets that it opens stay in that namespace.
     pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         self.namespace.run(body)
     }
@@ -30,7 +30,7 @@ impl ImpairedHost {
         SocketAddr::new(self.address.into(), port)
     }
 
-    /// Joins it to the box. What the wire carries is what its kernel would put on a NIC without offloads.
+    /// Joins it to the box, without offloads: the wire carries what the kernel would give to a NIC without them.
     fn join(&self, middle: &Namespace, port: &str) -> Result<(), Failure> {
         let address = format!("{}/24", self.address);
         let end = |namespace, name, addresses| VethEnd {
@@ -47,7 +47,7 @@ impl ImpairedHost {
             "link set dev {} address {}",
             self.netdev, self.mac
         ))?;
-        // No IPv6 that would talk on its own.
+        // Without IPv6, which sends packets on its own.
         for (namespace, netdev) in [(&self.namespace, self.netdev), (middle, port)] {
             namespace.ip(&format!("link set dev {netdev} addrgenmode none"))?;
             namespace.ip(&format!("-6 addr flush dev {netdev}"))?;
@@ -57,7 +57,7 @@ impl ImpairedHost {
         Ok(())
     }
 
-    /// Knows the other host: no ARP has to pass the box.
+    /// Adds the neighbour entry of the other host, so that no ARP passes the box.
     fn knows(&self, other: &Self) -> Result<(), Failure> {
         self.namespace.ip(&format!(
             "neigh replace {} lladdr {} dev {} nud permanent",
@@ -78,7 +78,7 @@ pub(crate) struct ImpairedBed {
 const PORTS: [&str; 2] = ["box-left", "box-right"];
 
 impl ImpairedBed {
-    /// Makes it; dropping it removes it.
+    /// Makes the namespaces and interfaces. Dropping it removes them.
     pub(crate) fn new() -> Result<Self, Failure> {
         let host = |netdev, last, mac| -> Result<ImpairedHost, Failure> {
             Ok(ImpairedHost {
@@ -100,8 +100,8 @@ impl ImpairedBed {
         Ok(bed)
     }
 
-    /// Does something while the box passes frames, impaired in either direction. Says also what became of the frames
-    /// from the left and from the right.
+    /// Runs a function while the box passes frames, impaired in either direction. Also returns the counters of the frames from
+    /// the left and from the right.
     pub(crate) fn while_impaired<T>(
         &self,
         impairments: Impairments,
@@ -113,7 +113,7 @@ impl ImpairedBed {
         let (opened, is_open) = mpsc::channel();
         let pass = move || {
             let forwarder = Forwarder::open(PORTS, [impairments; 2], seed, capture)?;
-            // Somebody waits for it.
+            // Another thread waits for it.
             let _ = opened.send(());
             forwarder.run(stop)
         };

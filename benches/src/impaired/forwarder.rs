@@ -1,4 +1,4 @@
-//! The impairment box: it passes frames between two interfaces, and does to them what its lanes say.
+//! The impairment box: it passes frames between two interfaces, through two lanes that impair them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use super::lane::{Impairments, Lane, Statistics};
 use super::socket::PacketSocket;
 use crate::Failure;
 
-/// It looks this often whether it is to stop.
+/// How often to check whether to stop.
 const LONGEST_REST: Duration = Duration::from_millis(50);
 /// A wait that is shorter than this is not worth sleeping.
 const SHORTEST_REST: Duration = Duration::from_micros(5);
@@ -31,11 +31,11 @@ pub(crate) struct Forwarder {
     refused: [u64; 2],
 }
 
-/// What became of one direction's frames.
+/// The counters of the frames of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Account {
     pub(crate) lane: Statistics,
-    /// Frames that came faster than they were taken.
+    /// Frames that were lost because they came too fast.
     pub(crate) missed: u64,
     /// Frames that the far interface did not take.
     pub(crate) refused: u64,
@@ -66,7 +66,7 @@ impl Forwarder {
         })
     }
 
-    /// Passes frames until it is told to stop; then says what became of them.
+    /// Passes frames until `stop` is set. Returns the counters.
     pub(crate) fn run(mut self, stop: &AtomicBool) -> Result<[Account; 2], Failure> {
         // Else the kernel adds 50 us to every wait.
         set_timerslack(1)?;
@@ -141,7 +141,7 @@ impl Forwarder {
         Ok(count)
     }
 
-    /// Nothing is to be done before the next arrival, at an interface or at the end of a lane.
+    /// Waits for the next frame, at an interface or at the end of a lane.
     fn rest(&self) -> Result<(), Failure> {
         let arrivals = self.lanes.iter().filter_map(Lane::next_arrival);
         let next = arrivals.min().map_or(LONGEST_REST, |at| {

@@ -1,5 +1,4 @@
-//! What happens to frames on their way in one direction: a pure function of a seed and of the times at which they
-//! come.
+//! The impairment of frames in one direction: a pure function of a seed and of the times at which they arrive.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +24,7 @@ impl Frame {
         }
     }
 
-    /// What is received is written here; [`set_len`](Self::set_len) then says how much it was.
+    /// Returns the buffer to receive into. [`set_len`](Self::set_len) then sets the length.
     pub(crate) fn buffer_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[..]
     }
@@ -39,14 +38,14 @@ impl Frame {
     }
 }
 
-/// What is done to frames. Shares are of 1.
+/// The impairments. Shares are from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Impairments {
     /// Frames that never arrive.
     pub(crate) loss: f64,
     /// Frames that arrive twice.
     pub(crate) duplication: f64,
-    /// Frames that are held up, so that others overtake them.
+    /// Frames that are delayed, so that others overtake them.
     pub(crate) reordering: f64,
     /// By up to this much.
     pub(crate) hold_up: Duration,
@@ -58,7 +57,7 @@ pub(crate) struct Impairments {
     pub(crate) queue: usize,
 }
 
-/// What became of the frames.
+/// The counters of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Statistics {
     /// Frames that came.
@@ -111,7 +110,7 @@ impl Lane {
         share > 0.0 && self.rng.f64() < share
     }
 
-    /// A frame has come. Returns it if it goes no further, for its memory to be used again.
+    /// Takes a frame that has come. Returns it if it is dropped, so that its memory can be used again.
     pub(crate) fn offer(&mut self, now: Duration, frame: Frame) -> Option<Frame> {
         self.statistics.offered += 1;
         if self.happens(self.impairments.loss) {
@@ -135,7 +134,7 @@ impl Lane {
         None
     }
 
-    /// When the narrow link will have sent a frame; none if there is no room to wait for it.
+    /// Returns when the narrow link will have sent a frame. Returns `None` if its queue is full.
     fn pass_link(&mut self, now: Duration, octets: usize) -> Option<Duration> {
         let Some(rate) = self.impairments.rate else {
             return Some(now);
@@ -158,7 +157,7 @@ impl Lane {
         }));
     }
 
-    /// When the next frame arrives.
+    /// Returns when the next frame arrives.
     pub(crate) fn next_arrival(&self) -> Option<Duration> {
         self.travelling.peek().map(|Reverse(next)| next.arrives)
     }

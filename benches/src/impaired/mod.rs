@@ -1,5 +1,5 @@
-//! Our TCP against the kernel's over a path that loses, delays, reorders and duplicates, beside the kernel's against
-//! itself over the same path in the same run.
+//! Our TCP against the kernel's over a path that loses, delays, reorders and duplicates, and the kernel's against itself over
+//! the same path in the same run.
 
 mod bed;
 mod capture;
@@ -56,7 +56,7 @@ impairments of each direction:
   --duplicate PERCENT frames that arrive twice (default 0)
   --seed N            of all chances (default 1)";
 
-/// What the command line asks for.
+/// The options of the command line.
 pub(crate) struct ImpairedOptions {
     size: u64,
     repetitions: u64,
@@ -72,7 +72,7 @@ pub(crate) struct ImpairedOptions {
 }
 
 impl ImpairedOptions {
-    /// None if help is wanted.
+    /// Parses the options. Returns `None` if help is wanted.
     pub(crate) fn parse(
         mut arguments: impl Iterator<Item = String>,
     ) -> Result<Option<Self>, Failure> {
@@ -137,7 +137,7 @@ impl ImpairedOptions {
     }
 }
 
-/// A share in percent.
+/// Parses a share in percent.
 fn share(text: &str) -> Result<f64, Failure> {
     let percent: f64 = text.parse()?;
     if (0.0..=100.0).contains(&percent) {
@@ -147,7 +147,7 @@ fn share(text: &str) -> Result<f64, Failure> {
     }
 }
 
-/// A number of octets, with K, M or G.
+/// Parses a number of octets, with K, M or G.
 fn octets(text: &str) -> Result<u64, Failure> {
     let shift = match text.chars().last() {
         Some('K') => 10,
@@ -159,7 +159,7 @@ fn octets(text: &str) -> Result<u64, Failure> {
     Ok(number << shift)
 }
 
-/// Only the box, until SIGINT or SIGTERM.
+/// Runs only the box, until SIGINT or SIGTERM.
 pub(crate) fn run_box(options: &ImpairedOptions) -> Result<(), Failure> {
     let [one, other] = options.interfaces.as_slice() else {
         return Err("name the two interfaces".into());
@@ -202,7 +202,7 @@ fn describe(account: &Account) -> String {
     )
 }
 
-/// The comparison.
+/// Runs the comparison.
 pub(crate) fn run(options: &ImpairedOptions) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err("run it as root: it makes network namespaces and opens AF_XDP sockets".into());
@@ -239,7 +239,7 @@ pub(crate) fn run(options: &ImpairedOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One run of ours, and one of the kernel's.
+/// Does one run of ours and one of the kernel's.
 fn measure(
     bed: &ImpairedBed,
     options: &ImpairedOptions,

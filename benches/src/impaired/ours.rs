@@ -22,19 +22,19 @@ use super::transfer::{SLOTS, Transfer};
 use crate::Failure;
 
 const PORT: u16 = 4791;
-/// Without work for so long the thread sleeps.
+/// Time without work after which the thread sleeps.
 const NAP: Duration = Duration::from_millis(1);
 /// Octets made or checked at a time: the engine, which this thread drives, waits for no more.
 const PIECE: usize = 32 * 1024;
 
-/// Who sends, or who connects.
+/// The side that sends, or that connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Ours,
     Kernel,
 }
 
-/// What a run gave.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) time: Duration,
     pub(crate) tcp: TcpCounters,
@@ -149,7 +149,7 @@ impl Ours {
         }
     }
 
-    /// Tells the peer where it may write. The peer knows no MPA of revision 2.
+    /// Advertises the memory to the peer, which does not support MPA revision 2.
     fn options(&self) -> ConnectionOptions {
         let RemoteAddress { stag, offset } = self.mr.remote(0);
         let mut private_data = stag.0.to_be_bytes().to_vec();
@@ -164,7 +164,7 @@ impl Ours {
 
     fn connect(&mut self, to: SocketAddr) -> Result<(), Failure> {
         self.qp.connect_blocking(to, None, self.options())?;
-        // The initiator has the first word.
+        // The initiator sends the first message.
         self.qp.post_send(&SendRequest::send())?;
         self.progress_until(|ours| ours.sent == 1)
     }
@@ -174,7 +174,7 @@ impl Ours {
         let options = self.options();
         request.accept(&mut self.qp, options)?;
         self.qp.wait_established(PATIENCE)?;
-        // Its first word.
+        // Its first message.
         self.progress_until(|ours| ours.received == 1)
     }
 
@@ -184,7 +184,7 @@ impl Ours {
         Ok(self.qp.post_recv(0, &piece)?)
     }
 
-    /// Takes completions, all of which must be successes, until it is enough.
+    /// Takes completions until a condition holds. All must be successes.
     fn progress_until(&mut self, enough: impl Fn(&Self) -> bool) -> Result<(), Failure> {
         let mut moved = Instant::now();
         while !enough(self) {
@@ -197,7 +197,7 @@ impl Ours {
         Ok(())
     }
 
-    /// Lets the engine work, and takes completions, all of which must be successes. Says whether there were any.
+    /// Runs the engine, and takes completions, which must be successes. Returns whether there were any.
     fn progress(&mut self) -> Result<bool, Failure> {
         let mut completions = [Completion::default(); 16];
         let count = self.cq.poll(&mut completions);
@@ -214,7 +214,7 @@ impl Ours {
         Ok(count > 0)
     }
 
-    /// Writes everything to the peer, which says at the end that all of it was right.
+    /// Writes everything to the peer, which confirms at the end that it was correct.
     fn send_all(&mut self, transfer: &Transfer) -> Result<(), Failure> {
         let mut octets = vec![0; PIECE];
         let (before, said) = (self.sent, self.received);
@@ -240,7 +240,7 @@ impl Ours {
         self.progress_until(|ours| ours.sent - before == posted && ours.received > said)
     }
 
-    /// Has everything written by the peer, checks it slot by slot, and says of each that it may be written again.
+    /// Lets the peer write everything, checks it slot by slot, and releases each slot to be written again.
     fn receive_all(&mut self, transfer: &Transfer) -> Result<(), Failure> {
         let mut octets = vec![0; PIECE];
         let (before, announced) = (self.sent, self.received);

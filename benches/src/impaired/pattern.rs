@@ -8,7 +8,7 @@ fn word(number: u64) -> [u8; 8] {
     (z ^ (z >> 31)).to_le_bytes()
 }
 
-/// Octets up to the next word.
+/// Returns the number of octets up to the next word.
 fn head(position: u64, octets: usize) -> usize {
     (position.wrapping_neg() % 8).min(octets as u64) as usize
 }
@@ -27,7 +27,7 @@ pub(crate) fn fill(position: u64, octets: &mut [u8]) {
     last.copy_from_slice(&word(number)[..last.len()]);
 }
 
-/// Whether these are the octets from `position` on.
+/// Returns whether these are the octets from `position` on.
 pub(crate) fn holds(position: u64, octets: &[u8]) -> bool {
     let (first, rest) = octets.split_at(head(position, octets.len()));
     let skipped = (position % 8) as usize;

@@ -21,12 +21,12 @@ use crate::Failure;
 
 /// The memory that it pretends to have: as long as the transfer.
 pub(crate) const STAG: Stag = Stag(0x7065_6572);
-/// A peer that neither sends nor takes anything for so long is dead.
+/// How long a peer may neither send nor take anything before it counts as dead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Octets of a system call: as many as of the kernel's TCP alone, for when it reads decides when the kernel acknowledges.
 const PIECE: usize = 64 * 1024;
 
-/// Prepares a socket of either side for what is compared: the congestion control that both have.
+/// Prepares a socket of either side: sets the congestion control of the comparison.
 pub(crate) fn tune(stream: &TcpStream) -> Result<(), Failure> {
     setsockopt(stream, sockopt::TcpCongestion, &OsString::from("cubic"))?;
     stream.set_nodelay(true)?;
@@ -48,7 +48,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Shakes hands. Returns what the other side said of its memory.
+    /// Does the MPA start-up. Returns the other side's private data.
     pub(crate) fn start(stream: TcpStream, initiates: bool) -> Result<(Self, [u8; 12]), Failure> {
         tune(&stream)?;
         let mut peer = Self {
@@ -155,7 +155,8 @@ impl Peer {
         })
     }
 
-    /// Receives a transfer as Writes in order of their place, counts what has arrived, and says that it is complete.
+    /// Receives a transfer as Writes in order of their place, counts what has arrived, and says that it
+    /// is complete.
     pub(crate) fn receive_all(
         mut self,
         transfer: &Transfer,
@@ -218,7 +219,7 @@ impl Peer {
         self.await_close()
     }
 
-    /// The other side closes first.
+    /// Waits for the other side to close.
     fn await_close(mut self) -> Result<(), Failure> {
         match self.stream.read(&mut self.inbox)? {
             0 => Ok(()),
@@ -226,7 +227,7 @@ impl Peer {
         }
     }
 
-    /// Sends a Send of one segment, with what waits in front of it.
+    /// Sends a Send of one segment, after what waits to be sent.
     fn send(&mut self, payload: &[u8]) -> Result<(), Failure> {
         let header = UntaggedHeader {
             last: true,

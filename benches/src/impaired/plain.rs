@@ -1,4 +1,4 @@
-//! The kernel's TCP on both sides: what ours is compared with. The octets are made and checked as they are there.
+//! The kernel's TCP on both sides, with which ours is compared. The octets are made and checked as with ours.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -14,8 +14,8 @@ use crate::Failure;
 /// Octets of a system call.
 const PIECE: usize = 64 * 1024;
 
-/// Moves octets from one host to the other; the time until the last one was acknowledged by the receiver itself. What
-/// has arrived is counted.
+/// Moves octets from one host to the other, and counts them. Returns the time until the receiving program confirmed the last
+/// one.
 pub(crate) fn run(
     from: &ImpairedHost,
     to: &ImpairedHost,

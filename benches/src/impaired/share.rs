@@ -1,4 +1,4 @@
-//! Both at once: how rnic's TCP and the kernel's share a link that is too narrow for the two of them.
+//! Both at once: how rnic's TCP and the kernel's share a bottleneck.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -44,7 +44,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// The goodput of each until one of them is done.
+/// Returns the goodput of each until one of them is done.
 fn compete(bed: &ImpairedBed, transfer: &Transfer) -> Result<[f64; 2], Failure> {
     let arrived = [AtomicU64::new(0), AtomicU64::new(0)];
     thread::scope(|scope| {
@@ -54,7 +54,7 @@ fn compete(bed: &ImpairedBed, transfer: &Transfer) -> Result<[f64; 2], Failure> 
         let other = other
             .join()
             .unwrap_or_else(|_| Err("the kernel's side panicked".into()));
-        // Whoever failed will not be waited for.
+        // The other side must not wait for one that failed.
         arrived[0].store(transfer.octets, Ordering::Relaxed);
         let goodput = watching
             .join()

@@ -105,22 +105,22 @@ impl PacketSocket {
         Ok(count)
     }
 
-    /// A frame that goes no further: its memory is used again.
+    /// Takes back a dropped frame, so that its memory is used again.
     pub(crate) fn reuse(&mut self, frame: Frame) {
         self.empty.push(frame);
     }
 
-    /// Whether a whole batch waits to be sent.
+    /// Returns whether a whole batch waits to be sent.
     pub(crate) fn is_full(&self) -> bool {
         self.leaving.len() >= BATCH
     }
 
-    /// Has a frame sent with the next batch.
+    /// Queues a frame for the next batch.
     pub(crate) fn send(&mut self, frame: Frame) {
         self.leaving.push(frame);
     }
 
-    /// Sends what waits, as far as the interface takes it. `each` learns of every frame whether it left.
+    /// Sends what waits, as far as the interface takes it. Calls `each` with whether a frame was sent.
     pub(crate) fn flush(&mut self, mut each: impl FnMut(Frame, bool)) -> Result<usize, Failure> {
         let mut done = 0;
         while !self.leaving.is_empty() {
@@ -165,7 +165,7 @@ impl PacketSocket {
         }
     }
 
-    /// Frames that the interface received while nobody took them from the socket.
+    /// Returns the number of frames that the interface received while nobody took them from the socket.
     pub(crate) fn missed(&self) -> Result<u64, Failure> {
         Ok((frames_received(&self.name)? - self.before).saturating_sub(self.received))
     }
@@ -173,21 +173,21 @@ impl PacketSocket {
 
 /// How an attempt to send ended.
 enum Sent {
-    /// So many frames left.
+    /// This many frames were sent.
     Left(usize),
-    /// The first one is gone.
+    /// The first one was dropped.
     Refused,
     Later,
 }
 
-/// The address that names an interface to packet sockets.
+/// Returns the address that names an interface to packet sockets.
 fn link_address(name: &str) -> Result<LinkAddr, Failure> {
     let mut addresses = getifaddrs()?.filter(|address| address.interface_name == name);
     let link = addresses.find_map(|address| address.address?.as_link_addr().copied());
     link.ok_or_else(|| format!("there is no interface {name}").into())
 }
 
-/// Frames that an interface of this thread's namespace has received so far.
+/// Returns the number of frames that an interface of this thread's namespace has received so far.
 fn frames_received(name: &str) -> Result<u64, Failure> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     let line = table

@@ -110,7 +110,7 @@ impl fmt::Display for ImpairedPoint {
     }
 }
 
-/// What stands above the lines.
+/// Returns what stands above the lines.
 pub(crate) fn head(options: &ImpairedOptions) -> String {
     let impairments = &options.impairments;
     let rate = impairments.rate.map_or("no limit".into(), |rate| {

@@ -23,8 +23,8 @@ const MESSAGES: Shape = Shape {
     ..ONE_PING
 };
 
-/// What our own four ends of a round trip take, from post to sight, without the kernel between: a line that is copied stands
-/// for the device's rings.
+/// Returns what our own four ends of a round trip take, from post to sight, without the kernel between: a line that is copied
+/// stands for the device's rings.
 pub(super) fn in_memory(
     id: &'static str,
     title: &'static str,
@@ -58,7 +58,7 @@ pub(super) fn amid_kernel_calls() -> Measurement {
     })
 }
 
-/// The engine without I/O: six rows of one run.
+/// Returns the engine without I/O: six rows of one run.
 pub(super) fn engine_alone() -> Result<Measurement, Failure> {
     let row = |id, title| {
         row(
@@ -96,7 +96,7 @@ pub(super) fn engine_alone() -> Result<Measurement, Failure> {
     })
 }
 
-/// Each stage by itself.
+/// Returns each stage by itself.
 pub(super) fn single_stages() -> Result<Measurement, Failure> {
     let section = "stages of the same";
     let row = |id| row(section, id, id, Unit::Nanoseconds, MESSAGES);

@@ -1,4 +1,4 @@
-//! What is measured, in which order, and what it is good for.
+//! What is measured, in which order, and the targets.
 
 mod alone;
 mod rows;
@@ -44,7 +44,7 @@ impl Unit {
         }
     }
 
-    /// What [`Row::beside`] is.
+    /// Returns what [`Row::beside`] is.
     pub(crate) fn beside(self) -> &'static str {
         match self {
             Self::Gbps | Self::Mops => "mean",
@@ -53,7 +53,7 @@ impl Unit {
     }
 }
 
-/// What a row is of. Rows that differ in size alone make a curve.
+/// The key of a row. Rows that differ in size alone make a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) id: &'static str,
@@ -71,11 +71,11 @@ pub(crate) struct Row {
     pub(crate) title: &'static str,
     pub(crate) unit: Unit,
     pub(crate) values: Samples,
-    /// What else there is to say of each run: the mean of a bandwidth, the 99th percentile of round trips.
+    /// A second value of each run: the mean of a bandwidth, the 99th percentile of round trips.
     pub(crate) beside: Samples,
 }
 
-/// A row without values yet.
+/// Returns a row without values yet.
 fn row(
     section: &'static str,
     id: &'static str,
@@ -98,7 +98,7 @@ fn row(
     }
 }
 
-/// What one run gave for one row.
+/// The value of one run for one row.
 struct Reading {
     value: f64,
     beside: Option<f64>,

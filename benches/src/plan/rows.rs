@@ -377,7 +377,7 @@ const WITHOUT_MESSAGES: Shape = Shape {
     size: 0,
 };
 
-/// What registrations and queue pairs without connections cost.
+/// Returns what registrations and queue pairs without connections cost.
 fn memory() -> Measurement {
     let row = |id, title| row(MEMORY, id, title, Unit::Octets, WITHOUT_MESSAGES);
     Measurement {

@@ -1,4 +1,4 @@
-//! What the numbers are for: comparisons, and what was promised.
+//! Comparisons, and the targets.
 
 use super::{Key, Row};
 use crate::bed::Cores;
@@ -33,7 +33,7 @@ const fn comparison(title: &'static str, of: Key, to: Key) -> Comparison {
     Comparison { title, of, to }
 }
 
-/// Ratios that nothing was promised of.
+/// Ratios without a target.
 pub(crate) const COMPARISONS: &[Comparison] = &[
     comparison(
         "Write ÷ raw AF_XDP",
@@ -106,7 +106,7 @@ impl Verdict {
 }
 
 impl Bound {
-    /// What is not a number is missed: nothing was shown.
+    /// Returns whether a value meets the bound. One that is not a number does not.
     pub(crate) fn verdict(self, value: f64) -> Verdict {
         let holds = match self {
             Self::AtLeast(bound) => value >= bound,
@@ -142,7 +142,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// What it would be if the protocols cost nothing.
+    /// Returns the value that it would have if the protocols cost nothing.
     pub(crate) fn limit(&self, rows: &[&Row], cores: Cores) -> Option<f64> {
         let (of, to) = self.limit?;
         let (limit, _) = ratio(rows, of, to, cores)?;
@@ -160,7 +160,7 @@ const fn ratio_target(title: &'static str, of: Key, to: Key, bound: Bound, limit
     }
 }
 
-/// What was promised.
+/// The targets.
 pub(crate) const TARGETS: &[Target] = &[
     ratio_target(
         "engine receive ÷ CRC and copy",
@@ -244,14 +244,14 @@ pub(crate) const TARGETS: &[Target] = &[
     },
 ];
 
-/// The row of a key, if it was measured.
+/// Returns the row of a key, if it was measured.
 pub(crate) fn find<'a>(rows: &[&'a Row], key: Key, cores: Cores) -> Option<&'a Row> {
     let is_it =
         |row: &&&Row| row.key == key && row.cores == cores && !row.values.values().is_empty();
     rows.iter().find(is_it).copied()
 }
 
-/// A ratio of medians, and the ratios within each repetition, which show its spread.
+/// Returns a ratio of medians, and the ratios within each repetition, which show its spread.
 pub(crate) fn ratio(
     rows: &[&Row],
     of: Key,

@@ -8,7 +8,7 @@ use crate::plan::{COMPARISONS, Key, Row, TARGETS, ratio};
 use crate::stats::Samples;
 
 impl Report<'_> {
-    /// For programs: all that the table has, and each sample.
+    /// Makes the JSON: all values of the table, and each sample.
     pub(crate) fn json(&self) -> Value {
         let machine: Map<String, Value> = self
             .machine

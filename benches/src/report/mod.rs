@@ -1,4 +1,4 @@
-//! What was found out: the table, the same as JSON, and plots over message size.
+//! The results: the table, JSON, and plots over message size.
 
 mod json;
 mod plot;
@@ -13,7 +13,7 @@ use crate::plan::{Key, Row, Series, find, plots};
 
 use self::plot::{Curve, Plot};
 
-/// Everything that was found out.
+/// All results.
 pub(crate) struct Report<'a> {
     pub(crate) machine: &'a [(&'static str, String)],
     pub(crate) repetitions: usize,
@@ -63,7 +63,7 @@ impl Report<'_> {
         }
     }
 
-    /// The rows of a curve, by message size.
+    /// Returns the rows of a curve, by message size.
     fn sizes(&self, id: &str, cores: Cores) -> Vec<(usize, &Row)> {
         let of_curve = |row: &&&Row| row.key.id == id && row.key.mtu == 1500 && row.cores == cores;
         let measured = |row: &&&Row| !row.values.values().is_empty();

@@ -88,7 +88,7 @@ impl Axis {
 }
 
 impl Plot {
-    /// The picture.
+    /// Returns the picture.
     pub(super) fn svg(&self) -> String {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let x = Axis::over(points().map(|point| point.x), 4.0, LEFT, AREA.0);

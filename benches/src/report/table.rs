@@ -11,7 +11,7 @@ use crate::stats::Samples;
 const BOTH: [Cores; 2] = [Cores::One, Cores::Two];
 
 impl Report<'_> {
-    /// For people.
+    /// Makes the table.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         for (name, value) in self.machine {
@@ -145,7 +145,7 @@ impl Report<'_> {
             );
         }
         text.push_str(
-            "limit: the same of raw AF_XDP, or of bare octets, with the headers, the work on octets and an ACK a message that the protocols demand\n",
+            "limit: that ratio of raw AF_XDP, or of bare octets, with the headers, the work on octets and an ACK a message that the protocols demand\n",
         );
     }
 }

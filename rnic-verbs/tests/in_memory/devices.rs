@@ -114,7 +114,7 @@ fn the_state_of_the_engine_can_be_seen() {
     }
 }
 
-/// A worker that panics when it is told to.
+/// A worker that panics on request.
 struct Doomed {
     worker: InMemoryWorker,
     now: Arc<AtomicBool>,

@@ -61,7 +61,7 @@ fn a_window_lends_memory_until_the_peer_gives_it_back() {
             let open = window.binding(&mr, start..start + 1000, Access::REMOTE_WRITE);
             let open = if round % 2 == 0 { open.base(0) } else { open };
             stags.push(open.stag());
-            // The peer is told by the request behind.
+            // The next request tells the peer.
             near.qp.post_recv(1, &[near.mr.sge(0, 12)]).unwrap();
             far.qp.post_recv(2, &[]).unwrap();
             let bind = SendRequest::bind(&open).wr_id(3);

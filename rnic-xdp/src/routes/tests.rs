@@ -215,7 +215,7 @@ fn the_device_is_watched() {
         namespace(&mut rig, "up");
         wait(&mut rig, LinkState::Active);
     }
-    // A bridge that lets go of it says so in the way in which a device's end is told.
+    // A bridge that releases it sends the same kind of message as for the end of a device.
     rig.east.ip("link add bridge type bridge").unwrap();
     rig.east.ip("link set dev east master bridge").unwrap();
     rig.east.ip("link set dev east nomaster").unwrap();

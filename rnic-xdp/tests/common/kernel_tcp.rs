@@ -20,7 +20,7 @@ use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 const SOON: Duration = Duration::from_secs(30);
 const LEN: usize = 1 << 20;
 
-/// A device on a port, driven by whoever waits.
+/// Opens a device on a port, driven inline.
 pub(crate) fn device(namespace: &Namespace, config: &PortConfig) -> Device {
     namespace.run(|| {
         let port = XdpPort::open(config).unwrap();

@@ -63,7 +63,7 @@ fn a_device_that_is_removed_or_moved_ends_its_connections_at_once() {
             completed == 32
         });
         wait_for(&rig, &mut events, AsyncEvent::DeviceFatal);
-        // Nobody waits in vain for what cannot come any more.
+        // No call waits for what cannot come any more.
         let waited = listener.next_request(Duration::from_secs(3600));
         assert!(matches!(waited, Err(Error::DeviceGone)), "{waited:?}");
         let mut late = End::new(&rig.client, 4096);
