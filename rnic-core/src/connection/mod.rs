@@ -1,6 +1,7 @@
 //! The spine: one connection owns its TCP, MPA, DDP and RDMAP state and walks data through them.
 //!
-//! It parses nothing and knows no rule of a layer; it knows the order of the layers.
+//! It knows the order of the layers, and none of their rules. Most frames go by the paths in `fast`, which read a DDP header to
+//! see whether they may: everything else is left to the layers.
 
 mod context;
 mod event;
@@ -363,7 +364,7 @@ impl Connection {
         self.tcp.acks_next_turn()
     }
 
-    /// Whether there is surely nothing to send now. Where it is not sure, it says no.
+    /// Whether the connection is at rest: there is surely nothing to send now. Where it is not sure, it says no.
     #[inline]
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         match &self.phase {
@@ -383,9 +384,11 @@ impl Connection {
     /// [`is_at_rest`](Self::is_at_rest) behind a [predicted segment](PredictedSegment) that acknowledged
     /// [all](crate::tcp::Acknowledged::All), to which nothing but [this](Self::settle_acked) had to be done.
     #[inline]
-    pub(crate) fn rests_behind_sole_ack(&self, now: Instant) -> bool {
+    pub(crate) fn is_at_rest_behind_sole_ack(&self, now: Instant) -> bool {
         match &self.phase {
-            Phase::Streaming(stream) => stream.is_at_rest() && self.tcp.rests_behind_sole_ack(now),
+            Phase::Streaming(stream) => {
+                stream.is_at_rest() && self.tcp.is_at_rest_behind_sole_ack(now)
+            }
             _ => false,
         }
     }

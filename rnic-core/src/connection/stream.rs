@@ -165,15 +165,15 @@ impl Stream {
         self.deframer.missing_len()
     }
 
-    /// Whether nothing but FPDUs flows, and the next octet received begins one, and a message: nothing of the stream's
-    /// beginning or end is under way, nor a response of ours.
+    /// Whether the stream is steady: the next octet received begins an FPDU and a message, and nothing of the stream's beginning
+    /// or end, and no response of ours, is under way.
     pub(super) fn is_steady(&self) -> bool {
         let (User::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold) else {
             return false;
         };
         let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
         let between = self.deframer.is_at_fpdu_boundary() && !self.ddp.is_amid_message();
-        !ends && !self.send_may_open && between && rdmap.is_plain()
+        !ends && !self.send_may_open && between && rdmap.is_steady()
     }
 
     /// Octets in order, from TCP, and the CRC of all of them, if that is known already.
@@ -218,7 +218,7 @@ impl Stream {
         }
     }
 
-    /// Who writes what may follow, as a train, behind an FPDU that was received last and whole, and is a segment with the
+    /// Who writes what may follow, in a coalesced run, behind an FPDU that was received last and whole, and is a segment with the
     /// same opcode. `None` if more is to be done for a segment than to write it.
     pub(super) fn writer_behind<'g>(
         &self,

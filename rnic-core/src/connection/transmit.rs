@@ -131,7 +131,7 @@ impl Connection {
     }
 
     /// Builds the payload of one segment: loose octets, or FPDUs. `summed`: somebody needs its sum.
-    // rfc: 5044-s7
+    // rfc: 5044-s7 segments start with FPDUs
     fn build(&mut self, payload: &mut [u8], summed: bool, context: &mut Context<'_, '_>) -> Built {
         let payload = &mut payload[..self.tcp.max_payload()];
         let start = self.tcp.queued_offset();

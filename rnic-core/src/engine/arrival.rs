@@ -230,7 +230,7 @@ impl Engine {
     #[inline]
     fn see_to_sole_ack(&mut self, index: usize, now: Instant) {
         let connection = &mut self.connections[index];
-        let rests = connection.rests_behind_sole_ack(now);
+        let rests = connection.is_at_rest_behind_sole_ack(now);
         let is_seen_to = || connection.queued || connection.is_at_rest_but_for_requests(now);
         debug_assert!(!rests || is_seen_to());
         if !connection.queued && !rests {

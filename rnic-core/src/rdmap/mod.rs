@@ -158,8 +158,8 @@ impl Rdmap {
         header.ulp == SEND && header.queue == QueueNumber::SEND
     }
 
-    /// Whether the stream neither begins nor ends, and no response waits to be sent.
-    pub fn is_plain(&self) -> bool {
+    /// Whether RDMAP's part of the stream is steady: it neither begins nor ends, and no response waits to be sent.
+    pub fn is_steady(&self) -> bool {
         let ends = self.is_ending() || self.received.is_some() || self.rtr.is_some();
         !ends && self.responder.is_idle()
     }
@@ -399,7 +399,7 @@ impl Rdmap {
 
     /// Handles an acknowledgment of everything that was sent, which is mostly one request.
     #[inline(always)]
-    pub fn answered(&mut self, acked: u64, qp: &mut QueuePair, cqs: &mut CqTable) {
+    pub fn acked_all(&mut self, acked: u64, qp: &mut QueuePair, cqs: &mut CqTable) {
         self.requester.acked(acked);
         if !self.requester.complete_only(qp, cqs) {
             self.requester.complete(qp, cqs);

@@ -39,7 +39,7 @@ impl Tcp {
     /// [`is_at_rest`](Self::is_at_rest) behind [next data](super::NextData) that acknowledged
     /// [all](super::Acknowledged::All): all but this is known then.
     #[inline]
-    pub fn rests_behind_sole_ack(&self, now: Instant) -> bool {
+    pub fn is_at_rest_behind_sole_ack(&self, now: Instant) -> bool {
         !self.recv.any_ack_due(now)
     }
 

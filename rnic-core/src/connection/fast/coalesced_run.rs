@@ -88,7 +88,7 @@ impl<'g> CoalescedRun<'g> {
     /// What was read of a frame, if its octets may be placed.
     #[inline(always)]
     fn eligible_next<'a>(&self, segment: Option<Coalescable<'a>>) -> Option<Coalescable<'a>> {
-        // No octet is placed before the CRC of its FPDU was found to be right. rfc: 5044-37
+        // rfc: 5044-37 the CRC of an FPDU is compared before anything else is done
         segment.filter(|segment| {
             frame::crc_is_good(segment.crc) && segment.payload.len() <= self.place.len()
         })
@@ -128,7 +128,7 @@ impl<'g> CoalescedRun<'g> {
         let template = self.next.turned_to(frame)?;
         let mut segments = self.segments;
         segments.add(self.count, self.next.fpdu_len(), self.next.pushes());
-        // rfc: 5041-77
+        // rfc: 5041-77 an STag of another protection domain is an error: here the run ends
         let place = place(&template, &self.writer, segments.room())?;
         let segment = template.read(frame, checksums)?;
         let fits = frame::crc_is_good(segment.crc) && segment.payload.len() <= place.len();
@@ -168,7 +168,7 @@ impl<'g> CoalescedRun<'g> {
         };
         taken::count(FastPath::CoalescedRun);
         let count = u64::from(self.segments.count());
-        // rfc: 5041-63
+        // rfc: 5041-63 messages are delivered in order, each once its last segment has come
         stream.ddp.passed(front);
         let tcp = &mut connection.tcp;
         self.segments.commit(tcp, context.now, &self.header);
@@ -180,7 +180,8 @@ impl<'g> CoalescedRun<'g> {
 }
 
 /// The place of the next segments' octets, as far as TCP has room for such segments.
-// rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e, 5041-77, 5041-78, 5041-83
+// rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e the STag, the range and the sum that wraps are checked first
+// rfc: 5041-77, 5041-78, 5041-83 the STag is valid on this stream
 fn place<'g>(next: &SegmentTemplate, writer: &Writer<'g>, room: u64) -> Option<Placement<'g>> {
     let (stag, offset) = next.place();
     let mut place = writer.rest(stag, offset).ok()?;

@@ -8,11 +8,12 @@
 //!   the path may be taken. `None`: the ordinary way, or another path, has everything as it was.
 //! - `commit(self, &mut connection, ..)` makes the changes, and cannot fail.
 //!
-//! | path | is eligible | skips | other parts |
-//! |---|---|---|---|
-//! | [`whole_message`] | a segment with expected headers, just one FPDU, which is a whole Write or Send, and acknowledges the only segment in flight | all that can only be found to be nothing: losses, windows, FPDUs and messages in pieces, the end of a stream | `tcp/fast/whole_message.rs`, `tcp/fast/sole_ack.rs` |
-//! | [`header_prediction`] | a segment with expected headers, the next data of the stream | reading the frame, the flow table, TCP's checks of what is the same | `wire/prediction.rs`, `tcp/fast/header_prediction.rs` |
-//! | [`coalesced_run`] | frames behind that, each like the one before with the next segment of the same Write, or of the next | all but checksum, CRC and placement; TCP and DDP hear of all of them once | `wire/segment_template.rs`, `tcp/fast/coalesced_run.rs` |
+//! Received, in the order in which they are tried: [`whole_message`], [`header_prediction`] and, behind it,
+//! [`coalesced_run`]. Sent: [`idle_send`], and [`tx_burst`] with [`tx_template`] and [`inline_messages`] for what it sends. What
+//! TCP has of a path stands in `tcp/fast/`, in a file of the same name; `sole_ack` is TCP's alone. ARCHITECTURE.md has the
+//! table: which case takes which way, when each is eligible, and what it skips.
+//!
+//! [`FastPaths`](crate::fast_paths::FastPaths) switches each off.
 //!
 //! [`Connection::handle_segment`]: super::Connection::handle_segment
 //! [`Connection::transmit`]: super::Connection::transmit

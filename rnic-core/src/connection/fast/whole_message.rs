@@ -47,7 +47,7 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
         let Phase::Streaming(stream) = &connection.phase else {
             return None;
         };
-        // No octet is placed before the CRC of its FPDU was found to be right. rfc: 5044-37
+        // rfc: 5044-37 the CRC of an FPDU is compared before anything else is done
         let good = expected.payload_crc.is_some_and(frame::crc_is_good);
         if !good || connection.fin_asked {
             return None;
@@ -74,7 +74,7 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
         taken::count(FastPath::WholeMessage);
         let acked = self.segment.commit(&mut connection.tcp, now, tx);
         self.message.commit(stream, acked, cqs, counters);
-        stream.rests_behind_message() && connection.tcp.rests_behind_sole_ack(now)
+        stream.is_at_rest_behind_message() && connection.tcp.is_at_rest_behind_sole_ack(now)
     }
 }
 
@@ -97,7 +97,8 @@ impl<'a, 'g> Message<'a, 'g> {
         let DdpSegment {
             header, payload, ..
         } = DdpSegment::parse(frame::ulpdu(fpdu)?).ok()?;
-        // A message goes on behind a segment that is not its last. rfc: 5041-57, 5041-58, 5041-63
+        // rfc: 5041-57, 5041-58 without payload neither STag nor TO need be valid
+        // rfc: 5041-63 a message is delivered only once its last segment has come
         if payload.is_empty() || !header.last() {
             return None;
         }
@@ -147,14 +148,14 @@ impl<'a, 'g> Message<'a, 'g> {
             Rdmap::receive(wr_id, length, qp, cqs);
         }
         stream.acked = acked;
-        rdmap.answered(acked, qp, cqs);
+        rdmap.acked_all(acked, qp, cqs);
     }
 }
 
 impl Stream {
     /// [`is_at_rest`](Self::is_at_rest) behind a [whole message](WholeMessage::commit).
     #[inline(always)]
-    fn rests_behind_message(&self) -> bool {
+    fn is_at_rest_behind_message(&self) -> bool {
         let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &self.user else {
             return false;
         };

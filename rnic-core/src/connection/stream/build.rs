@@ -114,7 +114,7 @@ impl Stream {
     }
 
     /// Whether all that is left of the message being sent is one FPDU that fits into this room.
-    // rfc: 5044-s7
+    // rfc: 5044-s7 segments start with FPDUs
     fn next_fits(&self, room: usize, mulpdu: usize) -> bool {
         let rest = self.ddp.remaining_len();
         rest.is_some_and(|rest| rest <= mulpdu && frame::fpdu_len(rest) <= room)
@@ -141,7 +141,7 @@ impl Stream {
             }
         };
         context.counters.rdma.fpdus_sent += 1;
-        // rfc: 5044-58
+        // rfc: 5044-58 no markers for a peer that did not ask for them
         let Some(position) = &mut self.markers else {
             return frame::seal_and_sum(frame, len, self.crc, summed);
         };
