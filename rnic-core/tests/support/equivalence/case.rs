@@ -63,6 +63,8 @@ pub(crate) struct Terms {
     pub(crate) ecn: EcnMode,
     pub(crate) congestion: CongestionAlgorithm,
     pub(crate) window: u32,
+    /// The window does not grow.
+    pub(crate) fixed: bool,
     pub(crate) told: [Told; 2],
     pub(crate) completes_checksums: [bool; 2],
     pub(crate) frames: [usize; 2],
@@ -100,6 +102,7 @@ impl Terms {
             ecn: from.of(&[EcnMode::Accept, EcnMode::Accept, EcnMode::Ask]),
             congestion: from.of(&[CongestionAlgorithm::Cubic, CongestionAlgorithm::NewReno]),
             window: from.of(&[512 << 10, 512 << 10, 64 << 10, 20_000, 3000]),
+            fixed: from.once_in(2),
             told: [from.of(&told), from.of(&told)],
             completes_checksums: [from.once_in(5), from.once_in(5)],
             frames: [from.of(&[256, 256, 64, 36]), from.of(&[256, 256, 64, 36])],
@@ -124,7 +127,11 @@ impl Terms {
         config.tcp.ecn = self.ecn;
         config.tcp.congestion = self.congestion;
         config.tcp.receive_window = self.window;
-        config.tcp.receive_window_limit = self.window.max(256 << 10);
+        config.tcp.receive_window_limit = if self.fixed {
+            self.window
+        } else {
+            self.window.max(256 << 10)
+        };
         config
     }
 
@@ -317,6 +324,12 @@ pub(crate) enum Act {
         ahead: usize,
         twist: Twist,
     },
+    /// A host sends more than the window has room for: what it hears of windows is too much.
+    Boast {
+        host: usize,
+        connection: usize,
+        request: Request,
+    },
     /// Memory is taken back, and other memory registered.
     Revoke {
         host: usize,
@@ -460,7 +473,12 @@ impl Act {
                 },
                 _ => Self::Complete { host },
             },
-            60..62 => Self::Complete { host },
+            60 => Self::Complete { host },
+            61 => Self::Boast {
+                host,
+                connection: from.below(connections),
+                request: Request::long(from),
+            },
             _ => Self::Exchange {
                 rounds: 32,
                 batch: 16,

@@ -29,6 +29,8 @@ pub(crate) enum Twist {
     Fpdu {
         at: u8,
     },
+    /// Whether it is the last segment of its message.
+    Last,
     /// Another STag: that of one of the receiver's regions, or one of nothing.
     Stag {
         region: usize,
@@ -62,7 +64,7 @@ pub(crate) enum Twist {
 
 impl Twist {
     pub(crate) fn read(from: &mut Choices<'_>) -> Self {
-        match from.below(24) {
+        match from.below(26) {
             0..2 => Self::Damage { at: from.word() },
             2..4 => Self::Header { at: from.octet() },
             4 => Self::Payload { at: from.word() },
@@ -84,7 +86,7 @@ impl Twist {
                 Self::Ack(from.of(&[1, u32::MAX, 100, 1460, u32::MAX - 1447, 1 << 31, 0x10000]))
             }
             15 => Self::Seq(from.of(&[1, u32::MAX, 1448, u32::MAX - 1447, 1 << 31])),
-            16..18 => Self::Window(from.of(&[0, 0, 1, 8, 100, 0xffff])),
+            16..18 => Self::Window(from.of(&[0, 0, 1, 8, 100, 0xffff, 0xffff, 0xffff])),
             18 => Self::Stamp(from.of(&[1, u32::MAX, 10, 1 << 31, 100_000])),
             19 => Self::Mark(from.of(&[3, 3, 3, 2, 1, 0])),
             20 => Self::Cut {
@@ -93,7 +95,8 @@ impl Twist {
             21 => Self::Pad {
                 octets: from.octet() % 64,
             },
-            22 => Self::Split { at: from.word() },
+            22..24 => Self::Last,
+            24 => Self::Split { at: from.word() },
             _ => Self::Option,
         }
     }
@@ -123,6 +126,13 @@ impl Twist {
                     flip(&mut frame[payload_at..][..front], usize::from(at));
                 }
                 reseal(&mut frame[payload_at..]);
+                mend(&mut frame);
+            }
+            Self::Last => {
+                if payload_len > 20 {
+                    frame[payload_at + 2] ^= 0x40;
+                    reseal(&mut frame[payload_at..]);
+                }
                 mend(&mut frame);
             }
             Self::Stag { region } => {

@@ -428,6 +428,17 @@ impl World {
                 }
             }
             Act::Arm { to, ahead, twist } => self.sides[*to].armed.push((*ahead, *twist)),
+            Act::Boast {
+                host,
+                connection,
+                request,
+            } => {
+                for _ in 0..4 {
+                    self.sides[*host].armed.push((0, Twist::Window(u16::MAX)));
+                    self.post(*host, *connection, request, 0);
+                    self.exchange(2, 64, Duration::from_micros(300));
+                }
+            }
             Act::Revoke { host, region } => {
                 let Side { host, regions, .. } = &mut self.sides[*host];
                 let region = &mut regions[region % 3];
