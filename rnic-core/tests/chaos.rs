@@ -35,7 +35,7 @@ fn bindable() -> Access {
     all_rights() | Access::MW_BIND
 }
 
-/// What a host knows of a queue pair from events.
+/// The state of a queue pair, as the events of its host have it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Idle,
@@ -62,7 +62,7 @@ impl Queues {
         }
     }
 
-    /// Completions come once, in order, and only where there is or was a connection. Shared receives know no order.
+    /// Checks that completions come once, in order, and only with a connection. Receives of a shared queue have no order.
     fn poll(&mut self, shared: Option<&mut Shared>, seed: u64) {
         let mut shared = shared;
         for completion in self.qp.poll() {
@@ -97,7 +97,7 @@ struct World {
     rng: Rng,
     sim: Simulation,
     queues: [HashMap<QpNumber, Queues>; 2],
-    /// If the queue pairs of a host share their receives.
+    /// The shared receive queue of a host, if it has one.
     shared: [Option<Shared>; 2],
     regions: [Vec<SharedRegion>; 2],
     windows: [Vec<Stag>; 2],
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// Each event fits what is known.
+    /// Checks that an event fits those before it.
     fn handle(&mut self, host: usize, event: Event) {
         let (qp, from, to) = match event {
             Event::ConnectRequest { request, .. } => return self.requests[host].push(request),
@@ -237,7 +237,7 @@ impl World {
             Event::Disconnected { qp, .. } => (qp, State::Up, State::Over),
             Event::LastReceive { qp } => (qp, State::Over, State::Over),
             Event::SharedReceives(SrqEvent::HighWater { .. }) => return,
-            // Of limits that nobody arms, NICs that are none, completions that are not polled, and workers that go on.
+            // Events of limits, devices, overruns and workers, which do not occur here.
             Event::Port { .. }
             | Event::SharedReceives(_)
             | Event::CompletionOverrun { .. }
@@ -326,7 +326,7 @@ impl World {
         }
     }
 
-    /// Any request; its data, if it has any, is in `local`.
+    /// Makes a random work request. Its data, if it has any, are in `local`.
     fn request(&mut self, id: u64, local: Sge) -> SendWr {
         let with_data = |opcode| SendWr::new(id, opcode).with_sges(&[local]).unwrap();
         let sink = Sge { length: 8, ..local };
@@ -360,7 +360,7 @@ impl World {
         self.windows[host][self.rng.usize(..WINDOWS)]
     }
 
-    /// Binds a window or takes its meaning away; on some queue pair, so that it may be another's.
+    /// Binds or invalidates a window on a random queue pair, which may not be its own.
     fn post_local(&mut self, host: usize) {
         let (region, _) = self.some_region(host);
         let window = self.some_window(host);
@@ -412,7 +412,7 @@ impl World {
         }
     }
 
-    /// The number is used again at once.
+    /// Destroys a queue pair. Its number is used again at once.
     fn destroy(&mut self, host: usize) {
         let number = self.some_qp(host).qp.number;
         let mut old = self.queues[host].remove(&number).unwrap();
@@ -437,7 +437,7 @@ impl World {
         table.revoke_with_windows(old.stag).unwrap();
     }
 
-    /// Everybody stops; then everything has completed, and nothing is left.
+    /// Ends everything, and checks that every request has completed and nothing is left.
     fn finish(mut self) -> usize {
         self.sim.link.set_impairments(Impairments::default());
         for host in 0..2 {

@@ -47,7 +47,7 @@ fn a_send_with_invalidate_takes_the_memory_away_at_once() {
     assert_eq!(target.content(), [7; 100], "the Write came before");
     let sent = completions(&mut sim, &mut active, 2, SECOND);
     assert_eq!(statuses(&sent), [WcStatus::Success; 2]);
-    // What comes after finds no memory.
+    // Later data find no memory.
     sim.hosts[0].post_send(&mut active, write(3, &source, target.stag, 100));
     let ended = sim.run_until(SECOND, |sim| sim.hosts[0].end_of(active.number).is_some());
     assert!(ended);
@@ -58,7 +58,7 @@ fn a_send_with_invalidate_takes_the_memory_away_at_once() {
     );
     let failed = (3, WcOpcode::Write, WcStatus::RemoteAccessError);
     assert_eq!(outcomes(&mut active), [failed]);
-    // Its owner lets go of it, and all is well.
+    // Its owner revokes it, which is no error.
     sim.hosts[1].revoke(target.stag);
     assert_nothing_left(&mut sim);
 }
@@ -111,7 +111,7 @@ fn unsignalled_requests_complete_silently_and_failed_ones_do_not() {
     sim.run_for(SECOND);
     let done = (3, WcOpcode::Send, WcStatus::Success);
     assert_eq!(outcomes(&mut active), [done]);
-    // Nobody receives the next.
+    // The next one finds no receive.
     let wr = inline_send(7, &[]).with_flags(0);
     sim.hosts[0].post_send(&mut active, wr);
     sim.run_for(SECOND);
@@ -119,7 +119,7 @@ fn unsignalled_requests_complete_silently_and_failed_ones_do_not() {
     assert_eq!(outcomes(&mut active), [failed]);
 }
 
-/// Memory that is taken away while the peer writes to it, or while it is read for the peer.
+/// Memory that is revoked while the peer writes to it, or while it is read for the peer.
 #[test]
 fn revocation_is_final_in_the_middle_of_a_message() {
     for reading in [false, true] {
@@ -142,7 +142,7 @@ fn revocation_is_final_in_the_middle_of_a_message() {
         });
         assert!(begun);
         sim.hosts[1].revoke(far.stag);
-        // The memory is the application's alone: what stands there stays.
+        // The memory is the application's alone: it does not change any more.
         let before = far.content();
         let ended = sim.run_until(SECOND, |sim| {
             sim.hosts[0].end_of(active.number).is_some()
@@ -166,7 +166,7 @@ fn revocation_is_final_in_the_middle_of_a_message() {
     }
 }
 
-/// The sink of a Read is taken away before its response has come.
+/// The sink of a Read is revoked before its response arrives.
 #[test]
 fn a_read_whose_sink_is_gone_fails() {
     let (mut sim, mut active, passive) = connected();
@@ -184,7 +184,7 @@ fn a_read_whose_sink_is_gone_fails() {
     assert_nothing_left(&mut sim);
 }
 
-/// Nobody polls: completions wait in order, and nothing is lost when there is room again.
+/// Without polling, completions wait in order, and none is lost when there is room again.
 #[test]
 fn a_full_completion_queue_loses_nothing() {
     const REQUESTS: u64 = 200;
@@ -324,7 +324,7 @@ fn a_peer_may_close_its_window_and_open_it_again() {
     sim.run_now();
     sim.hosts[0].post_send(&mut raw.qp, send(1, &source, data.len()));
     let begun = sim.raw[raw.peer].received.len();
-    // However long it takes, the peer is asked, and nothing is given up.
+    // The zero-window probe goes on for any time.
     sim.run_for(SECOND * 300);
     assert_eq!(sim.raw[raw.peer].received.len(), begun);
     assert!(sim.hosts[0].snapshot(sim.now).tcp.window_probes > 3);
@@ -403,7 +403,7 @@ fn what_arrives_ahead_of_order_is_delivered_in_order() {
     assert_eq!(outcomes(&mut raw.qp), [received(4)]);
 }
 
-/// So many connections that they are fetched ahead of their turns, on a network that loses and repeats.
+/// So many connections that their state is prefetched, on a network that loses and repeats frames.
 #[test]
 fn a_hundred_connections_take_turns() {
     let link = Impairments {
@@ -434,7 +434,7 @@ fn a_hundred_connections_take_turns() {
     assert_nothing_left(&mut sim);
 }
 
-/// An alarm that is left to go off for nothing brings a connection back into the cache, where others have their turn by then.
+/// A timer that expires for nothing would load the connection into the cache, in the place of others.
 #[test]
 fn a_hundred_connections_leave_no_timer_behind_what_was_acknowledged() {
     let link = Impairments {

@@ -16,7 +16,7 @@ use rnic_core::engine::Command;
 use rnic_core::testing::simulation::Simulation;
 use support::pcap;
 
-/// A capture file that goes when it is not needed any more.
+/// A capture file that is deleted when dropped.
 struct File(PathBuf);
 
 impl File {
@@ -36,7 +36,7 @@ impl Drop for File {
     }
 }
 
-/// What tshark says of what one side sent.
+/// What tshark says about the stream of one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Verdict {
     /// FPDUs found.
@@ -45,11 +45,11 @@ struct Verdict {
     good: u64,
     /// Markers that point to the length field of their FPDU.
     markers: u64,
-    /// Whatever is not as it should be.
+    /// All complaints.
     complaints: String,
 }
 
-/// Has tshark take a capture to pieces: what the initiator and what the responder sent, which listens on port 7174.
+/// Dissects a capture with tshark: the streams of the initiator and of the responder, which listens on port 7174.
 fn dissect(path: &Path) -> [Verdict; 2] {
     let output = Process::new("tshark")
         .args(["-r", path.to_str().unwrap(), "-T", "pdml"])
@@ -59,7 +59,7 @@ fn dissect(path: &Path) -> [Verdict; 2] {
             "-o",
             "ip.check_checksum:TRUE",
         ])
-        // What the messages carry are patterns, which other protocols would be seen in.
+        // Payloads are patterns, in which tshark would see other protocols.
         .args([
             "--disable-protocol",
             "rpcordma",
@@ -144,7 +144,7 @@ fn ends_at_a_marker(frames: &[Frame], markers: [bool; 2]) -> bool {
     })
 }
 
-/// The same, with messages of `first` octets before all others.
+/// Exchanges messages between two hosts, the first of `first` octets.
 fn exchange(markers: [bool; 2], first: usize) -> (Vec<Frame>, [u64; 2]) {
     let mut sim = simulation();
     sim.link.capture();
@@ -173,7 +173,7 @@ fn exchange(markers: [bool; 2], first: usize) -> (Vec<Frame>, [u64; 2]) {
     let [active, passive] = &mut qps;
     completions(&mut sim, active, 4 * lengths.len(), SECOND * 10);
     completions(&mut sim, passive, 4 * lengths.len(), SECOND * 10);
-    // The last words are an FPDU as well: nobody waits for this Send.
+    // The last FPDU: a Send that nothing waits for.
     sim.hosts[0].post_send(active, inline_send(99, b"nobody waits"));
     sim.run_for(SECOND);
     sim.hosts[0].command(Command::Abort(active.number));

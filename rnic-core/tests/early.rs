@@ -1,5 +1,5 @@
-//! With markers, payload is in its place before the octets in front of it have come, and without them it is not: seen in
-//! the memory, with the hole still open.
+//! With markers, payload is placed ahead of order, and without them it is not: seen in memory while octets in front of it are
+//! still missing.
 
 mod common;
 
@@ -25,12 +25,12 @@ const MESSAGES: usize = 80;
 struct Early {
     /// Where it begins in the stream.
     start: u64,
-    /// Where its payload belongs in the target, and how much it is.
+    /// The place of its payload in the target, and its length.
     place: usize,
     len: usize,
 }
 
-/// What arrived at host 1, as the network saw it.
+/// What has arrived at host 1, as a tap sees it.
 #[derive(Default)]
 struct Arrivals {
     isn: u32,
@@ -40,7 +40,7 @@ struct Arrivals {
     origin: u64,
     /// All octets before it have arrived.
     front: u64,
-    /// What has arrived beyond: begin and end.
+    /// Ranges that have arrived ahead of order: begin and end.
     beyond: BTreeMap<u64, u64>,
     early: Vec<Early>,
 }
@@ -78,7 +78,7 @@ impl Arrivals {
         }
     }
 
-    /// The octets of a segment that are not of a marker.
+    /// Returns a segment without its markers.
     fn without_markers(&self, start: u64, segment: &[u8]) -> Vec<u8> {
         let positions = start.wrapping_sub(self.origin)..;
         let octets = positions.zip(segment);
@@ -89,7 +89,7 @@ impl Arrivals {
     }
 }
 
-/// Where the payload of the FPDU that fills a segment belongs: behind a Write's TO, or in the buffer of a Send.
+/// Returns place and length of the payload of an FPDU that fills a segment: at a Write's TO, or in a Send's buffer.
 fn place_of(segment: &[u8]) -> Option<(usize, usize)> {
     let field = |at: usize, len: usize| -> Option<usize> {
         let octets = segment.get(at..at + len)?;
@@ -113,8 +113,7 @@ fn place_of(segment: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-/// Sends messages with one frame of a hundred lost. Says how many octets could have been in place before the hole in
-/// front of them was filled, and how many were.
+/// Sends messages with a loss of 1 %. Returns how many octets could have been placed ahead of order, and how many were.
 fn run(sends: bool, markers: bool, crc: bool) -> (usize, usize) {
     let options = ConnectionOptions {
         markers,
@@ -208,7 +207,7 @@ fn without_markers_nothing_is_placed_ahead_of_order() {
     }
 }
 
-/// It is the CRC that tells whether a marker is one, and the FPDU that it shows.
+/// Only the CRC verifies a marker, and the FPDU that it shows.
 #[test]
 fn without_crcs_nothing_is_placed_ahead_of_order() {
     // rfc: 5044-s7

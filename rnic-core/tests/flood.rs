@@ -1,4 +1,4 @@
-//! More SYNs than can be remembered, and peers that send much before they ask.
+//! SYN floods, and peers that send much before their MPA Request.
 
 mod common;
 
@@ -16,11 +16,11 @@ use rnic_core::wire::tcp::Seq;
 
 const PORT: u16 = 4420;
 
-/// Host 1 has heard `count` SYNs from nobody, on the port that [`Simulation::connect`] uses.
+/// Makes two hosts, of which host 1 has received `count` forged SYNs on the port that [`Simulation::connect`] uses.
 fn flooded(count: u32) -> Simulation {
     const PORT: u16 = 7174;
     let mut sim = simulation();
-    // What answers them is lost.
+    // The SYN-ACKs are lost.
     sim.link.set_impairments(cut_link());
     sim.hosts[1].listen(PORT);
     let attacker = sim.add_raw_peer(1, PORT);
@@ -63,7 +63,7 @@ fn ten_thousand_forged_syns_cost_a_thousand_places_and_keep_nobody_out() {
     );
     assert_eq!(memory.content(), data);
 
-    // Nobody answers for the others: they go, and there is room again.
+    // The others time out, and there is room again.
     sim.run_for(SECOND * 11);
     assert_eq!(sim.hosts[1].snapshot(sim.now).connections.len(), 1);
 }
@@ -131,8 +131,8 @@ fn peers_that_are_there_and_do_not_ask_are_bounded_too() {
     assert_nothing_left(&mut sim);
 }
 
-/// One source connects as often as it can, and is silent; others still get in. What answers forged SYNs is counted against
-/// nobody.
+/// One source connects as often as it can, and sends nothing; others still get in. Forged SYNs are not counted against the
+/// source that they name.
 #[test]
 fn one_source_does_not_shut_out_newcomers() {
     // 64 places: half of them for anybody, and then 4 for each source.
@@ -187,7 +187,7 @@ fn one_source_does_not_shut_out_newcomers() {
     assert_nothing_left(&mut sim);
 }
 
-/// A peer connects, and sends its request.
+/// Connects a raw peer, which sends its MPA Request.
 fn ask(sim: &mut Simulation, peer: usize) {
     sim.raw[peer].connect();
     sim.run_now();
@@ -263,7 +263,7 @@ fn what_comes_ahead_of_the_request_is_kept_up_to_a_few_kibibytes() {
         connections.iter().map(|c| c.buffered).sum()
     };
     assert!((1000..=4096).contains(&kept), "{kept} octets");
-    // A request in pieces that overtake each other is none the worse for it.
+    // A Request in reordered segments is accepted.
     let other = sim.add_raw_peer(0, PORT);
     sim.raw[other].connect();
     sim.run_now();
@@ -319,7 +319,7 @@ fn damaged_frames_are_counted_and_do_nothing() {
     sim.hosts[0].connect(&qp, 40_000, to, &ConnectionOptions::default());
     sim.run_for(SECOND * 9);
     let drops = sim.hosts[1].snapshot(sim.now).drops;
-    // One bit is wrong in each; where it is in the MAC addresses nobody notices.
+    // One bit is wrong in each; in the MAC addresses it has no effect.
     assert!(drops.of(DropReason::TcpChecksum) > 0, "{drops:?}");
     assert!(sim.hosts[1].connect_requests().next().is_none());
 }

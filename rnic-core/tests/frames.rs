@@ -1,4 +1,4 @@
-//! Whatever a peer does with what it is sent, it does not keep transmit frames from others: it may vanish, stop
+//! A peer cannot take all transmit frames from others: it may vanish, stop
 //! acknowledging, close its window for good or have its segments cut. What ends gives its frames back at once.
 
 mod common;
@@ -20,10 +20,10 @@ const TEN_SEGMENTS: usize = 14_000;
 /// Enough to make a congestion window grow beyond all frames of these tests.
 const MUCH: usize = 1_000_000;
 
-/// A hundred rounds of some octets to a peer that is well, over a path that takes 0.1 ms.
+/// Time for a hundred rounds of some octets to a healthy peer, over a path of 0.1 ms.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Two hosts, the first with so many frames, and a connection between them.
+/// Makes two hosts, the first with so many frames, and a connection between them.
 struct Scene {
     sim: Simulation,
     qp: TestQp,
@@ -48,7 +48,7 @@ impl Scene {
         }
     }
 
-    /// A raw peer that has everything acknowledged so far.
+    /// Adds a raw peer that has acknowledged everything so far.
     fn peer(&mut self) -> RawConnection {
         let raw = accept_raw(&mut self.sim, &ConnectionOptions::default());
         self.sim.raw[raw.peer].send_ddp(nothing(), &[]);
@@ -56,7 +56,7 @@ impl Scene {
         raw
     }
 
-    /// A raw peer that has taken so much that everything may be in flight to it.
+    /// Adds a raw peer that has received so much that the congestion window is no limit any more.
     fn trusted_peer(&mut self) -> RawConnection {
         let mut raw = self.peer();
         self.send(&mut raw, MUCH);
@@ -75,7 +75,7 @@ impl Scene {
         self.sim.hosts[0].frames_in_use()
     }
 
-    /// Data gets through to the second host, there and back.
+    /// Checks that the two hosts exchange data.
     #[track_caller]
     fn others_move(&mut self) {
         for octets in [100, TEN_SEGMENTS, 10 * TEN_SEGMENTS] {
@@ -161,7 +161,7 @@ fn aborted_connections_end_though_the_device_is_stuck() {
     scene.nothing_is_left();
 }
 
-/// Nothing has left, so nothing came back: that counts all the same.
+/// Nothing was sent by the device, so nothing came back: the timeouts apply all the same.
 #[test]
 fn connections_end_by_their_timeouts_though_the_device_is_stuck() {
     for user_timeout in [None, Some(SECOND * 20)] {
@@ -191,7 +191,7 @@ fn connections_end_by_their_timeouts_though_the_device_is_stuck() {
     }
 }
 
-/// It is told once that the path carries less, and all that it has not acknowledged has to be cut.
+/// An ICMP message says that the path carries less, and everything in flight has to be re-segmented.
 #[test]
 fn a_packet_too_big_costs_no_frames() {
     let mut scene = Scene::new(128);
@@ -231,7 +231,7 @@ fn a_reader_that_closes_its_window_for_good_starves_nobody() {
     scene.others_move();
     scene.sim.raw[raw.peer].window = u16::MAX;
     scene.sim.raw[raw.peer].acknowledge();
-    // It keeps nothing that is ahead of order, so that each loss costs a timeout.
+    // The peer drops what is ahead of order, so that each loss costs a timeout.
     let sent = completions(&mut scene.sim, &mut raw.qp, 1, SECOND * 3600);
     assert_eq!(sent[0].status(), WcStatus::Success);
     assert_eq!(scene.in_use(), 0);

@@ -1,4 +1,4 @@
-//! Peers that mean harm, or are merely strange: memory stays bounded, nothing panics, nobody else is hurt.
+//! Hostile or strange peers: memory stays bounded, nothing panics, other connections are not affected.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn buffered(sim: &mut Simulation) -> usize {
     snapshot.connections.iter().map(|c| c.buffered).sum()
 }
 
-/// The window that was promised stays promised, so what is kept aside never exceeds it; nothing beyond is offered.
+/// The window is never taken back, and the out-of-order queue never exceeds it.
 #[test]
 fn the_out_of_order_queue_never_exceeds_the_window() {
     for seed in 0..20 {
@@ -56,7 +56,7 @@ fn the_out_of_order_queue_never_exceeds_the_window() {
         let peer = &sim.raw[raw.peer];
         assert_eq!(peer.acknowledged, start);
         assert!(peer.offered <= WINDOW);
-        // The connection is as alive as before: with the missing octets it is found to be no FPDU.
+        // The connection goes on: with the missing octets it is found to be no FPDU.
         sim.raw[raw.peer].send(&noise);
         sim.run_for(SECOND);
         let reason = sim.hosts[0].end_of(raw.qp.number);
@@ -75,7 +75,7 @@ fn the_window_shrinks_by_the_out_of_order_queue() {
     let mut raw = accept_raw(&mut sim, &ConnectionOptions::default());
     sim.raw[raw.peer].send_ddp(nothing(), &[]);
     sim.run_now();
-    // An FPDU of 40,000 octets, whose front comes in order: as long as it is not whole it is kept.
+    // The start of an FPDU of 40,000 octets, in order: it is buffered until the FPDU is complete.
     let region = sim.hosts[0].share(&vec![0; 40_000], all_rights());
     let receive = recv(1, &region, 40_000);
     sim.hosts[0].post_recv(&mut raw.qp, receive);
@@ -95,7 +95,7 @@ fn the_window_shrinks_by_the_out_of_order_queue() {
             edge = right;
         }
         if sent < large.len() {
-            // Windows are told in units of 256 octets, and rounded up lest the edge move back: by less than one of
+            // Windows are in units of 256 octets, and rounded up so that the edge does not move back: by less than one of
             // them for each ACK, where it would be 1000 if nothing were kept.
             assert!(
                 right < edge + 256 * (sent as u32 / 1000),
@@ -115,7 +115,7 @@ fn the_window_shrinks_by_the_out_of_order_queue() {
     );
 }
 
-/// A peer without window scaling may have FPDUs larger than the window: they must not wait for each other for ever.
+/// A peer without window scaling may send FPDUs larger than the window: the window must stay open for the rest.
 #[test]
 fn an_fpdu_larger_than_the_window_gets_through() {
     let mut config = EngineConfig::default();
@@ -165,8 +165,8 @@ fn octets_that_leave_gaps_cost_little() {
     assert!(buffered(&mut sim) <= WINDOW as usize);
 }
 
-/// A segment from long ago, by its number, opens the window again that a later one closed: it is not believed. All that
-/// goes out is the octet that probes the window.
+/// An old segment, by its sequence number, does not open a window that a later one has closed (SND.WL1). Only the window
+/// probe is sent.
 #[test]
 fn a_window_in_an_old_segment_counts_for_nothing() {
     let mut sim = simulation();
@@ -218,7 +218,7 @@ fn a_stream_that_ends_inside_a_message_was_cut_off() {
             assert_eq!(reason, Some(EndReason::CutOff), "{in_fpdu} {untagged}");
             let flushed = (1, WcOpcode::Recv, WcStatus::WrFlushed);
             assert_eq!(outcomes(&mut raw.qp), [flushed]);
-            // It is answered by closing, as any other end that the peer makes.
+            // This side closes too, as after any end by the peer.
             assert!(sim.raw[raw.peer].finished && !sim.raw[raw.peer].reset);
             assert_nothing_left(&mut sim);
         }

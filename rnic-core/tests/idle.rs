@@ -1,4 +1,4 @@
-//! Connections that have nothing to do cost nothing, and those that have stood up no longer count as young.
+//! Idle connections cost no time, and established connections no longer count as embryonic.
 
 mod common;
 
@@ -35,7 +35,7 @@ impl<'a> Rig<'a> {
     fn new(max_half_open: usize, guard: Guard<'a>) -> Self {
         let config = EngineConfig {
             max_half_open,
-            // Nobody answers the requests here.
+            // The connection requests stay unanswered.
             backlog: CONNECTIONS as usize + 1,
             ..EngineConfig::default()
         };
@@ -72,7 +72,7 @@ impl<'a> Rig<'a> {
         frames.take_transmitted()
     }
 
-    /// A peer connects. Returns the header with which it asks for a stream.
+    /// Connects a peer over TCP. Returns the header of its MPA Request.
     fn open(&mut self, peer: SocketAddr, local: SocketAddr) -> TcpHeader {
         let syn = TcpHeader {
             source_port: peer.port(),
@@ -96,13 +96,13 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// A peer connects and asks for a stream.
+    /// Connects a peer, which sends its MPA Request.
     fn connect(&mut self, peer: SocketAddr, local: SocketAddr) {
         let asks = self.open(peer, local);
         self.exchange(&frame(peer, local, &asks, &request(1)));
     }
 
-    /// Lets time pass, alarm by alarm. Returns how many went off.
+    /// Lets time pass, timer by timer. Returns how many expired.
     fn pass(&mut self, time: Duration) -> u64 {
         let before = self.engine.counters().engine.alarms;
         let end = self.now + time;
@@ -134,7 +134,7 @@ fn ten_thousand_idle_connections_start_no_timer() {
         let address = Ipv4Addr::from(0x0a00_0000 + number);
         rig.connect(SocketAddr::new(address.into(), 50_000), local);
     }
-    // Start-up has left an alarm of each behind; they go off once.
+    // Start-up has left a timer of each behind, which expires once.
     let left = rig.pass(Duration::from_secs(60));
     assert!(left <= 2 * u64::from(CONNECTIONS), "{left} alarms");
     let snapshot = rig.engine.snapshot(rig.now);
@@ -148,13 +148,13 @@ fn ten_thousand_idle_connections_start_no_timer() {
     assert_eq!(rig.pass(HOUR), 0);
     assert!(!rig.engine.has_backlog());
 
-    // One that speaks sets off its own alarms, and nobody else's.
+    // A connection that is used starts its own timers only.
     let again = SocketAddr::new(Ipv4Addr::new(10, 0, 1, 1).into(), 50_001);
     rig.connect(again, local);
     assert!(rig.pass(HOUR) <= 3);
 }
 
-/// Though the segment that ends the handshake is in a frame like the one before, of which much is not looked at anew.
+/// The segment that ends the handshake may take a fast path, because its frame is like the one before.
 #[test]
 fn an_established_connection_makes_room_for_another_handshake() {
     let table = Arc::new(StagTable::new(16, [1; 32]));

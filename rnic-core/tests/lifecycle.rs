@@ -121,7 +121,7 @@ fn both_sides_may_disconnect_at_once() {
     assert_nothing_left(&mut sim);
 }
 
-/// Requests of all kinds that cannot be done before the test says so.
+/// Posts requests of all kinds that cannot complete before the test lets them.
 fn post_unfinished(sim: &Simulation, host: usize, qp: &mut TestQp) {
     let source = sim.hosts[host].share(&[1; 5000], all_rights());
     for id in 0..5 {
@@ -132,7 +132,7 @@ fn post_unfinished(sim: &Simulation, host: usize, qp: &mut TestQp) {
     }
 }
 
-/// All of `post_unfinished` complete as flushed, in order, once.
+/// Checks that all requests of `post_unfinished` complete as flushed, in order, once.
 fn assert_flushed(qp: &mut TestQp) {
     let all = outcomes(qp);
     let (mut receives, mut sends): (Vec<_>, Vec<_>) = all
@@ -271,7 +271,7 @@ fn a_queue_pair_can_be_destroyed_while_its_terminate_waits_and_its_number_used_a
     use_again(&mut sim, again);
 }
 
-/// A queue pair with a number that another had is as good as any.
+/// Checks that a queue pair works with a number that another had.
 fn use_again(sim: &mut Simulation, mut active: TestQp) {
     let mut passive = sim.hosts[1].create_qp();
     let options = ConnectionOptions::default();
@@ -380,7 +380,7 @@ fn a_peer_that_vanishes_fails_every_request_once() {
         assert!(all.iter().all(|c| c.status() == WcStatus::WrFlushed));
         let reason = sim.hosts[0].end_of(active.number);
         assert_eq!(reason, Some(EndReason::TimedOut), "{kind}");
-        // The other side has nothing outstanding and hears nothing: the host ends it.
+        // The other side has nothing outstanding and receives nothing: the host ends it.
         sim.hosts[1].post_recv(&mut passive, empty_recv(1));
         sim.hosts[1].command(Command::Abort(passive.number));
         assert_nothing_left(&mut sim);
@@ -396,7 +396,7 @@ fn a_disconnect_from_a_vanished_peer_ends() {
     sim.hosts[0].command(Command::Disconnect(active.number));
     let number = active.number;
     let has_ended = |sim: &mut Simulation| sim.hosts[0].end_of(number).is_some();
-    // A peer that is only slow is not cut off from what it is owed.
+    // A slow peer still gets everything.
     assert!(!sim.run_until(SECOND * 55, has_ended));
     assert!(sim.run_until(SECOND * 6, has_ended));
     assert_eq!(
@@ -408,7 +408,7 @@ fn a_disconnect_from_a_vanished_peer_ends() {
     assert_nothing_left(&mut sim);
 }
 
-/// What was half sent when the peer closed is not sent on: the application has its memory back.
+/// A message that is partly sent when the peer closes is not sent further: the application has its memory back.
 #[test]
 fn a_message_is_not_sent_on_after_the_peer_closed() {
     // rfc: 5041-69, 5041-s4
@@ -440,7 +440,7 @@ fn time_wait_lasts_its_time() {
     let (mut sim, active, passive) = connected();
     sim.hosts[0].command(Command::Disconnect(active.number));
     both_ended(&mut sim, &active, &passive, SECOND);
-    // A host that asks again changes nothing.
+    // A second call changes nothing.
     sim.hosts[0].command(Command::Disconnect(active.number));
     sim.hosts[0].command(Command::Abort(active.number));
     let ended = sim.now;
@@ -467,7 +467,7 @@ fn a_later_syn_ends_a_time_wait_where_somebody_listens() {
     sim.run_now();
     assert!(facts(&mut sim)[0].state.starts_with("TimeWait"));
     sim.hosts[0].listen(4420);
-    // The SYN of the connection that is over, once more.
+    // The SYN of the ended connection again.
     sim.raw[raw.peer].connect();
     sim.run_now();
     assert!(facts(&mut sim)[0].state.starts_with("TimeWait"));
@@ -521,7 +521,7 @@ fn sixty_four_connections_at_once() {
             sim.hosts[0].command(Command::Disconnect(active.number));
         }
     }
-    // A RST that is lost leaves the other side waiting: it ends when it speaks.
+    // A lost RST leaves the other side open: it ends when it sends.
     sim.link.set_impairments(Impairments::default());
     sim.run_for(SECOND * 2);
     let alive = sim.hosts[1].snapshot(sim.now).connections.len();

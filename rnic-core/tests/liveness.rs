@@ -1,4 +1,4 @@
-//! Peers that vanish: what waits for them fails, if that was asked for.
+//! Peers that vanish: requests fail, if keepalive was asked for.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Shared receive queues: who gets which receive, what becomes of those that a stream holds when it ends, and what is
-//! told of a queue that runs low.
+//! Shared receive queues: which stream gets which receive, what happens to the receives of a stream that ends, and limit
+//! events.
 
 mod common;
 
@@ -53,7 +53,7 @@ impl Scene {
     }
 
     /// A raw peer whose stream takes its receives from the shared queue. It sends markers: what they show is placed, and
-    /// takes a receive, before its turn.
+    /// takes a receive, ahead of order.
     fn join(&mut self) -> RawConnection {
         self.join_with(QpSettings::default())
     }
@@ -76,7 +76,7 @@ impl Scene {
         self.sim.raw[raw.peer].fpdu(&ddp(send_header(msn), text))
     }
 
-    /// The same of a message that comes `ahead` octets beyond the next of the stream.
+    /// Sends a message `ahead` octets ahead of order.
     fn message_ahead(&mut self, raw: &RawConnection, ahead: u32, msn: u32, text: &[u8]) -> Vec<u8> {
         self.sim.raw[raw.peer].skip(ahead);
         let octets = self.message(raw, msn, text);
@@ -209,7 +209,7 @@ fn a_stream_that_fails_gives_back_what_it_holds_and_nothing_else() {
     scene.send(&good, 1, b"one");
     scene.send(&good, 2, b"two");
     assert_eq!(received(&mut good.qp), [done(2), done(3)]);
-    // Now there is none left: that is the end of whoever sends.
+    // Now none is left: the next Send ends its stream.
     let (mut late, mut other) = (scene.join(), scene.join());
     scene.send(&late, 1, b"too many");
     let reason = scene.sim.hosts[0].end_of(late.qp.number);
@@ -250,8 +250,7 @@ fn the_requests_of_a_destroyed_queue_pair_complete() {
     assert_eq!(received(&mut next.qp), [done(1)]);
 }
 
-/// A message for which no receive is left yet when it overtakes another waits for its turn, and gets one that is
-/// posted meanwhile.
+/// A message ahead of order for which no receive is left waits, and gets one that is posted meanwhile.
 #[test]
 fn a_message_ahead_of_order_without_a_receive_waits() {
     let mut scene = Scene::new(8);
@@ -290,7 +289,7 @@ fn a_peer_holds_no_more_receives_than_it_may() {
     assert_eq!(scene.news(), [told]);
     scene.send(&modest, 1, b"here");
     assert_eq!(received(&mut modest.qp), [done(3)], "it has taken three");
-    // It was only reordering after all: nothing is lost.
+    // It was only reordered: nothing is lost.
     scene.sim.raw[greedy.peer].send(&first);
     scene.sim.run_now();
     let order = [4, 0, 1, 2].into_iter().chain(5..16);
@@ -300,7 +299,7 @@ fn a_peer_holds_no_more_receives_than_it_may() {
     );
 }
 
-/// The same section: low water, and who is to blame for it.
+/// RFC 5042 section 6.4.3.1: low water, and which stream caused it.
 #[test]
 fn a_peer_that_takes_more_than_its_share_is_found_and_stopped() {
     // rfc: 5040-122, 5041-98, 5042-15
@@ -343,7 +342,7 @@ fn a_peer_that_takes_more_than_its_share_is_found_and_stopped() {
     assert_eq!(scene.news().len(), 2);
 }
 
-/// A queue pair whose completions nobody polls ends, and the others of its shared queue do not notice.
+/// A queue pair whose completions are not polled ends, and the others of its shared queue are not affected.
 #[test]
 fn a_completion_queue_that_overflows_ends_its_own_stream_only() {
     // rfc: 5040-114, 5042-20
@@ -491,7 +490,7 @@ fn messages_of_several_streams_arrive_whole_whatever_the_link_does() {
     (0..150).for_each(run);
 }
 
-/// Octets that lie outside of any message are no business of a shared queue: the order of messages is the stream's.
+/// Messages are in the order of the stream: octets outside of any message do not concern a shared queue.
 #[test]
 fn a_later_segment_of_a_message_goes_to_its_receive() {
     let mut scene = Scene::new(8);

@@ -125,7 +125,7 @@ fn post_receives(sim: &Simulation, host: usize, side: &mut Side, peer: &Side) {
 }
 
 /// The atomics among some operations: where they stand, what they do, what they find, and what they leave. One in three
-/// adds, one swaps, one compares in vain.
+/// adds, one swaps, one compares unequal.
 fn atomics(operations: &[(Kind, usize)]) -> Vec<(usize, AtomicOperation, u64, u64)> {
     let mut value = 0;
     let slots = operations
@@ -277,7 +277,7 @@ fn impairments(rng: &mut Rng) -> Impairments {
     }
 }
 
-/// What two hosts ask for at start-up.
+/// The options of two hosts.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     /// Whether the first and the second require markers.
@@ -300,7 +300,7 @@ impl Asked {
     }
 }
 
-/// Connects two hosts that ask for this, and lets them work. Says what the decoder heard, and how many octets each host
+/// Connects two hosts with these options, and runs them. Returns what the decoder has seen, and how many octets each host has
 /// placed ahead of order.
 fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
     let mut rng = Rng::with_seed(seed);
@@ -355,7 +355,7 @@ fn run(seed: u64, asked: Asked) -> (Heard, [u64; 2]) {
     (decoder.borrow().heard, early)
 }
 
-/// Runs with many seeds at once. Says how many octets each host placed ahead of order in all of them.
+/// Runs many seeds in parallel. Returns how many octets each host has placed ahead of order in all of them.
 fn run_all(seeds: u64, asked: Asked) -> [u64; 2] {
     let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
     let share = move |thread: u64| {
@@ -375,7 +375,7 @@ fn add(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
     [one[0] + other[0], one[1] + other[1]]
 }
 
-/// The decoder that listens to all these runs understands them: nothing is said behind its back.
+/// The decoder has seen all kinds of messages in these runs.
 #[test]
 fn the_decoder_hears_all_of_it() {
     let asked = [
@@ -442,7 +442,7 @@ fn markers_required_by_either_side_or_both() {
     }
 }
 
-/// Markers alone show where an FPDU may begin, and no CRC says that one does: everything is placed in its turn.
+/// Without CRCs nothing verifies an FPDU that a marker shows: everything is placed in order.
 #[test]
 fn markers_without_crcs() {
     // rfc: 5044-62

@@ -44,13 +44,13 @@ struct Pair {
     open: usize,
 }
 
-/// What a raw peer does with what it is sent.
+/// How a raw peer behaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mood {
     Well,
-    /// It answers nothing any more.
+    /// It has vanished.
     Vanished,
-    /// Its window is closed for good, and it says so.
+    /// Its window is closed for good, and it acknowledges probes.
     Closed,
     /// The host has given it up.
     GivenUp,
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// Requests on some connections.
+    /// Posts requests on some connections.
     fn work(&mut self) {
         for pair in 0..self.pairs.len() {
             if self.rng.bool() && self.pairs[pair].open < 8 {
@@ -160,7 +160,7 @@ impl World {
         self.sim.hosts[0].post_send(&mut pair.qp, request);
     }
 
-    /// Some peers that are well no longer are, with much on its way to them.
+    /// Lets some healthy peers fail, with much in flight to them.
     fn spoil(&mut self) {
         let most = self.rng.usize(0..=self.peers.len());
         let well = |peer: &&mut Peer| peer.mood == Mood::Well;
@@ -204,7 +204,7 @@ impl World {
         self.sim.link.set_impairments(link);
     }
 
-    /// The host has enough of some peers.
+    /// Aborts the connections to some peers.
     fn give_up(&mut self) {
         for peer in &mut self.peers {
             if peer.mood != Mood::Well && self.rng.u8(0..3) == 0 {
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// Some connection does what it is asked for.
+    /// Checks that some connection makes progress.
     fn one_moves(&mut self, limit: Duration) {
         let pair = self.rng.usize(..self.pairs.len());
         self.post(pair);
@@ -232,7 +232,7 @@ impl World {
         assert!(moved, "seed {}: {in_use} frames in use", self.seed);
     }
 
-    /// The link is up; then whoever has a peer that is well gets on, and the others end when they must.
+    /// Checks that, with the link up, connections to healthy peers make progress and the others end in time.
     fn finish(mut self) {
         let seed = self.seed;
         self.sim.link.set_impairments(Impairments {

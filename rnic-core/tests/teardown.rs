@@ -1,4 +1,4 @@
-//! The ends of a stream as RFC 5041 section 6 has them, and what changes below it while it lives.
+//! The ends of a stream (RFC 5041 section 6.2), and changes of the LLP during its life.
 
 mod common;
 
@@ -9,7 +9,7 @@ use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use rnic_core::wire::ddp::{DdpHeader, Stag};
 use rnic_core::wire::rdmap::Opcode;
 
-/// What is posted behind the wish to end is an error, though the stream is still busy with what came before.
+/// A request posted after the orderly end was asked for fails, although the stream still works on earlier ones.
 #[test]
 fn requests_posted_behind_a_disconnect_are_flushed() {
     // rfc: 5041-67
@@ -44,7 +44,7 @@ fn requests_posted_behind_a_disconnect_are_flushed() {
     assert_nothing_left(&mut sim);
 }
 
-/// A peer has no more to say behind its FIN: the stream is over with it.
+/// Nothing follows the peer's FIN: it ends the stream.
 #[test]
 fn what_comes_behind_the_peers_fin_is_not_placed() {
     let mut sim = simulation();
@@ -83,7 +83,7 @@ fn messages_are_received_until_the_peer_closes_too() {
     assert_nothing_left(&mut sim);
 }
 
-/// The route takes less from now on: what TCP has already is not cut anew by DDP, what follows is cut smaller.
+/// The MTU of the route shrinks: DDP does not segment again what TCP has, and makes smaller segments from then on.
 #[test]
 fn segments_follow_a_route_that_takes_less() {
     // rfc: 5041-3, 5041-4, 5044-5, 5044-58

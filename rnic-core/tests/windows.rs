@@ -1,4 +1,4 @@
-//! Memory windows between two engines over a link that loses and reorders: what is closed stays as it is.
+//! Memory windows between two engines over a link that loses and reorders: memory does not change once its window is closed.
 
 mod common;
 
@@ -151,7 +151,7 @@ fn a_local_invalidate_stops_a_write_in_the_middle() {
         let window = sim.hosts[1].table().allocate_window(PD).unwrap();
         let open = binding(window, &memory, 0, LEN, Access::REMOTE_WRITE);
         sim.hosts[1].post_send(&mut passive, bind(1, &open));
-        // Nothing was heard of the initiator yet: what sends nothing need not wait for it.
+        // The initiator has sent nothing yet: local requests need not wait for it.
         completions(&mut sim, &mut passive, 1, SECOND);
         sim.hosts[0].post_send(&mut active, write(2, &source, window, LEN));
         wait_for(&mut sim, &memory, 100_000, 9);

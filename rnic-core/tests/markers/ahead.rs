@@ -1,4 +1,4 @@
-//! FPDUs that arrive ahead of order: found by markers, placed at once, delivered in their turn.
+//! FPDUs that arrive ahead of order: located by markers, placed at once, delivered in order.
 
 use crate::common::*;
 use crate::receiving::{connect, requiring, terminate};
@@ -9,13 +9,13 @@ use rnic_core::testing::raw_peer::ddp;
 use rnic_core::testing::simulation::{SharedRegion, Simulation};
 use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 
-/// Octets of each Write at most: where its data stand in the region.
+/// The most octets of a Write: each has a slot of this size in the region.
 const SLOT: usize = 4096;
 
-/// An FPDU that is shorter may be left where it is until its turn: the record of it would take more memory.
+/// A shorter FPDU may stay in the out-of-order queue: its record would take more memory than its octets.
 const SHORT: usize = 256;
 
-/// One FPDU of the peer, a Write to a place of its own.
+/// One FPDU of the peer, a Write to a slot of its own.
 struct Sent {
     /// Where it stands in the peer's stream of FPDUs.
     begin: usize,
@@ -41,7 +41,7 @@ fn writes(writer: &mut Writer, region: &SharedRegion, lengths: &[usize]) -> (Vec
     (octets, all)
 }
 
-/// Whether the data of a Write are where they belong; panics where only a part of them is.
+/// Whether the data of a Write are placed; panics where only a part of them is.
 fn is_placed(content: &[u8], slot: usize, data: &[u8]) -> bool {
     let there = &content[slot * SLOT..][..data.len()];
     assert!(
@@ -56,9 +56,9 @@ fn placed_early(sim: &mut Simulation) -> u64 {
     sim.hosts[0].snapshot(now).rdma.octets_placed_early
 }
 
-/// The first FPDU is lost; all others come behind it, cut anywhere. Each is placed as soon as its last octet is here if
-/// it is not [short](SHORT), and holds a marker or follows one that is placed; the Send at the end is delivered when the
-/// first has come.
+/// The first FPDU is lost; all others arrive, segmented anywhere. Each is placed as soon as its last octet has arrived, if it
+/// is not [short](SHORT), and holds a marker or follows one that is placed. The Send at the end is delivered when the first
+/// FPDU has arrived.
 #[test]
 fn fpdus_are_found_by_markers_wherever_segments_are_cut() {
     // rfc: 5041-7, 5044-1, 5044-46a, 5044-46b, 5044-47, 5044-92, 5044-s2
@@ -122,7 +122,7 @@ fn fpdus_are_found_by_markers_wherever_segments_are_cut() {
         for (slot, fpdu) in sent.iter().enumerate() {
             assert!(is_placed(&content, slot, &fpdu.data), "seed {seed}");
         }
-        // The connection is as alive as before.
+        // The connection goes on.
         let (more, _) = writes(&mut writer, &region, &[700]);
         sim.hosts[0].post_recv(&mut raw.qp, empty_recv(8));
         sim.raw[raw.peer].send(&more);
@@ -153,7 +153,7 @@ fn an_fpdu_inside_of_a_segment_is_found_at_every_position() {
     }
 }
 
-/// With CRCs off nobody could tell whether an FPDU is one.
+/// With CRCs off nothing could verify an FPDU.
 #[test]
 fn without_crcs_nothing_is_placed_ahead_of_order() {
     let mut sim = simulation();
@@ -182,7 +182,7 @@ fn without_crcs_nothing_is_placed_ahead_of_order() {
     assert!(is_placed(&content, 0, &sent[0].data) && is_placed(&content, 1, &sent[1].data));
 }
 
-/// An FPDU whose CRC or marker is wrong stays where it is, and ends the stream when its turn comes.
+/// An FPDU whose CRC or marker is wrong is not placed, and ends the stream in order.
 #[test]
 fn an_error_ahead_of_order_is_reported_in_order() {
     // rfc: 5044-38, 5044-87, 5044-s18, 5044-s19
@@ -228,8 +228,8 @@ fn what_is_written_here_reads_the_same() {
     assert!(found.iter().map(|(_, ulpdu)| ulpdu).eq(&ulpdus));
 }
 
-/// FPDUs so short that records of them would take more memory than they do, from both ends of a hole's lee to its middle:
-/// they stay where the window accounts for them, and are taken in their turn.
+/// FPDUs whose records would take more memory than their octets, arriving from both ends to the middle: they stay in the
+/// out-of-order queue, for which the window accounts, and are taken in order.
 #[test]
 fn short_fpdus_wait_for_their_turn() {
     for (len, record) in [(0, false), (4, false), (300, true)] {

@@ -1,4 +1,4 @@
-//! Markers that point anywhere: they do no harm, and when their turn comes they end their own connection.
+//! Markers that point anywhere: they do no harm, and in order they end their own connection.
 
 use crate::common::*;
 use crate::receiving::{connect, requiring, terminate};
@@ -43,20 +43,20 @@ impl Scene {
         self.octets.extend(fpdu);
     }
 
-    /// Sends a part of the stream, of which nothing in order has come.
+    /// Sends a part of the stream ahead of order.
     fn ahead(&mut self, range: std::ops::Range<usize>) {
         let peer = &mut self.sim.raw[self.raw.peer];
         peer.send_ahead(range.start as u32, &self.octets[range]);
         self.sim.run_now();
     }
 
-    /// What stands first in the place of each FPDU.
+    /// Returns the first octet in the slot of each FPDU.
     fn placed(&self) -> [u8; 3] {
         let content = self.region.content();
         [0, 1, 2].map(|slot| content[slot * 4096])
     }
 
-    /// The first FPDU comes: what is wrong behind it is told, and nobody else is hurt.
+    /// Sends the first FPDU. Checks that the error behind it ends the connection, and that other connections are not affected.
     fn ends_by(mut self, error: (u8, u8, u8)) {
         assert_eq!(terminate(&mut self.sim, self.raw.peer), None, "not yet");
         self.sim.raw[self.raw.peer].send(&self.octets[..420]);
@@ -68,7 +68,7 @@ impl Scene {
     }
 }
 
-/// The markers of the second FPDU, which begins at 420, point somewhere; the third is sound.
+/// Makes the markers of the second FPDU, which begins at 420, point as `pointer` says. The third FPDU is valid.
 fn markers_of_the_second_point(pointer: impl Fn(usize, u16) -> u16) {
     let mut scene = Scene::new();
     scene.write(1, &[2; 1200], pointer);
@@ -165,7 +165,7 @@ fn a_marker_that_shows_an_fpdu_inside_of_another() {
     scene.ends_by(MARKER_ERROR);
 }
 
-/// The same, where the outer FPDU is placed first: then no octet of it is there to be taken for another.
+/// The outer FPDU is placed first: then no octet of it is left to be taken for another FPDU.
 #[test]
 fn a_marker_that_points_into_an_early_fpdu() {
     // rfc: 5044-s19
@@ -180,7 +180,7 @@ fn a_marker_that_points_into_an_early_fpdu() {
     scene.ends_by(MARKER_ERROR);
 }
 
-/// Octets of one value, and markers that all point to the same place: nothing is an FPDU, and nothing is looked at often.
+/// Octets of one value, and markers that all point to the same place: nothing is an FPDU, and no octet is checked often.
 #[test]
 fn a_window_full_of_markers_to_the_same_place() {
     let mut config = EngineConfig::default();
@@ -202,7 +202,7 @@ fn a_window_full_of_markers_to_the_same_place() {
     let snapshot = sim.hosts[0].snapshot(sim.now);
     assert_eq!(snapshot.rdma.octets_placed_early, 0);
     assert!(snapshot.connections[0].buffered <= 256 * 1024);
-    // In its turn it is found to be nothing.
+    // In order it is found to be no FPDU.
     sim.raw[raw.peer].send(&octets[..4]);
     sim.run_now();
     let said = terminate(&mut sim, raw.peer);

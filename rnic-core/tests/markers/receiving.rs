@@ -16,7 +16,7 @@ pub(crate) fn requiring() -> ConnectionOptions {
     }
 }
 
-/// A raw peer of which host 0, as initiator or responder, requires markers; and the stream that it writes.
+/// A raw peer from which host 0, as initiator or responder, requires markers, and the stream that it writes.
 pub(crate) fn connect(
     sim: &mut Simulation,
     initiator: bool,
@@ -89,7 +89,7 @@ fn a_peer_sends_markers_where_they_are_required() {
             let wanted = lengths.map(|len| (WcStatus::Success, len as u32));
             assert!(got.eq(wanted));
             assert_eq!(sink.content(), pattern(8000));
-            // What goes the other way has none.
+            // The other direction has none.
             sim.hosts[0].post_send(&mut raw.qp, inline_send(99, b"plain"));
             sim.run_now();
             let (_, payload) = sim.raw[raw.peer].take_ddp().unwrap();
@@ -139,7 +139,7 @@ fn a_wrong_marker_is_told_by_its_code() {
     }
 }
 
-/// A peer that does not know of markers, or forgets them.
+/// A peer that does not send the markers that were required.
 #[test]
 fn a_peer_that_leaves_out_the_markers() {
     for crc in [true, false] {

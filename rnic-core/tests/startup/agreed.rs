@@ -1,4 +1,4 @@
-//! What the two sides tell each other and settle on.
+//! What the two sides negotiate at start-up.
 
 use crate::common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason, Event, ReadDepths};
@@ -8,7 +8,7 @@ use rnic_core::testing::simulation::{Neighbours, Simulation, TestQp};
 use rnic_core::verbs::{status::WcStatus, wr::WcOpcode};
 use std::time::Duration;
 
-/// Host 0 tries to connect to port 7000 of host 1, for a minute at most.
+/// Connects host 0 to port 7000 of host 1, and returns why that fails within a minute.
 fn try_to_connect(sim: &mut Simulation, qp: &TestQp, options: &ConnectionOptions) -> EndReason {
     let remote = sim.hosts[1].socket(7000);
     sim.hosts[0].events.clear();
@@ -157,7 +157,7 @@ fn a_rejection_tells_why_and_leaves_the_queue_pair_idle() {
         });
         sim.hosts[1].unlisten(7000);
         sim.run_for(SECOND);
-        // A rejection states what it was asked for: the depths are not the reason.
+        // A rejection repeats the depths of the Request: they are not the reason.
         let peer_depths = (mpa_revision == 2).then_some(ReadDepths {
             ird: options.ord,
             ord: options.ird,
@@ -291,7 +291,7 @@ fn crcs_are_used_if_either_side_asks() {
         sim.raw[peer].send_ddp(nothing(), &[]);
         sim.hosts[0].post_send(&mut qp, inline_send(1, b"hello"));
         sim.run_now();
-        // What is taken is checked to be sealed as agreed.
+        // Taking a ULPDU checks that its FPDU is as negotiated.
         let (header, payload) = sim.raw[peer].take_ddp().unwrap();
         assert_eq!((header, &payload[..]), (send_header(1), &b"hello"[..]));
     }

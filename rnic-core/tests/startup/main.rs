@@ -1,4 +1,4 @@
-//! How connections come to be, or do not: TCP's handshake, MPA's, and what either side may get wrong.
+//! How connections are established or fail: TCP's handshake, MPA's start-up, and errors of either side.
 
 mod agreed;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Peer-to-peer connections, and what an initiator says that does not wait for the Reply.
+//! Peer-to-peer connections, and initiators that send without waiting for the Reply.
 
 use crate::common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason};
@@ -15,14 +15,14 @@ const BY_WRITE: [u8; 2] = [0x80, 0x80];
 const BY_READ: [u8; 2] = [0x80, 0x40];
 const BY_ANY: [u8; 2] = [0xc0, 0xc0];
 
-/// A start-up frame with these flags.
+/// Sets these flags in a start-up frame.
 fn flagged(mut frame: Vec<u8>, flags: [u8; 2]) -> Vec<u8> {
     frame[20] |= flags[0];
     frame[22] |= flags[1];
     frame
 }
 
-/// The message without octets that opens a connection.
+/// Makes the ready-to-receive message for these flags.
 fn rtr_message(flags: [u8; 2]) -> (DdpHeader, Vec<u8>) {
     let queue = QueueNumber::READ_REQUEST;
     match flags {
@@ -35,7 +35,7 @@ fn rtr_message(flags: [u8; 2]) -> (DdpHeader, Vec<u8>) {
     }
 }
 
-/// The answer to a Read without octets.
+/// Makes the response to a Read without payload.
 fn answer() -> DdpHeader {
     tagged(Opcode::ReadResponse, Stag(0), 0, true)
 }
@@ -51,7 +51,7 @@ fn sent(id: u64) -> (u64, WcOpcode, WcStatus) {
     (id, WcOpcode::Send, WcStatus::Success)
 }
 
-/// A queue pair of host 0 asks a raw peer, whose Request-taking is left to the test.
+/// Connects a queue pair of host 0 to a raw peer. The test takes the Request.
 fn ask(options: &ConnectionOptions) -> (Simulation, TestQp, usize) {
     let mut sim = simulation();
     let qp = sim.hosts[0].create_qp();
@@ -87,7 +87,7 @@ fn an_initiator_begins_with_the_message_agreed_on() {
         sim.run_for(SECOND);
         assert_eq!(outcomes(&mut qp), [sent(1)], "nothing else completes");
 
-        // The end in order waits for the answer to the Read.
+        // The orderly end waits for the response to the Read.
         sim.hosts[0].command(Command::Disconnect(qp.number));
         sim.run_for(SECOND);
         assert_eq!(sim.raw[peer].finished, first != BY_READ);
@@ -102,7 +102,7 @@ fn an_initiator_begins_with_the_message_agreed_on() {
     }
 }
 
-/// The Send counts among the Sends: a Terminate about the next one finds it.
+/// The ready-to-receive Send takes an MSN: a Terminate about the next Send finds that one.
 #[test]
 fn a_terminate_finds_the_send_behind_the_rtr_send() {
     let (mut sim, mut qp, peer) = ask(&peer_to_peer());
@@ -193,7 +193,7 @@ fn a_responder_waits_for_the_rtr_message_and_hides_it() {
     }
 }
 
-/// Each receive is there for the application: a Send without octets that opens nothing takes one.
+/// A Send without payload that is no ready-to-receive message takes a receive.
 #[test]
 fn only_an_agreed_send_takes_no_receive() {
     let mut sim = simulation();

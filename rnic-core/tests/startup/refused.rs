@@ -1,4 +1,4 @@
-//! What a peer may get wrong, and how many may try at once.
+//! Errors of a peer during start-up, and limits on peers that connect at once.
 
 use crate::common::*;
 use rnic_core::connection::{ConnectionOptions, EndReason, Event, Refusals};
@@ -51,7 +51,7 @@ fn bad_requests_are_refused() {
     }
 }
 
-/// As many peers as like may fail: no more is kept of them than of a few.
+/// Any number of peers may fail: the listener keeps the reasons of a few.
 #[test]
 fn the_owner_of_a_listener_hears_of_the_last_peers_that_failed() {
     let mut sim = simulation();
@@ -71,7 +71,7 @@ fn the_owner_of_a_listener_hears_of_the_last_peers_that_failed() {
     let told: Vec<_> = told.iter().map(|refusal| refusal.peer).collect();
     assert_eq!(told, peers[40 - Refusals::KEPT..]);
 
-    // One that closes, one that says nothing, and one that the owner itself gets rid of.
+    // One that closes, one that sends nothing, and one that the listener's owner rejects.
     let [closes, waits] = [0, 1].map(|_| sim.add_raw_peer(0, 4420));
     for peer in [closes, waits] {
         sim.raw[peer].connect();
@@ -95,7 +95,7 @@ fn the_owner_of_a_listener_hears_of_the_last_peers_that_failed() {
     assert_nothing_left(&mut sim);
 }
 
-/// A host that connects gets these octets for an answer.
+/// Connects a host, which gets these octets in place of a Reply.
 fn answer_with(octets: &[u8]) -> (Simulation, TestQp, usize) {
     answer_to(&ConnectionOptions::default(), octets)
 }
@@ -176,7 +176,7 @@ fn a_reply_that_asks_too_much_is_answered_by_a_terminate() {
         assert!(sim.raw[peer].finished);
         sim.raw[peer].close();
         sim.run_now();
-        // The queue pair is as good as new.
+        // The queue pair can be used again.
         let passive = sim.hosts[1].create_qp();
         let options = ConnectionOptions::default();
         assert!(sim.connect_pair(&qp, &passive, &options, &options));
@@ -205,7 +205,7 @@ fn a_reply_that_asks_for_as_much_as_is_allowed_is_taken() {
     }
 }
 
-/// What a responder says that cannot go on.
+/// A responder that cannot continue sends a Terminate.
 fn given_up() -> (TerminateControl, Vec<u8>) {
     let control = TerminateControl {
         layer: 2,
@@ -250,7 +250,7 @@ fn a_terminate_in_the_place_of_a_reply_is_told() {
     }
 }
 
-/// Any other FPDU would have had to wait for one of the initiator's, and what only looks like one is nothing.
+/// Any other FPDU in place of the Reply is an error, because the responder may not send before the initiator.
 #[test]
 fn anything_else_in_the_place_of_a_reply_ends_the_connection() {
     // rfc: 5044-54, 5044-74, 5044-78
@@ -366,7 +366,7 @@ fn a_peer_that_goes_during_start_up_fails_the_attempt() {
         assert_eq!(reason == EndReason::Reset, reset, "{reason}");
         assert!(sim.raw[peer].finished || reset);
 
-        // And as the one that asks, before and after its Request is complete.
+        // And as initiator, before and after its Request is complete.
         for len in [7, 24] {
             sim.hosts[0].listen(4420);
             let peer = sim.add_raw_peer(0, 4420);
@@ -404,7 +404,7 @@ fn an_fpdu_before_the_reply_ends_the_connection() {
         if at_once {
             sim.raw[peer].send(&[request(4), fpdu].concat());
             sim.run_now();
-            // Nobody has heard of it, and nobody does.
+            // The application was told nothing of it.
             assert_eq!(sim.hosts[0].events, []);
         } else {
             sim.raw[peer].send(&request(4));
