@@ -27,7 +27,7 @@ fn name(path: FastPath) -> String {
     format!("{path:?}")
 }
 
-/// There is nothing to choose.
+/// Parses the options, of which there are none.
 pub(crate) fn options(mut arguments: impl Iterator<Item = String>) -> Result<Option<()>, Failure> {
     match arguments.next().as_deref() {
         None => Ok(Some(())),

@@ -288,7 +288,7 @@ fn inclusive(profile: &str) -> HashMap<String, u64> {
     costs.map(|(name, cost)| (name.to_owned(), cost)).collect()
 }
 
-/// "(7) name" gives number 7 a name, "(7)" has that name from then on.
+/// Resolves a name of the format: "(7) name" defines number 7, and "(7)" stands for that name from then on.
 fn resolve<'a>(names: &mut HashMap<&'a str, &'a str>, text: &'a str) -> &'a str {
     match text.split_once(' ') {
         Some((number, name)) if number.starts_with('(') => {

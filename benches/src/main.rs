@@ -243,7 +243,7 @@ fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Round trips alone, in short turns: what disturbs one disturbs the other.
+/// Measures round trips alone, in short turns, so that a disturbance hits all.
 fn play(bed: &Bed, effort: Effort) -> Result<(), Failure> {
     let shape = Shape {
         cores: Cores::One,

@@ -19,7 +19,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// `count` frames, of which `wire` fit the wire.
+    /// Makes `count` frames, of which `wire` may be in flight.
     pub(crate) fn new(count: u32, wire: usize) -> Self {
         Self {
             octets: vec![0; count as usize * FRAME_LEN],
@@ -35,7 +35,7 @@ impl Pool {
         self.sent.iter().map(|(id, len)| &self.bytes(*id)[..*len])
     }
 
-    /// The wire has delivered everything.
+    /// Marks all frames in flight as delivered.
     pub(crate) fn delivered(&mut self) {
         while let Some((id, _)) = self.sent.pop() {
             self.clear(id, ON_THE_WIRE);

@@ -107,7 +107,7 @@ fn probe() -> f64 {
     parts.fold(f64::MAX, f64::min)
 }
 
-/// Six sums side by side: what one core does in a cycle, and two threads of it in two.
+/// Computes six sums side by side: one hardware thread alone takes a cycle for what two on a core take two.
 fn compute(seed: u64) -> u64 {
     let [mut a, mut b, mut c, mut d, mut e, mut f] = [seed; 6];
     for step in 0..STEPS {

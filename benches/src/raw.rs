@@ -272,7 +272,7 @@ impl RawEnd {
     }
 }
 
-/// Every frame has its headers before the first is sent.
+/// Writes the headers of all frames, before the first is sent.
 fn write_headers(tx: &mut TxSide, host: &Host, peer: &Host, payload: usize) {
     let net = NetHeader {
         source_mac: host.mac,

@@ -252,7 +252,7 @@ fn receive(end: &mut ShortEnd) -> Result<Option<u64>, Failure> {
     Ok(end.poll()?.iter().find_map(filled))
 }
 
-/// Reads from the peer: posts, has the peer respond, and takes the completion.
+/// Reads from the peer: posts, runs the peer, which responds, and takes the completion.
 #[inline(never)]
 fn read_one(
     client: &mut ShortEnd,

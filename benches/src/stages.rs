@@ -58,7 +58,7 @@ pub(crate) const NAMES: [&str; 10] = [
 pub(crate) struct StageTimes([Samples; NAMES.len()]);
 
 impl StageTimes {
-    /// By the names of the stages.
+    /// Returns the samples of a stage by its name.
     pub(crate) fn of(&self, name: &str) -> &Samples {
         let index = NAMES.iter().position(|known| *known == name);
         &self.0[index.unwrap_or_default()]
@@ -362,7 +362,7 @@ fn look_up(flows: &Flows, keys: &[FlowKey]) {
     }
 }
 
-/// TCP takes segments in order.
+/// Gives TCP segments in order.
 #[inline(never)]
 fn receive(receiver: &mut StageEnd, now: Instant, packets: &[Packet<'_>]) {
     for packet in packets {

@@ -1,6 +1,6 @@
 //! The octets that are sent: a function of where they stand, so that each can be checked by itself.
 
-/// SplitMix64 of the number of an eight-octet word.
+/// Returns an eight-octet word: SplitMix64 of its number.
 fn word(number: u64) -> [u8; 8] {
     let z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -37,7 +37,7 @@ impl ImpairedPoint {
         self.ours.values().len()
     }
 
-    /// Of the capture of the next run.
+    /// Returns the file name of the capture of the next run.
     pub(crate) fn file_name(&self, initiator: Side) -> String {
         let side = |side| match side {
             Side::Ours => "ours",

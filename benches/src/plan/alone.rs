@@ -39,8 +39,8 @@ pub(super) fn in_memory(
     })
 }
 
-/// The same, and a frame of raw AF_XDP from end to end while each message is on its way: what it takes beyond raw AF_XDP
-/// alone is what our ends take, and what they and the kernel cost each other in caches and predictors.
+/// Makes that measurement with a frame of raw AF_XDP from end to end while each message is in flight: what it takes beyond raw
+/// AF_XDP alone is what our ends take, and what they and the kernel cost each other in caches and predictors.
 pub(super) fn amid_kernel_calls() -> Measurement {
     let (id, title) = (
         "write-lat-amid",

@@ -201,7 +201,7 @@ pub(crate) fn plots() -> [(&'static str, &'static str, Unit, Vec<Series>); 2] {
     ]
 }
 
-/// Everything, in the order of the table; `connections` are many.
+/// Makes all measurements, in the order of the table. `connections` is the number for those with many.
 pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure> {
     let mut plan = Vec::new();
     let both = [Cores::One, Cores::Two];
@@ -294,7 +294,7 @@ fn systems<Outcome: Into<Reading>>(
     })
 }
 
-/// One point of each curve. There are many of them: each is short.
+/// Makes a measurement for each point of a curve. There are many of them, so each is short.
 fn curves<Outcome: Into<Reading>>(
     section: &'static str,
     unit: Unit,
@@ -329,7 +329,7 @@ fn short_writes(shape: Shape) -> Measurement {
     })
 }
 
-/// Goodput of connections that are all busy, and what an idle one costs.
+/// Measures the goodput of connections that are all busy, and the memory of an idle one.
 fn many_connections(connections: usize) -> Measurement {
     let shape = |cores| Shape {
         cores,

@@ -48,7 +48,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// From the power of `base` below the least value to the one above the greatest.
+    /// Makes an axis from the power of `base` below the least value to the one above the greatest.
     fn over(values: impl Iterator<Item = f64> + Clone, base: f64, start: f64, length: f64) -> Self {
         let positive = || {
             values

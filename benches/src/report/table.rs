@@ -39,7 +39,7 @@ impl Report<'_> {
         text
     }
 
-    /// A line for each row, or for each curve.
+    /// Writes a line for each row, or for each curve.
     fn write_section(&self, text: &mut String, section: &str) {
         let rows = || self.rows.iter().filter(|row| row.section == section);
         let sizes: BTreeSet<usize> = rows().map(|row| row.key.size).collect();
@@ -118,7 +118,7 @@ impl Report<'_> {
         }
     }
 
-    /// With what each would be if the protocols cost nothing, where that was measured.
+    /// Writes the targets, each with its value if the protocols cost nothing, where that was measured.
     fn write_targets(&self, text: &mut String) {
         let _ = writeln!(
             text,

@@ -268,7 +268,7 @@ impl Side {
 }
 
 /// Returns what a side receives. A requester hears that the responder is ready. A responder gets the data, if the step is a
-/// Send, and is told that all is done.
+/// Send, and hears that all is done.
 fn expected(steps: &[Step]) -> Vec<Expected> {
     let mut expected = vec![Expected::Control];
     for (number, step) in steps.iter().enumerate() {

@@ -47,13 +47,13 @@ fn rig() -> Rig {
 }
 
 /// One side of many connections: all complete to one queue.
-struct Side {
+struct WorkerSide {
     pd: Pd,
     cq: Cq,
     mr: Mr,
 }
 
-impl Side {
+impl WorkerSide {
     fn new(device: &Device) -> Self {
         let pd = device.pd();
         Self {
@@ -100,7 +100,7 @@ fn each(device: &Device, of: fn(rnic_core::engine::Snapshot) -> u64) -> Vec<u64>
 #[test]
 fn queue_pairs_of_all_workers_share_memory_and_a_completion_queue() {
     let rig = rig();
-    let (mut near, mut far) = (Side::new(&rig.near), Side::new(&rig.far));
+    let (mut near, mut far) = (WorkerSide::new(&rig.near), WorkerSide::new(&rig.far));
     let mut pairs: Vec<_> = (0..2 * WORKERS).map(|_| (near.qp(), far.qp())).collect();
     for (ours, theirs) in &mut pairs {
         join(&rig.listener, ours, theirs);
@@ -141,7 +141,7 @@ fn queue_pairs_of_all_workers_share_memory_and_a_completion_queue() {
 #[test]
 fn a_shared_receive_queue_serves_connections_that_came_to_any_worker() {
     let rig = rig();
-    let (mut near, mut far) = (Side::new(&rig.near), Side::new(&rig.far));
+    let (mut near, mut far) = (WorkerSide::new(&rig.near), WorkerSide::new(&rig.far));
     let mut srq = far.pd.srq(SrqCaps::default()).unwrap();
     let mut pairs = Vec::new();
     for number in 0..2 * WORKERS {

@@ -103,7 +103,7 @@ fn device(link: &Link) -> Fact {
     }
 }
 
-/// Returns the driver of a hardware device, or the kind of a virtual one.
+/// Reports the driver of a hardware device, or the kind of a virtual one.
 fn driver_name(link: &Link) -> Option<String> {
     let of_hardware = |(bus, name): &(String, String)| {
         let driver = fs::read_link(format!("/sys/bus/{bus}/devices/{name}/driver")).ok()?;
@@ -213,7 +213,7 @@ fn queues(link: &Link) -> Fact {
     }
 }
 
-/// Returns how connections reach their worker, if there can be several.
+/// Reports how connections reach their worker, if there can be several.
 fn placement(link: &Link) -> Option<Fact> {
     let name = "placement";
     let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
@@ -235,7 +235,7 @@ fn placement(link: &Link) -> Option<Fact> {
     })
 }
 
-/// Returns whether rules of killed processes were left in the device.
+/// Reports whether rules of killed processes were left in the device.
 fn rules(link: &Link) -> Option<Fact> {
     let left = rules_left_behind(link).ok().filter(|left| *left > 0)?;
     let found = format!("{left} in the device are left of a process that was killed");
@@ -262,7 +262,7 @@ fn mtu(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
     }
 }
 
-/// Returns what computes the checksums of sent segments. If the kernel states nothing, rnic does.
+/// Reports what computes the checksums of sent segments. If the kernel states nothing, rnic does.
 fn checksums(features: &Result<XdpFeatures, NetlinkError>) -> Option<Fact> {
     let features = features.as_ref().ok()?;
     let found = match features.tx_checksum() {
@@ -305,7 +305,7 @@ fn numa(link: &Link) -> Option<Fact> {
     Some(Fact::ok("NUMA node", found))
 }
 
-/// Returns whether interrupts are deferred: by busy polling, or by the administrator.
+/// Reports whether interrupts are deferred: by busy polling, or by the administrator.
 fn interrupts(link: &Link) -> Option<Fact> {
     let name = "interrupts";
     let deferred = deferred(link);

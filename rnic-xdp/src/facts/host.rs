@@ -173,7 +173,7 @@ fn cpus() -> Fact {
 /// The most policies that are listed.
 const NAMED: usize = 4;
 
-/// Returns the IPsec policies, which do not apply to what XDP takes.
+/// Reports the IPsec policies, which do not apply to what XDP takes.
 fn ipsec() -> Fact {
     let name = "IPsec";
     let policies = PolicySocket::open(Groups::NONE).and_then(|socket| match socket {
@@ -208,7 +208,7 @@ fn ipsec() -> Fact {
     )
 }
 
-/// Returns the firewall's tables, which do not apply to what XDP takes.
+/// Reports the firewall's tables, which do not apply to what XDP takes.
 fn firewall() -> Fact {
     let name = "firewall";
     match firewall_tables() {

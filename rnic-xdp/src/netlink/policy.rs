@@ -132,7 +132,7 @@ pub(crate) struct Policy {
     action: Action,
 }
 
-/// `None` for a family that is no IP.
+/// Reads a prefix. Returns `None` for a family that is not IP.
 fn prefix(family: u16, octets: [u8; 16], len: u8) -> Option<Prefix> {
     let address = match i32::from(family) {
         libc::AF_INET => {
