@@ -77,9 +77,9 @@ impl AckSchedule {
     /// work request completes with the ACK; but our application may have a reply by the next turn.
     #[inline(always)]
     pub(super) fn in_order(&mut self, now: Instant, count: u32, at_once: bool, push: bool) {
-        let count = u8::try_from(count).unwrap_or(u8::MAX);
-        self.segments = self.segments.saturating_add(count);
-        self.in_order_count = self.in_order_count.saturating_add(count.into());
+        let (few, many) = (u8::try_from(count), u16::try_from(count));
+        self.segments = self.segments.saturating_add(few.unwrap_or(u8::MAX));
+        self.in_order_count = self.in_order_count.saturating_add(many.unwrap_or(u16::MAX));
         self.ack_now |= at_once || self.duplicate_acks > 0;
         // Duplicates not sent yet would follow an ACK for new data, and look to the peer like a loss.
         self.duplicate_acks = 0;
