@@ -1,5 +1,5 @@
 //! The acknowledgment of all that was on its way, with data: what every message gets that waits for its answer. It is handled
-//! in a short way, in which nothing else may be forgotten that there is to do.
+//! by a fast path, in which nothing else may be forgotten that there is to do.
 
 mod common;
 
@@ -220,7 +220,7 @@ impl Talk {
         }
     }
 
-    /// The peer answers a Send with this, in the short way if it is pushed.
+    /// The peer answers a Send with this, by the fast path if it is pushed.
     fn say(&mut self, said: &Said, pushed: bool) {
         let ask = inline_send(4, b"ask");
         self.scene.sim.hosts[0].post_send(&mut self.scene.qp, ask);
@@ -380,7 +380,7 @@ fn out_of_turn(said: Said, queue: u32, ahead: u32, offset: u32) -> Said {
 }
 
 proptest! {
-    /// Not pushed, no message goes the short way.
+    /// Not pushed, no message takes the fast path.
     // rfc: 5044-37, 5041-42, 5041-61, 5041-72b, 5041-72c, 5041-72d, 5041-72e, 5041-73a, 5041-73c, 5041-73d
     #[test]
     fn an_answer_does_what_it_would_do_if_it_were_none(

@@ -1,5 +1,5 @@
-//! Segments of a Write that come closely one behind the other are handled as a train. What comes of any frames must be the
-//! same as if each had come alone.
+//! Segments of a Write that come closely one behind the other are a coalesced run. What comes of any frames must be the same as
+//! if each had come alone.
 
 mod common;
 

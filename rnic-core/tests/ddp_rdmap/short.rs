@@ -1,4 +1,4 @@
-//! Short messages that stand in their requests and go the short way: the same as on the long one, or not at all.
+//! Inline messages, which take a fast path: their outcome is that of the ordinary way, or they do not take it.
 
 use rnic_core::verbs::wr::MAX_INLINE;
 use rnic_core::verbs::wr::send_flags::{FENCE, SIGNALED, SOLICITED};

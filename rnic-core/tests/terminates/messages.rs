@@ -367,7 +367,7 @@ fn a_tagged_message_keeps_its_stag_and_its_opcode() {
     assert_eq!(target.content(), [0; LEN]);
 }
 
-/// What comes as a train goes through other code than the rest.
+/// Segments of a coalesced run go through other code than the rest.
 #[test]
 fn no_send_is_delivered_behind_a_write_that_is_not_whole() {
     // rfc: 5041-62, 5041-63

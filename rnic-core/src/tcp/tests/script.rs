@@ -138,7 +138,7 @@ impl Script {
         self.inject_by(text, true)
     }
 
-    /// The same, but that no segment goes the short way.
+    /// Injects a segment from the peer, which takes no fast path.
     pub(super) fn inject_long(&mut self, text: &str) -> Option<Range<u64>> {
         self.inject_by(text, false)
     }
@@ -190,7 +190,7 @@ impl Script {
         Some(range)
     }
 
-    /// A segment from the peer, if it may go the short way. Says whether it did.
+    /// Injects a segment from the peer if header prediction takes it. Says whether it does.
     pub(super) fn inject_next(&mut self, text: &str) -> bool {
         let Written { header, payload } = parse(text);
         let Some(header) = header.of_data() else {

@@ -31,7 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two connections of the same fate, of which one knows no short way.
+/// Two connections of the same fate, of which one has no fast path.
 struct Twins {
     short: Script,
     long: Script,

@@ -285,7 +285,7 @@ fn the_delivery_rate_is_bounded_where_acks_come_in_a_burst() {
         }
         acked += sent;
         let rate = t.tcp.delivery_rate().expect("a sample");
-        assert_eq!(rate.octets_per_second, 10 * sent as u64, "{acked}");
+        assert_eq!(rate.octets_per_second, 10 * sent, "{acked}");
     }
 }
 
