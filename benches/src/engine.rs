@@ -231,7 +231,7 @@ fn transmit_batch(receiver: &Pool, sender: &mut EngineHost, now: Instant) {
 #[inline(always)]
 fn turn(host: &mut EngineHost, peer: &Pool, now: Instant) {
     let mut batch = host.driver.begin(now);
-    batch.foresee(peer.sent());
+    batch.prefetch(peer.sent());
     let frames = peer.sent().map(|frame| (frame, Checksums::None));
     batch.handle_frames(frames, &mut host.pool);
     batch.finish(&mut host.pool);

@@ -40,8 +40,8 @@ counters! {
         syn_cookies_sent,
         /// Connections that came to be by such a cookie.
         syn_cookies_received,
-        /// Alarms of connections that went off, whether or not their time had come.
-        alarms,
+        /// Timers of connections that went off.
+        timers_expired,
         /// Times a connection could not go on sending because the device had no room or no frame was free.
         no_transmit_frame,
     }

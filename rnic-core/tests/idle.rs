@@ -104,7 +104,7 @@ impl<'a> Rig<'a> {
 
     /// Lets time pass, timer by timer. Returns how many expired.
     fn pass(&mut self, time: Duration) -> u64 {
-        let before = self.engine.counters().engine.alarms;
+        let before = self.engine.counters().engine.timers_expired;
         let end = self.now + time;
         let Self {
             engine,
@@ -119,7 +119,7 @@ impl<'a> Rig<'a> {
             frames.take_transmitted();
         }
         *now = end;
-        engine.counters().engine.alarms - before
+        engine.counters().engine.timers_expired - before
     }
 }
 
@@ -136,7 +136,7 @@ fn ten_thousand_idle_connections_start_no_timer() {
     }
     // Start-up has left a timer of each behind, which expires once.
     let left = rig.pass(Duration::from_secs(60));
-    assert!(left <= 2 * u64::from(CONNECTIONS), "{left} alarms");
+    assert!(left <= 2 * u64::from(CONNECTIONS), "{left} timers");
     let snapshot = rig.engine.snapshot(rig.now);
     let established = snapshot
         .connections

@@ -146,7 +146,7 @@ impl Worker {
             WorkerNotice::Link(state) => self.set_link(now, state),
             WorkerNotice::TooBig(too_big) => {
                 let mut batch = driver.begin(now);
-                batch.handle_too_big(&too_big, &mut port.tx);
+                batch.handle_too_big(&too_big);
                 batch.finish(&mut port.tx);
                 port.tx.kick();
             }
@@ -162,7 +162,7 @@ impl Worker {
             port.rx.close();
             port.tx.close();
             let mut batch = driver.begin(now);
-            batch.lose_device(&mut port.tx);
+            batch.lose_device();
             batch.finish(&mut port.tx);
         } else if port.number() == 0 {
             // All workers get the notice; one reports it.
@@ -224,7 +224,7 @@ impl Turn for Worker {
         let mut batch = self.driver.begin(now);
         if frames > 0 {
             for queue in port.rx.queues_mut() {
-                batch.foresee(queue.heads());
+                batch.prefetch(queue.heads());
                 match queue.whole_frames() {
                     Some(frames) => batch.handle_frames(frames, &mut port.tx),
                     None => batch.handle_frames(queue.frames(), &mut port.tx),

@@ -31,3 +31,43 @@ pub(crate) enum Upcoming {
     /// To send, or to hear that what was sent has arrived.
     Any,
 }
+
+/// What a step of a connection wants of the engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wants {
+    /// A turn to send in: there may be something.
+    pub(crate) send: bool,
+    /// A turn behind this time, for an ACK that is due by then.
+    pub(crate) delayed_ack: Option<Instant>,
+    /// Its timer to be set earlier, or to be taken away.
+    pub(crate) timer: bool,
+    /// To be forgotten: it is over.
+    pub(crate) ended: bool,
+}
+
+impl Wants {
+    /// A turn to send in.
+    pub(crate) const SEND: Self = Self {
+        send: true,
+        delayed_ack: None,
+        timer: false,
+        ended: false,
+    };
+    /// Its timer to be set.
+    pub(crate) const TIMER: Self = Self {
+        send: false,
+        timer: true,
+        ..Self::SEND
+    };
+}
+
+/// Where a connection stands in the engine's schedule, which alone changes this.
+#[derive(Debug, Default)]
+pub(crate) struct Scheduled {
+    /// In the queue of connections that may have something to send.
+    pub(crate) ready: bool,
+    /// In the list of delayed ACKs.
+    pub(crate) delayed_ack: bool,
+    /// When its timer goes off: when it [wants](super::Connection::next_timeout) that, or earlier.
+    pub(crate) timer: Option<Instant>,
+}

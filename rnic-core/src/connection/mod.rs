@@ -35,7 +35,7 @@ use crate::time::Instant;
 use crate::wire::icmp::TooBig;
 use crate::wire::tcp::TcpSegment;
 
-pub(crate) use self::context::{Context, Upcoming};
+pub(crate) use self::context::{Context, Scheduled, Upcoming, Wants};
 pub use self::event::{EndReason, Event, Notice, ReadDepths};
 pub use self::facts::ConnectionFacts;
 pub(crate) use self::fast::{CoalescedRun, IdleSend, PredictedSegment, WholeMessage};
@@ -124,12 +124,7 @@ struct Connecting {
 /// One connection. Its fields stand in the order of use, as those of [`Tcp`] do: what each turn needs first.
 #[repr(C)]
 pub(crate) struct Connection {
-    /// Whether the engine has it in its line of connections that may have something to send.
-    pub(crate) queued: bool,
-    /// Whether the engine has it in its list of connections that owe an ACK with the next turn.
-    pub(crate) owes_ack: bool,
-    /// When its alarm stands in the engine's heap: when it [wants](Self::next_timeout) it, or earlier.
-    pub(crate) alarm: Option<Instant>,
+    pub(crate) scheduled: Scheduled,
     /// FIN is to be sent after everything else.
     fin_asked: bool,
     unreachable: bool,
@@ -155,9 +150,7 @@ pub(crate) struct Connection {
 impl Connection {
     fn new(key: FlowKey, tcp: Tcp, path: Path, phase: Phase, lease: PortLease) -> Self {
         Self {
-            queued: false,
-            owes_ack: false,
-            alarm: None,
+            scheduled: Scheduled::default(),
             key,
             tcp,
             path,
@@ -347,15 +340,30 @@ impl Connection {
         Instant::earliest([tcp, self.deadline, held_back])
     }
 
-    /// Whether its alarm surely goes off early enough, if it wants one. Where that is not sure, it says no.
+    /// Says what it wants of the engine. `is_crowded`: a timer that it no longer wants is to be taken away, not left to go
+    /// off for nothing.
+    #[inline(always)]
+    pub(crate) fn wants(&self, now: Instant, is_crowded: bool) -> Wants {
+        // Where there are many, all that is known of it would have to come back into the cache for that.
+        let in_vain =
+            || self.scheduled.timer.is_some() && is_crowded && self.next_timeout().is_none();
+        Wants {
+            send: !self.is_at_rest(now),
+            delayed_ack: self.acks_next_turn().then_some(now),
+            timer: !self.has_timer_in_time() || in_vain(),
+            ended: self.is_finished(),
+        }
+    }
+
+    /// Whether its timer surely goes off early enough, if it wants one. Where that is not sure, it says no.
     #[inline]
-    pub(crate) fn is_armed(&self) -> bool {
+    fn has_timer_in_time(&self) -> bool {
         let phase_waits = match &self.phase {
             Phase::Streaming(stream) => stream.held_back_until().is_some(),
             _ => true,
         };
         let waits = phase_waits || self.unreachable || self.deadline.is_some();
-        !waits && self.tcp.times_out_after(self.alarm)
+        !waits && self.tcp.times_out_after(self.scheduled.timer)
     }
 
     /// Whether it is to be asked for something to send in the next turn: an ACK that an answer may take along.
@@ -375,9 +383,16 @@ impl Connection {
         }
     }
 
-    /// The same whatever the application posts: on a thread of its own it may do so at any moment, and rings then.
+    /// Whether there is nothing to send but what the application has posted meanwhile, for which it rings, or it waits for its
+    /// turn to send anyway.
+    pub(crate) fn is_at_rest_unless_posted(&self, now: Instant) -> bool {
+        self.scheduled.ready || self.is_at_rest_but_for_requests(now)
+    }
+
+    /// Whether there is nothing to send but, perhaps, posted requests. The application posts on a thread of its own at any
+    /// moment, and rings then.
     #[inline]
-    pub(crate) fn is_at_rest_but_for_requests(&self, now: Instant) -> bool {
+    fn is_at_rest_but_for_requests(&self, now: Instant) -> bool {
         self.loose_octets.is_empty() && !self.fin_asked && self.tcp.is_at_rest(now)
     }
 
@@ -420,12 +435,12 @@ impl Connection {
         self.settle(context);
     }
 
-    /// Gives back every frame that is kept for retransmission.
-    pub(crate) fn release_frames<F: TxFrames>(&mut self, tx: &mut F) {
-        self.tcp.release_frames(tx);
+    /// Takes every frame that is kept for retransmission, to be released.
+    pub(crate) fn take_frames(&mut self) -> impl Iterator<Item = FrameId> + '_ {
+        self.tcp.take_frames()
     }
 
-    /// The same of a connection that is over but for its RST, to be released later.
+    /// Takes them if the connection is over but for its RST.
     #[inline]
     pub(crate) fn take_useless_frames(&mut self, into: &mut Vec<FrameId>) {
         if self.tcp.is_closed() {

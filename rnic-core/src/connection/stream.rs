@@ -6,6 +6,7 @@ mod built;
 
 use std::fmt;
 use std::mem::offset_of;
+use std::ops::{Deref, DerefMut};
 
 use crate::ddp::{BufferSupply, DdpStream, Llp, Placed, Teardown, Ulp};
 use crate::memory::epoch::Guard;
@@ -45,11 +46,44 @@ impl fmt::Debug for Stream {
             .field("hold", &self.hold)
             .field("ended", &self.ended)
             .field("send_may_open", &self.send_may_open)
-            .field("deframer", &self.deframer)
+            .field("deframer", &*self.deframer)
             .field("ddp", &self.ddp)
             .field("markers", &self.markers)
             .field("last_words", &self.last_words)
             .finish_non_exhaustive()
+    }
+}
+
+/// The deframer, and whether the stream was found steady since it was last used: nothing else that a steady stream receives
+/// or sends makes it another.
+struct SteadyDeframer {
+    deframer: Deframer,
+    steady: bool,
+}
+
+impl SteadyDeframer {
+    fn new(deframer: Deframer) -> Self {
+        Self {
+            deframer,
+            steady: false,
+        }
+    }
+}
+
+impl Deref for SteadyDeframer {
+    type Target = Deframer;
+
+    #[inline(always)]
+    fn deref(&self) -> &Deframer {
+        &self.deframer
+    }
+}
+
+impl DerefMut for SteadyDeframer {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Deframer {
+        self.steady = false;
+        &mut self.deframer
     }
 }
 
@@ -59,15 +93,13 @@ pub(super) struct Stream {
     hold: Hold,
     ended: bool,
     crc: bool,
-    /// [`is_steady`](Self::is_steady), as it was found when [settled](Self::settle_acked), until anything may change it.
-    pub(super) steady: bool,
     /// The peer may begin with a Send that is not for the application, and has not begun.
     send_may_open: bool,
     /// What the peer had acknowledged when the octets came that are being received.
     pub(super) acked: u64,
     /// Where the peer's first FPDU begins in its stream, if it sends markers.
     marked_from: Option<u64>,
-    deframer: Deframer,
+    deframer: SteadyDeframer,
     pub(super) ddp: DdpStream,
     pub(super) user: User,
     /// Where the next FPDU stands among those that were sent, if the peer requires markers.
@@ -87,10 +119,10 @@ impl Stream {
         }
         let opening = opening(negotiated.rtr).filter(|_| !responder);
         Self {
-            deframer: match negotiated.peer_markers {
+            deframer: SteadyDeframer::new(match negotiated.peer_markers {
                 false => Deframer::new(negotiated.crc),
                 true => Deframer::with_markers(negotiated.crc),
-            },
+            }),
             marked_from: negotiated.peer_markers.then_some(negotiated.peer_start),
             ddp,
             user: User::new(end, negotiated.ird, negotiated.ord, opening),
@@ -99,7 +131,6 @@ impl Stream {
             markers: negotiated.markers.then_some(0),
             hold,
             ended: false,
-            steady: false,
             acked: 0,
             last_words: Vec::new(),
         }
@@ -107,7 +138,6 @@ impl Stream {
 
     /// The application asks to end in order, after all that it has posted so far.
     pub(super) fn finish(&mut self) {
-        self.steady = false;
         self.ddp.finish();
         self.user.finish();
     }
@@ -167,13 +197,21 @@ impl Stream {
 
     /// Whether the stream is steady: the next octet received begins an FPDU and a message, and nothing of the stream's beginning
     /// or end, and no response of ours, is under way.
-    pub(super) fn is_steady(&self) -> bool {
+    fn is_steady(&self) -> bool {
         let (User::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold) else {
             return false;
         };
         let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
         let between = self.deframer.is_at_fpdu_boundary() && !self.ddp.is_amid_message();
         !ends && !self.send_may_open && between && rdmap.is_steady()
+    }
+
+    /// Whether the stream is certainly [steady](Self::is_steady), as it was found when it was [settled](Self::settle_acked).
+    #[inline(always)]
+    pub(super) fn is_still_steady(&self) -> bool {
+        let steady = self.deframer.steady && !self.ended && !self.ddp.is_finishing();
+        debug_assert!(!steady || self.is_steady());
+        steady
     }
 
     /// Octets in order, from TCP, and the CRC of all of them, if that is known already.
@@ -183,7 +221,6 @@ impl Stream {
         mut crc: Option<u32>,
         context: &mut Context<'_, '_>,
     ) {
-        self.steady = false;
         let mut held = self.deframer.buffered();
         // rfc: 5040-85, 5041-10, 5041-75
         while !bytes.is_empty() && !self.ddp.has_failed() {
@@ -253,7 +290,6 @@ impl Stream {
         placed: Placed,
         context: &mut Context<'_, '_>,
     ) {
-        self.steady = false;
         if self.ddp.has_failed() {
             return;
         }
@@ -290,7 +326,6 @@ impl Stream {
     // rfc: 5040-88b, 5040-s4, 5041-70b, 5041-70c, 5041-71, 5041-74, 5041-s7, 5041-s12
     #[cold]
     fn fail(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
-        self.steady = false;
         if self.ended {
             return;
         }
@@ -343,7 +378,7 @@ impl Stream {
         if self.ended {
             return;
         }
-        (self.ended, self.steady) = (true, false);
+        self.ended = true;
         self.ddp.fail();
         self.ddp.abort_message();
         self.user.end(teardown, context);
@@ -367,7 +402,7 @@ impl Stream {
     pub(super) fn settle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) -> bool {
         let only_that = !self.ended && !self.ddp.is_finishing() && !self.is_endpoint();
         if only_that {
-            self.steady = self.is_steady();
+            self.deframer.steady = self.is_steady();
             self.user.with(context).transferred(acked);
         }
         only_that

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::drops::unreadable;
-use crate::connection::{CoalescedRun, PredictedSegment, WholeMessage};
+use crate::connection::{CoalescedRun, PredictedSegment, Wants, WholeMessage};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::TxFrames;
 use crate::tcp::Acknowledged;
@@ -32,11 +32,10 @@ impl Engine {
                 Some((prediction, index)) => {
                     let index = *index;
                     match &prediction.parse(frame, checksums) {
+                        // Behind a run, what follows from that comes first.
                         Some(expected)
-                            if self.handle_whole_message(index, expected, now, guard, tx) =>
-                        {
-                            run = None;
-                        }
+                            if run.is_none()
+                                && self.handle_whole_message(index, expected, now, guard, tx) => {}
                         Some(expected) => {
                             let only_data = self.handle_expected(index, expected, now, guard, tx);
                             run = only_data.then_some(index);
@@ -59,7 +58,7 @@ impl Engine {
             upcoming = frames.next();
         }
         if let Some(index) = run {
-            self.end_run(index, now, guard, tx);
+            self.end_run(index, now, guard);
         }
         self.counters.engine.frames_received != before
     }
@@ -84,16 +83,13 @@ impl Engine {
             return false;
         };
         let rests = message.commit(connection, now, cqs, counters, tx);
-        let is_seen_to = || connection.queued || connection.is_at_rest_but_for_requests(now);
-        debug_assert!(!rests || is_seen_to());
-        if !rests && !connection.queued {
-            connection.queued = true;
-            self.ready.push_back(index);
-        }
-        if !connection.owes_ack {
-            connection.owes_ack = true;
-            self.owing.push_back((now, index));
-        }
+        debug_assert!(!rests || connection.is_at_rest_unless_posted(now));
+        let wants = Wants {
+            send: !rests,
+            delayed_ack: Some(now),
+            ..Wants::default()
+        };
+        self.schedule(index, wants);
         true
     }
 
@@ -116,16 +112,23 @@ impl Engine {
         let Some(predicted) = predicted else {
             let segment = &expected.segment();
             let handled = connection.handle_segment(segment, false, &mut context, tx);
-            self.end_run(index, now, guard, tx);
+            self.end_run(index, now, guard);
             self.count_dropped(handled);
             return false;
         };
         match predicted.commit(connection, &mut context, tx) {
             Acknowledged::Nothing => return true,
             Acknowledged::All if connection.settle_acked(&mut context) => {
-                self.see_to_sole_ack(index, now);
+                let rests = connection.is_at_rest_behind_sole_ack(now);
+                debug_assert!(!rests || connection.is_at_rest_unless_posted(now));
+                let wants = Wants {
+                    send: !rests,
+                    delayed_ack: connection.acks_next_turn().then_some(now),
+                    ..Wants::default()
+                };
+                self.schedule(index, wants);
             }
-            Acknowledged::All | Acknowledged::Data => self.end_run(index, now, guard, tx),
+            Acknowledged::All | Acknowledged::Data => self.end_run(index, now, guard),
         }
         false
     }
@@ -163,12 +166,17 @@ impl Engine {
 
     /// Sees to what follows from segments that were handled.
     #[inline]
-    fn end_run<F: TxFrames>(&mut self, index: usize, now: Instant, guard: &Guard<'_>, tx: &mut F) {
+    fn end_run(&mut self, index: usize, now: Instant, guard: &Guard<'_>) {
         let (connection, mut context) = self.lend(index, now, guard);
         if connection.settle_acked(&mut context) {
-            self.see_to(index, now);
+            // What is over is not settled so.
+            let wants = Wants {
+                ended: false,
+                ..self.connections[index].wants(now, self.has_many())
+            };
+            self.schedule(index, wants);
         } else {
-            self.with_connection(index, now, guard, tx, |connection, context, _| {
+            self.with_connection(index, now, guard, |connection, context| {
                 connection.settle(context);
             });
         }
@@ -186,7 +194,7 @@ impl Engine {
         tx: &mut F,
     ) {
         if let Some(index) = run {
-            self.end_run(index, now, guard, tx);
+            self.end_run(index, now, guard);
         }
         if let Some(owner) = self.place.as_ref().and_then(|place| place.recognise(frame)) {
             return self.hand_over(owner, frame, checksums);
@@ -200,7 +208,7 @@ impl Engine {
             Ok(packet) => packet,
             Err(error) => return self.drop_frame(unreadable(error)),
         };
-        let index = match self.find_or_open(now, packet, tx) {
+        let index = match self.find_or_open(now, packet) {
             Ok(index) => index,
             Err(stranger) => {
                 return self.handle_stranger(stranger, frame, packet, tx);
@@ -217,26 +225,12 @@ impl Engine {
             let expected = Prediction::like(frame, packet, connection.receives_crcs());
             self.expected = expected.map(|expected| (expected, index));
         }
-        let handled = self.with_connection(index, now, guard, tx, |connection, context, tx| {
+        let handled = self.with_connection(index, now, guard, |connection, context| {
             let congested = packet.ecn == packet::CONGESTION_EXPERIENCED;
             let handled = connection.handle_segment(&packet.segment, congested, context, tx);
             connection.settle(context);
             handled
         });
         self.count_dropped(handled);
-    }
-
-    /// The same behind the acknowledgment of [all](Acknowledged::All) that was in flight.
-    #[inline]
-    fn see_to_sole_ack(&mut self, index: usize, now: Instant) {
-        let connection = &mut self.connections[index];
-        let rests = connection.is_at_rest_behind_sole_ack(now);
-        let is_seen_to = || connection.queued || connection.is_at_rest_but_for_requests(now);
-        debug_assert!(!rests || is_seen_to());
-        if !connection.queued && !rests {
-            connection.queued = true;
-            self.ready.push_back(index);
-        }
-        self.owe_ack(index, now);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::connection::{
     self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd, PortLease,
-    plain,
+    Wants, plain,
 };
 use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::epoch::Guard;
@@ -154,7 +154,7 @@ impl Engine {
         run: impl FnOnce(&mut Connection, &mut Context<'_, '_>),
     ) {
         if let Some(index) = self.qps.connection_of(qp) {
-            self.touch(index, now, guard, run);
+            self.with_connection(index, now, guard, run);
         }
     }
 
@@ -177,7 +177,7 @@ impl Engine {
         // News of this batch that the host has not seen would be taken for news of the next with this number.
         self.events.retain(|event| event.qp() != Some(qp));
         if let Some(index) = connection {
-            self.touch(index, now, guard, Connection::orphan);
+            self.with_connection(index, now, guard, Connection::orphan);
         }
     }
 
@@ -190,7 +190,7 @@ impl Engine {
             .map(|(index, _)| index)
             .collect();
         for index in of_listener {
-            self.touch(index, now, guard, Connection::abort);
+            self.with_connection(index, now, guard, Connection::abort);
         }
     }
 
@@ -223,7 +223,7 @@ impl Engine {
         let config = self.tcp_config(&key);
         let isn = self.initial_sequence_number(now, &key);
         let connection = Connection::connect(now, key, lease, end, options, &config, isn);
-        let mut connection = match connection {
+        let connection = match connection {
             Ok(connection) => connection,
             Err((end, reason)) => {
                 self.qps.put(end);
@@ -233,13 +233,15 @@ impl Engine {
                 return fail(self, reason);
             }
         };
-        connection.queued = true;
         let index = self.insert(connection);
         if let Some(hop) = self.next_hops.find(now, key.remote.ip()) {
             self.connections[index].set_next_hop(&hop);
         }
-        self.ready.push_back(index);
-        self.arm_anew(index);
+        let wants = Wants {
+            send: true,
+            ..Wants::TIMER
+        };
+        self.schedule(index, wants);
         *self.qps.place(number) = Some(EndLocation::Connected(index));
     }
 
@@ -266,7 +268,7 @@ impl Engine {
         // From here on the way to the peer is worth following; its SYN alone was not.
         let remote = self.connections[index].key().remote.ip();
         let hop = self.next_hops.find(now, remote);
-        self.touch(index, now, guard, |connection, context| {
+        self.with_connection(index, now, guard, |connection, context| {
             if let Some(hop) = hop {
                 connection.set_next_hop(&hop);
             }
@@ -289,7 +291,7 @@ impl Engine {
             .into_iter()
             .partition(|index| !self.connections[*index].holds_frames());
         for index in bound {
-            self.touch(index, now, guard, Connection::abort);
+            self.with_connection(index, now, guard, Connection::abort);
         }
         let connection = free.first().map(|index| self.detach(*index));
         if let Some(place) = &self.place {
@@ -313,7 +315,7 @@ impl Engine {
         let request = connection.and_then(|connection| {
             let request = connection.request()?;
             let index = self.insert(connection);
-            self.arm_anew(index);
+            self.schedule(index, Wants::TIMER);
             self.add_request(request, index);
             Some(request)
         });
@@ -328,7 +330,7 @@ impl Engine {
 
     fn reject(&mut self, now: Instant, guard: &Guard<'_>, request: RequestId, private_data: &[u8]) {
         if let Some(index) = self.take_request(request) {
-            self.touch(index, now, guard, |connection, context| {
+            self.with_connection(index, now, guard, |connection, context| {
                 connection.reject(private_data, context);
             });
         }
@@ -339,7 +341,7 @@ impl Engine {
     pub fn handle_doorbell(&mut self, number: u32) {
         let number = QpNumber(number);
         match self.qps.connection_of(number) {
-            Some(index) => self.queue(index),
+            Some(index) => self.schedule(index, Wants::SEND),
             None => self.flush_unconnected(number),
         }
     }

@@ -144,8 +144,8 @@ pub struct Batch<'a> {
 impl Batch<'_> {
     /// Prepares for frames that [`handle_frames`](Self::handle_frames) will have next: of each its front, with the headers at
     /// least.
-    pub fn foresee<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
-        self.engine.foresee_frames(heads);
+    pub fn prefetch<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
+        self.engine.prefetch_for_frames(heads);
     }
 
     /// Handles received frames, each from the destination MAC address on, with what is to be done about its checksums.
@@ -162,16 +162,15 @@ impl Batch<'_> {
     }
 
     /// Handles what a router said of a packet of ours.
-    pub fn handle_too_big<F: TxFrames>(&mut self, too_big: &TooBig, tx: &mut F) {
+    pub fn handle_too_big(&mut self, too_big: &TooBig) {
         self.busy = true;
-        self.engine
-            .handle_too_big(self.now, &self.guard, too_big, tx);
+        self.engine.handle_too_big(self.now, &self.guard, too_big);
     }
 
     /// Ends all connections: the device is gone for good.
-    pub fn lose_device<F: TxFrames>(&mut self, tx: &mut F) {
+    pub fn lose_device(&mut self) {
         self.busy = true;
-        self.engine.lose_device(self.now, &self.guard, tx);
+        self.engine.lose_device(self.now, &self.guard);
     }
 
     /// More frames have arrived than this turn handles. After a pause of this process they may hold the

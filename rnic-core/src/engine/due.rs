@@ -1,10 +1,9 @@
 //! Who is to be looked at next: connections that may have something to send, owe an ACK, or wait for a time.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use super::Engine;
-use crate::connection::{IdleSend, Transmit, has_room};
+use crate::connection::{IdleSend, Transmit, Wants, has_room};
 use crate::memory::epoch::Guard;
 use crate::memory::frames::{RESERVED_FRAMES, TxFrames};
 use crate::time::Instant;
@@ -19,66 +18,7 @@ const TURN: u64 = 96 * 1024;
 /// While more than this part of all frames is free, they are not short.
 const PLENTY: usize = 8;
 
-/// The least time between two turns.
-const A_MOMENT: Duration = Duration::from_nanos(1);
-
 impl Engine {
-    /// Puts a connection at the end of the line of those that may have something to send, unless it stands there.
-    #[inline]
-    pub(super) fn queue(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
-        if !connection.queued {
-            connection.queued = true;
-            self.ready.push_back(index);
-        }
-    }
-
-    /// Sees to it that a connection is looked at when it wants to be.
-    #[inline]
-    pub(super) fn arm(&mut self, index: usize, now: Instant) {
-        let connection = &mut self.connections[index];
-        if !connection.is_armed() || connection.alarm.is_some() && self.is_in_vain(index) {
-            self.arm_anew(index);
-        }
-        self.owe_ack(index, now);
-    }
-
-    /// Whether the alarm of a connection is better taken away than left to go off for nothing: where there are many, all
-    /// that is known of it would have to come back into the cache for that.
-    #[inline]
-    fn is_in_vain(&self, index: usize) -> bool {
-        self.has_many() && self.connections[index].next_timeout().is_none()
-    }
-
-    /// Sees to it that a connection is looked at in the next turn if it owes its peer an ACK.
-    #[inline]
-    pub(super) fn owe_ack(&mut self, index: usize, now: Instant) {
-        debug_assert!(self.is_armed_in_time(index));
-        let connection = &mut self.connections[index];
-        if connection.acks_next_turn() && !connection.owes_ack {
-            connection.owes_ack = true;
-            self.owing.push_back((now, index));
-        }
-    }
-
-    /// The same for a connection that may want its alarm earlier than it has it.
-    #[inline(never)]
-    pub(super) fn arm_anew(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
-        let wanted = connection.next_timeout();
-        let at = wanted.and_then(|_| Instant::earliest([connection.alarm, wanted]));
-        if at != connection.alarm {
-            connection.alarm = at;
-            self.timers.set(index, at);
-        }
-    }
-
-    /// Whether a connection's alarm goes off when it wants it, or earlier.
-    fn is_armed_in_time(&self, index: usize) -> bool {
-        let connection = &self.connections[index];
-        Instant::earliest([connection.alarm, connection.next_timeout()]) == connection.alarm
-    }
-
     /// Sends a burst of the next connection that has something to send; returns the number of frames. Call until that is
     /// none, or enough for a turn.
     #[inline]
@@ -89,13 +29,13 @@ impl Engine {
         tx: &mut F,
     ) -> u64 {
         self.release_returned(tx);
-        for _ in 0..self.ready.len() {
+        for _ in 0..self.schedule.ready().len() {
             if !has_room(tx) {
                 self.counters.engine.no_transmit_frame += 1;
                 return 0;
             }
-            self.foresee_ready();
-            let Some(index) = self.ready.pop_front() else {
+            self.prefetch_ready();
+            let Some(index) = self.take_ready() else {
                 return 0;
             };
             let sent = self.transmit_burst(index, now, guard, tx);
@@ -124,15 +64,15 @@ impl Engine {
         tx: &mut F,
     ) -> u64 {
         let (connection, mut context) = self.lend(index, now, guard);
-        connection.queued = false;
         let Some(send) = IdleSend::eligible(connection, &context, tx) else {
             return self.transmit_many(index, now, guard, tx);
         };
         send.commit(connection, &mut context, tx);
-        if !connection.is_armed_for_idle_send(now) {
-            self.arm_anew(index);
-        }
-        debug_assert!(self.is_armed_in_time(index));
+        let wants = Wants {
+            timer: !connection.has_timer_for_idle_send(now),
+            ..Wants::default()
+        };
+        self.schedule(index, wants);
         1
     }
 
@@ -149,17 +89,16 @@ impl Engine {
         let before = connection.stage();
         let (sent, last) = connection.transmit(BURST, share, &mut context, tx);
         self.follow(index, before);
-        match last {
-            Transmit::Sent => self.queue(index),
-            Transmit::Starved => {
-                self.counters.engine.no_transmit_frame += 1;
-                self.queue(index);
-            }
-            Transmit::Idle => {}
+        if last == Transmit::Starved {
+            self.counters.engine.no_transmit_frame += 1;
         }
-        self.arm(index, now);
-        if self.connections[index].is_finished() {
-            self.forget(index, tx);
+        let wants = Wants {
+            send: last != Transmit::Idle,
+            ..self.connections[index].wants(now, self.has_many())
+        };
+        self.schedule(index, wants);
+        if wants.ended {
+            self.release_returned(tx);
         }
         sent
     }
@@ -167,7 +106,8 @@ impl Engine {
     /// How many frames the connection may hold that has its turn.
     fn share<F: TxFrames>(&self, tx: &F) -> usize {
         let spilled = self.spilled.load(Ordering::Relaxed) / usize::from(self.config.mtu).max(1);
-        share(tx.total(), tx.available(), spilled, self.ready.len())
+        let waiting = self.schedule.ready().len();
+        share(tx.total(), tx.available(), spilled, waiting)
     }
 
     /// Releases the frames of connections that are over.
@@ -180,7 +120,7 @@ impl Engine {
 
     /// Whether something waits for room in the device, for a free frame or for room in a completion queue.
     pub fn has_backlog(&self) -> bool {
-        !self.ready.is_empty() || self.cqs.has_backlogs()
+        !self.schedule.ready().is_empty() || self.cqs.has_backlogs()
     }
 
     /// Whether a timer has gone off, or something waits to be sent or told.
@@ -191,14 +131,12 @@ impl Engine {
     /// Whether [timers](Self::handle_timeouts) may have gone off.
     #[inline]
     pub(super) fn is_time(&self, now: Instant) -> bool {
-        self.owing.front().is_some_and(|(since, _)| *since < now)
-            || self.timers.next().is_some_and(|at| at <= now)
+        self.schedule.has_ack_due(now) || self.schedule.has_expired(now)
     }
 
     /// When the next timer goes off, or earlier.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let owing = self.owing.front().map(|(since, _)| *since + A_MOMENT);
-        Instant::earliest([owing, self.timers.next()])
+        self.schedule.next_timeout()
     }
 
     /// Sees to whatever is due by time. Says whether there was anything.
@@ -210,41 +148,27 @@ impl Engine {
         tx: &mut F,
     ) -> bool {
         let mut any = false;
-        while let Some(&(since, index)) = self.owing.front()
-            && since < now
-        {
+        while let Some(index) = self.take_ack_due(now) {
             any = true;
-            self.owing.pop_front();
-            let connection = &mut self.connections[index];
-            connection.owes_ack = false;
-            if !connection.queued {
-                connection.queued = true;
-                self.ready.push_back(index);
-            }
+            self.schedule(index, Wants::SEND);
         }
-        if self.timers.next().is_some_and(|at| at <= now) {
-            any |= self.handle_alarms(now, guard, tx);
+        if self.schedule.has_expired(now) {
+            any |= self.handle_timers(now, guard, tx);
         }
         any
     }
 
-    /// Handles the alarms that have gone off. Says whether any was for something that is still to be done.
+    /// Handles the timers that have gone off. Says whether any was for something that is still to be done.
     #[inline(never)]
-    fn handle_alarms<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) -> bool {
+    fn handle_timers<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) -> bool {
         let mut any = false;
         let spilled = self.spilled.clone();
-        while let Some(index) = self.timers.gone_off(now) {
-            self.foresee_alarm();
-            let connection = &mut self.connections[index];
-            let wanted = connection.next_timeout();
-            let due = wanted.is_some_and(|at| at <= now);
-            // It may have been for something that has come to pass meanwhile.
-            connection.alarm = wanted.filter(|_| !due);
-            self.timers.set(index, connection.alarm);
+        while let Some((index, due)) = self.take_expired(now) {
+            self.prefetch_timer();
             if due {
                 any = true;
-                self.counters.engine.alarms += 1;
-                self.with_connection(index, now, guard, tx, |connection, context, tx| {
+                self.counters.engine.timers_expired += 1;
+                self.with_connection(index, now, guard, |connection, context| {
                     connection.handle_timeout(context, tx, &spilled);
                 });
             }

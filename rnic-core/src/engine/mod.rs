@@ -22,6 +22,7 @@ mod passive;
 mod peers;
 mod prefetch;
 mod queue_pairs;
+mod schedule;
 mod snapshot;
 mod timers;
 
@@ -31,12 +32,12 @@ use std::net::IpAddr;
 
 use slab::Slab;
 
-use crate::connection::{Connection, Context, Event, FlowKey, NextHop, Notice, Stage};
+use crate::connection::{Connection, Context, Event, FlowKey, NextHop, Notice, Stage, Wants};
 use crate::counters::Counters;
 use crate::fast_paths::FastPaths;
 use crate::ids::{ListenerId, RequestId};
 use crate::memory::epoch::Guard;
-use crate::memory::frames::{FrameId, TxFrames};
+use crate::memory::frames::FrameId;
 use crate::tcp::{SpilledOctets, TcpConfig};
 use crate::time::Instant;
 use crate::verbs::cq::CqTable;
@@ -62,7 +63,7 @@ use self::foresight::Foresight;
 use self::listener::Listener;
 use self::next_hops::NextHops;
 use self::queue_pairs::QueuePairs;
-use self::timers::Timers;
+use self::schedule::Schedule;
 
 /// What an engine needs to know of its device and how much it may hold.
 #[derive(Clone, Debug)]
@@ -110,13 +111,7 @@ pub struct Engine {
     latest: Option<usize>,
     /// What the next frame is expected to be like, and its connection.
     expected: Option<(Prediction, usize)>,
-    /// The alarms of the connections, each of which knows when its own stands.
-    timers: Timers,
-    /// Connections that may have something to send, each once.
-    ready: VecDeque<usize>,
-    /// Connections that owe their peers an ACK with the turn behind this time, each once: alarms would cost more, and
-    /// each message would need one.
-    owing: VecDeque<(Instant, usize)>,
+    schedule: Schedule,
     foresight: Foresight,
     young: Young,
     listeners: HashMap<ListenerId, Listener>,
@@ -154,9 +149,7 @@ impl Engine {
             flows: Flows::new(Keyed::new(&flow_key)),
             latest: None,
             expected: None,
-            timers: Timers::default(),
-            ready: VecDeque::new(),
-            owing: VecDeque::new(),
+            schedule: Schedule::default(),
             foresight: Foresight::default(),
             young: Young::default(),
             listeners: HashMap::new(),
@@ -183,20 +176,13 @@ impl Engine {
     }
 
     /// Handles what a router says of a packet of ours.
-    pub fn handle_too_big<F: TxFrames>(
-        &mut self,
-        now: Instant,
-        guard: &Guard<'_>,
-        too_big: &TooBig,
-        tx: &mut F,
-    ) {
+    pub fn handle_too_big(&mut self, now: Instant, guard: &Guard<'_>, too_big: &TooBig) {
         let key = FlowKey::new(too_big.local, too_big.remote);
         let Some(index) = self.find(&key) else {
             return;
         };
-        let mut believed = None;
-        self.with_connection(index, now, guard, tx, |connection, _, _| {
-            believed = connection.handle_too_big(too_big);
+        let believed = self.with_connection(index, now, guard, |connection, _| {
+            connection.handle_too_big(too_big)
         });
         if let Some(mtu) = believed {
             self.next_hops.narrow(now, too_big.remote.ip(), mtu);
@@ -216,24 +202,6 @@ impl Engine {
         self.flows.insert(&key, index);
         self.next_hops.join(index, key.remote.ip());
         index
-    }
-
-    /// Runs something on a connection, then sees to what follows from it.
-    fn with_connection<F: TxFrames, R>(
-        &mut self,
-        index: usize,
-        now: Instant,
-        guard: &Guard<'_>,
-        tx: &mut F,
-        run: impl FnOnce(&mut Connection, &mut Context<'_, '_>, &mut F) -> R,
-    ) -> R {
-        let result = self.touch(index, now, guard, |connection, context| {
-            run(connection, context, tx)
-        });
-        if self.connections[index].is_finished() {
-            self.forget(index, tx);
-        }
-        result
     }
 
     /// A connection, and what it needs for one call.
@@ -256,32 +224,22 @@ impl Engine {
         (&mut self.connections[index], context)
     }
 
-    /// The same where no frame can be released: those that have become useless are, later in the turn.
-    fn touch<R>(
+    /// Runs a step of a connection, and acts on what it wants.
+    fn with_connection<R>(
         &mut self,
         index: usize,
         now: Instant,
         guard: &Guard<'_>,
-        run: impl FnOnce(&mut Connection, &mut Context<'_, '_>) -> R,
+        step: impl FnOnce(&mut Connection, &mut Context<'_, '_>) -> R,
     ) -> R {
         let (connection, mut context) = self.lend(index, now, guard);
         let before = connection.stage();
-        let result = run(connection, &mut context);
+        let result = step(connection, &mut context);
         self.connections[index].take_useless_frames(&mut self.returned);
         self.follow(index, before);
-        self.see_to(index, now);
+        let wants = self.connections[index].wants(now, self.has_many());
+        self.schedule(index, wants);
         result
-    }
-
-    /// Sees to it that a connection has its turn when it has something to do.
-    #[inline]
-    fn see_to(&mut self, index: usize, now: Instant) {
-        let connection = &mut self.connections[index];
-        if !connection.queued && !connection.is_at_rest(now) {
-            connection.queued = true;
-            self.ready.push_back(index);
-        }
-        self.arm(index, now);
     }
 
     /// Takes what a connection has for the engine. It was at the stage `before`.
@@ -324,36 +282,30 @@ impl Engine {
         self.next_hops.leave(index, connection.key().remote.ip());
         self.latest = None;
         self.expected = None;
-        connection.alarm = None;
-        self.timers.set(index, None);
         self.young
             .remove(connection.stage(), connection.key().remote.ip());
-        if std::mem::take(&mut connection.queued) {
-            self.ready.retain(|ready| *ready != index);
-        }
-        if std::mem::take(&mut connection.owes_ack) {
-            self.owing.retain(|(_, owing)| *owing != index);
-        }
+        self.unschedule(index, &mut connection);
         connection
     }
 
     /// Ends with a connection; its queue pair, if it still has one, goes back to the table.
-    fn forget<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
+    #[cold]
+    fn forget(&mut self, index: usize) {
         let key = *self.connections[index].key();
-        self.forget_here(index, tx);
+        self.forget_here(index);
         if let Some(place) = &self.place {
             place.release(&key);
         }
     }
 
     /// The same, where its addresses stay this engine's among those of its device.
-    fn forget_here<F: TxFrames>(&mut self, index: usize, tx: &mut F) {
+    fn forget_here(&mut self, index: usize) {
         let mut connection = self.detach(index);
         if let Some(request) = connection.request() {
             self.take_request(request);
             self.events.push_back(Event::RequestGone { request });
         }
-        connection.release_frames(tx);
+        self.returned.extend(connection.take_frames());
         self.counters.tcp.add(connection.tcp_counters());
         if let Some(end) = connection.into_end() {
             self.qps.put_back(index, end);
@@ -385,11 +337,9 @@ impl Engine {
         let moved = self.cqs.flush();
         if moved {
             self.flush_queue_pairs();
-            for (index, connection) in &mut self.connections {
-                if !connection.queued {
-                    connection.queued = true;
-                    self.ready.push_back(index);
-                }
+            let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
+            for index in all {
+                self.schedule(index, Wants::SEND);
             }
         }
         moved
@@ -417,13 +367,9 @@ impl Engine {
         let Some((hop, concerned)) = self.next_hops.set(destination, hop) else {
             return;
         };
-        for &index in concerned {
-            let connection = &mut self.connections[index];
-            connection.set_next_hop(&hop);
-            if !connection.queued {
-                connection.queued = true;
-                self.ready.push_back(index);
-            }
+        for index in concerned.to_vec() {
+            self.connections[index].set_next_hop(&hop);
+            self.schedule(index, Wants::SEND);
         }
     }
 
@@ -432,7 +378,7 @@ impl Engine {
         let concerned = self.next_hops.set_unreachable(destination).to_vec();
         for index in concerned {
             self.connections[index].set_unreachable();
-            self.arm_anew(index);
+            self.schedule(index, Wants::TIMER);
         }
     }
 
@@ -442,13 +388,15 @@ impl Engine {
     }
 
     /// The device is gone for good: all connections end at once, and no other can come to be.
-    pub fn lose_device<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) {
+    pub fn lose_device(&mut self, now: Instant, guard: &Guard<'_>) {
         self.device_gone = true;
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
-            self.touch(index, now, guard, Connection::lose_device);
+            self.with_connection(index, now, guard, Connection::lose_device);
             // Its RST has no way to go.
-            self.forget(index, tx);
+            if self.connections.contains(index) {
+                self.forget(index);
+            }
         }
         self.events.push_back(Event::DeviceGone);
     }

@@ -44,30 +44,28 @@ impl Handler {
 
 impl Engine {
     /// The connection of a packet: one that is there, or a new one.
-    pub(super) fn find_or_open<F: TxFrames>(
+    pub(super) fn find_or_open(
         &mut self,
         now: Instant,
         packet: &Packet<'_>,
-        tx: &mut F,
     ) -> Result<usize, Stranger> {
         let key = FlowKey {
             local: packet.destination,
             remote: packet.source,
         };
-        match self.find_foreseen(&key).or_else(|| self.find(&key)) {
-            Some(index) => Ok(self.replace(now, index, &key, packet, tx).unwrap_or(index)),
+        match self.find_prefetched(&key).or_else(|| self.find(&key)) {
+            Some(index) => Ok(self.replace(now, index, &key, packet).unwrap_or(index)),
             None => self.open_passive(now, &key, packet),
         }
     }
 
     /// A SYN to a listener may replace a connection that only waits out its TIME-WAIT.
-    fn replace<F: TxFrames>(
+    fn replace(
         &mut self,
         now: Instant,
         index: usize,
         key: &FlowKey,
         packet: &Packet<'_>,
-        tx: &mut F,
     ) -> Option<usize> {
         if !Connection::may_open(&packet.segment) || self.is_crowded() {
             return None;
@@ -80,7 +78,7 @@ impl Engine {
         let isn = self.initial_sequence_number(now, key);
         let isn = if isn.after(least) { isn } else { least };
         // No other engine can take the addresses meanwhile: the same SYN may have come there too.
-        self.forget_here(index, tx);
+        self.forget_here(index);
         Some(self.open(now, key, packet, listener, Arrival::Syn(isn)))
     }
 

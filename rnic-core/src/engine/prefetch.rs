@@ -23,7 +23,7 @@ impl Engine {
     }
 
     /// Prepares for frames, of which these are the fronts.
-    pub(super) fn foresee_frames<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
+    pub(super) fn prefetch_for_frames<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
         let foresight = &mut self.foresight;
         foresight.awaited.clear();
         foresight.had = 0;
@@ -52,14 +52,14 @@ impl Engine {
         }
     }
 
-    /// The connection that is foreseen for the next frame, if it has these addresses. It was looked up before, when there was
+    /// Returns the connection prefetched for the next frame, if it has these addresses. It was looked up before, when there was
     /// time to wait for memory.
     #[inline]
-    pub(super) fn find_foreseen(&mut self, key: &FlowKey) -> Option<usize> {
+    pub(super) fn find_prefetched(&mut self, key: &FlowKey) -> Option<usize> {
         if self.foresight.awaited.is_empty() {
             return None;
         }
-        self.foresee_next_frame();
+        self.prefetch_next_frame();
         let Foresight {
             awaited,
             had,
@@ -79,7 +79,7 @@ impl Engine {
         Some(index)
     }
 
-    fn foresee_next_frame(&mut self) {
+    fn prefetch_next_frame(&mut self) {
         let Foresight {
             awaited,
             had,
@@ -104,9 +104,9 @@ impl Engine {
 
     /// Prepares for the alarm behind the one that goes off: where many connections are busy it will not be long.
     #[inline]
-    pub(super) fn foresee_alarm(&self) {
+    pub(super) fn prefetch_timer(&self) {
         if self.has_many()
-            && let Some(index) = self.timers.second()
+            && let Some(index) = self.schedule.second_timer()
             && let Some(connection) = self.connections.get(index)
         {
             connection.prefetch(Upcoming::Any, 0);
@@ -115,14 +115,14 @@ impl Engine {
 
     /// Prepares for the next of those that wait to send, of which the first has its turn now.
     #[inline]
-    pub(super) fn foresee_ready(&mut self) {
+    pub(super) fn prefetch_ready(&mut self) {
         if self.has_many() {
-            self.foresee_next_ready();
+            self.prefetch_next_ready();
         }
     }
 
-    fn foresee_next_ready(&mut self) {
-        let (ready, connections) = (&self.ready, &self.connections);
+    fn prefetch_next_ready(&mut self) {
+        let (ready, connections) = (self.schedule.ready(), &self.connections);
         let steps = &mut self.foresight.ready;
         steps.go_on(ready.len(), |place, step| {
             if let Some(depth) = step.checked_sub(1)

@@ -47,7 +47,7 @@ impl Timers {
 
     /// The connection whose alarm has gone off first. It is to be [set](Self::set) anew.
     #[inline]
-    pub(crate) fn gone_off(&self, now: Instant) -> Option<usize> {
+    pub(crate) fn expired(&self, now: Instant) -> Option<usize> {
         let &(at, connection) = self.heap.first()?;
         (at <= now).then_some(connection as usize)
     }
@@ -141,12 +141,12 @@ mod tests {
         timers.set(2, None);
         assert_eq!(timers.next(), Some(at(15)));
         assert_eq!(timers.second(), Some(1));
-        assert_eq!(timers.gone_off(at(14)), None);
-        assert_eq!(timers.gone_off(at(50)), Some(3));
+        assert_eq!(timers.expired(at(14)), None);
+        assert_eq!(timers.expired(at(50)), Some(3));
         timers.set(3, None);
-        assert_eq!(timers.gone_off(at(50)), Some(1));
+        assert_eq!(timers.expired(at(50)), Some(1));
         timers.set(1, None);
-        assert_eq!(timers.gone_off(at(50)), None);
+        assert_eq!(timers.expired(at(50)), None);
         assert_eq!(timers.next(), None);
     }
 
@@ -191,10 +191,10 @@ mod tests {
                 prop_assert_eq!(timers.next(), first.map(at));
                 prop_assert_eq!(timers.heap.len(), list.iter().flatten().count());
                 let Some(first) = first else { continue };
-                let rings = timers.gone_off(at(first)).expect("one of these");
+                let rings = timers.expired(at(first)).expect("one of these");
                 prop_assert_eq!(list[rings], Some(first));
                 if let Some(before) = first.checked_sub(1) {
-                    prop_assert_eq!(timers.gone_off(at(before)), None);
+                    prop_assert_eq!(timers.expired(at(before)), None);
                 }
             }
         }

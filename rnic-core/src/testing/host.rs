@@ -229,7 +229,7 @@ impl Host {
     /// Handles an ICMP message that a packet of this host was too big.
     pub fn handle_too_big(&mut self, now: Instant, too_big: &TooBig) {
         let mut batch = self.driver.begin(now);
-        batch.handle_too_big(too_big, &mut self.tx);
+        batch.handle_too_big(too_big);
         batch.finish(&mut self.tx);
     }
 
@@ -555,7 +555,7 @@ impl Host {
         frames: impl Iterator<Item = (&'a [u8], Checksums)> + Clone,
     ) -> (bool, Vec<Vec<u8>>) {
         let mut batch = self.driver.begin(now);
-        batch.foresee(frames.clone().map(|(frame, _)| frame));
+        batch.prefetch(frames.clone().map(|(frame, _)| frame));
         batch.handle_frames(frames, &mut self.tx);
         let busy = batch.finish(&mut self.tx) | self.answer_next_hops();
         let notices = std::iter::from_fn(|| self.end.events.next());

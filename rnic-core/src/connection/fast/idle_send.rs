@@ -81,11 +81,11 @@ impl IdleSend {
 }
 
 impl Connection {
-    /// Whether the alarm goes off early enough behind an [idle send](IdleSend).
+    /// Whether the timer goes off early enough behind an [idle send](IdleSend).
     #[inline]
-    pub(crate) fn is_armed_for_idle_send(&self, now: Instant) -> bool {
+    pub(crate) fn has_timer_for_idle_send(&self, now: Instant) -> bool {
         let until = IdleSegment::waits_until(&self.tcp, now);
-        self.alarm.is_some_and(|at| at <= until)
+        self.scheduled.timer.is_some_and(|at| at <= until)
     }
 }
 

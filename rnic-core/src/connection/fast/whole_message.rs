@@ -87,11 +87,10 @@ impl<'a, 'g> Message<'a, 'g> {
         guard: &'g Guard<'_>,
         cqs: &CqTable,
     ) -> Option<Self> {
-        debug_assert!(!stream.steady || stream.is_steady());
         let User::Rdmap(RdmapUser { qp, .. }) = &stream.user else {
             return None;
         };
-        if !stream.steady {
+        if !stream.is_still_steady() {
             return None;
         }
         let DdpSegment {
@@ -159,6 +158,6 @@ impl Stream {
         let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &self.user else {
             return false;
         };
-        self.steady && !self.ddp.is_sending() && !rdmap.has_request(qp)
+        !self.ddp.is_sending() && !rdmap.has_request(qp)
     }
 }

@@ -1,0 +1,155 @@
+//! When connections have their turns: the queue of those that may send, delayed ACKs, and timers.
+//!
+//! A step of a connection says by its [`Wants`] what is to follow, and [`Engine::schedule`] acts on them. Nothing else
+//! changes the queue, the list of delayed ACKs, the timers, or what a connection remembers of them ([`Scheduled`]).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::Engine;
+use super::timers::Timers;
+use crate::connection::{Connection, Wants};
+use crate::time::Instant;
+
+/// The least time between two turns.
+const A_MOMENT: Duration = Duration::from_nanos(1);
+
+/// The connections that wait for a turn.
+#[derive(Default)]
+pub(super) struct Schedule {
+    /// Those that may have something to send, each once.
+    ready: VecDeque<usize>,
+    /// Those that owe their peers an ACK with the turn behind this time, each once: timers would cost more, and
+    /// each message would need one.
+    delayed_acks: VecDeque<(Instant, usize)>,
+    timers: Timers,
+}
+
+impl Schedule {
+    /// Returns the connections that may have something to send, the next one first.
+    pub(super) fn ready(&self) -> &VecDeque<usize> {
+        &self.ready
+    }
+
+    /// Returns the connection whose timer goes off behind the next one.
+    pub(super) fn second_timer(&self) -> Option<usize> {
+        self.timers.second()
+    }
+
+    /// Returns when the next timer goes off, or earlier.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let ack = self
+            .delayed_acks
+            .front()
+            .map(|(since, _)| *since + A_MOMENT);
+        Instant::earliest([ack, self.timers.next()])
+    }
+
+    /// Whether a timer has gone off. What it was for may have come to pass meanwhile.
+    #[inline]
+    pub(super) fn has_expired(&self, now: Instant) -> bool {
+        self.timers.next().is_some_and(|at| at <= now)
+    }
+
+    /// Whether a delayed ACK is due.
+    #[inline]
+    pub(super) fn has_ack_due(&self, now: Instant) -> bool {
+        let first = self.delayed_acks.front();
+        first.is_some_and(|(since, _)| *since < now)
+    }
+}
+
+impl Engine {
+    /// Acts on what a connection wants.
+    // Inlined, with a constant for most of what is wanted, it is as short as what each step needs of it.
+    #[inline(always)]
+    pub(super) fn schedule(&mut self, index: usize, wants: Wants) {
+        let Self {
+            connections,
+            schedule,
+            ..
+        } = self;
+        let scheduled = &mut connections[index].scheduled;
+        if wants.send && !scheduled.ready {
+            scheduled.ready = true;
+            schedule.ready.push_back(index);
+        }
+        if let Some(since) = wants.delayed_ack
+            && !scheduled.delayed_ack
+        {
+            scheduled.delayed_ack = true;
+            schedule.delayed_acks.push_back((since, index));
+        }
+        if wants.timer {
+            self.set_timer(index);
+        }
+        debug_assert!(self.has_timer_in_time(index));
+        if wants.ended {
+            self.forget(index);
+        }
+    }
+
+    /// Sets the timer of a connection earlier if it wants that, and takes it away if it wants none.
+    #[inline(never)]
+    fn set_timer(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let wanted = connection.next_timeout();
+        let set = connection.scheduled.timer;
+        let at = wanted.and_then(|_| Instant::earliest([set, wanted]));
+        if at != set {
+            connection.scheduled.timer = at;
+            self.schedule.timers.set(index, at);
+        }
+    }
+
+    /// Whether the timer of a connection goes off when it wants it, or earlier.
+    fn has_timer_in_time(&self, index: usize) -> bool {
+        let connection = &self.connections[index];
+        let set = connection.scheduled.timer;
+        Instant::earliest([set, connection.next_timeout()]) == set
+    }
+
+    /// Takes the next connection that may have something to send.
+    #[inline]
+    pub(super) fn take_ready(&mut self) -> Option<usize> {
+        let index = self.schedule.ready.pop_front()?;
+        self.connections[index].scheduled.ready = false;
+        Some(index)
+    }
+
+    /// Takes the next connection whose delayed ACK is due.
+    #[inline]
+    pub(super) fn take_ack_due(&mut self, now: Instant) -> Option<usize> {
+        if !self.schedule.has_ack_due(now) {
+            return None;
+        }
+        let (_, index) = self.schedule.delayed_acks.pop_front()?;
+        self.connections[index].scheduled.delayed_ack = false;
+        Some(index)
+    }
+
+    /// Takes the next connection whose timer has gone off. Says whether it was for something that is still to be done; if
+    /// not, it is set anew.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Option<(usize, bool)> {
+        let index = self.schedule.timers.expired(now)?;
+        let connection = &mut self.connections[index];
+        let wanted = connection.next_timeout();
+        let due = wanted.is_some_and(|at| at <= now);
+        connection.scheduled.timer = wanted.filter(|_| !due);
+        self.schedule.timers.set(index, connection.scheduled.timer);
+        Some((index, due))
+    }
+
+    /// Removes a connection that is no longer at `index`.
+    pub(super) fn unschedule(&mut self, index: usize, connection: &mut Connection) {
+        let scheduled = std::mem::take(&mut connection.scheduled);
+        self.schedule.timers.set(index, None);
+        if scheduled.ready {
+            self.schedule.ready.retain(|ready| *ready != index);
+        }
+        if scheduled.delayed_ack {
+            let acks = &mut self.schedule.delayed_acks;
+            acks.retain(|(_, other)| *other != index);
+        }
+    }
+}
