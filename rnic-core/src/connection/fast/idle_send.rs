@@ -12,9 +12,6 @@ use crate::time::Instant;
 
 use super::inline_messages::InlineFpdu;
 
-#[cfg(test)]
-mod tests;
-
 /// The proof that an inline message is all that is to be sent, and may be.
 pub(crate) struct IdleSend {
     segment: IdleSegment,

@@ -64,7 +64,7 @@ fn compare(fast: &mut World, plain: &mut World, case: &Case, act: Option<usize>)
             [&seen, &right].map(|log| format!("{:?}", log.get(at.unwrap_or_default())));
         differ(case, act, &seen, &right);
     }
-    if act.is_some_and(|act| act % STATES_EVERY != 0 && act < case.acts.len()) {
+    if act.is_some_and(|act| !act.is_multiple_of(STATES_EVERY) && act < case.acts.len()) {
         return;
     }
     for (seen, right) in fast.states().into_iter().zip(plain.states()) {

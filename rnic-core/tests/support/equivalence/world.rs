@@ -200,7 +200,7 @@ impl Side {
         let frames: Vec<_> = self.coming.drain(..most).collect();
         let told = |mut frame: Vec<u8>| {
             self.arrived += 1;
-            if unfinished && self.arrived % 3 != 0 {
+            if unfinished && !self.arrived.is_multiple_of(3) {
                 begin_checksum(&mut frame);
             }
             if tagged {
@@ -210,7 +210,7 @@ impl Side {
                 Told::Verify => Checksums::None,
                 Told::Summed => Checksums::Complete(sum(&frame)),
                 Told::Vouched => Checksums::Unnecessary,
-                Told::Mixed if self.arrived % 4 == 0 => Checksums::Unnecessary,
+                Told::Mixed if self.arrived.is_multiple_of(4) => Checksums::Unnecessary,
                 Told::Mixed if self.arrived % 4 == 1 => Checksums::None,
                 Told::Mixed => Checksums::Complete(sum(&frame)),
             };
@@ -589,7 +589,7 @@ impl World {
                 | Operation::WriteImmediate
                 | Operation::Immediate
         );
-        if waits && self.requests % 16 != 0 {
+        if waits && !self.requests.is_multiple_of(16) {
             let other = &mut self.sides[1 - host];
             let wr = receive(&other.regions[0], self.requests, 12_000);
             other.post_receive(connection, wr);
@@ -723,7 +723,11 @@ fn receive(region: &SharedRegion, id: u64, len: usize) -> RecvWr {
         lkey: region.stag.0,
     };
     // One after the other has less in it, and some nothing.
-    let pieces = if id % 13 == 0 { &[][..] } else { &[piece][..] };
+    let pieces = if id.is_multiple_of(13) {
+        &[][..]
+    } else {
+        &[piece][..]
+    };
     RecvWr::new(id, pieces).expect("one piece fits")
 }
 
