@@ -342,7 +342,7 @@ fn nothing_completes_before_the_response_is_delivered() {
     }
     assert_eq!(end.segments().len(), 4);
     end.acked_all();
-    // All of them may come before their turn, and one that nobody asked for behind them.
+    // All of them may arrive ahead of order, and one to no request behind them.
     let responses = [1, 2, 3, 4, 5].map(|msn| response(msn, msn - 1, 99 + u64::from(msn)));
     let mut early = end.lay_out(0, &responses);
     for which in (0..5).rev() {

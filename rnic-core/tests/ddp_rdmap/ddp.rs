@@ -16,7 +16,7 @@ use crate::fixture::{
 
 const SEND: QueueNumber = QueueNumber::SEND;
 
-/// What comes of a segment that is refused in its turn, and placed nothing.
+/// Receives a segment in order that must be refused, and checks that nothing is placed.
 fn refused(end: &mut End, ulpdu: &[u8]) -> Refused {
     let before = end.memory(0, MEMORY);
     let refused = end.receive(ulpdu).unwrap_err();
@@ -24,12 +24,12 @@ fn refused(end: &mut End, ulpdu: &[u8]) -> Refused {
     refused
 }
 
-/// Receives that complete because the stream is over.
+/// Returns the completions of receives that are flushed.
 fn flushed(ids: std::ops::Range<u64>) -> Vec<(u64, WcStatus)> {
     ids.map(|id| (id, WcStatus::WrFlushed)).collect()
 }
 
-/// The same, of which only the numbers are looked at.
+/// Receives a segment in order that must be refused. Returns the numbers of the Terminate.
 fn numbers(end: &mut End, ulpdu: &[u8]) -> (u8, u8, u8) {
     refused(end, ulpdu).numbers
 }

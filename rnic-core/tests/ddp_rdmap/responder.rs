@@ -14,12 +14,12 @@ use crate::fixture::{
     untagged,
 };
 
-/// Layer, type and code of the Terminate that a segment in its turn meets.
+/// Receives a segment in order that must be refused. Returns layer, type and code of the Terminate.
 fn refused(end: &mut End, ulpdu: &[u8]) -> (u8, u8, u8) {
     end.receive(ulpdu).unwrap_err().numbers
 }
 
-/// Octets of a Read that is not answered at once where segments are small: so much may not be on its way.
+/// Octets of a Read whose response exceeds the initial congestion window where segments are small.
 const LONG: u32 = 10_000;
 
 fn request(stag: Stag, offset: u64, length: u32) -> ReadRequest {

@@ -9,7 +9,7 @@ use rnic_core::wire::rdmap::{Opcode, ReadRequest};
 use crate::fixture::{BASE, End, Settings, Ulpdu, header, pattern, payload, ulp, untagged};
 use crate::requester::{read, response, send};
 
-/// Octets that are more than may be on its way at first, where segments are small.
+/// Octets that exceed the initial congestion window where segments are small.
 const LONG: usize = 5000;
 
 fn request(wr_id: u64, opcode: WrOpcode, octets: &[u8]) -> SendWr {
@@ -28,7 +28,7 @@ fn opcodes(segments: &[Ulpdu]) -> Vec<u8> {
     segments.iter().map(|ulpdu| header(ulpdu).ulp()).collect()
 }
 
-/// One that goes alone, and two that wait together.
+/// One message is sent alone, and two wait together.
 // rfc: 5040-24, 5040-25, 5040-51
 #[test]
 fn either_way_makes_the_same_message() {
@@ -100,7 +100,7 @@ fn what_is_not_short_is_left_to_the_long_way() {
     }
 }
 
-/// Of those that wait together, as many stand in a TCP segment as there is room for; each is whole.
+/// Messages that wait together share a TCP segment, as many as fit whole.
 #[test]
 fn a_message_for_which_there_is_no_room_waits() {
     let mut end = Settings::new(0, 0).small().connect();

@@ -194,7 +194,7 @@ fn a_window_is_for_the_stream_that_bound_it() {
     assert_eq!(end.memory(100, 1), *b"x");
 }
 
-/// What a request does is done before a later request says anything, and it completes in its turn.
+/// A local request takes effect before anything of a later request is sent, and completes in order.
 // rfc: 5040-74
 #[test]
 fn requests_without_a_message_keep_the_order_of_the_queue() {
@@ -246,7 +246,7 @@ fn requests_without_a_message_keep_the_order_of_the_queue() {
     assert_eq!(done, expected);
     assert!(end.closes());
 
-    // It completes in its turn: not before the Send in front of it, whatever was done.
+    // It completes in order: not before the Send in front of it.
     let mut end = End::new(0, 4);
     let (region, window) = (bindable(&end, 0, 1000), self::window(&end));
     end.post(send(1));

@@ -205,7 +205,7 @@ fn a_connection_without_anything_to_send_rests() {
     assert!(!t.tcp.is_at_rest(t.now));
     t.expect("P. 1:11(10) ack 11");
     assert!(t.tcp.is_at_rest(t.now) && !t.tcp.acks_next_turn());
-    // What comes twice is answered by itself.
+    // A duplicate gets an ACK of its own.
     t.inject("P. 1:11(10) ack 11");
     assert!(!t.tcp.is_at_rest(t.now));
     t.expect(". 11:11(0) ack 11 <sack 1:11>");

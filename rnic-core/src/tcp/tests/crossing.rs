@@ -109,7 +109,7 @@ fn a_window_pulled_back_behind_what_is_in_flight_holds_new_data_only() {
     t.write(4000);
     t.inject(". 1:1(0) ack 1001 win 2000");
     t.expect_nothing();
-    // What is in flight may be acknowledged all the same.
+    // Data in flight may still be acknowledged.
     t.inject(". 1:1(0) ack 6001 win 2000");
     assert_eq!(t.tcp.acked_offset(), 6000);
     t.expect(". 6001:7001(1000) ack 1");

@@ -7,7 +7,7 @@ fn mode(ecn: EcnMode) -> TcpConfig {
     TcpConfig { ecn, ..plain() }
 }
 
-/// A connection that uses it, opened by us.
+/// Opens a connection that uses ECN.
 fn capable() -> Script {
     let mut t = Script::connect(&mode(EcnMode::Ask));
     t.expect("SEW 0:0(0) <mss 1000,sackOK,wscale 0>");
@@ -17,7 +17,7 @@ fn capable() -> Script {
     t
 }
 
-/// The same with ten segments in flight.
+/// Opens a connection that uses ECN, and sends ten segments.
 fn sending() -> Script {
     let mut t = capable();
     t.write(100_000);

@@ -431,7 +431,7 @@ fn a_syn_that_cannot_leave_is_not_waited_for_for_ever() {
     };
     let mut t = Script::connect(&config);
     t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
-    // The device has no room: nobody polls.
+    // The device has no room: nothing is transmitted.
     t.pass(seconds(6));
     t.expect_state(State::SynSent);
     t.pass(seconds(2));

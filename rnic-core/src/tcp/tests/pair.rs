@@ -41,7 +41,7 @@ struct Trouble {
     delay: Duration,
     /// Chance that the owner does not take what it is offered.
     refusal: u64,
-    /// Chance that the owner holds (almost) a whole window aside for a while.
+    /// Probability that the owner keeps (almost) a whole window buffered for a while.
     held: u64,
     /// The device keeps frames busy for some time.
     slow_device: bool,

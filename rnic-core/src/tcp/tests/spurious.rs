@@ -8,7 +8,7 @@ fn open() -> Script {
     Script::over_path(&plain(), "mss 1000,sackOK", ms(100))
 }
 
-/// The same with timestamps. Our clock stands at 1,000,100.
+/// Sets up the same connection with timestamps. Our clock is at 1,000,100.
 fn with_timestamps() -> Script {
     let config = TcpConfig {
         mss: 1012,

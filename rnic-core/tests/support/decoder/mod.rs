@@ -237,8 +237,8 @@ impl Decoder {
         }
     }
 
-    /// A frame arrives: whoever receives it knows the window in it. Whoever does not know how far the window goes
-    /// is taken to have room.
+    /// Notes that a frame arrives: its receiver learns the window in it. A side that has learned no window yet is taken to
+    /// have room.
     pub(crate) fn arrive(&mut self, frame: &[u8]) {
         let Ok(Some(tcp)) = frame::parse(frame, true) else {
             return;
@@ -282,7 +282,7 @@ impl Decoder {
         if initiates {
             let known = self.connections.get(&there);
             if known.is_none_or(|known| known.halves[0].stream.is_another(tcp.seq)) {
-                // The ports are used again, whoever was the initiator before.
+                // The ports are used again, by either side as initiator.
                 self.connections.remove(&back);
                 let halves = [true, false].map(Half::new);
                 self.connections.insert(there, Connection { halves });

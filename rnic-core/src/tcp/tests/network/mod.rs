@@ -37,7 +37,7 @@ pub(super) struct Bottleneck {
     pub(super) mark_above: Option<u64>,
 }
 
-/// Frames that nobody reads.
+/// Transmit frames whose content is never read.
 #[derive(Default)]
 struct Blank {
     next: u32,
