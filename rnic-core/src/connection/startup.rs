@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ddp::{Message, Segmenter};
+use crate::ddp::{Segmenter, UlpMessage};
 use crate::ids::{ListenerId, RequestId};
 use crate::mpa::startup::{
-    MpaInitiator, MpaOptions, MpaReply, MpaRequest, MpaResponder, Negotiated, Rtr,
+    MpaInitiator, MpaNegotiated, MpaOptions, MpaReply, MpaRequest, MpaResponder, Rtr,
 };
 use crate::mpa::{Action, MpaError};
 use crate::rdmap::ReceivedTerminate;
@@ -200,7 +200,7 @@ impl Connection {
         context: &mut Context<'_, '_>,
     ) {
         let outbound = error.cause().message();
-        let Message { header, length } = message(&outbound);
+        let UlpMessage { header, length } = message(&outbound);
         let segmenter = Segmenter::first(header, length);
         let terminate = terminate::fpdu(&outbound, segmenter, crc, markers.then_some(0));
         self.loose_octets.extend(terminate);
@@ -230,7 +230,7 @@ impl Connection {
         }
     }
 
-    fn start_as_initiator(&mut self, negotiated: Negotiated, context: &mut Context<'_, '_>) {
+    fn start_as_initiator(&mut self, negotiated: MpaNegotiated, context: &mut Context<'_, '_>) {
         let Phase::Connecting(connecting) = self.take_phase() else {
             return;
         };
@@ -345,7 +345,7 @@ impl Connection {
     fn start_streaming(
         &mut self,
         mut end: LocalEnd,
-        negotiated: Negotiated,
+        negotiated: MpaNegotiated,
         hold: Hold,
         context: &mut Context<'_, '_>,
     ) {

@@ -13,7 +13,7 @@ use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Writer};
 use crate::memory::prefetch::prefetch_front;
 use crate::mpa::Deframer;
-use crate::mpa::startup::{Negotiated, Rtr};
+use crate::mpa::startup::{MpaNegotiated, Rtr};
 use crate::rdmap::{self, RtrMessage, Token};
 use crate::time::Instant;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
@@ -109,7 +109,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(mut end: LocalEnd, negotiated: &Negotiated, hold: Hold) -> Self {
+    pub(super) fn new(mut end: LocalEnd, negotiated: &MpaNegotiated, hold: Hold) -> Self {
         let responder = hold == Hold::ForFirstFpdu;
         // rfc: 5044-10
         let mut ddp = DdpStream::new(end.origin(), negotiated.revision);

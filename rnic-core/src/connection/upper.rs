@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::mem::offset_of;
 
 use crate::ddp::{
-    BufferSupply, Buffers, Delivery, Endpoint, HalfCloseAction, Message, Teardown, Ulp,
+    BufferSupply, Buffers, Delivery, Endpoint, HalfCloseAction, Teardown, Ulp, UlpMessage,
 };
 use crate::ids::{QpNumber, StreamId};
 use crate::memory::{epoch::Guard, place::Destination, prefetch::prefetch, table::Origin};
@@ -276,7 +276,7 @@ impl Ulp for Upper<'_, '_, '_> {
         }
     }
 
-    fn next_message(&mut self, guard: &Guard<'_>) -> Result<Option<Message>, StreamError> {
+    fn next_message(&mut self, guard: &Guard<'_>) -> Result<Option<UlpMessage>, StreamError> {
         match self.user {
             User::Rdmap(user) => {
                 user.outbound = user
@@ -342,8 +342,8 @@ impl Ulp for Upper<'_, '_, '_> {
 }
 
 /// What DDP needs to know of a message.
-pub(super) fn message(outbound: &Outbound) -> Message {
-    Message {
+pub(super) fn message(outbound: &Outbound) -> UlpMessage {
+    UlpMessage {
         header: outbound.header,
         length: outbound.length,
     }

@@ -26,7 +26,7 @@ pub use place::Placed;
 pub use queue::BufferSupply;
 pub use segment::{OutgoingSegment, Segmenter, Series};
 pub use stream::{Built, DdpStream};
-pub use ulp::{Buffers, Delivery, HalfCloseAction, Message, Teardown, Ulp};
+pub use ulp::{Buffers, Delivery, HalfCloseAction, Teardown, Ulp, UlpMessage};
 
 use crate::memory::table::Origin;
 use crate::wire::ddp::{DdpHeader, Msn, QueueNumber, TaggedHeader, UntaggedHeader};

@@ -1,7 +1,7 @@
 //! A DDP stream between a ULP and an LLP. It knows of both only what their traits say.
 
 use super::{
-    BufferSupply, Ddp, DdpError, HalfCloseAction, Llp, Message, Placed, Segmenter, Series, Ulp,
+    BufferSupply, Ddp, DdpError, HalfCloseAction, Llp, Placed, Segmenter, Series, Ulp, UlpMessage,
 };
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Placement, Writer};
@@ -241,7 +241,7 @@ impl DdpStream {
     }
 
     /// Begins a message although another is not finished, which is aborted. The stream sends nothing behind it.
-    pub fn start_message(&mut self, message: &Message) -> Segmenter {
+    pub fn start_message(&mut self, message: &UlpMessage) -> Segmenter {
         self.ddp.start_message(message.header, message.length)
     }
 

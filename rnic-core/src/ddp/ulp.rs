@@ -54,7 +54,7 @@ impl Buffers for QueuePair {
 
 /// A message to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct UlpMessage {
     /// What the ULP decides of its header: RsvdULP, and the STag and TO of the first octet, or the queue. DDP sets L, MSN
     /// and MO.
     pub header: DdpHeader,
@@ -111,7 +111,7 @@ pub trait Ulp: Buffers {
     fn deliver(&mut self, delivery: Delivery<'_>, guard: &Guard<'_>) -> Result<(), Self::Error>;
 
     /// Begins the next message, if there is one. The message before it was posted in full.
-    fn next_message(&mut self, guard: &Guard<'_>) -> Result<Option<Message>, Self::Error>;
+    fn next_message(&mut self, guard: &Guard<'_>) -> Result<Option<UlpMessage>, Self::Error>;
 
     /// Copies octets `offset..offset + to.len()` of the message begun last.
     fn read(&mut self, offset: u32, to: &mut [u8], guard: &Guard<'_>) -> Result<(), Self::Error>;

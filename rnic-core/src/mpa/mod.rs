@@ -12,5 +12,7 @@ mod ulpdu;
 
 pub use deframe::Deframer;
 pub use error::{Action, MpaError};
-pub use startup::{MpaInitiator, MpaOptions, MpaReply, MpaRequest, MpaResponder, Negotiated, Rtr};
+pub use startup::{
+    MpaInitiator, MpaNegotiated, MpaOptions, MpaReply, MpaRequest, MpaResponder, Rtr,
+};
 pub use ulpdu::Ulpdu;

@@ -81,7 +81,7 @@ impl MpaOptions {
 
 /// What both sides agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Negotiated {
+pub struct MpaNegotiated {
     /// The revision of MPA.
     pub revision: u8,
     /// Whether Request and Reply were enhanced (RFC 6581).

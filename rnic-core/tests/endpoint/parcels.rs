@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rnic_core::ddp::{
     BufferSupply, Buffers, DdpStreamError, Delivery, EndpointUlp, ErrorReport, HalfCloseAction,
-    Message, Teardown, Ulp,
+    Teardown, Ulp, UlpMessage,
 };
 use rnic_core::memory::{epoch::Guard, error::TagError, place::Destination, table::Access};
 use rnic_core::verbs::RecvWr;
@@ -170,14 +170,14 @@ impl Ulp for Parcels {
         Ok(())
     }
 
-    fn next_message(&mut self, _: &Guard<'_>) -> Result<Option<Message>, DdpStreamError> {
+    fn next_message(&mut self, _: &Guard<'_>) -> Result<Option<UlpMessage>, DdpStreamError> {
         let mut state = self.state();
         let Some((header, octets)) = state.outbox.pop_front() else {
             return Ok(None);
         };
         let length = octets.len() as u32;
         state.current = octets;
-        Ok(Some(Message { header, length }))
+        Ok(Some(UlpMessage { header, length }))
     }
 
     fn read(&mut self, offset: u32, to: &mut [u8], _: &Guard<'_>) -> Result<(), DdpStreamError> {

@@ -1,6 +1,6 @@
 //! The initiator: sends the Request.
 
-use super::{Incoming, MpaOptions, NOT_NEGOTIATED, Negotiated, Rtr};
+use super::{Incoming, MpaNegotiated, MpaOptions, NOT_NEGOTIATED, Rtr};
 use super::{check_private_data, emit, outbound_depth};
 use crate::mpa::MpaError;
 use crate::wire::mpa::{Enhanced, StartupFrame, StartupKind};
@@ -19,7 +19,7 @@ pub struct MpaInitiator {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MpaReply {
     /// The connection is accepted: FPDUs may be sent.
-    Accepted(Negotiated),
+    Accepted(MpaNegotiated),
     /// The connection is rejected: MPA ends here.
     Rejected {
         /// The responder's private data.
@@ -135,7 +135,11 @@ fn request_data(options: &MpaOptions) -> Enhanced {
 }
 
 /// Makes what was agreed on of the options and an accepting Reply.
-fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negotiated, MpaError> {
+fn settle(
+    options: &MpaOptions,
+    crc: bool,
+    reply: &StartupFrame,
+) -> Result<MpaNegotiated, MpaError> {
     // rfc: 5044-65, 5044-66 the revision is checked; another one closes the connection
     if reply.revision != options.revision {
         return Err(MpaError::ReplyRevision {
@@ -149,7 +153,7 @@ fn settle(options: &MpaOptions, crc: bool, reply: &StartupFrame) -> Result<Negot
         (false, true) => return Err(MpaError::ReplyEnhanced),
         _ => {}
     }
-    let mut settled = Negotiated {
+    let mut settled = MpaNegotiated {
         revision: reply.revision,
         enhanced: reply.enhanced.is_some(),
         crc,

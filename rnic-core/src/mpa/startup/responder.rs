@@ -1,6 +1,6 @@
 //! The responder: receives the Request and sends the Reply.
 
-use super::{Incoming, MpaOptions, NOT_NEGOTIATED, Negotiated, Rtr};
+use super::{Incoming, MpaNegotiated, MpaOptions, NOT_NEGOTIATED, Rtr};
 use super::{check_private_data, emit, outbound_depth};
 use crate::mpa::MpaError;
 use crate::wire::mpa::{Enhanced, StartupFrame, StartupKind};
@@ -105,7 +105,7 @@ impl MpaResponder {
     ///
     /// # Errors
     /// [`MpaError::NoRequest`]; [`MpaError::PrivateData`], after which the Request can still be accepted or rejected.
-    pub fn accept(&mut self, options: &MpaOptions) -> Result<(Vec<u8>, Negotiated), MpaError> {
+    pub fn accept(&mut self, options: &MpaOptions) -> Result<(Vec<u8>, MpaNegotiated), MpaError> {
         let terms = self.request_terms()?;
         check_private_data(&options.private_data, terms.enhanced.is_some())?;
         self.state = ResponderState::Replied;
@@ -140,8 +140,8 @@ impl MpaResponder {
 
 impl RequestTerms {
     /// Makes the accepting Reply, and what it agrees on.
-    fn acceptance(&self, options: &MpaOptions) -> (Vec<u8>, Negotiated) {
-        let mut settled = Negotiated {
+    fn acceptance(&self, options: &MpaOptions) -> (Vec<u8>, MpaNegotiated) {
+        let mut settled = MpaNegotiated {
             revision: self.revision,
             enhanced: self.enhanced.is_some(),
             // rfc: 5044-28c, 5044-32, 5044-61, 5044-94 CRCs are used if either side asks for them

@@ -47,7 +47,7 @@ fn answer(options: &MpaOptions, reply: &[u8]) -> Result<MpaReply, MpaError> {
     Ok(answer)
 }
 
-fn accepted(options: &MpaOptions, reply: &[u8]) -> Negotiated {
+fn accepted(options: &MpaOptions, reply: &[u8]) -> MpaNegotiated {
     match answer(options, reply).unwrap() {
         MpaReply::Accepted(negotiated) => negotiated,
         rejected => panic!("{rejected:?}"),
@@ -63,7 +63,7 @@ fn asked(request: &[u8]) -> Result<(MpaResponder, MpaRequest), MpaError> {
     Ok((responder, request))
 }
 
-fn accept(request: &[u8], options: &MpaOptions) -> (Vec<u8>, Negotiated) {
+fn accept(request: &[u8], options: &MpaOptions) -> (Vec<u8>, MpaNegotiated) {
     asked(request).unwrap().0.accept(options).unwrap()
 }
 
