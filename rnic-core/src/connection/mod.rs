@@ -88,7 +88,7 @@ pub(crate) enum Stage {
     /// It has not been accepted yet.
     Starting,
     /// It has been accepted, or was asked by us.
-    Grown,
+    Established,
 }
 
 /// How far a connection has come. What belongs to one phase alone is in a box, so that it takes nothing in the others.
@@ -199,7 +199,7 @@ impl Connection {
         match self.phase {
             Phase::Responding { .. } if self.tcp.state() == State::SynReceived => Stage::HalfOpen,
             Phase::Responding { .. } | Phase::Waiting { .. } => Stage::Starting,
-            _ => Stage::Grown,
+            _ => Stage::Established,
         }
     }
 

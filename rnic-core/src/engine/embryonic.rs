@@ -12,7 +12,7 @@ const PART_OF_A_SOURCE: usize = 16;
 
 /// Passive connections that have not come far.
 #[derive(Default)]
-pub(super) struct Young {
+pub(super) struct Embryonic {
     /// The SYN-ACK is not acknowledged.
     pub(super) half_open: usize,
     /// MPA start-up is not over, half-open ones among them.
@@ -21,10 +21,10 @@ pub(super) struct Young {
     sources: HashMap<IpAddr, usize>,
 }
 
-impl Young {
+impl Embryonic {
     pub(super) fn add(&mut self, stage: Stage, peer: IpAddr) {
         self.half_open += usize::from(stage == Stage::HalfOpen);
-        self.starting += usize::from(stage != Stage::Grown);
+        self.starting += usize::from(stage != Stage::Established);
         if stage == Stage::Starting {
             *self.sources.entry(source(peer)).or_default() += 1;
         }
@@ -32,7 +32,7 @@ impl Young {
 
     pub(super) fn remove(&mut self, stage: Stage, peer: IpAddr) {
         self.half_open -= usize::from(stage == Stage::HalfOpen);
-        self.starting -= usize::from(stage != Stage::Grown);
+        self.starting -= usize::from(stage != Stage::Established);
         if stage == Stage::Starting
             && let Entry::Occupied(mut count) = self.sources.entry(source(peer))
         {

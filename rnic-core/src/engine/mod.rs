@@ -11,7 +11,6 @@ mod due;
 mod embryonic;
 mod events;
 mod flows;
-mod foresight;
 mod handover;
 mod link;
 mod listener;
@@ -21,6 +20,7 @@ mod owners;
 mod passive;
 mod peers;
 mod prefetch;
+mod prefetched;
 mod queue_pairs;
 mod schedule;
 mod snapshot;
@@ -58,10 +58,10 @@ pub use self::peers::{NoPrefix, Peers, Prefix};
 pub use self::snapshot::Snapshot;
 
 use self::cookies::Cookies;
-use self::embryonic::Young;
-use self::foresight::Foresight;
+use self::embryonic::Embryonic;
 use self::listener::Listener;
 use self::next_hops::NextHops;
+use self::prefetched::Prefetched;
 use self::queue_pairs::QueuePairs;
 use self::schedule::Schedule;
 
@@ -102,6 +102,34 @@ impl Default for EngineConfig {
 }
 
 /// The protocol engine of one worker.
+///
+/// It makes no system call, reads no clock and never waits: time, frames and the secret are arguments. Its methods form four
+/// groups:
+///
+/// - Getters: [`counters`](Self::counters), [`snapshot`](Self::snapshot), [`is_due`](Self::is_due),
+///   [`has_backlog`](Self::has_backlog), [`next_timeout`](Self::next_timeout), [`is_settled`](Self::is_settled).
+/// - Commands, what the host asks for: [`handle_command`](Self::handle_command),
+///   [`handle_doorbell`](Self::handle_doorbell), [`set_next_hop`](Self::set_next_hop),
+///   [`set_unreachable`](Self::set_unreachable), [`set_port`](Self::set_port), [`lose_device`](Self::lose_device).
+/// - `handle_*`, what comes from the network and with time: [`handle_frames`](Self::handle_frames),
+///   [`handle_too_big`](Self::handle_too_big), [`handle_timeouts`](Self::handle_timeouts).
+/// - `poll_*`, what follows: [`poll_transmit`](Self::poll_transmit), [`poll_event`](Self::poll_event),
+///   [`poll_next_hop_request`](Self::poll_next_hop_request).
+///
+/// One turn calls them in this order, all with the same `now` and under one [`Guard`]; [`Driver`] does so:
+///
+/// 1. `handle_command` for each command that waits;
+/// 2. `handle_frames` for each batch of received frames;
+/// 3. `handle_doorbell` for each queue pair with new requests;
+/// 4. `handle_timeouts`, once;
+/// 5. [`flush_completions`](Self::flush_completions), once: completion queues may have room again;
+/// 6. `poll_transmit` until it returns 0, or enough was sent for a turn;
+/// 7. `poll_event` until it returns `None`, then [`notify_completions`](Self::notify_completions), once.
+///
+/// `poll_next_hop_request` is called behind that, and `set_next_hop` whenever the answer is known.
+///
+/// A thread of its own takes turns one after the other, or the application does inline, whenever it polls a completion queue.
+/// The engine cannot tell the difference. Without turns nothing happens: no frame is acknowledged, and no timer expires.
 pub struct Engine {
     config: EngineConfig,
     /// In boxes: they are large, and a slab has room for up to twice as many as it holds.
@@ -112,8 +140,8 @@ pub struct Engine {
     /// What the next frame is expected to be like, and its connection.
     expected: Option<(Prediction, usize)>,
     schedule: Schedule,
-    foresight: Foresight,
-    young: Young,
+    prefetched: Prefetched,
+    embryonic: Embryonic,
     listeners: HashMap<ListenerId, Listener>,
     /// The connection and the listener of each request that waits for an answer.
     requests: HashMap<RequestId, (usize, ListenerId)>,
@@ -150,8 +178,8 @@ impl Engine {
             latest: None,
             expected: None,
             schedule: Schedule::default(),
-            foresight: Foresight::default(),
-            young: Young::default(),
+            prefetched: Prefetched::default(),
+            embryonic: Embryonic::default(),
             listeners: HashMap::new(),
             requests: HashMap::new(),
             next_request: 1,
@@ -197,7 +225,7 @@ impl Engine {
 
     fn insert(&mut self, connection: Connection) -> usize {
         let key = *connection.key();
-        self.young.add(connection.stage(), key.remote.ip());
+        self.embryonic.add(connection.stage(), key.remote.ip());
         let index = self.connections.insert(Box::new(connection));
         self.flows.insert(&key, index);
         self.next_hops.join(index, key.remote.ip());
@@ -245,7 +273,7 @@ impl Engine {
     /// Takes what a connection has for the engine. It was at the stage `before`.
     #[inline]
     fn follow(&mut self, index: usize, before: Stage) {
-        if before != Stage::Grown || !self.connections[index].is_streaming() {
+        if before != Stage::Established || !self.connections[index].is_streaming() {
             self.follow_change(index, before);
         }
     }
@@ -255,8 +283,8 @@ impl Engine {
         let after = connection.stage();
         if before != after {
             let peer = connection.key().remote.ip();
-            self.young.remove(before, peer);
-            self.young.add(after, peer);
+            self.embryonic.remove(before, peer);
+            self.embryonic.add(after, peer);
         }
         let (new, gone) = (
             connection.take_new_request(),
@@ -282,7 +310,7 @@ impl Engine {
         self.next_hops.leave(index, connection.key().remote.ip());
         self.latest = None;
         self.expected = None;
-        self.young
+        self.embryonic
             .remove(connection.stage(), connection.key().remote.ip());
         self.unschedule(index, &mut connection);
         connection

@@ -105,7 +105,7 @@ impl Engine {
             return Err(Stranger::Ignored(DropReason::ListenOverflow));
         }
         let places = STARTING_PER_HALF_OPEN * self.config.max_half_open;
-        if !self.young.has_place_for(key.remote.ip(), places) {
+        if !self.embryonic.has_place_for(key.remote.ip(), places) {
             return Err(Stranger::Ignored(DropReason::StartupOverflow));
         }
         let crowded = cookie.is_none() && self.is_crowded();
@@ -139,7 +139,7 @@ impl Engine {
 
     /// Whether no more half-open connections are to be remembered.
     fn is_crowded(&self) -> bool {
-        self.young.half_open >= self.config.max_half_open
+        self.embryonic.half_open >= self.config.max_half_open
     }
 
     fn open(

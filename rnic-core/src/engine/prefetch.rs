@@ -1,10 +1,10 @@
-//! Fetches into the cache what the connections need whose turn comes soon: see [`Foresight`].
+//! Fetches into the cache what the connections need whose turn comes soon: see [`Prefetched`].
 
 use crate::connection::{FlowKey, Upcoming};
 use crate::wire::packet;
 
 use super::Engine;
-use super::foresight::{Awaited, Foresight, Steps};
+use super::prefetched::{Awaited, Prefetched, Steps};
 
 /// With fewer connections than these their state stays in cache, and there is nothing to fetch.
 const MANY: usize = 64;
@@ -24,10 +24,10 @@ impl Engine {
 
     /// Prepares for frames, of which these are the fronts.
     pub(super) fn prefetch_for_frames<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
-        let foresight = &mut self.foresight;
-        foresight.awaited.clear();
-        foresight.had = 0;
-        foresight.frames = Steps::default();
+        let prefetched = &mut self.prefetched;
+        prefetched.awaited.clear();
+        prefetched.had = 0;
+        prefetched.frames = Steps::default();
         if self.connections.len() < MANY {
             return;
         }
@@ -42,7 +42,7 @@ impl Engine {
                     true => Upcoming::Data,
                     false => Upcoming::Any,
                 };
-                foresight.awaited.push(Awaited {
+                prefetched.awaited.push(Awaited {
                     hash,
                     index: None,
                     turn,
@@ -56,16 +56,16 @@ impl Engine {
     /// time to wait for memory.
     #[inline]
     pub(super) fn find_prefetched(&mut self, key: &FlowKey) -> Option<usize> {
-        if self.foresight.awaited.is_empty() {
+        if self.prefetched.awaited.is_empty() {
             return None;
         }
         self.prefetch_next_frame();
-        let Foresight {
+        let Prefetched {
             awaited,
             had,
             frames,
             ..
-        } = &mut self.foresight;
+        } = &mut self.prefetched;
         let is_it = |awaited: &Awaited| {
             let connection = self.connections.get(awaited.index?)?;
             (connection.key() == key).then_some(awaited.index?)
@@ -80,12 +80,12 @@ impl Engine {
     }
 
     fn prefetch_next_frame(&mut self) {
-        let Foresight {
+        let Prefetched {
             awaited,
             had,
             frames,
             ..
-        } = &mut self.foresight;
+        } = &mut self.prefetched;
         let (flows, connections) = (&self.flows, &self.connections);
         let awaited = &mut awaited[*had..];
         frames.go_on(awaited.len(), |place, step| {
@@ -102,7 +102,7 @@ impl Engine {
         });
     }
 
-    /// Prepares for the alarm behind the one that goes off: where many connections are busy it will not be long.
+    /// Prepares for the timer behind the one that goes off: where many connections are busy it will not be long.
     #[inline]
     pub(super) fn prefetch_timer(&self) {
         if self.has_many()
@@ -123,7 +123,7 @@ impl Engine {
 
     fn prefetch_next_ready(&mut self) {
         let (ready, connections) = (self.schedule.ready(), &self.connections);
-        let steps = &mut self.foresight.ready;
+        let steps = &mut self.prefetched.ready;
         steps.go_on(ready.len(), |place, step| {
             if let Some(depth) = step.checked_sub(1)
                 && let Some(connection) = connections.get(ready[place])

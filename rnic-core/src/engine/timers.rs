@@ -1,23 +1,23 @@
-//! One alarm for each connection, whose cost does not depend on how many are idle.
+//! One timer for each connection, whose cost does not depend on how many are idle.
 
 use crate::time::Instant;
 
-/// Alarms that stand below another in the heap: as many as a cache line has room for. With two there would be twice as many
+/// Timers that stand below another in the heap: as many as a cache line has room for. With two there would be twice as many
 /// levels, and with thousands of connections each is a line that has left the cache.
 const BELOW: usize = 4;
 
-/// A heap of alarms, the next one first, that knows where the alarm of each connection is.
+/// A heap of timers, the next one first, that knows where the timer of each connection is.
 ///
 /// It is told only what must not be missed. A retransmission timer moves with nearly every acknowledgement, and mostly
-/// later, or away: so the alarm of a connection stays where it is unless one is wanted earlier, and when it goes off the
+/// later, or away: so the timer of a connection stays where it is unless one is wanted earlier, and when it expires the
 /// connection is asked whether there is anything to do, and if not, until when there is nothing. Only where there are many
-/// connections is an alarm taken away as soon as none is wanted: by the time it went off, the connection would have left the
+/// connections is a timer taken away as soon as none is wanted: by the time it went off, the connection would have left the
 /// cache.
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// No alarm goes off later than the [`BELOW`] from `BELOW` times its place plus one on.
+    /// No timer expires later than the [`BELOW`] from `BELOW` times its place plus one on.
     heap: Vec<(Instant, u32)>,
-    /// Of each connection the place of its alarm in the heap.
+    /// Of each connection the place of its timer in the heap.
     places: Vec<u32>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Timers {
 const NOWHERE: u32 = u32::MAX;
 
 impl Timers {
-    /// The alarm of a connection goes off at `at`, and at no other time.
+    /// The timer of a connection expires at `at`, and at no other time.
     pub(crate) fn set(&mut self, connection: usize, at: Option<Instant>) {
         match (self.place(connection), at) {
             (Some(place), Some(at)) => {
@@ -45,20 +45,20 @@ impl Timers {
         }
     }
 
-    /// The connection whose alarm has gone off first. It is to be [set](Self::set) anew.
+    /// The connection whose timer expired first. It is to be [set](Self::set) anew.
     #[inline]
     pub(crate) fn expired(&self, now: Instant) -> Option<usize> {
         let &(at, connection) = self.heap.first()?;
         (at <= now).then_some(connection as usize)
     }
 
-    /// The connection whose alarm goes off behind the next one.
+    /// The connection whose timer expires behind the next one.
     pub(crate) fn second(&self) -> Option<usize> {
         let second = self.heap.iter().skip(1).take(BELOW).min()?;
         Some(second.1 as usize)
     }
 
-    /// When the next alarm goes off.
+    /// When the next timer expires.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|&(at, _)| at)
@@ -78,7 +78,7 @@ impl Timers {
         }
     }
 
-    /// Moves an alarm before those that go off later. Returns its new place.
+    /// Moves a timer before those that go off later. Returns its new place.
     fn rise(&mut self, mut place: usize) -> usize {
         while place > 0 {
             let parent = (place - 1) / BELOW;
@@ -93,7 +93,7 @@ impl Timers {
         place
     }
 
-    /// Moves an alarm behind those that go off earlier.
+    /// Moves a timer behind those that go off earlier.
     fn sink(&mut self, mut place: usize) {
         loop {
             let first = BELOW * place + 1;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn alarms_go_off_in_order() {
+    fn timers_expire_in_order() {
         let mut timers = Timers::default();
         timers.set(3, Some(at(30)));
         timers.set(1, Some(at(10)));
@@ -150,9 +150,9 @@ mod tests {
         assert_eq!(timers.next(), None);
     }
 
-    /// Moving one alarm of many moves others aside: one for each level of the heap.
+    /// Moving one timer of many moves others aside: one for each level of the heap.
     #[test]
-    fn an_alarm_among_ten_thousand_moves_few_others() {
+    fn a_timer_among_ten_thousand_moves_few_others() {
         const MANY: usize = 10_000;
         let levels = MANY.ilog2() as usize + 1;
         let mut timers = Timers::default();

@@ -1,3 +1,5 @@
+//! Which connections were prefetched, and how far.
+//!
 //! Connections that have their turn soon are fetched into the cache meanwhile: where there are many, nothing of one is left
 //! in the cache since its last turn, and to wait for each line when it is needed takes longer than the work itself.
 //!
@@ -14,9 +16,10 @@ use super::flows::Hash;
 const APART: usize = 2;
 /// The first step finds a connection, the others fetch it.
 const STEPS: usize = 1 + Connection::DEPTHS;
+
 /// Which connections have been fetched, and how far.
 #[derive(Default)]
-pub(super) struct Foresight {
+pub(super) struct Prefetched {
     /// Those of the frames of this batch, in their order.
     pub(super) awaited: Vec<Awaited>,
     /// How many of these had their turn.
