@@ -168,7 +168,7 @@ impl Guard<'_> {
     }
 }
 
-/// One who writes to registered memory, of whom is known whose memory it may be and which right is needed there.
+/// A writer to registered memory, with its origin and the right that it needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'g> {
     guard: &'g Guard<'g>,

@@ -1,4 +1,4 @@
-//! The workers of an STag table, and how whoever revokes memory waits for them: see [`epoch`](super::epoch).
+//! The workers of an STag table, and how revocation waits for them: see [`epoch`](super::epoch).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

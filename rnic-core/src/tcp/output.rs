@@ -27,7 +27,7 @@ impl Tcp {
         Some(outgoing)
     }
 
-    /// Whether there is surely nothing to send unless more is queued. Where it is not sure, it says no.
+    /// Whether there is nothing to send unless more is queued. A cheap test: it may return false where that is so.
     #[inline]
     pub fn is_at_rest(&self, now: Instant) -> bool {
         !self.send.has_unsent()

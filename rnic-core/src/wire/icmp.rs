@@ -25,9 +25,9 @@ const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 2
 /// A segment of ours did not fit into a link on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooBig {
-    /// Who sent the segment.
+    /// The sender of the segment.
     pub local: SocketAddr,
-    /// To whom.
+    /// Its receiver.
     pub remote: SocketAddr,
     /// The sequence number of the segment.
     pub seq: Seq,

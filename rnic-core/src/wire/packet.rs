@@ -128,8 +128,8 @@ fn parse_ipv4(octets: &[u8], checksums: Checksums) -> Result<Datagram<'_>, Packe
         traffic_class,
         ..
     } = header;
-    let nobody = |a: Ipv4Addr| a.is_multicast() || a.is_broadcast() || a.is_unspecified();
-    check_unicast(nobody(source), nobody(destination))?;
+    let not_unicast = |a: Ipv4Addr| a.is_multicast() || a.is_broadcast() || a.is_unspecified();
+    check_unicast(not_unicast(source), not_unicast(destination))?;
     Ok(Datagram {
         source: source.into(),
         destination: destination.into(),
@@ -150,8 +150,8 @@ fn parse_ipv6(octets: &[u8]) -> Result<Datagram<'_>, PacketError> {
         traffic_class,
         ..
     } = header;
-    let nobody = |a: Ipv6Addr| a.is_multicast() || a.is_unspecified();
-    check_unicast(nobody(source), nobody(destination))?;
+    let not_unicast = |a: Ipv6Addr| a.is_multicast() || a.is_unspecified();
+    check_unicast(not_unicast(source), not_unicast(destination))?;
     Ok(Datagram {
         source: source.into(),
         destination: destination.into(),
