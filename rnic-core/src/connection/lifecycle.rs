@@ -25,7 +25,7 @@ impl Connection {
 
     /// Draws the conclusions from whatever TCP has learnt.
     pub(crate) fn settle(&mut self, context: &mut Context<'_, '_>) {
-        // rfc: 5041-5, 5041-70a, 5041-s6
+        // rfc: 5041-5, 5041-70a, 5041-s6 a lost connection is told, and every request completes with an error
         if let Some(failure) = self.tcp.failure() {
             self.end(end_reason(failure), context);
             self.leave_stream(context);
@@ -47,13 +47,13 @@ impl Connection {
     }
 
     /// A stream that has ended gives its queue pair back: only TCP is left, and a Terminate if there is one.
-    // rfc: 5040-86, 5040-s6, 5041-13
+    // rfc: 5040-86, 5040-s6, 5041-13 behind the Terminate the connection is closed in order
     pub(super) fn leave_stream(&mut self, context: &mut Context<'_, '_>) {
         if !matches!(&self.phase, Phase::Streaming(stream) if stream.has_ended()) {
             return;
         }
         if let Phase::Streaming(mut stream) = self.take_phase() {
-            // rfc: 5040-68
+            // rfc: 5040-68 nothing is sent behind a Terminate
             self.loose_octets.extend(stream.take_last_words());
             self.returned_end = Some(stream.into_end());
         }
@@ -89,7 +89,7 @@ impl Connection {
 
     /// The peer's FIN. RDMAP has no use for a stream that is closed by half, so this side closes too. Any other layer
     /// decides for itself, and its stream is over when both sides have closed.
-    // rfc: 5041-69, 5041-s3, 5041-s4
+    // rfc: 5041-69, 5041-s3, 5041-s4 a half-close is told; the other half is closed in order when asked
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = &mut self.phase
             && stream.is_endpoint()
@@ -103,7 +103,7 @@ impl Connection {
         let reason = match &self.phase {
             Phase::Streaming(stream) if stream.is_closing() => EndReason::Local,
             Phase::Streaming(stream) if stream.is_inside_message() => EndReason::CutOff,
-            // rfc: 5041-11, 5041-12, 5044-s16
+            // rfc: 5041-11, 5041-12, 5044-s16 the orderly end of stream and connection is told
             Phase::Streaming(_) => EndReason::Peer,
             Phase::Closing => EndReason::Local,
             _ => EndReason::Startup("the peer closed the connection during start-up".into()),
@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// The application wants to end in order: after all that it posted.
-    // rfc: 5041-s5
+    // rfc: 5041-s5 behind our half-close, data is still received
     pub(crate) fn disconnect(&mut self, context: &mut Context<'_, '_>) {
         match &mut self.phase {
             Phase::Streaming(stream) => {
@@ -223,7 +223,7 @@ impl<'a> MpaTcp<'a> {
 }
 
 impl Llp for MpaTcp<'_> {
-    // rfc: 5041-3, 5044-5, 5044-s5
+    // rfc: 5041-3, 5044-5, 5044-s5 DDP is told the MULPDU, by section 4.5, and every change of it
     fn mulpdu(&self) -> usize {
         let room = self.tcp.max_payload();
         if self.markers {
@@ -237,7 +237,7 @@ impl Llp for MpaTcp<'_> {
         self.tcp.acked_offset()
     }
 
-    // rfc: 5041-11, 5041-12, 5044-s16
+    // rfc: 5041-11, 5041-12, 5044-s16 the orderly end of stream and connection is told
     fn peer_closed(&self) -> bool {
         self.tcp.peer_closed() && !self.inside_message
     }
@@ -247,7 +247,7 @@ impl Llp for MpaTcp<'_> {
     }
 }
 
-// rfc: 5044-85a
+// rfc: 5044-85a that TCP was lost is told, whatever the cause
 fn end_reason(failure: TcpFailure) -> EndReason {
     match failure {
         TcpFailure::Refused => EndReason::Refused,

@@ -31,7 +31,7 @@ impl Connection {
     }
 
     /// Queues octets that have a hole in front of them, and places FPDUs among them that a marker shows.
-    // rfc: 5044-84
+    // rfc: 5044-84 TCP recovers from loss and reordering before FPDUs flow, too
     fn receive_ahead(
         &mut self,
         data: StreamData<'_>,
@@ -45,7 +45,7 @@ impl Connection {
         }
         // Once the stream is over nobody waits for them.
         if !matches!(self.phase, Phase::Closing) {
-            // rfc: 5044-84
+            // rfc: 5044-84 TCP recovers from loss and reordering before FPDUs flow, too
             self.reorder.keep(data.offset, data.bytes);
             context.counters.rdma.octets_buffered += data.bytes.len() as u64;
         }

@@ -40,7 +40,7 @@ impl Refusals {
         self.log().last.pop_front()
     }
 
-    // rfc: 5044-52, 5044-66, 5044-68, 5044-78
+    // rfc: 5044-52, 5044-66, 5044-68, 5044-78 a Request that is refused is reported locally
     pub(crate) fn tell(&self, peer: SocketAddr, reason: EndReason) {
         tracing::debug!("{peer} connected to a listener and is refused: {reason}");
         let mut log = self.log();

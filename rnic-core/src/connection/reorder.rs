@@ -10,7 +10,7 @@ use crate::ddp::Placed;
 
 /// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have.
 #[derive(Clone, Copy, Debug)]
-// rfc: 5041-7, 5044-1
+// rfc: 5041-7, 5044-1 what is handed up out of order comes with its place in the order
 pub(super) struct EarlyFpdu {
     pub(super) end: u64,
     pub(super) placed: Placed,
@@ -68,7 +68,7 @@ impl Reorder {
     /// An FPDU was placed: a record stands for its octets.
     pub(super) fn insert_early(&mut self, start: u64, fpdu: EarlyFpdu) {
         self.queue.remove(start..fpdu.end);
-        // rfc: 5041-7, 5044-1
+        // rfc: 5041-7, 5044-1 what is handed up out of order comes with its place in the order
         self.early.insert(start, fpdu);
         self.limit_refused();
     }

@@ -24,7 +24,7 @@ use super::{
 };
 
 /// How long a responder waits for the initiator's MPA Request. The application's answer may take any time.
-// rfc: 5044-s12, 5044-s13
+// rfc: 5044-s12, 5044-s13 no side waits for ever for a start-up frame
 const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
@@ -65,7 +65,7 @@ fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
 }
 
 /// The depths that a peer stated, for the application to know.
-// rfc: 6581-14, 6581-20
+// rfc: 6581-14, 6581-20 the application is told the peer's IRD and ORD
 fn stated(ird: Option<u16>, ord: Option<u16>) -> Option<ReadDepths> {
     Some(ReadDepths {
         ird: ird?,
@@ -157,7 +157,7 @@ impl Connection {
                     let event = Event::Rejected {
                         qp: end.number(),
                         private_data,
-                        // rfc: 6581-20
+                        // rfc: 6581-20 of a rejection too
                         peer_depths: stated(peer_ird, peer_ord),
                     };
                     context.events.push_back(event);
@@ -210,7 +210,7 @@ impl Connection {
     }
 
     /// This side gives up, for a reason of its own. A peer that speaks RFC 6581 is told.
-    // rfc: 6581-38
+    // rfc: 6581-38 a local error without a code is Terminate 2/0/5, then RST
     pub(super) fn give_up(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         // Whether the peer requires markers, where it is to be told. A CRC that it does not want it does not check.
         let markers = match &self.phase {
@@ -290,13 +290,13 @@ impl Connection {
             private_data: asked.private_data,
             ird: asked.ird,
             ord: asked.ord,
-            // rfc: 5044-10
+            // rfc: 5044-10 DDP is told the revision
             mpa_revision: asked.revision,
         });
     }
 
     /// The application accepts the request with a queue pair.
-    // rfc: 5044-s9
+    // rfc: 5044-s9 an accepting Reply, behind which FPDUs may come
     pub(crate) fn accept(
         &mut self,
         end: LocalEnd,
@@ -333,7 +333,7 @@ impl Connection {
     }
 
     /// The application refuses the request.
-    // rfc: 5044-s8, 5044-s11
+    // rfc: 5044-s8, 5044-s11 a rejecting Reply
     pub(crate) fn reject(&mut self, private_data: &[u8], context: &mut Context<'_, '_>) {
         if let Phase::Waiting { mut responder, .. } = self.take_phase() {
             // The host checked that the private data fit.
@@ -359,10 +359,10 @@ impl Connection {
             private_data: negotiated.private_data.clone(),
             ird,
             ord,
-            // rfc: 6581-14
+            // rfc: 6581-14 the peer's IRD and ORD
             peer_depths: stated(negotiated.peer_ird, negotiated.peer_ord),
         });
-        // rfc: 5044-50, 5044-s10
+        // rfc: 5044-50, 5044-s10 the DDP endpoint is bound; FPDUs may come
         self.phase = Phase::Streaming(Box::new(Stream::new(end, &negotiated, hold)));
     }
 

@@ -111,7 +111,7 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new(mut end: LocalEnd, negotiated: &MpaNegotiated, hold: Hold) -> Self {
         let responder = hold == Hold::ForFirstFpdu;
-        // rfc: 5044-10
+        // rfc: 5044-10 DDP is told the revision
         let mut ddp = DdpStream::new(end.origin(), negotiated.revision);
         match &mut end {
             LocalEnd::Qp(_) => open_queues(&mut ddp, negotiated.ird, negotiated.ord),
@@ -222,7 +222,7 @@ impl Stream {
         context: &mut Context<'_, '_>,
     ) {
         let mut held = self.deframer.buffered();
-        // rfc: 5040-85, 5041-10, 5041-75
+        // rfc: 5040-85, 5041-10, 5041-75 behind an error, what comes is dropped silently
         while !bytes.is_empty() && !self.ddp.has_failed() {
             let outcome = match self.deframer.next_with_crc(&mut bytes, crc.take()) {
                 Ok(None) => {
@@ -307,7 +307,7 @@ impl Stream {
         self.conclude(outcome, context);
     }
 
-    // rfc: 5041-70b, 5041-70c, 5041-s8
+    // rfc: 5041-70b, 5041-70c, 5041-s8 an error of the LLP, or an invalid DDP header, ends the stream
     #[inline]
     fn conclude(&mut self, outcome: Result<(), StreamError>, context: &mut Context<'_, '_>) {
         if let Err(error) = outcome {
@@ -323,13 +323,14 @@ impl Stream {
 
     /// An error: RDMAP tells the peer by a Terminate message, and the stream is over. Any other layer is told, and
     /// decides.
-    // rfc: 5040-88b, 5040-s4, 5041-70b, 5041-70c, 5041-71, 5041-74, 5041-s7, 5041-s12
+    // rfc: 5040-88b, 5040-s4, 5041-s7, 5041-s12 RDMAP sends one more message at once, a Terminate
+    // rfc: 5041-70b, 5041-70c, 5041-71, 5041-74 the error is told; the stream ends when the layer above says so
     #[cold]
     fn fail(&mut self, error: &StreamError, context: &mut Context<'_, '_>) {
         if self.ended {
             return;
         }
-        // rfc: 5044-88
+        // rfc: 5044-88 a CRC error does not close the connection by itself
         if error.is_crc() {
             context.counters.rdma.crc_errors += 1;
         }
@@ -337,7 +338,7 @@ impl Stream {
             User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
                 // The peer's fault takes nothing from what it has received.
                 rdmap.acked(self.acked, qp, context.cqs);
-                // rfc: 5040-88b
+                // rfc: 5040-88b at once, with type, code, length and DDP header
                 rdmap.terminate(error.cause());
                 if let Ok(Some(outbound)) = rdmap.next_message(qp, context.cqs, context.guard) {
                     let segmenter = self.ddp.start_message(&message(&outbound));
@@ -354,7 +355,7 @@ impl Stream {
             User::Endpoint(endpoint) => {
                 if !self.ddp.has_failed() {
                     self.ddp.fail();
-                    // rfc: 5041-70c, 5041-71
+                    // rfc: 5041-70c, 5041-71 the layer above is told, and decides when the stream ends
                     endpoint.ulp.handle_error(&error.report());
                 }
             }
@@ -368,7 +369,7 @@ impl Stream {
 
     /// The stream is over for the application: every request it posted completes, and what was not sent of a
     /// message never is.
-    // rfc: 5040-68
+    // rfc: 5040-68 nothing is sent behind a Terminate
     pub(super) fn end_as(
         &mut self,
         teardown: Teardown,
@@ -512,7 +513,7 @@ fn opening(rtr: Rtr) -> Option<RtrMessage> {
 }
 
 /// Whether the initiator's first FPDU is a ready-to-receive message that is a Send.
-// rfc: 6581-27
+// rfc: 6581-27 a responder takes a Send as RTR message
 fn is_opening(ulpdu: &[u8]) -> bool {
     DdpSegment::parse(ulpdu).is_ok_and(|segment| RtrMessage::is_send(&segment))
 }

@@ -61,7 +61,7 @@ impl<E: Into<LayerError>> From<E> for StreamError {
 
 impl StreamError {
     /// Adds the segment that showed the error, as it came.
-    // rfc: 5041-s11
+    // rfc: 5041-s11 an error report has the header, the kind of error and the segment's length
     pub(super) fn about(mut self, ulpdu: &[u8]) -> Self {
         if let Some(header) = header_octets(ulpdu) {
             self.0.1 = self.0.1.with_segment(header, ulpdu.len());
@@ -80,7 +80,7 @@ impl StreamError {
     }
 
     /// How a layer above DDP that is not RDMAP is told.
-    // rfc: 5041-s11
+    // rfc: 5041-s11 an error report has the header, the kind of error and the segment's length
     pub(super) fn report(&self) -> ErrorReport {
         let segment = self.0.1.segment();
         ErrorReport {
@@ -142,7 +142,7 @@ pub(super) fn fpdu(
 
 /// Layer, error type and error code: RFC 5040 figure 9, with DDP's numbers of RFC 5041 section 7.2 and MPA's of
 /// RFC 5044 section 8.
-// rfc: 5044-85b, 5044-85c, 5044-s17
+// rfc: 5044-85b, 5044-85c, 5044-s17 a wrong CRC, and a marker that disagrees, have codes of their own
 fn cause(error: &LayerError) -> TerminateCause {
     const RDMA: u8 = 0;
     const DDP: u8 = 1;
@@ -152,9 +152,9 @@ fn cause(error: &LayerError) -> TerminateCause {
         LayerError::Mpa(MpaError::Crc { .. }) => (LLP, 0, 0x02),
         LayerError::Mpa(MpaError::Boundary | MpaError::Marker { .. }) => (LLP, 0, 0x03),
         LayerError::Mpa(MpaError::GivenUp) => (LLP, 0, 0x05),
-        // rfc: 6581-16, 6581-19
+        // rfc: 6581-16, 6581-19 too small an IRD of the initiator: Terminate 2/0/6
         LayerError::Mpa(MpaError::InsufficientIrd { .. }) => (LLP, 0, 0x06),
-        // rfc: 6581-33
+        // rfc: 6581-33 no RTR message in common: Terminate 2/0/7
         LayerError::Mpa(MpaError::NoMatchingRtr) => (LLP, 0, 0x07),
         // Start-up errors that are answered by other means than a Terminate.
         LayerError::Mpa(_) => (LLP, 0, 0x04),

@@ -181,7 +181,7 @@ impl User {
     }
 
     /// The application ends in order: what is asked of the layer from now on is not carried out.
-    // rfc: 5041-67
+    // rfc: 5041-67 requests behind an orderly end return an error
     pub(super) fn finish(&mut self) {
         match self {
             Self::Rdmap(RdmapUser { rdmap, qp, .. }) => rdmap.finish(qp),
@@ -194,7 +194,7 @@ impl User {
         match self {
             Self::Rdmap(RdmapUser { rdmap, qp, .. }) => {
                 qp.state = QpState::Error;
-                // rfc: 5040-s5
+                // rfc: 5040-s5 a Terminate completes what is outstanding in error
                 rdmap.flush(qp, context.cqs);
             }
             Self::Endpoint(endpoint) => {

@@ -13,7 +13,7 @@ impl Stream {
     /// taken from there and placed, if a marker shows where they begin, or the end of an early FPDU, which a marker showed.
     /// Without markers nothing does: what looks like an FPDU may be octets of a payload. Errors are left for when their
     /// turn comes.
-    // rfc: 5044-46a, 5044-46b, 5044-47, 5044-s2
+    // rfc: 5044-46a, 5044-46b, 5044-47, 5044-s2 out of order, an FPDU goes up where its start is certain and its CRC right
     pub(in crate::connection) fn place_marked(
         &mut self,
         new: Range<u64>,
@@ -39,7 +39,7 @@ impl Stream {
             let Some(marker) = octets.and_then(|octets| octets.first_chunk()) else {
                 continue;
             };
-            // rfc: 5044-47
+            // rfc: 5044-47 its start is known by a marker, or by the lengths behind one
             let begin = marker::fpdu_start(position, *marker).map(|position| origin + position);
             if begin == tried || begin.is_none_or(|begin| begin < done) {
                 continue;
@@ -104,7 +104,7 @@ impl Stream {
 
     /// Before it is known whether a Send opened the connection it is not known which receive takes the next.
     fn may_place_early(&self) -> bool {
-        // rfc: 5044-s2
+        // rfc: 5044-s2 with its place in the order
         !self.ddp.has_failed() && !self.send_may_open
     }
 }
