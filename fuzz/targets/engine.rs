@@ -11,14 +11,17 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use decoder::Decoder;
 use libfuzzer_sys::fuzz_target;
-use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::connection::{ConnectionOptions, Event};
+use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::memory::table::Access;
 use rnic_core::testing::host::{SharedRegion, TestQp};
 use rnic_core::testing::link::Impairments;
 use rnic_core::testing::raw_peer::{RawPeer, startup};
-use rnic_core::testing::simulation::{TapPoint, Simulation};
-use rnic_core::verbs::{sge::Sge, wr::{RecvWr, SendWr, WrOpcode}};
+use rnic_core::testing::simulation::{Simulation, TapPoint};
+use rnic_core::verbs::{
+    sge::Sge,
+    wr::{RecvWr, SendWr, WrOpcode},
+};
 use rnic_core::wire::ddp::{
     DdpHeader, MessageOffset, Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader,
 };

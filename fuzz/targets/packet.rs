@@ -2,7 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rnic_core::wire::{checksum::{Checksums, sum}, packet::parse, tcp::{HEADER_LEN, MAX_OPTIONS_LEN}, template::NetHeader};
+use rnic_core::wire::{
+    checksum::{Checksums, sum},
+    packet::parse,
+    tcp::{HEADER_LEN, MAX_OPTIONS_LEN},
+    template::NetHeader,
+};
 
 fuzz_target!(|frame: &[u8]| {
     let verified = parse(frame, Checksums::None);

@@ -11,11 +11,13 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use rnic_core::memory::frames::{CONTROL_FRAMES, TxFrames};
-use rnic_core::tcp::{SpilledOctets, Outgoing, Payload, Seq, State, Tcp, TcpConfig, TcpFailure};
+use rnic_core::tcp::{Outgoing, Payload, Seq, SpilledOctets, State, Tcp, TcpConfig, TcpFailure};
 use rnic_core::testing::VecFrames;
 use rnic_core::time::Instant;
 use rnic_core::wire::checksum;
-use rnic_core::wire::tcp::{Flags, SackBlocks, TcpHeader, TcpOptions, TcpSegment, Timestamps};
+use rnic_core::wire::tcp::{
+    Flags, HEADER_LEN, SackBlocks, TcpHeader, TcpOptions, TcpSegment, Timestamps,
+};
 
 const FRAMES: usize = 24 + CONTROL_FRAMES;
 /// Where payloads stand in frames: the longest TCP header fits in front.
@@ -416,7 +418,8 @@ impl World {
             return;
         };
         self.honest = false;
-        let header = usize::from(octets[12] >> 4) * 4;
+        // Its length may be what an earlier change has damaged.
+        let header = (usize::from(octets[12] >> 4) * 4).clamp(HEADER_LEN, octets.len());
         octets[bit / 8 % header] ^= 1 << (bit % 8);
         // Data may now stand at another place: it is that place's.
         restore(octets, from, self.ends[from].isn);
