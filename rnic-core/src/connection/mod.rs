@@ -56,7 +56,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The least path MTU that is believed, as in Linux: IPv4 paths with less are not known to exist, and IPv6 ones must not
-/// (RFC 8200 section 5). Whoever claims less wants us to waste our time on headers.
+/// (RFC 8200 section 5). A lower claim would make us send little but headers.
 const LEAST_MTU_V4: u16 = 552;
 const LEAST_MTU_V6: u16 = 1280;
 

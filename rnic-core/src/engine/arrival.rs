@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// Handles what was read of a frame that is like the one before. Says whether it is the next data of its connection and
-    /// nothing else: then what follows from it is still to be seen to.
+    /// nothing else: then what follows from it is still to be done.
     #[inline(never)]
     fn handle_expected<F: TxFrames>(
         &mut self,
@@ -164,7 +164,7 @@ impl Engine {
         other
     }
 
-    /// Sees to what follows from segments that were handled.
+    /// Acts on what follows from segments that were handled.
     #[inline]
     fn end_run(&mut self, index: usize, now: Instant, guard: &Guard<'_>) {
         let (connection, mut context) = self.lend(index, now, guard);

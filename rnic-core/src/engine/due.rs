@@ -139,7 +139,7 @@ impl Engine {
         self.schedule.next_timeout()
     }
 
-    /// Sees to whatever is due by time. Says whether there was anything.
+    /// Handles delayed ACKs and timers that are due. Returns whether there were any.
     #[inline]
     pub fn handle_timeouts<F: TxFrames>(
         &mut self,

@@ -326,7 +326,7 @@ impl Engine {
         }
     }
 
-    /// The same, where its addresses stay this engine's among those of its device.
+    /// Ends with a connection whose addresses stay this engine's among those of its device.
     fn forget_here(&mut self, index: usize) {
         let mut connection = self.detach(index);
         if let Some(request) = connection.request() {
