@@ -395,7 +395,8 @@ impl Engine {
         let Some((hop, concerned)) = self.next_hops.set(destination, hop) else {
             return;
         };
-        for index in concerned.to_vec() {
+        let concerned = concerned.to_vec();
+        for index in concerned {
             self.connections[index].set_next_hop(&hop);
             self.schedule(index, Wants::SEND);
         }
