@@ -210,16 +210,18 @@ fn a_signal_ends_perf_without_a_link() {
         other.ip("link set dev theirs down").unwrap();
         sides.extend([(server, one), (client, other)]);
     }
-    // Long enough for all that can be said to wait for its acknowledgment, not for the connections to end.
-    std::thread::sleep(Duration::from_secs(20));
-    for (side, _namespace) in sides {
-        let asked = Instant::now();
+    // Long enough for all that can be said to wait for its acknowledgment. The connections end on their own after 30 s.
+    std::thread::sleep(Duration::from_secs(10));
+    for (side, _) in &sides {
         side.interrupt();
+    }
+    let asked = Instant::now();
+    for (side, _namespace) in sides {
         let output = side.finish("an interrupted side");
         assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
-        let took = asked.elapsed();
-        assert!(took < Duration::from_secs(4), "it took {took:?}");
     }
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(15), "it took {took:?}");
 }
 
 #[test]
