@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::fast_paths::FastPaths;
 
-use super::{CongestionAlgorithm, EcnMode, Keepalive};
+use super::{CongestionAlgorithm, EcnMode};
 
 /// Settings of a connection. `Default` suits a path of Ethernet's MTU.
 #[derive(Clone, Debug)]
@@ -76,6 +76,27 @@ impl Default for TcpConfig {
             fin_wait: Duration::from_secs(60),
             time_wait: Duration::from_secs(60),
             fast_paths: FastPaths::ALL,
+        }
+    }
+}
+
+/// When to probe a silent peer. `Default` has the values of Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// The silence after which the first probe is sent.
+    pub idle: Duration,
+    /// The time between probes.
+    pub interval: Duration,
+    /// Probes without an answer after which the connection fails.
+    pub count: u8,
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(2 * 3600),
+            interval: Duration::from_secs(75),
+            count: 9,
         }
     }
 }

@@ -21,6 +21,7 @@ mod cookie;
 mod ecn;
 mod facts;
 mod fast;
+mod keepalive;
 mod liveness;
 mod options;
 mod output;
@@ -33,7 +34,9 @@ mod reuse;
 mod rtt;
 mod scoreboard;
 mod send;
+mod sent_segment;
 mod seq;
+mod spilled_octets;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -43,16 +46,15 @@ use core::mem::offset_of;
 use core::ops::Range;
 use core::time::Duration;
 
-pub use self::config::TcpConfig;
+pub use self::config::{Keepalive, TcpConfig};
 pub use self::congestion::{CongestionAlgorithm, DeliveryRate};
 pub use self::ecn::EcnMode;
 pub use self::facts::TcpFacts;
 pub use self::fast::{
     Acknowledged, BurstSegments, CoalescedSegments, DataWithSoleAck, IdleSegment, NextData,
 };
-pub use self::liveness::Keepalive;
-pub use self::send::SpilledOctets;
 pub use self::seq::Seq;
+pub use self::spilled_octets::SpilledOctets;
 pub use self::state::State;
 
 use self::challenge::ChallengeLimit;
@@ -63,7 +65,8 @@ use self::pacing::Pacer;
 use self::recovery::Recovery;
 use self::recv::Receiver;
 use self::rtt::RttEstimator;
-use self::send::{Fin, Sender};
+use self::send::Sender;
+use self::sent_segment::Fin;
 use crate::counters::TcpCounters;
 use crate::memory::frames::{FrameId, TxFrames};
 use crate::memory::prefetch::prefetch_ends;

@@ -1,11 +1,12 @@
 //! What is sent: retransmissions, data, FIN, acknowledgments, and the segments of the handshake.
 
-use super::send::{Fate, FramePart, SentSegment};
-use super::{Fin, Outgoing, Payload, State, Tcp};
 use crate::memory::frames::{CONTROL_FRAMES, TxFrames};
+use crate::tcp::sent_segment::{Fate, FramePart, SentSegment};
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, TcpHeader, TcpOptions};
 use core::time::Duration;
+
+use super::{Fin, Outgoing, Payload, State, Tcp};
 
 /// When to look again whether the device has finished with a frame that is to be sent again.
 const DEVICE_RETRY: Duration = Duration::from_millis(1);

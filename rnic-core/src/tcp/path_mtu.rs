@@ -4,12 +4,13 @@
 
 use core::time::Duration;
 
-use super::send::{FramePart, SentSegment};
-use super::{Seq, Tcp};
 use crate::memory::frames::TxFrames;
+use crate::tcp::sent_segment::{FramePart, SentSegment};
 use crate::time::Instant;
 use crate::wire::checksum;
 use crate::wire::tcp::MAX_OPTIONS_LEN;
+
+use super::{Seq, Tcp};
 
 /// Timeouts in a row after which the path, and not its load, is under suspicion (Linux's `tcp_retries1`).
 const SUSPICIOUS: u8 = 3;

@@ -13,7 +13,7 @@ pub(super) struct SentSegment {
     pub(super) len: u16,
     /// Ones-complement sum of the payload.
     pub(super) payload_sum: u16,
-    /// The sender has nothing to add for now.
+    /// PSH: the sender has nothing to add for now.
     pub(super) push: bool,
     /// Stream offset of the first octet.
     pub(super) start: u64,
@@ -64,14 +64,14 @@ impl FramePart {
     }
 }
 
-/// What is known of octets that were sent.
+/// What is known of a segment that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// On its way, or not sent yet.
+    /// In flight, or not sent yet.
     InFlight,
     /// Selectively acknowledged.
     Sacked,
-    /// Thought lost, and not sent again yet.
+    /// Marked as lost, and not retransmitted yet.
     Lost,
 }
 

@@ -4,9 +4,10 @@
 //! ordinary way; the outcome is the same.
 
 use crate::memory::frames::TxFrames;
-use crate::tcp::Tcp;
-use crate::tcp::recovery;
-use crate::tcp::send::{Fate, FramePart};
+use crate::tcp::{
+    Tcp, recovery,
+    sent_segment::{Fate, FramePart},
+};
 use crate::time::Instant;
 
 /// The proof that an acknowledgment is one of the only segment in flight.

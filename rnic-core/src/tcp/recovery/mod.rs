@@ -5,6 +5,7 @@
 //! without it duplicate ACKs do (RFC 5681, RFC 6582). In fast recovery proportional rate reduction says how much
 //! may be sent; before and after it, congestion control does.
 
+mod ack;
 mod arrival;
 mod prr;
 mod rack;
@@ -14,14 +15,13 @@ mod tail;
 use core::mem::offset_of;
 use core::ops::Range;
 
+pub(super) use self::ack::Ack;
 use self::prr::Prr;
 use self::rack::Rack;
 use self::spurious::{Frto, Retransmissions};
 use self::tail::TailProbe;
 use super::congestion::{Congestion, CongestionAlgorithm, Rounds};
-use super::options::Echo;
 use super::rtt::RttEstimator;
-use super::scoreboard::AckOutcome;
 use super::send::Sender;
 use crate::counters::TcpCounters;
 use crate::time::{Instant, Span};
@@ -37,22 +37,6 @@ enum Phase {
     Timeout { recovery_point: u64, frto: Frto },
 }
 
-/// An ACK, after the scoreboard has processed it.
-pub(super) struct Ack<'a> {
-    pub(super) now: Instant,
-    pub(super) outcome: &'a AckOutcome,
-    /// Octets not acknowledged before.
-    pub(super) flight: u64,
-    /// The round-trip time, if it measures one exactly.
-    pub(super) round_trip: Option<Span>,
-    /// Its number is SND.UNA, and its segment has neither data nor a window update.
-    pub(super) repeats: bool,
-    /// It has SACK blocks.
-    pub(super) sacks: bool,
-    /// Our timestamp that it echoes.
-    pub(super) echo: Option<Echo>,
-}
-
 /// An acknowledgment of the only segment in flight, which was sent once.
 pub(super) struct SoleAck {
     pub(super) now: Instant,
@@ -61,18 +45,6 @@ pub(super) struct SoleAck {
     /// What is acknowledged now: nothing more was sent.
     pub(super) acked: Range<u64>,
     pub(super) round_trip: Span,
-}
-
-impl Ack<'_> {
-    /// Whether it is a duplicate acknowledgment (RFC 5681 section 2).
-    fn is_duplicate(&self) -> bool {
-        self.repeats && self.flight > 0
-    }
-
-    /// Whether it echoes a timestamp from before `at`.
-    fn echoes_before(&self, at: Instant) -> bool {
-        self.echo.is_some_and(|echo| echo.is_before(at))
-    }
 }
 
 /// How a connection recovers from loss.

@@ -1,6 +1,8 @@
 //! What is in flight, for an administrator.
 
-use super::{Fate, Sender};
+use crate::tcp::sent_segment::Fate;
+
+use super::Sender;
 
 /// Octets in flight, by what is known of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! Segments that turn out too large for the path are cut in two where they are held.
 
-use super::{Fate, Sender, SentSegment};
+use crate::tcp::sent_segment::{Fate, SentSegment};
+
+use super::Sender;
 
 impl Sender {
     pub(in crate::tcp) fn get(&self, index: usize) -> Option<&SentSegment> {

@@ -2,35 +2,14 @@
 //! released. Frames are few, and other connections need them. A spilled segment is sent again in a copy each time.
 
 use core::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use super::{FramePart, Sender, SentSegment};
 use crate::memory::frames::TxFrames;
 use crate::tcp::Tcp;
+use crate::tcp::sent_segment::{FramePart, SentSegment};
+use crate::tcp::spilled_octets::{Spill, SpilledOctets};
 
-/// Counts the spilled octets of all connections of a worker.
-pub type SpilledOctets = Arc<AtomicUsize>;
-
-/// The spilled octets of one connection: a contiguous part of the stream, from the first segment held on.
-#[derive(Debug)]
-pub(in crate::tcp) struct Spill {
-    start: u64,
-    octets: Vec<u8>,
-    sum: SpilledOctets,
-}
-
-impl Spill {
-    fn end(&self) -> u64 {
-        self.start + self.octets.len() as u64
-    }
-}
-
-impl Drop for Spill {
-    fn drop(&mut self) {
-        self.sum.fetch_sub(self.octets.len(), Ordering::Relaxed);
-    }
-}
+use super::Sender;
 
 impl Sender {
     /// Spills every segment that is in a frame, and releases the frames. `sum` counts the octets of all connections. Returns

@@ -4,13 +4,13 @@ use core::time::Duration;
 
 use proptest::prelude::*;
 
-use super::script::{OUR_ISN, ms};
 use crate::memory::frames::TxFrames;
-use crate::tcp::scoreboard::AckOutcome;
-use crate::tcp::send::{Fate, Sender};
+use crate::tcp::{scoreboard::AckOutcome, send::Sender, sent_segment::Fate};
 use crate::testing::VecFrames;
 use crate::time::Instant;
 use crate::wire::tcp::SackBlocks;
+
+use super::script::{OUR_ISN, ms};
 
 #[derive(Clone, Debug)]
 enum Step {
