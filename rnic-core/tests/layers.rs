@@ -1,5 +1,7 @@
 //! The layers keep apart: who may name whom, and where `unsafe` may stand.
 
+#[path = "support/modules.rs"]
+mod modules;
 #[path = "support/source.rs"]
 mod source;
 
@@ -7,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use modules::{Crate, circles};
 use source::{Import, Token, imports, tokens};
 
 /// The protocol layers: none knows of another, and `connection` alone knows all of them.
@@ -181,6 +184,152 @@ fn nothing_is_logged_on_the_way_of_a_frame() {
     confined(&["tracing", "tracing_subscriber"], &LOGS);
 }
 
+/// The floors of rnic-core, from the ground up. What stands on one floor, but for the protocol layers, may import itself
+/// and the floors below.
+const FLOORS: [&[&str]; 9] = [
+    &["ids", "time", "counters", "fast_paths"],
+    &["wire"],
+    &["memory"],
+    &["verbs"],
+    &PROTOCOLS,
+    &["connection"],
+    &["engine"],
+    &["testing"],
+    &["lib"],
+];
+
+/// Circles of files that are known and still to be mended: of each its first file, and how many there are.
+const KNOWN_CIRCLES: [(&str, usize); 13] = [
+    ("rnic-core/tests/support/decoder/ddp.rs", 7),
+    ("rnic-core/tests/support/equivalence/case.rs", 2),
+    ("rnic-core/tests/support/equivalence/mod.rs", 2),
+    ("benches/benches/stages.rs", 2),
+    ("benches/src/bed.rs", 32),
+    ("rnic-ctl/examples/play/main.rs", 4),
+    ("rnic-ctl/src/perf/receives.rs", 2),
+    ("rnic-ctl/src/rping/client.rs", 3),
+    ("rnic-verbs/src/asynchronous.rs", 3),
+    ("rnic-verbs/src/cq.rs", 7),
+    ("rnic-xdp/src/control.rs", 19),
+    ("rnic-xdp/src/facts/device.rs", 3),
+    ("rnic-xdp/src/netlink/mod.rs", 2),
+];
+
+/// The roots of the crates of every package, fuzz targets among them; tests are crates of their own.
+fn roots() -> Vec<PathBuf> {
+    let packages = [
+        "rnic-core",
+        "rnic-xdp",
+        "rnic-verbs",
+        "rnic-ctl",
+        "benches",
+        "fuzz",
+    ];
+    let mut roots = Vec::new();
+    for package in packages.map(|name| workspace().join(name)) {
+        let named = ["src/lib.rs", "src/main.rs", "lib.rs"].map(|name| package.join(name));
+        roots.extend(named.into_iter().filter(|root| root.exists()));
+        for directory in ["src/bin", "examples", "benches", "targets"] {
+            for entry in fs::read_dir(package.join(directory)).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                let main = path.join("main.rs");
+                if path.extension().is_some_and(|extension| extension == "rs") {
+                    roots.push(path);
+                } else if main.exists() {
+                    roots.push(main);
+                }
+            }
+        }
+    }
+    roots.sort();
+    roots
+}
+
+fn short(path: &Path) -> std::path::Display<'_> {
+    path.strip_prefix(workspace()).unwrap_or(path).display()
+}
+
+/// The floor of a file of rnic-core.
+fn floor(file: &Path) -> usize {
+    let source = workspace().join("rnic-core/src");
+    let path = file.strip_prefix(source).unwrap().with_extension("");
+    let top = path.iter().next().unwrap().to_str().unwrap();
+    let on = |floor: &&[&str]| floor.contains(&top);
+    FLOORS
+        .iter()
+        .position(|floor| on(&floor))
+        .unwrap_or_else(|| panic!("{top} has no floor: say in FLOORS on what it may stand"))
+}
+
+#[test]
+fn imports_go_down_the_floors() {
+    let read = Crate::read(&workspace().join("rnic-core/src/lib.rs"));
+    assert!(
+        read.imports.len() > 500,
+        "the search finds nothing any more"
+    );
+    for import in read.imports.iter().filter(|import| !import.in_tests) {
+        assert!(
+            floor(&import.from) >= floor(&import.to),
+            "{} imports {} from the floor above it: {}",
+            short(&import.from),
+            import.name,
+            short(&import.to),
+        );
+    }
+}
+
+#[test]
+fn nothing_that_rnic_core_imports_is_overlooked() {
+    let read = Crate::read(&workspace().join("rnic-core/src/lib.rs"));
+    let unknown: Vec<_> = read
+        .unknown
+        .iter()
+        .map(|(file, path)| format!("{}: {path}", short(file)))
+        .collect();
+    assert!(unknown.is_empty(), "where are these defined? {unknown:#?}");
+    let all = files(&workspace().join("rnic-core/src"));
+    let overlooked: Vec<_> = all
+        .iter()
+        .filter(|file| !read.files.contains(*file))
+        .collect();
+    assert!(overlooked.is_empty(), "no module: {overlooked:?}");
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let known = BTreeSet::from(KNOWN_CIRCLES.map(|(first, count)| (first.to_owned(), count)));
+    let mut met = BTreeSet::new();
+    for root in roots() {
+        for circle in circles(&Crate::read(&root).imports) {
+            let files: BTreeSet<_> = circle.iter().map(|import| &import.from).collect();
+            let first = short(files.first().unwrap()).to_string();
+            let ties: Vec<_> = circle
+                .iter()
+                .map(|import| {
+                    format!(
+                        "{} -> {}: {}",
+                        short(&import.from),
+                        short(&import.to),
+                        import.name
+                    )
+                })
+                .collect();
+            let found = (first, files.len());
+            assert!(
+                known.contains(&found),
+                "{} files of {} import each other in a circle, that from {}:\n{}",
+                found.1,
+                short(&root),
+                found.0,
+                ties.join("\n"),
+            );
+            met.insert(found);
+        }
+    }
+    assert_eq!(known, met, "circles that are mended must leave the list");
+}
+
 /// The search itself: it would be no use if it overlooked a way to name a module.
 mod search {
     use super::*;
@@ -263,5 +412,120 @@ mod search {
         };
         assert!(knows("mpa", "wire") && knows("ddp", "memory"));
         assert!(!knows("mpa", "tcp"));
+    }
+
+    /// Writes a crate of these files, and reads it.
+    fn crate_of(name: &str, files: &[(&str, &str)]) -> Crate {
+        let directory =
+            std::env::temp_dir().join(format!("rnic-layers-{name}-{}", std::process::id()));
+        for (file, text) in files {
+            let path = directory.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let read = Crate::read(&directory.join("lib.rs"));
+        fs::remove_dir_all(directory).unwrap();
+        read
+    }
+
+    /// The circles of a crate of these files: the names that tie each.
+    fn ties(name: &str, files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let read = crate_of(name, files);
+        assert!(read.unknown.is_empty(), "{:?}", read.unknown);
+        let names = |circle: Vec<&modules::Import>| {
+            circle
+                .into_iter()
+                .map(|import| import.name.clone())
+                .collect()
+        };
+        circles(&read.imports).into_iter().map(names).collect()
+    }
+
+    #[test]
+    fn finds_a_circle_of_every_kind() {
+        let modules = ("lib.rs", "mod a; mod b; mod c;");
+        let none: [Vec<String>; 0] = [];
+        // Straight down.
+        let found = ties(
+            "none",
+            &[
+                modules,
+                ("a.rs", "use crate::b::B; pub struct A;"),
+                ("b.rs", "use super::c::C; pub struct B;"),
+                ("c.rs", "pub struct C;"),
+            ],
+        );
+        assert_eq!(found, none);
+        // Of three, by `crate::`, `super::` and a path in the code; a function as well as a type.
+        let found = ties(
+            "three",
+            &[
+                modules,
+                ("a.rs", "use crate::b::B; pub fn a() {}"),
+                ("b.rs", "use super::c; pub struct B(c::C);"),
+                ("c.rs", "pub struct C; fn f() { crate::a::a() }"),
+            ],
+        );
+        assert_eq!(found, [["B", "C", "a"]]);
+        // Through a re-export, a group, another name and a glob of a test, which counts for nothing.
+        let found = ties(
+            "exported",
+            &[
+                ("lib.rs", "mod a; mod b; mod c; pub use self::b::B;"),
+                ("a.rs", "use crate::{c::{C as D}, B}; pub struct A;"),
+                ("b.rs", "use crate::a::A; pub struct B;"),
+                (
+                    "c.rs",
+                    "pub struct C; #[cfg(test)] mod tests { use crate::a::*; }",
+                ),
+            ],
+        );
+        assert_eq!(found, [["B", "A"]]);
+        // A parent and its child.
+        let parent = ("lib.rs", "mod p;");
+        let found = ties(
+            "parent",
+            &[
+                parent,
+                ("p/mod.rs", "mod q; use self::q::Q; pub struct P(Q);"),
+                ("p/q.rs", "use super::P; pub struct Q;"),
+            ],
+        );
+        assert_eq!(found, [["Q", "P"]]);
+        // A parent that only hands its children's names on, also to its children.
+        let found = ties(
+            "face",
+            &[
+                parent,
+                ("p/mod.rs", "mod q; mod r; pub use q::Q; pub use r::R;"),
+                ("p/q.rs", "use super::R; pub struct Q;"),
+                ("p/r.rs", "pub struct R;"),
+            ],
+        );
+        assert_eq!(found, none);
+        let found = ties(
+            "children",
+            &[
+                parent,
+                ("p/mod.rs", "mod q; mod r; pub use q::Q; pub use r::R;"),
+                ("p/q.rs", "use super::R; pub struct Q;"),
+                ("p/r.rs", "use crate::p::Q; pub struct R;"),
+            ],
+        );
+        assert_eq!(found, [["R", "Q"]]);
+    }
+
+    #[test]
+    fn says_what_it_cannot_see() {
+        let read = crate_of(
+            "unknown",
+            &[
+                ("lib.rs", "mod a; mod b;"),
+                ("a.rs", "use crate::b::*; use crate::b::Missing;"),
+                ("b.rs", ""),
+            ],
+        );
+        let unknown: Vec<_> = read.unknown.iter().map(|(_, path)| path.as_str()).collect();
+        assert_eq!(unknown, ["crate::b::*", "crate::b::Missing"]);
     }
 }

@@ -7,10 +7,12 @@ use std::collections::BTreeSet;
 pub(crate) enum Token<'a> {
     Word(&'a str),
     PathSeparator,
+    /// A string or a character, with its quotes.
+    Literal(&'a str),
     Other(char),
 }
 
-/// The tokens of a source, without comments, strings and characters.
+/// The tokens of a source, without comments.
 pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut rest = source;
@@ -20,6 +22,7 @@ pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
         } else if rest.starts_with("/*") {
             block_comment_len(rest)
         } else if let Some(len) = literal_len(rest) {
+            tokens.push(Token::Literal(&rest[..len]));
             len
         } else if first.is_alphanumeric() || first == '_' {
             let len = rest
