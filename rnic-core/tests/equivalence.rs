@@ -29,7 +29,7 @@ fn alone(path: FastPath) -> FastPaths {
 
 #[test]
 fn all_fast_paths_have_the_outcome_of_the_ordinary_way() {
-    for seed in 0..cases(400) {
+    for seed in 0..cases(1200) {
         println!("seed {seed}");
         check(&case(seed), FastPaths::ALL);
     }

@@ -16,6 +16,8 @@ use rnic_core::time::Instant;
 
 /// Acts behind which all state is compared; what is sent and told is compared behind each.
 const STATES_EVERY: usize = 4;
+/// Alarms that are waited for behind the last act.
+const MOST_ALARMS: usize = 60;
 
 /// What a case came to, for tests that ask whether cases get anywhere.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,13 +43,15 @@ pub(crate) fn check(case: &Case, fast_paths: FastPaths) -> Reached {
         compare(&mut fast, &mut plain, case, Some(number));
     }
     // Whatever is left to be done, until nobody waits for anything but a silent peer.
-    for _ in 0..60 {
+    for _ in 0..MOST_ALARMS {
         let alarm = next_timeout([&mut fast, &mut plain]);
-        for world in [&mut fast, &mut plain] {
-            world.come_to_rest(alarm);
+        let waits = [&mut fast, &mut plain].map(|world| world.come_to_rest(alarm));
+        compare_log(&mut fast, &mut plain, case, Some(case.acts.len()));
+        if waits == [false; 2] {
+            break;
         }
-        compare(&mut fast, &mut plain, case, Some(case.acts.len()));
     }
+    compare(&mut fast, &mut plain, case, Some(case.acts.len()));
     fast.reached()
 }
 
@@ -56,7 +60,7 @@ fn next_timeout(worlds: [&mut World; 2]) -> Option<Instant> {
     worlds.into_iter().filter_map(World::next_timeout).min()
 }
 
-fn compare(fast: &mut World, plain: &mut World, case: &Case, act: Option<usize>) {
+fn compare_log(fast: &mut World, plain: &mut World, case: &Case, act: Option<usize>) {
     let (seen, right) = (fast.take_log(), plain.take_log());
     if seen != right {
         let at = (0..).find(|at| seen.get(*at) != right.get(*at));
@@ -64,6 +68,10 @@ fn compare(fast: &mut World, plain: &mut World, case: &Case, act: Option<usize>)
             [&seen, &right].map(|log| format!("{:?}", log.get(at.unwrap_or_default())));
         differ(case, act, &seen, &right);
     }
+}
+
+fn compare(fast: &mut World, plain: &mut World, case: &Case, act: Option<usize>) {
+    compare_log(fast, plain, case, act);
     if act.is_some_and(|act| !act.is_multiple_of(STATES_EVERY) && act < case.acts.len()) {
         return;
     }
