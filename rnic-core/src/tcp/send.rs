@@ -258,6 +258,10 @@ impl Sender {
         let Some(segment) = self.segments.get_mut(self.unsent) else {
             return;
         };
+        if segment.fate == Fate::Lost {
+            // A part of it was sent and thought lost: it is counted with what it has now.
+            self.board.lost += u64::from(sent.saturating_sub(segment.sent));
+        }
         segment.sent = sent;
         segment.sent_at = now;
         if segment.retransmitted {
