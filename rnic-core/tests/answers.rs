@@ -12,11 +12,14 @@ use rnic_core::memory::table::Access;
 use rnic_core::testing::raw_peer;
 use rnic_core::testing::simulation::{SharedRegion, Simulation, TestQp};
 use rnic_core::verbs::{
+    SendWr, WrOpcode,
     sge::Sge,
     status::WcStatus,
     wr::{RecvWr, WcOpcode, send_flags},
 };
-use rnic_core::wire::ddp::{DdpHeader, MessageOffset, QueueNumber, Stag, UntaggedHeader};
+use rnic_core::wire::ddp::{
+    DdpHeader, MessageOffset, QueueNumber, Stag, TaggedOffset, UntaggedHeader,
+};
 use rnic_core::wire::mpa::CRC_LEN;
 use rnic_core::wire::rdmap::{Opcode, ReadRequest};
 
@@ -103,6 +106,32 @@ fn a_request_behind_a_fence_goes_when_the_answer_has_come() {
     assert_eq!(sink.content(), b"answered");
     let behind = scene.sim.raw[scene.peer].take_ddp().expect("what waited");
     assert_eq!(behind.1, b"behind");
+}
+
+/// What the peer acknowledged without data has arrived, also where its next data breaks a rule.
+#[test]
+fn a_write_that_was_acknowledged_alone_succeeds_behind_an_error() {
+    let mut scene = Scene::new();
+    let sink = scene.sim.hosts[0].share(&[0; 8], all_rights());
+    let host = &scene.sim.hosts[0];
+    host.post_send(&mut scene.qp, read(4, &sink, Stag(0x100), 8));
+    let write = SendWr::new(5, WrOpcode::Write)
+        .with_remote(Stag(0x100), TaggedOffset(0))
+        .with_inline(b"written");
+    host.post_send(&mut scene.qp, write.expect("seven octets fit"));
+    scene.sim.run_now();
+    let peer = &mut scene.sim.raw[scene.peer];
+    peer.acknowledge();
+    scene.sim.run_now();
+    assert_eq!(outcomes(&mut scene.qp), []);
+    let peer = &mut scene.sim.raw[scene.peer];
+    peer.send_ddp(tagged(Opcode::Write, Stag(0x100), 0, true), b"nowhere");
+    scene.sim.run_now();
+    let told = outcomes(&mut scene.qp);
+    assert!(
+        told.contains(&(5, WcOpcode::Write, WcStatus::Success)),
+        "{told:?}"
+    );
 }
 
 /// An answer may be the beginning of a message; what comes behind it is of that message, or has no turn.

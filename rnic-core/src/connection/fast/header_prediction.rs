@@ -49,9 +49,8 @@ impl<'a> PredictedSegment<'a> {
         };
         taken::count(FastPath::HeaderPrediction);
         let acknowledged = self.data.commit(tcp, context.now, tx);
-        if acknowledged != Acknowledged::Nothing {
-            stream.note_acked(tcp.acked_offset());
-        }
+        // Also where it acknowledges nothing new: a segment without data may have.
+        stream.note_acked(tcp.acked_offset());
         stream.receive(segment.payload, segment.payload_crc, context);
         let held = stream.held();
         let missing = if held == 0 { 0 } else { stream.missing() };
