@@ -199,7 +199,8 @@ const FLOORS: [&[&str]; 9] = [
 ];
 
 /// Circles of files that are known and still to be mended: of each its first file, and how many there are.
-const KNOWN_CIRCLES: [(&str, usize); 13] = [
+const KNOWN_CIRCLES: [(&str, usize); 14] = [
+    ("rnic-core/src/engine/mod.rs", 2),
     ("rnic-core/tests/support/decoder/ddp.rs", 7),
     ("rnic-core/tests/support/equivalence/case.rs", 2),
     ("rnic-core/tests/support/equivalence/mod.rs", 2),
@@ -257,7 +258,7 @@ fn floor(file: &Path) -> usize {
     let on = |floor: &&[&str]| floor.contains(&top);
     FLOORS
         .iter()
-        .position(|floor| on(&floor))
+        .position(on)
         .unwrap_or_else(|| panic!("{top} has no floor: say in FLOORS on what it may stand"))
 }
 
