@@ -3,9 +3,9 @@
 use crate::connection::{Connection, ConnectionOptions};
 use crate::ids::QpNumber;
 
-/// A connection on its way to another engine, where a queue pair is to accept it.
+/// A connection on its way to another engine, where a queue pair accepts it.
 pub struct Adoption {
-    /// Unless it has ended.
+    /// `None` if it has ended.
     pub(super) connection: Option<Connection>,
     pub(super) qp: QpNumber,
     pub(super) options: ConnectionOptions,

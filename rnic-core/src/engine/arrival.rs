@@ -1,4 +1,4 @@
-//! Received frames: which connection each is for, and what follows from it.
+//! Received frames: which connection each is for, and the actions that follow.
 
 use super::Engine;
 use super::drops::unreadable;
@@ -11,10 +11,10 @@ use crate::wire::packet::{self, Checksums};
 use crate::wire::prediction::{Expected, Prediction};
 
 impl Engine {
-    /// Handles received frames, and says of each what is to be done about its checksums.
+    /// Handles received frames, each with what is known of its checksums. Returns whether there were any.
     ///
-    /// A run of frames with nothing but the next data of one connection is handled as one: what follows from it is
-    /// seen to at its end. Says whether there were any.
+    /// Frames in a row that hold nothing but the next data of one connection are handled as one run: the actions that
+    /// follow (completions, ACKs, timers) are done once, at its end.
     pub fn handle_frames<F: TxFrames>(
         &mut self,
         now: Instant,
@@ -32,7 +32,7 @@ impl Engine {
                 Some((prediction, index)) => {
                     let index = *index;
                     match &prediction.parse(frame, checksums) {
-                        // Behind a run, what follows from that comes first.
+                        // Behind a run, its actions come first.
                         Some(expected)
                             if run.is_none()
                                 && self.handle_whole_message(index, expected, now, guard, tx) => {}
@@ -63,8 +63,9 @@ impl Engine {
         self.counters.engine.frames_received != before
     }
 
-    /// Handles what was read of a frame, if its segment is a [whole message](WholeMessage). Says whether it is one.
-    // A function of its own: what else frames may be has no place in its registers.
+    /// Handles a frame with predicted headers, if its segment is a [whole message](WholeMessage). Returns whether it is
+    /// one.
+    // Not inlined: it then keeps its own values in registers, and none of the other cases'.
     #[inline(never)]
     fn handle_whole_message<F: TxFrames>(
         &mut self,
@@ -93,8 +94,8 @@ impl Engine {
         true
     }
 
-    /// Handles what was read of a frame that is like the one before. Says whether it is the next data of its connection and
-    /// nothing else: then what follows from it is still to be done.
+    /// Handles a frame with predicted headers. Returns whether it holds the next data of its connection and nothing
+    /// else: then its actions are still to be done, at the end of the run.
     #[inline(never)]
     fn handle_expected<F: TxFrames>(
         &mut self,
@@ -133,7 +134,7 @@ impl Engine {
         false
     }
 
-    /// Begins a [coalesced run](CoalescedRun) behind a frame that was handled, where there can be one.
+    /// Begins a [coalesced run](CoalescedRun) behind a frame that was handled, if it is eligible.
     fn begin_coalesced_run<'g>(
         &self,
         frame: &[u8],
@@ -148,7 +149,7 @@ impl Engine {
         CoalescedRun::eligible(connection, prediction, frame, expected, guard)
     }
 
-    /// Takes frames for as long as they belong to a coalesced run. Returns the first that does not.
+    /// Takes frames while they belong to a coalesced run. Returns the first that does not.
     fn follow_coalesced_run<T: AsRef<[u8]>>(
         &mut self,
         index: usize,
@@ -164,12 +165,12 @@ impl Engine {
         other
     }
 
-    /// Acts on what follows from segments that were handled.
+    /// Does the actions that follow from the segments of a run.
     #[inline]
     fn end_run(&mut self, index: usize, now: Instant, guard: &Guard<'_>) {
         let (connection, mut context) = self.lend(index, now, guard);
         if connection.settle_acked(&mut context) {
-            // What is over is not settled so.
+            // `settle_acked` says no where the connection is over.
             let wants = Wants {
                 ended: false,
                 ..self.connections[index].wants(now, self.has_many())
@@ -182,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// Handles a frame that need not be like the one before, behind a run of frames.
+    /// Handles a frame whose headers were not as predicted, after the actions of the run in front of it.
     #[inline(never)]
     fn handle_unexpected<F: TxFrames>(
         &mut self,
@@ -214,8 +215,8 @@ impl Engine {
                 return self.handle_stranger(stranger, frame, packet, tx);
             }
         };
-        // Where connections take turns, to expect the same again would be in vain: unless it is data that its sender does
-        // not push, because there are more.
+        // Where the frames of several connections alternate, the next frame is not like this one. It is if this one has
+        // data without PSH: then more follow.
         let again = self.latest.replace(index) == Some(index);
         let segment = &packet.segment;
         let goes_on = !segment.payload.is_empty() && !segment.header.flags.psh();

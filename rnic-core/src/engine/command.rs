@@ -25,36 +25,37 @@ use super::snapshot::Snapshot;
 pub enum Command {
     /// Adds a completion queue.
     CreateCq {
-        /// Its name.
+        /// Its number.
         cq: CqId,
         /// Where completions are written.
         producer: Producer<Completion>,
-        /// Whether the application wants to be told.
+        /// Whether the application wants to be notified.
         arming: Arc<Arming>,
-        /// Told when a completion arrives that the application armed for.
+        /// Woken when a completion arrives that the application armed for.
         notify: Waker,
     },
-    /// Has a completion queue go on in another ring, once what stands in the present one was polled.
+    /// Moves a completion queue to another ring. The application polls what stands in the present one first.
     ResizeCq {
         /// The queue.
         cq: CqId,
         /// Where completions are written from now on.
         producer: Producer<Completion>,
-        /// Completions that stand in rings before the present one.
+        /// The number of completions that stand in rings before the present one.
         older: usize,
-        /// Told whether it was done. If so, nothing more comes in the present ring.
+        /// Receives whether it was done. If so, nothing more comes in the present ring.
         reply: Sender<Result<(), CqError>>,
     },
     /// Removes a completion queue. Its queue pairs must be gone.
     DestroyCq(CqId),
     /// Adds a shared receive queue.
     CreateSrq {
-        /// Its name.
+        /// Its number.
         srq: SrqId,
         /// Where receives are posted.
         ring: Consumer<RecvWr>,
     },
-    /// Arms the limit of a shared receive queue: told as [`Event::SharedReceives`](crate::connection::Event::SharedReceives).
+    /// Arms the limit of a shared receive queue. That it was reached is told by
+    /// [`Event::SharedReceives`](crate::connection::Event::SharedReceives).
     ArmSrq {
         /// The queue.
         srq: SrqId,
@@ -69,30 +70,29 @@ pub enum Command {
     TakeQp {
         /// The queue pair.
         qp: QpNumber,
-        /// It, or nothing if it is not idle.
+        /// Receives the queue pair, or nothing if it is not idle.
         reply: Sender<Option<Box<QueuePair>>>,
     },
     /// Adds an endpoint, in state Idle: a DDP stream for a layer that is not RDMAP. Commands and events name it by its
     /// number, as they name queue pairs, and a doorbell makes the engine ask its layer for messages.
     CreateEndpoint(Box<Endpoint>),
-    /// Removes a queue pair; a connection it still has is aborted. Nothing more is heard of either: requests that
-    /// were posted make no completion, and the number may be used again. Only what was taken from a shared receive
-    /// queue completes as flushed.
+    /// Removes a queue pair and aborts a connection that it still has. No event or completion of either follows, and
+    /// the number may be used again. Only receives that were taken from a shared receive queue complete, as flushed.
     DestroyQp(QpNumber),
     /// Accepts TCP connections on a local address.
     Listen {
-        /// Its name.
+        /// Its number.
         listener: ListenerId,
         /// The address; an unspecified IP address accepts on all.
         local: SocketAddr,
-        /// From whom. Of others' SYNs nothing is known here.
+        /// The peers that may connect. SYNs of others are refused as if nobody listened.
         peers: Peers,
         /// The lease of the port.
         lease: PortLease,
-        /// Where the failures of peers are told that have not asked yet.
+        /// Where it is recorded why peers failed before they sent an MPA Request.
         refusals: Arc<Refusals>,
     },
-    /// Stops listening; requests that wait for an answer are dropped.
+    /// Stops listening; requests that wait for a decision are dropped.
     Unlisten(ListenerId),
     /// Connects a queue pair.
     Connect {
@@ -102,7 +102,7 @@ pub enum Command {
         local: SocketAddr,
         /// The peer.
         remote: SocketAddr,
-        /// How.
+        /// How to set up the connection.
         options: ConnectionOptions,
         /// The lease of the local port.
         lease: PortLease,
@@ -113,11 +113,12 @@ pub enum Command {
         request: RequestId,
         /// The queue pair, Idle.
         qp: QpNumber,
-        /// `crc`, `ird`, `ord`, `private_data`, `keepalive` and `user_timeout` count; the rest was the initiator's to choose.
+        /// Of these `crc`, `ird`, `ord`, `private_data`, `keepalive` and `user_timeout` count; the initiator chose the
+        /// others.
         options: ConnectionOptions,
     },
-    /// Has another engine of the device accept a connection request of this one, with a queue pair that it has. The
-    /// connection goes there, although its segments come here.
+    /// Moves a connection with its request to another engine of the device, which accepts it with a queue pair of its
+    /// own. Its segments still come here, and are handed over.
     AcceptElsewhere {
         /// The number of the other engine.
         engine: u16,
@@ -128,21 +129,21 @@ pub enum Command {
         /// As for `Accept`.
         options: ConnectionOptions,
     },
-    /// From one engine to another.
+    /// Takes over a connection; sent by another engine.
     Adopt(Box<Adoption>),
     /// Refuses a connection request.
     Reject {
         /// The request.
         request: RequestId,
-        /// Handed to the initiator.
+        /// Private data for the initiator.
         private_data: Vec<u8>,
     },
-    /// Ends a connection after everything posted so far was sent.
+    /// Ends a connection in order, after everything posted so far was sent.
     Disconnect(QpNumber),
     /// Ends a connection at once, with a TCP RST.
     Abort(QpNumber),
     /// Moves a queue pair to Error, whatever its state; a connection that it has is aborted.
     Fail(QpNumber),
-    /// Asks for the state of everything.
+    /// Asks for a snapshot of the engine.
     Snapshot(Sender<Snapshot>),
 }

@@ -1,4 +1,4 @@
-//! How what the host asks for is carried out.
+//! How the commands of the host are carried out.
 
 use crate::connection::{
     self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd, PortLease,
@@ -29,7 +29,7 @@ impl Engine {
                 arming,
                 notify,
             } => {
-                // The host counts its queues: a number used twice is lost on it alone.
+                // The host numbers its queues: one that uses a number twice harms only itself.
                 let _ = self.cqs.add(cq, producer, notify, arming);
             }
             Command::ResizeCq {
@@ -38,7 +38,7 @@ impl Engine {
                 older,
                 reply,
             } => {
-                // Whoever asked may have given up waiting.
+                // The host may have given up waiting.
                 let _ = reply.send(self.cqs.resize(cq, producer, older));
             }
             Command::DestroyCq(cq) => self.cqs.remove(cq),
@@ -53,7 +53,7 @@ impl Engine {
             Command::DestroySrq(srq) => self.srqs.remove(srq),
             Command::CreateQp(qp) => self.qps.put(LocalEnd::Qp(qp)),
             Command::TakeQp { qp, reply } => {
-                // Whoever asked may have given up waiting.
+                // The host may have given up waiting.
                 let _ = reply.send(self.qps.take_idle_qp(qp));
             }
             Command::CreateEndpoint(endpoint) => self.qps.put(LocalEnd::Endpoint(endpoint)),
@@ -106,13 +106,13 @@ impl Engine {
             Command::Abort(qp) => self.on_qp(now, guard, qp, Connection::abort),
             Command::Fail(qp) => self.fail(now, guard, qp),
             Command::Snapshot(reply) => {
-                // Whoever asked may have given up waiting.
+                // The host may have given up waiting.
                 let _ = reply.send(self.snapshot(now));
             }
         }
     }
 
-    /// A connection has begun to wait for the application's answer.
+    /// Records that a connection waits for the application's decision.
     pub(super) fn add_request(&mut self, request: RequestId, index: usize) {
         if let Some(id) = self.connections[index].listener() {
             self.requests.insert(request, (index, id));
@@ -122,8 +122,8 @@ impl Engine {
         }
     }
 
-    /// The same where the listener has room for one more; else the connection is reset. Its request was told in this turn, and
-    /// is taken back before anybody reads of it.
+    /// Does [that](Self::add_request) where the listener has room for one more; otherwise resets the connection. The
+    /// event of its request was made in this turn, and is withdrawn before the host reads it.
     pub(super) fn add_request_or_refuse(&mut self, request: RequestId, index: usize) {
         let connection = &mut self.connections[index];
         let listener = connection.listener();
@@ -136,10 +136,10 @@ impl Engine {
         self.events.push_back(Event::RequestGone { request });
     }
 
-    /// A request waits no more. Returns its connection.
+    /// Removes a request that waits no more. Returns its connection.
     pub(super) fn take_request(&mut self, request: RequestId) -> Option<usize> {
         let (index, id) = self.requests.remove(&request)?;
-        // Those of a listener that was closed are being ended.
+        // Connections of a listener that was closed are being ended.
         if let Some(listener) = self.listeners.get_mut(&id) {
             listener.waiting = listener.waiting.saturating_sub(1);
         }
@@ -158,7 +158,7 @@ impl Engine {
         }
     }
 
-    /// To the application a queue pair that fails ends as if it had been connected.
+    /// Moves a queue pair to Error. One that is not connected ends, as the application sees it, like one that was.
     fn fail(&mut self, now: Instant, guard: &Guard<'_>, number: QpNumber) {
         self.on_qp(now, guard, number, Connection::abort);
         let Self {
@@ -174,7 +174,7 @@ impl Engine {
     fn destroy_qp(&mut self, now: Instant, guard: &Guard<'_>, qp: QpNumber) {
         let connection = self.qps.connection_of(qp);
         *self.qps.place(qp) = None;
-        // News of this batch that the host has not seen would be taken for news of the next with this number.
+        // The host would take events that it has not yet read for those of the next queue pair with this number.
         self.events.retain(|event| event.qp() != Some(qp));
         if let Some(index) = connection {
             self.with_connection(index, now, guard, Connection::orphan);
@@ -258,14 +258,14 @@ impl Engine {
             return self.events.push_back(Event::Failed { qp: number, reason });
         };
         let Some(end) = self.qps.take_idle(number) else {
-            // The host has answered: nobody else will.
+            // The host has decided, so no other decision will come.
             self.reject(now, guard, request, &[]);
             let reason = EndReason::QpNotIdle;
             return self.events.push_back(Event::Failed { qp: number, reason });
         };
         self.take_request(request);
         *self.qps.place(number) = Some(EndLocation::Connected(index));
-        // From here on the way to the peer is worth following; its SYN alone was not.
+        // From here on the route to the peer is worth following. For a SYN alone, which anybody can send, it was not.
         let remote = self.connections[index].key().remote.ip();
         let hop = self.next_hops.find(now, remote);
         self.with_connection(index, now, guard, |connection, context| {
@@ -286,7 +286,8 @@ impl Engine {
         options: ConnectionOptions,
     ) {
         let index = self.take_request(request);
-        // A peer that has asked has acknowledged all that it was told, and no frame of this engine is kept for it.
+        // A peer that has sent its MPA Request has acknowledged all that was sent to it, so no frame of this engine is
+        // held for it. Others cannot move.
         let (free, bound): (Vec<_>, Vec<_>) = index
             .into_iter()
             .partition(|index| !self.connections[*index].holds_frames());
@@ -305,7 +306,7 @@ impl Engine {
         }
     }
 
-    /// Takes over a connection from another engine, to accept it.
+    /// Takes over a connection from another engine, and accepts it.
     fn adopt(&mut self, now: Instant, guard: &Guard<'_>, adoption: Adoption) {
         let Adoption {
             connection,
@@ -336,7 +337,7 @@ impl Engine {
         }
     }
 
-    /// New requests were posted to a queue pair.
+    /// Gives a queue pair a turn: new requests were posted to it.
     #[inline]
     pub fn handle_doorbell(&mut self, number: u32) {
         let number = QpNumber(number);
@@ -353,7 +354,7 @@ impl Engine {
         }
     }
 
-    /// Completion queues have room again: flushes what was posted meanwhile to queue pairs that are over.
+    /// Flushes what was posted to queue pairs that are over, now that completion queues have room again.
     pub(super) fn flush_queue_pairs(&mut self) {
         for place in self.qps.places.iter_mut().flatten() {
             if let EndLocation::Here(LocalEnd::Qp(qp)) = place {
@@ -363,8 +364,8 @@ impl Engine {
     }
 }
 
-/// Completes what was posted to a queue pair that is over. As long as completions wait for room the requests stay
-/// where they are: the application cannot have more waiting than its queues hold.
+/// Completes what was posted to a queue pair that is over. While completions wait for room, the requests stay where
+/// they are: so the application cannot have more of them waiting than its queues hold.
 fn flush(qp: &mut QueuePair, cqs: &mut CqTable) {
     let has_room = !cqs.has_backlog(qp.send_cq) && !cqs.has_backlog(qp.recv_cq);
     if qp.state == QpState::Error && has_room {

@@ -13,16 +13,17 @@ use super::flows::Keyed;
 /// A cookie is good for the rest of the period in which it was made, and for the next one.
 const PERIOD: Duration = Duration::from_secs(64);
 
-/// What peers' segment sizes are rounded down to: Ethernet's, with tunnels in between and with jumbo frames.
+/// The segment sizes that a cookie can hold; a peer's is rounded down to one of them. They are Ethernet's, also with
+/// tunnels in between and with jumbo frames.
 const SEGMENT_SIZES: [u16; 8] = [256, 536, 1220, 1300, 1440, 1460, 8940, 8960];
 /// The segment size of a peer that states none (RFC 9293 section 3.7.1).
 const DEFAULT_SIZE: u16 = 536;
 
-/// Makes and knows cookies. In one are five bits of the period, three of the segment size, and 24 that nobody can
-/// guess without the secret.
+/// Makes and checks cookies. A cookie has five bits of the period, three of the segment size, and 24 of a keyed hash,
+/// which nobody can guess without the secret.
 pub(super) struct Cookies {
     secret: Keyed,
-    /// Until then a cookie may come back. Otherwise none is looked for: there is nothing to be guessed.
+    /// Until then a cookie may come back. Later none is accepted, so that nobody can guess one.
     expected_until: Instant,
 }
 
@@ -34,7 +35,7 @@ impl Cookies {
         }
     }
 
-    /// The cookie for a SYN.
+    /// Returns the cookie for a SYN.
     pub(super) fn make(&mut self, now: Instant, key: &FlowKey, syn: &TcpHeader) -> Seq {
         self.expected_until = now + 2 * PERIOD;
         let size = syn.options.mss.unwrap_or(DEFAULT_SIZE);
@@ -42,7 +43,7 @@ impl Cookies {
         self.cookie(period(now), key, syn.seq, index.unwrap_or(0))
     }
 
-    /// The cookie that a segment acknowledges, and the peer's segment size.
+    /// Returns the cookie that a segment acknowledges, and the peer's segment size.
     pub(super) fn check(&self, now: Instant, key: &FlowKey, ack: &TcpHeader) -> Option<(Seq, u16)> {
         if now >= self.expected_until {
             return None;
@@ -141,7 +142,7 @@ mod tests {
             ..Cookies::new(Keyed::new(&[8; 16]))
         };
         assert!(!finds(&others, LATER, &key(), &good), "another secret");
-        // While others are made, and even when the five bits come round.
+        // An old cookie is not accepted while new ones are made, not even when the five bits of the period wrap.
         for periods in [2, 32] {
             let now = LATER + PERIOD * periods;
             cookies.make(now, &other, &syn(None));

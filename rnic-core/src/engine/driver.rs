@@ -1,4 +1,4 @@
-//! One turn of a worker, without the device: what [`Turn`](super::link::Turn) implementations share.
+//! One turn of a worker, without the device: what all implementations of [`Turn`](super::link::Turn) share.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use crate::time::Instant;
 use crate::wire::icmp::TooBig;
 use crate::wire::packet::Checksums;
 
-/// Commands taken in one turn, so that frames are not kept waiting.
+/// The most commands carried out in one turn, so that frames do not wait long.
 const COMMANDS_PER_TURN: usize = 64;
 
-/// Parcels of frames from other engines handled in one turn.
+/// The most parcels of frames from other engines handled in one turn.
 const PARCELS_PER_TURN: usize = 4;
 
-/// Turns in a row in which timers may wait for frames that have arrived already.
+/// For so many turns in a row, timers may wait for frames that have arrived already.
 const TURNS_WITHOUT_TIMERS: u8 = 16;
 
 /// An engine with its link to the host.
@@ -24,13 +24,13 @@ pub struct Driver {
     engine: Engine,
     end: EngineEnd,
     memory: Worker,
-    /// Turns since timers were looked at.
+    /// Turns since timers were handled.
     without_timers: u8,
 }
 
 impl Driver {
-    /// An engine that obeys `end`. `secret` must be unpredictable: sequence numbers and hashes depend on it. Several engines
-    /// of a device have the same.
+    /// Makes an engine that takes its commands from `end`. `secret` must be unpredictable: sequence numbers and hashes
+    /// depend on it. All engines of a device have the same one.
     pub fn new(config: EngineConfig, secret: [u8; 32], mut end: EngineEnd) -> Self {
         let memory = end.table.worker();
         let mut engine = Engine::new(config, secret);
@@ -45,7 +45,7 @@ impl Driver {
         }
     }
 
-    /// Begins a turn: commands are carried out. Until the batch ends no memory region is taken away.
+    /// Begins a turn by carrying out commands. Until the batch ends, the revocation of a memory region waits.
     #[inline]
     pub fn begin(&mut self, now: Instant) -> Batch<'_> {
         let (engine, end, guard) = (&mut self.engine, &self.end, self.memory.enter());
@@ -61,70 +61,70 @@ impl Driver {
         }
     }
 
-    /// Whether a turn without frames would have anything to do: if not, a worker need not begin one.
+    /// Whether a turn without frames would have anything to do. If not, a worker need not begin one.
     pub fn is_due(&mut self, now: Instant) -> bool {
         self.end.doorbells.is_ringing() || self.engine.is_waited_for() || self.engine.is_due(now)
     }
 
-    /// Whether the engine asks anything about next hops.
+    /// Whether the engine has requests about next hops.
     #[inline]
     pub fn asks_for_next_hop(&self) -> bool {
         self.engine.asks_for_next_hop()
     }
 
-    /// What the engine asks about next hops.
+    /// Returns the next request about next hops.
     pub fn poll_next_hop_request(&mut self) -> Option<NextHopRequest> {
         self.engine.poll_next_hop_request()
     }
 
-    /// Tells the next hop of a destination that the engine follows, or that it changed.
+    /// Sets the next hop of a destination that the engine follows, or changes it.
     pub fn set_next_hop(&mut self, destination: IpAddr, hop: NextHop) {
         self.engine.set_next_hop(destination, hop);
     }
 
-    /// Tells that a destination cannot be reached: connections being opened to it fail, established ones go on
-    /// with the next hop they know, and the next question is asked anew.
+    /// Marks a destination as unreachable: connections being opened to it fail, established ones go on with the next
+    /// hop they know, and the next connection makes the engine ask again.
     pub fn set_unreachable(&mut self, destination: IpAddr) {
         self.engine.set_unreachable(destination);
     }
 
-    /// Tells that the device has lost its link, or has it again. Connections wait for it as long as TCP does.
+    /// Records that the device has lost its link, or has it again. Connections wait for it as long as TCP does.
     pub fn set_port(&mut self, active: bool) {
         self.engine.set_port(active);
     }
 
-    /// When the next timer goes off.
+    /// Returns when the next timer goes off.
     pub fn next_timeout(&mut self) -> Option<Instant> {
         self.engine.next_timeout()
     }
 
-    /// Whether something waits for room in the device or for a free frame: then a worker must not sleep long.
+    /// Whether something waits for room in the device or for a free frame. Then a worker must not sleep long.
     pub fn has_backlog(&self) -> bool {
         self.engine.has_backlog()
     }
 
-    /// Whether no connection owes its peer anything.
+    /// Whether all connections are [settled](Engine::is_settled) and no command waits.
     pub fn is_settled(&self) -> bool {
         self.end.commands.is_empty() && self.engine.is_settled()
     }
 
-    /// The engine, for its counters.
+    /// Returns the engine, for its counters.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Before a worker sleeps: from here on it is woken. Says whether it may sleep.
+    /// Prepares for a worker's sleep: from here on, a doorbell or command wakes it. Returns whether it may sleep.
     pub fn prepare_to_sleep(&self) -> bool {
         let nothing_waits = || self.end.commands.is_empty() && !self.engine.is_waited_for();
         self.end.doorbells.prepare_to_sleep() && nothing_waits()
     }
 
-    /// After a worker slept, or did not: nobody needs to wake it.
+    /// Ends that: the worker is awake and need not be woken.
     pub fn awake(&self) {
         self.end.doorbells.awake();
     }
 
-    /// The number of the engine among those of its device.
+    /// Returns the number of the engine among those of its device.
     pub fn number(&self) -> u16 {
         self.end.number()
     }
@@ -142,15 +142,15 @@ pub struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Prepares for frames that [`handle_frames`](Self::handle_frames) will have next: of each its front, with the headers at
-    /// least.
+    /// Prefetches what the frames need that [`handle_frames`](Self::handle_frames) gets next. Of each it takes the
+    /// front, with the headers at least.
     pub fn prefetch<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
         self.engine.prefetch_for_frames(heads);
     }
 
-    /// Handles received frames, each from the destination MAC address on, with what is to be done about its checksums.
-    // What has just been written of the frames' iterator is read where it lies: moved, it would be read in larger pieces than
-    // it was written in, for which the processor waits.
+    /// Handles received frames, each from the destination MAC address on, with what is known of its checksums.
+    // Inlined, so that the frames' iterator is read where it was written. A move would read it in larger pieces than it
+    // was written in, and the processor would wait for that (no store forwarding).
     #[inline(always)]
     pub fn handle_frames<F: TxFrames>(
         &mut self,
@@ -161,7 +161,7 @@ impl Batch<'_> {
         self.busy |= self.engine.handle_frames(self.now, &self.guard, frames, tx);
     }
 
-    /// Handles what a router said of a packet of ours.
+    /// Handles an ICMP "packet too big" about a packet of ours.
     pub fn handle_too_big(&mut self, too_big: &TooBig) {
         self.busy = true;
         self.engine.handle_too_big(self.now, &self.guard, too_big);
@@ -173,14 +173,14 @@ impl Batch<'_> {
         self.engine.lose_device(self.now, &self.guard);
     }
 
-    /// More frames have arrived than this turn handles. After a pause of this process they may hold the
-    /// acknowledgments that timers wait for: those are looked at when the frames have been.
+    /// Says that more frames have arrived than this turn handles. After a pause of this process they may hold the
+    /// acknowledgments that timers wait for, so timers are handled behind them.
     pub fn expect_more(&mut self) {
         self.more_to_come = true;
     }
 
-    /// Ends the turn: new work requests, timers, frames to send, completions and events. Says whether the turn had
-    /// anything to do.
+    /// Ends the turn: handles new work requests and timers, sends frames, and passes on completions and events. Returns
+    /// whether the turn had anything to do.
     #[inline(always)]
     pub fn finish<F: TxFrames>(self, tx: &mut F) -> bool {
         let Self {
@@ -226,7 +226,7 @@ impl Batch<'_> {
     }
 }
 
-/// Carries out commands of the host. Says whether there were any.
+/// Carries out commands of the host. Returns whether there were any.
 #[inline]
 fn handle_commands(
     engine: &mut Engine,
@@ -252,15 +252,15 @@ fn carry_out_commands(
         engine.handle_command(now, guard, command);
     }
     if left == 0 {
-        // Nobody sleeps here who would have to be woken.
+        // This worker is awake, so the ring need not wake it.
         let _ = end.doorbells.ring_commands();
     }
     left < at_most
 }
 
-/// Hands frames to other engines, and handles those that they handed here. Says whether there were any of these. Whoever
-/// handed one over may have known of a connection that is on its way: the command that brings it was sent before, and is
-/// carried out before.
+/// Hands frames to other engines, and handles those that they handed here. Returns whether there were any of the
+/// latter. A frame may belong to a connection that is on its way here: the command that brings it was sent before the
+/// frame, so commands are carried out before each parcel.
 #[inline(never)]
 fn exchange_parcels<F: TxFrames>(
     engine: &mut Engine,

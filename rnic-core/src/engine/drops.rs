@@ -14,14 +14,14 @@ impl Engine {
         }
     }
 
-    /// Counts a frame that is dropped. Every frame that is ends here, once.
+    /// Counts a frame that is dropped. Every dropped frame comes here once.
     #[cold]
     pub(super) fn drop_frame(&mut self, reason: DropReason) {
         self.counters.drops.count(reason);
     }
 }
 
-/// Why a frame is dropped that holds no TCP segment for us.
+/// Returns why a frame is dropped that holds no TCP segment for us.
 #[cold]
 pub(super) fn unreadable(error: &PacketError) -> DropReason {
     match error {

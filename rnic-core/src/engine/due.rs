@@ -1,4 +1,5 @@
-//! Who is to be looked at next: connections that may have something to send, owe an ACK, or wait for a time.
+//! Sending and timers: connections that may have something to send, that have a delayed ACK due, or whose timer has
+//! gone off.
 
 use std::sync::atomic::Ordering;
 
@@ -8,19 +9,19 @@ use crate::memory::epoch::Guard;
 use crate::memory::frames::{RESERVED_FRAMES, TxFrames};
 use crate::time::Instant;
 
-/// Frames that a connection may send before others have their turn: a run of them meets its state in cache, and
-/// the peer finds it in one piece.
+/// The most frames that a connection sends before others have their turn. While it sends several in a row its state
+/// stays in cache, and the peer receives them in a row.
 const BURST: u64 = 16;
 
-/// Octets sent in a turn, or little more: the device takes them from the cache that they were built in.
+/// Octets sent in a turn, or a little more: so few that the device still finds them in the cache.
 const TURN: u64 = 96 * 1024;
 
-/// While more than this part of all frames is free, they are not short.
+/// While more than one part in this many of all frames is free, frames are not short.
 const PLENTY: usize = 8;
 
 impl Engine {
-    /// Sends a burst of the next connection that has something to send; returns the number of frames. Call until that is
-    /// none, or enough for a turn.
+    /// Sends a burst of the next connection that has something to send. Returns the number of frames. It is called
+    /// until that is 0, or enough was sent for a turn.
     #[inline]
     pub fn poll_transmit<F: TxFrames>(
         &mut self,
@@ -47,14 +48,14 @@ impl Engine {
         0
     }
 
-    /// Whether so many frames are enough for a turn.
+    /// Whether this number of frames is enough for a turn.
     #[inline]
     pub(super) fn is_enough(&self, frames: u64) -> bool {
         frames >= BURST && frames * u64::from(self.config.mtu) >= TURN
     }
 
-    /// A connection that may have more to send, or lacks a frame to, goes to the end of the line; one that has
-    /// nothing to send leaves it. Returns the number of frames.
+    /// Sends a burst of a connection. If it may have more to send, or lacked a frame, it goes to the end of the queue;
+    /// otherwise it leaves the queue. Returns the number of frames.
     #[inline]
     fn transmit_burst<F: TxFrames>(
         &mut self,
@@ -103,7 +104,7 @@ impl Engine {
         sent
     }
 
-    /// How many frames the connection may hold that has its turn.
+    /// Returns how many frames the connection may hold that has its turn.
     fn share<F: TxFrames>(&self, tx: &F) -> usize {
         let spilled = self.spilled.load(Ordering::Relaxed) / usize::from(self.config.mtu).max(1);
         let waiting = self.schedule.ready().len();
@@ -123,18 +124,18 @@ impl Engine {
         !self.schedule.ready().is_empty() || self.cqs.has_backlogs()
     }
 
-    /// Whether a timer has gone off, or something waits to be sent or told.
+    /// Whether a timer has gone off, or frames, completions or events wait.
     pub fn is_due(&mut self, now: Instant) -> bool {
         self.has_backlog() || self.has_events() || self.is_time(now)
     }
 
-    /// Whether [timers](Self::handle_timeouts) may have gone off.
+    /// Whether a delayed ACK is due or a timer has gone off: see [`handle_timeouts`](Self::handle_timeouts).
     #[inline]
     pub(super) fn is_time(&self, now: Instant) -> bool {
         self.schedule.has_ack_due(now) || self.schedule.has_expired(now)
     }
 
-    /// When the next timer goes off, or earlier.
+    /// Returns when the next timer goes off, or an earlier time.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.schedule.next_timeout()
     }
@@ -158,7 +159,7 @@ impl Engine {
         any
     }
 
-    /// Handles the timers that have gone off. Says whether any was for something that is still to be done.
+    /// Handles the timers that have gone off. Returns whether there was still something to do for any.
     #[inline(never)]
     fn handle_timers<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) -> bool {
         let mut any = false;
@@ -177,11 +178,12 @@ impl Engine {
     }
 }
 
-/// How many of `total` frames a connection may hold until they are acknowledged, where `free` are free, `waiting` others have
-/// something to send, and as many octets as would fill `spilled` frames are spilled because peers are silent.
+/// Returns how many of `total` frames a connection may hold until they are acknowledged. Of all frames `free` are free,
+/// `waiting` other connections have something to send, and octets that would fill `spilled` frames are spilled because
+/// peers are silent.
 ///
-/// All but the reserve, unless frames are short: then an equal part, or what it sends in a turn if that is more. Memory is
-/// limited too: each time that as much is spilled as all frames hold halves what may follow.
+/// That is all but the reserve. Where frames are short, it is an equal share, or a burst if that is more. Spilled
+/// memory is limited too: the result halves with each time that all frames' worth is spilled.
 #[inline]
 fn share(total: usize, free: usize, spilled: usize, waiting: usize) -> usize {
     let mut most = total.saturating_sub(RESERVED_FRAMES).max(1);
@@ -203,7 +205,7 @@ mod tests {
     fn a_connection_alone_may_hold_all_frames_but_the_reserve() {
         assert_eq!(share(4096, 4096, 0, 0), 4064);
         assert_eq!(share(4096, 33, 0, 0), 4064);
-        // Others that wait are no reason to hold less where there is plenty.
+        // Where frames are plenty, others that wait do not reduce the share.
         assert_eq!(share(4096, 1000, 0, 10_000), 4064);
     }
 
@@ -211,7 +213,7 @@ mod tests {
     fn where_frames_are_short_all_that_wait_may_hold_as_many() {
         assert_eq!(share(4096, 400, 0, 1), 2032);
         assert_eq!(share(4096, 400, 0, 99), 40);
-        // A turn's worth: less would have connections take turns too often.
+        // A burst: with less, connections would take turns too often.
         assert_eq!(share(4096, 400, 0, 9999), 16);
         assert_eq!(share(40, 3, 0, 9999), 8);
     }
@@ -224,7 +226,7 @@ mod tests {
         assert_eq!(share(4096, 10, 12 * 4096, 100), 1);
         assert_eq!(share(4096, 10, usize::MAX, 100), 1);
         assert_eq!(share(0, 0, 0, 0), 1);
-        // One peer after the other falls silent when it holds as much as it may.
+        // One peer after the other falls silent, each with as many frames held as allowed.
         let spilled = (0..10_000).fold(0, |spilled, _| spilled + share(4096, 4096, spilled, 0));
         assert!(spilled <= 13 * 4096 + 10_000, "{spilled}");
     }

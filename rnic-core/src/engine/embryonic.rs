@@ -1,4 +1,4 @@
-//! Connections to listeners that have not come far, counted.
+//! Counts of embryonic connections: passive ones that are not established yet.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,18 +6,18 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::connection::Stage;
 
-/// While half of these places are free, anybody may have them. Beyond that, one source may have no more than this part of
-/// all, so that newcomers get in.
+/// While half of the places are free, any source may have them. Beyond that, one source gets no more than one place in
+/// this many, so that others get in.
 const PART_OF_A_SOURCE: usize = 16;
 
-/// Passive connections that have not come far.
+/// Passive connections that are not established yet.
 #[derive(Default)]
 pub(super) struct Embryonic {
-    /// The SYN-ACK is not acknowledged.
+    /// Those whose SYN-ACK is not acknowledged.
     pub(super) half_open: usize,
-    /// MPA start-up is not over, half-open ones among them.
+    /// Those whose MPA start-up is not over, half-open ones among them.
     starting: usize,
-    /// The same by source, without half-open ones: their addresses may be forged, to shut out those who have them.
+    /// Those by source, without half-open ones: addresses may be forged there, to shut out their owners.
     sources: HashMap<IpAddr, usize>,
 }
 
@@ -43,7 +43,7 @@ impl Embryonic {
         }
     }
 
-    /// Whether of so many places there is one more for a peer.
+    /// Whether one of so many places is left for a peer.
     pub(super) fn has_place_for(&self, peer: IpAddr, places: usize) -> bool {
         let share = (places / PART_OF_A_SOURCE).max(1);
         let its_own = || self.sources.get(&source(peer)).copied().unwrap_or(0);
@@ -51,7 +51,8 @@ impl Embryonic {
     }
 }
 
-/// Whose a peer's address is: nobody has less than a /64 of IPv6.
+/// Returns the source that a peer's address counts for. For IPv6 it is the /64, the smallest network that anybody is
+/// given.
 fn source(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,

@@ -1,4 +1,5 @@
-//! Events on their way to the host, which may read them late or never: what strangers do takes no more room with time.
+//! Events on their way to the host, which may read them late or never: what unknown peers do must not take more and
+//! more memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,12 +8,12 @@ use std::time::Duration;
 use crate::connection::{Event, Notice};
 use crate::ids::RequestId;
 
-/// Events that the host has not read, of all engines of a device. Those about queue pairs are as many as the host made
-/// happen; of connection requests only those are kept whose peers still wait.
+/// Events of all engines of a device that the host has not read. The number of those about queue pairs is bounded by
+/// what the host did; connection requests are kept only while their peers wait.
 #[derive(Debug, Default)]
 pub struct Events {
     unread: Mutex<Unread>,
-    /// Something is to be read, or the one who waits is nudged.
+    /// Notified when there is an event, or a nudge for the thread that waits.
     news: Condvar,
 }
 
@@ -20,7 +21,7 @@ pub struct Events {
 struct Unread {
     notices: VecDeque<Notice>,
     requests: BTreeMap<RequestId, Notice>,
-    /// Who waits is to look elsewhere.
+    /// A nudge: the thread that waits stops waiting, to look elsewhere.
     nudged: bool,
 }
 
@@ -34,7 +35,7 @@ impl Unread {
             Event::ConnectRequest { request, .. } => {
                 self.requests.insert(*request, notice);
             }
-            // Nobody has heard of it.
+            // The host has not read the request.
             Event::RequestGone { request } if self.requests.remove(request).is_some() => {}
             Event::Port { .. } => {
                 self.forget_ports();
@@ -44,8 +45,8 @@ impl Unread {
         }
     }
 
-    /// Forgets that the link went and came back, or the other way round, where both are unread: a link that comes and goes
-    /// takes no more room with time.
+    /// Removes two unread changes of the link, down and up or up and down: a link that flaps must not take more and
+    /// more memory.
     fn forget_ports(&mut self) {
         let is_port = |notice: &Notice| matches!(notice.event, Event::Port { .. });
         if self.notices.iter().filter(|notice| is_port(notice)).count() > 1 {
@@ -55,13 +56,13 @@ impl Unread {
 }
 
 impl Events {
-    /// Adds one for the host.
+    /// Adds an event for the host.
     pub fn tell(&self, notice: Notice) {
         self.lock().add(notice);
         self.news.notify_one();
     }
 
-    /// Takes the next one. Connection requests come behind what has happened to queue pairs.
+    /// Takes the next event. Connection requests come behind all other events.
     pub fn next(&self) -> Option<Notice> {
         let mut unread = self.lock();
         let request = |unread: &mut Unread| Some(unread.requests.pop_first()?.1);
@@ -69,20 +70,21 @@ impl Events {
         notice.or_else(|| request(&mut unread))
     }
 
-    /// Whether there is none.
+    /// Whether there is no event.
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Waits until there is one, or a [nudge](Self::nudge), for `at_most` at most. One thread at a time.
+    /// Waits until there is an event or a [nudge](Self::nudge), for `at_most` at most. Only one thread at a time may
+    /// wait.
     pub fn wait(&self, at_most: Duration) {
         let idle = |unread: &mut Unread| unread.is_empty() && !unread.nudged;
         let waited = self.news.wait_timeout_while(self.lock(), at_most, idle);
-        // News or the time: the caller looks.
+        // The caller looks whether there is an event, or the time is over.
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Wakes the one who waits, or who does so next.
+    /// Wakes the thread that waits, or the next one that begins to.
     pub fn nudge(&self) {
         self.lock().nudged = true;
         self.news.notify_one();

@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher13;
 use crate::connection::FlowKey;
 use crate::memory::prefetch::prefetch;
 
-/// Hashes with a secret, so that a peer cannot choose ports that collide.
+/// A hash with a secret, so that a peer cannot choose ports that collide.
 #[derive(Clone)]
 pub struct Keyed {
     k0: u64,
@@ -15,7 +15,7 @@ pub struct Keyed {
 }
 
 impl Keyed {
-    /// With this secret, which must be unpredictable.
+    /// Makes a hash with this secret, which must be unpredictable.
     pub fn new(secret: &[u8; 16]) -> Self {
         let (k0, k1) = secret.split_at(8);
         let word = |bytes: &[u8]| {
@@ -31,7 +31,7 @@ impl Keyed {
 }
 
 impl Keyed {
-    /// Another secret that follows from this one.
+    /// Derives another secret from this one.
     pub(crate) fn derive(&self, purpose: &str) -> Self {
         let word = |number: u8| self.hash_one((purpose, number));
         Self {
@@ -48,17 +48,17 @@ impl BuildHasher for Keyed {
     }
 }
 
-/// Connections by their addresses. Of these it keeps no more than a hash, so that a look-up reads one cache line of its
-/// own: whoever asks says whether a connection with that hash is the one.
+/// A hash table of connections by their addresses. It keeps a hash of the addresses, not the addresses, so that a
+/// look-up reads one cache line of the table: the caller says whether a connection with that hash is the one.
 pub struct Flows {
     hasher: Keyed,
-    /// A power of two of them, a quarter free at least. A connection is in the slot that its hash says, or in one behind
-    /// it with no free one between them.
+    /// Their number is a power of two, and at least a quarter of them is free. A connection is in the slot that its
+    /// hash names, or in a later one with no free slot in between (linear probing).
     slots: Box<[Slot]>,
     taken: usize,
 }
 
-/// What is kept of the addresses of a connection.
+/// The hash of a connection's addresses.
 pub(super) type Hash = u32;
 
 /// A place for a connection.
@@ -80,11 +80,11 @@ impl Slot {
     }
 }
 
-/// Slots of a table without connections.
+/// The number of slots in a table without connections.
 const LEAST_SLOTS: usize = 8;
 
 impl Flows {
-    /// Without connections.
+    /// Makes a table without connections.
     pub fn new(hasher: Keyed) -> Self {
         Self {
             hasher,
@@ -93,13 +93,13 @@ impl Flows {
         }
     }
 
-    /// The hash of these addresses, by which they are found.
+    /// Returns the hash of these addresses.
     #[inline]
     pub(super) fn hash(&self, key: &FlowKey) -> Hash {
         self.hasher.hash_one(key) as Hash
     }
 
-    /// The slot where the search for a hash begins.
+    /// Returns the slot where the search for a hash begins.
     fn home(&self, hash: Hash) -> usize {
         hash as usize & (self.slots.len() - 1)
     }
@@ -108,7 +108,7 @@ impl Flows {
         (slot + 1) & (self.slots.len() - 1)
     }
 
-    /// The slot of a connection.
+    /// Returns the slot of the connection with this hash that `is` accepts.
     fn position(&self, hash: Hash, is: impl Fn(usize) -> bool) -> Option<usize> {
         let mut at = self.home(hash);
         while !self.slots[at].is_free() {
@@ -121,19 +121,20 @@ impl Flows {
         None
     }
 
-    /// The number of a connection with these addresses; `is` says of a number whether it has them.
+    /// Returns the number of the connection with these addresses; `is` says of a number whether that connection has
+    /// them.
     pub fn find(&self, key: &FlowKey, is: impl Fn(usize) -> bool) -> Option<usize> {
         let at = self.position(self.hash(key), is)?;
         Some(self.slots[at].index as usize)
     }
 
-    /// Has fetched where a connection with this hash is looked up.
+    /// Prefetches the slot where the search for this hash begins.
     #[inline]
     pub(super) fn prefetch(&self, hash: Hash) {
         prefetch(&self.slots[self.home(hash)]);
     }
 
-    /// The number of what is most likely the connection with the addresses of this hash.
+    /// Returns the number of the connection that most likely has the addresses of this hash.
     #[inline]
     pub(super) fn guess(&self, hash: Hash) -> Option<usize> {
         let at = self.position(hash, |_| true)?;
@@ -169,7 +170,7 @@ impl Flows {
             return;
         };
         self.taken -= 1;
-        // Those behind it move up, unless they would come before where their search begins.
+        // Connections in the slots behind move up, unless they would come before the slot where their search begins.
         let mut at = self.next(hole);
         while !self.slots[at].is_free() {
             let mask = self.slots.len() - 1;
@@ -202,7 +203,7 @@ mod tests {
     }
 
     proptest! {
-        /// Few keys in a small table meet each other often.
+        /// A few keys in a small table collide often.
         #[test]
         fn agrees_with_a_map(steps in prop::collection::vec((0..40_u16, any::<bool>()), 1..300)) {
             let mut flows = Flows::new(Keyed::new(&[7; 16]));
@@ -227,7 +228,7 @@ mod tests {
     #[test]
     fn equal_hashes_are_told_apart() {
         let mut flows = Flows::new(Keyed::new(&[7; 16]));
-        // As if two keys had the same hash: whoever asks knows which is meant.
+        // The same key twice stands for two keys with the same hash: the caller knows which is meant.
         for index in [3, 5] {
             flows.insert(&key(1), index);
         }

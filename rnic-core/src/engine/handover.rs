@@ -12,14 +12,14 @@ use super::owners::{EnginePlace, HandOver, Parcel};
 use super::passive::Stranger;
 
 impl Engine {
-    /// Makes it one of several engines of a device, which must all have the same secret: what one of them says of itself
-    /// to a peer (a cookie, a timestamp) may come back to another. Before anything else.
+    /// Makes this one of several engines of a device, before any other call. All must have the same secret: what one of
+    /// them sends to a peer (a cookie, a timestamp) may come back to another.
     pub fn take_place(&mut self, place: EnginePlace) {
         self.next_request = RequestId::first_of(place.number()).0;
         self.place = Some(Box::new(place));
     }
 
-    /// What becomes of a frame that belongs to no connection here.
+    /// Handles a frame that belongs to no connection here.
     pub(super) fn handle_stranger<F: TxFrames>(
         &mut self,
         stranger: Stranger,
@@ -59,15 +59,15 @@ impl Engine {
         self.place.is_some()
     }
 
-    /// Sends frames to the engines that have their connections. Once per turn.
+    /// Sends frames to the engines that have their connections. Called once per turn.
     pub fn send_parcels(&mut self) {
         if let Some(place) = &mut self.place {
             place.send_parcels();
         }
     }
 
-    /// The next frames that another engine handed here. Before they are [handled](Self::handle_parcel), commands are to be
-    /// carried out: one of them may bring their connection.
+    /// Returns the next parcel of frames from another engine. Before it is [handled](Self::handle_parcel), the caller
+    /// carries out the commands that wait: one of them may bring a connection of these frames.
     pub(super) fn next_parcel(&self) -> Option<(u16, Parcel)> {
         self.place.as_ref()?.next()
     }
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Whether frames wait that other engines handed here.
+    /// Whether frames from other engines wait.
     pub fn is_waited_for(&self) -> bool {
         self.place
             .as_ref()

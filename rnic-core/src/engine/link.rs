@@ -1,4 +1,4 @@
-//! What an application and a worker share: commands one way, events the other, and the seams of a network.
+//! What an application and a worker share: commands go one way, events the other.
 //!
 //! Work requests and completions do not pass through here: they have rings of their own.
 
@@ -19,7 +19,7 @@ use super::owners::{EnginePlace, places};
 /// The application's end of a link.
 #[derive(Clone)]
 pub struct HostEnd {
-    /// The memory that peers may reach; shared by all workers.
+    /// The STag table, which all workers share.
     pub table: Arc<StagTable>,
     /// Rung after posting to a queue pair.
     pub doorbells: Arc<Doorbells>,
@@ -30,7 +30,7 @@ pub struct HostEnd {
 }
 
 impl HostEnd {
-    /// Sends a command and wakes the worker if it sleeps. Says whether a worker is there to receive it.
+    /// Sends a command and wakes the worker if it sleeps. Fails if the worker has ended.
     pub fn send(&self, command: Command) -> Result<(), WorkerGone> {
         self.commands.send(command).map_err(|_| WorkerGone)?;
         if self.doorbells.ring_commands() {
@@ -54,7 +54,7 @@ pub struct WorkerGone;
 
 /// The worker's end of a link.
 pub struct EngineEnd {
-    /// The same table as the host's.
+    /// The STag table of the host.
     pub table: Arc<StagTable>,
     /// Which queue pairs have new requests.
     pub doorbells: Arc<Doorbells>,
@@ -68,14 +68,14 @@ pub struct EngineEnd {
 }
 
 impl EngineEnd {
-    /// The number of the engine among those of the device.
+    /// Returns the number of the engine among those of the device.
     pub fn number(&self) -> u16 {
         self.number
     }
 }
 
 impl Drop for EngineEnd {
-    /// Nobody else would say so.
+    /// Tells the host that the worker has ended. Nothing else does.
     fn drop(&mut self) {
         self.events.tell(Notice {
             stream: None,
@@ -84,13 +84,13 @@ impl Drop for EngineEnd {
     }
 }
 
-/// Makes a link. `wake` wakes the worker out of its sleep.
+/// Makes a link. `wake` wakes the worker when it sleeps.
 pub fn link(table: Arc<StagTable>, max_qps: u32, wake: Waker) -> (HostEnd, EngineEnd) {
     one_link(table, max_qps, wake, Arc::default(), 0)
 }
 
-/// Makes the links of several engines of one device, one for each waker. They share the table of STags; the events of all
-/// come out of any of the hosts' ends.
+/// Makes the links of several engines of one device, one for each waker. They share the STag table and the queue of
+/// events: each host end yields the events of all engines.
 pub fn links(table: &Arc<StagTable>, max_qps: u32, wakes: Vec<Waker>) -> Vec<(HostEnd, EngineEnd)> {
     let events: Arc<Events> = Arc::default();
     let mut links: Vec<_> = (0..)
@@ -140,7 +140,7 @@ fn one_link(
 
 /// Anything that drives an engine by one turn of its loop.
 pub trait Turn: Send {
-    /// Handles everything that waits, without blocking. Says whether there was anything.
+    /// Handles everything that waits, without blocking. Returns whether there was anything.
     fn turn(&mut self) -> bool;
 
     /// Whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.

@@ -14,6 +14,6 @@ pub(super) struct Listener {
     pub(super) peers: Peers,
     pub(super) lease: PortLease,
     pub(super) refusals: Arc<Refusals>,
-    /// Requests that wait for an answer.
+    /// Requests that wait for the application's decision.
     pub(super) waiting: usize,
 }

@@ -70,20 +70,22 @@ use self::schedule::Schedule;
 pub struct EngineConfig {
     /// Largest IP packet that the device sends and receives, in octets.
     pub mtu: u16,
-    /// The peers' kernels may hand their packets over on this very host, with TCP checksums that are only
+    /// Whether the peers' kernels may run on this host, and hand packets over with TCP checksums that are only
     /// [partial](crate::wire::packet::parse_with_partial).
     pub partial_checksums: bool,
-    /// Connections at once. Further ones are refused.
+    /// The most connections at once. Further ones are refused.
     pub max_connections: usize,
-    /// Connections to listeners at once whose handshake is not over. Further SYNs are answered with a cookie and
-    /// forgotten. Eight times as many may be in MPA start-up; beyond that they are left for their peers to try again, and
-    /// once half of that is reached, so are those of a source (an IPv4 address, an IPv6 /64) that has a 16th of it.
+    /// The most half-open connections (handshake not over) to listeners at once. Further SYNs are answered with a
+    /// cookie and forgotten. Eight times as many may be in MPA start-up; beyond that, SYNs are dropped, and their peers
+    /// try again. Once half of these places are taken, a source (an IPv4 address, an IPv6 /64) that has a 16th of them
+    /// gets no more.
     pub max_half_open: usize,
-    /// Requests at once that one listener may have waiting for the application's answer. More peers are left to try again.
+    /// The most requests of one listener that may wait for the application's decision. SYNs of more peers are dropped;
+    /// they try again.
     pub backlog: usize,
     /// TCP's settings; `mss` is derived from the MTU of each path, and `fast_paths` are those of the engine.
     pub tcp: TcpConfig,
-    /// The fast paths to take. All of them, but for tests and measurements.
+    /// The fast paths to take: all of them, except in tests and measurements.
     pub fast_paths: FastPaths,
 }
 
@@ -113,8 +115,8 @@ impl Default for EngineConfig {
 ///   [`set_unreachable`](Self::set_unreachable), [`set_port`](Self::set_port), [`lose_device`](Self::lose_device).
 /// - `handle_*`, what comes from the network and with time: [`handle_frames`](Self::handle_frames),
 ///   [`handle_too_big`](Self::handle_too_big), [`handle_timeouts`](Self::handle_timeouts).
-/// - `poll_*`, what follows: [`poll_transmit`](Self::poll_transmit), [`poll_event`](Self::poll_event),
-///   [`poll_next_hop_request`](Self::poll_next_hop_request).
+/// - `poll_*`, what the engine has for others: [`poll_transmit`](Self::poll_transmit),
+///   [`poll_event`](Self::poll_event), [`poll_next_hop_request`](Self::poll_next_hop_request).
 ///
 /// One turn calls them in this order, all with the same `now` and under one [`Guard`]; [`Driver`] does so:
 ///
@@ -126,16 +128,17 @@ impl Default for EngineConfig {
 /// 6. `poll_transmit` until it returns 0, or enough was sent for a turn;
 /// 7. `poll_event` until it returns `None`, then [`notify_completions`](Self::notify_completions), once.
 ///
-/// `poll_next_hop_request` is called behind that, and `set_next_hop` whenever the answer is known.
+/// After that `poll_next_hop_request` is called, and `set_next_hop` whenever a next hop is known.
 ///
-/// A thread of its own takes turns one after the other, or the application does inline, whenever it polls a completion queue.
-/// The engine cannot tell the difference. Without turns nothing happens: no frame is acknowledged, and no timer expires.
+/// Either a worker thread takes turns one after the other, or the application takes one inline whenever it polls a
+/// completion queue. The engine works the same way in both cases. Without turns nothing happens: no frame is
+/// acknowledged, and no timer expires.
 pub struct Engine {
     config: EngineConfig,
     /// In boxes: they are large, and a slab has room for up to twice as many as it holds.
     connections: Slab<Box<Connection>>,
     flows: Flows,
-    /// The connection of the last frame that was not expected.
+    /// The connection of the last frame that was not as predicted.
     latest: Option<usize>,
     /// What the next frame is expected to be like, and its connection.
     expected: Option<(Prediction, usize)>,
@@ -143,7 +146,7 @@ pub struct Engine {
     prefetched: Prefetched,
     embryonic: Embryonic,
     listeners: HashMap<ListenerId, Listener>,
-    /// The connection and the listener of each request that waits for an answer.
+    /// The connection and the listener of each request that waits for the application's decision.
     requests: HashMap<RequestId, (usize, ListenerId)>,
     next_request: u64,
     qps: QueuePairs,
@@ -160,12 +163,12 @@ pub struct Engine {
     counters: Counters,
     isn_secret: Keyed,
     cookies: Cookies,
-    /// Its place among the engines of its device, if it is not alone.
+    /// Its place among the engines of its device, if there are several.
     place: Option<Box<EnginePlace>>,
 }
 
 impl Engine {
-    /// An engine without connections. `secret` must be unpredictable.
+    /// Makes an engine without connections. `secret` must be unpredictable.
     pub fn new(config: EngineConfig, secret: [u8; 32]) -> Self {
         let (mut flow_key, mut isn_key) = ([0; 16], [0; 16]);
         flow_key.copy_from_slice(&secret[..16]);
@@ -198,12 +201,12 @@ impl Engine {
         }
     }
 
-    /// Every counter.
+    /// Returns all counters but those of the connections' own TCP, which [`snapshot`](Self::snapshot) adds.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Handles what a router says of a packet of ours.
+    /// Handles an ICMP "packet too big" from a router about a packet of ours.
     pub fn handle_too_big(&mut self, now: Instant, guard: &Guard<'_>, too_big: &TooBig) {
         let key = FlowKey::new(too_big.local, too_big.remote);
         let Some(index) = self.find(&key) else {
@@ -217,7 +220,7 @@ impl Engine {
         }
     }
 
-    /// The number of a connection.
+    /// Returns the number of the connection with these addresses.
     fn find(&self, key: &FlowKey) -> Option<usize> {
         self.flows
             .find(key, |index| self.connections[index].key() == key)
@@ -232,7 +235,7 @@ impl Engine {
         index
     }
 
-    /// A connection, and what it needs for one call.
+    /// Returns a connection, and what it needs for one call.
     fn lend<'a, 'g>(
         &'a mut self,
         index: usize,
@@ -270,7 +273,8 @@ impl Engine {
         result
     }
 
-    /// Takes what a connection has for the engine. It was at the stage `before`.
+    /// Takes what a connection has for the engine: a new stage, a request, its queue pair. It was at the stage
+    /// `before`.
     #[inline]
     fn follow(&mut self, index: usize, before: Stage) {
         if before != Stage::Established || !self.connections[index].is_streaming() {
@@ -294,7 +298,7 @@ impl Engine {
             self.qps.put_back(index, end);
         }
         match (new, gone) {
-            // It has come and gone at once.
+            // It was made and withdrawn in one step.
             (Some(_), Some(_)) | (None, None) => {}
             (Some(request), None) => self.add_request_or_refuse(request, index),
             (None, Some(request)) => {
@@ -303,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// Removes a connection from all that knows of it.
+    /// Removes a connection from every table and queue of the engine.
     fn detach(&mut self, index: usize) -> Connection {
         let mut connection = *self.connections.remove(index);
         self.flows.remove(connection.key(), index);
@@ -316,7 +320,7 @@ impl Engine {
         connection
     }
 
-    /// Ends with a connection; its queue pair, if it still has one, goes back to the table.
+    /// Removes a connection that is over; its queue pair, if it still has one, goes back to the table.
     #[cold]
     fn forget(&mut self, index: usize) {
         let key = *self.connections[index].key();
@@ -326,7 +330,7 @@ impl Engine {
         }
     }
 
-    /// Ends with a connection whose addresses stay this engine's among those of its device.
+    /// Removes a connection whose addresses stay this engine's among those of its device.
     fn forget_here(&mut self, index: usize) {
         let mut connection = self.detach(index);
         if let Some(request) = connection.request() {
@@ -340,22 +344,22 @@ impl Engine {
         }
     }
 
-    /// Whether there is anything that the host should know.
+    /// Whether there are events for the host.
     #[inline]
     pub(super) fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The next thing the host should know.
+    /// Returns the next event for the host.
     pub fn poll_event(&mut self) -> Option<Notice> {
         let event = self.events.pop_front()?;
-        // Those of a queue pair that had the number before went with it.
+        // Events of an earlier queue pair with this number were removed with it.
         let stream = event.qp().and_then(|qp| self.qps.stream(qp));
         Some(Notice { stream, event })
     }
 
-    /// Moves completions for which the application has made room. Says whether there were any: then queue pairs
-    /// that waited for it may go on.
+    /// Moves completions into rings in which the application has made room. Returns whether there were any: then queue
+    /// pairs that waited for room may go on.
     #[inline]
     pub fn flush_completions(&mut self) -> bool {
         self.cqs.has_backlogs() && self.flush_backlogs()
@@ -373,24 +377,24 @@ impl Engine {
         moved
     }
 
-    /// Tells applications of the completions they armed for; once a batch.
+    /// Notifies applications of the completions that they armed for. Called once a batch.
     #[inline]
     pub fn notify_completions(&mut self) {
         self.cqs.notify_all();
     }
 
-    /// Whether the engine asks anything about next hops.
+    /// Whether the engine has requests about next hops.
     #[inline]
     pub(super) fn asks_for_next_hop(&self) -> bool {
         self.next_hops.has_request()
     }
 
-    /// What the engine asks about next hops.
+    /// Returns the next request about next hops.
     pub fn poll_next_hop_request(&mut self) -> Option<NextHopRequest> {
         self.next_hops.poll_request()
     }
 
-    /// Tells the next hop of a destination, or that it changed.
+    /// Sets the next hop of a destination, or changes it.
     pub fn set_next_hop(&mut self, destination: IpAddr, hop: NextHop) {
         let Some((hop, concerned)) = self.next_hops.set(destination, hop) else {
             return;
@@ -402,7 +406,7 @@ impl Engine {
         }
     }
 
-    /// Tells that a destination cannot be reached.
+    /// Marks a destination as unreachable.
     pub fn set_unreachable(&mut self, destination: IpAddr) {
         let concerned = self.next_hops.set_unreachable(destination).to_vec();
         for index in concerned {
@@ -411,18 +415,18 @@ impl Engine {
         }
     }
 
-    /// Tells that the device has lost its link, or has it again.
+    /// Records that the device has lost its link, or has it again.
     pub fn set_port(&mut self, active: bool) {
         self.events.push_back(Event::Port { active });
     }
 
-    /// The device is gone for good: all connections end at once, and no other can come to be.
+    /// Ends all connections at once, because the device is gone for good. No other can begin.
     pub fn lose_device(&mut self, now: Instant, guard: &Guard<'_>) {
         self.device_gone = true;
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
             self.with_connection(index, now, guard, Connection::lose_device);
-            // Its RST has no way to go.
+            // Its RST cannot leave.
             if self.connections.contains(index) {
                 self.forget(index);
             }
@@ -437,7 +441,7 @@ impl Engine {
             .all(|(_, connection)| connection.is_settled())
     }
 
-    /// The state of everything.
+    /// Returns the counters and the facts of every connection.
     pub fn snapshot(&self, now: Instant) -> Snapshot {
         let mut tcp = self.counters.tcp;
         for (_, connection) in &self.connections {

@@ -6,10 +6,10 @@ use crate::connection::PortLease;
 
 use super::peers::Peers;
 
-/// Why a local port could not be had.
+/// Why a local port could not be reserved.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// Somebody has it.
+    /// Another socket or listener has it.
     #[error("{0} is in use; choose another port or end the process that holds it (`ss -tlnp`)")]
     InUse(SocketAddr),
     /// The address is not this host's.
@@ -42,7 +42,8 @@ pub enum NetError {
 
 /// Address services of a network: reserves local ports and steers them to the engine.
 pub trait Net: Send + Sync {
-    /// Runs what makes memory that the device shall use, so that it lies near the device where that matters.
+    /// Runs `make`, which allocates memory for the device, so that the memory lies on the device's NUMA node where that
+    /// matters.
     fn near_device(&self, make: &mut dyn FnMut()) {
         make();
     }
@@ -52,21 +53,21 @@ pub trait Net: Send + Sync {
         self.listen_to(local, &Peers::all())
     }
 
-    /// The same, where only these peers may connect.
+    /// Reserves a port to listen on, to which only these peers may connect.
     fn listen_to(
         &self,
         local: SocketAddr,
         peers: &Peers,
     ) -> Result<(SocketAddr, PortLease), NetError>;
 
-    /// Whether the host's policy lets a connection that has come from a peer stand.
+    /// Whether the host's policy allows a connection that a peer opened.
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let _ = (local, peer);
         true
     }
 
-    /// Reserves a port to connect from. Without `local`, the address that routes to `remote`, and any port: if the network
-    /// can tell, one whose answers come to the engine with this number.
+    /// Reserves a port to connect from. Without `local` it chooses the address that routes to `remote`, and a port.
+    /// Where the network can predict it (RSS), that is a port whose frames arrive at the engine with this number.
     fn active(
         &self,
         remote: SocketAddr,

@@ -13,28 +13,28 @@ const NARROW_FOR: Duration = Duration::from_secs(600);
 /// What the engine asks of the worker, which follows routes and neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHopRequest {
-    /// Tell the next hop of a destination, and every change of it.
+    /// Report the next hop of a destination, and every change of it.
     Follow(IpAddr),
     /// No connection needs the next hop of this destination any more.
     Forget(IpAddr),
 }
 
-/// Destinations without a connection that are remembered, for the next one.
+/// The most destinations without a connection that are remembered, for the next connection.
 const MAX_IDLE: usize = 1024;
 
 /// What is known of a destination.
 #[derive(Default)]
 struct Destination {
     hop: Option<NextHop>,
-    /// The path MTU that a router on the way told, and when.
+    /// The path MTU that a router reported, and when.
     narrow: Option<(u16, Instant)>,
-    /// Its next hop was asked for, and its changes will be told.
+    /// Its next hop was requested, and its changes will be reported.
     followed: bool,
-    /// The question was answered in vain: the next user asks again.
+    /// The worker found no next hop: the next user asks again.
     unreachable: bool,
     /// Its connections.
     users: Vec<usize>,
-    /// Its place among those without connections, if it is there.
+    /// Its place among destinations without connections, if it has none.
     idle: Option<u64>,
 }
 
@@ -47,21 +47,21 @@ impl Destination {
     }
 }
 
-/// What is known of next hops, and what the worker is asked to find out. The destinations of connections are all here; of the
-/// others the last [`MAX_IDLE`].
+/// What is known of next hops, and the requests to the worker. All destinations of connections are here; of the others,
+/// the last [`MAX_IDLE`] that had one.
 #[derive(Default)]
 pub(crate) struct NextHops {
     destinations: HashMap<IpAddr, Destination>,
     /// Where each connection stands among the users of its destination.
     positions: Vec<usize>,
-    /// Destinations without connections, the one that has been so for longest first.
+    /// Destinations without connections, the longest unused first.
     idle: BTreeMap<u64, IpAddr>,
     next_idle: u64,
     requests: VecDeque<NextHopRequest>,
 }
 
 impl NextHops {
-    /// A connection to a destination begins.
+    /// Adds a connection to a destination.
     pub(crate) fn join(&mut self, connection: usize, destination: IpAddr) {
         let known = self.destinations.entry(destination).or_default();
         if let Some(idle) = known.idle.take() {
@@ -74,7 +74,7 @@ impl NextHops {
         known.users.push(connection);
     }
 
-    /// A connection to a destination is over.
+    /// Removes a connection to a destination.
     pub(crate) fn leave(&mut self, connection: usize, destination: IpAddr) {
         let Some(known) = self.destinations.get_mut(&destination) else {
             return;
@@ -108,7 +108,8 @@ impl NextHops {
         }
     }
 
-    /// The next hop for the destination of a connection. The first question about one becomes a request to the worker.
+    /// Returns the next hop for the destination of a connection. The first call for a destination makes a request to
+    /// the worker.
     pub(crate) fn find(&mut self, now: Instant, destination: IpAddr) -> Option<NextHop> {
         let known = self.destinations.get_mut(&destination)?;
         if !known.followed || known.unreachable {
@@ -119,7 +120,7 @@ impl NextHops {
         self.peek(now, destination)
     }
 
-    /// The next hop for a destination, if it is known already.
+    /// Returns the next hop for a destination, if it is known already.
     pub(crate) fn peek(&mut self, now: Instant, destination: IpAddr) -> Option<NextHop> {
         let known = self.destinations.get_mut(&destination)?;
         known
@@ -128,10 +129,10 @@ impl NextHops {
         Some(known.narrowed(known.hop?))
     }
 
-    /// Learns the next hop for a destination that is followed. Returns it with what else is known of the path, and the
+    /// Sets the next hop for a destination that is followed. Returns it with the path MTU that is known, and the
     /// connections that it is for.
     pub(crate) fn set(&mut self, destination: IpAddr, hop: NextHop) -> Option<(NextHop, &[usize])> {
-        // What was asked for may have been forgotten meanwhile.
+        // The destination may have been forgotten meanwhile.
         let known = self.destinations.get_mut(&destination)?;
         if !known.followed {
             return None;
@@ -141,8 +142,8 @@ impl NextHops {
         Some((known.narrowed(hop), &known.users))
     }
 
-    /// Learns that a destination cannot be reached: it is asked for again when a connection needs it. Returns the connections
-    /// that want to go there.
+    /// Marks a destination as unreachable: the worker is asked again when a connection needs it. Returns the
+    /// connections to it.
     pub(crate) fn set_unreachable(&mut self, destination: IpAddr) -> &[usize] {
         let known = self.destinations.get_mut(&destination);
         if let Some(idle) = known.and_then(|known| known.idle) {
@@ -157,8 +158,8 @@ impl NextHops {
         &known.users
     }
 
-    /// Somewhere on the way to the destination of a connection packets of more than `mtu` octets are dropped: new connections
-    /// need not find it out again. The caller believes it.
+    /// Remembers the path MTU to a destination, so that new connections need not discover it again. The caller has
+    /// validated it.
     pub(crate) fn narrow(&mut self, now: Instant, destination: IpAddr, mtu: u16) {
         if let Some(known) = self.destinations.get_mut(&destination) {
             known.narrow = Some((mtu, now));
@@ -219,7 +220,7 @@ mod tests {
         hops.join(7, PEER);
         let narrow = Some(NextHop { mtu: 1400, ..HOP });
         assert_eq!(hops.find(at(601), PEER), narrow);
-        // A new next hop does not say that the rest of the path is another.
+        // A new next hop does not mean that the path behind it is another.
         assert_eq!(set(&mut hops, HOP), narrow);
         assert_eq!(hops.peek(at(602), PEER), Some(HOP));
         assert_eq!(set(&mut hops, HOP), Some(HOP));
@@ -274,7 +275,7 @@ mod tests {
             assert_eq!(request, Some(NextHopRequest::Follow(address(number))));
             hops.set(address(number), HOP);
         }
-        // The first has become busy and idle again.
+        // The first gets a connection and loses it again.
         hops.leave(1, address(1));
         hops.join(1, address(1));
         assert_eq!(hops.find(at(1), address(1)), Some(HOP));
@@ -288,13 +289,13 @@ mod tests {
         hops.leave(MAX_IDLE + 2, address(MAX_IDLE + 2));
         let request = hops.poll_request();
         assert_eq!(request, Some(NextHopRequest::Forget(address(3))));
-        // What was forgotten is asked for again; an answer that comes too late is not taken for news of it.
+        // A forgotten destination is asked for again; a late response to the request before is ignored.
         assert_eq!(hops.set(address(2), HOP), None);
         hops.join(2, address(2));
         assert_eq!(hops.find(at(1), address(2)), None);
         let request = hops.poll_request();
         assert_eq!(request, Some(NextHopRequest::Follow(address(2))));
-        // That of a connection never is.
+        // The destination of a connection is never forgotten.
         assert_eq!(hops.peek(at(1), PEER), Some(HOP));
         assert_eq!(hops.destinations.len(), MAX_IDLE + 2);
         assert!(hops.idle.len() <= MAX_IDLE);
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(request, Some(NextHopRequest::Follow(PEER)));
         assert_eq!(hops.find(at(1), PEER), None);
         assert_eq!(hops.poll_request(), None);
-        // It is there, and is lost while nobody needs it.
+        // It becomes known, and unreachable while no connection needs it.
         set(&mut hops, HOP);
         hops.leave(0, PEER);
         hops.leave(1, PEER);

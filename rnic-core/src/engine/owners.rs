@@ -1,15 +1,15 @@
 //! The engines of one device: which of them has which connection, and frames that come to the wrong one.
 //!
-//! Each engine has queues of the device, and the device chooses the queue of a frame by its addresses, so that the engine
-//! which meets a connection first goes on meeting it. Where it does not (the administrator changed the table of queues; the
-//! peer's host chose another queue than ours would; a connection was adopted by the engine of its shared receive queue), the
-//! engine that finds no such connection of its own hands the frame to the one that has it. An engine that is alone has none
-//! of this.
+//! Each engine has queues of the device. The device chooses the queue of a frame by its addresses (RSS), so all frames
+//! of a connection mostly come to one engine. There are exceptions: the administrator changed the indirection table;
+//! the peer's host chose another queue than ours would; the engine of a shared receive queue adopted the connection.
+//! Then the engine that received the frame, and has no such connection, hands it to the engine that has. A single
+//! engine has none of this.
 //!
-//! A frame is copied to a parcel, and parcels are sent at the end of the turn, with one wake-up for all: each pair of engines
-//! has parcels of its own, which come back and are used again. Who has a connection is remembered until any connection
-//! ends or moves, so that in between no engine meets another one's lock. Most frames are like the one handed over
-//! before, and are not looked at beyond that: whoever has their connection verifies their checksums.
+//! A frame is copied to a parcel, and parcels are sent at the end of the turn, with one wake-up for all. Each pair of
+//! engines has parcels of its own, which come back and are used again. An engine remembers the owners of connections
+//! until any connection ends or moves, so that it seldom takes the lock of the table. Most frames have the headers of
+//! the one handed over before, and are compared with that alone: the owner of the connection verifies their checksums.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,31 +26,32 @@ use crate::wire::prediction::Prediction;
 
 use super::command::Command;
 
-/// Frames in a parcel.
+/// The most frames in a parcel.
 const FRAMES: usize = 16;
 
-/// Octets in a parcel, unless a single frame has more: so many it keeps, and of each pair of engines there are
-/// [`PARCELS`].
+/// The most octets in a parcel, unless a single frame has more. A parcel keeps this much memory, and each pair of
+/// engines has [`PARCELS`] of them.
 const OCTETS: usize = 32 << 10;
 
-/// Parcels on their way from one engine to another. Where that is not enough, frames are lost, as on a full queue of the
-/// device: TCP sends them again.
+/// Parcels for each pair of engines, in one direction. Where they are not enough, frames are lost as on a full queue of
+/// the device, and TCP sends them again.
 const PARCELS: usize = 32;
 
-/// Connections of other engines that an engine remembers.
+/// The most connections of other engines that an engine remembers.
 const REMEMBERED: usize = 1024;
 
-/// Whose each connection is. Looked at where an engine finds no connection of its own and does not remember whose it is.
+/// The engine that owns each connection. An engine looks here when it has no such connection, and does not remember the
+/// owner.
 #[derive(Debug, Default)]
 struct Owners {
     table: Mutex<HashMap<FlowKey, u16>>,
-    /// How often the table has changed: what was found in it before counts no longer.
+    /// How often the table has changed: what was read from it before is then out of date.
     changes: AtomicU64,
 }
 
 impl Owners {
     fn lock(&self) -> MutexGuard<'_, HashMap<FlowKey, u16>> {
-        // Whole after every statement.
+        // A panic of another thread leaves it consistent: it is whole after every statement.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,13 +59,13 @@ impl Owners {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// After a change, before the table is unlocked.
+    /// Counts a change, before the table is unlocked.
     fn has_changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes a connection another engine's, which `tell` tells what to do with it before anybody can see whose it is: frames
-    /// that are then handed to that engine find the command there.
+    /// Makes another engine the owner of a connection. `tell` sends that engine its command before others can see the
+    /// new owner: frames that they then hand to it find the command there.
     fn give(&self, key: &FlowKey, owner: u16, tell: impl FnOnce()) {
         let mut table = self.lock();
         table.insert(*key, owner);
@@ -73,11 +74,11 @@ impl Owners {
     }
 }
 
-/// Frames on their way from one engine to another, one behind the other, and what is to be done about their checksums.
+/// Frames on their way from one engine to another, one behind the other, and what is known of their checksums.
 #[derive(Debug, Default)]
 pub(super) struct Parcel {
     octets: Vec<u8>,
-    /// Where each ends.
+    /// Where each frame ends.
     frames: Vec<(usize, Checksums)>,
 }
 
@@ -120,7 +121,7 @@ impl Parcel {
 struct Way {
     /// Empty parcels.
     empty: Receiver<Parcel>,
-    /// Where they go: with the number of the engine that they come from.
+    /// Where filled parcels go, with the number of the engine that they come from.
     full: Sender<(u16, Parcel)>,
     /// The parcel that is being filled.
     open: Option<Parcel>,
@@ -129,21 +130,21 @@ struct Way {
     wake: Waker,
 }
 
-/// What an engine remembers of other engines' connections, as long as the table does not change.
+/// What an engine remembers of other engines' connections while the table does not change.
 #[derive(Default)]
 struct Foreign {
     as_of: u64,
     owners: HashMap<FlowKey, u16>,
     /// The connection of the last frame.
     latest: Option<FlowKey>,
-    /// What the next frame is expected to be like, if two were of the same connection, and whose it is.
+    /// The predicted headers of the next frame, if the last two were of one connection, and the owner of that.
     expected: Option<(Prediction, u16)>,
 }
 
-/// Who is to handle a frame that belongs to no connection of an engine.
+/// Which engine handles a frame that belongs to no connection of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handler {
-    /// This engine: nobody has its connection.
+    /// This engine: no engine has its connection.
     This,
     Other(u16),
     Nobody,
@@ -153,7 +154,7 @@ pub(super) enum Handler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandOver {
     Handed,
-    /// Too many wait there already.
+    /// Too many frames wait there already.
     Lost,
 }
 
@@ -164,12 +165,13 @@ pub struct EnginePlace {
     foreign: Foreign,
     /// By the number of the engine.
     ways: Vec<Way>,
-    /// Whether any parcel is to be sent, or its receiver is to be woken.
+    /// Whether a parcel has to be sent, or its receiver has to be woken.
     has_parcels: bool,
     handed_here: Receiver<(u16, Parcel)>,
     /// Where parcels that were emptied go back, by the number of the engine that they came from.
     homes: Vec<Sender<Parcel>>,
-    /// The frame at hand was handed here: it goes no further, whoever has its connection by now.
+    /// Another engine handed over the frame that is being handled: it goes no further, even if its connection has moved
+    /// on.
     has_come_far: bool,
 }
 
@@ -180,7 +182,7 @@ impl Way {
         }
     }
 
-    /// Copies a frame to the open parcel. Sends that before if it has no room, without waking its receiver.
+    /// Copies a frame to the open parcel. If that has no room, it is sent first, without waking its receiver.
     fn add(&mut self, number: u16, frame: &[u8], checksums: Checksums) -> HandOver {
         let open = self.open.as_ref();
         if open.is_some_and(|parcel| !parcel.has_room(frame.len())) {
@@ -199,13 +201,13 @@ impl Way {
     /// Sends the open parcel, if there is one.
     fn send(&mut self, number: u16) {
         if let Some(parcel) = self.open.take() {
-            // There is room for all parcels. An engine that has gone leaves its connections to their peers' patience.
+            // There is room for all parcels. If the other engine is gone, its connections time out at their peers.
             let _ = self.full.try_send((number, parcel));
         }
     }
 }
 
-/// The places of engines that are reached in these ways: their commands, doorbells and wakers.
+/// Makes the places of engines, which are reached by these commands, doorbells and wakers.
 pub(super) fn places(
     engines: impl ExactSizeIterator<Item = (Sender<Command>, Arc<Doorbells>, Waker)>,
 ) -> Vec<EnginePlace> {
@@ -229,7 +231,7 @@ pub(super) fn places(
     for ((commands, doorbells, wake), (to, full)) in engines.zip(inboxes.into_iter().enumerate()) {
         for from in 0..count {
             let (home, empty) = bounded(PARCELS);
-            // They get their octets when they are first used, and keep them.
+            // A parcel gets its memory when it is first used, and keeps it.
             for _ in 0..PARCELS {
                 let _ = home.send(Parcel::default());
             }
@@ -248,12 +250,12 @@ pub(super) fn places(
 }
 
 impl EnginePlace {
-    /// The engine's number, from 0 on.
+    /// Returns the engine's number, from 0 on.
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// Makes a connection this engine's, unless another has it. Says who handles the frame at hand.
+    /// Makes this engine the owner of a connection, unless another is. Returns which engine handles the frame.
     pub(super) fn claim(&self, key: &FlowKey) -> Handler {
         let mut table = self.owners.lock();
         match table.entry(*key) {
@@ -261,13 +263,13 @@ impl EnginePlace {
             Entry::Occupied(_) => Handler::This,
             Entry::Vacant(vacant) => {
                 vacant.insert(self.number);
-                // Nobody remembers of it that it was another's.
+                // No engine remembers another owner of it.
                 Handler::This
             }
         }
     }
 
-    /// A connection is over: if it was this engine's, it is nobody's.
+    /// Removes a connection that is over, if this engine is its owner.
     pub(super) fn release(&self, key: &FlowKey) {
         let mut table = self.owners.lock();
         if let Entry::Occupied(owner) = table.entry(*key)
@@ -278,17 +280,17 @@ impl EnginePlace {
         }
     }
 
-    /// Who handles the frame at hand, of a connection that this engine does not know.
+    /// Returns which engine handles a frame of a connection that this one does not have.
     pub(super) fn handler(&mut self, key: &FlowKey) -> Handler {
         match self.remembered(key).or_else(|| self.look_up(key)) {
             None => Handler::This,
-            // It is on its way from one engine to another.
+            // The connection is on its way to this engine.
             Some(owner) if owner == self.number => Handler::Nobody,
             Some(owner) => self.other(owner),
         }
     }
 
-    /// Who handles the frame at hand, of a connection of another engine.
+    /// Returns which engine handles a frame of a connection of another engine.
     fn other(&self, owner: u16) -> Handler {
         if self.has_come_far {
             Handler::Nobody
@@ -319,7 +321,8 @@ impl EnginePlace {
         Some(owner)
     }
 
-    /// Whose connection a frame is of, if it is like the last one that was handed over. Its checksums were not looked at.
+    /// Returns the owner of a frame's connection, if its headers are like those of the last one handed over. The
+    /// checksums are not verified.
     pub(super) fn recognise(&self, frame: &[u8]) -> Option<u16> {
         let (expected, owner) = self.foreign.expected.as_ref()?;
         if self.has_come_far || self.foreign.as_of != self.owners.changes() {
@@ -329,10 +332,10 @@ impl EnginePlace {
         Some(*owner)
     }
 
-    /// A frame of another engine's connection came: the next may be like it.
+    /// Predicts the headers of the next frame from this one, which is of another engine's connection.
     pub(super) fn expect_like(&mut self, frame: &[u8], packet: &Packet<'_>, owner: u16) {
         let key = FlowKey::new(packet.destination, packet.source);
-        // Where connections take turns, to expect the same again would be in vain.
+        // Where the frames of several connections alternate, the next is not like this one.
         let again = self.foreign.latest.replace(key) == Some(key);
         if again {
             let expected = Prediction::like(frame, packet, false);
@@ -340,13 +343,13 @@ impl EnginePlace {
         }
     }
 
-    /// Gives a connection of this engine to another, which is told what to do with it.
+    /// Gives a connection of this engine to another, with a command for it.
     pub(super) fn give_away(&self, owner: u16, key: Option<FlowKey>, command: Command) {
         let Some(way) = self.ways.get(usize::from(owner)) else {
             return;
         };
         let tell = || {
-            // An engine that has gone leaves its connections to their peers' patience.
+            // If the other engine is gone, its connections time out at their peers.
             let _ = way.commands.send(command);
             way.wake();
         };
@@ -362,7 +365,7 @@ impl EnginePlace {
         self.ways[usize::from(owner)].add(self.number, frame, checksums)
     }
 
-    /// Sends what was handed over in this turn, and wakes those whom it is for.
+    /// Sends what was handed over in this turn, and wakes the engines that it is for.
     pub(super) fn send_parcels(&mut self) {
         if !self.has_parcels {
             return;
@@ -376,7 +379,7 @@ impl EnginePlace {
         }
     }
 
-    /// The next frames that were handed here, with the number of the engine that they come from.
+    /// Returns the next parcel from another engine, with the number of that engine.
     pub(super) fn next(&self) -> Option<(u16, Parcel)> {
         self.handed_here.try_recv().ok()
     }
@@ -387,12 +390,12 @@ impl EnginePlace {
         let _ = self.homes[usize::from(from)].try_send(parcel);
     }
 
-    /// The frames that follow were handed here, or come from the device again.
+    /// Says whether the next frames come from another engine, or from the device.
     pub(super) fn set_come_far(&mut self, has_come_far: bool) {
         self.has_come_far = has_come_far;
     }
 
-    /// Whether frames wait that were handed here.
+    /// Whether frames from other engines wait.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.handed_here.is_empty()
     }

@@ -1,4 +1,4 @@
-//! How connections come to listeners: SYNs, and the ACKs of those that were answered with a cookie.
+//! Passive opens: SYNs to listeners, and the ACKs of peers whose SYN was answered with a cookie.
 
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,13 +15,13 @@ use super::Engine;
 use super::listener::Listener;
 use super::owners::Handler;
 
-/// Connections at once whose MPA start-up is not over, for each whose handshake may not be: their peers' addresses
-/// are true, but nothing else is known of them.
+/// So many connections may be in MPA start-up for each that may be half-open. Their peers' addresses are not forged,
+/// but nothing else is known of them.
 const STARTING_PER_HALF_OPEN: usize = 8;
 
-/// What becomes of a segment that belongs to no connection.
+/// What happens to a segment that belongs to no connection.
 pub(super) enum Stranger {
-    /// It is answered with this SYN-ACK, of which nothing is remembered.
+    /// It is answered with this SYN-ACK, for which no state is kept.
     Cookie(TcpHeader),
     /// It is dropped and answered with RST, unless it is one.
     Refused(DropReason),
@@ -32,7 +32,7 @@ pub(super) enum Stranger {
 }
 
 impl Handler {
-    /// What becomes of the segment at hand, unless this engine handles it.
+    /// Returns what happens to a segment that another engine handles, or none.
     fn or_stranger(self) -> Result<(), Stranger> {
         match self {
             Self::This => Ok(()),
@@ -43,7 +43,7 @@ impl Handler {
 }
 
 impl Engine {
-    /// The connection of a packet: one that is there, or a new one.
+    /// Returns the connection of a packet, an existing one or a new one.
     pub(super) fn find_or_open(
         &mut self,
         now: Instant,
@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// A SYN to a listener may replace a connection that only waits out its TIME-WAIT.
+    /// Replaces a connection in TIME-WAIT by a new one, if this is a SYN to a listener that may.
     fn replace(
         &mut self,
         now: Instant,
@@ -77,12 +77,13 @@ impl Engine {
         }
         let isn = self.initial_sequence_number(now, key);
         let isn = if isn.after(least) { isn } else { least };
-        // No other engine can take the addresses meanwhile: the same SYN may have come there too.
+        // The addresses stay this engine's, so that no other engine can take them meanwhile: the same SYN may have come
+        // there too.
         self.forget_here(index);
         Some(self.open(now, key, packet, listener, Arrival::Syn(isn)))
     }
 
-    /// A connection for a segment that belongs to none.
+    /// Makes a connection for a segment that belongs to none.
     fn open_passive(
         &mut self,
         now: Instant,
@@ -124,20 +125,20 @@ impl Engine {
         Ok(self.open(now, key, packet, listener, Arrival::Syn(isn)))
     }
 
-    /// Makes a connection this engine's among those of its device, unless another has it. Says who handles the frame at
-    /// hand.
+    /// Makes this engine the owner of a connection among those of its device, unless another is. Returns which engine
+    /// handles the frame.
     pub(super) fn claim(&self, key: &FlowKey) -> Handler {
         let place = self.place.as_ref();
         place.map_or(Handler::This, |place| place.claim(key))
     }
 
-    /// Whether a listener may have one more request wait for an answer.
+    /// Whether a listener may have one more request wait for a decision.
     fn has_backlog_for(&self, listener: ListenerId) -> bool {
         let listener = self.listeners.get(&listener);
         listener.is_some_and(|listener| listener.waiting < self.config.backlog)
     }
 
-    /// Whether no more half-open connections are to be remembered.
+    /// Whether there is no room for more half-open connections.
     fn is_crowded(&self) -> bool {
         self.embryonic.half_open >= self.config.max_half_open
     }
@@ -164,14 +165,14 @@ impl Engine {
             arrival,
             segment,
         );
-        // Only looked up: whoever forges addresses must not make us ask for each of them.
+        // Only looked up: forged addresses must not make us ask the kernel for each of them.
         if let Some(hop) = self.next_hops.peek(now, key.remote.ip()) {
             connection.set_next_hop(&hop);
         }
         self.insert(connection)
     }
 
-    /// The cookie that a segment brings back, and the segment size in it.
+    /// Returns the cookie that a segment acknowledges, and the segment size in it.
     fn find_cookie(&self, now: Instant, key: &FlowKey, packet: &Packet<'_>) -> Option<(Seq, u16)> {
         let header = &packet.segment.header;
         let flags = header.flags;
@@ -181,7 +182,8 @@ impl Engine {
             .flatten()
     }
 
-    /// Answers a SYN for which there is no room: its peer is remembered when it has proved to be there.
+    /// Makes the SYN-ACK with a cookie for a SYN for which there is no room. The connection is made when the peer's ACK
+    /// proves its address.
     fn answer_with_cookie(&mut self, now: Instant, key: &FlowKey, packet: &Packet<'_>) -> Stranger {
         let syn = &packet.segment;
         let mut config = self.tcp_config(key);
@@ -201,7 +203,7 @@ impl Engine {
         }
     }
 
-    /// Sends a segment of no connection, over the link that another came from.
+    /// Sends a segment of no connection, back over the link that a packet came from.
     pub(super) fn reply<F: TxFrames>(
         &mut self,
         packet: &Packet<'_>,
@@ -219,7 +221,7 @@ impl Engine {
         self.counters.engine.frames_sent += 1;
     }
 
-    /// The listener that a peer's SYN is for, or why there is none.
+    /// Returns the listener that a peer's SYN is for, or why there is none.
     fn find_listener(&self, key: &FlowKey) -> Result<(ListenerId, Listener), DropReason> {
         let local = key.local;
         let any: IpAddr = match local {
@@ -236,15 +238,16 @@ impl Engine {
         Ok((*id, listener.clone()))
     }
 
-    /// RFC 6528: a clock of 4 microseconds plus a secret function of the addresses.
+    /// Returns an initial sequence number as RFC 6528 has it: a clock of 4 microseconds plus a keyed hash of the
+    /// addresses.
     pub(super) fn initial_sequence_number(&self, now: Instant, key: &FlowKey) -> Seq {
         let clock = now.as_nanos() / 4_000;
         Seq(clock.wrapping_add(self.isn_secret.hash_one(key)) as u32)
     }
 
-    /// TCP's settings for a connection. What the path allows beyond the device comes with the next hop.
+    /// Returns TCP's settings for a connection. The MSS is the device's; a narrower path is learnt with the next hop.
     pub(super) fn tcp_config(&self, key: &FlowKey) -> TcpConfig {
-        // RFC 7323 section 5.4: the same for all connections between two hosts, and no telling of our clock.
+        // RFC 7323 section 5.4: the offset is the same for all connections between two hosts, and hides our clock.
         let hosts = (key.local.ip(), key.remote.ip());
         TcpConfig {
             mss: key.mss(self.config.mtu),

@@ -5,16 +5,16 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A range of addresses that begin with the same bits.
+/// A prefix: the addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
-    /// The rest of its bits is zero.
+    /// The bits behind the prefix are zero.
     address: IpAddr,
     len: u8,
 }
 
 impl Prefix {
-    /// The addresses that share the first `len` bits with this one. More bits than it has are as many as it has.
+    /// Makes the prefix of the first `len` bits of an address, or of all its bits if it has fewer.
     pub fn new(address: IpAddr, len: u8) -> Self {
         let len = len.min(bits(address));
         let rest = u32::from(bits(address) - len);
@@ -31,27 +31,27 @@ impl Prefix {
         Self { address, len }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn address(self) -> IpAddr {
         self.address
     }
 
-    /// The number of bits.
+    /// Returns the length of the prefix in bits.
     pub fn bits(self) -> u8 {
         self.len
     }
 
-    /// Whether it is of IPv4 addresses.
+    /// Whether it is a prefix of IPv4 addresses.
     pub fn is_ipv4(self) -> bool {
         self.address.is_ipv4()
     }
 
-    /// Whether an address is one of them.
+    /// Whether an address has this prefix.
     pub fn contains(self, address: IpAddr) -> bool {
         self.is_ipv4() == address.is_ipv4() && Self::new(address, self.len) == self
     }
 
-    /// Whether all addresses of another are of this one too.
+    /// Whether all addresses with the other prefix have this one too.
     pub fn covers(self, other: Self) -> bool {
         self.len <= other.len && self.contains(other.address)
     }
@@ -71,7 +71,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// Text that names no range of addresses.
+/// The text is no prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no address or prefix; 192.0.2.1, 192.0.2.0/24 and 2001:db8::/32 are some")]
 pub struct NoPrefix;
@@ -93,33 +93,33 @@ impl FromStr for Prefix {
     }
 }
 
-/// The peers that may connect. By default all may.
+/// The peers that may connect to a listener. By default all may.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peers(Option<Arc<[Prefix]>>);
 
 impl Peers {
-    /// All of them.
+    /// Returns the set of all peers.
     pub fn all() -> Self {
         Self(None)
     }
 
-    /// Those with an address of one of these.
+    /// Returns the peers that have one of these prefixes.
     pub fn only(prefixes: impl IntoIterator<Item = Prefix>) -> Self {
         Self(Some(prefixes.into_iter().collect()))
     }
 
-    /// What they are limited to, if they are.
+    /// Returns the prefixes that they are limited to, if they are.
     pub fn limits(&self) -> Option<&[Prefix]> {
         self.0.as_deref()
     }
 
-    /// Whether a peer with this address is one of them.
+    /// Whether a peer with this address may connect.
     pub fn contains(&self, address: IpAddr) -> bool {
         let limits = self.limits();
         limits.is_none_or(|limits| limits.iter().any(|prefix| prefix.contains(address)))
     }
 
-    /// The parts of a range of addresses that belong to them.
+    /// Returns the parts of a prefix whose peers may connect.
     pub fn shared_with(&self, range: Prefix) -> Vec<Prefix> {
         let Some(limits) = self.limits() else {
             return vec![range];

@@ -1,4 +1,4 @@
-//! Fetches into the cache what the connections need whose turn comes soon: see [`Prefetched`].
+//! Prefetches the state of connections whose turn comes soon: see [`Prefetched`].
 
 use crate::connection::{FlowKey, Upcoming};
 use crate::wire::packet;
@@ -6,14 +6,14 @@ use crate::wire::packet;
 use super::Engine;
 use super::prefetched::{Awaited, Prefetched, Steps};
 
-/// With fewer connections than these their state stays in cache, and there is nothing to fetch.
+/// With fewer connections than this, their state stays in cache, and prefetching gains nothing.
 const MANY: usize = 64;
 
-/// Frames of others between the one that is handled and the one that is taken to be: more are expected to be like the one
-/// before only where few connections take turns.
+/// How many frames ahead a frame is searched for among those prefetched. Frames that are handled as predicted are not
+/// looked up, and are passed over.
 const PASSED_OVER: usize = 4;
 
-/// Octets of a frame that may be no more than an ACK: what it acknowledges was sent here.
+/// A frame of at most so many octets may be a mere ACK: then the send state is needed.
 const LONGEST_ACK: usize = 256;
 
 impl Engine {
@@ -22,7 +22,7 @@ impl Engine {
         self.connections.len() >= MANY
     }
 
-    /// Prepares for frames, of which these are the fronts.
+    /// Prefetches for the frames of a batch, of which these are the heads.
     pub(super) fn prefetch_for_frames<'a>(&mut self, heads: impl Iterator<Item = &'a [u8]>) {
         let prefetched = &mut self.prefetched;
         prefetched.awaited.clear();
@@ -52,8 +52,8 @@ impl Engine {
         }
     }
 
-    /// Returns the connection prefetched for the next frame, if it has these addresses. It was looked up before, when there was
-    /// time to wait for memory.
+    /// Returns the connection that was prefetched for this frame, if it has these addresses. It was looked up earlier,
+    /// so that the wait for memory overlapped with other work.
     #[inline]
     pub(super) fn find_prefetched(&mut self, key: &FlowKey) -> Option<usize> {
         if self.prefetched.awaited.is_empty() {
@@ -102,7 +102,7 @@ impl Engine {
         });
     }
 
-    /// Prepares for the timer behind the one that goes off: where many connections are busy it will not be long.
+    /// Prefetches for the timer behind the one that goes off: where many connections are busy, it soon follows.
     #[inline]
     pub(super) fn prefetch_timer(&self) {
         if self.has_many()
@@ -113,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Prepares for the next of those that wait to send, of which the first has its turn now.
+    /// Prefetches the connections that wait to send behind the one whose turn it is.
     #[inline]
     pub(super) fn prefetch_ready(&mut self) {
         if self.has_many() {
@@ -135,9 +135,9 @@ impl Engine {
     }
 }
 
-/// Whether two frames are of the same connection. May say no though they are.
+/// Whether two frames are of the same connection. A no is not certain.
 fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
-    // IPv4 without VLAN tags and options: type, version and length of the header; the addresses and ports.
+    // IPv4 without VLAN tags and options: EtherType, version and header length. Addresses and ports follow.
     const PLAIN: [u8; 3] = [0x08, 0x00, 0x45];
     let plain = one.get(12..15) == Some(&PLAIN[..]) && other.get(12..15) == Some(&PLAIN[..]);
     plain && one.get(26..38) == other.get(26..38)
@@ -151,17 +151,17 @@ mod tests {
     fn frames_of_a_connection_are_told_from_others() {
         let mut frame = [0; 60];
         frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
-        // Addresses and ports.
+        // Different addresses or ports.
         for at in 26..38 {
             let mut other = frame;
             other[at] = 1;
             assert!(!is_same_flow(&frame, &other));
         }
-        // Anything behind them.
+        // Any difference behind them does not count.
         let mut other = frame;
         other[38..].fill(1);
         assert!(is_same_flow(&frame, &other));
-        // Where other headers have addresses is not looked at.
+        // Frames with other headers are never taken for the same connection.
         for (at, octet) in [(12, 0x86), (12, 0x81), (14, 0x46)] {
             let mut other = frame;
             other[at] = octet;

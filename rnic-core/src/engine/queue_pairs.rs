@@ -8,7 +8,7 @@ use crate::verbs::qp::{QpState, QueuePair};
 
 /// Where a queue pair or endpoint is.
 pub(super) enum EndLocation {
-    /// Not connected, or no longer.
+    /// Not connected.
     Here(LocalEnd),
     /// With its connection.
     Connected(usize),
@@ -18,7 +18,7 @@ pub(super) enum EndLocation {
 #[derive(Default)]
 pub(super) struct QueuePairs {
     pub(super) places: Vec<Option<EndLocation>>,
-    /// The stream of each, or of the last that had the number.
+    /// The stream of each, or of the last one with the number.
     streams: HashMap<QpNumber, StreamId>,
 }
 
@@ -38,7 +38,7 @@ impl QueuePairs {
         }
     }
 
-    /// The stream of a queue pair.
+    /// Returns the stream of a queue pair.
     pub(super) fn stream(&self, number: QpNumber) -> Option<StreamId> {
         self.streams.get(&number).copied()
     }
@@ -55,7 +55,7 @@ impl QueuePairs {
         }
     }
 
-    /// Takes an idle queue pair, no endpoint, to give it away.
+    /// Takes an idle queue pair to give it to another engine. Endpoints stay.
     pub(super) fn take_idle_qp(&mut self, number: QpNumber) -> Option<Box<QueuePair>> {
         match self.take_idle(number)? {
             LocalEnd::Qp(qp) => Some(qp),
@@ -72,8 +72,8 @@ impl QueuePairs {
         *self.place(number) = Some(EndLocation::Here(end));
     }
 
-    /// A queue pair came back from its connection. If the host destroyed it meanwhile, it ends here: its number
-    /// may be another's by now.
+    /// Puts a queue pair back that its connection returned. If the host destroyed it meanwhile, it is dropped: its
+    /// number may be another's by now.
     pub(super) fn put_back(&mut self, connection: usize, end: LocalEnd) {
         if self.connection_of(end.number()) == Some(connection) {
             self.put(end);

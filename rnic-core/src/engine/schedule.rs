@@ -1,7 +1,7 @@
 //! When connections have their turns: the queue of those that may send, delayed ACKs, and timers.
 //!
-//! A step of a connection says by its [`Wants`] what is to follow, and [`Engine::schedule`] acts on them. Nothing else
-//! changes the queue, the list of delayed ACKs, the timers, or what a connection remembers of them ([`Scheduled`]).
+//! A step of a connection returns its [`Wants`], and [`Engine::schedule`] acts on them. Nothing else changes the queue,
+//! the list of delayed ACKs, the timers, or what a connection remembers of them ([`Scheduled`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,8 +19,8 @@ const A_MOMENT: Duration = Duration::from_nanos(1);
 pub(super) struct Schedule {
     /// Those that may have something to send, each once.
     ready: VecDeque<usize>,
-    /// Those that owe their peers an ACK with the turn behind this time, each once: timers would cost more, and
-    /// each message would need one.
+    /// Those with a delayed ACK, which goes with the first turn later than this time. Each stands here once. Timers
+    /// would cost more, and each message would need one.
     delayed_acks: VecDeque<(Instant, usize)>,
     timers: Timers,
 }
@@ -45,7 +45,7 @@ impl Schedule {
         Instant::earliest([ack, self.timers.next()])
     }
 
-    /// Whether a timer has gone off. What it was for may have come to pass meanwhile.
+    /// Whether a timer has gone off. There may be nothing left to do for it.
     #[inline]
     pub(super) fn has_expired(&self, now: Instant) -> bool {
         self.timers.next().is_some_and(|at| at <= now)
@@ -61,7 +61,7 @@ impl Schedule {
 
 impl Engine {
     /// Acts on what a connection wants.
-    // Inlined, with a constant for most of what is wanted, it is as short as what each step needs of it.
+    // Inlined, because most of `wants` is constant at each call: only what that step needs is left.
     #[inline(always)]
     pub(super) fn schedule(&mut self, index: usize, wants: Wants) {
         let Self {
@@ -89,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Sets the timer of a connection earlier if it wants that, and takes it away if it wants none.
+    /// Moves the timer of a connection earlier if it wants that, and removes it if it wants none.
     #[inline(never)]
     fn set_timer(&mut self, index: usize) {
         let connection = &mut self.connections[index];
@@ -128,8 +128,8 @@ impl Engine {
         Some(index)
     }
 
-    /// Takes the next connection whose timer has gone off. Says whether it was for something that is still to be done; if
-    /// not, it is set anew.
+    /// Takes the next connection whose timer has gone off. Returns whether there is still something to do for it; if
+    /// not, the timer is set anew.
     pub(super) fn take_expired(&mut self, now: Instant) -> Option<(usize, bool)> {
         let index = self.schedule.timers.expired(now)?;
         let connection = &mut self.connections[index];

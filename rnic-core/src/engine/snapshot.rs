@@ -3,23 +3,23 @@
 use crate::connection::ConnectionFacts;
 use crate::counters::{DropCounters, EngineCounters, RdmaCounters, TcpCounters};
 
-/// Everything at one moment.
+/// The counters of an engine and the facts of its connections, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Frames.
+    /// The engine's own: frames, timers and SYN cookies.
     pub engine: EngineCounters,
-    /// Frames that were dropped, by the reason.
+    /// Dropped frames, by reason.
     pub drops: DropCounters,
-    /// TCP, summed.
+    /// TCP, summed over all connections.
     pub tcp: TcpCounters,
-    /// MPA, DDP and RDMAP, summed.
+    /// MPA, DDP and RDMAP, summed over all connections.
     pub rdma: RdmaCounters,
-    /// Each connection.
+    /// The facts of each connection.
     pub connections: Vec<ConnectionFacts>,
 }
 
 impl Snapshot {
-    /// Adds that of another engine of the device.
+    /// Adds the snapshot of another engine of the device.
     pub fn add(&mut self, other: Self) {
         self.engine.add(&other.engine);
         self.drops.add(&other.drops);

@@ -1,31 +1,31 @@
-//! One timer for each connection, whose cost does not depend on how many are idle.
+//! One timer for each connection, at a cost that does not depend on how many connections are idle.
 
 use crate::time::Instant;
 
-/// Timers that stand below another in the heap: as many as a cache line has room for. With two there would be twice as many
-/// levels, and with thousands of connections each is a line that has left the cache.
+/// Children of a timer in the heap: as many as a cache line holds. With two there would be twice as many levels, and
+/// with thousands of connections each level is a cache miss.
 const BELOW: usize = 4;
 
-/// A heap of timers, the next one first, that knows where the timer of each connection is.
+/// A heap of timers, the next one first, that knows the place of each connection's timer.
 ///
-/// It is told only what must not be missed. A retransmission timer moves with nearly every acknowledgement, and mostly
-/// later, or away: so the timer of a connection stays where it is unless one is wanted earlier, and when it expires the
-/// connection is asked whether there is anything to do, and if not, until when there is nothing. Only where there are many
-/// connections is a timer taken away as soon as none is wanted: by the time it went off, the connection would have left the
+/// Timers are set lazily. A retransmission timer moves with nearly every acknowledgement, mostly later, or is stopped.
+/// So the timer of a connection stays in its place unless it is wanted earlier. When it expires, the connection is
+/// asked whether there is anything to do; if not, the timer is set to what it wants then. Only where there are many
+/// connections is a timer removed as soon as none is wanted: when it went off, the connection would have left the
 /// cache.
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// No timer expires later than the [`BELOW`] from `BELOW` times its place plus one on.
+    /// A timer expires no later than its [`BELOW`] children, which begin at `BELOW` times its place plus one.
     heap: Vec<(Instant, u32)>,
-    /// Of each connection the place of its timer in the heap.
+    /// The place of each connection's timer in the heap.
     places: Vec<u32>,
 }
 
-/// In place of a place.
+/// The place of a connection without a timer.
 const NOWHERE: u32 = u32::MAX;
 
 impl Timers {
-    /// The timer of a connection expires at `at`, and at no other time.
+    /// Sets the timer of a connection to `at`, or removes it.
     pub(crate) fn set(&mut self, connection: usize, at: Option<Instant>) {
         match (self.place(connection), at) {
             (Some(place), Some(at)) => {
@@ -45,20 +45,20 @@ impl Timers {
         }
     }
 
-    /// The connection whose timer expired first. It is to be [set](Self::set) anew.
+    /// Returns the connection whose timer expired first. The caller then [sets](Self::set) its timer anew.
     #[inline]
     pub(crate) fn expired(&self, now: Instant) -> Option<usize> {
         let &(at, connection) = self.heap.first()?;
         (at <= now).then_some(connection as usize)
     }
 
-    /// The connection whose timer expires behind the next one.
+    /// Returns the connection whose timer expires behind the next one.
     pub(crate) fn second(&self) -> Option<usize> {
         let second = self.heap.iter().skip(1).take(BELOW).min()?;
         Some(second.1 as usize)
     }
 
-    /// When the next timer expires.
+    /// Returns when the next timer expires.
     #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|&(at, _)| at)
@@ -78,7 +78,7 @@ impl Timers {
         }
     }
 
-    /// Moves a timer before those that go off later. Returns its new place.
+    /// Moves a timer up, before those that expire later. Returns its new place.
     fn rise(&mut self, mut place: usize) -> usize {
         while place > 0 {
             let parent = (place - 1) / BELOW;
@@ -93,7 +93,7 @@ impl Timers {
         place
     }
 
-    /// Moves a timer behind those that go off earlier.
+    /// Moves a timer down, behind those that expire earlier.
     fn sink(&mut self, mut place: usize) {
         loop {
             let first = BELOW * place + 1;
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(timers.next(), None);
     }
 
-    /// Moving one timer of many moves others aside: one for each level of the heap.
+    /// Moving one timer of many displaces one other for each level of the heap at most.
     #[test]
     fn a_timer_among_ten_thousand_moves_few_others() {
         const MANY: usize = 10_000;
@@ -167,7 +167,7 @@ mod tests {
                 assert!(moved.count() <= levels + 1);
             }
         }
-        // However often they move, there is one for each.
+        // However often they move, each connection has one timer.
         for round in 0..10 {
             for connection in 0..MANY {
                 timers.set(connection, Some(at(1000 - round)));

@@ -20,14 +20,14 @@ use super::*;
 const NOW: Instant = Instant::ZERO;
 const LISTENER: ListenerId = ListenerId(1);
 
-/// An engine of a device of several, and what it sends from.
+/// One of several engines of a device, and the frames that it sends from.
 struct One {
     host: HostEnd,
     driver: Driver,
     tx: VecFrames,
 }
 
-/// So many engines of a device, the first of which listens, and a peer.
+/// Makes `count` engines of a device, the first of which listens, and a peer.
 fn engines(count: usize) -> (Vec<One>, RawPeer) {
     let address = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 4420);
     let table = Arc::new(StagTable::new(16, [1; 32]));
@@ -51,7 +51,7 @@ fn engines(count: usize) -> (Vec<One>, RawPeer) {
 }
 
 impl One {
-    /// One turn, with these frames from the device.
+    /// Takes one turn, with these frames from the device.
     fn turn(&mut self, frames: Vec<Vec<u8>>) {
         let mut batch = self.driver.begin(NOW);
         let frames = frames.into_iter().map(|frame| (frame, Checksums::None));
@@ -72,7 +72,7 @@ impl One {
         }
     }
 
-    /// Turns with all that the peer has to say, until it says nothing more.
+    /// Takes turns, with all frames that the peer sends, until it sends no more.
     fn talk(&mut self, peer: &mut RawPeer) {
         loop {
             let frames = peer.take_frames();
@@ -86,7 +86,7 @@ impl One {
         }
     }
 
-    /// The request of the peer, who comes to this engine.
+    /// Has the peer connect to this engine, and returns its request.
     fn asked(&mut self, peer: &mut RawPeer) -> RequestId {
         peer.connect();
         self.talk(peer);
@@ -123,8 +123,8 @@ impl One {
     }
 }
 
-/// One engine gives a connection away and at once hands a frame of it over, to another engine that has begun its turn: the
-/// connection is there before the frame, however much the other was asked to do before.
+/// One engine gives a connection away and at once hands a frame of it over, to another engine that has begun its turn.
+/// The connection arrives before the frame, however many commands wait there.
 #[test]
 fn a_frame_does_not_overtake_its_connection() {
     for asked_before in [0, 1000] {
@@ -154,7 +154,7 @@ fn a_frame_does_not_overtake_its_connection() {
     }
 }
 
-/// A connection of old gives way to a new one with the same addresses, which are this engine's all the time.
+/// A connection in TIME-WAIT is replaced by a new one with the same addresses. This engine owns them all the time.
 #[test]
 fn no_other_engine_gets_in_between_where_a_connection_replaces_another() {
     let (mut engines, mut peer) = engines(2);
@@ -188,7 +188,7 @@ fn no_other_engine_gets_in_between_where_a_connection_replaces_another() {
     assert_eq!(second.counters().handed_over, 1);
 }
 
-/// A frame meets an engine that its connection is on its way to, and has not reached.
+/// A frame arrives at an engine before its connection, which is on its way there.
 #[test]
 fn a_frame_of_a_connection_that_moves_is_dropped() {
     let (mut engines, mut peer) = engines(2);

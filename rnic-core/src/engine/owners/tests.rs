@@ -26,7 +26,7 @@ impl Wake for Woken {
     }
 }
 
-/// So many engines of a device, all asleep.
+/// Makes the places of `count` engines of a device, all asleep.
 fn engines(count: usize) -> (Vec<EnginePlace>, Vec<Arc<Woken>>, Vec<Arc<Doorbells>>) {
     let woken: Vec<_> = (0..count).map(|_| Arc::<Woken>::default()).collect();
     let doorbells: Vec<_> = (0..count).map(|_| Arc::new(Doorbells::new(1))).collect();
@@ -43,7 +43,7 @@ fn key(port: u16) -> FlowKey {
     FlowKey::new(end(port), end(1))
 }
 
-/// Frames that an engine finds in what was handed to it.
+/// Takes the frames that were handed to an engine.
 fn found(place: &mut EnginePlace) -> Vec<(u16, Vec<u8>, Checksums)> {
     let mut found = Vec::new();
     while let Some(parcel) = place.next() {
@@ -86,7 +86,8 @@ fn frames_come_in_order_and_wake_once() {
     assert!(!places[1].is_waited_for());
 }
 
-/// What is too much is lost, of this pair of engines alone, and said to be. Parcels that come back are used again.
+/// Frames beyond the parcels of a pair of engines are lost, and reported as lost. Other pairs are not affected. Parcels
+/// that come back are used again.
 #[test]
 fn too_many_frames_are_lost_and_said_to_be() {
     let (mut places, ..) = engines(3);
@@ -132,14 +133,14 @@ fn parcels_keep_so_much_memory_and_no_more() {
     }
 }
 
-/// Runs something that must not wait for anybody.
+/// Runs something that must not wait for a lock.
 fn without_waiting<T: Send>(what: &str, run: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let (done, outcome) = mpsc::channel();
         scope.spawn(move || done.send(run()));
         let outcome = outcome.recv_timeout(Duration::from_secs(20));
         outcome.unwrap_or_else(|_| {
-            // The thread would be waited for.
+            // A panic would wait for the thread, which never ends.
             eprintln!("{what} waits for a lock");
             std::process::abort()
         })
@@ -159,7 +160,7 @@ fn whose_a_connection_is_is_remembered_until_that_changes() {
     let handler = without_waiting("what is known", || one.handler(&key(1)));
     assert_eq!(handler, Handler::Other(1));
     drop(locked);
-    // A connection that begins takes nothing away from anybody.
+    // A connection that begins does not make other engines forget anything.
     assert_eq!(one.claim(&key(2)), Handler::This);
     assert_eq!(one.claim(&key(1)), Handler::Other(1));
     let locked = owners.lock();
@@ -172,12 +173,12 @@ fn whose_a_connection_is_is_remembered_until_that_changes() {
     assert_eq!(other.claim(&key(1)), Handler::This);
     assert_eq!(one.handler(&key(1)), Handler::Other(1));
     other.give_away(0, Some(key(1)), Command::Abort(crate::ids::QpNumber(0)));
-    // It is ours by now, and on its way.
+    // The table has it as ours already, but it has not arrived.
     assert_eq!(one.handler(&key(1)), Handler::Nobody);
     assert_eq!(other.handler(&key(1)), Handler::Other(0));
 }
 
-/// What one engine ends may be another's by now.
+/// A connection that one engine ends may be another's by now.
 #[test]
 fn an_engine_releases_only_what_it_has() {
     let (places, ..) = engines(2);
@@ -190,7 +191,7 @@ fn an_engine_releases_only_what_it_has() {
     assert_eq!(one.owners.changes(), before, "nobody need look again");
 }
 
-/// Who sees in the table where a connection has gone hands frames there.
+/// An engine that sees the new owner in the table hands frames to it, so the command must come first.
 #[test]
 fn an_engine_is_told_of_a_connection_before_others_see_that_it_has_it() {
     let owners = Owners::default();
@@ -253,7 +254,7 @@ fn frames_like_the_one_before_are_recognised_until_the_owner_changes() {
     let key = expect(one, 80, 100);
     let mut damaged = frame(80, 200);
     assert_eq!(one.recognise(&damaged), Some(1));
-    // Whoever has the connection finds out.
+    // The owner of the connection verifies checksums.
     *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(one.recognise(&damaged), Some(1));
     assert_eq!(
