@@ -1,4 +1,4 @@
-//! What happens in a case, and how it is read from octets.
+//! What happens in a case.
 
 use std::time::Duration;
 
@@ -6,41 +6,11 @@ use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::EngineConfig;
 use rnic_core::tcp::{CongestionAlgorithm, EcnMode};
 
+use super::choices::Choices;
 use super::twist::Twist;
 
 /// Acts in a case at most.
 const MOST_ACTS: usize = 160;
-
-/// Octets, each of which settles something. Behind the last one everything is zero.
-pub(crate) struct Choices<'a>(&'a [u8]);
-
-impl Choices<'_> {
-    pub(crate) fn octet(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else {
-            return 0;
-        };
-        self.0 = rest;
-        *first
-    }
-
-    pub(crate) fn word(&mut self) -> u16 {
-        u16::from_be_bytes([self.octet(), self.octet()])
-    }
-
-    /// A number below `end`.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        usize::from(self.octet()) % end
-    }
-
-    pub(crate) fn of<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-
-    /// Whether something is so that is so once in `times`.
-    pub(crate) fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == times - 1
-    }
-}
 
 /// How a device tells of received frames' checksums.
 #[derive(Clone, Copy, Debug)]
@@ -497,10 +467,10 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn read(octets: &[u8]) -> Self {
-        let mut from = Choices(octets);
+        let mut from = Choices::new(octets);
         let terms = Terms::read(&mut from);
         let mut acts = Vec::new();
-        while !from.0.is_empty() && acts.len() < MOST_ACTS {
+        while !from.is_over() && acts.len() < MOST_ACTS {
             acts.push(Act::read(&mut from, terms.connections));
         }
         Self { terms, acts }

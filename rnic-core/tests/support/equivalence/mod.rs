@@ -5,6 +5,10 @@
 //! those of a fuzzer.
 
 mod case;
+mod choices;
+mod requests;
+mod seen;
+mod side;
 mod twist;
 mod world;
 
@@ -14,21 +18,12 @@ pub(crate) use self::world::World;
 use rnic_core::fast_paths::FastPaths;
 use rnic_core::time::Instant;
 
+use self::seen::Reached;
+
 /// Acts behind which all state is compared; what is sent and told is compared behind each.
 const STATES_EVERY: usize = 4;
 /// Alarms that are waited for behind the last act.
 const MOST_ALARMS: usize = 60;
-
-/// What a case came to, for tests that ask whether cases get anywhere.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reached {
-    /// Frames sent.
-    pub(crate) frames: u64,
-    /// Successful completions.
-    pub(crate) completions: u64,
-    /// Connections that ended before their time.
-    pub(crate) ended: u64,
-}
 
 /// Runs a case with these fast paths and with none. Panics where anything differs.
 pub(crate) fn check(case: &Case, fast_paths: FastPaths) -> Reached {

@@ -3,7 +3,7 @@
 use rnic_core::mpa::frame::{fpdu_len, seal};
 use rnic_core::wire::checksum::{combine, sum};
 
-use super::case::Choices;
+use super::choices::Choices;
 
 /// Where headers stand in the frames that hosts send: Ethernet, IPv4 without options, TCP.
 const IP_AT: usize = 14;
