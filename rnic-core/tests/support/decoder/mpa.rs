@@ -1,6 +1,8 @@
 //! FPDUs and markers: RFC 5044 section 4.
 
-use super::{Findings, Half, Rule, ddp, startup};
+use super::findings::{Findings, Rule};
+use super::half::Half;
+use super::{ddp, startup};
 
 const LENGTH_LEN: usize = 2;
 const CRC_LEN: usize = 4;
@@ -9,14 +11,6 @@ const MARKER_DISTANCE: u64 = 512;
 
 /// The longest ULPDU: RFC 5044 section 3.
 const MAX_MULPDU: usize = 64_768;
-
-/// What there was so far.
-#[derive(Default)]
-pub(super) struct State {
-    pub(super) fpdus: u64,
-    /// Where the first one ended.
-    pub(super) first_end: Option<u64>,
-}
 
 /// An FPDU as it stands in the stream.
 struct Fpdu {
@@ -106,7 +100,7 @@ pub(super) fn read(speaker: &mut Half, listener: &mut Half, findings: &mut Findi
         return false;
     };
     let has_more = speaker.stream.octets().len() as u64 > speaker.read;
-    if has_more && speaker.terminate.sent {
+    if has_more && speaker.terminated {
         findings.object(Rule::AfterTerminate, "octets behind a Terminate");
     }
     let heard = |len| !findings.judged || speaker.acknowledged >= len;
@@ -148,7 +142,7 @@ pub(super) fn read_no_reply(
     if octets.len() as u64 == speaker.read {
         return Some(false);
     }
-    if speaker.terminate.sent {
+    if speaker.terminated {
         findings.object(Rule::AfterTerminate, "octets behind a Terminate");
         return Some(false);
     }

@@ -1,10 +1,9 @@
 //! RDMA messages: RFC 5040 sections 4 and 5, RFC 7306 sections 4 to 6.
 
-use std::collections::VecDeque;
-
-use super::ddp::{Segment, Target};
-use super::startup::NOT_NEGOTIATED;
-use super::{Findings, Half, Rule, terminate};
+use super::findings::{Findings, Rule};
+use super::half::{Asked, Half, NOT_NEGOTIATED, Outstanding};
+use super::headers::{READ_REQUEST_LEN, ReadRequest, Segment, Target, be};
+use super::terminate;
 
 const WRITE: u8 = 0;
 const READ_REQUEST: u8 = 1;
@@ -19,65 +18,9 @@ const IMMEDIATE_SOLICITED: u8 = 9;
 const ATOMIC_REQUEST: u8 = 10;
 const ATOMIC_RESPONSE: u8 = 11;
 
-pub(super) const READ_REQUEST_LEN: usize = 28;
 const IMMEDIATE_LEN: usize = 8;
 const ATOMIC_REQUEST_LEN: usize = 52;
 const ATOMIC_RESPONSE_LEN: usize = 12;
-
-/// A Read Request (RFC 5040 figure 6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ReadRequest {
-    pub(super) sink_stag: u32,
-    pub(super) sink_offset: u64,
-    pub(super) length: u32,
-    pub(super) source_stag: u32,
-    pub(super) source_offset: u64,
-}
-
-impl ReadRequest {
-    pub(super) fn parse(octets: &[u8]) -> Option<Self> {
-        let octets: &[u8; READ_REQUEST_LEN] = octets.try_into().ok()?;
-        Some(Self {
-            sink_stag: be(&octets[..4]) as u32,
-            sink_offset: be(&octets[4..12]),
-            length: be(&octets[12..16]) as u32,
-            source_stag: be(&octets[16..20]) as u32,
-            source_offset: be(&octets[20..]),
-        })
-    }
-}
-
-fn be(octets: &[u8]) -> u64 {
-    octets
-        .iter()
-        .fold(0, |value, octet| value << 8 | u64::from(*octet))
-}
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug)]
-enum Asked {
-    Read(ReadRequest),
-    Atomic { identifier: u32 },
-}
-
-/// A Read or an Atomic that waits for its Response.
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    asked: Asked,
-    /// Where it ends in the stream.
-    end: u64,
-}
-
-/// What there was so far.
-#[derive(Default)]
-pub(super) struct State {
-    /// Requests of this half that wait for a Response, oldest first.
-    waiting: VecDeque<Request>,
-    /// Where, in the other half's stream, the Responses end that this half is not known to have received.
-    answered: VecDeque<u64>,
-    /// Every Read Request so far, and its MSN.
-    pub(super) reads: Vec<(u32, ReadRequest)>,
-}
 
 /// Figure 4 of RFC 5040, figure 2 of RFC 7306: an opcode belongs to a tagged buffer, or to one queue.
 pub(super) fn check_opcode(segment: &Segment<'_>, findings: &mut Findings<'_>) {
@@ -180,7 +123,7 @@ fn ask(speaker: &mut Half, listener: &Half, asked: Asked, end: u64, findings: &m
     let depth = depth(speaker, listener);
     let acknowledged = speaker.acknowledged;
     let state = &mut speaker.rdmap;
-    state.waiting.push_back(Request { asked, end });
+    state.waiting.push_back(Outstanding { asked, end });
     // A Response that is not acknowledged may not have come.
     state.answered.retain(|end| *end > acknowledged);
     let outstanding = state.waiting.len() + state.answered.len();

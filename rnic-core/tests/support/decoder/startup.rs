@@ -1,40 +1,12 @@
 //! Start-up frames: RFC 5044 section 7.1 and RFC 6581.
 
-use super::{Findings, Half, Rule};
+use super::findings::{Findings, Rule};
+use super::half::{Enhanced, Half, NOT_NEGOTIATED, Startup};
 
 const REQUEST_KEY: &[u8; 16] = b"MPA ID Req Frame";
 const REPLY_KEY: &[u8; 16] = b"MPA ID Rep Frame";
 const HEADER_LEN: usize = 20;
 const MOST_PRIVATE_DATA: usize = 512;
-
-/// An IRD or ORD that is not negotiated.
-pub(super) const NOT_NEGOTIATED: u16 = 0x3fff;
-
-/// What a start-up frame says.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Startup {
-    /// M: the other half is to send markers.
-    pub(super) markers: bool,
-    /// C.
-    pub(super) crc: bool,
-    /// R.
-    pub(super) reject: bool,
-    pub(super) revision: u8,
-    pub(super) enhanced: Option<Enhanced>,
-    /// Octets of the frame.
-    pub(super) len: u64,
-}
-
-/// The data of RFC 6581 section 9.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Enhanced {
-    /// A.
-    pub(super) peer_to_peer: bool,
-    /// B, C, D: by a Send, a Write, a Read.
-    pub(super) ready: [bool; 3],
-    pub(super) ird: u16,
-    pub(super) ord: u16,
-}
 
 /// Reads the start-up frame, once it is whole.
 pub(super) fn read(speaker: &mut Half, listener: &Half, findings: &mut Findings<'_>) -> bool {

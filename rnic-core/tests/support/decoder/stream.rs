@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
+use super::findings::{Findings, Rule};
 use super::frame::TcpFrame;
-use super::{Findings, Rule};
 
 /// The segment size of a peer that does not say any (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;

@@ -1,18 +1,12 @@
 //! The Terminate message: RFC 5040 section 4.8, with the codes of RFC 5041 section 7.2, RFC 5044 section 8 and
 //! RFC 6581 section 8.
 
-use super::ddp::header_len;
-use super::rdmap::{READ_REQUEST_LEN, ReadRequest};
-use super::{Findings, Half, Rule};
+use super::findings::{Findings, Rule};
+use super::half::Half;
+use super::headers::{READ_REQUEST_LEN, ReadRequest, header_len};
 
 const CONTROL_LEN: usize = 4;
 const SEGMENT_LENGTH_LEN: usize = 2;
-
-/// What there was so far.
-#[derive(Default)]
-pub(super) struct State {
-    pub(super) sent: bool,
-}
 
 /// What may go along with an error: RFC 5040 figure 10.
 fn may_quote(layer: u8, error_type: u8) -> (bool, bool) {
@@ -46,7 +40,7 @@ pub(super) fn read(
     payload: &[u8],
     findings: &mut Findings<'_>,
 ) {
-    speaker.terminate.sent = true;
+    speaker.terminated = true;
     findings.heard.terminates += 1;
     let Some((control, rest)) = payload.split_first_chunk::<CONTROL_LEN>() else {
         return findings.object(Rule::Terminate, format!("{} octets", payload.len()));
