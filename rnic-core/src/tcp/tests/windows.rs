@@ -199,6 +199,26 @@ fn the_rest_of_a_lost_part_waits_for_the_part() {
     assert_eq!(t.frames_free(), 256);
 }
 
+/// The device keeps the frame for so long that the part is thought lost, acknowledged, and followed by a probe.
+#[test]
+fn a_probe_goes_on_where_a_part_thought_lost_ended() {
+    let mut t = open(800);
+    t.frames.hold();
+    t.write(1000);
+    t.expect(". 1:801(800) ack 1");
+    t.frames.transmit(t.first_frame(), 1000);
+    t.pass(ms(200));
+    t.inject(". 1:1(0) ack 801 win 0");
+    t.expect_after(ms(400), ". 801:802(1) ack 1");
+    t.frames.complete();
+    t.expect(". 1:801(800) ack 1");
+    t.inject(". 1:1(0) ack 802 win 5000");
+    t.expect(". 1:1001(1000) ack 1");
+    t.inject(". 1:1(0) ack 1001 win 5000");
+    assert!(t.tcp.is_at_rest(t.now));
+    assert_eq!(t.frames_free(), 256);
+}
+
 #[test]
 fn a_window_that_shrinks_is_obeyed() {
     let mut t = open(5000);
