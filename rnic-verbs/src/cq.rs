@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rnic_core::engine::{Command, WorkerGone};
 use rnic_core::ids::{CqId, QpNumber};
-use rnic_core::memory::ring::{Consumer, ring};
+use rnic_core::memory::ring::Consumer;
 use rnic_core::verbs::{
     cq::{Arming, CqError},
     status::WcStatus,
@@ -21,7 +21,7 @@ use rnic_core::wire::ddp::Stag;
 
 use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
-use crate::qp::entries;
+use crate::ring::ring;
 
 /// A completion: how a work request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -223,7 +223,7 @@ impl Device {
     /// wait than its receive queue has entries.
     pub fn cq(&self, capacity: u32) -> Result<Cq, Error> {
         let workers = self.inner.workers();
-        let rings = (0..workers).map(|_| ring(entries(capacity)));
+        let rings = (0..workers).map(|_| ring(capacity));
         let (producers, lanes) = rings
             .map(|made| {
                 let (producer, ring) = made?;
@@ -385,7 +385,7 @@ impl Cq {
     /// posted to their send, receive and shared receive queues at once (RFC 5042 section 6.4.3.2).
     pub fn resize(&mut self, capacity: u32) -> Result<(), Error> {
         for worker in 0..self.lanes.len() {
-            self.resize_lane(worker, entries(capacity))?;
+            self.resize_lane(worker, capacity)?;
         }
         Ok(())
     }

@@ -3,15 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rnic_core::connection::{EndReason, Event, Notice, ReadDepths};
 use rnic_core::engine::{Events, WorkerGone};
 use rnic_core::ids::{ListenerId, QpNumber, RequestId, StreamId};
 use tracing::{debug, info, warn};
 
-use crate::asynchronous::AsyncEvent;
-use crate::device::{Inner, LONGEST_WAIT};
+use crate::async_event::AsyncEvent;
 use crate::error::Error;
 use crate::state::{QpState, SharedState};
 
@@ -231,6 +230,17 @@ impl Boxes {
         self.asynchronous = None;
     }
 
+    /// Fails if a worker has ended, or if each of `workers` has found the network device gone.
+    pub(crate) fn check_alive(&self, workers: usize) -> Result<(), Error> {
+        if self.worker_gone {
+            return Err(WorkerGone.into());
+        }
+        if self.without_device >= workers {
+            return Err(Error::DeviceGone);
+        }
+        Ok(())
+    }
+
     pub(crate) fn next_async_event(&mut self) -> Option<AsyncEvent> {
         self.asynchronous.as_mut()?.pop_front()
     }
@@ -333,50 +343,14 @@ impl Router {
         boxes
     }
 
-    /// Waits until `take` finds something. Returns `None` after `timeout`.
-    pub(crate) fn wait<T>(
-        &self,
-        device: &Inner,
-        timeout: Duration,
-        mut take: impl FnMut(&mut Boxes) -> Option<T>,
-    ) -> Result<Option<T>, Error> {
-        // A deadline that overflows is none.
-        let deadline = Instant::now().checked_add(timeout);
-        loop {
-            let mut boxes = self.boxes();
-            if let Some(found) = take(&mut boxes) {
-                return Ok(Some(found));
-            }
-            if boxes.worker_gone {
-                return Err(WorkerGone.into());
-            }
-            if boxes.without_device >= device.workers() {
-                return Err(Error::DeviceGone);
-            }
-            let now = Instant::now();
-            let left = deadline.map_or(LONGEST_WAIT, |at| at.saturating_duration_since(now));
-            if device.is_inline() {
-                drop(boxes);
-                let did = device.drive()?;
-                if self.events.is_empty() {
-                    if left.is_zero() {
-                        return Ok(None);
-                    }
-                    if !did {
-                        device.idle(left);
-                    }
-                }
-            } else if left.is_zero() {
-                return Ok(None);
-            } else {
-                self.block(boxes, left);
-            }
-        }
+    /// Returns whether events have arrived that are not delivered yet.
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// Blocks until there may be events, or `left` has passed. One thread, the pump, waits for the engine's events. The others
     /// wait until it, or any thread that looks at the mailboxes, delivers some.
-    fn block(&self, mut boxes: MutexGuard<'_, Boxes>, left: Duration) {
+    pub(crate) fn block(&self, mut boxes: MutexGuard<'_, Boxes>, left: Duration) {
         if boxes.pumping {
             drop(
                 self.changed

@@ -76,31 +76,46 @@
 //! # }
 //! ```
 
-mod asynchronous;
+// From the ground up; each file imports only from those below it:
+// address, async_event, state < binding, error < driver, events, private_data, request, ring < device
+// < async_events, cq, pd < srq < qp < listener, memory < window
+mod address;
+mod async_event;
+mod async_events;
+mod binding;
 mod cq;
 mod device;
+mod driver;
 mod error;
 mod events;
 mod listener;
 mod memory;
+mod pd;
+mod private_data;
 mod qp;
 mod request;
+mod ring;
 mod srq;
 mod state;
 mod window;
 
-pub use asynchronous::{AsyncEvent, AsyncEvents};
+pub use address::{RemoteAddress, Sge};
+pub use async_event::AsyncEvent;
+pub use async_events::AsyncEvents;
+pub use binding::Binding;
 pub use cq::{Completion, Cq};
-pub use device::{Device, Driver};
+pub use device::Device;
+pub use driver::Driver;
 pub use error::{ConnectError, Error, PostError, PostSendsError};
 pub use events::{ConnectionEvent, Established};
 pub use listener::{ConnectRequest, Listener};
-pub use memory::{Mr, Pd, Registration};
+pub use memory::{Mr, Registration};
+pub use pd::Pd;
 pub use qp::{Qp, QpCaps};
-pub use request::{RemoteAddress, SendRequest, Sge};
+pub use request::SendRequest;
 pub use srq::{Srq, SrqCaps};
 pub use state::QpState;
-pub use window::{Binding, FastMr, Mw};
+pub use window::{FastMr, Mw};
 
 pub use rnic_core::connection::{ConnectionOptions, EndReason, ReadDepths, Refusal, Refusals};
 pub use rnic_core::engine::{Peers, Prefix};

@@ -7,29 +7,13 @@ use std::time::{Duration, Instant};
 use rnic_core::connection::{ConnectionOptions, Refusal, Refusals};
 use rnic_core::engine::{Command, Peers};
 use rnic_core::ids::ListenerId;
-use rnic_core::wire::mpa::{ENHANCED_LEN, MAX_PRIVATE_DATA};
 use tracing::debug;
 
 use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
 use crate::events::Pending;
+use crate::private_data::check_private_data;
 use crate::qp::Qp;
-
-/// Fails if private data does not fit.
-pub(crate) fn check_private_data(data: &[u8], mpa_revision: u8) -> Result<(), Error> {
-    let max = if mpa_revision >= 2 {
-        MAX_PRIVATE_DATA - ENHANCED_LEN
-    } else {
-        MAX_PRIVATE_DATA
-    };
-    if data.len() > max {
-        return Err(Error::PrivateData {
-            len: data.len(),
-            max,
-        });
-    }
-    Ok(())
-}
 
 /// A local port on which peers can connect. Dropping it closes it and drops requests that wait. Up to 1024 requests wait for
 /// each worker; SYNs beyond that are dropped, so that the peers try again.
@@ -91,7 +75,7 @@ impl Device {
             let left = deadline.map_or(LONGEST_WAIT, |at| {
                 at.saturating_duration_since(Instant::now())
             });
-            let pending = device.router.wait(device, left, |boxes| {
+            let pending = device.wait(left, |boxes| {
                 listeners
                     .iter()
                     .find_map(|listener| boxes.listeners.get_mut(&listener.id)?.pop_front())

@@ -1,27 +1,20 @@
-//! Protection domains and memory regions.
+//! Memory regions and their registration.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use rnic_core::ids::PdId;
 use rnic_core::memory::{
     region::{HugePages, Region, RegionError},
     table::{Access, Scope, TableError},
 };
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 
+use crate::address::{RemoteAddress, Sge};
 use crate::device::{Device, Inner};
 use crate::error::Error;
+use crate::pd::Pd;
 use crate::qp::Qp;
-use crate::request::{RemoteAddress, Sge};
-
-/// A handle of a protection domain: queue pairs reach only memory of their own domain. Clones name the same domain.
-#[derive(Clone, Debug)]
-pub struct Pd {
-    pub(crate) device: Device,
-    pub(crate) id: PdId,
-}
 
 impl Device {
     /// Allocates a [region](Region::allocate), on the device's NUMA node if that has memory.
@@ -31,14 +24,6 @@ impl Device {
             .net
             .near_device(&mut || made = Some(Region::allocate(len, pages)));
         made.unwrap_or_else(|| Region::allocate(len, pages))
-    }
-
-    /// Makes a new protection domain.
-    pub fn pd(&self) -> Pd {
-        Pd {
-            device: self.clone(),
-            id: self.inner.new_pd(),
-        }
     }
 }
 
@@ -58,11 +43,6 @@ impl Pd {
             access: Access::LOCAL_WRITE,
             scope: Scope::Domain(self.id),
         }
-    }
-
-    /// Returns the device.
-    pub fn device(&self) -> &Device {
-        &self.device
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::Command;
 use rnic_core::ids::{QpNumber, StreamId};
-use rnic_core::memory::ring::{Producer, ring};
+use rnic_core::memory::ring::Producer;
 use rnic_core::verbs::{
     qp::{self, QueuePair},
     srq::ReceiveQueue,
@@ -15,13 +15,15 @@ use rnic_core::verbs::{
 };
 use tracing::debug;
 
+use crate::address::Sge;
 use crate::cq::{Cq, CqHandle};
 use crate::device::{Device, Inner};
 use crate::error::{ConnectError, Error, PostError, PostSendsError};
 use crate::events::{ConnectionEvent, Established, QpBox};
-use crate::listener::check_private_data;
-use crate::memory::Pd;
-use crate::request::{SendRequest, Sge, receive};
+use crate::pd::Pd;
+use crate::private_data::check_private_data;
+use crate::request::{SendRequest, receive};
+use crate::ring::ring;
 use crate::srq::{Srq, SrqHandle};
 use crate::state::{QpState, SharedState};
 
@@ -81,7 +83,7 @@ enum Receives {
 impl Pd {
     /// Makes a queue pair with these completion queues.
     pub fn qp(&self, send_cq: &Cq, recv_cq: &Cq, caps: QpCaps) -> Result<Qp, Error> {
-        let (producer, consumer) = ring(entries(caps.max_recv_wr))?;
+        let (producer, consumer) = ring(caps.max_recv_wr)?;
         self.create_qp(
             send_cq,
             recv_cq,
@@ -126,7 +128,7 @@ impl Pd {
                 return Err(Error::OtherDevice("completion queue"));
             }
         }
-        let (sq, sq_consumer) = ring(entries(caps.max_send_wr))?;
+        let (sq, sq_consumer) = ring(caps.max_send_wr)?;
         let worker = match &receives {
             Receives::Own(_) => device.next_worker(),
             Receives::Shared(srq) => srq.worker,
@@ -163,11 +165,6 @@ impl Pd {
         device.send(worker, Command::CreateQp(Box::new(pair)))?;
         Ok(qp)
     }
-}
-
-/// Returns the number of ring entries for `count` requests: a power of two.
-pub(crate) fn entries(count: u32) -> u32 {
-    count.max(1).checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
 impl Qp {
@@ -340,8 +337,7 @@ impl Qp {
 
     /// Returns the next event of the connection. Waits for `timeout` at most.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<ConnectionEvent>, Error> {
-        let device = self.inner();
-        device.router.wait(device, timeout, |boxes| {
+        self.inner().wait(timeout, |boxes| {
             boxes.qps.get_mut(&self.number)?.next_event()
         })
     }

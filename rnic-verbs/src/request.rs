@@ -5,37 +5,9 @@ use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, RecvWr, SendWr, WrOpcode, send_f
 use rnic_core::wire::ddp::{Stag, TaggedOffset};
 use rnic_core::wire::rdmap::{AtomicOperation, IMMEDIATE_LEN};
 
+use crate::address::{RemoteAddress, Sge};
+use crate::binding::Binding;
 use crate::error::PostError;
-use crate::window::Binding;
-
-/// A scatter/gather element: a piece of registered local memory. [`Mr::sge`](crate::Mr::sge) makes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sge(sge::Sge);
-
-impl Sge {
-    /// Makes one from its parts.
-    pub fn new(stag: Stag, offset: u64, length: u32) -> Self {
-        Self(sge::Sge {
-            offset,
-            length,
-            lkey: stag.0,
-        })
-    }
-
-    /// Returns the number of octets.
-    pub fn length(&self) -> u32 {
-        self.0.length
-    }
-}
-
-/// An address in the peer's memory, as the peer advertised it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteAddress {
-    /// The peer's Steering Tag.
-    pub stag: Stag,
-    /// The tagged offset in it.
-    pub offset: u64,
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Data<'a> {

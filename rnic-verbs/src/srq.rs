@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use rnic_core::engine::Command;
 use rnic_core::ids::{PdId, SrqId};
-use rnic_core::memory::ring::{Producer, ring};
+use rnic_core::memory::ring::Producer;
 use rnic_core::verbs::{
     srq::{SharedReceives, SrqLimit},
     wr::{MAX_SGE, RecvWr},
 };
 
+use crate::address::Sge;
 use crate::device::{Device, Inner};
 use crate::error::{Error, PostError};
-use crate::memory::Pd;
-use crate::qp::entries;
-use crate::request::{Sge, receive};
+use crate::pd::Pd;
+use crate::request::receive;
+use crate::ring::ring;
 
 /// The capacities of a shared receive queue, and the share of each queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl Pd {
     /// Makes a shared receive queue.
     pub fn srq(&self, caps: SrqCaps) -> Result<Srq, Error> {
         let device = &self.device.inner;
-        let (producer, consumer) = ring(entries(caps.max_wr))?;
+        let (producer, consumer) = ring(caps.max_wr)?;
         let id = device.new_srq()?;
         // Dropping this returns the number if a later step fails.
         let handle = Arc::new(SrqHandle {

@@ -6,62 +6,14 @@ use std::sync::Arc;
 use rnic_core::memory::binding;
 use rnic_core::memory::region::Region;
 use rnic_core::memory::table::Access;
-use rnic_core::verbs::wr::{SendWr, WrOpcode};
+use rnic_core::verbs::wr::WrOpcode;
 use rnic_core::wire::ddp::Stag;
 
+use crate::address::RemoteAddress;
+use crate::binding::Binding;
 use crate::error::Error;
-use crate::memory::{Mr, Owned, Pd};
-use crate::request::{RemoteAddress, Sge};
-
-/// What a request binds an STag to: some octets, the tagged offset of the first, and rights.
-/// [`SendRequest::bind`](crate::SendRequest::bind) posts it.
-///
-/// The STag is known at once, so that the next request can advertise it to the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Binding {
-    opcode: WrOpcode,
-    inner: binding::Binding,
-}
-
-impl Binding {
-    /// Sets the tagged offset of the first octet. The default is the offset that a window's region has there, and the virtual
-    /// address for a fast registration. 0 makes it zero-based.
-    pub fn base(mut self, base: u64) -> Self {
-        self.inner.base = base;
-        self
-    }
-
-    /// Sets the key, the last octet of the STag. The default is unpredictable and differs from the previous key. If a key is
-    /// used again, a peer that remembers the STag reaches what it is bound to now.
-    pub fn key(mut self, key: u8) -> Self {
-        self.inner.stag = self.stag().with_key(key).0;
-        self
-    }
-
-    /// Returns the STag, which is valid from when the request is carried out until it is invalidated.
-    pub fn stag(&self) -> Stag {
-        self.inner.stag()
-    }
-
-    /// Returns what the peer needs to know to read or write from octet `offset` on.
-    pub fn remote(&self, offset: usize) -> RemoteAddress {
-        RemoteAddress {
-            stag: self.stag(),
-            offset: self.inner.base.wrapping_add(offset as u64),
-        }
-    }
-
-    /// Returns a scatter/gather element of `length` octets from octet `offset` on, for a local request on the same queue pair.
-    /// A window has none: use its region's.
-    pub fn sge(&self, offset: usize, length: u32) -> Sge {
-        let at = self.inner.base.wrapping_add(offset as u64);
-        Sge::new(self.stag(), at, length)
-    }
-
-    pub(crate) fn encode(&self, wr_id: u64) -> SendWr {
-        SendWr::bind(wr_id, self.opcode, &self.inner)
-    }
-}
+use crate::memory::{Mr, Owned};
+use crate::pd::Pd;
 
 /// A memory window (of type 2): an STag that a request on a queue pair binds to a part of a region, for the peer of that queue
 /// pair alone, and that a request or the peer invalidates.
@@ -135,10 +87,7 @@ impl Mw {
             access: access.0,
             ..binding::Binding::default()
         };
-        Binding {
-            opcode: WrOpcode::BindWindow,
-            inner,
-        }
+        Binding::new(WrOpcode::BindWindow, inner)
     }
 
     /// Returns the STag under which it is bound now, if it is.
@@ -198,10 +147,7 @@ impl FastMr {
             access: access.0,
             ..binding::Binding::default()
         };
-        Binding {
-            opcode: WrOpcode::FastRegister,
-            inner,
-        }
+        Binding::new(WrOpcode::FastRegister, inner)
     }
 
     /// Returns the region.

@@ -1,12 +1,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
+use std::time::Instant;
 
 use rnic_core::connection::PortLease;
 use rnic_core::engine::{EngineEnd, Net, NetError, Peers, link};
 use rnic_core::memory::table::StagTable;
 
-use crate::device::{Device, Driver};
+use crate::device::Device;
+use crate::driver::Driver;
 
 use super::*;
 
@@ -54,10 +56,9 @@ fn about(stream: StreamId, event: Event) -> Notice {
 }
 
 fn next(device: &Device) -> Result<Option<ConnectionEvent>, Error> {
-    let inner = &device.inner;
-    inner
-        .router
-        .wait(inner, LONG, |boxes| boxes.qps.get_mut(&QP)?.next_event())
+    device
+        .inner
+        .wait(LONG, |boxes| boxes.qps.get_mut(&QP)?.next_event())
 }
 
 /// One thread waits for its events; another looks into the mailboxes as they come, and so delivers some of them.

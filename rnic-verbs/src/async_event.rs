@@ -1,14 +1,10 @@
-//! Asynchronous events: what happens to a device and its objects without a completion to tell of it.
+//! An asynchronous event: what happens to a device or its objects and no completion reports.
 
 use std::fmt;
-use std::time::Duration;
 
 use rnic_core::connection::EndReason;
 use rnic_core::ids::{CqId, QpNumber, SrqId};
 use rnic_core::verbs::srq::SrqEvent;
-
-use crate::device::Device;
-use crate::error::Error;
 
 /// An asynchronous event. The names are those of ibverbs where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,53 +199,6 @@ impl fmt::Display for AsyncEvent {
             Self::CqError { cq, qp } => write!(f, ": {cq} is full, which ended {qp}"),
             Self::PortError | Self::PortActive | Self::DeviceFatal => Ok(()),
         }
-    }
-}
-
-/// The asynchronous events of a device, from the moment that this is made. Events that are not read wait in memory. Dropping a
-/// queue pair drops its events.
-#[derive(Debug)]
-pub struct AsyncEvents {
-    device: Device,
-    told_fatal: bool,
-}
-
-impl Device {
-    /// Begins to gather asynchronous events. Fails if another reader has them.
-    pub fn async_events(&self) -> Result<AsyncEvents, Error> {
-        if !self.inner.router.boxes().begin_gathering() {
-            return Err(Error::AsyncEventsTaken);
-        }
-        Ok(AsyncEvents {
-            device: self.clone(),
-            told_fatal: false,
-        })
-    }
-}
-
-impl AsyncEvents {
-    /// Returns the next event, after waiting for it for `timeout` at most.
-    pub fn next(&mut self, timeout: Duration) -> Result<Option<AsyncEvent>, Error> {
-        let device = &self.device.inner;
-        let next = device
-            .router
-            .wait(device, timeout, |boxes| boxes.next_async_event());
-        match next {
-            Err(Error::WorkerGone(_) | Error::DeviceGone) if !self.told_fatal => {
-                self.told_fatal = true;
-                Ok(Some(AsyncEvent::DeviceFatal))
-            }
-            next => next,
-        }
-    }
-}
-
-impl Drop for AsyncEvents {
-    fn drop(&mut self) {
-        if self.device.inner.is_forked() {
-            return self.device.inner.forget();
-        }
-        self.device.inner.router.boxes().end_gathering();
     }
 }
 

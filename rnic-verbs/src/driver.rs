@@ -1,0 +1,137 @@
+//! What runs the engines of a device: threads, or the application.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use rnic_core::engine::Turn;
+
+use crate::error::Error;
+
+/// Who runs the engine.
+pub enum Driver {
+    /// A thread that runs already. The box is dropped with the device, which must end the thread.
+    Thread(Box<dyn Any + Send + Sync>),
+    /// The application: [`Cq::poll`](crate::Cq::poll) and everything that waits run the engine. Best where cores are few.
+    Inline(Box<dyn Turn>),
+}
+
+impl Driver {
+    /// Starts a thread that busy-polls. It sleeps when it had nothing to do for `idle`.
+    pub fn spawn(turn: Box<dyn Turn>, idle: Duration) -> Result<Self, Error> {
+        Self::spawn_all(vec![turn], idle, &[])
+    }
+
+    /// Starts such a thread for each of several engines. Each is pinned to one of `cpus`, in turn. If `cpus` is empty, the
+    /// kernel chooses.
+    pub fn spawn_all(
+        turns: Vec<Box<dyn Turn>>,
+        idle: Duration,
+        cpus: &[usize],
+    ) -> Result<Self, Error> {
+        let end = Arc::new(End {
+            stop: AtomicBool::new(false),
+            unsettled: AtomicUsize::new(turns.len()),
+        });
+        let mut running = Running {
+            end: end.clone(),
+            threads: Vec::new(),
+        };
+        let mut cpus = cpus.iter().copied().cycle();
+        for (number, mut turn) in turns.into_iter().enumerate() {
+            let (end, cpu) = (end.clone(), cpus.next());
+            let thread = std::thread::Builder::new()
+                .name(format!("rnic-worker-{number}"))
+                .spawn(move || {
+                    pin(cpu);
+                    run(&mut *turn, idle, &end);
+                })
+                .map_err(Error::Thread)?;
+            running.threads.push(thread);
+        }
+        Ok(Self::Thread(Box::new(running)))
+    }
+}
+
+/// Pins this thread to a CPU. If that is not allowed, the thread runs on any.
+fn pin(cpu: Option<usize>) {
+    let mut set = CpuSet::new();
+    if cpu.is_some_and(|cpu| set.set(cpu).is_ok()) {
+        let _ = sched_setaffinity(Pid::from_raw(0), &set);
+    }
+}
+
+/// How threads end together.
+struct End {
+    stop: AtomicBool,
+    /// Threads whose engines have not yet said their last words to all peers.
+    unsettled: AtomicUsize,
+}
+
+/// How long a spawned thread sleeps at most. Stopping it takes as long.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+
+/// Turns without work after which a spinning thread yields its CPU. Where there are more threads than CPUs, the thread that
+/// has work may be waiting for it.
+const TURNS_PER_YIELD: u32 = 64;
+
+fn run(turn: &mut dyn Turn, idle: Duration, end: &End) {
+    let mut busy_at = Instant::now();
+    let mut idle_turns = 0u32;
+    while !end.stop.load(Ordering::Relaxed) {
+        if turn.turn() {
+            busy_at = Instant::now();
+            idle_turns = 0;
+            continue;
+        }
+        idle_turns = idle_turns.wrapping_add(1);
+        if busy_at.elapsed() >= idle {
+            turn.wait(LONGEST_SLEEP);
+        } else if idle_turns.is_multiple_of(TURNS_PER_YIELD) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    settle(turn, &end.unsettled);
+}
+
+/// How long the last words to peers may take: a rejection, a Terminate, the FIN and its acknowledgement.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Lets the engine act on the last commands, and end its connections: what a peer has not acknowledged when the
+/// device goes, the kernel answers with a RST. Goes on until the others have settled too: frames for them may come here.
+pub(crate) fn settle(turn: &mut dyn Turn, unsettled: &AtomicUsize) {
+    let until = Instant::now() + LAST_WORDS;
+    let mut counted = false;
+    loop {
+        let did = turn.turn();
+        if !counted && !did && turn.is_settled() {
+            unsettled.fetch_sub(1, Ordering::Relaxed);
+            counted = true;
+        }
+        if unsettled.load(Ordering::Relaxed) == 0 || Instant::now() >= until {
+            return;
+        }
+    }
+}
+
+/// Threads that end when this is dropped.
+struct Running {
+    end: Arc<End>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has reported it on stderr already.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Rings of the sizes that applications ask for.
+
+use rnic_core::memory::ring::{self, Consumer, Entry, Producer};
+
+use crate::error::Error;
+
+/// Makes a ring with room for `count` entries, rounded up to a power of two.
+pub(crate) fn ring<T: Entry>(count: u32) -> Result<(Producer<T>, Consumer<T>), Error> {
+    let capacity = count.max(1).checked_next_power_of_two().unwrap_or(u32::MAX);
+    Ok(ring::ring(capacity)?)
+}
