@@ -1,6 +1,6 @@
 //! Connecting to a server, interruptible by Ctrl-C.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, Keepalive, Qp};
@@ -22,6 +22,20 @@ pub(crate) fn options() -> ConnectionOptions {
         }),
         ..ConnectionOptions::default()
     }
+}
+
+/// Resolves the address of a host, in the family of the local one.
+pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Outcome<SocketAddr> {
+    let what = || format!("find the host {host}");
+    let addresses = (host, port)
+        .to_socket_addrs()
+        .map_err(|why| Failure::operation(what(), why))?;
+    let fits =
+        |address: &SocketAddr| local.is_none_or(|local| local.is_ipv4() == address.is_ipv4());
+    addresses
+        .into_iter()
+        .find(fits)
+        .ok_or_else(|| Failure::operation(what(), "it has no address of that family"))
 }
 
 /// How often to look for Ctrl-C.

@@ -3,6 +3,8 @@
 // These macros panic if the output has no reader; `out` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+// From the ground up; each file imports only from those below it:
+// failure < out, interrupt, device < connect, listen, log, doctor, steering < perf, rping < cli
 mod cli;
 mod connect;
 mod device;

@@ -11,11 +11,12 @@
 //!
 //! Prints one `name=value` line for each result; exit code 0 if all went as planned.
 
+// From the ground up: outcome < plan < side < step.
+mod outcome;
 mod plan;
 mod side;
 mod step;
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,10 +29,9 @@ use rnic_verbs::{
 };
 use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
+use outcome::Outcome;
 use plan::{Connection, pattern};
 use side::{Memory, PATIENCE, Side};
-
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 /// A siw responder can overlook what comes sooner after its MPA Reply.
 const FIRST_FPDU_DELAY: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
 //! The plan that both sides play: its lines, and the contents of memory in each step. The lines are explained in
 //! `ci/lib/play.py`; the other side is `ci/guest/siw-play`.
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 
 /// Octets between the pieces of a scatter or gather list.
 const PIECE_GAP: usize = 5;

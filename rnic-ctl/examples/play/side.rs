@@ -8,7 +8,7 @@ use rnic_verbs::{
     Region, RemoteAddress, SendRequest, Stag, WcStatus,
 };
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::plan::{Connection, Step, Target};
 
 /// Of each region.

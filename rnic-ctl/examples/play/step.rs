@@ -4,7 +4,7 @@
 
 use rnic_verbs::{Mr, RemoteAddress, SendRequest, Sge, Stag};
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::plan::{Key, Layout, Operation, Step};
 use crate::side::{PATIENCE, Side, wait};
 

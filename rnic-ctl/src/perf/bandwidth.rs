@@ -7,10 +7,11 @@ use rnic_verbs::{Completion, SendRequest};
 
 use super::args::{Length, Operation};
 use super::buffer::{Layout, Pattern, check_count, clear_at};
+use super::flow::grant;
 use super::message::Message;
 use super::progress::{Idle, Progress};
 use super::report::Bandwidth;
-use super::session::{Session, grant};
+use super::session::Session;
 use super::stats::{Stretch, Thinned, peak_rate};
 use crate::failure::{Doing, Failure, Outcome};
 

@@ -5,6 +5,7 @@ mod bandwidth;
 mod buffer;
 mod control;
 mod counters;
+mod flow;
 mod hello;
 mod latency;
 mod limits;
@@ -18,18 +19,20 @@ mod stats;
 mod tcp_info;
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 
 use rnic_verbs::{Device, Peers};
 use serde_json::{Value, json};
 
 use self::args::{PerfArgs, Plan, Test};
+use self::flow::{Flow, grant};
 use self::hello::{Hello, NO_BUFFER, Role};
 use self::limits::Limits;
 use self::message::Message;
 use self::progress::Progress;
 use self::report::{RULE, Row, Unit, columns};
 use self::session::Session;
+use crate::connect::resolve;
 use crate::device::{Opened, secret};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -64,20 +67,6 @@ pub(crate) fn run(args: &PerfArgs, json: bool, interrupt: &Interrupt) -> Outcome
         )?;
     }
     report.finish()
-}
-
-/// Resolves the address of a host, in the family of the local one.
-pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Outcome<SocketAddr> {
-    let what = || format!("find the host {host}");
-    let addresses = (host, port)
-        .to_socket_addrs()
-        .map_err(|why| Failure::operation(what(), why))?;
-    let fits =
-        |address: &SocketAddr| local.is_none_or(|local| local.is_ipv4() == address.is_ipv4());
-    addresses
-        .into_iter()
-        .find(fits)
-        .ok_or_else(|| Failure::operation(what(), "it has no address of that family"))
 }
 
 fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Interrupt) -> Outcome {
@@ -246,7 +235,7 @@ fn expect(
         match message {
             message if is_it(&message) => return Ok(message),
             Message::Credit { flow, count } => {
-                session::grant(flows, flow, count)?;
+                grant(flows, flow, count)?;
             }
             other => {
                 let why = format!("the server said {other:?}, which makes no sense now");
@@ -267,7 +256,7 @@ fn verify(session: &Session, size: u64, messages: u64, bad: u64, arrived: u32) -
     }
     if hello.verify && hello.test == Test::WriteBw {
         let layout = buffer::Layout::new(hello.largest, size, hello.depth, true);
-        let sum = |sum, flow: &session::Flow| buffer::checksum(flow.outgoing()?, layout.len(), sum);
+        let sum = |sum, flow: &Flow| buffer::checksum(flow.outgoing()?, layout.len(), sum);
         let sent = session.flows.iter().try_fold(0, sum)?;
         if sent != arrived {
             let why = format!(

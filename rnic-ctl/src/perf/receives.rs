@@ -4,8 +4,8 @@ use rnic_verbs::{Pd, Srq, SrqCaps};
 
 use super::args::Test;
 use super::buffer::Layout;
+use super::flow::Flow;
 use super::hello::Hello;
-use super::session::Flow;
 use crate::failure::{Doing, Outcome};
 
 /// Receives posted for `send-lat`, which has one message in flight.

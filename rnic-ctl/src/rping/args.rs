@@ -4,7 +4,10 @@ use std::net::IpAddr;
 
 use clap::{ArgGroup, Args, ValueEnum};
 
+use crate::connect::resolve;
 use crate::device::DeviceArgs;
+use crate::failure::Outcome;
+use crate::out;
 
 /// Pings with Send, RDMA Read and RDMA Write. It talks to rdma-core's rping too.
 #[derive(Clone, Debug, Args)]
@@ -91,6 +94,32 @@ pub(crate) struct RpingArgs {
     /// message that ends the connection is reported, and the exit code is 1
     #[arg(long, value_name = "OPERATION", num_args = 0..=1, default_missing_value = "read")]
     pub bad_rkey: Option<BadRkey>,
+}
+
+impl RpingArgs {
+    /// Returns the address to listen on.
+    pub(super) fn local(&self) -> Outcome<Option<IpAddr>> {
+        let Some(address) = &self.address else {
+            return Ok(self.source);
+        };
+        Ok(Some(resolve(address, self.port, None)?.ip()))
+    }
+
+    /// Prints an intermediate result.
+    pub(super) fn show(&self, what: impl std::fmt::Display) -> Outcome {
+        if self.json {
+            out::note(what);
+            return Ok(());
+        }
+        out::line(what)
+    }
+
+    /// Prints a step on standard error, with `--debug`.
+    pub(super) fn debug(&self, what: impl std::fmt::Display) {
+        if self.debug {
+            out::note(format_args!("rping: {what}"));
+        }
+    }
 }
 
 /// Which operation gets a wrong rkey.

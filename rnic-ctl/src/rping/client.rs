@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use rnic_verbs::{Access, ConnectionOptions, Device, EndReason, Mr};
 
 use super::args::{BadRkey, RpingArgs};
+use super::end::{End, Summary, ended, quoted};
 use super::info::{Info, ping_text, text, wrong_rkey};
 use super::peer::{Next, Peer, memory, options};
-use super::{End, Summary, ended, quoted};
 use crate::connect::connect;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;

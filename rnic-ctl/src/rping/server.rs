@@ -6,9 +6,9 @@ use std::time::Duration;
 use rnic_verbs::{Access, ConnectRequest, Device, EndReason, Mr, SendRequest, WcOpcode};
 
 use super::args::{BadRkey, RpingArgs};
+use super::end::{End, Summary, ended, quoted};
 use super::info::{Info, text, wrong_rkey};
 use super::peer::{Next, Peer, memory, options};
-use super::{End, Summary, ended, quoted};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::listen::Listening;
