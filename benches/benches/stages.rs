@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 
+#[path = "../src/failure.rs"]
+mod failure;
 #[path = "../src/pool.rs"]
 mod pool;
 #[path = "../src/stages.rs"]
@@ -12,9 +14,8 @@ mod stages;
 #[allow(dead_code, reason = "the table needs more of it")]
 mod stats;
 
+use failure::Failure;
 use stages::{BATCH, NAMES, StageTimes, Stages};
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Returns the time of one stage for a number of batches, which go through all the others too.
 fn time(stages: &mut Stages, name: &str, batches: u64) -> Duration {

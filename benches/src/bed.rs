@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use rnic_core::wire::ethernet::MacAddr;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// How many processors drive the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

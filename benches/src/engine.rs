@@ -27,7 +27,7 @@ use rnic_core::wire::ethernet::MacAddr;
 use rnic_core::wire::packet::Checksums;
 use rnic_core::wire::{checksum, crc};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::pool::Pool;
 use crate::stats::Samples;
 

@@ -2,7 +2,7 @@
 
 use rnic_core::fast_paths::{FastPath, FastPaths};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::instructions::{Counts, count};
 
 pub(crate) const USAGE: &str = "usage: rnic-bench fast-paths

@@ -10,9 +10,9 @@ use rnic_core::wire::ddp::{DdpHeader, DdpSegment, Stag, TAGGED_LEN, TaggedHeader
 use rnic_core::wire::mpa::LENGTH_LEN;
 use rnic_core::wire::rdmap::{Control, Opcode};
 
-use crate::Failure;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, REGION, Shape};
+use crate::failure::Failure;
 use crate::kernel::{self, READ, unless_blocked};
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Latency, PingPong, ping_pong};

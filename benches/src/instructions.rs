@@ -8,8 +8,8 @@ use std::process::Command;
 
 use rnic_core::fast_paths::FastPaths;
 
-use crate::Failure;
 use crate::engine::{Pair, Timing};
+use crate::failure::Failure;
 use crate::packed;
 use crate::short::ShortMessages;
 use crate::stages::{BATCH, StageTimes, Stages};

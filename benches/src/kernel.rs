@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::Failure;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, Shape};
+use crate::failure::Failure;
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Latency, PingPong, ping_pong};
 

@@ -1,9 +1,13 @@
 //! Measures rnic beside what a user would pick instead, and beside the limits of the machine: raw AF_XDP, the
 //! kernel's TCP, and the copies and CRCs alone. Everything in one run, alternating.
 
+// From the ground up; each file imports only from those below it:
+// failure, heap, pool, stats < bed, engine, pace, stages < effort, machine, memory, quiet < octets, pingpong, short
+// < kernel, packed, raw, rdma < framed, instructions, many < fast_paths, plan < report; impaired stands on failure and stats
 mod bed;
 mod effort;
 mod engine;
+mod failure;
 mod fast_paths;
 mod framed;
 mod heap;
@@ -35,6 +39,7 @@ use rnic_core::fast_paths::FastPaths;
 
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, PING, Shape};
+use crate::failure::Failure;
 use crate::plan::Row;
 use crate::quiet::Quiet;
 use crate::report::Report;
@@ -60,9 +65,6 @@ Needs root: it makes two network namespaces joined by a veth pair, and removes t
 
 /// Turns of each in `--pings`.
 const PARTS: usize = 10;
-
-/// Why a measurement failed.
-pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 struct Options {
     repetitions: usize,

@@ -11,9 +11,9 @@ use rnic_verbs::{
     Pd, Qp, QpCaps, Region, RemoteAddress, SendRequest,
 };
 
-use crate::Failure;
 use crate::bed::{Bed, Cores, Host};
 use crate::effort::{REGION, idle};
+use crate::failure::Failure;
 use crate::heap;
 use crate::pace::{Bandwidth, Pace};
 use crate::rdma::open_device;

@@ -12,8 +12,8 @@ use rnic_core::memory::{
 use rnic_core::time::Instant;
 use rnic_core::wire::ddp::TaggedOffset;
 
-use crate::Failure;
 use crate::engine::Queues;
+use crate::failure::Failure;
 use crate::heap;
 use crate::pool::Pool;
 

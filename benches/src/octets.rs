@@ -6,9 +6,9 @@ use std::time::Instant;
 use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::wire::crc;
 
-use crate::Failure;
 use crate::bed::Bed;
 use crate::effort::{Effort, REGION, Shape};
+use crate::failure::Failure;
 use crate::pace::{Bandwidth, Pace};
 
 /// Octets of payload of a frame that fills an MTU of 1500, without TCP options.

@@ -3,7 +3,7 @@
 use rnic_core::fast_paths::FastPaths;
 use rnic_verbs::{RemoteAddress, SendRequest};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::short::{SEND_QUEUE, ShortEnd, ShortMessages};
 
 /// Octets of a Write.

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::Failure;
 use crate::bed::{Bed, Cores};
 use crate::effort::Effort;
+use crate::failure::Failure;
 use crate::stats::Samples;
 
 /// How long to wait for a reply before the run fails.

@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::Failure;
 use crate::bed::{Bed, Cores};
+use crate::failure::Failure;
 
 /// How much longer than its shortest time a probe may take on a processor that is ours alone.
 const SLOWEST: f64 = 1.15;

@@ -12,9 +12,9 @@ use rnic_core::memory::region::{HugePages, Region};
 use rnic_core::wire::{checksum::Checksums, crc, tcp::TcpHeader, template::NetHeader};
 use rnic_xdp::{PortConfig, TxSide, XdpNet, XdpPort};
 
-use crate::Failure;
 use crate::bed::{Bed, Cores, Host};
 use crate::effort::{Effort, REGION, Shape, idle};
+use crate::failure::Failure;
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Latency, PingPong, ping_pong, until};
 

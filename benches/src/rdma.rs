@@ -13,9 +13,9 @@ use rnic_verbs::{
 };
 use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
-use crate::Failure;
 use crate::bed::{Bed, Cores, Host};
 use crate::effort::{Effort, REGION, Shape, idle};
+use crate::failure::Failure;
 use crate::pace::{Bandwidth, Pace};
 use crate::pingpong::{Latency, PingPong, ping_pong};
 

@@ -19,8 +19,8 @@ use rnic_verbs::{
     QpCaps, Region, RemoteAddress, SendRequest, WcOpcode,
 };
 
-use crate::Failure;
 use crate::effort::PING;
+use crate::failure::Failure;
 use crate::pool::Pool;
 
 /// Octets of a message, which the request itself carries.

@@ -35,7 +35,7 @@ use rnic_core::wire::{
     template::NetHeader,
 };
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::pool::Pool;
 use crate::stats::Samples;
 

@@ -10,7 +10,7 @@ use rnic_xdp::testing::{Namespace, VethEnd, disable_offloads, veth_pair};
 
 use super::forwarder::{Account, Forwarder};
 use super::lane::Impairments;
-use crate::Failure;
+use crate::failure::Failure;
 
 /// One of the two hosts.
 pub(crate) struct ImpairedHost {

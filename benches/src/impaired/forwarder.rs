@@ -12,7 +12,7 @@ use nix::sys::time::TimeSpec;
 use super::capture::Capture;
 use super::lane::{Impairments, Lane, Statistics};
 use super::socket::PacketSocket;
-use crate::Failure;
+use crate::failure::Failure;
 
 /// How often to check whether to stop.
 const LONGEST_REST: Duration = Duration::from_millis(50);

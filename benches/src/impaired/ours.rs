@@ -19,7 +19,7 @@ use super::bed::{ImpairedBed, ImpairedHost};
 use super::pattern;
 use super::peer::{PATIENCE, Peer, STAG};
 use super::transfer::{SLOTS, Transfer};
-use crate::Failure;
+use crate::failure::Failure;
 
 const PORT: u16 = 4791;
 /// Time without work after which the thread sleeps.

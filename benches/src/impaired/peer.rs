@@ -17,7 +17,7 @@ use rnic_core::wire::rdmap::{Control, Opcode};
 
 use super::pattern;
 use super::transfer::{SLOTS, Transfer};
-use crate::Failure;
+use crate::failure::Failure;
 
 /// The memory that it pretends to have: as long as the transfer.
 pub(crate) const STAG: Stag = Stag(0x7065_6572);

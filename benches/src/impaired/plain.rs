@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::bed::ImpairedHost;
 use super::pattern;
 use super::peer::tune;
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Octets of a system call.
 const PIECE: usize = 64 * 1024;

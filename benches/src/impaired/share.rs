@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::bed::ImpairedBed;
 use super::lane::Impairments;
+use super::options::ImpairedOptions;
 use super::ours::Side;
 use super::transfer::Transfer;
-use super::{ImpairedOptions, ours, plain};
-use crate::Failure;
+use super::{ours, plain};
+use crate::failure::Failure;
 
 /// What happens before, while slow start ends, does not count.
 const SETTLING: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use nix::sys::socket::{
 };
 
 use super::lane::{Frame, LONGEST};
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Frames to a system call.
 pub(crate) const BATCH: usize = 64;

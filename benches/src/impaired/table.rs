@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::ImpairedOptions;
 use super::forwarder::Account;
+use super::options::ImpairedOptions;
 use super::ours::{Outcome, Side};
 use crate::stats::Samples;
 

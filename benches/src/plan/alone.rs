@@ -5,9 +5,9 @@ use std::time::Instant;
 use super::{Measurement, ROUND_TRIPS, Unit, row};
 use rnic_core::fast_paths::FastPaths;
 
-use crate::Failure;
 use crate::bed::Cores;
 use crate::effort::{MESSAGE, PING, Shape};
+use crate::failure::Failure;
 use crate::pingpong::timed;
 use crate::raw::Wire;
 use crate::short::ShortMessages;

@@ -4,9 +4,9 @@ mod alone;
 mod rows;
 mod targets;
 
-use crate::Failure;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, Shape};
+use crate::failure::Failure;
 use crate::pace::Bandwidth;
 use crate::pingpong::Latency;
 use crate::quiet::Quiet;

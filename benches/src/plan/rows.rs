@@ -1,9 +1,9 @@
 //! Everything that is measured.
 
 use super::{Measurement, ROUND_TRIPS, Reading, Unit, alone, row};
-use crate::Failure;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, MESSAGE, PING, Shape};
+use crate::failure::Failure;
 use crate::pace::Bandwidth;
 use crate::pingpong::Latency;
 use crate::raw::Work;

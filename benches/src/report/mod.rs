@@ -7,8 +7,8 @@ mod table;
 use std::fs;
 use std::path::Path;
 
-use crate::Failure;
 use crate::bed::Cores;
+use crate::failure::Failure;
 use crate::plan::{Key, Row, Series, find, plots};
 
 use self::plot::{Curve, Plot};
