@@ -5,7 +5,7 @@ use std::io;
 use nix::libc;
 
 use crate::netlink::NetlinkError;
-use crate::port::TxChecksum;
+use crate::tx_checksum::TxChecksum;
 
 /// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]

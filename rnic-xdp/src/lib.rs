@@ -1,18 +1,20 @@
 //! The device: XDP program, AF_XDP rings, worker loop, routes and neighbours.
 
 mod bell;
-mod control;
+mod clock;
 mod error;
 pub mod facts;
 mod icmp;
 mod netlink;
 mod placement;
+mod policies;
 mod port;
 mod process;
 mod reserve;
 mod routes;
 pub mod steering;
 pub mod testing;
+mod tx_checksum;
 mod worker;
 
 pub use bell::{Bell, bell};
@@ -21,9 +23,10 @@ pub use netlink::NetlinkError;
 pub use port::numa::cpus_near;
 pub use port::{
     BusyPoll, Frame, PortConfig, PortReport, PortStatistics, QueueStatistics, RxPort, RxSide,
-    TxChecksum, TxOffload, TxSide, XdpPort, ZeroCopyChoice,
+    TxSide, XdpPort, ZeroCopyChoice,
 };
 pub use reserve::XdpNet;
+pub use tx_checksum::{TxChecksum, TxOffload};
 pub use worker::Worker;
 
 /// The steering program, compiled from `ebpf/steer.bpf.c`, as libbpf-cargo generates it.

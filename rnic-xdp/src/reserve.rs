@@ -14,13 +14,13 @@ use rnic_core::connection::PortLease;
 use rnic_core::engine::{Net, NetError, Peers};
 use tracing::debug;
 
-use crate::control::{ControlHandle, KnownPolicies};
 use crate::netlink::{
     Groups, NetlinkError, Policy, PolicySocket, RouteSocket, addresses, link_by_index,
 };
 use crate::placement::{Arrival, FlowRule, Placement};
-use crate::port::XdpPort;
+use crate::policies::KnownPolicies;
 use crate::port::numa::on_node;
+use crate::port::{ControlHandle, XdpPort};
 use crate::process::Maker;
 use crate::routes::DeviceRoute;
 use crate::steering::{Entry, SteeredPorts};

@@ -6,14 +6,13 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use nix::time::{ClockId, clock_gettime};
 use rnic_core::engine::{Driver, EngineConfig, EngineEnd, Turn};
 use rnic_core::time::Instant;
 
 use crate::bell::Bell;
-use crate::control::{ControlHandle, WorkerNotice};
+use crate::clock::clock;
 use crate::error::OpenError;
-use crate::port::{PortReport, XdpPort};
+use crate::port::{ControlHandle, PortReport, WorkerNotice, XdpPort};
 use crate::routes::{LinkState, Routes, Update};
 
 /// How often to look for notices of the control thread.
@@ -201,15 +200,6 @@ impl Worker {
             std::thread::sleep(at_most.min(GONE_SLEEP));
         }
     }
-}
-
-/// Returns the nanoseconds of the monotonic clock. Each turn reads it, also one without work: the arithmetic of the standard
-/// library's clock would take half as long as the clock itself.
-#[inline]
-pub(crate) fn clock() -> u64 {
-    // Every kernel has this clock.
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(TimeSpec::new(0, 0));
-    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
 impl Turn for Worker {

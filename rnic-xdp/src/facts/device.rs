@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::Fact;
+use super::fact::Fact;
 use crate::netlink::{
     Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
 };

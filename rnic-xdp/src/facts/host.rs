@@ -5,7 +5,7 @@ use std::fs;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::utsname::uname;
 
-use super::Fact;
+use super::fact::Fact;
 use crate::netlink::{Groups, Policies, PolicySocket, firewall_tables};
 
 pub(super) fn facts() -> Vec<Fact> {

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::net::netlink;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::NetlinkError;
+use super::error::NetlinkError;
 use super::message::{Builder, Message};
 use super::socket::{Groups, ReplyMode, Socket};
 

@@ -3,7 +3,7 @@
 use rustix::net::netlink;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::NetlinkError;
+use super::error::NetlinkError;
 use super::message::{Attributes, Builder, Message};
 use super::socket::{Groups, ReplyMode, Socket};
 

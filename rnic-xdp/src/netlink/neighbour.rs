@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use rnic_core::wire::ethernet::MacAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::NetlinkError;
+use super::error::NetlinkError;
 use super::message::{Builder, Message};
 use super::route::family_of;
 use super::socket::{ReplyMode, RouteSocket};

@@ -8,7 +8,7 @@ use rnic_core::engine::{Peers, Prefix};
 use rustix::net::netlink;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::NetlinkError;
+use super::error::NetlinkError;
 use super::message::{Attributes, Builder, Message};
 use super::socket::{Groups, ReplyMode, Socket};
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::NetlinkError;
+use super::error::NetlinkError;
 use super::message::{Builder, Message};
 use super::socket::{ReplyMode, RouteSocket};
 

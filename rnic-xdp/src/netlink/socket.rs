@@ -8,7 +8,7 @@ use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, send, setsockopt, sock
 use nix::sys::time::{TimeVal, TimeValLike};
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
 
-use super::NetlinkError;
+use super::error::NetlinkError;
 use super::message::{Builder, Message, parse};
 
 const ERROR: u16 = 2;

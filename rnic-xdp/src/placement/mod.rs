@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::libc::EOPNOTSUPP;
 
 use crate::netlink::Link;
-use crate::port::worker_of;
 
 mod ioctl;
 mod ntuple;
@@ -128,6 +127,11 @@ impl Placement {
         }
         rule.ok().map(|rule| FlowRule { _rule: rule })
     }
+}
+
+/// Returns the worker that has a receive queue.
+pub(crate) fn worker_of(queue: u32, workers: u32) -> usize {
+    (queue % workers) as usize
 }
 
 /// Counts the rules in a device that killed processes left behind.

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use nix::libc::{self, c_int, socklen_t};
 use nix::net::if_::if_nametoindex;
 
-use super::socket::SocketSpec;
+use super::socket_spec::{Completer, SocketSpec};
 use super::umem::Umem;
 
 /// Octets of metadata: flags, two offsets, and later additions (`struct xsk_tx_metadata`).
@@ -21,47 +21,6 @@ pub(super) const LEN: usize = 24;
 
 /// The offset of the checksum in a TCP header.
 const CHECKSUM_IN_TCP: u16 = 16;
-
-/// What completes the TCP checksums of sent frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TxChecksum {
-    /// The device, if it reports that it can. Otherwise, or if the kernel refuses, the engine.
-    #[default]
-    Auto,
-    /// The engine.
-    Never,
-    /// The device, whatever it reports. A virtual one passes checksums on incomplete, which only a kernel at its other end
-    /// accepts. If the kernel refuses, the port does not open.
-    Device,
-    /// The kernel, on the copy that it makes. It costs more than the engine, and is for tests of the device's path. If it
-    /// refuses, the port does not open.
-    Kernel,
-}
-
-/// Whether the checksums of what a port sends are offloaded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum TxOffload {
-    /// The engine computes them: offload is not offered or was not asked for.
-    #[default]
-    Off,
-    /// The device completes them, or the kernel if it was asked to.
-    On,
-    /// The engine computes them, although the device offers it, for this reason.
-    Refused(String),
-}
-
-/// What completes them if the engine does not: flags of the UMEM's registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Completer(u32);
-
-impl Completer {
-    pub(super) const DEVICE: Self = Self(libc::XDP_UMEM_TX_METADATA_LEN);
-    pub(super) const KERNEL: Self =
-        Self(libc::XDP_UMEM_TX_METADATA_LEN | libc::XDP_UMEM_TX_SW_CSUM);
-    /// Flags that no kernel knows, as older ones do not know the others.
-    #[cfg(test)]
-    pub(super) const UNKNOWN: Self = Self(1 << 31);
-}
 
 /// Returns the metadata that request the checksum of a TCP header at `tcp_at` of the frame.
 pub(super) fn checksum_at(tcp_at: usize) -> [u8; LEN] {
@@ -92,7 +51,7 @@ pub(super) fn register(
         len: octets as u64,
         chunk_size: wanted.chunk,
         headroom: 0,
-        flags: completer.0,
+        flags: completer.registration_flags(),
         tx_metadata_len: LEN as u32,
     };
     set(&socket, libc::XDP_UMEM_REG, &registration)?;

@@ -4,15 +4,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use super::circulation;
-use super::metadata::{Completer, TxOffload};
+use super::config::{PortConfig, ZeroCopyChoice};
 use super::rx::{self, RxPort};
-use super::socket::{Rings, SocketSpec};
+use super::socket::Rings;
+use super::socket_spec::{Completer, SocketSpec};
 use super::statistics::Counted;
 use super::tx::{TxParts, TxSide};
 use super::umem::{FrameLayout, Umem, UmemRings};
-use super::{PortConfig, TxChecksum, ZeroCopyChoice};
 use crate::error::OpenError;
 use crate::steering::{Mode, Steering};
+use crate::tx_checksum::{TxChecksum, TxOffload};
 
 /// Queues of a share.
 pub(super) struct Opened {

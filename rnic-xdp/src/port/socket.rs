@@ -16,33 +16,17 @@ use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use xsk_rs::Socket;
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, SocketConfig};
 
-use super::ZeroCopyChoice;
-use super::metadata::{self, Completer};
+use super::config::ZeroCopyChoice;
+use super::metadata;
 use super::ring::{Consumer, Producer, Which};
-use super::umem::{Umem, UmemRings, os_error, ring_size};
+use super::socket_spec::SocketSpec;
+use super::umem::{Umem, os_error, ring_size};
 use crate::error::OpenError;
 
 /// How long to wait for a busy queue. A queue that was just closed stays busy for some milliseconds, or for as long as a
 /// process holds the kernel's lock (RTNL) under which it is released.
 const BUSY_FOR: Duration = Duration::from_secs(3);
 const BUSY_RETRY: Duration = Duration::from_millis(2);
-
-/// What socket to open, and where to bind it.
-#[derive(Clone, Debug)]
-pub(super) struct SocketSpec<'a> {
-    pub(super) netdev: &'a str,
-    pub(super) queue: u32,
-    pub(super) zero_copy: ZeroCopyChoice,
-    /// Frames may take several chunks.
-    pub(super) multi_buffer: bool,
-    pub(super) rx_ring: u32,
-    pub(super) tx_ring: u32,
-    pub(super) rings: UmemRings,
-    /// Octets of a chunk of UMEM.
-    pub(super) chunk: u32,
-    /// Who completes checksums, if the UMEM is not registered yet.
-    pub(super) completer: Option<Completer>,
-}
 
 /// A socket that is open as long as this exists.
 pub(super) struct OpenSocket {
@@ -243,24 +227,5 @@ impl Rings {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.rx_socket.as_fd()
-    }
-}
-
-impl SocketSpec<'_> {
-    fn error(&self, source: io::Error) -> OpenError {
-        let (netdev, queue) = (self.netdev.to_string(), self.queue);
-        match source.raw_os_error() {
-            Some(libc::EBUSY) => OpenError::QueueBusy { netdev, queue },
-            Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted {
-                doing: "bind an AF_XDP socket",
-            },
-            Some(libc::ENETDOWN) => OpenError::Down { netdev },
-            Some(libc::ENODEV) => OpenError::NoSuchDevice { netdev },
-            _ => OpenError::Socket {
-                netdev,
-                queue,
-                source,
-            },
-        }
     }
 }

@@ -4,11 +4,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::libc::{self, socklen_t, xdp_statistics};
-
-use super::OpenDevice;
 
 /// The counters of a receive queue since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,23 +45,31 @@ impl QueueStatistics {
 
 /// Reads the counters of each queue of a device, from any thread, as long as the device is open.
 #[derive(Clone)]
-pub struct PortStatistics(pub(super) Weak<OpenDevice>);
+pub struct PortStatistics(Arc<Mutex<Vec<Weak<Counted>>>>);
 
 impl PortStatistics {
+    /// Makes a reader of these queues.
+    pub(super) fn new(queues: impl Iterator<Item = Weak<Counted>>) -> Self {
+        Self(Arc::new(Mutex::new(queues.collect())))
+    }
+
+    /// Adds queues, also to what the clones read.
+    pub(super) fn add(&self, queues: Vec<Weak<Counted>>) {
+        self.queues().extend(queues);
+    }
+
     /// Returns the counters of each open queue, in order.
     pub fn read(&self) -> io::Result<Vec<QueueStatistics>> {
-        let Some(device) = self.0.upgrade() else {
-            return Ok(Vec::new());
-        };
-        let counted = device
-            .counted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let counted = self.queues();
         let open = counted.iter().filter_map(Weak::upgrade);
         let read: io::Result<Vec<_>> = open.map(|queue| queue.read()).collect();
         let mut queues = read?;
         queues.sort_by_key(|queue| queue.queue);
         Ok(queues)
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Vec<Weak<Counted>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

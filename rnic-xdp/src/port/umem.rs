@@ -79,6 +79,11 @@ impl FrameLayout {
     }
 }
 
+/// Returns the largest MTU that is used in full without frames of several chunks.
+pub(crate) fn largest_mtu_in_one_chunk() -> u32 {
+    FrameLayout::in_one_chunk(u32::MAX).max_mtu()
+}
+
 /// Sizes of a UMEM's own rings: powers of two.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UmemRings {

@@ -7,8 +7,11 @@ use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, loaded_programs};
 
 use super::layout::{self, KeyOctets, SteeringCounters};
-use super::{PROGRAM_NAME, io_error, map_from, read_counters};
+use super::maps::{io_error, map_from, read_counters};
 use crate::netlink::{NetlinkError, RouteSocket, link_by_name};
+
+/// The name of the program, by which other processes know it.
+pub(crate) const PROGRAM_NAME: &str = "rnic_steer";
 
 /// Why the steering of a device cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use aya::maps::{Array, MapData};
 use rnic_core::wire::ethernet::MacAddr;
 
-use super::io_error;
 use super::layout::{self, LinkOctets};
+use super::maps::io_error;
 use crate::netlink::{Link, LinkChange, NetlinkError, RouteSocket, links};
 
 /// The links of a device, shared by all that follow them.

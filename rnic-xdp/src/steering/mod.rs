@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use aya::maps::lpm_trie::LpmTrie;
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, XskMap};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::libc;
 
@@ -22,19 +22,18 @@ mod inspect;
 mod layout;
 mod links;
 mod log;
+mod maps;
 mod ports;
 
 use attach::{Attachment, In};
-pub(crate) use inspect::program_info;
+pub(crate) use inspect::{PROGRAM_NAME, program_info};
 pub use inspect::{SteeringError, counters, entries};
 pub(crate) use layout::Entry;
 pub use layout::SteeringCounters;
-use layout::{KeyOctets, LinkOctets, PeerOctets, PortOctets, VERDICTS};
+use layout::{KeyOctets, LinkOctets, PeerOctets, PortOctets};
 pub(crate) use links::SteeredLinks;
+use maps::{io_error, map_from, read_counters};
 pub(crate) use ports::SteeredPorts;
-
-/// The name of the program, by which other processes know it.
-pub(crate) const PROGRAM_NAME: &str = "rnic_steer";
 
 /// Which XDP mode to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -330,27 +329,5 @@ fn occupied(link: &Link, attached: AttachedXdp) -> OpenError {
         program,
         attachment,
         detach,
-    }
-}
-
-fn map_from(data: MapData) -> io::Result<Map> {
-    Map::from_map_data(data).map_err(io_error)
-}
-
-fn read_counters(map: &PerCpuArray<MapData, u64>) -> io::Result<SteeringCounters> {
-    let mut values = [0; VERDICTS as usize];
-    for (index, value) in (0..VERDICTS).zip(&mut values) {
-        let per_cpu = map.get(&index, 0).map_err(io_error)?;
-        *value = per_cpu.iter().sum();
-    }
-    Ok(SteeringCounters::from_values(values))
-}
-
-fn io_error(error: MapError) -> io::Error {
-    match error {
-        MapError::SyscallError(error) => error.io_error,
-        MapError::IoError(error) => error,
-        MapError::KeyNotFound | MapError::ElementNotFound => io::ErrorKind::NotFound.into(),
-        other => io::Error::other(other.to_string()),
     }
 }

@@ -7,10 +7,10 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData};
 use rnic_core::engine::Peers;
 
-use super::io_error;
 use super::layout::{
     self, ALL_PEERS, Entry, KeyOctets, PeerOctets, PortEntries, PortOctets, SOME_PEERS, key,
 };
+use super::maps::io_error;
 
 /// Adds an entry only if there is none yet (`BPF_NOEXIST`), because the entries of a port are counted. There is one if two
 /// links have the address, as a device and a VLAN on it can have the same link-local one, and both have it untagged.

@@ -2,7 +2,6 @@
 //! up and changed under a lock (RTNL) that any process on the host may hold for seconds. A worker must not wait for that lock,
 //! since its frames would wait too. Workers and this thread communicate by channels.
 
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -12,22 +11,22 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use rnic_core::engine::{NextHopRequest, Peers};
+use rnic_core::engine::NextHopRequest;
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::TooBig;
 use tracing::{debug, info, warn};
 
+use super::device::OpenDevice;
+use super::rx::RxPort;
 use crate::bell::{Bell, bell};
+use crate::clock::clock;
 use crate::error::OpenError;
 use crate::icmp::Icmp;
-use crate::netlink::{
-    Groups, Link, NetlinkError, Policies, Policy, PolicySocket, RouteSocket, link_by_index,
-};
-use crate::placement::FlowRule;
-use crate::port::{OpenDevice, RxPort, worker_of};
+use crate::netlink::{Groups, NetlinkError, PolicySocket, RouteSocket};
+use crate::placement::{FlowRule, worker_of};
+use crate::policies::KnownPolicies;
 use crate::process::Maker;
 use crate::routes::{LinkState, Routes, Update};
-use crate::worker::clock;
 
 /// How often to look for new queues of the device.
 const QUEUES_EVERY: Duration = Duration::from_secs(1);
@@ -84,43 +83,6 @@ pub(crate) struct ControlHandle {
     requests: Sender<Request>,
     waker: Waker,
     policies: Arc<Mutex<KnownPolicies>>,
-}
-
-/// The IPsec policies of the host, and those links named by them that this device carries.
-#[derive(Default)]
-pub(crate) struct KnownPolicies {
-    policies: Policies,
-    links: Vec<u32>,
-}
-
-impl KnownPolicies {
-    /// Reads the policies for a device.
-    pub(crate) fn read(
-        socket: &mut PolicySocket,
-        routes: &mut RouteSocket,
-        device: u32,
-    ) -> Result<Self, NetlinkError> {
-        let policies = socket.read()?;
-        let mut links = vec![device];
-        for index in policies.links() {
-            let link = link_by_index(routes, index)?;
-            let on_device = |link: Link| link.vlan_on(device).is_some();
-            if link.is_some_and(on_device) {
-                links.push(index);
-            }
-        }
-        Ok(Self { policies, links })
-    }
-
-    /// Returns a policy that forbids an unprotected connection, if there is one.
-    pub(crate) fn on_connection(&self, local: SocketAddr, remote: SocketAddr) -> Option<&Policy> {
-        self.policies.on_connection(&self.links, local, remote)
-    }
-
-    /// Returns a policy that forbids a listener to talk unprotected to some of its peers, if there is one.
-    pub(crate) fn on_listener(&self, local: SocketAddr, peers: &Peers) -> Option<&Policy> {
-        self.policies.on_listener(&self.links, local, peers)
-    }
 }
 
 impl std::fmt::Debug for ControlHandle {
@@ -320,7 +282,7 @@ impl ControlThread {
         let Some(socket) = &mut self.policies else {
             return Ok(());
         };
-        let device = self.device.link_index();
+        let device = self.device.link().index;
         let read = KnownPolicies::read(socket, &mut self.questions, device)?;
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = read;
         Ok(())

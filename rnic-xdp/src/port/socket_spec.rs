@@ -1,0 +1,63 @@
+//! What AF_XDP socket to open, and what it means if the kernel refuses.
+
+use std::io;
+
+use nix::libc;
+
+use super::config::ZeroCopyChoice;
+use super::umem::UmemRings;
+use crate::error::OpenError;
+
+/// What completes the TCP checksums of sent frames if the engine does not: flags of the UMEM's registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Completer(u32);
+
+impl Completer {
+    pub(super) const DEVICE: Self = Self(libc::XDP_UMEM_TX_METADATA_LEN);
+    pub(super) const KERNEL: Self =
+        Self(libc::XDP_UMEM_TX_METADATA_LEN | libc::XDP_UMEM_TX_SW_CSUM);
+    /// Flags that no kernel knows, as older ones do not know the others.
+    #[cfg(test)]
+    pub(super) const UNKNOWN: Self = Self(1 << 31);
+
+    pub(super) fn registration_flags(self) -> u32 {
+        self.0
+    }
+}
+
+/// What socket to open, and where to bind it.
+#[derive(Clone, Debug)]
+pub(super) struct SocketSpec<'a> {
+    pub(super) netdev: &'a str,
+    pub(super) queue: u32,
+    pub(super) zero_copy: ZeroCopyChoice,
+    /// Frames may take several chunks.
+    pub(super) multi_buffer: bool,
+    pub(super) rx_ring: u32,
+    pub(super) tx_ring: u32,
+    pub(super) rings: UmemRings,
+    /// Octets of a chunk of UMEM.
+    pub(super) chunk: u32,
+    /// Who completes checksums, if the UMEM is not registered yet.
+    pub(super) completer: Option<Completer>,
+}
+
+impl SocketSpec<'_> {
+    /// Returns the error for a refusal by the kernel.
+    pub(super) fn error(&self, source: io::Error) -> OpenError {
+        let (netdev, queue) = (self.netdev.to_string(), self.queue);
+        match source.raw_os_error() {
+            Some(libc::EBUSY) => OpenError::QueueBusy { netdev, queue },
+            Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted {
+                doing: "bind an AF_XDP socket",
+            },
+            Some(libc::ENETDOWN) => OpenError::Down { netdev },
+            Some(libc::ENODEV) => OpenError::NoSuchDevice { netdev },
+            _ => OpenError::Socket {
+                netdev,
+                queue,
+                source,
+            },
+        }
+    }
+}
