@@ -1,0 +1,8 @@
+//! The steering program in the kernel, frame by frame, against an oracle in Rust.
+
+mod destination;
+mod frames;
+mod headers;
+mod host;
+mod oracle;
+mod program;
