@@ -110,7 +110,7 @@ impl EngineHost {
         })
     }
 
-    fn answer_next_hops(&mut self) {
+    fn resolve_next_hops(&mut self) {
         while let Some(request) = self.driver.poll_next_hop_request() {
             let NextHopRequest::Follow(destination) = request else {
                 continue;
@@ -373,8 +373,8 @@ impl Pair {
             times.receive.push(receive);
         }
         self.sender.pool.delivered();
-        self.sender.answer_next_hops();
-        self.receiver.answer_next_hops();
+        self.sender.resolve_next_hops();
+        self.receiver.resolve_next_hops();
     }
 
     /// Does the work on the octets of the segments on the wire, without a protocol.

@@ -371,7 +371,7 @@ fn receive(receiver: &mut StageEnd, now: Instant, packets: &[Packet<'_>]) {
             .receive(now, &packet.segment, false, &mut receiver.pool);
         if let Ok(Some(data)) = data {
             let end = data.offset + data.bytes.len() as u64;
-            receiver.tcp.took(now, data.offset..end);
+            receiver.tcp.mark_received(now, data.offset..end);
         }
     }
 }

@@ -269,7 +269,7 @@ impl End {
             return;
         }
         self.taken[range.start as usize..range.end as usize].fill(true);
-        tcp.took(now, range);
+        tcp.mark_received(now, range);
         let more = self.taken[self.next as usize..]
             .iter()
             .position(|taken| !taken);

@@ -83,7 +83,7 @@ impl Device {
             let request = pending.map(|pending| ConnectRequest {
                 device: device.clone(),
                 pending,
-                answered: false,
+                decided: false,
             });
             // Dropping a request that a policy forbids rejects it.
             match request {
@@ -143,7 +143,7 @@ impl Drop for Listener {
 pub struct ConnectRequest {
     device: Arc<Inner>,
     pending: Pending,
-    answered: bool,
+    decided: bool,
 }
 
 impl ConnectRequest {
@@ -193,7 +193,7 @@ impl ConnectRequest {
         qp.check_idle()?;
         // A queue pair with a shared receive queue cannot move.
         let moved = qp.move_to(self.worker())?;
-        self.answered = true;
+        self.decided = true;
         debug!("{}: accepts {}", qp.number(), self.peer());
         qp.begin_connecting();
         let (request, qp, engine) = (self.pending.request, qp.number(), qp.worker() as u16);
@@ -221,7 +221,7 @@ impl ConnectRequest {
     }
 
     fn send_reject(&mut self, private_data: Vec<u8>) -> Result<(), Error> {
-        self.answered = true;
+        self.decided = true;
         debug!("rejects {}", self.peer());
         let reject = Command::Reject {
             request: self.pending.request,
@@ -236,7 +236,7 @@ impl Drop for ConnectRequest {
         if self.device.is_forked() {
             return self.device.forget();
         }
-        if !self.answered {
+        if !self.decided {
             // A worker that has ended has reset its connections.
             let _ = self.send_reject(Vec::new());
         }

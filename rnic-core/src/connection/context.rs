@@ -1,4 +1,4 @@
-//! What the engine and a connection hand to each other in a call.
+//! What the engine lends to a connection for a call, and what the connection wants of the engine.
 
 use std::collections::VecDeque;
 
@@ -23,25 +23,25 @@ pub(crate) struct Context<'a, 'g> {
     pub(crate) next_request: &'a mut u64,
 }
 
-/// What the next turn of a connection is for, as far as can be seen ahead of it.
+/// What the next turn of a connection is for, as far as it can be predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upcoming {
-    /// Data of the peer's.
+    /// To receive data.
     Data,
-    /// To send, or to hear that what was sent has arrived.
+    /// To send, or to process an ACK.
     Any,
 }
 
 /// What a step of a connection wants of the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wants {
-    /// A turn to send in: there may be something.
+    /// A turn to send in: there may be something to send.
     pub(crate) send: bool,
     /// A turn behind this time, for an ACK that is due by then.
     pub(crate) delayed_ack: Option<Instant>,
-    /// Its timer to be set earlier, or to be taken away.
+    /// Its timer to be set earlier, or to be removed.
     pub(crate) timer: bool,
-    /// To be forgotten: it is over.
+    /// To be removed: it is over.
     pub(crate) ended: bool,
 }
 

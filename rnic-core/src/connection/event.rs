@@ -1,4 +1,4 @@
-//! What happens to connections, as the application hears of it.
+//! The events that the application gets about its connections.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use crate::ids::{CqId, ListenerId, QpNumber, RequestId, StreamId};
 use crate::verbs::srq::SrqEvent;
 use crate::wire::rdmap::TerminateControl;
 
-/// Why a connection ended or never came to be.
+/// Why a connection ended or was not established.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndReason {
     /// The application asked for it.
@@ -15,7 +15,7 @@ pub enum EndReason {
     /// The peer closed in order.
     #[error("closed by the peer")]
     Peer,
-    /// The peer closed where a message had begun to come and was not whole.
+    /// The peer closed inside a message: its last segments have not arrived.
     #[error("the peer closed the connection inside a message: what it sent last is not whole")]
     CutOff,
     /// The peer answered the SYN with RST: nobody listens there.
@@ -36,7 +36,7 @@ pub enum EndReason {
     /// The network device is gone for good.
     #[error("the network device is gone: it was removed, or moved to another network namespace")]
     DeviceGone,
-    /// The queue pair named was not there or was in use.
+    /// The queue pair does not exist or is in use.
     #[error("the queue pair is not idle")]
     QpNotIdle,
     /// The local address is used by another connection to the same peer.
@@ -70,18 +70,18 @@ pub struct ReadDepths {
 /// What the engine tells the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A peer asks to connect: answer with [`Command::Accept`](crate::engine::Command::Accept) or
+    /// A peer asks to connect. The host decides with [`Command::Accept`](crate::engine::Command::Accept) or
     /// [`Command::Reject`](crate::engine::Command::Reject).
     ConnectRequest {
-        /// Where it asks.
+        /// The listener.
         listener: ListenerId,
-        /// The name of the request.
+        /// The number of the request.
         request: RequestId,
-        /// Its address.
+        /// The peer's address.
         peer: SocketAddr,
-        /// The local address that it chose.
+        /// The local address that it connected to.
         local: SocketAddr,
-        /// What it handed over.
+        /// The peer's private data.
         private_data: Vec<u8>,
         /// Reads it accepts at once (0 with revision 1: not told).
         ird: u16,
@@ -90,12 +90,12 @@ pub enum Event {
         /// The MPA revision it speaks.
         mpa_revision: u8,
     },
-    /// The request ended before it was answered.
+    /// The request ended before the host decided on it.
     RequestGone {
-        /// The name of the request.
+        /// The number of the request.
         request: RequestId,
     },
-    /// A connection stands: requests posted to the queue pair flow.
+    /// A connection is established: requests posted to the queue pair are carried out.
     Established {
         /// The queue pair.
         qp: QpNumber,
@@ -103,25 +103,25 @@ pub enum Event {
         local: SocketAddr,
         /// The peer's address.
         peer: SocketAddr,
-        /// What the peer handed over (empty on the responder, which saw it in the request).
+        /// The peer's private data (empty on the responder, which got them with the request).
         private_data: Vec<u8>,
         /// Reads this side accepts at once.
         ird: u16,
         /// Reads this side may have outstanding.
         ord: u16,
-        /// What the peer stated, whatever came of it.
+        /// The depths that the peer stated, whatever was agreed on.
         peer_depths: Option<ReadDepths>,
     },
     /// The peer rejected the connection.
     Rejected {
         /// The queue pair; it is Idle again.
         qp: QpNumber,
-        /// What the peer handed over.
+        /// The peer's private data.
         private_data: Vec<u8>,
         /// The depths that it stated.
         peer_depths: Option<ReadDepths>,
     },
-    /// The connection did not come to be.
+    /// The connection was not established.
     Failed {
         /// The queue pair; it is Idle again.
         qp: QpNumber,
@@ -135,7 +135,7 @@ pub enum Event {
         /// Why.
         reason: EndReason,
     },
-    /// So many completions of received messages wait for room in a queue that a connection ends for it.
+    /// A connection ends because too many completions of received messages wait for room in a completion queue.
     CompletionOverrun {
         /// The queue.
         cq: CqId,
@@ -147,21 +147,21 @@ pub enum Event {
         /// The queue pair, in Error.
         qp: QpNumber,
     },
-    /// The device has lost its link, or has it again.
+    /// The device has lost its link, or has it back.
     Port {
-        /// Whether it has.
+        /// Whether the link is up.
         active: bool,
     },
-    /// The device is gone for good. All connections have ended, and no other can come to be.
+    /// The device is gone for good. All connections have ended, and no other can be made.
     DeviceGone,
     /// A shared receive queue runs low, or a stream uses more of it than it should.
     SharedReceives(SrqEvent),
-    /// The worker that drives an engine has ended. Nothing more comes from it.
+    /// The worker that drives an engine has ended. No more events come from it.
     WorkerEnded,
 }
 
 impl Event {
-    /// The queue pair that it is about.
+    /// Returns the queue pair that the event is about.
     pub fn qp(&self) -> Option<QpNumber> {
         match self {
             Self::ConnectRequest { .. }
@@ -186,7 +186,7 @@ impl Event {
 /// An event on its way to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The stream of the queue pair that it is about: by the time the host reads it, another may have the number.
+    /// The stream of the queue pair that it is about: when the host reads it, another queue pair may have the number.
     pub stream: Option<StreamId>,
     /// The event.
     pub event: Event,

@@ -1,4 +1,4 @@
-//! A connection as an administrator sees it.
+//! A connection as it is shown to an administrator.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,6 @@ pub struct ConnectionFacts {
     pub state: String,
     /// What `ss -ti` would show.
     pub tcp: TcpFacts,
-    /// Octets that arrived and wait in memory of the engine's own: parts of FPDUs, and what came ahead of others
-    /// and was not recognised.
+    /// Octets that arrived and wait in the engine's memory: parts of FPDUs, and the out-of-order queue.
     pub buffered: usize,
 }

@@ -13,22 +13,22 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The two ends, without what is a matter of this host alone (the scope of a link-local address).
+    /// Makes the key of two ends. The scope of a link-local address, which no packet has, is left out.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         Self {
-            local: plain(local),
-            remote: plain(remote),
+            local: without_scope(local),
+            remote: without_scope(remote),
         }
     }
 
-    /// The largest TCP segment in an IP packet of `mtu` octets, less options.
+    /// Returns the size of the largest TCP segment in an IP packet of `mtu` octets, less options.
     pub(crate) fn mss(&self, mtu: u16) -> u16 {
         let ip_header = if self.local.is_ipv4() { 20 } else { 40 };
         mtu.saturating_sub(ip_header + 20)
     }
 }
 
-/// In few words: where many connections take turns, each frame is looked up.
+/// Hashes as few words as possible: with many connections, every frame is looked up.
 impl Hash for FlowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let words = |address: IpAddr| match address {
@@ -48,8 +48,8 @@ impl Hash for FlowKey {
     }
 }
 
-/// An address as a packet has it.
-pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
+/// Returns an address as a packet has it, without the scope of a link-local address.
+pub(crate) fn without_scope(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 

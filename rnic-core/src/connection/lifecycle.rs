@@ -1,4 +1,4 @@
-//! How connections end: in order, by a failure of TCP, by the application's wish.
+//! How connections end: in order, by a failure of TCP, or because the application asks for it.
 
 use crate::ddp::{Llp, Teardown};
 use crate::mpa::{frame, marker};
@@ -9,8 +9,9 @@ use super::{
 };
 
 impl Connection {
-    /// [`settle`](Self::settle), if that is no more than to complete what the peer has acknowledged: FPDUs flow both ways,
-    /// and nobody wants to end. Says whether it was; then the connection has nothing for the engine but frames.
+    /// Does [`settle`](Self::settle) if completing what the peer has acknowledged is all of it: FPDUs flow both ways,
+    /// and neither side is ending. Returns whether that was so; then the connection has nothing for the engine but
+    /// frames.
     #[inline]
     pub(crate) fn settle_acked(&mut self, context: &mut Context<'_, '_>) -> bool {
         match &mut self.phase {
@@ -23,7 +24,7 @@ impl Connection {
         }
     }
 
-    /// Draws the conclusions from whatever TCP has learnt.
+    /// Acts on what TCP has learnt: completes what was acknowledged, and follows closes and failures.
     pub(crate) fn settle(&mut self, context: &mut Context<'_, '_>) {
         // rfc: 5041-5, 5041-70a, 5041-s6 a lost connection is told, and every request completes with an error
         if let Some(failure) = self.tcp.failure() {
@@ -46,7 +47,8 @@ impl Connection {
         self.follow_close(context);
     }
 
-    /// A stream that has ended gives its queue pair back: only TCP is left, and a Terminate if there is one.
+    /// Gives back the queue pair of a stream that has ended. What is left is TCP, and a Terminate if there is one to
+    /// send.
     // rfc: 5040-86, 5040-s6, 5041-13 behind the Terminate the connection is closed in order
     pub(super) fn leave_stream(&mut self, context: &mut Context<'_, '_>) {
         if !matches!(&self.phase, Phase::Streaming(stream) if stream.has_ended()) {
@@ -61,14 +63,14 @@ impl Connection {
         self.close(context);
     }
 
-    /// The orderly end may take as long as it gets on. TIME-WAIT has a time of its own.
+    /// Sets the deadline of the orderly end, which moves on while there is progress. TIME-WAIT has its own timer.
     fn follow_close(&mut self, context: &mut Context<'_, '_>) {
         let draining = matches!(&self.phase, Phase::Streaming(stream) if stream.is_closing());
         let forever = matches!(&self.phase, Phase::Streaming(stream) if stream.is_endpoint());
         if self.tcp.state() == State::TimeWait || forever {
             self.deadline = None;
         } else if draining || self.fin_asked {
-            // What the peer sends counts while this side has still something to wait for.
+            // What the peer sends is progress too, while this side still waits for data.
             let received = if self.fin_asked {
                 0
             } else {
@@ -87,8 +89,8 @@ impl Connection {
         }
     }
 
-    /// The peer's FIN. RDMAP has no use for a stream that is closed by half, so this side closes too. Any other layer
-    /// decides for itself, and its stream is over when both sides have closed.
+    /// Handles the peer's FIN. RDMAP has no use for a half-closed stream, so this side closes too. Any other layer
+    /// decides itself, and its stream is over when both sides have closed.
     // rfc: 5041-69, 5041-s3, 5041-s4 a half-close is told; the other half is closed in order when asked
     fn handle_peer_close(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = &mut self.phase
@@ -116,7 +118,7 @@ impl Connection {
         self.close(context);
     }
 
-    /// Sends FIN after what is queued, and sees to it that the end does not take for ever.
+    /// Sends FIN after what is queued, and sets a deadline for the end.
     pub(super) fn close(&mut self, context: &mut Context<'_, '_>) {
         if !self.fin_asked {
             self.fin_asked = true;
@@ -124,14 +126,15 @@ impl Connection {
         }
     }
 
-    /// Ends with a RST and a reason. The RST need not leave: if it cannot for some time, the connection ends without.
+    /// Ends the connection with a RST, for this reason. If the RST cannot leave for some time, the connection ends
+    /// without it.
     pub(super) fn fail(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         self.end(reason, context);
         self.tcp.abort();
         self.deadline = Some(context.now + CLOSE_TIMEOUT);
     }
 
-    /// The application wants to end in order: after all that it posted.
+    /// Ends the connection in order for the application, after all that it posted.
     // rfc: 5041-s5 behind our half-close, data is still received
     pub(crate) fn disconnect(&mut self, context: &mut Context<'_, '_>) {
         match &mut self.phase {
@@ -144,18 +147,18 @@ impl Connection {
         }
     }
 
-    /// The application wants to end now.
+    /// Ends the connection now, for the application.
     pub(crate) fn abort(&mut self, context: &mut Context<'_, '_>) {
         self.give_up(EndReason::Local, context);
     }
 
-    /// The device is gone, and with it every way to the peer.
+    /// Ends the connection because the device is gone.
     pub(crate) fn lose_device(&mut self, context: &mut Context<'_, '_>) {
         self.fail(EndReason::DeviceGone, context);
     }
 
-    /// The application gave up its queue pair: the connection is cut off, and nobody is there to be told. What the
-    /// queue pair had taken from a shared receive queue completes nevertheless: it is not its own.
+    /// Resets the connection of a queue pair that the application destroyed. No event follows. What the queue pair had
+    /// taken from a shared receive queue completes nevertheless, because those receives belong to the shared queue.
     pub(crate) fn orphan(&mut self, context: &mut Context<'_, '_>) {
         if let Phase::Streaming(stream) = self.take_phase()
             && let LocalEnd::Qp(mut qp) = stream.into_end()
@@ -167,7 +170,7 @@ impl Connection {
         self.deadline = Some(context.now + CLOSE_TIMEOUT);
     }
 
-    /// Tells the application, once, that and why its connection is over.
+    /// Reports to the application, once, that its connection is over and why.
     pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         match &mut self.phase {
             Phase::Streaming(stream) => stream.end(reason, context),
@@ -189,7 +192,7 @@ impl Connection {
                 self.phase = Phase::Closing;
             }
             Phase::Responding { refusals, .. } => {
-                // Whoever has not finished the handshake may have a forged address.
+                // A peer that has not finished the handshake may have a forged address.
                 let is_there = matches!(self.tcp.state(), State::Established | State::CloseWait);
                 if reason != EndReason::Local && is_there {
                     refusals.tell(self.key.remote, reason);
@@ -205,9 +208,9 @@ impl Connection {
 pub(super) struct MpaTcp<'a> {
     tcp: &'a Tcp,
     markers: bool,
-    /// A message has begun to arrive, and its rest has not come.
+    /// A message has arrived in part.
     inside_message: bool,
-    /// This half is to be closed behind everything that was given out.
+    /// The layer above asks to close this half, behind everything that was sent.
     close_asked: bool,
 }
 

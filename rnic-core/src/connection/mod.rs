@@ -1,7 +1,7 @@
 //! The spine: one connection owns its TCP, MPA, DDP and RDMAP state and walks data through them.
 //!
-//! It knows the order of the layers, and none of their rules. Most frames go by the paths in `fast`, which read a DDP header to
-//! see whether they may: everything else is left to the layers.
+//! It knows the order of the layers, and none of their rules. Most frames take the paths in `fast`, which read a DDP
+//! header to decide whether they are eligible; everything else is left to the layers.
 
 mod context;
 mod event;
@@ -39,7 +39,7 @@ pub(crate) use self::context::{Context, Scheduled, Upcoming, Wants};
 pub use self::event::{EndReason, Event, Notice, ReadDepths};
 pub use self::facts::ConnectionFacts;
 pub(crate) use self::fast::{CoalescedRun, IdleSend, PredictedSegment, WholeMessage};
-pub(crate) use self::flow::plain;
+pub(crate) use self::flow::without_scope;
 pub use self::flow::{FlowKey, PortLease};
 pub use self::options::ConnectionOptions;
 pub use self::path::NextHop;
@@ -50,23 +50,23 @@ use self::stream::Stream;
 pub(crate) use self::transmit::has_room;
 pub(crate) use self::upper::{LocalEnd, flush};
 
-/// How long the orderly end of a connection may go without progress before it is cut off with a RST: while requests
-/// are still on their way, and when only the end itself is.
+/// How long the orderly end of a connection may go without progress before a RST ends it: the first while requests are
+/// still carried out, the second when only FINs are outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The least path MTU that is believed, as in Linux: IPv4 paths with less are not known to exist, and IPv6 ones must not
-/// (RFC 8200 section 5). A lower claim would make us send little but headers.
+/// The least path MTU that is accepted, as in Linux: IPv4 paths with less are not known to exist, and IPv6 ones must
+/// not (RFC 8200 section 5). With a lower value we would send little but headers.
 const LEAST_MTU_V4: u16 = 552;
 const LEAST_MTU_V6: u16 = 1280;
 
-/// What came of an attempt to send.
+/// The outcome of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transmit {
     /// One frame was queued in the device.
     Sent,
     /// There is nothing to send now.
-    Idle,
+    Nothing,
     /// There is something to send but no frame to build it in.
     Starved,
 }
@@ -80,18 +80,18 @@ pub(crate) enum Arrival {
     Cookie(Seq, u16),
 }
 
-/// How little is known of a passive connection's peer.
+/// How much is known of a passive connection's peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Its address may be forged.
     HalfOpen,
     /// It has not been accepted yet.
     Starting,
-    /// It has been accepted, or was asked by us.
+    /// It has been accepted, or we opened the connection.
     Established,
 }
 
-/// How far a connection has come. What belongs to one phase alone is in a box, so that it takes nothing in the others.
+/// The phase of a connection. What belongs to one phase alone is in a box, so that it takes no memory in the others.
 enum Phase {
     /// Initiator: until the MPA Reply.
     Connecting(Box<Connecting>),
@@ -99,10 +99,10 @@ enum Phase {
     Responding {
         listener: ListenerId,
         responder: Box<MpaResponder>,
-        /// Where it is told if that does not come.
+        /// Where it is recorded if the Request does not come.
         refusals: Arc<Refusals>,
     },
-    /// Responder: until the application answers the request.
+    /// Responder: until the application decides on the request.
     Waiting {
         listener: ListenerId,
         request: RequestId,
@@ -125,15 +125,15 @@ struct Connecting {
 #[repr(C)]
 pub(crate) struct Connection {
     pub(crate) scheduled: Scheduled,
-    /// FIN is to be sent after everything else.
+    /// FIN is sent after everything else.
     fin_asked: bool,
     unreachable: bool,
     phase: Phase,
-    /// When the current phase must be over.
+    /// When the current phase ends at the latest.
     deadline: Option<Instant>,
-    /// What no stream sends and waits to be sent: MPA start-up frames, and the Terminate of a stream that is over.
+    /// Octets to be sent that are no stream's: MPA start-up frames, and the Terminate of a stream that is over.
     loose_octets: Vec<u8>,
-    /// Where those that were sent end in the stream.
+    /// Where the last of them that was sent ends, as an offset of TCP's stream.
     loose_end: u64,
     new_request: Option<RequestId>,
     gone_request: Option<RequestId>,
@@ -142,7 +142,8 @@ pub(crate) struct Connection {
     path: Path,
     reorder: Reorder,
     tcp: Tcp,
-    /// How far a connection that is closing has come: our stream acknowledged, the peer's received.
+    /// The progress of a connection that is closing: how much of our stream was acknowledged, and of the peer's
+    /// received.
     progress: (u64, u64),
     _lease: PortLease,
 }
@@ -173,11 +174,10 @@ impl Connection {
         &self.key
     }
 
-    /// How many steps it takes to have a connection fetched: what is looked at in each is where the one before says.
+    /// How many steps it takes to prefetch a connection: each loads the pointer for the next.
     pub(crate) const DEPTHS: usize = 4;
 
-    /// Has fetched into the cache what a turn needs, one step further with each depth: ahead of time, where others have
-    /// their turn meanwhile.
+    /// Prefetches what a turn needs, one step further with each depth, while other connections have their turn.
     pub(crate) fn prefetch(&self, turn: Upcoming, depth: usize) {
         let Some(further) = depth.checked_sub(1) else {
             let of_tcp = match turn {
@@ -194,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// How far a passive connection has come.
+    /// Returns how much is known of a passive connection's peer.
     pub(crate) fn stage(&self) -> Stage {
         match self.phase {
             Phase::Responding { .. } if self.tcp.state() == State::SynReceived => Stage::HalfOpen,
@@ -203,14 +203,14 @@ impl Connection {
         }
     }
 
-    /// Whether FPDUs flow. Then it has nothing for the engine but frames and events: whatever it had before was taken when
-    /// they began to.
+    /// Whether FPDUs flow. Then the connection has nothing for the engine but frames and events: the engine took the
+    /// rest when FPDUs began to flow.
     #[inline]
     pub(crate) fn is_streaming(&self) -> bool {
         matches!(self.phase, Phase::Streaming(_))
     }
 
-    /// Whether its start-up is not over.
+    /// Whether MPA start-up is not over.
     pub(super) fn is_starting(&self) -> bool {
         matches!(
             self.phase,
@@ -218,12 +218,12 @@ impl Connection {
         )
     }
 
-    /// Nothing is left to do: it may be forgotten.
+    /// Whether nothing is left to do, and the connection may be removed.
     pub(crate) fn is_finished(&self) -> bool {
         self.tcp.is_finished()
     }
 
-    /// Nothing is left to be said to the peer.
+    /// Whether the connection is settled: it owes its peer nothing more, but may wait out its TIME-WAIT.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_finished() || self.tcp.state() == State::TimeWait
     }
@@ -234,22 +234,23 @@ impl Connection {
         flags.syn() && !flags.ack() && !flags.rst() && !flags.fin()
     }
 
-    /// Whether a SYN for the same addresses may take its place, and with which initial sequence number at least.
+    /// Returns the least initial sequence number with which a SYN for the same addresses may replace this connection,
+    /// if it may.
     pub(crate) fn yields_to(&self, syn: &TcpSegment<'_>) -> Option<Seq> {
         self.tcp.yields_to(syn)
     }
 
-    /// The request to be announced to the engine, once.
+    /// Takes the new request, which the engine has to learn of.
     pub(crate) fn take_new_request(&mut self) -> Option<RequestId> {
         self.new_request.take()
     }
 
-    /// A request that will not be answered any more.
+    /// Takes a request that no longer waits for a decision.
     pub(crate) fn take_gone_request(&mut self) -> Option<RequestId> {
         self.gone_request.take()
     }
 
-    /// The request that waits for the application's answer.
+    /// Returns the request that waits for the application's decision.
     pub(crate) fn request(&self) -> Option<RequestId> {
         match &self.phase {
             Phase::Waiting { request, .. } => Some(*request),
@@ -257,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// The listener of a connection that was not answered yet.
+    /// Returns the listener of a connection that was not accepted yet.
     pub(crate) fn listener(&self) -> Option<ListenerId> {
         match &self.phase {
             Phase::Responding { listener, .. } | Phase::Waiting { listener, .. } => Some(*listener),
@@ -265,12 +266,12 @@ impl Connection {
         }
     }
 
-    /// The end of a connection that did not come to be, or is over.
+    /// Takes the local end of a connection that was not established, or is over.
     pub(crate) fn take_returned_end(&mut self) -> Option<LocalEnd> {
         self.returned_end.take()
     }
 
-    /// The end, when the connection is forgotten.
+    /// Returns the local end of a connection that is removed.
     pub(crate) fn into_end(self) -> Option<LocalEnd> {
         match self.phase {
             Phase::Connecting(connecting) => Some(connecting.end),
@@ -279,14 +280,14 @@ impl Connection {
         }
     }
 
-    /// Follows the route to the peer.
+    /// Sets the next hop to the peer, and the MSS that its MTU allows.
     pub(crate) fn set_next_hop(&mut self, hop: &NextHop) {
         self.path.set_next_hop(&self.key, hop);
         self.tcp.limit_mss(self.key.mss(hop.mtu));
     }
 
-    /// A router says that a segment of this connection was too big for the next link. Returns the MTU of the path, if
-    /// that is believed.
+    /// Handles an ICMP "packet too big" for a segment of this connection. Returns the path MTU, if the message is
+    /// believed.
     pub(crate) fn handle_too_big(&mut self, too_big: &TooBig) -> Option<u16> {
         let least = if self.key.local.is_ipv4() {
             LEAST_MTU_V4
@@ -298,7 +299,7 @@ impl Connection {
         believed.then_some(mtu)
     }
 
-    /// The peer cannot be reached: hopeless for a connection being opened.
+    /// Records that the peer cannot be reached. A connection being opened fails.
     pub(crate) fn set_unreachable(&mut self) {
         self.unreachable = matches!(self.phase, Phase::Connecting(_));
     }
@@ -308,7 +309,7 @@ impl Connection {
         matches!(&self.phase, Phase::Streaming(stream) if stream.receives_crcs())
     }
 
-    /// Handles a segment of the peer, or says why it is dropped. [`settle`](Self::settle) is to follow.
+    /// Handles a segment of the peer, or returns why it is dropped. The caller then calls [`settle`](Self::settle).
     pub(crate) fn handle_segment<F: TxFrames>(
         &mut self,
         segment: &TcpSegment<'_>,
@@ -326,7 +327,7 @@ impl Connection {
         Ok(())
     }
 
-    /// When it next wants to be looked at without a cause from outside, beside [the next turn](Self::acks_next_turn).
+    /// Returns when its next timer is due. A delayed ACK is no timer: see [`acks_next_turn`](Self::acks_next_turn).
     #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         if self.unreachable {
@@ -340,11 +341,11 @@ impl Connection {
         Instant::earliest([tcp, self.deadline, held_back])
     }
 
-    /// Says what it wants of the engine. `is_crowded`: a timer that it no longer wants is to be taken away, not left to go
-    /// off for nothing.
+    /// Returns what it wants of the engine. `is_crowded`: there are many connections, so a timer that is no longer
+    /// wanted is removed rather than left to go off in vain.
     #[inline(always)]
     pub(crate) fn wants(&self, now: Instant, is_crowded: bool) -> Wants {
-        // Where there are many, all that is known of it would have to come back into the cache for that.
+        // With many connections, its state would have to come back into the cache for that.
         let in_vain =
             || self.scheduled.timer.is_some() && is_crowded && self.next_timeout().is_none();
         Wants {
@@ -355,7 +356,7 @@ impl Connection {
         }
     }
 
-    /// Whether its timer surely goes off early enough, if it wants one. Where that is not sure, it says no.
+    /// Whether its timer surely goes off early enough, if it wants one. A no is not certain.
     #[inline]
     fn has_timer_in_time(&self) -> bool {
         let phase_waits = match &self.phase {
@@ -366,13 +367,13 @@ impl Connection {
         !waits && self.tcp.times_out_after(self.scheduled.timer)
     }
 
-    /// Whether it is to be asked for something to send in the next turn: an ACK that an answer may take along.
+    /// Whether it has a delayed ACK, to be sent in the next turn unless data carry it before.
     #[inline]
     pub(crate) fn acks_next_turn(&self) -> bool {
         self.tcp.acks_next_turn()
     }
 
-    /// Whether the connection is at rest: there is surely nothing to send now. Where it is not sure, it says no.
+    /// Whether the connection is at rest: there is surely nothing to send now. A no is not certain.
     #[inline]
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         match &self.phase {
@@ -383,14 +384,14 @@ impl Connection {
         }
     }
 
-    /// Whether there is nothing to send but what the application has posted meanwhile, for which it rings, or it waits for its
-    /// turn to send anyway.
+    /// Whether there is nothing to send but what the application has posted meanwhile, for which it rings the doorbell;
+    /// or the connection waits for a turn to send anyway.
     pub(crate) fn is_at_rest_unless_posted(&self, now: Instant) -> bool {
         self.scheduled.ready || self.is_at_rest_but_for_requests(now)
     }
 
-    /// Whether there is nothing to send but, perhaps, posted requests. The application posts on a thread of its own at any
-    /// moment, and rings then.
+    /// Whether there is nothing to send but, perhaps, posted requests. The application posts on its own thread at any
+    /// moment, and rings the doorbell then.
     #[inline]
     fn is_at_rest_but_for_requests(&self, now: Instant) -> bool {
         self.loose_octets.is_empty() && !self.fin_asked && self.tcp.is_at_rest(now)
@@ -408,7 +409,7 @@ impl Connection {
         }
     }
 
-    /// Handles whatever has come due. `spilled` counts the octets of all connections that are spilled.
+    /// Handles the timers that are due. `spilled` counts the spilled octets of all connections.
     pub(crate) fn handle_timeout<F: TxFrames>(
         &mut self,
         context: &mut Context<'_, '_>,
@@ -440,7 +441,7 @@ impl Connection {
         self.tcp.take_frames()
     }
 
-    /// Takes them if the connection is over but for its RST.
+    /// Takes those frames if only the RST of the connection is left to send.
     #[inline]
     pub(crate) fn take_useless_frames(&mut self, into: &mut Vec<FrameId>) {
         if self.tcp.is_closed() {
@@ -453,27 +454,27 @@ impl Connection {
         self.tcp.held() > 0
     }
 
-    /// What TCP has counted.
+    /// Returns TCP's counters.
     pub(crate) fn tcp_counters(&self) -> &TcpCounters {
         self.tcp.counters()
     }
 
-    /// Octets in memory of our own: the front of an FPDU, by which the window is smaller, and what is ahead of order,
-    /// which lies inside it.
+    /// Returns the octets in memory of our own: the front of an FPDU, which makes the window smaller, and out-of-order
+    /// data, which lie inside the window.
     fn buffered(&self) -> usize {
         let part_of_fpdu = match &self.phase {
-            Phase::Streaming(stream) => stream.held(),
+            Phase::Streaming(stream) => stream.buffered(),
             _ => 0,
         };
-        self.reorder.held() + part_of_fpdu
+        self.reorder.buffered() + part_of_fpdu
     }
 
-    /// For an administrator.
+    /// Returns the facts of the connection for an administrator.
     pub(crate) fn facts(&self, now: Instant) -> ConnectionFacts {
         let phase = match &self.phase {
             Phase::Connecting(_) => "MPA request sent",
             Phase::Responding { .. } => "waiting for the MPA request",
-            Phase::Waiting { .. } => "waiting for the application's answer",
+            Phase::Waiting { .. } => "waiting for the application's decision",
             Phase::Streaming(_) => "streaming",
             Phase::Closing => "closing",
         };
@@ -492,7 +493,8 @@ mod tests {
     use super::*;
     use crate::verbs::qp::QueuePair;
 
-    /// Of ten thousand connections most are idle. What only some need, or each only for a time, is in boxes.
+    /// Of ten thousand connections most have nothing in flight. What only some need, or each only for a time, is in
+    /// boxes.
     #[test]
     fn an_idle_connection_takes_few_octets() {
         let records = [

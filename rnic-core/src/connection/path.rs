@@ -1,4 +1,4 @@
-//! How a connection's frames leave this host.
+//! The path of a connection's frames: next hop and headers.
 
 use crate::wire::{
     ethernet::MacAddr,
@@ -8,7 +8,7 @@ use crate::wire::{
 
 use super::flow::FlowKey;
 
-/// Time to live of what we send, as Linux has it.
+/// The time to live (hop limit) that we send, as Linux does.
 const HOP_LIMIT: u8 = 64;
 
 /// How frames for a destination leave this host.
@@ -20,7 +20,7 @@ pub struct NextHop {
     pub destination_mac: MacAddr,
     /// The VLAN to send in, if any.
     pub vlan: Option<u16>,
-    /// Path MTU as far as the route tells: octets of an IP packet.
+    /// The MTU of the route, in octets of an IP packet.
     pub mtu: u16,
 }
 
@@ -32,13 +32,13 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// The next hop is still being found out.
+    /// Makes the path of a connection whose next hop is not known yet.
     pub(crate) fn unknown(key: &FlowKey) -> Self {
         let nowhere = MacAddr::default();
         Self::new(&header(key, nowhere, nowhere, None), false)
     }
 
-    /// Back the way that a packet came: good until the route is known.
+    /// Makes the path back over the link that a packet came from, for use until the route is known.
     pub(crate) fn reply_to(packet: &Packet<'_>) -> Self {
         Self::new(&NetHeader::reply_to(packet), true)
     }
@@ -55,18 +55,18 @@ impl Path {
         *self = Self::new(&header, true);
     }
 
-    /// The same, for a run of segments.
+    /// Returns the headers to write for a burst of segments, or `None` while the next hop is unknown.
     pub(crate) fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
         self.known.then_some(&mut self.template)
     }
 
-    /// The headers to write, or `None` while the next hop is unknown.
+    /// Returns the headers to write, or `None` while the next hop is unknown.
     pub(crate) fn template(&self) -> Option<&HeaderTemplate> {
         self.known.then_some(&self.template)
     }
 }
 
-/// The headers between these addresses.
+/// Returns the headers between these addresses.
 fn header(
     key: &FlowKey,
     source_mac: MacAddr,

@@ -1,16 +1,16 @@
-//! From TCP's octets upward: in order, placed early, or into the out-of-order queue.
+//! What happens to received octets above TCP: they are delivered in order, placed early, or queued out of order.
 
 use crate::counters::DropReason;
 use crate::tcp::StreamData;
 
 use super::{Connection, Context, EndReason, Phase};
 
-/// How far ahead of the stream's front octets are kept before FPDUs flow. A start-up frame has 532 octets at most and
-/// mostly comes whole; whoever sends more ahead of it must not cost a window each.
+/// How far ahead of RCV.NXT octets are queued before FPDUs flow. A start-up frame has 532 octets at most and mostly
+/// comes whole. A peer that sends more out of order must not use up memory for a whole window.
 const MAX_AHEAD_IN_STARTUP: u64 = 4096;
 
 impl Connection {
-    /// Takes what TCP found acceptable.
+    /// Takes the octets that TCP found acceptable.
     pub(super) fn receive_data(
         &mut self,
         data: StreamData<'_>,
@@ -21,12 +21,12 @@ impl Connection {
         } else {
             self.receive_in_order(data, context);
         }
-        // What is ahead of order lies inside the window anyway.
-        let (held, missing) = match &self.phase {
-            Phase::Streaming(stream) => (stream.held(), stream.missing()),
+        // What is out of order lies inside the window anyway.
+        let (buffered, missing) = match &self.phase {
+            Phase::Streaming(stream) => (stream.buffered(), stream.missing()),
             _ => (0, 0),
         };
-        self.tcp.set_held(held as u32, missing as u32);
+        self.tcp.set_buffered(buffered as u32, missing as u32);
         Ok(())
     }
 
@@ -40,10 +40,10 @@ impl Connection {
         let range = data.offset..data.offset + data.bytes.len() as u64;
         let ahead = range.end - self.tcp.receive_offset();
         if self.is_starting() && ahead > MAX_AHEAD_IN_STARTUP {
-            // Not taken: the peer sends them again.
+            // They are not marked as received, so the peer sends them again.
             return Err(DropReason::StartupOutOfOrder);
         }
-        // Once the stream is over nobody waits for them.
+        // Once the stream is over they are not needed.
         if !matches!(self.phase, Phase::Closing) {
             // rfc: 5044-84 TCP recovers from loss and reordering before FPDUs flow, too
             self.reorder.keep(data.offset, data.bytes);
@@ -52,11 +52,11 @@ impl Connection {
         if let Phase::Streaming(stream) = &mut self.phase {
             stream.place_marked(range.clone(), &mut self.reorder, context);
         }
-        self.tcp.took(context.now, range);
+        self.tcp.mark_received(context.now, range);
         Ok(())
     }
 
-    /// Octets at the front of the stream, and whatever waited behind them.
+    /// Takes octets in order, and those that waited behind them.
     fn receive_in_order(&mut self, data: StreamData<'_>, context: &mut Context<'_, '_>) {
         self.consume(data.bytes, context);
         let mut at = data.offset + data.bytes.len() as u64;
@@ -73,10 +73,10 @@ impl Connection {
                 break;
             }
         }
-        self.tcp.took(context.now, data.offset..at);
+        self.tcp.mark_received(context.now, data.offset..at);
     }
 
-    /// Hands octets in order to whoever the phase says. Octets for nobody are dropped: the stream is over.
+    /// Hands octets in order to the layer that the phase names. When the stream is over they are dropped.
     fn consume(&mut self, mut bytes: &[u8], context: &mut Context<'_, '_>) {
         while !bytes.is_empty() {
             match &mut self.phase {

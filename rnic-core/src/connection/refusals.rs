@@ -1,4 +1,4 @@
-//! What the owner of a listener hears of peers that did not get as far as to ask.
+//! A record, for the owner of a listener, of peers that failed before their MPA Request was complete.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::event::EndReason;
 
-/// Peers that connected to a listener and failed before they had asked for anything: the last few, and how many there
-/// were. Anybody can cause such failures, so what is kept of them does not grow.
+/// Peers that connected to a listener and failed before their MPA Request was complete: the last few, and how many
+/// there were. Anybody can cause such failures, so the memory for them is bounded.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<Log>);
 
@@ -17,20 +17,20 @@ struct Log {
     last: VecDeque<Refusal>,
 }
 
-/// Why a connection to a listener ended before its peer had asked for anything.
+/// Why a connection to a listener ended before its peer's MPA Request was complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The peer.
     pub peer: SocketAddr,
-    /// What was wrong.
+    /// Why it ended.
     pub reason: EndReason,
 }
 
 impl Refusals {
-    /// How many are kept until they are [taken](Self::take). Of more, the last ones are.
+    /// How many are kept until they are [taken](Self::take): the last ones.
     pub const KEPT: usize = 16;
 
-    /// How many there were.
+    /// Returns how many there were.
     pub fn count(&self) -> u64 {
         self.log().count
     }
@@ -52,7 +52,7 @@ impl Refusals {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        // Whole after every statement.
+        // A panic of another thread leaves it consistent: it is whole after every statement.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

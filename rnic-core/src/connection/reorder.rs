@@ -1,4 +1,4 @@
-//! What has arrived ahead of the stream's front: the out-of-order queue, and records of FPDUs that were placed early.
+//! What has arrived out of order: the out-of-order queue, and records of FPDUs that were placed early.
 
 mod out_of_order;
 
@@ -8,7 +8,7 @@ use std::ops::Range;
 use self::out_of_order::OutOfOrderQueue;
 use crate::ddp::Placed;
 
-/// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have.
+/// An FPDU that was placed before the octets in front of it arrived. It is delivered when they have arrived.
 #[derive(Clone, Copy, Debug)]
 // rfc: 5041-7, 5044-1 what is handed up out of order comes with its place in the order
 pub(super) struct EarlyFpdu {
@@ -16,35 +16,35 @@ pub(super) struct EarlyFpdu {
     pub(super) placed: Placed,
 }
 
-/// Memory that the record of an early FPDU takes at most: its own entry, and that of the range which it cuts in two, in
-/// trees whose nodes are at least about half full.
+/// The most memory that the record of an early FPDU takes: an entry of its own, and one for a range of queued octets
+/// that it splits in two. Nodes of these trees are at least about half full.
 pub(super) const RECORD: usize = 2 * size_of::<(u64, EarlyFpdu)>() + 2 * size_of::<(u64, u64)>();
 
-/// Out-of-order data of one connection, by stream offset. Nothing here overlaps: TCP offers no octets that it was told
-/// were taken.
+/// Out-of-order data of one connection, by stream offset. Nothing here overlaps: TCP does not offer octets again that
+/// were marked as received.
 ///
-/// Octets take no more memory than the window ahead of the stream's front (and two blocks). Nor do records: an FPDU has
-/// one in place of its octets only where that is smaller.
+/// The octets take no more memory than the window (and two blocks). Nor do records: a record replaces the octets of an
+/// FPDU only where it is smaller.
 #[derive(Default)]
 pub(super) struct Reorder {
     queue: OutOfOrderQueue,
     early: BTreeMap<u64, EarlyFpdu>,
-    /// Octets of FPDUs that were verified before their turn and found wrong.
+    /// Octets of FPDUs that were verified before their turn and failed.
     refused: usize,
 }
 
 impl Reorder {
     /// Returns the memory that is used: queued octets, and records.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn buffered(&self) -> usize {
         self.queue.len() + self.early.len() * RECORD
     }
 
-    /// Queues octets.
+    /// Adds octets to the out-of-order queue.
     pub(super) fn keep(&mut self, start: u64, bytes: &[u8]) {
         self.queue.insert(start, bytes);
     }
 
-    /// Returns queued octets, all of the range or nothing; `joined` is for those that do not lie in one piece.
+    /// Returns queued octets, all of the range or nothing. Those that do not lie in one piece are joined in `joined`.
     pub(super) fn octets<'a>(
         &'a self,
         range: Range<u64>,
@@ -53,19 +53,19 @@ impl Reorder {
         self.queue.octets(range, joined)
     }
 
-    /// Whether an FPDU of this length may be verified before its turn: not where its record would be longer, nor where
-    /// twice as much as is kept was verified in vain. A marker is soon written, and the FPDU that it shows may be long: so
-    /// the work that a peer can cause is bounded by what it sends.
+    /// Whether an FPDU of this length may be verified before its turn. It may not where its record would be longer than
+    /// the FPDU. Nor may it once FPDUs of twice as many octets as are queued failed: a forged marker is cheap for the
+    /// peer, and the FPDU that it shows may be long. So the work that a peer can cause is bounded by what it sends.
     pub(super) fn may_verify(&self, len: usize) -> bool {
         len >= RECORD && self.refused < 2 * self.queue.len()
     }
 
-    /// An FPDU was verified, and stays where it is until its turn comes.
+    /// Records that an FPDU failed verification. Its octets stay queued until their turn.
     pub(super) fn refuse(&mut self, len: usize) {
         self.refused += len;
     }
 
-    /// An FPDU was placed: a record stands for its octets.
+    /// Replaces the octets of an FPDU that was placed by a record.
     pub(super) fn insert_early(&mut self, start: u64, fpdu: EarlyFpdu) {
         self.queue.remove(start..fpdu.end);
         // rfc: 5041-7, 5044-1 what is handed up out of order comes with its place in the order
@@ -73,7 +73,7 @@ impl Reorder {
         self.limit_refused();
     }
 
-    /// Where the last early FPDU ends that begins before `offset`.
+    /// Returns where the last early FPDU ends that begins before `offset`.
     pub(super) fn early_end(&self, offset: u64) -> Option<u64> {
         let (_, fpdu) = self.early.range(..offset).next_back()?;
         Some(fpdu.end)
@@ -91,12 +91,12 @@ impl Reorder {
         Some(octets)
     }
 
-    /// What is kept no longer counts no longer.
+    /// Forgets failures of octets that are no longer queued.
     fn limit_refused(&mut self) {
         self.refused = self.refused.min(2 * self.queue.len());
     }
 
-    /// Forgets everything: the stream is over.
+    /// Drops everything: the stream is over.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -118,12 +118,12 @@ mod tests {
         })
     }
 
-    /// Numbers from both ends to the middle: each stands between those that came before.
+    /// Yields numbers from both ends to the middle: each stands between those before.
     fn converging(count: u64) -> impl Iterator<Item = u64> {
         (0..count).map(move |n| if n % 2 == 0 { n / 2 } else { count - 1 - n / 2 })
     }
 
-    /// Records never take more memory than the octets for which they stand, and a short FPDU has none.
+    /// Records never take more memory than the octets that they replace, and a short FPDU has no record.
     #[test]
     fn records_lie_within_the_window() {
         for len in [20, 24, RECORD - 1, RECORD, 1460] {
@@ -145,9 +145,9 @@ mod tests {
                     );
                 }
                 assert!(
-                    reorder.held() <= sent,
+                    reorder.buffered() <= sent,
                     "{len}: {} of {sent}",
-                    reorder.held()
+                    reorder.buffered()
                 );
                 assert!(reorder.early.len() * RECORD <= sent);
             }
@@ -163,11 +163,11 @@ mod tests {
                 };
                 at = fpdu.or_else(octets).unwrap();
             }
-            assert_eq!(reorder.held(), 0, "{len}");
+            assert_eq!(reorder.buffered(), 0, "{len}");
         }
     }
 
-    /// However long FPDUs claim to be, what is verified in vain is no more than what the peer has sent.
+    /// However long FPDUs claim to be, no more octets are verified in vain than twice what the peer has sent.
     #[test]
     fn work_in_vain_is_bounded_by_what_was_sent() {
         let mut rng = Rng::with_seed(1);
@@ -177,7 +177,7 @@ mod tests {
             let start = 1000 + number * 20;
             reorder.keep(start, &[7; 20]);
             sent += 20;
-            // Markers all around say so.
+            // Markers claim FPDUs of any length.
             for _ in 0..5 {
                 let len = rng.usize(1..65_000);
                 if reorder.may_verify(len) {
@@ -187,10 +187,10 @@ mod tests {
             }
             assert!(looked_at <= 2 * sent + 65_000, "{looked_at} of {sent}");
         }
-        // The hole is filled: what was kept leaves, and the count with it.
+        // The hole is filled: the queue empties, and the count with it.
         while let Some(octets) = reorder.take_queued(1000 + front) {
             front += octets.len() as u64;
         }
-        assert_eq!((front, reorder.held(), reorder.refused), (80_000, 0, 0));
+        assert_eq!((front, reorder.buffered(), reorder.refused), (80_000, 0, 0));
     }
 }

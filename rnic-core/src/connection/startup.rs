@@ -1,4 +1,4 @@
-//! MPA start-up as the spine sees it: octets in, decisions of both applications, octets out.
+//! MPA start-up of a connection: it passes octets and the applications' decisions to MPA, and sends MPA's frames.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::{
     Phase, PortLease, ReadDepths, Refusals,
 };
 
-/// How long a responder waits for the initiator's MPA Request. The application's answer may take any time.
+/// How long a responder waits for the initiator's MPA Request. The application's decision may take any time.
 // rfc: 5044-s12, 5044-s13 no side waits for ever for a start-up frame
 const START_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -45,16 +45,16 @@ fn mpa_options(options: &ConnectionOptions) -> MpaOptions {
     }
 }
 
-/// Why an endpoint does not connect so.
+/// Why an endpoint does not connect peer-to-peer.
 const NO_OPENING: &str = "a peer-to-peer connection begins with a message of RDMAP, which is not what speaks on this \
      endpoint; connect without it";
 
-/// Whether who is above DDP can begin with a ready-to-receive message.
+/// Whether the layer above DDP can begin with the ready-to-receive message agreed on.
 fn may_begin(end: &LocalEnd, rtr: Rtr) -> bool {
     matches!(end, LocalEnd::Qp(_)) || rtr.is_none()
 }
 
-/// What the options say of TCP; about what they do not mention, the engine's settings hold.
+/// Applies the options that concern TCP. What they leave out stays as the engine's settings have it.
 fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
     if options.keepalive.is_some() {
         tcp.set_keepalive(options.keepalive);
@@ -64,7 +64,7 @@ fn set_tcp_options(tcp: &mut Tcp, options: &ConnectionOptions) {
     }
 }
 
-/// The depths that a peer stated, for the application to know.
+/// Returns the depths that a peer stated, for the application.
 // rfc: 6581-14, 6581-20 the application is told the peer's IRD and ORD
 fn stated(ird: Option<u16>, ord: Option<u16>) -> Option<ReadDepths> {
     Some(ReadDepths {
@@ -74,7 +74,7 @@ fn stated(ird: Option<u16>, ord: Option<u16>) -> Option<ReadDepths> {
 }
 
 impl Connection {
-    /// An active open. Gives the end back if the options cannot be asked for.
+    /// Opens a connection actively. Gives the local end back if MPA cannot ask for what the options want.
     pub(crate) fn connect(
         now: Instant,
         key: FlowKey,
@@ -109,7 +109,7 @@ impl Connection {
         })
     }
 
-    /// A passive open: by a SYN, or by the ACK that brings back a cookie.
+    /// Opens a connection passively: for a SYN, or for the ACK of a SYN cookie.
     #[allow(clippy::too_many_arguments)] // each is a different thing that a SYN meets
     pub(crate) fn accept_syn(
         now: Instant,
@@ -137,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Initiator: octets of the MPA Reply. Those behind it stay in `bytes`.
+    /// Initiator: takes octets of the MPA Reply. Those behind it stay in `bytes`.
     pub(super) fn receive_reply(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
         let Phase::Connecting(connecting) = &mut self.phase else {
             return;
@@ -176,8 +176,8 @@ impl Connection {
         }
     }
 
-    /// Initiator: an FPDU has come, and no Reply. A responder that cannot go on says so by a Terminate message (RFC 6581
-    /// section 9.3); any other would have had to wait.
+    /// Initiator: handles an FPDU that came in place of the Reply. Only a Terminate message may: a responder that
+    /// cannot go on sends it (RFC 6581 section 9.3). Any other FPDU is an error.
     fn receive_instead_of_reply(&mut self, ulpdu: &[u8], context: &mut Context<'_, '_>) {
         let Some(terminate) = ReceivedTerminate::before_stream(ulpdu) else {
             let early = "the peer sent an FPDU before its MPA Reply".into();
@@ -189,8 +189,8 @@ impl Connection {
         self.close(context);
     }
 
-    /// Ends the start-up by a Terminate message, which is the first FPDU of this side: where a Reply asks for too much (RFC
-    /// 6581 section 9.1), and where this side gives up (section 9.3).
+    /// Ends the start-up with a Terminate message, which is the first FPDU of this side: where a Reply asks for too
+    /// much (RFC 6581 section 9.1), and where this side gives up (section 9.3).
     fn terminate_startup(
         &mut self,
         error: &StreamError,
@@ -209,10 +209,11 @@ impl Connection {
         self.close(context);
     }
 
-    /// This side gives up, for a reason of its own. A peer that speaks RFC 6581 is told.
+    /// Gives up the connection, for a local reason. During start-up, a peer that speaks RFC 6581 gets a Terminate.
     // rfc: 6581-38 a local error without a code is Terminate 2/0/5, then RST
     pub(super) fn give_up(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
-        // Whether the peer requires markers, where it is to be told. A CRC that it does not want it does not check.
+        // Whether the peer requires markers, if it gets a Terminate. The Terminate has a CRC in any case: a peer that
+        // wants none does not check it.
         let markers = match &self.phase {
             Phase::Connecting(connecting) => {
                 let initiator = &connecting.initiator;
@@ -242,7 +243,7 @@ impl Connection {
         self.start_streaming(end, negotiated, hold, context);
     }
 
-    /// Responder: octets of the MPA Request.
+    /// Responder: takes octets of the MPA Request.
     pub(super) fn receive_request(&mut self, bytes: &mut &[u8], context: &mut Context<'_, '_>) {
         let Phase::Responding { responder, .. } = &mut self.phase else {
             return;
@@ -257,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// Responder: resets a connection of which no application knows.
+    /// Responder: resets a connection that no application knows of.
     pub(crate) fn refuse(&mut self) {
         self.phase = Phase::Closing;
         self.deadline = None;
@@ -295,7 +296,7 @@ impl Connection {
         });
     }
 
-    /// The application accepts the request with a queue pair.
+    /// Accepts the request with a queue pair, for the application.
     // rfc: 5044-s9 an accepting Reply, behind which FPDUs may come
     pub(crate) fn accept(
         &mut self,
@@ -332,7 +333,7 @@ impl Connection {
         self.returned_end = Some(end);
     }
 
-    /// The application refuses the request.
+    /// Rejects the request, for the application.
     // rfc: 5044-s8, 5044-s11 a rejecting Reply
     pub(crate) fn reject(&mut self, private_data: &[u8], context: &mut Context<'_, '_>) {
         if let Phase::Waiting { mut responder, .. } = self.take_phase() {
@@ -366,7 +367,7 @@ impl Connection {
         self.phase = Phase::Streaming(Box::new(Stream::new(end, &negotiated, hold)));
     }
 
-    /// Leaves the present phase; what follows is set by the caller or is only TCP's.
+    /// Takes the present phase. The caller sets the next one; otherwise only TCP is left.
     pub(super) fn take_phase(&mut self) -> Phase {
         std::mem::replace(&mut self.phase, Phase::Closing)
     }

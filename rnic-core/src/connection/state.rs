@@ -6,8 +6,8 @@ use super::upper::User;
 use super::{Connection, Phase};
 
 impl Connection {
-    /// Writes the state of each layer. Left out is what only says where to look first: `steady` of a stream, and where the
-    /// connection stands in the engine's queues.
+    /// Writes the state of each layer. Left out is what only saves a look: `between_messages` of a stream, and where
+    /// the connection stands in the engine's queues.
     pub(crate) fn write_state(&self, to: &mut impl fmt::Write) -> fmt::Result {
         writeln!(to, "{:?} {:?}", self.key, self.tcp)?;
         writeln!(
@@ -17,7 +17,7 @@ impl Connection {
             self.fin_asked,
             self.loose_octets,
             self.loose_end,
-            self.reorder.held(),
+            self.reorder.buffered(),
         )?;
         let Phase::Streaming(stream) = &self.phase else {
             return Ok(());

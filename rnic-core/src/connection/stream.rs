@@ -1,4 +1,4 @@
-//! A connection whose FPDUs flow: MPA's framing, a DDP stream, and who speaks above it.
+//! A connection whose FPDUs flow: MPA's framing, a DDP stream, and the layer above it.
 
 mod ahead;
 mod build;
@@ -26,15 +26,15 @@ use super::{EndReason, Event};
 
 pub(super) use self::built::Built;
 
-/// Octets of a [`Stream`] that are looked at when data of the peer's come: all in front of the layer above DDP, and of that
-/// whether anything ends or waits to be sent.
+/// The first octets of a [`Stream`], which are read when data arrive: all in front of the layer above DDP, and of that
+/// layer whether it ends or has something to send.
 const TO_RECEIVE: usize = offset_of!(Stream, user) + RdmapUser::IN_EACH_TURN;
 
 /// What keeps a side from sending its first FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
     Nothing,
-    /// The initiator was asked to wait.
+    /// The application asked the initiator to wait.
     Until(Instant),
     /// A responder waits for the initiator's first FPDU.
     ForFirstFpdu,
@@ -54,23 +54,23 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// The deframer, and whether the stream was found steady since it was last used: nothing else that a steady stream receives
-/// or sends makes it another.
-struct SteadyDeframer {
+/// The deframer, and whether the stream was found [between messages](Stream::is_between_messages) since the deframer
+/// was last used. Only what passes through the deframer can change that, apart from the end of the stream.
+struct NotedDeframer {
     deframer: Deframer,
-    steady: bool,
+    between_messages: bool,
 }
 
-impl SteadyDeframer {
+impl NotedDeframer {
     fn new(deframer: Deframer) -> Self {
         Self {
             deframer,
-            steady: false,
+            between_messages: false,
         }
     }
 }
 
-impl Deref for SteadyDeframer {
+impl Deref for NotedDeframer {
     type Target = Deframer;
 
     #[inline(always)]
@@ -79,32 +79,32 @@ impl Deref for SteadyDeframer {
     }
 }
 
-impl DerefMut for SteadyDeframer {
+impl DerefMut for NotedDeframer {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Deframer {
-        self.steady = false;
+        self.between_messages = false;
         &mut self.deframer
     }
 }
 
-/// The layers above TCP, once MPA start-up is over. What is received needs the first fields, in this order.
+/// The layers above TCP, once MPA start-up is over. The fields that receiving needs come first, in order of use.
 #[repr(C)]
 pub(super) struct Stream {
     hold: Hold,
     ended: bool,
     crc: bool,
-    /// The peer may begin with a Send that is not for the application, and has not begun.
+    /// The peer may begin with a Send as its ready-to-receive message, and has sent nothing yet.
     send_may_open: bool,
-    /// What the peer had acknowledged when the octets came that are being received.
+    /// Up to where the peer had acknowledged our stream when the octets arrived that are being received.
     pub(super) acked: u64,
     /// Where the peer's first FPDU begins in its stream, if it sends markers.
     marked_from: Option<u64>,
-    deframer: SteadyDeframer,
+    deframer: NotedDeframer,
     pub(super) ddp: DdpStream,
     pub(super) user: User,
-    /// Where the next FPDU stands among those that were sent, if the peer requires markers.
+    /// The position of the next FPDU among those that were sent, if the peer requires markers.
     markers: Option<u64>,
-    /// The Terminate that the peer is owed.
+    /// The Terminate that is to be sent.
     last_words: Vec<u8>,
 }
 
@@ -119,7 +119,7 @@ impl Stream {
         }
         let opening = opening(negotiated.rtr).filter(|_| !responder);
         Self {
-            deframer: SteadyDeframer::new(match negotiated.peer_markers {
+            deframer: NotedDeframer::new(match negotiated.peer_markers {
                 false => Deframer::new(negotiated.crc),
                 true => Deframer::with_markers(negotiated.crc),
             }),
@@ -136,7 +136,7 @@ impl Stream {
         }
     }
 
-    /// The application asks to end in order, after all that it has posted so far.
+    /// Ends the stream in order for the application, after all that it has posted so far.
     pub(super) fn finish(&mut self) {
         self.ddp.finish();
         self.user.finish();
@@ -147,12 +147,12 @@ impl Stream {
         self.ddp.is_finishing()
     }
 
-    /// Whether the layer above is another than RDMAP, which decides itself how long the stream lives.
+    /// Whether the layer above is not RDMAP. Such a layer decides itself how long the stream lives.
     pub(super) fn is_endpoint(&self) -> bool {
         matches!(self.user, User::Endpoint(_))
     }
 
-    /// Has what it looks at fetched, one step further with each depth from 0 to 2.
+    /// Prefetches what a turn needs, one step further with each depth from 0 to 2.
     pub(super) fn prefetch(&self, turn: Upcoming, depth: usize) {
         match (depth.checked_sub(1), turn) {
             (None, Upcoming::Data) => prefetch_front(self, TO_RECEIVE),
@@ -165,7 +165,7 @@ impl Stream {
         self.user.into_end()
     }
 
-    /// What is still to be sent of a stream that has ended.
+    /// Takes the Terminate that is still to be sent of a stream that has ended.
     pub(super) fn take_last_words(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.last_words)
     }
@@ -179,59 +179,61 @@ impl Stream {
         self.crc && self.marked_from.is_none()
     }
 
-    /// Octets of an FPDU whose rest has not arrived.
-    pub(super) fn held(&self) -> usize {
+    /// Returns the octets of an FPDU that has arrived in part.
+    pub(super) fn buffered(&self) -> usize {
         self.deframer.buffered()
     }
 
-    /// Whether the stream would not end between two messages here. Behind an error that was told, what the peer began does
-    /// not count.
+    /// Whether the stream, if it ended here, would end inside a message. Behind an error that was reported, what the
+    /// peer began does not count.
     pub(super) fn is_inside_message(&self) -> bool {
-        self.held() > 0 || (self.ddp.is_amid_message() && !self.ddp.has_failed())
+        self.buffered() > 0 || (self.ddp.is_amid_message() && !self.ddp.has_failed())
     }
 
-    /// Octets that this FPDU still lacks.
+    /// Returns the octets that this FPDU still lacks.
     pub(super) fn missing(&self) -> usize {
         self.deframer.missing_len()
     }
 
-    /// Whether the stream is steady: the next octet received begins an FPDU and a message, and nothing of the stream's beginning
-    /// or end, and no response of ours, is under way.
-    fn is_steady(&self) -> bool {
+    /// Whether the stream is between messages: the next octet received begins an FPDU and a message. Also, no step of
+    /// the stream's beginning or end, and no response of ours, is pending.
+    fn is_between_messages(&self) -> bool {
         let (User::Rdmap(RdmapUser { rdmap, .. }), Hold::Nothing) = (&self.user, self.hold) else {
             return false;
         };
         let ends = self.ended || self.ddp.has_failed() || self.ddp.is_finishing();
         let between = self.deframer.is_at_fpdu_boundary() && !self.ddp.is_amid_message();
-        !ends && !self.send_may_open && between && rdmap.is_steady()
+        !ends && !self.send_may_open && between && rdmap.is_between_messages()
     }
 
-    /// Whether the stream is certainly [steady](Self::is_steady), as it was found when it was [settled](Self::settle_acked).
+    /// Whether the stream is certainly still [between messages](Self::is_between_messages), as
+    /// [`settle_acked`](Self::settle_acked) found it.
     #[inline(always)]
-    pub(super) fn is_still_steady(&self) -> bool {
-        let steady = self.deframer.steady && !self.ended && !self.ddp.is_finishing();
-        debug_assert!(!steady || self.is_steady());
-        steady
+    pub(super) fn is_still_between_messages(&self) -> bool {
+        let between_messages =
+            self.deframer.between_messages && !self.ended && !self.ddp.is_finishing();
+        debug_assert!(!between_messages || self.is_between_messages());
+        between_messages
     }
 
-    /// Octets in order, from TCP, and the CRC of all of them, if that is known already.
+    /// Takes octets in order from TCP, with the CRC of all of them if that is known already.
     pub(super) fn receive(
         &mut self,
         mut bytes: &[u8],
         mut crc: Option<u32>,
         context: &mut Context<'_, '_>,
     ) {
-        let mut held = self.deframer.buffered();
+        let mut buffered = self.deframer.buffered();
         // rfc: 5040-85, 5041-10, 5041-75 behind an error, what comes is dropped silently
         while !bytes.is_empty() && !self.ddp.has_failed() {
             let outcome = match self.deframer.next_with_crc(&mut bytes, crc.take()) {
                 Ok(None) => {
-                    let more = self.deframer.buffered() - held;
+                    let more = self.deframer.buffered() - buffered;
                     context.counters.rdma.octets_buffered += more as u64;
                     return;
                 }
                 Ok(Some(ulpdu)) => {
-                    held = 0;
+                    buffered = 0;
                     context.counters.rdma.fpdus_received += 1;
                     let opens = std::mem::take(&mut self.send_may_open) && is_opening(ulpdu);
                     let received = if opens {
@@ -255,14 +257,14 @@ impl Stream {
         }
     }
 
-    /// Who writes what may follow, in a coalesced run, behind an FPDU that was received last and whole, and is a segment with the
-    /// same opcode. `None` if more is to be done for a segment than to write it.
+    /// Returns what may write the segments that follow `fpdu` in a coalesced run. `fpdu` was received last, and whole;
+    /// the others have the same opcode. `None` if more than placing is to be done for such a segment.
     pub(super) fn writer_behind<'g>(
         &self,
         fpdu: &[u8],
         guard: &'g Guard<'_>,
     ) -> Option<Writer<'g>> {
-        // Another layer than RDMAP may want its payload elsewhere each time.
+        // A layer other than RDMAP may want the payload elsewhere each time.
         let User::Rdmap(RdmapUser { rdmap, .. }) = &self.user else {
             return None;
         };
@@ -270,20 +272,20 @@ impl Stream {
             return None;
         }
         let segment = DdpSegment::parse(Fpdu::parse(fpdu)?.0.ulpdu).ok()?;
-        let Destination::Silent(right) = rdmap.admit(&segment).ok()? else {
+        let Destination::PlaceOnly(right) = rdmap.admit(&segment).ok()? else {
             return None;
         };
         self.ddp.writer(right, guard)
     }
 
-    /// The initiator's first FPDU frees the responder to send.
+    /// Lets the responder send, once the initiator's first FPDU has come.
     fn hold_no_longer(&mut self) {
         if self.hold == Hold::ForFirstFpdu {
             self.hold = Hold::Nothing;
         }
     }
 
-    /// The stream has come to an FPDU of this many octets that was placed early.
+    /// Delivers an FPDU of `len` octets that was placed early, now that the stream has come to it.
     pub(super) fn deliver_early(
         &mut self,
         len: u64,
@@ -321,7 +323,7 @@ impl Stream {
         }
     }
 
-    /// An error: RDMAP tells the peer by a Terminate message, and the stream is over. Any other layer is told, and
+    /// Handles an error. RDMAP sends a Terminate message, and the stream is over. Any other layer gets the error, and
     /// decides.
     // rfc: 5040-88b, 5040-s4, 5041-s7, 5041-s12 RDMAP sends one more message at once, a Terminate
     // rfc: 5041-70b, 5041-70c, 5041-71, 5041-74 the error is told; the stream ends when the layer above says so
@@ -336,7 +338,7 @@ impl Stream {
         }
         match &mut self.user {
             User::Rdmap(RdmapUser { rdmap, qp, .. }) => {
-                // The peer's fault takes nothing from what it has received.
+                // What the peer acknowledged before its fault completes.
                 rdmap.acked(self.acked, qp, context.cqs);
                 // rfc: 5040-88b at once, with type, code, length and DDP header
                 rdmap.terminate(error.cause());
@@ -362,13 +364,13 @@ impl Stream {
         }
     }
 
-    /// The stream is over, not in order.
+    /// Ends the stream abortively.
     pub(super) fn end(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         self.end_as(Teardown::Abortive, reason, context);
     }
 
-    /// The stream is over for the application: every request it posted completes, and what was not sent of a
-    /// message never is.
+    /// Ends the stream for the application: every request that it posted completes, and the rest of a message that was
+    /// sent in part is not sent.
     // rfc: 5040-68 nothing is sent behind a Terminate
     pub(super) fn end_as(
         &mut self,
@@ -393,30 +395,31 @@ impl Stream {
         }
     }
 
-    /// The peer has acknowledged this much of what was sent; [`settle`](Self::settle) completes what that ends.
+    /// Records up to where the peer has acknowledged our stream; [`settle`](Self::settle) completes the requests.
     pub(super) fn note_acked(&mut self, acked: u64) {
         self.acked = acked;
     }
 
-    /// [`settle`](Self::settle), if that is no more than to complete what the peer has acknowledged. Says whether it was.
+    /// Does [`settle`](Self::settle) if completing what the peer has acknowledged is all of it. Returns whether that
+    /// was so.
     #[inline]
     pub(super) fn settle_acked(&mut self, acked: u64, context: &mut Context<'_, '_>) -> bool {
         let only_that = !self.ended && !self.ddp.is_finishing() && !self.is_endpoint();
         if only_that {
-            self.deframer.steady = self.is_steady();
+            self.deframer.between_messages = self.is_between_messages();
             self.user.with(context).transferred(acked);
         }
         only_that
     }
 
-    /// Follows the layer below.
+    /// Acts on the state of the layer below: what it acknowledged, and its half-closes.
     pub(super) fn settle(&mut self, llp: &mut impl Llp, context: &mut Context<'_, '_>) {
         if !self.ended {
             self.ddp.follow_llp(llp, &mut self.user.with(context));
         }
     }
 
-    /// When the first FPDU may go.
+    /// Returns when the first FPDU may be sent, if the application set a delay.
     pub(super) fn held_back_until(&self) -> Option<Instant> {
         match self.hold {
             Hold::Until(at) => Some(at),
@@ -424,16 +427,16 @@ impl Stream {
         }
     }
 
-    /// The time has come at which the first FPDU may go.
+    /// Lets the first FPDU be sent, if its time has come.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.held_back_until().is_some_and(|at| at <= now) {
             self.hold = Hold::Nothing;
         }
     }
 
-    /// Requests that send nothing wait for no room to send in, nor for a Read Response that is being sent, nor for the
-    /// peer's first FPDU, which may be for a window that one of them binds. Where a message can begin, that carries
-    /// them out.
+    /// Carries out requests that send nothing, such as binding a window. They need not wait for room to send, nor for a
+    /// Read Response that is being sent, nor for the peer's first FPDU, which may use a window that one of them binds.
+    /// Where a message can begin, beginning it carries them out.
     pub(super) fn execute_local(&mut self, may_send: bool, context: &mut Context<'_, '_>) {
         let User::Rdmap(RdmapUser {
             rdmap,
@@ -452,7 +455,7 @@ impl Stream {
         }
     }
 
-    /// Whether there is surely nothing to send now, nor anything else to be done for a send queue.
+    /// Whether there is surely nothing to send now, and no work request that waits.
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
         !self.ended && !self.ddp.is_sending() && self.user.is_at_rest()
@@ -494,7 +497,7 @@ impl Stream {
     }
 }
 
-/// Opens the queues that RDMAP asks for.
+/// Opens RDMAP's queues.
 fn open_queues(ddp: &mut DdpStream, ird: u16, ord: u16) {
     ddp.open(QueueNumber::SEND, BufferSupply::Posted);
     for (queue, count, size) in rdmap::rdmap_queues(ird, ord) {
@@ -502,7 +505,7 @@ fn open_queues(ddp: &mut DdpStream, ird: u16, ord: u16) {
     }
 }
 
-/// What an initiator begins with.
+/// Returns the ready-to-receive message that an initiator begins with.
 fn opening(rtr: Rtr) -> Option<RtrMessage> {
     match rtr {
         Rtr { write: true, .. } => Some(RtrMessage::Write),
@@ -518,7 +521,7 @@ fn is_opening(ulpdu: &[u8]) -> bool {
     DdpSegment::parse(ulpdu).is_ok_and(|segment| RtrMessage::is_send(&segment))
 }
 
-/// Such a Send takes no receive from the application.
+/// Delivers a ready-to-receive Send, which takes no receive of the application.
 fn deliver_without_buffer(ddp: &mut DdpStream, ulpdu: &[u8]) -> Result<u32, StreamError> {
     match DdpSegment::parse(ulpdu)?.header {
         DdpHeader::Untagged(header) => ddp.deliver_without_buffer(&header)?,

@@ -1,4 +1,4 @@
-//! Which Terminate reports which error: the one place where the layers' errors meet.
+//! Which Terminate reports which error. This is the one place where the errors of all layers meet.
 
 use crate::ddp::{DdpError, DdpStreamError, ErrorReport, Placed, Segmenter};
 use crate::mpa::{MpaError, frame, marker};
@@ -60,7 +60,7 @@ impl<E: Into<LayerError>> From<E> for StreamError {
 }
 
 impl StreamError {
-    /// Adds the segment that showed the error, as it came.
+    /// Adds the segment that showed the error.
     // rfc: 5041-s11 an error report has the header, the kind of error and the segment's length
     pub(super) fn about(mut self, ulpdu: &[u8]) -> Self {
         if let Some(header) = header_octets(ulpdu) {
@@ -69,9 +69,9 @@ impl StreamError {
         self
     }
 
-    /// The same where the segment was placed earlier.
+    /// Adds the segment that showed the error, where that was placed before.
     pub(super) fn about_placed(mut self, placed: &Placed) -> Self {
-        self.0.1 = self.0.1.with_header(placed.header(), placed.came());
+        self.0.1 = self.0.1.with_header(placed.header(), placed.info());
         self
     }
 
@@ -79,7 +79,7 @@ impl StreamError {
         self.0.1
     }
 
-    /// How a layer above DDP that is not RDMAP is told.
+    /// Returns the error as a layer above DDP other than RDMAP gets it.
     // rfc: 5041-s11 an error report has the header, the kind of error and the segment's length
     pub(super) fn report(&self) -> ErrorReport {
         let segment = self.0.1.segment();
@@ -90,7 +90,7 @@ impl StreamError {
         }
     }
 
-    /// How the application is told.
+    /// Returns the error as the application gets it.
     pub(super) fn end_reason(&self) -> EndReason {
         EndReason::TerminateSent {
             control: self.cause().control(),
@@ -98,7 +98,7 @@ impl StreamError {
         }
     }
 
-    /// Whether the application left too many completions unpolled.
+    /// Whether a completion queue overran because the application did not poll it.
     pub(super) fn is_overrun(&self) -> bool {
         matches!(self.0.0, LayerError::Rdmap(RdmapError::Overrun(_)))
     }
@@ -114,7 +114,7 @@ impl std::fmt::Display for StreamError {
     }
 }
 
-/// The whole FPDU of a Terminate message; `markers`: where it stands, if it is to have markers.
+/// Returns the whole FPDU of a Terminate message. `markers`: its position in the stream, if it gets markers.
 pub(super) fn fpdu(
     outbound: &Outbound,
     mut segmenter: Segmenter,
@@ -140,8 +140,8 @@ pub(super) fn fpdu(
     fpdu
 }
 
-/// Layer, error type and error code: RFC 5040 figure 9, with DDP's numbers of RFC 5041 section 7.2 and MPA's of
-/// RFC 5044 section 8.
+/// Returns layer, error type and error code: those of RFC 5040 figure 9, with DDP's numbers of RFC 5041 section 7.2 and
+/// MPA's of RFC 5044 section 8.
 // rfc: 5044-85b, 5044-85c, 5044-s17 a wrong CRC, and a marker that disagrees, have codes of their own
 fn cause(error: &LayerError) -> TerminateCause {
     const RDMA: u8 = 0;
@@ -156,13 +156,13 @@ fn cause(error: &LayerError) -> TerminateCause {
         LayerError::Mpa(MpaError::InsufficientIrd { .. }) => (LLP, 0, 0x06),
         // rfc: 6581-33 no RTR message in common: Terminate 2/0/7
         LayerError::Mpa(MpaError::NoMatchingRtr) => (LLP, 0, 0x07),
-        // Start-up errors that are answered by other means than a Terminate.
+        // Start-up errors, for which no Terminate is sent.
         LayerError::Mpa(_) => (LLP, 0, 0x04),
-        // DDP has no number for a segment without a whole header. What MPA found of it was right.
+        // DDP has no number for a segment without a whole header, and MPA found no error in it.
         LayerError::Segment(DdpWireError::TooShort(_)) => (RDMA, 2, 0xff),
         LayerError::Segment(DdpWireError::Version { tagged: true, .. }) => (DDP, 1, 0x04),
         LayerError::Segment(DdpWireError::Version { tagged: false, .. }) => (DDP, 2, 0x06),
-        // Only for its number: a layer other than RDMAP is told itself, and sends no Terminate.
+        // Only for the error report: a layer other than RDMAP sends no Terminate.
         LayerError::Ulp(fault) => {
             let (error_type, code) = fault.number();
             (DDP, error_type, code)

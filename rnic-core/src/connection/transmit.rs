@@ -1,4 +1,4 @@
-//! Downward: messages become FPDUs in transmit frames, TCP decides when they go.
+//! The send side: messages become FPDUs in transmit frames, and TCP decides when these leave.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ use super::stream::Built;
 use super::{Connection, Context, Phase, Transmit};
 
 impl Connection {
-    /// Sends at most `most` frames, holding `share` of them at most until they are acknowledged. Returns how many, and what
-    /// came of the last attempt.
+    /// Sends at most `most` frames, and holds at most `share` until they are acknowledged. Returns how many were sent,
+    /// and the outcome of the last attempt.
     pub(crate) fn transmit<F: TxFrames>(
         &mut self,
         most: u64,
@@ -27,11 +27,11 @@ impl Connection {
         let mut sent = 0;
         while sent < most && has_room(tx) {
             if let Some(burst) = TxBurst::eligible(self, context) {
-                let (frames, rests) = burst.commit(self, most - sent, share, context, tx);
+                let (frames, at_rest) = burst.commit(self, most - sent, share, context, tx);
                 sent += frames;
                 // A burst leaves TCP nothing to send.
-                if frames > 0 && rests && !self.fin_asked {
-                    return (sent, Transmit::Idle);
+                if frames > 0 && at_rest && !self.fin_asked {
+                    return (sent, Transmit::Nothing);
                 }
                 if frames > 0 {
                     continue;
@@ -41,9 +41,9 @@ impl Connection {
                 Transmit::Sent => sent += 1,
                 other => return (sent, other),
             }
-            // Behind an ACK there mostly is nothing.
+            // Behind a mere ACK there mostly is nothing.
             if self.is_at_rest(context.now) {
-                return (sent, Transmit::Idle);
+                return (sent, Transmit::Nothing);
             }
         }
         (sent, Transmit::Sent)
@@ -57,7 +57,7 @@ impl Connection {
         tx: &mut F,
     ) -> Transmit {
         let Some(header_len) = self.path.template().map(HeaderTemplate::len) else {
-            return Transmit::Idle;
+            return Transmit::Nothing;
         };
         let starved = !self.fill(header_len, share, context, tx);
         match self.tcp.poll_transmit(context.now, tx) {
@@ -66,11 +66,11 @@ impl Connection {
                 Transmit::Sent
             }
             None if starved => Transmit::Starved,
-            None => Transmit::Idle,
+            None => Transmit::Nothing,
         }
     }
 
-    /// Gives TCP the next segment while it wants one. Says no if there was no frame to build it in.
+    /// Gives TCP segments while it wants them. Returns false if there was no frame to build one in.
     fn fill<F: TxFrames>(
         &mut self,
         net_header_len: usize,
@@ -83,7 +83,7 @@ impl Connection {
         }
         while self.tcp.wants_data(context.now) {
             if !self.has_output(context) {
-                // Beginning a message may have ended the stream: then its Terminate is what is left to send.
+                // Beginning a message may have ended the stream: then its Terminate is left to send.
                 self.leave_stream(context);
                 if self.loose_octets.is_empty() {
                     break;
@@ -91,7 +91,7 @@ impl Connection {
             }
             let held = self.tcp.held();
             if held >= share {
-                // What it holds is acknowledged or spilled, and then it goes on.
+                // It goes on when frames that it holds are acknowledged or spilled.
                 break;
             }
             if tx.available() <= frames_for_others(held) {
@@ -106,7 +106,7 @@ impl Connection {
             let Built { len, sum, push, .. } = self.build(payload, summed, context);
             if len == 0 {
                 tx.release(frame);
-                // The source of the message is gone. The Terminate that takes its place never comes to nothing.
+                // The source of the message was revoked. The Terminate that is sent instead always has octets.
                 self.leave_stream(context);
                 if self.loose_octets.is_empty() {
                     break;
@@ -130,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// Builds the payload of one segment: loose octets, or FPDUs. `summed`: somebody needs its sum.
+    /// Builds the payload of one segment: loose octets, or FPDUs. `summed`: the checksum of the payload is needed.
     // rfc: 5044-s7 segments start with FPDUs
     fn build(&mut self, payload: &mut [u8], summed: bool, context: &mut Context<'_, '_>) -> Built {
         let payload = &mut payload[..self.tcp.max_payload()];
@@ -144,7 +144,7 @@ impl Connection {
                 len: len as u16,
                 sum: checksum::sum(&payload[..len]),
                 push: self.loose_octets.is_empty(),
-                rests: false,
+                at_rest: false,
             };
         }
         match &mut self.phase {
@@ -159,7 +159,7 @@ impl Connection {
     /// Sends FIN once there is nothing else.
     fn finish_sending(&mut self, context: &mut Context<'_, '_>) {
         self.leave_stream(context);
-        // A siw that finds a FIN right behind a rejecting Reply does not read the Reply.
+        // FIN waits until a rejecting Reply is acknowledged: siw does not read a Reply with a FIN right behind it.
         let heard = self.loose_octets.is_empty() && self.tcp.acked_offset() >= self.loose_end;
         if self.fin_asked && heard {
             self.tcp.close(context.now);
@@ -181,7 +181,7 @@ impl Connection {
                 len,
                 sum,
             } if usize::from(payload_at) == at => (frame, usize::from(len), sum, true),
-            // The headers have another length than when the payload was built.
+            // The length of the headers has changed since the payload was built.
             Payload::Whole {
                 frame: source,
                 payload_at,
@@ -233,7 +233,7 @@ pub(crate) fn has_room<F: TxFrames>(tx: &F) -> bool {
     tx.can_transmit() && tx.available() > 0
 }
 
-/// The sum of a payload, as far as anybody needs to know it.
+/// Returns the checksum of a payload, or 0 where the device computes it.
 fn sum_of<F: TxFrames>(tx: &F, frame: FrameId, payload: Range<usize>) -> u16 {
     match tx.completes_checksums() {
         true => 0,

@@ -1,4 +1,4 @@
-//! Who speaks above DDP on a connection: RDMAP for a queue pair, or another layer on an endpoint.
+//! The layer above DDP on a connection: RDMAP for a queue pair, or another layer for an endpoint.
 
 use std::collections::VecDeque;
 use std::mem::offset_of;
@@ -21,7 +21,7 @@ use super::context::{Context, Upcoming};
 use super::terminate::StreamError;
 use super::{EndReason, Event};
 
-/// What an application connects.
+/// What an application connects: the local end of a connection.
 pub(crate) enum LocalEnd {
     /// A queue pair: RDMAP.
     Qp(Box<QueuePair>),
@@ -51,7 +51,7 @@ impl LocalEnd {
         }
     }
 
-    /// What has no connection ends as if it had had one.
+    /// Ends an end that has no connection, with the events of one that has.
     pub(crate) fn fail(&mut self, cqs: &mut CqTable, events: &mut VecDeque<Event>) {
         self.set_state(QpState::Error);
         let (qp, reason) = (self.number(), EndReason::Local);
@@ -103,12 +103,13 @@ pub(super) struct RdmapUser {
 }
 
 impl RdmapUser {
-    /// Octets that are looked at in each turn.
+    /// The first octets, which are read in each turn.
     pub(super) const IN_EACH_TURN: usize = offset_of!(Self, rdmap) + Rdmap::IN_EACH_TURN;
 }
 
 impl User {
-    /// The layer for an end of a connection with these read depths. `opening` is what RDMAP begins with.
+    /// Makes the layer for an end of a connection with these read depths. `opening` is RDMAP's ready-to-receive
+    /// message.
     pub(super) fn new(end: LocalEnd, ird: u16, ord: u16, opening: Option<RtrMessage>) -> Self {
         match end {
             LocalEnd::Qp(qp) => {
@@ -126,7 +127,7 @@ impl User {
         }
     }
 
-    /// Has what it looks at fetched, one step further with each depth from 0 to 1.
+    /// Prefetches what a turn needs, one step further with each depth from 0 to 1.
     pub(super) fn prefetch(&self, turn: Upcoming, depth: usize) {
         match self {
             Self::Rdmap(RdmapUser { rdmap, qp, .. }) => match (depth, turn) {
@@ -152,7 +153,7 @@ impl User {
         }
     }
 
-    /// Whether there is surely no message to begin. What another layer than RDMAP has is known when it is asked.
+    /// Whether there is surely no message to begin. A layer other than RDMAP may always have one.
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
         match self {
@@ -161,7 +162,7 @@ impl User {
         }
     }
 
-    /// Whether its receives come from a queue that it shares with others.
+    /// Whether its receives come from a shared receive queue.
     pub(super) fn shares_receives(&self) -> bool {
         match self {
             Self::Rdmap(user) => user.qp.rq.is_shared(),
@@ -169,7 +170,7 @@ impl User {
         }
     }
 
-    /// The same with what it needs for one call.
+    /// Returns the layer with what it needs for one call.
     pub(super) fn with<'a, 'c, 'g>(
         &'a mut self,
         context: &'a mut Context<'c, 'g>,
@@ -180,7 +181,7 @@ impl User {
         }
     }
 
-    /// The application ends in order: what is asked of the layer from now on is not carried out.
+    /// Ends the layer in order, for the application: requests posted from now on are not carried out.
     // rfc: 5041-67 requests behind an orderly end return an error
     pub(super) fn finish(&mut self) {
         match self {
@@ -189,7 +190,7 @@ impl User {
         }
     }
 
-    /// The stream is over: whatever the application has asked for completes.
+    /// Completes every request of the application, because the stream is over.
     pub(super) fn end(&mut self, teardown: Teardown, context: &mut Context<'_, '_>) {
         match self {
             Self::Rdmap(RdmapUser { rdmap, qp, .. }) => {
@@ -266,10 +267,10 @@ impl Ulp for Upper<'_, '_, '_> {
                     }
                     Delivery::Untagged {
                         header,
-                        came,
+                        info,
                         length,
                         octets,
-                    } => Ok(rdmap.handle_untagged(&header, came, length, octets, qp, cqs, guard)?),
+                    } => Ok(rdmap.handle_untagged(&header, info, length, octets, qp, cqs, guard)?),
                 }
             }
             User::Endpoint(endpoint) => Ok(endpoint.ulp.deliver(delivery, guard)?),
@@ -325,14 +326,14 @@ impl Ulp for Upper<'_, '_, '_> {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    fn is_drained(&self) -> bool {
         match &*self.user {
-            User::Rdmap(user) => user.rdmap.is_idle(&user.qp),
-            User::Endpoint(endpoint) => endpoint.ulp.is_idle(),
+            User::Rdmap(user) => user.rdmap.is_drained(&user.qp),
+            User::Endpoint(endpoint) => endpoint.ulp.is_drained(),
         }
     }
 
-    /// RDMAP has no use for a stream that answers nothing.
+    /// RDMAP has no use for a stream on which it cannot respond.
     fn handle_half_close(&mut self) -> HalfCloseAction {
         match self.user {
             User::Rdmap(_) => HalfCloseAction::Close,
@@ -341,7 +342,7 @@ impl Ulp for Upper<'_, '_, '_> {
     }
 }
 
-/// What DDP needs to know of a message.
+/// Returns what DDP needs to know of a message.
 pub(super) fn message(outbound: &Outbound) -> UlpMessage {
     UlpMessage {
         header: outbound.header,
@@ -349,7 +350,7 @@ pub(super) fn message(outbound: &Outbound) -> UlpMessage {
     }
 }
 
-/// Completes whatever was posted to a queue pair that has no connection any more.
+/// Completes, as flushed, what was posted to a queue pair that no longer has a connection.
 pub(crate) fn flush(qp: &mut QueuePair, cqs: &mut CqTable) {
     Rdmap::new(0, 0, 0).flush(qp, cqs);
 }

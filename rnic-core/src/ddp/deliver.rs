@@ -33,7 +33,7 @@ impl Ddp {
     ) -> Result<Option<Delivery<'_>>, DdpError> {
         let len = placed.len;
         let header = match placed.header {
-            DdpHeader::Tagged(_) if placed.silent => return Ok(None),
+            DdpHeader::Tagged(_) if placed.place_only => return Ok(None),
             // rfc: 5041-27, 5041-32 RsvdULP and STag are delivered with a tagged message
             DdpHeader::Tagged(header) => return Ok(Some(Delivery::Tagged { header, len })),
             DdpHeader::Untagged(header) => header,
@@ -64,7 +64,7 @@ impl Ddp {
             // rfc: 5041-37, 5041-65 RsvdULP is delivered with an untagged message
             Delivery::Untagged {
                 header,
-                came: placed.came(),
+                info: placed.info(),
                 length,
                 octets,
             }

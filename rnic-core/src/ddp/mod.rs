@@ -24,7 +24,7 @@ pub use error::{DdpError, DdpStreamError, ErrorReport};
 pub use llp::Llp;
 pub use place::Placed;
 pub use queue::BufferSupply;
-pub use segment::{OutgoingSegment, Segmenter, Series};
+pub use segment::{FullSegments, OutgoingSegment, Segmenter};
 pub use stream::{Built, DdpStream};
 pub use ulp::{Buffers, Delivery, HalfCloseAction, Teardown, Ulp, UlpMessage};
 

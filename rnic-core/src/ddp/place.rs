@@ -6,7 +6,7 @@ use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Writer};
 use crate::memory::table::{Access, Origin};
 use crate::verbs::{RecvWr, ScatterError, Sge, scatter, total_length};
-use crate::wire::ddp::{Came, DdpHeader, DdpSegment, TaggedHeader, UntaggedHeader};
+use crate::wire::ddp::{DdpHeader, DdpSegment, SegmentInfo, TaggedHeader, UntaggedHeader};
 
 /// A segment whose payload is placed: what is kept of it until it is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Placed {
     control: u8,
     pub(super) len: u32,
     /// The segment is not delivered to the ULP.
-    pub(super) silent: bool,
+    pub(super) place_only: bool,
     /// Its first octets, where they go to the ULP with the delivery.
     pub(super) octets_to_deliver: Option<[u8; MAX_DELIVERED_OCTETS]>,
 }
@@ -28,9 +28,9 @@ impl Placed {
     }
 
     /// What the header does not say about the segment.
-    pub fn came(&self) -> Came {
+    pub fn info(&self) -> SegmentInfo {
         let len = self.header.len() + self.len as usize;
-        Came {
+        SegmentInfo {
             control: self.control,
             len: u16::try_from(len).unwrap_or(u16::MAX),
         }
@@ -48,7 +48,7 @@ impl Placed {
             header: DdpHeader::Tagged(header),
             control: 0,
             len: 0,
-            silent: true,
+            place_only: true,
             octets_to_deliver: None,
         }
     }
@@ -69,22 +69,22 @@ impl Ddp {
         buffers: &mut impl Buffers,
         guard: &Guard<'_>,
     ) -> Result<Placed, DdpError> {
-        let (mut octets_to_deliver, mut silent) = (None, false);
+        let (mut octets_to_deliver, mut place_only) = (None, false);
         match (&segment.header, destination) {
             (DdpHeader::Untagged(header), Destination::Delivery) => {
                 posted(self.queue_mut(header)?, header, buffers)?;
                 octets_to_deliver = Some(first_octets(segment.payload));
             }
             // rfc: 5041-16 with T clear the payload goes to an untagged buffer
-            (DdpHeader::Untagged(header), Destination::Buffer(_) | Destination::Silent(_)) => {
+            (DdpHeader::Untagged(header), Destination::Buffer(_) | Destination::PlaceOnly(_)) => {
                 self.place_untagged(header, segment.payload, buffers, guard)?
             }
             // rfc: 5041-15 with T set the payload goes to a tagged buffer
             (
                 DdpHeader::Tagged(header),
-                Destination::Buffer(right) | Destination::Silent(right),
+                Destination::Buffer(right) | Destination::PlaceOnly(right),
             ) => {
-                silent = matches!(destination, Destination::Silent(_));
+                place_only = matches!(destination, Destination::PlaceOnly(_));
                 self.place_tagged(header, segment.payload, right, guard)?
             }
             // The ULP gave no right to write: nothing is placed.
@@ -93,9 +93,9 @@ impl Ddp {
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         Ok(Placed {
             header: segment.header,
-            control: segment.came().control,
+            control: segment.info().control,
             len,
-            silent,
+            place_only,
             octets_to_deliver,
         })
     }

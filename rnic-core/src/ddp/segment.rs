@@ -24,28 +24,28 @@ pub struct Segmenter {
     finished: bool,
 }
 
-/// The next segments of a message, all equally long and none the last: they differ in where their payload belongs, and in
-/// nothing else.
+/// The next full segments of a message: all as long as the MULPDU allows, and none the last. They differ only in the
+/// offset of their payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Series {
+pub struct FullSegments {
     header: DdpHeader,
     offset: u32,
     payload_len: u32,
     count: u32,
 }
 
-impl Series {
-    /// Where the payload of the next one starts, in octets from the start of the message.
+impl FullSegments {
+    /// Returns the offset of the next one's payload in the message.
     pub fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// Octets of payload in each.
+    /// Returns the octets of payload in each.
     pub fn payload_len(&self) -> usize {
         self.payload_len as usize
     }
 
-    /// Octets of payload in all of them.
+    /// Returns the octets of payload in all of them.
     pub fn octets(&self) -> usize {
         self.count as usize * self.payload_len()
     }
@@ -103,13 +103,13 @@ impl Segmenter {
         })
     }
 
-    /// The next segments of at most `mulpdu` octets that are all of that length, if there are any.
-    pub fn series(&self, mulpdu: usize) -> Option<Series> {
+    /// Returns the next segments that have just `mulpdu` octets, if there are any.
+    pub fn full_segments(&self, mulpdu: usize) -> Option<FullSegments> {
         let payload_len = u32::try_from(mulpdu.checked_sub(self.header_len())?).ok()?;
-        // The last one of a message is none of them, full or not: it says that it is the last.
+        // The last one of a message is none of them, full or not: it has the L bit.
         let others = (self.length - self.segmented).checked_sub(1)?;
         let count = others.checked_div(payload_len).filter(|count| *count > 0)?;
-        Some(Series {
+        Some(FullSegments {
             header: self.header_at(self.segmented, false),
             offset: self.segmented,
             payload_len,
@@ -117,14 +117,14 @@ impl Segmenter {
         })
     }
 
-    /// The header of the next segment, which is the next of `series`.
+    /// Returns the header of the next segment, which is the next of `full`.
     #[inline]
-    pub fn next_in_series(&mut self, series: &mut Series) -> DdpHeader {
-        let header = series.header;
-        self.segmented += series.payload_len;
-        match &mut series.header {
+    pub fn next_full(&mut self, full: &mut FullSegments) -> DdpHeader {
+        let header = full.header;
+        self.segmented += full.payload_len;
+        match &mut full.header {
             DdpHeader::Tagged(next) => {
-                next.offset.0 = next.offset.0.wrapping_add(series.payload_len.into());
+                next.offset.0 = next.offset.0.wrapping_add(full.payload_len.into());
             }
             DdpHeader::Untagged(next) => next.offset = MessageOffset(self.segmented),
         }

@@ -1,7 +1,8 @@
 //! A DDP stream between a ULP and an LLP. It knows of both only what their traits say.
 
 use super::{
-    BufferSupply, Ddp, DdpError, HalfCloseAction, Llp, Placed, Segmenter, Series, Ulp, UlpMessage,
+    BufferSupply, Ddp, DdpError, FullSegments, HalfCloseAction, Llp, Placed, Segmenter, Ulp,
+    UlpMessage,
 };
 use crate::memory::epoch::Guard;
 use crate::memory::place::{Destination, Placement, Writer};
@@ -77,7 +78,7 @@ impl DdpStream {
     ) -> Result<u32, U::Error> {
         let segment = DdpSegment::parse(segment)?;
         let destination = ulp.admit(&segment)?;
-        if let (DdpHeader::Tagged(header), Destination::Silent(right)) =
+        if let (DdpHeader::Tagged(header), Destination::PlaceOnly(right)) =
             (&segment.header, destination)
         {
             // A whole message behind a whole message needs no check of the order.
@@ -273,18 +274,18 @@ impl DdpStream {
         }))
     }
 
-    /// Returns the next segments of the message being sent that have equal length, at most `mulpdu`.
-    pub fn series(&self, mulpdu: usize) -> Option<Series> {
+    /// Returns the next segments of the message being sent that have just `mulpdu` octets.
+    pub fn full_segments(&self, mulpdu: usize) -> Option<FullSegments> {
         // rfc: 5041-3 DDP learns the MULPDU and every change of it
-        self.sending.as_ref()?.series(mulpdu)
+        self.sending.as_ref()?.full_segments(mulpdu)
     }
 
-    /// Writes the header of the next segment of a [series](Self::series) at the front of `room`, in place of
-    /// [`next_segment`](Self::next_segment) and [`posted`](Self::posted). Returns the length of the header, behind which the
-    /// payload belongs. `None` if no message is being sent.
+    /// Writes the header of the next of the [full segments](Self::full_segments) at the front of `room`, in place of
+    /// [`next_segment`](Self::next_segment) and [`posted`](Self::posted). Returns the length of the header, behind
+    /// which the payload belongs. `None` if no message is being sent.
     #[inline]
-    pub fn next_in_series(&mut self, series: &mut Series, room: &mut [u8]) -> Option<usize> {
-        Some(self.sending.as_mut()?.next_in_series(series).emit(room))
+    pub fn next_full(&mut self, full: &mut FullSegments, room: &mut [u8]) -> Option<usize> {
+        Some(self.sending.as_mut()?.next_full(full).emit(room))
     }
 
     /// Whether a message may begin: none is being sent, and this half is not closed.
@@ -344,7 +345,7 @@ impl DdpStream {
         ulp.transferred(llp.transferred());
         // rfc: 5041-66, 5041-69 this half is closed in order when the ULP asks for it
         // rfc: 5041-s2 before an orderly end all data is transferred
-        if self.finishing && !self.closed && self.sending.is_none() && ulp.is_idle() {
+        if self.finishing && !self.closed && self.sending.is_none() && ulp.is_drained() {
             self.close(llp);
         }
         // rfc: 5041-s3 the ULP learns of the peer's half-close, and may go on sending

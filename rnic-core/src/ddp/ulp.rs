@@ -4,7 +4,7 @@ use crate::memory::epoch::Guard;
 use crate::memory::place::Destination;
 use crate::verbs::{QueuePair, RecvWr};
 use crate::wire::ddp::{
-    Came, DdpHeader, DdpSegment, DdpWireError, QueueNumber, TaggedHeader, UntaggedHeader,
+    DdpHeader, DdpSegment, DdpWireError, QueueNumber, SegmentInfo, TaggedHeader, UntaggedHeader,
 };
 
 use super::{BufferSupply, DdpError};
@@ -26,7 +26,7 @@ pub enum Delivery<'a> {
         /// The header of its last segment, with RsvdULP.
         header: UntaggedHeader,
         /// What the header does not say about the last segment.
-        came: Came,
+        info: SegmentInfo,
         /// Octets of the message.
         length: u32,
         /// All octets of the message where DDP keeps the buffers of the queue. The first octets where the ULP wants
@@ -122,8 +122,8 @@ pub trait Ulp: Buffers {
     /// Notes that messages which end at or before `end` will reach the peer (RFC 5041 section 5.4).
     fn transferred(&mut self, end: u64);
 
-    /// Whether it has nothing to send and awaits nothing.
-    fn is_idle(&self) -> bool;
+    /// Whether the layer is drained: it has nothing to send, and every request of either side was carried out.
+    fn is_drained(&self) -> bool;
 
     /// Handles the peer's half-close: nothing more arrives.
     fn handle_half_close(&mut self) -> HalfCloseAction;

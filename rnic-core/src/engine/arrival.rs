@@ -83,10 +83,10 @@ impl Engine {
         let Some(message) = WholeMessage::eligible(connection, expected, now, guard, cqs) else {
             return false;
         };
-        let rests = message.commit(connection, now, cqs, counters, tx);
-        debug_assert!(!rests || connection.is_at_rest_unless_posted(now));
+        let at_rest = message.commit(connection, now, cqs, counters, tx);
+        debug_assert!(!at_rest || connection.is_at_rest_unless_posted(now));
         let wants = Wants {
-            send: !rests,
+            send: !at_rest,
             delayed_ack: Some(now),
             ..Wants::default()
         };
@@ -120,10 +120,10 @@ impl Engine {
         match predicted.commit(connection, &mut context, tx) {
             Acknowledged::Nothing => return true,
             Acknowledged::All if connection.settle_acked(&mut context) => {
-                let rests = connection.is_at_rest_behind_sole_ack(now);
-                debug_assert!(!rests || connection.is_at_rest_unless_posted(now));
+                let at_rest = connection.is_at_rest_behind_sole_ack(now);
+                debug_assert!(!at_rest || connection.is_at_rest_unless_posted(now));
                 let wants = Wants {
-                    send: !rests,
+                    send: !at_rest,
                     delayed_ack: connection.acks_next_turn().then_some(now),
                     ..Wants::default()
                 };

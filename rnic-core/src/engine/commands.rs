@@ -2,7 +2,7 @@
 
 use crate::connection::{
     self, Connection, ConnectionOptions, Context, EndReason, Event, FlowKey, LocalEnd, PortLease,
-    Wants, plain,
+    Wants, without_scope,
 };
 use crate::ids::{ListenerId, QpNumber, RequestId};
 use crate::memory::epoch::Guard;
@@ -66,7 +66,7 @@ impl Engine {
                 refusals,
             } => {
                 let new = Listener {
-                    local: plain(local),
+                    local: without_scope(local),
                     peers,
                     lease,
                     refusals,

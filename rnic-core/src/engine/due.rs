@@ -94,7 +94,7 @@ impl Engine {
             self.counters.engine.no_transmit_frame += 1;
         }
         let wants = Wants {
-            send: last != Transmit::Idle,
+            send: last != Transmit::Nothing,
             ..self.connections[index].wants(now, self.has_many())
         };
         self.schedule(index, wants);

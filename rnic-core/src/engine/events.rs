@@ -78,8 +78,8 @@ impl Events {
     /// Waits until there is an event or a [nudge](Self::nudge), for `at_most` at most. Only one thread at a time may
     /// wait.
     pub fn wait(&self, at_most: Duration) {
-        let idle = |unread: &mut Unread| unread.is_empty() && !unread.nudged;
-        let waited = self.news.wait_timeout_while(self.lock(), at_most, idle);
+        let none = |unread: &mut Unread| unread.is_empty() && !unread.nudged;
+        let waited = self.news.wait_timeout_while(self.lock(), at_most, none);
         // The caller looks whether there is an event, or the time is over.
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }

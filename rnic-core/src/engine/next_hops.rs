@@ -20,7 +20,7 @@ pub enum NextHopRequest {
 }
 
 /// The most destinations without a connection that are remembered, for the next connection.
-const MAX_IDLE: usize = 1024;
+const MAX_UNUSED: usize = 1024;
 
 /// What is known of a destination.
 #[derive(Default)]
@@ -35,7 +35,7 @@ struct Destination {
     /// Its connections.
     users: Vec<usize>,
     /// Its place among destinations without connections, if it has none.
-    idle: Option<u64>,
+    unused: Option<u64>,
 }
 
 impl Destination {
@@ -48,15 +48,15 @@ impl Destination {
 }
 
 /// What is known of next hops, and the requests to the worker. All destinations of connections are here; of the others,
-/// the last [`MAX_IDLE`] that had one.
+/// the last [`MAX_UNUSED`] that had one.
 #[derive(Default)]
 pub(crate) struct NextHops {
     destinations: HashMap<IpAddr, Destination>,
     /// Where each connection stands among the users of its destination.
     positions: Vec<usize>,
     /// Destinations without connections, the longest unused first.
-    idle: BTreeMap<u64, IpAddr>,
-    next_idle: u64,
+    unused: BTreeMap<u64, IpAddr>,
+    next_unused: u64,
     requests: VecDeque<NextHopRequest>,
 }
 
@@ -64,8 +64,8 @@ impl NextHops {
     /// Adds a connection to a destination.
     pub(crate) fn join(&mut self, connection: usize, destination: IpAddr) {
         let known = self.destinations.entry(destination).or_default();
-        if let Some(idle) = known.idle.take() {
-            self.idle.remove(&idle);
+        if let Some(unused) = known.unused.take() {
+            self.unused.remove(&unused);
         }
         if self.positions.len() <= connection {
             self.positions.resize(connection + 1, 0);
@@ -91,11 +91,11 @@ impl NextHops {
             return self.forget(destination);
         }
         known.users = Vec::new();
-        known.idle = Some(self.next_idle);
-        self.idle.insert(self.next_idle, destination);
-        self.next_idle += 1;
-        if self.idle.len() > MAX_IDLE
-            && let Some((_, longest)) = self.idle.pop_first()
+        known.unused = Some(self.next_unused);
+        self.unused.insert(self.next_unused, destination);
+        self.next_unused += 1;
+        if self.unused.len() > MAX_UNUSED
+            && let Some((_, longest)) = self.unused.pop_first()
         {
             self.forget(longest);
         }
@@ -146,8 +146,8 @@ impl NextHops {
     /// connections to it.
     pub(crate) fn set_unreachable(&mut self, destination: IpAddr) -> &[usize] {
         let known = self.destinations.get_mut(&destination);
-        if let Some(idle) = known.and_then(|known| known.idle) {
-            self.idle.remove(&idle);
+        if let Some(unused) = known.and_then(|known| known.unused) {
+            self.unused.remove(&unused);
             self.forget(destination);
         }
         let Some(known) = self.destinations.get_mut(&destination) else {
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn nobody_is_asked_for_strangers_and_nothing_is_kept_of_them() {
         let mut hops = NextHops::default();
-        for number in 0..10 * MAX_IDLE {
+        for number in 0..10 * MAX_UNUSED {
             hops.join(number, address(number));
         }
         assert_eq!(hops.set(address(3), HOP), None);
-        for number in 0..10 * MAX_IDLE {
+        for number in 0..10 * MAX_UNUSED {
             hops.leave(number, address(number));
         }
         assert!(hops.destinations.is_empty() && !hops.has_request());
@@ -268,7 +268,7 @@ mod tests {
     fn destinations_without_connections_are_forgotten_the_oldest_first() {
         let mut hops = followed(PEER);
         set(&mut hops, HOP);
-        for number in 1..=MAX_IDLE + 2 {
+        for number in 1..=MAX_UNUSED + 2 {
             hops.join(number, address(number));
             assert_eq!(hops.find(at(1), address(number)), None);
             let request = hops.poll_request();
@@ -279,14 +279,14 @@ mod tests {
         hops.leave(1, address(1));
         hops.join(1, address(1));
         assert_eq!(hops.find(at(1), address(1)), Some(HOP));
-        for number in (2..=MAX_IDLE).chain([1]) {
+        for number in (2..=MAX_UNUSED).chain([1]) {
             hops.leave(number, address(number));
         }
         assert!(!hops.has_request());
-        hops.leave(MAX_IDLE + 1, address(MAX_IDLE + 1));
+        hops.leave(MAX_UNUSED + 1, address(MAX_UNUSED + 1));
         let request = hops.poll_request();
         assert_eq!(request, Some(NextHopRequest::Forget(address(2))));
-        hops.leave(MAX_IDLE + 2, address(MAX_IDLE + 2));
+        hops.leave(MAX_UNUSED + 2, address(MAX_UNUSED + 2));
         let request = hops.poll_request();
         assert_eq!(request, Some(NextHopRequest::Forget(address(3))));
         // A forgotten destination is asked for again; a late response to the request before is ignored.
@@ -297,8 +297,8 @@ mod tests {
         assert_eq!(request, Some(NextHopRequest::Follow(address(2))));
         // The destination of a connection is never forgotten.
         assert_eq!(hops.peek(at(1), PEER), Some(HOP));
-        assert_eq!(hops.destinations.len(), MAX_IDLE + 2);
-        assert!(hops.idle.len() <= MAX_IDLE);
+        assert_eq!(hops.destinations.len(), MAX_UNUSED + 2);
+        assert!(hops.unused.len() <= MAX_UNUSED);
     }
 
     #[test]
@@ -319,7 +319,7 @@ mod tests {
         assert!(hops.set_unreachable(PEER).is_empty());
         let request = hops.poll_request();
         assert_eq!(request, Some(NextHopRequest::Forget(PEER)));
-        assert!(hops.destinations.is_empty() && hops.idle.is_empty());
+        assert!(hops.destinations.is_empty() && hops.unused.is_empty());
     }
 
     #[test]

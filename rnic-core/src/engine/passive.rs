@@ -119,7 +119,7 @@ impl Engine {
             return Ok(self.open(now, key, packet, listener, Arrival::Cookie(cookie, mss)));
         }
         if crowded {
-            return Err(self.answer_with_cookie(now, key, packet));
+            return Err(self.make_cookie(now, key, packet));
         }
         let isn = self.initial_sequence_number(now, key);
         Ok(self.open(now, key, packet, listener, Arrival::Syn(isn)))
@@ -184,7 +184,7 @@ impl Engine {
 
     /// Makes the SYN-ACK with a cookie for a SYN for which there is no room. The connection is made when the peer's ACK
     /// proves its address.
-    fn answer_with_cookie(&mut self, now: Instant, key: &FlowKey, packet: &Packet<'_>) -> Stranger {
+    fn make_cookie(&mut self, now: Instant, key: &FlowKey, packet: &Packet<'_>) -> Stranger {
         let syn = &packet.segment;
         let mut config = self.tcp_config(key);
         if let Some(hop) = self.next_hops.peek(now, key.remote.ip()) {
@@ -192,7 +192,7 @@ impl Engine {
         }
         let cookie = self.cookies.make(now, key, &syn.header);
         self.counters.engine.syn_cookies_sent += 1;
-        Stranger::Cookie(Tcp::answer_with_cookie(now, &config, cookie, syn))
+        Stranger::Cookie(Tcp::cookie_syn_ack(now, &config, cookie, syn))
     }
 
     /// Answers a segment of no connection with RST, unless it is one (RFC 9293 section 3.5.2).

@@ -138,9 +138,9 @@ impl Engine {
 /// Whether two frames are of the same connection. A no is not certain.
 fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
     // IPv4 without VLAN tags and options: EtherType, version and header length. Addresses and ports follow.
-    const PLAIN: [u8; 3] = [0x08, 0x00, 0x45];
-    let plain = one.get(12..15) == Some(&PLAIN[..]) && other.get(12..15) == Some(&PLAIN[..]);
-    plain && one.get(26..38) == other.get(26..38)
+    const USUAL: [u8; 3] = [0x08, 0x00, 0x45];
+    let usual = one.get(12..15) == Some(&USUAL[..]) && other.get(12..15) == Some(&USUAL[..]);
+    usual && one.get(26..38) == other.get(26..38)
 }
 
 #[cfg(test)]

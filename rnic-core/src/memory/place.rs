@@ -17,11 +17,11 @@ use super::table::{Access, BindError, Origin};
 /// Where the layer above DDP wants the payload of a received segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// In its buffer. If that is a tagged one, the peer needs these rights to it.
+    /// In its buffer, with a delivery. If that is a tagged buffer, the peer needs these rights to it.
     Buffer(Access),
-    /// In a tagged buffer to which the peer needs these rights, and the layer above need not hear that it has come.
-    Silent(Access),
-    /// With the delivery, as the octets that the completion tells: the buffer of the queue is used up, but not written.
+    /// In a tagged buffer to which the peer needs these rights, without a delivery: an RDMA Write.
+    PlaceOnly(Access),
+    /// In the delivery, for the completion. The buffer of the queue is used up, but not written.
     Delivery,
 }
 

@@ -45,14 +45,14 @@ pub enum MpaError {
     RequestRevision(u8),
     /// The Reply has another revision than the Request.
     #[error(
-        "the peer answers MPA revision {answered} to revision {asked}: \
+        "the peer replies with MPA revision {replied} to revision {asked}: \
          ask it for revision 1 if it does not know RFC 6581"
     )]
     ReplyRevision {
         /// The revision of the Request.
         asked: u8,
         /// The revision of the Reply.
-        answered: u8,
+        replied: u8,
     },
     /// The Reply to an enhanced Request has no enhanced connection data.
     #[error("the peer's Reply lacks the enhanced connection data: ask it for revision 1")]
@@ -96,7 +96,7 @@ pub enum MpaError {
     #[error("MPA revision {0} cannot be asked for: choose 1 or 2")]
     Revision(u8),
     /// The caller accepts or rejects, and no Request is there.
-    #[error("no MPA Request waits for an answer")]
+    #[error("no MPA Request waits for a decision")]
     NoRequest,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::memory::{error::TagError, place::AtomicError, table::BindError};
 use crate::verbs::WcStatus;
-use crate::wire::ddp::{Came, DdpHeader, Stag, TaggedOffset, UntaggedHeader};
+use crate::wire::ddp::{DdpHeader, SegmentInfo, Stag, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{Control, RdmapWireError, ReadRequest, TerminateControl};
 
 use super::terminate::TerminateCause;
@@ -41,7 +41,7 @@ pub enum RdmapError {
         /// The DDP header of the request.
         header: UntaggedHeader,
         /// What the header does not say about the segment.
-        came: Came,
+        info: SegmentInfo,
         /// The request, less what was sent of its response.
         request: ReadRequest,
     },
@@ -53,13 +53,13 @@ pub enum RdmapError {
         /// The DDP header of the request.
         header: UntaggedHeader,
         /// What the header does not say about the segment.
-        came: Came,
+        info: SegmentInfo,
     },
     /// An Atomic Response is not for the oldest outstanding request.
-    #[error("an Atomic Response to request {came:#x} came; that to {expected:#x} is next")]
+    #[error("an Atomic Response to request {received:#x} came; that to {expected:#x} is next")]
     Identifier {
         /// The identifier in it.
-        came: u32,
+        received: u32,
         /// The identifier of the oldest request.
         expected: u32,
     },
@@ -147,15 +147,15 @@ impl RdmapError {
         match self {
             Self::ReadSource {
                 header,
-                came,
+                info,
                 request,
                 ..
             } => cause
-                .with_header(&DdpHeader::Untagged(*header), *came)
+                .with_header(&DdpHeader::Untagged(*header), *info)
                 .with_read_request(*request),
             // rfc: 7306-54b an error in an Atomic Request is told with the DDP header, without RDMA header
-            Self::AtomicTarget { header, came, .. } => {
-                cause.with_header(&DdpHeader::Untagged(*header), *came)
+            Self::AtomicTarget { header, info, .. } => {
+                cause.with_header(&DdpHeader::Untagged(*header), *info)
             }
             Self::CannotInvalidate(_) => {
                 cause.with_receive_status(Some(WcStatus::RemoteInvalidRequestError))

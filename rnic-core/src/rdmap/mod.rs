@@ -37,7 +37,7 @@ use crate::verbs::{
     wr::completion_flags,
 };
 use crate::wire::ddp::{
-    Came, DdpHeader, DdpSegment, QueueNumber, Stag, TaggedHeader, UntaggedHeader,
+    DdpHeader, DdpSegment, QueueNumber, SegmentInfo, Stag, TaggedHeader, UntaggedHeader,
 };
 use crate::wire::rdmap::{
     AtomicRequest, AtomicResponse, Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest,
@@ -140,7 +140,7 @@ impl Rdmap {
         if let DdpHeader::Tagged(header) = &segment.header
             && let Some(right) = Self::admit_write(header)
         {
-            return Ok(Destination::Silent(right));
+            return Ok(Destination::PlaceOnly(right));
         }
         self.admit_other(segment)
     }
@@ -158,10 +158,10 @@ impl Rdmap {
         header.ulp == SEND && header.queue == QueueNumber::SEND
     }
 
-    /// Whether RDMAP's part of the stream is steady: it neither begins nor ends, and no response waits to be sent.
-    pub fn is_steady(&self) -> bool {
+    /// Whether RDMAP is between messages: the stream neither begins nor ends, and no response waits to be sent.
+    pub fn is_between_messages(&self) -> bool {
         let ends = self.is_ending() || self.received.is_some() || self.rtr.is_some();
-        !ends && self.responder.is_idle()
+        !ends && self.responder.is_drained()
     }
 
     /// Returns id and buffer of the receive that the next Send fills, if the buffer is one piece and the completion queue has
@@ -173,8 +173,8 @@ impl Rdmap {
         };
         let mut wr = RecvWr::new_zeroed();
         let there = ring.peek_front(0, RecvWr::FRONT_WORDS, &mut wr);
-        let plain = there && wr.sge_count == 1 && !cqs.has_backlog(qp.recv_cq);
-        plain.then_some((wr.wr_id, wr.sges[0]))
+        let usable = there && wr.sge_count == 1 && !cqs.has_backlog(qp.recv_cq);
+        usable.then_some((wr.wr_id, wr.sges[0]))
     }
 
     /// Completes a [receive](Self::next_receive) with a Send of `length` octets.
@@ -198,7 +198,7 @@ impl Rdmap {
             }
             // rfc: 5040-26 a Write is not delivered to the application
             // rfc: 5040-48 a Read Response is
-            (DdpHeader::Tagged(_), _) => Ok(Destination::Silent(Access::REMOTE_WRITE)),
+            (DdpHeader::Tagged(_), _) => Ok(Destination::PlaceOnly(Access::REMOTE_WRITE)),
             (DdpHeader::Untagged(_), Opcode::Immediate | Opcode::ImmediateSolicited) => {
                 Ok(Destination::Delivery)
             }
@@ -260,7 +260,7 @@ impl Rdmap {
     pub fn handle_untagged(
         &mut self,
         header: &UntaggedHeader,
-        came: Came,
+        info: SegmentInfo,
         length: u32,
         octets: &[u8],
         qp: &mut QueuePair,
@@ -275,12 +275,12 @@ impl Rdmap {
             Opcode::ReadRequest => {
                 let request = ReadRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder
-                    .receive(*header, came, PeerRequest::Read(request))
+                    .receive(*header, info, PeerRequest::Read(request))
             }
             Opcode::AtomicRequest => {
                 let request = AtomicRequest::parse(octets).map_err(RdmapError::Malformed)?;
                 self.responder
-                    .receive(*header, came, PeerRequest::Atomic(request))
+                    .receive(*header, info, PeerRequest::Atomic(request))
             }
             Opcode::AtomicResponse => {
                 self.requester
@@ -346,7 +346,7 @@ impl Rdmap {
         self.responder.next(qp.origin(), guard)
     }
 
-    /// Whether there is nothing to send, and no work request that waits.
+    /// Whether RDMAP is at rest: there is nothing to send, and no work request waits.
     #[inline(always)]
     pub fn is_at_rest(&self, qp: &QueuePair) -> bool {
         // The check that fails most often comes first.
@@ -432,9 +432,9 @@ impl Rdmap {
         self.requester.finish(qp);
     }
 
-    /// Whether all requests of both sides are complete.
-    pub fn is_idle(&self, qp: &QueuePair) -> bool {
-        self.rtr.is_none() && self.responder.is_idle() && self.requester.is_idle(qp)
+    /// Whether RDMAP is drained: every request of either side was carried out.
+    pub fn is_drained(&self, qp: &QueuePair) -> bool {
+        self.rtr.is_none() && self.responder.is_drained() && self.requester.is_drained(qp)
     }
 
     /// Completes every work request in the queues of the queue pair, once; those that are not done get

@@ -167,7 +167,7 @@ impl Outstanding {
         let expected = identifier(number);
         if response.identifier != expected {
             return Err(RdmapError::Identifier {
-                came: response.identifier,
+                received: response.identifier,
                 expected,
             });
         }

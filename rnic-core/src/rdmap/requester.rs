@@ -445,7 +445,7 @@ impl Requester {
     }
 
     /// Whether all work requests that are to be carried out have completed.
-    pub(super) fn is_idle(&self, qp: &QueuePair) -> bool {
+    pub(super) fn is_drained(&self, qp: &QueuePair) -> bool {
         self.requests.is_empty() && self.outstanding.is_empty() && !self.has_unbegun(qp)
     }
 

@@ -8,7 +8,7 @@ use crate::memory::{
     table::{Access, Origin},
 };
 use crate::verbs::wr::MAX_INLINE;
-use crate::wire::ddp::{Came, QueueNumber, TaggedOffset, UntaggedHeader};
+use crate::wire::ddp::{QueueNumber, SegmentInfo, TaggedOffset, UntaggedHeader};
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Opcode, ReadRequest};
 
 use super::RdmapError;
@@ -25,7 +25,7 @@ pub(super) enum PeerRequest {
 #[derive(Clone, Copy, Debug)]
 struct PendingRequest {
     header: UntaggedHeader,
-    came: Came,
+    info: SegmentInfo,
     request: PeerRequest,
 }
 
@@ -54,7 +54,7 @@ impl Responder {
     pub(super) fn receive(
         &mut self,
         header: UntaggedHeader,
-        came: Came,
+        info: SegmentInfo,
         request: PeerRequest,
     ) -> Result<(), RdmapError> {
         // rfc: 5042-s6 the number of outstanding Reads is limited
@@ -68,7 +68,7 @@ impl Responder {
         // rfc: 5040-49, 5040-78, 7306-37, 7306-45 their responses keep that order
         self.pending.push_back(PendingRequest {
             header,
-            came,
+            info,
             request,
         });
         Ok(())
@@ -109,7 +109,7 @@ impl Responder {
     pub(super) fn source_failed(&self, sent: u32, error: TagError) -> Option<RdmapError> {
         let &PendingRequest {
             header,
-            came,
+            info,
             request: PeerRequest::Read(request),
         } = self.pending.front()?
         else {
@@ -125,13 +125,13 @@ impl Responder {
         Some(RdmapError::ReadSource {
             error,
             header,
-            came,
+            info,
             request,
         })
     }
 
     /// Whether all responses were sent.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         self.pending.is_empty()
     }
 
@@ -144,7 +144,7 @@ impl Responder {
 /// Makes a Read Response. Its payload is read while it is sent.
 // rfc: 5040-76 the source is read only after DDP has delivered the request
 fn read_response(
-    &PendingRequest { header, came, .. }: &PendingRequest,
+    &PendingRequest { header, info, .. }: &PendingRequest,
     request: ReadRequest,
     origin: Origin,
     guard: &Guard<'_>,
@@ -164,7 +164,7 @@ fn read_response(
             .map_err(|error| RdmapError::ReadSource {
                 error,
                 header,
-                came,
+                info,
                 request,
             })?;
     }
@@ -181,7 +181,7 @@ fn read_response(
 
 /// Executes an atomic, and makes its response with the value that was in memory before.
 fn atomic_response(
-    &PendingRequest { header, came, .. }: &PendingRequest,
+    &PendingRequest { header, info, .. }: &PendingRequest,
     request: AtomicRequest,
     origin: Origin,
     guard: &Guard<'_>,
@@ -198,7 +198,7 @@ fn atomic_response(
             .map_err(|error| RdmapError::AtomicTarget {
                 error,
                 header,
-                came,
+                info,
             })?;
     let response = AtomicResponse {
         identifier,

@@ -4,7 +4,8 @@ use super::message::{Outbound, PayloadSource, Token, untagged};
 use crate::verbs::WcStatus;
 use crate::verbs::wr::MAX_INLINE;
 use crate::wire::ddp::{
-    Came, DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, UNTAGGED_LEN, UntaggedHeader,
+    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, SegmentInfo, UNTAGGED_LEN,
+    UntaggedHeader,
 };
 use crate::wire::rdmap::{
     Control, Opcode, RdmapWireError, ReadRequest, Terminate, TerminateControl, VERSION,
@@ -46,11 +47,11 @@ impl TerminateCause {
 
     /// Adds the segment in which it was found, of which only the parsed header is left.
     // rfc: 5041-s11 a report has the header, the error and the length of the segment
-    pub fn with_header(self, header: &DdpHeader, came: Came) -> Self {
+    pub fn with_header(self, header: &DdpHeader, info: SegmentInfo) -> Self {
         let mut octets = [0; UNTAGGED_LEN];
         let len = header.emit(&mut octets);
-        octets[0] = came.control;
-        self.with_segment(&octets[..len], came.len.into())
+        octets[0] = info.control;
+        self.with_segment(&octets[..len], info.len.into())
     }
 
     /// Adds the Read Request that it is about, less what was sent of its response.

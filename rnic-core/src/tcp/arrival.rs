@@ -145,7 +145,7 @@ impl Tcp {
         }
         let len = segment.payload.len() as u64 + u64::from(flags.fin());
         if self.options.is_old(now, header.options.timestamps) {
-            self.answer_unacceptable(now, start, len);
+            self.ack_unacceptable(now, start, len);
             return Err(DropReason::TcpPaws);
         }
         if !self.recv.acceptable(start, len) {
@@ -225,7 +225,7 @@ impl Tcp {
         len: u64,
         frames: &mut F,
     ) {
-        self.answer_unacceptable(now, start, len);
+        self.ack_unacceptable(now, start, len);
         let end = start.saturating_add_unsigned(len);
         let recent = self.recv.is_recent(end) && self.state != State::SynReceived;
         if !recent
@@ -241,7 +241,7 @@ impl Tcp {
         }
     }
 
-    fn answer_unacceptable(&mut self, now: Instant, start: i64, len: u64) {
+    fn ack_unacceptable(&mut self, now: Instant, start: i64, len: u64) {
         if len > 0 {
             self.recv.note_duplicate(start, len);
             self.recv.ack_alone();

@@ -16,7 +16,7 @@ const SACK_BIT: u32 = 0x10;
 
 impl Tcp {
     /// Returns the SYN-ACK for a SYN of which nothing is kept but the cookie.
-    pub fn answer_with_cookie(
+    pub fn cookie_syn_ack(
         now: Instant,
         config: &TcpConfig,
         cookie: Seq,

@@ -274,21 +274,21 @@ impl Tcp {
         }
     }
 
-    /// Takes the report that the owner has placed or buffered these octets of the peer's stream. They are acknowledged, and never
-    /// offered again. Octets that were offered and are not reported count as lost, and the peer sends them again.
-    pub fn took(&mut self, now: Instant, range: Range<u64>) {
+    /// Marks octets of the peer's stream as received: the owner has placed or buffered them. They are acknowledged, and
+    /// never offered again. Octets that were offered and are not marked count as lost, and the peer sends them again.
+    pub fn mark_received(&mut self, now: Instant, range: Range<u64>) {
         let before = self.recv.data_nxt();
-        self.recv.took(range);
+        self.recv.mark_received(range);
         self.counters.octets_received += self.recv.data_nxt() - before;
         self.recv.grow(now, &self.rtt);
         self.take_fin(now);
     }
 
-    /// Takes the report that the owner has placed or buffered the octets of a segment that was the [next data](NextData).
+    /// Marks the octets of a segment that was the [next data](NextData) as received.
     #[inline]
-    pub fn took_next(&mut self, now: Instant, len: usize) {
+    pub fn mark_next_received(&mut self, now: Instant, len: usize) {
         self.counters.octets_received += len as u64;
-        self.recv.took_next(len as u64);
+        self.recv.mark_next_received(len as u64);
         self.recv.grow(now, &self.rtt);
     }
 
@@ -314,8 +314,8 @@ impl Tcp {
     /// by them, but never smaller than the `missing` octets that the owner needs to make use of them. What it buffers beyond
     /// that offset lies inside the window. The right edge of the window never moves back.
     #[inline]
-    pub fn set_held(&mut self, octets: u32, missing: u32) {
-        self.recv.set_held(octets, missing);
+    pub fn set_buffered(&mut self, octets: u32, missing: u32) {
+        self.recv.set_buffered(octets, missing);
     }
 
     /// Whether the peer has closed its stream and all of it has been taken.

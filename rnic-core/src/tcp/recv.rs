@@ -28,9 +28,9 @@ pub(super) struct Receiver {
     /// Last.ACK.sent (RFC 7323), as an offset.
     last_ack_sent: u64,
     isn: Isn,
-    /// Octets that the owner accepts beyond `next`, less `held`.
+    /// Octets that the owner accepts beyond `next`, less `buffered`.
     capacity: u32,
-    held: u32,
+    buffered: u32,
     /// The FIN has been taken in order.
     finished: bool,
     /// Shift count of our window field.
@@ -85,7 +85,7 @@ impl Receiver {
             end: None,
             finished: false,
             capacity,
-            held: 0,
+            buffered: 0,
             growth: Growth {
                 limit: limit.min(0xffff << scale),
                 since: Instant::ZERO,
@@ -294,14 +294,14 @@ impl Receiver {
         }
     }
 
-    /// Advances RCV.NXT by octets that the owner has placed or buffered, with nothing received beyond them.
+    /// Marks the next `len` octets as received, with nothing received beyond them: advances RCV.NXT.
     #[inline]
-    pub(super) fn took_next(&mut self, len: u64) {
+    pub(super) fn mark_next_received(&mut self, len: u64) {
         self.data_nxt += len;
     }
 
-    /// Takes octets that the owner has placed or buffered.
-    pub(super) fn took(&mut self, range: Range<u64>) {
+    /// Marks octets as received.
+    pub(super) fn mark_received(&mut self, range: Range<u64>) {
         let start = range.start.max(self.data_nxt);
         if start >= range.end {
             return;
@@ -382,8 +382,8 @@ impl Receiver {
     /// Sets how many octets the owner buffers, by which the window is smaller. The `missing` ones must fit in, or the others stay
     /// for ever. Schedules a window update where the window opens again.
     #[inline]
-    pub(super) fn set_held(&mut self, octets: u32, missing: u32) {
-        self.held = octets.min(self.capacity.saturating_sub(missing));
+    pub(super) fn set_buffered(&mut self, octets: u32, missing: u32) {
+        self.buffered = octets.min(self.capacity.saturating_sub(missing));
         let open = self.edge.saturating_sub(self.nxt());
         if open < u64::from(self.capacity) / 2 {
             self.update_window();
@@ -435,7 +435,7 @@ impl Receiver {
     }
 
     fn room(&self) -> u64 {
-        u64::from(self.capacity.saturating_sub(self.held))
+        u64::from(self.capacity.saturating_sub(self.buffered))
     }
 
     /// Returns the window field of a segment that carries our ACK now. The right edge moves only forward, and only if

@@ -518,7 +518,7 @@ impl Host {
     }
 
     /// Resolves the next hops that the engine asks for. Returns whether there were any.
-    fn answer_next_hops(&mut self) -> bool {
+    fn resolve_next_hops(&mut self) -> bool {
         let mut any = false;
         while let Some(request) = self.driver.poll_next_hop_request() {
             let NextHopRequest::Follow(destination) = request else {
@@ -557,7 +557,7 @@ impl Host {
         let mut batch = self.driver.begin(now);
         batch.prefetch(frames.clone().map(|(frame, _)| frame));
         batch.handle_frames(frames, &mut self.tx);
-        let busy = batch.finish(&mut self.tx) | self.answer_next_hops();
+        let busy = batch.finish(&mut self.tx) | self.resolve_next_hops();
         let notices = std::iter::from_fn(|| self.end.events.next());
         self.events.extend(notices.map(|notice| notice.event));
         (busy, self.tx.take_transmitted())

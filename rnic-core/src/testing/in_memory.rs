@@ -172,7 +172,7 @@ impl InMemoryWorker {
         Instant::ZERO + self.started.elapsed()
     }
 
-    fn answer_next_hops(&mut self) {
+    fn resolve_next_hops(&mut self) {
         // Link addresses have no meaning here.
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         while let Some(request) = self.driver.poll_next_hop_request() {
@@ -205,7 +205,7 @@ impl Turn for InMemoryWorker {
             batch.expect_more();
         }
         let busy = batch.finish(&mut self.tx);
-        self.answer_next_hops();
+        self.resolve_next_hops();
         for frame in self.tx.take_transmitted() {
             self.wire.send(self.driver.number(), frame);
         }

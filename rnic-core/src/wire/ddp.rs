@@ -229,9 +229,9 @@ impl DdpHeader {
     }
 }
 
-/// What a parsed header does not tell of the segment that it came with, and a Terminate quotes.
+/// What a parsed header does not say about its segment, and a Terminate quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Came {
+pub struct SegmentInfo {
     /// The first octet of the header, with the reserved bits that are not looked at.
     pub control: u8,
     /// Octets of the segment, header included.
@@ -243,18 +243,18 @@ pub struct Came {
 pub struct DdpSegment<'a> {
     /// The header.
     pub header: DdpHeader,
-    /// The header as it came: what a Terminate quotes.
+    /// The header as it was received: what a Terminate quotes.
     pub header_octets: &'a [u8],
     /// The ULP payload.
     pub payload: &'a [u8],
 }
 
 impl<'a> DdpSegment<'a> {
-    /// Returns what its header does not tell.
+    /// Returns what the header does not say about the segment.
     #[inline]
-    pub fn came(&self) -> Came {
+    pub fn info(&self) -> SegmentInfo {
         let len = self.header_octets.len() + self.payload.len();
-        Came {
+        SegmentInfo {
             control: self.header_octets.first().copied().unwrap_or_default(),
             // A ULPDU has no more than MPA's length field can say.
             len: u16::try_from(len).unwrap_or(u16::MAX),

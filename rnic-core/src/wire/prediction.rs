@@ -1,7 +1,8 @@
-//! Header prediction: most frames have the headers of the frame before, but for a few fields.
+//! Header prediction: most frames have the headers of the frame before, except a few fields.
 //!
-//! Van Jacobson's observation, on the wire's octets: what was checked of one frame need not be checked of the next, as
-//! far as it is the same. What may differ is read and checked anew, lengths and checksums among it.
+//! Van Jacobson's observation, applied to the octets of the frame: fields that were checked in one frame and are the
+//! same in the next need no check there. Fields that may differ, lengths and checksums among them, are read and checked
+//! in each.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -16,16 +17,16 @@ use super::{ipv4, ipv6};
 
 /// Octets compared at once.
 const CHUNK: usize = 16;
-/// Octets that suffice for IPv4 without VLAN tags.
+/// Octets that hold all headers of IPv4 without VLAN tags.
 pub(super) const FRONT: usize = 80;
-/// A VLAN tag, IPv6, and TCP with timestamps, in whole chunks.
+/// Octets that hold a VLAN tag, IPv6, and TCP with timestamps, in whole chunks.
 const MOST: usize = 112;
-/// TCP's timestamps and how they begin, with the two NOPs that align them (RFC 7323 appendix A).
+/// The length of TCP's timestamps option with the two NOPs that align it, and its first octets (RFC 7323 appendix A).
 const TIMESTAMPS_LEN: usize = 12;
 const TIMESTAMPS_FRONT: [u8; 4] = [1, 1, 8, 10];
-/// Where these have their values in a TCP header.
+/// Where the values of the timestamps stand in a TCP header.
 const STAMPS_AT: usize = tcp::HEADER_LEN + TIMESTAMPS_FRONT.len();
-/// Where the length of a TCP header stands in it, and its flags.
+/// Where the length of a TCP header and its flags stand.
 const DATA_OFFSET_AT: usize = 12;
 const FLAGS_AT: usize = 13;
 
@@ -43,7 +44,7 @@ struct Fields {
     _urgent: U16,
 }
 
-/// Where what varies stands in a frame.
+/// Where the fields that vary stand in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) v4: bool,
@@ -52,7 +53,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// That of most frames: IPv4 right behind Ethernet's header.
+    /// The layout of most frames: IPv4 right behind Ethernet's header, TCP with timestamps.
     pub(super) const USUAL: Self = Self {
         v4: true,
         timestamps: true,
@@ -76,42 +77,43 @@ impl Layout {
     }
 }
 
-/// The headers of a frame, and how to read a frame like it.
+/// The predicted headers: those of a frame, and how to read the next frame like it.
 #[derive(Clone, Debug)]
 pub struct Prediction {
-    /// As far as a frame like it has them in common with it.
+    /// The headers, with the bits that vary cleared.
     octets: [u8; MOST],
-    /// Which bits these are.
+    /// The bits that do not vary.
     mask: [u8; MOST],
     layout: Layout,
     /// Whether the layout is the [usual](Layout::USUAL).
     usual: bool,
     /// Whether payloads are FPDUs with CRCs.
     fpdus: bool,
-    /// The addresses and the protocol number.
+    /// The sum of the addresses and the protocol number.
     pub(super) pseudo_sum: u16,
-    /// The same, and what does not vary in TCP's header, in the order of the machine.
+    /// That sum, and that of the fields of TCP's header that do not vary, in native byte order.
     tcp_sum: u64,
-    /// What does not vary in the header of IPv4, likewise.
+    /// The sum of the fields of the IPv4 header that do not vary, in native byte order.
     ip_sum: u64,
     source_port: u16,
     destination_port: u16,
 }
 
-/// What was read of a frame that was expected.
+/// What was read of a frame whose headers were as predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected<'a> {
     /// TCP's header, which has no other options.
     pub header: DataHeader,
-    /// The stream octets.
+    /// The payload of the segment.
     pub payload: &'a [u8],
-    /// The [`crc`](super::crc::crc) of the whole payload, if that is one FPDU, and the checksum was computed: both at
-    /// once cost little more than one.
+    /// The [`crc`](super::crc::crc) of the whole payload, if that is one FPDU and the checksum was computed. Both
+    /// together cost little more than one.
     pub payload_crc: Option<u32>,
 }
 
 impl<'a> Expected<'a> {
-    /// As it would have been read of any frame. The urgent pointer, which means nothing without URG, is none.
+    /// Returns the segment as [`packet::parse`](super::packet::parse) reads it, but with urgent pointer 0 (which means
+    /// nothing without URG).
     pub fn segment(&self) -> TcpSegment<'a> {
         TcpSegment {
             header: self.header.into(),
@@ -121,12 +123,12 @@ impl<'a> Expected<'a> {
 }
 
 impl Prediction {
-    /// Expects frames like this one, of which `packet` was read. `None` if it is marked for congestion, if there are
-    /// options of IP, if the segment has other flags than ACK and PSH, or other options than timestamps where they usually stand: frames like it are rare.
-    /// `fpdus`: whether payloads are FPDUs with CRCs, and without markers.
+    /// Predicts frames like this one, from which `packet` was read. `None` if frames like it are rare: if it has a
+    /// congestion mark, IP options, other flags than ACK and PSH, or other TCP options than timestamps in their usual
+    /// place. `fpdus`: whether payloads are FPDUs with CRCs, and without markers.
     pub fn like(frame: &[u8], packet: &Packet<'_>, fpdus: bool) -> Option<Self> {
         let header = &packet.segment.header;
-        // A router's mark has to be noticed in each frame.
+        // Each frame with a router's congestion mark must be handled by itself.
         let marked = packet.ecn == CONGESTION_EXPERIENCED;
         if marked || header.flags | Flags::PSH != Flags::ACK | Flags::PSH {
             return None;
@@ -134,7 +136,7 @@ impl Prediction {
         let (_, datagram) = EthernetHeader::parse(frame).ok()?;
         let ip_at = frame.len() - datagram.len();
         let v4 = packet.source.is_ipv4();
-        let plain = match datagram {
+        let no_options = match datagram {
             [0x45, ..] if v4 => true,
             [_, _, _, _, _, _, next, ..] if !v4 => *next == tcp::PROTOCOL,
             _ => return None,
@@ -150,7 +152,7 @@ impl Prediction {
         layout.timestamps =
             options.len() == TIMESTAMPS_LEN && options.starts_with(&TIMESTAMPS_FRONT);
         let payload_at = layout.payload_at();
-        if !plain || !(layout.timestamps || options.is_empty()) || payload_at > MOST {
+        if !no_options || !(layout.timestamps || options.is_empty()) || payload_at > MOST {
             return None;
         }
         let mut octets = [0; MOST];
@@ -170,20 +172,21 @@ impl Prediction {
         Some(like.with_masks())
     }
 
-    /// Notes which bits do not vary, and what they add to checksums.
+    /// Sets the mask of the bits that do not vary, and the sums of these.
     fn with_masks(mut self) -> Self {
         let Layout { v4, ip_at, .. } = self.layout;
         let (tcp_at, payload_at) = (self.layout.tcp_at(), self.layout.payload_at());
         self.mask[..payload_at].fill(0xff);
         let mut vary = |at: usize, len: usize| self.mask[at..at + len].fill(0);
-        // Sequence and acknowledgment number; window, checksum, and the urgent pointer, which means nothing without URG.
+        // Sequence and acknowledgment numbers; then window, checksum, and the urgent pointer, which means nothing
+        // without URG.
         vary(tcp_at + 4, 8);
         vary(tcp_at + 14, 6);
         if self.layout.timestamps {
             vary(tcp_at + STAMPS_AT, 8);
         }
         if v4 {
-            // Length and identification, and the checksum.
+            // Length and identification; then the checksum.
             vary(ip_at + 2, 4);
             vary(ip_at + 10, 2);
         } else {
@@ -214,19 +217,19 @@ impl Prediction {
         self
     }
 
-    /// Where what varies stands.
+    /// Returns where the fields that vary stand.
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Whether a frame like it has the usual layout, and is not short: then it is read faster.
+    /// Whether such a frame has the usual layout and is not short. Then it is read faster.
     #[inline]
     pub fn is_usual(&self, frame: &[u8]) -> bool {
         self.usual && frame.len() >= FRONT
     }
 
-    /// Reads a frame like it. `None` if it is not, or if anything about it is wrong: what, has to be found out by
-    /// [`packet::parse`](super::packet::parse).
+    /// Reads a frame if its headers are as predicted. `None` if they are not, or if anything is wrong:
+    /// [`packet::parse`](super::packet::parse) then says what.
     #[inline]
     pub fn parse<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Expected<'a>> {
         match frame.first_chunk() {
@@ -235,8 +238,8 @@ impl Prediction {
         }
     }
 
-    /// The same of headers of the usual layout.
-    // A function of its own: what is done with it needs all registers.
+    /// Reads headers of the usual layout.
+    // Not inlined: the work on its result needs all registers.
     #[inline(never)]
     fn parse_usual<'a>(
         &self,
@@ -244,14 +247,14 @@ impl Prediction {
         frame: &'a [u8],
         checksums: Checksums,
     ) -> Option<Expected<'a>> {
-        // What is behind the headers is not in the mask.
+        // Octets behind the headers are not in the mask.
         if !is_alike(front, &self.octets[..FRONT], &self.mask[..FRONT]) {
             return None;
         }
         self.read(Layout::USUAL, front, frame, checksums)
     }
 
-    /// The same of headers that stand elsewhere, or in a frame of any length.
+    /// Reads headers of any layout, in a frame of any length.
     #[inline(never)]
     fn parse_other<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Expected<'a>> {
         if !self.is_like(frame) {
@@ -260,7 +263,7 @@ impl Prediction {
         self.read(self.layout, frame, frame, checksums)
     }
 
-    /// Reads a frame whose headers, in its `front`, are the same, but for what may differ.
+    /// Reads a frame whose headers, in its `front`, are as predicted.
     #[inline(always)]
     fn read<'a>(
         &self,
@@ -290,7 +293,7 @@ impl Prediction {
                 } else {
                     sum(payload).to_be().into()
                 };
-                // No longer than 65535: the IP header counted it in 16 bits.
+                // At most 65535: the IP header has it in 16 bits.
                 let len = u64::from(((end - layout.tcp_at()) as u16).to_be());
                 if !is_whole(self.header_sum(varying, stamps) + words + len) {
                     return None;
@@ -312,7 +315,7 @@ impl Prediction {
         })
     }
 
-    /// Where the packet ends in the frame, if its header says so, and its checksum holds.
+    /// Returns where the packet ends in the frame, if the checksum of its IP header is right.
     #[inline(always)]
     fn end(
         &self,
@@ -330,11 +333,11 @@ impl Prediction {
         holds.then(|| layout.ip_at + usize::from(u16::from_be(word(2))))
     }
 
-    /// The sum of TCP's header and of the pseudo-header but for the length, in the order of the machine.
+    /// Returns the sum of TCP's header and of the pseudo-header without the length, in native byte order.
     #[inline(always)]
     fn header_sum(&self, varying: &[u8; tcp::HEADER_LEN], stamps: Option<&[u8; 8]>) -> u64 {
         let mut sum = WordSum::default();
-        // Behind the ports all is summed, though not all of it varies.
+        // All fields behind the ports are summed, though not all of them vary.
         let (words, _) = varying[4..].as_chunks();
         for word in words {
             sum.add(u64::from_ne_bytes(*word));
@@ -345,7 +348,7 @@ impl Prediction {
         self.tcp_sum + sum.finish()
     }
 
-    /// Reads a header of TCP, and the values of its timestamps.
+    /// Reads a TCP header and the values of its timestamps.
     #[inline(always)]
     fn header(&self, fields: &[u8; tcp::HEADER_LEN], stamps: Option<&[u8; 8]>) -> DataHeader {
         let fields: &Fields = zerocopy::transmute_ref!(fields);
@@ -367,7 +370,7 @@ impl Prediction {
         }
     }
 
-    /// Whether a payload seems to be just one FPDU.
+    /// Whether a payload is just one FPDU, by its length field.
     #[inline]
     pub(super) fn is_fpdu(&self, payload: &[u8]) -> bool {
         let length = payload.first_chunk::<LENGTH_LEN>();
@@ -375,7 +378,7 @@ impl Prediction {
         self.fpdus && length.is_some_and(|length| fpdu_len(length) == payload.len())
     }
 
-    /// Whether the headers are the same, but for what may differ.
+    /// Whether the headers of a frame are as predicted.
     fn is_like(&self, frame: &[u8]) -> bool {
         let len = self.layout.payload_at();
         if len <= FRONT
@@ -392,7 +395,7 @@ impl Prediction {
     }
 }
 
-/// Whether octets, in whole chunks, are these in the bits of a mask.
+/// Whether `front` equals `octets` in the bits of a mask. All have a whole number of chunks.
 #[inline(always)]
 pub(super) fn is_alike(front: &[u8], octets: &[u8], mask: &[u8]) -> bool {
     let (front, _) = front.as_chunks::<CHUNK>();

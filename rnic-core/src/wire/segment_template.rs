@@ -1,9 +1,11 @@
-//! Segment template: what a frame has to be like to carry the next segment of a message, right behind the one before.
+//! Segment template: the headers that a frame must have to carry the next segment of a message, right behind the one
+//! before.
 //!
-//! A sender cuts a message into segments of the same length, and mostly tells nothing else meanwhile. Then all headers are
-//! the same from the first frame to the last but one, but for TCP's sequence number and DDP's tagged offset, which are
-//! known beforehand, IP's identification, and the checksums. So nothing is read: all is compared. Where one message ends and
-//! the next begins, the few things that may change as well are [read](SegmentTemplate::turned_to), and the others still compared.
+//! A sender cuts a message into segments of the same length, and mostly sends nothing else meanwhile. Then all headers
+//! are the same from the first frame to the last but one. Only these differ: TCP's sequence number and DDP's tagged
+//! offset, which are known beforehand, IP's identification, and the checksums. So nothing is parsed: the headers are
+//! compared. Where one message ends and the next begins, the few fields that may change as well are
+//! [read](SegmentTemplate::turned_to), and the others are still compared.
 
 use super::checksum::{Checksums, fold, is_whole, sum_of_header};
 use super::crc::{crc, crc_and_words};
@@ -19,10 +21,11 @@ const FPDU_FRONT: usize = LENGTH_LEN + TAGGED_LEN;
 const CONTROL_AT: usize = LENGTH_LEN;
 const STAG_AT: usize = OFFSET_AT - size_of::<u32>();
 const OFFSET_AT: usize = FPDU_FRONT - size_of::<u64>();
-/// Octets that are compared: a VLAN tag, IPv6, TCP with timestamps, and the front of an FPDU, in whole chunks.
+/// Octets that are compared: they hold a VLAN tag, IPv6, TCP with timestamps, and the front of an FPDU, in whole
+/// chunks.
 const MOST: usize = 112;
-/// Where IPv4 has its length, its identification and its checksum, IPv6 its length, and TCP its sequence number, its flags
-/// and its checksum.
+/// Offsets of fields: the length, identification and checksum of IPv4, the length of IPv6, and the sequence number,
+/// flags and checksum of TCP.
 const LENGTH_AT: usize = 2;
 const ID_AT: usize = 4;
 const IP_CHECKSUM_AT: usize = 10;
@@ -31,12 +34,12 @@ const SEQ_AT: usize = 4;
 const FLAGS_AT: usize = 13;
 const TCP_CHECKSUM_AT: usize = 16;
 
-/// A frame to come.
+/// The template of the next frame.
 #[derive(Clone, Debug)]
 pub struct SegmentTemplate {
-    /// Headers of TCP and below, and the front of the FPDU.
+    /// The headers up to TCP's, and the front of the FPDU.
     octets: [u8; MOST],
-    /// The bits that a frame has in common with them.
+    /// The bits in which a frame must equal them.
     mask: [u8; MOST],
     layout: Layout,
     /// Whether the layout is the [usual](Layout::USUAL).
@@ -45,17 +48,16 @@ pub struct SegmentTemplate {
     fpdu_len: usize,
     /// Octets of DDP's payload.
     payload_len: usize,
-    /// What addresses and protocol number add to the checksum of TCP.
+    /// The sum of addresses and protocol number, for the checksum of TCP.
     pseudo_sum: u16,
-    /// What the octets add to the checksums that are the same in each frame, the pseudo-header's included, in the order of
-    /// the machine.
+    /// The sums of the octets that are the same in each frame, the pseudo-header's included, in native byte order.
     ip_sum: u64,
     tcp_sum: u64,
     seq: u32,
     offset: u64,
 }
 
-/// What a frame held that was the next.
+/// What was read of a frame that is the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalescable<'a> {
     /// The [`crc`] of the whole FPDU.
@@ -65,8 +67,9 @@ pub struct Coalescable<'a> {
 }
 
 impl SegmentTemplate {
-    /// What follows a frame that was read by a prediction, if its payload is one FPDU with CRC and no markers, that has
-    /// a segment of a tagged message which is not its last. `None` too if it is short: few are worth the trouble.
+    /// Makes the template of the frame behind one that was read by a prediction. Its payload must be one FPDU with CRC
+    /// and no markers, which has a segment of a tagged message that is not the last. `None` otherwise, and if the frame
+    /// is short: for those it does not pay.
     pub fn behind(prediction: &Prediction, frame: &[u8], expected: &Expected<'_>) -> Option<Self> {
         let fpdu = expected.payload;
         if !prediction.is_fpdu(fpdu) {
@@ -112,7 +115,7 @@ impl SegmentTemplate {
         next.is_worthwhile().then_some(next)
     }
 
-    /// Notes what the octets add to checksums.
+    /// Computes the sums of the octets.
     fn sum_up(&mut self) {
         match self.usual {
             true => self.sum_up_at(Layout::USUAL),
@@ -125,7 +128,7 @@ impl SegmentTemplate {
         let (tcp_at, fpdu_at) = (layout.tcp_at(), layout.payload_at());
         let header = sum_of_header(&self.octets[tcp_at..fpdu_at]);
         let sums = u64::from(self.pseudo_sum) + u64::from(header);
-        // No longer than 65535: the IP header counted it in 16 bits.
+        // At most 65535: the IP header has it in 16 bits.
         self.tcp_sum = fold(sums + (fpdu_at + self.fpdu_len - tcp_at) as u64)
             .to_be()
             .into();
@@ -137,9 +140,10 @@ impl SegmentTemplate {
         self.layout.payload_at() + self.fpdu_len >= MOST && self.payload_len > 0
     }
 
-    /// The template with what this frame has where a message may end or another begin: the length, PSH, whether it is the last
-    /// segment, and the place of the octets. Another STag comes only with another message. All else stays, and whether the
-    /// frame is the next is still to be found out: [`read`](Self::read) it. `None` if it is not.
+    /// Returns a template for this frame, where a message may end or another begin. From the frame it takes the fields
+    /// that may change there: the length, PSH, the L bit, STag and tagged offset. The STag changes only with the
+    /// message. The other fields stay, so [`read`](Self::read) still decides whether the frame is the next. `None` if
+    /// it cannot be.
     // rfc: 5041-33 one STag in all segments of a message
     // rfc: 5041-73a, 5041-73c, 5041-73d valid STag, TO and end of the payload in its range
     pub fn turned_to(&self, frame: &[u8]) -> Option<Self> {
@@ -183,13 +187,13 @@ impl SegmentTemplate {
         turned.is_worthwhile().then_some(turned)
     }
 
-    /// The place of the next segment's octets.
+    /// Returns the place of the next segment's octets.
     pub fn place(&self) -> (Stag, TaggedOffset) {
         let TaggedHeader { stag, offset, .. } = self.header();
         (stag, offset)
     }
 
-    /// The DDP header of the next segment, as the frame that carries it must have it.
+    /// Returns the DDP header that the next segment must have.
     pub fn header(&self) -> TaggedHeader {
         let fpdu = &self.octets[self.layout.payload_at()..];
         let stag = fpdu[STAG_AT..].first_chunk().copied();
@@ -201,21 +205,21 @@ impl SegmentTemplate {
         }
     }
 
-    /// Whether the sender of the frame pushes it.
+    /// Whether the frame has PSH.
     #[inline]
     pub fn pushes(&self) -> bool {
         self.octets[self.layout.tcp_at() + FLAGS_AT] & Flags::PSH.0 != 0
     }
 
-    /// A frame was the next: expects the one behind it.
+    /// Moves on to the frame behind the next one, which has come.
     #[inline]
     pub fn advance(&mut self) {
-        // No longer than 65535.
+        // At most 65535.
         self.seq = self.seq.wrapping_add(self.fpdu_len() as u32);
         self.offset = self.offset.wrapping_add(self.payload_len() as u64);
     }
 
-    /// Octets of the FPDU, which are those of the TCP segment.
+    /// Returns the octets of the FPDU, which is the payload of the TCP segment.
     #[inline]
     pub fn fpdu_len(&self) -> usize {
         self.fpdu_len
@@ -227,19 +231,19 @@ impl SegmentTemplate {
         self.payload_len
     }
 
-    /// Whether the headers stand where they usually do.
+    /// Whether the headers have the usual layout.
     pub fn is_usual(&self) -> bool {
         self.usual
     }
 
-    /// Reads a frame if it is the next one. `None` if it is not, or if anything about its headers or checksums is wrong.
-    /// Whether the CRC holds is left to the caller.
+    /// Reads a frame if it is the next one. `None` if it is not, or if anything in its headers or checksums is wrong.
+    /// The caller checks the CRC.
     #[inline]
     pub fn read<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Coalescable<'a>> {
         self.read_at(self.layout, frame, checksums)
     }
 
-    /// The same of [usual](Self::is_usual) headers, which is faster. `None` of others.
+    /// Reads a frame with headers of the [usual layout](Self::is_usual), which is faster. `None` for others.
     #[inline(always)]
     pub fn read_usual<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Coalescable<'a>> {
         if !self.usual {
@@ -281,7 +285,7 @@ impl SegmentTemplate {
         holds.then_some(Coalescable { crc, payload })
     }
 
-    /// Whether the headers are the same, but for what varies.
+    /// Whether the headers are equal in the bits that do not vary.
     #[inline(always)]
     fn is_alike(&self, layout: Layout, front: &[u8; MOST]) -> bool {
         let ((front, more), (octets, other), (mask, varying)) = (
@@ -293,8 +297,8 @@ impl SegmentTemplate {
             && (layout.payload_at() + OFFSET_AT <= FRONT || is_alike(more, other, varying))
     }
 
-    /// Whether the checksums are right, of TCP, and of IP where it has one. `words` is the sum of the FPDU, in the order of the
-    /// machine.
+    /// Whether the checksums of TCP, and of IPv4's header, are right. `words` is the sum of the FPDU, in native byte
+    /// order.
     #[inline(always)]
     fn holds(
         &self,
@@ -316,13 +320,13 @@ impl SegmentTemplate {
     }
 }
 
-/// A word as it counts in a sum in the order of the machine.
+/// Returns a word as it counts in a sum in native byte order.
 #[inline(always)]
 fn summand<const N: usize>(octets: &[u8; N], at: usize) -> u64 {
     u16::from_ne_bytes([octets[at], octets[at + 1]]).into()
 }
 
-/// Numbers in network order. They lie inside: each place and each length is a constant.
+/// Reads a number in network byte order. No bounds can be crossed: each offset and each length is a constant.
 #[inline]
 fn word32<const N: usize>(octets: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])

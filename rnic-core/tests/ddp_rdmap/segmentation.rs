@@ -93,12 +93,12 @@ fn a_series_is_what_would_be_cut_one_by_one() {
                 singly.next(MULPDU);
             }
             let mut together = singly;
-            if let Some(mut series) = together.series(MULPDU) {
-                let count = series.octets() / series.payload_len();
+            if let Some(mut full) = together.full_segments(MULPDU) {
+                let count = full.octets() / full.payload_len();
                 for _ in 0..count {
                     let cut = singly.next(MULPDU).unwrap();
-                    assert_eq!(cut.len, series.payload_len());
-                    assert_eq!(together.next_in_series(&mut series), cut.header);
+                    assert_eq!(cut.len, full.payload_len());
+                    assert_eq!(together.next_full(&mut full), cut.header);
                 }
             }
             // The last segment, if that was not cut before, is no part of it, and nothing else is left.
@@ -107,7 +107,10 @@ fn a_series_is_what_would_be_cut_one_by_one() {
             assert_eq!(together.next(MULPDU), last);
         }
     }
-    assert_eq!(Segmenter::new(tagged(0), 100).series(TAGGED_LEN), None);
+    assert_eq!(
+        Segmenter::new(tagged(0), 100).full_segments(TAGGED_LEN),
+        None
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use rnic_core::rdmap::{RdmapError, TerminateCause};
 use rnic_core::testing::raw_peer::fpdu;
 use rnic_core::verbs::{RecvWr, SendWr, Sge, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{
-    Came, DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, Stag, TaggedOffset,
+    DdpHeader, DdpSegment, MessageOffset, Msn, QueueNumber, SegmentInfo, Stag, TaggedOffset,
     UntaggedHeader, header_octets,
 };
 use rnic_core::wire::rdmap::{
@@ -211,7 +211,7 @@ fn a_header_that_was_kept_parsed_is_quoted_too() {
     let segment = DdpSegment::parse(&ulpdu).unwrap();
     let cause = TerminateCause::new(control(1, 2, 3));
     assert_eq!(
-        cause.with_header(&segment.header, segment.came()),
+        cause.with_header(&segment.header, segment.info()),
         cause.with_segment(&ulpdu[..18], 19)
     );
 }
@@ -229,14 +229,14 @@ fn error_numbers_are_those_of_figure_9() {
         offset: MessageOffset(0),
     };
     let request = ReadRequest::parse(&[0; 28]).unwrap();
-    let came = Came {
+    let info = SegmentInfo {
         control: 0x41,
         len: 46,
     };
     let source = |error| RdmapError::ReadSource {
         error,
         header,
-        came,
+        info,
         request,
     };
     let (offset, len) = (TaggedOffset(0), 1);

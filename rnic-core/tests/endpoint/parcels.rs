@@ -206,7 +206,7 @@ impl Ulp for Parcels {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    fn is_drained(&self) -> bool {
         let state = self.state();
         state.outbox.is_empty() && state.underway.is_empty()
     }

@@ -1,11 +1,12 @@
-//! Coalesced run: segments that follow each other closely, and are the same but for their octets, handled as one. It is what
-//! GRO does with the headers of a flow, but no octet waits for another.
+//! Coalesced run: segments in a row whose headers are as predicted are handled as one. This is what GRO does with the
+//! headers of a flow, but each payload is placed as its frame comes.
 //!
-//! Each segment is the next of the stream, and just one FPDU with the next segment of the same Write, or of the Write behind
-//! it. The segment in front of them is handled in another way. It is the template of the next; then the octets of the
-//! others are checked and placed, and nothing else is done for each. Where another Write begins, its place is looked up.
-//! What TCP and DDP have to know is told them once, behind the last. A run does not outlive the batch of frames it came in,
-//! nor go on behind anything else of any connection: nothing that it builds on changes meanwhile.
+//! Each segment holds the next data of the stream, as one FPDU with the next segment of the same Write, or of the Write
+//! behind it. The segment in front of the run is handled by header prediction, and is the template for the next. Of
+//! each further segment the checksum and CRC are checked, and the payload is placed; nothing else is done for it. Where
+//! another Write begins, its buffer is looked up. TCP and DDP learn of all segments once, behind the last. A run ends
+//! with its batch of frames, and with the first frame that is not of it: so nothing that it relies on changes
+//! meanwhile.
 
 use std::mem;
 
@@ -21,24 +22,24 @@ use crate::wire::prediction::{Expected, Prediction};
 use crate::wire::segment_template::{Coalescable, SegmentTemplate};
 use crate::wire::tcp::DataHeader;
 
-/// The proof that segments like one that came may follow, and the run of those that did.
+/// The proof that segments like the one received may follow, and the run of those that did.
 pub(crate) struct CoalescedRun<'g> {
     next: SegmentTemplate,
-    /// The buffer that the message goes to, from the next segment on, as far as TCP's window has room for its segments.
+    /// The part of the buffer that the next segments of the message go to, as far as TCP's window has room for them.
     place: Placement<'g>,
-    /// Segments that came since the last turn.
+    /// Segments that came since a message last ended or began (a turn).
     count: u32,
     writer: Writer<'g>,
-    /// What came until then, in TCP's eyes, and octets of it that were placed.
+    /// TCP's record of the segments before the turn, and how many octets of them were placed.
     segments: CoalescedSegments,
     placed: u64,
-    /// The DDP header of one of the segments that came last, if any came.
+    /// The DDP header of the last segments, if any came. Its tagged offset is the next one's.
     front: Option<TaggedHeader>,
-    /// That of the segment in front of them.
+    /// The TCP header of the segment in front of the run.
     header: DataHeader,
 }
 
-/// The proof that a frame is the next of a run where a message ends or another begins: a turn of the run.
+/// A turn of the run: the proof that a frame is the next one, where a message ends or another begins.
 struct Turn<'a, 'g> {
     template: SegmentTemplate,
     place: Placement<'g>,
@@ -46,8 +47,8 @@ struct Turn<'a, 'g> {
 }
 
 impl<'g> CoalescedRun<'g> {
-    /// `segment` is the last one handled, and was the [next data](super::PredictedSegment) of the stream and nothing else;
-    /// `frame` held it.
+    /// Returns the proof if a run can begin. `segment` was handled last, and was the [next
+    /// data](super::PredictedSegment) of the stream and nothing else; `frame` held it.
     #[inline]
     pub(crate) fn eligible(
         connection: &Connection,
@@ -74,8 +75,8 @@ impl<'g> CoalescedRun<'g> {
         })
     }
 
-    /// Takes a frame if it is the next of the run, and places its octets. Otherwise it changes nothing, and nothing more may
-    /// be taken: the frame goes another way.
+    /// Takes a frame if it is the next of the run, and places its octets. Otherwise nothing changes, the run ends, and
+    /// the frame takes another path.
     #[inline(always)]
     pub(crate) fn take(&mut self, frame: &[u8], checksums: Checksums) -> bool {
         match self.eligible_next(self.next.read_usual(frame, checksums)) {
@@ -85,7 +86,7 @@ impl<'g> CoalescedRun<'g> {
         true
     }
 
-    /// What was read of a frame, if its octets may be placed.
+    /// Returns the segment that was read from a frame, if its octets may be placed.
     #[inline(always)]
     fn eligible_next<'a>(&self, segment: Option<Coalescable<'a>>) -> Option<Coalescable<'a>> {
         // rfc: 5044-37 the CRC of an FPDU is compared before anything else is done
@@ -104,8 +105,8 @@ impl<'g> CoalescedRun<'g> {
         }
     }
 
-    /// Takes a frame whose headers do not stand where they usually do, or where a message ends or another begins.
-    // Apart from the others it does not make them slower.
+    /// Takes a frame whose headers do not have the usual layout, or where a message ends or another begins.
+    // Not inlined, so that it does not slow down the usual case.
     #[inline(never)]
     fn take_other(&mut self, frame: &[u8], checksums: Checksums) -> bool {
         if !self.next.is_usual()
@@ -121,7 +122,7 @@ impl<'g> CoalescedRun<'g> {
         true
     }
 
-    /// Reads a frame where a message ends or another begins. The octets of another may belong elsewhere.
+    /// Reads a frame where a message ends or another begins. The octets of another message may belong elsewhere.
     #[cold]
     #[inline(never)]
     fn eligible_turn<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Turn<'a, 'g>> {
@@ -145,7 +146,7 @@ impl<'g> CoalescedRun<'g> {
         self.commit_next(&turn.segment);
     }
 
-    /// Counts what came since the last turn.
+    /// Adds up the segments since the last turn.
     fn add_up(&mut self) {
         let count = mem::take(&mut self.count);
         if count > 0 {
@@ -156,7 +157,8 @@ impl<'g> CoalescedRun<'g> {
         self.placed += u64::from(count) * self.next.payload_len() as u64;
     }
 
-    /// Tells TCP and DDP of the segments that it took. Returns how many these are. [`settle`](Connection::settle) is to follow.
+    /// Tells TCP and DDP of the segments that it took. Returns how many they are. The caller then calls
+    /// [`settle`](Connection::settle).
     pub(crate) fn commit(
         mut self,
         connection: &mut Connection,
@@ -172,14 +174,14 @@ impl<'g> CoalescedRun<'g> {
         stream.ddp.passed(front);
         let tcp = &mut connection.tcp;
         self.segments.commit(tcp, context.now, &self.header);
-        tcp.set_held(0, 0);
+        tcp.set_buffered(0, 0);
         context.counters.rdma.fpdus_received += count;
         context.counters.rdma.octets_placed += self.placed;
         count
     }
 }
 
-/// The place of the next segments' octets, as far as TCP has room for such segments.
+/// Returns the place of the next segments' octets, as far as TCP's window has room for such segments.
 // rfc: 5041-73a, 5041-73b, 5041-73c, 5041-73d, 5041-73e the STag, the range and the sum that wraps are checked first
 // rfc: 5041-77, 5041-78, 5041-83 the STag is valid on this stream
 fn place<'g>(next: &SegmentTemplate, writer: &Writer<'g>, room: u64) -> Option<Placement<'g>> {

@@ -1,9 +1,8 @@
-//! Header prediction: a segment that is the next data of the stream, and says nothing else but, perhaps, that some of ours has
-//! arrived.
+//! Header prediction: a segment that holds the next data of the stream and nothing else, except perhaps an
+//! acknowledgment of ours.
 //!
-//! Van Jacobson's observation: most segments of a stream are like that. The octets of their headers are compared with those
-//! of the frame before (`wire::prediction`), and what is left of TCP is to count them. The layers above have them in the
-//! ordinary way.
+//! Van Jacobson's observation: most segments of a stream are like that. Their headers are compared with those of the
+//! frame before (`wire::prediction`), and TCP only counts the octets. The layers above get them in the ordinary way.
 
 use crate::connection::{Connection, Context, Phase};
 use crate::fast_paths::{FastPath, taken};
@@ -19,7 +18,7 @@ pub(crate) struct PredictedSegment<'a> {
 }
 
 impl<'a> PredictedSegment<'a> {
-    /// `segment` is that of a frame that had the expected headers.
+    /// Returns the proof if the segment may take this path. It was read from a frame with predicted headers.
     #[inline(always)]
     pub(crate) fn eligible(
         connection: &Connection,
@@ -34,8 +33,8 @@ impl<'a> PredictedSegment<'a> {
         Some(Self { data, segment })
     }
 
-    /// Takes the segment and hands its octets up. [`settle`](Connection::settle) is to follow: at once where data of ours were
-    /// acknowledged, otherwise once for a run of segments.
+    /// Takes the segment and hands its octets up. The caller then calls [`settle`](Connection::settle): at once where
+    /// data of ours were acknowledged, otherwise once for a run of segments.
     #[inline(always)]
     pub(crate) fn commit<F: TxFrames>(
         self,
@@ -49,13 +48,13 @@ impl<'a> PredictedSegment<'a> {
         };
         taken::count(FastPath::HeaderPrediction);
         let acknowledged = self.data.commit(tcp, context.now, tx);
-        // Also where it acknowledges nothing new: a segment without data may have.
+        // Also where it acknowledges nothing new: an ACK without data may have come in between.
         stream.note_acked(tcp.acked_offset());
         stream.receive(segment.payload, segment.payload_crc, context);
-        let held = stream.held();
-        let missing = if held == 0 { 0 } else { stream.missing() };
-        tcp.took_next(context.now, segment.payload.len());
-        tcp.set_held(held as u32, missing as u32);
+        let buffered = stream.buffered();
+        let missing = if buffered == 0 { 0 } else { stream.missing() };
+        tcp.mark_next_received(context.now, segment.payload.len());
+        tcp.set_buffered(buffered as u32, missing as u32);
         acknowledged
     }
 }

@@ -1,7 +1,7 @@
-//! Idle send: an inline message that is the only one to be sent, while nothing is in flight.
+//! Idle send: an inline message that is the only one to send, while nothing is in flight.
 //!
-//! Where a sender waits for the peer's message before it posts its next, every message is one of these. It goes from the ring
-//! into a frame and onto the wire without asking any layer again. The frame, and what is remembered of it, are what
+//! Where a sender waits for the peer's message before it posts its next, every message is one of these. It goes from
+//! the ring into a frame and to the device in one step. The frame, and the state that is kept for it, are what
 //! [`Connection::transmit`] would have made.
 
 use crate::connection::{Connection, Context, Phase};
@@ -12,14 +12,14 @@ use crate::time::Instant;
 
 use super::inline_messages::InlineFpdu;
 
-/// The proof that an inline message is all that is to be sent, and may be.
+/// The proof that an inline message is all that is to be sent, and may be sent now.
 pub(crate) struct IdleSend {
     segment: IdleSegment,
     message: InlineFpdu,
 }
 
 impl IdleSend {
-    /// The device has room for a frame.
+    /// Returns the proof if the next message may take this path. The caller knows that the device has room for a frame.
     #[inline(always)]
     pub(crate) fn eligible<F: TxFrames>(
         connection: &Connection,
@@ -45,7 +45,7 @@ impl IdleSend {
         Some(Self { segment, message })
     }
 
-    /// Sends the message. Nothing is left to be sent then, and no timer was set but those of a segment in flight.
+    /// Sends the message. After that nothing is left to send, and only the timers of a segment in flight were set.
     #[inline(always)]
     pub(crate) fn commit<F: TxFrames>(
         self,
@@ -78,7 +78,7 @@ impl IdleSend {
 }
 
 impl Connection {
-    /// Whether the timer goes off early enough behind an [idle send](IdleSend).
+    /// Whether the connection's timer goes off early enough after an [idle send](IdleSend).
     #[inline]
     pub(crate) fn has_timer_for_idle_send(&self, now: Instant) -> bool {
         let until = IdleSegment::waits_until(&self.tcp, now);
@@ -86,7 +86,7 @@ impl Connection {
     }
 }
 
-/// `None`. Of so many questions the compiler would else believe that most often one is answered so.
+/// Returns `None`. It is cold, so that the compiler takes eligibility for the common case.
 #[cold]
 #[inline(never)]
 fn not_eligible() -> Option<IdleSend> {

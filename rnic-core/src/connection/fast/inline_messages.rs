@@ -1,5 +1,5 @@
-//! Inline messages: Writes and Sends whose octets stand in their requests go from the ring into the frame, each as one FPDU,
-//! as many as wait and fit.
+//! Inline messages: Writes and Sends whose octets stand in their work requests go from the ring into the frame. Each is
+//! one FPDU, and as many as wait and fit share a segment.
 
 use crate::connection::Context;
 use crate::connection::stream::Stream;
@@ -10,16 +10,16 @@ use crate::rdmap::InlineMessage;
 use crate::verbs::wr::MAX_INLINE;
 use crate::wire::mpa::LENGTH_LEN;
 
-/// The proof that the next message to be sent is an inline one, which one FPDU holds.
+/// The proof that the next message to send is an inline one, which fits into one FPDU.
 pub(super) struct InlineFpdu {
     message: InlineMessage,
 }
 
 impl InlineFpdu {
-    /// Octets of the longest.
+    /// Octets of the longest such FPDU.
     pub(super) const MOST: usize = frame::fpdu_len(InlineMessage::MOST);
 
-    /// Whether the next message is one of at most `most` octets with its DDP header.
+    /// Returns the proof if the next message is an inline one of at most `most` octets with its DDP header.
     #[inline(always)]
     fn eligible(stream: &Stream, most: usize, context: &Context<'_, '_>) -> Option<Self> {
         let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &stream.user else {
@@ -33,7 +33,8 @@ impl InlineFpdu {
         fits.then_some(Self { message })
     }
 
-    /// Whether there is such a message and nothing else to be sent, and FPDUs may be sent. It fits into any segment.
+    /// Returns the proof if there is an inline message and nothing else to send, and FPDUs may be sent. It fits into
+    /// any segment.
     #[inline(always)]
     pub(super) fn eligible_alone(stream: &Stream, context: &Context<'_, '_>) -> Option<Self> {
         let may_begin = stream.may_send() && stream.ddp.may_begin() && !stream.has_markers();
@@ -46,7 +47,7 @@ impl InlineFpdu {
         }
     }
 
-    /// Builds the FPDU at the front of `room`, where it stands at `start` of the stream. Returns its length.
+    /// Builds the FPDU at the front of `room`, at offset `start` of the stream. Returns its length.
     #[inline(always)]
     fn commit(self, stream: &mut Stream, room: &mut [u8], start: u64) -> usize {
         let (message, crc) = (self.message, stream.has_crcs());
@@ -62,7 +63,7 @@ impl InlineFpdu {
         len
     }
 
-    /// The same with room for [the longest](Self::MOST). Returns its sum too.
+    /// Builds the FPDU in a `room` of at least [the longest](Self::MOST). Returns its length and checksum.
     #[inline(always)]
     pub(super) fn commit_and_sum_up(
         self,
@@ -86,12 +87,12 @@ impl InlineFpdu {
     }
 }
 
-// It fits, whatever MPA allows, and whatever room a segment has.
+// An inline message fits into every MULPDU, and so into every segment.
 const _: () = assert!(InlineMessage::MOST <= frame::MIN_MULPDU);
 
 impl Stream {
-    /// Builds FPDUs of inline messages that wait, each whole, for as long as they fit. The first octet stands at `start` of
-    /// the stream. Returns how many octets that makes, and whether there surely is nothing more to send.
+    /// Builds FPDUs of the inline messages that wait, each whole, while they fit. The first octet stands at `start` of
+    /// the stream. Returns the number of octets, and whether there surely is nothing more to send.
     pub(in crate::connection) fn build_inline(
         &mut self,
         room: &mut [u8],
@@ -104,7 +105,7 @@ impl Stream {
             return (len, false);
         }
         let mut fpdus = 0;
-        let rests = loop {
+        let at_rest = loop {
             let fpdu = &mut room[len..];
             let most = frame::ulpdu_room(fpdu.len()).min(mulpdu);
             let Some(inline) = InlineFpdu::eligible(self, most, context) else {
@@ -118,6 +119,6 @@ impl Stream {
             }
         };
         context.counters.rdma.fpdus_sent += fpdus;
-        (len, rests)
+        (len, at_rest)
     }
 }

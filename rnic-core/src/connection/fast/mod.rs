@@ -1,11 +1,11 @@
-//! Fast paths: what most frames go by, in place of the ordinary way.
+//! Fast paths: the short cuts that most frames take, in place of the ordinary way.
 //!
-//! The ordinary way ([`Connection::handle_segment`] for what is received, [`Connection::transmit`] for what is sent) is the
-//! specification: it alone decides what is right. A fast path does the same with less, where it is known that nothing
-//! else is to be done. Each has one shape:
+//! The ordinary way ([`Connection::handle_segment`] for what is received, [`Connection::transmit`] for what is sent) is
+//! the specification: it alone decides what is right. A fast path has the same outcome with less work, in a case where
+//! nothing else has to be done. Each has one shape:
 //!
-//! - `eligible(&connection, ..) -> Option<Self>` looks at everything, and changes nothing. What it returns is the proof that
-//!   the path may be taken. `None`: the ordinary way, or another path, has everything as it was.
+//! - `eligible(&connection, ..) -> Option<Self>` checks everything, and changes nothing. It returns the proof that the
+//!   path may be taken. With `None` everything is as it was, for another path or the ordinary way.
 //! - `commit(self, &mut connection, ..)` makes the changes, and cannot fail.
 //!
 //! Received, in the order in which they are tried: [`whole_message`], [`header_prediction`] and, behind it,

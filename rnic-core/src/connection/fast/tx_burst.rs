@@ -1,8 +1,8 @@
-//! Transmit burst: segments of new data that leave one behind the other, for as long as there are FPDUs and nothing else is
-//! to be sent.
+//! Transmit burst: segments of new data leave one behind the other, while there are FPDUs and nothing else is to be
+//! sent.
 //!
-//! How much may leave is asked once; the headers in front of the segments are written once, and copied; TCP counts what left
-//! once, behind the last.
+//! How much may leave is computed once; the headers are written once, and copied; TCP counts the segments once, behind
+//! the last.
 
 use crate::connection::stream::Built;
 use crate::connection::{Connection, Context, Phase};
@@ -21,7 +21,7 @@ pub(crate) struct TxBurst {
 }
 
 impl TxBurst {
-    /// Whether there may be an FPDU to be sent, and nothing else is.
+    /// Returns the proof if there may be an FPDU to send, and nothing else to send.
     pub(crate) fn eligible(connection: &Connection, context: &Context<'_, '_>) -> Option<Self> {
         let (Some(_), Phase::Streaming(stream)) = (connection.path.template(), &connection.phase)
         else {
@@ -35,8 +35,8 @@ impl TxBurst {
         Some(Self { segments })
     }
 
-    /// Sends at most `most` segments, for as long as there are FPDUs, frames and room, holding `share` frames at most until
-    /// they are acknowledged. Returns the number of frames, and whether there surely are no more FPDUs.
+    /// Sends at most `most` segments, while there are FPDUs, frames and room. Holds at most `share` frames until they
+    /// are acknowledged. Returns the number of frames, and whether there surely are no more FPDUs.
     pub(crate) fn commit<F: TxFrames>(
         self,
         connection: &mut Connection,
@@ -61,9 +61,9 @@ impl TxBurst {
         let tcp_at = net.len();
         let headers = net.begin_burst(ecn_field(burst.ecn_capable()), burst.header());
         let began = tcp.queued_offset();
-        let (mut sent, mut end, mut rests) = (0, began, false);
+        let (mut sent, mut end, mut at_rest) = (0, began, false);
         let mut template: Option<TxTemplate<'_>> = None;
-        while !rests
+        while !at_rest
             && sent < most
             && end - began + segment as u64 <= burst.room()
             && tx.can_transmit()
@@ -88,7 +88,7 @@ impl TxBurst {
                 }
             };
             let Built { len, sum, push, .. } = built;
-            rests = built.rests;
+            at_rest = built.at_rest;
             if len == 0 {
                 tx.release(frame);
                 break;
@@ -109,6 +109,6 @@ impl TxBurst {
         if sent > 0 {
             taken::count(FastPath::TxBurst);
         }
-        (sent, rests)
+        (sent, at_rest)
     }
 }

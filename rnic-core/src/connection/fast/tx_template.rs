@@ -1,52 +1,53 @@
-//! Transmit template: segments of one long message that leave one behind the other, each as full as the one before.
+//! Transmit template: full segments of one long message, which leave one behind the other.
 //!
-//! What the message is made of is looked up and checked once, for all that is left of it; then the octets are copied and
-//! sealed, and nothing else is done for each. A template ends before the last segment of its message, and with the
-//! [burst](super::TxBurst) that it is in: nothing that it builds on changes meanwhile.
+//! The source of the message is looked up and checked once, for all that is left of it. For each segment the octets are
+//! copied and the CRC is computed, and nothing else is done. A template ends before the last segment of its message,
+//! and with the [burst](super::TxBurst) that it is in: so nothing that it relies on changes meanwhile.
 
 use crate::connection::stream::{Built, Stream};
 use crate::connection::upper::{RdmapUser, User};
-use crate::ddp::Series;
+use crate::ddp::FullSegments;
 use crate::memory::epoch::Guard;
 use crate::memory::place::Source;
 use crate::mpa::frame;
 use crate::wire::checksum;
 use crate::wire::mpa::LENGTH_LEN;
 
-/// The proof that the next segments of the message that is being sent are alike, and may be read.
+/// The proof that the next segments of the message being sent are full, and that their source may be read.
 pub(super) struct TxTemplate<'g> {
-    series: Series,
-    /// The octets of its segments that were not built yet.
+    full: FullSegments,
+    /// The source of the segments that were not built yet.
     source: Source<'g>,
 }
 
 impl<'g> TxTemplate<'g> {
-    /// Whether there is such a segment, of at most `mulpdu` octets of DDP's.
+    /// Returns the proof if there is such a segment, with a ULPDU of at most `mulpdu` octets.
     pub(super) fn eligible(stream: &Stream, mulpdu: usize, guard: &'g Guard<'_>) -> Option<Self> {
-        // Another layer than RDMAP may have its octets elsewhere each time. Where markers stand is another place in each.
+        // A layer other than RDMAP may have its octets elsewhere each time, and markers stand elsewhere in each
+        // segment.
         let User::Rdmap(RdmapUser { qp, outbound, .. }) = &stream.user else {
             return None;
         };
         if stream.has_markers() || !stream.may_send() {
             return None;
         }
-        let series = stream.ddp.series(mulpdu)?;
+        let full = stream.ddp.full_segments(mulpdu)?;
         let source = outbound.as_ref()?.source.in_one_piece(
             guard,
             qp.origin(),
-            series.offset(),
-            series.octets(),
+            full.offset(),
+            full.octets(),
         )?;
-        Some(Self { series, source })
+        Some(Self { full, source })
     }
 
-    /// Whether another segment is one of these.
+    /// Whether there is another such segment.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        self.source.len() >= self.series.payload_len()
+        self.source.len() >= self.full.payload_len()
     }
 
-    /// Builds the next segment, if there is [one](Self::has_next). `summed`: somebody needs its sum.
+    /// Builds the next segment, if there is [one](Self::has_next). `summed`: its checksum is needed.
     #[inline]
     pub(super) fn commit_next(
         &mut self,
@@ -54,11 +55,11 @@ impl<'g> TxTemplate<'g> {
         segment: &mut [u8],
         summed: bool,
     ) -> Built {
-        let Some(source) = self.source.split_front(self.series.payload_len()) else {
+        let Some(source) = self.source.split_front(self.full.payload_len()) else {
             return Built::NOTHING;
         };
         let ulpdu = &mut segment[LENGTH_LEN..];
-        let Some(header_len) = stream.ddp.next_in_series(&mut self.series, ulpdu) else {
+        let Some(header_len) = stream.ddp.next_full(&mut self.full, ulpdu) else {
             return Built::NOTHING;
         };
         let len = header_len + source.len();
@@ -73,7 +74,7 @@ impl<'g> TxTemplate<'g> {
             len: len as u16,
             sum,
             push: false,
-            rests: false,
+            at_rest: false,
         }
     }
 }

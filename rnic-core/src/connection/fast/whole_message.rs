@@ -1,7 +1,7 @@
-//! Whole message: one frame that holds all of a Write or Send, and acknowledges all that we had in flight.
+//! Whole message: one frame holds all of a Write or Send, and acknowledges all that we had in flight.
 //!
-//! Where each side waits for the other's message before it sends its next, every message is one of these. It goes through
-//! the layers in one step, in which nothing is looked at twice.
+//! Where each side waits for the other's message before it sends its next, every message is one of these. It passes all
+//! layers in one step.
 
 use crate::connection::stream::Stream;
 use crate::connection::upper::{RdmapUser, User};
@@ -19,7 +19,7 @@ use crate::verbs::cq::CqTable;
 use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 use crate::wire::prediction::Expected;
 
-/// The proof that a segment is a whole message, which may be placed.
+/// The proof that a segment is a whole message, and may be placed.
 pub(crate) struct WholeMessage<'a, 'g> {
     segment: DataWithSoleAck<'a>,
     message: Message<'a, 'g>,
@@ -34,7 +34,7 @@ struct Message<'a, 'g> {
 }
 
 impl<'a, 'g> WholeMessage<'a, 'g> {
-    /// `expected` is the segment of a frame that had the expected headers.
+    /// Returns the proof if the segment may take this path. It was read from a frame with predicted headers.
     #[inline(always)]
     pub(crate) fn eligible(
         connection: &Connection,
@@ -57,8 +57,8 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
         Some(Self { segment, message })
     }
 
-    /// Places, delivers and completes the message, and completes what it acknowledges. Says whether the connection surely has
-    /// nothing to send now but an ACK, which is due with the next turn.
+    /// Places, delivers and completes the message, and completes what it acknowledges. Returns whether the connection
+    /// surely has nothing to send now but an ACK, which is due with the next turn.
     #[inline(always)]
     pub(crate) fn commit<F: TxFrames>(
         self,
@@ -79,7 +79,7 @@ impl<'a, 'g> WholeMessage<'a, 'g> {
 }
 
 impl<'a, 'g> Message<'a, 'g> {
-    /// The message that an FPDU with a right CRC is, if it is a Write or Send as our own are.
+    /// Returns the message in an FPDU whose CRC is good, if it is a whole Write or Send as we send them.
     #[inline(always)]
     fn eligible(
         stream: &Stream,
@@ -90,7 +90,7 @@ impl<'a, 'g> Message<'a, 'g> {
         let User::Rdmap(RdmapUser { qp, .. }) = &stream.user else {
             return None;
         };
-        if !stream.is_still_steady() {
+        if !stream.is_still_between_messages() {
             return None;
         }
         let DdpSegment {
@@ -125,7 +125,7 @@ impl<'a, 'g> Message<'a, 'g> {
         })
     }
 
-    /// `acked`: up to where the peer has acknowledged our stream.
+    /// Places and completes the message. `acked`: up to where the peer has acknowledged our stream.
     #[inline(always)]
     fn commit(
         self,
@@ -137,7 +137,7 @@ impl<'a, 'g> Message<'a, 'g> {
         let User::Rdmap(RdmapUser { rdmap, qp, .. }) = &mut stream.user else {
             return;
         };
-        // It came in a frame: its length fits.
+        // It came in one frame, so its length fits.
         let length = self.payload.len() as u32;
         self.place.write(self.payload);
         counters.fpdus_received += 1;

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Octets of a block. Blocks begin at multiples of this, so that for the octets of a window memory is needed for that
-/// window and two blocks at most, however the peer cuts and orders its segments.
+/// Octets of a block. Blocks begin at multiples of this, so the queue takes at most the memory of the window and two
+/// blocks, however the peer cuts and orders its segments.
 const BLOCK: u64 = 4096;
 
-/// Octets received ahead of order, by their stream offsets. Each operation takes a look-up and the time to copy its octets.
+/// Octets received out of order, by their stream offsets. An operation costs a look-up and the copy of its octets.
 #[derive(Default)]
 pub(super) struct OutOfOrderQueue {
-    /// Where each range of queued octets begins, and where it ends. Ranges neither overlap nor touch.
+    /// The start and end of each range of queued octets. Ranges neither overlap nor touch.
     ranges: BTreeMap<u64, u64>,
-    /// By the offset at which each begins, over [`BLOCK`].
+    /// The blocks, by their first offset divided by [`BLOCK`].
     blocks: BTreeMap<u64, Block>,
     len: usize,
 }
@@ -65,7 +65,7 @@ impl OutOfOrderQueue {
         (offset < end).then_some(start..end)
     }
 
-    /// Returns octets, all of the range or nothing; `joined` takes those of several blocks.
+    /// Returns octets, all of the range or nothing. Those of several blocks are joined in `joined`.
     pub(super) fn octets<'a>(
         &'a self,
         range: Range<u64>,
@@ -90,7 +90,7 @@ impl OutOfOrderQueue {
         Some(joined)
     }
 
-    /// Takes octets from `offset` on, as many as stand in one block; `None` if that one is not queued.
+    /// Takes octets from `offset` on, as many as stand in one block. `None` if the first is not queued.
     pub(super) fn take(&mut self, offset: u64) -> Option<Vec<u8>> {
         let kept = self.range_with(offset)?;
         let (number, part) = parts(offset..kept.end).next()?;
@@ -122,7 +122,7 @@ impl OutOfOrderQueue {
     }
 }
 
-/// The blocks that a range of offsets falls into, and which part of each it is.
+/// Yields the blocks that a range of offsets falls into, and the part of each.
 fn parts(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     fn range() -> impl Strategy<Value = Range<u64>> {
-        // About the bounds of blocks, and across them.
+        // Near the bounds of blocks, and across them.
         let start = prop_oneof![0..60_u64, BLOCK - 30..BLOCK + 30, 0..3 * BLOCK];
         let len = prop_oneof![1..20_u64, 1..2 * BLOCK];
         (start, len).prop_map(|(start, len)| start..start + len)
@@ -183,7 +183,7 @@ mod tests {
                 match step {
                     Step::Insert(range) => {
                         let whole = &mut model[range.start as usize..range.end as usize];
-                        // As TCP offers them: up to what is there already.
+                        // As TCP offers them: up to the first octet that is queued already.
                         let free = whole.iter().take_while(|there| !**there).count();
                         whole[..free].fill(true);
                         let end = range.start + free as u64;
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// However small the pieces and wherever they are, memory is that of the window, and two blocks.
+    /// However small the pieces and wherever they are, the memory is at most the window and two blocks.
     #[test]
     fn pieces_anywhere_in_a_window_take_no_more_than_the_window() {
         const WINDOW: u64 = 64 * 1024;

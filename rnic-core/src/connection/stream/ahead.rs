@@ -1,4 +1,4 @@
-//! FPDUs that arrive ahead of order, with markers: those that a marker shows are placed at once.
+//! FPDUs that arrive out of order, with markers: those whose start a marker shows are placed at once.
 
 use std::ops::Range;
 
@@ -9,10 +9,9 @@ use crate::mpa::marker;
 use super::Stream;
 
 impl Stream {
-    /// Places FPDUs of which octets have just been queued out of order. FPDUs of which they are a part and that are whole by now are
-    /// taken from there and placed, if a marker shows where they begin, or the end of an early FPDU, which a marker showed.
-    /// Without markers nothing does: what looks like an FPDU may be octets of a payload. Errors are left for when their
-    /// turn comes.
+    /// Places FPDUs that octets queued just now have made whole. An FPDU is taken from the queue and placed if its
+    /// start is certain: a marker shows it, or it follows an early FPDU. Without markers no start is certain: what
+    /// looks like an FPDU may be octets of a payload. Errors are left until the FPDU's turn comes.
     // rfc: 5044-46a, 5044-46b, 5044-47, 5044-s2 out of order, an FPDU goes up where its start is certain and its CRC right
     pub(in crate::connection) fn place_marked(
         &mut self,
@@ -23,13 +22,13 @@ impl Stream {
         let Some(origin) = self.marked_from.filter(|_| self.may_place_early()) else {
             return;
         };
-        // The last place that was looked at, and where what was found there ends.
+        // The last start that was tried, and where the FPDUs found from there end.
         let (mut tried, mut done) = (None, 0);
         if let Some(end) = reorder.early_end(new.start) {
             tried = Some(end);
             done = self.place_from(end, &new, reorder, context);
         }
-        // Markers among these octets, and the next ones on both sides: an FPDU may hold one of those only.
+        // The markers among these octets, and the next one on each side: an FPDU may hold only one of those.
         let first = (new.start - origin) / marker::INTERVAL * marker::INTERVAL;
         let last = (new.end - origin).next_multiple_of(marker::INTERVAL);
         for position in (first..=last).step_by(marker::INTERVAL as usize) {
@@ -51,7 +50,7 @@ impl Stream {
         }
     }
 
-    /// Places the FPDU that begins here, if octets just come have made it whole, and those that follow it. Says where
+    /// Places the FPDU that begins here, if the new octets have made it whole, and those that follow it. Returns where
     /// they end.
     fn place_from(
         &mut self,
@@ -73,7 +72,7 @@ impl Stream {
                 return at;
             };
             let range = at..at + len as u64;
-            // An FPDU that was whole before has been looked at before.
+            // An FPDU that was whole before was tried before.
             let looked_at = at == begin && (range.end <= new.start || new.end <= range.start);
             if looked_at || !reorder.may_verify(len) {
                 return at;
@@ -102,7 +101,8 @@ impl Stream {
         }
     }
 
-    /// Before it is known whether a Send opened the connection it is not known which receive takes the next.
+    /// Whether FPDUs may be placed early. They may not before it is known whether a Send opened the connection: it
+    /// decides which receive the next Send takes.
     fn may_place_early(&self) -> bool {
         // rfc: 5044-s2 with its place in the order
         !self.ddp.has_failed() && !self.send_may_open

@@ -9,12 +9,13 @@ use crate::wire::mpa::LENGTH_LEN;
 use super::Stream;
 use super::built::Built;
 
-/// Octets of the shortest FPDU: a tagged message of none.
+/// Octets of the shortest FPDU: a tagged message without payload.
 const LEAST_FPDU: usize = frame::fpdu_len(TAGGED_LEN);
 
 impl Stream {
-    /// Builds the payload of a segment, whose first octet stands at `start` of the stream: one FPDU of at most `mulpdu` octets
-    /// of DDP's, and behind it those that wait already and fit whole. `summed`: somebody needs its sum.
+    /// Builds the payload of a segment, whose first octet stands at `start` of the stream: one FPDU with a ULPDU of at
+    /// most `mulpdu` octets, and behind it those that wait already and fit whole. `summed`: the checksum of the payload
+    /// is needed.
     #[inline]
     pub(in crate::connection) fn build(
         &mut self,
@@ -27,11 +28,11 @@ impl Stream {
         if !self.may_send() {
             return Built::NOTHING;
         }
-        let (len, rests) = match self.ddp.is_sending() {
+        let (len, at_rest) = match self.ddp.is_sending() {
             true => (0, false),
             false => self.build_inline(payload, mulpdu, start, context),
         };
-        if !rests {
+        if !at_rest {
             return self.build_others(payload, len, start, mulpdu, summed, context);
         }
         Built {
@@ -41,7 +42,7 @@ impl Stream {
                 false => 0,
             },
             push: len > 0,
-            rests: true,
+            at_rest: true,
         }
     }
 
@@ -57,7 +58,7 @@ impl Stream {
         context: &mut Context<'_, '_>,
     ) -> Built {
         let mut sum = (len == 0).then_some(0);
-        let mut rests = false;
+        let mut at_rest = false;
         let push = loop {
             let room = &mut payload[len..];
             if !self.ddp.is_sending() && !self.goes_on(room.len(), len, mulpdu, context) {
@@ -75,12 +76,12 @@ impl Stream {
                 break false;
             }
             let inline;
-            (inline, rests) = self.build_inline(&mut payload[len..], mulpdu, end, context);
+            (inline, at_rest) = self.build_inline(&mut payload[len..], mulpdu, end, context);
             if inline > 0 {
                 len += inline;
                 sum = None;
             }
-            if rests {
+            if at_rest {
                 break true;
             }
         };
@@ -93,11 +94,11 @@ impl Stream {
             len: len as u16,
             sum,
             push,
-            rests,
+            at_rest,
         }
     }
 
-    /// Whether another FPDU belongs into a segment that has `len` octets, and room for so many. May begin a message.
+    /// Whether another FPDU goes into a segment that has `len` octets, and room for `room` more. May begin a message.
     fn goes_on(
         &mut self,
         room: usize,
@@ -108,7 +109,7 @@ impl Stream {
         if len == 0 {
             return self.has_output(context);
         }
-        // With markers each FPDU has a segment of its own, which is how analysers, too, find it best.
+        // With markers each FPDU has a segment of its own, where protocol analysers find it best too.
         let alone = self.has_markers() || room < LEAST_FPDU;
         !alone && self.has_output(context) && self.next_fits(room, mulpdu)
     }
@@ -120,8 +121,8 @@ impl Stream {
         rest.is_some_and(|rest| rest <= mulpdu && frame::fpdu_len(rest) <= room)
     }
 
-    /// Builds the next FPDU in `frame`, with at most `mulpdu` octets of DDP's. Returns its length, and its sum if that is
-    /// wanted and came with its CRC.
+    /// Builds the next FPDU in `frame`, with a ULPDU of at most `mulpdu` octets. Returns its length, and its checksum
+    /// if that is needed and was computed with the CRC.
     fn build_fpdu(
         &mut self,
         frame: &mut [u8],
@@ -150,7 +151,7 @@ impl Stream {
         (len, None)
     }
 
-    /// The FPDU just built ends at `end` of the stream. Says whether it was the last of its message.
+    /// Records that the FPDU just built ends at `end` of the stream. Returns whether it was the last of its message.
     fn handle_built(&mut self, end: u64, context: &mut Context<'_, '_>) -> bool {
         self.ddp.posted(end, &mut self.user.with(context))
     }

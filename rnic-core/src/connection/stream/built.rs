@@ -1,15 +1,15 @@
-//! What the payload of a segment has come to.
+//! The payload of a segment that was built.
 
 /// The payload of a segment that was built.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::connection) struct Built {
     pub(in crate::connection) len: u16,
-    /// Of its octets: their part of the checksum. Zero where nobody needs it.
+    /// The checksum of its octets. Zero where it is not needed.
     pub(in crate::connection) sum: u16,
-    /// Whether nothing follows for now.
+    /// Whether nothing follows for now: PSH is set.
     pub(in crate::connection) push: bool,
     /// There surely is nothing more to send: [`Stream::is_at_rest`](super::Stream::is_at_rest).
-    pub(in crate::connection) rests: bool,
+    pub(in crate::connection) at_rest: bool,
 }
 
 impl Built {
@@ -18,6 +18,6 @@ impl Built {
         len: 0,
         sum: 0,
         push: false,
-        rests: false,
+        at_rest: false,
     };
 }

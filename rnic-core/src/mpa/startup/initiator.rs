@@ -12,7 +12,7 @@ pub struct MpaInitiator {
     incoming: Incoming,
     crc: bool,
     markers: bool,
-    answered: bool,
+    replied: bool,
 }
 
 /// The responder's Reply.
@@ -66,7 +66,7 @@ impl MpaInitiator {
             markers: false,
             options,
             incoming: Incoming::default(),
-            answered: false,
+            replied: false,
         };
         Ok((initiator, request))
     }
@@ -77,19 +77,19 @@ impl MpaInitiator {
     /// # Errors
     /// A Reply that is malformed, or not acceptable: see [`MpaError::action`].
     pub fn receive(&mut self, input: &mut &[u8]) -> Result<Option<MpaReply>, MpaError> {
-        if self.answered {
+        if self.replied {
             return Ok(None);
         }
         if self.incoming.begins_with_fpdu(input) {
             let MpaOptions { crc, markers, .. } = self.options;
             let ulpdu = self.incoming.take_fpdu(input, crc, markers)?;
-            self.answered = ulpdu.is_some();
+            self.replied = ulpdu.is_some();
             return Ok(ulpdu.map(MpaReply::Fpdu));
         }
         let Some(reply) = self.incoming.take(input)? else {
             return Ok(None);
         };
-        self.answered = true;
+        self.replied = true;
         // rfc: 5044-79 two initiators notice it by the key
         if reply.kind != StartupKind::Reply {
             return Err(MpaError::SameRole(reply.kind));
@@ -105,7 +105,8 @@ impl MpaInitiator {
                 peer_ord: reply.enhanced.map(|enhanced| enhanced.ord),
             }));
         }
-        settle(&self.options, self.crc, &reply).map(|settled| Some(MpaReply::Accepted(settled)))
+        negotiate(&self.options, self.crc, &reply)
+            .map(|negotiated| Some(MpaReply::Accepted(negotiated)))
     }
 
     /// Whether it has sent an enhanced Request (RFC 6581), and may therefore send a Terminate during start-up.
@@ -135,7 +136,7 @@ fn request_data(options: &MpaOptions) -> Enhanced {
 }
 
 /// Makes what was agreed on of the options and an accepting Reply.
-fn settle(
+fn negotiate(
     options: &MpaOptions,
     crc: bool,
     reply: &StartupFrame,
@@ -144,7 +145,7 @@ fn settle(
     if reply.revision != options.revision {
         return Err(MpaError::ReplyRevision {
             asked: options.revision,
-            answered: reply.revision,
+            replied: reply.revision,
         });
     }
     // rfc: 6581-39 an enhanced Request has an enhanced Reply
@@ -153,7 +154,7 @@ fn settle(
         (false, true) => return Err(MpaError::ReplyEnhanced),
         _ => {}
     }
-    let mut settled = MpaNegotiated {
+    let mut negotiated = MpaNegotiated {
         revision: reply.revision,
         enhanced: reply.enhanced.is_some(),
         crc,
@@ -169,16 +170,16 @@ fn settle(
         private_data: reply.private_data.to_vec(),
     };
     if let Some(theirs) = &reply.enhanced {
-        settled.peer_ird = Some(theirs.ird);
-        settled.peer_ord = Some(theirs.ord);
-        settled.ord = outbound_depth(settled.ord, theirs.ird);
-        settled.ird = inbound_depth(options, theirs.ord)?;
-        settled.rtr = ready_to_receive(options.rtr, theirs)?;
-        if settled.rtr.read {
-            settled.ord = settled.ord.max(1);
+        negotiated.peer_ird = Some(theirs.ird);
+        negotiated.peer_ord = Some(theirs.ord);
+        negotiated.ord = outbound_depth(negotiated.ord, theirs.ird);
+        negotiated.ird = inbound_depth(options, theirs.ord)?;
+        negotiated.rtr = ready_to_receive(options.rtr, theirs)?;
+        if negotiated.rtr.read {
+            negotiated.ord = negotiated.ord.max(1);
         }
     }
-    Ok(settled)
+    Ok(negotiated)
 }
 
 /// Returns the IRD towards a responder with ORD `peer_ord`.

@@ -141,7 +141,7 @@ impl MpaResponder {
 impl RequestTerms {
     /// Makes the accepting Reply, and what it agrees on.
     fn acceptance(&self, options: &MpaOptions) -> (Vec<u8>, MpaNegotiated) {
-        let mut settled = MpaNegotiated {
+        let mut negotiated = MpaNegotiated {
             revision: self.revision,
             enhanced: self.enhanced.is_some(),
             // rfc: 5044-28c, 5044-32, 5044-61, 5044-94 CRCs are used if either side asks for them
@@ -158,11 +158,11 @@ impl RequestTerms {
             rtr: self.rtr(),
             private_data: Vec::new(),
         };
-        if settled.rtr.read {
-            settled.ird = settled.ird.max(1);
+        if negotiated.rtr.read {
+            negotiated.ird = negotiated.ird.max(1);
         }
         let enhanced = self.enhanced.map(|theirs| {
-            settled.ord = outbound_depth(settled.ord, theirs.ird);
+            negotiated.ord = outbound_depth(negotiated.ord, theirs.ird);
             // rfc: 6581-21, 6581-23 a depth of 0x3fff is answered by 0x3fff
             let stated = |own: u16, asked: u16| {
                 if !options.negotiate_reads || asked == NOT_NEGOTIATED {
@@ -171,17 +171,17 @@ impl RequestTerms {
                     own
                 }
             };
-            let ird = stated(settled.ird, theirs.ord);
-            let ord = stated(settled.ord, theirs.ird);
-            settled.rtr.enhanced(ird, ord)
+            let ird = stated(negotiated.ird, theirs.ord);
+            let ord = stated(negotiated.ord, theirs.ird);
+            negotiated.rtr.enhanced(ird, ord)
         });
         let reply = StartupFrame {
             // rfc: 5044-57 M in a Reply asks for markers from the initiator
-            markers: settled.peer_markers,
-            crc: settled.crc,
+            markers: negotiated.peer_markers,
+            crc: negotiated.crc,
             ..self.reply(enhanced, &options.private_data)
         };
-        (emit(&reply), settled)
+        (emit(&reply), negotiated)
     }
 
     /// Makes the rejecting Reply. It repeats the depths that were asked for, because they are not the reason.

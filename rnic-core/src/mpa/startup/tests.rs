@@ -93,11 +93,11 @@ mod private_data {
             assert_eq!(responder.reject(&vec![0; limit + 1]), Err(error));
             let (answering, _) = responder.accept(&with(limit)).unwrap();
             assert_eq!(answering.len(), 532);
-            let Ok(Some(MpaReply::Accepted(settled))) = initiator.receive(&mut &answering[..])
+            let Ok(Some(MpaReply::Accepted(negotiated))) = initiator.receive(&mut &answering[..])
             else {
                 panic!("not accepted");
             };
-            assert_eq!(settled.private_data.len(), limit);
+            assert_eq!(negotiated.private_data.len(), limit);
         }
     }
 

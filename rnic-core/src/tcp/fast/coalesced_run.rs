@@ -1,27 +1,28 @@
-//! TCP's part of a coalesced run: segments that each say the same as the one before, and have the next data of the stream.
+//! TCP's part of a coalesced run: segments with the next data of the stream, whose headers otherwise repeat those of
+//! the segment before.
 
 use crate::tcp::Tcp;
 use crate::time::Instant;
 use crate::wire::tcp::DataHeader;
 
-/// The proof that segments with the next data may follow, and what is known of those that did: as much as TCP has to know of
-/// them.
+/// The proof that segments with the next data may follow, and the record that TCP needs of those that did.
 #[derive(Clone, Copy, Debug)]
 pub struct CoalescedSegments {
-    /// Octets that the window has room for.
+    /// Octets that the receive window has room for.
     room: u64,
     count: u32,
     octets: u64,
-    /// Octets of the last one.
+    /// Octets of the last segment.
     last_len: usize,
-    /// Whether any was pushed, and the last one.
+    /// Whether any segment was pushed, and whether the last one was.
     pushed: bool,
     last_pushed: bool,
 }
 
 impl CoalescedSegments {
-    /// Behind a segment that was the [next data](super::NextData), and whose octets were [taken](Tcp::took_next): inside the
-    /// window, with nothing received beyond them.
+    /// Returns the proof behind a segment that was the [next data](super::NextData), and whose octets were [marked as
+    /// received](Tcp::mark_next_received). Further segments must lie inside the window, with nothing received beyond
+    /// them.
     pub fn eligible(tcp: &Tcp) -> Option<Self> {
         let room = tcp.recv.room_for_next();
         (room > 0).then_some(Self {
@@ -34,7 +35,7 @@ impl CoalescedSegments {
         })
     }
 
-    /// Adds segments that came next, with `len` octets each, which the window has [room](Self::room) for.
+    /// Adds `count` segments of `len` octets each, which came next and for which the window has [room](Self::room).
     pub fn add(&mut self, count: u32, len: usize, pushed: bool) {
         let octets = u64::from(count) * len as u64;
         if count > 0 {
@@ -47,20 +48,21 @@ impl CoalescedSegments {
         }
     }
 
-    /// Octets that the window has room for behind them.
+    /// Returns how many octets the receive window has room for behind them.
     pub fn room(&self) -> u64 {
         self.room
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Takes the segments, all of whose octets the owner has taken. They came behind one with this header, and had the same
-    /// acknowledgment, window and options as that, and the same flags but for PSH.
+    /// Takes the segments, all of whose octets the owner has placed. They came behind one with this header, and had the
+    /// same acknowledgment, window, options and flags, apart from PSH.
     ///
-    /// Of what the [next data](super::NextData) means to TCP only this is left to do: they say nothing else that is new.
+    /// Compared with [next data](super::NextData), only this is left to do: their headers have nothing else that is
+    /// new.
     pub fn commit(self, tcp: &mut Tcp, now: Instant, header: &DataHeader) {
         tcp.counters.segments_received += u64::from(self.count);
         let last = tcp.recv.data_nxt() + self.octets.saturating_sub(self.last_len as u64);
@@ -72,6 +74,6 @@ impl CoalescedSegments {
             tcp.recv.expect_ack(now, 0, true);
         }
         tcp.recv.expect_ack(now, self.count, self.last_pushed);
-        tcp.took_next(now, self.octets as usize);
+        tcp.mark_next_received(now, self.octets as usize);
     }
 }

@@ -1,5 +1,5 @@
-//! TCP's part of header prediction: the next data of an established connection, with nothing else to say but that some of
-//! ours has arrived.
+//! TCP's part of header prediction: the next data of an established connection, and nothing else except perhaps an
+//! acknowledgment of ours.
 
 use super::SoleAck;
 use crate::fast_paths::{FastPath, taken};
@@ -8,8 +8,8 @@ use crate::tcp::{State, Tcp};
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags, TcpHeader};
 
-/// The proof that a segment is the next data of the stream, and says nothing else but, perhaps, that data of ours has
-/// arrived.
+/// The proof that a segment holds the next data of the stream, and nothing else except perhaps an acknowledgment of
+/// data of ours.
 #[derive(Debug)]
 pub struct NextData<'a> {
     header: &'a DataHeader,
@@ -24,13 +24,13 @@ pub enum Acknowledged {
     Nothing,
     /// Data of ours.
     Data,
-    /// All of ours that was in flight, and it was pushed. Nothing is left for TCP to send but an ACK with the next turn, and
-    /// none of its timers is due earlier than before.
+    /// All data of ours that was in flight; also, the segment has PSH. TCP has nothing to send but an ACK with the next
+    /// turn, and none of its timers is due earlier than before.
     All,
 }
 
 impl<'a> NextData<'a> {
-    /// `len` are the octets of data.
+    /// Returns the proof if a segment with this header and `len` octets of data may take this path.
     #[inline]
     pub fn eligible(tcp: &Tcp, now: Instant, header: &'a DataHeader, len: usize) -> Option<Self> {
         let acks = header.ack != tcp.send.seq(tcp.send.una());
@@ -43,7 +43,8 @@ impl<'a> NextData<'a> {
         next.then_some(Self { header, acks })
     }
 
-    /// Takes the segment. All of its octets are the owner's, who calls [`took_next`](Tcp::took_next) for them.
+    /// Takes the segment. The owner takes all of its octets, and calls [`mark_next_received`](Tcp::mark_next_received)
+    /// for them.
     #[inline]
     pub fn commit<F: TxFrames>(self, tcp: &mut Tcp, now: Instant, frames: &mut F) -> Acknowledged {
         let Self { header, acks } = self;
@@ -56,7 +57,7 @@ impl<'a> NextData<'a> {
         Acknowledged::Nothing
     }
 
-    /// Whether a segment, by all but its flags and its acknowledgment, is the next data of an established connection.
+    /// Whether a segment is the next data of an established connection, by all but its flags and its acknowledgment.
     #[inline(always)]
     pub(super) fn is_next(tcp: &Tcp, now: Instant, header: &DataHeader, len: usize) -> bool {
         tcp.state == State::Established
@@ -65,7 +66,7 @@ impl<'a> NextData<'a> {
             && !tcp.options.is_old(now, header.timestamps)
     }
 
-    /// The next data has come: what is the same whatever it acknowledges. Returns where it begins in the peer's stream.
+    /// Takes a segment with the next data, apart from its acknowledgment. Returns its offset in the peer's stream.
     #[inline]
     pub(super) fn hear(tcp: &mut Tcp, now: Instant, header: &DataHeader, push: bool) -> i64 {
         let offset = tcp.recv.data_nxt().cast_signed();
@@ -79,8 +80,8 @@ impl<'a> NextData<'a> {
         offset
     }
 
-    /// The next data, from offset `start`, acknowledges data of ours.
-    // A function of its own: without it those that do not are handled faster.
+    /// Takes the acknowledgment of a segment with the next data, which begins at offset `start`.
+    // Not inlined: segments that acknowledge nothing are then handled faster.
     #[inline(never)]
     fn hear_ack<F: TxFrames>(
         tcp: &mut Tcp,
@@ -89,7 +90,7 @@ impl<'a> NextData<'a> {
         start: i64,
         frames: &mut F,
     ) -> Acknowledged {
-        // Not behind what was sent, as was seen, and therefore not negative.
+        // `eligible` has checked that it is not behind what was sent, and so it is not negative.
         let ack = tcp.send.offset_of(header.ack).cast_unsigned();
         tcp.send.window.update(start, ack, header.window);
         let sole = match tcp.sole_ack {

@@ -1,5 +1,5 @@
-//! TCP's part of an idle send: the only segment, while nothing is in flight and nothing else is due. There is one question in
-//! place of all that a [burst](super::BurstSegments) asks, and one step in place of it; the outcome is the same.
+//! TCP's part of an idle send: the only segment, while nothing is in flight and nothing else is due. One check and one
+//! step replace those of a [burst](super::BurstSegments); the outcome is the same.
 
 use crate::memory::frames::FrameId;
 use crate::tcp::recovery::Recovery;
@@ -7,12 +7,12 @@ use crate::tcp::{State, Tcp};
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
 
-/// The proof that a segment may be sent, as large as there are any, and that it is the only one.
+/// The proof that a segment of any size up to the MSS may be sent, and that nothing else is in flight or due.
 #[derive(Debug)]
 pub struct IdleSegment(());
 
 impl IdleSegment {
-    /// Where it is not sure, `None`.
+    /// Returns the proof if it is certain that a segment may be sent.
     #[inline(always)]
     pub fn eligible(tcp: &Tcp) -> Option<Self> {
         let idle = tcp.state == State::Established
@@ -60,7 +60,7 @@ impl IdleSegment {
         header
     }
 
-    /// A time before which surely none of the timers expires that such a segment, sent now, has set.
+    /// Returns a time before which no timer expires that such a segment sets, if it is sent now.
     #[inline(always)]
     pub fn waits_until(tcp: &Tcp, now: Instant) -> Instant {
         now + tcp.rtt.rto().min(Recovery::PROBES_SOLE_AFTER)

@@ -1,7 +1,7 @@
 //! TCP's part of each fast path. The contract, and the table of all of them, stand in `connection/fast/mod.rs`.
 //!
-//! A path's proof is made by `eligible`, which changes nothing; `commit` uses it up, and cannot fail. [`Tcp::receive`] and
-//! [`Tcp::poll_transmit`] are the ordinary way: they decide what is right.
+//! `eligible` makes the proof of a path, and changes nothing; `commit` consumes it, and cannot fail. [`Tcp::receive`]
+//! and [`Tcp::poll_transmit`] are the ordinary way: they decide what is right.
 //!
 //! [`Tcp::receive`]: super::Tcp::receive
 //! [`Tcp::poll_transmit`]: super::Tcp::poll_transmit

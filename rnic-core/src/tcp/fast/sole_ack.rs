@@ -1,7 +1,7 @@
 //! Sole ACK: the acknowledgment of the only segment in flight, without SACK blocks.
 //!
-//! Nothing was lost, nothing was sent again and nothing is left in flight. So little remains of what an ACK does in the
-//! ordinary way; the outcome is the same.
+//! Nothing was lost or retransmitted, and nothing is left in flight. So little remains of the ordinary processing of an
+//! ACK; the outcome is the same.
 
 use crate::memory::frames::TxFrames;
 use crate::tcp::{
@@ -10,21 +10,22 @@ use crate::tcp::{
 };
 use crate::time::Instant;
 
-/// The proof that an acknowledgment is one of the only segment in flight.
+/// The proof that an acknowledgment is for the only segment in flight.
 #[derive(Debug)]
 pub(in crate::tcp) struct SoleAck {
     ack: u64,
 }
 
 impl SoleAck {
-    /// `ack` is the offset of our stream up to which the peer acknowledges it.
+    /// Returns the proof if an acknowledgment up to offset `ack` of our stream may take this path.
     #[inline(always)]
     pub(in crate::tcp) fn eligible(tcp: &Tcp, ack: u64) -> Option<Self> {
         let send = &tcp.send;
         if send.segments.len() != 1 || ack != send.nxt || !tcp.recovery.is_calm() {
             return None;
         }
-        // Of a segment that was sent only in part the rest is still to come; behind it there may be a FIN.
+        // If a segment was sent only in part, the rest must still be sent. `end` tells whether there is a FIN behind
+        // it.
         let sole = send.segments.front().is_some_and(|sole| {
             sole.end() == ack
                 && !sole.retransmitted
@@ -34,7 +35,7 @@ impl SoleAck {
         sole.then_some(Self { ack })
     }
 
-    /// Takes the acknowledgment, but for its window. The frame of the segment is released.
+    /// Takes the acknowledgment, except its window. Releases the frame of the segment.
     #[inline(always)]
     pub(in crate::tcp) fn commit<F: TxFrames>(self, tcp: &mut Tcp, now: Instant, frames: &mut F) {
         let Self { ack } = self;

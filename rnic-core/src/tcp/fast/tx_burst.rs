@@ -1,8 +1,8 @@
-//! TCP's part of a burst: segments of new data that leave one behind the other while nothing else is due. What cannot change
-//! on the way is settled once: before it that and how much may be sent, and after it what was.
+//! TCP's part of a burst: segments of new data that leave one behind the other while nothing else is due. Before the
+//! burst TCP computes how much may be sent, and behind it counts what was.
 //!
-//! What a burst does not do (the first segments of a window that is small, data that was queued before it could be sent, and
-//! all that F-RTO has to count) goes by [`Tcp::queue`] and [`Tcp::poll_transmit`].
+//! A burst does not send the first segments of a small window, data that was queued before it could be sent, or
+//! segments that F-RTO has to count: these go by [`Tcp::queue`] and [`Tcp::poll_transmit`].
 
 use core::ops::Range;
 
@@ -12,18 +12,18 @@ use crate::tcp::{Seq, Tcp};
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
 
-/// The proof that segments of new data may leave, and what is known of those that did.
+/// The proof that segments of new data may leave, and the record of those that did.
 #[derive(Debug)]
 pub struct BurstSegments {
-    /// The header of the segment sent last, or what it has in common with the first.
+    /// The header of the segment sent last. Before the first, what all have in common.
     header: DataHeader,
-    /// Where the next one stands.
+    /// The sequence number of the next one.
     next: Seq,
-    /// What the headers say beside PSH, and what the first one says in addition.
+    /// The flags of all segments apart from PSH, and those that the first one has in addition.
     flags: Flags,
     first: Flags,
     ecn_capable: bool,
-    /// Octets of a segment that is full.
+    /// Octets of a full segment.
     full: u16,
     /// Octets that may be sent in all.
     room: u64,
@@ -33,7 +33,7 @@ pub struct BurstSegments {
 }
 
 impl BurstSegments {
-    /// Whether a full segment may leave now. An ACK that is due travels with it.
+    /// Returns the proof if a full segment may leave now. It carries an ACK that is due.
     pub fn eligible(tcp: &Tcp, now: Instant) -> Option<Self> {
         let segment = u64::from(tcp.options.max_payload());
         let room = Self::room_now(tcp, now).filter(|room| *room >= segment)?;
@@ -64,7 +64,7 @@ impl BurstSegments {
         })
     }
 
-    /// How many octets of new data may be sent now, if nothing else is to be.
+    /// Returns how many octets of new data may be sent now. `None` if anything else is to be sent.
     fn room_now(tcp: &Tcp, now: Instant) -> Option<u64> {
         if tcp.has_special()
             || tcp.recv.duplicate_ack_due()
@@ -77,7 +77,7 @@ impl BurstSegments {
         }
         let segment = u64::from(tcp.options.max_payload());
         let room = if tcp.send.flight() == 0 {
-            // It may find that the window is to be smaller, after a pause.
+            // The first segment after a pause may reduce the window, so only one is counted here.
             segment
         } else {
             let paced = tcp.pacer.room(now, segment);
@@ -86,28 +86,28 @@ impl BurstSegments {
         Some(room.min(tcp.send.window_room()))
     }
 
-    /// How many octets may be sent in all: in segments of at most [`max_payload`](Tcp::max_payload), each only while as
-    /// much is left.
+    /// Returns how many octets may be sent in all. A segment has at most [`max_payload`](Tcp::max_payload), and is sent
+    /// only while that much is left.
     #[inline]
     pub fn room(&self) -> u64 {
         self.room
     }
 
-    /// The header of the segment sent last, complete but for its checksum. Before the first, what all have but sequence
-    /// number and flags.
+    /// Returns the header of the segment sent last, complete except for its checksum. Before the first, it has what all
+    /// have in common, which leaves out sequence number and flags.
     #[inline]
     pub fn header(&self) -> &DataHeader {
         &self.header
     }
 
-    /// Routers may mark the segments instead of dropping them (ECT(0), RFC 3168).
+    /// Whether routers may mark the segments instead of dropping them (ECT(0), RFC 3168).
     #[inline]
     pub fn ecn_capable(&self) -> bool {
         self.ecn_capable
     }
 
-    /// Takes over a frame as [`queue`](Tcp::queue) does, to be sent at once with the [header](Self::header) of then.
-    /// `push`: nothing follows for now.
+    /// Takes over a frame as [`queue`](Tcp::queue) does. The caller sends it at once with the [header](Self::header)
+    /// that this makes. `push`: nothing follows for now.
     #[inline]
     pub fn send(
         &mut self,
@@ -131,9 +131,9 @@ impl BurstSegments {
             .queue_sent(now, frame, payload.start, len, payload_sum, push);
     }
 
-    /// Counts what was sent, for congestion control, pacing and timers. Nothing is left to be sent unless more is queued.
+    /// Counts what was sent, for congestion control, pacing and timers. Nothing is left to send unless more is queued.
     /// Where nothing was sent, nothing changes.
-    // By value: it is over.
+    // By value, because the burst is over.
     #[allow(clippy::needless_pass_by_value)]
     #[inline]
     pub fn commit(self, tcp: &mut Tcp, now: Instant) {

@@ -1,4 +1,4 @@
-//! TCP's part of a whole message: a segment that is the next data, pushed, and acknowledges the only segment in flight.
+//! TCP's part of a whole message: a segment with the next data and PSH, which acknowledges the only segment in flight.
 
 use super::{NextData, SoleAck};
 use crate::memory::frames::TxFrames;
@@ -6,8 +6,8 @@ use crate::tcp::Tcp;
 use crate::time::Instant;
 use crate::wire::tcp::{DataHeader, Flags};
 
-/// The proof that a segment is the next data of the stream, is pushed, and acknowledges all that is in flight, which is one
-/// segment.
+/// The proof that a segment holds the next data of the stream, has PSH, and acknowledges all that is in flight, which
+/// is one segment.
 #[derive(Debug)]
 pub struct DataWithSoleAck<'a> {
     header: &'a DataHeader,
@@ -16,7 +16,7 @@ pub struct DataWithSoleAck<'a> {
 }
 
 impl<'a> DataWithSoleAck<'a> {
-    /// `len` are the octets of data.
+    /// Returns the proof if a segment with this header and `len` octets of data may take this path.
     #[inline(always)]
     pub fn eligible(tcp: &Tcp, now: Instant, header: &'a DataHeader, len: usize) -> Option<Self> {
         let (flags, ack) = (Flags::ACK | Flags::PSH, tcp.send.nxt);
@@ -28,9 +28,9 @@ impl<'a> DataWithSoleAck<'a> {
         next.then_some(Self { header, len, sole })
     }
 
-    /// Takes the segment. All of its octets are the owner's, who keeps none aside. An ACK is due with the next turn, and no
+    /// Takes the segment. The owner takes all of its octets and buffers none. An ACK is due with the next turn, and no
     /// timer of TCP is due earlier than before. Returns up to where the peer has acknowledged our stream.
-    // A function of its own: it needs all registers.
+    // Not inlined: it needs all registers.
     #[inline(never)]
     pub fn commit<F: TxFrames>(self, tcp: &mut Tcp, now: Instant, frames: &mut F) -> u64 {
         let Self { header, len, sole } = self;
@@ -38,8 +38,8 @@ impl<'a> DataWithSoleAck<'a> {
         let ack = tcp.send.nxt;
         tcp.send.window.advance(offset, ack, header.window);
         sole.commit(tcp, now, frames);
-        tcp.took_next(now, len);
-        tcp.recv.set_held(0, 0);
+        tcp.mark_next_received(now, len);
+        tcp.recv.set_buffered(0, 0);
         ack
     }
 }

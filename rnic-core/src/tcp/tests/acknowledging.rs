@@ -68,15 +68,15 @@ fn expect_ack(t: &mut Script) {
 const MICROSECOND: Duration = Duration::from_micros(1);
 
 /// The second of the next segments makes the stream steady.
-fn nearly_steady() -> Script {
+fn nearly_bulk() -> Script {
     let mut t = open();
     inject_pairs(&mut t, 62);
     t
 }
 
 #[test]
-fn one_acknowledgment_stands_for_sixteen_segments_of_a_steady_stream() {
-    let mut t = nearly_steady();
+fn one_acknowledgment_stands_for_sixteen_segments_of_a_bulk_stream() {
+    let mut t = nearly_bulk();
     for _ in 0..3 {
         inject_segments(&mut t, 15);
         t.expect_nothing();
@@ -98,8 +98,8 @@ fn one_acknowledgment_stands_for_sixteen_segments_of_a_steady_stream() {
 
 #[test]
 fn a_sender_that_waits_for_the_acknowledgment_gets_each_second_again_for_longer_each_time() {
-    let mut t = nearly_steady();
-    for steady in [128, 256] {
+    let mut t = nearly_bulk();
+    for segments in [128, 256] {
         inject_segments(&mut t, 8);
         t.pass(93 * MICROSECOND);
         t.expect_nothing();
@@ -107,7 +107,7 @@ fn a_sender_that_waits_for_the_acknowledgment_gets_each_second_again_for_longer_
             MICROSECOND,
             &format!(". 1:1(0) ack {}", t.tcp.receive_offset() + 1),
         );
-        inject_pairs(&mut t, steady - 2);
+        inject_pairs(&mut t, segments - 2);
     }
     // It is steady after all.
     inject_segments(&mut t, 16);
@@ -121,8 +121,8 @@ fn a_sender_that_waits_for_the_acknowledgment_gets_each_second_again_for_longer_
 }
 
 #[test]
-fn a_hole_ends_the_steady_stream() {
-    let mut t = nearly_steady();
+fn a_hole_ends_the_bulk_stream() {
+    let mut t = nearly_bulk();
     inject_segments(&mut t, 16);
     expect_ack(&mut t);
     let at = t.tcp.receive_offset() + 1;
@@ -142,7 +142,7 @@ fn a_hole_ends_the_steady_stream() {
 fn a_coalesced_run_is_acknowledged_as_its_segments_are() {
     for (pushed, count) in (0..16_u8).flat_map(|pushed| [(pushed, 2), (pushed, 4)]) {
         compare_coalesced((open(), open()), pushed, count);
-        compare_coalesced((nearly_steady(), nearly_steady()), pushed, count);
+        compare_coalesced((nearly_bulk(), nearly_bulk()), pushed, count);
     }
 }
 
@@ -420,7 +420,7 @@ fn a_part_of_a_segment_may_be_taken() {
     let mut t = open();
     t.take = false;
     t.inject(". 1:1001(1000) ack 1");
-    t.tcp.took(t.now, 0..400);
+    t.tcp.mark_received(t.now, 0..400);
     assert_eq!(t.tcp.receive_offset(), 400);
     t.take = true;
     assert_eq!(t.inject(". 1:1001(1000) ack 1"), Some(400..1000));
@@ -464,7 +464,8 @@ fn streams_longer_than_4_gib() {
             .expect("it is taken")
             .expect("new data");
         assert_eq!((data.offset, data.bytes.len()), (n * 50_000, 50_000));
-        t.tcp.took(t.now, data.offset..data.offset + 50_000);
+        t.tcp
+            .mark_received(t.now, data.offset..data.offset + 50_000);
         seq += 50_000;
         assert_eq!(t.next_turn().expect("an ACK").header.ack, seq);
     }

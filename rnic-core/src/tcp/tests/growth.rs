@@ -83,6 +83,6 @@ fn without_scaling_64_kib_are_all() {
         peer.round(10, ms(1));
     }
     assert_eq!(peer.round(10, ms(10)), 65_535);
-    peer.script.tcp.set_held(20_000, 0);
+    peer.script.tcp.set_buffered(20_000, 0);
     assert_eq!(peer.round(30, ms(10)), 45_535);
 }

@@ -126,14 +126,14 @@ fn torture(t: &mut Script, seed: u64, steps: u32) {
             assert!(data.offset >= before && !data.bytes.is_empty());
             assert!(end <= t.tcp.recv.edge());
             if random.below(4) > 0 {
-                t.tcp.took(t.now, data.offset..end);
+                t.tcp.mark_received(t.now, data.offset..end);
             }
         }
         match random.below(20) {
             0 => t.close(),
             1 => t
                 .tcp
-                .set_held(random.below(100_000) as u32, random.below(100_000) as u32),
+                .set_buffered(random.below(100_000) as u32, random.below(100_000) as u32),
             2 => t.write(random.below(3000)),
             3 => t.pass(ms(random.below(300))),
             4 => t.pass(seconds(random.below(3))),

@@ -257,12 +257,12 @@ impl End {
                 "offered what was taken"
             );
             if !random.percent(trouble.refusal) {
-                tcp.took(now, range.clone());
+                tcp.mark_received(now, range.clone());
                 self.taken.insert(range);
             }
         }
         if random.percent(trouble.held) && self.released_at.is_none() {
-            tcp.set_held(self.config.receive_window - random.below(3) as u32 * 700, 0);
+            tcp.set_buffered(self.config.receive_window - random.below(3) as u32 * 700, 0);
             self.released_at = Some(now + Duration::from_millis(random.below(1500)));
         }
         let acked = tcp.acked_offset();
@@ -280,7 +280,7 @@ impl End {
         let Some(tcp) = self.tcp.as_mut() else { return };
         if self.released_at.is_some_and(|at| at <= now) {
             self.released_at = None;
-            tcp.set_held(0, 0);
+            tcp.set_buffered(0, 0);
         }
         tcp.handle_timeout(now);
         tcp.spill(&mut self.frames, &self.spill);

@@ -52,7 +52,7 @@ proptest! {
                     let offered = offer.unwrap_or(0..0);
                     prop_assert_eq!(offered.clone().collect::<Vec<_>>(), wanted);
                     if takes && !offered.is_empty() {
-                        receiver.took(offered.clone());
+                        receiver.mark_received(offered.clone());
                         taken.extend(offered);
                     }
                 }

@@ -164,7 +164,7 @@ impl Script {
                 true
             } else if let Some(next) = NextData::eligible(tcp, now, &header, len) {
                 next.commit(tcp, now, frames);
-                tcp.took_next(now, len);
+                tcp.mark_next_received(now, len);
                 true
             } else {
                 false
@@ -185,7 +185,7 @@ impl Script {
             "the offered octets are those at {range:?}"
         );
         if self.take {
-            self.tcp.took(self.now, range.clone());
+            self.tcp.mark_received(self.now, range.clone());
         }
         Some(range)
     }
@@ -200,7 +200,7 @@ impl Script {
             return false;
         };
         next.commit(&mut self.tcp, self.now, &mut self.frames);
-        self.tcp.took_next(self.now, payload.len());
+        self.tcp.mark_next_received(self.now, payload.len());
         true
     }
 
@@ -228,7 +228,7 @@ impl Script {
             header: syn.header,
             payload: &syn.payload,
         };
-        let header = Tcp::answer_with_cookie(now, config, OUR_ISN, &segment);
+        let header = Tcp::cookie_syn_ack(now, config, OUR_ISN, &segment);
         let answer = Sent {
             header,
             len: 0,

@@ -373,7 +373,7 @@ fn what_is_held_shrinks_the_window_but_never_its_right_edge() {
         ..plain()
     };
     let mut t = Script::established(&config, "mss 1000", 60_000);
-    t.tcp.set_held(9_500, 0);
+    t.tcp.set_buffered(9_500, 0);
     t.inject("P. 1:1001(1000) ack 1");
     t.expect(". 1:1(0) ack 1001 win 9000");
     t.inject("P. 1001:9001(8000) ack 1");
@@ -386,11 +386,11 @@ fn what_is_held_shrinks_the_window_but_never_its_right_edge() {
     assert_eq!(t.inject(". 10001:10002(1) ack 1"), None);
     t.expect(". 1:1(0) ack 10001 win 0");
     // It opens by less than a segment: not worth telling.
-    t.tcp.set_held(9_100, 0);
+    t.tcp.set_buffered(9_100, 0);
     t.expect_nothing();
-    t.tcp.set_held(4_000, 0);
+    t.tcp.set_buffered(4_000, 0);
     t.expect(". 1:1(0) ack 10001 win 6000");
-    t.tcp.set_held(0, 0);
+    t.tcp.set_buffered(0, 0);
     t.expect_nothing();
 }
 
@@ -402,7 +402,7 @@ fn what_is_missing_is_let_in_whatever_is_held() {
     };
     let mut t = Script::established(&config, "mss 1000", 60_000);
     t.inject("P. 1:10001(10000) ack 1");
-    t.tcp.set_held(10_000, 3000);
+    t.tcp.set_buffered(10_000, 3000);
     t.expect(". 1:1(0) ack 10001 win 3000");
 }
 
@@ -410,7 +410,7 @@ fn what_is_missing_is_let_in_whatever_is_held() {
 fn what_is_held_counts_against_the_window_that_can_be_told() {
     // Not scaled, 64 KiB less one octet are all that the peer can use.
     let mut t = Script::established(&TcpConfig::default(), "mss 1000", 60_000);
-    t.tcp.set_held(60_000, 0);
+    t.tcp.set_buffered(60_000, 0);
     t.inject("P. 1:20001(20000) ack 1");
     t.expect(". 1:1(0) ack 20001 win 45535");
 }
@@ -436,7 +436,7 @@ fn a_scaled_window_never_pulls_its_edge_back_by_rounding() {
         ..plain()
     };
     let mut t = Script::connect(&config);
-    t.tcp.set_held((1 << 20) - 60_001, 0);
+    t.tcp.set_buffered((1 << 20) - 60_001, 0);
     t.next();
     t.inject("S. 0:0(0) ack 1 win 60000 <mss 1000,wscale 0>");
     t.next();

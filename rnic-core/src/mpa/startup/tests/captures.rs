@@ -56,14 +56,17 @@ fn siw_requests() {
 fn siw_replies() {
     // 30-ird-ord-mismatch: 16/16 asked, 2/2 answered
     let data = "00007f951d7ed0007e039e0000010000";
-    let settled = accepted(
+    let negotiated = accepted(
         &options(2, false, 16, 16),
         &reply(&format!("1002001400020002{data}")),
     );
-    assert_eq!((settled.ird, settled.ord), (16, 2));
-    assert_eq!((settled.peer_ird, settled.peer_ord), (Some(2), Some(2)));
-    assert!(!settled.crc);
-    assert_eq!(settled.private_data, hex(data));
+    assert_eq!((negotiated.ird, negotiated.ord), (16, 2));
+    assert_eq!(
+        (negotiated.peer_ird, negotiated.peer_ord),
+        (Some(2), Some(2))
+    );
+    assert!(!negotiated.crc);
+    assert_eq!(negotiated.private_data, hex(data));
     // 47-mpa-rev1-active
     let rev1 = accepted(&options(1, false, 4, 4), &reply(&format!("00010010{data}")));
     assert_eq!((rev1.revision, rev1.enhanced), (1, false));
@@ -87,6 +90,6 @@ fn siw_replies() {
         },
         ..options(2, false, 4, 4)
     };
-    let settled = accepted(&p2p, &reply(&format!("1002001480044004{data}")));
-    assert_eq!(settled.rtr, p2p.rtr);
+    let negotiated = accepted(&p2p, &reply(&format!("1002001480044004{data}")));
+    assert_eq!(negotiated.rtr, p2p.rtr);
 }

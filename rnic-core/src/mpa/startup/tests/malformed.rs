@@ -87,13 +87,13 @@ fn markers_are_sent_where_the_peer_asks_for_them() {
         ("9002 0004 0003 0005", true),
         ("1002 0004 0003 0005", false),
     ] {
-        let (octets, settled) = accept(&request(asking), &options(2, false, 1, 1));
-        assert_eq!(settled.markers, wanted, "{asking}");
+        let (octets, negotiated) = accept(&request(asking), &options(2, false, 1, 1));
+        assert_eq!(negotiated.markers, wanted, "{asking}");
         assert_eq!(octets[16] & 0x80, 0, "none are asked for here");
     }
     for (answering, wanted) in [("8001 0000", true), ("0001 0000", false)] {
-        let settled = accepted(&options(1, false, 1, 1), &reply(answering));
-        assert_eq!(settled.markers, wanted);
+        let negotiated = accepted(&options(1, false, 1, 1), &reply(answering));
+        assert_eq!(negotiated.markers, wanted);
     }
 }
 

@@ -18,10 +18,10 @@ mod revisions {
             ("10010004aabbccdd", "00010000", false),
         ];
         for (asking, expected, enhanced) in cases {
-            let (octets, settled) = accept(&request(asking), &own);
+            let (octets, negotiated) = accept(&request(asking), &own);
             assert_eq!(octets, reply(expected), "{asking}");
-            assert_eq!(settled.enhanced, enhanced);
-            assert_eq!((settled.ird, settled.ord), (5, 6));
+            assert_eq!(negotiated.enhanced, enhanced);
+            assert_eq!((negotiated.ird, negotiated.ord), (5, 6));
         }
     }
 
@@ -39,13 +39,13 @@ mod revisions {
     #[test]
     fn a_reply_of_another_revision_or_form_ends_the_connection() {
         for asked in [1, 2] {
-            for answered in (0..=255u8).filter(|answered| *answered != asked) {
+            for replied in (0..=255u8).filter(|replied| *replied != asked) {
                 let error = answer(
                     &options(asked, true, 1, 1),
-                    &reply(&format!("00{answered:02x}0000")),
+                    &reply(&format!("00{replied:02x}0000")),
                 );
                 let error = error.unwrap_err();
-                assert_eq!(error, MpaError::ReplyRevision { asked, answered });
+                assert_eq!(error, MpaError::ReplyRevision { asked, replied });
                 assert_eq!(error.action(), Action::Close);
             }
         }
@@ -66,9 +66,12 @@ mod revisions {
         let (_, asking) = MpaInitiator::new(own.clone()).unwrap();
         assert_eq!(asking[..20], request("0002 0200"));
         assert_eq!(asking.len(), 20 + 512);
-        let settled = accepted(&own, &reply("0002 0001 bb"));
-        assert_eq!((settled.ird, settled.ord, settled.enhanced), (7, 8, false));
-        assert_eq!(settled.private_data, [0xbb]);
+        let negotiated = accepted(&own, &reply("0002 0001 bb"));
+        assert_eq!(
+            (negotiated.ird, negotiated.ord, negotiated.enhanced),
+            (7, 8, false)
+        );
+        assert_eq!(negotiated.private_data, [0xbb]);
         let error = answer(&own, &reply("1002 0004 0001 0001")).unwrap_err();
         assert_eq!(error, MpaError::ReplyEnhanced);
         assert_eq!(error.action(), Action::Close);
@@ -99,11 +102,12 @@ mod crc {
                 assert_eq!(initiator.crc(), ours);
                 let (answering, responder) = accept(&asking, &options(revision, theirs, 1, 1));
                 assert_eq!(responder.crc, ours || theirs);
-                let Ok(Some(MpaReply::Accepted(settled))) = initiator.receive(&mut &answering[..])
+                let Ok(Some(MpaReply::Accepted(negotiated))) =
+                    initiator.receive(&mut &answering[..])
                 else {
                     panic!("not accepted");
                 };
-                assert_eq!(settled.crc, ours || theirs);
+                assert_eq!(negotiated.crc, ours || theirs);
                 assert_eq!(initiator.crc(), ours || theirs);
             }
         }
@@ -135,15 +139,15 @@ mod reads {
         ];
         for ((ird, ord), (their_ird, their_ord), stated, used) in cases {
             let asking = request(&format!("10020004{their_ird:04x}{their_ord:04x}"));
-            let (octets, settled) = accept(&asking, &options(2, false, ird, ord));
+            let (octets, negotiated) = accept(&asking, &options(2, false, ird, ord));
             let expected = reply(&format!("10020004{:04x}{:04x}", stated.0, stated.1));
             assert_eq!(
                 octets, expected,
                 "{ird}/{ord} asked {their_ird}/{their_ord}"
             );
-            assert_eq!((settled.ird, settled.ord), used);
+            assert_eq!((negotiated.ird, negotiated.ord), used);
             assert_eq!(
-                (settled.peer_ird, settled.peer_ord),
+                (negotiated.peer_ird, negotiated.peer_ord),
                 (Some(their_ird), Some(their_ord))
             );
         }
@@ -165,14 +169,14 @@ mod reads {
         ];
         for ((ird, ord), (their_ird, their_ord), used) in cases {
             let answering = reply(&format!("10020004{their_ird:04x}{their_ord:04x}"));
-            let settled = accepted(&options(2, false, ird, ord), &answering);
+            let negotiated = accepted(&options(2, false, ird, ord), &answering);
             assert_eq!(
-                (settled.ird, settled.ord),
+                (negotiated.ird, negotiated.ord),
                 used,
                 "{ird}/{ord}: {their_ird}/{their_ord}"
             );
             assert_eq!(
-                (settled.peer_ird, settled.peer_ord),
+                (negotiated.peer_ird, negotiated.peer_ord),
                 (Some(their_ird), Some(their_ord))
             );
         }
@@ -209,16 +213,16 @@ mod reads {
                 max_ird,
                 ..options(2, false, ird, 4)
             };
-            let settled = answer(&own, &reply(&format!("1002 0004 0004 {wanted:04x}")));
+            let negotiated = answer(&own, &reply(&format!("1002 0004 0004 {wanted:04x}")));
             let expected = raised.ok_or(MpaError::InsufficientIrd {
                 wanted,
                 limit: max_ird.max(ird),
             });
-            let settled = settled.map(|reply| match reply {
-                MpaReply::Accepted(settled) => settled.ird,
+            let negotiated = negotiated.map(|reply| match reply {
+                MpaReply::Accepted(negotiated) => negotiated.ird,
                 other => panic!("{other:?}"),
             });
-            assert_eq!(settled, expected, "{ird}, {max_ird} at most, {wanted}");
+            assert_eq!(negotiated, expected, "{ird}, {max_ird} at most, {wanted}");
         }
     }
 
@@ -232,18 +236,18 @@ mod reads {
         };
         let (_, asking) = MpaInitiator::new(own.clone()).unwrap();
         assert_eq!(asking, request("1002 0004 ffff ffff"));
-        let settled = accepted(&own, &reply("1002 0004 bfff bfff"));
-        assert_eq!((settled.ird, settled.ord), (7, 8));
+        let negotiated = accepted(&own, &reply("1002 0004 bfff bfff"));
+        assert_eq!((negotiated.ird, negotiated.ord), (7, 8));
         // siw states numbers all the same.
-        let settled = accepted(&own, &reply("1002 0004 8004 8080"));
-        assert_eq!((settled.ird, settled.ord), (128, 4));
+        let negotiated = accepted(&own, &reply("1002 0004 8004 8080"));
+        assert_eq!((negotiated.ird, negotiated.ord), (128, 4));
         let own = MpaOptions {
             rtr: Rtr::NONE,
             ..own
         };
-        let (octets, settled) = accept(&request("1002 0004 0004 0004"), &own);
+        let (octets, negotiated) = accept(&request("1002 0004 0004 0004"), &own);
         assert_eq!(octets, reply("1002 0004 3fff 3fff"));
-        assert_eq!((settled.ird, settled.ord), (7, 4));
+        assert_eq!((negotiated.ird, negotiated.ord), (7, 4));
     }
 }
 
@@ -280,17 +284,18 @@ mod peer_to_peer {
         ];
         for (asking, answering, rtr) in cases {
             let asking = request(&format!("10020004{asking}"));
-            let (octets, settled) = accept(&asking, &options(2, false, 1, 1));
+            let (octets, negotiated) = accept(&asking, &options(2, false, 1, 1));
             assert_eq!(octets, reply(&format!("10020004{answering}")));
-            assert_eq!(settled.rtr, rtr);
+            assert_eq!(negotiated.rtr, rtr);
         }
     }
 
     #[test]
     fn a_read_as_the_first_message_needs_a_depth_of_one() {
-        let (octets, settled) = accept(&request("1002 0004 8000 4000"), &options(2, false, 0, 0));
+        let (octets, negotiated) =
+            accept(&request("1002 0004 8000 4000"), &options(2, false, 0, 0));
         assert_eq!(octets, reply("1002 0004 8001 4000"));
-        assert_eq!(settled.ird, 1);
+        assert_eq!(negotiated.ird, 1);
         let own = MpaOptions {
             rtr: READ,
             ..options(2, false, 0, 0)
@@ -309,10 +314,10 @@ mod peer_to_peer {
         let refused = answer(&own(READ), &reply("1002 0004 8000 4001"));
         assert_eq!(refused, Err(MpaError::NoMatchingRtr));
         // Of two messages it is the other one.
-        let settled = accepted(&own(Rtr::ALL), &reply("1002 0004 c000 4001"));
-        assert_eq!((settled.rtr, settled.ord), (SEND, 0));
-        let settled = accepted(&own(Rtr::ALL), &reply("1002 0004 bfff 4001"));
-        assert_eq!((settled.rtr, settled.ord), (READ, 1));
+        let negotiated = accepted(&own(Rtr::ALL), &reply("1002 0004 c000 4001"));
+        assert_eq!((negotiated.rtr, negotiated.ord), (SEND, 0));
+        let negotiated = accepted(&own(Rtr::ALL), &reply("1002 0004 bfff 4001"));
+        assert_eq!((negotiated.rtr, negotiated.ord), (READ, 1));
     }
 
     // rfc: 6581-25, 6581-26, 6581-31, 6581-34, 6581-37
@@ -341,7 +346,7 @@ mod peer_to_peer {
             };
             let result = answer(&own, &reply(&format!("10020004{answering}")));
             let result = result.map(|reply| match reply {
-                MpaReply::Accepted(settled) => settled.rtr,
+                MpaReply::Accepted(negotiated) => negotiated.rtr,
                 rejected => panic!("{rejected:?}"),
             });
             assert_eq!(result, expected, "{rtr:?}, {answering}");

@@ -231,7 +231,7 @@ impl Network {
                     Some(tcp) => {
                         if let Ok(Some(data)) = tcp.receive(now, &segment, marked, frames) {
                             let range = data.offset..data.offset + data.bytes.len() as u64;
-                            tcp.took(now, range);
+                            tcp.mark_received(now, range);
                         }
                     }
                 }
