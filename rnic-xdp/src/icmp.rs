@@ -31,7 +31,9 @@ impl Icmp {
     /// Opens the sockets in the network namespace of this thread.
     pub(crate) fn open() -> Result<Self, OpenError> {
         let failed = |source: Errno| match source {
-            Errno::EPERM | Errno::EACCES => OpenError::NotPermitted { doing: "hear ICMP" },
+            Errno::EPERM | Errno::EACCES => OpenError::NotPermitted {
+                doing: "receive ICMP messages",
+            },
             source => OpenError::System {
                 doing: "open a raw socket for ICMP",
                 source: source.into(),
@@ -57,14 +59,14 @@ impl Icmp {
     }
 
     /// Calls a function with each "packet too big" that has come. Does not block.
-    pub(crate) fn poll(&mut self, mut tell: impl FnMut(TooBig)) {
+    pub(crate) fn poll(&mut self, mut handle: impl FnMut(TooBig)) {
         let buffer = &mut self.buffer;
         drain(&self.v4, buffer, |message| {
-            TooBig::parse_v4(message).map(&mut tell);
+            TooBig::parse_v4(message).map(&mut handle);
         });
         if let Some(v6) = &self.v6 {
             drain(v6, buffer, |message| {
-                TooBig::parse_v6(message).map(&mut tell);
+                TooBig::parse_v6(message).map(&mut handle);
             });
         }
     }

@@ -35,7 +35,7 @@ pub struct Namespace {
 
 impl Namespace {
     /// Makes a namespace with its loopback device up. The name must not be longer than a few letters; the
-    /// process id and a number are added, so that tests do not meet.
+    /// process id and a number are added, so that tests do not share one.
     pub fn new(name: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -109,7 +109,8 @@ pub fn veth_pair(one: VethEnd<'_>, other: VethEnd<'_>, queues: u32) -> io::Resul
         one.name, other.name, other.namespace.name
     ))?;
     for end in [one, other] {
-        // The kernel asks for a neighbour from its link-local address, and not at all while it is not yet sure of that.
+        // The kernel sends neighbour solicitations from its link-local address, and none before that has passed duplicate
+        // address detection.
         let accept_dad = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", end.name);
         end.namespace.run(|| fs::write(accept_dad, "0"))?;
         for address in end.addresses.split_whitespace() {

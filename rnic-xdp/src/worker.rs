@@ -16,9 +16,9 @@ use crate::port::{ControlHandle, PortReport, WorkerNotice, XdpPort};
 use crate::routes::{LinkState, Routes, Update};
 
 /// How often to look for notices of the control thread.
-const NEWS_EVERY: Duration = Duration::from_millis(1);
+const NOTICES_EVERY: Duration = Duration::from_millis(1);
 /// Notices taken in one turn, so that a flood of them does not delay frames.
-const NEWS_PER_TURN: usize = 16;
+const NOTICES_PER_TURN: usize = 16;
 /// The longest sleep while something waits for the device or for a free frame, which nothing announces.
 const BACKLOG_SLEEP: Duration = Duration::from_millis(1);
 /// What the kernel may add to a sleep: better awake too early than too late.
@@ -32,8 +32,8 @@ pub struct Worker {
     port: XdpPort,
     /// Makes the calls that may block; the worker makes none.
     control: ControlHandle,
-    news: Receiver<WorkerNotice>,
-    news_at: Instant,
+    notices: Receiver<WorkerNotice>,
+    notices_at: Instant,
     bell: Bell,
     link: LinkState,
     /// The clock when it started.
@@ -86,11 +86,11 @@ impl Worker {
         let control = port.control().clone();
         let routes = Routes::open(port.link(), mtu, port.links_to_follow())?;
         Ok(Self {
-            news: control.join(port.number(), routes, bell.waker()),
+            notices: control.join(port.number(), routes, bell.waker()),
             control,
             driver: Driver::new(config, secret, end),
             port,
-            news_at: Instant::ZERO,
+            notices_at: Instant::ZERO,
             bell,
             link: LinkState::Active,
             started,
@@ -111,31 +111,31 @@ impl Worker {
     /// request.
     #[inline]
     fn follow_routes(&mut self, now: Instant) -> bool {
-        (now >= self.news_at || self.driver.asks_for_next_hop()) && self.follow_news(now)
+        (now >= self.notices_at || self.driver.asks_for_next_hop()) && self.follow_notices(now)
     }
 
-    fn follow_news(&mut self, now: Instant) -> bool {
+    fn follow_notices(&mut self, now: Instant) -> bool {
         while self.control.has_room()
             && let Some(request) = self.driver.poll_next_hop_request()
         {
             self.control.ask(self.port.number(), request);
         }
-        self.news_at = now + NEWS_EVERY;
+        self.notices_at = now + NOTICES_EVERY;
         let mut any = false;
-        for _ in 0..NEWS_PER_TURN {
-            let Ok(news) = self.news.try_recv() else {
+        for _ in 0..NOTICES_PER_TURN {
+            let Ok(notice) = self.notices.try_recv() else {
                 return any;
             };
             any = true;
-            self.take_in(now, news);
+            self.handle_notice(now, notice);
         }
-        self.news_at = now;
+        self.notices_at = now;
         any
     }
 
-    fn take_in(&mut self, now: Instant, news: WorkerNotice) {
+    fn handle_notice(&mut self, now: Instant, notice: WorkerNotice) {
         let Self { driver, port, .. } = self;
-        match news {
+        match notice {
             WorkerNotice::NextHop(Update::Set(destination, hop)) => {
                 driver.set_next_hop(destination, hop)
             }
@@ -238,12 +238,12 @@ impl Turn for Worker {
     fn wait(&mut self, at_most: Duration) {
         let at_most = self.longest_sleep(at_most);
         // The bell rings for notices after this look.
-        if self.driver.prepare_to_sleep() && self.news.is_empty() {
+        if self.driver.prepare_to_sleep() && self.notices.is_empty() {
             self.sleep(at_most);
         }
         self.driver.awake();
-        if !self.news.is_empty() {
-            self.news_at = Instant::ZERO;
+        if !self.notices.is_empty() {
+            self.notices_at = Instant::ZERO;
         }
     }
 }

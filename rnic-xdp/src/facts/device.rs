@@ -309,22 +309,22 @@ fn numa(link: &Link) -> Option<Fact> {
 fn interrupts(link: &Link) -> Option<Fact> {
     let name = "interrupts";
     let deferred = deferred(link);
-    let put_off: Vec<_> = deferred.iter().filter(|(_, value)| value != "0").collect();
-    if put_off.is_empty() {
-        return (!deferred.is_empty()).then(|| Fact::ok(name, "not put off"));
+    let changed: Vec<_> = deferred.iter().filter(|(_, value)| value != "0").collect();
+    if changed.is_empty() {
+        return (!deferred.is_empty()).then(|| Fact::ok(name, "not deferred"));
     }
-    let found: Vec<_> = put_off
+    let found: Vec<_> = changed
         .iter()
         .map(|(path, value)| {
             let file = path.file_name().unwrap_or_default();
             format!("{} {value}", file.to_string_lossy())
         })
         .collect();
-    let found = format!("put off ({})", found.join(", "));
+    let found = format!("deferred ({})", found.join(", "));
     if link.xdp.is_some() {
         return Some(Fact::ok(name, found));
     }
-    let restore = put_off
+    let restore = changed
         .iter()
         .map(|(path, _)| format!("echo 0 > {}", path.display()));
     let restore: Vec<_> = restore.collect();

@@ -52,7 +52,7 @@ pub(crate) struct Neighbour {
     pub(crate) mac: Option<MacAddr>,
     /// The address is usable but was not confirmed lately.
     pub(crate) stale: bool,
-    /// The neighbour did not answer.
+    /// The neighbour did not reply to the kernel's requests.
     pub(crate) failed: bool,
 }
 

@@ -20,7 +20,7 @@ const FLAG_DUMP: u16 = 0x300;
 const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
 
 /// The kernel replies within the call; this only keeps a fault from hanging us.
-const ANSWER_TIMEOUT_SECONDS: i64 = 5;
+const REPLY_TIMEOUT_SECONDS: i64 = 5;
 /// How often to repeat a dump that a change interrupted.
 const DUMP_ATTEMPTS: usize = 5;
 
@@ -68,7 +68,7 @@ impl Socket {
         setsockopt(
             &fd,
             sockopt::ReceiveTimeout,
-            &TimeVal::seconds(ANSWER_TIMEOUT_SECONDS),
+            &TimeVal::seconds(REPLY_TIMEOUT_SECONDS),
         )?;
         Ok(Self {
             fd,
@@ -172,6 +172,7 @@ impl AsFd for Socket {
 pub(crate) struct RouteSocket(pub(crate) Socket);
 
 impl RouteSocket {
+    /// Opens a socket in the network namespace of this thread.
     pub(crate) fn open() -> Result<Self, NetlinkError> {
         Socket::open(None, Groups::NONE)
             .map(Self)

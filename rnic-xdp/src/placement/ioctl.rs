@@ -70,12 +70,12 @@ impl<const RULES: usize> RxnfcRequest<RULES> {
     }
 }
 
-/// Asks the driver of a device in the network namespace of this thread.
+/// Makes a request to the driver of a device in the network namespace of this thread.
 ///
 /// # Safety
-/// `question` is a structure of `ethtool` that begins with the number of a command, and has room for all that the kernel
+/// `request` is a structure of `ethtool` that begins with the number of a command, and has room for all that the kernel
 /// writes in reply to that.
-unsafe fn ask(netdev: &str, question: *mut libc::c_char) -> io::Result<()> {
+unsafe fn ask(netdev: &str, request: *mut libc::c_char) -> io::Result<()> {
     let any: OwnedFd = socket(
         AddressFamily::Inet,
         SockType::Datagram,
@@ -83,16 +83,16 @@ unsafe fn ask(netdev: &str, question: *mut libc::c_char) -> io::Result<()> {
         None,
     )?;
     // SAFETY: zeroes are a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if netdev.len() >= request.ifr_name.len() {
+    let mut argument: libc::ifreq = unsafe { std::mem::zeroed() };
+    if netdev.len() >= argument.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    for (to, from) in request.ifr_name.iter_mut().zip(netdev.bytes()) {
+    for (to, from) in argument.ifr_name.iter_mut().zip(netdev.bytes()) {
         *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_data = question;
-    // SAFETY: the kernel reads and writes what `ifru_data` points to, for which the caller answers.
-    let result = unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCETHTOOL, &mut request) };
+    argument.ifr_ifru.ifru_data = request;
+    // SAFETY: the kernel reads and writes what `ifru_data` points to, which the caller guarantees to be valid.
+    let result = unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCETHTOOL, &mut argument) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -136,7 +136,7 @@ impl RssRequest {
 
     fn ask(&mut self, netdev: &str) -> io::Result<()> {
         // SAFETY: the kernel reads and writes a `struct ethtool_rxfh`, which `self` is, and behind it a table and a key of
-        // the lengths in the question, for which there is room: `settings` is the only caller and ensures that. Of other
+        // the lengths in the request, for which there is room: `settings` is the only caller and ensures that. Of other
         // lengths it writes none.
         unsafe { ask(netdev, ptr::from_mut(self).cast()) }
     }
@@ -169,7 +169,7 @@ impl RssRequest {
 
 /// Returns how flows are spread over the receive queues of a device.
 pub(super) fn rss(netdev: &str) -> io::Result<RssSettings> {
-    RssRequest::settings(netdev).map(|answer| answer.read())
+    RssRequest::settings(netdev).map(|reply| reply.read())
 }
 
 #[cfg(test)]
@@ -194,19 +194,19 @@ mod tests {
 
     #[test]
     fn a_key_stands_behind_the_table() {
-        let mut answer = RssRequest::new(3, 6);
-        (answer.function, answer.transformation) = (1, 2);
-        answer.config[..3].copy_from_slice(&[0, 1, 7]);
-        answer.config[3..].as_mut_bytes()[..8].copy_from_slice(&[9, 8, 7, 6, 5, 4, 3, 2]);
+        let mut reply = RssRequest::new(3, 6);
+        (reply.function, reply.transformation) = (1, 2);
+        reply.config[..3].copy_from_slice(&[0, 1, 7]);
+        reply.config[3..].as_mut_bytes()[..8].copy_from_slice(&[9, 8, 7, 6, 5, 4, 3, 2]);
         let expected = RssSettings {
             function: 1,
             table: vec![0, 1, 7],
             key: vec![9, 8, 7, 6, 5, 4],
             transformation: 2,
         };
-        assert_eq!(answer.read(), expected);
+        assert_eq!(reply.read(), expected);
         // More than was asked for is never there.
-        (answer.table, answer.key) = (u32::MAX, u32::MAX);
-        assert_eq!(answer.read().key, []);
+        (reply.table, reply.key) = (u32::MAX, u32::MAX);
+        assert_eq!(reply.read().key, []);
     }
 }

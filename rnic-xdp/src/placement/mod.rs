@@ -23,7 +23,7 @@ mod toeplitz;
 use ntuple::Rule;
 use records::{Flow, Records};
 use rss::Rss;
-pub(crate) use rss::Unknown;
+pub(crate) use rss::UnpredictableQueue;
 
 /// How an open device places flows.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(crate) struct FlowPlacement {
 }
 
 impl FlowPlacement {
-    /// Tells which worker the segments would come to.
+    /// Returns which worker the segments would come to.
     pub(crate) fn arrival(&self, remote: SocketAddr, local: SocketAddr) -> Arrival {
         match &self.rss {
             Some(rss) if worker_of(rss.queue(remote, local), self.workers) != self.worker => {
@@ -146,7 +146,7 @@ fn never_will(error: &io::Error) -> bool {
 }
 
 /// Checks whether the local port can bring a connection that this host opens to its worker.
-pub(crate) fn by_port(link: &Link) -> Result<(), Unknown> {
+pub(crate) fn by_port(link: &Link) -> Result<(), UnpredictableQueue> {
     Rss::read(link, std::net::Ipv4Addr::UNSPECIFIED.into()).map(drop)
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
 
     #[test]
-    fn a_port_suits_if_its_answers_come_to_the_queues_of_the_worker() {
+    fn a_port_suits_if_its_segments_arrive_at_a_queue_of_the_worker() {
         let rss = Rss::from_settings(rss::tests::settings(), 0xf0).unwrap();
         let remote = "192.0.2.1:4420".parse().unwrap();
         let local = |port| SocketAddr::from(([192, 0, 2, 2], port));
@@ -169,9 +169,9 @@ mod tests {
         for port in 50_000..50_200 {
             // Of four queues each worker has two.
             let right = rss.queue(remote, local(port)) as usize % 2;
-            let answers = [0, 1].map(|worker: usize| flows[worker].arrival(remote, local(port)));
-            assert_eq!(answers[right], Arrival::Here);
-            assert_eq!(answers[1 - right], Arrival::Elsewhere);
+            let arrivals = [0, 1].map(|worker: usize| flows[worker].arrival(remote, local(port)));
+            assert_eq!(arrivals[right], Arrival::Here);
+            assert_eq!(arrivals[1 - right], Arrival::Elsewhere);
         }
         let unknown = FlowPlacement {
             rss: None,
@@ -182,8 +182,8 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_a_device_removes_what_others_left_behind() {
-        if !is_root("who_opens_a_device_removes_what_others_left_behind") {
+    fn opening_a_device_removes_the_rules_that_killed_processes_left() {
+        if !is_root("opening_a_device_removes_the_rules_that_killed_processes_left") {
             return;
         }
         let namespace = Namespace::new("left").unwrap();
@@ -201,7 +201,7 @@ mod tests {
             std::fs::create_dir_all(&left).unwrap();
             std::fs::write(left.join("192.0.2.1:1 192.0.2.2:2"), "").unwrap();
             assert_eq!(rules_left_behind(&link).unwrap(), 1);
-            // A veth has no rules, so all are gone.
+            // A veth has no rules: there is nothing to remove but the record.
             Placement::new(&link, 2);
             assert_eq!(rules_left_behind(&link).unwrap(), 0);
             assert!(!device.exists(), "nothing is left behind");

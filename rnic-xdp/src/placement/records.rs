@@ -67,9 +67,9 @@ impl Records {
     /// Makes a directory for this process in that of a device.
     pub(super) fn open(device: &Path) -> io::Result<Self> {
         // Until it is locked, a sweep would take it for left over.
-        let _sweepers = made(device)?;
+        let _sweepers = create_locked(device)?;
         let directory = mkdtemp(&device.join("XXXXXX"))?;
-        let lock = locked(&directory)?;
+        let lock = lock(&directory)?;
         Ok(Self {
             directory,
             maker: Maker::this(),
@@ -105,8 +105,8 @@ impl Drop for Record {
     }
 }
 
-/// Returns the directory of a device, locked. It may be removed while we wait for the lock.
-fn made(device: &Path) -> io::Result<Lock> {
+/// Creates the directory of a device if there is none, and locks it. Another process may remove it meanwhile.
+fn create_locked(device: &Path) -> io::Result<Lock> {
     loop {
         let mut private = DirBuilder::new();
         let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -116,9 +116,9 @@ fn made(device: &Path) -> io::Result<Lock> {
                 continue;
             }
             Err(error) if gone(&error) => continue,
-            made => made?,
+            created => created?,
         }
-        let lock = match locked(device) {
+        let lock = match lock(device) {
             Err(error) if gone(&error) => continue,
             lock => Lock(lock?),
         };
@@ -130,7 +130,7 @@ fn made(device: &Path) -> io::Result<Lock> {
     }
 }
 
-/// Removes the directory of a device if it is empty. The caller holds its lock.
+/// Removes the directory of a device if it is empty, unless another process holds its lock.
 fn remove_empty(device: &Path) {
     if let Ok(file) = File::open(device)
         && file.try_lock().is_ok()
@@ -153,7 +153,7 @@ impl Drop for Lock {
     }
 }
 
-fn locked(directory: &Path) -> io::Result<File> {
+fn lock(directory: &Path) -> io::Result<File> {
     let file = File::open(directory)?;
     file.lock()?;
     Ok(file)
@@ -192,7 +192,7 @@ fn each_left_behind(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         directories => directories?,
     };
-    let _sweepers = match locked(device) {
+    let _sweepers = match lock(device) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         lock => Lock(lock?),
     };
@@ -321,7 +321,7 @@ mod tests {
                 let stays = device.0.exists();
                 if (left, stays) != ((vec![flow(1)], vec![flow(1)]), false) {
                     done.store(true, Ordering::Relaxed);
-                    panic!("a lock was held by nobody");
+                    panic!("a child holds a lock of its parent");
                 }
             }
             done.store(true, Ordering::Relaxed);

@@ -18,9 +18,9 @@ const SYMMETRIC_OR_XOR: u32 = 2;
 
 /// Why the queue of a flow cannot be predicted.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unknown {
+pub(crate) enum UnpredictableQueue {
     #[error("the driver does not report its table of queues: {0}")]
-    NotTold(#[from] NetlinkError),
+    NoTable(#[from] NetlinkError),
     #[error("the driver reports its table of queues, but not the key of its hash")]
     NoKey,
     #[error("the device hashes by another function than Toeplitz's")]
@@ -40,7 +40,7 @@ pub(crate) struct Rss {
 
 impl Rss {
     /// Reads it as configured now. The administrator may change it.
-    pub(crate) fn read(link: &Link, ip: IpAddr) -> Result<Self, Unknown> {
+    pub(crate) fn read(link: &Link, ip: IpAddr) -> Result<Self, UnpredictableQueue> {
         // Older kernels have only the ioctl. Both fail if the driver does not support it.
         let read = Generic::open()?.rss(link.index);
         let settings = read.or_else(|error| ioctl::rss(&link.name).map_err(|_| error))?;
@@ -55,23 +55,26 @@ impl Rss {
         Self::from_settings(settings, fields)
     }
 
-    pub(super) fn from_settings(settings: RssSettings, fields: u64) -> Result<Self, Unknown> {
+    pub(super) fn from_settings(
+        settings: RssSettings,
+        fields: u64,
+    ) -> Result<Self, UnpredictableQueue> {
         // 0: the driver has one function and does not report it.
         if settings.function & !TOEPLITZ != 0 {
-            return Err(Unknown::Function);
+            return Err(UnpredictableQueue::Function);
         }
         if settings.key.is_empty() {
-            return Err(Unknown::NoKey);
+            return Err(UnpredictableQueue::NoKey);
         }
         let symmetry = match settings.transformation {
             0 => Symmetry::None,
             SYMMETRIC_XOR => Symmetry::Xor,
             SYMMETRIC_OR_XOR => Symmetry::OrXor,
-            _ => return Err(Unknown::Fields),
+            _ => return Err(UnpredictableQueue::Fields),
         };
         let known = FIELD_SOURCE | FIELD_DESTINATION | FIELD_SOURCE_PORT | FIELD_DESTINATION_PORT;
         if fields & !known != 0 || settings.table.is_empty() {
-            return Err(Unknown::Fields);
+            return Err(UnpredictableQueue::Fields);
         }
         Ok(Self {
             table: settings.table,
@@ -123,19 +126,25 @@ pub(crate) mod tests {
         assert!(change(|rss| rss.function = 0).is_ok());
         assert!(matches!(
             change(|rss| rss.function = 2),
-            Err(Unknown::Function)
+            Err(UnpredictableQueue::Function)
         ));
-        assert!(matches!(change(|rss| rss.key.clear()), Err(Unknown::NoKey)));
+        assert!(matches!(
+            change(|rss| rss.key.clear()),
+            Err(UnpredictableQueue::NoKey)
+        ));
         assert!(matches!(
             change(|rss| rss.transformation = 4),
-            Err(Unknown::Fields)
+            Err(UnpredictableQueue::Fields)
         ));
         assert!(matches!(
             change(|rss| rss.table.clear()),
-            Err(Unknown::Fields)
+            Err(UnpredictableQueue::Fields)
         ));
         // Layer 2, VLAN or the like.
-        assert!(matches!(read(settings(), 0xf2), Err(Unknown::Fields)));
+        assert!(matches!(
+            read(settings(), 0xf2),
+            Err(UnpredictableQueue::Fields)
+        ));
     }
 
     #[test]

@@ -31,13 +31,13 @@ pub(super) struct Fields {
     pub(super) destination_port: bool,
 }
 
-/// What a device does to the fields first, so that both directions of a flow have one hash.
+/// What a device does to the fields before hashing, so that both directions of a flow have one hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Symmetry {
     None,
-    /// Source and destination are replaced by their sum without carry, twice.
+    /// Source and destination are both replaced by their XOR.
     Xor,
-    /// They are replaced by their union and that sum.
+    /// The source is replaced by their OR, the destination by their XOR.
     OrXor,
 }
 

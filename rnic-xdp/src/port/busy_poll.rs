@@ -132,7 +132,7 @@ fn try_begin(link: &Link, sockets: &[BorrowedFd<'_>]) -> Result<Deferral, String
         return Err(format!("the queues of {} have no NAPI id", link.name));
     }
     let deferral =
-        Deferral::begin(link).map_err(|why| format!("the interrupts cannot be put off: {why}"))?;
+        Deferral::begin(link).map_err(|why| format!("the interrupts cannot be deferred: {why}"))?;
     for socket in sockets {
         prefer(socket).map_err(|why| format!("the sockets refuse it: {why}"))?;
     }
@@ -191,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_are_put_off_and_restored() {
-        if !is_root("interrupts_are_put_off_and_restored") {
+    fn interrupts_are_deferred_and_restored() {
+        if !is_root("interrupts_are_deferred_and_restored") {
             return;
         }
         let namespace = Namespace::new("busy").unwrap();

@@ -7,7 +7,7 @@
 /// The most frames that circulate, as a multiple of those at first.
 pub(super) const MOST: u32 = 8;
 /// Received frames after which, if few of them waited, the circulating frames are halved.
-const CALM: u32 = 1 << 17;
+const SHRINK_AFTER: u32 = 1 << 17;
 
 /// The frames of a queue that are in none of its rings, and how many are to circulate. If frames take several chunks, it counts
 /// chunks.
@@ -17,10 +17,10 @@ pub(super) struct Circulation {
     reserve: Vec<u64>,
     /// The number of frames outside the reserve, and the number wanted: at first, and now.
     circulating: u32,
-    least: u32,
+    initial: u32,
     wanted: u32,
     /// Frames received since many waited last.
-    calm: u32,
+    since_crowded: u32,
 }
 
 impl Circulation {
@@ -29,32 +29,33 @@ impl Circulation {
         Self {
             reserve,
             circulating,
-            least: circulating,
+            initial: circulating,
             wanted: circulating,
-            calm: 0,
+            since_crowded: 0,
         }
     }
 
-    /// Notes that `taken` of `there` received frames were taken. Returns the frames that are to circulate as well.
+    /// Adapts the number of frames after `taken` of `available` received frames were taken. Returns the frames that are
+    /// to circulate as well.
     #[inline]
-    pub(super) fn on_batch(&mut self, there: u32, taken: u32) -> impl Iterator<Item = u64> {
-        if there > self.wanted / 2 {
+    pub(super) fn on_batch(&mut self, available: u32, taken: u32) -> impl Iterator<Item = u64> {
+        if available > self.wanted / 2 {
             self.wanted = self.wanted.saturating_mul(2);
-            self.calm = 0;
-        } else if there > self.wanted / 8 {
-            self.calm = 0;
+            self.since_crowded = 0;
+        } else if available > self.wanted / 8 {
+            self.since_crowded = 0;
         } else {
-            self.calm += taken;
-            if self.calm >= CALM {
-                self.wanted = (self.wanted / 2).max(self.least);
-                self.calm = 0;
+            self.since_crowded += taken;
+            if self.since_crowded >= SHRINK_AFTER {
+                self.wanted = (self.wanted / 2).max(self.initial);
+                self.since_crowded = 0;
             }
         }
-        self.fetch()
+        self.take_from_reserve()
     }
 
     /// Takes as many frames out of the reserve as are wanted.
-    fn fetch(&mut self) -> impl Iterator<Item = u64> {
+    fn take_from_reserve(&mut self) -> impl Iterator<Item = u64> {
         let missing = self.wanted.saturating_sub(self.circulating) as usize;
         let missing = missing.min(self.reserve.len());
         self.circulating += missing as u32;
@@ -85,12 +86,12 @@ mod tests {
         Circulation::new(8, (100..124).rev().collect())
     }
 
-    fn on_batch(circulation: &mut Circulation, there: u32, taken: u32) -> Vec<u64> {
-        circulation.on_batch(there, taken).collect()
+    fn on_batch(circulation: &mut Circulation, available: u32, taken: u32) -> Vec<u64> {
+        circulation.on_batch(available, taken).collect()
     }
 
     #[test]
-    fn as_many_again_circulate_where_more_than_half_were_there_until_all_do() {
+    fn the_number_doubles_while_more_than_half_wait_until_the_reserve_is_empty() {
         let mut c = circulation();
         assert_eq!(on_batch(&mut c, 4, 4), []);
         assert_eq!(on_batch(&mut c, 5, 4), Vec::from_iter(100..108));
@@ -101,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_calm_half_of_them_go_back_and_come_again_in_need() {
+    fn half_go_back_when_few_waited_for_long_and_return_when_many_wait() {
         let mut c = circulation();
         on_batch(&mut c, 5, 4);
-        on_batch(&mut c, 2, CALM - 1);
+        on_batch(&mut c, 2, SHRINK_AFTER - 1);
         assert_eq!(c.surplus(64), 0);
         // More than an eighth of 16: it begins anew.
         on_batch(&mut c, 3, 3);
-        on_batch(&mut c, 2, CALM - 1);
+        on_batch(&mut c, 2, SHRINK_AFTER - 1);
         assert_eq!(c.surplus(64), 0);
         on_batch(&mut c, 1, 1);
         assert_eq!(c.surplus(64), 8);
@@ -119,10 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn no_fewer_circulate_than_at_first() {
+    fn never_fewer_circulate_than_at_first() {
         let mut c = circulation();
-        on_batch(&mut c, 1, CALM);
-        on_batch(&mut c, 1, CALM);
+        on_batch(&mut c, 1, SHRINK_AFTER);
+        on_batch(&mut c, 1, SHRINK_AFTER);
         assert_eq!(c.surplus(64), 0);
     }
 }

@@ -33,14 +33,14 @@ const QUEUES_EVERY: Duration = Duration::from_secs(1);
 /// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block meanwhile.
 const MOST_REQUESTS: usize = 1024;
 /// Notices that may wait for a worker. If it has that many, further changes stay in the kernel's sockets.
-const MOST_NEWS: usize = 256;
+const MOST_NOTICES: usize = 256;
 /// How soon to look again whether a worker has taken its notices.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A request to the control thread.
 enum Request {
     /// A worker has begun.
-    Join(WorkerLink),
+    Join(FollowedWorker),
     /// A worker wants to know the next hop of a destination, or no longer.
     NextHop(usize, NextHopRequest),
     /// Remove the rule of a flow.
@@ -62,11 +62,11 @@ pub(crate) enum WorkerNotice {
 }
 
 /// The control thread's record of a worker.
-struct WorkerLink {
-    worker: usize,
+struct FollowedWorker {
+    number: usize,
     /// Its destinations.
     routes: Routes,
-    news: Sender<WorkerNotice>,
+    notices: Sender<WorkerNotice>,
     waker: Waker,
 }
 
@@ -99,11 +99,11 @@ impl ControlHandle {
         routes: Routes,
         waker: Waker,
     ) -> Receiver<WorkerNotice> {
-        let (news, receiver) = bounded(MOST_NEWS);
-        self.send(Request::Join(WorkerLink {
-            worker,
+        let (notices, receiver) = bounded(MOST_NOTICES);
+        self.send(Request::Join(FollowedWorker {
+            number: worker,
             routes,
-            news,
+            notices,
             waker,
         }));
         receiver
@@ -147,13 +147,13 @@ impl Control {
         let mut control = ControlThread {
             policies: PolicySocket::open(Groups::POLICIES)?,
             known: policies.clone(),
-            questions: RouteSocket::open()?,
+            routes: RouteSocket::open()?,
             queues: device.report().queues,
             icmp: Icmp::open()?,
             device,
             requests,
             bell,
-            members: Vec::new(),
+            workers: Vec::new(),
             queues_at: Instant::ZERO,
             reads_again: false,
         };
@@ -200,8 +200,8 @@ struct ControlThread {
     /// None if the kernel has no IPsec.
     policies: Option<PolicySocket>,
     known: Arc<Mutex<KnownPolicies>>,
-    questions: RouteSocket,
-    members: Vec<WorkerLink>,
+    routes: RouteSocket,
+    workers: Vec<FollowedWorker>,
     /// The number of queues of the device at the last look.
     queues: u32,
     queues_at: Instant,
@@ -213,10 +213,10 @@ impl ControlThread {
     fn run(mut self) {
         while self.carry_out_requests() {
             let now = Instant::from_nanos(clock());
-            for member in &mut self.members {
-                member.follow(now);
+            for worker in &mut self.workers {
+                worker.follow(now);
             }
-            self.hear_routers();
+            self.follow_routers();
             self.follow_policies();
             self.follow_queues(now);
             self.sleep();
@@ -227,16 +227,16 @@ impl ControlThread {
     fn carry_out_requests(&mut self) -> bool {
         for request in self.requests.try_iter() {
             match request {
-                Request::Join(member) => self.members.push(member),
-                Request::NextHop(worker, request) => {
-                    let mut members = self.members.iter_mut();
-                    if let Some(member) = members.find(|member| member.worker == worker) {
+                Request::Join(worker) => self.workers.push(worker),
+                Request::NextHop(number, request) => {
+                    let mut workers = self.workers.iter_mut();
+                    if let Some(worker) = workers.find(|worker| worker.number == number) {
                         match request {
                             NextHopRequest::Follow(destination) => {
-                                member.routes.request(destination);
+                                worker.routes.request(destination);
                             }
                             NextHopRequest::Forget(destination) => {
-                                member.routes.forget(destination);
+                                worker.routes.forget(destination);
                             }
                         }
                     }
@@ -249,15 +249,15 @@ impl ControlThread {
     }
 
     /// Passes on ICMP messages of routers. A worker without room for notices misses them, as if the network had lost them.
-    fn hear_routers(&mut self) {
-        let members = &self.members;
+    fn follow_routers(&mut self) {
+        let workers = &self.workers;
         self.icmp.poll(|too_big| {
             debug!(
                 "a router has no room for packets to {}: MTU {}",
                 too_big.remote, too_big.mtu
             );
-            for member in members.iter().filter(|member| member.has_room()) {
-                member.tell(WorkerNotice::TooBig(too_big));
+            for worker in workers.iter().filter(|worker| worker.has_room()) {
+                worker.tell(WorkerNotice::TooBig(too_big));
             }
         });
     }
@@ -283,22 +283,22 @@ impl ControlThread {
             return Ok(());
         };
         let device = self.device.link().index;
-        let read = KnownPolicies::read(socket, &mut self.questions, device)?;
+        let read = KnownPolicies::read(socket, &mut self.routes, device)?;
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = read;
         Ok(())
     }
 
     /// Looks for queues that the administrator has added to the device.
     fn follow_queues(&mut self, now: Instant) {
-        if now < self.queues_at || self.members.is_empty() {
+        if now < self.queues_at || self.workers.is_empty() {
             return;
         }
         self.queues_at = now + QUEUES_EVERY;
         let queues = self.device.queues_now();
         while self.queues < queues {
-            let worker = worker_of(self.queues, self.device.report().workers);
-            let member = self.members.iter().find(|member| member.worker == worker);
-            let Some(member) = member.filter(|member| member.has_room()) else {
+            let number = worker_of(self.queues, self.device.report().workers);
+            let worker = self.workers.iter().find(|worker| worker.number == number);
+            let Some(worker) = worker.filter(|worker| worker.has_room()) else {
                 return;
             };
             // A queue that cannot be opened is tried again; `rnic-ctl steering` counts what comes there.
@@ -310,7 +310,7 @@ impl ControlThread {
                 "opened receive queue {}, which the device has got since",
                 self.queues
             );
-            member.tell(WorkerNotice::Queues(opened));
+            worker.tell(WorkerNotice::Queues(opened));
             self.queues += 1;
         }
         let _ = self.device.cover(queues);
@@ -321,15 +321,15 @@ impl ControlThread {
         let now = Instant::from_nanos(clock());
         let until = |at: Instant| at.since(now);
         let (ready, stalled): (Vec<_>, Vec<_>) =
-            self.members.iter().partition(|member| member.has_room());
+            self.workers.iter().partition(|worker| worker.has_room());
         let timers = ready
             .iter()
-            .filter_map(|member| member.routes.next_timeout());
-        let queues = (!self.members.is_empty()).then(|| until(self.queues_at));
+            .filter_map(|worker| worker.routes.next_timeout());
+        let queues = (!self.workers.is_empty()).then(|| until(self.queues_at));
         let look_again = (!stalled.is_empty()).then_some(LOOK_AGAIN);
         let timeout = timers.map(until).chain(queues).chain(look_again).min();
 
-        let routes = ready.iter().map(|member| member.routes.as_fd());
+        let routes = ready.iter().map(|worker| worker.routes.as_fd());
         let policies = self.policies.as_ref().map(AsFd::as_fd);
         let fds = [self.bell.as_fd()].into_iter().chain(self.icmp.fds());
         let fds = fds.chain(policies).chain(routes);
@@ -340,14 +340,14 @@ impl ControlThread {
     }
 }
 
-impl WorkerLink {
+impl FollowedWorker {
     fn has_room(&self) -> bool {
-        !self.news.is_full()
+        !self.notices.is_full()
     }
 
-    fn tell(&self, news: WorkerNotice) {
+    fn tell(&self, notice: WorkerNotice) {
         // A worker that has ended needs no notice.
-        if self.news.try_send(news).is_ok() {
+        if self.notices.try_send(notice).is_ok() {
             self.waker.wake_by_ref();
         }
     }

@@ -147,7 +147,7 @@ pub(super) struct Consumer<T> {
     ring: RingMapping<T>,
     /// Entries taken, and entries that were there at the last look.
     taken: u32,
-    there: u32,
+    available: u32,
 }
 
 impl<T: RingEntry> Consumer<T> {
@@ -158,15 +158,15 @@ impl<T: RingEntry> Consumer<T> {
         Ok(Self {
             ring,
             taken,
-            there: 0,
+            available: 0,
         })
     }
 
     /// Takes as many entries as there are and fit `into`. Returns the number.
     pub(super) fn take(&mut self, into: &mut [T]) -> usize {
-        let there = self.ring.producer().load(Ordering::Acquire);
-        self.there = there.wrapping_sub(self.taken);
-        let count = (self.there as usize).min(into.len());
+        let available = self.ring.producer().load(Ordering::Acquire);
+        self.available = available.wrapping_sub(self.taken);
+        let count = (self.available as usize).min(into.len());
         if count == 0 {
             return 0;
         }
@@ -182,8 +182,8 @@ impl<T: RingEntry> Consumer<T> {
     }
 
     /// Returns the number of entries that were there at the last look, taken or not.
-    pub(super) fn there(&self) -> u32 {
-        self.there
+    pub(super) fn available(&self) -> u32 {
+        self.available
     }
 }
 

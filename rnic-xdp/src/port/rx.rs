@@ -78,8 +78,8 @@ pub struct RxPort {
     more: bool,
     /// If frames may take several chunks: where the frames of the batch begin, and where the last one ends.
     starts: Vec<usize>,
-    /// Buffers to put frames together.
-    room: RefCell<Vec<u8>>,
+    /// Used again for each frame that is put together.
+    join_buffer: RefCell<Vec<u8>>,
     /// Counters that other threads read.
     counted: Arc<Counted>,
 }
@@ -107,12 +107,12 @@ impl AsRef<[u8]> for Frame<'_> {
 #[derive(Debug)]
 pub struct Joined<'a> {
     octets: Vec<u8>,
-    room: &'a RefCell<Vec<u8>>,
+    home: &'a RefCell<Vec<u8>>,
 }
 
 impl Drop for Joined<'_> {
     fn drop(&mut self) {
-        self.room.replace(mem::take(&mut self.octets));
+        self.home.replace(mem::take(&mut self.octets));
     }
 }
 
@@ -153,7 +153,7 @@ impl RxPort {
             ready: 0,
             more: false,
             starts: Vec::new(),
-            room: RefCell::default(),
+            join_buffer: RefCell::default(),
             counted,
         };
         port.wake_device();
@@ -191,7 +191,7 @@ impl RxPort {
 
     /// Lets more frames circulate if many were waiting, or fewer if few waited for long.
     fn adapt(&mut self, taken: u32) {
-        let more = self.circulation.on_batch(self.rx.there(), taken);
+        let more = self.circulation.on_batch(self.rx.available(), taken);
         // There is room for twice as many as there are.
         more.for_each(|chunk| self.fill.push(chunk));
         self.fill.submit();
@@ -247,11 +247,11 @@ impl RxPort {
             return (Frame::Chunk(self.chunk(chunks.start)), Checksums::None);
         }
         let len = chunks.clone().map(|at| self.chunk(at).len()).sum();
-        let mut octets = self.room.take();
+        let mut octets = self.join_buffer.take();
         octets.resize(len, 0);
         let total = checksum::join_and_sum(chunks.map(|at| self.chunk(at)), &mut octets);
-        let room = &self.room;
-        let frame = Frame::Joined(Joined { octets, room });
+        let home = &self.join_buffer;
+        let frame = Frame::Joined(Joined { octets, home });
         (frame, Checksums::Complete(total))
     }
 
@@ -304,7 +304,7 @@ impl RxPort {
     fn wake_device(&mut self) {
         if self.fill.needs_wakeup() {
             // An error shows when the socket is polled.
-            let _ = self.socket.look();
+            let _ = self.socket.poll();
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct OpenSocket {
 }
 
 impl OpenSocket {
-    /// Makes one of a socket that `keeper` keeps open.
+    /// Takes over a socket that is open as long as `keeper` exists.
     fn new(fd: RawFd, keeper: impl Send + 'static) -> Self {
         let _keeper = Box::new(keeper);
         Self { fd, _keeper }
@@ -50,7 +50,7 @@ impl OpenSocket {
     }
 
     /// Makes the kernel look at the fill ring.
-    pub(super) fn look(&self) -> io::Result<()> {
+    pub(super) fn poll(&self) -> io::Result<()> {
         let mut this = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
         poll(&mut this, PollTimeout::ZERO)?;
         Ok(())
@@ -95,7 +95,7 @@ impl Rings {
             }
             None => None,
         };
-        let bind = |mode| Self::bind_patiently(umem, wanted, socket.as_ref(), mode);
+        let bind = |mode| Self::bind_until_free(umem, wanted, socket.as_ref(), mode);
         if wanted.zero_copy != ZeroCopyChoice::Never {
             match bind(BindFlags::XDP_ZEROCOPY)? {
                 Ok(rings) => return Ok(rings),
@@ -114,17 +114,17 @@ impl Rings {
     }
 
     /// Binds, and tries again while the queue is busy. The inner error is that of the last attempt.
-    fn bind_patiently(
+    fn bind_until_free(
         umem: &Umem,
         wanted: &SocketSpec<'_>,
         socket: Option<&Arc<OwnedFd>>,
         mode: BindFlags,
     ) -> Result<io::Result<Self>, OpenError> {
-        let patience = Instant::now() + BUSY_FOR;
+        let deadline = Instant::now() + BUSY_FOR;
         loop {
             match Self::bind(umem, wanted, socket, mode)? {
                 Err(error)
-                    if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < patience =>
+                    if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
                 {
                     sleep(BUSY_RETRY);
                 }

@@ -101,7 +101,7 @@ impl TxSide {
         self.in_device = 0;
         self.room = 0;
         for frame in 0..self.states.len() {
-            self.end_share(frame, |held| held & OWNED);
+            self.end_hold(frame, |held| held & OWNED);
         }
     }
 
@@ -116,7 +116,7 @@ impl TxSide {
         self.room = self.ring.room();
     }
 
-    /// Does that unless nothing is queued and the device has none of our frames.
+    /// Does what [`kick`](Self::kick) does, unless the device has none of our frames.
     pub fn reclaim(&mut self) {
         if self.in_device > 0 {
             self.kick();
@@ -148,7 +148,7 @@ impl TxSide {
             for at in 0..count {
                 let chunk = (self.completed[at] >> self.layout.chunk.ilog2()) as u32;
                 let frame = chunk.wrapping_sub(self.first as u32) / self.layout.chunks;
-                self.end_share(frame as usize, |held| match held & !OWNED {
+                self.end_hold(frame as usize, |held| match held & !OWNED {
                     0 => held,
                     _ => held - IN_DEVICE,
                 });
@@ -163,7 +163,7 @@ impl TxSide {
     }
 
     /// Drops one hold of a frame. After the last one it is free.
-    fn end_share(&mut self, frame: usize, end: impl FnOnce(u8) -> u8) {
+    fn end_hold(&mut self, frame: usize, end: impl FnOnce(u8) -> u8) {
         let Some(state) = self.states.get_mut(frame) else {
             return; // not a frame of this side
         };
@@ -266,6 +266,6 @@ impl TxFrames for TxSide {
     }
 
     fn release(&mut self, frame: FrameId) {
-        self.end_share(frame.0 as usize, |held| held & !OWNED);
+        self.end_hold(frame.0 as usize, |held| held & !OWNED);
     }
 }

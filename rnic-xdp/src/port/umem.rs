@@ -172,11 +172,13 @@ impl Umem {
         huge: bool,
     ) -> Result<Self, OpenError> {
         let config = UmemConfig::builder()
-            .frame_size(FrameSize::new(layout.chunk).map_err(|error| odd("frame size", error))?)
+            .frame_size(
+                FrameSize::new(layout.chunk).map_err(|error| refused_size("frame size", error))?,
+            )
             .fill_queue_size(ring_size("fill ring", rings.fill)?)
             .comp_queue_size(ring_size("completion ring", rings.completion)?)
             .build()
-            .map_err(|error| odd("frame size", error))?;
+            .map_err(|error| refused_size("frame size", error))?;
         let frames = NonZeroU32::new(count).ok_or(OpenError::Config {
             field: "frames",
             value: count.to_string(),
@@ -272,7 +274,7 @@ pub(crate) fn ring_size(field: &'static str, entries: u32) -> Result<QueueSize, 
     })
 }
 
-fn odd(field: &'static str, error: impl std::fmt::Display) -> OpenError {
+fn refused_size(field: &'static str, error: impl std::fmt::Display) -> OpenError {
     OpenError::Config {
         field,
         value: error.to_string(),

@@ -19,11 +19,11 @@ use crate::netlink::{
 
 use crate::steering::SteeredLinks;
 
+mod device_route;
 #[cfg(test)]
 mod tests;
-mod way;
 
-pub(crate) use way::DeviceRoute;
+pub(crate) use device_route::DeviceRoute;
 
 /// How often to look up a destination without a next hop: requests can fail, and notifications can be lost.
 const RETRY: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ const LOOKUPS_PER_POLL: usize = 16;
 pub(crate) enum Update {
     /// Frames for the destination go to this next hop.
     Set(IpAddr, NextHop),
-    /// There is no route, or the neighbour does not answer.
+    /// There is no route, or the neighbour does not reply.
     Unreachable(IpAddr),
 }
 
@@ -67,8 +67,8 @@ struct Destination {
     route: Option<DeviceRoute>,
     /// The next hop that the engine has.
     reported: Option<NextHop>,
-    /// The engine knows that it cannot be reached.
-    lost: bool,
+    /// It was reported as unreachable.
+    unreachable: bool,
     /// It waits to be looked up.
     queued: bool,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Routes {
     /// The steering program's table of links, if these routes keep it up to date, and whether to read all links again.
     links: Option<SteeredLinks>,
     links_unknown: bool,
-    questions: RouteSocket,
+    requests: RouteSocket,
     changes: Socket,
     destinations: HashMap<IpAddr, Destination>,
     /// Destinations to be looked up, in order.
@@ -114,7 +114,7 @@ impl Routes {
             links_unknown: true,
             refresh_at: links.is_some().then_some(Instant::ZERO),
             links,
-            questions: RouteSocket::open()?,
+            requests: RouteSocket::open()?,
             changes: changes.map_err(|source| NetlinkError::Socket {
                 doing: "follow routes and neighbours",
                 source,
@@ -127,14 +127,14 @@ impl Routes {
     }
 
     /// Requests the next hop of a destination. It comes as an update, with the next [`poll`](Self::poll) or when the neighbour
-    /// has answered.
+    /// has replied.
     pub(crate) fn request(&mut self, destination: IpAddr) {
         let known = self.destinations.entry(destination).or_default();
         if let Some(hop) = known.reported {
             return self.updates.push_back(Update::Set(destination, hop));
         }
         // A new request gets a new update, also if the destination is still unreachable.
-        known.lost = false;
+        known.unreachable = false;
         if !known.queued {
             known.queued = true;
             self.queue.push_back(destination);
@@ -189,7 +189,7 @@ impl Routes {
         self.updates.pop_front()
     }
 
-    /// Takes the new state of the device, if it has changed.
+    /// Returns the new state of the device, if it has changed since the last call.
     pub(crate) fn poll_device(&mut self) -> Option<LinkState> {
         self.changed_to.take()
     }
@@ -243,7 +243,7 @@ impl Routes {
         let Some(links) = &self.links else {
             return;
         };
-        if !matches!(links.read(&mut self.questions), Ok(Ok(()))) {
+        if !matches!(links.read(&mut self.requests), Ok(Ok(()))) {
             // The kernel lacks a resource.
             self.links_unknown = true;
             self.refresh_at.get_or_insert(now + RETRY);
@@ -252,7 +252,7 @@ impl Routes {
 
     /// Reads the state of the device. A failure is left to the next look.
     fn look_at_device(&mut self) {
-        if let Ok(link) = link_by_index(&mut self.questions, self.device) {
+        if let Ok(link) = link_by_index(&mut self.requests, self.device) {
             self.set_state(link.map_or(LinkState::Gone, |link| LinkState::of(&link)));
         }
     }
@@ -302,32 +302,32 @@ impl Routes {
         &mut self,
         destination: IpAddr,
     ) -> Result<(Option<DeviceRoute>, Option<Neighbour>), NetlinkError> {
-        let questions = &mut self.questions;
-        let route = DeviceRoute::find(questions, self.device, self.max_mtu, destination, None)?;
+        let requests = &mut self.requests;
+        let route = DeviceRoute::find(requests, self.device, self.max_mtu, destination, None)?;
         let neighbour = match route {
-            Some(route) => neighbour(questions, route.link, route.neighbour)?,
+            Some(route) => neighbour(requests, route.link, route.neighbour)?,
             None => None,
         };
         Ok((route, neighbour))
     }
 
-    /// Updates a destination from the kernel's entry for its neighbour, from a notification (`news`) or a lookup.
+    /// Updates a destination from the kernel's entry for its neighbour, from a notification or a lookup.
     fn apply(
         &mut self,
         now: Instant,
         destination: IpAddr,
         neighbour: Option<Neighbour>,
-        news: bool,
+        is_notification: bool,
     ) {
         let Some(known) = self.destinations.get_mut(&destination) else {
             return;
         };
         let Some(route) = known.route else {
-            return self.lose(now, destination);
+            return self.set_unreachable(now, destination);
         };
         let mac = neighbour.and_then(|neighbour| neighbour.mac);
         if let Some(hop) = mac.map(|mac| route.next_hop(mac)) {
-            known.lost = false;
+            known.unreachable = false;
             if known.reported.replace(hop) != Some(hop) {
                 debug!(
                     "{destination} is reached through {} at {}, MTU {}",
@@ -337,30 +337,30 @@ impl Routes {
             }
         }
         // For a neighbour that failed before our request, the kernel must try again.
-        if news && neighbour.is_some_and(|neighbour| neighbour.failed) {
-            return self.lose(now, destination);
+        if is_notification && neighbour.is_some_and(|neighbour| neighbour.failed) {
+            return self.set_unreachable(now, destination);
         }
         if mac.is_none() || neighbour.is_some_and(|neighbour| neighbour.stale) {
             // If it fails, for example because the kernel's table is full, it is tried again.
-            let _ = ask_for_neighbour(&mut self.questions, route.link, route.neighbour);
+            let _ = ask_for_neighbour(&mut self.requests, route.link, route.neighbour);
         }
     }
 
     /// Reports that a destination is unreachable. It is looked up again until the engine forgets it, for connections that still
     /// exist.
-    fn lose(&mut self, now: Instant, destination: IpAddr) {
+    fn set_unreachable(&mut self, now: Instant, destination: IpAddr) {
         let Some(known) = self.destinations.get_mut(&destination) else {
             return;
         };
         self.retry_at.get_or_insert(now + RETRY);
-        if known.lost {
-            return; // as the engine knows
+        if known.unreachable {
+            return; // it was reported already
         }
-        known.lost = true;
+        known.unreachable = true;
         known.reported = None;
         match known.route {
             Some(route) => debug!(
-                "{destination}: the neighbour {} does not answer",
+                "{destination}: the neighbour {} does not reply",
                 route.neighbour
             ),
             None => debug!("{destination}: no route through the device"),

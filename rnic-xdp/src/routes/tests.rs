@@ -57,14 +57,14 @@ impl Rig {
         self.routes.request(destination.parse().unwrap());
     }
 
-    /// What the kernel knows of a neighbour.
+    /// Returns the kernel's entry for a neighbour.
     fn neighbour(&mut self, address: &str) -> Option<Neighbour> {
         let device = self.routes.device;
-        let questions = &mut self.routes.questions;
-        neighbour(questions, device, address.parse().unwrap()).unwrap()
+        let requests = &mut self.routes.requests;
+        neighbour(requests, device, address.parse().unwrap()).unwrap()
     }
 
-    /// Waits, without a look at the news, until the kernel knows something of a neighbour.
+    /// Waits until the kernel's entry for a neighbour is as wanted, without reading notifications.
     fn until(&mut self, address: &str, known: impl Fn(Neighbour) -> bool) {
         let deadline = Clock::now() + Duration::from_secs(20);
         while !self.neighbour(address).is_some_and(&known) {
@@ -79,7 +79,7 @@ impl Rig {
         self.routes.poll_update()
     }
 
-    /// The next update, within seconds.
+    /// Waits for the next update.
     fn update(&mut self) -> Update {
         let deadline = Clock::now() + Duration::from_secs(20);
         loop {
@@ -123,15 +123,15 @@ fn neighbours_on_the_link_are_resolved() {
     for destination in ["10.77.0.2", "fd77::2"] {
         rig.request(destination);
         assert_eq!(rig.set(destination), expected);
-        // Asked again, the answer comes again.
+        // A second request gets an update too.
         rig.request(destination);
         assert_eq!(rig.set(destination), expected);
     }
 }
 
 #[test]
-fn gateways_stand_for_what_lies_behind_them() {
-    if !is_root("gateways_stand_for_what_lies_behind_them") {
+fn destinations_behind_a_gateway_have_its_mac_address() {
+    if !is_root("destinations_behind_a_gateway_have_its_mac_address") {
         return;
     }
     let mut rig = Rig::new("gateway");
@@ -183,8 +183,8 @@ fn vlans_are_found_by_their_routes() {
 }
 
 #[test]
-fn the_device_is_watched() {
-    if !is_root("the_device_is_watched") {
+fn the_state_of_the_device_is_followed() {
+    if !is_root("the_state_of_the_device_is_followed") {
         return;
     }
     let mut rig = Rig::new("carrier");
@@ -194,7 +194,7 @@ fn the_device_is_watched() {
             rig.poll();
             match rig.routes.poll_device() {
                 Some(state) if state == expected => return,
-                // It may have been opened before it had its carrier.
+                // When it was opened it may not have had a carrier yet.
                 Some(_) | None => assert!(Clock::now() < deadline, "{expected:?}"),
             }
             sleep(Duration::from_millis(1));
@@ -215,7 +215,7 @@ fn the_device_is_watched() {
         namespace(&mut rig, "up");
         wait(&mut rig, LinkState::Active);
     }
-    // A bridge that releases it sends the same kind of message as for the end of a device.
+    // A bridge that releases a port sends a message of the same type as for a deleted device.
     rig.east.ip("link add bridge type bridge").unwrap();
     rig.east.ip("link set dev east master bridge").unwrap();
     rig.east.ip("link set dev east nomaster").unwrap();
@@ -275,7 +275,7 @@ fn changes_are_followed() {
     rig.east.ip("link set dev east mtu 1280").unwrap();
     assert_eq!(wait(&mut rig).mtu, 1280);
 
-    // The kernel forgets the neighbours of a device whose address changes, and is asked for them again.
+    // When the address of a device changes, the kernel drops its neighbours, and must resolve them again.
     rig.east
         .ip("link set dev east address 02:00:00:00:00:77")
         .unwrap();
@@ -291,12 +291,12 @@ fn changes_are_followed() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_said_so() {
-    if !is_root("what_cannot_be_reached_is_said_so") {
+fn unreachable_destinations_are_reported() {
+    if !is_root("unreachable_destinations_are_reported") {
         return;
     }
     let mut rig = Rig::new("silent");
-    // Not routed, this host's own, not one host's.
+    // Without a route, local, and multicast destinations.
     for destination in [
         "203.0.113.1",
         "10.77.0.1",
@@ -310,14 +310,14 @@ fn what_cannot_be_reached_is_said_so() {
             Some(Update::Unreachable(destination.parse().unwrap()))
         );
     }
-    // On the link, but nobody answers: the kernel gives up after some seconds.
+    // On the link, but without a reply: the kernel gives up after some seconds.
     rig.request("10.77.0.3");
     assert_eq!(rig.poll(), None);
     assert_eq!(
         rig.update(),
         Update::Unreachable("10.77.0.3".parse().unwrap())
     );
-    // Who asks again hears it again, also where it is looked for meanwhile.
+    // A second request gets an update too, also while the destination is being looked up.
     rig.request("203.0.113.1");
     assert_eq!(
         rig.update(),
@@ -331,8 +331,8 @@ fn what_cannot_be_reached_is_said_so() {
 }
 
 #[test]
-fn what_was_reachable_is_looked_for_until_it_is_again() {
-    if !is_root("what_was_reachable_is_looked_for_until_it_is_again") {
+fn a_lost_destination_is_looked_up_until_it_is_reachable_again() {
+    if !is_root("a_lost_destination_is_looked_up_until_it_is_reachable_again") {
         return;
     }
     let mut rig = Rig::new("lost");
@@ -357,7 +357,7 @@ fn of_two_devices_with_the_same_network_the_given_one_is_used() {
         return;
     }
     let mut rig = Rig::new("rails");
-    // A second rail with a better route to the same network.
+    // A second device with a better route to the same network.
     let end = |namespace, name, addresses| VethEnd {
         namespace,
         name,
@@ -393,7 +393,7 @@ fn a_destination_is_followed_until_it_is_forgotten() {
     let mut rig = Rig::new("many");
     rig.request("10.77.0.2");
     rig.set("10.77.0.2");
-    // Behind a router: one entry in the kernel's table, which all namespaces share.
+    // All are behind one router, because all namespaces share the kernel's table of neighbours, which is small.
     rig.west.ip("addr add 10.77.0.3/24 dev west").unwrap();
     rig.east
         .ip("route add 100.64.0.0/10 via 10.77.0.3")
@@ -422,8 +422,8 @@ fn a_destination_is_followed_until_it_is_forgotten() {
 }
 
 #[test]
-fn what_is_forgotten_while_it_is_looked_for_can_be_asked_for_again() {
-    if !is_root("what_is_forgotten_while_it_is_looked_for_can_be_asked_for_again") {
+fn a_destination_forgotten_during_its_lookup_can_be_requested_again() {
+    if !is_root("a_destination_forgotten_during_its_lookup_can_be_requested_again") {
         return;
     }
     let mut rig = Rig::new("again");
@@ -438,8 +438,8 @@ fn what_is_forgotten_while_it_is_looked_for_can_be_asked_for_again() {
 }
 
 #[test]
-fn news_that_got_lost_are_asked_for() {
-    if !is_root("news_that_got_lost_are_asked_for") {
+fn after_lost_notifications_destinations_are_looked_up_again() {
+    if !is_root("after_lost_notifications_destinations_are_looked_up_again") {
         return;
     }
     let mut rig = Rig::new("news");
@@ -451,8 +451,8 @@ fn news_that_got_lost_are_asked_for() {
 }
 
 #[test]
-fn old_news_do_not_answer_a_new_question() {
-    if !is_root("old_news_do_not_answer_a_new_question") {
+fn an_old_notification_is_not_taken_for_the_result_of_a_new_request() {
+    if !is_root("an_old_notification_is_not_taken_for_the_result_of_a_new_request") {
         return;
     }
     let mut rig = Rig::new("old");
@@ -464,7 +464,7 @@ fn old_news_do_not_answer_a_new_question() {
     rig.request("192.0.2.2");
     let first = "192.0.2.1".parse().unwrap();
     assert_eq!(rig.update(), Update::Unreachable(first));
-    // That one is found as well, sooner or later.
+    // The second one is found in the end.
     let second: IpAddr = "192.0.2.2".parse().unwrap();
     loop {
         match rig.update() {

@@ -7,26 +7,29 @@ use libbpf_rs::PrintLevel;
 /// Octets kept: enough for the end of a verifier's log.
 const KEPT: usize = 4096;
 
-static SAID: Mutex<String> = Mutex::new(String::new());
+static WARNINGS: Mutex<String> = Mutex::new(String::new());
 
 fn keep(_: PrintLevel, text: String) {
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    said.push_str(&text);
-    let mut excess = said.len().saturating_sub(KEPT);
-    while !said.is_char_boundary(excess) {
+    let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    warnings.push_str(&text);
+    let mut excess = warnings.len().saturating_sub(KEPT);
+    while !warnings.is_char_boundary(excess) {
         excess += 1;
     }
-    said.drain(..excess);
+    warnings.drain(..excess);
 }
 
 /// Starts to capture libbpf's warnings.
 pub(super) fn capture() {
-    SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    WARNINGS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clear();
     libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
 }
 
 /// Returns the warnings captured since, each line indented.
-pub(super) fn said() -> String {
-    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    said.lines().map(|line| format!("\n  {line}")).collect()
+pub(super) fn captured() -> String {
+    let warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    warnings.lines().map(|line| format!("\n  {line}")).collect()
 }

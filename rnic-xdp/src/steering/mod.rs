@@ -185,7 +185,7 @@ impl Loaded {
                 doing: "load an XDP program",
             },
             _ => OpenError::Load {
-                reason: format!("{error}{}", log::said()),
+                reason: format!("{error}{}", log::captured()),
             },
         };
         let mut object = MaybeUninit::uninit();

@@ -56,11 +56,11 @@ impl SteeredPorts {
         };
         let entries = &mut maps.entries;
         entries.insert(key(entry), value, NEW).map_err(io_error)?;
-        let written = maps.let_in(entry, peers);
+        let written = maps.add_peers(entry, peers);
         let written = written.and_then(|()| maps.add_to_port(entry, value));
         if written.is_err() {
             // It may be tried again.
-            maps.shut_out(entry, peers);
+            maps.remove_peers(entry, peers);
             let _ = maps.entries.remove(&key(entry));
         }
         written
@@ -71,7 +71,7 @@ impl SteeredPorts {
         let mut maps = self.lock();
         let written = maps.remove_from_port(entry);
         let removed = maps.entries.remove(&key(entry)).map_err(io_error);
-        maps.shut_out(entry, peers);
+        maps.remove_peers(entry, peers);
         written.and(removed)
     }
 
@@ -87,7 +87,7 @@ fn keys_of(entry: &Entry, peers: &Peers) -> impl Iterator<Item = (u32, PeerOctet
 
 impl Maps {
     /// Writes the peers to which an entry is limited.
-    fn let_in(&mut self, entry: &Entry, peers: &Peers) -> io::Result<()> {
+    fn add_peers(&mut self, entry: &Entry, peers: &Peers) -> io::Result<()> {
         for (bits, octets) in keys_of(entry, peers) {
             let key = Key::new(bits, octets);
             self.peers.insert(&key, 1, 0).map_err(io_error)?;
@@ -96,7 +96,7 @@ impl Maps {
     }
 
     /// Removes the peers of an entry, as far as they are there.
-    fn shut_out(&mut self, entry: &Entry, peers: &Peers) {
+    fn remove_peers(&mut self, entry: &Entry, peers: &Peers) {
         for (bits, octets) in keys_of(entry, peers) {
             let _ = self.peers.remove(&Key::new(bits, octets));
         }

@@ -1,4 +1,4 @@
-//! Policies as the kernel's header lays them out, and as this kernel tells them, where it has IPsec.
+//! Policies in the layout of the kernel's header, and those of this kernel, if it has IPsec.
 
 use super::*;
 use crate::netlink::message::parse;
@@ -159,13 +159,13 @@ fn what_is_not_for_connections_of_this_host_is_left_out() {
         .flat_map(|half| half.to_ne_bytes())
         .collect();
     assert_eq!(read(base().message().attribute(XFRMA_MARK, &marked)), None);
-    // Whether a mark is zero is asked of all.
+    // A mark of zero with a mask selects packets without a mark, such as ours.
     let unmarked: Vec<u8> = [0, u32::MAX]
         .iter()
         .flat_map(|half: &u32| half.to_ne_bytes())
         .collect();
     assert!(read(base().message().attribute(XFRMA_MARK, &unmarked)).is_some());
-    // Cut off anywhere, it is none or one, and no panic.
+    // A message that is cut off yields a policy or none, and no panic.
     let whole = base().message().finish(1);
     for len in 0..whole.len() {
         let mut cut = whole[..len].to_vec();
@@ -197,10 +197,10 @@ fn the_first_policy_decides() {
     assert!(found(&[&demand]));
     assert!(found(&[&pass(11, THERE), &demand]));
     assert!(!found(&[&pass(9, THERE), &demand]));
-    // Of equals either may come first.
+    // Of two policies with the same priority either may precede.
     assert!(found(&[&pass(10, THERE), &demand]));
     assert!(found(&[&pass(9, ("203.0.113.0", 24)), &demand]));
-    // The other direction is another matter.
+    // The other direction has policies of its own.
     let incoming = Raw {
         direction: DIRECTION_IN,
         action: ACTION_BLOCK,
@@ -244,7 +244,7 @@ fn a_listener_is_refused_for_peers_that_a_policy_is_for() {
         "192.0.2.1:4420",
         &only(&["203.0.113.0/24", "198.51.0.0/16"])
     ));
-    // A part of the peers is let through.
+    // Some of the peers are allowed to connect.
     assert!(!refused("192.0.2.1:4420", &only(&["198.51.100.200"])));
     assert!(!refused("0.0.0.0:4420", &only(&["198.51.100.192/26"])));
     assert!(refused("192.0.2.1:4420", &only(&["198.51.100.1"])));

@@ -22,8 +22,8 @@ pub(crate) struct DeviceRoute {
 }
 
 impl DeviceRoute {
-    /// Asks the kernel for the route to `destination` by the device `device`, from `source` if stated. `None` if
-    /// there is none, or it leads through another device.
+    /// Asks the kernel for the route to `destination` through `device`, from `source` if stated. Returns `None` if there
+    /// is none, or it leads through another device.
     pub(crate) fn find(
         socket: &mut RouteSocket,
         device: u32,
@@ -31,10 +31,10 @@ impl DeviceRoute {
         destination: IpAddr,
         source: Option<IpAddr>,
     ) -> Result<Option<Self>, NetlinkError> {
-        // A link-local destination is one by the device.
+        // A link-local destination is on the link of the device.
         let only = is_link_local(destination).then_some(device);
         if let Some(found) = route(socket, destination, source, only)?
-            && let Some(link) = ours(socket, device, found.link)?
+            && let Some(link) = link_on_device(socket, device, found.link)?
         {
             return Ok(Some(Self::new(&link, max_mtu, destination, found)));
         }
@@ -46,7 +46,7 @@ impl DeviceRoute {
         if found.gateway.is_none() && !is_on_link(socket, device, destination)? {
             return Ok(None);
         }
-        let link = ours(socket, device, found.link)?;
+        let link = link_on_device(socket, device, found.link)?;
         Ok(link.map(|link| Self::new(&link, max_mtu, destination, found)))
     }
 
@@ -74,13 +74,17 @@ impl DeviceRoute {
 }
 
 /// Returns the device with index `found`, if it is `device` or an 802.1Q VLAN on it.
-fn ours(socket: &mut RouteSocket, device: u32, found: u32) -> Result<Option<Link>, NetlinkError> {
+fn link_on_device(
+    socket: &mut RouteSocket,
+    device: u32,
+    found: u32,
+) -> Result<Option<Link>, NetlinkError> {
     let link = link_by_index(socket, found)?;
     Ok(link
         .filter(|link| link.index == device || link.vlan_on(device).is_some())
         .map(|mut link| {
             if link.index == device {
-                link.vlan = None; // the device's own tag is its driver's business
+                link.vlan = None; // the device's driver adds and removes that tag
             }
             link
         }))
