@@ -1,4 +1,4 @@
-//! Which of a host's addresses a port is steered at.
+//! At which addresses of a host a port is steered.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rnic_xdp::steering::SteeringCounters;
 use rnic_xdp::testing::{Namespace, is_root};
 use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
-/// The frame of [`frame`], to another address.
+/// Returns a [`frame`] with another destination address.
 fn frame_to(to: SocketAddr) -> Vec<u8> {
     let mut octets = frame(to.port(), 10);
     match to.ip() {
@@ -29,7 +29,7 @@ fn frame_to(to: SocketAddr) -> Vec<u8> {
     octets
 }
 
-/// A host of several addresses, and one that sends to them.
+/// A host with several addresses, and one that sends to them.
 struct Addresses {
     west: Namespace,
     one: XdpPort,
@@ -39,7 +39,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    /// What frames are sent to.
+    /// Returns the addresses that frames are sent to.
     fn all() -> [SocketAddr; 5] {
         let all = ["10.77.0.2", "10.77.0.3", "10.77.0.4", "fd77::2", "fd77::3"];
         all.map(|ip| SocketAddr::new(ip.parse().unwrap(), 4420))
@@ -62,7 +62,8 @@ impl Addresses {
         }
     }
 
-    /// A child that another test forks has our sockets until it runs its program, so the port may still be taken.
+    /// Listens. It tries again while the port is in use: a child that another test has just forked has our sockets open
+    /// until it runs its program.
     fn listen(&self, local: SocketAddr) -> PortLease {
         let Self { west, net, .. } = self;
         let mut listened = west.run(|| net.listen(local));
@@ -76,7 +77,7 @@ impl Addresses {
         listened.unwrap().1
     }
 
-    /// Whether a frame to this address is steered to us.
+    /// Sends a frame to this address, and returns whether it was redirected.
     fn is_steered(&mut self, to: SocketAddr) -> bool {
         let counters = || self.other.steering_counters().unwrap();
         let seen = |of: &SteeringCounters| of.redirected + of.not_steered;
@@ -92,7 +93,7 @@ impl Addresses {
     }
 }
 
-/// A port may be ours at some of the host's addresses only, however it came to be so.
+/// A port can be ours at some of the host's addresses only. In which order it was reserved there makes no difference.
 #[test]
 fn a_port_is_steered_at_the_addresses_where_it_is_ours() {
     if !is_root("a_port_is_steered_at_the_addresses_where_it_is_ours") {
@@ -155,7 +156,7 @@ fn a_port_may_be_steered_at_every_address() {
                 "{to}"
             );
         }
-        // One address after all of its family.
+        // A single address after the unspecified one of its family was released.
         let all = Addresses::all();
         let of_first = |to: &SocketAddr| to.is_ipv4() == first.is_ipv4();
         let again = all.into_iter().find(of_first).unwrap();
@@ -168,12 +169,12 @@ fn a_port_may_be_steered_at_every_address() {
     }
 }
 
-/// How often the program has done what with frames, as anybody on the host can ask.
+/// Reads the counters of the steering program, as another process does.
 fn counters(namespace: &Namespace) -> SteeringCounters {
     namespace.run(|| rnic_xdp::steering::counters("west").unwrap())
 }
 
-/// What became of a frame for a MAC address, in a VLAN if one is stated: the name of the counter that it moved.
+/// Sends a frame for a MAC address, in a VLAN if one is stated. Returns the name of the counter that it moved.
 fn fate(one: &mut XdpPort, west: &Namespace, mac: [u8; 6], vlan: Option<u16>) -> &'static str {
     let mut octets = frame(4420, 10);
     octets[..6].copy_from_slice(&mac);
@@ -186,7 +187,7 @@ fn fate(one: &mut XdpPort, west: &Namespace, mac: [u8; 6], vlan: Option<u16>) ->
     one.tx.kick();
     let mut moved = None;
     eventually("the program sees a frame", || {
-        // Neighbour discovery counts too, as no TCP.
+        // Neighbour discovery moves a counter too: `not_tcp`.
         let after = counters(west);
         let mut both = before.entries().zip(after.entries());
         let found = both.find(|((name, before), (_, after))| *name != "not_tcp" && after > before);
@@ -196,8 +197,8 @@ fn fate(one: &mut XdpPort, west: &Namespace, mac: [u8; 6], vlan: Option<u16>) ->
     moved.unwrap()
 }
 
-/// The kernel drops what is for another host, or in a VLAN that this one has no part in: neither is it for us. The device's
-/// address may change meanwhile.
+/// The kernel drops frames for another host, or in a VLAN for which this one has no device; so they are not for us either.
+/// The device's address may change.
 #[test]
 fn only_frames_to_our_mac_address_and_vlan_are_steered() {
     if !is_root("only_frames_to_our_mac_address_and_vlan_are_steered") {

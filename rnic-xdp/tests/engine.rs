@@ -32,7 +32,7 @@ fn everything_works_over_a_veth_pair() {
             }
             open.push((client, server));
         }
-        // The kernel's TCP saw nothing: it would have answered with resets.
+        // The kernel's TCP received nothing: it would have sent RST.
         for (namespace, netdev) in [(&rig.east, "east"), (&rig.west, "west")] {
             let counters = namespace.run(|| steering::counters(netdev)).unwrap();
             assert!(counters.redirected > 1000, "{counters:?}");
@@ -45,7 +45,7 @@ fn everything_works_over_a_veth_pair() {
     }
 }
 
-/// Packets and octets that a device has received.
+/// Returns how many packets and octets a device has received.
 fn received(namespace: &Namespace, netdev: &str) -> (u64, u64) {
     let shown = namespace
         .ip(&format!("-s -s link show dev {netdev}"))
@@ -111,7 +111,7 @@ fn sixty_four_connections_share_a_link() {
             .post_recv(2, &[server.mr.sge(0, LEN as u32)])
             .unwrap();
     }
-    // All write at once; then each sends the first octets of what it wrote.
+    // All write at once; then each sends the first octets of what it has written.
     for (client, server) in &mut ends {
         rig.until("a write", || rig.poll(client, 1));
         let sge = [client.mr.sge(0, 10)];
@@ -159,8 +159,8 @@ fn a_message_of_a_gibibyte() {
 }
 
 #[test]
-fn what_nobody_answers_fails_with_its_reason() {
-    if !is_root("what_nobody_answers_fails_with_its_reason") {
+fn a_connection_that_fails_says_why() {
+    if !is_root("a_connection_that_fails_says_why") {
         return;
     }
     let rig = Rig::new(1500, 1, Runs::Thread(Duration::from_millis(1)));
@@ -179,7 +179,7 @@ fn what_nobody_answers_fails_with_its_reason() {
         matches!(refused, ConnectError::Failed(EndReason::Refused)),
         "{refused}"
     );
-    // No neighbour answers for this address: the kernel gives up after some seconds.
+    // No neighbour has this address: the kernel gives up after some seconds.
     let absent = connect("10.77.0.99:9");
     assert!(
         matches!(absent, ConnectError::Failed(EndReason::Unreachable)),

@@ -14,7 +14,7 @@ use rnic_xdp::testing::{Namespace, is_root};
 
 const HEADERS: usize = 14 + 40;
 
-/// Two joined namespaces with such an MTU.
+/// Makes two joined namespaces whose link has this MTU.
 fn jumbo_pair(name: &str, mtu: u32) -> (Namespace, Namespace) {
     let (east, west) = pair(name, 1);
     east.ip(&format!("link set dev east mtu {mtu}")).unwrap();
@@ -22,7 +22,7 @@ fn jumbo_pair(name: &str, mtu: u32) -> (Namespace, Namespace) {
     (east, west)
 }
 
-/// Frames of each length cross in each direction, octet by octet, among short ones; rings wrap many times.
+/// Sends frames of each length in each direction, so many that rings wrap, and checks every octet.
 fn frames_cross(mtu: u32, mode: ModeChoice, lengths: &[usize]) {
     let (east, west) = jumbo_pair("jumbo", mtu);
     let config = |netdev| PortConfig {
@@ -33,7 +33,7 @@ fn frames_cross(mtu: u32, mode: ModeChoice, lengths: &[usize]) {
     let (mut other, other_net) = open_net(&west, config("west"));
     assert_eq!((one.report().mtu, one.report().link_mtu), (mtu, mtu));
     let free = one.tx.available();
-    // The steering of `frame`s goes by the port: each end has its own.
+    // The destination address of a `frame` is always the same, so each end is found by its port.
     let listen = |namespace: &Namespace, net: &rnic_xdp::XdpNet, port: u16| {
         let any = std::net::SocketAddr::from(([0, 0, 0, 0], port));
         namespace.run(|| net.listen(any)).unwrap().1
@@ -69,7 +69,7 @@ fn frames_of_several_chunks_cross() {
     if !is_root("frames_of_several_chunks_cross") {
         return;
     }
-    // At and around where a chunk is full: 3840 octets on each side.
+    // Lengths at and around those that fill chunks: the first one holds 3840 octets.
     let lengths = [
         9014, 60, 9014, 3840, 3841, 7680, 7681, 3839, 7936, 7937, 8192, 60, 9013, 9014, 9014,
     ];
@@ -93,7 +93,7 @@ fn generic_mode_has_frames_of_several_chunks_too() {
     frames_cross(9000, ModeChoice::Generic, &[9014, 60, 3840, 9014]);
 }
 
-/// The octets of frames that wait for their acknowledgment do not change, however many others are sent meanwhile.
+/// The octets of a frame that waits for its acknowledgment do not change while others are sent.
 #[test]
 fn a_frame_of_several_chunks_stays_its_owners_until_released() {
     if !is_root("a_frame_of_several_chunks_stays_its_owners_until_released") {
@@ -128,8 +128,8 @@ fn a_frame_of_several_chunks_stays_its_owners_until_released() {
 }
 
 #[test]
-fn without_them_a_large_mtu_is_used_as_far_as_a_chunk_goes() {
-    if !is_root("without_them_a_large_mtu_is_used_as_far_as_a_chunk_goes") {
+fn without_multi_buffer_the_mtu_is_limited_to_a_chunk() {
+    if !is_root("without_multi_buffer_the_mtu_is_limited_to_a_chunk") {
         return;
     }
     let (east, west) = jumbo_pair("mtu", 9000);
@@ -161,7 +161,7 @@ fn without_them_a_large_mtu_is_used_as_far_as_a_chunk_goes() {
     assert_eq!(receive(&mut other, sent.len()), sent);
 }
 
-/// What is not ours passes, in both directions: the kernel's own large frames.
+/// Large frames for the kernel pass, in both directions.
 #[test]
 fn large_frames_of_others_reach_the_kernel() {
     if !is_root("large_frames_of_others_reach_the_kernel") {

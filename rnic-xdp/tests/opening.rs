@@ -1,4 +1,4 @@
-//! Opening ports: what is refused and why, and what is left behind.
+//! Opening ports: what is refused, with which reason, and what a killed process leaves behind.
 
 mod common;
 
@@ -60,7 +60,7 @@ fn a_device_that_is_driven_is_refused() {
     }
 }
 
-/// An XDP program that is not ours, attached the way that `ip link` does it.
+/// An XDP program that is not ours, attached in the way of `ip link`.
 fn attach_other(namespace: &Namespace, netdev: &str) {
     let instruction = |code, dst, imm| libbpf_rs::libbpf_sys::bpf_insn {
         code,
@@ -177,7 +177,7 @@ fn what_cannot_be_opened_is_refused_with_a_remedy() {
     let error = open(&east, "east").err().unwrap();
     assert!(matches!(error, OpenError::Down { .. }), "{error}");
 
-    // A peer that transmits on more queues than we receive on.
+    // The peer has more transmit queues than we have receive queues.
     east.ip("link add few numrxqueues 1 numtxqueues 1 type veth peer name many numtxqueues 2 numrxqueues 2")
         .unwrap();
     east.ip("link set dev few up").unwrap();

@@ -1,5 +1,5 @@
-//! A path with a narrow link behind a router: the kernel of the router says so, our engine hears it, and the kernel's
-//! TCP at the other end gets every octet.
+//! Path MTU discovery: behind a router there is a link with a smaller MTU. The router sends ICMP "packet too big", our engine
+//! sends smaller segments, and the kernel's TCP at the other end gets every octet.
 
 #[path = "common/kernel_tcp.rs"]
 mod kernel_tcp;
@@ -9,7 +9,7 @@ use rnic_verbs::Device;
 use rnic_xdp::PortConfig;
 use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
 
-/// `east` - router - `west`, with the second link narrow for what the router sends.
+/// `east` - router - `west`, where the router has a smaller MTU on the second link.
 struct Path {
     east: Namespace,
     router: Namespace,
@@ -17,7 +17,7 @@ struct Path {
 }
 
 impl Path {
-    /// The MTU of the first link, and of the second in this direction. Back it is as wide as the first.
+    /// Makes it with the MTU of the first link, and that of the second toward `west`. Back it is that of the first.
     fn new(wide: u32, narrow: u32) -> Self {
         let new = || Namespace::new("mtu").unwrap();
         let path = Self {
@@ -67,25 +67,25 @@ impl Path {
     }
 }
 
-/// Writes a mebibyte through the router; says how many timeouts it took, and how often the segments became smaller.
+/// Writes a mebibyte through the router. Returns how many timeouts expired, and how often the segments became smaller.
 fn write_through(path: &Path, device: &Device, address: &str) -> (u64, u64) {
     let sent = write_to_kernel(device, &path.east, &path.west, address);
     (sent.timeouts, sent.mtu_reductions)
 }
 
 #[test]
-fn what_a_router_says_makes_segments_fit() {
-    if !is_root("what_a_router_says_makes_segments_fit") {
+fn segments_shrink_to_the_mtu_that_a_router_reports() {
+    if !is_root("segments_shrink_to_the_mtu_that_a_router_reports") {
         return;
     }
-    // Frames of three chunks become ones of one, of two, or shorter ones of three.
+    // Frames of one chunk, and frames of three chunks that become frames of one, of two, or shorter ones of three.
     for (wide, narrow) in [(1500, 1300), (9000, 1500), (9000, 5000), (9000, 8500)] {
         let path = Path::new(wide, narrow);
         for address in ["10.88.0.2:4420", "[fd88::2]:4421"] {
             let device = device(&path.east, &PortConfig::new("east"));
             let found = write_through(&path, &device, address);
             assert_eq!(found, (0, 1), "{address}, {wide} to {narrow}");
-            // The next connection knows.
+            // The next connection begins with the smaller MTU.
             let found = write_through(&path, &device, address);
             assert_eq!(found, (0, 0), "{address}, {wide} to {narrow}");
         }
@@ -93,12 +93,12 @@ fn what_a_router_says_makes_segments_fit() {
 }
 
 #[test]
-fn a_router_that_says_nothing_is_found_out() {
-    if !is_root("a_router_that_says_nothing_is_found_out") {
+fn a_router_that_reports_nothing_is_detected() {
+    if !is_root("a_router_that_reports_nothing_is_detected") {
         return;
     }
     let path = Path::new(1500, 1300);
-    // The router's word does not reach us: it has no way back.
+    // The router may not send anything of its own, so no ICMP message reaches us.
     path.router.ip("rule add iif lo prohibit").unwrap();
     let device = device(&path.east, &PortConfig::new("east"));
     let (timeouts, reductions) = write_through(&path, &device, "10.88.0.2:4420");

@@ -14,7 +14,7 @@ use rnic_xdp::steering::{self, Mode, ModeChoice};
 use rnic_xdp::testing::{Namespace, is_root};
 use rnic_xdp::{PortConfig, QueueStatistics, XdpPort};
 
-/// A port with so many frames to receive, and an address that is steered to it.
+/// Opens a port with this number of frames to receive into, and steers an address to it.
 fn listen_with(west: &Namespace, rx_frames: u32) -> (XdpPort, SocketAddr, PortLease) {
     let config = PortConfig {
         rx_frames,
@@ -41,7 +41,7 @@ fn frames_cross_between_two_ports() {
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
         .unwrap();
 
-    // Many more than there are frames, so that each is used again and again.
+    // Many more than the port has, so that each is used again and again.
     let rounds = 400;
     for round in 0..rounds {
         let sent: Vec<_> = (0..50)
@@ -60,13 +60,13 @@ fn frames_cross_between_two_ports() {
     let counters = other.steering_counters().unwrap();
     assert_eq!(counters.redirected, 50 * rounds as u64);
     // The kernel may have sent something of its own in between.
-    let told = west.run(|| steering::counters("west")).unwrap();
-    assert_eq!(told.redirected, counters.redirected);
+    let read = west.run(|| steering::counters("west")).unwrap();
+    assert_eq!(read.redirected, counters.redirected);
     assert_eq!(west.run(|| steering::entries("west")).unwrap(), [local]);
 }
 
-/// The kernel shows us received frames before it gives up their places in the fill ring: frames that go back at that
-/// very moment must not get lost.
+/// The kernel publishes received frames before it releases their entries in the fill ring: frames that go back to the
+/// ring at that moment must not get lost.
 #[test]
 fn no_frame_is_lost_in_a_flood() {
     if !is_root("no_frame_is_lost_in_a_flood") {
@@ -199,12 +199,12 @@ fn other_traffic_reaches_the_kernel() {
     assert_eq!(before.redirected, 0);
     assert!(before.not_steered > 10);
 
-    // Our port: the kernel sees nothing of it, neither accepts nor refuses.
+    // For a steered port the kernel gets no segments: it neither accepts nor refuses.
     let connect = || TcpStream::connect_timeout(&ours, Duration::from_millis(200));
     let error = east.run(connect).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     assert!(other.steering_counters().unwrap().redirected > 0);
-    // Given up, the kernel answers again.
+    // When the port is released, the kernel refuses.
     drop(lease);
     eventually("refusal", || {
         let error = east.run(connect).unwrap_err();
@@ -344,7 +344,7 @@ fn what_a_queue_lost_is_counted() {
     open(&west, "west").unwrap();
 }
 
-/// Nobody takes frames for a moment, twice: the second time there are more free ones.
+/// Each time that frames are left waiting until none is free, there are twice as many the next time.
 #[test]
 fn a_queue_that_was_full_has_more_frames_the_next_time() {
     if !is_root("a_queue_that_was_full_has_more_frames_the_next_time") {
@@ -366,10 +366,10 @@ fn a_queue_that_was_full_has_more_frames_the_next_time() {
     }
 }
 
-/// Else its frames would go on to a ring that nobody empties, and the kernel could not answer.
+/// Otherwise the frames of the queue would still go to a ring that nothing empties, and not to the kernel.
 #[test]
-fn a_share_that_ends_lets_its_queue_go() {
-    if !is_root("a_share_that_ends_lets_its_queue_go") {
+fn dropping_a_share_closes_its_queue() {
+    if !is_root("dropping_a_share_closes_its_queue") {
         return;
     }
     let (_east, west) = pair("shares", 2);

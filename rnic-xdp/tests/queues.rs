@@ -1,4 +1,4 @@
-//! Devices of several queues, a worker each, on veth pairs.
+//! Devices with several queues and a worker for each, on veth pairs.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn device(namespace: &Namespace, netdev: &str, seed: u8, workers: u32) -> Device
         let config = EngineConfig::default();
         let workers = Worker::for_shares(shares, &config, [seed + 1; 32], ends).unwrap();
         let turns = workers.into_iter().map(|worker| Box::new(worker) as _);
-        // A machine of few CPUs has many workers here: those without work sleep at once.
+        // There may be fewer CPUs than workers: those without work sleep at once.
         let driver = Driver::spawn_all(turns.collect(), Duration::ZERO, &[]).unwrap();
         Device::with_workers(hosts, net, driver)
     })
@@ -71,7 +71,7 @@ impl End {
     }
 }
 
-/// Joined devices, each in its namespace.
+/// A device with its namespace and address.
 struct Side<'a> {
     namespace: &'a Namespace,
     device: &'a Device,
@@ -134,11 +134,14 @@ fn exchange(pairs: &mut [(End, End)], round: usize) {
     }
 }
 
-/// Of each worker: FPDUs received, frames handed over to others and taken over from them.
+/// Returns for each worker: FPDUs received, frames handed over to other workers, and frames taken over from them.
 fn carried(device: &Device) -> Vec<(u64, u64, u64)> {
     (0..device.workers())
         .map(|worker| {
-            let one = device.snapshot_of(worker, SOON).unwrap().expect("answer");
+            let one = device
+                .snapshot_of(worker, SOON)
+                .unwrap()
+                .expect("a snapshot");
             assert_eq!(one.tcp.resets_sent, 0, "worker {worker}");
             let engine = one.engine;
             (
@@ -181,19 +184,19 @@ fn every_worker_carries_connections_of_its_own_both_ways() {
     for device in [&client, &server] {
         for (worker, (fpdus, handed, taken)) in carried(device).into_iter().enumerate() {
             assert!(fpdus > 100, "worker {worker} carried {fpdus} FPDUs");
-            // The peer answers on the queue on which it was asked.
+            // A veth's peer replies on the queue on which it receives.
             assert_eq!((handed, taken), (0, 0), "worker {worker}");
         }
     }
 }
 
 #[test]
-fn answers_on_another_queue_reach_the_worker_that_asked() {
-    if !is_root("answers_on_another_queue_reach_the_worker_that_asked") {
+fn segments_on_another_queue_reach_the_worker_of_their_connection() {
+    if !is_root("segments_on_another_queue_reach_the_worker_of_their_connection") {
         return;
     }
     let (east, west) = common::pair("queue", QUEUES);
-    // One worker sends through one queue: all that it says comes to the first worker of the other side.
+    // A single worker sends through one queue, so all that it sends comes to the first worker of the other side.
     let (client, server) = (
         device(&east, "east", 1, QUEUES),
         device(&west, "west", 101, 1),
@@ -219,7 +222,7 @@ fn answers_on_another_queue_reach_the_worker_that_asked() {
     }
 }
 
-/// Has all frames that a device forwards leave through one of its so many queues.
+/// Makes all frames that a device forwards leave through one of its transmit queues.
 fn send_through(namespace: &Namespace, netdev: &str, queue: u32, queues: u32) {
     let cpus = std::thread::available_parallelism().unwrap().get().min(32);
     let all = format!("{:x}", (1u64 << cpus) - 1);
@@ -301,7 +304,7 @@ fn connections_survive_a_change_of_their_queue() {
     }
 }
 
-/// Sets how many queues a device uses, of those that it was made with.
+/// Sets how many of its queues a device uses.
 fn set_queues(namespace: &Namespace, netdev: &str, count: u32) {
     let count = count.to_string();
     let mut ethtool = namespace.command("ethtool");
@@ -309,7 +312,7 @@ fn set_queues(namespace: &Namespace, netdev: &str, count: u32) {
     assert!(ethtool.status().unwrap().success(), "{netdev}: {count}");
 }
 
-/// AF_XDP sockets in a namespace.
+/// Returns the number of AF_XDP sockets in a namespace.
 fn sockets(namespace: &Namespace) -> u32 {
     let mut cat = namespace.command("cat");
     let shown = cat.arg("/proc/net/protocols").output().unwrap().stdout;
@@ -319,14 +322,14 @@ fn sockets(namespace: &Namespace) -> u32 {
     count.and_then(|count| count.parse().ok()).unwrap()
 }
 
-/// The XDP program of a device.
+/// Returns the id of the XDP program of a device.
 fn program(namespace: &Namespace, netdev: &str) -> Option<String> {
     let shown = namespace.ip(&format!("-o link show dev {netdev}")).unwrap();
     let (_, behind) = shown.split_once("prog/xdp id ")?;
     behind.split_whitespace().next().map(str::to_string)
 }
 
-/// Queues of which a veth tells nobody, and on which it would not run the program that it had before.
+/// A veth sends no notification of new queues, and does not run on them the program that was attached before.
 #[test]
 fn connections_go_on_over_queues_that_come_later() {
     if !is_root("connections_go_on_over_queues_that_come_later") {
@@ -362,7 +365,7 @@ fn connections_go_on_over_queues_that_come_later() {
         exchange(&mut pairs, round);
     }
     for (worker, (_, handed, taken)) in carried(&client).into_iter().enumerate() {
-        // First all came to one, then all to the other.
+        // All frames came to one queue, and later to another.
         assert!(handed > 100 && taken > 100, "worker {worker}");
     }
     connect(&far, &near, 6000);

@@ -1,7 +1,7 @@
-//! TCP checksums that somebody else completes: the device, as a NIC with tx-checksum does, or the kernel.
+//! TCP checksums that the engine leaves to the device, as for a NIC with tx-checksum, or to the kernel.
 //!
-//! A veth offers it to nobody, but with copying the kernel does what is asked for on any device: it makes a packet whose
-//! checksum is still to be computed, and computes it where the device has no such offload (`ethtool -K tx off`).
+//! A veth does not offer it. But where frames are copied, the kernel accepts the metadata for any device: it makes a packet
+//! with a partial checksum, and completes it if the device has no such offload (`ethtool -K tx off`).
 
 mod common;
 #[path = "common/kernel_tcp.rs"]
@@ -30,7 +30,7 @@ fn config(netdev: &str, tx_checksum: TxChecksum) -> PortConfig {
     }
 }
 
-/// Segments with a wrong checksum that the kernel's TCP has received.
+/// Returns the number of segments with a wrong checksum that the kernel's TCP has received.
 fn checksum_errors(namespace: &Namespace) -> u64 {
     let text = namespace.run(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
     let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
@@ -46,7 +46,7 @@ fn the_kernels_tcp_takes_what_the_device_completed() {
         return;
     }
     let (east, west) = pair("csum", 1);
-    // Else the packet gets there as it is, and nobody looks at its checksum.
+    // Otherwise the packet arrives with its partial checksum, which the receiver does not verify.
     disable_offloads(&east, "east").unwrap();
     disable_offloads(&west, "west").unwrap();
     for completer in [TxChecksum::Device, TxChecksum::Kernel] {
@@ -68,7 +68,7 @@ fn send_partial(port: &mut XdpPort, octets: &[u8], tcp_at: usize) {
     port.tx.kick();
 }
 
-/// A frame with what [`TxFrames::transmit_partial`] asks for: a right IP header, and the sum of the pseudo-header.
+/// Returns a frame as [`TxFrames::transmit_partial`] needs it: with a right IP header, and the sum of the pseudo-header.
 fn partial(port: u16, payload: usize) -> Vec<u8> {
     let mut octets = frame(port, payload);
     let sum = rnic_core::wire::checksum::sum(&octets[14..TCP_AT]);
@@ -93,7 +93,7 @@ fn the_kernel_completes_checksums_of_each_frame() {
     let (local, _lease) = west
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))
         .unwrap();
-    // Many more than there are frames, and in between some that need nothing.
+    // Many more than the port has, alternating with frames that need no checksum.
     for round in 0..6000 {
         let octets = partial(local.port(), round % 1461);
         send_partial(&mut one, &octets, TCP_AT);
@@ -105,7 +105,7 @@ fn the_kernel_completes_checksums_of_each_frame() {
         one.tx.kick();
         assert_eq!(receive(&mut other, 1), [plain]);
     }
-    // At the wrong place it is wrong.
+    // A checksum in the wrong place is not valid.
     send_partial(&mut one, &partial(local.port(), 100), TCP_AT + 2);
     let found = receive(&mut other, 1).remove(0);
     let wrong = parse(&found, Checksums::None);
@@ -113,8 +113,8 @@ fn the_kernel_completes_checksums_of_each_frame() {
 }
 
 #[test]
-fn a_veth_is_not_asked() {
-    if !is_root("a_veth_is_not_asked") {
+fn a_veth_does_not_complete_checksums_by_default() {
+    if !is_root("a_veth_does_not_complete_checksums_by_default") {
         return;
     }
     let (east, west) = pair("nosum", 1);
@@ -122,7 +122,7 @@ fn a_veth_is_not_asked() {
     assert_eq!(port.report().tx_checksum, TxOffload::Off);
     assert!(!port.tx.completes_checksums());
     drop(port);
-    // Frames of several chunks have no room for it.
+    // Frames of several chunks have no room for metadata.
     for (namespace, netdev) in [(&east, "east"), (&west, "west")] {
         let command = format!("link set dev {netdev} mtu 9000");
         namespace.ip(&command).unwrap();

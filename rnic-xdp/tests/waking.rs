@@ -1,4 +1,4 @@
-//! A worker that sleeps wakes when there is something to do.
+//! What wakes a sleeping worker.
 
 mod common;
 
@@ -13,10 +13,10 @@ use rnic_verbs::{ConnectionOptions, Device, Driver, Qp, QpCaps, QpState, SendReq
 use rnic_xdp::testing::{Namespace, is_root};
 use rnic_xdp::{PortConfig, Worker, XdpPort, bell};
 
-/// How long the worker may sleep: a wake that does not come shows.
+/// How long the worker may sleep. If nothing wakes it, it sleeps that long, and the test fails.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The worker, driven by the test; the verbs' own turns give way to it.
+/// The worker, driven by the test: while the test holds it, calls of the verbs take no turns.
 struct Shared(Arc<Mutex<Worker>>);
 
 impl Turn for Shared {
@@ -35,13 +35,13 @@ struct Rig {
     ours: Namespace,
     worker: Arc<Mutex<Worker>>,
     device: Device,
-    /// Steered to the worker.
+    /// An address that is steered to the worker.
     local: SocketAddr,
     _kept: Box<dyn std::any::Any>,
 }
 
 impl Rig {
-    /// And a port at the other end of its link.
+    /// Returns it with a port at the other end of its link.
     fn new() -> (Self, XdpPort) {
         let (theirs, ours) = pair("wake", 1);
         let peer = open(&theirs, "east").unwrap();
@@ -72,7 +72,7 @@ impl Rig {
         qp
     }
 
-    /// Until the namespace is quiet: news of a link that has just come up wake a worker too.
+    /// Takes turns until the namespace is quiet: notifications of a link that has just come up wake a worker too.
     fn settle(&self) {
         let mut worker = self.worker.lock().unwrap();
         let quiet = Duration::from_secs(3);
@@ -84,13 +84,13 @@ impl Rig {
         });
     }
 
-    /// Until there is nothing left to do.
+    /// Takes turns until there is nothing left to do.
     fn rest(&self) {
         let mut worker = self.worker.lock().unwrap();
         while worker.turn() {}
     }
 
-    /// Sends the worker to sleep until a turn has something to do; `act` happens while it sleeps.
+    /// Makes the worker sleep until a turn has something to do, and calls `act` meanwhile.
     fn wakes(&self, what: &str, act: impl FnOnce() + Send) {
         self.rest();
         let mut worker = self.worker.lock().unwrap();
@@ -105,7 +105,7 @@ impl Rig {
                 });
                 act();
             });
-            // It may wake for nothing.
+            // It may wake without anything to do.
             while !worker.turn() && started.elapsed() < LONG / 2 {
                 worker.wait(LONG);
             }
@@ -121,7 +121,7 @@ fn a_sleeping_worker_wakes() {
     }
     let (rig, mut peer) = Rig::new();
     rig.settle();
-    // It will never be connected: what is posted is flushed.
+    // In the error state, what is posted is flushed.
     let mut qp = rig.qp();
     qp.fail().unwrap();
     rig.rest();
@@ -133,7 +133,7 @@ fn a_sleeping_worker_wakes() {
     let device = rig.device.clone();
     rig.wakes("a command", || drop(device.cq(16).unwrap()));
 
-    // Nobody is there: the SYN is sent again when its time comes.
+    // No host has this address: the SYN is sent again when its timer expires.
     let nobody = "neigh replace 10.77.0.99 lladdr 02:00:00:00:00:99 dev west nud permanent";
     rig.ours.ip(nobody).unwrap();
     let to = "10.77.0.99:9".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Our engine writes to the kernel's TCP, which gets every octet.
+//! An engine that writes to a peer on the kernel's TCP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -33,7 +33,7 @@ pub(crate) fn device(namespace: &Namespace, config: &PortConfig) -> Device {
     })
 }
 
-/// The other end, on the kernel's TCP: it accepts one connection and gathers what is written to it.
+/// The peer on the kernel's TCP: accepts one connection, and returns the payload of the Write to it.
 fn gather(listener: &TcpListener) -> Vec<u8> {
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
@@ -72,7 +72,7 @@ fn gather(listener: &TcpListener) -> Vec<u8> {
     data
 }
 
-/// Writes a mebibyte; says what of the counters that took.
+/// Writes a mebibyte, and checks that the peer gets every octet. Returns by how much the counters of losses and path MTU grew.
 pub(crate) fn write_to_kernel(
     device: &Device,
     ours: &Namespace,
@@ -93,7 +93,7 @@ pub(crate) fn write_to_kernel(
     mr.write(0, &data).unwrap();
     ours.run(|| qp.connect_blocking(address, None, ConnectionOptions::default()))
         .unwrap();
-    // A SYN may have waited for neighbours.
+    // A SYN may have been sent again while the neighbour was resolved.
     let before = device.snapshot(SOON).unwrap().unwrap().tcp;
     let there = RemoteAddress {
         stag: Stag(0x1234),

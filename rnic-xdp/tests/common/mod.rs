@@ -35,7 +35,7 @@ pub(crate) fn open(namespace: &Namespace, netdev: &str) -> Result<XdpPort, OpenE
     open_with(namespace, &PortConfig::new(netdev))
 }
 
-/// A port with its address services.
+/// Opens a port with its address services.
 pub(crate) fn open_net(namespace: &Namespace, config: PortConfig) -> (XdpPort, XdpNet) {
     namespace.run(|| {
         let port = XdpPort::open(&config).unwrap();
@@ -56,7 +56,8 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// An Ethernet frame from east to west with a TCP segment for 10.77.0.2:`port`, checksums left out, the payload counting up.
+/// Returns an Ethernet frame from east to west, with a TCP segment for 10.77.0.2:`port`. Its checksums are zero, and its
+/// payload counts up.
 pub(crate) fn frame(port: u16, payload: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let total = (40 + payload) as u16;
@@ -70,7 +71,7 @@ pub(crate) fn frame(port: u16, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Makes a [`frame`] one from west to east, by its MAC addresses.
+/// Exchanges the MAC addresses of a [`frame`], so that it goes from west to east.
 pub(crate) fn turn_round(frame: &mut [u8]) {
     let (destination, source) = frame[..12].split_at_mut(6);
     destination.swap_with_slice(source);
@@ -97,7 +98,7 @@ pub(crate) fn receive(port: &mut XdpPort, count: usize) -> Vec<Vec<u8>> {
         for queue in port.rx.queues_mut() {
             queue.receive();
             frames.extend(queue.frames().map(|(frame, _)| frame.as_ref().to_vec()));
-            // What has gone back is the device's.
+            // After they went back to the device there are none.
             queue.refill();
             assert_eq!(queue.frames().count(), 0);
         }

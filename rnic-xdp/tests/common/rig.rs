@@ -14,13 +14,13 @@ use rnic_verbs::{
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
-/// What must happen does so within this time, on a busy machine too.
+/// How long to wait for what must happen, on a busy machine too.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// Who runs an engine.
+/// How an engine is driven.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Runs {
-    /// A thread that sleeps after so long without work.
+    /// By a thread, which sleeps after this time without work.
     Thread(Duration),
     Inline,
 }
@@ -136,28 +136,28 @@ impl Rig {
         (client, server)
     }
 
-    /// Whether a listener of the server hears of a client that asks to connect.
+    /// Returns whether a connection request from a new client reaches a listener of the server.
     pub(crate) fn reaches(&self, listener: &Listener) -> bool {
         let mut client = End::new(&self.client, 4096);
         let options = ConnectionOptions::default();
-        let asked = || client.qp.connect(listener.local_address(), None, options);
-        if self.east.run(asked).is_err() {
+        let connect = || client.qp.connect(listener.local_address(), None, options);
+        if self.east.run(connect).is_err() {
             return false;
         }
-        let mut heard = None;
-        self.until("an answer", || {
+        let mut reached = None;
+        self.until("a request or a refusal", || {
             if listener.next_request(Duration::ZERO).unwrap().is_some() {
-                heard = Some(true);
+                reached = Some(true);
             }
             if client.qp.next_event(Duration::ZERO).unwrap().is_some() {
-                heard.get_or_insert(false);
+                reached.get_or_insert(false);
             }
-            heard.is_some()
+            reached.is_some()
         });
-        heard.unwrap()
+        reached.unwrap()
     }
 
-    /// Drives both devices, if they are driven inline, until something is so.
+    /// Drives both devices, if they are driven inline, until a condition holds.
     pub(crate) fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let deadline = Instant::now() + SOON;
         while !condition() {

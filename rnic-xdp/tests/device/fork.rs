@@ -1,4 +1,4 @@
-//! A process that was forked drops what it has got of a device: its parent goes on.
+//! A forked process drops its copies of a device's objects, and those of its parent still work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use rnic_xdp::testing::is_root;
 
 use crate::rig::{Rig, Runs, SOON};
 
-/// Has a child run `destructors` and end; `meanwhile` goes on here until it has.
+/// Runs `destructors` in a child process, and `meanwhile` here until the child has ended.
 #[allow(unsafe_code)]
 fn with_child(destructors: impl FnOnce(), mut meanwhile: impl FnMut()) {
     // SAFETY: the child frees memory and closes descriptors, and leaves by `_exit`.
@@ -59,7 +59,7 @@ fn what_a_forked_process_drops_stays_its_parents() {
         let listener = rig.west.run(|| rig.server.listen(address)).unwrap();
         let events = rig.client.async_events().unwrap();
         rig.exchange(&mut client, &mut server, 1 << 16);
-        // The objects stand in both processes; each drops its own.
+        // Both processes have the objects; each drops its own.
         let all = (client, server, listener, events, rig);
         let all = std::cell::RefCell::new(Some(all));
         let destructors = || {
@@ -72,7 +72,7 @@ fn what_a_forked_process_drops_stays_its_parents() {
                 west,
             } = rig;
             drop((client, server));
-            // They are removed by a command.
+            // Their destructors would remove the namespaces.
             std::mem::forget((east, west));
         };
         with_child(destructors, || {

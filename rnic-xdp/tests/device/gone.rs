@@ -1,4 +1,4 @@
-//! A device that is gone for good ends its connections at once; one that has lost its link, when their time is up.
+//! When a device is gone, its connections end at once; while it has no link, by their timeouts.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ fn a_device_that_is_removed_or_moved_ends_its_connections_at_once() {
             completed == 32
         });
         wait_for(&rig, &mut events, AsyncEvent::DeviceFatal);
-        // No call waits for what cannot come any more.
+        // Calls do not wait for what cannot come any more.
         let waited = listener.next_request(Duration::from_secs(3600));
         assert!(matches!(waited, Err(Error::DeviceGone)), "{waited:?}");
         let mut late = End::new(&rig.client, 4096);
@@ -107,7 +107,7 @@ fn connections_end_by_their_timeouts_while_the_link_is_down() {
         let address = "10.77.0.2:4422".parse().unwrap();
         let listener = rig.west.run(|| rig.server.listen(address)).unwrap();
         rig.until("the other end is reached", || rig.reaches(&listener));
-        // The frames have come back.
+        // No transmit frames were lost.
         let (mut client, mut server) = rig.connect_with("10.77.0.2:4421", 1 << 20, options);
         rig.exchange(&mut client, &mut server, 1 << 20);
     }

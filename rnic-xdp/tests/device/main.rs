@@ -1,4 +1,4 @@
-//! What goes on beside the frames: a kernel that is busy, a device that goes, processes that fork.
+//! What happens to an open device: a busy kernel, its removal, processes that fork, policies of the host.
 
 mod fork;
 mod gone;

@@ -9,12 +9,12 @@ use rnic_xdp::testing::is_root;
 
 use crate::rig::{End, Rig, Runs};
 
-/// The policy in the words of an error.
+/// Returns the policy that an error names.
 fn policy_of<T>(result: Result<T, Error>) -> String {
     match result {
         Err(Error::Net(NetError::Protected { policy, .. })) => policy,
         Err(error) => panic!("{error}"),
-        Ok(_) => panic!("nobody objects"),
+        Ok(_) => panic!("no policy forbids it"),
     }
 }
 
@@ -48,7 +48,7 @@ fn where_a_policy_demands_protection_nothing_connects_or_listens() {
     let others = Peers::only(["10.77.0.128/25".parse().unwrap()]);
     listen("10.77.0.1:7000", others).unwrap();
     listen("[::]:7001", Peers::all()).unwrap();
-    // Of other addresses it says nothing.
+    // The policy does not select other addresses.
     let (mut client, mut server) = rig.connect("[fd77::2]:4420", 4096);
     rig.exchange(&mut client, &mut server, 4096);
     rig.east.ip("xfrm policy flush").unwrap();
@@ -64,21 +64,21 @@ fn a_listener_follows_policies_as_they_change() {
     let rig = Rig::new(1500, 1, Runs::Inline);
     let address = "10.77.0.2:4420".parse().unwrap();
     let listener = rig.west.run(|| rig.server.listen(address)).unwrap();
-    let hears = || rig.reaches(&listener);
-    assert!(hears());
+    let reaches = || rig.reaches(&listener);
+    assert!(reaches());
     let add = "xfrm policy add src 10.77.0.0/24 dst 10.77.0.2 dir in tmpl proto esp mode transport";
     if rig.west.ip(add).is_err() {
         eprintln!("SKIPPED: a kernel without IPsec has no policies");
         return;
     }
-    rig.until("policies are followed", || !hears());
+    rig.until("policies are followed", || !reaches());
     rig.west.ip("xfrm policy flush").unwrap();
-    rig.until("policies are followed", hears);
+    rig.until("policies are followed", reaches);
 }
 
 #[test]
-fn strangers_are_answered_by_the_kernel_and_peers_by_us() {
-    if !is_root("strangers_are_answered_by_the_kernel_and_peers_by_us") {
+fn the_kernel_refuses_strangers_and_peers_connect() {
+    if !is_root("the_kernel_refuses_strangers_and_peers_connect") {
         return;
     }
     let rig = Rig::new(1500, 1, Runs::Inline);

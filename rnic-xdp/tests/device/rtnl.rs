@@ -1,4 +1,4 @@
-//! Somebody holds the lock of the kernel's network configuration (RTNL): frames must not wait for that.
+//! Frames must not wait while another process holds the lock of the kernel's network configuration (RTNL).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use rnic_xdp::testing::is_root;
 
 use crate::rig::{Rig, Runs};
 
-/// Holds the lock, in a process of its own: an ioctl waits there for memory that nobody gives it.
+/// A process that holds the lock: its ioctl waits for a page of memory that is not provided until the end.
 struct Rtnl(Child);
 
 impl Rtnl {
@@ -30,7 +30,7 @@ impl Rtnl {
 
 impl Drop for Rtnl {
     fn drop(&mut self) {
-        // At the end of its input it lets go.
+        // A line of input makes it release the lock.
         if let Some(mut input) = self.0.stdin.take() {
             let _ = input.write_all(b"\n");
         }
@@ -49,7 +49,7 @@ fn frames_do_not_wait_for_the_lock_of_the_kernels_configuration() {
         let idle = rig.connect("10.77.0.2:4421", 4096);
         rig.exchange(&mut client, &mut server, 1 << 16);
         let lock = Rtnl::hold();
-        // Ports are given back meanwhile, and all that is looked for once a second comes due.
+        // Meanwhile ports are released, and everything that is looked up once a second comes due.
         drop(idle);
         let until = Instant::now() + Duration::from_millis(1200);
         while Instant::now() < until {
