@@ -1,5 +1,5 @@
 //! Measures rnic beside what a user would pick instead, and beside the limits of the machine: raw AF_XDP, the
-//! kernel's TCP, and the copies and CRCs alone. Everything in one run, alternating.
+//! kernel's TCP, and the copies and CRCs alone. All are measured in one run, in turn.
 
 // From the ground up; each file imports only from those below it:
 // failure, heap, pool, stats < bed, engine, pace, stages < effort, machine, memory, quiet < octets, pingpong, short

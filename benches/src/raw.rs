@@ -195,7 +195,7 @@ impl RawEnd {
         sent
     }
 
-    /// Acknowledges messages that have arrived whole, of which it knows by `frames` that have just come.
+    /// Acknowledges the messages that are whole with `frames` more frames received.
     fn acknowledge(&mut self, frames: usize) {
         self.number += frames;
         let whole = self.message.frames();
@@ -214,11 +214,11 @@ impl RawEnd {
     fn receive_acks(&mut self) {
         let acks = self.receive(Work::None).frames;
         let acked = acks * self.message.frames();
-        self.let_go(acked);
+        self.release_kept(acked);
     }
 
     /// Releases the frames that were kept longest.
-    fn let_go(&mut self, count: usize) {
+    fn release_kept(&mut self, count: usize) {
         for frame in self.kept.drain(..count.min(self.kept.len())) {
             self.port.tx.release(frame);
         }
@@ -368,7 +368,7 @@ fn send_for(client: &mut RawEnd, duration: Duration, work: Work, arrived: &Atomi
             moved = now;
         } else if now - moved > LOST_AFTER {
             sent -= under_way;
-            client.let_go(usize::MAX);
+            client.release_kept(usize::MAX);
         } else {
             spin_loop();
         }

@@ -1,5 +1,5 @@
-//! One short message at a time, there and back, between two devices that are driven inline: the work of each of the two ends,
-//! from the call that posts it to the call that sees it, without the device's rings.
+//! One short message at a time, there and back, between two devices that are driven inline: the work of both sides, from the
+//! call that posts a message to the call that finds it, without the device's rings.
 
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -77,7 +77,7 @@ impl StageTimes {
 
 /// Segments in a batch.
 pub(crate) const BATCH: usize = 64;
-/// Connections that one is looked up among.
+/// Connections among which one is looked up.
 const FLOWS: u16 = 10_000;
 const FRAMES: u32 = 1024;
 const REGION: usize = 256 * 1024;
@@ -85,7 +85,7 @@ const MTU: u16 = 1500;
 const PD: PdId = PdId(1);
 const CQ: CqId = CqId(0);
 const ETHERNET_AND_IPV4: usize = 14 + 20;
-/// What passes between a batch and the next.
+/// The time between two batches.
 const STEP: Duration = Duration::from_micros(50);
 
 /// One end of a TCP connection.
@@ -125,7 +125,7 @@ pub(crate) struct Stages {
     worker: Worker,
     stag: Stag,
     flows: Flows,
-    /// Of each connection of `flows`.
+    /// The keys of all connections of `flows`.
     keys: Vec<FlowKey>,
     cqs: CqTable,
     cq: Consumer<Completion>,
@@ -135,7 +135,7 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// Makes a connection in full flow.
+    /// Makes a connection whose windows have room for a batch.
     pub(crate) fn new() -> Result<Self, Failure> {
         let table = Arc::new(StagTable::new(64, [1; 32]));
         let region = Arc::new(Region::allocate_unlocked(REGION, HugePages::None)?);
@@ -249,7 +249,7 @@ fn establish() -> Result<(StageEnd, StageEnd), Failure> {
     }
 }
 
-/// Sends what has no payload.
+/// Sends the segments that have no payload.
 fn send(end: &mut StageEnd, now: Instant, peer: Ipv4Addr) {
     let net = end.net(peer);
     while let Some(outgoing) = end.tcp.poll_transmit(now, &mut end.pool) {
@@ -282,7 +282,7 @@ fn header_of(packet: &Packet<'_>) -> Result<TaggedHeader, Failure> {
     }
 }
 
-/// Cuts a message, builds an FPDU of each segment in its frame with its payload, without CRC.
+/// Cuts a message into segments, and builds the FPDU of each in its frame, without CRC.
 #[inline(never)]
 fn segment(
     pool: &mut Pool,
@@ -304,7 +304,7 @@ fn segment(
     }
 }
 
-/// CRCs of FPDUs, written behind them.
+/// Computes the CRC of each FPDU, and writes it behind it.
 #[inline(never)]
 fn crc(pool: &mut Pool, fpdus: &[(FrameId, usize)], at: usize) {
     for (frame, len) in fpdus {
@@ -314,7 +314,7 @@ fn crc(pool: &mut Pool, fpdus: &[(FrameId, usize)], at: usize) {
     }
 }
 
-/// Hands FPDUs to TCP with their sums, and sends what it says. Returns how many.
+/// Queues FPDUs and their sums at TCP, and sends the segments that it allows. Returns how many.
 #[inline(never)]
 fn emit(
     sender: &mut StageEnd,
@@ -346,7 +346,7 @@ fn emit(
     sent
 }
 
-/// Headers and checksums of frames.
+/// Parses the headers of frames, and verifies their checksums.
 #[inline(never)]
 fn parse(pool: &Pool) {
     for frame in pool.sent() {
@@ -354,7 +354,7 @@ fn parse(pool: &Pool) {
     }
 }
 
-/// Connections by their addresses, each another than the one before.
+/// Looks up connections by their addresses, each time another one.
 #[inline(never)]
 fn look_up(flows: &Flows, keys: &[FlowKey]) {
     for key in keys.iter().step_by(151).take(BATCH) {
@@ -362,7 +362,7 @@ fn look_up(flows: &Flows, keys: &[FlowKey]) {
     }
 }
 
-/// Gives TCP segments in order.
+/// Hands TCP segments in order.
 #[inline(never)]
 fn receive(receiver: &mut StageEnd, now: Instant, packets: &[Packet<'_>]) {
     for packet in packets {
@@ -376,7 +376,7 @@ fn receive(receiver: &mut StageEnd, now: Instant, packets: &[Packet<'_>]) {
     }
 }
 
-/// FPDUs and their DDP headers out of a stream, without CRC.
+/// Finds FPDUs and their DDP headers in a stream, without CRC.
 #[inline(never)]
 fn deframe(packets: &[Packet<'_>]) {
     let mut deframer = Deframer::new(false);
@@ -388,7 +388,7 @@ fn deframe(packets: &[Packet<'_>]) {
     }
 }
 
-/// STags found, and all that placing demands checked.
+/// Looks up STags, and makes all checks that a placement needs.
 #[inline(never)]
 fn check(guard: &Guard<'_>, headers: &[TaggedHeader], len: usize) {
     for header in headers {
@@ -398,7 +398,7 @@ fn check(guard: &Guard<'_>, headers: &[TaggedHeader], len: usize) {
     }
 }
 
-/// Payloads copied to where they belong.
+/// Copies payloads to their places.
 #[inline(never)]
 fn place(placements: &[Placement<'_>], packets: &[Packet<'_>]) {
     for (placement, packet) in placements.iter().zip(packets) {
@@ -407,7 +407,7 @@ fn place(placements: &[Placement<'_>], packets: &[Packet<'_>]) {
     }
 }
 
-/// Completions written and polled.
+/// Writes completions, and polls them.
 #[inline(never)]
 fn complete(cqs: &mut CqTable, cq: &mut Consumer<Completion>) {
     for _ in 0..BATCH {

@@ -156,7 +156,7 @@ fn the_table_is_perftests() {
 fn what_tcp_knows_is_shown_on_request() {
     let report = json("-j perf write-bw --in-memory -n 100 -q 2 --tcp-info");
     let connections = report["tcp_info"].as_array().unwrap();
-    // Two, and the one for control.
+    // Two data connections, and the control connection.
     assert_eq!(connections.len(), 3);
     let acked = |connection: &Value| connection["bytes_acked"].as_u64().unwrap();
     let busy = connections.iter().filter(|c| acked(c) > 100 * 65_536);
@@ -186,7 +186,7 @@ fn what_each_worker_counted_is_shown_on_request() {
     let report = json("-j perf write-bw --in-memory -n 100 --counters");
     let workers = report["workers"].as_array().unwrap();
     assert_eq!(workers.len(), 1);
-    // The connection under test, and the one for control.
+    // The data connection, and the control connection.
     assert_eq!(
         (&workers[0]["worker"], &workers[0]["connections"]),
         (&0.into(), &2.into())
@@ -311,14 +311,14 @@ fn ctrl_c_ends_it() {
                 assert!(said.read_line(&mut text).unwrap() > 0, "{line}: {text}");
             }
             kill(Pid::from_raw(child.id() as i32), signal).unwrap();
-            // It may say more until it ends.
+            // It may print more before it ends.
             std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
             assert_eq!(wait(child, line).status.code(), Some(130), "{line}");
         }
     }
 }
 
-/// Waits for a child with patience, but not for ever.
+/// Waits for the end of a child, up to a minute.
 fn wait(mut child: Child, what: &str) -> Output {
     let deadline = Instant::now() + Duration::from_secs(60);
     while child.try_wait().unwrap().is_none() {
@@ -345,7 +345,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
         let (reader, writer) = std::io::pipe().unwrap();
         let mut said = (lines_read > 0).then(|| BufReader::new(reader));
         let child = command.stdout(writer).stderr(Stdio::piped()).spawn();
-        // It keeps an end of the pipe for another child.
+        // The command holds an end of the pipe for the next child that it would start.
         drop(command);
         for _ in 0..lines_read {
             let mut text = String::new();

@@ -110,7 +110,7 @@ fn the_kernels_tcp_without_offloads() {
     }
 }
 
-/// Who answers is the kernel, whose RST has a partial checksum.
+/// The kernel answers, with a RST whose checksum is partial.
 #[test]
 fn where_nobody_listens_the_kernel_refuses() {
     if !is_root("where_nobody_listens_the_kernel_refuses") {
@@ -126,7 +126,7 @@ fn where_nobody_listens_the_kernel_refuses() {
     }
 }
 
-/// A server that is given no address hears clients of both families.
+/// A server without an address accepts clients of both families.
 #[test]
 fn a_server_listens_on_both_families() {
     if !is_root("a_server_listens_on_both_families") {

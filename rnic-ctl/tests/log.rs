@@ -1,4 +1,4 @@
-//! The log: with `RUST_LOG=rnic=debug`, standard error says why a connection did not come to be, on both sides. Through real
+//! The log: with `RUST_LOG=rnic=debug`, standard error says why a connection was not established, on both sides. Through real
 //! XDP and AF_XDP on a veth pair.
 
 mod common;
@@ -63,7 +63,7 @@ fn the_log_says_why_connecting_failed() {
             assert!(says(&log, target, words), "{address}: {words}: {log}");
         }
         assert!(says(&log, "rnic_xdp", "opened theirs: "), "{log}");
-        // Without it there is the failure, in one line.
+        // Without a log there is the failure alone, in one line.
         let (stdout_without, failure) = run(None);
         assert_eq!(failure.lines().count(), 1, "{failure}");
         assert!(failure.starts_with("rnic-ctl: ") && log.contains(&failure));
@@ -104,10 +104,10 @@ fn both_sides_log_a_rejection() {
     }
 }
 
-/// A client that speaks no MPA asks for nothing, so that the application never hears of it.
+/// A client that does not speak MPA makes no connection request, so that the application gets no event of it.
 #[test]
-fn a_server_logs_who_did_not_get_as_far_as_to_ask() {
-    if !is_root("a_server_logs_who_did_not_get_as_far_as_to_ask") {
+fn a_server_logs_a_client_that_fails_before_its_request() {
+    if !is_root("a_server_logs_a_client_that_fails_before_its_request") {
         return;
     }
     let (one, other) = link("logs", "theirs");

@@ -129,8 +129,8 @@ fn a_client_learns_why_it_is_refused() {
     assert!(text(&nobody.stderr).contains("nobody listens"));
 }
 
-/// A test that goes on for ever, until something is done to the interface of the client. What both sides say in the end,
-/// server first.
+/// Runs a test without end until `what` has happened to the client's interface. Returns the output of both sides, the server's
+/// first.
 fn perf_until(name: &str, options: &str, what: impl FnOnce(&Namespace, &Running)) -> [Output; 2] {
     let (one, other) = link(name, "theirs");
     let server = rnic_ctl(&one, "ours", &format!("perf {options}"));
@@ -210,7 +210,7 @@ fn a_signal_ends_perf_without_a_link() {
         other.ip("link set dev theirs down").unwrap();
         sides.extend([(server, one), (client, other)]);
     }
-    // Long enough for all that can be said to wait for its acknowledgment. The connections end on their own after 30 s.
+    // Long enough for every message to be waiting for its acknowledgment. The connections time out after 30 s.
     std::thread::sleep(Duration::from_secs(10));
     for (side, _) in &sides {
         side.interrupt();
@@ -245,7 +245,7 @@ fn a_client_that_wants_too_much_is_refused() {
             "{words}"
         );
     }
-    // The server says so too, and goes on.
+    // The server reports the refusals too, and goes on.
     assert!(client("-q 2 -s 1048576").status.success());
     let output = server.finish("the server");
     assert!(output.status.success());

@@ -9,8 +9,8 @@ use rnic_core::verbs::srq::SrqEvent;
 /// An asynchronous event. The names are those of ibverbs where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// `IBV_EVENT_QP_FATAL`: a connection ended that this application did not end, and not in order: by a failure of
-    /// TCP or MPA, by the peer's Terminate, or by an error of this side.
+    /// `IBV_EVENT_QP_FATAL`: a connection failed: by a failure of TCP or MPA, by the peer's Terminate, or by an error of
+    /// this side.
     QpFatal {
         /// The queue pair.
         qp: QpNumber,
@@ -63,8 +63,8 @@ pub enum AsyncEvent {
         /// Receives in process.
         in_process: u32,
     },
-    /// `IBV_EVENT_CQ_ERR`: the completions of received messages that wait for room in the queue are so many that a
-    /// connection which completes there was ended. No completion is lost, and other connections go on.
+    /// `IBV_EVENT_CQ_ERR`: too many completions of received messages wait for room in the queue, so a connection that
+    /// completes there was ended. No completion is lost, and other connections go on.
     CqError {
         /// The queue.
         cq: CqId,
@@ -98,7 +98,7 @@ impl AsyncEvent {
         }
     }
 
-    /// Returns the queue pair that it is about. The event is forgotten with that.
+    /// Returns the queue pair that it is about, with which it is dropped.
     pub(crate) fn qp(&self) -> Option<QpNumber> {
         match self {
             Self::QpFatal { qp }
@@ -208,7 +208,7 @@ mod tests {
     use crate::TerminateControl;
 
     #[test]
-    fn the_end_of_a_connection_is_told_by_its_kind() {
+    fn each_kind_of_end_has_its_event() {
         let qp = QpNumber(3);
         let sent = |layer, error_type| EndReason::TerminateSent {
             control: TerminateControl {

@@ -11,7 +11,7 @@ use crate::error::Error;
 #[derive(Debug)]
 pub struct AsyncEvents {
     device: Device,
-    told_fatal: bool,
+    reported_fatal: bool,
 }
 
 impl Device {
@@ -22,7 +22,7 @@ impl Device {
         }
         Ok(AsyncEvents {
             device: self.clone(),
-            told_fatal: false,
+            reported_fatal: false,
         })
     }
 }
@@ -33,8 +33,8 @@ impl AsyncEvents {
         let device = &self.device.inner;
         let next = device.wait(timeout, |boxes| boxes.next_async_event());
         match next {
-            Err(Error::WorkerGone(_) | Error::DeviceGone) if !self.told_fatal => {
-                self.told_fatal = true;
+            Err(Error::WorkerGone(_) | Error::DeviceGone) if !self.reported_fatal => {
+                self.reported_fatal = true;
                 Ok(Some(AsyncEvent::DeviceFatal))
             }
             next => next,

@@ -138,7 +138,8 @@ impl Drop for Notifier {
     }
 }
 
-/// What queue pairs keep of their completion queues. The engine's part is destroyed with the last user.
+/// The part of a completion queue that its queue pairs keep too. The engine's part is destroyed when the last of them drops
+/// it.
 #[derive(Debug)]
 pub(crate) struct CqHandle {
     pub(crate) id: CqId,

@@ -167,7 +167,7 @@ impl Inner {
         &self.hosts[worker]
     }
 
-    /// Returns the STags, which all workers share.
+    /// Returns the STag table, which all workers share.
     pub(crate) fn table(&self) -> &Arc<StagTable> {
         &self.hosts[0].table
     }

@@ -68,7 +68,7 @@ fn pin(cpu: Option<usize>) {
 /// How threads end together.
 struct End {
     stop: AtomicBool,
-    /// Threads whose engines have not yet said their last words to all peers.
+    /// Threads whose engines still have something to send or to hear from a peer.
     unsettled: AtomicUsize,
 }
 
@@ -100,13 +100,13 @@ fn run(turn: &mut dyn Turn, idle: Duration, end: &End) {
     settle(turn, &end.unsettled);
 }
 
-/// How long the last words to peers may take: a rejection, a Terminate, the FIN and its acknowledgement.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long an engine may take for its last messages to peers: a rejection, a Terminate, the FIN and its acknowledgement.
+const LONGEST_SETTLING: Duration = Duration::from_secs(2);
 
-/// Lets the engine act on the last commands, and end its connections: what a peer has not acknowledged when the
-/// device goes, the kernel answers with a RST. Goes on until the others have settled too: frames for them may come here.
+/// Lets the engine carry out the last commands and end its connections, because once the device is gone the kernel answers
+/// what a peer sends with a RST. Goes on until the other threads have settled too: frames for them may come here.
 pub(crate) fn settle(turn: &mut dyn Turn, unsettled: &AtomicUsize) {
-    let until = Instant::now() + LAST_WORDS;
+    let until = Instant::now() + LONGEST_SETTLING;
     let mut counted = false;
     loop {
         let did = turn.turn();

@@ -122,7 +122,7 @@ pub enum PostError {
     SharedQueue,
     /// Nothing can be sent yet.
     #[error(
-        "the queue pair is in state {0}; wait until its connection stands before you post to its send queue"
+        "the queue pair is in state {0}; wait until its connection is established before you post to its send queue"
     )]
     NotConnected(QpState),
     /// Too much inline data.

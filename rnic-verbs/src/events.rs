@@ -1,4 +1,4 @@
-//! Sorting the engine's events: to queue pairs, and connection requests to listeners.
+//! Delivery of the engine's events to mailboxes: those of queue pairs, and those of listeners for connection requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -192,7 +192,7 @@ impl Boxes {
             Event::LastReceive { qp } => self.tell(AsyncEvent::QpLastWqeReached { qp }),
             Event::Port { active: true } => self.tell(AsyncEvent::PortActive),
             Event::Port { active: false } => self.tell(AsyncEvent::PortError),
-            Event::SharedReceives(news) => self.tell(news.into()),
+            Event::SharedReceives(event) => self.tell(event.into()),
             Event::WorkerEnded => self.worker_gone = true,
             Event::DeviceGone => self.without_device += 1,
             Event::CompletionOverrun { cq, qp } => self.tell(AsyncEvent::CqError { cq, qp }),
@@ -299,7 +299,7 @@ fn log(event: &Event) {
         Event::CompletionOverrun { cq, qp } => {
             warn!("{qp}: its connection ends because {cq} is full");
         }
-        Event::SharedReceives(news) => debug!("{}", AsyncEvent::from(*news)),
+        Event::SharedReceives(event) => debug!("{}", AsyncEvent::from(*event)),
         Event::Port { active: true } => info!("the device has its link again"),
         Event::Port { active: false } => warn!("the device has lost its link"),
         Event::DeviceGone => warn!("{}", EndReason::DeviceGone),

@@ -5,7 +5,7 @@
 //! From it come a [`Pd`], which [registers](Pd::register) memory as an [`Mr`] and makes [`Qp`]s, [windows](Mw) and [fast
 //! registrations](FastMr), and [`Cq`]s, which receive the completions of requests. Several [`Qp`]s can take their receives from
 //! one [`Srq`]. A [`Qp`] [connects](Qp::connect) to a peer, or [accepts](ConnectRequest::accept) one that connected to a
-//! [`Listener`]; then [`SendRequest`]s can be posted. What no completion tells comes as [`AsyncEvents`].
+//! [`Listener`]; then [`SendRequest`]s can be posted. [`AsyncEvents`] report what no completion does.
 //!
 //! All handles may move between threads. A [`Qp`], a [`Cq`] and an [`Srq`] belong to one thread at a time. Dropping an object
 //! frees it: a [`Qp`] aborts its connection, an [`Mr`] is deregistered.

@@ -69,7 +69,7 @@ impl Device {
         timeout: Duration,
     ) -> Result<Option<ConnectRequest>, Error> {
         let device = &self.inner;
-        // A wait of centuries is one without end.
+        // A deadline that overflows is none.
         let deadline = Instant::now().checked_add(timeout);
         loop {
             let left = deadline.map_or(LONGEST_WAIT, |at| {
@@ -120,7 +120,7 @@ impl Listener {
         self.refusals.take()
     }
 
-    /// Returns how many peers failed so.
+    /// Returns the number of peers that failed in this way.
     pub fn refused(&self) -> u64 {
         self.refusals.count()
     }

@@ -213,12 +213,13 @@ impl std::fmt::Debug for Mr {
     }
 }
 
-/// An STag of this application, until this is dropped.
+/// An STag that this application has allocated. Dropping it revokes the STag.
 pub(crate) struct Owned {
     device: Arc<Inner>,
     /// The STag as allocated. The key of a window or a fast registration changes.
     stag: Stag,
-    there: bool,
+    /// It was not revoked yet.
+    is_allocated: bool,
 }
 
 impl Owned {
@@ -226,14 +227,14 @@ impl Owned {
         Self {
             device: device.clone(),
             stag,
-            there: true,
+            is_allocated: true,
         }
     }
 
     /// Returns the STag under which it is valid now, if it is.
     pub(crate) fn live(&self) -> Option<Stag> {
         let live = self.device.table().live(self.stag);
-        live.filter(|_| self.there)
+        live.filter(|_| self.is_allocated)
     }
 
     pub(crate) fn recall(&self) -> Result<(), Error> {
@@ -246,9 +247,9 @@ impl Owned {
 
     /// Revokes the STag if that was not done. It can be tried again after a failure.
     pub(crate) fn revoke(&mut self) -> Result<(), Error> {
-        if self.there {
+        if self.is_allocated {
             let revoked = self.device.table().revoke(self.stag);
-            self.there = matches!(
+            self.is_allocated = matches!(
                 revoked,
                 Err(TableError::InsideBatch(_) | TableError::WindowsBound { .. })
             );
@@ -263,7 +264,7 @@ impl Drop for Owned {
         if self.device.is_forked() {
             return self.device.forget();
         }
-        if self.there {
+        if self.is_allocated {
             // Fails only if it was revoked elsewhere, or inside a worker's batch: then it is invalid from now on, and its
             // memory stays mapped.
             let _ = self.device.table().revoke_with_windows(self.stag);

@@ -66,8 +66,8 @@ pub struct Qp {
     sq: Producer<SendWr>,
     rq: Receives,
     state: SharedState,
-    /// The connection was established, and may have ended since: the state, a cache line more, need not be read.
-    has_stood: bool,
+    /// The connection was established, and may have ended since. Then the state, in another cache line, need not be read.
+    was_established: bool,
     /// Keep the completion queues as long as completions may be written.
     _cqs: [Arc<CqHandle>; 2],
 }
@@ -123,7 +123,7 @@ impl Pd {
     ) -> Result<Qp, Error> {
         let device = &self.device.inner;
         for cq in [send_cq, recv_cq] {
-            // rfc: 5040-113, 5042-21
+            // rfc: 5040-113, 5042-21 applications that do not trust each other share no completion queue
             if !cq.handle.belongs_to(device) {
                 return Err(Error::OtherDevice("completion queue"));
             }
@@ -159,7 +159,7 @@ impl Pd {
             sq,
             rq: receives,
             state,
-            has_stood: false,
+            was_established: false,
             _cqs: cqs,
         };
         device.send(worker, Command::CreateQp(Box::new(pair)))?;
@@ -218,7 +218,7 @@ impl Qp {
         let Some((front, data)) = request.short(self.caps.max_inline) else {
             return self.push_other(request);
         };
-        if !self.has_stood {
+        if !self.was_established {
             self.check_connected()?;
         }
         self.sq
@@ -230,7 +230,7 @@ impl Qp {
     #[inline(never)]
     fn push_other(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let wr = request.encode(self.caps.max_sge, self.caps.max_inline)?;
-        if !self.has_stood && !request.is_local() {
+        if !self.was_established && !request.is_local() {
             self.check_connected()?;
         }
         self.sq
@@ -244,7 +244,7 @@ impl Qp {
         match self.state() {
             state if state.is_early() => Err(PostError::NotConnected(state)),
             _ => {
-                self.has_stood = true;
+                self.was_established = true;
                 Ok(())
             }
         }

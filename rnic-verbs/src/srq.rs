@@ -40,7 +40,8 @@ impl Default for SrqCaps {
     }
 }
 
-/// What queue pairs keep of their shared queue. The engine's part is destroyed with the last user.
+/// The part of a shared receive queue that its queue pairs keep too. The engine's part is destroyed when the last of them
+/// drops it.
 #[derive(Debug)]
 pub(crate) struct SrqHandle {
     id: SrqId,
@@ -128,7 +129,7 @@ impl Srq {
     /// It comes when fewer than `limit.left` receives are left, at once if that is so now. With `limit.share`, the receives
     /// left then are for queue pairs that have taken fewer than that since: a peer that took more finds no receive, which ends
     /// its connection. Arm it again after posting more receives.
-    // rfc: 5040-122, 5041-98, 5042-15
+    // rfc: 5040-122, 5041-98, 5042-15 a peer that takes more than its share of shared receives is detected
     pub fn arm_limit(&self, limit: SrqLimit) -> Result<(), Error> {
         let srq = self.handle.id;
         let arm = Command::ArmSrq { srq, limit };
@@ -138,7 +139,7 @@ impl Srq {
     /// Destroys it. If queue pairs use it, it is returned with the error.
     #[allow(clippy::result_large_err)] // what comes back is the queue itself
     pub fn destroy(self) -> Result<(), (Self, Error)> {
-        // This is the only handle, so nobody can make another.
+        // If this is the only handle, no other can be made meanwhile.
         match Arc::strong_count(&self.handle) - 1 {
             0 => Ok(()),
             users => Err((self, Error::SrqInUse(users))),
@@ -149,7 +150,7 @@ impl Srq {
         Arc::ptr_eq(self.inner(), device)
     }
 
-    /// Returns what one more queue pair takes receives with.
+    /// Returns the receive queue of one more queue pair.
     pub(crate) fn receives(&self) -> SharedReceives {
         let capacity = self.ring.capacity();
         SharedReceives::new(self.handle.id, capacity, self.caps.max_in_process)

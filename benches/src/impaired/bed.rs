@@ -113,7 +113,7 @@ impl ImpairedBed {
         let (opened, is_open) = mpsc::channel();
         let pass = move || {
             let forwarder = Forwarder::open(PORTS, [impairments; 2], seed, capture)?;
-            // Another thread waits for it.
+            // The thread that runs `body` waits for this.
             let _ = opened.send(());
             forwarder.run(stop)
         };

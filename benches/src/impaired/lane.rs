@@ -47,9 +47,9 @@ pub(crate) struct Impairments {
     pub(crate) duplication: f64,
     /// Frames that are delayed, so that others overtake them.
     pub(crate) reordering: f64,
-    /// By up to this much.
+    /// The longest delay that reorders.
     pub(crate) hold_up: Duration,
-    /// Of every frame.
+    /// The delay of every frame.
     pub(crate) delay: Duration,
     /// Bits in a second that the narrowest link carries.
     pub(crate) rate: Option<u64>,
@@ -82,7 +82,7 @@ pub(crate) struct Lane {
     statistics: Statistics,
 }
 
-/// Ordered by the time of arrival, then as they came.
+/// A frame under way. These are ordered by the time of arrival, then by the order in which they came.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Travelling {
     arrives: Duration,

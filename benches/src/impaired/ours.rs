@@ -70,7 +70,7 @@ pub(crate) fn run(
             }
         });
         let outcome = ours.take_part(bed, ours_listens, transfer, sender);
-        // Else the peer would wait until it loses patience.
+        // Otherwise the peer would wait for its timeout.
         drop(ours);
         let peers = peer
             .join()
@@ -267,7 +267,7 @@ impl Ours {
 
 fn open_device(host: &ImpairedHost) -> Result<Device, Failure> {
     let config = PortConfig {
-        // Room for whatever waits while another has the processor: what reaches us is what the box captures.
+        // Room for all frames that arrive while this thread has no processor: none that the box captures may be lost here.
         rx_frames: 4096,
         ..PortConfig::new(host.netdev)
     };

@@ -1,4 +1,4 @@
-//! The octets that are sent: a function of where they stand, so that each can be checked by itself.
+//! The octets that are sent: a function of their position, so that each can be checked by itself.
 
 /// Returns an eight-octet word: SplitMix64 of its number.
 fn word(number: u64) -> [u8; 8] {
@@ -33,7 +33,7 @@ pub(crate) fn holds(position: u64, octets: &[u8]) -> bool {
     let skipped = (position % 8) as usize;
     let (words, last) = rest.as_chunks();
     let mut number = position.div_ceil(8);
-    // No word is left out for one that is wrong: whole words at a time are much faster so.
+    // All words are compared, also after one that is wrong: a loop without branches is much faster.
     let mut wrong = 0;
     for place in words {
         wrong |= u64::from_le_bytes(*place) ^ u64::from_le_bytes(word(number));

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 pub(crate) const STAG: Stag = Stag(0x7065_6572);
 /// How long a peer may neither send nor take anything before it counts as dead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Octets of a system call: as many as of the kernel's TCP alone, for when it reads decides when the kernel acknowledges.
+/// Octets of a system call: as many as with the kernel's TCP alone, because the kernel acknowledges when the program reads.
 const PIECE: usize = 64 * 1024;
 
 /// Prepares a socket of either side: sets the congestion control of the comparison.
@@ -116,7 +116,7 @@ impl Peer {
                 self.filled += more;
                 Ok(())
             }
-            // Stopped and continued.
+            // The process was stopped and continued.
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(error.into()),
         }

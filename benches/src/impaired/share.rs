@@ -12,7 +12,7 @@ use super::transfer::Transfer;
 use super::{ours, plain};
 use crate::failure::Failure;
 
-/// What happens before, while slow start ends, does not count.
+/// The time in which slow start ends, which does not count.
 const SETTLING: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 

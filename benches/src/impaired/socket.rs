@@ -15,7 +15,7 @@ use crate::failure::Failure;
 
 /// Frames to a system call.
 pub(crate) const BATCH: usize = 64;
-/// Of the kernel's memory for frames that wait: some ten thousand of 1500 octets.
+/// Octets of kernel memory for frames that wait: some ten thousand frames of 1500 octets.
 const KERNEL_BUFFER: usize = 32 << 20;
 
 /// An interface of this namespace.
@@ -92,7 +92,7 @@ impl PacketSocket {
                         count += 1;
                     }
                 }
-                // An interface that goes down and comes up again says so once.
+                // ENETDOWN is reported once when an interface goes down and comes up again.
                 Err(Errno::EAGAIN | Errno::ENETDOWN | Errno::EINTR) => {}
                 Err(error) => return Err(format!("{}: {error}", self.name).into()),
             }

@@ -17,7 +17,7 @@ pub(crate) struct ImpairedPoint {
     kernels: Samples,
     /// Segments that ours sent again.
     retransmits: u64,
-    /// Frames that neither chance nor the queue of the box took.
+    /// Frames that were lost neither by chance nor in the queue of the box.
     strays: u64,
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for ImpairedPoint {
     }
 }
 
-/// Returns what stands above the lines.
+/// Returns the heading of the lines.
 pub(crate) fn head(options: &ImpairedOptions) -> String {
     let impairments = &options.impairments;
     let rate = impairments.rate.map_or("no limit".into(), |rate| {

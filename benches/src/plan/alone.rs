@@ -23,8 +23,8 @@ const MESSAGES: Shape = Shape {
     ..ONE_PING
 };
 
-/// Returns what our own four ends of a round trip take, from post to sight, without the kernel between: a line that is copied
-/// stands for the device's rings.
+/// Makes a measurement of a round trip without device and kernel: posting, sending, receiving and polling on both sides. A
+/// copy in memory takes the place of the device's rings.
 pub(super) fn in_memory(
     id: &'static str,
     title: &'static str,
@@ -39,8 +39,8 @@ pub(super) fn in_memory(
     })
 }
 
-/// Makes that measurement with a frame of raw AF_XDP from end to end while each message is in flight: what it takes beyond raw
-/// AF_XDP alone is what our ends take, and what they and the kernel cost each other in caches and predictors.
+/// Makes that measurement with a frame of raw AF_XDP from end to end while each message is in flight. The time beyond that of
+/// raw AF_XDP alone is what our code takes, and what it and the kernel cost each other in caches and branch predictors.
 pub(super) fn amid_kernel_calls() -> Measurement {
     let (id, title) = (
         "write-lat-amid",
@@ -58,7 +58,7 @@ pub(super) fn amid_kernel_calls() -> Measurement {
     })
 }
 
-/// Returns the engine without I/O: six rows of one run.
+/// Makes a measurement of the engine without I/O: six rows of one run.
 pub(super) fn engine_alone() -> Result<Measurement, Failure> {
     let row = |id, title| {
         row(
@@ -73,11 +73,11 @@ pub(super) fn engine_alone() -> Result<Measurement, Failure> {
     Ok(Measurement {
         rows: vec![
             row("engine-rx", "engine alone, receive"),
-            row("octets-rx", "CRC and copy of the same"),
-            row("octets-rx-sum", "CRC, copy and checksum of the same"),
+            row("octets-rx", "CRC and copy alone, receive"),
+            row("octets-rx-sum", "CRC, copy and checksum alone, receive"),
             row("engine-tx", "engine alone, transmit"),
-            row("octets-tx", "copy and CRC of the same"),
-            row("octets-tx-sum", "copy, CRC and checksum of the same"),
+            row("octets-tx", "copy and CRC alone, transmit"),
+            row("octets-tx-sum", "copy, CRC and checksum alone, transmit"),
         ],
         run: Box::new(move |bed, effort| {
             let times = bed.on_one(|| Ok(pair.measure(effort.batches)))?;
@@ -96,9 +96,9 @@ pub(super) fn engine_alone() -> Result<Measurement, Failure> {
     })
 }
 
-/// Returns each stage by itself.
+/// Makes a measurement of each stage by itself.
 pub(super) fn single_stages() -> Result<Measurement, Failure> {
-    let section = "stages of the same";
+    let section = "single stages, FPDUs that fill an MTU of 1500";
     let row = |id| row(section, id, id, Unit::Nanoseconds, MESSAGES);
     let mut stages = stages::Stages::new()?;
     Ok(Measurement {
@@ -117,9 +117,9 @@ pub(super) fn single_stages() -> Result<Measurement, Failure> {
     })
 }
 
-/// Engines with many connections, which are served in turn: their state does not stay in cache.
+/// Makes a measurement of engines with many connections, which are served in turn: their state does not stay in cache.
 pub(super) fn engine_with_many(connections: usize) -> Result<Measurement, Failure> {
-    let section = "the same, many connections, all busy";
+    let section = "engine without I/O, many connections, all busy";
     let row = |id, title| row(section, id, title, Unit::Nanoseconds, MESSAGES);
     // Made when it is first run: it takes a while, and may not be wanted.
     let mut pair = None;

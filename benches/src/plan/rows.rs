@@ -24,7 +24,7 @@ const BANDWIDTH_SIZES: [usize; 8] = [
 const LATENCY_SIZES: [usize; 5] = [8, PING, 512, 4 << 10, 32 << 10];
 const JUMBO: u16 = 9000;
 
-/// One of the compared: who moves messages, and how.
+/// A system that is compared: how it moves messages.
 struct System<Outcome: 'static> {
     id: &'static str,
     title: &'static str,
@@ -54,7 +54,7 @@ const BANDWIDTHS: [System<Bandwidth>; 9] = [
     },
     System {
         id: "raw-bw-all-acked",
-        title: "the same, an ACK back for each message",
+        title: "raw AF_XDP + all of these and ACKs",
         curve: false,
         run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::Acknowledged),
     },
@@ -100,7 +100,7 @@ const WITHOUT_PROTOCOLS: [System<Bandwidth>; 2] = [
     },
     System {
         id: "raw-bw-acked",
-        title: "the same, an ACK back for each message",
+        title: "raw AF_XDP + all of these and ACKs",
         curve: false,
         run: |bed, shape, effort| raw::bandwidth(bed, shape, effort, Work::Acknowledged),
     },
@@ -222,7 +222,7 @@ pub(crate) fn everything(connections: usize) -> Result<Vec<Measurement>, Failure
     ));
     for shape in both.map(shape(JUMBO, MESSAGE)) {
         plan.extend(systems(
-            "the same, MTU 9000",
+            "goodput, messages of 64 KiB, MTU 9000",
             Unit::Gbps,
             &BANDWIDTHS,
             shape,
@@ -310,7 +310,7 @@ fn curves<Outcome: Into<Reading>>(
     })
 }
 
-/// As many short Writes as go.
+/// Measures the rate of short Writes.
 fn short_writes(shape: Shape) -> Measurement {
     let row = row(
         "short messages",

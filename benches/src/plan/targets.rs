@@ -135,9 +135,9 @@ pub(crate) struct Target {
     pub(crate) of: Key,
     pub(crate) to: Option<Key>,
     pub(crate) bound: Bound,
-    /// What takes the places of `of` and `to` in what this machine would give if the protocols cost nothing: raw AF_XDP, or
-    /// the bare octets, with the headers, the work on octets and an ACK for each message (TCP asks for more) that the protocols
-    /// demand, and no other. No ACK where an answer takes it along.
+    /// The rows that give the value that this machine could reach if the protocols cost nothing, in the places of `of` and
+    /// `to`: raw AF_XDP, or memory alone, with only the headers, the work on octets and the ACKs that the protocols demand. There
+    /// is one ACK for each message (TCP asks for more), and none where a reply carries it.
     pub(crate) limit: Option<(Key, Option<Key>)>,
 }
 
@@ -177,7 +177,7 @@ pub(crate) const TARGETS: &[Target] = &[
         bandwidth("raw-bw-all-acked"),
     ),
     ratio_target(
-        "the same, MTU 9000",
+        "Write ÷ raw AF_XDP as above, MTU 9000",
         jumbo("write-bw"),
         jumbo("raw-bw-copy-crc"),
         Bound::AtLeast(0.95),

@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(read["machine"]["cpu"], machine[0].1.as_str());
         assert_eq!(read["rows"][0]["samples"], json!([5.0, 6.0, 7.0]));
         assert_eq!(read["rows"][0]["median"], 6.0);
-        // There is no number that says "none".
+        // JSON has no NaN.
         assert_eq!(read["rows"][2]["median"], Value::Null);
         let [target] = &read["targets"].as_array().unwrap()[..] else {
             panic!("{text}");

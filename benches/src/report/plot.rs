@@ -8,7 +8,7 @@ const LEFT: f64 = 70.0;
 const TOP: f64 = 46.0;
 /// The area of the curves; their names stand to the right of it.
 const AREA: (f64, f64) = (500.0, 410.0);
-/// Told apart by colour-blind readers too (Okabe and Ito).
+/// Colours that colour-blind readers can tell apart too (Okabe and Ito).
 const COLOURS: [&str; 7] = [
     "#000000", "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7",
 ];

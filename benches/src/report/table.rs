@@ -24,7 +24,7 @@ impl Report<'_> {
             self.repetitions
         );
         if self.repetitions < 3 {
-            text.push_str("THIS FEW REPETITIONS TELL NOTHING OF SPEED: neither do the verdicts\n");
+            text.push_str("TOO FEW REPETITIONS TO JUDGE SPEED: ignore the verdicts\n");
         }
         let mut sections: Vec<&str> = self.rows.iter().map(|row| row.section).collect();
         sections.dedup();

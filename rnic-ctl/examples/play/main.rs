@@ -33,7 +33,7 @@ use outcome::Outcome;
 use plan::{Connection, pattern};
 use side::{Memory, PATIENCE, Side};
 
-/// A siw responder can overlook what comes sooner after its MPA Reply.
+/// A siw responder can overlook FPDUs that come sooner after its MPA Reply.
 const FIRST_FPDU_DELAY: Duration = Duration::from_millis(20);
 
 fn main() -> ExitCode {

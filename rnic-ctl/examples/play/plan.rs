@@ -79,7 +79,7 @@ pub(crate) struct Connection {
     pub(crate) peer_to_peer: bool,
     pub(crate) responder_closes: bool,
     pub(crate) responder_greets: bool,
-    /// By the responder's driver, of which its application learns nothing.
+    /// The responder's driver refuses it, and its application gets no event.
     pub(crate) refused: bool,
     pub(crate) steps: Vec<Step>,
 }
@@ -140,7 +140,7 @@ impl Step {
         matches!(self.operation, Operation::Send { .. })
     }
 
-    /// Such a Read is announced by an empty message: see `ci/guest/siw-play/side.h`.
+    /// Returns whether it is a Read of no octets. An empty message announces it: see `ci/guest/siw-play/side.h`.
     pub(crate) fn reads_nothing(&self) -> bool {
         self.operation == Operation::Read && self.length == 0
     }
@@ -153,7 +153,7 @@ impl Step {
         matches!(self.operation, Operation::Send { solicited, .. } if solicited)
     }
 
-    /// Receives that the responder posts for the data.
+    /// Returns the number of receives that the responder posts for the data.
     pub(crate) fn receives(&self) -> usize {
         if self.is_send() && !self.no_receive {
             self.count
@@ -172,8 +172,8 @@ impl Step {
         }
     }
 
-    /// The responder's: what a Send is received into, or what a Read or Write names. What is aimed outside must not
-    /// come down at the beginning.
+    /// Returns the layout of the responder's memory: what a Send is received into, or what a Read or Write names. Where the
+    /// step ends in an error, it is the start of the memory, which must not change.
     pub(crate) fn response_layout(&self) -> Layout {
         if self.is_send() {
             return Layout {

@@ -11,20 +11,20 @@ use rnic_verbs::{
 use crate::outcome::Outcome;
 use crate::plan::{Connection, Step, Target};
 
-/// Of each region.
+/// Octets of each region.
 pub(crate) const MEMORY_LENGTH: usize = 0x18_0000;
 /// Entries of each queue.
 const DEPTH: usize = 128;
-/// Octets of what the sides tell each other between the steps: a tagged offset, an STag, a number.
+/// Octets of a control message, which the sides exchange between steps: a tagged offset, an STag, a number.
 const CONTROL_LENGTH: usize = 16;
 /// The number in the first message of a connection.
 const HELLO: u32 = u32::MAX;
-/// Nothing takes so long.
+/// The longest time that anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// After this time the initiator suspects that its first message was overlooked.
 const NUDGE: Duration = Duration::from_millis(100);
 
-/// A message that this side is to get.
+/// A message that this side will receive.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
     Control,
@@ -143,7 +143,7 @@ impl Side {
         Ok(completion)
     }
 
-    /// What the peer says before or after a step: an address of its memory, if it has to do with it.
+    /// Receives the control message before or after a step. Returns the address of the peer's memory in it, if the step uses any.
     pub(crate) fn receive_control(&mut self, number: u32) -> Outcome<RemoteAddress> {
         let slot = self.received % DEPTH * CONTROL_LENGTH;
         let completion = self.receive()?;
@@ -185,7 +185,7 @@ impl Side {
         }
     }
 
-    /// Says hello, first or when the other side has.
+    /// Exchanges the first messages of a connection. This side sends `first`, or after it has received.
     pub(crate) fn greet(&mut self, initiates: bool, first: bool) -> Outcome {
         if first {
             self.send_control(HELLO, None)?;
@@ -200,8 +200,8 @@ impl Side {
         Ok(())
     }
 
-    /// Until something comes, sends Writes of no octets now and then, which are harmless. A siw responder can leave what
-    /// comes soon after its MPA Reply unread until more comes.
+    /// Sends an empty Write now and then until something arrives. A siw responder can leave what comes soon after its MPA Reply
+    /// unread until more comes.
     fn nudge(&mut self) -> Outcome {
         let nowhere = RemoteAddress {
             stag: Stag(0),
@@ -267,8 +267,8 @@ impl Side {
     }
 }
 
-/// Returns what a side receives. A requester hears that the responder is ready. A responder gets the data, if the step is a
-/// Send, and hears that all is done.
+/// Returns what a side receives. A requester gets a control message when the responder is ready. A responder gets the data,
+/// if the step is a Send, and a control message when all is done.
 fn expected(steps: &[Step]) -> Vec<Expected> {
     let mut expected = vec![Expected::Control];
     for (number, step) in steps.iter().enumerate() {

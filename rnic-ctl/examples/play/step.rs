@@ -71,7 +71,7 @@ fn aimed(step: &Step, there: RemoteAddress) -> RemoteAddress {
         offset: if step.absolute { 0 } else { there.offset }.wrapping_add_signed(step.at),
         stag: Stag(match step.key {
             Key::Good => stag,
-            // Nobody hands it out: STags are random.
+            // No memory has this STag: STags are random.
             Key::Wrong => 0x5a5a_5a5a,
             Key::Stale => stag & !0xff | stag.wrapping_add(1) & 0xff,
         }),
@@ -127,7 +127,7 @@ fn respond(side: &mut Side, step: &Step) -> Outcome {
     };
     paint(memory, &layout, is_read.then_some(step.number))?;
     if step.is_solicited() {
-        // Only what is solicited makes a notification from here on; of earlier ones none is left.
+        // From here on only a solicited message notifies. Notifications of earlier messages are taken first.
         side.recv_cq.acknowledge();
         side.recv_cq.arm(true);
     }

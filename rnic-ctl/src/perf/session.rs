@@ -21,14 +21,14 @@ use crate::interrupt::Interrupt;
 use crate::listen::Listening;
 use crate::out;
 
-/// How long the other side may take for what needs no work.
+/// How long the other side may take to end its connections.
 const PROMPTLY: Duration = Duration::from_secs(2);
-/// How long a failure may take to reach the other side.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long a message about a failure may take to reach the other side.
+const LONGEST_REPORT: Duration = Duration::from_millis(500);
 /// How long a client may take for its next connection. It allocates its memory first, which may be gibibytes.
 const NEXT_CONNECTION: Duration = Duration::from_secs(30);
-/// The most octets of a rejection's text, which is private data.
-const MAX_WORDS: usize = 400;
+/// The most octets of the reason for a rejection, which is private data.
+const MAX_REASON: usize = 400;
 
 /// All connections of a test.
 pub(super) struct Session {
@@ -283,10 +283,10 @@ fn accept_all(
 
 /// Rejects a request with this side's failure as the reason.
 fn decline(request: ConnectRequest, failure: Failure) -> Failure {
-    let words = failure.to_string();
-    let words = &words.as_bytes()[..words.len().min(MAX_WORDS)];
+    let reason = failure.to_string();
+    let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON)];
     // The failure matters, even if the rejection does not reach the client.
-    drop(request.reject(words));
+    drop(request.reject(reason));
     failure
 }
 
@@ -394,7 +394,7 @@ impl Session {
         };
         // An orderly end lets the message go out; dropping the queue pair would not.
         if qp.disconnect().is_ok() {
-            drop(qp.next_event(LAST_WORDS));
+            drop(qp.next_event(LONGEST_REPORT));
         }
     }
 }

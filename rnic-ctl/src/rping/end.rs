@@ -1,4 +1,4 @@
-//! How rping ended, and how a reader is told.
+//! How rping ended, in words and as JSON.
 
 use rnic_verbs::{EndReason, TerminateControl};
 use serde_json::json;

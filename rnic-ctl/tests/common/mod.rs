@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
-/// What must happen does so within this time, on a busy machine too.
+/// The longest time that anything may take, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Two namespaces, joined by `ours` (10.77.0.1, fd77::1) and `theirs` (10.77.0.2, fd77::2), of two queues each.
@@ -28,10 +28,10 @@ pub(crate) fn link(name: &str, theirs: &str) -> (Namespace, Namespace) {
     (one, other)
 }
 
-/// A command under way: killed if the test ends before it.
+/// A running command, which is killed if the test ends before it.
 pub(crate) struct Running {
     child: Option<Child>,
-    /// Where its first line came from.
+    /// Its standard output, once a line was read from it.
     said: Option<BufReader<ChildStdout>>,
     first: String,
 }

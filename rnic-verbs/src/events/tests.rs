@@ -90,7 +90,7 @@ fn a_thread_that_delivers_wakes_the_pump_and_keeps_the_order() {
         let wrong = (0..2 * PAIRS).find_map(|number| {
             let began = Instant::now();
             let event = next(&device);
-            // One that nobody wakes finds its event all the same when its time is over.
+            // A thread that was not woken finds its event too, but only when its time is over.
             let woken = began.elapsed() < LONG;
             match event {
                 Ok(Some(ConnectionEvent::Rejected { private_data, .. }))
@@ -107,7 +107,7 @@ fn a_thread_that_delivers_wakes_the_pump_and_keeps_the_order() {
 }
 
 #[test]
-fn everybody_who_waits_hears_of_the_end() {
+fn every_thread_that_waits_learns_that_the_worker_has_ended() {
     let (device, engine) = device();
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..3).map(|_| scope.spawn(|| next(&device))).collect();
@@ -119,7 +119,7 @@ fn everybody_who_waits_hears_of_the_end() {
 }
 
 #[test]
-fn news_of_a_queue_pair_that_is_gone_is_not_taken_for_its_successor_s() {
+fn an_event_of_a_dropped_queue_pair_does_not_reach_the_next_of_its_number() {
     let (device, engine) = device();
     for (stream, reason) in [(StreamId(6), EndReason::Reset), (STREAM, EndReason::Peer)] {
         let event = Event::Disconnected { qp: QP, reason };
@@ -130,14 +130,14 @@ fn news_of_a_queue_pair_that_is_gone_is_not_taken_for_its_successor_s() {
 }
 
 #[test]
-fn what_happens_to_the_device_is_told_to_who_asked() {
+fn events_of_the_device_reach_their_reader() {
     let (device, engine) = device();
     let tell = |active| {
         let event = Event::Port { active };
         let stream = None;
         engine.events.tell(Notice { stream, event });
     };
-    // Before anybody asked.
+    // Before there is a reader.
     tell(false);
     let mut events = device.async_events().unwrap();
     tell(true);
@@ -150,7 +150,7 @@ fn what_happens_to_the_device_is_told_to_who_asked() {
     assert!(matches!(names(), Err(Error::WorkerGone(_))));
 }
 
-/// Most queue pairs have no news: the mailbox of each takes memory only while there are some.
+/// Most queue pairs have no events: a mailbox takes memory only while it has some.
 #[test]
 fn an_empty_mailbox_takes_no_memory() {
     let mut mailbox = QpBox::new(STREAM, SharedState::default());
@@ -164,7 +164,7 @@ fn an_empty_mailbox_takes_no_memory() {
     assert_eq!(mailbox.events.capacity(), 0);
 }
 
-/// Nobody reads, and a stranger connects and resets again and again.
+/// No thread reads, and a peer connects and resets again and again.
 #[test]
 fn requests_that_nobody_reads_go_with_their_connections() {
     let (device, engine) = device();

@@ -1,4 +1,4 @@
-//! How connections come to be and end.
+//! How connections are established and end.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn what_does_not_fit_is_refused_before_anything_is_sent() {
             other => panic!("{other:?}"),
         }
     }
-    // rfc: 5040-113, 5042-21
+    // rfc: 5040-113, 5042-21 applications that do not trust each other share no completion queue
     let foreign = far_device.cq(1).unwrap();
     assert!(matches!(
         near.pd.qp(&near.cq, &foreign, QpCaps::default()),
@@ -94,7 +94,7 @@ fn an_abort_is_seen_as_a_reset() {
 #[test]
 fn dropping_a_queue_pair_tells_the_peer() {
     let (near, mut far, _listener) = connected(MIXED);
-    // The last handle of the device too: what it has to say still goes out.
+    // The last handle of the device is dropped too: its last segments are still sent.
     drop(near);
     assert_eq!(far.end(), EndReason::Reset);
 }
@@ -139,7 +139,7 @@ fn only_an_idle_queue_pair_connects() {
 }
 
 #[test]
-fn what_happened_to_one_attempt_is_not_told_of_the_next() {
+fn an_event_of_one_attempt_is_not_taken_for_the_next() {
     let (near, _far, address) = devices(MIXED);
     let mut near = Side::new(&near);
     let options = ConnectionOptions::default;
@@ -164,7 +164,7 @@ fn only_a_connection_can_be_disconnected() {
     near.qp.disconnect().unwrap();
     assert_eq!(near.end(), EndReason::Local);
     assert!(matches!(near.qp.disconnect(), Err(Error::NotConnected)));
-    // Here the outcome waits to be seen already.
+    // On this side the event has come and was not read yet.
     while far.qp.state() != QpState::Error {
         std::thread::yield_now();
     }
@@ -188,7 +188,7 @@ fn a_wait_of_any_length_can_be_asked_for() {
 }
 
 #[test]
-fn to_a_peer_that_is_not_let_in_nobody_listens() {
+fn a_peer_that_may_not_connect_is_refused() {
     let (near_device, far_device, mut address) = devices(MIXED);
     let mut near = Side::new(&near_device);
     let others: Prefix = "203.0.113.0/24".parse().unwrap();

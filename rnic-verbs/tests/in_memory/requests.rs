@@ -296,7 +296,7 @@ fn a_registration_reaches_its_own_octets_only() {
 }
 
 #[test]
-fn what_could_not_be_let_go_inside_a_batch_can_be_after_it() {
+fn deregistering_that_failed_inside_a_batch_succeeds_after_it() {
     let (end, _peer) = pair([[1; 32], [2; 32]]);
     let worker = end.host.table.worker();
     let mut mr = register(&open(end, false).pd(), 4096);

@@ -1,4 +1,4 @@
-//! Every status with which a request can complete, as an application comes to see it.
+//! Every status with which a request can complete, as an application gets it.
 
 use std::collections::BTreeSet;
 
@@ -37,10 +37,10 @@ fn every_status_has_its_cause() {
     far.qp.post_recv(2, &[far.mr.sge(0, 4)]).unwrap();
     let spoilt = outcome(&mut near, &mut far, &text);
     expect(&spoilt, &[RemoteInvalidRequestError, LocalLengthError]);
-    // That was the end.
+    // That ended the connection.
     expect(&[own_outcome(&mut near, &text)], &[WrFlushed]);
 
-    // The receive names memory that is none any more. What Terminate says of that names no request of the peer's.
+    // The receive names memory that was deregistered. The Terminate for that names no request of the peer.
     let (mut near, mut far, _listener) = connected(MIXED);
     far.qp.post_recv(1, &[far.mr.sge(0, 5)]).unwrap();
     far.mr.deregister().unwrap();
@@ -62,7 +62,7 @@ fn every_status_has_its_cause() {
     let bind = SendRequest::bind(&binding);
     expect(&[own_outcome(&mut near, &bind)], &[MwBindError]);
 
-    // A Read on a connection that is to have none.
+    // A Read on a connection that allows none.
     let (near_device, far_device, address) = devices(MIXED);
     let listener = far_device.listen(address).unwrap();
     let (mut near, mut far) = (Side::new(&near_device), Side::new(&far_device));
@@ -78,7 +78,7 @@ fn every_status_has_its_cause() {
     let all = (0..=u8::MAX).filter_map(|code| WcStatus::try_from(code).ok());
     let mut unseen: Vec<_> = all.map(WcStatus::name).collect();
     unseen.retain(|name| !seen.contains(name));
-    // What a peer says that failed in a way of its own, which a test of the engine has; and what stands for numbers of
-    // later releases.
+    // The first is for a peer that failed for a reason of its own, which a test of the engine covers; the second stands for
+    // the numbers of later releases.
     assert_eq!(unseen, ["REM_OP_ERR", "GENERAL_ERR"]);
 }

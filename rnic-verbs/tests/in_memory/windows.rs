@@ -46,7 +46,7 @@ fn a_window_lends_memory_until_the_peer_gives_it_back() {
         },
     ] {
         let (mut near, mut far, _listener) = connected(threads);
-        // Who has accepted sends when the other has.
+        // The side that accepted may send once the other has sent.
         let nothing = RemoteAddress {
             stag: Stag(0),
             offset: 0,

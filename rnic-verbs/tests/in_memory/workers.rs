@@ -1,4 +1,4 @@
-//! Devices of several workers: what they share, and what comes to the wrong one.
+//! Devices of several workers: what they share, and frames that arrive at the wrong one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::fixture::{PORT, SOON, register};
 
 const WORKERS: usize = 3;
 
-/// Two devices of several workers, and how far what one worker sends is shifted to another at the other side.
+/// Two devices of several workers. What worker n of one side sends arrives at worker n + `shift` of the other.
 struct Rig {
     near: Device,
     far: Device,
@@ -67,7 +67,7 @@ impl WorkerSide {
         self.pd.qp(&self.cq, &self.cq, QpCaps::default()).unwrap()
     }
 
-    /// Waits for so many completions, all good; their names.
+    /// Waits for `count` completions, all successes, and returns their identifiers.
     fn completions(&mut self, count: usize) -> Vec<u64> {
         let mut names = Vec::new();
         while names.len() < count {
