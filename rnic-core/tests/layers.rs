@@ -198,9 +198,6 @@ const FLOORS: [&[&str]; 9] = [
     &["lib"],
 ];
 
-/// Circles of files that are known and still to be mended: of each its first file, and how many there are.
-const KNOWN_CIRCLES: [(&str, usize); 1] = [("rnic-core/src/engine/mod.rs", 2)];
-
 /// The roots of the crates of every package, fuzz targets among them; tests are crates of their own.
 fn roots() -> Vec<PathBuf> {
     let packages = [
@@ -284,12 +281,11 @@ fn nothing_that_rnic_core_imports_is_overlooked() {
 
 #[test]
 fn no_files_import_each_other_in_a_circle() {
-    let known = BTreeSet::from(KNOWN_CIRCLES.map(|(first, count)| (first.to_owned(), count)));
-    let mut met = BTreeSet::new();
+    let mut imports = 0;
     for root in roots() {
-        for circle in circles(&Crate::read(&root).imports) {
-            let files: BTreeSet<_> = circle.iter().map(|import| &import.from).collect();
-            let first = short(files.first().unwrap()).to_string();
+        let read = Crate::read(&root);
+        imports += read.imports.len();
+        for circle in circles(&read.imports) {
             let ties: Vec<_> = circle
                 .iter()
                 .map(|import| {
@@ -301,19 +297,14 @@ fn no_files_import_each_other_in_a_circle() {
                     )
                 })
                 .collect();
-            let found = (first, files.len());
-            assert!(
-                known.contains(&found),
-                "{} files of {} import each other in a circle, that from {}:\n{}",
-                found.1,
+            panic!(
+                "files of {} import each other in a circle:\n{}",
                 short(&root),
-                found.0,
                 ties.join("\n"),
             );
-            met.insert(found);
         }
     }
-    assert_eq!(known, met, "circles that are mended must leave the list");
+    assert!(imports > 1000, "the search finds nothing any more");
 }
 
 /// The search itself: it would be no use if it overlooked a way to name a module.

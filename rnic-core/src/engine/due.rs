@@ -36,7 +36,7 @@ impl Engine {
                 return 0;
             }
             self.prefetch_ready();
-            let Some(index) = self.take_ready() else {
+            let Some(index) = self.schedule.take_ready(&mut self.connections) else {
                 return 0;
             };
             let sent = self.transmit_burst(index, now, guard, tx);
@@ -149,7 +149,7 @@ impl Engine {
         tx: &mut F,
     ) -> bool {
         let mut any = false;
-        while let Some(index) = self.take_ack_due(now) {
+        while let Some(index) = self.schedule.take_ack_due(now, &mut self.connections) {
             any = true;
             self.schedule(index, Wants::SEND);
         }
@@ -164,7 +164,7 @@ impl Engine {
     fn handle_timers<F: TxFrames>(&mut self, now: Instant, guard: &Guard<'_>, tx: &mut F) -> bool {
         let mut any = false;
         let spilled = self.spilled.clone();
-        while let Some((index, due)) = self.take_expired(now) {
+        while let Some((index, due)) = self.schedule.take_expired(now, &mut self.connections) {
             self.prefetch_timer();
             if due {
                 any = true;

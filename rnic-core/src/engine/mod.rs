@@ -30,8 +30,6 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 
-use slab::Slab;
-
 use crate::connection::{Connection, Context, Event, FlowKey, NextHop, Notice, Stage, Wants};
 use crate::counters::Counters;
 use crate::fast_paths::FastPaths;
@@ -63,7 +61,7 @@ use self::listener::Listener;
 use self::next_hops::NextHops;
 use self::prefetched::Prefetched;
 use self::queue_pairs::QueuePairs;
-use self::schedule::Schedule;
+use self::schedule::{Connections, Schedule};
 
 /// What an engine needs to know of its device and how much it may hold.
 #[derive(Clone, Debug)]
@@ -135,8 +133,7 @@ impl Default for EngineConfig {
 /// acknowledged, and no timer expires.
 pub struct Engine {
     config: EngineConfig,
-    /// In boxes: they are large, and a slab has room for up to twice as many as it holds.
-    connections: Slab<Box<Connection>>,
+    connections: Connections,
     flows: Flows,
     /// The connection of the last frame that was not as predicted.
     latest: Option<usize>,
@@ -176,7 +173,7 @@ impl Engine {
         let isn_secret = Keyed::new(&isn_key);
         Self {
             config,
-            connections: Slab::new(),
+            connections: Connections::new(),
             flows: Flows::new(Keyed::new(&flow_key)),
             latest: None,
             expected: None,
@@ -273,6 +270,16 @@ impl Engine {
         result
     }
 
+    /// Acts on what a connection wants.
+    #[inline(always)]
+    fn schedule(&mut self, index: usize, wants: Wants) {
+        self.schedule
+            .update(index, &mut self.connections[index], wants);
+        if wants.ended {
+            self.forget(index);
+        }
+    }
+
     /// Takes what a connection has for the engine: a new stage, a request, its queue pair. It was at the stage
     /// `before`.
     #[inline]
@@ -316,7 +323,7 @@ impl Engine {
         self.expected = None;
         self.embryonic
             .remove(connection.stage(), connection.key().remote.ip());
-        self.unschedule(index, &mut connection);
+        self.schedule.remove(index, &mut connection);
         connection
     }
 

@@ -1,18 +1,22 @@
 //! When connections have their turns: the queue of those that may send, delayed ACKs, and timers.
 //!
-//! A step of a connection returns its [`Wants`], and [`Engine::schedule`] acts on them. Nothing else changes the queue,
+//! A step of a connection returns its [`Wants`], and [`Schedule::update`] acts on them. Nothing else changes the queue,
 //! the list of delayed ACKs, the timers, or what a connection remembers of them ([`Scheduled`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Engine;
+use slab::Slab;
+
 use super::timers::Timers;
 use crate::connection::{Connection, Wants};
 use crate::time::Instant;
 
 /// The least time between two turns.
 const A_MOMENT: Duration = Duration::from_nanos(1);
+
+/// The connections of an engine. In boxes: they are large, and a slab has room for up to twice as many as it holds.
+pub(super) type Connections = Slab<Box<Connection>>;
 
 /// The connections that wait for a turn.
 #[derive(Default)]
@@ -57,99 +61,94 @@ impl Schedule {
         let first = self.delayed_acks.front();
         first.is_some_and(|(since, _)| *since < now)
     }
-}
 
-impl Engine {
-    /// Acts on what a connection wants.
+    /// Acts on what a connection wants, but for its end.
     // Inlined, because most of `wants` is constant at each call: only what that step needs is left.
     #[inline(always)]
-    pub(super) fn schedule(&mut self, index: usize, wants: Wants) {
-        let Self {
-            connections,
-            schedule,
-            ..
-        } = self;
-        let scheduled = &mut connections[index].scheduled;
+    pub(super) fn update(&mut self, index: usize, connection: &mut Connection, wants: Wants) {
+        let scheduled = &mut connection.scheduled;
         if wants.send && !scheduled.ready {
             scheduled.ready = true;
-            schedule.ready.push_back(index);
+            self.ready.push_back(index);
         }
         if let Some(since) = wants.delayed_ack
             && !scheduled.delayed_ack
         {
             scheduled.delayed_ack = true;
-            schedule.delayed_acks.push_back((since, index));
+            self.delayed_acks.push_back((since, index));
         }
         if wants.timer {
-            self.set_timer(index);
+            self.set_timer(index, connection);
         }
-        debug_assert!(self.has_timer_in_time(index));
-        if wants.ended {
-            self.forget(index);
-        }
+        debug_assert!(has_timer_in_time(connection));
     }
 
     /// Moves the timer of a connection earlier if it wants that, and removes it if it wants none.
     #[inline(never)]
-    fn set_timer(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
+    fn set_timer(&mut self, index: usize, connection: &mut Connection) {
         let wanted = connection.next_timeout();
         let set = connection.scheduled.timer;
         let at = wanted.and_then(|_| Instant::earliest([set, wanted]));
         if at != set {
             connection.scheduled.timer = at;
-            self.schedule.timers.set(index, at);
+            self.timers.set(index, at);
         }
-    }
-
-    /// Whether the timer of a connection goes off when it wants it, or earlier.
-    fn has_timer_in_time(&self, index: usize) -> bool {
-        let connection = &self.connections[index];
-        let set = connection.scheduled.timer;
-        Instant::earliest([set, connection.next_timeout()]) == set
     }
 
     /// Takes the next connection that may have something to send.
     #[inline]
-    pub(super) fn take_ready(&mut self) -> Option<usize> {
-        let index = self.schedule.ready.pop_front()?;
-        self.connections[index].scheduled.ready = false;
+    pub(super) fn take_ready(&mut self, connections: &mut Connections) -> Option<usize> {
+        let index = self.ready.pop_front()?;
+        connections[index].scheduled.ready = false;
         Some(index)
     }
 
     /// Takes the next connection whose delayed ACK is due.
     #[inline]
-    pub(super) fn take_ack_due(&mut self, now: Instant) -> Option<usize> {
-        if !self.schedule.has_ack_due(now) {
+    pub(super) fn take_ack_due(
+        &mut self,
+        now: Instant,
+        connections: &mut Connections,
+    ) -> Option<usize> {
+        if !self.has_ack_due(now) {
             return None;
         }
-        let (_, index) = self.schedule.delayed_acks.pop_front()?;
-        self.connections[index].scheduled.delayed_ack = false;
+        let (_, index) = self.delayed_acks.pop_front()?;
+        connections[index].scheduled.delayed_ack = false;
         Some(index)
     }
 
     /// Takes the next connection whose timer has gone off. Returns whether there is still something to do for it; if
     /// not, the timer is set anew.
-    pub(super) fn take_expired(&mut self, now: Instant) -> Option<(usize, bool)> {
-        let index = self.schedule.timers.expired(now)?;
-        let connection = &mut self.connections[index];
+    pub(super) fn take_expired(
+        &mut self,
+        now: Instant,
+        connections: &mut Connections,
+    ) -> Option<(usize, bool)> {
+        let index = self.timers.expired(now)?;
+        let connection = &mut connections[index];
         let wanted = connection.next_timeout();
         let due = wanted.is_some_and(|at| at <= now);
         connection.scheduled.timer = wanted.filter(|_| !due);
-        self.schedule.timers.set(index, connection.scheduled.timer);
+        self.timers.set(index, connection.scheduled.timer);
         Some((index, due))
     }
 
     /// Removes a connection that is no longer at `index`.
-    pub(super) fn unschedule(&mut self, index: usize, connection: &mut Connection) {
+    pub(super) fn remove(&mut self, index: usize, connection: &mut Connection) {
         let scheduled = std::mem::take(&mut connection.scheduled);
-        self.schedule.timers.set(index, None);
+        self.timers.set(index, None);
         if scheduled.ready {
-            self.schedule.ready.retain(|ready| *ready != index);
+            self.ready.retain(|ready| *ready != index);
         }
         if scheduled.delayed_ack {
-            let acks = &mut self.schedule.delayed_acks;
-            acks.retain(|(_, other)| *other != index);
+            self.delayed_acks.retain(|(_, other)| *other != index);
         }
     }
+}
+
+/// Whether the timer of a connection goes off when it wants it, or earlier.
+fn has_timer_in_time(connection: &Connection) -> bool {
+    let set = connection.scheduled.timer;
+    Instant::earliest([set, connection.next_timeout()]) == set
 }
