@@ -12,7 +12,10 @@ use super::crc::crc_and_words;
 use super::ethernet::{self, EthernetHeader};
 use super::mpa::{LENGTH_LEN, fpdu_len};
 use super::packet::{CONGESTION_EXPERIENCED, Packet};
-use super::tcp::{self, DataHeader, Flags, Seq, TcpSegment, Timestamps};
+use super::tcp::{
+    self, DataHeader, FLAGS_AT, Flags, Seq, TIMESTAMPS_FRONT, TIMESTAMPS_LEN, TcpSegment,
+    Timestamps,
+};
 use super::{ipv4, ipv6};
 
 /// Octets compared at once.
@@ -21,14 +24,10 @@ const CHUNK: usize = 16;
 pub(super) const FRONT: usize = 80;
 /// Octets that hold a VLAN tag, IPv6, and TCP with timestamps, in whole chunks.
 const MOST: usize = 112;
-/// The length of TCP's timestamps option with the two NOPs that align it, and its first octets (RFC 7323 appendix A).
-const TIMESTAMPS_LEN: usize = 12;
-const TIMESTAMPS_FRONT: [u8; 4] = [1, 1, 8, 10];
 /// Where the values of the timestamps stand in a TCP header.
 const STAMPS_AT: usize = tcp::HEADER_LEN + TIMESTAMPS_FRONT.len();
-/// Where the length of a TCP header and its flags stand.
+/// Where the length of a TCP header stands.
 const DATA_OFFSET_AT: usize = 12;
-const FLAGS_AT: usize = 13;
 
 /// The fields of a TCP header that are read.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
