@@ -11,3 +11,4 @@ mod rdmap;
 mod segment_template;
 mod serial;
 mod tcp;
+mod template;
