@@ -14,8 +14,10 @@
 
 mod error;
 mod message;
+mod opcode;
 mod outstanding;
 mod prepare;
+mod receives;
 mod requester;
 mod responder;
 mod rtr;
@@ -34,15 +36,13 @@ use zerocopy::FromZeros;
 use crate::memory::{epoch::Guard, error::TagError, place::Destination, table::Access};
 use crate::verbs::{
     Completion, QueuePair, RecvWr, SendWr, Sge, WcOpcode, WcStatus, cq::CqTable, srq::ReceiveQueue,
-    wr::completion_flags,
 };
 use crate::wire::ddp::{
     DdpHeader, DdpSegment, QueueNumber, SegmentInfo, Stag, TaggedHeader, UntaggedHeader,
 };
-use crate::wire::rdmap::{
-    AtomicRequest, AtomicResponse, Control, IMMEDIATE_LEN, Opcode, RdmapWireError, ReadRequest,
-    Terminate, VERSION,
-};
+use crate::wire::rdmap::{AtomicRequest, AtomicResponse, Control, Opcode, ReadRequest, Terminate};
+use opcode::{invalidates, opcode};
+use receives::{receive, receive_immediate};
 use requester::Requester;
 use responder::{PeerRequest, Responder};
 
@@ -452,151 +452,4 @@ impl Rdmap {
             cqs.complete(qp.recv_cq, completion, false);
         }
     }
-}
-
-/// Returns the opcode of a segment, if it is valid for its buffer or queue (RFC 5040 figure 4).
-///
-/// DDP refuses queues that do not exist. Version 0 belongs to version 0 of DDP, which is not supported.
-// rfc: 5040-4, 5040-8 the bits of the control octet, and the opcodes
-// rfc: 5040-7, 5040-96, 7306-57 the opcode is checked against buffer and queue
-// rfc: 5040-97, 7306-58, 5044-93 the version is checked, and the same both ways
-fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
-    let control = Control::from(header.ulp());
-    // rfc: 5040-92 the version is checked
-    if control.version != VERSION {
-        return Err(RdmapError::Version(control.version));
-    }
-    let unexpected = RdmapError::UnexpectedOpcode(control);
-    let opcode = Opcode::try_from(control.opcode).map_err(|_| unexpected)?;
-    let in_place = match header {
-        DdpHeader::Tagged(_) => opcode.is_tagged(),
-        DdpHeader::Untagged(header) => match header.queue {
-            // rfc: 5040-91, 5040-96 the opcode is checked
-            QueueNumber::SEND => is_send(opcode),
-            QueueNumber::READ_REQUEST => {
-                matches!(opcode, Opcode::ReadRequest | Opcode::AtomicRequest)
-            }
-            QueueNumber::TERMINATE => opcode == Opcode::Terminate,
-            QueueNumber::ATOMIC_RESPONSE => opcode == Opcode::AtomicResponse,
-            _ => !opcode.is_tagged(),
-        },
-    };
-    if in_place {
-        Ok(opcode)
-    } else {
-        Err(unexpected)
-    }
-}
-
-/// Whether a message takes up a receive.
-// rfc: 7306-46, 7306-50 Immediate Data go to untagged buffers of queue 0
-fn is_send(opcode: Opcode) -> bool {
-    use Opcode::{
-        Immediate, ImmediateSolicited, Send, SendInvalidate, SendSolicited, SendSolicitedInvalidate,
-    };
-    matches!(
-        opcode,
-        Send | SendInvalidate
-            | SendSolicited
-            | SendSolicitedInvalidate
-            | Immediate
-            | ImmediateSolicited
-    )
-}
-
-/// Whether a message has an STag to be invalidated.
-fn invalidates(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate
-    )
-}
-
-/// Completes the receive that holds a Send.
-// rfc: 5040-53, 5040-57 a Send takes up a buffer, even without payload
-// rfc: 5040-54, 5040-69, 5040-75 Sends are told in their order, after DDP has delivered them
-fn receive(
-    opcode: Opcode,
-    header: &UntaggedHeader,
-    length: u32,
-    qp: &mut QueuePair,
-    cqs: &mut CqTable,
-    guard: &Guard<'_>,
-) -> Result<(), RdmapError> {
-    use Opcode::{SendSolicited, SendSolicitedInvalidate};
-    check_backlog(qp, cqs)?;
-    let solicited = matches!(opcode, SendSolicited | SendSolicitedInvalidate);
-    let invalidate = invalidates(opcode);
-    if invalidate {
-        // rfc: 5040-60a, 5040-93, 5040-94 the STag to be invalidated is valid, and belongs to the stream
-        // rfc: 5040-60b it is invalidated before the Send is told
-        // rfc: 5040-111 a peer cannot invalidate an STag that several streams may use
-        guard
-            .invalidate(Stag(header.ulp32), qp.origin())
-            .map_err(RdmapError::CannotInvalidate)?;
-    }
-    let wr = qp.rq.pop().ok_or(RdmapError::Queues)?;
-    let mut completion = Completion::new(
-        wr.wr_id,
-        qp.number,
-        WcOpcode::Recv,
-        WcStatus::Success,
-        length,
-    );
-    if solicited {
-        completion.flags |= completion_flags::SOLICITED;
-    }
-    if invalidate {
-        completion.flags |= completion_flags::WITH_INVALIDATE;
-        completion.invalidated_stag = header.ulp32;
-    }
-    cqs.complete(qp.recv_cq, completion, solicited);
-    Ok(())
-}
-
-/// Completes a receive with Immediate Data. Its buffer is not written.
-// rfc: 7306-48, 7306-49 they take up one buffer, and are told in the order sent
-fn receive_immediate(
-    opcode: Opcode,
-    length: u32,
-    octets: &[u8],
-    qp: &mut QueuePair,
-    cqs: &mut CqTable,
-) -> Result<(), RdmapError> {
-    check_backlog(qp, cqs)?;
-    let wrong = RdmapWireError::Length {
-        header: "Immediate Data",
-        octets: length as usize,
-    };
-    // rfc: 7306-53, 7306-54b Immediate Data are exactly 8 octets, or a Terminate is sent
-    let immediate = match <[u8; IMMEDIATE_LEN]>::try_from(octets) {
-        Ok(immediate) if length as usize == IMMEDIATE_LEN => immediate,
-        // rfc: 7306-54b an error in a received message is told by a Terminate
-        _ => return Err(RdmapError::Malformed(wrong)),
-    };
-    let used_up = qp.rq.pop().ok_or(RdmapError::Queues)?;
-    let mut completion = Completion::new(
-        used_up.wr_id,
-        qp.number,
-        WcOpcode::RecvImmediate,
-        WcStatus::Success,
-        0,
-    );
-    completion.flags |= completion_flags::WITH_IMMEDIATE;
-    completion.immediate = immediate;
-    let solicited = opcode == Opcode::ImmediateSolicited;
-    if solicited {
-        completion.flags |= completion_flags::SOLICITED;
-    }
-    cqs.complete(qp.recv_cq, completion, solicited);
-    Ok(())
-}
-
-/// Checks that no more completions wait for room in the completion queue than the receive queue has entries.
-fn check_backlog(qp: &QueuePair, cqs: &CqTable) -> Result<(), RdmapError> {
-    let waiting = cqs.backlog(qp.recv_cq);
-    if waiting >= qp.rq.capacity() as usize {
-        return Err(RdmapError::Overrun(waiting));
-    }
-    Ok(())
 }

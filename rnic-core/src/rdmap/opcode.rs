@@ -1,0 +1,64 @@
+//! Which opcodes may stand in a segment.
+
+use crate::wire::ddp::{DdpHeader, QueueNumber};
+use crate::wire::rdmap::{Control, Opcode, VERSION};
+
+use super::error::RdmapError;
+
+/// Returns the opcode of a segment, if it is valid for its buffer or queue (RFC 5040 figure 4).
+///
+/// DDP refuses queues that do not exist. Version 0 belongs to version 0 of DDP, which is not supported.
+// rfc: 5040-4, 5040-8 the bits of the control octet, and the opcodes
+// rfc: 5040-7, 5040-96, 7306-57 the opcode is checked against buffer and queue
+// rfc: 5040-97, 7306-58, 5044-93 the version is checked, and the same both ways
+pub(super) fn opcode(header: &DdpHeader) -> Result<Opcode, RdmapError> {
+    let control = Control::from(header.ulp());
+    // rfc: 5040-92 the version is checked
+    if control.version != VERSION {
+        return Err(RdmapError::Version(control.version));
+    }
+    let unexpected = RdmapError::UnexpectedOpcode(control);
+    let opcode = Opcode::try_from(control.opcode).map_err(|_| unexpected)?;
+    let in_place = match header {
+        DdpHeader::Tagged(_) => opcode.is_tagged(),
+        DdpHeader::Untagged(header) => match header.queue {
+            // rfc: 5040-91, 5040-96 the opcode is checked
+            QueueNumber::SEND => is_send(opcode),
+            QueueNumber::READ_REQUEST => {
+                matches!(opcode, Opcode::ReadRequest | Opcode::AtomicRequest)
+            }
+            QueueNumber::TERMINATE => opcode == Opcode::Terminate,
+            QueueNumber::ATOMIC_RESPONSE => opcode == Opcode::AtomicResponse,
+            _ => !opcode.is_tagged(),
+        },
+    };
+    if in_place {
+        Ok(opcode)
+    } else {
+        Err(unexpected)
+    }
+}
+
+/// Whether a message takes up a receive.
+// rfc: 7306-46, 7306-50 Immediate Data go to untagged buffers of queue 0
+fn is_send(opcode: Opcode) -> bool {
+    use Opcode::{
+        Immediate, ImmediateSolicited, Send, SendInvalidate, SendSolicited, SendSolicitedInvalidate,
+    };
+    matches!(
+        opcode,
+        Send | SendInvalidate
+            | SendSolicited
+            | SendSolicitedInvalidate
+            | Immediate
+            | ImmediateSolicited
+    )
+}
+
+/// Whether a message has an STag to be invalidated.
+pub(super) fn invalidates(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate
+    )
+}
