@@ -1,6 +1,6 @@
 //! The layers keep apart: who may name whom, and where `unsafe` may stand.
 
-#[path = "support/modules.rs"]
+#[path = "support/modules/mod.rs"]
 mod modules;
 #[path = "support/source.rs"]
 mod source;

@@ -1,65 +1,50 @@
-//! Which file of a crate takes which names from which other, read from the sources.
+//! Reads what the modules of a crate define and name, from the sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::source::{Token, tokens};
+use crate::source::{Token, tokens};
 
-/// One file naming an item that another file of its crate defines.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Import {
-    pub(crate) from: PathBuf,
-    pub(crate) to: PathBuf,
-    pub(crate) name: String,
-    /// Named by tests alone.
-    pub(crate) in_tests: bool,
-}
-
-/// What the sources of one crate say.
+/// The modules of a crate.
 #[derive(Debug, Default)]
-pub(crate) struct Crate {
-    modules: BTreeMap<Vec<String>, Module>,
-    pub(crate) imports: BTreeSet<Import>,
-    /// Paths into the crate that lead to nothing that this reader knows, and globs outside of tests: the search would
-    /// overlook what they name.
-    pub(crate) unknown: BTreeSet<(PathBuf, String)>,
-    pub(crate) files: BTreeSet<PathBuf>,
+pub(super) struct Modules {
+    pub(super) by_path: BTreeMap<Vec<String>, Module>,
+    pub(super) files: BTreeSet<PathBuf>,
 }
 
 /// A module: a file, or an inline part of one.
 #[derive(Debug, Default)]
-struct Module {
-    file: PathBuf,
-    in_tests: bool,
+pub(super) struct Module {
+    pub(super) file: PathBuf,
+    pub(super) in_tests: bool,
     /// Items that are defined here.
-    items: BTreeSet<String>,
+    pub(super) items: BTreeSet<String>,
     /// What `use` brings in, by local name, as paths in the module's own terms.
-    uses: BTreeMap<String, Vec<Vec<String>>>,
-    globs: Vec<Vec<String>>,
+    pub(super) uses: BTreeMap<String, Vec<Vec<String>>>,
+    pub(super) globs: Vec<Vec<String>>,
     /// Paths that are named here.
-    mentions: BTreeSet<Mention>,
+    pub(super) mentions: BTreeSet<Mention>,
     /// Words that stand in macros at the top of the module: these may define items.
-    made_by_macros: BTreeSet<String>,
+    pub(super) made_by_macros: BTreeSet<String>,
     /// All words that stand outside of `use`.
-    words: BTreeSet<String>,
+    pub(super) words: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Mention {
-    path: Vec<String>,
+pub(super) struct Mention {
+    pub(super) path: Vec<String>,
     /// Of a re-export: the local name. It counts where the module itself uses that name.
-    exported_as: Option<String>,
-    glob: bool,
+    pub(super) exported_as: Option<String>,
+    pub(super) glob: bool,
 }
 
-impl Crate {
+impl Modules {
     /// Reads a crate from its root file on.
-    pub(crate) fn read(root: &Path) -> Self {
+    pub(super) fn read(root: &Path) -> Self {
         let mut read = Self::default();
         let directory = root.parent().unwrap().to_owned();
         read.file(root, &directory, Vec::new(), false);
-        read.resolve_all();
         read
     }
 
@@ -85,181 +70,6 @@ impl Crate {
             self.file(&file, &children, path, in_tests);
         }
     }
-
-    fn resolve_all(&mut self) {
-        let (mut imports, mut unknown) = (BTreeSet::new(), BTreeSet::new());
-        for (at, module) in &self.modules {
-            for mention in &module.mentions {
-                let used = |name: &String| module.words.contains(name);
-                if !mention.exported_as.as_ref().is_none_or(used) {
-                    continue;
-                }
-                let path = &mention.path;
-                if mention.glob && module.in_tests {
-                    if let Some(base) = self.resolve_module(at, path, 0) {
-                        imports.insert(Import {
-                            from: module.file.clone(),
-                            to: self.modules[&base].file.clone(),
-                            name: "*".to_owned(),
-                            in_tests: true,
-                        });
-                    }
-                    continue;
-                }
-                match self.resolve(at, path, 0) {
-                    Found::Item(definer, name) => {
-                        let to = self.modules[&definer].file.clone();
-                        if to != module.file {
-                            imports.insert(Import {
-                                from: module.file.clone(),
-                                to,
-                                name,
-                                in_tests: module.in_tests,
-                            });
-                        }
-                    }
-                    Found::Module(_) if mention.glob => {
-                        unknown.insert((module.file.clone(), format!("{}::*", path.join("::"))));
-                    }
-                    // What is named in it is a path of its own.
-                    Found::Module(_) | Found::Elsewhere => {}
-                    Found::Nothing => {
-                        unknown.insert((module.file.clone(), path.join("::")));
-                    }
-                }
-            }
-        }
-        self.imports = imports;
-        self.unknown = unknown;
-    }
-
-    fn resolve_module(&self, at: &[String], path: &[String], depth: usize) -> Option<Vec<String>> {
-        match self.resolve(at, path, depth) {
-            Found::Module(module) => Some(module),
-            _ => None,
-        }
-    }
-
-    /// Follows a path from a module to where its item is defined.
-    fn resolve(&self, at: &[String], path: &[String], depth: usize) -> Found {
-        if depth > 16 {
-            return Found::Nothing;
-        }
-        let Some(first) = path.first() else {
-            return Found::Module(at.to_vec());
-        };
-        match first.as_str() {
-            "crate" => self.descend(&[], &path[1..], depth),
-            "self" => self.descend(at, &path[1..], depth),
-            "super" => self.resolve_super(at, path, depth),
-            _ => {
-                let module = &self.modules[at];
-                if module.items.contains(first)
-                    || module.uses.contains_key(first)
-                    || self.is_module(at, first)
-                {
-                    return self.descend(at, path, depth);
-                }
-                // A test's `use super::*` brings names as well.
-                for glob in &module.globs {
-                    if let Some(base) = self.resolve_module(at, glob, depth + 1)
-                        && base != at
-                    {
-                        match self.descend(&base, path, depth + 1) {
-                            Found::Nothing => {}
-                            found => return found,
-                        }
-                    }
-                }
-                Found::Elsewhere
-            }
-        }
-    }
-
-    fn resolve_super(&self, at: &[String], path: &[String], depth: usize) -> Found {
-        let ups = path.iter().take_while(|name| *name == "super").count();
-        match at.len().checked_sub(ups) {
-            Some(len) => self.descend(&at[..len], &path[ups..], depth),
-            None => Found::Nothing,
-        }
-    }
-
-    fn is_module(&self, at: &[String], name: &str) -> bool {
-        let mut child = at.to_vec();
-        child.push(name.to_owned());
-        self.modules.contains_key(&child)
-    }
-
-    /// Follows the rest of a path downward from a module.
-    fn descend(&self, at: &[String], path: &[String], depth: usize) -> Found {
-        let [name, rest @ ..] = path else {
-            return Found::Module(at.to_vec());
-        };
-        if name == "self" {
-            return self.descend(at, rest, depth);
-        }
-        let module = &self.modules[at];
-        // A function and a module may share a name: as the last of a path it is the function.
-        let is_module = self.is_module(at, name);
-        if is_module && !rest.is_empty() {
-            let child = [at, std::slice::from_ref(name)].concat();
-            return self.descend(&child, rest, depth);
-        }
-        if module.items.contains(name) {
-            return Found::Item(at.to_vec(), name.clone());
-        }
-        for used in module.uses.get(name).into_iter().flatten() {
-            let whole = [used.as_slice(), rest].concat();
-            // `use foo::foo;` beside `mod foo;`: not itself again.
-            match self.resolve_use(at, &whole, depth + 1) {
-                Found::Nothing => {}
-                found => return found,
-            }
-        }
-        if is_module {
-            return Found::Module([at, std::slice::from_ref(name)].concat());
-        }
-        if module.made_by_macros.contains(name) {
-            return Found::Item(at.to_vec(), name.clone());
-        }
-        for glob in &module.globs {
-            if let Some(base) = self.resolve_module(at, glob, depth + 1)
-                && base != at
-            {
-                match self.descend(&base, path, depth + 1) {
-                    Found::Nothing => {}
-                    found => return found,
-                }
-            }
-        }
-        Found::Nothing
-    }
-
-    /// Follows the path of a `use`: its first name is a crate's, a module's or an item's, not the name that it makes.
-    fn resolve_use(&self, at: &[String], path: &[String], depth: usize) -> Found {
-        if depth > 16 {
-            return Found::Nothing;
-        }
-        match path[0].as_str() {
-            "crate" | "self" | "super" => self.resolve(at, path, depth),
-            first if self.is_module(at, first) && path.len() > 1 => self.descend(at, path, depth),
-            first if path.len() > 1 && self.modules[at].items.contains(first) => {
-                Found::Item(at.to_vec(), first.to_owned())
-            }
-            first if path.len() > 1 && self.modules[at].uses.contains_key(first) => {
-                self.descend(at, path, depth)
-            }
-            _ => Found::Elsewhere,
-        }
-    }
-}
-
-enum Found {
-    Item(Vec<String>, String),
-    Module(Vec<String>),
-    /// Another crate, or a local name.
-    Elsewhere,
-    Nothing,
 }
 
 /// A module in a file of its own, still to be read.
@@ -272,7 +82,7 @@ struct Outside {
 
 struct Reader<'a> {
     file: &'a Path,
-    found: &'a mut Crate,
+    found: &'a mut Modules,
     outside: Vec<Outside>,
 }
 
@@ -391,12 +201,12 @@ impl Reader<'_> {
         if !tests.is_empty() {
             let child = [path.clone(), vec!["(cfg test)".to_owned()]].concat();
             self.module(&tests, children, child.clone(), true);
-            let inner = self.found.modules.get_mut(&child).unwrap();
+            let inner = self.found.by_path.get_mut(&child).unwrap();
             inner.globs.push(vec!["super".to_owned()]);
             // What is there for tests alone is an item of the module all the same.
             module.items.extend(inner.items.iter().cloned());
         }
-        self.found.modules.insert(path, module);
+        self.found.by_path.insert(path, module);
     }
 
     fn outside(
@@ -587,42 +397,4 @@ fn bind(mut path: Vec<String>, name: &str, exported: bool, module: &mut Module) 
         exported_as: exported.then(|| name.to_owned()),
         glob: false,
     });
-}
-
-/// The circles among files: each set of files that reach each other by imports outside of tests, with the names that tie it.
-pub(crate) fn circles(imports: &BTreeSet<Import>) -> Vec<Vec<&Import>> {
-    let mut onward: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
-    for import in imports.iter().filter(|import| !import.in_tests) {
-        onward.entry(&import.from).or_default().insert(&import.to);
-    }
-    let reached = |from: &Path| {
-        let mut reached: BTreeSet<PathBuf> = BTreeSet::new();
-        let mut open = vec![from];
-        while let Some(file) = open.pop() {
-            for next in onward.get(file).into_iter().flatten() {
-                if reached.insert((*next).to_owned()) {
-                    open.push(next);
-                }
-            }
-        }
-        reached
-    };
-    let reach: BTreeMap<&Path, BTreeSet<PathBuf>> =
-        onward.keys().map(|file| (*file, reached(file))).collect();
-    let together = |a: &Path, b: &Path| {
-        reach.get(a).is_some_and(|reached| reached.contains(b))
-            && reach.get(b).is_some_and(|reached| reached.contains(a))
-    };
-    let mut circles: BTreeMap<&Path, Vec<&Import>> = BTreeMap::new();
-    for import in imports.iter().filter(|import| !import.in_tests) {
-        if together(&import.from, &import.to) {
-            // The first file of a circle stands for it.
-            let first = reach
-                .keys()
-                .find(|file| together(file, &import.from))
-                .unwrap();
-            circles.entry(first).or_default().push(import);
-        }
-    }
-    circles.into_values().collect()
 }
