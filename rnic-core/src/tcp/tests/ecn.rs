@@ -8,7 +8,7 @@ fn mode(ecn: EcnMode) -> TcpConfig {
 }
 
 /// Opens a connection that uses ECN.
-fn capable() -> Script {
+pub(super) fn capable() -> Script {
     let mut t = Script::connect(&mode(EcnMode::Ask));
     t.expect("SEW 0:0(0) <mss 1000,sackOK,wscale 0>");
     t.inject("SE. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");

@@ -1,7 +1,8 @@
 //! Segments that go alone, in a way of their own: those of all scripts for which nothing else can be, and when they may not.
 
+use super::ecn::capable;
 use super::script::{PAYLOAD_AT, Script, Sent, ms, plain};
-use crate::tcp::{EcnMode, IdleSegment, TcpConfig};
+use crate::tcp::IdleSegment;
 
 impl Script {
     /// The next segment, if it may go alone and is the last of what is to be written.
@@ -112,13 +113,6 @@ fn none_goes_alone_where_it_is_paced() {
 /// There, packets say that routers may mark them.
 #[test]
 fn none_goes_alone_where_marks_are_used() {
-    let config = TcpConfig {
-        ecn: EcnMode::Ask,
-        ..plain()
-    };
-    let mut t = Script::connect(&config);
-    t.expect("SEW 0:0(0) <mss 1000,sackOK,wscale 0>");
-    t.inject("SE. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");
-    t.expect(". 1:1(0) ack 1");
+    let t = capable();
     assert!(IdleSegment::eligible(&t.tcp).is_none());
 }

@@ -1,7 +1,8 @@
 //! Bursts: one of every other segment of all scripts, and what several segments of one have of their own.
 
+use super::ecn::capable;
 use super::script::{PAYLOAD_AT, Script, Sent, plain};
-use crate::tcp::{BurstSegments, EcnMode, TcpConfig};
+use crate::tcp::BurstSegments;
 
 impl Script {
     /// The next segment as a burst of its own, if there may be one: of those that scripts send every other is.
@@ -96,14 +97,7 @@ fn there_is_no_burst_before_what_is_lost_or_asked_for_otherwise() {
 
 #[test]
 fn the_first_segment_of_a_burst_tells_of_the_reduction() {
-    let config = TcpConfig {
-        ecn: EcnMode::Ask,
-        ..plain()
-    };
-    let mut t = Script::connect(&config);
-    t.expect("SEW 0:0(0) <mss 1000,sackOK,wscale 0>");
-    t.inject("SE. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");
-    t.expect(". 1:1(0) ack 1");
+    let mut t = capable();
     t.write(100_000);
     for n in 0..10 {
         let (start, end) = (n * 1000 + 1, n * 1000 + 1001);
