@@ -198,7 +198,7 @@ const FLOORS: [&[&str]; 9] = [
     &["lib"],
 ];
 
-/// The roots of the crates of every package, fuzz targets among them; tests are crates of their own.
+/// The roots of the crates of every package; each test, benchmark, example and fuzz target is a crate of its own.
 fn roots() -> Vec<PathBuf> {
     let packages = [
         "rnic-core",
@@ -212,7 +212,7 @@ fn roots() -> Vec<PathBuf> {
     for package in packages.map(|name| workspace().join(name)) {
         let named = ["src/lib.rs", "src/main.rs", "lib.rs"].map(|name| package.join(name));
         roots.extend(named.into_iter().filter(|root| root.exists()));
-        for directory in ["src/bin", "examples", "benches", "targets"] {
+        for directory in ["src/bin", "examples", "benches", "targets", "tests"] {
             for entry in fs::read_dir(package.join(directory)).into_iter().flatten() {
                 let path = entry.unwrap().path();
                 let main = path.join("main.rs");

@@ -25,7 +25,6 @@ pub(crate) use crate::common::all_rights;
 pub(crate) use crate::segments::{
     Ulpdu, header, pattern, payload, segment, send, tagged, ulp, untagged,
 };
-use crate::stretch::MARKERS;
 
 pub(crate) const PD: PdId = simulation::PD;
 pub(crate) const OTHER_PD: PdId = PdId(8);
@@ -40,6 +39,8 @@ pub(crate) const SMALL_MSS: u16 = 160;
 pub(crate) const SMALL_MULPDU: usize = SMALL_MSS as usize - 6;
 /// Octets of payload of a full tagged segment with that MSS.
 pub(crate) const SMALL_TAGGED: usize = SMALL_MULPDU - 14;
+/// The distance of markers in a stream.
+pub(crate) const MARKERS: u32 = 512;
 
 /// A stream that this side has ended with a Terminate: its numbers, and what the application was told.
 #[derive(Clone, Debug, PartialEq, Eq)]

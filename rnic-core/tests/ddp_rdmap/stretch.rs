@@ -2,10 +2,7 @@
 
 use rnic_core::wire::rdmap::Opcode;
 
-use crate::fixture::{End, Refused, Ulpdu, tagged};
-
-/// The distance of markers in a stream.
-pub(crate) const MARKERS: u32 = 512;
+use crate::fixture::{End, MARKERS, Refused, Ulpdu, tagged};
 
 impl End {
     /// Lays out segments in the peer's stream, to arrive in any order. Segment `marked` holds a marker: it may arrive first, and

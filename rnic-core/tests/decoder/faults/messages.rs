@@ -1,6 +1,6 @@
 //! DDP segments, and the messages of RDMAP.
 
-use super::Fault;
+use super::fault::Fault;
 use crate::decoder::Rule;
 use crate::script::What;
 use crate::talk::{atomic, atomic_response, does, read_request, says, tagged, terminate, untagged};

@@ -1,5 +1,6 @@
 //! What the decoder must object to.
 
+mod fault;
 mod messages;
 mod stream;
 
@@ -7,13 +8,11 @@ use std::collections::BTreeSet;
 
 use crate::decoder::Rule;
 use crate::judge;
-use crate::script::{Script, What};
+use crate::script::What;
 use crate::talk::talk;
+use fault::Fault;
 use messages::{DDP, RDMAP, RESPONSES, TERMINATES};
 use stream::{FRAMES, MARKERS, MPA, STARTUP};
-
-/// What is done to a conversation, and which rule that breaks.
-type Fault = (&'static str, Rule, fn(&mut Script));
 
 fn assert_objected(faults: &[Fault], markers: bool) {
     for (name, rule, make) in faults {

@@ -1,6 +1,6 @@
 //! Frames, start-up frames, FPDUs and markers.
 
-use super::Fault;
+use super::fault::Fault;
 use crate::decoder::Rule;
 use crate::script::{HEADERS, MSS, What};
 use crate::talk::{does, says, untagged};
