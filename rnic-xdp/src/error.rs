@@ -63,7 +63,7 @@ pub enum OpenError {
     /// The kernel did not accept the steering program.
     #[error("the kernel did not load the steering program; it needs Linux 5.18 or later: {reason}")]
     Load {
-        /// What libbpf and the verifier said.
+        /// The messages of libbpf and the verifier.
         reason: String,
     },
     /// The driver does not support XDP programs.
@@ -73,7 +73,7 @@ pub enum OpenError {
     NoNative {
         /// The device.
         netdev: String,
-        /// What the kernel said.
+        /// The kernel's error.
         reason: String,
     },
     /// The queues are too few for XDP.
@@ -101,7 +101,7 @@ pub enum OpenError {
     Attach {
         /// The device.
         netdev: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The limit of locked memory is too low.
@@ -118,7 +118,7 @@ pub enum OpenError {
     Memory {
         /// Octets of the UMEM.
         octets: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A queue is in use.
@@ -140,7 +140,7 @@ pub enum OpenError {
         netdev: String,
         /// The queue.
         queue: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Checksum offload was required and is not possible.
@@ -163,7 +163,7 @@ pub enum OpenError {
         netdev: String,
         /// The queue.
         queue: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A value of the configuration is not valid.
@@ -184,7 +184,7 @@ pub enum OpenError {
     System {
         /// What for.
         doing: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

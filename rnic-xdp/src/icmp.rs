@@ -58,7 +58,7 @@ impl Icmp {
         })
     }
 
-    /// Calls a function with each "packet too big" that has come. Does not block.
+    /// Calls a function with each "packet too big" that has arrived. Does not block.
     pub(crate) fn poll(&mut self, mut handle: impl FnMut(TooBig)) {
         let buffer = &mut self.buffer;
         drain(&self.v4, buffer, |message| {

@@ -25,7 +25,7 @@ use crate::process::Maker;
 use crate::routes::DeviceRoute;
 use crate::steering::{Entry, SteeredPorts};
 
-/// How many ports to try for one whose segments come to a certain worker: of a thousand workers, one in a thousand does.
+/// How many ports to try for one whose segments come to a certain worker: with a thousand workers, one port in a thousand does.
 const PORT_TRIES: u32 = 8192;
 
 /// The address services of an open port. Ports are reserved in the network namespace of the calling thread, which
@@ -73,7 +73,7 @@ impl Drop for Lease {
         for entry in &self.entries {
             let _ = self.steered.remove(entry, &self.peers);
         }
-        // To remove a rule takes the kernel's lock.
+        // Removing a rule takes the kernel's lock (RTNL).
         if let Some(rule) = self.rule.take() {
             self.control.release(rule);
         }
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_tried_until_one_suits_but_not_for_ever() {
+    fn ports_are_tried_until_one_suits_or_the_limit_is_reached() {
         let mut bound = 0;
         let mut bind = || {
             bound += 1;

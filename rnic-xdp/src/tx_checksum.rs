@@ -1,4 +1,4 @@
-//! What completes the TCP checksums of sent frames: what is chosen, and what came of it.
+//! What completes the TCP checksums of sent frames: the choice, and whether it was possible.
 
 /// What completes the TCP checksums of sent frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,10 +19,10 @@ pub enum TxChecksum {
 /// Whether the checksums of what a port sends are offloaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TxOffload {
-    /// The engine computes them: offload is not offered or was not asked for.
+    /// The engine computes them: offload is not offered or was not requested.
     #[default]
     Off,
-    /// The device completes them, or the kernel if it was asked to.
+    /// The device completes them, or the kernel if that was chosen.
     On,
     /// The engine computes them, although the device offers it, for this reason.
     Refused(String),

@@ -1,4 +1,4 @@
-//! The worker: drives one engine over one port, turn by turn, and sleeps when asked to.
+//! The worker: drives one engine over one port, turn by turn, and sleeps when nothing is to be done.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

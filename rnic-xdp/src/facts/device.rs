@@ -331,7 +331,7 @@ fn interrupts(link: &Link) -> Option<Fact> {
     Some(Fact::warn(
         name,
         format!(
-            "{found}, and no XDP program runs: left by an rnic process that was killed, unless somebody wants it"
+            "{found}, and no XDP program runs: left by an rnic process that was killed, unless the administrator has set it"
         ),
         restore.join("; "),
     ))
@@ -397,8 +397,8 @@ mod tests {
     }
 
     #[test]
-    fn a_port_in_use_is_told_from_a_foreign_program() {
-        if !is_root("a_port_in_use_is_told_from_a_foreign_program") {
+    fn a_port_in_use_is_not_taken_for_another_program() {
+        if !is_root("a_port_in_use_is_not_taken_for_another_program") {
             return;
         }
         let namespace = Namespace::new("facts").unwrap();

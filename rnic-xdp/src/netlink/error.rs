@@ -8,7 +8,7 @@ pub enum NetlinkError {
     /// The netlink socket does not work.
     #[error("cannot talk to the kernel over netlink to {doing}: {source}")]
     Socket {
-        /// What was asked.
+        /// What the request was for.
         doing: &'static str,
         /// Why not.
         source: io::Error,
@@ -16,15 +16,15 @@ pub enum NetlinkError {
     /// The kernel refused.
     #[error("the kernel refused to {doing}: {source}")]
     Refused {
-        /// What was asked.
+        /// What the request was for.
         doing: &'static str,
         /// Why not.
         source: io::Error,
     },
     /// The reply is missing or not of the expected form.
-    #[error("the kernel's reply makes no sense while trying to {doing}")]
+    #[error("the kernel's reply is missing or malformed while trying to {doing}")]
     BadReply {
-        /// What was asked.
+        /// What the request was for.
         doing: &'static str,
     },
 }

@@ -124,6 +124,7 @@ impl XdpFeatures {
 pub(crate) struct Generic(Socket);
 
 impl Generic {
+    /// Opens a socket in the network namespace of this thread.
     pub(crate) fn open() -> Result<Self, NetlinkError> {
         Socket::open(netlink::GENERIC, Groups::NONE)
             .map(Self)
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_can_do_is_told_apart() {
+    fn xdp_and_socket_features_are_read_apart() {
         let device = |xdp: u64, sockets: Option<u64>| {
             let message = Builder::new(40, 0, &GenericHeader::new(NETDEV_DEV_GET))
                 .attribute(NETDEV_DEV_XDP_FEATURES, &xdp.to_ne_bytes());
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_told_by_their_kind_and_napi_id() {
+    fn receive_queues_with_a_napi_id_are_found() {
         let queue = |number: u32, kind: u32, id: Option<u32>| {
             let message = Builder::new(40, 0, &GenericHeader::new(NETDEV_QUEUE_GET))
                 .attribute(NETDEV_QUEUE_ID, &number.to_ne_bytes())

@@ -152,7 +152,7 @@ impl Link {
                 .is_some_and(|(info, _)| whole(info))
     }
 
-    /// Returns whether what it receives may come from a kernel on this host, and not from a wire.
+    /// Returns whether its peer may be a kernel on this host, whose segments can have partial checksums.
     pub(crate) fn joins_kernels(&self) -> bool {
         self.kind.as_deref() == Some("veth")
     }

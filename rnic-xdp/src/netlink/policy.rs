@@ -127,7 +127,7 @@ pub(crate) struct Policy {
     remote_ports: Ports,
     /// The link that it is for, if it is for one only.
     link: Option<u32>,
-    /// It stands for the kernel's default.
+    /// The kernel's default for packets that no policy selects.
     is_default: bool,
     action: Action,
 }
@@ -372,7 +372,7 @@ impl Policies {
         self.0.iter().filter_map(|policy| policy.link)
     }
 
-    /// Returns those that do not let packets pass as they are.
+    /// Returns those that block packets or demand protection.
     pub(crate) fn demands(&self) -> impl Iterator<Item = &Policy> {
         self.0.iter().filter(|policy| policy.is_demand())
     }

@@ -19,7 +19,7 @@ const FLAG_ACK: u16 = 0x4;
 const FLAG_DUMP: u16 = 0x300;
 const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
 
-/// The kernel replies within the call; this only keeps a fault from hanging us.
+/// The kernel replies within the call; the timeout is for faults only.
 const REPLY_TIMEOUT_SECONDS: i64 = 5;
 /// How often to repeat a dump that a change interrupted.
 const DUMP_ATTEMPTS: usize = 5;

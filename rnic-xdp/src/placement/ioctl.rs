@@ -205,7 +205,7 @@ mod tests {
             transformation: 2,
         };
         assert_eq!(reply.read(), expected);
-        // More than was asked for is never there.
+        // Lengths in a reply that exceed the room are cut.
         (reply.table, reply.key) = (u32::MAX, u32::MAX);
         assert_eq!(reply.read().key, []);
     }

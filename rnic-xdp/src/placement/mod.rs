@@ -116,7 +116,7 @@ impl Placement {
         if self.workers == 1 || known || self.takes_no_rules.load(Ordering::Relaxed) {
             return None;
         }
-        // Without a record nobody could remove the rule of a killed process.
+        // The record lets the next process remove the rule if this one is killed.
         let records = || Records::open(&records::directory(&self.link)?);
         let records = self.records.get_or_init(records).as_ref().ok()?;
         let flow = Flow { remote, local };
@@ -197,7 +197,7 @@ mod tests {
             let mut socket = RouteSocket::open().unwrap();
             let link = link_by_name(&mut socket, "one").unwrap().unwrap();
             let device = records::directory(&link).unwrap();
-            let left = device.join("of-nobody");
+            let left = device.join("of-a-killed-process");
             std::fs::create_dir_all(&left).unwrap();
             std::fs::write(left.join("192.0.2.1:1 192.0.2.2:2"), "").unwrap();
             assert_eq!(rules_left_behind(&link).unwrap(), 1);

@@ -16,9 +16,9 @@ const LIST: u32 = 0x30;
 const GET: u32 = 0x2f;
 const TCP_V4_FLOW: u32 = 1;
 pub(super) const TCP_V6_FLOW: u32 = 5;
-/// Lets the driver choose the place of a rule in its table.
+/// Lets the driver choose the location of a rule in its table.
 const ANY_LOCATION: u32 = u32::MAX;
-/// The most rules of others among which to look for a free place.
+/// The most rules in a table in which a free location is looked for.
 const MOST_RULES: usize = 4096;
 
 /// Returns the kernel's name for TCP over the IP version of an address.
@@ -109,13 +109,13 @@ fn is_of(rule: &FlowSpec, flow: Flow) -> bool {
     rule.kind == expected.kind && rule.value.0 == expected.value.0 && rule.mask.0 == expected.mask.0
 }
 
-/// Returns the last free place in the table of a device. Earlier places have precedence and are left to the administrator.
+/// Returns the last free location in the table of a device. Earlier ones have precedence and are left to the administrator.
 fn free_location(netdev: &str) -> io::Result<u32> {
     let (size, used) = used_locations(netdev)?;
     last_free(size, &used).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
 }
 
-/// Returns how many rules a device has room for, and the places of its rules.
+/// Returns how many rules a device has room for, and the locations of its rules.
 fn used_locations(netdev: &str) -> io::Result<(u32, Vec<u32>)> {
     let mut list = Box::new(RxnfcRequest::with_locations(LIST, [0; MOST_RULES]));
     list.ask(netdev)?;
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_known_by_its_flow_whatever_queue_and_place_it_has() {
+    fn a_rule_is_recognized_by_its_flow_at_any_queue_and_location() {
         let ours = flow("192.0.2.1:4420", "192.0.2.2:258");
         let mut rule = spec(ours);
         (rule.queue, rule.location) = (3, 1000);
         assert!(is_of(&rule, ours));
         assert!(!is_of(&rule, flow("192.0.2.1:4420", "192.0.2.2:259")));
         assert!(!is_of(&rule, flow("192.0.2.2:258", "192.0.2.1:4420")));
-        // Of the administrator: all of a host's, whatever their ports.
+        // A rule of the administrator, for all ports of a host.
         rule.mask.0[2] = 0;
         assert!(!is_of(&rule, ours));
     }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_go_behind_those_of_others() {
+    fn the_last_free_location_is_chosen() {
         assert_eq!(last_free(4, &[]), Some(3));
         assert_eq!(last_free(4, &[3, 0, 2]), Some(1));
         assert_eq!(last_free(2, &[0, 1]), None);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(refused("one"), Some(libc::EOPNOTSUPP));
         assert_eq!(refused("absent"), Some(libc::ENODEV));
         drop(records);
-        // Nothing is remembered of rules that were not made.
+        // There are no records of rules that were not installed.
         assert!(!directory.exists());
     }
 }

@@ -1,4 +1,4 @@
-//! Busy polling: the worker's system calls poll the device, whose interrupts stay off as long as calls come.
+//! Busy polling: the worker's system calls poll the device, whose interrupts stay off as long as calls are made.
 //!
 //! The kernel finds the device's queue by its NAPI id. Without one (as on a veth) busy polling only costs time, and with
 //! deferred interrupts frames are lost. So it is used only if each queue has one.
@@ -31,12 +31,12 @@ const DEFERRED: [(&str, &str); 2] = [
 /// Whether a port polls busily.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BusyPoll {
-    /// It was not asked for.
+    /// It was not requested.
     #[default]
     Off,
     /// It polls busily.
     On,
-    /// It was asked for and is not possible, for this reason.
+    /// It was requested and is not possible, for this reason.
     Refused(String),
 }
 

@@ -32,7 +32,7 @@ use crate::routes::{LinkState, Routes, Update};
 const QUEUES_EVERY: Duration = Duration::from_secs(1);
 /// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block meanwhile.
 const MOST_REQUESTS: usize = 1024;
-/// Notices that may wait for a worker. If it has that many, further changes stay in the kernel's sockets.
+/// Notices that may wait for a worker. Beyond that, changes stay in the kernel's sockets.
 const MOST_NOTICES: usize = 256;
 /// How soon to look again whether a worker has taken its notices.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -268,7 +268,7 @@ impl ControlThread {
             .as_mut()
             .is_some_and(PolicySocket::has_changed);
         if changed || self.reads_again {
-            // After a failure it is tried again at the next look.
+            // After a failure they are read again in the next round.
             let read = self.read_policies();
             match &read {
                 Ok(()) => debug!("the IPsec policies of the host have changed"),
@@ -301,7 +301,7 @@ impl ControlThread {
             let Some(worker) = worker.filter(|worker| worker.has_room()) else {
                 return;
             };
-            // A queue that cannot be opened is tried again; `rnic-ctl steering` counts what comes there.
+            // A queue that cannot be opened is tried again; `rnic-ctl steering` counts the frames on it.
             let opened = match self.device.open_queue(self.queues) {
                 Ok(opened) => opened,
                 Err(why) => return debug!("cannot open receive queue {}: {why}", self.queues),

@@ -16,7 +16,7 @@ use crate::steering::Steering;
 
 /// A device with the steering program attached. The workers have its sockets.
 pub(crate) struct OpenDevice {
-    /// Dropped first: interrupts come again.
+    /// Dropped first: interrupts are no longer deferred.
     _deferral: Option<Deferral>,
     steering: Steering,
     statistics: PortStatistics,

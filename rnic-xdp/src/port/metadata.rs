@@ -3,7 +3,7 @@
 //! The room for metadata is requested when the UMEM is registered. libxdp has no field for it (`xsk_umem_config`), and so
 //! neither has xsk-rs. Such a socket is opened here, call by call.
 //!
-//! The metadata of a frame stand in front of it, in the room that the kernel keeps free there. The kernel wants that room in
+//! The metadata of a frame are in front of it, in the room that the kernel keeps free there. The kernel requires that room in
 //! front of every descriptor, also where the second chunk of a frame begins: so this is for frames of one chunk.
 #![allow(unsafe_code)]
 
@@ -43,7 +43,7 @@ pub(super) fn register(
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was opened a moment ago, and is nobody else's.
+    // SAFETY: it was just opened, and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     let (start, octets) = umem.area();
     let registration = libc::xdp_umem_reg {

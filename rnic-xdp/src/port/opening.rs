@@ -214,7 +214,7 @@ mod tests {
         (one, other)
     }
 
-    /// Opens a port that is to have a completer of whatever name it was asked for.
+    /// Opens a port with this completer, which may not be the one that `tx_checksum` stands for.
     fn open(
         namespace: &Namespace,
         tx_checksum: TxChecksum,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_completes_no_checksums_is_an_error_where_it_must_and_told_where_it_may() {
+    fn a_kernel_that_completes_no_checksums_is_an_error_or_reported_as_configured() {
         if !is_root("a_kernel_that_completes_no_checksums") {
             return;
         }
@@ -260,8 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_queue_is_waited_for_with_the_memory_registered() {
-        if !is_root("a_busy_queue_is_waited_for_with_the_memory_registered") {
+    fn binding_waits_for_a_busy_queue_after_registering_the_memory() {
+        if !is_root("binding_waits_for_a_busy_queue_after_registering_the_memory") {
             return;
         }
         let (east, _west) = pair();
@@ -285,7 +285,7 @@ mod tests {
             let first = Rings::open(&umem(), &wanted).unwrap();
             let error = Rings::open(&umem(), &wanted).err().unwrap();
             assert!(matches!(error, OpenError::QueueBusy { .. }), "{error}");
-            // Long before patience ends, long after the first attempt.
+            // Long before the last attempt, and long after the first.
             let closes = thread::spawn(move || {
                 thread::sleep(Duration::from_millis(100));
                 drop(first);

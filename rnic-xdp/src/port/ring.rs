@@ -1,7 +1,7 @@
 //! The four rings of an AF_XDP socket, in mappings of our own.
 //!
 //! xsk-rs opens sockets and sets their rings up. But it addresses whole chunks only, and a frame of several chunks is one
-//! run of octets: all its descriptors but the first begin where a chunk begins. And it knows no metadata of frames to be
+//! run of octets: all its descriptors but the first begin where a chunk begins. Nor does it support metadata of frames to be
 //! sent, so that a socket with these is not its at all (`metadata`). Both kinds have these rings.
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::libc::{self, xdp_desc, xdp_mmap_offsets, xdp_ring_offset};
 
-/// An entry as the kernel has it: numbers, any of which are valid.
+/// An entry in the kernel's layout: integers, for which any octets are valid.
 pub(super) trait RingEntry: Copy {}
 
 /// An address in the UMEM: the fill and the completion ring.
@@ -41,7 +41,7 @@ struct RingMapping<T> {
 }
 
 impl<T: RingEntry> RingMapping<T> {
-    /// Makes a ring of `socket`, which has so many entries: a power of two.
+    /// Maps a ring of `socket` that has this number of entries, a power of two.
     fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
         let all = offsets(socket)?;
         let (at, page) = match which {
@@ -96,7 +96,7 @@ pub(super) struct Producer<T> {
 }
 
 impl<T: RingEntry> Producer<T> {
-    /// Makes a ring of `socket`, which has so many entries: a power of two.
+    /// Maps a ring of `socket` that has this number of entries, a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
         let ring = RingMapping::map(socket, which, entries)?;
         let submitted = ring.producer().load(Ordering::Relaxed);
@@ -151,7 +151,7 @@ pub(super) struct Consumer<T> {
 }
 
 impl<T: RingEntry> Consumer<T> {
-    /// Makes a ring of `socket`, which has so many entries: a power of two.
+    /// Maps a ring of `socket` that has this number of entries, a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, which: Which, entries: u32) -> io::Result<Self> {
         let ring = RingMapping::map(socket, which, entries)?;
         let taken = ring.consumer().load(Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl<T: RingEntry> Consumer<T> {
         })
     }
 
-    /// Takes as many entries as there are and fit `into`. Returns the number.
+    /// Takes as many entries as are available and fit `into`. Returns the number.
     pub(super) fn take(&mut self, into: &mut [T]) -> usize {
         let available = self.ring.producer().load(Ordering::Acquire);
         self.available = available.wrapping_sub(self.taken);

@@ -192,7 +192,7 @@ impl RxPort {
     /// Lets more frames circulate if many were waiting, or fewer if few waited for long.
     fn adapt(&mut self, taken: u32) {
         let more = self.circulation.on_batch(self.rx.available(), taken);
-        // There is room for twice as many as there are.
+        // The ring has twice as many entries as there are frames.
         more.for_each(|chunk| self.fill.push(chunk));
         self.fill.submit();
     }

@@ -49,7 +49,7 @@ impl OpenSocket {
         }
     }
 
-    /// Makes the kernel look at the fill ring.
+    /// Makes the kernel look at the fill ring, without waiting.
     pub(super) fn poll(&self) -> io::Result<()> {
         let mut this = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
         poll(&mut this, PollTimeout::ZERO)?;
@@ -177,7 +177,7 @@ impl Rings {
             OpenSocket::new(fd, (rx, fill)),
             OpenSocket::new(fd, (tx, completion)),
         );
-        // libxdp opens it without: a program started by the application would keep the queue.
+        // libxdp does not set it: programs that the application starts would keep the queue bound.
         let closed = fcntl(&rx, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
         Ok(closed
             .map_err(io::Error::from)

@@ -228,7 +228,7 @@ impl Umem {
     /// Returns `len` octets at an address, in any number of chunks.
     ///
     /// # Safety
-    /// They must be of this UMEM, and nobody may write to them while the result lives: the kernel because the chunks are in
+    /// They must be of this UMEM, and must not be written to while the result lives: the kernel because the chunks are in
     /// no ring that lets it, this process because of the caller.
     #[inline]
     pub(super) unsafe fn run(&self, address: usize, len: usize) -> &[u8] {

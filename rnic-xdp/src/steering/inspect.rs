@@ -41,7 +41,7 @@ pub enum SteeringError {
         /// Why not.
         source: io::Error,
     },
-    /// The kernel does not answer.
+    /// A netlink request failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
 }
@@ -61,7 +61,7 @@ pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
         let keys = map.keys().filter_map(Result::ok);
         let mut entries: Vec<_> = keys.filter_map(|key| layout::local(&key)).collect();
         entries.sort();
-        // One for each VLAN that its frames come in.
+        // An address in several VLANs has an entry for each.
         entries.dedup();
         Ok(entries)
     };

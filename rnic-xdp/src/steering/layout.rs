@@ -91,6 +91,7 @@ pub(crate) struct PortEntries {
 }
 
 impl PortEntries {
+    /// Reads a value of the map.
     pub(crate) fn read(octets: &PortOctets) -> Self {
         let [address @ .., family, any_address, e, f, a, b, c, d] = *octets;
         Self {
@@ -102,6 +103,7 @@ impl PortEntries {
         }
     }
 
+    /// Returns the octets of the value in the map.
     pub(crate) fn octets(&self) -> PortOctets {
         let mut octets = [0; 24];
         octets[..16].copy_from_slice(&self.address);
@@ -164,6 +166,7 @@ impl PortEntries {
         Self { family: 0, ..self }
     }
 
+    /// Returns whether it has no entry to compare with.
     pub(crate) fn is_hidden(&self) -> bool {
         self.family == 0
     }
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_port_has_the_layout_of_the_c_structure() {
+    fn port_entries_have_the_layout_of_the_c_structure() {
         let any = entry("0.0.0.0:1", 0);
         let first = entry("[102:304:506:708:90a:b0c:d0e:f10]:1", 0xabc);
         let other_vlan = Entry { vlan: 7, ..first };
