@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_message_of_2_to_the_32_octets_is_too_long() {
-        // rfc: 5041-50
+        // rfc: 5041-50 messages are shorter than 2^32 octets
         let mut header = UntaggedHeader {
             last: false,
             ulp: 0,

@@ -243,7 +243,7 @@ pub(super) mod tests {
         assert_eq!(deframer.buffered(), 0);
     }
 
-    // rfc: 5044-43, 5044-92
+    // rfc: 5044-43, 5044-92 FPDUs and segments need not be aligned
     #[test]
     fn every_single_cut_of_two_fpdus() {
         let ulpdus = [figure_ulpdu(1).to_vec(), vec![9; 5]];
@@ -289,7 +289,7 @@ pub(super) mod tests {
         assert_eq!((count, deframer.buffered()), (2, 0));
     }
 
-    // rfc: 5044-37, 5044-38, 5044-45, 5044-46b, 5044-87
+    // rfc: 5044-37, 5044-38, 5044-45, 5044-46b, 5044-87 the CRC is checked first; behind an error no FPDU goes up
     #[test]
     fn nothing_comes_out_behind_a_bad_crc() {
         let mut octets = stream(&[vec![1; 8], vec![2; 8], vec![3; 8]], true);
@@ -304,7 +304,7 @@ pub(super) mod tests {
     }
 
     /// A CRC that comes with octets says that they are whole, if it is of just one FPDU.
-    // rfc: 5044-38
+    // rfc: 5044-38 an FPDU with a wrong CRC is invalid
     #[test]
     fn a_known_crc_is_not_computed_again() {
         let next = |octets: &[u8], known| {
@@ -323,7 +323,7 @@ pub(super) mod tests {
         }
     }
 
-    // rfc: 5044-13, 5044-33, 5044-60, 5044-62
+    // rfc: 5044-13, 5044-33, 5044-60, 5044-62 without CRCs the field is there and not checked
     #[test]
     fn with_crc_off_the_field_and_the_pad_may_hold_anything() {
         let mut octets = sealed(&[1, 2, 3, 4, 5], false);
@@ -335,7 +335,7 @@ pub(super) mod tests {
         );
     }
 
-    // rfc: 5044-12
+    // rfc: 5044-12 the pad counts for the CRC alone
     #[test]
     fn a_pad_that_is_not_zero_is_covered_by_the_crc_and_ignored() {
         let mut octets = sealed(&[1, 2, 3, 4, 5], true);
@@ -365,6 +365,7 @@ pub(super) mod tests {
 
     proptest! {
         // rfc: 5041-6, 5041-9, 5044-9, 5044-26, 5044-27, 5044-43, 5044-44, 5044-48
+        // FPDUs are found by their lengths wherever segments are cut; only ULPDU and length go up
         #[test]
         fn any_cut_yields_the_same_ulpdus((ulpdus, cuts) in ulpdus_and_cuts(), crc: bool) {
             let octets = stream(&ulpdus, crc);

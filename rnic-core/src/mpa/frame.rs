@@ -203,7 +203,7 @@ pub(super) mod tests {
         ulpdu
     }
 
-    // rfc: 5044-4, 5044-11, 5044-12, 5044-34
+    // rfc: 5044-4, 5044-11, 5044-12, 5044-34 an FPDU is length, one whole ULPDU, a pad of zeros and CRC
     #[test]
     fn every_field_in_its_place() {
         assert_eq!(
@@ -218,7 +218,7 @@ pub(super) mod tests {
         assert_eq!(sealed(&[7; MAX_MULPDU], true).len(), 64776);
     }
 
-    // rfc: 5044-12
+    // rfc: 5044-12 the pad fills up to a multiple of four
     #[test]
     fn lengths_are_multiples_of_four_with_at_most_three_octets_of_pad() {
         for len in 0..=300 {
@@ -255,7 +255,7 @@ pub(super) mod tests {
         assert_eq!(sealed(ulpdu, true), fpdu);
     }
 
-    // rfc: 5044-5, 5044-6, 5044-7, 5044-40, 5044-41, 5044-42
+    // rfc: 5044-5, 5044-6, 5044-7, 5044-40, 5044-41, 5044-42 the MULPDU follows the segment size, from 128 to 64768
     #[test]
     fn mulpdu_follows_the_segment_size() {
         assert_eq!(mulpdu(1460), 1454);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     /// A marker at every place of an FPDU: in front of it, in header, payload and pad, in front of the CRC, and behind it.
-    // rfc: 5044-18, 5044-21, 5044-36a, 5044-36b
+    // rfc: 5044-18, 5044-21, 5044-36a, 5044-36b a marker at every 512th octet, covered by the CRC of its FPDU
     #[test]
     fn every_place_of_a_marker() {
         for len in [0, 1, 2, 14, 40, 494, 502, 503, 504, 506, 1442] {
@@ -147,6 +147,7 @@ mod tests {
 
     /// Any marker that points elsewhere than to the start of its FPDU, with a CRC that is right.
     // rfc: 5044-24, 5044-25, 5044-85c, 5044-s18
+    // a marker points to the start of its FPDU; another pointer is an error of its own
     #[test]
     fn a_marker_that_points_elsewhere() {
         let first = sealed(&[1; 40], 0, true);
@@ -184,7 +185,7 @@ mod tests {
         }
     }
 
-    // rfc: 5044-15, 5044-22
+    // rfc: 5044-15, 5044-22 the reserved half and the last two bits of the pointer are ignored
     #[test]
     fn what_is_reserved_of_a_marker_is_not_looked_at() {
         let mut octets = stream(&[vec![1; 1000]], true);
@@ -206,7 +207,7 @@ mod tests {
     }
 
     /// An error in the octets counts before one in the markers.
-    // rfc: 5044-36b, 5044-38, 5044-46b
+    // rfc: 5044-36b, 5044-38, 5044-46b the CRC covers the markers, and is checked first
     #[test]
     fn every_octet_counts_for_the_crc() {
         let octets = stream(&[vec![1; 700]], true);
@@ -220,7 +221,7 @@ mod tests {
         }
     }
 
-    // rfc: 5044-13, 5044-33, 5044-60, 5044-62
+    // rfc: 5044-13, 5044-33, 5044-60, 5044-62 without CRCs the field is there and not checked
     #[test]
     fn with_crc_off_the_field_may_hold_anything() {
         let mut octets = sealed(&[5; 600], 0, false);
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(deframe(&mut deframer, [&octets[..]]), Ok(vec![longest]));
     }
 
-    // rfc: 5044-46a
+    // rfc: 5044-46a out of order, the start of an FPDU must be certain
     #[test]
     fn where_a_marker_points() {
         let marker = |pointer: u16| [0, 0, (pointer >> 8) as u8, pointer as u8];
@@ -284,6 +285,7 @@ mod tests {
 
     proptest! {
         // rfc: 5041-6, 5041-9, 5044-9, 5044-26, 5044-27, 5044-43, 5044-44, 5044-48
+        // FPDUs are found by their lengths wherever segments are cut; only ULPDU and length go up
         #[test]
         fn any_cut_yields_the_same_ulpdus(
             ulpdus in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1500), 1..8),

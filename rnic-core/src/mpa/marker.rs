@@ -202,6 +202,7 @@ mod tests {
 
     /// RFC 5044 figure 5: the first FPDU of a stream.
     // rfc: 5044-14, 5044-15, 5044-21, 5044-23, 5044-36b
+    // the layout of a marker; the first stands right in front of the first FPDU
     #[test]
     fn figure_5() {
         let mut figure = vec![0, 0, 0, 0, 0x00, 0x2a, 0x41, 0x43];
@@ -216,7 +217,7 @@ mod tests {
     }
 
     /// RFC 5044 figure 6: a second FPDU, behind one of 492 octets.
-    // rfc: 5044-16, 5044-18, 5044-19, 5044-36a
+    // rfc: 5044-16, 5044-18, 5044-19, 5044-36a a marker at every 512th octet, which counts back to the start of its FPDU
     #[test]
     fn figure_6() {
         let mut figure = vec![0x00, 0x2a, 0x41, 0x43];
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(seal(&figure_ulpdu(2), 0x1ec, true), figure);
     }
 
-    // rfc: 5044-21, 5044-25
+    // rfc: 5044-21, 5044-25 a marker between FPDUs is zero, and belongs to the second
     #[test]
     fn a_marker_between_two_fpdus_belongs_to_the_second() {
         // Marker, 2 + 500 + 2 and CRC: 512 octets, so that the second FPDU starts with a marker.
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(second[..6], [0, 0, 0, 0, 0, 10]);
     }
 
-    // rfc: 5044-24, 5044-36a
+    // rfc: 5044-24, 5044-36a all markers of an FPDU point to its start, and its CRC covers them
     #[test]
     fn a_marker_right_behind_the_pad_is_covered_by_the_crc() {
         // Marker, 2 + 505 and one octet of pad end at 512: the marker stands in front of the CRC field.
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(fpdu[516..], crc::to_wire(crc::crc(&fpdu[..516])));
     }
 
-    // rfc: 5044-20
+    // rfc: 5044-20 the pointer is right where sequence numbers wrap
     #[test]
     fn a_marker_counts_across_the_wrap_of_sequence_numbers() {
         let start = (1 << 32) - 8;
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(fpdu[4..8], [1; 4]);
     }
 
-    // rfc: 5044-39
+    // rfc: 5044-39 the MULPDU leaves room for markers
     #[test]
     fn mulpdu_leaves_room_for_the_worst_case() {
         assert_eq!(mulpdu(1460), 1442);
@@ -273,7 +274,7 @@ mod tests {
     }
 
     proptest! {
-        // rfc: 5044-18, 5044-19, 5044-24, 5044-25
+        // rfc: 5044-18, 5044-19, 5044-24, 5044-25 markers at every 512th octet, which point to the start of their FPDU
         #[test]
         fn markers_point_at_the_fpdu_that_holds_them(
             ulpdus in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1500), 1..12),

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_first_error_counts() {
-        // rfc: 5040-89
+        // rfc: 5040-89 of several errors the first is reported
         let cause = |code| {
             TerminateCause::new(TerminateControl {
                 layer: 0,

@@ -417,6 +417,7 @@ proptest! {
     // rfc: 5040-98, 5040-99, 5040-105, 5040-106, 5040-107, 5040-108, 5040-109, 5040-111
     // rfc: 5041-77, 5041-78, 5041-79, 5041-80, 5041-81, 5041-82, 5041-86, 5041-87, 5041-88, 5041-89
     // rfc: 5041-90, 5042-7, 5042-8, 5042-9, 5042-10
+    // domain, stream, range and rights of an STag are checked, can be set, and can be revoked
     #[test]
     fn the_table_does_what_its_model_does(
         ops in prop::collection::vec(op(), 1..60),

@@ -46,7 +46,7 @@ fn placed_octets_arrive_where_they_were_validated() {
 }
 
 /// Another atomic operation comes between the look at a number and its change: neither is lost.
-// rfc: 7306-38
+// rfc: 7306-38 an atomic is one step for all other streams
 #[test]
 fn an_atomic_begins_again_where_another_comes_between() {
     let (table, region) = (table(8), region(4096));
@@ -91,7 +91,7 @@ fn a_proof_does_not_stretch() {
 }
 
 // rfc: 5040-98, 5040-99, 5040-105, 5040-106, 5041-77, 5041-78, 5041-86, 5041-87, 5042-7, 5042-8
-// rfc: 5042-9
+// rfc: 5042-9 an STag is of use only to its protection domain, or its stream
 #[test]
 fn only_its_own_domain_or_stream_uses_an_stag() {
     let (table, region) = (table(8), region(4096));
@@ -130,7 +130,7 @@ fn only_its_own_domain_or_stream_uses_an_stag() {
     );
 }
 
-// rfc: 5040-109, 5041-90
+// rfc: 5040-109, 5041-90 rights to read and to write are granted one by one
 #[test]
 fn access_is_what_was_granted() {
     let (table, region) = (table(8), region(4096));
@@ -151,7 +151,7 @@ fn access_is_what_was_granted() {
     }
 }
 
-// rfc: 5040-93, 5040-94, 5040-111
+// rfc: 5040-93, 5040-94, 5040-111 a peer invalidates only a valid STag that is its stream's alone
 #[test]
 fn a_peer_invalidates_only_what_is_its_streams_alone() {
     let (table, region) = (table(8), region(4096));
@@ -213,7 +213,7 @@ fn registration_checks_its_arguments() {
     assert_eq!(register(0..1, 0), Err(TableError::Full(2)));
 }
 
-// rfc: 5040-112, 5040-s7
+// rfc: 5040-112, 5040-s7 STags are hard to predict, and sparse
 #[test]
 fn stags_are_unpredictable_and_not_repeated() {
     let region = region(4096);
@@ -254,6 +254,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     // rfc: 5041-73c, 5041-73d, 5041-73e, 5041-88, 5040-100, 5040-101, 5040-102, 5040-107, 5042-10
+    // offset and length lie in the STag's range, and their sum does not wrap
     #[test]
     fn bounds_agree_with_unbounded_arithmetic(
         base in prop_oneof![any::<u64>(), 0..20_000u64, u64::MAX - 20_000..u64::MAX],
@@ -312,7 +313,7 @@ fn writer(table: Arc<StagTable>, stag: Stag, stop: Arc<AtomicBool>) -> thread::J
     })
 }
 
-// rfc: 5040-110, 5041-91, 5042-11
+// rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer
 #[test]
 fn memory_is_still_once_revocation_returned() {
     for _ in 0..20 {

@@ -70,7 +70,7 @@ fn accept(request: &[u8], options: &MpaOptions) -> (Vec<u8>, MpaNegotiated) {
 mod private_data {
     use super::*;
 
-    // rfc: 5044-69, 6581-9
+    // rfc: 5044-69, 6581-9 private data, with the enhanced data, are at most 512 octets
     #[test]
     fn as_much_as_fits() {
         for (revision, limit) in [(1, 512), (2, 508)] {
@@ -101,7 +101,7 @@ mod private_data {
         }
     }
 
-    // rfc: 5044-73, 5044-76, 6581-20, 6581-28
+    // rfc: 5044-73, 5044-76, 6581-20, 6581-28 a rejecting Reply ends MPA; it has A and the depths as an accepting one
     #[test]
     fn rejection_in_both_roles() {
         for (asking, answering, depths) in [
@@ -154,7 +154,7 @@ mod stream {
     use super::*;
 
     /// Octets behind the frame stay where they are, wherever the stream is cut.
-    // rfc: 5044-49, 5044-71, 5044-74
+    // rfc: 5044-49, 5044-71, 5044-74 MPA begins at the same octet on both sides, behind valid start-up frames
     #[test]
     fn every_cut_with_fpdus_behind() {
         let behind = [0xf0, 0xf1, 0xf2, 0xf3, 0xf4];

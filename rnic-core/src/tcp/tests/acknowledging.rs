@@ -379,7 +379,7 @@ fn duplicate_acknowledgments_carry_no_data() {
 
 #[test]
 fn what_was_taken_is_not_offered_again() {
-    // rfc: 5041-14
+    // rfc: 5041-14 what was handed up is not handed up again
     let mut t = open();
     t.inject(". 1:1001(1000) ack 1");
     t.inject(". 2001:3001(1000) ack 1");

@@ -142,7 +142,7 @@ fn a_full_queue_keeps_the_order_and_notifies_when_it_delivers() {
     assert!(!s.table.has_backlog(CQ));
 }
 
-// rfc: 5040-114, 5042-20
+// rfc: 5040-114, 5042-20 a completion queue that overflows harms only the streams that use it
 #[test]
 fn an_overflow_leaves_other_queues_alone() {
     let mut s = setup(1);

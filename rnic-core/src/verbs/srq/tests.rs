@@ -69,7 +69,7 @@ fn receives_go_out_as_messages_begin_and_stay_by_their_number() {
 
 #[test]
 fn a_stream_has_no_more_in_process_than_it_may() {
-    // rfc: 5042-15
+    // rfc: 5042-15 a stream that takes more than its share of shared receives is detected
     let (mut srqs, _producer) = table(8);
     let mut shared = stream(3);
     assert_eq!(shared.provide(FIRST, 2, &mut srqs), None);
@@ -130,7 +130,7 @@ fn the_limit_is_told_once_with_who_took_most() {
 
 #[test]
 fn what_is_left_of_a_low_queue_is_for_those_who_took_less() {
-    // rfc: 5040-122, 5041-98, 5042-15
+    // rfc: 5040-122, 5041-98, 5042-15 a stream that takes more than its share of shared receives is detected
     let (mut srqs, mut producer) = table(8);
     let (mut greedy, mut modest) = (stream(8), stream(8));
     let share = SrqLimit {

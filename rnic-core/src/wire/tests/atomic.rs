@@ -31,7 +31,7 @@ fn emitted(request: &AtomicRequest) -> [u8; 52] {
     octets
 }
 
-// rfc: 7306-4, 7306-17
+// rfc: 7306-4, 7306-17 both atomic operations, with all their fields
 #[test]
 fn each_field_of_an_atomic_request() {
     let swap = request(AtomicOperation::CmpSwap {
@@ -60,7 +60,7 @@ fn each_field_of_an_atomic_request() {
     assert_eq!(AtomicRequest::parse(&reserved), Ok(swap));
 }
 
-// rfc: 7306-24
+// rfc: 7306-24 an unknown atomic operation is an error
 #[test]
 fn operation_codes() {
     for code in 0..16 {
@@ -151,7 +151,7 @@ proptest! {
         prop_assert_eq!(whole.apply(original), original.wrapping_add(add));
     }
 
-    // rfc: 7306-9
+    // rfc: 7306-9 CmpSwap writes the swap data under its mask, or leaves the memory as it was
     #[test]
     fn cmp_swap_swaps_what_the_masks_say(
         original in shapes(),

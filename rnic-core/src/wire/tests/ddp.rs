@@ -26,7 +26,7 @@ fn emitted(header: DdpHeader) -> Vec<u8> {
     octets
 }
 
-// rfc: 5041-25, 5041-26, 5041-31
+// rfc: 5041-25, 5041-26, 5041-31 the header of a tagged segment, with RsvdULP and STag from the ULP
 #[test]
 fn each_field_of_a_tagged_header() {
     let octets = [&TAGGED[..], b"payload"].concat();
@@ -46,7 +46,7 @@ fn each_field_of_a_tagged_header() {
     assert_eq!((header.last(), header.ulp()), (true, 0x40));
 }
 
-// rfc: 5041-35, 5041-36
+// rfc: 5041-35, 5041-36 the header of an untagged segment, with RsvdULP from the ULP
 #[test]
 fn each_field_of_an_untagged_header() {
     let octets = [&UNTAGGED[..], b"payload"].concat();
@@ -70,7 +70,7 @@ fn each_field_of_an_untagged_header() {
 
 #[test]
 fn every_truncation_is_refused() {
-    // rfc: 5041-48
+    // rfc: 5041-48 every segment has a whole DDP header
     for whole in [&TAGGED[..], &UNTAGGED] {
         for len in 0..whole.len() {
             assert_eq!(
@@ -86,7 +86,7 @@ fn every_truncation_is_refused() {
     }
 }
 
-// rfc: 5041-22, 5041-23
+// rfc: 5041-22, 5041-23 reserved bits are sent as zero and ignored; the version sent is 1
 #[test]
 fn reserved_bits_are_not_looked_at_and_written_as_zero() {
     for whole in [&TAGGED[..], &UNTAGGED] {
@@ -102,7 +102,7 @@ fn reserved_bits_are_not_looked_at_and_written_as_zero() {
     }
 }
 
-// rfc: 5041-23, 5041-24
+// rfc: 5041-23, 5041-24 the version is 1, for the whole stream
 #[test]
 fn other_versions_are_refused_and_can_be_quoted() {
     for (whole, tagged) in [(&TAGGED[..], true), (&UNTAGGED, false)] {

@@ -37,7 +37,7 @@ fn octets(kind: &str, tail: &[u8]) -> Vec<u8> {
     [b"MPA ID ", kind.as_bytes(), b" Frame", tail].concat()
 }
 
-// rfc: 5044-51, 5044-67, 6581-13
+// rfc: 5044-51, 5044-67, 6581-13 a Request has its key, PD_Length, and IRD and ORD of 14 bits
 #[test]
 fn each_field_of_a_request() {
     assert_eq!(
@@ -47,7 +47,7 @@ fn each_field_of_a_request() {
     assert_eq!(emitted(&request()), REQUEST);
 }
 
-// rfc: 5044-53
+// rfc: 5044-53 a Reply begins with its key
 #[test]
 fn each_field_of_a_reply() {
     let reply = StartupFrame {
@@ -110,7 +110,7 @@ fn what_follows_the_frame_is_left() {
     );
 }
 
-// rfc: 5044-52, 5044-54
+// rfc: 5044-52, 5044-54 both sides check the key
 #[test]
 fn a_wrong_key_is_reported_by_its_first_wrong_octet() {
     for at in 0..16 {
@@ -125,7 +125,7 @@ fn a_wrong_key_is_reported_by_its_first_wrong_octet() {
     }
 }
 
-// rfc: 5044-68, 5044-69, 5044-80
+// rfc: 5044-68, 5044-69, 5044-80 PD_Length is checked: at most 512 octets
 #[test]
 fn private_data_have_a_limit() {
     let largest = octets("Req", b"\x00\x01\x02\x00");
@@ -140,7 +140,7 @@ fn private_data_have_a_limit() {
     );
 }
 
-// rfc: 6581-3, 6581-6
+// rfc: 6581-3, 6581-6 S counts from revision 2 on; the private data then begin with the enhanced data
 #[test]
 fn the_enhanced_bit_counts_from_revision_2_on() {
     for revision in 0..=3u8 {
@@ -185,7 +185,7 @@ fn depths_beyond_14_bits_are_written_as_the_largest() {
     );
 }
 
-// rfc: 5044-11
+// rfc: 5044-11 an FPDU is length, ULPDU, pad and CRC
 #[test]
 fn an_fpdu_is_length_ulpdu_pad_and_crc() {
     assert_eq!([0, 1, 2, 3, 4, 18].map(pad_len), [2, 1, 0, 3, 2, 0]);

@@ -4,7 +4,7 @@ use crate::wire::rdmap::{
 };
 use proptest::prelude::*;
 
-// rfc: 5040-4, 5040-8, 5040-11
+// rfc: 5040-4, 5040-8, 5040-11 the layout of the control octet, reserved bits ignored
 #[test]
 fn the_control_octet() {
     assert_eq!(
@@ -37,7 +37,7 @@ fn the_control_octet() {
     }
 }
 
-// rfc: 5040-7, 5040-8, 7306-57
+// rfc: 5040-7, 5040-8, 7306-57 the opcodes are those of figure 4, and others are refused
 #[test]
 fn opcodes() {
     for opcode in 0..12 {
@@ -65,7 +65,7 @@ const READ_REQUEST: [u8; 28] = [
     0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47, 0x48, // data source tagged offset
 ];
 
-// rfc: 5040-14
+// rfc: 5040-14 the header of a Read Request
 #[test]
 fn each_field_of_a_read_request() {
     let request = ReadRequest {
@@ -110,7 +110,7 @@ fn control(layer: u8, error_type: u8, code: u8) -> TerminateControl {
     }
 }
 
-// rfc: 5040-16, 5040-17, 5040-19a, 5040-20, 5040-21, 5040-22, 5040-23
+// rfc: 5040-16, 5040-17, 5040-19a, 5040-20, 5040-21, 5040-22, 5040-23 the header of a Terminate, whose flags say what it quotes
 #[test]
 fn each_field_of_a_terminate() {
     let bare = Terminate {
@@ -170,7 +170,7 @@ fn the_error_of_a_truncated_terminate_is_known() {
     }
 }
 
-// rfc: 5040-21
+// rfc: 5040-21 with D set the segment length is there
 #[test]
 fn reserved_bits_are_ignored_and_a_header_alone_brings_its_length_field() {
     let octets = [&[0x11, 0, 0x5f, 0xff, 9, 9][..], &TAGGED].concat();

@@ -194,7 +194,7 @@ proptest! {
         }
     }
 
-    // rfc: 5041-33
+    // rfc: 5041-33 the STag is the same in all segments of a message
     #[test]
     fn a_message_may_end_and_another_begin(
         segment in segment(), stag: u32, offset in 0..u64::MAX - 9000, last: bool, push: bool,

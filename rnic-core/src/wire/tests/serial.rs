@@ -16,7 +16,7 @@ fn numbers_compare_across_the_wrap() {
     assert_eq!(after - 0x20, before);
 }
 
-// rfc: 5041-42, 5041-43, 5041-44
+// rfc: 5041-42, 5041-43, 5041-44 MSNs count messages from 1, and wrap to 0
 #[test]
 fn message_numbers_start_at_one_and_wrap_to_zero() {
     assert_eq!(Msn::FIRST, Msn(1));

@@ -48,7 +48,7 @@ fn fill(guard: &Guard<'_>, stag: Stag, start: u64, stream: StreamId, octet: u8) 
     true
 }
 
-// rfc: 5040-112
+// rfc: 5040-112 STags are hard to predict
 #[test]
 fn keys_are_unpredictable_and_never_the_same_twice_in_a_row() {
     let keys = |seed: u8| -> Vec<u8> {
@@ -154,7 +154,7 @@ fn waiting<'scope>(
 }
 
 /// While one waits until no worker uses an STag any more, nobody else ends it, and nothing is bound to it.
-// rfc: 5040-110, 5041-91
+// rfc: 5040-110, 5041-91 after revocation nothing changes the buffer
 #[test]
 fn an_stag_is_ended_by_one_at_a_time() {
     let region = region(8192);
@@ -243,7 +243,7 @@ fn only_its_own_windows_go_with_a_region() {
 
 /// The worker of one stream opens and closes a window here and there and writes through it, and that of another tries
 /// the same STags all the time. The other never gets through, and whoever does writes where the window is.
-// rfc: 5040-106, 5041-78, 5041-87, 5042-9
+// rfc: 5040-106, 5041-78, 5041-87, 5042-9 an STag of one stream is of use to no other
 #[test]
 fn a_window_that_changes_is_never_half_of_each_for_anybody() {
     let region = region(8192);
@@ -288,7 +288,7 @@ fn a_window_that_changes_is_never_half_of_each_for_anybody() {
 }
 
 /// A worker binds a window again and again and writes through it; the region is taken away, and then it is still.
-// rfc: 5040-110, 5041-91, 5042-11
+// rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer
 #[test]
 fn memory_is_still_once_its_region_went_with_its_windows() {
     for _ in 0..20 {

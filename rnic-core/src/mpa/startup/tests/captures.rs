@@ -5,6 +5,7 @@ use super::*;
 const DATA: &str = "000102030405060708090a0b0c0d0e0f";
 
 // rfc: 5044-51, 5044-67, 5044-70, 6581-6, 6581-13, 6581-26, 6581-34
+// a valid Request: key, PD_Length, enhanced data, and A only for peer-to-peer
 #[test]
 fn our_request_is_what_siw_sends_with_the_same_options() {
     let by_siw = Rtr {
@@ -29,7 +30,7 @@ fn our_request_is_what_siw_sends_with_the_same_options() {
     }
 }
 
-// rfc: 6581-14
+// rfc: 6581-14 the application is told the peer's IRD and ORD
 #[test]
 fn siw_requests() {
     // 01-rping, 41-crc-active-only, 45-p2p-rtr-write

@@ -17,7 +17,7 @@ fn fails_after(octets: &[u8]) -> [Option<(usize, MpaError)>; 2] {
     ]
 }
 
-// rfc: 5044-52, 5044-54, 5044-78, 5044-72, 5044-75
+// rfc: 5044-52, 5044-54, 5044-78, 5044-72, 5044-75 a wrong key closes the connection and ends MPA
 #[test]
 fn a_wrong_key_is_noticed_at_its_first_wrong_octet() {
     for at in 0..16 {
@@ -31,7 +31,7 @@ fn a_wrong_key_is_noticed_at_its_first_wrong_octet() {
     }
 }
 
-// rfc: 5044-79
+// rfc: 5044-79 two initiators are noticed by the key
 #[test]
 fn both_sides_in_the_same_role() {
     let (mut initiator, octets) = MpaInitiator::new(MpaOptions::default()).unwrap();
@@ -43,7 +43,7 @@ fn both_sides_in_the_same_role() {
     assert_eq!(error.action(), Action::Close);
 }
 
-// rfc: 5044-68, 5044-69, 5044-80, 5044-81, 5044-82
+// rfc: 5044-68, 5044-69, 5044-80, 5044-81, 5044-82 PD_Length is checked, at most 512 octets; otherwise the frame is malformed
 #[test]
 fn too_much_private_data_is_noticed_before_it_comes() {
     for frame in [request, reply] {
@@ -55,7 +55,7 @@ fn too_much_private_data_is_noticed_before_it_comes() {
     }
 }
 
-// rfc: 6581-6
+// rfc: 6581-6 with S the private data begin with the enhanced data
 #[test]
 fn enhanced_data_cut_short() {
     for frame in [request, reply] {
@@ -69,7 +69,7 @@ fn enhanced_data_cut_short() {
     }
 }
 
-// rfc: 5044-63
+// rfc: 5044-63 reserved bits are not checked
 #[test]
 fn reserved_bits_and_r_of_a_request_are_not_looked_at() {
     let (octets, _) = accept(&request("2f01 0002 aabb"), &options(1, false, 1, 1));
@@ -78,7 +78,7 @@ fn reserved_bits_and_r_of_a_request_are_not_looked_at() {
     assert!(accepted(&own, &reply("1f02 0004 0001 0001")).enhanced);
 }
 
-// rfc: 5044-17, 5044-58, 5044-59
+// rfc: 5044-17, 5044-58, 5044-59 markers are sent if, and only if, the peer has set M
 #[test]
 fn markers_are_sent_where_the_peer_asks_for_them() {
     for (asking, wanted) in [

@@ -6,7 +6,7 @@ mod revisions {
     use super::*;
 
     /// A responder answers in the revision and form of the Request.
-    // rfc: 5044-53, 6581-5, 6581-40, 6581-42, 6581-43, 6581-44
+    // rfc: 5044-53, 6581-5, 6581-40, 6581-42, 6581-43, 6581-44 plain Requests have plain Replies, enhanced ones enhanced
     #[test]
     fn answers_match_the_request() {
         let own = options(2, false, 5, 6);
@@ -25,7 +25,7 @@ mod revisions {
         }
     }
 
-    // rfc: 5044-65, 5044-66
+    // rfc: 5044-65, 5044-66 a revision that is not supported closes the connection
     #[test]
     fn other_revisions_are_closed_on() {
         for revision in (0..=255u8).filter(|revision| !matches!(revision, 1 | 2)) {
@@ -35,7 +35,7 @@ mod revisions {
         }
     }
 
-    // rfc: 5044-66, 6581-39
+    // rfc: 5044-66, 6581-39 a Reply has the revision and form of the Request
     #[test]
     fn a_reply_of_another_revision_or_form_ends_the_connection() {
         for asked in [1, 2] {
@@ -55,7 +55,7 @@ mod revisions {
     }
 
     /// Revision 2 with nothing that is new in it: the form of revision 1, in both directions.
-    // rfc: 6581-41, 6581-44
+    // rfc: 6581-41, 6581-44 without enhanced functions the plain form is used
     #[test]
     fn who_wants_nothing_enhanced_asks_in_the_plain_form() {
         let own = MpaOptions {
@@ -77,7 +77,7 @@ mod revisions {
         assert_eq!(error.action(), Action::Close);
     }
 
-    // rfc: 5044-64, 6581-4
+    // rfc: 5044-64, 6581-4 revision 1 is sent, or 2 in the enhanced form
     #[test]
     fn only_revisions_1_and_2_can_be_asked_for() {
         for revision in [0, 3, 255] {
@@ -92,6 +92,7 @@ mod crc {
     use super::*;
 
     // rfc: 5044-2, 5044-28c, 5044-30, 5044-32, 5044-33, 5044-60, 5044-61, 5044-94
+    // CRCs are the default, and are off only if neither side asks for them
     #[test]
     fn used_if_either_side_asks() {
         assert!(MpaOptions::default().crc);
@@ -118,7 +119,7 @@ mod reads {
     use super::*;
 
     /// Responder: own IRD and ORD, asked for, stated in the MpaReply, used.
-    // rfc: 6581-15, 6581-21, 6581-23, 6581-s2
+    // rfc: 6581-15, 6581-21, 6581-23, 6581-s2 the ORD is at most the initiator's IRD; a depth of 0x3fff has 0x3fff in the Reply
     #[test]
     fn responder() {
         let cases = [
@@ -155,6 +156,7 @@ mod reads {
 
     /// Initiator: own IRD and ORD, stated by the responder, used.
     // rfc: 6581-14, 6581-17, 6581-22, 6581-24
+    // the IRD is at least the responder's ORD, the ORD at most its IRD; 0x3fff changes nothing
     #[test]
     fn initiator() {
         let cases = [
@@ -182,7 +184,7 @@ mod reads {
         }
     }
 
-    // rfc: 6581-16, 6581-18, 6581-19
+    // rfc: 6581-16, 6581-18, 6581-19 too great an ORD of the responder ends in Terminate 2/0/6
     #[test]
     fn an_ird_that_cannot_be_raised_far_enough_is_terminated() {
         let own = options(2, false, 4, 4);
@@ -199,7 +201,7 @@ mod reads {
     }
 
     /// The most that the application allows, whatever it states.
-    // rfc: 6581-17, 6581-18
+    // rfc: 6581-17, 6581-18 the IRD is raised to the responder's ORD, or a Terminate is sent
     #[test]
     fn an_ird_is_raised_as_far_as_the_application_allows() {
         for (ird, max_ird, wanted, raised) in [
@@ -226,7 +228,7 @@ mod reads {
         }
     }
 
-    // rfc: 6581-17, 6581-21, 6581-22, 6581-23, 6581-24
+    // rfc: 6581-17, 6581-21, 6581-22, 6581-23, 6581-24 0x3fff leaves a depth to the applications
     #[test]
     fn left_to_the_ulp() {
         let own = MpaOptions {
@@ -269,6 +271,7 @@ mod peer_to_peer {
 
     /// Flags A and B beside IRD, C and D beside ORD.
     // rfc: 6581-27, 6581-28, 6581-29, 6581-30, 6581-35, 6581-36, 6581-37, 6581-s3
+    // with A the responder names the messages that it takes; without A the flags are clear and ignored
     #[test]
     fn responder() {
         let cases = [
@@ -304,7 +307,7 @@ mod peer_to_peer {
     }
 
     /// A responder that takes no Read cannot be opened by one.
-    // rfc: 6581-17, 6581-31, 6581-32
+    // rfc: 6581-17, 6581-31, 6581-32 the initiator begins with a message agreed on that its ORD allows, or sends a Terminate
     #[test]
     fn no_read_goes_first_to_a_peer_that_takes_none() {
         let own = |rtr| MpaOptions {
@@ -321,6 +324,7 @@ mod peer_to_peer {
     }
 
     // rfc: 6581-25, 6581-26, 6581-31, 6581-34, 6581-37
+    // A asks for peer-to-peer, B to D name the messages, and one agreed on comes first
     #[test]
     fn initiator() {
         let cases = [
@@ -370,7 +374,7 @@ mod peer_to_peer {
             ..options(1, false, 1, 1)
         });
         assert_eq!(refused.unwrap_err(), MpaError::PeerToPeer);
-        // rfc: 6581-32, 6581-33
+        // rfc: 6581-32, 6581-33 without a message in common a Terminate 2/0/7 is sent
         assert_eq!(MpaError::NoMatchingRtr.action(), Action::Terminate);
     }
 }
