@@ -41,7 +41,7 @@ fn a_batch_gets_one_acknowledgment() {
     t.expect_nothing();
 }
 
-/// Segments of 1000 octets come in order, a microsecond apart.
+/// Injects segments of 1000 octets in order, a microsecond apart.
 fn inject_segments(t: &mut Script, count: u64) {
     for _ in 0..count {
         t.pass(MICROSECOND);
@@ -50,7 +50,7 @@ fn inject_segments(t: &mut Script, count: u64) {
     }
 }
 
-/// So many come, and each second one is acknowledged.
+/// Injects segments, of which each second one is acknowledged.
 fn inject_pairs(t: &mut Script, segments: u64) {
     for _ in 0..segments / 2 {
         inject_segments(t, 1);
@@ -67,7 +67,7 @@ fn expect_ack(t: &mut Script) {
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// The second of the next segments makes the stream steady.
+/// Makes a stream that the second of the next segments makes bulk.
 fn nearly_bulk() -> Script {
     let mut t = open();
     inject_pairs(&mut t, 62);
@@ -83,7 +83,7 @@ fn one_acknowledgment_stands_for_sixteen_segments_of_a_bulk_stream() {
         inject_segments(&mut t, 1);
         expect_ack(&mut t);
     }
-    // Who waits for its completion does not wait for more, nor who had to wait while more came.
+    // A segment with PSH is acknowledged without waiting for more, and so is one that waited while more came.
     inject_segments(&mut t, 3);
     let start = t.tcp.receive_offset() + 1;
     t.inject(&format!("P. {start}:{}(1000) ack 1", start + 1000));
@@ -109,7 +109,7 @@ fn a_sender_that_waits_for_the_acknowledgment_gets_each_second_again_for_longer_
         );
         inject_pairs(&mut t, segments - 2);
     }
-    // It is steady after all.
+    // It is a bulk stream again.
     inject_segments(&mut t, 16);
     expect_ack(&mut t);
     inject_segments(&mut t, 8);
@@ -137,7 +137,7 @@ fn a_hole_ends_the_bulk_stream() {
     inject_pairs(&mut t, 60);
 }
 
-/// Whichever of its segments are pushed.
+/// Whichever segments of a run have PSH.
 #[test]
 fn a_coalesced_run_is_acknowledged_as_its_segments_are() {
     for (pushed, count) in (0..16_u8).flat_map(|pushed| [(pushed, 2), (pushed, 4)]) {
@@ -146,7 +146,7 @@ fn a_coalesced_run_is_acknowledged_as_its_segments_are() {
     }
 }
 
-/// Of `count` segments those are pushed whose bits are set.
+/// Compares a run of `count` segments with single ones. Those whose bits are set in `pushed` have PSH.
 fn compare_coalesced((mut each, mut run): (Script, Script), pushed: u8, count: usize) {
     let pushed = |at: usize| pushed >> at & 1 == 1;
     let begin = each.tcp.receive_offset() as usize + 1;
@@ -181,7 +181,7 @@ fn an_answer_goes_the_short_way() {
     let free = t.frames_free();
     t.write(10);
     t.expect("P. 1:11(10) ack 1");
-    // What acknowledges octets that were never sent does not, nor what is not the next.
+    // A segment that acknowledges octets never sent does not, nor one that is not the next.
     assert!(!t.inject_next("P. 1:11(10) ack 12"));
     assert!(!t.inject_next("P. 11:21(10) ack 11"));
     assert_eq!(t.tcp.acked_offset(), 0);
@@ -197,7 +197,7 @@ fn an_answer_goes_the_short_way() {
 fn a_connection_without_anything_to_send_rests() {
     let mut t = open();
     assert!(t.tcp.is_at_rest(t.now));
-    // The next turn acknowledges what was pushed.
+    // The next turn acknowledges pushed data.
     t.inject("P. 1:11(10) ack 1");
     assert!(t.tcp.is_at_rest(t.now) && t.tcp.acks_next_turn());
     assert!(!t.tcp.is_at_rest(t.now + Duration::from_nanos(1)));
@@ -250,7 +250,7 @@ fn an_answer_to_what_was_pushed_carries_its_acknowledgment() {
     t.expect_nothing();
 }
 
-/// However many segments the question has.
+/// However many segments the message has.
 #[test]
 fn an_answer_to_a_long_message_carries_its_acknowledgment() {
     let mut t = open();
@@ -261,7 +261,7 @@ fn an_answer_to_a_long_message_carries_its_acknowledgment() {
     t.write(100);
     t.expect("P. 1:101(100) ack 2101");
     t.expect_nothing();
-    // Without an answer, the next turn acknowledges it; with more behind it, this one.
+    // Without an answer, the next turn acknowledges it; with more data behind it, this one.
     t.inject(". 2101:3101(1000) ack 101");
     t.inject("P. 3101:3201(100) ack 101");
     t.expect_nothing();
@@ -288,7 +288,7 @@ fn each_segment_out_of_order_gets_an_acknowledgment_with_its_block_first() {
         t.tcp.taken_ranges().collect::<Vec<_>>(),
         [1000..4000, 5000..6000]
     );
-    // It fills the first hole: at once, and the rest of the blocks with it.
+    // It fills the first hole: it is acknowledged at once, with the other blocks.
     assert_eq!(t.inject(". 1:1001(1000) ack 1"), Some(0..1000));
     t.expect(". 1:1(0) ack 4001 <sack 5001:6001>");
     assert_eq!(t.inject(". 4001:5001(1000) ack 1"), Some(4000..5000));
@@ -348,7 +348,7 @@ fn without_sack_duplicates_are_plain_one_for_each_segment() {
 
 #[test]
 fn duplicates_not_sent_yet_are_dropped_when_the_hole_is_filled() {
-    // Else they would follow an ACK of everything, and look like three duplicates of it.
+    // They would otherwise follow an ACK of everything, and look like three duplicates of it.
     let mut t = open();
     for start in [1001, 2001, 3001, 4001, 1_u32] {
         t.inject(&format!(". {start}:{}(1000) ack 1", start + 1000));
@@ -438,7 +438,7 @@ fn holes_without_number_are_not_kept_track_of() {
         );
     }
     assert_eq!(offered, 256);
-    // What joins a known range still gets in.
+    // A segment that joins a known range is still taken.
     assert_eq!(t.inject(". 4:5(1) ack 1"), Some(3..4));
     assert_eq!(t.inject(". 1:3(2) ack 1"), Some(0..2));
 }

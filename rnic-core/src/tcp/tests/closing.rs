@@ -179,7 +179,7 @@ fn nothing_comes_after_the_fin() {
     assert_eq!(t.inject("P. 2:12(10) ack 1"), None);
     assert_eq!(t.tcp.receive_offset(), 0);
 
-    // Nor beyond one that waits for data; another one elsewhere changes nothing.
+    // Nor beyond a FIN that waits for data; another FIN elsewhere changes nothing.
     let mut t = open();
     t.inject("F. 1001:1001(0) ack 1");
     assert_eq!(t.inject(". 1001:1101(100) ack 1"), None);

@@ -1,4 +1,4 @@
-//! Connections that come to life by the ACK of a SYN cookie.
+//! Connections that the ACK of a SYN cookie opens.
 
 use super::script::{Script, plain};
 use crate::tcp::{State, TcpConfig};
@@ -10,7 +10,7 @@ fn stamping() -> TcpConfig {
     }
 }
 
-/// The value of the timestamp in a segment.
+/// Returns the value of the timestamp in a segment.
 fn stamp(segment: &str) -> u32 {
     let (_, rest) = segment.split_once("TS val ").expect("a timestamp");
     let (value, _) = rest.split_once(' ').expect("an echo");

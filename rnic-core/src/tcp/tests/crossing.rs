@@ -11,7 +11,7 @@ fn open() -> Script {
 fn both_open_and_one_syn_is_lost() {
     let mut t = Script::connect(&plain());
     t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
-    // Ours is lost; theirs comes late. Ours goes again, with the ACK of theirs.
+    // Our SYN is lost; the peer's comes late. Ours is sent again, with the ACK of the peer's.
     t.pass(ms(500));
     t.inject("S 0:0(0) win 5000 <mss 1000>");
     t.expect("S. 0:0(0) ack 1 <mss 1000>");
@@ -21,13 +21,13 @@ fn both_open_and_one_syn_is_lost() {
 }
 
 #[test]
-fn both_open_and_the_answers_are_lost() {
+fn both_open_and_the_syn_acks_are_lost() {
     let mut t = Script::connect(&plain());
     t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
     t.inject("S 0:0(0) win 5000 <mss 1000>");
     t.expect("S. 0:0(0) ack 1 <mss 1000>");
     t.expect_after(seconds(1), "S. 0:0(0) ack 1 <mss 1000>");
-    // The peer's first SYN once more: it has not heard us.
+    // The peer's first SYN again: our SYN has not reached it.
     t.inject("S 0:0(0) win 5000 <mss 1000>");
     t.expect("S. 0:0(0) ack 1 <mss 1000>");
     t.inject(". 1:1(0) ack 1");
@@ -41,7 +41,7 @@ fn both_close_with_data_on_the_way() {
     t.expect("P. 1:501(500) ack 1");
     t.close();
     t.expect("F. 501:501(0) ack 1");
-    // Their data and FIN left before ours arrived.
+    // The peer's data and FIN left before ours arrived.
     t.inject("FP. 1:301(300) ack 1");
     t.expect_state(State::Closing);
     t.expect(". 502:502(0) ack 302");
@@ -60,7 +60,7 @@ fn both_close_and_our_fin_is_lost() {
     t.inject("F. 1:1(0) ack 1");
     t.expect(". 2:2(0) ack 2");
     t.expect_after(ms(200), "F. 1:1(0) ack 2");
-    // Theirs was not acknowledged in time either.
+    // The peer's FIN was not acknowledged in time either.
     t.inject("F. 1:1(0) ack 1");
     t.expect(". 2:2(0) ack 2");
     t.inject(". 2:2(0) ack 2");

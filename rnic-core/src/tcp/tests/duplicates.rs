@@ -1,4 +1,4 @@
-//! Reports of what came twice (RFC 2883).
+//! Reports of duplicates by D-SACK (RFC 2883).
 
 use super::script::{Script, plain};
 

@@ -35,7 +35,7 @@ fn sending() -> Script {
 fn we_do_not_ask_by_default() {
     let mut t = Script::connect(&plain());
     t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
-    // An answer to what was not asked means nothing.
+    // A SYN-ACK with ECE means nothing if ECN was not asked for.
     t.inject("SE. 0:0(0) ack 1 win 60000 <mss 1000>");
     assert!(!t.tcp.uses_ecn());
 }
@@ -81,7 +81,7 @@ fn a_retransmitted_syn_does_not_ask() {
     let mut t = Script::connect(&mode(EcnMode::Ask));
     t.expect("SEW 0:0(0) <mss 1000,sackOK,wscale 0>");
     t.expect_after(seconds(1), "S 0:0(0) <mss 1000,sackOK,wscale 0>");
-    // Perhaps to the first one, perhaps not.
+    // It may acknowledge the first SYN, or this one.
     t.inject("SE. 0:0(0) ack 1 win 60000 <mss 1000>");
     assert!(!t.tcp.uses_ecn());
 }

@@ -1,4 +1,4 @@
-//! What an administrator sees of a connection.
+//! The facts of a connection for an administrator.
 
 use super::script::{Script, ms, plain, seconds};
 use crate::tcp::{State, TcpConfig};

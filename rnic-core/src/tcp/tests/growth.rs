@@ -1,4 +1,4 @@
-//! How the window that we offer follows what the path holds.
+//! How the receive window follows what the path holds.
 
 use core::time::Duration;
 
@@ -25,7 +25,7 @@ impl Peer {
         Self { script, sent: 0 }
     }
 
-    /// Sends so many at once, and waits. Returns the window that they were acknowledged with.
+    /// Sends so many segments at once, and waits. Returns the window that they were acknowledged with.
     fn round(&mut self, segments: u64, wait: Duration) -> u64 {
         for _ in 0..segments {
             let start = self.sent + 1;
@@ -63,7 +63,7 @@ fn a_steady_rate_is_given_four_times_what_the_path_holds() {
 #[test]
 fn a_queue_on_the_way_is_not_fed() {
     let mut peer = Peer::new(&growing(), "mss 1000,wscale 0");
-    // All of the window in each round trip, but that has become four times as long.
+    // The whole window in each round trip, which has become four times as long.
     for _ in 0..20 {
         assert_eq!(peer.round(10, ms(40)), 10_000);
     }

@@ -37,7 +37,7 @@ fn passive_open_offers_only_what_was_asked() {
     t.expect("S. 0:0(0) ack 1 win 65535 <mss 1460>");
     t.inject(". 1:1(0) ack 1 win 30000");
     t.expect_state(State::Established);
-    // Not scaled: no window above 65535 can be told.
+    // Not scaled: no window above 65535 can be advertised.
     t.write(1);
     t.expect("P. 1:2(1) ack 1 win 65535");
     assert_eq!(t.tcp.max_payload(), 1460);
@@ -162,7 +162,7 @@ fn a_second_syn_ack_is_answered_after_the_handshake() {
 fn refused() {
     let mut t = Script::connect(&plain());
     t.expect("S 0:0(0) <mss 1000,sackOK,wscale 0>");
-    // Without the right ACK anybody could have sent it.
+    // Without the right ACK it may be forged.
     t.inject("R 0:0(0)");
     t.inject("R. 0:0(0) ack 2");
     t.inject("R. 0:0(0) ack 0");
@@ -196,7 +196,7 @@ fn the_handshake_is_ended_only_by_the_right_acknowledgment() {
     t.inject("P 1:11(10)");
     t.expect_nothing();
     for ack in [1, 2] {
-        // Not even that, from outside the window.
+        // A RST from outside the window does not count either.
         t.inject(&format!(". 0:0(0) ack {ack}"));
         t.expect(". 1:1(0) ack 1");
     }
@@ -236,7 +236,7 @@ fn closing_before_the_handshake_is_over() {
 }
 
 #[test]
-fn the_answer_to_a_segment_without_connection() {
+fn the_reset_for_a_segment_without_connection() {
     let segment = |flags, payload| TcpSegment {
         header: TcpHeader {
             source_port: 7,

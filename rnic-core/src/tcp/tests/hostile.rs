@@ -1,4 +1,4 @@
-//! Whatever comes in, nothing panics and nothing is believed that cannot be.
+//! Whatever arrives, nothing panics, and segments that cannot be true are not believed.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::memory::frames::TxFrames;
 use crate::tcp::{State, Tcp, TcpConfig};
 use crate::wire::tcp::{Flags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
-/// A connection in each state, by a way that leads there.
+/// Makes a connection in the given state.
 fn in_state(state: State, config: &TcpConfig) -> Script {
     if state == State::SynSent {
         let mut t = Script::connect(config);
@@ -57,7 +57,7 @@ const STATES: [State; 10] = [
     State::Closed,
 ];
 
-/// A number near one of the interesting ones, or any.
+/// Returns a number near one of the interesting ones, or any number.
 fn near(random: &mut Random, interesting: &[u32]) -> u32 {
     let base = interesting[random.below(interesting.len() as u64) as usize];
     match random.below(8) {
@@ -158,7 +158,7 @@ fn torture(t: &mut Script, seed: u64, steps: u32) {
     assert_eq!(t.frames.available(), 256, "frames are lost");
 }
 
-/// What forged segments must not change: all but the counters, and which answers are due.
+/// Returns the state that forged segments must not change: all but the counters and the ACKs that are due.
 fn essence(tcp: &Tcp) -> String {
     let timers = (
         tcp.retransmit_at,
@@ -180,7 +180,7 @@ fn essence(tcp: &Tcp) -> String {
     )
 }
 
-/// Whether a segment shows that its sender knows where both streams stand.
+/// Whether the sender of a segment may have guessed blindly: the segment does not show where both streams stand.
 fn is_blind(tcp: &Tcp, segment: &TcpSegment<'_>) -> bool {
     let header = &segment.header;
     let len = segment.payload.len() as u64 + u64::from(header.flags.fin());

@@ -1,11 +1,11 @@
-//! Segments that go alone, in a way of their own: those of all scripts for which nothing else can be, and when they may not.
+//! Idle sends: in all scripts, every segment that is eligible takes this path. These tests show when a segment is not.
 
 use super::ecn::capable;
 use super::script::{PAYLOAD_AT, Script, Sent, ms, plain};
 use crate::tcp::IdleSegment;
 
 impl Script {
-    /// The next segment, if it may go alone and is the last of what is to be written.
+    /// Returns the next segment as an idle send, if it is eligible and the last that is to be written.
     pub(super) fn next_idle(&mut self) -> Option<Sent> {
         let last = 0 < self.unqueued && self.unqueued < self.tcp.max_payload() as u64;
         let idle = IdleSegment::eligible(&self.tcp).filter(|_| last)?;
@@ -36,7 +36,7 @@ fn a_segment_takes_the_acknowledgment_along_and_is_watched() {
     t.write(100);
     t.expect("P. 1:101(100) ack 101");
     t.expect_nothing();
-    // A tail probe asks for its answer.
+    // A tail probe is sent for its ACK.
     t.expect_after(ms(200), "P. 1:101(100) ack 101");
     assert_eq!(t.tcp.counters().tail_probes, 1);
 }
@@ -98,7 +98,7 @@ fn none_goes_alone_where_a_side_has_closed() {
     assert!(IdleSegment::eligible(&t.tcp).is_none());
 }
 
-/// What is sent counts there, one by one.
+/// Pacing counts each segment that is sent.
 #[test]
 fn none_goes_alone_where_it_is_paced() {
     let mut t = Script::over_path(&plain(), "mss 1000,sackOK", ms(3));
@@ -110,7 +110,7 @@ fn none_goes_alone_where_it_is_paced() {
     assert!(IdleSegment::eligible(&t.tcp).is_none());
 }
 
-/// There, packets say that routers may mark them.
+/// With ECN, segments say that routers may mark them.
 #[test]
 fn none_goes_alone_where_marks_are_used() {
     let t = capable();

@@ -13,11 +13,11 @@ fn with(keepalive: bool, user_timeout: Option<u64>) -> Script {
 }
 
 const HOURS: u64 = 3600;
-/// An octet before the window.
+/// A keepalive probe: one octet before the window.
 const QUESTION: &str = ". 0:0(0) ack 1";
 
 #[test]
-fn a_silent_peer_is_asked_after_two_hours_and_given_up_after_nine_questions() {
+fn a_silent_peer_is_probed_after_two_hours_and_given_up_after_nine_probes() {
     let mut t = with(true, None);
     t.expect_after(seconds(2 * HOURS), QUESTION);
     for _ in 1..9 {
@@ -30,7 +30,7 @@ fn a_silent_peer_is_asked_after_two_hours_and_given_up_after_nine_questions() {
 }
 
 #[test]
-fn an_answer_begins_the_wait_anew() {
+fn an_ack_begins_the_wait_anew() {
     let mut t = with(true, None);
     for _ in 0..3 {
         t.expect_after(seconds(2 * HOURS), QUESTION);
@@ -41,7 +41,7 @@ fn an_answer_begins_the_wait_anew() {
 }
 
 #[test]
-fn whatever_arrives_puts_the_question_off() {
+fn whatever_arrives_puts_the_probe_off() {
     let mut t = with(true, None);
     t.pass(seconds(2 * HOURS - 1));
     t.inject("P. 1:11(10) ack 1");
@@ -73,7 +73,7 @@ fn what_has_no_true_acknowledgment_does_not_either() {
 }
 
 #[test]
-fn nobody_is_asked_unless_that_was_chosen() {
+fn nobody_is_probed_unless_that_was_chosen() {
     let mut t = with(false, None);
     assert_eq!(t.tcp.next_timeout(), None);
     t.tcp.set_keepalive(Some(Keepalive {
@@ -87,7 +87,7 @@ fn nobody_is_asked_unless_that_was_chosen() {
 }
 
 #[test]
-fn who_owes_an_acknowledgment_is_not_asked_but_sent_again() {
+fn a_peer_that_owes_an_acknowledgment_is_not_probed_but_sent_again() {
     let mut t = with(true, None);
     t.pass(seconds(2 * HOURS - 1));
     t.write(500);
@@ -99,11 +99,11 @@ fn who_owes_an_acknowledgment_is_not_asked_but_sent_again() {
 }
 
 #[test]
-fn the_question_of_the_peer_is_answered() {
+fn the_probe_of_the_peer_is_acknowledged() {
     let mut t = with(false, None);
     t.inject(". 0:0(0) ack 1");
     t.expect(". 1:1(0) ack 1");
-    // With an octet, as some send it.
+    // With an octet of garbage, as some stacks send it.
     t.inject("P. 1:11(10) ack 1");
     t.expect(". 1:1(0) ack 11");
     t.inject(". 10:11(1) ack 1");
@@ -164,7 +164,7 @@ fn a_peer_that_owes_nothing_may_be_silent_longer_than_the_user_timeout() {
 }
 
 #[test]
-fn a_window_kept_closed_uses_up_the_user_timeout_though_the_peer_answers() {
+fn a_window_kept_closed_uses_up_the_user_timeout_though_the_peer_acknowledges() {
     let mut t = with(false, Some(5));
     t.inject(". 1:1(0) ack 1 win 0");
     t.write(1000);
@@ -197,7 +197,7 @@ fn a_window_that_opens_in_time_ends_the_wait() {
 }
 
 #[test]
-fn with_a_user_timeout_it_is_time_and_not_the_number_of_questions_that_counts() {
+fn with_a_user_timeout_it_is_time_and_not_the_number_of_probes_that_counts() {
     let mut t = with(true, Some(2 * HOURS + 100));
     t.expect_after(seconds(2 * HOURS), QUESTION);
     t.expect_after(seconds(75), QUESTION);

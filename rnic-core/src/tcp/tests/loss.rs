@@ -44,7 +44,7 @@ fn frames_are_held_until_they_are_acknowledged_wholly() {
     assert_eq!(t.tcp.next_timeout(), None);
 }
 
-/// However plain their segment looks.
+/// Even in a segment with predicted headers.
 #[test]
 fn data_may_bring_blocks() {
     let mut t = with_sack();
@@ -142,7 +142,7 @@ fn after_a_timeout_slow_start_from_one_segment() {
     t.expect_nothing();
     assert_eq!(t.tcp.cwnd(), (1000, 5000));
     t.inject(". 1:1(0) ack 1001");
-    // Two new segments ask whether the timeout was needed. A duplicate says that it was.
+    // Two new segments find out whether the timeout was needed (F-RTO). A duplicate shows that it was.
     t.expect_segments(10..12);
     t.expect_nothing();
     t.inject(". 1:1(0) ack 1001");
@@ -195,8 +195,8 @@ fn fast_retransmit_and_newreno_without_sack() {
     t.expect_nothing();
     assert_eq!(t.tcp.cwnd(), (5000, 5000));
     assert_eq!(t.tcp.counters().fast_retransmits, 1);
-    // Of the twelve in flight, nine arrive beyond the first hole; 5 may be in flight from the seventh on. What was sent
-    // upon the first duplicates does not count for the window.
+    // Of the twelve in flight, nine arrive beyond the first hole; 5 may be in flight from the seventh on. What limited
+    // transmit sent does not count for the window.
     for _ in 0..4 {
         t.inject(". 1:1(0) ack 1");
         t.expect_nothing();
@@ -228,7 +228,7 @@ fn a_fast_retransmit_gets_a_whole_timeout() {
     t.pass(ms(300));
     t.inject(". 1:1(0) ack 1 <sack 1001:4001>");
     t.expect_segments([0]);
-    // Two round trips for its answer; and the probe for it gets a whole timeout, too.
+    // Two round trips for its ACK; the probe for it gets a whole timeout, too.
     t.expect_after(ms(602), "P. 1:1001(1000) ack 1");
     t.expect_after(ms(900), ". 1:1001(1000) ack 1");
     assert_eq!(t.tcp.counters().timeouts, 1);
@@ -282,7 +282,7 @@ fn sack_names_the_lost_segments_and_only_those_are_sent_again() {
     t.expect_segments([0]);
     t.expect_nothing();
     assert_eq!(t.tcp.cwnd(), (5000, 5000));
-    // The sixth is lost as well: six are on their way, one more than may be. Then one follows for each that arrives.
+    // The sixth is lost as well: six are in flight, one more than allowed. Then one follows for each that arrives.
     t.inject(". 1:1(0) ack 1 <sack 6001:7001 3001:5001 1001:2001>");
     t.expect_nothing();
     t.inject(". 1:1(0) ack 1 <sack 6001:8001 3001:5001 1001:2001>");
@@ -314,7 +314,7 @@ fn more_duplicates_than_segments_let_out_no_more_than_those() {
     for _ in 0..100 {
         t.inject(". 1:1(0) ack 1");
     }
-    // The missing segment, and new ones for those of the other nine that half of the window has room for.
+    // The missing segment, and as many new ones for the other nine as half of the window has room for.
     t.expect_segments([0]);
     t.expect_segments(10..14);
     t.expect_nothing();
@@ -327,7 +327,7 @@ fn after_a_timeout_sacked_segments_are_not_sent_again() {
     t.expect_segments(0..5);
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 1 <sack 1001:2001 3001:4001>");
-    // A quarter of the round trip for those that were overtaken.
+    // A quarter of the round trip, for segments that were overtaken.
     t.expect_after(ms(25), ". 1:1001(1000) ack 1");
     t.expect_after(ms(202), "P. 1:1001(1000) ack 1");
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
@@ -347,7 +347,7 @@ fn a_peer_that_forgets_what_it_sacked_gets_it_again() {
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 1 <sack 1001:4001>");
     t.expect_segments([0]);
-    // It has what was missing, and has dropped the rest.
+    // It has what was missing, and has dropped what it had reported by SACK.
     t.pass(ms(100));
     t.inject(". 1:1(0) ack 1001");
     t.expect_nothing();
@@ -409,7 +409,7 @@ fn a_retransmission_that_cannot_leave_is_not_waited_for_for_ever() {
             t.pass(seconds(1));
             t.expect_nothing();
         }
-        // That the device is stuck says nothing of the path.
+        // A stuck device says nothing of the path.
         assert_eq!(t.tcp.counters().timeouts, 1);
         assert_eq!(t.tcp.max_payload(), 1000);
         if answered {

@@ -1,4 +1,4 @@
-//! Scripts in the manner of packetdrill, on virtual time, and tests of two ends against each other.
+//! Scripts in the notation of packetdrill, on virtual time, and tests of two ends against each other.
 
 mod acknowledging;
 mod closing;

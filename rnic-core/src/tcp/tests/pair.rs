@@ -39,7 +39,7 @@ struct Trouble {
     duplication: u64,
     reordering: u64,
     delay: Duration,
-    /// Chance that the owner does not take what it is offered.
+    /// Probability that the owner does not take what it is offered.
     refusal: u64,
     /// Probability that the owner keeps (almost) a whole window buffered for a while.
     held: u64,
@@ -143,7 +143,7 @@ impl End {
         (frame, len as u16, sum)
     }
 
-    /// Half of what may be sent in bursts is, in bursts of one.
+    /// Returns the next segment as a burst of one, for half of those that may be sent so.
     fn burst(&mut self, now: Instant) -> Option<Vec<u8>> {
         let tcp = self.tcp.as_mut()?;
         let most = tcp.max_payload();
@@ -164,7 +164,7 @@ impl End {
         Some(octets)
     }
 
-    /// The next segment as octets.
+    /// Returns the next segment as octets.
     fn poll(&mut self, now: Instant) -> Option<Vec<u8>> {
         if let Some(octets) = self.burst(now) {
             self.check_edge(&TcpSegment::parse(&octets).unwrap());

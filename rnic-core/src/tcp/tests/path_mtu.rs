@@ -1,4 +1,4 @@
-//! Paths that carry less than was thought: routers that say so, and routers that do not.
+//! Paths with a smaller MTU than was thought: routers that report it, and routers that do not.
 
 use super::script::{OUR_ISN, Script, ms, plain};
 use crate::memory::frames::TxFrames;
@@ -35,7 +35,7 @@ fn what_was_too_large_is_sent_again_at_once_in_smaller_pieces() {
         assert_eq!(t.tcp.cwnd(), window);
         t.inject(". 1:1(0) ack 10001");
         assert_eq!(t.frames_free(), 256);
-        // What follows is cut to size from the start.
+        // Later segments have that size from the start.
         assert_eq!(t.tcp.max_payload(), 600);
         t.write(1000);
         t.expect(&segment(10_001, 600));
@@ -46,7 +46,7 @@ fn what_was_too_large_is_sent_again_at_once_in_smaller_pieces() {
 fn what_the_peer_has_is_not_sent_again() {
     let mut t = in_flight(WITH_SACK);
     t.pass(ms(100));
-    // The front has arrived, and segments of another way.
+    // The front has arrived, and segments that took another path.
     t.inject(". 1:1(0) ack 2001 <sack 4001:5001>");
     assert!(t.tcp.handle_too_big(OUR_ISN + 2001, 600));
     for start in [2, 3, 5, 6, 7, 8, 9] {
@@ -191,7 +191,7 @@ fn a_path_that_has_just_carried_full_segments_loses_them_by_chance() {
     for wait in [200, 400, 800, 1600, 3200] {
         t.expect_after(ms(wait), &segment(3001, 3000));
     }
-    // Ten seconds have passed: the path may have become another.
+    // Ten seconds have passed: the path may have changed.
     t.expect_after(ms(6400), &segment(3001, 1024));
     assert_eq!(t.tcp.counters().mtu_reductions, 1);
 }
@@ -222,7 +222,7 @@ fn pieces_keep_the_push_at_the_end() {
     t.expect("P. 501:901(400) ack 1");
 }
 
-/// A window that had no room for the whole of a segment, and then a path that has none either.
+/// First the window has no room for the whole segment, and then the path has none either.
 #[test]
 fn the_rest_of_a_segment_sent_in_part_follows_in_parts() {
     let mut t = Script::established(&plain(), WITH_SACK, 1800);

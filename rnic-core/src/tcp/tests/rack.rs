@@ -1,4 +1,4 @@
-//! Losses found by what was sent later and has arrived (RFC 8985 section 6).
+//! Losses found by segments that were sent later and have arrived (RACK, RFC 8985 section 6).
 
 use super::script::{Script, ms, plain};
 
@@ -7,7 +7,7 @@ fn open() -> Script {
     Script::over_path(&plain(), "mss 1000,sackOK", ms(100))
 }
 
-/// Sends ten segments, whose answers come after this.
+/// Sends ten segments, whose ACKs come later.
 fn ten_sent(t: &mut Script, octets: u64) {
     t.write(octets);
     t.expect_segments(0..10);
@@ -96,12 +96,12 @@ fn a_retransmission_that_is_lost_too_is_found_without_a_timeout() {
 }
 
 #[test]
-fn an_answer_that_comes_too_soon_is_not_the_retransmissions() {
+fn an_ack_that_comes_too_soon_is_not_the_retransmissions() {
     let mut t = open();
     t.write(3000);
     t.expect_segments(0..3);
     t.expect_after(ms(202), "P. 2001:3001(1000) ack 1");
-    // By the first sending. That the others were sent 200 ms before the second one says nothing.
+    // It is for the first transmission. That the others were sent 200 ms before the second one says nothing.
     t.pass(ms(10));
     t.inject(". 1:1(0) ack 1 <sack 2001:3001>");
     t.pass(ms(50));

@@ -1,4 +1,4 @@
-//! The receiving direction against the plainest model: the set of the octets that were taken.
+//! The receive side against the simplest model: the set of the octets that were taken.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ const CAPACITY: u32 = 200;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A segment comes; the owner takes it or not.
+    /// A segment arrives; the owner takes it or not.
     Segment {
         start: i64,
         len: u64,

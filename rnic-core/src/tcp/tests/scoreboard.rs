@@ -1,4 +1,4 @@
-//! The scoreboard against a plain model: one record for each segment, and everything found by looking at all.
+//! The scoreboard against a simple model: one record for each segment, and every question answered by a search of all.
 
 use core::time::Duration;
 
@@ -16,9 +16,9 @@ use super::script::{OUR_ISN, ms};
 enum Step {
     /// Queues segments of these lengths and sends them.
     Send(Vec<u16>),
-    /// Acknowledges up to the segment border at this share of what is in flight, plus some octets.
+    /// Acknowledges up to the segment boundary at this share of what is in flight, plus some octets.
     Acknowledge(u64, u64),
-    /// SACKs between borders, in several blocks.
+    /// SACKs ranges between boundaries, in several blocks.
     Sack(Vec<(u64, u64)>),
     /// What was sent before the segment at this share is lost if it was sent this long ago.
     Overdue(u64, u64),
@@ -26,7 +26,7 @@ enum Step {
     Timeout,
     Resend(u8),
     Undo,
-    /// Cuts what waits to be sent again first after so many octets.
+    /// Cuts the first segment that waits to be retransmitted, after so many octets.
     Cut(u16),
     Wait(u64),
 }
@@ -75,7 +75,7 @@ impl Model {
         with.map(|record| record.end - record.start).sum()
     }
 
-    /// The border of segments at so many hundredths of what is in flight.
+    /// Returns the segment boundary at so many hundredths of what is in flight.
     fn border(&self, share: u64) -> u64 {
         let index = self.records.len() * share as usize / 100;
         self.records
@@ -166,7 +166,7 @@ impl Bench {
         let mut ranges = Vec::new();
         for &(a, b) in shares {
             let range = self.model.border(a.min(b))..self.model.border(a.max(b));
-            // An empty block and one inside of the second are something else.
+            // An empty block, and one inside of the second (a D-SACK), mean something else.
             let nested = ranges.len() == 1 && {
                 let first: &core::ops::Range<u64> = &ranges[0];
                 range.start <= first.start && first.end <= range.end
@@ -242,8 +242,8 @@ impl Bench {
         }
     }
 
-    /// The lowest that is lost goes first. Of two sent again at the same time the first one may have stood higher,
-    /// which the model does not know: so time passes.
+    /// Retransmits the lowest lost segment. Time passes, because the model does not know which of two retransmissions
+    /// of the same time came first.
     fn resend(&mut self) {
         self.now = self.now + Duration::from_nanos(1);
         let lost = self
@@ -307,7 +307,7 @@ impl Bench {
             .iter()
             .filter(|record| record.fate == Fate::Sacked);
         assert_eq!(self.send.sacked_segments(), sacked.count());
-        // Pieces share the frame of what was cut.
+        // Pieces share the frame of the segment that was cut.
         let frames = self.send.segments.iter().filter(|s| s.part.ends_frame());
         assert_eq!(self.frames.available(), 2000 - frames.count());
     }
@@ -339,7 +339,7 @@ fn a_segment_sent_a_third_time_is_not_lost_by_what_was_sent_after_the_second() {
         Step::Wait(10),
         Step::Timeout,
         Step::Resend(1),
-        // What was sent before the second segment's second time.
+        // What was sent before the second segment's second transmission.
         Step::Overdue(34, 0),
     ] {
         bench.take(&step);

@@ -1,4 +1,4 @@
-//! A connection under the hand of a script.
+//! A connection that a script drives.
 //!
 //! Segments are written as packetdrill writes them, with sequence numbers relative to each side's SYN:
 //!
@@ -10,8 +10,8 @@
 //!
 //! E is ECE and W is CWR; `[ect0]` and `[ce]` stand in front for the ECN field of the IP header.
 //!
-//! An expected segment is compared in the parts that the script writes: without `win` any window will do, and
-//! without options there may be none but timestamps.
+//! An expected segment is compared in the parts that the script writes: without `win` any window will do, and without
+//! options it may have none but timestamps.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -30,7 +30,7 @@ pub(super) const OUR_ISN: Seq = Seq(0xffff_f000);
 pub(super) const PEER_ISN: Seq = Seq(0xffff_fc00);
 pub(super) const PAYLOAD_AT: u16 = 100;
 
-/// The octet at an offset of either stream.
+/// Returns the octet at an offset of either stream.
 pub(super) fn pattern(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -47,7 +47,8 @@ pub(super) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Options off but for what the script's SYN asks, and windows easy to calculate: the scripts stay short.
+/// Returns a configuration that keeps scripts short: only the options that the script's SYN asks for, and windows that
+/// are easy to calculate.
 pub(super) fn plain() -> TcpConfig {
     TcpConfig {
         mss: 1000,
@@ -70,7 +71,7 @@ pub(super) struct Script {
     pub(super) queued: u64,
 }
 
-/// A segment as the script wrote it.
+/// A segment as the script has it.
 struct Written {
     header: TcpHeader,
     payload: Vec<u8>,
@@ -88,13 +89,13 @@ impl Script {
         }
     }
 
-    /// Opens actively; the SYN is not polled yet.
+    /// Opens a connection actively; the SYN is not polled yet.
     pub(super) fn connect(config: &TcpConfig) -> Self {
         let now = Instant::ZERO + Duration::from_secs(1000);
         Self::over(Tcp::connect(now, config, 1000, 2000, OUR_ISN), now)
     }
 
-    /// Opens passively; the SYN-ACK is not polled yet.
+    /// Opens a connection passively; the SYN-ACK is not polled yet.
     pub(super) fn accept(config: &TcpConfig, syn: &str) -> Self {
         let now = Instant::ZERO + Duration::from_secs(1000);
         let syn = parse(syn);
@@ -105,7 +106,7 @@ impl Script {
         Self::over(Tcp::accept(now, config, OUR_ISN, &segment), now)
     }
 
-    /// An established connection with segments of 1000 octets, SACK if the peer has it, and the given window.
+    /// Makes an established connection with segments of 1000 octets, SACK if the peer has it, and the given window.
     pub(super) fn established(config: &TcpConfig, options: &str, window: u32) -> Self {
         let mut script = Self::connect(config);
         script.next().expect("a SYN");
@@ -114,7 +115,7 @@ impl Script {
         script
     }
 
-    /// The same over a path with this round-trip time, which is one of the connection's measured ones from now on.
+    /// Makes an established connection over a path with this round-trip time, which has been measured.
     pub(super) fn over_path(config: &TcpConfig, options: &str, round_trip: Duration) -> Self {
         let mut script = Self::connect(config);
         script.next().expect("a SYN");
@@ -133,7 +134,7 @@ impl Script {
         }
     }
 
-    /// A segment from the peer. Returns what was offered of it.
+    /// Injects a segment from the peer. Returns what was offered of it.
     pub(super) fn inject(&mut self, text: &str) -> Option<Range<u64>> {
         self.inject_by(text, true)
     }
@@ -190,7 +191,7 @@ impl Script {
         Some(range)
     }
 
-    /// Injects a segment from the peer if header prediction takes it. Says whether it does.
+    /// Injects a segment from the peer if header prediction takes it. Returns whether it does.
     pub(super) fn inject_next(&mut self, text: &str) -> bool {
         let Written { header, payload } = parse(text);
         let Some(header) = header.of_data() else {
@@ -204,7 +205,7 @@ impl Script {
         true
     }
 
-    /// Whether a SYN may replace the connection, and where the new one begins at least.
+    /// Returns the least initial sequence number with which a SYN may replace the connection, if it may.
     pub(super) fn yields_to(&self, text: &str) -> Option<u32> {
         let Written { header, payload } = parse(text);
         let segment = TcpSegment {
@@ -215,7 +216,7 @@ impl Script {
         Some(least.distance_from(OUR_ISN))
     }
 
-    /// The connection of a SYN that was answered with a cookie, and the SYN-ACK that was the answer.
+    /// Makes the connection of a peer whose SYN got a cookie. Returns it with the SYN-ACK.
     pub(super) fn accept_cookie(
         config: &TcpConfig,
         syn: &str,
@@ -247,7 +248,7 @@ impl Script {
         (script, answer)
     }
 
-    /// The application has so many more octets to send. They are queued as the connection wants them.
+    /// Gives the application so many more octets to send. They are queued as the connection wants them.
     pub(super) fn write(&mut self, octets: u64) {
         self.unqueued += octets;
     }
@@ -273,7 +274,7 @@ impl Script {
         assert_eq!(end, self.queued);
     }
 
-    /// A frame with the next octets, and their sum.
+    /// Builds a frame with the next octets. Returns it and their checksum.
     pub(super) fn build(&mut self, len: u64) -> (FrameId, u16) {
         let frame = self.frames.allocate().expect("a free frame");
         let payload = pattern_of(self.queued..self.queued + len);
@@ -283,7 +284,7 @@ impl Script {
         (frame, checksum::sum(&payload))
     }
 
-    /// The next segment to send.
+    /// Returns the next segment to send.
     pub(super) fn next(&mut self) -> Option<Sent> {
         if let Some(sent) = self.next_idle().or_else(|| self.next_in_burst()) {
             return Some(sent);
@@ -292,7 +293,7 @@ impl Script {
         let outgoing = self.tcp.poll_transmit(self.now, &mut self.frames)?;
         let payload = self.payload(&outgoing);
         if !payload.is_empty() {
-            // The last place at or before the end of what was queued that the sequence number can stand for.
+            // The last offset, at or before the end of what was queued, that the sequence number can stand for.
             let end = OUR_ISN + 1 + self.queued as u32;
             let offset = self.queued - u64::from(end.distance_from(outgoing.header.seq));
             assert_eq!(payload, pattern_of(offset..offset + payload.len() as u64));
@@ -304,7 +305,7 @@ impl Script {
         })
     }
 
-    /// The next segment, the least time later.
+    /// Returns the next segment, the least time later.
     pub(super) fn next_turn(&mut self) -> Option<Sent> {
         self.pass(Duration::from_nanos(1));
         self.next()
@@ -326,7 +327,7 @@ impl Script {
         }
     }
 
-    /// The next segment is this one, now or in the next turn, where an ACK for pushed octets waits.
+    /// Expects this segment next, now or in the next turn, where an ACK for pushed octets waits.
     #[track_caller]
     pub(super) fn expect(&mut self, text: &str) {
         let Some(sent) = self.next().or_else(|| self.next_turn()) else {
@@ -335,7 +336,7 @@ impl Script {
         assert_eq!(sent.show(text), text);
     }
 
-    /// Nothing is to be sent now.
+    /// Expects that nothing is sent now.
     #[track_caller]
     pub(super) fn expect_nothing(&mut self) {
         if let Some(sent) = self.next() {
@@ -343,7 +344,7 @@ impl Script {
         }
     }
 
-    /// Nothing is sent for this long, and then this segment.
+    /// Expects that nothing is sent for this long, and then this segment.
     #[track_caller]
     pub(super) fn expect_after(&mut self, wait: Duration, text: &str) {
         self.expect_nothing();
@@ -361,7 +362,7 @@ impl Script {
         self.expect(text);
     }
 
-    /// Lets time pass, with its timers. What they would send waits.
+    /// Lets time pass, and timers expire. What they would send waits.
     pub(super) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(at) = self.tcp.next_timeout().filter(|at| *at <= end) {
@@ -375,7 +376,7 @@ impl Script {
         self.frames.available()
     }
 
-    /// The frame of the first segment not acknowledged.
+    /// Returns the frame of the first segment not acknowledged.
     pub(super) fn first_frame(&self) -> FrameId {
         self.tcp.send.first().expect("a segment is held").frame
     }
@@ -394,7 +395,7 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// As the script would write it, with the parts that `like` has.
+    /// Returns the segment as the script would write it, with the parts that `like` has.
     pub(super) fn show(&self, like: &str) -> String {
         let header = &self.header;
         let flags = header.flags;

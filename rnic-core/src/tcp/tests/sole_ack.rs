@@ -1,4 +1,4 @@
-//! The acknowledgment of the only segment in flight goes a way of its own, and comes to the same.
+//! The fast path of a sole ACK has the same outcome as the ordinary way.
 
 use core::time::Duration;
 
@@ -8,13 +8,13 @@ use super::script::{Script, ms, plain};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// So many octets more are to be sent.
+    /// The application has so many more octets to send.
     Write(u64),
-    /// With an octet of its own the peer acknowledges this many more, as far as they were sent.
-    Answer(u64),
-    /// The same, with so many octets of ours missing in front of so many.
+    /// The peer sends an octet, and acknowledges so many more octets, as far as they were sent.
+    Ack(u64),
+    /// The peer sends an octet and a SACK block: so many octets of ours are missing in front of so many.
     Sack(u64, u64),
-    /// Microseconds.
+    /// So many microseconds pass.
     Pass(u64),
     Close,
 }
@@ -22,8 +22,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (1..2500_u64).prop_map(Step::Write),
-        8 => Just(Step::Answer(u64::MAX)),
-        3 => (0..2000_u64).prop_map(Step::Answer),
+        8 => Just((u64::MAX)),
+        3 => (0..2000_u64).prop_map(),
         2 => (1..2000_u64, 1..2000_u64).prop_map(|(gap, len)| Step::Sack(gap, len)),
         3 => (1..2000_u64).prop_map(Step::Pass),
         1 => (1..500_000_u64).prop_map(Step::Pass),
@@ -31,7 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two connections of the same fate, of which one has no fast path.
+/// Two connections that see the same, of which one has no fast path.
 struct Twins {
     short: Script,
     long: Script,
@@ -55,8 +55,8 @@ impl Twins {
         run(&mut self.long);
     }
 
-    /// The peer acknowledges so many octets more.
-    fn answer(&mut self, octets: u64, sack: Option<(u64, u64)>) {
+    /// Has the peer acknowledge so many octets more.
+    fn acknowledge(&mut self, octets: u64, sack: Option<(u64, u64)>) {
         let (una, nxt) = (self.short.tcp.send.una(), self.short.tcp.send.nxt());
         let ack = una.saturating_add(octets).min(nxt) + 1;
         let sack = sack.map_or(String::new(), |(gap, len)| {
@@ -73,7 +73,7 @@ impl Twins {
     fn step(&mut self, step: Step) {
         match step {
             Step::Write(octets) => self.each(|one| one.write(octets)),
-            Step::Answer(octets) => self.answer(octets, None),
+            (octets) => self.acknowledge(octets, None),
             Step::Sack(gap, len) => self.answer(0, Some((gap, len))),
             Step::Pass(micros) => self.each(|one| {
                 one.pass(Duration::from_micros(micros));
@@ -109,12 +109,12 @@ fn messages_one_by_one_go_the_short_way() {
     for _ in 0..20 {
         twins.step(Step::Write(64));
         twins.step(Step::Pass(7));
-        twins.step(Step::Answer(64));
+        twins.step((64));
     }
     assert_eq!(twins.short.tcp.acked_offset(), 20 * 64);
 }
 
-/// The last segment arrives without having been sent again; but that what was lost before it is made up for is news.
+/// The last segment was not retransmitted; but its ACK also ends the recovery of a segment before it.
 #[test]
 fn the_end_of_a_recovery_goes_the_long_way() {
     let mut twins = Twins::open();
@@ -122,10 +122,10 @@ fn the_end_of_a_recovery_goes_the_long_way() {
         Step::Write(3000),
         Step::Sack(1000, 1000),
         Step::Pass(5000),
-        Step::Answer(2000),
-        Step::Answer(1000),
+        (2000),
+        (1000),
         Step::Write(64),
-        Step::Answer(64),
+        (64),
     ] {
         twins.step(step);
     }

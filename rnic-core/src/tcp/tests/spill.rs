@@ -1,4 +1,5 @@
-//! What a silent peer leaves unacknowledged gives its frames back, and is sent again from ordinary memory.
+//! Spilling: octets that a silent peer does not acknowledge are copied to ordinary memory, which frees their frames,
+//! and are retransmitted from there.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +7,7 @@ use super::script::{OUR_ISN, Script, ms, plain, seconds};
 use crate::memory::frames::TxFrames;
 use crate::tcp::{SpilledOctets, TcpConfig, TcpFailure};
 
-/// Three segments of 1000 octets are in flight, and a timeout has passed: of two that follow a part is queued.
+/// Makes a connection with three segments of 1000 octets in flight after a timeout. A part of two more is queued.
 fn timed_out(sum: &SpilledOctets) -> Script {
     let mut t = Script::established(&plain(), "mss 1000", 60_000);
     t.write(3000);
@@ -41,7 +42,7 @@ fn after_a_timeout_no_frame_is_held_and_the_same_octets_go_again() {
     t.inject(". 1:1(0) ack 3001");
     assert_eq!(sum.load(Ordering::Relaxed), 0);
     assert_eq!(t.tcp.acked_offset(), 3000);
-    // What follows is in frames again.
+    // Later segments are in frames again.
     t.write(1000);
     t.expect(&segment(3001, 1000));
     assert_eq!(t.frames_free(), 255);
@@ -125,7 +126,7 @@ fn a_closed_window_holds_no_frame() {
     t.pass(ms(300));
     t.tcp.spill(&mut t.frames, &sum);
     assert_eq!(t.frames_free(), 256);
-    // Probed, and sent when it opens.
+    // The window is probed, and the segment is sent when it opens.
     t.expect(&segment(1001, 1));
     t.inject(". 1:1(0) ack 1001 win 0");
     t.inject(". 1:1(0) ack 1001 win 5000");
@@ -151,7 +152,7 @@ fn what_has_not_left_the_device_stays_where_it_is() {
     t.expect_after(ms(1), &segment(1, 1000));
 }
 
-/// No segment with data goes where only frames for others are left, and none is forgotten.
+/// While only frames for other connections are left, no segment with data is sent, and none is lost.
 #[test]
 fn the_last_frames_are_for_segments_without_data() {
     let mut t = Script::established(&plain(), "mss 1000", 60_000);
@@ -170,7 +171,8 @@ fn the_last_frames_are_for_segments_without_data() {
     t.expect(". 1:1001(1000) ack 101");
 }
 
-/// All frames are others', and none comes back: it ends by its timeouts, and does not ask for one for ever.
+/// Other connections have all frames, and none comes back: the connection ends by its timeouts, and does not retry for
+/// ever.
 #[test]
 fn a_sender_for_which_no_frame_is_free_gives_up_in_time() {
     let config = TcpConfig {
@@ -195,7 +197,7 @@ fn a_sender_for_which_no_frame_is_free_gives_up_in_time() {
     assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
 }
 
-/// Nor is one needed to send in smaller segments what an unknown link of the path has not let through.
+/// Nor is a frame needed to cut segments that are too large for a link of the path.
 #[test]
 fn no_frame_is_needed_to_try_smaller_segments() {
     let mut t = Script::established(&plain(), "mss 1000", 60_000);

@@ -1,4 +1,4 @@
-//! Finding out that nothing was lost, and taking the consequences back.
+//! Spurious retransmissions: they are detected, and the congestion response is undone.
 
 use super::script::{Script, ms, plain};
 use crate::tcp::TcpConfig;
@@ -19,7 +19,7 @@ fn with_timestamps() -> Script {
     Script::over_path(&config, options, ms(100))
 }
 
-/// Ten segments are sent, and the first one again as three have overtaken it.
+/// Sends ten segments, and the first one again because three have overtaken it.
 fn first_sent_again(t: &mut Script, stamps: &str) {
     t.write(10_000);
     t.expect_segments(0..10);
@@ -38,7 +38,7 @@ fn an_old_timestamp_shows_that_the_first_sending_has_arrived() {
     assert_eq!(t.tcp.counters().spurious_recoveries, 1);
     assert!(t.tcp.cwnd().0 >= 10_000);
     assert_eq!(t.tcp.cwnd().1, u64::MAX);
-    // Such a delay is no loss any more: three that overtake do not suffice.
+    // From now on such a delay is no loss: three that overtake do not suffice.
     t.inject(". 1:1(0) ack 4001 <TS val 3 ecr 1000100,sack 5001:8001>");
     t.expect_nothing();
 }
@@ -52,7 +52,7 @@ fn one_late_segment_does_not_excuse_another_that_was_lost() {
     t.inject(". 1:1(0) ack 1 <TS val 2 ecr 1000100,sack 1001:3001 4001:10001>");
     t.expect_segments([0, 3]);
     t.pass(ms(10));
-    // The first sending of the first has arrived; that of the fourth has not.
+    // The first transmission of the first has arrived; that of the fourth has not.
     t.inject(". 1:1(0) ack 3001 <TS val 3 ecr 1000100,sack 4001:10001>");
     assert_eq!(t.tcp.counters().spurious_recoveries, 0);
     t.pass(ms(90));
@@ -127,7 +127,7 @@ fn a_timeout_was_needless_if_what_was_sent_once_is_acknowledged_after_it() {
     t.expect_segments(0..10);
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
     assert_eq!(t.tcp.cwnd().0, 1000);
-    // Whose answer is it? Two new segments find out.
+    // It may be for either transmission. Two new segments find out.
     t.inject(". 1:1(0) ack 1001");
     t.expect_segments(10..12);
     t.expect_nothing();

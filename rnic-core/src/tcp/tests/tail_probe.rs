@@ -1,4 +1,4 @@
-//! The probe of the tail, where no ACK comes back (RFC 8985 section 7).
+//! Tail loss probes, where no ACK comes back (RFC 8985 section 7).
 
 use super::script::{Script, ms, plain};
 use crate::tcp::TcpConfig;
@@ -76,7 +76,7 @@ fn a_single_segment_leaves_the_peer_time_for_a_delayed_acknowledgment() {
     let mut t = open();
     t.write(1000);
     t.expect_segments([0]);
-    // Not later than the timeout would be, and without its consequences.
+    // Not later than the timeout would be, and without its congestion response.
     t.expect_after(ms(300), "P. 1:1001(1000) ack 1");
     assert_eq!(t.tcp.counters().timeouts, 0);
     assert_eq!(t.tcp.cwnd().0, 10_000);
@@ -135,8 +135,8 @@ fn after_a_probe_a_new_round_trip_is_measured_before_the_next() {
     assert_eq!(t.tcp.counters().timeouts, 1);
 }
 
-/// Sends three segments and the probe, which is answered by this ACK. Returns the slow-start threshold once another
-/// segment has been acknowledged.
+/// Sends three segments and the probe, for which these ACKs come. Returns the slow-start threshold once another segment
+/// has been acknowledged.
 fn threshold_after(answers: &[&str]) -> u64 {
     let mut t = open();
     t.write(3000);
@@ -233,7 +233,7 @@ fn recovering() -> Script {
 fn a_retransmission_that_is_lost_as_well_is_probed_for_in_recovery() {
     let mut t = recovering();
     t.expect_after(ms(202), "P. 1:1001(1000) ack 1");
-    // One at a time: from here on the retransmission timer watches.
+    // One at a time: from here on the retransmission timer runs.
     t.expect_after(ms(300), ". 1:1001(1000) ack 1");
     assert_eq!(t.tcp.counters().tail_probes, 1);
     assert_eq!(t.tcp.counters().timeouts, 1);

@@ -3,7 +3,7 @@
 use super::script::{Script, ms, plain, seconds};
 use crate::tcp::{State, TcpConfig};
 
-/// Both streams are over: the peer's next sequence number is 102, ours 12.
+/// Makes a connection in TIME-WAIT: the peer's next sequence number is 102, ours 12.
 fn waiting(config: &TcpConfig, syn: &str, stamp: &str) -> Script {
     let mut t = Script::established(config, syn, 60_000);
     t.write(10);
@@ -41,7 +41,7 @@ fn a_sequence_number_of_the_old_connection_does_not() {
     for syn in ["S 0:0(0) <mss 1000>", "S 50:50(0)", "S 101:101(0)"] {
         assert_eq!(t.yields_to(syn), None, "{syn}");
     }
-    // It is answered, and a peer that lost its state resets us.
+    // It gets an ACK, and a peer that lost its state resets us.
     t.inject("S 0:0(0) <mss 1000>");
     t.expect(". 12:12(0) ack 102");
     t.expect_state(State::TimeWait);
@@ -102,7 +102,7 @@ fn only_the_fin_where_it_stood_begins_the_wait_anew() {
         "F. 50:50(0) ack 12",
         "FP. 1:51(50) ack 12",
         "F. 102:102(0) ack 12",
-        // That of the peer, but for what it acknowledges.
+        // The FIN of the peer, except for what it acknowledges.
         "FP. 1:101(100) ack 2000000000",
         "FP 1:101(100)",
     ];

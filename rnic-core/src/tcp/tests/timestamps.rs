@@ -43,10 +43,10 @@ fn the_timestamp_of_the_first_segment_not_acknowledged_is_echoed() {
     t.inject(". 1:1001(1000) ack 1 <TS val 600 ecr 1000000>");
     t.inject(". 1001:2001(1000) ack 1 <TS val 601 ecr 1000000>");
     t.expect(". 1:1(0) ack 2001 <TS val 1000000 ecr 600>");
-    // Out of order: the last one in order.
+    // Out of order: the timestamp of the last one in order is echoed.
     t.inject(". 3001:4001(1000) ack 1 <TS val 603 ecr 1000000>");
     t.expect(". 1:1(0) ack 2001 <TS val 1000000 ecr 600,sack 3001:4001>");
-    // The hole is filled: that one's.
+    // The hole is filled: the timestamp of that segment is echoed.
     t.inject(". 2001:3001(1000) ack 1 <TS val 650 ecr 1000000>");
     t.expect(". 1:1(0) ack 4001 <TS val 1000000 ecr 650>");
 }
@@ -61,10 +61,10 @@ fn a_retransmission_of_what_we_have_changes_no_time() {
     t.expect(". 1:1(0) ack 1001 <TS val 1000000 ecr 600,sack 1:1001>");
 }
 
-/// Half the clock's circle ahead of 600: behind it, all that the true peer sends would be old.
+/// Half the range of timestamps ahead of 600: after it, all that the true peer sends would be old.
 const POISON: &str = "<TS val 2147484247 ecr 1000000>";
 
-/// Sends a forged segment, and sees that the next of the true peer still counts.
+/// Injects a forged segment, and checks that the next of the true peer still counts.
 #[track_caller]
 fn survives(forged: &str) {
     for long in [false, true] {

@@ -1,11 +1,12 @@
-//! Bursts: one of every other segment of all scripts, and what several segments of one have of their own.
+//! Bursts: every other segment of all scripts is sent in a burst of one. These tests are about several segments in a
+//! burst.
 
 use super::ecn::capable;
 use super::script::{PAYLOAD_AT, Script, Sent, plain};
 use crate::tcp::BurstSegments;
 
 impl Script {
-    /// The next segment as a burst of its own, if there may be one: of those that scripts send every other is.
+    /// Returns the next segment as a burst of one, if it is eligible, for every other segment of a script.
     pub(super) fn next_in_burst(&mut self) -> Option<Sent> {
         let most = self.tcp.max_payload() as u64;
         let chosen = (self.queued / most).is_multiple_of(2);
@@ -13,12 +14,12 @@ impl Script {
         may.then(|| self.burst(1)).and_then(|mut sent| sent.pop())
     }
 
-    /// Octets that may be sent in a burst now; none if there can be none.
+    /// Returns the octets that may be sent in a burst now; 0 if there can be no burst.
     fn room(&self) -> u64 {
         BurstSegments::eligible(&self.tcp, self.now).map_or(0, |burst| burst.room())
     }
 
-    /// Sends so many segments of what is to be written in one burst.
+    /// Sends so many segments in one burst.
     fn burst(&mut self, segments: usize) -> Vec<Sent> {
         let mut burst = BurstSegments::eligible(&self.tcp, self.now).unwrap();
         let mut sent = Vec::new();
@@ -54,7 +55,7 @@ fn segments_of_a_burst_follow_each_other_and_carry_the_acknowledgment() {
     t.expect(". 1:1001(1000) ack 1");
     t.inject(". 1:1001(1000) ack 1001");
     t.inject(". 1001:2001(1000) ack 1001");
-    // The first of a flight goes alone: it may find the window to be smaller.
+    // The first of a flight goes alone: the window may be smaller after a pause.
     assert_eq!(t.room(), 1000);
     t.write(2500);
     t.expect_burst(&[". 1001:2001(1000) ack 2001"]);

@@ -1,4 +1,4 @@
-//! Urgent data is data like any other: flag and pointer change nothing of the stream.
+//! Urgent data is data like any other: flag and pointer do not change the stream.
 
 use super::script::{Script, plain};
 use crate::tcp::State;

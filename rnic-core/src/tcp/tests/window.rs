@@ -1,4 +1,4 @@
-//! How the congestion window grows, shrinks and paces what is sent.
+//! How the congestion window grows and shrinks, and how it paces segments.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ fn cubic() -> TcpConfig {
     }
 }
 
-/// Sends all that may be sent, and returns how much that was.
+/// Sends all that may be sent, and returns how many octets that was.
 fn drain(t: &mut Script) -> u64 {
     let mut octets = 0;
     while let Some(sent) = t.next() {
@@ -146,7 +146,7 @@ fn a_window_that_the_application_does_not_fill_stays() {
     assert!(rate.application_limited);
 }
 
-/// A connection whose window has grown to so many octets at least.
+/// Makes a connection whose window has grown to at least so many octets.
 fn grown(config: &TcpConfig, round_trip: Duration, window: u64) -> Script {
     let mut t = Script::over_path(config, "mss 1000,wscale 7", round_trip);
     t.inject(". 1:1(0) ack 1 win 60000");
@@ -279,7 +279,7 @@ fn the_delivery_rate_is_bounded_where_acks_come_in_a_burst() {
     for _ in 0..3 {
         let sent = drain(&mut t);
         t.pass(ms(100));
-        // The first of them ends a round trip, and the others come without any time behind it.
+        // The first of them ends a round trip, and the others come at the same time.
         for part in 1..=10 {
             t.inject(&format!(". 1:1(0) ack {}", acked + sent * part / 10 + 1));
         }
@@ -303,7 +303,7 @@ fn the_delivery_rate_is_not_above_the_sending_rate() {
     send(&mut t, 10);
     t.pass(ms(4));
     t.inject(". 1:1(0) ack 9001");
-    // Of the last octets delivered, these were sent 15 ms behind, and their ACK comes 11 ms behind.
+    // These were sent 15 ms after the last octets delivered, and their ACK comes 11 ms after.
     send(&mut t, 1);
     t.pass(ms(10));
     t.inject(". 1:1(0) ack 11001");

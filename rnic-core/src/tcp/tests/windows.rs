@@ -1,4 +1,4 @@
-//! The peer's window and ours.
+//! The send window and the receive window.
 
 use core::time::Duration;
 
@@ -23,7 +23,7 @@ fn no_more_than_the_window_is_sent() {
     t.expect_nothing();
 }
 
-/// However plain its segment looks.
+/// Even in a segment with predicted headers.
 #[test]
 fn data_may_bring_a_new_window() {
     let mut t = open(1000);
@@ -45,7 +45,7 @@ fn a_closed_window_is_probed_with_one_octet() {
         t.inject(". 1:1(0) ack 1001 win 0");
     }
     assert_eq!(t.tcp.counters().window_probes, 3);
-    // It opens: the segment goes out whole, at once, and the timer is that of a fresh segment.
+    // It opens: the whole segment is sent at once, with the timer of a new segment.
     t.inject(". 1:1(0) ack 1001 win 1000");
     t.expect(". 1001:2001(1000) ack 1");
     t.expect_after(ms(200), ". 1001:2001(1000) ack 1");
@@ -64,7 +64,7 @@ fn a_probe_that_is_taken_is_followed_by_the_next_octet() {
     assert_eq!(t.tcp.acked_offset(), 1001);
     t.expect_after(ms(400), ". 1002:1003(1) ack 1");
     t.inject(". 1:1(0) ack 1003 win 5000");
-    // The frame goes out as it is, what was taken included.
+    // The whole frame is sent, with what was taken.
     t.expect(". 1001:2001(1000) ack 1");
     t.inject(". 1:1(0) ack 2001 win 5000");
     t.expect_nothing();
@@ -72,7 +72,7 @@ fn a_probe_that_is_taken_is_followed_by_the_next_octet() {
 }
 
 #[test]
-fn a_window_closed_for_ever_is_no_failure_while_the_peer_answers() {
+fn a_window_closed_for_ever_is_no_failure_while_the_peer_acknowledges() {
     let mut t = open(1000);
     t.write(2000);
     t.expect(". 1:1001(1000) ack 1");
@@ -89,7 +89,7 @@ fn a_window_closed_for_ever_is_no_failure_while_the_peer_answers() {
 }
 
 #[test]
-fn probes_without_any_answer_end_the_connection() {
+fn probes_without_any_ack_end_the_connection() {
     let mut t = open(1000);
     t.write(2000);
     t.expect(". 1:1001(1000) ack 1");
@@ -117,7 +117,7 @@ fn a_silly_window_waits_for_more_and_then_takes_what_there_is() {
     t.inject(". 1:1(0) ack 5001 win 300");
     t.expect_after(ms(200), ". 5001:5301(300) ack 1");
     t.inject(". 1:1(0) ack 5301 win 5000");
-    // The rest of that frame, and on with the next.
+    // The rest of that frame, and then the next.
     t.expect(". 5301:6001(700) ack 1");
     t.expect(". 6001:7001(1000) ack 1");
 }
@@ -199,7 +199,7 @@ fn the_rest_of_a_lost_part_waits_for_the_part() {
     assert_eq!(t.frames_free(), 256);
 }
 
-/// The device keeps the frame for so long that the part is thought lost, acknowledged, and followed by a probe.
+/// The device keeps the frame so long that the part is thought lost, acknowledged, and followed by a probe.
 #[test]
 fn a_probe_goes_on_where_a_part_thought_lost_ended() {
     let mut t = open(800);
@@ -240,7 +240,7 @@ fn a_window_that_shrinks_is_obeyed() {
         t.expect(". 1001:1002(1) ack 1");
         t.inject(". 1:1(0) ack 1001 win 0");
     }
-    // Nor are the answers taken for duplicate ACKs.
+    // Nor are the ACKs taken for duplicates.
     assert_eq!(t.tcp.counters().fast_retransmits, 0);
     t.inject(". 1:1(0) ack 1001 win 5000");
     t.expect(". 1001:2001(1000) ack 1");
@@ -291,7 +291,7 @@ fn a_probe_is_timed() {
     t.inject(". 1:1(0) ack 1001 win 0");
     t.expect_nothing();
     t.pass(ms(200));
-    // A window too small for a segment opens meanwhile: still a matter of probing.
+    // A window too small for a segment opens meanwhile: probing goes on.
     t.inject(". 1:1(0) ack 1001 win 300");
     t.expect(". 1001:1301(300) ack 1");
     t.expect_after(ms(400), ". 1001:1301(300) ack 1");
@@ -380,12 +380,12 @@ fn what_is_held_shrinks_the_window_but_never_its_right_edge() {
     t.expect(". 1:1(0) ack 9001 win 1000");
     t.inject("P. 9001:10001(1000) ack 1");
     t.expect(". 1:1(0) ack 10001 win 0");
-    // Beyond the window: not offered, but answered. So is a probe.
+    // Beyond the window: not offered, but acknowledged. So is a probe.
     assert_eq!(t.inject(". 10001:11001(1000) ack 1"), None);
     t.expect(". 1:1(0) ack 10001 win 0");
     assert_eq!(t.inject(". 10001:10002(1) ack 1"), None);
     t.expect(". 1:1(0) ack 10001 win 0");
-    // It opens by less than a segment: not worth telling.
+    // It opens by less than a segment: no window update.
     t.tcp.set_buffered(9_100, 0);
     t.expect_nothing();
     t.tcp.set_buffered(4_000, 0);
@@ -422,7 +422,7 @@ fn a_segment_is_cut_at_the_right_edge() {
         ..plain()
     };
     let mut t = Script::established(&config, "mss 1000", 60_000);
-    // The FIN goes with what is cut off.
+    // The FIN is cut off too.
     assert_eq!(t.inject("F. 1:2001(2000) ack 1"), Some(0..1500));
     assert_eq!(t.inject("F. 1501:1501(0) ack 1"), None);
     t.expect(". 1:1(0) ack 1502");
@@ -448,6 +448,6 @@ fn a_scaled_window_never_pulls_its_edge_back_by_rounding() {
         assert!(now >= edge, "{now} after {edge}");
         edge = now;
     }
-    // 1400 octets came, and none of the 60,001 was given back in steps smaller than a segment.
+    // 1400 octets came, and the buffered 60,001 were not freed in steps smaller than a segment.
     assert!(edge <= 60_001 + 1400 + 32, "{edge}");
 }

@@ -1,4 +1,4 @@
-//! Who gets what of a shared bottleneck.
+//! How connections share a bottleneck.
 
 use core::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::tcp::{CongestionAlgorithm, EcnMode, TcpConfig};
 const CUBIC: CongestionAlgorithm = CongestionAlgorithm::Cubic;
 const NEW_RENO: CongestionAlgorithm = CongestionAlgorithm::NewReno;
 
-/// 100 Mb/s, with room for what 20 ms of it hold.
+/// A bottleneck of 100 Mb/s whose queue holds 20 ms.
 fn path() -> Bottleneck {
     Bottleneck {
         bandwidth: 100_000_000,
@@ -29,8 +29,8 @@ fn config(congestion: CongestionAlgorithm) -> TcpConfig {
     }
 }
 
-/// What connections get in megabits per second, each with its algorithm, its round-trip time and when it opens, from the
-/// twentieth second to the eightieth.
+/// Returns the goodput of connections in megabits per second, from the twentieth second to the eightieth. Each has an
+/// algorithm, a round-trip time, and a time at which it opens.
 fn shares(flows: &[(CongestionAlgorithm, u64, u64)]) -> Vec<f64> {
     let mut network = Network::new(path());
     for &(algorithm, round_trip, at) in flows {
@@ -50,7 +50,7 @@ fn shares(flows: &[(CongestionAlgorithm, u64, u64)]) -> Vec<f64> {
         .collect()
 }
 
-/// Jain's index: 1 where all get the same, 1 / n where one gets all.
+/// Returns Jain's index: 1 where all get the same, 1 / n where one gets all.
 fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();

@@ -1,6 +1,6 @@
-//! Goodput of one connection over a grid of paths, beside what theory says that loss leaves of them.
+//! Goodput of one connection over a grid of paths, beside what theory says for their loss rates.
 //!
-//! The table is kept: a change to it is to be looked at. `RNIC_WRITE_GRID=1` writes it anew.
+//! The table is kept in a file, so that a change shows. `RNIC_WRITE_GRID=1` writes it anew.
 
 use core::fmt::Write;
 use core::time::Duration;
@@ -14,7 +14,7 @@ const PAYLOAD: u64 = 8948;
 const CONFIG_MSS: u16 = 8960;
 const EVENTS: u64 = 200_000;
 const LONGEST: Duration = Duration::from_secs(60);
-/// Where losses are rare, so that a dozen of them count.
+/// For paths with rare losses, so that a dozen losses occur.
 const MORE: u32 = 10;
 
 struct Cell {
@@ -38,7 +38,7 @@ impl Cell {
         }
     }
 
-    /// Megabits per second: once slow start is over, as long as the time for a test allows.
+    /// Returns the goodput in megabits per second, after slow start, measured as long as the time for a test allows.
     fn goodput(&self) -> f64 {
         let config = TcpConfig {
             mss: CONFIG_MSS,
@@ -48,7 +48,7 @@ impl Cell {
         let more = if self.are_losses_rare() { MORE } else { 1 };
         let mut network = Network::new(self.path());
         let flow = network.open(&config, self.round_trip, Duration::ZERO);
-        // A third of it to settle.
+        // The first third is slow start.
         network.run(LONGEST * more / 3, EVENTS * u64::from(more) / 3);
         let (at, octets) = (network.now(), network.received(flow));
         network.run(LONGEST * more, EVENTS * u64::from(more));
@@ -60,7 +60,7 @@ impl Cell {
         self.loss == 100 && self.round_trip > Duration::from_millis(1)
     }
 
-    /// Megabits per second of a window of so many segments.
+    /// Returns the megabits per second of a window of so many segments.
     fn rate(&self, segments: f64) -> f64 {
         let share = PAYLOAD as f64 / (PAYLOAD + super::OVERHEAD) as f64;
         let limit = self.bandwidth as f64 * share / 1e6;
@@ -71,12 +71,12 @@ impl Cell {
         self.loss as f64 / 1e6
     }
 
-    /// The window of a Reno (Mathis, Semke, Mahdavi, Ott 1997).
+    /// Returns the window of Reno (Mathis, Semke, Mahdavi, Ott 1997).
     fn mathis(&self) -> f64 {
         self.rate((1.5 / self.chance()).sqrt())
     }
 
-    /// The average window of CUBIC (RFC 9438 section 5.1), where it is larger than that of Reno.
+    /// Returns the average window of CUBIC (RFC 9438 section 5.1), where it is larger than that of Reno.
     fn cubic(&self) -> f64 {
         let factor = (0.4_f64 * (3.0 + 0.7) / (4.0 * (1.0 - 0.7))).powf(0.25);
         let window = factor * (self.round_trip.as_secs_f64() / self.chance()).powf(0.75);

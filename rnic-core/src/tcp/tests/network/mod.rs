@@ -1,7 +1,7 @@
-//! Connections that share a bottleneck, on virtual time: what congestion control makes of a path.
+//! Connections that share a bottleneck, on virtual time: how congestion control uses a path.
 //!
-//! Each connection sends without end in one direction. Segments wait in the bottleneck's queue, are dropped where it
-//! is full, and some are lost or delayed by chance. ACKs only take their time.
+//! Each connection sends without end in one direction. Segments wait in the bottleneck's queue, are dropped where it is
+//! full, and some are lost or delayed by chance. ACKs are only delayed.
 
 mod fairness;
 mod grid;
@@ -16,7 +16,7 @@ use crate::tcp::{BurstSegments, Outgoing, Payload, Seq, Tcp, TcpConfig};
 use crate::time::Instant;
 use crate::wire::tcp::{TcpHeader, TcpSegment};
 
-/// Octets of Ethernet, IP and TCP headers, and of what lies between frames.
+/// Octets of Ethernet, IP and TCP headers, and of preamble and gap between frames.
 const OVERHEAD: u64 = 90;
 const MAX_PAYLOAD: usize = 9000;
 static PAYLOAD: [u8; MAX_PAYLOAD] = [0; MAX_PAYLOAD];
@@ -33,7 +33,7 @@ pub(super) struct Bottleneck {
     pub(super) reordering: u64,
     /// How much later a reordered segment arrives.
     pub(super) late: Duration,
-    /// Octets in the queue from which on capable segments are marked.
+    /// From so many octets in the queue on, ECN-capable segments are marked.
     pub(super) mark_above: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ impl TxFrames for Blank {
 
 /// One end of a connection.
 struct End {
-    /// Nothing before the SYN reaches a listener.
+    /// `None` until the SYN reaches a listener.
     tcp: Option<Tcp>,
     frames: Blank,
     alarm: Option<Instant>,
@@ -114,7 +114,7 @@ pub(super) struct Network {
     path: Bottleneck,
     random: Random,
     now: Instant,
-    /// When the bottleneck will have sent all that waits.
+    /// When the bottleneck has sent all that waits.
     free_at: Instant,
     flows: Vec<Flow>,
     /// By time, then by the order in which they were made.
@@ -144,7 +144,7 @@ impl Network {
         }
     }
 
-    /// A connection over this path, which is opened at a time and sends for ever. Returns its number.
+    /// Adds a connection over this path, which opens at a time and sends without end. Returns its number.
     pub(super) fn open(&mut self, config: &TcpConfig, round_trip: Duration, at: Duration) -> usize {
         let end = || End {
             tcp: None,
@@ -164,12 +164,12 @@ impl Network {
         flow
     }
 
-    /// The sender of a connection.
+    /// Returns the sender of a connection.
     pub(super) fn sender(&self, flow: usize) -> &Tcp {
         self.flows[flow].ends[SENDER].tcp.as_ref().unwrap()
     }
 
-    /// Octets of a connection's stream that have arrived in order.
+    /// Returns the octets of a connection's stream that have arrived in order.
     pub(super) fn received(&self, flow: usize) -> u64 {
         let receiver = &self.flows[flow].ends[RECEIVER];
         receiver.tcp.as_ref().map_or(0, Tcp::receive_offset)
@@ -179,7 +179,7 @@ impl Network {
         self.now
     }
 
-    /// Lets the network work for this long, or until so many segments have been handled.
+    /// Runs the network for this long, or until so many segments have been handled.
     pub(super) fn run(&mut self, time: Duration, segments: u64) {
         let end = self.now + time;
         for _ in 0..segments {
@@ -271,7 +271,7 @@ impl Network {
         }
     }
 
-    /// What the sender may send in a burst.
+    /// Returns what the sender may send in a burst.
     fn send_burst(&mut self, flow: usize) -> Vec<Outgoing> {
         let now = self.now;
         let End { tcp, frames, .. } = &mut self.flows[flow].ends[SENDER];
@@ -327,7 +327,7 @@ impl Network {
         self.plan(leaves_at + half + late, flow, RECEIVER, event);
     }
 
-    /// When a segment will have left the bottleneck, and whether it was marked there; or it is dropped.
+    /// Returns when a segment leaves the bottleneck, and whether it is marked there. `None` if it is dropped.
     fn pass_queue(&mut self, len: u64, capable: bool) -> Option<(Instant, bool)> {
         let time = |octets: u64| Duration::from_nanos(octets * 8_000_000_000 / self.path.bandwidth);
         let waiting = self.free_at.since(self.now).as_nanos() as u64;
