@@ -22,8 +22,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (1..2500_u64).prop_map(Step::Write),
-        8 => Just((u64::MAX)),
-        3 => (0..2000_u64).prop_map(),
+        8 => Just(Step::Ack(u64::MAX)),
+        3 => (0..2000_u64).prop_map(Step::Ack),
         2 => (1..2000_u64, 1..2000_u64).prop_map(|(gap, len)| Step::Sack(gap, len)),
         3 => (1..2000_u64).prop_map(Step::Pass),
         1 => (1..500_000_u64).prop_map(Step::Pass),
@@ -73,7 +73,7 @@ impl Twins {
     fn step(&mut self, step: Step) {
         match step {
             Step::Write(octets) => self.each(|one| one.write(octets)),
-            (octets) => self.acknowledge(octets, None),
+            Step::Ack(octets) => self.acknowledge(octets, None),
             Step::Sack(gap, len) => self.answer(0, Some((gap, len))),
             Step::Pass(micros) => self.each(|one| {
                 one.pass(Duration::from_micros(micros));
@@ -109,7 +109,7 @@ fn messages_one_by_one_go_the_short_way() {
     for _ in 0..20 {
         twins.step(Step::Write(64));
         twins.step(Step::Pass(7));
-        twins.step((64));
+        twins.step(Step::Ack(64));
     }
     assert_eq!(twins.short.tcp.acked_offset(), 20 * 64);
 }
@@ -122,10 +122,10 @@ fn the_end_of_a_recovery_goes_the_long_way() {
         Step::Write(3000),
         Step::Sack(1000, 1000),
         Step::Pass(5000),
-        (2000),
-        (1000),
+        Step::Ack(2000),
+        Step::Ack(1000),
         Step::Write(64),
-        (64),
+        Step::Ack(64),
     ] {
         twins.step(step);
     }

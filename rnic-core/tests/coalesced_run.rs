@@ -254,7 +254,7 @@ fn written(outcome: &Outcome) -> usize {
 }
 
 #[test]
-fn a_train_is_placed_whole() {
+fn a_run_is_placed_whole() {
     let outcome = with_twist(None);
     assert_eq!(written(&outcome), ROOM);
     assert_eq!(outcome.rdma.fpdus_received, PIECES as u64 + 1);
@@ -383,7 +383,7 @@ const MESSAGE: usize = 3 * PIECE + 101;
 /// One message behind the other is placed where each belongs.
 // rfc: 5041-73a, 5041-73c
 #[test]
-fn a_train_goes_on_with_the_next_message() {
+fn a_run_goes_on_with_the_next_message() {
     for (to_other, from) in [(false, 1000), (true, 3), (false, 5)] {
         let of = |at_once| {
             messages(at_once, |scene| {
@@ -411,7 +411,7 @@ fn a_train_goes_on_with_the_next_message() {
 /// Each message is checked by itself, whatever the one before was allowed.
 // rfc: 5041-77, 5041-83, 5041-88, 5040-90
 #[test]
-fn a_train_does_not_go_on_with_a_message_that_must_not_be_placed() {
+fn a_run_does_not_go_on_with_a_message_that_must_not_be_placed() {
     type Second = fn(&mut Scene) -> (Stag, u64);
     let cases: [Second; 4] = [
         |scene| (Stag(scene.target.stag.0 ^ 1), 0),
@@ -437,7 +437,7 @@ fn a_train_does_not_go_on_with_a_message_that_must_not_be_placed() {
 
 /// Nothing beyond what was offered is taken, however it continues what came.
 #[test]
-fn a_train_ends_with_the_window() {
+fn a_run_ends_with_the_window() {
     let mut config = EngineConfig::default();
     config.tcp.receive_window = 16 * 1024;
     config.tcp.receive_window_limit = 16 * 1024;
@@ -475,7 +475,7 @@ fn a_train_ends_with_the_window() {
 /// A message that goes on behind the end of the buffer is refused there.
 // rfc: 5041-88
 #[test]
-fn a_train_ends_with_the_buffer() {
+fn a_run_ends_with_the_buffer() {
     for at_once in [true, false] {
         let mut scene = Scene::new();
         for number in 0..PIECES + 3 {
@@ -498,7 +498,7 @@ fn a_train_ends_with_the_buffer() {
 /// Between two batches the application takes its memory back.
 // rfc: 5040-110, 5041-91, 5042-11
 #[test]
-fn a_train_does_not_go_on_in_memory_that_was_taken_back() {
+fn a_run_does_not_go_on_in_memory_that_was_taken_back() {
     let mut scene = Scene::new();
     scene.send_pieces(&[None; 6]);
     scene.arrive(true);
@@ -539,7 +539,7 @@ fn window(scene: &mut Scene, qp: &mut TestQp) -> Stag {
 /// The peer itself closes the window through which its train goes, in the same batch.
 // rfc: 5040-110, 5041-91, 5042-11
 #[test]
-fn a_train_does_not_go_on_through_a_window_that_its_own_stream_closes() {
+fn a_run_does_not_go_on_through_a_window_that_its_own_stream_closes() {
     let mut scene = Scene::new();
     let mut qp = std::mem::replace(&mut scene.raw.qp, scene.sim.hosts[0].create_qp());
     let stag = window(&mut scene, &mut qp);
