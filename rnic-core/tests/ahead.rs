@@ -1,5 +1,5 @@
-//! What arrives ahead of order on a stream without markers: nothing shows there where an FPDU begins, so it is kept
-//! aside until its turn comes.
+//! Data that arrive out of order on a stream without markers. Nothing shows there where an FPDU begins, so the data
+//! wait in the out-of-order queue.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn buffered(sim: &mut Simulation) -> usize {
     snapshot.connections.iter().map(|c| c.buffered).sum()
 }
 
-/// What a payload may contain, with the region that it is about: FPDUs that would do something.
+/// Returns FPDUs that a payload may contain and that would have an effect on this region.
 fn inner_fpdus(stag: Stag) -> [(&'static str, Vec<u8>); 6] {
     let untagged = |opcode, queue, msn| DdpHeader::Untagged(untagged(opcode, queue, msn, true));
     let mut request = [0; ReadRequest::LEN];
@@ -67,7 +67,7 @@ fn inner_fpdus(stag: Stag) -> [(&'static str, Vec<u8>); 6] {
 }
 
 /// A Send has a whole FPDU among its octets, and is cut into three segments around it, of which the middle one comes
-/// first. It is octets of a payload, whatever it looks like.
+/// first. The FPDU inside must be treated as payload.
 #[test]
 fn an_fpdu_inside_a_payload_stays_payload() {
     // rfc: 5044-45, 5044-46a, 5044-46b, 5044-47
@@ -108,7 +108,7 @@ fn an_fpdu_inside_a_payload_stays_payload() {
         assert_eq!(sim.raw[raw.peer].take_ddp(), None, "{name}: a Terminate");
         assert_eq!(buffered(&mut sim), 0, "{name}");
 
-        // The stream is as alive as before.
+        // The stream still works.
         sim.raw[raw.peer].send_ddp(send_header(2), b"more");
         sim.run_now();
         let received = (2, WcOpcode::Recv, WcStatus::Success);
@@ -120,7 +120,7 @@ fn an_fpdu_inside_a_payload_stays_payload() {
 /// A receive window that a test can fill.
 const WINDOW: u32 = 64 * 1024;
 
-/// A raw peer that permits SACK, of a host with such a window.
+/// Makes a raw peer that permits SACK, and a host with such a window.
 fn with_small_window(seed: u64) -> (Simulation, RawConnection) {
     let mut config = EngineConfig::default();
     config.tcp.receive_window = WINDOW;
@@ -135,13 +135,13 @@ fn with_small_window(seed: u64) -> (Simulation, RawConnection) {
     (sim, RawConnection { peer, qp })
 }
 
-/// Octets of the part of an FPDU in front of `front`, where FPDUs end at `ends`.
+/// Returns the octets of the partial FPDU in front of `front`, where FPDUs end at `ends`.
 fn part_of_fpdu(ends: &[usize], front: usize) -> usize {
     let last = ends.iter().rev().find(|end| **end <= front);
     front - last.unwrap_or(&0)
 }
 
-/// The SACK blocks that host 0 said last, as octets behind those that the peer has had acknowledged so far.
+/// Returns the SACK blocks that host 0 sent last, as octets behind those acknowledged to the peer so far.
 fn sack_blocks(sim: &mut Simulation, peer: usize) -> Rc<RefCell<Vec<Range<usize>>>> {
     let said = Rc::new(RefCell::new(Vec::new()));
     let front = sim.raw[peer].isn + 1 + sim.raw[peer].acknowledged;
@@ -159,8 +159,8 @@ fn sack_blocks(sim: &mut Simulation, peer: usize) -> Rc<RefCell<Vec<Range<usize>
     said
 }
 
-/// Segments cut anywhere, in any order, twice, overlapping: each octet that has come is kept once and no octet else, SACK
-/// says of no other that it came, and what was missing, sent again, delivers all.
+/// Segments cut anywhere, in any order, twice, overlapping. Each octet that has come is queued once, SACK reports just
+/// those, and when the missing ones are sent again, everything is delivered.
 #[test]
 fn segments_in_any_order_make_up_the_stream() {
     // rfc: 5041-14, 5044-43, 5044-92
@@ -204,7 +204,8 @@ fn segments_in_any_order_make_up_the_stream() {
             {
                 sim.raw[raw.peer].send_ahead(range.start as u32, &octets[range.clone()]);
                 sim.run_now();
-                // What begins with octets that are there is cut, what goes on behind them is not looked at.
+                // A segment that begins with queued octets is cut in front; one that goes on behind queued octets is
+                // cut there.
                 let first = here[range.clone()].iter().take_while(|here| **here).count();
                 let new = &mut here[range][first..];
                 let free = new.iter().take_while(|here| !**here).count();
@@ -238,7 +239,7 @@ fn segments_in_any_order_make_up_the_stream() {
     }
 }
 
-/// A window full of octets ahead of a hole is kept, all of it, and nothing beyond; it is gone when the connection ends.
+/// A whole window of octets behind a hole is queued, and nothing beyond. It is freed when the connection ends.
 #[test]
 fn a_window_is_kept_and_freed() {
     let (mut sim, raw) = with_small_window(1);
@@ -257,8 +258,8 @@ fn a_window_is_kept_and_freed() {
     assert_nothing_left(&mut sim);
 }
 
-/// On a long path that holds far more than the first window, what is lost is sent again, and hardly anything else: all
-/// that came behind it is kept.
+/// On a long path that holds far more than the first window, little more than what was lost is retransmitted, because
+/// everything behind it is queued.
 #[test]
 fn a_loss_costs_no_more_than_what_was_lost() {
     let link = Impairments {

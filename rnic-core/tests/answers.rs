@@ -1,5 +1,6 @@
-//! The acknowledgment of all that was on its way, with data: what every message gets that waits for its answer. It is handled
-//! by a fast path, in which nothing else may be forgotten that there is to do.
+//! Answers: a peer's segments with data that acknowledge all that was in flight, as each message gets where a sender
+//! waits for the other side's. The fast path `whole_message` handles them, and must have the outcome of the ordinary
+//! way.
 
 mod common;
 
@@ -23,7 +24,7 @@ use rnic_core::wire::ddp::{
 use rnic_core::wire::mpa::CRC_LEN;
 use rnic_core::wire::rdmap::{Opcode, ReadRequest};
 
-/// A peer that acknowledges with its answers only, to whom Sends were sent and answered already.
+/// A peer that acknowledges only with its answers. Sends were sent to it, and answered.
 struct Scene {
     sim: Simulation,
     peer: usize,
@@ -53,13 +54,13 @@ impl Scene {
         scene
     }
 
-    /// Octets that the peer has sent and heard of.
+    /// Returns the octets of the peer that were acknowledged.
     fn acknowledged(&self) -> u32 {
         self.sim.raw[self.peer].acknowledged
     }
 }
 
-/// What the peer pushes is acknowledged with the next turn, and the rest when it has waited for long enough.
+/// Data with PSH are acknowledged in the next turn, and data without when the delayed ACK is due.
 #[test]
 fn an_answer_that_is_not_pushed_is_acknowledged_too() {
     let mut scene = Scene::new();
@@ -76,7 +77,7 @@ fn an_answer_that_is_not_pushed_is_acknowledged_too() {
     assert_eq!(scene.acknowledged(), before + len);
 }
 
-/// A request that waits for the answer to another goes as soon as that has come.
+/// A request behind a fence goes as soon as the answer to the one before has come.
 #[test]
 fn a_request_behind_a_fence_goes_when_the_answer_has_come() {
     let mut scene = Scene::new();
@@ -134,7 +135,7 @@ fn a_write_that_was_acknowledged_alone_succeeds_behind_an_error() {
     );
 }
 
-/// An answer may be the beginning of a message; what comes behind it is of that message, or has no turn.
+/// An answer may be the beginning of a message. A segment behind it must continue that message.
 #[test]
 fn no_message_is_delivered_behind_an_answer_that_is_not_whole() {
     // rfc: 5041-62, 5041-63
@@ -161,7 +162,7 @@ fn no_message_is_delivered_behind_an_answer_that_is_not_whole() {
     }
 }
 
-/// What the MPA Reply waits for, here a frame, messages behind it wait for too.
+/// Messages wait behind an MPA Reply that waits for a frame.
 #[test]
 fn no_message_overtakes_the_reply_to_a_peer_that_does_not_wait_for_it() {
     let mut sim = simulation();
@@ -188,31 +189,31 @@ fn no_message_overtakes_the_reply_to_a_peer_that_does_not_wait_for_it() {
     assert_eq!(octets, b"early");
 }
 
-/// A message of the peer's, as it stands in one FPDU.
+/// A message of the peer in one FPDU.
 #[derive(Clone, Debug)]
 struct Said {
     header: Header,
     last: bool,
     opcode: Opcode,
     len: usize,
-    /// What is added to the CRC, and to the control octet of DDP.
+    /// Added to the CRC, and to the control octet of DDP.
     spoilt: u8,
     reserved: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Header {
-    /// To one of the [buffers](Talk::stags).
+    /// Which of the [buffers](Talk::stags) it goes to.
     Tagged { buffer: usize, offset: u64 },
-    /// So many numbers away from that of the next message.
+    /// The distance of its MSN from that of the next message.
     Untagged { queue: u32, ahead: u32, offset: u32 },
 }
 
-/// Octets of each buffer, and how many of them may be received into at a time.
+/// Octets of each buffer, and of each receive.
 const ROOM: usize = 256;
 const PIECE: usize = 48;
 
-/// What the peer says while it answers, and what comes of it.
+/// The messages of a peer, and their outcome.
 struct Talk {
     scene: Scene,
     buffers: [SharedRegion; 4],
@@ -220,7 +221,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// With receives of so many pieces each.
+    /// Makes a connection with receives of so many pieces each.
     fn open(receives: &[usize]) -> Self {
         let mut scene = Scene::new();
         let host = &scene.sim.hosts[0];
@@ -249,7 +250,7 @@ impl Talk {
         }
     }
 
-    /// The peer answers a Send with this, by the fast path if it is pushed.
+    /// Has the peer answer a Send with this message, which may take the fast path if it has PSH.
     fn say(&mut self, said: &Said, pushed: bool) {
         let ask = inline_send(4, b"ask");
         self.scene.sim.hosts[0].post_send(&mut self.scene.qp, ask);
@@ -288,7 +289,7 @@ impl Talk {
         self.scene.sim.run_for(SECOND);
     }
 
-    /// All that can be seen of it.
+    /// Returns all that can be seen of the outcome.
     fn outcome(mut self) -> impl std::fmt::Debug + PartialEq {
         let now = self.scene.sim.now;
         let host = &mut self.scene.sim.hosts[0];
@@ -314,7 +315,7 @@ impl Talk {
     }
 }
 
-/// A Write or Send as any, and mostly nothing is wrong with it.
+/// Generates a Write or Send, mostly without an error.
 fn said() -> impl Strategy<Value = Said> {
     let plain = |header, opcode, len| Said {
         header,
@@ -337,7 +338,7 @@ fn said() -> impl Strategy<Value = Said> {
     prop_oneof![2 => right.clone(), 1 => (right, twist()).prop_map(|(said, twist)| twist(said))]
 }
 
-/// What may be wrong with it, or only unusual.
+/// Generates an error of a message, or something unusual.
 fn twist() -> impl Strategy<Value = fn(Said) -> Said> {
     prop::sample::select(TWISTS)
 }
@@ -388,7 +389,7 @@ fn of(said: Said, opcode: Opcode) -> Said {
     Said { opcode, ..said }
 }
 
-/// A Write to another place.
+/// Makes a Write to another place.
 fn elsewhere(said: Said, buffer: usize, offset: u64) -> Said {
     Said {
         header: Header::Tagged { buffer, offset },
@@ -396,7 +397,7 @@ fn elsewhere(said: Said, buffer: usize, offset: u64) -> Said {
     }
 }
 
-/// A Send to another queue, with another number, or from another place on.
+/// Makes a Send to another queue, with another MSN, or with another offset.
 fn out_of_turn(said: Said, queue: u32, ahead: u32, offset: u32) -> Said {
     Said {
         header: Header::Untagged {
@@ -409,7 +410,7 @@ fn out_of_turn(said: Said, queue: u32, ahead: u32, offset: u32) -> Said {
 }
 
 proptest! {
-    /// Not pushed, no message takes the fast path.
+    /// Without PSH no message takes the fast path.
     // rfc: 5044-37, 5041-42, 5041-61, 5041-72b, 5041-72c, 5041-72d, 5041-72e, 5041-73a, 5041-73c, 5041-73d
     #[test]
     fn an_answer_does_what_it_would_do_if_it_were_none(
@@ -426,7 +427,7 @@ proptest! {
     }
 }
 
-/// Octets of a message may look like another message; they are none.
+/// Octets of a message may look like another message, and must not be treated as one.
 // rfc: 5044-43
 #[test]
 fn an_fpdu_inside_another_is_no_answer() {
@@ -450,7 +451,7 @@ fn an_fpdu_inside_another_is_no_answer() {
     assert_eq!(content[inner.len()..], [0; ROOM][inner.len()..]);
 }
 
-/// Who has asked to end waits for nothing but the answer.
+/// A side that has asked to end waits only for the answer.
 #[test]
 fn the_last_answer_lets_a_connection_end() {
     let mut scene = Scene::new();

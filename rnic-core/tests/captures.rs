@@ -1,4 +1,4 @@
-//! Traffic between two hosts with Linux's siw: everything in it is parsed, written again and compared.
+//! Captured traffic between two hosts with Linux's siw: everything in it is parsed, written again and compared.
 
 mod support;
 
@@ -17,12 +17,12 @@ use rnic_core::wire::{
 use support::pcap::{self, Capture};
 use support::stream::{self, Connection, Stream};
 
-/// One direction of a connection, understood.
+/// One direction of a connection, parsed.
 struct Spoken<'a> {
     startup: Option<StartupFrame<'a>>,
     startup_len: usize,
     fpdus: Vec<Fpdu<'a>>,
-    /// Octets of an FPDU that the capture ends in.
+    /// The octets of an FPDU that the capture cuts off.
     rest: &'a [u8],
 }
 
@@ -63,7 +63,7 @@ impl<'a> Spoken<'a> {
     }
 }
 
-/// A request or reply asks for CRCs: then both sides use them.
+/// Whether both sides use CRCs, because a Request or Reply asks for them.
 fn uses_crc(request: &Spoken<'_>, reply: &Spoken<'_>) -> bool {
     [request, reply]
         .iter()
@@ -71,7 +71,7 @@ fn uses_crc(request: &Spoken<'_>, reply: &Spoken<'_>) -> bool {
         .any(|startup| startup.crc)
 }
 
-/// Both directions of every connection of every capture.
+/// Checks both directions of every connection of every capture.
 fn for_each_connection(mut check: impl FnMut(&Capture, &Connection, [&Spoken<'_>; 2])) {
     for capture in pcap::all() {
         for connection in stream::connections(&capture) {
@@ -82,7 +82,7 @@ fn for_each_connection(mut check: impl FnMut(&Capture, &Connection, [&Spoken<'_>
     }
 }
 
-/// The connections of one capture.
+/// Checks the connections of one capture.
 fn in_capture(name: &str, mut check: impl FnMut([&Spoken<'_>; 2])) {
     let mut found = false;
     for_each_connection(|capture, _, spoken| {
@@ -94,8 +94,8 @@ fn in_capture(name: &str, mut check: impl FnMut([&Spoken<'_>; 2])) {
     assert!(found, "there is no capture {name}");
 }
 
-/// Every frame is written again from what was read. Linux counts up the IP identification, and we leave it zero:
-/// it and the IP checksum over it are the only octets that may differ.
+/// Every frame is written again from what was read. Only the IP identification, which Linux counts up and we leave
+/// zero, and the IP checksum over it may differ.
 #[test]
 fn every_frame_is_read_with_its_checksums_and_written_again() {
     let mut frames = 0;
@@ -166,7 +166,7 @@ fn every_startup_frame_is_written_again() {
     );
 }
 
-/// Padding and, with CRCs off, the CRC field are taken over as they came: a sender may put anything there.
+/// The pad and, with CRCs off, the CRC field are copied: a sender may put anything there.
 #[test]
 fn every_fpdu_is_written_again() {
     let (mut with_crc, mut with_marked_pad) = (0, 0);
@@ -256,7 +256,8 @@ fn the_deframer_finds_the_same_ulpdus_in_the_segments_as_they_came() {
     });
 }
 
-/// What was negotiated and how many segments of each kind followed: "> " by the initiator, "< " by the responder.
+/// Describes what was negotiated, and how many segments of each kind followed: "> " by the initiator, "< " by the
+/// responder.
 fn describe(
     capture: &Capture,
     connection: &Connection,
@@ -307,7 +308,7 @@ fn the_captures_hold_what_they_are_said_to() {
     assert_eq!(contents.trim(), CONTENTS.trim(), "\n{contents}");
 }
 
-/// The Terminates of a capture: what was meant, in which order of bits, and the length that was quoted.
+/// Describes the Terminates of a capture: their meaning, the order of their bits, and the length that was quoted.
 fn terminates(name: &str) -> Vec<String> {
     let mut found = Vec::new();
     in_capture(name, |spoken| {
@@ -327,7 +328,7 @@ fn terminates(name: &str) -> Vec<String> {
             let quoted = DdpSegment::parse(terminate.ddp_header.unwrap()).unwrap();
             let offender = spoken[0].segments().next().unwrap();
             if name == "11-term-badkey-read" {
-                // siw quotes the size of the Read where the message sequence number was.
+                // siw quotes the size of the Read in place of the MSN.
                 let DdpHeader::Untagged(header) = quoted.header else {
                     panic!("untagged")
                 };
@@ -342,7 +343,7 @@ fn terminates(name: &str) -> Vec<String> {
     found
 }
 
-/// Meant as the RFCs number the errors, though the bit fields are the other way round.
+/// siw numbers the errors as the RFCs do, but with the bit fields in reverse order.
 #[test]
 fn terminates_are_read_as_siw_means_them() {
     let expected = [
@@ -473,7 +474,7 @@ fn odd_sizes_are_padded_to_four() {
     }
 }
 
-/// The segments of a message say where they belong, and the last one says that it is.
+/// The offsets of the segments of a message are contiguous, and the last one has the L bit.
 #[test]
 fn a_message_of_several_segments_is_contiguous() {
     in_capture("26-write-3001-x3", |[request, _]| {
@@ -499,9 +500,9 @@ fn a_message_of_several_segments_is_contiguous() {
     });
 }
 
-/// FPDUs in connections with CRCs.
+/// The number of FPDUs in connections with CRCs.
 const WITH_CRC: usize = 44;
-/// FPDUs whose pad octets are not all zero.
+/// The number of FPDUs whose pad octets are not all zero.
 const WITH_MARKED_PAD: usize = 16;
 /// A line for each connection, as [`describe`] writes it.
 const CONTENTS: &str = include_str!("captures/contents.txt");

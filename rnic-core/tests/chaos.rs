@@ -1,6 +1,6 @@
 //! Two hosts that do anything at any time over a bad link: connect, accept, reject, post, bind windows and invalidate
-//! them, disconnect, abort, destroy, revoke. Whatever they do, every request completes once and in order, every event fits what went before, and in
-//! the end nothing is left.
+//! them, disconnect, abort, destroy, revoke. Whatever they do, every request completes once and in order, every event
+//! fits those before it, and in the end nothing is left.
 
 mod common;
 
@@ -187,7 +187,7 @@ impl World {
         let host = self.rng.usize(0..2);
         match self.rng.u8(0..35) {
             0..=3 => self.connect(host),
-            4..=8 => self.answer(host),
+            4..=8 => self.decide(host),
             9..=19 => self.post_send(host),
             20..=25 => self.post_recv(host),
             26 => {
@@ -267,7 +267,7 @@ impl World {
         self.sim.hosts[host].connect(qp, port, remote, &options);
     }
 
-    fn answer(&mut self, host: usize) {
+    fn decide(&mut self, host: usize) {
         let Some(request) = self.requests[host].pop() else {
             return;
         };
@@ -418,7 +418,7 @@ impl World {
         let mut old = self.queues[host].remove(&number).unwrap();
         self.sim.hosts[host].command(Command::DestroyQp(number));
         if let Some(shared) = &mut self.shared[host] {
-            // What it had taken comes back, and nothing of its own.
+            // The shared receives that it had taken complete, and none of its own requests.
             self.sim.run_now();
             old.state = State::Over;
             old.poll(Some(shared), self.seed);

@@ -1,5 +1,4 @@
-//! Segments of a Write that come closely one behind the other are a coalesced run. What comes of any frames must be the same as
-//! if each had come alone.
+//! Coalesced runs: segments of a Write in a row. The outcome of any frames must be the same as if each had come alone.
 
 mod common;
 
@@ -28,27 +27,27 @@ const PIECE: usize = 200;
 const PIECES: usize = 12;
 const ROOM: usize = PIECE * PIECES;
 
-/// What is done to a segment of a Write.
+/// A change of a segment of a Write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Twist {
-    /// To no STag that is valid, or to another that is.
+    /// To an invalid STag, or to another valid one.
     InvalidStag,
     OtherStag,
-    /// Somewhere else in the buffer.
+    /// To another place in the buffer.
     Jump(u64),
-    /// With other numbers of octets.
+    /// With another number of octets.
     Length(usize),
     Last,
     Opcode,
-    /// Wrong on the way.
+    /// Damaged on the way.
     Crc,
     Checksum,
     IpChecksum,
-    /// Lost, come twice, and marked by a router.
+    /// Lost, duplicated, or marked by a router.
     Lost,
     Twice,
     Marked,
-    /// With something to say beside its octets, or less.
+    /// With other header fields than its neighbours.
     Flag(Flags),
     Unpushed,
     Ack,
@@ -64,7 +63,7 @@ struct Scene {
     other: SharedRegion,
 }
 
-/// What came of it.
+/// The outcome.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     target: Content,
@@ -79,7 +78,7 @@ struct Outcome {
     drops: DropCounters,
 }
 
-/// What memory holds, told in few words.
+/// What memory holds, in a short form.
 #[derive(PartialEq)]
 struct Content(Vec<u8>);
 
@@ -167,7 +166,7 @@ impl Scene {
             sent: peer.received.clone(),
             acknowledged: peer.acknowledged,
             reset: peer.reset,
-            // What comes behind an end is kept aside or not by when the end is seen to.
+            // Data behind the end of a stream may or may not be queued, depending on when the end is processed.
             rdma: RdmaCounters {
                 octets_buffered: 0,
                 ..snapshot.rdma
@@ -232,7 +231,8 @@ fn outcome(twists: &[Option<Twist>], at_once: bool) -> Outcome {
     scene.outcome()
 }
 
-/// What comes of pieces of which the one in the middle has a twist; the same if they come one by one.
+/// Returns the outcome of pieces of which the one in the middle has a twist. It must be the same if they come one by
+/// one.
 fn with_twist(twist: Option<Twist>) -> Outcome {
     let mut twists = vec![None; PIECES];
     twists[PIECES / 2] = twist;
@@ -241,7 +241,7 @@ fn with_twist(twist: Option<Twist>) -> Outcome {
     at_once
 }
 
-/// How far a target is written as it should be without any twist.
+/// Returns how far a target is written as it would be without any twist.
 fn written(outcome: &Outcome) -> usize {
     let right = |(at, octet): (usize, &u8)| *octet == (at / PIECE + 1) as u8;
     outcome
@@ -314,7 +314,7 @@ fn what_tcp_must_know_it_hears() {
         );
     }
     assert_eq!(with_twist(Some(Twist::Twice)).tcp[3], 1, "a duplicate");
-    // When an end is seen to, what comes behind it is of no concern.
+    // When the end is processed, data behind it do not matter.
     let mut twists = vec![None; PIECES];
     twists[PIECES - 1] = Some(Twist::Flag(Flags::FIN));
     let closed = outcome(&twists, true);
@@ -361,8 +361,8 @@ proptest! {
     }
 }
 
-/// What comes of three messages, one behind the other: the last of four segments is shorter. The second goes to this STag
-/// from this place on.
+/// Returns the outcome of three messages of four segments, the last of which is shorter. The second goes to this STag,
+/// at this offset.
 fn messages(at_once: bool, second: impl Fn(&mut Scene) -> (Stag, u64)) -> Outcome {
     let mut scene = Scene::new();
     let second = second(&mut scene);
@@ -380,7 +380,7 @@ fn messages(at_once: bool, second: impl Fn(&mut Scene) -> (Stag, u64)) -> Outcom
 
 const MESSAGE: usize = 3 * PIECE + 101;
 
-/// One message behind the other is placed where each belongs.
+/// Messages one behind the other are placed where each belongs.
 // rfc: 5041-73a, 5041-73c
 #[test]
 fn a_run_goes_on_with_the_next_message() {
@@ -408,7 +408,7 @@ fn a_run_goes_on_with_the_next_message() {
     }
 }
 
-/// Each message is checked by itself, whatever the one before was allowed.
+/// Each message is checked by itself, whatever the one before might do.
 // rfc: 5041-77, 5041-83, 5041-88, 5040-90
 #[test]
 fn a_run_does_not_go_on_with_a_message_that_must_not_be_placed() {
@@ -435,7 +435,7 @@ fn a_run_does_not_go_on_with_a_message_that_must_not_be_placed() {
     }
 }
 
-/// Nothing beyond what was offered is taken, however it continues what came.
+/// Nothing beyond the window is taken, even where it continues the run.
 #[test]
 fn a_run_ends_with_the_window() {
     let mut config = EngineConfig::default();
@@ -472,7 +472,7 @@ fn a_run_ends_with_the_window() {
     );
 }
 
-/// A message that goes on behind the end of the buffer is refused there.
+/// A message that goes beyond the end of the buffer is refused there.
 // rfc: 5041-88
 #[test]
 fn a_run_ends_with_the_buffer() {
@@ -495,7 +495,7 @@ fn a_run_ends_with_the_buffer() {
     }
 }
 
-/// Between two batches the application takes its memory back.
+/// Between two batches the application revokes its memory.
 // rfc: 5040-110, 5041-91, 5042-11
 #[test]
 fn a_run_does_not_go_on_in_memory_that_was_taken_back() {
@@ -517,7 +517,7 @@ fn a_run_does_not_go_on_in_memory_that_was_taken_back() {
     assert!(matches!(outcome.end, Some(EndReason::TerminateSent { .. })));
 }
 
-/// A window on all of the target, for the queue pair.
+/// Binds a window on all of the target, for the queue pair.
 fn window(scene: &mut Scene, qp: &mut TestQp) -> Stag {
     let access = Access::LOCAL_WRITE | Access::MW_BIND;
     scene.target = scene.sim.hosts[0].share(&[0; ROOM], access);
@@ -536,7 +536,7 @@ fn window(scene: &mut Scene, qp: &mut TestQp) -> Stag {
     stag
 }
 
-/// The peer itself closes the window through which its train goes, in the same batch.
+/// The peer itself closes the window through which its run goes, in the same batch.
 // rfc: 5040-110, 5041-91, 5042-11
 #[test]
 fn a_run_does_not_go_on_through_a_window_that_its_own_stream_closes() {

@@ -64,9 +64,9 @@ enum Exception {
     Gap,
     /// It is done otherwise on purpose.
     Deviation,
-    /// Somebody else has to do it: the application, the administrator, another protocol.
+    /// It is required of others: the application, the administrator, another protocol.
     OtherParty,
-    /// It asks for nothing that can be seen: terms, headings, what other requirements say in detail.
+    /// It requires nothing that can be observed: terms, headings, or what other requirements state in detail.
     NotTestable,
 }
 
@@ -145,7 +145,7 @@ impl Register {
         Some(())
     }
 
-    /// Numbers that are left out, and points.
+    /// Returns the numbers and points that are left out.
     fn missing(&self) -> Vec<Id> {
         let ids = || self.requirements.keys();
         let last: BTreeMap<(u16, bool), Id> =
@@ -191,7 +191,7 @@ impl Citations {
             .flat_map(|name| ["src", "tests"].map(|d| root.join(name).join(d)))
         {
             for file in files(&directory, "rs") {
-                // What tests are made with is neither the one nor the other; and this file is about all of them.
+                // Helpers of tests are neither code nor tests; and this file mentions all ids.
                 if file.ends_with("tests/conformance.rs")
                     || file.components().any(|c| c.as_os_str() == "testing")
                 {

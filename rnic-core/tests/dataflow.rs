@@ -47,7 +47,7 @@ fn a_send_with_invalidate_takes_the_memory_away_at_once() {
     assert_eq!(target.content(), [7; 100], "the Write came before");
     let sent = completions(&mut sim, &mut active, 2, SECOND);
     assert_eq!(statuses(&sent), [WcStatus::Success; 2]);
-    // Later data find no memory.
+    // The STag is not valid for later data.
     sim.hosts[0].post_send(&mut active, write(3, &source, target.stag, 100));
     let ended = sim.run_until(SECOND, |sim| sim.hosts[0].end_of(active.number).is_some());
     assert!(ended);
@@ -77,7 +77,7 @@ fn solicited_completions_wake_those_who_wait_for_them() {
     let received = completions(&mut sim, &mut passive, 1, SECOND);
     assert_eq!(received[0].flags, completion_flags::SOLICITED);
     assert_eq!(passive.notified(), 1);
-    // It tells once.
+    // It notifies once.
     sim.hosts[0].post_send(&mut active, solicited(inline_send(2, &[])));
     completions(&mut sim, &mut passive, 1, SECOND);
     assert_eq!(passive.notified(), 1);
@@ -142,7 +142,7 @@ fn revocation_is_final_in_the_middle_of_a_message() {
         });
         assert!(begun);
         sim.hosts[1].revoke(far.stag);
-        // The memory is the application's alone: it does not change any more.
+        // The memory is the application's again: it does not change any more.
         let before = far.content();
         let ended = sim.run_until(SECOND, |sim| {
             sim.hosts[0].end_of(active.number).is_some()
@@ -286,7 +286,7 @@ fn a_host_with_few_frames_gets_by() {
     }
 }
 
-/// Segments that are sent for the first time, again, in part and without payload: the device completes them all.
+/// Segments that are new, retransmitted, sent in part or without payload: the device computes the checksums of all.
 #[test]
 fn a_device_may_complete_checksums() {
     let link = Impairments {
@@ -308,7 +308,7 @@ fn a_device_may_complete_checksums() {
     let snapshots = [0, 1].map(|host: usize| sim.hosts[host].snapshot(now));
     assert!(snapshots[0].tcp.retransmits > 0);
     assert_eq!(snapshots[1].drops.of(DropReason::TcpChecksum), 0);
-    // Nothing went out with a checksum of ours.
+    // No frame left with a checksum of ours.
     let sent = snapshots[0].engine.frames_sent;
     assert_eq!(sim.hosts[0].checksums_completed(), sent);
 }
@@ -369,7 +369,7 @@ fn messages_of_every_size_arrive() {
     }
 }
 
-/// Messages that arrive ahead of order are delivered in it.
+/// Messages that arrive out of order are delivered in order.
 #[test]
 fn what_arrives_ahead_of_order_is_delivered_in_order() {
     // rfc: 5041-21, 5041-63
@@ -403,7 +403,7 @@ fn what_arrives_ahead_of_order_is_delivered_in_order() {
     assert_eq!(outcomes(&mut raw.qp), [received(4)]);
 }
 
-/// So many connections that their state is prefetched, on a network that loses and repeats frames.
+/// So many connections that their state is prefetched, on a network that loses and duplicates frames.
 #[test]
 fn a_hundred_connections_take_turns() {
     let link = Impairments {
@@ -434,7 +434,7 @@ fn a_hundred_connections_take_turns() {
     assert_nothing_left(&mut sim);
 }
 
-/// A timer that expires for nothing would load the connection into the cache, in the place of others.
+/// A timer that expires in vain would load the connection into the cache and evict others.
 #[test]
 fn a_hundred_connections_leave_no_timer_behind_what_was_acknowledged() {
     let link = Impairments {

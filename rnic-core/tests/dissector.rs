@@ -1,6 +1,6 @@
-//! Our own traffic as Wireshark's iWARP dissector reads it: every FPDU found, every CRC good, nothing malformed.
+//! Our own traffic, read by Wireshark's iWARP dissector: every FPDU is found, every CRC is good, nothing is malformed.
 //!
-//! Takes tshark.
+//! Needs tshark.
 
 mod common;
 mod support;
@@ -36,7 +36,7 @@ impl Drop for File {
     }
 }
 
-/// What tshark says about the stream of one side.
+/// What tshark reports about the stream of one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Verdict {
     /// FPDUs found.
@@ -59,7 +59,7 @@ fn dissect(path: &Path) -> [Verdict; 2] {
             "-o",
             "ip.check_checksum:TRUE",
         ])
-        // Payloads are patterns, in which tshark would see other protocols.
+        // Payloads are patterns, which tshark would take for other protocols.
         .args([
             "--disable-protocol",
             "rpcordma",
@@ -121,7 +121,8 @@ type Frame = (u64, Vec<u8>);
 /// Traffic of every kind between two hosts of which the first and the second require markers or do not: the frames,
 /// and how many FPDUs each host sent.
 fn traffic(markers: [bool; 2]) -> (Vec<Frame>, [u64; 2]) {
-    // Where an FPDU ends just in front of a marker, tshark counts that marker as one of the FPDU, and loses its way.
+    // Where an FPDU ends right in front of a marker, tshark takes that marker for a part of the FPDU, and loses the
+    // boundaries.
     (2..500)
         .map(|first| exchange(markers, first))
         .find(|(frames, _)| !ends_at_a_marker(frames, markers))
@@ -192,15 +193,15 @@ fn fpdus_sent(sim: &mut Simulation, host: usize) -> u64 {
     rdma.fpdus_sent + rdma.terminates_sent
 }
 
-/// What tshark says of each side. `markers`: which side requires them.
+/// Returns what tshark reports about each side. `markers`: which side requires them.
 fn verdicts(frames: &[Frame], markers: [bool; 2]) -> [Verdict; 2] {
     let taken = |frames: &[Frame]| {
         let frames = frames.iter().map(|(at, frame)| (*at, &frame[..]));
         dissect(&File::new(&pcap::write(frames)).0)
     };
     let [initiator, responder] = taken(frames);
-    // As soon as one side requires markers, tshark expects them of both. So it reads the side that sends none once more
-    // without knowing of markers.
+    // As soon as one side requires markers, tshark expects them of both. So the side that sends none is dissected
+    // again, without the M bit.
     let unaware: Vec<_> = frames.iter().cloned().map(without_m).collect();
     let [initiator_unaware, responder_unaware] = taken(&unaware);
     match markers {
@@ -210,7 +211,7 @@ fn verdicts(frames: &[Frame], markers: [bool; 2]) -> [Verdict; 2] {
     }
 }
 
-/// The same frame, without the M bit if it has a start-up frame.
+/// Returns the frame, without the M bit if it has a start-up frame.
 fn without_m((at, mut frame): Frame) -> Frame {
     const FLAGS_AT: usize = 16;
     let found = frame.windows(7).position(|window| window == b"MPA ID ");

@@ -26,7 +26,7 @@ const LIMITED_PORT: u16 = 4421;
 /// Where TCP begins in an IPv4 frame.
 const TCP_AT: usize = ethernet::HEADER_LEN + 20;
 
-/// A host with a connection whose peer sends timestamps, and in whose name any segment can be sent.
+/// A host with a connection whose peer sends timestamps. Tests can send any segment as this peer.
 struct Scene {
     sim: Simulation,
     reached: BTreeSet<&'static str>,
@@ -35,7 +35,7 @@ struct Scene {
 impl Scene {
     fn new(config: &EngineConfig) -> Self {
         let mut sim = simulation_with(config, 1);
-        // What the peer sends here is wrong on purpose.
+        // The peer's segments are wrong on purpose.
         sim.tap = None;
         sim.hosts[0].listen(RAW_PORT);
         sim.add_raw_peer(0, RAW_PORT);
@@ -135,7 +135,7 @@ fn timestamp(value: u32) -> TcpOptions {
     }
 }
 
-/// A frame with some octets changed, and an IPv4 checksum that fits.
+/// Returns a frame with some octets changed, and a right IPv4 checksum.
 fn changed(mut frame: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     change(&mut frame);
     let ip = &mut frame[ethernet::HEADER_LEN..TCP_AT];
@@ -150,7 +150,7 @@ fn unreadable(scene: &mut Scene) {
     let ip = ethernet::HEADER_LEN;
     scene.drops_frame(DropReason::Truncated, syn[..TCP_AT].to_vec());
     let bad_offset = |frame: &mut [u8]| {
-        // What is taken from one word is given to the next but two: the checksum stays.
+        // What is subtracted from one word is added to another: the checksum stays right.
         let words = u16::from(frame[TCP_AT + 12] >> 4) - 1;
         frame[TCP_AT + 12] = 1 << 4;
         frame[TCP_AT + 18..TCP_AT + 20].copy_from_slice(&(words << 12).to_be_bytes());
@@ -255,13 +255,13 @@ fn of_a_connection(scene: &mut Scene) {
     scene.drops_segment(DropReason::TcpInvalidAck, &acks(next.ack + 1), b"MPA");
     scene.drops_segment(DropReason::TcpOldAck, &acks(next.ack - 100_000_000), b"MPA");
     scene.drops_segment(DropReason::StartupOutOfOrder, &ahead(5000), b"MPA");
-    // As many gaps as are kept track of, and one more.
+    // One gap more than can be tracked.
     for gap in 0..256 {
         scene.handles(scene.segment(&ahead(2 * gap + 1), b"P"));
     }
     scene.drops_segment(DropReason::TcpOutOfOrderFull, &ahead(2 * 256 + 1), &[0]);
     scene.drops_segment(DropReason::TcpOldData, &ahead(3), &[0]);
-    // The connection is as alive as before.
+    // The connection still works.
     scene.handles(scene.segment(&next, b"M"));
     assert_eq!(scene.sim.raw[0].acknowledged, 2);
     // It ends, and its RST finds no room in the device.

@@ -1,5 +1,5 @@
-//! With markers, payload is placed ahead of order, and without them it is not: seen in memory while octets in front of it are
-//! still missing.
+//! With markers payload is placed out of order, and without them it is not. The tests look at memory while octets in
+//! front are missing.
 
 mod common;
 
@@ -30,7 +30,7 @@ struct Early {
     len: usize,
 }
 
-/// What has arrived at host 1, as a tap sees it.
+/// What has arrived at host 1, as a tap on the link records it.
 #[derive(Default)]
 struct Arrivals {
     isn: u32,
@@ -137,7 +137,7 @@ fn run(sends: bool, markers: bool, crc: bool) -> (usize, usize) {
     }));
     let (mut active, mut passive) = sim.connect(&options).unwrap();
     sim.link.set_impairments(Impairments { loss: 10, ..link });
-    // No octet of it is zero, and those of the target are until something is placed there.
+    // The source has no zero octet, and the target has zeros where nothing was placed.
     let data: Vec<u8> = (0..MESSAGE * MESSAGES)
         .map(|at| (at % 251) as u8 + 1)
         .collect();
@@ -168,7 +168,7 @@ fn run(sends: bool, markers: bool, crc: bool) -> (usize, usize) {
         let mut arrivals = arrivals.borrow_mut();
         let front = arrivals.front;
         for early in std::mem::take(&mut arrivals.early) {
-            // The hole may have been filled by what came at the same time.
+            // A frame that came at the same time may have filled the hole.
             if early.start > front {
                 let mut placed = vec![0; early.len];
                 target.region.read(early.place, &mut placed).unwrap();

@@ -17,7 +17,7 @@ fn case(seed: u64) -> Case {
     Case::read(&octets)
 }
 
-/// The path alone, with those that it stands on.
+/// The path alone, with the paths that it needs.
 fn alone(path: FastPath) -> FastPaths {
     let paths = FastPaths::NONE.with(path);
     match path {
@@ -45,7 +45,7 @@ fn each_fast_path_alone_has_the_outcome_of_the_ordinary_way() {
     }
 }
 
-/// What is compared is what is meant: with a path switched on it is taken, and not without.
+/// The comparison is meaningful: a path is taken where it is switched on, and not otherwise.
 #[test]
 fn each_fast_path_is_taken_where_it_is_switched_on() {
     let taken =

@@ -158,7 +158,7 @@ fn one_source_does_not_shut_out_newcomers() {
         .filter(|is_in| *is_in)
         .count();
     assert_eq!(in_start_up, 32);
-    // Its forged SYNs do not count against whom they name.
+    // Its forged SYNs do not count against the sources that they name.
     let newcomer = "198.51.100.2".parse().unwrap();
     let forger = sim.add_raw_peer(0, PORT);
     for port in 0..5 {
@@ -195,7 +195,7 @@ fn ask(sim: &mut Simulation, peer: usize) {
     sim.run_now();
 }
 
-/// A listener whose application does not answer leaves room for others.
+/// A listener whose application does not decide on requests leaves room for others.
 #[test]
 fn requests_that_nobody_answers_are_bounded_at_each_listener() {
     const OTHER: u16 = 4421;
@@ -221,7 +221,7 @@ fn requests_that_nobody_answers_are_bounded_at_each_listener() {
     let snapshot = sim.hosts[0].snapshot(sim.now);
     assert_eq!(snapshot.rdma.requests_refused, 2);
     assert_eq!(snapshot.connections.len(), 3);
-    // Who comes later is left to try again, and gets in when there is room.
+    // Peers that come later try again, and get in when there is room.
     let late = sim.add_raw_peer(0, PORT);
     sim.raw[late].connect();
     sim.run_now();

@@ -1,5 +1,5 @@
-//! A peer cannot take all transmit frames from others: it may vanish, stop
-//! acknowledging, close its window for good or have its segments cut. What ends gives its frames back at once.
+//! A peer cannot take all transmit frames from others, whether it vanishes, stops acknowledging, closes its window for
+//! good or has its segments cut. A connection that ends gives its frames back at once.
 
 mod common;
 
@@ -142,7 +142,7 @@ fn aborted_and_destroyed_connections_give_their_frames_back_at_once() {
     scene.nothing_is_left();
 }
 
-/// Their RSTs wait for room in the device, and for no frame that they hold.
+/// Their RSTs wait for room in the device, but do not keep frames.
 #[test]
 fn aborted_connections_end_though_the_device_is_stuck() {
     let mut scene = Scene::new(128);
@@ -191,7 +191,7 @@ fn connections_end_by_their_timeouts_though_the_device_is_stuck() {
     }
 }
 
-/// An ICMP message says that the path carries less, and everything in flight has to be re-segmented.
+/// An ICMP message reports a smaller path MTU, and everything in flight has to be cut.
 #[test]
 fn a_packet_too_big_costs_no_frames() {
     let mut scene = Scene::new(128);
@@ -253,7 +253,7 @@ fn more_connections_than_frames_move_each() {
             scene.sim.hosts[0].post_send(qp, request);
         }
     }
-    // As many groups as it takes find out, one behind the other, that their peers are silent.
+    // Group after group finds out that its peers are silent.
     let limit = SECOND * 20;
     for qp in &mut pairs {
         completions(&mut scene.sim, qp, 3, limit);

@@ -35,7 +35,7 @@ impl<'a> Rig<'a> {
     fn new(max_half_open: usize, guard: Guard<'a>) -> Self {
         let config = EngineConfig {
             max_half_open,
-            // The connection requests stay unanswered.
+            // Nobody decides on the connection requests.
             backlog: CONNECTIONS as usize + 1,
             ..EngineConfig::default()
         };

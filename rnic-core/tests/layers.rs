@@ -1,4 +1,4 @@
-//! The layers keep apart: who may name whom, and where `unsafe` may stand.
+//! Which modules may import which, and where `unsafe` may stand.
 
 #[path = "support/modules/mod.rs"]
 mod modules;
@@ -15,7 +15,7 @@ use source::{Import, Token, imports, tokens};
 /// The protocol layers: none knows of another, and `connection` alone knows all of them.
 const PROTOCOLS: [&str; 4] = ["tcp", "mpa", "ddp", "rdmap"];
 
-/// What a protocol layer may stand on.
+/// What a protocol layer may import.
 const FOUNDATION: [&str; 7] = [
     "ids",
     "time",
@@ -37,7 +37,7 @@ const UNSAFE: [&str; 7] = [
     "rnic-xdp/src/steering/attach",
 ];
 
-/// What writes to the log: none of these is on the way of a frame.
+/// The files that write to the log: none of these is on the path of a frame.
 const LOGS: [&str; 9] = [
     "rnic-core/src/connection/refusals",
     "rnic-ctl/src/log",
@@ -131,7 +131,7 @@ fn wire_knows_no_other_module() {
     check("wire", &[]);
 }
 
-/// Otherwise one protocol layer could reach another through what both stand on.
+/// Otherwise one protocol layer could reach another through what both import.
 #[test]
 fn the_foundation_knows_no_protocol_layer() {
     for module in FOUNDATION.iter().filter(|module| **module != "wire") {
@@ -184,8 +184,8 @@ fn nothing_is_logged_on_the_way_of_a_frame() {
     confined(&["tracing", "tracing_subscriber"], &LOGS);
 }
 
-/// The floors of rnic-core, from the ground up. What stands on one floor, but for the protocol layers, may import itself
-/// and the floors below.
+/// The floors of rnic-core, from the ground up. A module may import the floors below, and, unless it is a protocol
+/// layer, its own floor.
 const FLOORS: [&[&str]; 9] = [
     &["ids", "time", "counters", "fast_paths"],
     &["wire"],
@@ -302,7 +302,7 @@ fn no_files_import_each_other_in_a_circle() {
     );
 }
 
-/// The search itself: it would be no use if it overlooked a way to name a module.
+/// Tests of the search itself: it must not overlook any way to name a module.
 mod search {
     use super::*;
 

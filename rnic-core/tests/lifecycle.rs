@@ -1,4 +1,4 @@
-//! How connections end, and that nothing is left of them: every request completes once, no connection, frame or
+//! How connections end, and that nothing is left of them: every request completes once, and no connection, frame or
 //! port stays behind.
 
 mod common;
@@ -290,7 +290,7 @@ fn use_again(sim: &mut Simulation, mut active: TestQp) {
 }
 
 #[test]
-fn requests_that_wait_for_an_answer_go_with_their_listener() {
+fn requests_that_wait_for_a_decision_go_with_their_listener() {
     let mut sim = simulation();
     sim.hosts[1].listen(7000);
     let remote = sim.hosts[1].socket(7000);

@@ -1,4 +1,4 @@
-//! Peers that vanish: requests fail, if keepalive was asked for.
+//! Peers that vanish: requests fail, if keepalive is on.
 
 mod common;
 
@@ -10,7 +10,7 @@ use rnic_core::tcp::Keepalive;
 use rnic_core::testing::simulation::Simulation;
 use rnic_core::verbs::status::WcStatus;
 
-/// A Read whose request was acknowledged, to a peer that is never heard of again.
+/// Makes a Read whose request was acknowledged, to a peer that sends nothing more.
 fn read_from_a_peer_that_vanished(options: &ConnectionOptions) -> (Simulation, RawConnection) {
     let mut sim = simulation();
     let mut raw = accept_raw(&mut sim, options);

@@ -1,4 +1,4 @@
-//! Messages that wait together share a segment, each FPDU whole, and nothing waits for the sake of that.
+//! Messages that wait together share a segment, each FPDU whole, and none is delayed for that.
 
 mod common;
 
@@ -18,7 +18,7 @@ use rnic_core::verbs::{
 };
 use rnic_core::wire::ddp::Stag;
 
-/// The lengths of the FPDUs in a segment. Panics if one is not whole.
+/// Returns the lengths of the FPDUs in a segment. Panics if one is not whole.
 fn fpdus(mut segment: &[u8]) -> Vec<usize> {
     let mut lengths = Vec::new();
     while !segment.is_empty() {
@@ -31,7 +31,7 @@ fn fpdus(mut segment: &[u8]) -> Vec<usize> {
     lengths
 }
 
-/// What host 0 sends, as lengths of the FPDUs in each segment.
+/// The segments that host 0 sends, as the lengths of their FPDUs.
 type Segments = Rc<RefCell<Vec<Vec<usize>>>>;
 
 fn watch(sim: &mut Simulation) -> Segments {
@@ -52,7 +52,7 @@ fn watch(sim: &mut Simulation) -> Segments {
     segments
 }
 
-/// A connection whose segments are watched, and memory of the same content on both sides.
+/// Makes a connection whose segments are watched, and memory of the same content on both sides.
 fn scene(link: Impairments) -> (Simulation, [TestQp; 2], [SharedRegion; 2], Segments) {
     let mut sim = Simulation::new(&EngineConfig::default(), link, 3);
     let segments = watch(&mut sim);
@@ -63,7 +63,7 @@ fn scene(link: Impairments) -> (Simulation, [TestQp; 2], [SharedRegion; 2], Segm
     (sim, [active, passive], [source, target], segments)
 }
 
-/// A Write of octets `at..at + len` to the same place.
+/// Makes a Write of octets `at..at + len` to the same place.
 fn write_at(id: u64, source: &SharedRegion, to: Stag, at: usize, len: usize) -> SendWr {
     let sge = Sge {
         offset: at as u64,

@@ -52,8 +52,8 @@ impl Scene {
         }
     }
 
-    /// A raw peer whose stream takes its receives from the shared queue. It sends markers: what they show is placed, and
-    /// takes a receive, ahead of order.
+    /// Connects a raw peer whose stream takes its receives from the shared queue. It sends markers: FPDUs that they
+    /// show are placed, and take a receive, out of order.
     fn join(&mut self) -> RawConnection {
         self.join_with(QpSettings::default())
     }
@@ -71,7 +71,7 @@ impl Scene {
         RawConnection { peer, qp }
     }
 
-    /// The FPDU of a Send of one segment.
+    /// Makes the FPDU of a Send of one segment.
     fn message(&self, raw: &RawConnection, msn: u32, text: &[u8]) -> Vec<u8> {
         self.sim.raw[raw.peer].fpdu(&ddp(send_header(msn), text))
     }
@@ -90,7 +90,7 @@ impl Scene {
         self.sim.run_now();
     }
 
-    /// What stands in a receive.
+    /// Returns the content of a receive.
     fn text(&self, wr_id: u64, len: usize) -> Vec<u8> {
         let mut text = vec![0; len];
         let at = wr_id as usize * ROOM;
@@ -107,7 +107,7 @@ impl Scene {
     }
 }
 
-/// A text so long that its FPDU holds a marker wherever it stands.
+/// Makes a text so long that its FPDU holds a marker at any position.
 fn long(text: &str) -> Vec<u8> {
     let mut text = text.as_bytes().to_vec();
     text.resize(600, b'.');
@@ -159,7 +159,7 @@ fn receives_are_taken_in_the_order_in_which_messages_begin() {
     for (wr_id, text) in [3, 0, 2, 1].iter().zip(texts.iter().chain([&other])) {
         assert_eq!(scene.text(*wr_id, text.len()), *text);
     }
-    // A segment that comes once more takes nothing.
+    // A duplicate segment takes no receive.
     scene.sim.raw[a.peer].skip((second.len() + third.len()) as u32);
     scene.send(&a, 4, b"fourth");
     assert_eq!(received(&mut a.qp), [done(4)]);
@@ -180,7 +180,7 @@ fn immediate_data_take_a_shared_receive_too() {
     );
 }
 
-/// What a stream has begun to fill is flushed with it; everything else serves the others.
+/// Receives that a stream has begun to fill are flushed with it; the others stay in the queue.
 #[test]
 fn a_stream_that_fails_gives_back_what_it_holds_and_nothing_else() {
     let mut scene = Scene::new(8);
@@ -289,7 +289,7 @@ fn a_peer_holds_no_more_receives_than_it_may() {
     assert_eq!(scene.news(), [told]);
     scene.send(&modest, 1, b"here");
     assert_eq!(received(&mut modest.qp), [done(3)], "it has taken three");
-    // It was only reordered: nothing is lost.
+    // The messages were only reordered: nothing is lost.
     scene.sim.raw[greedy.peer].send(&first);
     scene.sim.run_now();
     let order = [4, 0, 1, 2].into_iter().chain(5..16);
@@ -361,7 +361,7 @@ fn a_completion_queue_that_overflows_ends_its_own_stream_only() {
         scene.send(&busy, msn, b"seen");
         assert_eq!(received(&mut busy.qp).len(), 1);
     }
-    // The ring, what may wait for room in it, and one more.
+    // One more than the ring holds and may wait for room in it.
     assert_eq!(msn, 2 + 16 + 1);
     let (cq, qp) = (CqId(idle.qp.number.0), idle.qp.number);
     let told = Event::CompletionOverrun { cq, qp };

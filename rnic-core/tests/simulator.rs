@@ -1,4 +1,4 @@
-//! Two engines over a link that loses, reorders, duplicates, damages and re-cuts frames, on virtual time.
+//! Two engines over a link that loses, reorders, duplicates, damages and re-segments, on virtual time.
 //!
 //! Whatever the link does: every octet arrives where it belongs, every request completes once and in order,
 //! every Send and all Immediate Data are delivered once and in order, every atomic is carried out once and in order.
@@ -188,7 +188,7 @@ fn is_receive(completion: &Completion) -> bool {
     )
 }
 
-/// How many completions this side is to see.
+/// Returns how many completions this side gets.
 fn expected(side: &Side, peer: &Side) -> usize {
     let receives = peer
         .operations
@@ -282,7 +282,7 @@ fn impairments(rng: &mut Rng) -> Impairments {
 struct Asked {
     /// Whether the first and the second require markers.
     markers: [bool; 2],
-    /// Whether they want CRCs; `None`: as it falls out.
+    /// Whether they want CRCs; `None`: at random.
     crc: Option<bool>,
 }
 
@@ -375,7 +375,7 @@ fn add(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
     [one[0] + other[0], one[1] + other[1]]
 }
 
-/// The decoder has seen all kinds of messages in these runs.
+/// The decoder sees all kinds of messages in these runs.
 #[test]
 fn the_decoder_hears_all_of_it() {
     let asked = [

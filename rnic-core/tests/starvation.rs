@@ -1,6 +1,6 @@
 //! Many connections on few frames, while the link fails for a time and peers vanish, close their windows, or have their
-//! segments cut by routers. Whatever happens, the others get on, everything that a peer may still take arrives, and all
-//! ends: no frame and no connection is left.
+//! segments cut by routers. Whatever happens, the others make progress, everything that a peer may still take arrives,
+//! and everything ends: no frame and no connection is left.
 //!
 //! `STARVATION_SEEDS` is the number of seeds to try, from `STARVATION_FROM` on.
 
@@ -32,10 +32,11 @@ const MOST: usize = 60_000;
 /// Outages in a run, together shorter than the time after which a connection gives up.
 const OUTAGES: u32 = 2;
 
-/// Until a connection has found out that the link is up again: the longest timeouts in a row that an outage makes.
+/// The time until a connection finds out that the link is up again: the longest timeouts in a row that an outage
+/// causes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Until a peer that is silent has given up its frames.
+/// The time until the frames of a silent peer are freed.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A connection between the hosts, and what is posted on it and not complete.
@@ -52,7 +53,7 @@ enum Mood {
     Vanished,
     /// Its window is closed for good, and it acknowledges probes.
     Closed,
-    /// The host has given it up.
+    /// The host has aborted its connection.
     GivenUp,
 }
 
@@ -76,7 +77,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let config = EngineConfig::default();
-        // A decoder that reads all of it takes most of the time.
+        // A decoder that reads everything would take most of the time.
         let mut sim = match seed % 8 {
             0 => watched(&config, link(&mut rng), seed),
             _ => Simulation::new(&config, link(&mut rng), seed),

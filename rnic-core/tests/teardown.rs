@@ -61,7 +61,7 @@ fn what_comes_behind_the_peers_fin_is_not_placed() {
     assert_nothing_left(&mut sim);
 }
 
-/// Once this side has nothing more to send, the peer may still have.
+/// When this side has nothing more to send, the peer may still send.
 #[test]
 fn messages_are_received_until_the_peer_closes_too() {
     // rfc: 5041-s5

@@ -37,7 +37,7 @@ fn connected(seed: u64) -> (Simulation, TestQp, TestQp) {
     (sim, active, passive)
 }
 
-/// A zero-based binding of a window to `len` octets of a region from `start` on.
+/// Makes a zero-based binding of a window to `len` octets of a region from `start` on.
 fn binding(stag: Stag, region: &SharedRegion, start: usize, len: usize, access: Access) -> Binding {
     Binding {
         stag: stag.0,
@@ -53,7 +53,7 @@ fn bind(id: u64, binding: &Binding) -> SendWr {
     SendWr::bind(id, WrOpcode::BindWindow, binding)
 }
 
-/// Memory of host 1 that peers reach through windows alone.
+/// Makes memory of host 1 that peers reach through windows alone.
 fn closed(sim: &Simulation, len: usize, octet: u8) -> SharedRegion {
     let access = Access::LOCAL_WRITE | Access::MW_BIND;
     sim.hosts[1].share(&vec![octet; len], access)
@@ -66,8 +66,8 @@ fn ids(completions: &[Completion]) -> Vec<u64> {
         .collect()
 }
 
-/// Each round one side opens another part of its memory and says so, and the other writes there and closes it. What is
-/// written to a part after that is this side's own, and stays.
+/// In each round one side opens another part of its memory and announces it, and the other writes there and closes it.
+/// What the side itself writes to the part after that stays.
 // rfc: 5040-110, 5041-91, 5042-11
 #[test]
 fn windows_open_and_close_over_a_bad_link() {
@@ -116,7 +116,7 @@ fn windows_open_and_close_over_a_bad_link() {
     }
 }
 
-/// Runs until this much of a region has other octets than it had.
+/// Runs until a region has another octet at this place.
 fn wait_for(sim: &mut Simulation, region: &SharedRegion, at: usize, octet: u8) {
     let mut now = [0];
     let begun = sim.run_until(SECOND * 60, |_| {
@@ -139,7 +139,7 @@ fn assert_terminated(sim: &mut Simulation, active: &TestQp, number: (u8, u8, u8)
     );
 }
 
-/// From the completion of the Local Invalidate on, the memory is the application's.
+/// After the completion of the Local Invalidate, the memory is the application's.
 // rfc: 5040-110, 5041-91, 5042-11
 #[test]
 fn a_local_invalidate_stops_a_write_in_the_middle() {
@@ -199,8 +199,8 @@ fn a_local_invalidate_stops_a_read_in_the_middle() {
     }
 }
 
-/// The sink of a Read is registered by a request, and taken away while the response comes: nothing arrives any more, and
-/// this side, whose doing it was, ends the connection.
+/// The sink of a Read is registered by a request, and invalidated while the response comes. Nothing more is placed, and
+/// this side, which invalidated it, ends the connection.
 // rfc: 5040-110, 5041-91
 #[test]
 fn a_read_stops_whose_sink_is_invalidated() {

@@ -116,7 +116,7 @@ impl MpaError {
     pub fn action(&self) -> Action {
         match self {
             // rfc: 5044-88 after a CRC or marker error MPA does not close the connection itself
-            // rfc: 6581-18, 6581-32 a Reply that cannot be met is answered by a Terminate
+            // rfc: 6581-18, 6581-32 for a Reply that cannot be met a Terminate is sent
             Self::Crc { .. }
             | Self::Boundary
             | Self::Marker { .. }

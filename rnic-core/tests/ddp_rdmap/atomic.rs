@@ -73,8 +73,8 @@ fn set(end: &End, at: usize, value: u64) {
     end.fill(at, &value.to_ne_bytes());
 }
 
-/// What the answer to one request meets.
-pub(crate) fn answer(end: &mut End, ulpdu: &[u8]) -> (u8, u8, u8) {
+/// Returns the numbers of the Terminate with which a request is refused.
+pub(crate) fn refusal_of(end: &mut End, ulpdu: &[u8]) -> (u8, u8, u8) {
     end.receive(ulpdu).unwrap_err().numbers
 }
 
@@ -185,7 +185,7 @@ fn both_operations_change_the_peers_memory_and_bring_back_what_it_held() {
         b.received().is_empty(),
         "the peer's application sees none of it"
     );
-    // Its receive is there for what it is for.
+    // Its receive is still there for a Send.
     b.receive(&send(1, b"")).unwrap();
     assert_eq!(b.received_ids(), [(7, WcStatus::Success)]);
     assert!(a.closes() && b.closes());
@@ -208,7 +208,7 @@ fn tagged_offsets_may_count_from_anywhere() {
     end.receive(&request(1, ONE, odd, 3)).unwrap();
     assert_eq!(end.segments().len(), 1);
     assert_eq!(value(&end, 8), 1);
-    assert_eq!(answer(&mut end, &request(2, ONE, odd, 8)), (0, 2, 7));
+    assert_eq!(refusal_of(&mut end, &request(2, ONE, odd, 8)), (0, 2, 7));
 }
 
 /// The window begins at an octet whose address is no multiple of 8, and counts from there.
@@ -220,11 +220,11 @@ fn a_window_may_let_atomics_through() {
     end.receive(&request(1, ONE, open, 4)).unwrap();
     assert_eq!(end.segments().len(), 1);
     assert_eq!(value(&end, 104), 1);
-    assert_eq!(answer(&mut end, &request(2, ONE, open, 0)), (0, 2, 7));
+    assert_eq!(refusal_of(&mut end, &request(2, ONE, open, 0)), (0, 2, 7));
 
     let mut end = End::new(1, 0);
     let (closed, _) = windows::bound(&mut end, Access::REMOTE_WRITE);
-    assert_eq!(answer(&mut end, &request(1, ONE, closed, 4)), (0, 1, 2));
+    assert_eq!(refusal_of(&mut end, &request(1, ONE, closed, 4)), (0, 1, 2));
     assert_eq!(value(&end, 104), 0);
 }
 
@@ -233,7 +233,7 @@ fn the_right_to_atomics_is_neither_to_read_nor_to_write() {
     let mut end = End::new(1, 0);
     let stag = end.register(0, 100, Access::REMOTE_ATOMIC, PD);
     let ulpdu = tagged(Opcode::Write, true, stag, BASE, b"x");
-    assert_eq!(answer(&mut end, &ulpdu), (1, 1, 0));
+    assert_eq!(refusal_of(&mut end, &ulpdu), (1, 1, 0));
     let mut end = End::new(1, 0);
     let stag = end.register(0, 100, Access::REMOTE_ATOMIC, PD);
     end.receive(&request(1, ONE, stag, BASE)).unwrap();
@@ -286,7 +286,7 @@ fn reads_and_atomics_share_the_depths() {
     assert_eq!(end.segments().len(), 2, "the second Read, and the Send");
 
     let mut end = Settings::new(2, 0).small().connect();
-    // Its answer is too long to be on its way wholly.
+    // Its response is longer than the window.
     let mut read_request = [0; 28];
     read_request[12..16].copy_from_slice(&5000_u32.to_be_bytes());
     read_request[20..28].copy_from_slice(&BASE.to_be_bytes());
@@ -382,8 +382,8 @@ fn requests_behind_an_atomic_complete_after_it() {
     assert!(a.sent().is_empty(), "the Send waits for the atomic");
     b.receive(&first).unwrap();
     b.receive(&second).unwrap();
-    let answer = b.next_segment().unwrap();
-    a.receive(&answer).unwrap();
+    let response = b.next_segment().unwrap();
+    a.receive(&response).unwrap();
     assert_eq!(a.sent_ids(), [(2, WcStatus::Success)]);
 }
 

@@ -7,7 +7,7 @@ use rnic_core::verbs::{SendWr, Sge, WcStatus, WrOpcode};
 use rnic_core::wire::ddp::{QueueNumber, Stag};
 use rnic_core::wire::rdmap::{Opcode, Terminate, TerminateControl};
 
-use crate::atomic::{ONE, answer, atomic, request, response, swap, value};
+use crate::atomic::{ONE, atomic, refusal_of, request, response, swap, value};
 use crate::fixture::{BASE, End, OTHER_PD, PD, Ulpdu, all_rights, payload, pump, tagged, untagged};
 use crate::requester::read;
 
@@ -19,7 +19,7 @@ fn a_number_elsewhere_than_at_a_multiple_of_8_is_refused() {
             let (mut a, mut b) = (End::new(0, 1), End::new(1, 0));
             a.post(atomic(&a, 0, operation, b.stag, at));
             let ulpdu = a.next_segment().unwrap();
-            assert_eq!(answer(&mut b, &ulpdu), (0, 2, 7));
+            assert_eq!(refusal_of(&mut b, &ulpdu), (0, 2, 7));
             let terminate = b.next_segment().unwrap();
             assert_eq!(b.memory(0, 24), [0; 24]);
             let terminate = Terminate::parse(payload(&terminate)).unwrap();
@@ -61,7 +61,7 @@ fn memory_that_the_peer_may_not_change_so_is_refused() {
         for operation in [ONE, swap(1, 0)] {
             let mut end = End::new(1, 0);
             let ulpdu = request(1, operation, stag(&end), *offset);
-            assert_eq!(answer(&mut end, &ulpdu), *code, "case {case}");
+            assert_eq!(refusal_of(&mut end, &ulpdu), *code, "case {case}");
             let terminate = end.next_segment().unwrap();
             let terminate = Terminate::parse(payload(&terminate)).unwrap();
             assert_eq!(terminate.ddp_header, Some(&ulpdu[..18]));
@@ -78,7 +78,7 @@ fn operations_that_are_not_known_are_refused() {
         let mut end = End::new(1, 0);
         let mut ulpdu = request(1, ONE, end.stag, BASE);
         ulpdu[18 + 3] = code;
-        assert_eq!(answer(&mut end, &ulpdu), (0, 2, 6));
+        assert_eq!(refusal_of(&mut end, &ulpdu), (0, 2, 6));
         assert_eq!(value(&end, 0), 0);
     }
 }
@@ -90,7 +90,7 @@ fn atomic_messages_of_a_wrong_length_are_refused() {
     for len in [0, 28, 51] {
         let mut end = End::new(1, 0);
         let ulpdu = untagged(Opcode::AtomicRequest, true, queue, 1, 0, &vec![0; len]);
-        assert_eq!(answer(&mut end, &ulpdu), (0, 2, 0xff));
+        assert_eq!(refusal_of(&mut end, &ulpdu), (0, 2, 0xff));
     }
     let queue = QueueNumber::ATOMIC_RESPONSE;
     for (len, is_rdmaps) in [(0, true), (11, true), (13, false)] {
@@ -99,7 +99,7 @@ fn atomic_messages_of_a_wrong_length_are_refused() {
         end.segments();
         let ulpdu = untagged(Opcode::AtomicResponse, true, queue, 1, 0, &vec![0; len]);
         let numbers = if is_rdmaps { (0, 2, 0xff) } else { (1, 2, 5) };
-        assert_eq!(answer(&mut end, &ulpdu), numbers);
+        assert_eq!(refusal_of(&mut end, &ulpdu), numbers);
         assert_eq!(value(&end, 0), 0);
         assert_eq!(end.sent_ids(), [(0, WcStatus::WrFlushed)]);
     }
@@ -113,7 +113,7 @@ fn opcodes_and_queues_that_do_not_go_together_are_refused() {
         end.post_receive(1, 0, 100);
         end.post(atomic(&end, 0, ONE, Stag(9), 0));
         end.segments();
-        answer(&mut end, ulpdu)
+        refusal_of(&mut end, ulpdu)
     };
     let misplaced = [
         (Opcode::AtomicRequest, [0, 2, 3]),
@@ -135,7 +135,7 @@ fn opcodes_and_queues_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn responses_answer_the_oldest_request() {
+fn responses_are_to_the_oldest_request() {
     // rfc: 7306-54b
     let refused = |requests: &[WrOpcode], ulpdu: &dyn Fn(&End) -> Ulpdu| {
         let mut end = End::new(0, 4);
@@ -147,7 +147,7 @@ fn responses_answer_the_oldest_request() {
         }
         end.segments();
         let ulpdu = ulpdu(&end);
-        let code = answer(&mut end, &ulpdu);
+        let code = refusal_of(&mut end, &ulpdu);
         assert_eq!(end.memory(0, 64), [0; 64]);
         let all = end.sent_ids();
         assert_eq!(all.len(), requests.len());

@@ -225,7 +225,7 @@ fn operations_without_octets_keep_their_places() {
     ] {
         a.post(SendWr::new(wr_id, opcode).with_remote(nowhere, far));
     }
-    // The Read waits for its answer's place in the depth, and all behind it waits with it.
+    // The Read waits until the depth has room, and all behind it waits with it.
     let sent = a.segments();
     assert_eq!(sent.len(), 3);
     let answers: Vec<Ulpdu> = sent

@@ -25,7 +25,7 @@ use Kind::{Atomic, Immediate, Read, Send, Write};
 
 impl Kind {
     /// Whether it has a response.
-    fn is_answered(self) -> bool {
+    fn has_response(self) -> bool {
         matches!(self, Read | Atomic)
     }
 
@@ -49,7 +49,7 @@ impl Scene {
         let (mut a, mut b) = (End::new(0, 2), End::with_markers(2, 0));
         b.fill(0, &[OLD; 20_000]);
         for (i, kind) in kinds.into_iter().enumerate() {
-            let target = if i == 1 && !kinds.iter().any(|kind| kind.is_answered()) {
+            let target = if i == 1 && !kinds.iter().any(|kind| kind.has_response()) {
                 10_000
             } else {
                 0
@@ -113,7 +113,7 @@ impl Scene {
     }
 
     /// Takes the peer's responses, and counts the messages.
-    fn answers(&mut self) -> (Vec<Ulpdu>, usize) {
+    fn responses(&mut self) -> (Vec<Ulpdu>, usize) {
         let segments = self.b.segments();
         let messages = segments.iter().filter(|ulpdu| header(ulpdu).last()).count();
         (segments, messages)
@@ -162,7 +162,7 @@ impl Scene {
     }
 
     fn assert_brought(&self, i: usize) {
-        if self.kinds[i].is_answered() {
+        if self.kinds[i].has_response() {
             assert_eq!(self.brought(i), self.expected(i), "{i} of {:?}", self.kinds);
         }
     }
@@ -174,10 +174,10 @@ impl Scene {
 }
 
 /// Counts the operations of one sort, from the first on.
-fn leading(kinds: [Kind; 2], answered: bool) -> u64 {
+fn leading(kinds: [Kind; 2], responded: bool) -> u64 {
     kinds
         .iter()
-        .take_while(|kind| kind.is_answered() == answered)
+        .take_while(|kind| kind.has_response() == responded)
         .count() as u64
 }
 
@@ -200,24 +200,24 @@ fn unfenced(kinds: [Kind; 2], prompt: bool, acked: bool) {
     scene.assert_placed_early();
     scene.assert_told(0);
     assert_eq!(scene.b.next_segment(), None);
-    let (mut answers, mut count) = (Vec::new(), 0);
+    let (mut responses, mut count) = (Vec::new(), 0);
     if prompt {
         for which in 0..first {
             early.come(&mut scene.b, which);
         }
         scene.assert_told(1);
-        (answers, count) = scene.answers();
-        assert_eq!(count, usize::from(kinds[0].is_answered()));
+        (responses, count) = scene.responses();
+        assert_eq!(count, usize::from(kinds[0].has_response()));
     }
     early.deliver(&mut scene.b).unwrap();
     // Rule 18: a Send is told although a Read before it has no response yet. Rule 10: in order.
     scene.assert_told(2);
-    let (rest, more) = scene.answers();
-    answers.extend(rest);
+    let (rest, more) = scene.responses();
+    responses.extend(rest);
     count += more;
     assert_eq!(
         count,
-        kinds.iter().filter(|kind| kind.is_answered()).count()
+        kinds.iter().filter(|kind| kind.has_response()).count()
     );
 
     // Rules 14, 15, 19: what completes here, and in which order.
@@ -227,7 +227,7 @@ fn unfenced(kinds: [Kind; 2], prompt: bool, acked: bool) {
         scene.a.acked(stream);
         scene.assert_completed(0..leading(kinds, false));
     }
-    for ulpdu in &answers {
+    for ulpdu in &responses {
         scene.a.receive(ulpdu).unwrap();
     }
     if acked {
@@ -251,11 +251,14 @@ fn fenced(kinds: [Kind; 2]) {
     for ulpdu in scene.message() {
         scene.b.receive(&ulpdu).unwrap();
     }
-    if kinds[0].is_answered() {
+    if kinds[0].has_response() {
         assert!(scene.message().is_empty());
-        let (answers, _) = scene.answers();
-        for ulpdu in answers {
-            assert!(scene.message().is_empty(), "the whole answer is waited for");
+        let (responses, _) = scene.responses();
+        for ulpdu in responses {
+            assert!(
+                scene.message().is_empty(),
+                "the whole response is waited for"
+            );
             scene.a.receive(&ulpdu).unwrap();
         }
         scene.assert_brought(0);
@@ -266,8 +269,8 @@ fn fenced(kinds: [Kind; 2]) {
         scene.b.receive(&ulpdu).unwrap();
     }
     scene.assert_told(2);
-    let (answers, _) = scene.answers();
-    for ulpdu in answers {
+    let (responses, _) = scene.responses();
+    for ulpdu in responses {
         scene.a.receive(&ulpdu).unwrap();
     }
     scene.assert_brought(0);

@@ -129,7 +129,7 @@ fn each_opcode_is_accepted_in_its_own_queue_or_buffer_only() {
 }
 
 #[test]
-fn a_read_is_answered_to_where_it_says() {
+fn a_read_response_goes_to_where_the_read_says() {
     // rfc: 5040-15, 5040-29, 5040-33, 5040-34, 5040-41, 5040-45, 5040-46, 5040-50
     let mut end = End::new(4, 0);
     end.fill(100, b"source");
@@ -146,7 +146,7 @@ fn a_read_is_answered_to_where_it_says() {
 }
 
 #[test]
-fn reads_are_answered_in_order() {
+fn reads_get_their_responses_in_order() {
     // rfc: 5040-38, 5040-49, 5040-78
     let mut end = Settings::new(4, 0).small().connect();
     // All others wait while the first is answered.

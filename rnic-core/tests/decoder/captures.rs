@@ -1,14 +1,14 @@
-//! Linux's siw, as the decoder hears it: it is understood throughout, and objected to where it is known to stray.
+//! Captures of Linux's siw, read by the decoder: it understands all, and reports siw's known deviations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decoder::{Decoder, Heard, Rule};
 use crate::pcap;
 
-/// What siw does otherwise than the standards say, and in which captures.
+/// The deviations of siw from the standards, and the captures that have them.
 const STRAYS: &[(Rule, &[&str])] = &[
     (
-        // It announces segmentation offload by a reserved bit.
+        // It announces segmentation offload with a reserved bit.
         Rule::StartupFrame,
         &[
             "49-gso-both-offload-off-head",
@@ -43,7 +43,7 @@ const STRAYS: &[(Rule, &[&str])] = &[
         &["49-gso-both-offload-on-head"],
     ),
     (
-        // It writes the bit fields the other way round.
+        // It writes the bit fields in reverse order.
         Rule::Terminate,
         &[
             "10-term-badkey-write",

@@ -1,5 +1,5 @@
-//! Does the decoder that listens to the other tests hear what is wrong? Each thing that it is to object to is done
-//! here, in a conversation in which everything else is right.
+//! Tests of the decoder that reads the traffic of the other tests. Each violation that it must report occurs here, in a
+//! conversation in which everything else is right.
 
 mod captures;
 #[path = "../support/decoder/mod.rs"]
@@ -15,7 +15,7 @@ use decoder::{Decoder, Heard, Objection};
 use script::Script;
 use talk::talk;
 
-/// All that the decoder says to a script, and what it has heard.
+/// Returns all that the decoder reports about a script, and what it has read.
 fn judge(script: &Script) -> (Vec<Objection>, Heard) {
     let mut decoder = Decoder::default();
     for frame in script.frames() {
@@ -24,7 +24,7 @@ fn judge(script: &Script) -> (Vec<Objection>, Heard) {
     (decoder.take_objections(), decoder.heard)
 }
 
-/// Nothing is objected to, and nothing escapes it.
+/// It reports nothing, and reads everything.
 #[test]
 fn a_conversation_in_which_all_is_right_is_understood() {
     for markers in [false, true] {
@@ -75,7 +75,7 @@ fn the_figures_of_the_standard_are_understood() {
     assert!(judge(&figure).0.is_empty());
 }
 
-/// Retransmissions, in other pieces than before, are none of its business as long as they are the same.
+/// Retransmissions in other pieces than before are allowed, if the octets are the same.
 #[test]
 fn retransmitted_octets_are_accepted() {
     let mut again = talk(false);

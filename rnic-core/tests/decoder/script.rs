@@ -1,21 +1,21 @@
-//! Two that talk to each other by a script, octet by octet, without the engine: what they say can be wrong anywhere.
+//! Two peers that follow a script, octet by octet, without the engine, so that anything they send can be wrong.
 
 use std::ops::Range;
 
 /// Octets of the script's Ethernet, IPv4 and TCP headers.
 pub(crate) const HEADERS: usize = 14 + 20 + 20;
 
-/// The largest segment that either takes.
+/// The largest segment that either accepts.
 pub(crate) const MSS: u16 = 1460;
 
-/// What one of them does.
+/// What one of them does in a step.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Syn,
     /// A start-up frame, or anything else that is not framed, in a segment of its own.
     Octets(Vec<u8>),
     Fpdu(Vec<u8>),
-    /// Sends some of its stream again.
+    /// Sends a part of its stream again.
     Again(Range<usize>),
     Fin,
     Reset,
@@ -27,7 +27,7 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) by: usize,
     pub(crate) what: What,
-    /// What was said to it since it spoke last has not come.
+    /// What was sent to it since its last step has not arrived.
     pub(crate) deaf: bool,
     /// Changes the FPDU before its CRC is computed, or after.
     pub(crate) before_crc: Option<fn(&mut [u8])>,
@@ -40,7 +40,7 @@ pub(crate) struct Step {
     pub(crate) joined: bool,
 }
 
-/// Steps of two that talk, 0 the initiator.
+/// The steps of both, 0 the initiator.
 #[derive(Clone)]
 pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
@@ -48,7 +48,7 @@ pub(crate) struct Script {
     pub(crate) markers: [bool; 2],
 }
 
-/// One direction, as far as it was said.
+/// One direction of the stream, as far as it was sent.
 #[derive(Default)]
 struct Said {
     octets: Vec<u8>,
@@ -61,13 +61,13 @@ struct Said {
 }
 
 impl Script {
-    /// A step by its name.
+    /// Returns a step by its name.
     pub(crate) fn at(&mut self, name: &str) -> &mut Step {
         let step = self.steps.iter_mut().find(|step| step.name == name);
         step.unwrap_or_else(|| panic!("no step {name}"))
     }
 
-    /// What the step says.
+    /// Returns what the step sends.
     pub(crate) fn says(&mut self, name: &str) -> &mut Vec<u8> {
         match &mut self.at(name).what {
             What::Octets(octets) | What::Fpdu(octets) => octets,
@@ -75,7 +75,7 @@ impl Script {
         }
     }
 
-    /// Takes a step out.
+    /// Removes a step.
     pub(crate) fn drop(&mut self, name: &str) {
         self.steps.retain(|step| step.name != name);
     }
@@ -86,7 +86,7 @@ impl Script {
         self.steps.insert(at.expect("a step") + 1, step);
     }
 
-    /// The frames of all steps.
+    /// Returns the frames of all steps.
     pub(crate) fn frames(&self) -> Vec<Vec<u8>> {
         let mut said = [Said::default(), Said::default()];
         let mut frames = Vec::new();

@@ -36,7 +36,7 @@ fn rtr_message(flags: [u8; 2]) -> (DdpHeader, Vec<u8>) {
 }
 
 /// Makes the response to a Read without payload.
-fn answer() -> DdpHeader {
+fn read_response() -> DdpHeader {
     tagged(Opcode::ReadResponse, Stag(0), 0, true)
 }
 
@@ -65,7 +65,7 @@ fn ask(options: &ConnectionOptions) -> (Simulation, TestQp, usize) {
 #[test]
 fn an_initiator_begins_with_the_message_agreed_on() {
     // rfc: 6581-2, 6581-25, 6581-26, 6581-31
-    for (answered, first) in [
+    for (flags_of_reply, first) in [
         (BY_SEND, BY_SEND),
         (BY_WRITE, BY_WRITE),
         (BY_READ, BY_READ),
@@ -76,7 +76,7 @@ fn an_initiator_begins_with_the_message_agreed_on() {
         assert_eq!(sim.raw[peer].received[22] & 0xc0, 0xc0, "C and D");
         sim.raw[peer].take_startup().unwrap();
         sim.hosts[0].post_send(&mut qp, inline_send(1, b"one"));
-        sim.raw[peer].send(&flagged(reply(4), answered));
+        sim.raw[peer].send(&flagged(reply(4), flags_of_reply));
         sim.run_now();
         assert!(sim.hosts[0].is_established(qp.number));
 
@@ -92,7 +92,7 @@ fn an_initiator_begins_with_the_message_agreed_on() {
         sim.run_for(SECOND);
         assert_eq!(sim.raw[peer].finished, first != BY_READ);
         if first == BY_READ {
-            sim.raw[peer].send_ddp(answer(), &[]);
+            sim.raw[peer].send_ddp(read_response(), &[]);
             sim.run_now();
             assert!(sim.raw[peer].finished);
         }
@@ -182,8 +182,8 @@ fn a_responder_waits_for_the_rtr_message_and_hides_it() {
             messages.extend(sim.raw[peer].take_ddp());
             let ours = (send_header(1), b"ours".to_vec());
             assert!(messages.contains(&ours), "{messages:?}");
-            let answered = messages.contains(&(answer(), Vec::new()));
-            assert_eq!(answered, flags == BY_READ);
+            let responded = messages.contains(&(read_response(), Vec::new()));
+            assert_eq!(responded, flags == BY_READ);
             assert_eq!(sinks[0].content()[..6], *b"theirs");
             let done = outcomes(&mut qp);
             let received = (10, WcOpcode::Recv, WcStatus::Success);

@@ -96,11 +96,11 @@ fn the_owner_of_a_listener_hears_of_the_last_peers_that_failed() {
 }
 
 /// Connects a host, which gets these octets in place of a Reply.
-fn answer_with(octets: &[u8]) -> (Simulation, TestQp, usize) {
-    answer_to(&ConnectionOptions::default(), octets)
+fn reply_with(octets: &[u8]) -> (Simulation, TestQp, usize) {
+    reply_to(&ConnectionOptions::default(), octets)
 }
 
-fn answer_to(options: &ConnectionOptions, octets: &[u8]) -> (Simulation, TestQp, usize) {
+fn reply_to(options: &ConnectionOptions, octets: &[u8]) -> (Simulation, TestQp, usize) {
     let mut sim = simulation();
     let qp = sim.hosts[0].create_qp();
     let peer = sim.add_raw_peer(0, 0);
@@ -130,7 +130,7 @@ fn bad_replies_fail_the_attempt() {
         ("too much private data", changed(18, 3)),
     ];
     for (name, octets) in cases {
-        let (mut sim, qp, peer) = answer_with(&octets);
+        let (mut sim, qp, peer) = reply_with(&octets);
         let reason = sim.hosts[0].failure_of(qp.number);
         assert!(matches!(reason, Some(EndReason::Startup(_))), "{name}");
         assert_eq!(sim.hosts[0].events.len(), 1, "{name}");
@@ -141,8 +141,8 @@ fn bad_replies_fail_the_attempt() {
 
 // rfc: 6581-16, 6581-18, 6581-19, 6581-32, 6581-33
 #[test]
-fn a_reply_that_asks_too_much_is_answered_by_a_terminate() {
-    let answer = |enhanced| enhanced_startup(StartupKind::Reply, enhanced);
+fn a_reply_that_asks_too_much_gets_a_terminate() {
+    let octets = |enhanced| enhanced_startup(StartupKind::Reply, enhanced);
     let deep = Enhanced {
         ird: 4,
         ord: 4000,
@@ -154,7 +154,7 @@ fn a_reply_that_asks_too_much_is_answered_by_a_terminate() {
         ..Enhanced::default()
     };
     for (enhanced, code) in [(deep, 6), (peer_to_peer, 7)] {
-        let (mut sim, qp, peer) = answer_with(&answer(enhanced));
+        let (mut sim, qp, peer) = reply_with(&octets(enhanced));
         let control = TerminateControl {
             layer: 2,
             error_type: 0,
@@ -196,7 +196,7 @@ fn a_reply_that_asks_for_as_much_as_is_allowed_is_taken() {
     for (ord, ird) in [(200, Some(200)), (201, None)] {
         let mut octets = reply(4);
         octets[22..24].copy_from_slice(&u16::to_be_bytes(ord));
-        let (sim, _, _) = answer_to(&options, &octets);
+        let (sim, _, _) = reply_to(&options, &octets);
         let taken = sim.hosts[0].events.iter().find_map(|event| match event {
             Event::Established { ird, .. } => Some(*ird),
             _ => None,
@@ -235,7 +235,7 @@ fn a_terminate_in_the_place_of_a_reply_is_told() {
         };
         let octets = fpdu(&ulpdu, crc);
         for cut in 1..octets.len() {
-            let (mut sim, qp, peer) = answer_to(&options, &octets[..cut]);
+            let (mut sim, qp, peer) = reply_to(&options, &octets[..cut]);
             assert!(sim.hosts[0].events.is_empty(), "{cut} octets of it");
             sim.raw[peer].send(&octets[cut..]);
             sim.run_now();
@@ -273,7 +273,7 @@ fn anything_else_in_the_place_of_a_reply_ends_the_connection() {
         ("a long one", fpdu(&[0x41; 600], true), "MPA key"),
     ];
     for (name, octets, words) in cases {
-        let (mut sim, qp, peer) = answer_with(&octets);
+        let (mut sim, qp, peer) = reply_with(&octets);
         let reason = sim.hosts[0].failure_of(qp.number);
         let Some(EndReason::Startup(reason)) = reason else {
             panic!("{name}: {reason:?}");
@@ -355,7 +355,7 @@ fn an_initiator_hears_that_the_responder_gives_up() {
 #[test]
 fn a_peer_that_goes_during_start_up_fails_the_attempt() {
     for reset in [false, true] {
-        let (mut sim, qp, peer) = answer_with(&reply(4)[..7]);
+        let (mut sim, qp, peer) = reply_with(&reply(4)[..7]);
         if reset {
             sim.raw[peer].abort();
         } else {

@@ -114,7 +114,7 @@ fn the_peers_terminate_is_told_and_answered_by_closing() {
 
 /// The peer acknowledges a Send together with a segment that ends the connection: the Send completes nevertheless.
 #[test]
-fn a_wrong_answer_takes_nothing_from_the_request_that_it_acknowledges() {
+fn a_wrong_response_takes_nothing_from_the_request_that_it_acknowledges() {
     let mut scene = scene(0);
     scene.sim.raw[scene.peer].send_ddp(nothing(), &[]);
     let wr = send(1, &scene.open, LEN);

@@ -353,7 +353,7 @@ fn a_read_request_of_the_wrong_length() {
 fn more_reads_than_agreed() {
     let mut scene = scene(1);
     let request = read_of(scene.open.stag, 0, LEN);
-    // The answers to the first are not taken, so that they stay outstanding: there is no room for them.
+    // The responses to the first are not acknowledged, so that they stay outstanding: the window has no room for them.
     let peer = scene.peer;
     scene.sim.raw[peer].send_ddp(nothing(), &[]);
     scene.sim.run_now();

@@ -441,7 +441,7 @@ fn a_terminate_that_quotes_what_cannot_be() {
     }
 }
 
-/// Reads that it has outstanding, none of which it lets be answered, and one more; its own answers go on.
+/// It has as many Reads outstanding as it may, receives no response, and sends one more; its own responses go on.
 #[test]
 fn a_peer_that_hoards_reads_keeps_nothing_of_others() {
     let mut scene = scene(1);

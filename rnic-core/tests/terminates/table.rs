@@ -489,7 +489,7 @@ fn each_error_is_told_by_its_number_and_nothing_after_it() {
 /// The application is told the numbers as received, even those that no standard has. The connection ends without another
 /// Terminate.
 #[test]
-fn each_number_that_a_peer_sends_ends_the_connection_without_an_answer() {
+fn each_number_that_a_peer_sends_ends_the_connection_without_another() {
     // rfc: 5040-66, 5040-67, 5040-s5
     let unknown = [
         (0, 1, 7),

@@ -163,7 +163,7 @@ impl RequestTerms {
         }
         let enhanced = self.enhanced.map(|theirs| {
             negotiated.ord = outbound_depth(negotiated.ord, theirs.ird);
-            // rfc: 6581-21, 6581-23 a depth of 0x3fff is answered by 0x3fff
+            // rfc: 6581-21, 6581-23 a depth of 0x3fff gets 0x3fff in the Reply
             let stated = |own: u16, asked: u16| {
                 if !options.negotiate_reads || asked == NOT_NEGOTIATED {
                     NOT_NEGOTIATED

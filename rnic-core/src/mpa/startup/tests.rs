@@ -39,16 +39,16 @@ fn options(revision: u8, crc: bool, ird: u16, ord: u16) -> MpaOptions {
 }
 
 /// What an initiator makes of a Reply that comes in one piece.
-fn answer(options: &MpaOptions, reply: &[u8]) -> Result<MpaReply, MpaError> {
+fn receive_reply(options: &MpaOptions, reply: &[u8]) -> Result<MpaReply, MpaError> {
     let (mut initiator, _) = MpaInitiator::new(options.clone()).unwrap();
     let mut input = reply;
-    let answer = initiator.receive(&mut input)?.expect("a whole Reply");
+    let reply = initiator.receive(&mut input)?.expect("a whole Reply");
     assert!(input.is_empty());
-    Ok(answer)
+    Ok(reply)
 }
 
 fn accepted(options: &MpaOptions, reply: &[u8]) -> MpaNegotiated {
-    match answer(options, reply).unwrap() {
+    match receive_reply(options, reply).unwrap() {
         MpaReply::Accepted(negotiated) => negotiated,
         rejected => panic!("{rejected:?}"),
     }
@@ -88,12 +88,12 @@ mod private_data {
             assert_eq!(asking.len(), 532);
             let (mut responder, request) = asked(&asking).unwrap();
             assert_eq!(request.private_data.len(), limit);
-            // What does not fit leaves the Request to be answered.
+            // What does not fit leaves the Request without a Reply.
             assert_eq!(responder.accept(&with(limit + 1)), Err(error.clone()));
             assert_eq!(responder.reject(&vec![0; limit + 1]), Err(error));
-            let (answering, _) = responder.accept(&with(limit)).unwrap();
-            assert_eq!(answering.len(), 532);
-            let Ok(Some(MpaReply::Accepted(negotiated))) = initiator.receive(&mut &answering[..])
+            let (replying, _) = responder.accept(&with(limit)).unwrap();
+            assert_eq!(replying.len(), 532);
+            let Ok(Some(MpaReply::Accepted(negotiated))) = initiator.receive(&mut &replying[..])
             else {
                 panic!("not accepted");
             };
@@ -104,7 +104,7 @@ mod private_data {
     // rfc: 5044-73, 5044-76, 6581-20, 6581-28 a rejecting Reply ends MPA; it has A and the depths as an accepting one
     #[test]
     fn rejection_in_both_roles() {
-        for (asking, answering, depths) in [
+        for (asking, replying, depths) in [
             ("4001 0000", "6001 0003 6e6f70", None),
             ("0002 0000", "2002 0003 6e6f70", None),
             (
@@ -120,18 +120,21 @@ mod private_data {
         ] {
             let (mut responder, _) = asked(&request(asking)).unwrap();
             let octets = responder.reject(b"nop").unwrap();
-            assert_eq!(octets, reply(answering));
+            assert_eq!(octets, reply(replying));
             let expected = MpaReply::Rejected {
                 private_data: b"nop".to_vec(),
                 peer_ird: depths.map(|(ird, _)| ird),
                 peer_ord: depths.map(|(_, ord)| ord),
             };
-            assert_eq!(answer(&options(2, true, 3, 5), &octets), Ok(expected));
+            assert_eq!(
+                receive_reply(&options(2, true, 3, 5), &octets),
+                Ok(expected)
+            );
         }
     }
 
     #[test]
-    fn a_request_is_answered_once() {
+    fn a_request_has_one_reply() {
         let mut responder = MpaResponder::new();
         let own = MpaOptions::default();
         assert_eq!(responder.accept(&own), Err(MpaError::NoRequest));
@@ -163,7 +166,7 @@ mod stream {
             ..MpaOptions::default()
         };
         let (_, asking) = MpaInitiator::new(own.clone()).unwrap();
-        let (answering, _) = accept(&asking, &own);
+        let (replying, _) = accept(&asking, &own);
         for at in 0..asking.len() + behind.len() {
             let mut responder = MpaResponder::new();
             let octets = [&asking[..], &behind].concat();
@@ -175,7 +178,7 @@ mod stream {
             assert_eq!([first, second].concat(), behind, "cut at {at}");
 
             let (mut initiator, _) = MpaInitiator::new(own.clone()).unwrap();
-            let octets = [&answering[..], &behind].concat();
+            let octets = [&replying[..], &behind].concat();
             let (mut first, mut second) = octets.split_at(at);
             let early = initiator.receive(&mut first).unwrap();
             let late = initiator.receive(&mut second).unwrap();
@@ -194,8 +197,8 @@ mod stream {
             let rtr = Rtr { read: read_first && revision == 2, ..Rtr::NONE };
             let initiating = MpaOptions { rtr, ..options(revision, crcs.0, i_ird, i_ord) };
             let (mut initiator, asking) = MpaInitiator::new(initiating).unwrap();
-            let (answering, responder) = accept(&asking, &options(2, crcs.1, r_ird, r_ord));
-            let reply = initiator.receive(&mut &answering[..]).unwrap();
+            let (replying, responder) = accept(&asking, &options(2, crcs.1, r_ird, r_ord));
+            let reply = initiator.receive(&mut &replying[..]).unwrap();
             let Some(MpaReply::Accepted(initiator)) = reply else { panic!("not accepted") };
             prop_assert_eq!(initiator.crc, responder.crc);
             prop_assert_eq!(initiator.enhanced, revision == 2);

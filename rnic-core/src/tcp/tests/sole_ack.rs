@@ -74,7 +74,7 @@ impl Twins {
         match step {
             Step::Write(octets) => self.each(|one| one.write(octets)),
             Step::Ack(octets) => self.acknowledge(octets, None),
-            Step::Sack(gap, len) => self.answer(0, Some((gap, len))),
+            Step::Sack(gap, len) => self.acknowledge(0, Some((gap, len))),
             Step::Pass(micros) => self.each(|one| {
                 one.pass(Duration::from_micros(micros));
             }),

@@ -55,7 +55,7 @@ fn siw_requests() {
 
 #[test]
 fn siw_replies() {
-    // 30-ird-ord-mismatch: 16/16 asked, 2/2 answered
+    // 30-ird-ord-mismatch: 16/16 asked, 2/2 replied
     let data = "00007f951d7ed0007e039e0000010000";
     let negotiated = accepted(
         &options(2, false, 16, 16),
@@ -73,7 +73,7 @@ fn siw_replies() {
     assert_eq!((rev1.revision, rev1.enhanced), (1, false));
     assert_eq!((rev1.ird, rev1.ord, rev1.peer_ird), (4, 4, None));
     // 08-reject
-    let rejected = answer(
+    let rejected = receive_reply(
         &options(2, false, 4, 4),
         &reply("3002001300040004 736977746f6f6c2d72656a65637400"),
     );

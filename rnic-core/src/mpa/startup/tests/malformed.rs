@@ -91,8 +91,8 @@ fn markers_are_sent_where_the_peer_asks_for_them() {
         assert_eq!(negotiated.markers, wanted, "{asking}");
         assert_eq!(octets[16] & 0x80, 0, "none are asked for here");
     }
-    for (answering, wanted) in [("8001 0000", true), ("0001 0000", false)] {
-        let negotiated = accepted(&options(1, false, 1, 1), &reply(answering));
+    for (replying, wanted) in [("8001 0000", true), ("0001 0000", false)] {
+        let negotiated = accepted(&options(1, false, 1, 1), &reply(replying));
         assert_eq!(negotiated.markers, wanted);
     }
 }

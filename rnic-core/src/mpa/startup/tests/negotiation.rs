@@ -5,10 +5,10 @@ use super::*;
 mod revisions {
     use super::*;
 
-    /// A responder answers in the revision and form of the Request.
+    /// A responder replies in the revision and form of the Request.
     // rfc: 5044-53, 6581-5, 6581-40, 6581-42, 6581-43, 6581-44 plain Requests have plain Replies, enhanced ones enhanced
     #[test]
-    fn answers_match_the_request() {
+    fn replies_match_the_request() {
         let own = options(2, false, 5, 6);
         let cases = [
             ("00010000", "00010000", false),
@@ -40,7 +40,7 @@ mod revisions {
     fn a_reply_of_another_revision_or_form_ends_the_connection() {
         for asked in [1, 2] {
             for replied in (0..=255u8).filter(|replied| *replied != asked) {
-                let error = answer(
+                let error = receive_reply(
                     &options(asked, true, 1, 1),
                     &reply(&format!("00{replied:02x}0000")),
                 );
@@ -49,7 +49,7 @@ mod revisions {
                 assert_eq!(error.action(), Action::Close);
             }
         }
-        let error = answer(&options(2, true, 1, 1), &reply("00020000")).unwrap_err();
+        let error = receive_reply(&options(2, true, 1, 1), &reply("00020000")).unwrap_err();
         assert_eq!(error, MpaError::ReplyNotEnhanced);
         assert_eq!(error.action(), Action::Close);
     }
@@ -72,7 +72,7 @@ mod revisions {
             (7, 8, false)
         );
         assert_eq!(negotiated.private_data, [0xbb]);
-        let error = answer(&own, &reply("1002 0004 0001 0001")).unwrap_err();
+        let error = receive_reply(&own, &reply("1002 0004 0001 0001")).unwrap_err();
         assert_eq!(error, MpaError::ReplyEnhanced);
         assert_eq!(error.action(), Action::Close);
     }
@@ -101,10 +101,10 @@ mod crc {
                 let initiating = options(revision, ours, 1, 1);
                 let (mut initiator, asking) = MpaInitiator::new(initiating).unwrap();
                 assert_eq!(initiator.crc(), ours);
-                let (answering, responder) = accept(&asking, &options(revision, theirs, 1, 1));
+                let (replying, responder) = accept(&asking, &options(revision, theirs, 1, 1));
                 assert_eq!(responder.crc, ours || theirs);
                 let Ok(Some(MpaReply::Accepted(negotiated))) =
-                    initiator.receive(&mut &answering[..])
+                    initiator.receive(&mut &replying[..])
                 else {
                     panic!("not accepted");
                 };
@@ -170,8 +170,8 @@ mod reads {
             ((500, 8), (3, 400), (500, 3)),
         ];
         for ((ird, ord), (their_ird, their_ord), used) in cases {
-            let answering = reply(&format!("10020004{their_ird:04x}{their_ord:04x}"));
-            let negotiated = accepted(&options(2, false, ird, ord), &answering);
+            let replying = reply(&format!("10020004{their_ird:04x}{their_ord:04x}"));
+            let negotiated = accepted(&options(2, false, ird, ord), &replying);
             assert_eq!(
                 (negotiated.ird, negotiated.ord),
                 used,
@@ -215,7 +215,7 @@ mod reads {
                 max_ird,
                 ..options(2, false, ird, 4)
             };
-            let negotiated = answer(&own, &reply(&format!("1002 0004 0004 {wanted:04x}")));
+            let negotiated = receive_reply(&own, &reply(&format!("1002 0004 0004 {wanted:04x}")));
             let expected = raised.ok_or(MpaError::InsufficientIrd {
                 wanted,
                 limit: max_ird.max(ird),
@@ -285,10 +285,10 @@ mod peer_to_peer {
             // Without A the others mean nothing.
             ("4001c001", "00010001", Rtr::NONE),
         ];
-        for (asking, answering, rtr) in cases {
+        for (asking, replying, rtr) in cases {
             let asking = request(&format!("10020004{asking}"));
             let (octets, negotiated) = accept(&asking, &options(2, false, 1, 1));
-            assert_eq!(octets, reply(&format!("10020004{answering}")));
+            assert_eq!(octets, reply(&format!("10020004{replying}")));
             assert_eq!(negotiated.rtr, rtr);
         }
     }
@@ -314,7 +314,7 @@ mod peer_to_peer {
             rtr,
             ..options(2, false, 1, 1)
         };
-        let refused = answer(&own(READ), &reply("1002 0004 8000 4001"));
+        let refused = receive_reply(&own(READ), &reply("1002 0004 8000 4001"));
         assert_eq!(refused, Err(MpaError::NoMatchingRtr));
         // Of two messages it is the other one.
         let negotiated = accepted(&own(Rtr::ALL), &reply("1002 0004 c000 4001"));
@@ -343,17 +343,17 @@ mod peer_to_peer {
             (Rtr::ALL, "40010001", Err(MpaError::NoMatchingRtr)),
             (Rtr::NONE, "80018001", Err(MpaError::NoMatchingRtr)),
         ];
-        for (rtr, answering, expected) in cases {
+        for (rtr, replying, expected) in cases {
             let own = MpaOptions {
                 rtr,
                 ..options(2, false, 1, 1)
             };
-            let result = answer(&own, &reply(&format!("10020004{answering}")));
+            let result = receive_reply(&own, &reply(&format!("10020004{replying}")));
             let result = result.map(|reply| match reply {
                 MpaReply::Accepted(negotiated) => negotiated.rtr,
                 rejected => panic!("{rejected:?}"),
             });
-            assert_eq!(result, expected, "{rtr:?}, {answering}");
+            assert_eq!(result, expected, "{rtr:?}, {replying}");
         }
         for (rtr, asking) in [
             (Rtr::NONE, "00010001"),
