@@ -4,9 +4,20 @@
 #[path = "../../rnic-core/tests/support/equivalence/mod.rs"]
 mod equivalence;
 
+use std::cell::Cell;
+
 use equivalence::{Case, check};
 use libfuzzer_sys::fuzz_target;
-use rnic_core::fast_paths::{FastPath, FastPaths};
+use rnic_core::fast_paths::{FastPath, FastPaths, taken};
+
+/// Inputs after which it is told how many have taken each path.
+const TELL_EVERY: u64 = 1 << 16;
+
+thread_local! {
+    static INPUTS: Cell<u64> = const { Cell::new(0) };
+    /// Those that have taken each path.
+    static REACHED: Cell<[u64; FastPath::ALL.len()]> = const { Cell::new([0; FastPath::ALL.len()]) };
+}
 
 fuzz_target!(|octets: &[u8]| {
     let Some((which, octets)) = octets.split_first() else {
@@ -22,5 +33,26 @@ fuzz_target!(|octets: &[u8]| {
             .with(path),
         _ => FastPaths::ALL,
     };
+    let before = times_taken();
     check(&Case::read(octets), paths);
+    tell(before);
 });
+
+fn times_taken() -> [u64; FastPath::ALL.len()] {
+    FastPath::ALL.map(|path| taken::times(path).unwrap_or_default())
+}
+
+/// Counts the paths that an input has taken, and tells of all from time to time.
+fn tell(before: [u64; FastPath::ALL.len()]) {
+    let mut reached = REACHED.get();
+    for ((reached, after), before) in reached.iter_mut().zip(times_taken()).zip(before) {
+        *reached += u64::from(after > before);
+    }
+    REACHED.set(reached);
+    let inputs = INPUTS.get() + 1;
+    INPUTS.set(inputs);
+    if inputs.is_multiple_of(TELL_EVERY) {
+        let counts: Vec<_> = FastPath::ALL.into_iter().zip(reached).collect();
+        eprintln!("of {inputs} inputs these took each path: {counts:?}");
+    }
+}

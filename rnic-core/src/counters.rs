@@ -124,7 +124,7 @@ counters! {
 }
 
 /// Every counter of one engine.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames.
     pub engine: EngineCounters,

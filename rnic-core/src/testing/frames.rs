@@ -13,7 +13,10 @@ pub const FRAME_LEN: usize = 9216;
 /// frames stay busy until [`complete`](Self::complete), as with a device that takes its time.
 #[derive(Debug)]
 pub struct VecFrames {
+    /// Those that were used: most never are.
     frames: Vec<Frame>,
+    count: usize,
+    /// Frames that were used and are free.
     free: Vec<FrameId>,
     queue_len: usize,
     holding: bool,
@@ -25,9 +28,8 @@ pub struct VecFrames {
     pub transmitted: Vec<Vec<u8>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Frame {
-    /// Empty until first used: most frames never are.
     bytes: Vec<u8>,
     /// How often the device holds it: a frame can be queued again before it has completed.
     in_device: u32,
@@ -37,17 +39,10 @@ struct Frame {
 impl VecFrames {
     /// Makes `count` free frames of [`FRAME_LEN`] octets, with an unlimited device queue.
     pub fn new(count: usize) -> Self {
-        let frame = Frame {
-            bytes: Vec::new(),
-            in_device: 0,
-            held_by_owner: false,
-        };
         Self {
-            frames: vec![frame; count],
-            free: (0..u32::try_from(count).unwrap_or(u32::MAX))
-                .rev()
-                .map(FrameId)
-                .collect(),
+            frames: Vec::new(),
+            count,
+            free: Vec::new(),
             queue_len: usize::MAX,
             holding: false,
             completes_checksums: false,
@@ -92,18 +87,24 @@ impl VecFrames {
 
 impl TxFrames for VecFrames {
     fn available(&self) -> usize {
-        self.free.len()
+        self.count - self.frames.len() + self.free.len()
     }
 
     fn total(&self) -> usize {
-        self.frames.len()
+        self.count
     }
 
     fn allocate(&mut self) -> Option<FrameId> {
-        let id = self.free.pop()?;
-        let frame = &mut self.frames[id.0 as usize];
-        frame.held_by_owner = true;
-        frame.bytes.resize(FRAME_LEN, 0);
+        if let Some(id) = self.free.pop() {
+            self.frames[id.0 as usize].held_by_owner = true;
+            return Some(id);
+        }
+        let id = (self.frames.len() < self.count).then_some(FrameId(self.frames.len() as u32))?;
+        self.frames.push(Frame {
+            bytes: vec![0; FRAME_LEN],
+            in_device: 0,
+            held_by_owner: true,
+        });
         Some(id)
     }
 

@@ -1,6 +1,7 @@
 //! A host on virtual time: an engine, its device, and the application's ends of its queues.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
@@ -298,13 +299,22 @@ impl Host {
             .expect("ordinary memory is there");
         region.write(0, content).expect("the content fits");
         let region = Arc::new(region);
-        let range = 0..region.len();
-        let stag = self
-            .end
+        let stag = self.register(&region, 0..region.len(), access, scope);
+        SharedRegion { region, stag }
+    }
+
+    /// Registers a part of a region. Its offsets begin at zero.
+    pub fn register(
+        &self,
+        region: &Arc<Region>,
+        range: Range<usize>,
+        access: Access,
+        scope: impl Into<Scope>,
+    ) -> Stag {
+        self.end
             .table
             .register(region.clone(), range, TaggedOffset(0), access, scope)
-            .expect("the table has room");
-        SharedRegion { region, stag }
+            .expect("the table has room")
     }
 
     /// Returns its STag table.

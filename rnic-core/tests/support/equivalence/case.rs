@@ -300,7 +300,7 @@ pub(crate) enum Act {
         connection: usize,
         request: Request,
     },
-    /// Memory is taken back, and other memory registered.
+    /// Memory is taken back, and registered under another name and with other rights.
     Revoke {
         host: usize,
         region: usize,
@@ -310,6 +310,12 @@ pub(crate) enum Act {
         host: usize,
         connection: usize,
         abort: bool,
+    },
+    /// A host asks, says that it will end, and is answered.
+    Part {
+        host: usize,
+        connection: usize,
+        request: Request,
     },
     /// The device keeps frames for longer, gives them back, or queues few.
     Hold {
@@ -448,6 +454,11 @@ impl Act {
                 host,
                 connection: from.below(connections),
                 request: Request::long(from),
+            },
+            62 if from.once_in(4) => Self::Part {
+                host,
+                connection: from.below(connections),
+                request: Request::short(from),
             },
             _ => Self::Exchange {
                 rounds: 32,

@@ -6,9 +6,11 @@
 
 mod case;
 mod choices;
+mod memory;
 mod requests;
 mod seen;
 mod side;
+mod texts;
 mod twist;
 mod world;
 
@@ -19,9 +21,13 @@ use rnic_core::fast_paths::FastPaths;
 use rnic_core::time::Instant;
 
 use self::seen::Reached;
+use self::side::Side;
+use self::texts::first_difference;
 
-/// Acts behind which all state is compared; what is sent and told is compared behind each.
-const STATES_EVERY: usize = 4;
+/// Acts behind which what is counted and held is compared, and all state and memory; what is sent and told is compared
+/// behind each.
+const HOLDINGS_EVERY: usize = 4;
+const STATES_EVERY: usize = 16;
 /// Alarms that are waited for behind the last act.
 const MOST_ALARMS: usize = 60;
 
@@ -29,13 +35,13 @@ const MOST_ALARMS: usize = 60;
 pub(crate) fn check(case: &Case, fast_paths: FastPaths) -> Reached {
     let [mut fast, mut plain] =
         [fast_paths, FastPaths::NONE].map(|paths| World::new(&case.terms, paths));
-    compare(&mut fast, &mut plain, case, None);
+    compare_log(&mut fast, &mut plain, case, None);
     for (number, act) in case.acts.iter().enumerate() {
         let alarm = next_timeout([&mut fast, &mut plain]);
         for world in [&mut fast, &mut plain] {
             world.carry_out(act, alarm);
         }
-        compare(&mut fast, &mut plain, case, Some(number));
+        compare(&mut fast, &mut plain, case, number);
     }
     // Whatever is left to be done, until nobody waits for anything but a silent peer.
     for _ in 0..MOST_ALARMS {
@@ -46,7 +52,7 @@ pub(crate) fn check(case: &Case, fast_paths: FastPaths) -> Reached {
             break;
         }
     }
-    compare(&mut fast, &mut plain, case, Some(case.acts.len()));
+    compare(&mut fast, &mut plain, case, case.acts.len());
     fast.reached()
 }
 
@@ -65,38 +71,58 @@ fn compare_log(fast: &mut World, plain: &mut World, case: &Case, act: Option<usi
     }
 }
 
-fn compare(fast: &mut World, plain: &mut World, case: &Case, act: Option<usize>) {
+fn compare(fast: &mut World, plain: &mut World, case: &Case, act: usize) {
+    let is_due = |every| (act + 1).is_multiple_of(every) || act == case.acts.len();
+    let act = Some(act);
     compare_log(fast, plain, case, act);
-    if act.is_some_and(|act| !act.is_multiple_of(STATES_EVERY) && act < case.acts.len()) {
-        return;
-    }
-    for (seen, right) in fast.states().into_iter().zip(plain.states()) {
-        if seen != right {
-            differ(case, act, &seen, &right);
+    for (seen, right) in fast.sides().iter().zip(plain.sides()) {
+        if is_due(HOLDINGS_EVERY) {
+            let (seen, right) = (seen.holdings(), right.holdings());
+            if seen != right {
+                differ(case, act, &format!("{seen:?}"), &format!("{right:?}"));
+            }
+        }
+        if is_due(STATES_EVERY) {
+            compare_states(seen, right, case, act);
         }
     }
+}
+
+/// Compares the state of all layers, and memory.
+fn compare_states(seen: &Side, right: &Side, case: &Case, act: Option<usize>) {
+    let mut texts = [String::new(), String::new()];
+    let mut memories = [Vec::new(), Vec::new()];
+    for ((side, text), memory) in [seen, right].into_iter().zip(&mut texts).zip(&mut memories) {
+        side.write_state(text);
+        side.memory.read(memory);
+    }
+    if let Some(at) = first_difference(&texts[0], &texts[1], right.free_in_state()) {
+        show(case, act, at, [&texts[0], &texts[1]]);
+    }
     assert!(
-        fast.memory() == plain.memory(),
+        memories[0] == memories[1],
         "memory differs behind {act:?} of {case:#?}"
     );
 }
 
 /// Shows where two texts differ.
 fn differ(case: &Case, act: Option<usize>, seen: &str, right: &str) -> ! {
+    let at = first_difference(seen, right, &[]);
+    show(case, act, at.unwrap_or_default(), [seen, right]);
+}
+
+/// Shows two texts that differ somewhere.
+fn show(case: &Case, act: Option<usize>, at: usize, texts: [&str; 2]) -> ! {
     const AROUND: usize = 300;
-    let same = seen.bytes().zip(right.bytes());
-    let at = same.take_while(|(one, other)| one == other).count();
-    let piece = |text: &str| {
-        let end = text.len().min(at + AROUND);
-        String::from_utf8_lossy(&text.as_bytes()[at.saturating_sub(AROUND)..end]).into_owned()
-    };
+    let [seen, right] = texts.map(|text| {
+        let (from, end) = (at.saturating_sub(AROUND), text.len().min(at + AROUND));
+        String::from_utf8_lossy(&text.as_bytes()[from.min(end)..end]).into_owned()
+    });
     let done = act.map(|act| {
         &case.acts[act.saturating_sub(6).min(case.acts.len())..(act + 1).min(case.acts.len())]
     });
     panic!(
-        "with fast paths:\n{}\n\nwithout:\n{}\n\nbehind {act:?} of {}, the last of {done:#?} of {:?}",
-        piece(seen),
-        piece(right),
+        "with fast paths:\n{seen}\n\nwithout:\n{right}\n\nbehind {act:?} of {}, the last of {done:#?} of {:?}",
         case.acts.len(),
         case.terms,
     );

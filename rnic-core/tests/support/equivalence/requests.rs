@@ -72,7 +72,7 @@ fn special(ours: &Side, id: u64, request: &Request, lkey: u32, remote: u32) -> S
         Operation::BindWindow => {
             let binding = Binding {
                 stag: ours.window.0,
-                region: ours.regions[0].stag.0,
+                region: ours.regions[0].0,
                 length: 8192,
                 access: (Access::REMOTE_WRITE | Access::REMOTE_READ).0,
                 ..Binding::default()

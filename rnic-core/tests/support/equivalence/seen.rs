@@ -1,11 +1,15 @@
 //! What can be seen of two hosts.
 
 use std::fmt;
+use std::rc::Rc;
 
 use rnic_core::connection::Event;
 use rnic_core::time::Instant;
 use rnic_core::verbs::wr::Completion;
 use rnic_core::wire::packet::{Checksums, parse};
+
+/// A frame: it is seen, and on its way.
+pub(super) type Frame = Rc<Vec<u8>>;
 
 /// What can be seen of a world, in its order.
 #[derive(Clone, PartialEq)]
@@ -13,7 +17,7 @@ pub(crate) enum Seen {
     Sent {
         host: usize,
         now: Instant,
-        frame: Vec<u8>,
+        frame: Frame,
     },
     Completed {
         host: usize,

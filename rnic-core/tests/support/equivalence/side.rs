@@ -1,22 +1,23 @@
 //! A host, and what its applications have.
 
 use std::collections::VecDeque;
+use std::fmt;
+use std::rc::Rc;
 
 use rnic_core::engine::EngineConfig;
 use rnic_core::ids::PdId;
 use rnic_core::memory::table::Access;
-use rnic_core::testing::host::{Host, PD, QpSettings, SharedRegion, TestQp, TestSrq};
+use rnic_core::testing::host::{Host, PD, QpSettings, TestQp, TestSrq};
 use rnic_core::verbs::{sge::Sge, wr::RecvWr};
 use rnic_core::wire::checksum::sum;
 use rnic_core::wire::ddp::Stag;
 use rnic_core::wire::packet::Checksums;
 
 use super::case::{Terms, Told};
+use super::memory::{Memory, PARTS};
+use super::seen::Frame;
 use super::twist::{Twist, begin_checksum};
 
-/// Octets of the first region of a host, and of the others.
-const ROOM: usize = 64 << 10;
-const LITTLE: usize = 4096;
 /// Where receives are in the first region.
 pub(super) const RECEIVES_AT: u64 = 48 << 10;
 
@@ -25,17 +26,19 @@ pub(super) struct Side {
     pub(super) host: Host,
     pub(super) qps: Vec<TestQp>,
     pub(super) shared: Option<TestSrq>,
-    pub(super) regions: [SharedRegion; 3],
+    pub(super) memory: Memory,
+    /// The regions that its parts are.
+    pub(super) regions: [Stag; 3],
     pub(super) window: Stag,
     /// Frames on their way here.
-    pub(super) coming: VecDeque<Vec<u8>>,
+    pub(super) coming: VecDeque<Frame>,
     /// Changes of those that will be sent here, and of the how many-th.
     pub(super) armed: Vec<(usize, Twist)>,
     told: Told,
     completes_checksums: bool,
     arrived: usize,
     /// The last frame with a payload that it sent.
-    pub(super) latest: Option<Vec<u8>>,
+    pub(super) latest: Option<Frame>,
 }
 
 impl Side {
@@ -68,14 +71,13 @@ impl Side {
             | Access::REMOTE_WRITE
             | Access::REMOTE_ATOMIC
             | Access::MW_BIND;
-        let content: Vec<_> = (0..ROOM).map(|at| (at * 7 + index) as u8).collect();
+        let memory = Memory::new(index);
+        let register =
+            |part: usize, access, pd| host.register(&memory.0, PARTS[part].clone(), access, pd);
         let regions = [
-            host.share(&content, all),
-            host.share(
-                &content[..LITTLE],
-                Access::LOCAL_WRITE | Access::REMOTE_READ,
-            ),
-            host.share_with(&content[..LITTLE], all, PdId(77)),
+            register(0, all, PD),
+            register(1, Access::LOCAL_WRITE | Access::REMOTE_READ, PD),
+            register(2, all, PdId(77)),
         ];
         let window = host
             .table()
@@ -83,7 +85,7 @@ impl Side {
             .expect("the table has room");
         for (number, qp) in qps.iter_mut().enumerate() {
             for at in 0..16 {
-                let wr = receive(&regions[0], 100 + at + 1000 * number as u64, 12_000);
+                let wr = receive(regions[0], 100 + at + 1000 * number as u64, 12_000);
                 match &mut shared {
                     Some(srq) if number == 0 => host.post_shared(srq, wr),
                     Some(_) => {}
@@ -95,6 +97,7 @@ impl Side {
             host,
             qps,
             shared,
+            memory,
             regions,
             window,
             coming: VecDeque::new(),
@@ -108,17 +111,21 @@ impl Side {
 
     /// The names that its memory has.
     pub(super) fn stags(&self) -> [u32; 4] {
-        let [one, two, three] = self.regions.each_ref().map(|region| region.stag.0);
-        [one, two, three, self.window.0]
+        let [one, two, three] = self.regions;
+        [one.0, two.0, three.0, self.window.0]
     }
 
     /// A frame is sent here.
-    pub(super) fn enqueue(&mut self, mut frame: Vec<u8>) {
+    pub(super) fn enqueue(&mut self, mut frame: Frame) {
         if frame[12..].starts_with(&[0x81, 0]) {
             // Changes are made where headers stand without; it is put back when the frame arrives.
-            frame.drain(12..16);
+            Frame::make_mut(&mut frame).drain(12..16);
         }
-        let mut frames = vec![frame];
+        if self.armed.is_empty() {
+            self.coming.push_back(frame);
+            return;
+        }
+        let mut frames = vec![Rc::unwrap_or_clone(frame)];
         let stags = self.stags();
         self.armed.retain_mut(|(ahead, twist)| {
             if *ahead > 0 {
@@ -131,7 +138,7 @@ impl Side {
                 .collect();
             false
         });
-        self.coming.extend(frames);
+        self.coming.extend(frames.into_iter().map(Rc::new));
     }
 
     /// The frames that arrive next, and what the device says of them.
@@ -140,16 +147,15 @@ impl Side {
         most: usize,
         tagged: bool,
         unfinished: bool,
-    ) -> Vec<(Vec<u8>, Checksums)> {
+    ) -> Vec<(Frame, Checksums)> {
         let most = most.min(self.coming.len());
-        let frames: Vec<_> = self.coming.drain(..most).collect();
-        let told = |mut frame: Vec<u8>| {
+        let told = |mut frame: Frame| {
             self.arrived += 1;
             if unfinished && !self.arrived.is_multiple_of(3) {
-                begin_checksum(&mut frame);
+                begin_checksum(Frame::make_mut(&mut frame));
             }
             if tagged {
-                frame.splice(12..12, [0x81, 0, 0, 5]);
+                Frame::make_mut(&mut frame).splice(12..12, [0x81, 0, 0, 5]);
             }
             let checksums = match self.told {
                 Told::Verify => Checksums::None,
@@ -161,7 +167,7 @@ impl Side {
             };
             (frame, checksums)
         };
-        frames.into_iter().map(told).collect()
+        self.coming.drain(..most).map(told).collect()
     }
 
     pub(super) fn post_receive(&mut self, connection: usize, wr: RecvWr) {
@@ -174,23 +180,9 @@ impl Side {
         }
     }
 
-    /// All state that the engine and the applications have: what is counted and held, and that of each layer.
-    pub(super) fn state(&self) -> [String; 2] {
-        let mut layers = String::new();
-        let engine = self.host.driver().engine();
-        engine
-            .write_state(&mut layers)
-            .expect("a text takes all that is written to it");
-        // The switch itself is no state of the protocol.
-        let layers = layers.replace("sole_ack: true", "sole_ack: false");
-        // Where the device completes checksums nobody reads the sum of a payload: a short message has it all the same.
-        let layers = match self.completes_checksums {
-            true => without_numbers_behind(&layers, "payload_sum: "),
-            false => layers,
-        };
-        // All free frames are alike.
-        let layers = without_numbers_behind(&layers, "FrameId(");
-        let mut counters = *engine.counters();
+    /// What is counted and held.
+    pub(super) fn holdings(&self) -> impl fmt::Debug + PartialEq {
+        let mut counters = *self.host.driver().engine().counters();
         // Whoever waits in the line while the device has no room counts, also who has nothing to send in the end.
         counters.engine.no_transmit_frame = 0;
         // What comes behind an error, in the same batch, is dropped or buffered by when the end is seen.
@@ -206,36 +198,54 @@ impl Side {
         let shared = self.shared.as_ref().map(TestSrq::posted);
         // Not how many checksums the device completed: a short message leaves with its own.
         let host = (self.host.frames_in_use(), self.host.leases());
-        [
-            format!("{:?} {valid:?} {queues:?} {shared:?} {host:?}", counters),
-            layers,
-        ]
+        (counters, valid, queues, shared, host)
+    }
+
+    /// Writes the state of each layer of each connection.
+    pub(super) fn write_state(&self, to: &mut String) {
+        let engine = self.host.driver().engine();
+        engine
+            .write_state(to)
+            .expect("a text takes all that is written to it");
+    }
+
+    /// Behind what in its [state](Self::write_state) words may be any.
+    pub(super) fn free_in_state(&self) -> &'static [&'static str] {
+        // The switch itself is no state of the protocol, and all free frames are alike. Where the device completes checksums
+        // nobody reads the sum of a payload: a short message has it all the same.
+        const FREE: &[&str] = &["sole_ack: ", "FrameId(", "payload_sum: "];
+        match self.completes_checksums {
+            true => FREE,
+            false => &FREE[..2],
+        }
     }
 }
 
 /// A receive into the first region.
-pub(super) fn receive(region: &SharedRegion, id: u64, len: usize) -> RecvWr {
+pub(super) fn receive(region: Stag, id: u64, len: usize) -> RecvWr {
     let piece = Sge {
         offset: RECEIVES_AT + id * 64 % 2048,
         length: len as u32,
-        lkey: region.stag.0,
+        lkey: region.0,
     };
-    // Few have no room: a connection seldom survives one.
-    let pieces = if id.is_multiple_of(199) {
-        &[][..]
-    } else {
-        &[piece][..]
+    let front = Sge {
+        length: 24,
+        ..piece
     };
-    RecvWr::new(id, pieces).expect("one piece fits")
-}
-
-/// A text without the numbers that stand behind this.
-fn without_numbers_behind(text: &str, front: &str) -> String {
-    let pieces = text.split(front);
-    let cut = |piece: &str| {
-        piece
-            .trim_start_matches(|c: char| c.is_ascii_digit())
-            .to_owned()
+    let behind = Sge {
+        offset: piece.offset + 100,
+        ..piece
     };
-    pieces.map(cut).collect::<Vec<_>>().join(front)
+    // Few have no room, or are nowhere: a connection seldom survives one.
+    let nowhere = Sge {
+        lkey: region.0 ^ 1,
+        ..piece
+    };
+    let pieces = match id {
+        id if id.is_multiple_of(199) => &[][..],
+        id if id.is_multiple_of(211) => &[nowhere],
+        id if id.is_multiple_of(5) => &[front, behind],
+        _ => &[piece],
+    };
+    RecvWr::new(id, pieces).expect("two pieces fit")
 }

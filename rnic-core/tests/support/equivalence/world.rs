@@ -1,18 +1,20 @@
 //! Two hosts, and the frames between them.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use rnic_core::connection::{EndReason, Event};
 use rnic_core::engine::{Command, EngineConfig};
 use rnic_core::fast_paths::FastPaths;
 use rnic_core::memory::table::Access;
-use rnic_core::testing::host::SharedRegion;
+use rnic_core::testing::host::PD;
 use rnic_core::time::Instant;
 use rnic_core::verbs::status::WcStatus;
 use rnic_core::wire::icmp::TooBig;
 use rnic_core::wire::packet::{Checksums, addresses, parse};
 
 use super::case::{Act, Mishap, Operation, Request, Terms};
+use super::memory::PARTS;
 use super::requests::work_request;
 use super::seen::{Reached, Seen};
 use super::side::{Side, receive};
@@ -108,15 +110,8 @@ impl World {
         std::mem::take(&mut self.log)
     }
 
-    /// All state that engines and applications have.
-    pub(crate) fn states(&self) -> Vec<String> {
-        self.sides.iter().flat_map(Side::state).collect()
-    }
-
-    /// What all memory holds.
-    pub(crate) fn memory(&self) -> Vec<Vec<u8>> {
-        let regions = self.sides.iter().flat_map(|side| &side.regions);
-        regions.map(SharedRegion::content).collect()
+    pub(super) fn sides(&self) -> &[Side; 2] {
+        &self.sides
     }
 
     /// One step of a case. `alarm` is when the next timer goes off.
@@ -140,7 +135,7 @@ impl World {
             } => {
                 for _ in 0..*times {
                     self.requests += 1;
-                    let wr = receive(&self.sides[*host].regions[0], self.requests, *len);
+                    let wr = receive(self.sides[*host].regions[0], self.requests, *len);
                     self.sides[*host].post_receive(*connection, wr);
                 }
             }
@@ -187,9 +182,9 @@ impl World {
                 let side = &mut self.sides[*to];
                 let at = (*at).min(side.coming.len().saturating_sub(1));
                 if let Some(frame) = side.coming.remove(at) {
-                    let changed = twist.change(frame, &side.stags());
+                    let changed = twist.change(Rc::unwrap_or_clone(frame), &side.stags());
                     for frame in changed.into_iter().rev() {
-                        side.coming.insert(at, frame);
+                        side.coming.insert(at, Rc::new(frame));
                     }
                 }
             }
@@ -206,11 +201,11 @@ impl World {
                 }
             }
             Act::Revoke { host, region } => {
-                let Side { host, regions, .. } = &mut self.sides[*host];
-                let region = &mut regions[region % 3];
-                if host.table().revoke(region.stag).is_ok() {
-                    let content = region.content();
-                    *region = host.share(&content, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+                let side = &mut self.sides[*host];
+                let (stag, part) = (&mut side.regions[region % 3], PARTS[region % 3].clone());
+                if side.host.table().revoke(*stag).is_ok() {
+                    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+                    *stag = side.host.register(&side.memory.0, part, access, PD);
                 }
             }
             Act::End {
@@ -225,9 +220,32 @@ impl World {
                     false => Command::Disconnect(qp),
                 });
             }
+            Act::Part {
+                host,
+                connection,
+                request,
+            } => {
+                self.post(*host, *connection, request, 0);
+                self.turn(*host, usize::MAX);
+                let side = &self.sides[*host];
+                let qp = side.qps[*connection].number;
+                side.host.command(Command::Disconnect(qp));
+                self.turn(*host, 0);
+                for host in [1 - *host, *host] {
+                    self.turn(host, usize::MAX);
+                    self.post(host, *connection, request, 0);
+                    self.turn(host, 0);
+                }
+            }
             Act::Hold { host } => self.sides[*host].host.device().hold(),
             Act::Complete { host } => self.sides[*host].host.device().complete(),
-            Act::Queue { host, len } => self.sides[*host].host.device().set_queue_len(*len),
+            Act::Queue { host, len } => {
+                let side = &mut self.sides[*host];
+                // Of several connections those that have their turn first would get the room of a device that keeps frames.
+                if let [_] = side.qps[..] {
+                    side.host.device().set_queue_len(*len);
+                }
+            }
             Act::Route { host, mtu } => {
                 let [one, other] = &mut self.sides;
                 let (from, to) = if *host == 0 {
@@ -326,10 +344,10 @@ impl World {
             }
             sent.extend(more);
         }
-        sent.sort_by_key(|frame| connection_of(frame));
+        sent.sort_by_cached_key(|frame| connection_of(frame));
         let count = sent.len();
         self.reached.frames += count as u64;
-        for frame in sent {
+        for frame in sent.into_iter().map(Rc::new) {
             self.log.push(Seen::Sent {
                 host,
                 now: self.now,
@@ -372,7 +390,7 @@ impl World {
         );
         if waits && !self.requests.is_multiple_of(16) {
             let other = &mut self.sides[1 - host];
-            let wr = receive(&other.regions[0], self.requests, 12_000);
+            let wr = receive(other.regions[0], self.requests, 12_000);
             other.post_receive(connection, wr);
         }
         let Side { host, qps, .. } = &mut self.sides[host];
