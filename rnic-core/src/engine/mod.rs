@@ -273,8 +273,7 @@ impl Engine {
     /// Acts on what a connection wants.
     #[inline(always)]
     fn schedule(&mut self, index: usize, wants: Wants) {
-        self.schedule
-            .update(index, &mut self.connections[index], wants);
+        self.schedule.update(index, &mut self.connections, wants);
         if wants.ended {
             self.forget(index);
         }

@@ -65,8 +65,8 @@ impl Schedule {
     /// Acts on what a connection wants, but for its end.
     // Inlined, because most of `wants` is constant at each call: only what that step needs is left.
     #[inline(always)]
-    pub(super) fn update(&mut self, index: usize, connection: &mut Connection, wants: Wants) {
-        let scheduled = &mut connection.scheduled;
+    pub(super) fn update(&mut self, index: usize, connections: &mut Connections, wants: Wants) {
+        let scheduled = &mut connections[index].scheduled;
         if wants.send && !scheduled.ready {
             scheduled.ready = true;
             self.ready.push_back(index);
@@ -78,14 +78,15 @@ impl Schedule {
             self.delayed_acks.push_back((since, index));
         }
         if wants.timer {
-            self.set_timer(index, connection);
+            self.set_timer(index, connections);
         }
-        debug_assert!(has_timer_in_time(connection));
+        debug_assert!(has_timer_in_time(&connections[index]));
     }
 
     /// Moves the timer of a connection earlier if it wants that, and removes it if it wants none.
     #[inline(never)]
-    fn set_timer(&mut self, index: usize, connection: &mut Connection) {
+    fn set_timer(&mut self, index: usize, connections: &mut Connections) {
+        let connection = &mut connections[index];
         let wanted = connection.next_timeout();
         let set = connection.scheduled.timer;
         let at = wanted.and_then(|_| Instant::earliest([set, wanted]));
