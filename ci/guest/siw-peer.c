@@ -1,4 +1,5 @@
-// What rdma-core's tools do not do for rnic-ctl's rping: rejections, private data, MPA revision 1. Runs in the guest.
+// A peer for what rdma-core's tools cannot do with rnic-ctl's rping: rejections, private data, MPA revision 1. Runs in
+// the guest.
 //
 //   siw-peer connect HOST PORT [TEXT]     connect with private data TEXT, then disconnect
 //   siw-peer accept PORT [TEXT]           accept one connection with TEXT, wait for its end
@@ -100,7 +101,7 @@ static void accept_from(struct peer *peer, char *port, const char *text) {
     printf("established=1\n");
 }
 
-// The next event of the connection, behind the ones that the calls above took themselves.
+// Returns the next event of the connection, behind those that the calls above took themselves.
 static enum rdma_cm_event_type next_event(struct peer *peer) {
     struct rdma_event_channel *channel = peer->id->channel;
     struct rdma_cm_event *event;
@@ -112,7 +113,7 @@ static enum rdma_cm_event_type next_event(struct peer *peer) {
 }
 
 static void wait_for_the_end(struct peer *peer) {
-    // Calls on this identifier complete by themselves; what comes now is the peer's doing.
+    // Calls on this identifier complete synchronously, so what comes now is caused by the peer.
     while (next_event(peer) != RDMA_CM_EVENT_DISCONNECTED) continue;
 }
 
@@ -121,8 +122,8 @@ static int send_completed(struct peer *peer) {
     return rdma_get_send_comp(peer->id, &wc) > 0 && wc.status == IBV_WC_SUCCESS;
 }
 
-// rping's protocol: what the client offers by its first message is read, and written to where its second
-// message says; a message of ours, whose content means nothing, follows each.
+// rping's protocol: what the client advertises in its first message is read, and written to where its second message
+// says. A message of ours, whose content means nothing, follows each.
 static void pong(struct peer *peer) {
     char *data = peer->buffer + INFO_LENGTH;
     struct ibv_wc wc;

@@ -26,13 +26,13 @@ def sizes():
             for side in SIDES:
                 at = f"at={size % 5}" if operation in ("write", "read") else ""
                 yield f"{side} {operation} {size} from={size % 7} {at}"
-                # siw has no inline data in what invalidates.
+                # siw has no inline data in a Send with Invalidate.
                 if size <= INLINE and operation != "read" and (side == "ours" or not operation.endswith("inv")):
                     yield f"{side} {operation} {size} inline {at}"
 
 
 def pieces():
-    """Gather and scatter lists. Only lists of nothing have empty pieces: at others siw's transmitter stumbles."""
+    """Gather and scatter lists. Only lists without octets have empty pieces: siw cannot send others with them."""
     for size in (0, 1, 5, 64, 1424, 1430, 4096, 65537):
         for side, other in (("siw", "ours"), ("ours", "siw")):
             for gather in range(1, PIECES[side] + 1):
@@ -96,7 +96,7 @@ for initiator, role in ROLES:
 
 @case("what a Send says of itself")
 def _(bench):
-    """siw tells nobody whether a message came with Solicited Event: the wire does."""
+    """siw does not report whether a message came with Solicited Event, so the capture is checked."""
     sends = [operation for operation in OPERATIONS if operation.startswith("send")]
     with bench.capture() as capture:
         play(bench, "siw", lines(["connection"], (f"{side} {operation} 77" for side in SIDES for operation in sends)))

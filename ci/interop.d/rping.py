@@ -1,4 +1,4 @@
-"""rping at either end: rnic-ctl's against rdma-core's, and what only rnic-ctl's can be made to do."""
+"""rping at either end: rnic-ctl's against rdma-core's, and cases that only rnic-ctl's can do."""
 
 import json
 import re
@@ -156,7 +156,7 @@ def kernel_tcp(lan):
 
 
 def settled_kernel_tcp(lan):
-    """The same, once what earlier cases left under way is over: it has not changed for a second."""
+    """Returns that once it has not changed for a second: traffic that earlier cases left is over."""
     deadline = time.monotonic() + 60
     before = kernel_tcp(lan)
     while time.monotonic() < deadline:
@@ -165,7 +165,7 @@ def settled_kernel_tcp(lan):
         if now == before:
             return now
         before = now
-    raise siw.SiwError("the kernel's TCP does not come to rest")
+    raise siw.SiwError("the kernel's TCP goes on sending")
 
 
 @case("the kernel's TCP stays out of it")

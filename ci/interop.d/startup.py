@@ -1,4 +1,4 @@
-"""MPA start-up with siw in every form that it has: private data, read depths, CRC, revisions, peer-to-peer."""
+"""MPA start-up with siw in all its forms: private data, read depths, CRC, revisions, peer-to-peer."""
 
 import itertools
 
@@ -7,9 +7,9 @@ from operations import OPERATIONS, ROLES, SIDES
 from play import play
 from siw import find
 
-# siw carries 251 octets either way.
+# siw carries 251 octets of private data in each direction.
 PRIVATE_DATA = [*range(10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, *range(247, 252)]
-# Of siw (IRD, ORD) and of ours. siw rounds its ORD up to a power of two, and exceeds what was agreed on by that.
+# (IRD, ORD) of siw and of ours. siw rounds its ORD up to a power of two, and so exceeds what was agreed on.
 DEPTHS = [
     ((16, 16), (16, 16)), ((1, 1), (1, 1)), ((2, 2), (16, 16)), ((16, 16), (2, 2)), ((128, 128), (128, 128)),
     ((128, 1), (1, 128)), ((1, 128), (128, 1)), ((3, 4), (8, 11)), ((128, 128), (1, 1)),
@@ -22,7 +22,7 @@ def every_operation(size=1500, count=1):
 
 
 def first_opcodes(capture):
-    """RDMAP's opcode in the first frame of each connection that has one."""
+    """Returns RDMAP's opcode in the first FPDU of each connection that has one."""
     seen = {}
     for layers in capture.packets("iwarp_rdma.opcode"):
         seen.setdefault(layers["tcp"]["tcp.stream"], int(next(find(layers, "iwarp_rdma.opcode")), 16))

@@ -1,4 +1,4 @@
-"""What neither side can be made to send, by changing what it does send: see ci/lib/mangle.py."""
+"""Errors that neither side can be made to send: fields of what it does send are changed, see ci/lib/mangle.py."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ NONE = None
 
 @dataclass(frozen=True)
 class Spoilt:
-    """A step, the FPDU of it that is changed, and the Terminate with which ours and siw answer it."""
+    """A step, the FPDU of it that is changed, and the Terminate that ours and siw send for it."""
 
     step: str
     opcode: int
@@ -83,7 +83,7 @@ SPOILT = [
 
 
 def rows(requester, responder):
-    """Those of which the side that has to notice does."""
+    """Returns the changes that the side which has to detect them does detect."""
     return [row for row in SPOILT if noticed_by(row, requester, responder) == "ours" or row.siw]
 
 
@@ -94,7 +94,7 @@ def plan(requester, responder):
 
 
 def rules(row, initiator, requester, responder):
-    """The rules for a connection."""
+    """Returns the rules for a connection."""
     found = []
     if row.liar:
         acceptor = "ours" if initiator == "siw" else "siw"
@@ -109,7 +109,7 @@ def rules(row, initiator, requester, responder):
 
 
 def noticed_by(row, requester, responder):
-    """Who has to notice it: the side that gets the FPDU, or the one that answers for a Read of another size."""
+    """Returns the side that has to detect it: the receiver of the FPDU, or the requester of a Read whose size was changed."""
     return requester if row.from_responder or "read-size" in row.change else responder
 
 
@@ -148,5 +148,5 @@ def _(bench):
     unknown = {"from": "ours", "frame": "request", "change": {"ird": 0x3fff, "ord": 0x3fff}}
     with bench.mangling([[unknown]]):
         played = play(bench, "ours", "\n".join(["connection", *(f"{side} read 1500 count=60" for side in SIDES)]))
-    # siw answers with all that it has, and its own ORD.
+    # siw replies with all that it has, and its own ORD.
     expect(played.ours[0].depths == ["16/16 of 128/16"], "other depths than expected:", played.ours[0])

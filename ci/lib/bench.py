@@ -1,4 +1,4 @@
-"""What the cases of ci/interop are written with: both sides, what they said, and what was on the wire."""
+"""The tools of the cases in ci/interop.d: both sides, what they printed, and what was on the wire."""
 
 import contextlib
 import json
@@ -14,20 +14,20 @@ import siw
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CTL = pathlib.Path(os.environ.get("RNIC_CTL") or
                    pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "rnic-ctl")
-# Ours for cases that rnic-ctl is not made for: rnic-ctl/examples/play.
+# Our program for cases that rnic-ctl cannot do: rnic-ctl/examples/play.
 PLAY = CTL.parent / "examples" / "play"
 OURS, SIW = "10.78.0.1", "10.78.0.2"
 # siw's responder can leave data unread that come within a few milliseconds of its MPA Reply.
 PATIENT = ["--first-fpdu-delay", "20"]
 CASES = []
 
-# Where a case's frames go: over a bridge, where both directions can be captured; to our AF_XDP socket on the
-# guest's tap itself; or through ci/lib/mangle.py, which changes some of them.
+# The path of a case's frames: over a bridge, where both directions can be captured; to our AF_XDP socket on the guest's
+# tap itself; or through ci/lib/mangle.py, which changes some of them.
 BRIDGE, TAP, MANGLED = "bridge", "tap", "mangled"
 
 
 class Failed(Exception):
-    """What a case expected and what it saw."""
+    """A case failed: the text says what it expected and what it saw."""
 
 
 def expect(holds, what, *seen):
@@ -36,7 +36,7 @@ def expect(holds, what, *seen):
 
 
 def case(name, way=BRIDGE):
-    """Registers a case. It gets a Bench."""
+    """Registers a case, which is called with a Bench."""
 
     def register(function):
         CASES.append((name, way, function))
@@ -58,7 +58,7 @@ class Ours:
         return self._log.read_text(errors="replace")
 
     def ready(self, word="listening"):
-        """Waits until it says that it listens, or whatever it is to do."""
+        """Waits until it prints `word`: by default that it listens."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if word in self.said():
@@ -71,7 +71,7 @@ class Ours:
         return self._process.poll() is None
 
     def end(self, seconds=60):
-        """Its exit code, within a time."""
+        """Waits for its end, at most for a time, and returns its exit code."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -85,7 +85,7 @@ class Ours:
 
 
 class Bench:
-    """Both sides of a case: siw in its machine, ours on an interface, a fresh port for each case."""
+    """Both sides of a case: siw in its machine, ours on an interface, and a new port for each case."""
 
     def __init__(self, lan, interface, vm, port):
         self.lan = lan
@@ -129,7 +129,7 @@ class Bench:
 
     @contextlib.contextmanager
     def switches(self, **values):
-        """siw's switches for a while: see ci/siw-image."""
+        """Sets module parameters of siw for a while: see ci/siw-image."""
         before = {name: self.vm.switch(name, value) for name, value in values.items()}
         try:
             yield
@@ -142,7 +142,7 @@ class Bench:
 
     @contextlib.contextmanager
     def mangling(self, rules):
-        """Forwards frames for a while, and changes some: see ci/lib/mangle.py. Gives the program."""
+        """Forwards frames for a while, and changes some: see ci/lib/mangle.py. Yields the program."""
         path = self.lan.directory / f"rules-{self.port}"
         path.write_text(json.dumps(rules))
         program = self.ours(sys.executable, ROOT / "ci" / "lib" / "mangle.py", f"{self.interface}-br", "tap0", path)
@@ -156,7 +156,7 @@ class Bench:
 
 
 def startup(capture):
-    """The MPA start-up frames on the wire, in order: (sender, revision, CRC flag, private data)."""
+    """Returns the MPA start-up frames on the wire, in order: (sender, revision, CRC flag, private data)."""
     frames = []
     for layers in capture.packets("iwarp_mpa.rev"):
         one = {key: next(siw.find(layers, f"iwarp_mpa.{key}"), None)
@@ -172,7 +172,7 @@ def expect_revision(capture, revision):
 
 
 def crc_fields(capture):
-    """Every CRC field of every FPDU."""
+    """Returns the CRC field of every FPDU."""
     for layers in capture.packets("iwarp_mpa.crc || iwarp_mpa.crc_check"):
         for key in ("iwarp_mpa.crc", "iwarp_mpa.crc_check"):
             for value in siw.find(layers, key):
@@ -188,7 +188,7 @@ def expect_crcs(capture, used):
 
 
 def terminates(capture):
-    """Each Terminate on the wire, in order, as "sender layer/type/code", in the RFC's order of the bits."""
+    """Returns each Terminate on the wire, in order, as "sender layer/type/code", in the RFC's order of bits."""
     shown = []
     for sender, control in capture.terminates():
         layer, kind = control[0] >> 4, control[0] & 15

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What ci/demo and ci/test share. Sourced with `set -euo pipefail` on; $root is the source tree.
+# Functions that ci/demo and ci/test share. Sourced with `set -euo pipefail` on; $root is the source tree.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=ci/deps
@@ -19,13 +19,13 @@ need_cargo() {
 
 target_dir() { echo "${CARGO_TARGET_DIR:-$root/target}"; }
 
-# 2 MiB pages: at least $1 of them, until the end. `hugepages_restore` belongs into the EXIT trap.
+# Reserves at least $1 pages of 2 MiB until the end. `hugepages_restore` belongs into the EXIT trap.
 hugepages_reserve() {
     local file=/proc/sys/vm/nr_hugepages
     (($(<$file) < $1)) || return 0
     hugepages_before=$(<$file)
     if ! { echo "$1" >$file; } 2>/dev/null || (($(<$file) < $1)); then
-        say "only $(<$file) of $1 hugepages are to be had; ordinary pages serve for the rest"
+        say "only $(<$file) of $1 hugepages are available; ordinary pages are used for the rest"
     fi
 }
 
@@ -34,8 +34,8 @@ hugepages_restore() {
     hugepages_before=
 }
 
-# Deletes the network namespaces of tests and benchmarks that were killed: their names are
-# rnic-WHAT-PID-NUMBER, and a PID that does not run any more needs none.
+# Deletes the network namespaces of tests and benchmarks that were killed: their names are rnic-WHAT-PID-NUMBER, and no
+# process has that PID any more.
 namespaces_sweep() {
     local namespace pid
     for namespace in $(ip netns list 2>/dev/null | grep -oE '^rnic-[^ ]*-[0-9]+-[0-9]+'); do

@@ -1,7 +1,8 @@
-"""Stands between ours and siw in place of a switch, and changes what the one says to the other.
+"""Stands between ours and siw in place of a switch, and changes fields of what one sends to the other.
 
-Neither siw nor rnic can be made to send what is wrong on the wire. Here a single field of what they do send is
-changed, and the CRC and the checksum are made to fit, so that the other one has to notice it itself.
+
+Neither siw nor rnic can be made to send protocol errors. So single fields of what they do send are changed here,
+and CRC and checksum are corrected, so that the other side must detect the error by the field itself.
 
     python3 mangle.py OURS-INTERFACE SIW-INTERFACE RULES      in the network namespace; RULES: a JSON file
 
@@ -9,8 +10,9 @@ The rules are a list of lists: those of the first connection, of the second, and
 
     from      "ours" or "siw"
     frame     "request" or "reply" of the MPA start-up, or "fpdu"
-    opcode, payload    of an FPDU: RDMAP's opcode, and the octets behind DDP's header. The first such one is changed
-    change    an object of fields, and what to put there; "msn+" and the like add
+
+    opcode, payload    of an FPDU: RDMAP's opcode, and the octets behind DDP's header. The first that matches is changed
+    change    an object of fields with their new values; "msn+" and the like add to the old value
 
 Prints "forwarding", and "changed ..." for each rule that was applied.
 """
@@ -24,7 +26,7 @@ import sys
 ETH_P_ALL, PACKET_OUTGOING = 3, 4
 SYN, ACK = 0x02, 0x10
 STARTUP_LEN = 20  # before the private data
-# Where a field is in a ULPDU, its octets, the mask of its bits, and their shift.
+# Of each field in a ULPDU: its offset, its octets, the mask of its bits, and their shift.
 FIELDS = {
     "tagged": (0, 1, 0x80, 7), "last": (0, 1, 0x40, 6), "ddp-version": (0, 1, 0x03, 0),
     "rdmap-version": (1, 1, 0xc0, 6), "opcode": (1, 1, 0x0f, 0),
@@ -62,7 +64,7 @@ def put(octets, where, change, value):
 
 
 def changed_fpdu(fpdu, change):
-    """An FPDU with its length field, pad and CRC, changed."""
+    """Returns a changed FPDU, with its length field, pad and CRC."""
     ulpdu = bytearray(fpdu[2:])
     uses_crc = any(fpdu[-4:])
     spoils = False
@@ -87,21 +89,21 @@ def changed_startup(frame, change):
 
 
 class Direction:
-    """What one side says in one connection. Its segments are taken in order only: TCP repeats the others."""
+    """What one side sends in one connection. Its segments are taken in order only: TCP retransmits the others."""
 
     def __init__(self, rules, number):
         self._rules = rules
         self._number = number
         self._next = None
         self._startup = True
-        self._begun = b""  # of a frame whose rest has yet to come
+        self._begun = b""  # a frame that has come in part
         self._patches = []  # (sequence number, octets)
 
     def syn(self, seq):
         self._next = seq + 1 & 0xffffffff
 
     def pass_on(self, seq, payload):
-        """The payload to forward, or None."""
+        """Returns the payload to forward, or None."""
         if not payload or self._next is None:
             return payload
         ahead = (seq - self._next + 0x80000000 & 0xffffffff) - 0x80000000
@@ -119,7 +121,7 @@ class Direction:
         return bytes(out)
 
     def _read(self, seq, octets):
-        """Finds the frames, and notes what is to be changed in those that are whole in this segment."""
+        """Finds the frames, and records the changes to those that are whole in this segment."""
         stream = self._begun + octets
         at = 0
         while (length := self._frame_length(stream[at:])) and at + length <= len(stream):
@@ -171,7 +173,7 @@ class Mangler:
         self._connections = {}
 
     def pass_on(self, side, frame):
-        """The frame to forward, or None."""
+        """Returns the frame to forward, or None."""
         if frame[12:14] != b"\x08\x00" or frame[23] != socket.IPPROTO_TCP:
             return frame
         ip = 14

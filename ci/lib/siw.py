@@ -1,4 +1,4 @@
-"""The siw virtual machine and the network around it: what ci/siw and ci/interop are made of.
+"""The siw virtual machine and the network around it, for ci/siw and ci/interop.
 
     with Lan() as lan:
         vm = lan.guest("10.78.0.2")          # boots; ready when it returns
@@ -30,7 +30,7 @@ PREFIX = 24
 
 
 class SiwError(Exception):
-    """Something around the virtual machine failed; the text says what and what to do."""
+    """The virtual machine or its network failed; the text says what failed and what to do."""
 
 
 def leave_nothing_behind():
@@ -70,7 +70,7 @@ def stop(process, gently=signal.SIGTERM, patience=3):
 
 
 def call(*command, check=True):
-    """Runs a command to its end; an error names it and what it said."""
+    """Runs a command to its end; an error has the command and what it printed."""
     done = subprocess.run(
         [str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
@@ -80,7 +80,7 @@ def call(*command, check=True):
 
 
 def image():
-    """The directory with vmlinux and initramfs.gz, built if need be."""
+    """Returns the directory with vmlinux and initramfs.gz, and builds them if they are missing."""
     done = subprocess.run([CI / "siw-image"], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise SiwError("ci/siw-image could not build the virtual machine (see above)")
@@ -88,7 +88,7 @@ def image():
 
 
 def sweep():
-    """Removes what runs that were killed outright could not: their namespaces and directories."""
+    """Removes the namespaces and directories of runs that were killed."""
     for entry in (*pathlib.Path("/run/netns").glob("rnic-siw-*"),
                   *pathlib.Path(tempfile.gettempdir()).glob("rnic-siw-*")):
         owner = entry.name.split("-")[2]
@@ -121,7 +121,8 @@ class Lan:
             self.ip("link", "set", "lo", "up")
             self.ip("link", "add", "bridge", "type", "bridge", "stp_state", 0, "forward_delay", 0,
                     "mcast_snooping", 0)
-            # It stands for a switch: it must not answer for the host's address, which the kernel counts as its too.
+            # The bridge stands for a switch: it must not reply to ARP for the host's address, which the kernel would
+            # do.
             self.ip("link", "set", "bridge", "arp", "off", "addrgenmode", "none")
             self._up("bridge")
             self._things = self._things.pop_all()
@@ -134,7 +135,7 @@ class Lan:
         return call("ip", "-n", self.netns, *words)
 
     def inside(self, *command):
-        """The command line that runs `command` in the namespace."""
+        """Returns the command line that runs `command` in the namespace."""
         return ["ip", "netns", "exec", self.netns, *command]
 
     def _up(self, interface):
@@ -161,7 +162,8 @@ class Lan:
         return name
 
     def _join(self, interface, bridged):
-        """Makes an interface a port of the bridge, or of whatever stands in its place: the kernel itself says nothing
+
+        """Makes an interface a port of the bridge, or of the program in its place. The kernel itself sends nothing
         on either."""
         self.ip("link", "set", interface, "addrgenmode", "none", *(["master", "bridge"] if bridged else ["arp", "off"]))
 
@@ -182,7 +184,7 @@ class Lan:
 
 @dataclass
 class Result:
-    """How a script in the guest ended. Code 124: it took too long and was stopped."""
+    """The result of a script in the guest. Code 124: it took too long and was stopped."""
 
     code: int
     output: str
@@ -209,7 +211,7 @@ class Job:
 
     def wait(self):
         if not self._done.wait(max(0, self._deadline - time.monotonic())):
-            raise SiwError(f"the guest does not answer; its console said:\n{self._guest.console()}")
+            raise SiwError(f"the guest does not respond; its console said:\n{self._guest.console()}")
         if self._result is None:
             raise SiwError(f"the guest is gone; its console said:\n{self._guest.console()}")
         return self._result
@@ -218,7 +220,7 @@ class Job:
         return not self._done.is_set()
 
     def output(self):
-        """What it has printed so far."""
+        """Returns what it has printed so far."""
         return self._guest.run(f"cat /tmp/job.{self._identity}.out").output
 
     def kill(self):
@@ -267,7 +269,7 @@ class Guest:
     def _command(self, port):
         files = image()
         number = int(self.address.rsplit(".", 1)[1])
-        # Frames as they are on a wire: nothing larger than the MTU, no checksum left to a device.
+        # Frames as on a wire: none larger than the MTU, and no checksum left to a device.
         offloads = "".join(
             f",{name}=off"
             for name in ("csum gso guest_csum guest_tso4 guest_tso6 guest_ecn guest_ufo "
@@ -327,7 +329,8 @@ class Guest:
         raise SiwError(f"'{script}' does not listen on port {port}:\n{job.output()}")
 
     def switch(self, name, value):
-        """Sets one of siw's switches: mpa_version, mpa_crc_required, mpa_crc_strict, peer_to_peer, rtr_type. Gives what it was."""
+        """Sets a module parameter of siw: mpa_version, mpa_crc_required, mpa_crc_strict, peer_to_peer, rtr_type.
+        Returns its value before."""
         file = f"/sys/module/siw/parameters/{name}"
         return self.run(f"cat {file} && echo {value} >{file}").checked().strip()
 
@@ -338,7 +341,7 @@ class Guest:
 
 
 class Capture:
-    """tcpdump on one interface of a Lan, and tshark's reading of what it saw."""
+    """tcpdump on one interface of a Lan, and what tshark reads in the capture."""
 
     def __init__(self, lan, interface):
         self._lan = lan
@@ -359,7 +362,7 @@ class Capture:
         return self
 
     def __exit__(self, *_):
-        # tcpdump writes what it has seen at once; what it has yet to see comes within moments of the last frame.
+        # tcpdump writes each frame at once; the last frames reach it within moments.
         size = -1
         deadline = time.monotonic() + 10
         while size != self.path.stat().st_size and time.monotonic() < deadline:
@@ -368,14 +371,14 @@ class Capture:
         stop(self._tcpdump, signal.SIGINT)
 
     def packets(self, display_filter):
-        """The frames that match, each as tshark's tree of layers with the raw octets beside it."""
-        # iWARP is recognised by its looks, which a port that means something else must not prevent.
+        """Returns the frames that match, each as tshark's tree of layers with the raw octets beside it."""
+        # tshark recognises iWARP by its content; a port number that belongs to another protocol must not prevent that.
         text = call("tshark", "-r", self.path, "-o", "tcp.try_heuristic_first:TRUE",
                     "-Y", display_filter, "-T", "json", "-x", "--no-duplicate-keys")
         return [packet["_source"]["layers"] for packet in json.loads(text or "[]")]
 
     def terminates(self):
-        """Each Terminate on the wire: (sender's address, its control word's first two octets)."""
+        """Returns each Terminate on the wire: (sender's address, its control word's first two octets)."""
         found = []
         for layers in self.packets("iwarp_rdma.opcode == 7"):
             control = next(find(layers, "iwarp_rdma.term_ctrl_raw"))[0]
@@ -384,7 +387,7 @@ class Capture:
 
 
 def find(tree, key):
-    """Every value under `key`, at any depth."""
+    """Returns every value under `key`, at any depth."""
     if isinstance(tree, dict):
         for name, value in tree.items():
             if name == key:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""ci/tcp-check finds what is wrong, each kind by itself, and nothing in what is right.
+"""Tests that ci/tcp-check finds each kind of fault by itself, and none in right traffic.
 
 Each case is a short conversation, written to a capture with a checksum of its own making.
 """
@@ -92,7 +92,7 @@ def malformed(talk):
 
 def beyond_window(talk):
     talk.say(False, 1, 1, window=999)
-    # The larger window of the SYN-ACK stays offered.
+    # The larger window of the SYN-ACK stays advertised.
     for start in range(1, 10_001, 1000):
         talk.say(True, start, 1, data=b"x" * 1000)
     talk.say(True, 10_001, 1, data=b"x" * 2)
@@ -149,7 +149,7 @@ def main():
             if ran.returncode != breaches or f" {breaches} breaches" not in ran.stdout or (complaint or "") not in ran.stdout:
                 print(f"{case.__name__}: expected {complaint or 'no complaint'}, got code {ran.returncode}\n{ran.stdout}")
                 wrong += 1
-    print(f"ci/tcp-check: {len(CASES) - wrong} of {len(CASES)} cases are judged as they should be")
+    print(f"ci/tcp-check: {len(CASES) - wrong} of {len(CASES)} cases are judged right")
     sys.exit(bool(wrong))
 
 

@@ -121,7 +121,7 @@ unsigned cut(const struct layout *layout, unsigned index, struct piece *pieces) 
     uint32_t offset = layout->start + index * (layout->length + layout->pieces * PIECE_GAP);
     uint32_t left = layout->length;
     for (unsigned i = 0; i < layout->pieces; i++) {
-        uint32_t length = left / (layout->pieces - i); // the last one has what the others leave
+        uint32_t length = left / (layout->pieces - i); // the last one has the remainder
         pieces[i] = (struct piece){offset, length};
         offset += length + PIECE_GAP;
         left -= length;

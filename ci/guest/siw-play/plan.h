@@ -1,5 +1,5 @@
-// The plan that both sides play: what stands in its lines, and what memory holds in each step of it.
-// The lines are explained in ci/lib/play.py; the other side is rnic-ctl/examples/play.
+// The plan that both sides play: its lines, and what memory holds in each step. The lines are explained in
+// ci/lib/play.py; the other side is rnic-ctl/examples/play.
 #pragma once
 
 #include <stdint.h>
@@ -87,9 +87,9 @@ struct piece {
 
 // The pieces of the list number `index`; gives their number.
 unsigned cut(const struct layout *layout, unsigned index, struct piece *pieces);
-// Octets from the start of the memory to behind the last piece and its guard.
+// Returns the octets from the start of the memory to behind the last piece and its guard.
 uint32_t extent(const struct layout *layout);
-// Puts the octets of a step where a layout has them.
+// Writes the octets of a step where a layout has them.
 void paint(uint8_t *memory, const struct layout *layout, unsigned seed);
 // Octet `i` of the data of a step, and of private data.
 static inline uint8_t pattern(unsigned seed, uint32_t i) {

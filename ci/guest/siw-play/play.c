@@ -29,7 +29,7 @@ static struct rdma_cm_id *endpoint(char *host, char *port, int flags) {
     return id;
 }
 
-// Private data of a length have seed and content in common on both sides.
+// Private data of one length have the same seed and content on both sides.
 static void fill_private_data(uint8_t *data, uint32_t length) {
     for (uint32_t i = 0; i < length; i++) data[i] = pattern(length, i);
 }
@@ -52,7 +52,7 @@ static void check_private_data(const struct rdma_cm_id *id, uint32_t length) {
     printf("depths=%u/%u\n", got->responder_resources, got->initiator_depth);
 }
 
-// Whether the connection stands.
+// Whether the connection is established.
 static int initiate(struct side *side, char *host, char *port) {
     const struct connection *connection = side->connection;
     struct rdma_conn_param conn = parameters(connection, connection->private_data);

@@ -14,7 +14,7 @@ struct control { // what the sides tell each other between the steps
     __be32 number;
 };
 
-// A message that this side is to get, in their order.
+// The messages that this side expects, in order.
 struct expected {
     const struct step *step; // none for the first message of a connection
     int is_data;
@@ -36,25 +36,25 @@ struct side {
     unsigned expected_count, posted, received;
 };
 
-// Ends the process with what went wrong.
+// Ends the process with an error message.
 void fail(const char *what, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-// The device comes with the identifier. Receives are posted before the connection stands.
+// The device comes with the identifier. Receives are posted before the connection is established.
 void prepare(struct side *side);
 void release(struct side *side);
 // Says hello; the initiator first, as a rule.
 void greet(struct side *side);
-// The next message, which must have come without error.
+// Returns the next message, which must have come without error.
 struct ibv_wc receive(struct side *side);
 struct control receive_control(struct side *side, unsigned number);
 void send_control(struct side *side, struct control control);
-// An empty message before a Read of no octets, which siw would answer with octets if one of another length were the
-// last that it sent: see its siw_activate_tx.
+// Sends an empty message before a Read of no octets. siw would respond with octets if the last message that it sent had
+// another length: see its siw_activate_tx.
 void send_empty(struct side *side);
 void receive_empty(struct side *side);
-// The completion of the oldest request that has none.
+// Returns the completion of the oldest request that has none.
 struct ibv_wc send_completion(struct side *side);
-// What `step` names of this side's memory.
+// Returns the part of this side's memory that `step` names.
 struct control describe(struct side *side, const struct step *step);
 // Waits until the peer or an error ends the connection.
 void wait_for_the_end(struct side *side);

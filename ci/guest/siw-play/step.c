@@ -18,7 +18,7 @@ static const enum ibv_wr_opcode opcodes[] = {
 
 static void clear(uint8_t *memory, const struct layout *layout) { memset(memory, EMPTY, extent(layout)); }
 
-// Whether memory holds the data of a step, or nothing, and nothing else.
+// Whether memory holds the data of a step, or nothing, and is otherwise unchanged.
 static int holds(struct side *side, const uint8_t *memory, const struct layout *layout, unsigned seed,
                  int filled) {
     clear(side->shadow, layout);
@@ -88,7 +88,7 @@ static void request(struct side *side, const struct step *step) {
     post(side, step, there);
     for (unsigned index = 0; index < step->count; index++) {
         struct ibv_wc wc = send_completion(side);
-        // siw can tell of a Read twice when it flushes.
+        // siw can complete a Read twice when it flushes.
         if (wc.wr_id != index && !step->ends) fail("step %u: completion %u is of %u", step->number, index, (unsigned)wc.wr_id);
         if (step->ends) printf("completion=%s\n", ibv_wc_status_str(wc.status));
         else if (wc.status != IBV_WC_SUCCESS)
@@ -105,8 +105,8 @@ static void request(struct side *side, const struct step *step) {
 
 // ---- The responder ----
 
-// Whether a message came with Solicited Event siw does not tell, nor to programs what it invalidated: the wire tells the
-// one, and a later Write the other.
+// siw does not report whether a message came with Solicited Event, nor tell programs what was invalidated. The capture
+// shows the one, and a later Write the other.
 static void receive_data(struct side *side, const struct step *step) {
     for (unsigned index = 0; index < step->count; index++) {
         struct ibv_wc wc = receive(side);
@@ -130,7 +130,7 @@ static void respond_to_the_end(struct side *side, const uint8_t *memory, const s
 static void respond(struct side *side, const struct step *step) {
     struct layout layout = is_send(step) ? receive_layout(step) : target_layout(step);
     uint8_t *memory = is_send(step) ? side->inbox : side->target;
-    // What is aimed outside the memory must not come down at its beginning either.
+    // What is sent to a place outside the memory must not be placed at its beginning either.
     if (step->ends && !is_send(step)) layout.start = 0;
     if (step->operation == READ) paint(memory, &layout, step->number);
     else clear(memory, &layout);
