@@ -1,4 +1,4 @@
-//! What the decoder finds: what it has understood, and what it objects to.
+//! What the decoder finds: what it has understood, and the violations.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use std::fmt;
 pub(crate) enum Rule {
     /// Lengths and checksums of IP and TCP.
     Frame,
-    /// Octets that are sent again are the same; nothing is left out; nothing comes behind the end.
+    /// Retransmitted octets are the same; nothing is left out; nothing comes behind the end.
     Stream,
     /// Fields of the start-up frames: RFC 5044 section 7.1.1, RFC 6581 section 6.
     StartupFrame,
-    /// What the Reply answers to the Request: RFC 6581 section 9.
+    /// The Reply fits the Request: RFC 6581 section 9.
     StartupAgreement,
-    /// Who speaks when during start-up: RFC 5044 section 7.1.2, RFC 6581 section 9.2.
+    /// Which side may send when during start-up: RFC 5044 section 7.1.2, RFC 6581 section 9.2.
     StartupOrder,
     /// ULPDU_Length and how the stream ends: RFC 5044 section 4.1.
     FpduLength,
     /// Pad octets are zero: RFC 5044 section 4.1.
     Padding,
-    /// Markers stand where they belong and point to where they must: RFC 5044 section 4.3.
+    /// Markers stand in their places and point to the starts of FPDUs: RFC 5044 section 4.3.
     Marker,
     /// RFC 5044 section 4.4.
     Crc,
@@ -39,17 +39,17 @@ pub(crate) enum Rule {
     MessageOffset,
     /// So are its Tagged Offsets, and they do not wrap.
     TaggedOffset,
-    /// All segments of a message share their fields, and the last of them, and no other, says that it is.
+    /// All segments of a message share their fields, and only the last has the L bit.
     Message,
-    /// Messages that have one form have it: Read Requests, Immediate Data, Atomics.
+    /// Messages of fixed form have it: Read Requests, Immediate Data, Atomics.
     MessageFormat,
     /// No more Reads and Atomics are outstanding than the peer takes: RFC 6581 section 9.1.
     Depth,
-    /// Each Response answers the oldest Request, and is what was asked for: RFC 5040 section 5.2.2, RFC 7306.
+    /// Each Response is to the oldest Request, and is what was asked for: RFC 5040 section 5.2.2, RFC 7306.
     Response,
     /// Format of a Terminate: RFC 5040 section 4.8.
     Terminate,
-    /// A Terminate quotes what the peer has said.
+    /// A Terminate quotes what the peer has sent.
     TerminateQuote,
     /// Nothing comes behind a Terminate: RFC 5040 section 7.
     AfterTerminate,
@@ -92,11 +92,11 @@ impl Rule {
     }
 }
 
-/// Something that is not as it must be.
+/// A violation of a rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Objection {
     pub(crate) rule: Rule,
-    /// Who said it, and where in its stream.
+    /// The side that sent it, and the place in its stream.
     pub(crate) place: String,
     pub(crate) what: String,
 }
@@ -107,7 +107,7 @@ impl fmt::Display for Objection {
     }
 }
 
-/// What was understood so far: a test that hears nothing would object to nothing.
+/// What was understood so far: a decoder that reads nothing would find nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     pub(crate) frames: u64,
@@ -121,7 +121,7 @@ pub(crate) struct Heard {
     pub(crate) terminates: u64,
 }
 
-/// Where a check notes what it finds.
+/// Where a check records what it finds.
 pub(super) struct Findings<'a> {
     pub(super) objections: &'a mut Vec<Objection>,
     pub(super) heard: &'a mut Heard,
@@ -131,7 +131,7 @@ pub(super) struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    /// Notes an objection, if this half is judged.
+    /// Records a violation, if this half is judged.
     pub(super) fn object(&mut self, rule: Rule, what: impl Into<String>) {
         self.wrong |= rule.confuses();
         if self.judged {
@@ -141,7 +141,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Objects unless something `holds`.
+    /// Records a violation unless something `holds`.
     pub(super) fn demand(&mut self, holds: bool, rule: Rule, what: impl FnOnce() -> String) {
         if !holds {
             self.object(rule, what());

@@ -1,4 +1,4 @@
-//! One direction of a connection, and what there was so far in it.
+//! One direction of a connection, and what it has carried so far.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ pub(super) struct Half {
     pub(super) terminated: bool,
     /// Octets that have been read.
     pub(super) read: u64,
-    /// It said something wrong, so that what follows from it is not known.
+    /// It sent something wrong, so that what follows cannot be judged.
     pub(super) wrong: bool,
 }
 
@@ -48,10 +48,10 @@ impl Half {
 /// An IRD or ORD that is not negotiated.
 pub(super) const NOT_NEGOTIATED: u16 = 0x3fff;
 
-/// What a start-up frame says.
+/// The content of a start-up frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Startup {
-    /// M: the other half is to send markers.
+    /// M: the other half must send markers.
     pub(super) markers: bool,
     /// C.
     pub(super) crc: bool,
@@ -74,7 +74,7 @@ pub(super) struct Enhanced {
     pub(super) ord: u16,
 }
 
-/// What there was of MPA so far.
+/// What it has carried of MPA so far.
 #[derive(Default)]
 pub(super) struct MpaState {
     pub(super) fpdus: u64,
@@ -82,16 +82,16 @@ pub(super) struct MpaState {
     pub(super) first_end: Option<u64>,
 }
 
-/// A message whose last segment has not come.
+/// A message whose last segment was not sent yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenMessage {
     pub(super) opcode: u8,
-    /// What the next segment is to say.
+    /// The offset that the next segment must have.
     pub(super) next: Target,
     pub(super) length: u64,
 }
 
-/// What there was of DDP so far.
+/// What it has carried of DDP so far.
 #[derive(Default)]
 pub(super) struct DdpState {
     /// Messages begun in each queue.
@@ -111,7 +111,7 @@ impl DdpState {
     }
 }
 
-/// What is asked for.
+/// What a request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asked {
     Read(ReadRequest),
@@ -126,7 +126,7 @@ pub(super) struct Outstanding {
     pub(super) end: u64,
 }
 
-/// What there was of RDMAP so far.
+/// What it has carried of RDMAP so far.
 #[derive(Default)]
 pub(super) struct RdmapState {
     /// Requests of this half that wait for a Response, oldest first.

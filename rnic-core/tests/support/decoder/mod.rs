@@ -1,9 +1,9 @@
 //! A decoder of iWARP traffic for tests, written from the figures of RFC 5044, 6581, 5041, 5040 and 7306 alone: it
-//! shares no code with the engine. It sees frames as they are sent, puts both streams of each connection together,
-//! reads them down to RDMAP, and objects to whatever the standards do not allow.
+//! shares no code with the engine. It sees frames as they are sent, reassembles both streams of each connection, reads
+//! them up to RDMAP, and reports whatever the standards do not allow.
 //!
-//! A half of a connection is *judged* if all of it is to be right, as with a host. The others, such as peers that do
-//! wrong on purpose, are only listened to, because what they say decides what is right for the other half.
+//! A half of a connection is *judged* if all of it must be right, as with a host. The others, such as peers that
+//! violate rules on purpose, are only read, because what they send decides what is right for the other half.
 
 #![allow(dead_code)] // each test uses some of it
 
@@ -27,16 +27,16 @@ use findings::Findings;
 use frame::TcpFrame;
 use half::Half;
 
-/// Both directions: first the initiator's.
+/// Both directions, the initiator's first.
 struct Connection {
     halves: [Half; 2],
 }
 
-/// Listens to all connections of a network.
+/// Reads all connections of a network.
 #[derive(Default)]
 pub(crate) struct Decoder {
     connections: HashMap<[SocketAddr; 2], Connection>,
-    /// Whoever sends need not align FPDUs with TCP segments.
+    /// Senders need not align FPDUs with TCP segments.
     pub(crate) unaligned: bool,
     /// TCP checksums are left to the device.
     pub(crate) partial_checksums: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Hears a frame as it is sent, before anything happens to it.
+    /// Reads a frame as it is sent, before anything happens to it.
     pub(crate) fn hear(&mut self, judged: bool, frame: &[u8]) {
         self.heard.frames += 1;
         match frame::parse(frame, !self.partial_checksums) {
@@ -60,8 +60,8 @@ impl Decoder {
         }
     }
 
-    /// Notes that a frame arrives: its receiver learns the window in it. A side that has learned no window yet is taken to
-    /// have room.
+    /// Records that a frame arrives: its receiver learns the window in it. A side that has learned no window yet is
+    /// taken to have room.
     pub(crate) fn arrive(&mut self, frame: &[u8]) {
         let Ok(Some(tcp)) = frame::parse(frame, true) else {
             return;
@@ -80,12 +80,12 @@ impl Decoder {
         }
     }
 
-    /// What it has objected to since the last call.
+    /// Returns the violations since the last call.
     pub(crate) fn take_objections(&mut self) -> Vec<Objection> {
         std::mem::take(&mut self.objections)
     }
 
-    /// Hears a frame, and panics if there is anything to object to.
+    /// Reads a frame, and panics if it has found a violation.
     pub(crate) fn insist(&mut self, judged: bool, frame: &[u8]) {
         self.hear(judged, frame);
         let objections = self.take_objections();
@@ -116,7 +116,7 @@ impl Decoder {
         } else {
             (back, 1)
         };
-        // A segment of no connection: an answer to a stray one.
+        // A segment of no connection, such as a RST.
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
         };
@@ -143,7 +143,7 @@ impl Decoder {
         let aligned = !self.unaligned;
         read(speaker, listener, aligned, &mut findings);
         speaker.wrong = findings.wrong;
-        // It may have said more than could be understood without this.
+        // It may have sent more than could be understood without this.
         findings.judged = listener.judged;
         findings.wrong = listener.wrong;
         findings.place = format!("{} -> {}", tcp.destination, tcp.source);
@@ -152,7 +152,7 @@ impl Decoder {
     }
 }
 
-/// Reads on in the speaker's stream, as far as it has come.
+/// Reads on in the speaker's stream, as far as it was sent.
 fn read(speaker: &mut Half, listener: &mut Half, aligned: bool, findings: &mut Findings<'_>) {
     let place = findings.place.clone();
     loop {

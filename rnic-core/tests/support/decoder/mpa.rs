@@ -19,7 +19,7 @@ struct Fpdu {
     ulpdu: Vec<u8>,
     pad: Vec<u8>,
     crc: [u8; CRC_LEN],
-    /// Octets from its begin to the CRC, as they came.
+    /// Octets from its start to the CRC, as they were sent.
     covered: usize,
     /// Where each marker stands, and its octets.
     markers: Vec<(u64, [u8; MARKER_LEN])>,
@@ -27,7 +27,7 @@ struct Fpdu {
     end: u64,
 }
 
-/// Takes octets out of a stream, and leaves out the markers in it.
+/// Takes octets out of a stream, without the markers in it.
 struct Walker<'a> {
     octets: &'a [u8],
     /// Where the next octet stands, in the stream.
@@ -126,8 +126,8 @@ pub(super) fn read(speaker: &mut Half, listener: &mut Half, findings: &mut Findi
     true
 }
 
-/// A responder may give up in the place of its Reply, where the Request is one of RFC 6581: it says something else than a
-/// start-up frame then. `None` if it does not.
+/// Reads what a responder sends in place of its Reply when it gives up, where the Request is one of RFC 6581. `None` if
+/// it sends a start-up frame.
 pub(super) fn read_no_reply(
     speaker: &mut Half,
     listener: &mut Half,
@@ -156,7 +156,7 @@ pub(super) fn read_no_reply(
     ))
 }
 
-/// Either side may give up before the Reply: then a Terminate says so (RFC 6581 section 9.3), and nothing else may.
+/// Either side may give up before the Reply: then it sends a Terminate (RFC 6581 section 9.3), and nothing else.
 fn read_giving_up(
     speaker: &mut Half,
     listener: &mut Half,
@@ -224,7 +224,7 @@ fn beginning(ulpdu: &[u8]) -> Option<usize> {
     }
 }
 
-/// May an FPDU come here, as start-up goes?
+/// Whether an FPDU may be sent here, at this point of the start-up.
 fn check_place(speaker: &Half, listener: &Half, ulpdu: &[u8], findings: &mut Findings<'_>) {
     let is_terminate = matches!(ulpdu, [0x41, control, ..] if control & 15 == 7);
     let kind = beginning(ulpdu);
@@ -240,7 +240,7 @@ pub(crate) fn crc32c(octets: &[u8]) -> u32 {
 }
 
 const fn table() -> [u32; 256] {
-    /// 0x1EDC6F41 with its bits the other way round.
+    /// 0x1EDC6F41 with its bits reversed.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let mut table = [0; 256];
     let mut at = 0;

@@ -55,7 +55,7 @@ pub(super) fn check_opcode(segment: &Segment<'_>, findings: &mut Findings<'_>) {
     });
 }
 
-/// Reads a segment of a message, `before` octets of which came before.
+/// Reads a segment of a message, of which `before` octets were sent before.
 pub(super) fn read(
     speaker: &mut Half,
     listener: &mut Half,
@@ -104,10 +104,10 @@ pub(super) fn read(
     }
 }
 
-/// How many Reads a half may have outstanding: what the other one takes (RFC 6581 section 9.1).
+/// Returns how many Reads a half may have outstanding: the other one's IRD (RFC 6581 section 9.1).
 fn depth(speaker: &Half, listener: &Half) -> Option<usize> {
     let (own, theirs) = (speaker.startup?.enhanced?, listener.startup?.enhanced?);
-    // What the initiator asked for says nothing: it takes from the Reply what it needs.
+    // The initiator's own request does not limit it: the Reply does.
     let own = if speaker.initiator {
         NOT_NEGOTIATED
     } else {
@@ -124,7 +124,7 @@ fn ask(speaker: &mut Half, listener: &Half, asked: Asked, end: u64, findings: &m
     let acknowledged = speaker.acknowledged;
     let state = &mut speaker.rdmap;
     state.waiting.push_back(Outstanding { asked, end });
-    // A Response that is not acknowledged may not have come.
+    // A Response that is not acknowledged may not have arrived.
     state.answered.retain(|end| *end > acknowledged);
     let outstanding = state.waiting.len() + state.answered.len();
     if let Some(depth) = depth
@@ -136,7 +136,7 @@ fn ask(speaker: &mut Half, listener: &Half, asked: Asked, end: u64, findings: &m
     }
 }
 
-/// The request that a Response answers, if the listener has any that the speaker has received.
+/// Returns the request that a Response is to, if the listener has one that the speaker has received.
 fn answered_request(speaker: &Half, listener: &Half, findings: &mut Findings<'_>) -> Option<Asked> {
     let request = listener.rdmap.waiting.front();
     let received = request.filter(|request| request.end <= speaker.acknowledged);

@@ -89,7 +89,7 @@ pub(super) fn read(speaker: &mut Half, listener: &Half, findings: &mut Findings<
     true
 }
 
-/// What the Reply owes to the Request.
+/// Checks that the Reply fits the Request.
 fn check_reply(reply: &Startup, acknowledged: u64, initiator: &Half, findings: &mut Findings<'_>) {
     let Some(request) = initiator.startup else {
         if !initiator.wrong {
@@ -166,7 +166,7 @@ pub(super) fn check_fpdu(
     } else if !listener.wrong {
         let first = listener.mpa.first_end;
         let whole = first.is_some_and(|end| speaker.acknowledged >= end);
-        // What came may have been no FPDU: that is what the Terminate says.
+        // What was received may have been no FPDU: then the Terminate says so.
         let heard = whole || (is_terminate && speaker.acknowledged > theirs.len);
         findings.demand(heard, order, || {
             "the responder's FPDU before the initiator's first was received".into()

@@ -1,4 +1,4 @@
-//! One direction of a TCP connection, put together from the segments as they are sent.
+//! One direction of a TCP connection, reassembled from the segments as they are sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -6,10 +6,10 @@ use std::ops::Range;
 use super::findings::{Findings, Rule};
 use super::frame::TcpFrame;
 
-/// The segment size of a peer that does not say any (RFC 9293 section 3.7.1).
+/// The segment size of a peer that does not state one (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
-/// The smallest room for an FPDU with which alignment is owed: RFC 5044 section 4.5, and the overhead of an FPDU.
+/// The smallest room for an FPDU at which alignment is required: RFC 5044 section 4.5, and the overhead of an FPDU.
 const LEAST_ROOM: usize = 128 + 12;
 
 /// A segment as it was first sent.
@@ -27,22 +27,22 @@ struct Cut {
 pub(super) struct Stream {
     /// Initial sequence numbers that were offered: a listener without state may choose another for each SYN.
     offered: Vec<u32>,
-    /// The one that it turned out to be.
+    /// The one that was chosen.
     isn: Option<u32>,
     mss: Option<u16>,
     window_scale: Option<u8>,
     /// Where the window ended that the peer granted last, as far as the speaker knows.
     edge: Option<u64>,
-    /// What the segment acknowledged that granted it, and its place in the peer's stream.
+    /// The acknowledgment of the segment that granted it, and that segment's place in the peer's stream.
     granted: Option<(i64, i64)>,
     octets: Vec<u8>,
-    /// What a peer sent ahead of order, by its place in the stream.
+    /// What a peer sent out of order, by its place in the stream.
     ahead: BTreeMap<u64, Vec<u8>>,
     /// Segments as they were first sent that are not read yet.
     cuts: VecDeque<Cut>,
     fin: Option<u64>,
     reset: bool,
-    /// The same octets were said in two ways: it is for the receiver to choose.
+    /// The same octets were sent with two contents: the receiver chooses.
     pub(super) ambiguous: bool,
 }
 
@@ -52,7 +52,7 @@ impl Stream {
         !self.offered.contains(&isn)
     }
 
-    /// Everything so far.
+    /// Returns everything so far.
     pub(super) fn octets(&self) -> &[u8] {
         &self.octets
     }
