@@ -150,7 +150,7 @@ pub(super) enum Handler {
     Nobody,
 }
 
-/// What became of a frame for another engine.
+/// The outcome of handing a frame to another engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandOver {
     Handed,

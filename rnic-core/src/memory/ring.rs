@@ -496,7 +496,8 @@ impl<T: Entry> Consumer<T> {
         self.shared.head().store(self.head, Ordering::Release);
     }
 
-    /// Has fetched what [`len`](Self::len) looks at, and what [`peek`](Self::peek) does so many places `ahead` if asked to.
+    /// Prefetches what [`len`](Self::len) reads, and, if asked to, what [`peek`](Self::peek) reads so many places
+    /// `ahead`.
     pub fn prefetch(&self, ahead: Option<u32>) {
         prefetch(self.shared.tail());
         if let Some(ahead) = ahead {

@@ -488,7 +488,7 @@ impl StagTable {
     }
 }
 
-/// What becomes of the windows that are bound to a region when the region goes.
+/// What happens to the windows that are bound to a region when the region is revoked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Windows {
     Refuse,

@@ -446,8 +446,8 @@ impl Receiver {
         field.value
     }
 
-    /// Returns the window field of a segment that carries our ACK now. [`advertised`](Self::advertised) is to follow if
-    /// one is sent.
+    /// Returns the window field of a segment that carries our ACK now. The caller then calls
+    /// [`advertised`](Self::advertised) if one is sent.
     #[inline(always)]
     pub(super) fn window_field(&self) -> WindowField {
         let position = self.nxt();

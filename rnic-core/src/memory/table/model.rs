@@ -353,7 +353,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Whoever asks for whatever gets what the model says.
+    /// Checks that every access has the outcome that the model predicts.
     fn probe(&self, offset: u64, len: u64, need: Access) -> Result<(), TestCaseError> {
         let memory = self.region.base_address() as u128;
         let names: BTreeSet<u32> = self

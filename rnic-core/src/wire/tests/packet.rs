@@ -158,7 +158,7 @@ fn each_damaged_octet_under_a_checksum_is_noticed() {
     }
 }
 
-/// Who has the sum of a frame comes to the same conclusion as who computes that of its segment.
+/// A checksum that the device computed over the frame leads to the same result as one computed over the segment.
 #[test]
 fn a_known_sum_is_as_good() {
     let frame = build(

@@ -156,7 +156,7 @@ proptest! {
         if let Some(turned) = template.turned_to(&frame) {
             prop_assert_eq!(read(&turned, &frame, Checksums::None), None);
         }
-        // And where whoever looked at the checksums says what they came to.
+        // And where the device gives the sum of the frame (CHECKSUM_COMPLETE).
         let total = crate::wire::checksum::sum(&frame);
         prop_assert_eq!(read(&template, &frame, Checksums::Complete(total)), None);
     }

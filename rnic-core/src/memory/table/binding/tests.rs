@@ -242,7 +242,7 @@ fn only_its_own_windows_go_with_a_region() {
 }
 
 /// The worker of one stream opens and closes a window here and there and writes through it, and that of another tries
-/// the same STags all the time. The other never gets through, and whoever does writes where the window is.
+/// the same STags all the time. The other never gets access, and what is written lies in the window.
 // rfc: 5040-106, 5041-78, 5041-87, 5042-9 an STag of one stream is of use to no other
 #[test]
 fn a_window_that_changes_is_never_half_of_each_for_anybody() {
