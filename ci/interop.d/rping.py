@@ -165,7 +165,7 @@ def settled_kernel_tcp(lan):
         if now == before:
             return now
         before = now
-    raise siw.SiwError("the kernel's TCP goes on sending")
+    raise siw.GuestError("the kernel's TCP goes on sending")
 
 
 @case("the kernel's TCP stays out of it")
@@ -180,7 +180,7 @@ def _(bench):
         time.sleep(0.2)
         try:
             steered = siw.call(*bench.lan.inside(CTL, "steering", "--netdev", bench.interface, "-j"))
-        except siw.SiwError:
+        except siw.GuestError:
             continue  # it has not attached its program yet
         redirected = json.loads(steered)["frames"]["redirected"]
     after = kernel_tcp(bench.lan)

@@ -8,82 +8,31 @@ Everything that is made here is gone when the `with` ends, however it ends. Call
 `leave_nothing_behind()` first, so that signals end it too.
 """
 
-import base64
 import contextlib
-import ctypes
 import itertools
 import json
 import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
-from dataclasses import dataclass
+
+import machine
+from machine import GuestError, call, leave_nothing_behind, start, stop
+
+__all__ = ["Capture", "Guest", "GuestError", "Lan", "call", "find", "leave_nothing_behind", "start", "stop"]
 
 CI = pathlib.Path(__file__).resolve().parent.parent
 PREFIX = 24
-
-
-class SiwError(Exception):
-    """The virtual machine or its network failed; the text says what failed and what to do."""
-
-
-def leave_nothing_behind():
-    """Turns the signals that end a process into an exception, so that `with` blocks unwind."""
-
-    def end(number, _frame):
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, end)
-
-
-def die_with_parent():
-    """Between fork and exec: the child gets SIGKILL when this process dies; Ctrl-C is ours alone."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    os.setsid()
-
-
-def start(command, **options):
-    """Starts a process that does not outlive this one."""
-    options.setdefault("stdin", subprocess.DEVNULL)
-    return subprocess.Popen([str(word) for word in command], preexec_fn=die_with_parent, **options)
-
-
-def stop(process, gently=signal.SIGTERM, patience=3):
-    """Ends a process that `start` started."""
-    if process.poll() is None:
-        process.send_signal(gently)
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    process.wait()
-
-
-def call(*command, check=True):
-    """Runs a command to its end; an error has the command and what it printed."""
-    done = subprocess.run(
-        [str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
-    if check and done.returncode != 0:
-        raise SiwError(f"{' '.join(map(str, command))}: {done.stderr.strip() or done.returncode}")
-    return done.stdout
 
 
 def image():
     """Returns the directory with vmlinux and initramfs.gz, and builds them if they are missing."""
     done = subprocess.run([CI / "siw-image"], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        raise SiwError("ci/siw-image could not build the virtual machine (see above)")
+        raise GuestError("ci/siw-image could not build the virtual machine (see above)")
     return pathlib.Path(done.stdout.strip())
 
 
@@ -111,7 +60,7 @@ class Lan:
 
     def __enter__(self):
         if os.geteuid() != 0:
-            raise SiwError("network namespaces and taps need root")
+            raise GuestError("network namespaces and taps need root")
         sweep()
         with self._things:
             self.directory = pathlib.Path(tempfile.mkdtemp(prefix=f"rnic-siw-{os.getpid()}-"))
@@ -182,91 +131,17 @@ class Lan:
         return Capture(self, interface)
 
 
-@dataclass
-class Result:
-    """The result of a script in the guest. Code 124: it took too long and was stopped."""
-
-    code: int
-    output: str
-
-    def checked(self):
-        if self.code != 0:
-            raise SiwError(f"a command in the guest ended with {self.code}:\n{self.output}")
-        return self.output
-
-
-class Job:
-    """A script that runs in the guest."""
-
-    def __init__(self, guest, identity, timeout):
-        self._guest = guest
-        self._identity = identity
-        self._deadline = time.monotonic() + timeout + 10
-        self._done = threading.Event()
-        self._result = None
-
-    def _finish(self, result):
-        self._result = result
-        self._done.set()
-
-    def wait(self):
-        if not self._done.wait(max(0, self._deadline - time.monotonic())):
-            raise SiwError(f"the guest does not respond; its console said:\n{self._guest.console()}")
-        if self._result is None:
-            raise SiwError(f"the guest is gone; its console said:\n{self._guest.console()}")
-        return self._result
-
-    def running(self):
-        return not self._done.is_set()
-
-    def output(self):
-        """Returns what it has printed so far."""
-        return self._guest.run(f"cat /tmp/job.{self._identity}.out").output
-
-    def kill(self):
-        self._guest.run(f"kill $(cat /tmp/job.{self._identity}.pid)")
-
-
-class Guest:
+class Guest(machine.Guest):
     """One virtual machine: Debian's 6.1 kernel, a siw device on eth0, rdma-core's tools."""
 
     def __init__(self, lan, address, tap, cpus):
+        super().__init__(lan.directory, address)
         self.lan = lan
         self.address = address
         self._tap = tap
         self._cpus = cpus
-        self._jobs = {}
-        self._numbers = itertools.count(1)
-        self._ready = threading.Event()
-        self._sending = threading.Lock()
-        self._console = lan.directory / f"{address}.console"
 
-    def __enter__(self):
-        path = self.lan.directory / f"{self.address}.port"
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(path))
-        listener.listen(1)
-        listener.settimeout(10)
-        self._qemu = start(self._command(path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        try:
-            self._port, _ = listener.accept()
-        except TimeoutError:
-            stop(self._qemu)
-            raise SiwError(f"qemu does not start: {self._qemu.stderr.read().decode()}") from None
-        finally:
-            listener.close()
-        threading.Thread(target=self._read_answers, daemon=True).start()
-        if not self._ready.wait(60):
-            said = self.console()
-            self.__exit__()
-            raise SiwError(f"the guest does not come up; its console said:\n{said}")
-        return self
-
-    def __exit__(self, *_):
-        stop(self._qemu)
-        self._port.close()
-
-    def _command(self, port):
+    def _command(self, port, console):
         files = image()
         number = int(self.address.rsplit(".", 1)[1])
         # Frames as on a wire: none larger than the MTU, and no checksum left to a device.
@@ -281,7 +156,7 @@ class Guest:
             "-smp", self._cpus, "-machine", "q35", "-nodefaults", "-display", "none", "-no-reboot",
             "-kernel", files / "vmlinux", "-initrd", files / "initramfs.gz",
             "-append", f"console=ttyS0 quiet panic=-1 {arguments}",
-            "-serial", f"file:{self._console}",
+            "-serial", f"file:{console}",
             "-netdev", f"tap,id=net,ifname={self._tap},script=no,downscript=no",
             "-device", f"virtio-net-pci,netdev=net,romfile=,mac=52:54:00:78:00:{number:02x}{offloads}",
             "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
@@ -289,55 +164,11 @@ class Guest:
             "-device", "virtserialport,chardev=port,name=rnic",
         )
 
-    def _read_answers(self):
-        with contextlib.suppress(OSError), self._port.makefile("rb") as lines:
-            for line in lines:
-                words = line.decode().split()
-                if words == ["ready"]:
-                    self._ready.set()
-                elif len(words) >= 2 and int(words[0]) in self._jobs:
-                    output = base64.b64decode(words[2]) if len(words) > 2 else b""
-                    result = Result(int(words[1]), output.decode(errors="replace"))
-                    self._jobs.pop(int(words[0]))._finish(result)
-        for job in list(self._jobs.values()):
-            job._finish(None)
-
-    def spawn(self, script, timeout=60):
-        """Starts a shell script in the guest; it is stopped after `timeout` seconds."""
-        identity = next(self._numbers)
-        job = self._jobs[identity] = Job(self, identity, timeout)
-        text = base64.b64encode(script.encode()).decode()
-        with self._sending:
-            self._port.sendall(f"{identity} {timeout} {text}\n".encode())
-        return job
-
-    def run(self, script, timeout=60):
-        """Runs a shell script in the guest to its end."""
-        return self.spawn(script, timeout).wait()
-
-    def listen(self, script, port, timeout=60):
-        """Starts a server in the guest and returns when it listens on a TCP port."""
-        job = self.spawn(script, timeout)
-        wanted = f":{port:04X} "
-        for _ in range(100):
-            table = self.run("cat /proc/net/tcp /proc/net/tcp6").output
-            if any(wanted in line and " 0A " in line for line in table.splitlines()):
-                return job
-            if not job.running():
-                raise SiwError(f"'{script}' ended early:\n{job.wait().output}")
-            time.sleep(0.05)
-        raise SiwError(f"'{script}' does not listen on port {port}:\n{job.output()}")
-
     def switch(self, name, value):
         """Sets a module parameter of siw: mpa_version, mpa_crc_required, mpa_crc_strict, peer_to_peer, rtr_type.
         Returns its value before."""
         file = f"/sys/module/siw/parameters/{name}"
         return self.run(f"cat {file} && echo {value} >{file}").checked().strip()
-
-    def console(self):
-        with contextlib.suppress(OSError):
-            return "\n".join(self._console.read_text(errors="replace").splitlines()[-30:])
-        return ""
 
 
 class Capture:
@@ -358,7 +189,7 @@ class Capture:
         while line and "listening on" not in line:
             line = self._tcpdump.stderr.readline()
         if not line:
-            raise SiwError(f"tcpdump cannot capture on {self._interface}")
+            raise GuestError(f"tcpdump cannot capture on {self._interface}")
         return self
 
     def __exit__(self, *_):

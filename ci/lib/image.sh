@@ -1,0 +1,66 @@
+# shellcheck shell=bash
+# What ci/siw-image and ci/nic-image share. Sourced with `set -euo pipefail` on; $here is the directory ci, $work the directory
+# of the build, $recipe_of the files that an image is made by.
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/rnic
+
+say() { echo "${0##*/}: $*" >&2; }
+die() {
+    say "$*"
+    exit 1
+}
+
+recipe() { find "${recipe_of[@]}" -type f | LC_ALL=C sort | xargs cat | sha256sum | cut -d' ' -f1; }
+
+is_current() { [[ -f $1/recipe && $(<"$1/recipe") == "$(recipe)" ]]; }
+
+newest_image() { # of those whose names begin with $1 and that were built from the present recipe
+    local found
+    for found in $(printf '%s\n' "$cache/$1"* | sort -rV); do
+        if is_current "$found"; then
+            echo "$found"
+            return
+        fi
+    done
+}
+
+download() { # into $1: the packages named after it, as NAME or NAME=VERSION
+    local directory=$1
+    shift
+    mkdir -p "$directory"
+    (cd "$directory" && apt-get download "$@" >"$work/download.log" 2>&1)
+}
+
+module_files() { # in $1, for kernel $2: every module that the others need, in loading order, each once
+    local root=$1 kernel=$2 module
+    shift 2
+    depmod -b "$root" "$kernel"
+    for module in "$@"; do
+        modprobe -d "$root" -S "$kernel" --show-depends "$module"
+    done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }'
+}
+
+install_modules() { # from the list in $1 into the initramfs tree $2
+    local file name
+    while read -r file; do
+        name=$(basename "$file" .xz)
+        case $file in
+        *.xz) xz -dc "$file" >"$2/lib/modules/$name" ;;
+        *) cp "$file" "$2/lib/modules/" ;;
+        esac
+        echo "/lib/modules/$name"
+    done <"$1" >"$2/lib/modules/order"
+}
+
+pack_initramfs() { # the tree $1 into the file $2
+    (cd "$1" && find . | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0 | gzip -1) >"$2"
+}
+
+# Builds one image at a time: what is to be built after this is built already if somebody else did it meanwhile.
+lock_builds() {
+    mkdir -p "$cache"
+    exec 9>"$cache/lock"
+    flock -n 9 || { say "waiting for another build" && flock 9; }
+}
+
+usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0"; }

@@ -1,0 +1,114 @@
+"""What the cases of ci/nic are written with."""
+
+import json
+import os
+import pathlib
+import re
+
+import nic
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+CTL = pathlib.Path(os.environ.get("RNIC_CTL") or
+                   pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release" / "rnic-ctl")
+CASES = []
+
+
+class Failed(Exception):
+    """What a case expected and what it saw. What hangs, or has made the kernel complain, spoils the machine for others."""
+
+    spoils_the_machine = False
+
+
+def expect(holds, what, *seen):
+    if not holds:
+        raise Failed("\n".join([what, *map(str, seen)]))
+
+
+def case(name, kinds=("igb", "virtio", "virtio-spare"), long=False):
+    """Registers a case. It gets a Nics."""
+
+    def register(function):
+        CASES.append((name, kinds, long, function))
+        return function
+
+    return register
+
+
+def expect_no_complaints(bed):
+    """The guest's kernel has reported no fault of its own, such as a WARNING or an Oops."""
+    log = bed.kernel_log()
+    fault = re.search(r"^.*(WARNING:|BUG:|Oops|general protection|kernel panic|refcount|soft lockup|rcu.*stall|"
+                      r"use-after-free|NETDEV WATCHDOG).*$", log, re.MULTILINE)
+    if fault:
+        failure = Failed(f"the guest's kernel complains:\n{log[fault.start():][:3000]}")
+        failure.spoils_the_machine = True
+        raise failure
+
+
+def listening(bed, side, command, timeout=60):
+    """Starts a program on a side of the guest, and returns when it says that it listens."""
+    job = bed.spawn(side, f"exec {command}", timeout)
+    bed.wait(lambda: "listening" in job.output() or not job.running(), f"'{command}' listens", seconds=30)
+    expect("listening" in job.output(), f"'{command}' ended early:", job.wait().output if not job.running() else "")
+    return job
+
+
+class Nics:
+    """Both sides of the guest in a case."""
+
+    def __init__(self, bed):
+        self.bed = bed
+        self.kind = bed.kind
+        self.ctl = CTL
+
+    def east(self, command, timeout=60):
+        return self.bed.run("east", command, timeout)
+
+    def west(self, command, timeout=60):
+        return self.bed.run("west", command, timeout)
+
+    def both(self, command, timeout=60):
+        """Runs a command on each side, with {nic} for its interface."""
+        for side, (interface, _) in nic.SIDES.items():
+            self.bed.run(side, command.format(nic=interface), timeout).checked()
+        self.wait_for_carrier()
+
+    def wait_for_carrier(self):
+        self.bed.wait_for_carrier()
+
+    def serve(self, what, options="", timeout=60, side="west"):
+        """rnic-ctl as a server on a side, listening."""
+        interface, _ = nic.SIDES[side]
+        return listening(self.bed, side, f"{CTL} {what} --netdev {interface} {options}", timeout)
+
+    def perf(self, test, options="", server="", host=nic.WEST, timeout=60):
+        """A measurement of the client in the east with the server in the west; its report, as JSON."""
+        serving = self.serve(f"perf {test}", server, timeout)
+        done = self.east(f"{CTL} -j perf {test} --netdev nic0 {options} {host}", timeout)
+        served = self.end(serving) if done.code else serving.wait()
+        expect(done.code == 0 and served.code == 0,
+               f"perf {test} {options} ends with {done.code}, its server with {served.code}:", done.output, served.output)
+        return json.loads(done.output[done.output.index("{"):])
+
+    def doctor(self, side="east"):
+        """The facts about an interface, by name."""
+        interface, _ = nic.SIDES[side]
+        done = self.bed.run(side, f"{CTL} -j doctor --netdev {interface}")
+        facts = json.loads(done.output)["device"]
+        self.wait_for_carrier()
+        return {fact["name"]: fact for fact in facts}
+
+    def end(self, job):
+        """Ends a program as Ctrl-C does; returns how it ended."""
+        if job.running():
+            job.kill()
+        return job.wait()
+
+    def kill(self, side):
+        """Ends rnic-ctl on a side as `kill -9` does."""
+        self.bed.guest.run(f"""for pid in $(ip netns pids {side}); do
+            [ "$(cat /proc/$pid/comm)" != rnic-ctl ] || kill -9 $pid
+        done""").checked()
+
+    def wait(self, holds, what, seconds=20):
+        self.bed.wait(holds, what, seconds)

@@ -1,0 +1,89 @@
+"""The NIC changes, or its user dies, under traffic."""
+
+from nic import WEST
+from nic_cases import case, expect
+
+RUNS = "--verify -s 4096 -D 12"
+
+
+def traffic(nics, options=""):
+    """A server and a client that run for some seconds; returns both jobs when octets flow."""
+    serving = nics.serve("perf write-bw", timeout=90)
+    client = nics.bed.spawn("east", f"{nics.ctl} perf write-bw --netdev nic0 {RUNS} {options} {WEST}", 90)
+    # The table's head is printed behind the connection's exchange.
+    nics.wait(lambda: "#bytes" in client.output() or not client.running(), "the client connects", 40)
+    expect("#bytes" in client.output(), "the client does not connect:", client.output(), serving.output())
+    return serving, client
+
+
+def expect_both_end_well(serving, client, what):
+    done, served = client.wait(), serving.wait()
+    expect(done.code == 0 and served.code == 0, f"{what}: the sides end with {done.code} and {served.code}",
+           done.output, served.output)
+
+
+@case("the link goes down and comes up")
+def _(nics):
+    serving, client = traffic(nics)
+    nics.west("ip link set dev nic1 down; sleep 1; ip link set dev nic1 up; ip address replace 10.79.0.2/24 dev nic1").checked()
+    expect_both_end_well(serving, client, "a link that was down for a second")
+    nics.wait_for_carrier()
+
+
+@case("the number of queues changes")
+def _(nics):
+    serving, client = traffic(nics)
+    said = nics.west("ethtool -L nic1 combined 1; sleep 1; ethtool -L nic1 combined 2").output
+    done, served = client.wait(), serving.wait()
+    # The kernel refuses to take a queue away that has a socket; where the driver does it, nothing may hang.
+    expect(done.code in (0, 1) and served.code in (0, 1), "it hangs or crashes:", said, done, served)
+    nics.west("ethtool -L nic1 combined 2")
+    nics.wait_for_carrier()
+    nics.perf("write-bw", "--verify -s 4096 -n 40")
+
+
+@case("the MTU changes")
+def _(nics):
+    serving, client = traffic(nics)
+    said = nics.west("ip link set dev nic1 mtu 1400; sleep 1; ip link set dev nic1 mtu 1500").output
+    done, served = client.wait(), serving.wait()
+    expect(done.code in (0, 1) and served.code in (0, 1), "it hangs or crashes:", said, done, served)
+    nics.wait_for_carrier()
+    nics.perf("write-bw", "--verify -s 4096 -n 40")
+
+
+@case("the driver is unbound")
+def _(nics):
+    serving, client = traffic(nics)
+    driver = nics.west("""set -e
+        name=$(basename $(readlink -f /sys/class/net/nic1/device))
+        driver=$(readlink -f /sys/class/net/nic1/device/driver)
+        echo $name >$driver/unbind
+        echo $driver/bind $name""").checked().split()
+    done, served = client.wait(), serving.wait()
+    expect(done.code == 1 and served.code == 1, "the sides do not end with an error:", done, served)
+    expect("nic1" in served.output, "the server's message does not name the interface:", served.output)
+    nics.bed.guest.run(f"echo {driver[1]} >{driver[0]}").checked()
+    nics.bed.bind_again("west")
+    nics.wait_for_carrier()
+    nics.perf("write-bw", "--verify -s 4096 -n 40")
+
+
+def killed_and_opened_again(nics, times):
+    for number in range(times):
+        serving, client = traffic(nics)
+        nics.kill("west" if number % 2 else "east")
+        done, served = client.wait(), serving.wait()
+        expect(137 in (done.code, served.code), "neither was killed:", done, served)
+        nics.wait_for_carrier()
+    nics.perf("write-bw", "--verify -s 4096 -n 40")
+
+
+@case("killed with -9 under traffic and opened again, 3 times")
+def _(nics):
+    killed_and_opened_again(nics, 3)
+
+
+@case("killed with -9 under traffic and opened again, 50 times", long=True)
+def _(nics):
+    killed_and_opened_again(nics, 50)

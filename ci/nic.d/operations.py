@@ -1,0 +1,97 @@
+"""Every operation over zero-copy, at MTUs that need one chunk of UMEM, two sizes of it, or several chunks."""
+
+from nic import WEST
+from nic_cases import case, expect
+
+# Frames that fill the smallest chunk of each driver just and just not; jumbo frames. igb and virtio take 9216 at most.
+MTUS = (1280, 1500, 1771, 3000, 9000)
+
+
+def set_mtu(nics, mtu):
+    nics.both(f"ip link set dev {{nic}} mtu {mtu}")
+
+
+def expect_whole_frames(report, mtu):
+    """Nothing was lost on the way: a frame that the NIC cannot take shows as a retransmission and a smaller path MTU."""
+    tcp = [worker["tcp"] for worker in report["workers"]]
+    reductions = sum(each["mtu_reductions"] for each in tcp)
+    expect(reductions == 0, f"frames of MTU {mtu} are lost: the path MTU was reduced {reductions} times", tcp)
+
+
+def every_operation(nics, mtu):
+    for test, options in (
+        ("write-bw", "-s 20000 -n 40"), ("send-bw", "-s 20000 -n 40"), ("read-bw", "-s 20000 -n 40 -t 4"),
+        ("atomic-bw", "-n 40"), ("write-lat", "-s 1 -n 20"), ("send-lat", "-s 3001 -n 20"), ("read-lat", "-s 4097 -n 20"),
+    ):
+        verify = "" if test.startswith("atomic") else "--verify"
+        report = nics.perf(test, f"{verify} --counters {options}")
+        expect_whole_frames(report, mtu)
+    serving = nics.serve(f"rping -s -a {WEST}", "-C 10 -S 5000")
+    done = nics.east(f"{nics.ctl} rping -c -a {WEST} -C 10 -V -S 5000 --netdev nic0")
+    served = nics.end(serving)
+    expect(done.code == 0, f"rping ends with {done.code}:", done.output, served.output)
+    return report["test_info"]["device"]
+
+
+def operations_case(mtu):
+    @case(f"every operation, MTU {mtu}", long=mtu in (1280, 3000))
+    def _(nics):
+        set_mtu(nics, mtu)
+        try:
+            device = every_operation(nics, mtu)
+        finally:
+            set_mtu(nics, 1500)
+        if mtu <= 1500:
+            expect("zero-copy" in device, "it was not zero-copy:", device)
+
+
+for each in MTUS:
+    operations_case(each)
+
+
+@case("doctor tells what is opened")
+def _(nics):
+    for mtu in (1500, 9000):
+        set_mtu(nics, mtu)
+        try:
+            facts = nics.doctor()
+            device = nics.perf("write-lat", "-n 5")["test_info"]["device"]
+        finally:
+            set_mtu(nics, 1500)
+        trial = facts.get("trial")
+        expect(trial, "doctor makes no trial:", facts)
+        expect(device.startswith(trial["found"]), f"MTU {mtu}: doctor and the port differ:", trial["found"], device)
+        for fact in facts.values():
+            expect(fact["verdict"] != "fail", f"MTU {mtu}: doctor finds a failure:", fact)
+        said_zero_copy = facts["zero-copy"]["found"].startswith("yes")
+        opened = device.split(", ")[1] == "zero-copy"
+        expect(said_zero_copy == opened, f"MTU {mtu}: zero-copy is said and not so, or so and not said:", facts["zero-copy"], device)
+
+
+@case("VLAN")
+def _(nics):
+    try:
+        nics.both("ip link add link {nic} name {nic}.7 type vlan id 7 && ip link set dev {nic}.7 up")
+        nics.east("ip address add 10.80.0.1/24 dev nic0.7").checked()
+        nics.west("ip address add 10.80.0.2/24 dev nic1.7").checked()
+        nics.perf("write-bw", "--verify -s 20000 -n 40", host="10.80.0.2")
+    finally:
+        nics.both("ip link delete {nic}.7 2>/dev/null || true")
+
+
+@case("several workers and queues")
+def _(nics):
+    report = nics.perf("write-bw", "--thread --workers 2 -q 8 -s 4096 -n 200 --counters", "--thread --workers 2 -q 8")
+    queues = len([queue for worker in report["workers"] for queue in worker["queues"]])
+    expect(len(report["workers"]) == 2 and queues >= 2, "there are not two workers:", report["workers"])
+    for worker in report["workers"]:
+        engine = worker["engine"]
+        expect(engine["handed_over"] == 0, "the hash was not predicted: frames were handed over", engine)
+        expect(engine["frames_received"] > 0, "a worker got no frames", engine)
+
+
+@case("busy polling, or why not")
+def _(nics):
+    report = nics.perf("write-bw", "--busy-poll --verify -s 4096 -n 100", "--busy-poll")
+    device = report["test_info"]["device"]
+    expect("busy poll" in device, "the report does not tell of busy polling:", device)
