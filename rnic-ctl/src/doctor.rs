@@ -29,7 +29,7 @@ pub(crate) fn run(args: &DoctorArgs, json: bool) -> Outcome<ExitCode> {
     let mut device = facts::device(netdev);
     let drives_now = rnic_xdp::steering::counters(netdev).is_ok();
     if !args.no_trial && !drives_now && !has_failures(&device) {
-        device.push(facts::trial(netdev));
+        facts::trial(netdev, &mut device);
     }
     let fails = has_failures(&host) || has_failures(&device);
     if json {

@@ -133,15 +133,13 @@ pub enum OpenError {
     },
     /// Zero-copy was required and is not possible.
     #[error(
-        "queue {queue} of {netdev} has no zero-copy mode ({source}); allow copying, or use another device"
+        "{netdev} does not work without copying ({reason}); allow copying, or use another device"
     )]
     NoZeroCopy {
         /// The device.
         netdev: String,
-        /// The queue.
-        queue: u32,
-        /// The kernel's error.
-        source: io::Error,
+        /// Why not.
+        reason: String,
     },
     /// Checksum offload was required and is not possible.
     #[error(

@@ -2,6 +2,7 @@
 
 mod bell;
 mod clock;
+mod drivers;
 mod error;
 pub mod facts;
 mod icmp;
@@ -23,7 +24,7 @@ pub use netlink::NetlinkError;
 pub use port::numa::cpus_near;
 pub use port::{
     BusyPoll, Frame, PortConfig, PortReport, PortStatistics, QueueStatistics, RxPort, RxSide,
-    TxSide, XdpPort, ZeroCopyChoice,
+    TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
 };
 pub use reserve::XdpNet;
 pub use tx_checksum::{TxChecksum, TxOffload};

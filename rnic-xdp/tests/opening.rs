@@ -124,7 +124,7 @@ fn a_device_without_native_xdp_gets_generic_and_says_so() {
     let port = open(&namespace, "bridge0").unwrap();
     let mode = port.report().mode.to_string();
     assert!(
-        mode.starts_with("generic (its driver has no native XDP"),
+        mode.starts_with("generic (its driver refuses native XDP"),
         "{mode}"
     );
     assert!(

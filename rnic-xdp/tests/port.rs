@@ -12,7 +12,7 @@ use rnic_core::engine::{Net, NetError};
 use rnic_core::memory::frames::TxFrames;
 use rnic_xdp::steering::{self, Mode, ModeChoice};
 use rnic_xdp::testing::{Namespace, is_root};
-use rnic_xdp::{PortConfig, QueueStatistics, XdpPort};
+use rnic_xdp::{PortConfig, QueueStatistics, XdpPort, ZeroCopy};
 
 /// Opens a port with this number of frames to receive into, and steers an address to it.
 fn listen_with(west: &Namespace, rx_frames: u32) -> (XdpPort, SocketAddr, PortLease) {
@@ -35,7 +35,10 @@ fn frames_cross_between_two_ports() {
     let mut one = open(&east, "east").unwrap();
     let (mut other, net) = open_net(&west, PortConfig::new("west"));
     assert_eq!(one.report().mode, Mode::Native);
-    assert!(!one.report().zero_copy);
+    assert_eq!(
+        one.report().zero_copy,
+        ZeroCopy::Off("the driver has no zero-copy".into())
+    );
     assert_eq!((one.report().mtu, one.report().chunk), (1500, 2048));
     let (local, _lease) = west
         .run(|| net.listen("10.77.0.2:4420".parse().unwrap()))

@@ -1,20 +1,20 @@
 //! A network device: driver, queues, XDP modes, offloads.
 
-use std::fs;
-
 use super::fact::Fact;
+use crate::drivers::{Driver, Merging, driver_name};
 use crate::netlink::{
     Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
 };
 use crate::placement::{by_port, rules_left_behind};
 use crate::port::numa::node_of;
-use crate::port::{PortConfig, XdpPort, deferred, largest_mtu_in_one_chunk};
+use crate::port::{
+    PortConfig, XdpPort, ZeroCopy, deferred, largest_mtu_in_one_chunk, zero_copy_layout,
+};
 use crate::steering::{Mode, PROGRAM_NAME, program_info};
 
 const DEVICE: &str = "device";
-
-/// Drivers with known bugs in zero-copy mode.
-const FAULTY_ZERO_COPY: [&str; 3] = ["i40e", "ice", "igb"];
+const NATIVE_XDP: &str = "native XDP";
+const ZERO_COPY: &str = "zero-copy";
 
 pub(super) fn facts(netdev: &str) -> Vec<Fact> {
     let link = RouteSocket::open().and_then(|mut socket| link_by_name(&mut socket, netdev));
@@ -50,34 +50,51 @@ pub(super) fn facts(netdev: &str) -> Vec<Fact> {
     facts
 }
 
-pub(super) fn trial(netdev: &str) -> Fact {
+/// Opens the device, and adds what came of it to its facts. Where the driver has promised more than it gives, the facts say what it
+/// gives.
+pub(super) fn trial(netdev: &str, facts: &mut Vec<Fact>) {
     let name = "trial";
-    match XdpPort::open(&PortConfig::new(netdev)) {
-        Ok(port) => {
-            let report = port.report();
-            match report.mode {
-                _ if report.mtu < report.link_mtu => Fact::warn(
-                    name,
-                    report.to_string(),
-                    "frames of several buffers need Linux 6.6, and zero-copy a driver that has them",
-                ),
-                Mode::Native => Fact::ok(name, report.to_string()),
-                Mode::Generic { .. } => Fact::warn(
-                    name,
-                    report.to_string(),
-                    "a device with native XDP is faster, and does not reorder a kernel peer's segments",
-                ),
-            }
-        }
+    let port = match XdpPort::open(&PortConfig::new(netdev)) {
+        Ok(port) => port,
         // The message has the remedy.
         Err(error) => {
             let text = error.to_string();
             let (found, remedy) = text
                 .split_once(';')
                 .unwrap_or((&text, "see the kernel's log"));
-            Fact::fail(name, found, remedy.trim())
+            facts.push(Fact::fail(name, found, remedy.trim()));
+            return;
+        }
+    };
+    let (link, report) = (port.link(), port.report());
+    let opened = [
+        match &report.mode {
+            Mode::Native => None,
+            Mode::Generic { reason } => Some(without_native(link, reason)),
+        },
+        match &report.zero_copy {
+            ZeroCopy::On => None,
+            ZeroCopy::Off(why) => Some(without_zero_copy(link, why)),
+        },
+    ];
+    for opened in opened.into_iter().flatten() {
+        if let Some(promised) = facts.iter_mut().find(|fact| fact.name == opened.name) {
+            *promised = opened;
         }
     }
+    facts.push(match report.mode {
+        _ if report.mtu < report.link_mtu => Fact::warn(
+            name,
+            report.to_string(),
+            "frames of several buffers need Linux 6.6, and zero-copy a driver that has them",
+        ),
+        Mode::Native => Fact::ok(name, report.to_string()),
+        Mode::Generic { .. } => Fact::warn(
+            name,
+            report.to_string(),
+            "a device with native XDP is faster, and does not reorder a kernel peer's segments",
+        ),
+    });
 }
 
 fn device(link: &Link) -> Fact {
@@ -103,24 +120,12 @@ fn device(link: &Link) -> Fact {
     }
 }
 
-/// Reports the driver of a hardware device, or the kind of a virtual one.
-fn driver_name(link: &Link) -> Option<String> {
-    let of_hardware = |(bus, name): &(String, String)| {
-        let driver = fs::read_link(format!("/sys/bus/{bus}/devices/{name}/driver")).ok()?;
-        Some(driver.file_name()?.to_string_lossy().into_owned())
-    };
-    link.hardware
-        .as_ref()
-        .and_then(of_hardware)
-        .or(link.kind.clone())
-}
-
 fn driver(link: &Link) -> Fact {
     let name = "driver";
     let Some(driver) = driver_name(link) else {
         return Fact::ok(name, "not stated by the kernel");
     };
-    if FAULTY_ZERO_COPY.contains(&driver.as_str()) {
+    if Driver::of(link).faulty_zero_copy {
         let remedy = "it has had faults in zero-copy mode: frames lost that were passed to the kernel, queues stuck after a \
                       process was killed; keep the kernel current, or choose copying";
         return Fact::warn(name, driver, remedy);
@@ -129,10 +134,13 @@ fn driver(link: &Link) -> Fact {
 }
 
 fn xdp(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
-    let name = "native XDP";
+    let name = NATIVE_XDP;
     match features {
         Err(_) => Fact::warn(name, "not stated by the kernel", "open the device to see"),
         Ok(features) if features.native() && features.redirect() => {
+            if let Some(why) = Driver::of(link).refuses_xdp_at(link.mtu) {
+                return without_native(link, &why);
+            }
             let buffers = if features.multi_buffer() {
                 ", multi-buffer"
             } else {
@@ -140,33 +148,46 @@ fn xdp(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
             };
             Fact::ok(name, format!("yes{buffers}"))
         }
-        Ok(_) => Fact::warn(
-            name,
-            format!("no: {} gets generic XDP", link.name),
-            "generic XDP is slower on real NICs and reorders a kernel peer's segments; use a device whose driver has XDP",
-        ),
+        Ok(_) => without_native(link, "its driver has none"),
     }
 }
 
+fn without_native(link: &Link, why: &str) -> Fact {
+    Fact::warn(
+        NATIVE_XDP,
+        format!("no: {} gets generic XDP ({why})", link.name),
+        "generic XDP is slower on real NICs and reorders a kernel peer's segments; lower the MTU, or use a device whose driver has XDP",
+    )
+}
+
 fn zero_copy(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
-    let name = "zero-copy";
-    match features {
-        Err(_) => Fact::warn(name, "not stated by the kernel", "open the device to see"),
-        Ok(features) if features.zero_copy() => Fact::ok(
-            name,
+    let Ok(features) = features else {
+        return Fact::warn(
+            ZERO_COPY,
+            "not stated by the kernel",
+            "open the device to see",
+        );
+    };
+    match zero_copy_layout(Driver::of(link), *features, link.mtu, true) {
+        Ok(_) => Fact::ok(
+            ZERO_COPY,
             format!(
                 "yes, {} buffers a packet",
                 features.zero_copy_segments.max(1)
             ),
         ),
-        // Nothing can be done about a virtual device.
-        Ok(_) if link.hardware.is_none() => Fact::ok(name, "no: frames are copied once more"),
-        Ok(_) => Fact::warn(
-            name,
-            "no: frames are copied once more",
-            "a driver with zero-copy AF_XDP (mlx5, ice, i40e, ixgbe, igc, ...) is faster",
-        ),
+        Err(why) => without_zero_copy(link, &why),
     }
+}
+
+fn without_zero_copy(link: &Link, why: &str) -> Fact {
+    let found = format!("no: frames are copied once more ({why})");
+    // Nothing can be done about a virtual device.
+    if link.hardware.is_none() {
+        return Fact::ok(ZERO_COPY, found);
+    }
+    let remedy = "what the reason names can be changed, or a driver with zero-copy AF_XDP be used (mlx5, ice, i40e, ixgbe, igc, ...)";
+    Fact::warn(ZERO_COPY, found, remedy)
 }
 
 fn attached(link: &Link) -> Fact {
@@ -281,14 +302,29 @@ fn offloads(link: &Link) -> Vec<Fact> {
     let on = |feature: &str| active.iter().any(|found| found == feature);
     let turn_off = |feature: &str| format!("ethtool -K {} {feature} off", link.name);
     let mut facts = Vec::new();
-    if on("rx-lro") {
-        let found =
-            "LRO is on: drivers refuse XDP with it, or merge segments before the program sees them";
-        facts.push(Fact::fail(name, found, turn_off("lro")));
-    }
-    if on("rx-gro-hw") {
-        let found = "hardware GRO is on: it merges segments before the program sees them";
-        facts.push(Fact::fail(name, found, turn_off("rx-gro-hw")));
+    let merging = Driver::of(link).merging;
+    for (feature, words, off) in [
+        ("rx-lro", "LRO", "lro"),
+        ("rx-gro-hw", "hardware GRO", "rx-gro-hw"),
+    ] {
+        if !on(feature) {
+            continue;
+        }
+        facts.push(match merging {
+            Merging::TurnsOff => Fact::ok(
+                name,
+                format!("{words} is on; the driver turns it off for XDP"),
+            ),
+            Merging::Refuses => {
+                let found = format!("{words} is on: the driver refuses XDP with it");
+                Fact::fail(name, found, turn_off(off))
+            }
+            Merging::GoesOn => {
+                let found =
+                    format!("{words} is on: it merges segments before the program sees them");
+                Fact::fail(name, found, turn_off(off))
+            }
+        });
     }
     if facts.is_empty() {
         facts.push(Fact::ok(name, "none that merges received segments"));
@@ -348,6 +384,12 @@ mod tests {
         facts.iter().find(|fact| fact.name == name).unwrap()
     }
 
+    fn opened(netdev: &str) -> Fact {
+        let mut facts = facts(netdev);
+        trial(netdev, &mut facts);
+        facts.pop().unwrap()
+    }
+
     #[test]
     fn a_veth_is_described() {
         if !is_root("a_veth_is_described") {
@@ -376,7 +418,7 @@ mod tests {
         assert_eq!(find(&found, "native XDP").verdict, Verdict::Ok);
         assert!(find(&found, "zero-copy").found.starts_with("no"));
         assert_eq!(find(&found, "XDP program").found, "none attached");
-        let trial = namespace.run(|| trial("one"));
+        let trial = namespace.run(|| opened("one"));
         assert_eq!(trial.verdict, Verdict::Ok, "{trial:?}");
 
         namespace.ip("link set dev one mtu 9000").unwrap();
@@ -388,7 +430,7 @@ mod tests {
             "9000, in frames of several buffers"
         );
         assert_eq!(find(&found, "device").verdict, Verdict::Fail);
-        let trial = namespace.run(|| super::trial("one"));
+        let trial = namespace.run(|| opened("one"));
         assert_eq!(
             trial.remedy.as_deref(),
             Some("`ip link set dev one up` starts it")

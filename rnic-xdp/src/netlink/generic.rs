@@ -69,6 +69,15 @@ pub(crate) struct Channels {
     pub(crate) tx: u32,
 }
 
+/// A queue, and the kernel's instance that polls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueNapi {
+    /// A receive queue; otherwise a transmit queue.
+    pub(crate) receives: bool,
+    pub(crate) queue: u32,
+    pub(crate) napi: u32,
+}
+
 /// How a device spreads flows over its receive queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RssSettings {
@@ -93,6 +102,15 @@ pub(crate) struct XdpFeatures {
 }
 
 impl XdpFeatures {
+    #[cfg(test)]
+    pub(crate) fn of(mask: u64, zero_copy_segments: u32) -> Self {
+        Self {
+            mask,
+            sockets: 0,
+            zero_copy_segments,
+        }
+    }
+
     /// Returns whether programs run in the driver.
     pub(crate) fn native(self) -> bool {
         self.mask & 0x1 != 0
@@ -202,8 +220,8 @@ impl Generic {
         first(&messages, read).ok_or(NetlinkError::BadReply { doing })
     }
 
-    /// Returns the receive queues that have NAPI ids, by which calls can poll them (Linux 6.8 and later).
-    pub(crate) fn queues_with_napi_id(&mut self, link: u32) -> Result<Vec<u32>, NetlinkError> {
+    /// Returns the NAPI instance of each queue that has one, by which calls can poll it (Linux 6.8 and later).
+    pub(crate) fn napi_ids(&mut self, link: u32) -> Result<Vec<QueueNapi>, NetlinkError> {
         let doing = "read the NAPI ids of queues";
         let family = self.family("netdev")?;
         let header = GenericHeader::new(NETDEV_QUEUE_GET);
@@ -213,7 +231,7 @@ impl Generic {
         })?;
         let queues = messages.iter().filter_map(|message| {
             let (_, attributes) = message.split::<GenericHeader>()?;
-            receive_queue_with_napi_id(attributes)
+            queue_napi(attributes)
         });
         Ok(queues.collect())
     }
@@ -230,13 +248,14 @@ impl Generic {
     }
 }
 
-/// Returns the number of a receive queue, if it has a NAPI id.
-fn receive_queue_with_napi_id(attributes: Attributes<'_>) -> Option<u32> {
-    let is_rx = attributes.value(NETDEV_QUEUE_TYPE) == Some(NETDEV_QUEUE_TYPE_RX);
-    let id: u32 = attributes.value(NETDEV_QUEUE_NAPI_ID)?;
-    attributes
-        .value(NETDEV_QUEUE_ID)
-        .filter(|_| is_rx && id != 0)
+/// Reads a queue, if it has a NAPI instance.
+fn queue_napi(attributes: Attributes<'_>) -> Option<QueueNapi> {
+    let napi = attributes.value(NETDEV_QUEUE_NAPI_ID)?;
+    (napi != 0).then_some(QueueNapi {
+        receives: attributes.value(NETDEV_QUEUE_TYPE) == Some(NETDEV_QUEUE_TYPE_RX),
+        queue: attributes.value(NETDEV_QUEUE_ID)?,
+        napi,
+    })
 }
 
 fn read_xdp_features(attributes: Attributes<'_>) -> Option<XdpFeatures> {
@@ -319,11 +338,16 @@ mod tests {
                 Some(id) => message.attribute(NETDEV_QUEUE_NAPI_ID, &id.to_ne_bytes()),
                 None => message,
             };
-            first(&parse(&message.finish(1)), receive_queue_with_napi_id)
+            first(&parse(&message.finish(1)), queue_napi)
         };
-        assert_eq!(queue(3, 0, Some(8193)), Some(3));
+        let expected = |receives| QueueNapi {
+            receives,
+            queue: 3,
+            napi: 8193,
+        };
+        assert_eq!(queue(3, 0, Some(8193)), Some(expected(true)));
+        assert_eq!(queue(3, 1, Some(8193)), Some(expected(false)));
         assert_eq!(queue(3, 0, Some(0)), None);
         assert_eq!(queue(3, 0, None), None);
-        assert_eq!(queue(3, 1, Some(8193)), None);
     }
 }

@@ -17,7 +17,7 @@ mod socket;
 pub(crate) use address::{Address, addresses};
 pub use error::NetlinkError;
 pub(crate) use firewall::firewall_tables;
-pub(crate) use generic::{Generic, RssSettings, XdpFeatures};
+pub(crate) use generic::{Generic, QueueNapi, RssSettings, XdpFeatures};
 #[cfg(test)]
 pub(crate) use link::Vlan;
 pub(crate) use link::{AttachedXdp, Link, LinkChange, link_by_index, link_by_name, links};

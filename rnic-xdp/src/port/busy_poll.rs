@@ -1,7 +1,7 @@
 //! Busy polling: the worker's system calls poll the device, whose interrupts stay off as long as calls are made.
 //!
 //! The kernel finds the device's queue by its NAPI id. Without one (as on a veth) busy polling only costs time, and with
-//! deferred interrupts frames are lost. So it is used only if each queue has one.
+//! deferred interrupts frames are lost. So it is used only if each queue has one, which sends too where frames are not copied.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use nix::libc;
 
 use super::opening::Opened;
-use crate::netlink::{Generic, Link};
+use super::zero_copy::ZeroCopy;
+use crate::netlink::{Generic, Link, QueueNapi};
 use crate::process::Maker;
 
 /// The most microseconds for which a call polls.
@@ -114,7 +115,8 @@ pub(crate) fn deferred(link: &Link) -> Vec<(PathBuf, String)> {
 pub(super) fn begin(link: &Link, shares: &mut [Opened]) -> (BusyPoll, Option<Deferral>) {
     let queues = || shares.iter().flat_map(|share| &share.rx);
     let sockets: Vec<_> = queues().map(|queue| queue.socket()).collect();
-    match try_begin(link, &sockets) {
+    let zero_copy = shares.iter().any(|share| share.zero_copy == ZeroCopy::On);
+    match try_begin(link, &sockets, zero_copy) {
         Ok(deferral) => {
             for queue in shares.iter_mut().flat_map(|share| &mut share.rx) {
                 queue.poll_busily();
@@ -125,18 +127,33 @@ pub(super) fn begin(link: &Link, shares: &mut [Opened]) -> (BusyPoll, Option<Def
     }
 }
 
-fn try_begin(link: &Link, sockets: &[BorrowedFd<'_>]) -> Result<Deferral, String> {
-    let with_id = Generic::open().and_then(|mut socket| socket.queues_with_napi_id(link.index));
-    let with_id = with_id.map_err(|why| why.to_string())?;
-    if (0..sockets.len() as u32).any(|queue| !with_id.contains(&queue)) {
-        return Err(format!("the queues of {} have no NAPI id", link.name));
-    }
+fn try_begin(link: &Link, sockets: &[BorrowedFd<'_>], zero_copy: bool) -> Result<Deferral, String> {
+    let queues = Generic::open().and_then(|mut socket| socket.napi_ids(link.index));
+    let queues = queues.map_err(|why| why.to_string())?;
+    can_be_polled(sockets.len() as u32, zero_copy, &queues)
+        .map_err(|why| format!("the queues of {} {why}", link.name))?;
     let deferral =
         Deferral::begin(link).map_err(|why| format!("the interrupts cannot be deferred: {why}"))?;
     for socket in sockets {
         prefer(socket).map_err(|why| format!("the sockets refuse it: {why}"))?;
     }
     Ok(deferral)
+}
+
+/// Fails unless each queue has a NAPI instance, which in zero-copy mode sends too: the kernel polls the receiving one alone, and does not
+/// wake the sending one for a socket that prefers busy polling, so that frames would stay in the transmit ring.
+fn can_be_polled(count: u32, zero_copy: bool, queues: &[QueueNapi]) -> Result<(), &'static str> {
+    let napi = |queue, receives| {
+        let of = |each: &&QueueNapi| each.queue == queue && each.receives == receives;
+        queues.iter().find(of).map(|each| each.napi)
+    };
+    for queue in 0..count {
+        let receiving = napi(queue, true).ok_or("have no NAPI id")?;
+        if zero_copy && napi(queue, false) != Some(receiving) {
+            return Err("do not receive and send in one NAPI instance");
+        }
+    }
+    Ok(())
 }
 
 /// Makes a socket poll busily.
@@ -191,6 +208,31 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_sends_elsewhere_is_not_polled_busily() {
+        let queue = |queue, receives, napi| QueueNapi {
+            receives,
+            queue,
+            napi,
+        };
+        let both = |rx, tx| {
+            [
+                queue(0, true, 7),
+                queue(0, false, 7),
+                queue(1, true, rx),
+                queue(1, false, tx),
+            ]
+        };
+        assert_eq!(can_be_polled(2, true, &both(8, 8)), Ok(()));
+        assert_eq!(can_be_polled(2, false, &both(8, 9)), Ok(()));
+        assert_eq!(
+            can_be_polled(2, true, &both(8, 9)),
+            Err("do not receive and send in one NAPI instance")
+        );
+        assert_eq!(can_be_polled(3, false, &both(8, 8)), Err("have no NAPI id"));
+        assert!(can_be_polled(2, true, &both(8, 8)[..3]).is_err());
+    }
+
+    #[test]
     fn interrupts_are_deferred_and_restored() {
         if !is_root("interrupts_are_deferred_and_restored") {
             return;
@@ -228,7 +270,7 @@ mod tests {
 
             // A veth's queues have no NAPI id: nothing is touched.
             let any = File::open("/dev/null").unwrap();
-            let refused = try_begin(&link(), &[any.as_fd(), any.as_fd()]).unwrap_err();
+            let refused = try_begin(&link(), &[any.as_fd(), any.as_fd()], true).unwrap_err();
             assert_eq!(refused, "the queues of one have no NAPI id");
             assert_eq!(values(), ["0", "7000"]);
         });

@@ -1,7 +1,7 @@
 //! The open device: its queues, the steering program on it, and a record of what was opened.
 
 use super::busy_poll::{self, Deferral};
-use super::config::PortConfig;
+use super::config::{PortConfig, ZeroCopyChoice};
 use super::numa;
 use super::opening::{Opened, tx_offload};
 use super::report::PortReport;
@@ -9,10 +9,12 @@ use super::rx::RxPort;
 use super::socket_spec::Completer;
 use super::statistics::PortStatistics;
 use super::umem::FrameLayout;
+use super::zero_copy::{ZeroCopy, zero_copy_layout};
+use crate::drivers::Driver;
 use crate::error::OpenError;
 use crate::netlink::{Generic, Link, RouteSocket};
 use crate::placement::worker_of;
-use crate::steering::Steering;
+use crate::steering::{Mode, Steering};
 
 /// A device with the steering program attached. The workers have its sockets.
 pub(crate) struct OpenDevice {
@@ -34,13 +36,21 @@ impl OpenDevice {
         workers: u32,
         completer: Option<Completer>,
     ) -> Result<(Self, Vec<Opened>), OpenError> {
+        let queues_before = rx_queues(&link);
+        let steering = attach(config, &link, queues_before)?;
+        // Some drivers add queues for XDP's own use, and receive on them too.
         let queues = rx_queues(&link);
-        let workers = workers.clamp(1, queues);
-        let steering = attach(config, &link, queues)?;
+        steering.cover(queues)?;
+        // Each worker sends on its first queue: what is added receives only.
+        let workers = workers.clamp(1, sending_queues(&link).clamp(1, queues_before));
         let numa_node = numa::node_of(&link);
-        let mut layout = match config.multi_buffer {
-            true => FrameLayout::for_mtu(link.mtu),
-            false => FrameLayout::in_one_chunk(link.mtu),
+        let wanted = match queues > queues_before && steering.mode() == &Mode::Native {
+            true => Err(added_queues(&link, queues_before, queues)),
+            false => wanted_layout(config, &link, steering.mode(), completer),
+        };
+        let (mut layout, zero_copy) = match wanted {
+            Ok(layout) => (layout, ZeroCopy::On),
+            Err(why) => (copying_layout(config, link.mtu), ZeroCopy::Off(why)),
         };
         let mut opened: Vec<_> = (0..workers).map(|_| Opened::default()).collect();
         for queue in 0..queues {
@@ -48,7 +58,8 @@ impl OpenDevice {
             let share = &mut opened[worker];
             let mut add = |layout| {
                 numa::on_node(numa_node, || {
-                    share.add_queue(config, &steering, layout, completer, (queue, worker))
+                    let frames = (layout, &zero_copy);
+                    share.add_queue(config, &steering, frames, completer, (queue, worker))
                 })
             };
             match add(layout) {
@@ -70,7 +81,7 @@ impl OpenDevice {
             workers,
             numa_node,
             busy_poll,
-            zero_copy: opened.iter().all(|share| share.zero_copy),
+            zero_copy: of_all(&opened),
             tx_checksum: tx_offload(completer, &opened),
             huge_pages: opened.iter().all(|share| share.huge_pages),
             chunk: layout.chunk,
@@ -122,7 +133,8 @@ impl OpenDevice {
         };
         let place = (queue, worker_of(queue, self.report.workers));
         numa::on_node(self.report.numa_node, || {
-            new.add_queue(&self.config, &self.steering, self.layout, None, place)
+            let frames = (self.layout, &self.report.zero_copy);
+            new.add_queue(&self.config, &self.steering, frames, None, place)
         })?;
         self.statistics.add(new.counted);
         Ok(new.rx)
@@ -142,8 +154,61 @@ fn attach(config: &PortConfig, link: &Link, queues: u32) -> Result<Steering, Ope
         doing: "tell the steering program the device's MAC address",
         source,
     })?;
-    steering.cover(queues)?;
     Ok(steering)
+}
+
+/// Returns the layout in which frames are not copied, or why they are.
+fn wanted_layout(
+    config: &PortConfig,
+    link: &Link,
+    mode: &Mode,
+    completer: Option<Completer>,
+) -> Result<FrameLayout, String> {
+    if config.zero_copy == ZeroCopyChoice::Never {
+        return Err("as configured".to_string());
+    }
+    if mode != &Mode::Native {
+        return Err("generic XDP always copies".to_string());
+    }
+    if completer == Some(Completer::KERNEL) {
+        return Err("the kernel completes checksums on copies that it makes".to_string());
+    }
+    let features = Generic::open().and_then(|mut socket| socket.xdp_features(link.index));
+    let features = features.map_err(|error| error.to_string())?;
+    zero_copy_layout(Driver::of(link), features, link.mtu, config.multi_buffer)
+}
+
+fn copying_layout(config: &PortConfig, mtu: u32) -> FrameLayout {
+    match config.multi_buffer {
+        true => FrameLayout::for_mtu(mtu),
+        false => FrameLayout::in_one_chunk(mtu),
+    }
+}
+
+/// Says why a device copies that has got queues by attaching the program. It loses them when the program goes, which is before its
+/// sockets do where a process is killed, and kernels go on using the memory of sockets without a queue.
+fn added_queues(link: &Link, before: u32, now: u32) -> String {
+    format!(
+        "its driver adds queues for XDP ({before} to {now}) and takes them from zero-copy sockets again; \
+         without spare queues it does not: ethtool -L {} combined {}",
+        link.name, link.rx_queues
+    )
+}
+
+/// Returns whether no queue of any share copies.
+fn of_all(opened: &[Opened]) -> ZeroCopy {
+    let copying = opened.iter().map(|share| &share.zero_copy);
+    let mut copying = copying.filter(|zero_copy| **zero_copy != ZeroCopy::On);
+    copying.next().cloned().unwrap_or(ZeroCopy::On)
+}
+
+/// Returns the transmit queues in use: a socket on a queue beyond them sends nothing, and no error tells.
+fn sending_queues(link: &Link) -> u32 {
+    let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
+    match counted {
+        Ok(channels) if channels.tx > 0 => channels.tx,
+        _ => link.tx_queues,
+    }
 }
 
 /// Returns the receive queues in use, as ethtool counts them, or those allocated if the driver does not report it.

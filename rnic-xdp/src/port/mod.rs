@@ -26,6 +26,7 @@ mod socket_spec;
 mod statistics;
 mod tx;
 mod umem;
+mod zero_copy;
 
 pub use busy_poll::BusyPoll;
 pub(crate) use busy_poll::deferred;
@@ -40,6 +41,8 @@ use socket_spec::Completer;
 pub use statistics::{PortStatistics, QueueStatistics};
 pub use tx::TxSide;
 pub(crate) use umem::largest_mtu_in_one_chunk;
+pub use zero_copy::ZeroCopy;
+pub(crate) use zero_copy::zero_copy_layout;
 
 /// An open device, or one worker's share of its queues. Dropping the last share detaches the program.
 pub struct XdpPort {

@@ -11,8 +11,9 @@ use super::socket_spec::{Completer, SocketSpec};
 use super::statistics::Counted;
 use super::tx::{TxParts, TxSide};
 use super::umem::{FrameLayout, Umem, UmemRings};
+use super::zero_copy::ZeroCopy;
 use crate::error::OpenError;
-use crate::steering::{Mode, Steering};
+use crate::steering::Steering;
 use crate::tx_checksum::{TxChecksum, TxOffload};
 
 /// Queues of a share.
@@ -21,7 +22,7 @@ pub(super) struct Opened {
     pub(super) tx: Option<TxSide>,
     /// The first one sends too.
     pub(super) sends: bool,
-    pub(super) zero_copy: bool,
+    pub(super) zero_copy: ZeroCopy,
     pub(super) huge_pages: bool,
     /// Why checksums are not offloaded, if they were to be.
     pub(super) without_offload: Option<String>,
@@ -35,7 +36,7 @@ impl Default for Opened {
             rx: Vec::new(),
             tx: None,
             sends: true,
-            zero_copy: true,
+            zero_copy: ZeroCopy::On,
             huge_pages: true,
             without_offload: None,
             counted: Vec::new(),
@@ -62,7 +63,7 @@ impl Opened {
         &mut self,
         config: &PortConfig,
         steering: &Steering,
-        layout: FrameLayout,
+        (layout, zero_copy): (FrameLayout, &ZeroCopy),
         completer: Option<Completer>,
         (queue, worker): (u32, usize),
     ) -> Result<(), OpenError> {
@@ -85,21 +86,13 @@ impl Opened {
             },
         };
         let chunks = rx_chunks + tx_chunks;
-        // Generic mode always copies.
-        let zero_copy = match steering.mode() {
-            // The kernel completes checksums on the copy that it makes.
-            Mode::Native if completer == Some(Completer::KERNEL) => ZeroCopyChoice::Never,
-            Mode::Native => config.zero_copy,
-            Mode::Generic { .. } if config.zero_copy == ZeroCopyChoice::Require => {
-                ZeroCopyChoice::Require
-            }
-            Mode::Generic { .. } => ZeroCopyChoice::Never,
-        };
         let wanted = SocketSpec {
             netdev: &config.netdev,
             queue,
-            zero_copy,
+            zero_copy: zero_copy.clone(),
+            must_not_copy: config.zero_copy == ZeroCopyChoice::Require,
             multi_buffer: layout.chunks > 1,
+            // It is never full, because it has room for all chunks: ixgbe would hand out a chunk twice.
             rx_ring: rx_chunks,
             tx_ring: config.tx_ring,
             rings,
@@ -111,7 +104,9 @@ impl Opened {
             self.do_without_offload(config, why)?;
         }
         self.huge_pages &= umem.is_huge();
-        self.zero_copy &= rings.zero_copy;
+        if rings.zero_copy != ZeroCopy::On && self.zero_copy == ZeroCopy::On {
+            self.zero_copy = rings.zero_copy.clone();
+        }
         rings.allow_in_flight(umem.area().1);
         steering.add_socket(queue, &rings.fd())?;
         let own_handle = rings.fd().try_clone_to_owned();
@@ -127,7 +122,7 @@ impl Opened {
                 socket: rings.tx_socket,
                 ring: rings.tx,
                 completion: rings.completion,
-                zero_copy: rings.zero_copy,
+                zero_copy: rings.zero_copy == ZeroCopy::On,
                 has_metadata: rings.has_metadata,
                 first: rx_chunks as usize,
                 frames: (tx_chunks / layout.chunks) as usize,
@@ -269,7 +264,8 @@ mod tests {
         let wanted = SocketSpec {
             netdev: "east",
             queue: 0,
-            zero_copy: ZeroCopyChoice::Auto,
+            zero_copy: ZeroCopy::On,
+            must_not_copy: false,
             multi_buffer: false,
             rx_ring: 64,
             tx_ring: 64,
@@ -291,7 +287,7 @@ mod tests {
                 drop(first);
             });
             let rings = Rings::open(&umem(), &wanted).unwrap();
-            assert!(rings.has_metadata && !rings.zero_copy);
+            assert!(rings.has_metadata && rings.zero_copy != ZeroCopy::On);
             closes.join().unwrap();
         });
     }

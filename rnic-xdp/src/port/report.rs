@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::busy_poll::BusyPoll;
+use super::zero_copy::ZeroCopy;
 use crate::steering::Mode;
 use crate::tx_checksum::TxOffload;
 
@@ -21,8 +22,8 @@ pub struct PortReport {
     pub numa_node: Option<u32>,
     /// Whether the workers poll instead of using interrupts.
     pub busy_poll: BusyPoll,
-    /// Every queue works without copying.
-    pub zero_copy: bool,
+    /// Whether every queue works without copying.
+    pub zero_copy: ZeroCopy,
     /// Whether the TCP checksums of what is sent are completed by the device.
     pub tx_checksum: TxOffload,
     /// Every UMEM lies on hugepages.
@@ -44,7 +45,7 @@ impl fmt::Display for PortReport {
             "{}: XDP {}, {}, {} queue{}, UMEM on {}, frames of {}{}, MTU {}",
             self.netdev,
             self.mode,
-            if self.zero_copy { "zero-copy" } else { "copy" },
+            self.zero_copy,
             self.queues,
             if self.queues == 1 { "" } else { "s" },
             if self.huge_pages {

@@ -16,11 +16,11 @@ use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use xsk_rs::Socket;
 use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, SocketConfig};
 
-use super::config::ZeroCopyChoice;
 use super::metadata;
 use super::ring::{Consumer, Producer, Which};
 use super::socket_spec::SocketSpec;
 use super::umem::{Umem, os_error, ring_size};
+use super::zero_copy::ZeroCopy;
 use crate::error::OpenError;
 
 /// How long to wait for a busy queue. A queue that was just closed stays busy for some milliseconds, or for as long as a
@@ -78,8 +78,8 @@ pub(super) struct Rings {
     pub(super) tx: Producer<xdp_desc>,
     pub(super) completion: Consumer<u64>,
     pub(super) tx_socket: OpenSocket,
-    /// Frames go to the device without copying.
-    pub(super) zero_copy: bool,
+    /// Whether frames go to the device without copying.
+    pub(super) zero_copy: ZeroCopy,
     /// Frames to be sent may have metadata.
     pub(super) has_metadata: bool,
 }
@@ -95,22 +95,21 @@ impl Rings {
             }
             None => None,
         };
-        let bind = |mode| Self::bind_until_free(umem, wanted, socket.as_ref(), mode);
-        if wanted.zero_copy != ZeroCopyChoice::Never {
-            match bind(BindFlags::XDP_ZEROCOPY)? {
+        let bind = |zero_copy| Self::bind_until_free(umem, wanted, socket.as_ref(), zero_copy);
+        let copy = match &wanted.zero_copy {
+            ZeroCopy::Off(_) => wanted.zero_copy.clone(),
+            ZeroCopy::On => match bind(&ZeroCopy::On)? {
                 Ok(rings) => return Ok(rings),
-                Err(source) if wanted.zero_copy == ZeroCopyChoice::Require => {
-                    let (netdev, queue) = (wanted.netdev.to_string(), wanted.queue);
-                    return Err(OpenError::NoZeroCopy {
-                        netdev,
-                        queue,
-                        source,
-                    });
-                }
-                Err(_) => {}
+                Err(error) => ZeroCopy::refused(&error),
+            },
+        };
+        match copy {
+            ZeroCopy::Off(reason) if wanted.must_not_copy => {
+                let netdev = wanted.netdev.to_string();
+                Err(OpenError::NoZeroCopy { netdev, reason })
             }
+            copy => bind(&copy)?.map_err(|source| wanted.error(source)),
         }
-        bind(BindFlags::XDP_COPY)?.map_err(|source| wanted.error(source))
     }
 
     /// Binds, and tries again while the queue is busy. The inner error is that of the last attempt.
@@ -118,11 +117,11 @@ impl Rings {
         umem: &Umem,
         wanted: &SocketSpec<'_>,
         socket: Option<&Arc<OwnedFd>>,
-        mode: BindFlags,
+        zero_copy: &ZeroCopy,
     ) -> Result<io::Result<Self>, OpenError> {
         let deadline = Instant::now() + BUSY_FOR;
         loop {
-            match Self::bind(umem, wanted, socket, mode)? {
+            match Self::bind(umem, wanted, socket, zero_copy)? {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
                 {
@@ -138,13 +137,16 @@ impl Rings {
         umem: &Umem,
         wanted: &SocketSpec<'_>,
         socket: Option<&Arc<OwnedFd>>,
-        mode: BindFlags,
+        zero_copy: &ZeroCopy,
     ) -> Result<io::Result<Self>, OpenError> {
+        let mode = match zero_copy {
+            ZeroCopy::On => BindFlags::XDP_ZEROCOPY,
+            ZeroCopy::Off(_) => BindFlags::XDP_COPY,
+        };
         let mut flags = mode | BindFlags::XDP_USE_NEED_WAKEUP;
         if wanted.multi_buffer {
             flags |= BindFlags::XDP_USE_SG;
         }
-        let zero_copy = mode.contains(BindFlags::XDP_ZEROCOPY);
         if let Some(socket) = socket {
             let bound = metadata::bind(socket, wanted, flags.bits());
             let side = || OpenSocket::new(socket.as_raw_fd(), socket.clone());
@@ -189,7 +191,7 @@ impl Rings {
         rx_socket: OpenSocket,
         tx_socket: OpenSocket,
         wanted: &SocketSpec<'_>,
-        zero_copy: bool,
+        zero_copy: &ZeroCopy,
     ) -> io::Result<Self> {
         let rings = Self::map_rings(rx_socket, tx_socket, wanted, zero_copy);
         // Older kernels report EBUSY here, which does not mean a busy queue.
@@ -204,7 +206,7 @@ impl Rings {
         rx_socket: OpenSocket,
         tx_socket: OpenSocket,
         wanted: &SocketSpec<'_>,
-        zero_copy: bool,
+        zero_copy: &ZeroCopy,
     ) -> io::Result<Self> {
         let socket = rx_socket.as_fd();
         Ok(Self {
@@ -214,7 +216,7 @@ impl Rings {
             completion: Consumer::map(socket, Which::Completion, wanted.rings.completion)?,
             rx_socket,
             tx_socket,
-            zero_copy,
+            zero_copy: zero_copy.clone(),
             has_metadata: wanted.completer.is_some(),
         })
     }

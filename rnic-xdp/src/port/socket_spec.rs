@@ -4,8 +4,8 @@ use std::io;
 
 use nix::libc;
 
-use super::config::ZeroCopyChoice;
 use super::umem::UmemRings;
+use super::zero_copy::ZeroCopy;
 use crate::error::OpenError;
 
 /// What completes the TCP checksums of sent frames if the engine does not: flags of the UMEM's registration.
@@ -30,7 +30,10 @@ impl Completer {
 pub(super) struct SocketSpec<'a> {
     pub(super) netdev: &'a str,
     pub(super) queue: u32,
-    pub(super) zero_copy: ZeroCopyChoice,
+    /// Whether to bind it without copying.
+    pub(super) zero_copy: ZeroCopy,
+    /// Copying is no alternative.
+    pub(super) must_not_copy: bool,
     /// Frames may take several chunks.
     pub(super) multi_buffer: bool,
     pub(super) rx_ring: u32,

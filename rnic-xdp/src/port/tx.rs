@@ -8,7 +8,8 @@ use rnic_core::memory::frames::{FrameId, TxFrames};
 use super::metadata::{self, checksum_at};
 use super::ring::{Consumer, Producer};
 use super::socket::OpenSocket;
-use super::umem::{FrameLayout, Umem, XDP_HEADROOM};
+use super::umem::{FrameLayout, Umem};
+use crate::drivers::XDP_HEADROOM;
 
 /// Completions taken from the ring at once.
 const BATCH: usize = 64;

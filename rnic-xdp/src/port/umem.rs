@@ -13,12 +13,9 @@ use nix::libc;
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 use xsk_rs::umem::frame::FrameDesc;
 
+use crate::drivers::{LINK_HEADER, XDP_HEADROOM};
 use crate::error::OpenError;
 
-/// Octets that the kernel keeps free in front of a frame, for XDP programs.
-pub(super) const XDP_HEADROOM: u32 = 256;
-/// Ethernet header and two VLAN tags.
-const LINK_HEADER: u32 = 14 + 2 * 4;
 const HUGE_PAGE: u32 = 2 << 20;
 
 /// The most chunks of a frame: the kernel copies it to a packet with a linear part and 17 fragments.
@@ -37,7 +34,10 @@ pub(crate) struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// Returns the smallest chunks for a link's MTU, and as many as it needs. The kernel has none of more than a page.
+    /// The sizes of a chunk, the smallest first. The kernel has none of more than a page.
+    pub(crate) const CHUNKS: [u32; 2] = [2048, 4096];
+
+    /// Returns the smallest chunks for a link's MTU, and as many as it needs.
     pub(crate) fn for_mtu(mtu: u32) -> Self {
         let small = Self::in_one_chunk(mtu);
         if mtu <= small.max_mtu() {
@@ -54,13 +54,8 @@ impl FrameLayout {
 
     /// Returns the layout without frames of several chunks. A larger MTU is not used in full.
     pub(crate) fn in_one_chunk(mtu: u32) -> Self {
-        let of = |chunk| Self { chunk, chunks: 1 };
-        let small = of(2048);
-        if mtu <= small.max_mtu() {
-            small
-        } else {
-            of(4096)
-        }
+        let [small, large] = Self::CHUNKS.map(|chunk| Self { chunk, chunks: 1 });
+        if mtu <= small.max_mtu() { small } else { large }
     }
 
     /// Returns the number of octets from one frame to be sent to the next.

@@ -13,6 +13,7 @@ use aya::maps::{Array, HashMap, MapData, PerCpuArray, XskMap};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::libc;
 
+use crate::drivers::Driver;
 use crate::error::OpenError;
 use crate::netlink::{AttachedXdp, Link, RouteSocket, link_by_index};
 use crate::skeleton::{SteerSkel, SteerSkelBuilder};
@@ -255,7 +256,7 @@ impl Loaded {
             ModeChoice::Native | ModeChoice::Auto => match attach_in(In::Driver) {
                 Ok(fd) => return Ok((fd, Mode::Native)),
                 Err(error) if choice == ModeChoice::Auto && means_no_native(&error) => {
-                    format!("its driver has no native XDP: {error}")
+                    no_native(link, &error)
                 }
                 Err(error) => return Err(attach_error(link, error)),
             },
@@ -277,6 +278,12 @@ fn means_no_native(error: &io::Error) -> bool {
     )
 }
 
+/// Says why a program does not run in the driver.
+fn no_native(link: &Link, error: &io::Error) -> String {
+    let limit = Driver::of(link).refuses_xdp_at(link.mtu);
+    limit.unwrap_or_else(|| format!("its driver refuses native XDP: {error}"))
+}
+
 fn attach_error(link: &Link, error: io::Error) -> OpenError {
     let netdev = link.name.clone();
     match error.raw_os_error() {
@@ -292,7 +299,7 @@ fn attach_error(link: &Link, error: io::Error) -> OpenError {
         Some(libc::ENODEV) => OpenError::NoSuchDevice { netdev },
         _ if means_no_native(&error) => OpenError::NoNative {
             netdev,
-            reason: error.to_string(),
+            reason: no_native(link, &error),
         },
         _ => OpenError::Attach {
             netdev,
