@@ -155,7 +155,11 @@ impl Request {
             inline: true,
             len: from.below(65),
             local: 0,
-            remote: 0,
+            remote: if from.once_in(60) {
+                1 + from.below(3)
+            } else {
+                0
+            },
             offset: u64::from(from.octet()) * 8,
             flags: 1,
             gathered: false,
@@ -366,7 +370,10 @@ impl Act {
             19..21 => Self::Receive {
                 host,
                 connection: from.below(connections),
-                len: usize::from(from.word()) % 14_000,
+                len: match from.once_in(3) {
+                    true => from.below(80),
+                    false => usize::from(from.word()) % 14_000,
+                },
                 times: 1 + from.below(6),
             },
             21..24 => Self::Poll {
