@@ -37,6 +37,8 @@ pub(super) struct Side {
     told: Told,
     completes_checksums: bool,
     arrived: usize,
+    /// The device keeps frames.
+    holds: bool,
     /// The last frame with a payload that it sent.
     pub(super) latest: Option<Frame>,
 }
@@ -105,6 +107,7 @@ impl Side {
             told: terms.told[index],
             completes_checksums: terms.completes_checksums[index],
             arrived: 0,
+            holds: false,
             latest: None,
         }
     }
@@ -168,6 +171,24 @@ impl Side {
             (frame, checksums)
         };
         self.coming.drain(..most).map(told).collect()
+    }
+
+    /// Makes the device keep frames until they are completed.
+    ///
+    /// It has room for all of them. Where it is full the ordinary path has built further segments already, and executed the
+    /// local requests between them; a burst does so when there is room again. Of several connections the first one gets
+    /// the room that there is.
+    pub(super) fn hold(&mut self) {
+        self.holds = true;
+        self.host.device().set_queue_len(usize::MAX);
+        self.host.device().hold();
+    }
+
+    /// Makes the device take so many frames at a time.
+    pub(super) fn limit_queue(&mut self, len: usize) {
+        if !self.holds {
+            self.host.device().set_queue_len(len);
+        }
     }
 
     pub(super) fn post_receive(&mut self, connection: usize, wr: RecvWr) {

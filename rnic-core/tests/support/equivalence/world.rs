@@ -237,15 +237,9 @@ impl World {
                     self.turn(host, 0);
                 }
             }
-            Act::Hold { host } => self.sides[*host].host.device().hold(),
+            Act::Hold { host } => self.sides[*host].hold(),
             Act::Complete { host } => self.sides[*host].host.device().complete(),
-            Act::Queue { host, len } => {
-                let side = &mut self.sides[*host];
-                // Of several connections those that have their turn first would get the room of a device that keeps frames.
-                if let [_] = side.qps[..] {
-                    side.host.device().set_queue_len(*len);
-                }
-            }
+            Act::Queue { host, len } => self.sides[*host].limit_queue(*len),
             Act::Route { host, mtu } => {
                 let [one, other] = &mut self.sides;
                 let (from, to) = if *host == 0 {
