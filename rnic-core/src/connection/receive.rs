@@ -21,7 +21,7 @@ impl Connection {
         } else {
             self.receive_in_order(data, context);
         }
-        // What is out of order lies inside the window anyway.
+        // What is out of order is not subtracted from the window: the peer was already allowed to send it.
         let (buffered, missing) = match &self.phase {
             Phase::Streaming(stream) => (stream.buffered(), stream.missing()),
             _ => (0, 0),

@@ -1,4 +1,5 @@
-//! The engine: flow table, timers and the order of work. It holds no protocol rule.
+//! The engine: flow table, timers and the order of work; listeners and SYN cookies, next hops, and the hand-over of frames between
+//! workers. What a connection does with a segment is not its business.
 
 mod adoption;
 mod arrival;

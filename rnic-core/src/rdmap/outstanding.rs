@@ -11,7 +11,7 @@ use crate::wire::rdmap::{AtomicResponse, Control, Opcode};
 /// A request whose response has not arrived in full.
 #[derive(Clone, Copy, Debug)]
 struct OutstandingRequest {
-    /// The number of the work request. `None` for a ready-to-receive Read.
+    /// The number of the work request. `None` for the Read that is a ready-to-receive message (RFC 6581).
     number: Option<u64>,
     /// The opcode of its response: Read Response or Atomic Response.
     response: Opcode,
@@ -33,7 +33,7 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Allows `ord` outstanding requests, of a send queue of `send_queue` entries.
+    /// Allows `ord` outstanding requests, for a send queue of `send_queue` entries.
     pub(super) fn new(ord: u16, send_queue: u32) -> Self {
         Self {
             ord,
@@ -50,7 +50,7 @@ impl Outstanding {
         self.queue.is_empty()
     }
 
-    /// Whether another request has to wait. With an ORD of 0 it does not wait: it fails.
+    /// Whether another request has to wait. With an ORD of 0 it fails instead (in `prepare`).
     // rfc: 5040-82, 5040-83 as many outbound Reads are outstanding as were agreed on, and no more
     pub(super) fn is_full(&self) -> bool {
         self.ord > 0 && self.queue.len() >= usize::from(self.ord)

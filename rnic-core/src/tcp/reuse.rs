@@ -4,7 +4,7 @@ use super::seq::Seq;
 use super::{State, Tcp};
 use crate::wire::tcp::TcpSegment;
 
-/// How far beyond the old connection the new one begins: more than an unscaled window, so that an old segment does
+/// How far beyond the last sequence number of the old connection the new one begins: more than an unscaled window, so that an old segment does
 /// not fall into the new stream.
 const DISTANCE: u32 = 0x1_0002;
 
@@ -13,8 +13,8 @@ impl Tcp {
     /// (RFC 9293 section 3.10.7.4).
     ///
     /// It may if it is surely later than all that the peer sent on this one: by its timestamp (RFC 6191), or by its
-    /// sequence number where the timestamp does not say the contrary. A delayed SYN of the past would end the
-    /// wait that it is there to be caught by.
+    /// sequence number where the timestamp does not say the contrary. A delayed SYN of the past would otherwise end
+    /// the TIME-WAIT that is there to catch it.
     pub fn yields_to(&self, syn: &TcpSegment<'_>) -> Option<Seq> {
         if self.state != State::TimeWait {
             return None;

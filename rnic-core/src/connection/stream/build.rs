@@ -69,7 +69,7 @@ impl Stream {
                 break len > 0;
             }
             len += more;
-            // FPDUs have an even number of octets.
+            // FPDUs have a multiple of 4 octets, so that their sums combine.
             sum = sum.zip(sum_of_more).map(|(a, b)| checksum::combine(a, b));
             let end = start + len as u64;
             if !self.handle_built(end, context) {
@@ -98,7 +98,7 @@ impl Stream {
         }
     }
 
-    /// Whether another FPDU goes into a segment that has `len` octets, and room for `room` more. May begin a message.
+    /// Whether another FPDU fits a segment that holds `len` octets and has `room` left. May begin a message.
     fn goes_on(
         &mut self,
         room: usize,

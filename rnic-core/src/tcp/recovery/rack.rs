@@ -6,7 +6,7 @@ use crate::tcp::scoreboard::Transmission;
 use crate::tcp::send::Sender;
 use crate::time::{Instant, Span};
 
-/// Segments selectively acknowledged that show a loss while no reordering has been seen (RFC 6675's DupThresh).
+/// Segments selectively acknowledged that are taken for a loss while no reordering has been seen (RFC 6675's DupThresh).
 pub(super) const DUP_THRESH: usize = 3;
 /// Recoveries after which a widened reordering window shrinks to its default (RFC 8985's constant of 16).
 const REO_WND_PERSIST: u8 = 16;
@@ -54,7 +54,7 @@ impl Rack {
         }
         if let Some((sent_at, end)) = outcome.latest_retransmission {
             // The ACK may be for the transmission before. It echoes the timestamp of what came in order last (RFC 7323
-            // section 4.3): of a segment behind a hole the echo says nothing.
+            // section 4.3): the echo says nothing of a segment that was only acknowledged selectively.
             let echoes_earlier = end <= send.una() && ack.echoes_before(sent_at);
             let too_soon = rtt
                 .min_rtt()
@@ -67,7 +67,7 @@ impl Rack {
         outcome.reordered
     }
 
-    /// Whether `latest` was sent only once: what was sent before it stands before it in the stream, too.
+    /// Whether `latest` was sent only once: then what was sent before it also has lower sequence numbers.
     #[inline]
     pub(super) fn latest_is_original(&self) -> bool {
         !self.latest_retransmitted
@@ -142,7 +142,7 @@ impl Rack {
         self.timer_at = None;
         let Some(latest) = self.latest else { return 0 };
         if send.sacked_segments() == 0 && !self.latest_retransmitted {
-            // All that was sent before it has arrived.
+            // Without a SACK or a retransmission, the cumulative ACK covers all that was sent before it.
             return 0;
         }
         let loss_delay = self.loss_delay(self.reo_wnd(send, recovering, rtt));
