@@ -71,7 +71,10 @@ impl Pacer {
         let ahead = self.due.as_nanos() as i128 - now.as_nanos() as i128;
         let burst = i128::from(time(BURST, rate));
         let left = (burst - ahead.max(-burst)).max(0) as u128;
-        let octets = (left * u128::from(rate)).div_ceil(1_000_000_000);
+        // A part of a nanosecond is taken already, unless a late sender begins anew.
+        let taken = if ahead < -burst { 0 } else { self.fraction };
+        let parts = (left * u128::from(rate)).saturating_sub(taken.into());
+        let octets = parts.div_ceil(1_000_000_000);
         u64::try_from(octets)
             .unwrap_or(u64::MAX)
             .saturating_add(segment - 1)
@@ -117,4 +120,29 @@ impl Pacer {
 /// Returns the nanoseconds that `octets` take.
 fn time(octets: u64, rate: u64) -> u64 {
     octets.saturating_mul(1_000_000_000) / rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_has_room_for_as_much_as_leaves_octet_by_octet() {
+        let now = Instant::from_nanos(1_000_000_000);
+        for first in 1..20 {
+            let mut pacer = Pacer {
+                rate: Some(700_000_001),
+                due: now,
+                ..Pacer::default()
+            };
+            pacer.on_sent(now, first);
+            let room = pacer.room(now, 1);
+            let mut octets = 0;
+            while !pacer.is_paused(now) {
+                pacer.on_sent(now, 1);
+                octets += 1;
+            }
+            assert_eq!(room, octets, "behind {first}");
+        }
+    }
 }
