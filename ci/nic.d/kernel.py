@@ -1,7 +1,7 @@
 """What rnic does must not harm what the kernel does with the same NIC."""
 
 from nic import EAST, WEST
-from nic_cases import ROOT, case, expect
+from nic_cases import EACH, ROOT, case, expect
 
 TALK = ROOT / "ci/nic.d/kernel-tcp"
 
@@ -17,7 +17,7 @@ def kernel_talks(nics, when):
     expect("3 packets received" in ping.output, f"the kernel's ping of 1400 octets fails {when}:", ping.output)
 
 
-@case("the kernel's TCP and ping beside rnic")
+@case("the kernel's TCP and ping beside rnic", kinds=EACH)
 def _(nics):
     servers = []
     try:
