@@ -9,9 +9,9 @@ use super::{
 };
 
 impl Connection {
-    /// Does [`settle`](Self::settle) if completing what the peer has acknowledged is all of it: FPDUs flow both ways,
-    /// and neither side is ending. Returns whether that was so; then the connection has nothing for the engine but
-    /// frames.
+    /// Completes what the peer has acknowledged, if [`settle`](Self::settle) would do no more than that: FPDUs flow both ways,
+    /// and neither side is ending. Returns whether it did; then the connection has nothing for the engine but frames. If
+    /// not, the caller calls `settle`.
     #[inline]
     pub(crate) fn settle_acked(&mut self, context: &mut Context<'_, '_>) -> bool {
         match &mut self.phase {

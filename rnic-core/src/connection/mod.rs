@@ -356,7 +356,7 @@ impl Connection {
         }
     }
 
-    /// Whether its timer surely goes off early enough, if it wants one. A no is not certain.
+    /// Whether its timer surely goes off early enough, if it wants one. `false` may be wrong, `true` is not.
     #[inline]
     fn has_timer_in_time(&self) -> bool {
         let phase_waits = match &self.phase {
@@ -373,7 +373,7 @@ impl Connection {
         self.tcp.acks_next_turn()
     }
 
-    /// Whether the connection is at rest: there is surely nothing to send now. A no is not certain.
+    /// Whether the connection is at rest: there is surely nothing to send now. `false` may be wrong, `true` is not.
     #[inline]
     pub(crate) fn is_at_rest(&self, now: Instant) -> bool {
         match &self.phase {

@@ -17,7 +17,7 @@ impl DeliveryOrder {
         Self { next, delivered: 0 }
     }
 
-    /// Counts the messages that are delivered before this one. A message that was delivered already is almost 2^32
+    /// Returns how many messages must still be delivered before this one. A message that was delivered already is almost 2^32
     /// messages away, because MSNs wrap: beyond every buffer.
     pub(super) fn messages_before(&self, header: &UntaggedHeader) -> u32 {
         header.msn.distance_from(self.next)

@@ -9,8 +9,8 @@ use super::prefetched::{Awaited, Prefetched, Steps};
 /// With fewer connections than this, their state stays in cache, and prefetching gains nothing.
 const MANY: usize = 64;
 
-/// How many frames ahead a frame is searched for among those prefetched. Frames that are handled as predicted are not
-/// looked up, and are passed over.
+/// A frame is compared with this many of the next entries. The entries of frames that are handled as predicted are never asked
+/// for, and are passed over.
 const PASSED_OVER: usize = 4;
 
 /// A frame of at most so many octets may be a mere ACK: then the send state is needed.
@@ -135,7 +135,7 @@ impl Engine {
     }
 }
 
-/// Whether two frames are of the same connection. A no is not certain.
+/// Whether two frames are of the same connection. `false` may be wrong, `true` is not.
 fn is_same_flow(one: &[u8], other: &[u8]) -> bool {
     // IPv4 without VLAN tags and options: EtherType, version and header length. Addresses and ports follow.
     const USUAL: [u8; 3] = [0x08, 0x00, 0x45];

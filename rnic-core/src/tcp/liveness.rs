@@ -12,7 +12,7 @@ use super::config::{Keepalive, TcpConfig};
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Liveness {
-    /// The last segment that the peer must have sent.
+    /// When the last segment arrived that only the peer can have sent.
     pub(super) last_received_at: Instant,
     /// Since when the peer has acknowledged nothing, if anything is outstanding.
     pub(super) unacked_since: Option<Instant>,
@@ -77,7 +77,7 @@ impl Liveness {
         Some(self.unacked_since? + self.user_timeout?)
     }
 
-    /// Returns when the next keepalive probe is due, or the user timeout behind the first.
+    /// Returns when the next keepalive probe is due or, once one was sent, the user timeout if that is earlier.
     pub(super) fn keepalive_at(&self) -> Option<Instant> {
         let keepalive = self.keepalive?;
         let next = if self.probes == 0 {

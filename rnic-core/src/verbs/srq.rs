@@ -1,8 +1,8 @@
 //! The engine's side of shared receive queues, and where a queue pair's receives come from.
 //!
 //! A shared receive queue belongs to one engine, as its queue pairs do: its ring has the application at one end and this
-//! engine's worker at the other. A queue pair takes a receive when the first segment of a message arrives that has none,
-//! in turn or ahead of it. So receives are used up in the order in which messages begin to arrive, on whatever stream, and
+//! engine's worker at the other. A queue pair takes a receive when the first segment of a message arrives, in order or
+//! ahead of it, and the message has no receive yet. So receives are used up in the order in which messages begin to arrive, on whatever stream, and
 //! each stream keeps those that it has taken by the order of its own messages.
 
 use std::collections::VecDeque;
@@ -48,8 +48,7 @@ pub enum SrqEvent {
         /// Receives that it took since the limit was armed.
         taken: u64,
     },
-    /// A message arrived so far ahead of its turn that no receive was taken for it before: the stream may not have
-    /// more receives in process. Told once of each stream.
+    /// A message arrived ahead of its turn and got no receive yet, because the stream has as many in process as it may. Told once of each stream.
     HighWater {
         /// The queue.
         srq: SrqId,
@@ -76,7 +75,7 @@ struct Srq {
     limit: SrqLimit,
     /// Whether the limit was reached since it was armed.
     low: bool,
-    /// How often the limit was armed: what is counted below, and by each queue pair, counts from there.
+    /// How often the limit was armed. `taken`, `greediest` and the count of each queue pair start anew with each arming.
     armings: u64,
     taken: u64,
     greediest: Option<(QpNumber, u64)>,
@@ -204,7 +203,7 @@ impl SharedReceives {
         if matches!(self.taken.get(index), Some(Some(_))) {
             return None;
         }
-        // A message that was delivered before is further ahead than anything.
+        // For a message that was delivered before, `ahead` has wrapped and exceeds every limit.
         if ahead >= self.max_in_process {
             let near = ahead < self.capacity && !std::mem::replace(&mut self.told_high_water, true);
             return near.then(|| SrqEvent::HighWater {

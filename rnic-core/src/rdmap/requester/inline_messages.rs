@@ -30,7 +30,7 @@ impl InlineMessage {
     /// Octets that the only segment of such a message may have, header included.
     pub const MOST: usize = UNTAGGED_LEN + MAX_INLINE;
 
-    /// Whether the next message is one.
+    /// Returns the proof if the next message is an inline one that may begin.
     #[inline(always)]
     pub fn eligible(rdmap: &Rdmap, qp: &QueuePair, cqs: &CqTable) -> Option<Self> {
         let in_turn = matches!(rdmap.ending, Ending::Open)
@@ -42,7 +42,7 @@ impl InlineMessage {
         rdmap.requester.inline_message(qp, cqs)
     }
 
-    /// Whether the next message is one, and nothing else waits of all that this side has to say.
+    /// Returns the proof if the next message is an inline one that may begin, and this side has nothing else to send.
     #[inline(always)]
     pub fn eligible_alone(rdmap: &Rdmap, qp: &QueuePair, cqs: &CqTable) -> Option<Self> {
         let alone = matches!(rdmap.ending, Ending::Open)
@@ -55,7 +55,7 @@ impl InlineMessage {
         rdmap.requester.inline_message(qp, cqs)
     }
 
-    /// Copies the octets of the message to the front of `to`. Behind them, anything may stand then.
+    /// Copies the octets of the message to the front of `to`. What is behind them in `to` is undefined afterwards.
     #[inline(always)]
     pub fn copy(&self, qp: &QueuePair, to: &mut [u8]) {
         qp.sq.peek_octets(self.ahead, SendWr::FRONT_WORDS, to);

@@ -7,7 +7,7 @@ use super::script::{OUR_ISN, Script, ms, plain, seconds};
 use crate::memory::frames::TxFrames;
 use crate::tcp::{SpilledOctets, TcpConfig, TcpFailure};
 
-/// Makes a connection with three segments of 1000 octets in flight after a timeout. A part of two more is queued.
+/// Makes a connection with three segments of 1000 octets in flight after a timeout.
 fn timed_out(sum: &SpilledOctets) -> Script {
     let mut t = Script::established(&plain(), "mss 1000", 60_000);
     t.write(3000);
@@ -152,7 +152,7 @@ fn what_has_not_left_the_device_stays_where_it_is() {
     t.expect_after(ms(1), &segment(1, 1000));
 }
 
-/// While only frames for other connections are left, no segment with data is sent, and none is lost.
+/// While only the frames are left that are reserved for segments without data, no segment with data is sent, and none is lost.
 #[test]
 fn the_last_frames_are_for_segments_without_data() {
     let mut t = Script::established(&plain(), "mss 1000", 60_000);
@@ -197,7 +197,7 @@ fn a_sender_for_which_no_frame_is_free_gives_up_in_time() {
     assert_eq!(t.tcp.failure(), Some(TcpFailure::TimedOut));
 }
 
-/// Nor is a frame needed to cut segments that are too large for a link of the path.
+/// Cutting segments that are too large for a link of the path needs no frame.
 #[test]
 fn no_frame_is_needed_to_try_smaller_segments() {
     let mut t = Script::established(&plain(), "mss 1000", 60_000);

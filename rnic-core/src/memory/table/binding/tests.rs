@@ -104,7 +104,7 @@ fn windows_and_fast_registrations_take_slots_and_give_them_back() {
     table.allocate_window(PD).unwrap();
 }
 
-/// What its owner has given up means nothing again, even before the owner could let it go.
+/// An STag whose revocation was refused inside a batch can no longer be bound.
 #[test]
 fn nothing_is_bound_to_an_stag_that_is_given_up() {
     let region = region(8192);
@@ -136,7 +136,7 @@ fn nothing_is_bound_to_an_stag_that_is_given_up() {
     table.revoke(stag).unwrap();
 }
 
-/// Runs `end` on another thread, which has to wait for this one's batch, and comes back when it waits.
+/// Runs `end` on another thread, where it blocks on this thread's batch. Returns once it blocks.
 fn waiting<'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     table: &'scope StagTable,
@@ -145,7 +145,7 @@ fn waiting<'scope>(
 ) -> thread::ScopedJoinHandle<'scope, Result<(), TableError>> {
     let waiting = scope.spawn(move || end(table, stag));
     let start = Instant::now();
-    // Inside a batch, this one only learns whether anybody else is at it.
+    // Inside a batch `recall` changes nothing; its error tells whether the other thread has begun.
     while table.recall(stag) != Err(TableError::NotRegistered(stag)) {
         assert!(start.elapsed() < Duration::from_secs(10), "nobody is");
         thread::yield_now();
@@ -287,7 +287,7 @@ fn a_window_that_changes_is_never_half_of_each_for_anybody() {
     assert!(octets[4096..].iter().all(|octet| *octet == 2));
 }
 
-/// A worker binds a window again and again and writes through it; the region is taken away, and then it is still.
+/// A worker binds a window again and again and writes through it; the region is revoked, and from then on its octets do not change.
 // rfc: 5040-110, 5041-91, 5042-11 after revocation nothing changes the buffer
 #[test]
 fn memory_is_still_once_its_region_went_with_its_windows() {
