@@ -8,7 +8,7 @@ RUNS = "--verify -s 4096 -D 12"
 
 def traffic(nics, options=""):
     """A server and a client that run for some seconds; returns both jobs when octets flow."""
-    serving = nics.serve("perf write-bw", timeout=90)
+    serving = nics.serve("perf write-bw", options, timeout=90)
     client = nics.bed.spawn("east", f"{nics.ctl} perf write-bw --netdev nic0 {RUNS} {options} {WEST}", 90)
     # The table's head is printed behind the connection's exchange.
     nics.wait(lambda: "#bytes" in client.output() or not client.running(), "the client connects", 40)
@@ -24,7 +24,8 @@ def expect_both_end_well(serving, client, what):
 
 @case("the link goes down and comes up")
 def _(nics):
-    serving, client = traffic(nics)
+    # Over both queues: each of them is full when the link comes up.
+    serving, client = traffic(nics, "-q 4")
     nics.west("ip link set dev nic1 down; sleep 1; ip link set dev nic1 up; ip address replace 10.79.0.2/24 dev nic1").checked()
     expect_both_end_well(serving, client, "a link that was down for a second")
     nics.wait_for_carrier()
