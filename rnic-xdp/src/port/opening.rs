@@ -135,6 +135,7 @@ impl Opened {
             worker,
             socket: own_handle,
             received: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
         });
         self.counted.push(Arc::downgrade(&counted));
         let chunks = (config.rx_frames, rx_chunks);

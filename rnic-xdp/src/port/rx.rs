@@ -76,6 +76,8 @@ pub struct RxPort {
     ready: usize,
     /// The batch was full.
     more: bool,
+    /// If frames take one chunk: the last descriptor was a piece of a longer frame that goes on.
+    in_pieces: bool,
     /// If frames may take several chunks: where the frames of the batch begin, and where the last one ends.
     starts: Vec<usize>,
     /// Used again for each frame that is put together.
@@ -139,7 +141,7 @@ impl RxPort {
             options: 0,
         };
         let batch = vec![none; BATCH].into_boxed_slice();
-        let mut port = Self {
+        let port = Self {
             rx,
             fill,
             circulation: Circulation::new(circulating, reserve),
@@ -152,11 +154,13 @@ impl RxPort {
             begun: 0,
             ready: 0,
             more: false,
+            in_pieces: false,
             starts: Vec::new(),
             join_buffer: RefCell::default(),
             counted,
         };
-        port.wake_device();
+        // Always: some drivers (nfp, fsl_dpaa2_eth) never ask for it, and receive nothing until then.
+        port.poll_device();
         port
     }
 
@@ -179,7 +183,7 @@ impl RxPort {
             self.find_frames(count);
         } else {
             self.held = count;
-            self.ready = count;
+            self.ready = count - self.set_pieces_aside(count);
         }
         if self.ready > 0 {
             let received = &self.counted.received;
@@ -195,6 +199,19 @@ impl RxPort {
         // The ring has twice as many entries as there are frames.
         more.for_each(|chunk| self.fill.push(chunk));
         self.fill.submit();
+    }
+
+    /// Drops frames of several chunks, which some drivers (ice) hand to a socket that takes frames of one chunk. Returns the number
+    /// of their descriptors.
+    fn set_pieces_aside(&mut self, count: usize) -> usize {
+        let batch = &mut self.batch[..count];
+        let goes_on = batch.iter().fold(0, |all, each| all | each.options) & XDP_PKT_CONTD != 0;
+        if !goes_on && !self.in_pieces {
+            return 0;
+        }
+        let (whole, frames) = whole_frames_first(batch, &mut self.in_pieces);
+        self.counted.dropped.fetch_add(frames, Ordering::Relaxed);
+        count - whole
     }
 
     /// Finds the frames among these descriptors.
@@ -303,8 +320,62 @@ impl RxPort {
     /// Wakes a driver that stopped because the fill ring was empty.
     fn wake_device(&mut self) {
         if self.fill.needs_wakeup() {
-            // An error shows when the socket is polled.
-            let _ = self.socket.poll();
+            self.poll_device();
         }
+    }
+
+    /// Makes the driver look at the fill ring.
+    fn poll_device(&self) {
+        // An error shows when the worker polls the socket.
+        let _ = self.socket.poll();
+    }
+}
+
+/// Puts the descriptors of frames of one chunk in front, in their order. Returns their number, and that of frames of several chunks
+/// that ended. `goes_on` says whether the frame of the last descriptor goes on, before and afterwards.
+fn whole_frames_first(batch: &mut [xdp_desc], goes_on: &mut bool) -> (usize, u64) {
+    let (mut whole, mut dropped) = (0, 0);
+    for at in 0..batch.len() {
+        let went_on = *goes_on;
+        *goes_on = batch[at].options & XDP_PKT_CONTD != 0;
+        match (went_on, *goes_on) {
+            (false, false) => {
+                batch.swap(whole, at);
+                whole += 1;
+            }
+            (true, false) => dropped += 1,
+            (_, true) => {}
+        }
+    }
+    (whole, dropped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_longer_frames_are_not_taken_for_frames() {
+        let piece = |(addr, options)| xdp_desc {
+            addr,
+            len: 100,
+            options,
+        };
+        let mut goes_on = false;
+        // Frames of one chunk, of three, of one, and of two of which the second is in the next batch.
+        let first = [0, XDP_PKT_CONTD, XDP_PKT_CONTD, 0, 0, XDP_PKT_CONTD];
+        let mut batch: Vec<_> = (0..).zip(first).map(piece).collect();
+        assert_eq!(whole_frames_first(&mut batch, &mut goes_on), (2, 1));
+        assert!(goes_on);
+        assert_eq!([batch[0].addr, batch[1].addr], [0, 4]);
+        // All chunks go back to the device.
+        let mut all: Vec<_> = batch.iter().map(|each| each.addr).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4, 5]);
+
+        let mut batch: Vec<_> = (6..).zip([0, 0]).map(piece).collect();
+        assert_eq!(whole_frames_first(&mut batch, &mut goes_on), (1, 1));
+        assert!(!goes_on);
+        assert_eq!(batch[0].addr, 7);
     }
 }

@@ -81,6 +81,8 @@ pub(super) struct Counted {
     pub(super) worker: usize,
     pub(super) socket: OwnedFd,
     pub(super) received: AtomicU64,
+    /// Frames of several chunks on a socket that takes frames of one.
+    pub(super) dropped: AtomicU64,
 }
 
 impl Counted {
@@ -92,7 +94,7 @@ impl Counted {
             frames_received: self.received.load(Ordering::Relaxed),
             rx_ring_full: kernel.rx_ring_full,
             fill_ring_empty: kernel.rx_fill_ring_empty_descs,
-            rx_dropped: kernel.rx_dropped,
+            rx_dropped: kernel.rx_dropped + self.dropped.load(Ordering::Relaxed),
             rx_invalid_descriptors: kernel.rx_invalid_descs,
             tx_invalid_descriptors: kernel.tx_invalid_descs,
         })
