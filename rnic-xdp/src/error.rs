@@ -76,6 +76,18 @@ pub enum OpenError {
         /// The kernel's error.
         reason: String,
     },
+    /// The frames of the device arrive on devices below it.
+    #[error(
+        "{netdev} cannot run XDP programs natively ({reason}); open {below}, or use the generic mode"
+    )]
+    IsMaster {
+        /// The device.
+        netdev: String,
+        /// What it is the master of.
+        reason: String,
+        /// The devices to open in its place.
+        below: String,
+    },
     /// The queues are too few for XDP.
     #[error(
         "{netdev} has too few queues for XDP: a veth needs as many receive queues as its peer has transmit queues, \

@@ -10,7 +10,7 @@ use crate::port::numa::node_of;
 use crate::port::{
     PortConfig, XdpPort, ZeroCopy, deferred, largest_mtu_in_one_chunk, zero_copy_layout,
 };
-use crate::steering::{Mode, PROGRAM_NAME, program_info};
+use crate::steering::{Below, Mode, PROGRAM_NAME, program_info};
 
 const DEVICE: &str = "device";
 const NATIVE_XDP: &str = "native XDP";
@@ -135,6 +135,10 @@ fn driver(link: &Link) -> Fact {
 
 fn xdp(link: &Link, features: &Result<XdpFeatures, NetlinkError>) -> Fact {
     let name = NATIVE_XDP;
+    // If they cannot be listed, the trial reports the error.
+    if let Ok(Some(below)) = Below::of(link) {
+        return without_native(link, &below.reason());
+    }
     match features {
         Err(_) => Fact::warn(name, "not stated by the kernel", "open the device to see"),
         Ok(features) if features.native() && features.redirect() => {
@@ -436,6 +440,42 @@ mod tests {
             Some("`ip link set dev one up` starts it")
         );
         assert_eq!(namespace.run(|| facts("absent"))[0].verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn the_master_of_other_devices_gets_no_native_program() {
+        if !is_root("the_master_of_other_devices_gets_no_native_program") {
+            return;
+        }
+        let namespace = Namespace::new("facts").unwrap();
+        let end = |name| VethEnd {
+            namespace: &namespace,
+            name,
+            addresses: "",
+        };
+        veth_pair(end("one"), end("other"), 1).unwrap();
+        namespace.ip("link add above type bridge").unwrap();
+        namespace.ip("link set dev one master above").unwrap();
+        namespace.ip("link set dev above up").unwrap();
+        let reason = "it is the master of one, where its frames arrive";
+        let found = namespace.run(|| facts("above"));
+        let native = find(&found, "native XDP");
+        assert!(native.found.contains(reason), "{native:?}");
+        let open = |mode| {
+            let config = PortConfig {
+                mode,
+                ..PortConfig::new("above")
+            };
+            namespace.run(|| XdpPort::open(&config))
+        };
+        let mode = open(ModeChoice::Auto).unwrap().report().mode.to_string();
+        assert!(mode.contains(reason), "{mode}");
+        let error = open(ModeChoice::Native).err().unwrap().to_string();
+        assert!(error.contains(reason), "{error}");
+        assert!(error.contains("open one,"), "{error}");
+        // What is a part of another device is opened as ever.
+        let found = namespace.run(|| facts("one"));
+        assert_eq!(find(&found, "native XDP").verdict, Verdict::Ok);
     }
 
     #[test]

@@ -15,6 +15,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
@@ -100,6 +101,8 @@ pub(crate) struct Link {
     /// Kind of a virtual device: "veth", "vlan", ...
     pub(crate) kind: Option<String>,
     pub(crate) vlan: Option<Vlan>,
+    /// The bond, bridge or other device that it is a part of.
+    pub(crate) master: Option<u32>,
     /// Queues allocated, of which fewer may be in use.
     pub(crate) rx_queues: u32,
     pub(crate) tx_queues: u32,
@@ -132,6 +135,7 @@ impl Link {
             mac: MacAddr(mac),
             mtu: attributes.value(IFLA_MTU).unwrap_or(0),
             vlan: vlan_data.and_then(|data| vlan(attributes, data)),
+            master: attributes.value(IFLA_MASTER),
             kind,
             rx_queues: attributes.value(IFLA_NUM_RX_QUEUES).unwrap_or(1),
             tx_queues: attributes.value(IFLA_NUM_TX_QUEUES).unwrap_or(1),
@@ -175,6 +179,7 @@ impl Link {
             mtu: 1500,
             kind: None,
             vlan: None,
+            master: None,
             rx_queues: 1,
             tx_queues: 1,
             xdp: None,

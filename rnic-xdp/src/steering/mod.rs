@@ -19,6 +19,7 @@ use crate::netlink::{AttachedXdp, Link, RouteSocket, link_by_index};
 use crate::skeleton::{SteerSkel, SteerSkelBuilder};
 
 mod attach;
+mod below;
 mod inspect;
 mod layout;
 mod links;
@@ -27,6 +28,7 @@ mod maps;
 mod ports;
 
 use attach::{Attachment, In};
+pub(crate) use below::Below;
 pub(crate) use inspect::{PROGRAM_NAME, program_info};
 pub use inspect::{SteeringError, counters, entries};
 pub(crate) use layout::Entry;
@@ -251,9 +253,18 @@ impl Loaded {
 
     fn attach(&self, link: &Link, choice: ModeChoice) -> Result<(Attachment, Mode), OpenError> {
         let attach_in = |mode| attach::attach(self.program.as_fd(), link.index, mode);
-        let reason = match choice {
-            ModeChoice::Generic => "as configured".to_string(),
-            ModeChoice::Native | ModeChoice::Auto => match attach_in(In::Driver) {
+        let below = Below::of(link)?;
+        let reason = match (choice, below) {
+            (ModeChoice::Generic, _) => "as configured".to_string(),
+            (ModeChoice::Auto, Some(below)) => below.reason(),
+            (ModeChoice::Native, Some(below)) => {
+                return Err(OpenError::IsMaster {
+                    netdev: link.name.clone(),
+                    reason: below.reason(),
+                    below: below.names(),
+                });
+            }
+            (ModeChoice::Native | ModeChoice::Auto, None) => match attach_in(In::Driver) {
                 Ok(fd) => return Ok((fd, Mode::Native)),
                 Err(error) if choice == ModeChoice::Auto && means_no_native(&error) => {
                     no_native(link, &error)
