@@ -1,4 +1,7 @@
 //! Engines with and without fast paths, on the same input: frames, completions, memory, counters and state are the same.
+//!
+//! A long run: `cargo +nightly fuzz run -s none --no-trace-compares equivalence -- -max_len=400 -len_control=0`. One core
+//! takes some 700 inputs a second; most of them take most fast paths.
 #![no_main]
 
 #[path = "../../rnic-core/tests/support/equivalence/mod.rs"]

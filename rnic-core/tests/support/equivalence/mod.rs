@@ -90,17 +90,16 @@ fn compare(fast: &mut World, plain: &mut World, case: &Case, act: usize) {
 
 /// Compares the state of all layers, and memory.
 fn compare_states(seen: &Side, right: &Side, case: &Case, act: Option<usize>) {
-    let mut texts = [String::new(), String::new()];
-    let mut memories = [Vec::new(), Vec::new()];
-    for ((side, text), memory) in [seen, right].into_iter().zip(&mut texts).zip(&mut memories) {
-        side.write_state(text);
-        side.memory.read(memory);
-    }
+    let texts = [seen, right].map(|side| {
+        let mut text = String::with_capacity(1 << 15);
+        side.write_state(&mut text);
+        text
+    });
     if let Some(at) = first_difference(&texts[0], &texts[1], right.free_in_state()) {
         show(case, act, at, [&texts[0], &texts[1]]);
     }
     assert!(
-        memories[0] == memories[1],
+        seen.memory.equals(&right.memory),
         "memory differs behind {act:?} of {case:#?}"
     );
 }
