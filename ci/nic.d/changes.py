@@ -3,13 +3,13 @@
 from nic import WEST
 from nic_cases import case, expect
 
-RUNS = "--verify -s 4096 -D 12"
+RUNS = "--verify -s 4096"
 
 
-def traffic(nics, options=""):
+def traffic(nics, options="", seconds=12):
     """A server and a client that run for some seconds; returns both jobs when octets flow."""
     serving = nics.serve("perf write-bw", options, timeout=90)
-    client = nics.bed.spawn("east", f"{nics.ctl} perf write-bw --netdev nic0 {RUNS} {options} {WEST}", 90)
+    client = nics.bed.spawn("east", f"{nics.ctl} perf write-bw --netdev nic0 {RUNS} -D {seconds} {options} {WEST}", 90)
     # The table's head is printed behind the connection's exchange.
     nics.wait(lambda: "#bytes" in client.output() or not client.running(), "the client connects", 40)
     expect("#bytes" in client.output(), "the client does not connect:", client.output(), serving.output())
@@ -55,17 +55,18 @@ def _(nics):
 
 @case("the driver is unbound")
 def _(nics):
-    serving, client = traffic(nics)
+    # Longer than the unbinding takes on a busy machine; the sides end as soon as the device is gone.
+    serving, client = traffic(nics, seconds=60)
     driver = nics.west("""set -e
         name=$(basename $(readlink -f /sys/class/net/nic1/device))
         driver=$(readlink -f /sys/class/net/nic1/device/driver)
         echo $name >$driver/unbind
         echo $driver/bind $name""").checked().split()
     done, served = client.wait(), serving.wait()
-    expect(done.code == 1 and served.code == 1, "the sides do not end with an error:", done, served)
-    expect("nic1" in served.output, "the server's message does not name the interface:", served.output)
     nics.bed.guest.run(f"echo {driver[1]} >{driver[0]}").checked()
     nics.bed.bind_again("west")
+    expect(done.code == 1 and served.code == 1, "the sides do not end with an error:", done, served)
+    expect("nic1" in served.output, "the server's message does not name the interface:", served.output)
     nics.wait_for_carrier()
     nics.perf("write-bw", "--verify -s 4096 -n 40")
 
