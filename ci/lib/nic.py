@@ -69,8 +69,9 @@ class Guest(machine.Guest):
             "-L", qemu / "share/qemu", "-L", qemu / "share/seabios",
             "-accel", "tcg,thread=multi", "-cpu", "max", "-machine", "q35", "-smp", self._cpus, "-m", 2048,
             "-nodefaults", "-display", "none", "-no-reboot",
+            # A busy host lets timer interrupts wait so long that the kernel would panic: no_timer_check.
             "-kernel", files / "vmlinux", "-initrd", files / "initramfs.gz",
-            "-append", "console=ttyS0 quiet panic=-1 mitigations=off", "-serial", f"file:{console}",
+            "-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check", "-serial", f"file:{console}",
             "-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
             "-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
             *nics,

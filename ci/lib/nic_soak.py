@@ -49,19 +49,19 @@ def some_program(chance):
 
 def run_programs(nics, server, client, beside):
     """Runs a server and its client, and the kernel's TCP `beside` them; all must end well."""
-    kernel = []
+    kernel, done = [], None
     serving = nics.serve(server, timeout=PATIENCE)
     try:
         if beside:
             talk = f"{ROOT}/ci/nic.d/kernel-tcp"
             kernel.append(nics.bed.spawn("west", f"{talk} serve", PATIENCE))
-            nics.wait(lambda: "listening" in kernel[0].output() or not kernel[0].running(), "the kernel's server listens")
+            nics.wait(lambda: "listening" in kernel[0].output() or not kernel[0].running(), "the kernel's server listens", 60)
             kernel.append(nics.bed.spawn("east", f"{talk} {nic.WEST}", PATIENCE))
         done = nics.east(f"{nics.ctl} {client} --netdev nic0 {nic.WEST}" if client.startswith("perf") else
                          f"{nics.ctl} {client} {nic.WEST} --netdev nic0", PATIENCE)
     finally:
         # A server that has lost its client would wait for ever.
-        served = nics.end(serving) if client.startswith("rping") or done.code else serving.wait()
+        served = nics.end(serving) if client.startswith("rping") or not done or done.code else serving.wait()
     expect(done.code == 0, f"the client ends with {done.code}:", done.output, served.output)
     expect(client.startswith("rping") or served.code == 0, f"the server ends with {served.code}:", served.output)
     for job in kernel:
