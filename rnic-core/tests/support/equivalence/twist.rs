@@ -106,8 +106,10 @@ impl Twist {
         if frame.len() < LEAST {
             return vec![frame];
         }
-        let payload_at = TCP_AT + usize::from(frame[TCP_AT + 12] >> 4) * 4;
-        let payload_len = frame.len() - payload_at.min(frame.len());
+        // Another change may have damaged the length of the header.
+        let header_end = TCP_AT + usize::from(frame[TCP_AT + 12] >> 4) * 4;
+        let payload_at = header_end.min(frame.len());
+        let payload_len = frame.len() - payload_at;
         match self {
             Self::Damage { at } => flip(&mut frame, usize::from(at)),
             Self::Header { at } => {
