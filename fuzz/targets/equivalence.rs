@@ -14,7 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use rnic_core::fast_paths::{FastPath, FastPaths, taken};
 
 /// Inputs after which it is told how many have taken each path.
-const TELL_EVERY: u64 = 1 << 16;
+const TELL_EVERY: u64 = 1 << 14;
 
 thread_local! {
     static INPUTS: Cell<u64> = const { Cell::new(0) };
