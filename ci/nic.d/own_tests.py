@@ -1,0 +1,47 @@
+"""The tests of rnic-xdp, on the guest's kernel, which is newer than most hosts': they make veth pairs of their own."""
+
+import functools
+import json
+import subprocess
+
+from nic_cases import ROOT, case, expect
+
+# By the file in rnic-xdp/tests.
+TESTS = ("opening", "steer_program")
+# They take a minute or two each there.
+LONG_TESTS = ("addresses", "device", "multi_buffer", "path_mtu")
+LEFT_OUT = {
+    "rnic_xdp": "a unit test starts programs 2000 times, which takes longer there than all others; most need no kernel",
+    "engine": "it moves more than a gibibyte",
+    "waking": "it measures times, which say nothing about emulated processors",
+    "port": "it has not been tried there",
+    "queues": "it has not been tried there",
+    "tx_checksum": "it has not been tried there",
+}
+
+
+@functools.cache
+def programs():
+    """The path of each test program, which is built if need be."""
+    command = ("cargo", "test", "--package", "rnic-xdp", "--no-run", "--locked", "--message-format=json")
+    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    expect(built.returncode == 0, "the tests of rnic-xdp cannot be built (see above)")
+    messages = map(json.loads, built.stdout.splitlines())
+    found = {each["target"]["name"]: each["executable"] for each in messages if each.get("executable")}
+    unknown = found.keys() ^ ({*TESTS, *LONG_TESTS} | LEFT_OUT.keys())
+    expect(not unknown, "ci/nic.d/own_tests.py and rnic-xdp/tests differ:", *sorted(unknown))
+    return found
+
+
+def own_tests(name):
+    @case(f"rnic-xdp's own tests: {name}", kinds=("igb",), long=name in LONG_TESTS)
+    def _(nics):
+        program = programs()[name]
+        # Two at once would wait for each other's processor, and for the kernel's lock of its network configuration.
+        done = nics.bed.guest.run(f"RNIC_REQUIRE_ROOT=1 exec {program} --test-threads=1", timeout=240)
+        expect(done.code == 0, f"they end with {done.code}:", done.output)
+        expect("SKIPPED" not in done.output, "some were skipped:", done.output)
+
+
+for each in TESTS + LONG_TESTS:
+    own_tests(each)
