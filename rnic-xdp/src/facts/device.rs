@@ -473,7 +473,7 @@ mod tests {
         let error = open(ModeChoice::Native).err().unwrap().to_string();
         assert!(error.contains(reason), "{error}");
         assert!(error.contains("open one,"), "{error}");
-        // What is a part of another device is opened as ever.
+        // A device that is a part of another is opened natively.
         let found = namespace.run(|| facts("one"));
         assert_eq!(find(&found, "native XDP").verdict, Verdict::Ok);
     }
