@@ -469,3 +469,40 @@ fn the_last_answer_lets_a_connection_end() {
     assert!(scene.sim.raw[scene.peer].finished);
     assert_eq!(sink.content(), b"answered");
 }
+
+/// A side that ends closes behind the last answer that it waits for. It does not carry out a request that came with it.
+#[test]
+fn a_request_behind_the_last_answer_does_not_delay_the_end() {
+    let mut scene = Scene::new();
+    let sink = scene.sim.hosts[0].share(&[0; 8], all_rights());
+    let host = &scene.sim.hosts[0];
+    host.post_send(&mut scene.qp, read(4, &sink, Stag(0x100), 8));
+    scene.sim.run_now();
+    let peer = &mut scene.sim.raw[scene.peer];
+    let (_, octets) = peer.take_ddp().expect("a Read Request");
+    peer.acknowledge();
+    scene.sim.run_now();
+    let qp = scene.qp.number;
+    scene.sim.hosts[0].command(Command::Disconnect(qp));
+    scene.sim.run_now();
+    let asked = ReadRequest::parse(&octets).unwrap();
+    let (stag, offset) = (asked.sink_stag, asked.sink_offset.0);
+    let response = tagged(Opcode::ReadResponse, stag, offset, true);
+    let request = ReadRequest {
+        sink_stag: Stag(0x200),
+        source_stag: sink.stag,
+        ..asked
+    };
+    let mut ulpdu = [0; ReadRequest::LEN];
+    request.emit(&mut ulpdu);
+    let peer = &mut scene.sim.raw[scene.peer];
+    peer.send_ddp(nothing(), &[]);
+    peer.send_ddp(response, b"answered");
+    let header = untagged(Opcode::ReadRequest, QueueNumber::READ_REQUEST, 1, true);
+    peer.send_ddp(DdpHeader::Untagged(header), &ulpdu);
+    scene.sim.run_now();
+    assert_eq!(sink.content(), b"answered");
+    let peer = &mut scene.sim.raw[scene.peer];
+    assert_eq!(peer.take_ddp(), None, "no response");
+    assert!(peer.finished);
+}

@@ -25,9 +25,13 @@ impl<'a> PredictedSegment<'a> {
         segment: &'a Expected<'a>,
         now: Instant,
     ) -> Option<Self> {
-        let Phase::Streaming(_) = &connection.phase else {
+        let Phase::Streaming(stream) = &connection.phase else {
             return None;
         };
+        // A side that ends in order closes behind the segment that leaves nothing to be done, whatever follows it.
+        if stream.is_closing() {
+            return None;
+        }
         let (header, len) = (&segment.header, segment.payload.len());
         let data = NextData::eligible(&connection.tcp, now, header, len)?;
         Some(Self { data, segment })
