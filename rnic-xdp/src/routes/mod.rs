@@ -37,7 +37,7 @@ const LOOKUPS_PER_POLL: usize = 16;
 pub(crate) enum Update {
     /// Frames for the destination go to this next hop.
     Set(IpAddr, NextHop),
-    /// There is no route, or the neighbour does not reply.
+    /// There is no route, or the neighbour does not answer.
     Unreachable(IpAddr),
 }
 
@@ -360,7 +360,7 @@ impl Routes {
         known.reported = None;
         match known.route {
             Some(route) => debug!(
-                "{destination}: the neighbour {} does not reply",
+                "{destination}: the neighbour {} does not answer",
                 route.neighbour
             ),
             None => debug!("{destination}: no route through the device"),
