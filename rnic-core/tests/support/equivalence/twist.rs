@@ -240,8 +240,11 @@ fn reseal(payload: &mut [u8]) {
     }
 }
 
-/// Writes lengths and checksums as they should be.
+/// Writes lengths and checksums as they should be, where a TCP header is left to write them to.
 pub(crate) fn mend(frame: &mut [u8]) {
+    if frame.len() < TCP_AT + 20 {
+        return;
+    }
     let len = (frame.len() - IP_AT) as u16;
     frame[IP_AT + 2..][..2].copy_from_slice(&len.to_be_bytes());
     frame[IP_AT + 10..][..2].fill(0);
