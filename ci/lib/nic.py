@@ -55,6 +55,9 @@ KINDS = {
 class Guest(machine.Guest):
     """One virtual machine with two NICs."""
 
+    # It boots in 6 to 20 s, and much later on a host that has its processors elsewhere.
+    patience = 150
+
     def __init__(self, bed, cpus):
         super().__init__(bed.directory, "guest")
         self._bed = bed

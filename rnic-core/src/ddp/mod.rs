@@ -25,7 +25,7 @@ pub use llp::Llp;
 pub use place::Placed;
 pub use queue::BufferSupply;
 pub use segment::{FullSegments, OutgoingSegment, Segmenter};
-pub use stream::{Built, DdpStream};
+pub use stream::{BuiltSegment, DdpStream};
 pub use ulp::{Buffers, Delivery, HalfCloseAction, Teardown, Ulp, UlpMessage};
 
 use crate::memory::table::Origin;

@@ -12,7 +12,7 @@ use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber, TaggedHeader, Untagge
 
 /// A segment that was built for the LLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Built {
+pub struct BuiltSegment {
     /// Its length in octets, header included.
     pub len: usize,
     /// Whether it is the last segment of its message.
@@ -257,7 +257,7 @@ impl DdpStream {
         room: &mut [u8],
         ulp: &mut U,
         guard: &Guard<'_>,
-    ) -> Result<Option<Built>, U::Error> {
+    ) -> Result<Option<BuiltSegment>, U::Error> {
         let Some(cut) = self
             .sending
             .as_mut()
@@ -268,7 +268,7 @@ impl DdpStream {
         let header_len = cut.header.emit(room);
         let len = header_len + cut.len;
         ulp.read(cut.offset, &mut room[header_len..len], guard)?;
-        Ok(Some(Built {
+        Ok(Some(BuiltSegment {
             len,
             last: cut.last,
         }))

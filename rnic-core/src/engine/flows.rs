@@ -54,7 +54,7 @@ pub struct Flows {
     hasher: Keyed,
     /// Their number is a power of two, and at least a quarter of them is free. A connection is in the slot that its
     /// hash names, or in a later one with no free slot in between (linear probing).
-    slots: Box<[Slot]>,
+    slots: Box<[FlowSlot]>,
     taken: usize,
 }
 
@@ -63,13 +63,13 @@ pub(super) type Hash = u32;
 
 /// A place for a connection.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct FlowSlot {
     hash: Hash,
     /// The number of the connection.
     index: u32,
 }
 
-impl Slot {
+impl FlowSlot {
     const FREE: Self = Self {
         hash: 0,
         index: u32::MAX,
@@ -88,7 +88,7 @@ impl Flows {
     pub fn new(hasher: Keyed) -> Self {
         Self {
             hasher,
-            slots: vec![Slot::FREE; LEAST_SLOTS].into_boxed_slice(),
+            slots: vec![FlowSlot::FREE; LEAST_SLOTS].into_boxed_slice(),
             taken: 0,
         }
     }
@@ -112,7 +112,7 @@ impl Flows {
     fn position(&self, hash: Hash, is: impl Fn(usize) -> bool) -> Option<usize> {
         let mut at = self.home(hash);
         while !self.slots[at].is_free() {
-            let Slot { hash: other, index } = self.slots[at];
+            let FlowSlot { hash: other, index } = self.slots[at];
             if other == hash && is(index as usize) {
                 return Some(at);
             }
@@ -144,19 +144,19 @@ impl Flows {
     /// Adds a connection by its number, which is below 2^32 - 1. No other may have its addresses.
     pub fn insert(&mut self, key: &FlowKey, index: usize) {
         if 4 * (self.taken + 1) > 3 * self.slots.len() {
-            let free = vec![Slot::FREE; 2 * self.slots.len()].into_boxed_slice();
+            let free = vec![FlowSlot::FREE; 2 * self.slots.len()].into_boxed_slice();
             let old = std::mem::replace(&mut self.slots, free);
             for slot in old.into_iter().filter(|slot| !slot.is_free()) {
                 self.put(slot);
             }
         }
         let (hash, index) = (self.hash(key), index as u32);
-        self.put(Slot { hash, index });
+        self.put(FlowSlot { hash, index });
         self.taken += 1;
     }
 
     /// Puts a connection into the first free slot for it.
-    fn put(&mut self, slot: Slot) {
+    fn put(&mut self, slot: FlowSlot) {
         let mut at = self.home(slot.hash);
         while !self.slots[at].is_free() {
             at = self.next(at);
@@ -181,7 +181,7 @@ impl Flows {
             }
             at = self.next(at);
         }
-        self.slots[hole] = Slot::FREE;
+        self.slots[hole] = FlowSlot::FREE;
     }
 }
 
@@ -246,6 +246,6 @@ mod tests {
         for number in 0..10_000 {
             flows.insert(&key(number), number.into());
         }
-        assert!(size_of_val::<[Slot]>(&flows.slots) <= 10_000 * 16);
+        assert!(size_of_val::<[FlowSlot]>(&flows.slots) <= 10_000 * 16);
     }
 }

@@ -24,7 +24,7 @@ const MAX_UNUSED: usize = 1024;
 
 /// What is known of a destination.
 #[derive(Default)]
-struct Destination {
+struct KnownDestination {
     hop: Option<NextHop>,
     /// The path MTU that a router reported, and when.
     narrow: Option<(u16, Instant)>,
@@ -38,7 +38,7 @@ struct Destination {
     unused: Option<u64>,
 }
 
-impl Destination {
+impl KnownDestination {
     fn narrowed(&self, hop: NextHop) -> NextHop {
         NextHop {
             mtu: self.narrow.map_or(hop.mtu, |(mtu, _)| hop.mtu.min(mtu)),
@@ -51,7 +51,7 @@ impl Destination {
 /// the last [`MAX_UNUSED`] that had one.
 #[derive(Default)]
 pub(crate) struct NextHops {
-    destinations: HashMap<IpAddr, Destination>,
+    destinations: HashMap<IpAddr, KnownDestination>,
     /// Where each connection stands among the users of its destination.
     positions: Vec<usize>,
     /// Destinations without connections, the longest unused first.

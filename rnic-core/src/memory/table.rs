@@ -70,13 +70,13 @@ pub enum TableError {
     InsideBatch(Stag),
 }
 
-/// Slot scope: any stream of the domain. Streams are counted from 0, and never so far.
+/// StagSlot scope: any stream of the domain. Streams are counted from 0, and never so far.
 const ANY_STREAM: u64 = u64::MAX;
 
 /// What readers see of a registration.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Slot {
+struct StagSlot {
     /// The STag while it is valid, else 0. Written last (Release), read first (Acquire).
     live: AtomicU32,
     access: AtomicU32,
@@ -94,7 +94,7 @@ struct Slot {
 }
 
 /// What a slot is made to say.
-struct Entry {
+struct StagEntry {
     access: Access,
     scope: Scope,
     base: TaggedOffset,
@@ -103,7 +103,7 @@ struct Entry {
     parent: Stag,
 }
 
-impl Slot {
+impl StagSlot {
     fn new() -> Self {
         Self {
             live: AtomicU32::new(0),
@@ -120,7 +120,7 @@ impl Slot {
 
     /// Makes the slot say something, and its STag valid. The caller holds the ledger, the slot is invalid, and no
     /// reader that could use it has seen it valid since its last quiescent point.
-    fn publish(&self, stag: Stag, entry: &Entry) {
+    fn publish(&self, stag: Stag, entry: &StagEntry) {
         let (pd, stream) = match entry.scope {
             Scope::Domain(pd) => (pd, ANY_STREAM),
             // rfc: 5041-82 an STag can be bound to one stream
@@ -191,7 +191,7 @@ struct Ledger {
 #[derive(Debug)]
 pub struct StagTable {
     /// A power of two of them.
-    slots: Box<[Slot]>,
+    slots: Box<[StagSlot]>,
     ledger: Mutex<Ledger>,
     workers: Workers,
 }
@@ -207,7 +207,7 @@ impl StagTable {
             registered: HashMap::new(),
         };
         Self {
-            slots: (0..capacity).map(|_| Slot::new()).collect(),
+            slots: (0..capacity).map(|_| StagSlot::new()).collect(),
             ledger: Mutex::new(ledger),
             workers: Workers::default(),
         }
@@ -254,7 +254,7 @@ impl StagTable {
         let mut ledger = self.lock();
         let stag = self.add(&mut ledger, pd, Kind::Region { _held: region })?;
         // rfc: 5040-109, 5041-79, 5041-80 rights, protection domain and range are set
-        let entry = Entry {
+        let entry = StagEntry {
             access: access | Access::LOCAL_READ,
             scope,
             base,
@@ -459,7 +459,7 @@ impl StagTable {
     // rfc: 5041-77, 5041-86, 5040-105, 5042-8 it is of the same protection domain
     // rfc: 5041-78, 5041-87, 5040-106, 5042-9 or of this stream alone
     #[inline(always)]
-    fn find(&self, stag: Stag, origin: Origin) -> Result<&Slot, TagError> {
+    fn find(&self, stag: Stag, origin: Origin) -> Result<&StagSlot, TagError> {
         let slot = self.slot(stag);
         // STag 0 would match every invalid slot.
         if stag.0 == 0 || slot.live.load(Ordering::Acquire) != stag.0 {
@@ -478,7 +478,7 @@ impl StagTable {
         stag.index() & (self.slots.len() - 1) as u32
     }
 
-    fn slot(&self, stag: Stag) -> &Slot {
+    fn slot(&self, stag: Stag) -> &StagSlot {
         &self.slots[self.slot_index(stag) as usize]
     }
 

@@ -49,7 +49,7 @@ impl fmt::Debug for MacAddr {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawHeader {
+struct RawEthernet {
     destination: [u8; 6],
     source: [u8; 6],
     ethertype: U16,
@@ -83,7 +83,7 @@ impl EthernetHeader {
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let too_short = PacketError::Truncated("Ethernet");
-        let (raw, mut rest) = RawHeader::ref_from_prefix(frame).map_err(|_| too_short)?;
+        let (raw, mut rest) = RawEthernet::ref_from_prefix(frame).map_err(|_| too_short)?;
         let mut vlan = None;
         let mut ethertype = raw.ethertype.get();
         if ethertype == VLAN {
@@ -115,7 +115,7 @@ impl EthernetHeader {
 
     /// Writes the header, with an 802.1Q tag if there is a VLAN. Panics if `buffer` is shorter than that.
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
-        let raw = RawHeader {
+        let raw = RawEthernet {
             destination: self.destination.0,
             source: self.source.0,
             ethertype: U16::new(if self.vlan.is_some() {

@@ -37,7 +37,7 @@ pub struct TooBig {
 
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawHeader {
+struct RawIcmp {
     kind: u8,
     code: u8,
     checksum: U16,
@@ -57,16 +57,16 @@ struct QuotedTcp {
 impl TooBig {
     /// Reads an ICMP message in its IPv4 packet, as a raw socket gives it. `None` if it says anything else.
     pub fn parse_v4(packet: &[u8]) -> Option<Self> {
-        let (ip, _) = ipv4::RawHeader::ref_from_prefix(packet).ok()?;
+        let (ip, _) = ipv4::RawIpv4::ref_from_prefix(packet).ok()?;
         let message = packet.get(header_len(ip)?..)?;
-        let (header, quoted) = RawHeader::ref_from_prefix(message).ok()?;
+        let (header, quoted) = RawIcmp::ref_from_prefix(message).ok()?;
         if (header.kind, header.code) != (UNREACHABLE, FRAGMENTATION_NEEDED)
             || checksum::sum(message) != 0xffff
         {
             return None;
         }
         // What is quoted is cut short: a length that says more than is there is right.
-        let (ip, _) = ipv4::RawHeader::ref_from_prefix(quoted).ok()?;
+        let (ip, _) = ipv4::RawIpv4::ref_from_prefix(quoted).ok()?;
         let first_piece = ip.flags_and_offset.get() & ipv4::FRAGMENT_OFFSET == 0;
         if ip.protocol != tcp::PROTOCOL || !first_piece {
             return None;
@@ -82,8 +82,8 @@ impl TooBig {
 
     /// Reads an ICMPv6 message, as a raw socket gives it: without its packet, its checksum verified.
     pub fn parse_v6(message: &[u8]) -> Option<Self> {
-        let (header, quoted) = RawHeader::ref_from_prefix(message).ok()?;
-        let (ip, segment) = ipv6::RawHeader::ref_from_prefix(quoted).ok()?;
+        let (header, quoted) = RawIcmp::ref_from_prefix(message).ok()?;
+        let (ip, segment) = ipv6::RawIpv6::ref_from_prefix(quoted).ok()?;
         if header.kind != PACKET_TOO_BIG
             || ip.first.get() >> 28 != 6
             || ip.next_header != tcp::PROTOCOL
@@ -106,7 +106,7 @@ impl TooBig {
     }
 }
 
-fn header_len(ip: &ipv4::RawHeader) -> Option<usize> {
+fn header_len(ip: &ipv4::RawIpv4) -> Option<usize> {
     let len = usize::from(ip.version_and_length & 0xf) * 4;
     (ip.version_and_length >> 4 == 4 && len >= ipv4::HEADER_LEN).then_some(len)
 }

@@ -21,7 +21,7 @@ pub(super) const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct RawHeader {
+pub(super) struct RawIpv4 {
     pub(super) version_and_length: u8,
     pub(super) traffic_class: u8,
     pub(super) total_length: U16,
@@ -55,7 +55,7 @@ impl Ipv4Header {
     #[inline]
     pub fn parse(octets: &[u8], checksums: Checksums) -> Result<(Self, &[u8]), PacketError> {
         let too_short = PacketError::Truncated("IPv4");
-        let (raw, _) = RawHeader::ref_from_prefix(octets).map_err(|_| too_short)?;
+        let (raw, _) = RawIpv4::ref_from_prefix(octets).map_err(|_| too_short)?;
         if raw.version_and_length >> 4 != 4 {
             return Err(PacketError::Malformed("IPv4 version"));
         }
@@ -87,7 +87,7 @@ impl Ipv4Header {
     /// Panics if `buffer` is shorter than [`HEADER_LEN`].
     pub fn emit(&self, buffer: &mut [u8], payload_len: usize) -> usize {
         debug_assert!(payload_len <= usize::from(u16::MAX) - HEADER_LEN);
-        let mut raw = RawHeader {
+        let mut raw = RawIpv4 {
             version_and_length: 0x45,
             traffic_class: self.traffic_class,
             total_length: U16::new((HEADER_LEN + payload_len) as u16),

@@ -17,7 +17,7 @@ const FRAGMENT: u8 = 44;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct RawHeader {
+pub(super) struct RawIpv6 {
     /// Version, traffic class and flow label.
     pub(super) first: U32,
     pub(super) payload_length: U16,
@@ -46,7 +46,7 @@ impl Ipv6Header {
     /// Reads a packet at the start of `octets`; returns its payload, cut to the length that the header states.
     pub fn parse(octets: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let too_short = PacketError::Truncated("IPv6");
-        let (raw, rest) = RawHeader::ref_from_prefix(octets).map_err(|_| too_short)?;
+        let (raw, rest) = RawIpv6::ref_from_prefix(octets).map_err(|_| too_short)?;
         let first = raw.first.get();
         if first >> 28 != 6 {
             return Err(PacketError::Malformed("IPv6 version"));
@@ -71,7 +71,7 @@ impl Ipv6Header {
     /// Panics if `buffer` is shorter than [`HEADER_LEN`].
     pub fn emit(&self, buffer: &mut [u8], payload_len: usize) -> usize {
         debug_assert!(payload_len <= usize::from(u16::MAX));
-        let raw = RawHeader {
+        let raw = RawIpv6 {
             first: U32::new(6 << 28 | u32::from(self.traffic_class) << 20),
             payload_length: U16::new(payload_len as u16),
             next_header: self.next_header,

@@ -34,7 +34,7 @@ pub(super) fn checksum_field(segment: &[u8]) -> Option<u16> {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawHeader {
+struct RawTcp {
     source_port: U16,
     destination_port: U16,
     seq: U32,
@@ -250,7 +250,7 @@ impl<'a> TcpSegment<'a> {
     #[inline]
     pub fn parse(octets: &'a [u8]) -> Result<Self, PacketError> {
         let too_short = PacketError::Truncated("TCP");
-        let (raw, _) = RawHeader::ref_from_prefix(octets).map_err(|_| too_short)?;
+        let (raw, _) = RawTcp::ref_from_prefix(octets).map_err(|_| too_short)?;
         let header_len = usize::from(raw.data_offset >> 4) * 4;
         if header_len < HEADER_LEN {
             return Err(PacketError::Malformed("TCP data offset"));

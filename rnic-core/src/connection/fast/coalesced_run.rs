@@ -27,10 +27,10 @@ pub(crate) struct CoalescedRun<'g> {
     next: SegmentTemplate,
     /// The part of the buffer that the next segments of the message go to, as far as TCP's window has room for them.
     place: Placement<'g>,
-    /// Segments that came since a message last ended or began (a turn).
+    /// Segments that came since a message last ended or began (a boundary).
     count: u32,
     writer: Writer<'g>,
-    /// TCP's record of the segments before the turn, and how many octets of them were placed.
+    /// TCP's record of the segments before the boundary, and how many octets of them were placed.
     segments: CoalescedSegments,
     placed: u64,
     /// The DDP header of the last segments, if any came. Its tagged offset is the next one's.
@@ -39,8 +39,8 @@ pub(crate) struct CoalescedRun<'g> {
     header: DataHeader,
 }
 
-/// A turn of the run: the proof that a frame is the next one, where a message ends or another begins.
-struct Turn<'a, 'g> {
+/// A boundary within the run: the proof that a frame is the next one, where a message ends or another begins.
+struct BoundarySegment<'a, 'g> {
     template: SegmentTemplate,
     place: Placement<'g>,
     segment: Coalescable<'a>,
@@ -115,8 +115,8 @@ impl<'g> CoalescedRun<'g> {
             self.commit_next(&segment);
             return true;
         }
-        match self.eligible_turn(frame, checksums) {
-            Some(turn) => self.commit_turn(turn),
+        match self.eligible_segment(frame, checksums) {
+            Some(boundary) => self.commit_segment(boundary),
             None => return false,
         }
         true
@@ -125,7 +125,11 @@ impl<'g> CoalescedRun<'g> {
     /// Reads a frame where a message ends or another begins. The octets of another message may belong elsewhere.
     #[cold]
     #[inline(never)]
-    fn eligible_turn<'a>(&self, frame: &'a [u8], checksums: Checksums) -> Option<Turn<'a, 'g>> {
+    fn eligible_segment<'a>(
+        &self,
+        frame: &'a [u8],
+        checksums: Checksums,
+    ) -> Option<BoundarySegment<'a, 'g>> {
         let template = self.next.turned_to(frame)?;
         let mut segments = self.segments;
         segments.add(self.count, self.next.fpdu_len(), self.next.pushes());
@@ -133,20 +137,20 @@ impl<'g> CoalescedRun<'g> {
         let place = place(&template, &self.writer, segments.room())?;
         let segment = template.read(frame, checksums)?;
         let fits = frame::crc_is_good(segment.crc) && segment.payload.len() <= place.len();
-        fits.then_some(Turn {
+        fits.then_some(BoundarySegment {
             template,
             place,
             segment,
         })
     }
 
-    fn commit_turn(&mut self, turn: Turn<'_, 'g>) {
+    fn commit_segment(&mut self, boundary: BoundarySegment<'_, 'g>) {
         self.add_up();
-        (self.next, self.place) = (turn.template, turn.place);
-        self.commit_next(&turn.segment);
+        (self.next, self.place) = (boundary.template, boundary.place);
+        self.commit_next(&boundary.segment);
     }
 
-    /// Adds up the segments since the last turn.
+    /// Adds up the segments since the last boundary.
     fn add_up(&mut self) {
         let count = mem::take(&mut self.count);
         if count > 0 {

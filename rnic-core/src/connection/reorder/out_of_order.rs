@@ -13,17 +13,17 @@ pub(super) struct OutOfOrderQueue {
     /// The start and end of each range of queued octets. Ranges neither overlap nor touch.
     ranges: BTreeMap<u64, u64>,
     /// The blocks, by their first offset divided by [`BLOCK`].
-    blocks: BTreeMap<u64, Block>,
+    blocks: BTreeMap<u64, OctetBlock>,
     len: usize,
 }
 
 /// A part of the stream, of which some octets are queued.
-struct Block {
+struct OctetBlock {
     octets: Box<[u8]>,
     queued: usize,
 }
 
-impl Block {
+impl OctetBlock {
     fn new() -> Self {
         let octets = vec![0; BLOCK as usize].into_boxed_slice();
         Self { octets, queued: 0 }
@@ -45,7 +45,7 @@ impl OutOfOrderQueue {
         self.len += bytes.len();
         for (number, part) in parts(range.clone()) {
             let (now, later) = bytes.split_at(part.len());
-            let block = self.blocks.entry(number).or_insert_with(Block::new);
+            let block = self.blocks.entry(number).or_insert_with(OctetBlock::new);
             block.queued += part.len();
             block.octets[part].copy_from_slice(now);
             bytes = later;

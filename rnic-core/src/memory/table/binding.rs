@@ -14,7 +14,7 @@ use crate::ids::{PdId, StreamId};
 use crate::memory::{binding::Binding, error::TagError, region::Region};
 use crate::wire::ddp::{Stag, TaggedOffset};
 
-use super::{Access, Entry, Kind, Ledger, Registration, Scope, StagTable, TableError, Windows};
+use super::{Access, Kind, Ledger, Registration, Scope, StagEntry, StagTable, TableError, Windows};
 
 /// Why a work request did not give an STag a meaning, or take it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,7 +152,7 @@ impl StagTable {
         let start = TaggedOffset(binding.start);
         // The region is not revoked meanwhile: that takes the ledger.
         let start = self.check(binding.region(), start, len, origin, need)?;
-        let entry = Entry {
+        let entry = StagEntry {
             // rfc: 5041-79, 5041-89, 5041-90 bind to stream, buffer and rights
             access: binding.access(),
             scope: Scope::Stream(pd, stream),
@@ -197,7 +197,7 @@ impl StagTable {
             length: binding.length,
         })?;
         let start = region.as_ptr().wrapping_add(start);
-        let entry = Entry {
+        let entry = StagEntry {
             access: binding.access() | Access::LOCAL_READ,
             scope: Scope::Stream(pd, stream),
             base: binding.base(),
@@ -212,7 +212,7 @@ impl StagTable {
         &self,
         ledger: &mut Ledger,
         stag: Stag,
-        entry: &Entry,
+        entry: &StagEntry,
     ) -> Result<(), BindError> {
         let slot = self.slot(stag);
         if slot.live.load(Ordering::Relaxed) != 0 {

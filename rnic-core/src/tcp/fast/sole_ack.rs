@@ -54,7 +54,7 @@ impl SoleAck {
         tcp.rtt.sample(round_trip);
         tcp.retries = 0;
         tcp.note_size(now, len);
-        let sole = recovery::SoleAck {
+        let sole = recovery::SoleAcknowledgment {
             now,
             sent_at,
             acked: from..ack,

@@ -3,7 +3,7 @@
 use super::rack::DUP_THRESH;
 use super::spurious::Frto;
 use super::tail::ProbeOutcome;
-use super::{Ack, Phase, Recovery, SoleAck};
+use super::{Ack, Recovery, RecoveryPhase, SoleAcknowledgment};
 use crate::counters::TcpCounters;
 use crate::tcp::congestion::Acked;
 use crate::tcp::rtt::RttEstimator;
@@ -32,7 +32,7 @@ impl Recovery {
         }
         let found =
             self.sack && self.find_losses(send, ack.now, (flight, delivered), rtt, counters);
-        if matches!(self.phase, Phase::Fast { .. }) {
+        if matches!(self.phase, RecoveryPhase::Fast { .. }) {
             let progress = ack.outcome.acked > 0 && !found;
             let pipe = self.pipe(send);
             self.prr.on_delivered(delivered, pipe, progress, self.mss);
@@ -42,7 +42,7 @@ impl Recovery {
     /// Takes an acknowledgment of the only segment in flight, while [calm](Self::is_calm): as
     /// [`on_ack`](Self::on_ack) does, but that there is nothing to be found.
     #[inline]
-    pub(in crate::tcp) fn on_sole_ack(&mut self, sole: &SoleAck, rtt: &RttEstimator) {
+    pub(in crate::tcp) fn on_sole_ack(&mut self, sole: &SoleAcknowledgment, rtt: &RttEstimator) {
         let (now, acked) = (sole.now, &sole.acked);
         self.rack
             .learn_sole_ack(sole.round_trip, (sole.sent_at, acked.end));
@@ -137,12 +137,12 @@ impl Recovery {
         self.retransmissions = None;
         self.congestion.undo();
         match self.phase {
-            Phase::Open => return,
-            Phase::Fast { .. } => self.rack.note_reordering(),
-            Phase::Timeout { .. } => rtt.end_backoff(),
+            RecoveryPhase::Open => return,
+            RecoveryPhase::Fast { .. } => self.rack.note_reordering(),
+            RecoveryPhase::Timeout { .. } => rtt.end_backoff(),
         }
         send.unmark_lost();
-        self.phase = Phase::Open;
+        self.phase = RecoveryPhase::Open;
         self.dup_acked = 0;
         self.retransmit_now = false;
         self.tail.restart(ack.now);
@@ -150,7 +150,7 @@ impl Recovery {
 
     /// Whether a timeout turns out to be spurious, by F-RTO (RFC 5682 sections 2.1 and 3.1).
     fn timeout_was_spurious(&mut self, send: &Sender, ack: &Ack<'_>) -> bool {
-        let Phase::Timeout {
+        let RecoveryPhase::Timeout {
             recovery_point,
             frto,
         } = &mut self.phase
@@ -194,14 +194,14 @@ impl Recovery {
         let octets = acked.octets;
         let dup_acked = self.dup_acked;
         match self.phase {
-            Phase::Open => {
+            RecoveryPhase::Open => {
                 self.dup_acked = 0;
                 self.congestion.on_ack(acked);
             }
-            Phase::Fast { recovery_point } if send.una() >= recovery_point => {
+            RecoveryPhase::Fast { recovery_point } if send.una() >= recovery_point => {
                 self.end_recovery(acked.now);
             }
-            Phase::Fast { .. } => {
+            RecoveryPhase::Fast { .. } => {
                 // A partial ACK: one segment of it leaves the network as the retransmission arrived, and without
                 // SACK it shows that what follows was lost as well (RFC 6582 section 3.2, step 3).
                 self.dup_acked = self
@@ -212,7 +212,7 @@ impl Recovery {
                     self.retransmit_now = send.has_lost();
                 }
             }
-            Phase::Timeout { recovery_point, .. } => {
+            RecoveryPhase::Timeout { recovery_point, .. } => {
                 self.congestion.on_ack(acked);
                 if send.una() >= recovery_point {
                     self.end_recovery(acked.now);
@@ -226,7 +226,7 @@ impl Recovery {
     fn on_duplicate(&mut self, send: &mut Sender, counters: &mut TcpCounters) -> u64 {
         self.dup_acks = self.dup_acks.saturating_add(1);
         let before = self.dup_acked;
-        if !matches!(self.phase, Phase::Timeout { .. }) {
+        if !matches!(self.phase, RecoveryPhase::Timeout { .. }) {
             // Not more than what is in flight behind the missing segment: a peer cannot conjure up room.
             let others = send.flight().saturating_sub(self.mss);
             self.dup_acked = (self.dup_acked + self.mss).min(others);
@@ -236,7 +236,7 @@ impl Recovery {
             .recover
             .is_some_and(|recovery_point| send.una() <= recovery_point);
         let enough = self.dup_acks as usize >= DUP_THRESH;
-        if enough && !echo && self.phase == Phase::Open {
+        if enough && !echo && self.phase == RecoveryPhase::Open {
             send.mark_head_lost();
             self.enter_fast_recovery(
                 send,

@@ -28,7 +28,7 @@ use crate::time::{Instant, Span};
 
 /// Where recovery stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RecoveryPhase {
     /// No loss is known.
     Open,
     /// A loss was found: until everything that had been sent by then is acknowledged.
@@ -38,7 +38,7 @@ enum Phase {
 }
 
 /// An acknowledgment of the only segment in flight, which was sent once.
-pub(super) struct SoleAck {
+pub(super) struct SoleAcknowledgment {
     pub(super) now: Instant,
     /// When the segment was sent.
     pub(super) sent_at: Instant,
@@ -58,7 +58,7 @@ pub(super) struct Recovery {
     sack: bool,
     /// The next retransmission does not wait for the congestion window.
     retransmit_now: bool,
-    phase: Phase,
+    phase: RecoveryPhase,
     /// Octets delivered by duplicate ACKs of a peer without SACK, which do not name them.
     dup_acked: u64,
     last_sent_at: Option<Instant>,
@@ -80,7 +80,7 @@ impl Recovery {
     /// Creates the recovery of a connection with segments of `mss` octets.
     pub(super) fn new(algorithm: CongestionAlgorithm, mss: u64, sack: bool) -> Self {
         Self {
-            phase: Phase::Open,
+            phase: RecoveryPhase::Open,
             recover: None,
             dup_acks: 0,
             dup_acked: 0,
@@ -114,14 +114,14 @@ impl Recovery {
     /// Whether the connection is calm: no loss is known, and no ACK is awaited that would tell of one.
     #[inline]
     pub(super) fn is_calm(&self) -> bool {
-        self.phase == Phase::Open
+        self.phase == RecoveryPhase::Open
             && self.sack
             && self.rack.latest_is_original()
             && !self.tail.is_outstanding()
     }
 
     fn is_recovering(&self) -> bool {
-        self.phase != Phase::Open
+        self.phase != RecoveryPhase::Open
     }
 
     /// Returns how long RACK lets a segment arrive later than one that was sent after it.
@@ -137,7 +137,7 @@ impl Recovery {
     /// Returns what may be in the network.
     fn cwnd(&self) -> u64 {
         match self.phase {
-            Phase::Fast { .. } => self.prr.cwnd(),
+            RecoveryPhase::Fast { .. } => self.prr.cwnd(),
             _ => self.congestion.cwnd(),
         }
     }
@@ -149,7 +149,7 @@ impl Recovery {
 
     /// Whether new data may go out as the window allows, and is only counted in sum.
     pub(super) fn runs(&self) -> bool {
-        !matches!(self.phase, Phase::Timeout { .. })
+        !matches!(self.phase, RecoveryPhase::Timeout { .. })
     }
 
     /// Returns how many new octets may be sent, the first of a flight and tail probes apart.
@@ -167,7 +167,7 @@ impl Recovery {
     pub(super) fn prefers_new_data(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Timeout {
+            RecoveryPhase::Timeout {
                 frto: Frto::Second(_),
                 ..
             }
@@ -177,7 +177,7 @@ impl Recovery {
     /// Takes that no (more) new data can be sent now. Returns whether retransmissions wait nevertheless, for the ACK of the new
     /// data that was sent.
     pub(super) fn lacks_new_data(&mut self) -> bool {
-        let Phase::Timeout { frto, .. } = &mut self.phase else {
+        let RecoveryPhase::Timeout { frto, .. } = &mut self.phase else {
             return false;
         };
         if *frto == Frto::Second(2) {
@@ -190,7 +190,7 @@ impl Recovery {
     pub(super) fn has_probed_timeout(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Timeout {
+            RecoveryPhase::Timeout {
                 frto: Frto::Second(0),
                 ..
             }
@@ -211,10 +211,10 @@ impl Recovery {
     /// Segments were too large for the path, and are to be sent again: not because of congestion. As after a timeout,
     /// what the peer says of their absence is no news.
     pub(super) fn on_too_big(&mut self, send: &Sender) {
-        if self.phase == Phase::Open {
+        if self.phase == RecoveryPhase::Open {
             let recovery_point = send.nxt();
             let frto = Frto::Off;
-            self.phase = Phase::Timeout {
+            self.phase = RecoveryPhase::Timeout {
                 recovery_point,
                 frto,
             };
@@ -253,12 +253,12 @@ impl Recovery {
         let places = (send.nxt() - octets, send.nxt());
         self.rounds.on_sent(now, places, idle, full);
         match &mut self.phase {
-            Phase::Open => self.tail.restart(now),
-            Phase::Fast { .. } => {
+            RecoveryPhase::Open => self.tail.restart(now),
+            RecoveryPhase::Fast { .. } => {
                 self.prr.on_sent(octets);
                 self.tail.restart(now);
             }
-            Phase::Timeout { frto, .. } => {
+            RecoveryPhase::Timeout { frto, .. } => {
                 if let Frto::Second(left) = frto {
                     *left = left.saturating_sub(1);
                 }
@@ -316,7 +316,7 @@ impl Recovery {
         let known = self
             .recover
             .is_some_and(|recovery_point| send.una() <= recovery_point);
-        if known || self.phase != Phase::Open {
+        if known || self.phase != RecoveryPhase::Open {
             return false;
         }
         self.recover = Some(send.nxt());
@@ -345,7 +345,7 @@ impl Recovery {
 impl Recovery {
     /// Ends a recovery.
     fn end_recovery(&mut self, now: Instant) {
-        self.phase = Phase::Open;
+        self.phase = RecoveryPhase::Open;
         self.dup_acked = 0;
         self.rack.on_recovered();
         self.tail.restart(now);
@@ -366,7 +366,7 @@ impl Recovery {
             return false;
         }
         counters.rack_losses += lost as u64;
-        if self.phase == Phase::Open {
+        if self.phase == RecoveryPhase::Open {
             self.enter_fast_recovery(send, (flight, delivered), counters);
         }
         true
@@ -391,7 +391,7 @@ impl Recovery {
         counters: &mut TcpCounters,
     ) {
         let recovery_point = send.nxt();
-        self.phase = Phase::Fast { recovery_point };
+        self.phase = RecoveryPhase::Fast { recovery_point };
         self.recover = Some(recovery_point);
         self.retransmit_now = true;
         self.tail.cancel();
@@ -456,9 +456,9 @@ impl Recovery {
         let timeout_at = timeout_at?;
         // Where something has arrived behind a hole, RACK's timer watches it, until recovery begins.
         let watches = match self.phase {
-            Phase::Open => send.sacked_segments() == 0,
-            Phase::Fast { .. } => true,
-            Phase::Timeout { .. } => false,
+            RecoveryPhase::Open => send.sacked_segments() == 0,
+            RecoveryPhase::Fast { .. } => true,
+            RecoveryPhase::Timeout { .. } => false,
         };
         if !self.sack || !watches || send.flight() == 0 {
             return None;
@@ -509,7 +509,7 @@ impl Recovery {
         let recovery_point = send.nxt();
         let frto = match self.phase {
             // Still nothing but the first segment was sent again.
-            Phase::Timeout {
+            RecoveryPhase::Timeout {
                 frto: Frto::First, ..
             } => Frto::First,
             _ if self.recover.is_some_and(|last| send.una() < last) => Frto::Off,
@@ -523,7 +523,7 @@ impl Recovery {
         let loss_delay = self
             .sack
             .then(|| self.rack.loss_delay(self.reo_wnd(send, rtt)));
-        self.phase = Phase::Timeout {
+        self.phase = RecoveryPhase::Timeout {
             recovery_point,
             frto,
         };
