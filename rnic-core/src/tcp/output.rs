@@ -217,15 +217,13 @@ impl Tcp {
 
     /// Returns the first octet not acknowledged, once more.
     fn probe_again(&mut self, now: Instant) -> Option<Outgoing> {
-        let una = self.send.una();
         let Some(head) = self.send.head_sent_again(now) else {
             return self.fin_again(now);
         };
         self.arm_timer(now);
-        let from = una.saturating_sub(head.start).min(u64::from(head.len) - 1) as u16;
         // Never the frame itself, not even one of a single octet: the device may still have it.
-        let payload = part(&head, from, from + 1);
-        Some(self.segment(now, &head, from, from + 1, payload))
+        let payload = part(&head, 0, 1);
+        Some(self.segment(now, &head, 0, 1, payload))
     }
 
     /// Returns one more segment, as no ACK comes back: a new one if there is one, else the last one again (RFC 8985 section 7.3),

@@ -5,7 +5,6 @@
 use core::time::Duration;
 
 use crate::memory::frames::TxFrames;
-use crate::tcp::sent_segment::{FramePart, SentSegment};
 use crate::time::Instant;
 use crate::wire::checksum;
 use crate::wire::tcp::MAX_OPTIONS_LEN;
@@ -92,19 +91,10 @@ impl Tcp {
         let Some(segment) = self.send.get(index) else {
             return;
         };
-        let octets = self.octets(segment, frames);
+        let octets = self.send.octets(segment, frames);
         if let Some((head, tail)) = octets.split_at_checked(usize::from(most)) {
             let sums = [checksum::sum(head), checksum::sum(tail)];
             self.send.split(index, most, sums);
         }
-    }
-
-    /// Returns the octets of a held segment.
-    fn octets<'a, F: TxFrames>(&'a self, segment: &SentSegment, frames: &'a F) -> &'a [u8] {
-        if segment.part == FramePart::Spilled {
-            return self.send.spilled(segment.start..segment.end());
-        }
-        let at = usize::from(segment.payload_at);
-        &frames.bytes(segment.frame)[at..at + usize::from(segment.len)]
     }
 }

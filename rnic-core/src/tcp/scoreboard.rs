@@ -99,15 +99,15 @@ impl Scoreboard {
         outcome.arrived(segment, self.fack);
     }
 
-    /// Takes the new SND.UNA; the first segment held begins at `head`.
+    /// Takes the new SND.UNA, where the first segment held begins.
     #[inline]
-    pub(super) fn advance(&mut self, una: u64, head: u64) {
+    pub(super) fn advance(&mut self, una: u64) {
         self.fack = self.fack.max(una);
         if !self.ranges.is_empty() {
             self.ranges.advance(una);
         }
         while let Some(&(start, _)) = self.resent.front()
-            && start < head
+            && start < una
         {
             self.resent.pop_front();
         }
@@ -119,6 +119,24 @@ impl Scoreboard {
             self.lost_queue.push(Reverse(tail.start));
         }
         self.originals_from = self.originals_from.min(tail.start);
+    }
+
+    /// Takes that the front of a segment was acknowledged, which began at `start`: what is left begins at `head.start`.
+    pub(super) fn on_trimmed(&mut self, start: u64, head: &SentSegment) {
+        let octets = head.start - start;
+        match head.fate {
+            Fate::InFlight => {}
+            Fate::Sacked => self.sacked -= octets,
+            Fate::Lost => {
+                self.lost -= octets;
+                self.lost_queue.push(Reverse(head.start));
+            }
+        }
+        for (resent, _) in &mut self.resent {
+            if *resent == start {
+                *resent = head.start;
+            }
+        }
     }
 
     /// Takes the retransmission of the segment at `start`, or of a part of it.

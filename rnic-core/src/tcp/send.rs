@@ -19,6 +19,7 @@ use super::spilled_octets::Spill;
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Sender {
+    /// What is not acknowledged: the first one begins at `una`.
     pub(super) segments: VecDeque<SentSegment>,
     /// Index of the first segment not wholly sent.
     pub(super) unsent: usize,
@@ -309,9 +310,11 @@ impl Sender {
             released += 1;
         }
         self.unsent = self.unsent.saturating_sub(released);
-        if self.segments.is_empty() {
+        match self.segments.front() {
             // The next stand where these did, which is in the cache.
-            self.segments.clear();
+            None => self.segments.clear(),
+            Some(head) if head.start < ack => self.trim(ack, frames, outcome),
+            Some(_) => {}
         }
         if !once {
             outcome.sent_at = None;
@@ -319,8 +322,7 @@ impl Sender {
         if ack > self.end {
             self.fin = Fin::Acked;
         }
-        let head = self.segments.front().map_or(ack, |head| head.start);
-        self.board.advance(ack, head);
+        self.board.advance(ack);
     }
 
     /// Returns the first segment that is held.

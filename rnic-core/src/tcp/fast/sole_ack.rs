@@ -47,7 +47,7 @@ impl SoleAck {
         let from = core::mem::replace(&mut tcp.send.una, ack);
         tcp.send.segments.clear();
         tcp.send.unsent = 0;
-        tcp.send.board.advance(ack, ack);
+        tcp.send.board.advance(ack);
 
         let round_trip = now.span_since(sent_at);
         tcp.rtt.update_min_rtt(now, round_trip);

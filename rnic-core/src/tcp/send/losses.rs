@@ -15,11 +15,8 @@ use super::Sender;
 /// What is known.
 impl Sender {
     /// Returns the number of octets thought to be in the network: neither selectively acknowledged nor lost (RFC 6675's pipe).
-    /// Segments count wholly even if their front is acknowledged.
     pub(in crate::tcp) fn pipe(&self) -> u64 {
-        let head = self.segments.front().map_or(self.una, |head| head.start);
-        self.nxt
-            .saturating_sub(head)
+        self.flight()
             .saturating_sub(self.board.sacked + self.board.lost)
     }
 

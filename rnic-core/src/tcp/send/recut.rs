@@ -1,6 +1,10 @@
-//! Segments that turn out too large for the path are cut in two where they are held.
+//! Segments are cut where they are held: in two, where they turn out too large for the path, or behind what of them is
+//! acknowledged.
 
-use crate::tcp::sent_segment::{Fate, SentSegment};
+use crate::memory::frames::TxFrames;
+use crate::tcp::scoreboard::AckOutcome;
+use crate::tcp::sent_segment::{Fate, FramePart, SentSegment};
+use crate::wire::checksum;
 
 use super::Sender;
 
@@ -45,6 +49,54 @@ impl Sender {
             self.unsent += 1;
         }
         self.segments.insert(index + 1, tail);
+    }
+
+    /// Takes off the first segment what is acknowledged of it: all before `ack`. So nothing counts as in flight that the peer
+    /// need not acknowledge again.
+    ///
+    /// It says nothing of round trips or of the order of arrival: what was sent of a segment may have been sent at several
+    /// times, and the last of them is known.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn trim<F: TxFrames>(&mut self, ack: u64, frames: &F, outcome: &mut AckOutcome) {
+        let Some(head) = self.segments.front() else {
+            return;
+        };
+        let (start, octets) = (head.start, (ack - head.start) as u16);
+        let rest = self.octets(head, frames).get(usize::from(octets)..);
+        let payload_sum = checksum::sum(rest.unwrap_or_default());
+        let Some(head) = self.segments.front_mut() else {
+            return;
+        };
+        head.start = ack;
+        head.payload_at += octets;
+        head.len -= octets;
+        head.payload_sum = payload_sum;
+        head.part = head.part.cut()[1];
+        // No more is acknowledged than was sent.
+        head.sent -= octets;
+        self.board.on_trimmed(start, head);
+        if head.fate == Fate::Sacked {
+            outcome.delivered = outcome.delivered.saturating_sub(octets.into());
+        }
+        if head.sent == 0 {
+            // What is left was never sent.
+            head.fate = Fate::InFlight;
+            head.retransmitted = false;
+        }
+    }
+
+    /// Returns the octets of a held segment.
+    pub(in crate::tcp) fn octets<'a, F: TxFrames>(
+        &'a self,
+        segment: &SentSegment,
+        frames: &'a F,
+    ) -> &'a [u8] {
+        if segment.part == FramePart::Spilled {
+            return self.spilled(segment.start..segment.end());
+        }
+        let at = usize::from(segment.payload_at);
+        &frames.bytes(segment.frame)[at..at + usize::from(segment.len)]
     }
 
     /// Marks every segment in flight of more than `octets` as lost: a link on the path cannot carry it.

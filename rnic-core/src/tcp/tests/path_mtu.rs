@@ -177,6 +177,31 @@ fn full_segments_that_keep_vanishing_become_smaller() {
     assert_eq!(t.frames_free(), 256);
 }
 
+/// The window had room for a part of a segment alone, which was acknowledged. What is left of it vanishes, until it becomes
+/// smaller.
+#[test]
+fn what_was_acknowledged_of_a_segment_is_not_sent_again_in_its_pieces() {
+    let config = TcpConfig {
+        mss: 6000,
+        ..plain()
+    };
+    let mut t = Script::established(&config, "mss 6000", 3500);
+    t.queue(6000);
+    t.expect(&segment(1, 3500));
+    t.inject(". 1:1(0) ack 3501 win 3500");
+    t.expect(&segment(3501, 2500));
+    t.expect_after(ms(200), &segment(3501, 2500));
+    t.expect_after(ms(400), &segment(3501, 2500));
+    t.expect_after(ms(800), &segment(3501, 1024));
+    t.inject(". 1:1(0) ack 4525 win 3500");
+    t.expect(&segment(4525, 1024));
+    t.inject(". 1:1(0) ack 5549 win 3500");
+    t.expect(&segment(5549, 452));
+    t.inject(". 1:1(0) ack 6001 win 3500");
+    assert!(t.tcp.is_at_rest(t.now));
+    assert_eq!(t.frames_free(), 256);
+}
+
 #[test]
 fn a_path_that_has_just_carried_full_segments_loses_them_by_chance() {
     let config = TcpConfig {

@@ -159,6 +159,9 @@ impl Bench {
         assert_eq!(outcome.acked, ack - self.model.una);
         self.model.una = ack;
         self.model.records.retain(|record| record.end > ack);
+        if let Some(head) = self.model.records.first_mut() {
+            head.start = head.start.max(ack);
+        }
     }
 
     fn sack(&mut self, shares: &[(u64, u64)]) {

@@ -56,7 +56,7 @@ fn what_is_sent_behind_it_is_spilled_by_the_next_timeout() {
     let mut t = timed_out(&sum);
     t.expect(&segment(1, 1000));
     t.inject(". 1:1(0) ack 1501");
-    t.expect(&segment(1001, 1000));
+    t.expect(&segment(1501, 500));
     t.inject(". 1:1(0) ack 3001");
     assert_eq!(sum.load(Ordering::Relaxed), 0);
 

@@ -11,10 +11,17 @@ use rnic_core::wire::rdmap::AtomicOperation;
 use super::case::{Operation, Request};
 use super::side::{RECEIVES_AT, Side};
 
-/// The request that a case asks for on the side that is `ours`, with this number: the `time`-th of several alike.
+/// Where the atomics of several connections act in the first region: nothing is sent from there. They are executed when a
+/// connection has its turn to send, and which of several has it first is not compared.
+const ATOMICS_AT: u64 = (64 << 10) - 4 * ATOMICS_EACH;
+/// Octets for the atomics of each connection.
+const ATOMICS_EACH: u64 = 64;
+
+/// The request that a case asks for on a connection of the side that is `ours`, with this number: the `time`-th of several
+/// alike.
 pub(super) fn work_request(
-    ours: &Side,
-    theirs: &Side,
+    (ours, theirs): (&Side, &Side),
+    connection: usize,
     id: u64,
     request: &Request,
     time: usize,
@@ -34,7 +41,7 @@ pub(super) fn work_request(
         Operation::Immediate => WrOpcode::Immediate,
         Operation::LocalInvalidate => WrOpcode::LocalInvalidate,
         Operation::FetchAdd | Operation::CmpSwap | Operation::BindWindow => {
-            return special(ours, id, request, lkey, remote);
+            return special(ours, connection, id, request, lkey, remote);
         }
     };
     let piece = |from: usize, len: usize| Sge {
@@ -67,7 +74,18 @@ pub(super) fn work_request(
 }
 
 /// Atomics, and what is done without a message.
-fn special(ours: &Side, id: u64, request: &Request, lkey: u32, remote: u32) -> SendWr {
+fn special(
+    ours: &Side,
+    connection: usize,
+    id: u64,
+    request: &Request,
+    lkey: u32,
+    remote: u32,
+) -> SendWr {
+    let target = match ours.qps.len() {
+        1 => request.offset,
+        _ => ATOMICS_AT + connection as u64 * ATOMICS_EACH + request.offset % ATOMICS_EACH,
+    };
     let wr = match request.operation {
         Operation::BindWindow => {
             let binding = Binding {
@@ -97,6 +115,6 @@ fn special(ours: &Side, id: u64, request: &Request, lkey: u32, remote: u32) -> S
             SendWr::atomic(id, operation, sink)
         }
     };
-    wr.with_remote(Stag(remote), TaggedOffset(request.offset & !7))
+    wr.with_remote(Stag(remote), TaggedOffset(target & !7))
         .with_flags(request.flags)
 }

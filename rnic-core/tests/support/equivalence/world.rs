@@ -374,7 +374,7 @@ impl World {
     fn post(&mut self, host: usize, connection: usize, request: &Request, time: usize) {
         self.requests += 1;
         let (ours, theirs) = (&self.sides[host], &self.sides[1 - host]);
-        let wr = work_request(ours, theirs, self.requests, request, time);
+        let wr = work_request((ours, theirs), connection, self.requests, request, time);
         let waits = matches!(
             request.operation,
             Operation::Send
