@@ -18,7 +18,9 @@ LATENCY = ("write-lat", "send-lat", "read-lat")
 ATOMIC = ("atomic-bw", "atomic-lat")
 # Octets of a bandwidth test: an emulated NIC moves some megabytes a second.
 OCTETS = 6_000_000
-PATIENCE = 150
+# Round trips of a bandwidth test: on a busy host each takes up to 50 ms.
+ROUND_TRIPS = 400
+PATIENCE = 300
 
 
 def some_size(chance):
@@ -36,8 +38,9 @@ def some_program(chance):
     size = some_size(chance)
     if kind == "bandwidth":
         test = chance.choice(BANDWIDTH)
-        options = f"--verify -s {size} -n {max(5, min(OCTETS // size, 2000))} -q {chance.choice((1, 1, 2, 8))}"
-        options += f" -t {chance.choice((1, 16, 128))}"
+        depth = chance.choice((1, 16, 128))
+        messages = max(5, min(OCTETS // size, 2000, ROUND_TRIPS * depth))
+        options = f"--verify -s {size} -n {messages} -q {chance.choice((1, 1, 2, 8))} -t {depth}"
     elif kind == "latency":
         test = chance.choice(LATENCY)
         options = f"--verify -s {size} -n {max(5, min(OCTETS // 10 // size, 200))}"
