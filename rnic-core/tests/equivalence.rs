@@ -3,7 +3,7 @@
 #[path = "support/equivalence/mod.rs"]
 mod equivalence;
 
-use equivalence::{Case, check};
+use equivalence::{Case, check, check_all_is_done};
 use fastrand::Rng;
 use rnic_core::fast_paths::{FastPath, FastPaths, taken};
 
@@ -42,6 +42,16 @@ fn each_fast_path_alone_has_the_outcome_of_the_ordinary_way() {
             println!("{path:?}, seed {seed}");
             check(&case(number << 32 | seed), alone(path));
         }
+    }
+}
+
+/// Whatever the network has lost, reordered, duplicated or cut, and however small windows, queues and paths were: when it is
+/// whole again, each request is completed, or its connection has ended and flushed it.
+#[test]
+fn all_that_is_asked_is_done_when_nothing_is_lost_any_more() {
+    for seed in 0..cases(3000) {
+        println!("seed {seed}");
+        check_all_is_done(&case(seed).honest());
     }
 }
 

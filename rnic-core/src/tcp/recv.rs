@@ -383,11 +383,21 @@ impl Receiver {
     /// for ever. Schedules a window update where the window opens again.
     #[inline]
     pub(super) fn set_buffered(&mut self, octets: u32, missing: u32) {
-        self.buffered = octets.min(self.capacity.saturating_sub(missing));
+        self.buffered = octets;
+        if missing > 0 {
+            self.let_in(missing);
+        }
         let open = self.edge.saturating_sub(self.nxt());
         if open < u64::from(self.capacity) / 2 {
             self.update_window();
         }
+    }
+
+    /// Lets the window have room for so many octets, and for as many more as make it worth advertising them.
+    fn let_in(&mut self, missing: u32) {
+        let worth = self.sws_threshold.max(1 << self.scale) as u32;
+        let room = missing.saturating_add(worth);
+        self.buffered = self.buffered.min(self.capacity.saturating_sub(room));
     }
 
     #[inline(never)]

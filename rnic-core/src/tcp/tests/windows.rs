@@ -402,7 +402,20 @@ fn what_is_missing_is_let_in_whatever_is_held() {
     let mut t = Script::established(&config, "mss 1000", 60_000);
     t.inject("P. 1:10001(10000) ack 1");
     t.tcp.set_buffered(10_000, 3000);
-    t.expect(". 1:1(0) ack 10001 win 3000");
+    t.expect(". 1:1(0) ack 10001 win 4000");
+}
+
+/// So few octets are missing that a window of them alone would be silly, and is not advertised.
+#[test]
+fn the_last_octets_missing_are_let_in() {
+    let config = TcpConfig {
+        receive_window: 10_000,
+        ..plain()
+    };
+    let mut t = Script::established(&config, "mss 1000", 60_000);
+    t.inject("P. 1:10001(10000) ack 1");
+    t.tcp.set_buffered(10_000, 4);
+    t.expect(". 1:1(0) ack 10001 win 1004");
 }
 
 #[test]

@@ -493,4 +493,25 @@ impl Case {
         }
         Self { terms, acts }
     }
+
+    /// The case with an honest network: it loses a frame where it would change what the frame says. Each request tells when it
+    /// is done, and either side may speak first.
+    pub(crate) fn honest(mut self) -> Self {
+        self.terms.signal_all = true;
+        self.terms.peer_to_peer = true;
+        self.acts.retain_mut(|act| match act {
+            Act::Twist { to, at, twist } if !twist.is_honest() => {
+                *act = Act::Mishap {
+                    to: *to,
+                    at: *at,
+                    mishap: Mishap::Lose,
+                };
+                true
+            }
+            Act::Arm { twist, .. } => twist.is_honest(),
+            Act::Boast { .. } => false,
+            _ => true,
+        });
+        self
+    }
 }

@@ -25,6 +25,8 @@ pub(super) const RECEIVES_AT: u64 = 48 << 10;
 pub(super) struct Side {
     pub(super) host: Host,
     pub(super) qps: Vec<TestQp>,
+    /// How many requests of each were posted, and completed.
+    pub(super) requests: Vec<(u64, u64)>,
     pub(super) shared: Option<TestSrq>,
     pub(super) memory: Memory,
     /// The regions that its parts are.
@@ -97,6 +99,7 @@ impl Side {
         }
         Self {
             host,
+            requests: vec![(0, 0); qps.len()],
             qps,
             shared,
             memory,

@@ -101,6 +101,14 @@ impl Twist {
         }
     }
 
+    /// Whether the frame still says what its sender has said.
+    pub(crate) fn is_honest(self) -> bool {
+        matches!(
+            self,
+            Self::Mark(_) | Self::Cut { .. } | Self::Pad { .. } | Self::Split { .. } | Self::Option
+        )
+    }
+
     /// Changes a frame; what comes of it arrives in its place. `stags` are the receiver's.
     pub(crate) fn change(self, mut frame: Vec<u8>, stags: &[u32]) -> Vec<Vec<u8>> {
         if frame.len() < LEAST {

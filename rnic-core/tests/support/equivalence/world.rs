@@ -10,6 +10,7 @@ use rnic_core::memory::table::Access;
 use rnic_core::testing::host::PD;
 use rnic_core::time::Instant;
 use rnic_core::verbs::status::WcStatus;
+use rnic_core::verbs::wr::WcOpcode;
 use rnic_core::wire::icmp::TooBig;
 use rnic_core::wire::packet::{Checksums, addresses, parse};
 
@@ -110,6 +111,17 @@ impl World {
         std::mem::take(&mut self.log)
     }
 
+    /// The host, the connection, and how many requests were posted and completed, where not all were completed.
+    pub(crate) fn open_requests(&self) -> Vec<(usize, usize, u64, u64)> {
+        let of_sides = self.sides.iter().enumerate();
+        let all = of_sides.flat_map(|(host, side)| {
+            let of_connections = side.requests.iter().enumerate();
+            of_connections
+                .map(move |(connection, (posted, done))| (host, connection, *posted, *done))
+        });
+        all.filter(|(_, _, posted, done)| posted != done).collect()
+    }
+
     pub(super) fn sides(&self) -> &[Side; 2] {
         &self.sides
     }
@@ -143,7 +155,9 @@ impl World {
                 host,
                 connection,
                 most,
-            } => self.poll(*host, *connection, *most),
+            } => {
+                self.poll(*host, *connection, *most);
+            }
             Act::Deliver { to, most } => {
                 self.turn(*to, *most);
             }
@@ -271,6 +285,24 @@ impl World {
         alarm.is_some() || self.sides.iter().any(|side| !side.coming.is_empty())
     }
 
+    /// Applications take completions, as small as their queues may be. Returns whether there were any.
+    pub(crate) fn take_completions(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let mut taken = 0;
+            for host in 0..2 {
+                self.turn(host, 0);
+                for connection in 0..self.sides[host].qps.len() {
+                    taken += self.poll(host, connection, usize::MAX);
+                }
+            }
+            if taken == 0 {
+                return any;
+            }
+            any = true;
+        }
+    }
+
     fn wait_for(&mut self, alarm: Option<Instant>) {
         self.now = self.now.max(alarm.unwrap_or(self.now));
         for host in 0..2 {
@@ -357,18 +389,25 @@ impl World {
         count
     }
 
-    fn poll(&mut self, host: usize, connection: usize, most: usize) {
-        for _ in 0..most {
+    /// Takes completions of a connection, and returns how many there were.
+    fn poll(&mut self, host: usize, connection: usize, most: usize) -> usize {
+        for taken in 0..most {
             let Some(completion) = self.sides[host].qps[connection].poll_one() else {
-                break;
+                return taken;
             };
             self.reached.completions += u64::from(completion.status() == WcStatus::Success);
+            let received = matches!(
+                completion.opcode(),
+                Ok(WcOpcode::Recv | WcOpcode::RecvImmediate)
+            );
+            self.sides[host].requests[connection].1 += u64::from(!received);
             self.log.push(Seen::Completed {
                 host,
                 connection,
                 completion,
             });
         }
+        most
     }
 
     fn post(&mut self, host: usize, connection: usize, request: &Request, time: usize) {
@@ -387,10 +426,16 @@ impl World {
             let wr = receive(other.regions[0], self.requests, 12_000);
             other.post_receive(connection, wr);
         }
-        let Side { host, qps, .. } = &mut self.sides[host];
+        let Side {
+            host,
+            qps,
+            requests,
+            ..
+        } = &mut self.sides[host];
         let qp = &mut qps[connection];
         if qp.room().0 > 0 {
             host.post_send(qp, wr);
+            requests[connection].0 += 1;
         }
     }
 
