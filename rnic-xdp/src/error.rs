@@ -78,14 +78,14 @@ pub enum OpenError {
     },
     /// The frames of the device arrive on devices below it.
     #[error(
-        "{netdev} cannot run XDP programs natively ({reason}); open {below}, or use the generic mode"
+        "{netdev} cannot run XDP programs natively ({reason}); use the generic mode, or take {below} out of it and open that"
     )]
     IsMaster {
         /// The device.
         netdev: String,
         /// What it is the master of.
         reason: String,
-        /// The devices to open in its place.
+        /// The devices that could be opened if it were not their master.
         below: String,
     },
     /// The queues are too few for XDP.

@@ -1,7 +1,8 @@
 //! A network device: driver, queues, XDP modes, offloads.
 
 use super::fact::Fact;
-use crate::drivers::{Driver, Merging, driver_name};
+use super::offloads::offloads;
+use crate::drivers::{Driver, driver_name};
 use crate::netlink::{
     Generic, Link, NetlinkError, RouteSocket, XdpFeatures, link_by_index, link_by_name,
 };
@@ -10,7 +11,7 @@ use crate::port::numa::node_of;
 use crate::port::{
     PortConfig, XdpPort, ZeroCopy, deferred, largest_mtu_in_one_chunk, zero_copy_layout,
 };
-use crate::steering::{Below, Mode, PROGRAM_NAME, program_info};
+use crate::steering::{Below, Mode, PROGRAM_NAME, above, program_info};
 
 const DEVICE: &str = "device";
 const NATIVE_XDP: &str = "native XDP";
@@ -108,6 +109,11 @@ fn device(link: &Link) -> Fact {
             .map_or("the device that carries it".to_string(), |link| link.name);
         let remedy = format!("open {parent}: VLANs on it are followed by their routes");
         return Fact::warn(DEVICE, format!("{found}, VLAN {}", vlan.id), remedy);
+    }
+    if let Some(master) = above(link).map(|master| master.name) {
+        let remedy = format!("open {master}, or take {} out of it", link.name);
+        let found = format!("{found}, a part of {master}, which has its addresses and neighbours");
+        return Fact::warn(DEVICE, found, remedy);
     }
     if link.up {
         Fact::ok(DEVICE, found)
@@ -297,45 +303,6 @@ fn checksums(features: &Result<XdpFeatures, NetlinkError>) -> Option<Fact> {
     Some(Fact::ok("TX checksums", found))
 }
 
-fn offloads(link: &Link) -> Vec<Fact> {
-    let name = "offloads";
-    let active = Generic::open().and_then(|mut socket| socket.active_features(link.index));
-    let Ok(active) = active else {
-        return vec![Fact::ok(name, "not stated by the driver")];
-    };
-    let on = |feature: &str| active.iter().any(|found| found == feature);
-    let turn_off = |feature: &str| format!("ethtool -K {} {feature} off", link.name);
-    let mut facts = Vec::new();
-    let merging = Driver::of(link).merging;
-    for (feature, words, off) in [
-        ("rx-lro", "LRO", "lro"),
-        ("rx-gro-hw", "hardware GRO", "rx-gro-hw"),
-    ] {
-        if !on(feature) {
-            continue;
-        }
-        facts.push(match merging {
-            Merging::TurnsOff => Fact::ok(
-                name,
-                format!("{words} is on; the driver turns it off for XDP"),
-            ),
-            Merging::Refuses => {
-                let found = format!("{words} is on: the driver refuses XDP with it");
-                Fact::fail(name, found, turn_off(off))
-            }
-            Merging::GoesOn => {
-                let found =
-                    format!("{words} is on: it merges segments before the program sees them");
-                Fact::fail(name, found, turn_off(off))
-            }
-        });
-    }
-    if facts.is_empty() {
-        facts.push(Fact::ok(name, "none that merges received segments"));
-    }
-    facts
-}
-
 fn numa(link: &Link) -> Option<Fact> {
     link.hardware.as_ref()?;
     let found = match node_of(link) {
@@ -378,15 +345,16 @@ fn interrupts(link: &Link) -> Option<Fact> {
 }
 
 #[cfg(test)]
+pub(super) fn find<'a>(facts: &'a [Fact], name: &str) -> &'a Fact {
+    facts.iter().find(|fact| fact.name == name).unwrap()
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::facts::Verdict;
     use crate::steering::ModeChoice;
     use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
-
-    fn find<'a>(facts: &'a [Fact], name: &str) -> &'a Fact {
-        facts.iter().find(|fact| fact.name == name).unwrap()
-    }
 
     fn opened(netdev: &str) -> Fact {
         let mut facts = facts(netdev);
@@ -440,42 +408,6 @@ mod tests {
             Some("`ip link set dev one up` starts it")
         );
         assert_eq!(namespace.run(|| facts("absent"))[0].verdict, Verdict::Fail);
-    }
-
-    #[test]
-    fn the_master_of_other_devices_gets_no_native_program() {
-        if !is_root("the_master_of_other_devices_gets_no_native_program") {
-            return;
-        }
-        let namespace = Namespace::new("facts").unwrap();
-        let end = |name| VethEnd {
-            namespace: &namespace,
-            name,
-            addresses: "",
-        };
-        veth_pair(end("one"), end("other"), 1).unwrap();
-        namespace.ip("link add above type bridge").unwrap();
-        namespace.ip("link set dev one master above").unwrap();
-        namespace.ip("link set dev above up").unwrap();
-        let reason = "it is the master of one, where its frames arrive";
-        let found = namespace.run(|| facts("above"));
-        let native = find(&found, "native XDP");
-        assert!(native.found.contains(reason), "{native:?}");
-        let open = |mode| {
-            let config = PortConfig {
-                mode,
-                ..PortConfig::new("above")
-            };
-            namespace.run(|| XdpPort::open(&config))
-        };
-        let mode = open(ModeChoice::Auto).unwrap().report().mode.to_string();
-        assert!(mode.contains(reason), "{mode}");
-        let error = open(ModeChoice::Native).err().unwrap().to_string();
-        assert!(error.contains(reason), "{error}");
-        assert!(error.contains("open one,"), "{error}");
-        // A device that is a part of another is opened natively.
-        let found = namespace.run(|| facts("one"));
-        assert_eq!(find(&found, "native XDP").verdict, Verdict::Ok);
     }
 
     #[test]

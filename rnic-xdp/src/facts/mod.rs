@@ -3,6 +3,7 @@
 mod device;
 mod fact;
 mod host;
+mod offloads;
 
 pub use fact::{Fact, Verdict};
 

@@ -28,7 +28,7 @@ mod maps;
 mod ports;
 
 use attach::{Attachment, In};
-pub(crate) use below::Below;
+pub(crate) use below::{Below, above};
 pub(crate) use inspect::{PROGRAM_NAME, program_info};
 pub use inspect::{SteeringError, counters, entries};
 pub(crate) use layout::Entry;
@@ -254,7 +254,7 @@ impl Loaded {
     fn attach(&self, link: &Link, choice: ModeChoice) -> Result<(Attachment, Mode), OpenError> {
         let attach_in = |mode| attach::attach(self.program.as_fd(), link.index, mode);
         let below = Below::of(link)?;
-        let reason = match (choice, below) {
+        let reason = match (choice, &below) {
             (ModeChoice::Generic, _) => "as configured".to_string(),
             (ModeChoice::Auto, Some(below)) => below.reason(),
             (ModeChoice::Native, Some(below)) => {
@@ -271,6 +271,10 @@ impl Loaded {
                 }
                 Err(error) => return Err(attach_error(link, error)),
             },
+        };
+        let reason = match below.and_then(|below| below.losses()) {
+            Some((lost, remedy)) => format!("{reason}; {lost}: {remedy}"),
+            None => reason,
         };
         match attach_in(In::Stack) {
             Ok(fd) => Ok((fd, Mode::Generic { reason })),
@@ -319,16 +323,17 @@ fn attach_error(link: &Link, error: io::Error) -> OpenError {
     }
 }
 
-/// Makes the error for a program that was attached since the last look, and looks up its name.
+/// Makes the error for a program that is in the way: one that was attached since the last look, or one of the device's master. Looks
+/// up its name.
 fn occupied_now(link: &Link, error: io::Error) -> OpenError {
     let again = RouteSocket::open().and_then(|mut socket| link_by_index(&mut socket, link.index));
-    match again.ok().flatten().and_then(|link| link.xdp) {
-        Some(attached) => occupied(link, attached),
-        None => OpenError::Attach {
-            netdev: link.name.clone(),
-            source: error,
-        },
-    }
+    let links = [again.ok().flatten(), above(link)];
+    let mut links = links.iter().flatten();
+    let found = links.find_map(|link| Some(occupied(link, link.xdp?)));
+    found.unwrap_or(OpenError::Attach {
+        netdev: link.name.clone(),
+        source: error,
+    })
 }
 
 fn occupied(link: &Link, attached: AttachedXdp) -> OpenError {
