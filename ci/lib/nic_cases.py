@@ -85,19 +85,18 @@ class Nics:
         interface, _ = nic.SIDES[side]
         return listening(self.bed, side, f"{CTL} {what} --netdev {interface} {options}", timeout)
 
-    def perf(self, test, options="", server="", host=nic.WEST, timeout=60):
+    def perf(self, test, options="", server="", host=nic.WEST, timeout=60, netdev="nic0"):
         """A measurement of the client in the east with the server in the west; its report, as JSON."""
         serving = self.serve(f"perf {test}", server, timeout)
-        done = self.east(f"{CTL} -j perf {test} --netdev nic0 {options} {host}", timeout)
+        done = self.east(f"{CTL} -j perf {test} --netdev {netdev} {options} {host}", timeout)
         served = self.end(serving) if done.code else serving.wait()
         expect(done.code == 0 and served.code == 0,
                f"perf {test} {options} ends with {done.code}, its server with {served.code}:", done.output, served.output)
         return json.loads(done.output[done.output.index("{"):])
 
-    def doctor(self, side="east"):
-        """The facts about an interface, by name."""
-        interface, _ = nic.SIDES[side]
-        done = self.bed.run(side, f"{CTL} -j doctor --netdev {interface}")
+    def doctor(self, netdev="nic0"):
+        """The facts about an interface of the east, by name."""
+        done = self.east(f"{CTL} -j doctor --netdev {netdev}")
         facts = json.loads(done.output)["device"]
         self.wait_for_carrier()
         return {fact["name"]: fact for fact in facts}
