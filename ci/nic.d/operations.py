@@ -66,9 +66,13 @@ def _(nics):
         expect(device.startswith(trial["found"]), f"MTU {mtu}: doctor and the port differ:", trial["found"], device)
         for fact in facts.values():
             expect(fact["verdict"] != "fail", f"MTU {mtu}: doctor finds a failure:", fact)
+        said_native = facts["native XDP"]["found"].startswith("yes")
+        expect(said_native == ("XDP native" in device), f"MTU {mtu}: native XDP is said and not so, or so and not said:",
+               facts["native XDP"], device)
         said_zero_copy = facts["zero-copy"]["found"].startswith("yes")
         opened = device.split(", ")[1] == "zero-copy"
         expect(said_zero_copy == opened, f"MTU {mtu}: zero-copy is said and not so, or so and not said:", facts["zero-copy"], device)
+        expect(opened or "copy (" in device, f"MTU {mtu}: why frames are copied is not said:", device)
 
 
 @case("VLAN")
