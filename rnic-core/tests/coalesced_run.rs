@@ -5,7 +5,6 @@ mod common;
 use std::fmt;
 
 use common::*;
-use proptest::prelude::*;
 use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::counters::{DropCounters, DropReason, RdmaCounters};
 use rnic_core::engine::EngineConfig;
@@ -336,28 +335,6 @@ fn what_tcp_must_know_it_hears() {
         Twist::Flag(Flags::CWR),
     ] {
         with_twist(Some(twist));
-    }
-}
-
-fn twists() -> impl Strategy<Value = Vec<Option<Twist>>> {
-    let twist = prop_oneof![
-        30 => Just(None),
-        1 => prop::sample::select(vec![
-            Twist::InvalidStag, Twist::OtherStag, Twist::Last, Twist::Opcode, Twist::Crc, Twist::Checksum,
-            Twist::IpChecksum, Twist::Lost, Twist::Twice, Twist::Marked, Twist::Ack, Twist::Window,
-            Twist::Timestamps, Twist::Unpushed, Twist::Flag(Flags::SYN),
-            Twist::Flag(Flags::URG), Twist::Flag(Flags::ECE),
-        ]).prop_map(Some),
-        1 => (0..ROOM as u64).prop_map(|to| Some(Twist::Jump(to))),
-        1 => (0..400_usize).prop_map(|len| Some(Twist::Length(len))),
-    ];
-    prop::collection::vec(twist, 1..40)
-}
-
-proptest! {
-    #[test]
-    fn frames_at_once_do_what_each_does_alone(twists in twists()) {
-        prop_assert_eq!(outcome(&twists, true), outcome(&twists, false));
     }
 }
 

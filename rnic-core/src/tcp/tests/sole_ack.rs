@@ -2,8 +2,6 @@
 
 use core::time::Duration;
 
-use proptest::prelude::*;
-
 use super::script::{Script, ms, plain};
 
 #[derive(Clone, Copy, Debug)]
@@ -16,19 +14,6 @@ enum Step {
     Sack(u64, u64),
     /// So many microseconds pass.
     Pass(u64),
-    Close,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => (1..2500_u64).prop_map(Step::Write),
-        8 => Just(Step::Ack(u64::MAX)),
-        3 => (0..2000_u64).prop_map(Step::Ack),
-        2 => (1..2000_u64, 1..2000_u64).prop_map(|(gap, len)| Step::Sack(gap, len)),
-        3 => (1..2000_u64).prop_map(Step::Pass),
-        1 => (1..500_000_u64).prop_map(Step::Pass),
-        1 => Just(Step::Close),
-    ]
 }
 
 /// Two connections that see the same, of which one has no fast path.
@@ -78,7 +63,6 @@ impl Twins {
             Step::Pass(micros) => self.each(|one| {
                 one.pass(Duration::from_micros(micros));
             }),
-            Step::Close => self.each(Script::close),
         }
         loop {
             let [short, long] = [&mut self.short, &mut self.long]
@@ -90,16 +74,6 @@ impl Twins {
         }
         let [short, long] = [&self.short, &self.long].map(|one| format!("{:#?}", one.tcp));
         assert_eq!(short, long, "after {step:?}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn the_short_way_leaves_what_the_long_one_does(steps in prop::collection::vec(step(), 1..60)) {
-        let mut twins = Twins::open();
-        for step in steps {
-            twins.step(step);
-        }
     }
 }
 
