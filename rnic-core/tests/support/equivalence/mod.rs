@@ -58,8 +58,7 @@ pub(crate) fn check(case: &Case, fast_paths: FastPaths) -> Reached {
     fast.reached()
 }
 
-/// Runs a case of which the network is honest from its end on. Panics where a request is never completed, though nothing is lost
-/// any more.
+/// Runs an [honest](Case::honest) case, behind which nothing is lost any more. Panics where a request is not completed then.
 pub(crate) fn check_all_is_done(case: &Case) {
     let mut world = World::new(&case.terms, FastPaths::ALL);
     for act in &case.acts {
