@@ -43,6 +43,12 @@ pub enum OpenError {
         /// The id of its XDP program.
         program: u32,
     },
+    /// The manager of the device has what is asked for.
+    #[error("{netdev} is managed by rnicd, which alone reserves its addresses; ask it for them")]
+    Managed {
+        /// The device.
+        netdev: String,
+    },
     /// Another XDP program is attached.
     #[error(
         "{netdev} has another XDP program attached: \"{name}\" (id {program}, {attachment}); stop the software \

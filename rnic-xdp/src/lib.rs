@@ -6,6 +6,7 @@ mod drivers;
 mod error;
 pub mod facts;
 mod icmp;
+mod locals;
 mod netlink;
 mod placement;
 mod policies;
@@ -23,8 +24,8 @@ pub use error::OpenError;
 pub use netlink::NetlinkError;
 pub use port::numa::cpus_near;
 pub use port::{
-    BusyPoll, Frame, PortConfig, PortReport, PortStatistics, QueueStatistics, RxPort, RxSide,
-    TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
+    BusyPoll, Frame, GrantedPort, MadePort, PortConfig, PortReport, PortShape, PortStatistics,
+    QueueStatistics, RxPort, RxSide, TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
 };
 pub use reserve::XdpNet;
 pub use tx_checksum::{TxChecksum, TxOffload};

@@ -1,28 +1,20 @@
 //! Local ports: reserved in the kernel by a bound socket, and steered here.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, getsockname, setsockopt, socket,
-    sockopt,
-};
 use rnic_core::connection::PortLease;
 use rnic_core::engine::{Net, NetError, Peers};
 use tracing::debug;
 
-use crate::netlink::{
-    Groups, NetlinkError, Policy, PolicySocket, RouteSocket, addresses, link_by_index,
-};
+use crate::error::OpenError;
+use crate::locals::{Locals, other};
 use crate::placement::{Arrival, FlowRule, Placement};
-use crate::policies::KnownPolicies;
 use crate::port::numa::on_node;
 use crate::port::{ControlHandle, XdpPort};
 use crate::process::Maker;
-use crate::routes::DeviceRoute;
 use crate::steering::{Entry, SteeredPorts};
 
 /// How many ports to try for one whose segments come to a certain worker: with a thousand workers, one port in a thousand does.
@@ -32,13 +24,7 @@ const PORT_TRIES: u32 = 8192;
 /// must be the device's.
 #[derive(Debug)]
 pub struct XdpNet {
-    netdev: String,
-    device: u32,
-    max_mtu: u32,
-    routes: Mutex<RouteSocket>,
-    /// None if the kernel has no IPsec.
-    policies: Option<Mutex<PolicySocket>>,
-    ignores_ipsec: bool,
+    locals: Locals,
     steered: SteeredPorts,
     placement: Placement,
     control: ControlHandle,
@@ -81,61 +67,26 @@ impl Drop for Lease {
 }
 
 impl XdpNet {
-    /// Makes the services of a port, in the network namespace of this thread.
-    pub fn new(port: &XdpPort) -> Result<Self, NetlinkError> {
+    /// Makes the services of a port that this process has opened, in the network namespace of this thread. The services of a port
+    /// that was granted are those of its grant.
+    pub fn new(port: &XdpPort) -> Result<Self, OpenError> {
+        let report = port.report();
+        let device = port.device().ok_or_else(|| OpenError::Managed {
+            netdev: report.netdev.clone(),
+        })?;
         Ok(Self {
-            netdev: port.report().netdev.clone(),
-            device: port.link().index,
-            max_mtu: port.report().mtu,
-            routes: Mutex::new(RouteSocket::open()?),
-            policies: PolicySocket::open(Groups::NONE)?.map(Mutex::new),
-            ignores_ipsec: false,
-            steered: port.steered_ports(),
-            placement: Placement::new(port.link(), port.report().workers),
+            locals: Locals::new(device.link(), report.mtu)?,
+            steered: device.steering().ports(),
+            placement: Placement::new(device.link(), report.workers),
             control: port.control().clone(),
-            numa_node: port.report().numa_node,
+            numa_node: report.numa_node,
         })
     }
 
     /// Allows unprotected connections even if an IPsec policy of the host demands protection.
-    pub fn ignore_ipsec(self) -> Self {
-        Self {
-            ignores_ipsec: true,
-            ..self
-        }
-    }
-
-    /// Fails if `find` finds a policy.
-    fn check_policies(
-        &self,
-        address: SocketAddr,
-        find: impl FnOnce(&KnownPolicies) -> Option<&Policy>,
-    ) -> Result<(), NetError> {
-        let Some(policies) = self.policies.as_ref().filter(|_| !self.ignores_ipsec) else {
-            return Ok(());
-        };
-        let mut policies = policies.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = KnownPolicies::read(&mut policies, &mut routes, self.device);
-        // If they cannot be read, one may apply.
-        let known = known.map_err(|error| other(address, error))?;
-        match find(&known) {
-            Some(policy) => Err(NetError::Protected {
-                address,
-                policy: policy.to_string(),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Binds a kernel socket, which reserves the port.
-    fn bind(&self, wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), NetError> {
-        bound(wanted, self.device).map_err(|errno| match errno {
-            Errno::EADDRINUSE => NetError::InUse(wanted),
-            Errno::EADDRNOTAVAIL => NetError::NotLocal(wanted, self.netdev.clone()),
-            Errno::EACCES => other(wanted, "ports below 1024 need CAP_NET_BIND_SERVICE"),
-            errno => other(wanted, errno.desc()),
-        })
+    pub fn ignore_ipsec(mut self) -> Self {
+        self.locals.ignores_ipsec = true;
+        self
     }
 
     /// Steers a reserved port here, before anything is sent from it.
@@ -170,60 +121,9 @@ impl XdpNet {
         }
         debug!(
             "{local} is reserved in the kernel and steered from {}",
-            self.netdev
+            self.locals.netdev()
         );
         Ok((local, Arc::new(lease)))
-    }
-
-    /// Returns the VLANs in which frames for an address arrive, 0 for untagged. Fails unless the address is one of the device
-    /// or of a VLAN on it. Frames of a VLAN may also arrive untagged: a device that strips tags (`rxvlan`), or a veth whose
-    /// other end leaves them to it, does so before the steering program sees the frame.
-    fn vlans_of(&self, local: SocketAddr) -> Result<Vec<u16>, NetError> {
-        if local.ip().is_unspecified() {
-            return Ok(vec![0]);
-        }
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = |error: NetlinkError| other(local, error);
-        let only = scope(local, self.device);
-        let mut vlans = Vec::new();
-        for own in addresses(&mut routes).map_err(failed)? {
-            if own.address != local.ip() || only.is_some_and(|only| only != own.index) {
-                continue;
-            }
-            let link = link_by_index(&mut routes, own.index).map_err(failed)?;
-            let vlan = link.and_then(|link| link.vlan_on(self.device));
-            if own.index == self.device || vlan.is_some() {
-                vlans.push(0);
-                vlans.extend(vlan);
-            }
-        }
-        if vlans.is_empty() {
-            return Err(NetError::NotLocal(local, self.netdev.clone()));
-        }
-        vlans.sort_unstable();
-        vlans.dedup();
-        Ok(vlans)
-    }
-
-    /// Returns the local address to reach a destination from.
-    fn source_for(
-        &self,
-        remote: SocketAddr,
-        wanted: Option<SocketAddr>,
-    ) -> Result<SocketAddr, NetError> {
-        let stated = wanted
-            .map(|local| local.ip())
-            .filter(|ip| !ip.is_unspecified());
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let route = DeviceRoute::find(&mut routes, self.device, self.max_mtu, remote.ip(), stated);
-        let route = route.map_err(|error| other(remote, error))?;
-        let no_route = || NetError::NoRoute(remote, self.netdev.clone());
-        let route = route.ok_or_else(no_route)?;
-        let source = stated.or(route.source).ok_or_else(no_route)?;
-        Ok(SocketAddr::new(
-            source,
-            wanted.map_or(0, |local| local.port()),
-        ))
     }
 }
 
@@ -237,14 +137,14 @@ impl Net for XdpNet {
         local: SocketAddr,
         peers: &Peers,
     ) -> Result<(SocketAddr, PortLease), NetError> {
-        let vlans = self.vlans_of(local)?;
-        let (socket, local) = self.bind(local)?;
-        self.check_policies(local, |policies| policies.on_listener(local, peers))?;
+        let vlans = self.locals.vlans_of(local)?;
+        let (socket, local) = self.locals.bind(local)?;
+        self.locals.check_listener(local, peers)?;
         self.steer(socket, local, &vlans, peers, None)
     }
 
     fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
-        self.ignores_ipsec || self.control.policies().on_connection(local, peer).is_none()
+        self.locals.ignores_ipsec || self.control.policies().on_connection(local, peer).is_none()
     }
 
     fn active(
@@ -253,12 +153,12 @@ impl Net for XdpNet {
         local: Option<SocketAddr>,
         engine: u16,
     ) -> Result<(SocketAddr, PortLease), NetError> {
-        let wanted = self.source_for(remote, local)?;
-        let vlans = self.vlans_of(wanted)?;
+        let wanted = self.locals.source_for(remote, local)?;
+        let vlans = self.locals.vlans_of(wanted)?;
         let flow = self.placement.flow(remote, engine.into());
         let suits = |local| wanted.port() != 0 || flow.arrival(remote, local) == Arrival::Here;
-        let (socket, local) = until_it_suits(|| self.bind(wanted), suits)?;
-        self.check_policies(remote, |policies| policies.on_connection(local, remote))?;
+        let (socket, local) = until_it_suits(|| self.locals.bind(wanted), suits)?;
+        self.locals.check_connection(local, remote)?;
         let rule = self.placement.install_rule(&flow, remote, local);
         self.steer(socket, local, &vlans, &Peers::all(), rule)
     }
@@ -276,52 +176,6 @@ fn until_it_suits<T, E>(
         }
     }
     bind()
-}
-
-/// Returns the link of a link-local address: its scope, or `device`.
-fn scope(address: SocketAddr, device: u32) -> Option<u32> {
-    match address {
-        SocketAddr::V6(address) if address.ip().is_unicast_link_local() => {
-            Some(match address.scope_id() {
-                0 => device,
-                scope => scope,
-            })
-        }
-        _ => None,
-    }
-}
-
-/// Binds a TCP socket to an address, on `device` if it is link-local. Port 0 chooses one.
-fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno> {
-    let family = match wanted {
-        SocketAddr::V4(_) => AddressFamily::Inet,
-        SocketAddr::V6(_) => AddressFamily::Inet6,
-    };
-    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    if wanted.is_ipv6() {
-        // Steering entries are of one family each.
-        setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
-    }
-    let mut with_scope = wanted;
-    if let (SocketAddr::V6(address), Some(link)) = (&mut with_scope, scope(wanted, device)) {
-        address.set_scope_id(link);
-    }
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(with_scope))?;
-    let name: SockaddrStorage = getsockname(socket.as_raw_fd())?;
-    let port = match (name.as_sockaddr_in(), name.as_sockaddr_in6()) {
-        (Some(v4), _) => v4.port(),
-        (_, Some(v6)) => v6.port(),
-        _ => return Err(Errno::EAFNOSUPPORT),
-    };
-    // Without the scope of a link-local address: headers do not carry it.
-    Ok((socket, SocketAddr::new(wanted.ip(), port)))
-}
-
-fn other(address: SocketAddr, reason: impl ToString) -> NetError {
-    NetError::Other {
-        address,
-        reason: reason.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::bell::Bell;
 use crate::clock::clock;
 use crate::error::OpenError;
 use crate::port::{ControlHandle, PortReport, WorkerNotice, XdpPort};
-use crate::routes::{LinkState, Routes, Update};
+use crate::routes::{LinkState, Update};
 
 /// How often to look for notices of the control thread.
 const NOTICES_EVERY: Duration = Duration::from_millis(1);
@@ -80,13 +80,12 @@ impl Worker {
         let mtu = port.report().mtu;
         let config = EngineConfig {
             mtu: mtu.try_into().unwrap_or(u16::MAX),
-            partial_checksums: port.link().joins_kernels(),
+            partial_checksums: port.has_partial_checksums(),
             ..config
         };
         let control = port.control().clone();
-        let routes = Routes::open(port.link(), mtu, port.links_to_follow())?;
         Ok(Self {
-            notices: control.join(port.number(), routes, bell.waker()),
+            notices: control.join(port.number(), bell.waker())?,
             control,
             driver: Driver::new(config, secret, end),
             port,

@@ -67,7 +67,10 @@ pub(super) fn trial(netdev: &str, facts: &mut Vec<Fact>) {
             return;
         }
     };
-    let (link, report) = (port.link(), port.report());
+    let report = port.report();
+    let Some(link) = port.device().map(|device| device.link()) else {
+        return;
+    };
     let opened = [
         match &report.mode {
             Mode::Native => None,

@@ -7,22 +7,22 @@ use super::error::NetlinkError;
 use super::message::{Attributes, Builder, Message};
 use super::socket::{ReplyMode, RouteSocket};
 
-const NEW_LINK: u16 = 16;
+pub(super) const NEW_LINK: u16 = 16;
 const DELETED_LINK: u16 = 17;
 const GET_LINK: u16 = 18;
 
 const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
+pub(super) const IFLA_IFNAME: u16 = 3;
+pub(super) const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
+pub(super) const IFLA_LINKINFO: u16 = 18;
+pub(super) const IFLA_INFO_KIND: u16 = 1;
+pub(super) const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_ID: u16 = 1;
 const IFLA_VLAN_PROTOCOL: u16 = 5;
-const IFLA_NUM_TX_QUEUES: u16 = 31;
-const IFLA_NUM_RX_QUEUES: u16 = 32;
+pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
+pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
@@ -33,20 +33,20 @@ const IFLA_XDP_HW_PROG_ID: u16 = 7;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
-const IFF_UP: u32 = 1;
+pub(super) const IFF_UP: u32 = 1;
 const IFF_RUNNING: u32 = 0x40;
 const ETHERTYPE_8021Q: u16 = 0x8100;
 
 /// `struct ifinfomsg`
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct InterfaceInfo {
-    family: u8,
-    padding: u8,
-    kind: u16,
-    index: i32,
-    flags: u32,
-    change: u32,
+pub(super) struct InterfaceInfo {
+    pub(super) family: u8,
+    pub(super) padding: u8,
+    pub(super) kind: u16,
+    pub(super) index: i32,
+    pub(super) flags: u32,
+    pub(super) change: u32,
 }
 
 /// A VLAN device.

@@ -52,6 +52,12 @@ impl Builder {
         self
     }
 
+    /// Adds attributes that are built already.
+    pub(crate) fn attributes(mut self, octets: &[u8]) -> Self {
+        self.octets.extend_from_slice(octets);
+        self
+    }
+
     pub(crate) fn address(self, kind: u16, address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) => self.attribute(kind, &address.octets()),
@@ -80,6 +86,13 @@ impl Builder {
         self.octets[8..12].copy_from_slice(&sequence.to_ne_bytes());
         self.octets
     }
+}
+
+/// Returns an attribute, to be put into another one.
+pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut octets = Vec::new();
+    push_attribute(&mut octets, kind, value);
+    octets
 }
 
 fn push_attribute(octets: &mut Vec<u8>, kind: u16, value: &[u8]) {

@@ -13,6 +13,7 @@ mod neighbour;
 mod policy;
 mod route;
 mod socket;
+mod veth;
 
 pub(crate) use address::{Address, addresses};
 pub use error::NetlinkError;
@@ -26,3 +27,4 @@ pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};
 pub(crate) use policy::{Policies, Policy, PolicySocket};
 pub(crate) use route::{Route, route};
 pub(crate) use socket::{Groups, RouteSocket, Socket};
+pub(crate) use veth::{make_veth, remove_link, start_silent};

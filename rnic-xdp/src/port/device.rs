@@ -110,11 +110,11 @@ impl OpenDevice {
         &self.statistics
     }
 
-    pub(super) fn steering(&self) -> &Steering {
+    pub(crate) fn steering(&self) -> &Steering {
         &self.steering
     }
 
-    pub(super) fn link(&self) -> &Link {
+    pub(crate) fn link(&self) -> &Link {
         &self.link
     }
 

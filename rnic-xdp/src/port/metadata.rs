@@ -1,7 +1,7 @@
 //! Sockets whose frames can have metadata: the device, or the kernel, completes their TCP checksums.
 //!
 //! The room for metadata is requested when the UMEM is registered. libxdp has no field for it (`xsk_umem_config`), and so
-//! neither has xsk-rs. Such a socket is opened here, call by call.
+//! neither has xsk-rs. Such a socket is opened here, call by call; so is one that is made for another process.
 //!
 //! The metadata of a frame are in front of it, in the room that the kernel keeps free there. The kernel requires that room in
 //! front of every descriptor, also where the second chunk of a frame begins: so this is for frames of one chunk.
@@ -32,11 +32,11 @@ pub(super) fn checksum_at(tcp_at: usize) -> [u8; LEN] {
     metadata
 }
 
-/// Opens a socket, registers the UMEM with room for metadata, and sets the rings up. [`bind`] comes next.
+/// Opens a socket, registers the UMEM, with room for metadata if there is a completer, and sets the rings up. [`bind`] comes next.
 pub(super) fn register(
     umem: &Umem,
     wanted: &SocketSpec<'_>,
-    completer: Completer,
+    completer: Option<Completer>,
 ) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -51,8 +51,8 @@ pub(super) fn register(
         len: octets as u64,
         chunk_size: wanted.chunk,
         headroom: 0,
-        flags: completer.registration_flags(),
-        tx_metadata_len: LEN as u32,
+        flags: completer.map_or(0, Completer::registration_flags),
+        tx_metadata_len: completer.map_or(0, |_| LEN as u32),
     };
     set(&socket, libc::XDP_UMEM_REG, &registration)?;
     set(&socket, libc::XDP_UMEM_FILL_RING, &wanted.rings.fill)?;

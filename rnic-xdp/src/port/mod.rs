@@ -7,7 +7,7 @@ use tracing::debug;
 
 use crate::error::OpenError;
 use crate::netlink::{Generic, Link, RouteSocket, XdpFeatures, link_by_name};
-use crate::steering::{SteeredLinks, SteeredPorts, SteeringCounters};
+use crate::steering::SteeringCounters;
 use crate::tx_checksum::TxChecksum;
 
 mod busy_poll;
@@ -15,12 +15,16 @@ mod circulation;
 mod config;
 mod control;
 mod device;
+mod granted;
+mod making;
 mod metadata;
 pub(crate) mod numa;
 mod opening;
 mod report;
 mod ring;
 mod rx;
+mod shape;
+mod sides;
 mod socket;
 mod socket_spec;
 mod statistics;
@@ -31,12 +35,14 @@ mod zero_copy;
 pub use busy_poll::BusyPoll;
 pub(crate) use busy_poll::deferred;
 pub use config::{PortConfig, ZeroCopyChoice};
-use control::Control;
-pub(crate) use control::{ControlHandle, WorkerNotice};
+pub(crate) use control::{Control, ControlHandle, WorkerNotice};
 use device::OpenDevice;
+pub use granted::GrantedPort;
+pub use making::MadePort;
 use opening::Opened;
 pub use report::PortReport;
 pub use rx::{Frame, RxPort, RxSide};
+pub use shape::PortShape;
 use socket_spec::Completer;
 pub use statistics::{PortStatistics, QueueStatistics};
 pub use tx::TxSide;
@@ -55,11 +61,27 @@ pub struct XdpPort {
     shared: Arc<Shared>,
 }
 
+/// Why a granted port has no steering program to ask.
+const NOT_OURS: &str =
+    "the steering program is that of the device's manager; `rnic-ctl steering` shows its counters";
+
 /// What all shares of a device have in common.
 struct Shared {
     /// Dropped before the device, which it uses.
     control: Control,
-    device: Arc<OpenDevice>,
+    behind: Behind,
+}
+
+/// What is behind a port.
+enum Behind {
+    /// A device of which this process has all queues.
+    Device(Arc<OpenDevice>),
+    /// A port that the manager of the device has granted.
+    Grant {
+        report: PortReport,
+        statistics: PortStatistics,
+        partial_checksums: bool,
+    },
 }
 
 impl XdpPort {
@@ -101,8 +123,8 @@ impl XdpPort {
         let (device, opened) = OpenDevice::open(config, link, workers, completer)?;
         let device = Arc::new(device);
         let shared = Arc::new(Shared {
-            control: Control::start(device.clone())?,
-            device,
+            control: control::start(device.clone())?,
+            behind: Behind::Device(device),
         });
         let share = |(number, share): (usize, Opened)| {
             Some(Self {
@@ -115,35 +137,65 @@ impl XdpPort {
         Ok(opened.into_iter().enumerate().filter_map(share).collect())
     }
 
+    /// Takes over a port that the manager of a device has granted, with the thread that serves its worker.
+    pub(crate) fn granted(port: GrantedPort, control: Control) -> Self {
+        Self {
+            rx: RxSide::new(vec![port.rx]),
+            tx: port.tx,
+            number: 0,
+            shared: Arc::new(Shared {
+                control,
+                behind: Behind::Grant {
+                    report: port.report,
+                    statistics: port.statistics,
+                    partial_checksums: port.partial_checksums,
+                },
+            }),
+        }
+    }
+
     /// Reports what was opened.
     pub fn report(&self) -> &PortReport {
-        self.shared.device.report()
+        match &self.shared.behind {
+            Behind::Device(device) => device.report(),
+            Behind::Grant { report, .. } => report,
+        }
     }
 
-    /// Returns a reader of the counters of each queue of the device. It works also after the port was given to a worker.
+    /// Returns a reader of the counters of each queue of the port. It works also after the port was given to a worker.
     pub fn statistics(&self) -> PortStatistics {
-        self.shared.device.statistics().clone()
+        match &self.shared.behind {
+            Behind::Device(device) => device.statistics().clone(),
+            Behind::Grant { statistics, .. } => statistics.clone(),
+        }
     }
 
-    /// Reads the counters of the steering program.
+    /// Reads the counters of the steering program. Fails if that is not this process's.
     pub fn steering_counters(&self) -> io::Result<SteeringCounters> {
-        self.shared.device.steering().counters()
+        let device = self.device();
+        let device = device.ok_or_else(|| io::Error::other(NOT_OURS))?;
+        device.steering().counters()
     }
 
-    pub(crate) fn link(&self) -> &Link {
-        self.shared.device.link()
+    /// Returns the device, if this process has opened it.
+    pub(crate) fn device(&self) -> Option<&OpenDevice> {
+        match &self.shared.behind {
+            Behind::Device(device) => Some(device),
+            Behind::Grant { .. } => None,
+        }
     }
 
-    pub(crate) fn steered_ports(&self) -> SteeredPorts {
-        self.shared.device.steering().ports()
+    /// Returns whether frames may come from a kernel on this host, whose segments can have partial checksums.
+    pub(crate) fn has_partial_checksums(&self) -> bool {
+        match &self.shared.behind {
+            Behind::Device(device) => device.link().joins_kernels(),
+            Behind::Grant {
+                partial_checksums, ..
+            } => *partial_checksums,
+        }
     }
 
-    /// Returns the steering program's table of links, for the first share, which keeps it up to date.
-    pub(crate) fn links_to_follow(&self) -> Option<SteeredLinks> {
-        (self.number == 0).then(|| self.shared.device.steering().links())
-    }
-
-    /// Returns the control thread, which makes the calls that may block.
+    /// Returns the thread that makes the calls that may block.
     pub(crate) fn control(&self) -> &ControlHandle {
         self.shared.control.handle()
     }

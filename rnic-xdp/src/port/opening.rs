@@ -1,16 +1,16 @@
 //! Opening the queues of a device, one by one.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
-use super::circulation;
 use super::config::{PortConfig, ZeroCopyChoice};
-use super::rx::{self, RxPort};
-use super::socket::Rings;
+use super::rx::RxPort;
+use super::shape::PortShape;
+use super::sides::sides;
+use super::socket::{Rings, allow_in_flight};
 use super::socket_spec::{Completer, SocketSpec};
 use super::statistics::Counted;
-use super::tx::{TxParts, TxSide};
-use super::umem::{FrameLayout, Umem, UmemRings};
+use super::tx::TxSide;
+use super::umem::{FrameLayout, Umem};
 use super::zero_copy::ZeroCopy;
 use crate::error::OpenError;
 use crate::steering::Steering;
@@ -73,32 +73,20 @@ impl Opened {
             self.do_without_offload(config, ROOM_IN_ONE_CHUNK.into())?;
             completer = None;
         }
-        // The octets do not depend on the MTU: a longer frame takes several chunks.
-        let tx_chunks = if sends { config.tx_frames } else { 0 };
-        let rx_chunks = config.rx_frames * circulation::MOST;
-        let rings = UmemRings {
-            fill: rx_chunks * rx::FILL_ENTRIES_PER_FRAME,
-            // It also holds frames in flight in a device that copies.
-            completion: if sends {
-                config.tx_frames
-            } else {
-                config.tx_ring
-            },
-        };
-        let chunks = rx_chunks + tx_chunks;
+        let shape = PortShape::new(config, layout, sends);
         let wanted = SocketSpec {
             netdev: &config.netdev,
             queue,
             zero_copy: zero_copy.clone(),
             must_not_copy: config.zero_copy == ZeroCopyChoice::Require,
             multi_buffer: layout.chunks > 1,
-            // It is never full, because it has room for all chunks: ixgbe would hand out a chunk twice.
-            rx_ring: rx_chunks,
-            tx_ring: config.tx_ring,
-            rings,
+            rx_ring: shape.rx_ring,
+            tx_ring: shape.tx_ring,
+            rings: shape.rings(),
             chunk: layout.chunk,
             completer,
         };
+        let chunks = shape.rx_chunks + shape.tx_chunks;
         let (umem, rings, refusal) = open_queue(layout, chunks, config.huge_pages, wanted)?;
         if let Some(why) = refusal {
             self.do_without_offload(config, why)?;
@@ -107,40 +95,14 @@ impl Opened {
         if rings.zero_copy != ZeroCopy::On && self.zero_copy == ZeroCopy::On {
             self.zero_copy = rings.zero_copy.clone();
         }
-        rings.allow_in_flight(umem.area().1);
+        allow_in_flight(rings.fd(), umem.area().1);
         steering.add_socket(queue, &rings.fd())?;
-        let own_handle = rings.fd().try_clone_to_owned();
-        let own_handle = own_handle.map_err(|source| OpenError::System {
-            doing: "keep a second handle of an AF_XDP socket",
-            source,
-        })?;
-
-        if sends {
-            self.tx = Some(TxSide::new(TxParts {
-                umem: umem.clone(),
-                layout,
-                socket: rings.tx_socket,
-                ring: rings.tx,
-                completion: rings.completion,
-                zero_copy: rings.zero_copy == ZeroCopy::On,
-                has_metadata: rings.has_metadata,
-                first: rx_chunks as usize,
-                frames: (tx_chunks / layout.chunks) as usize,
-            }));
-        }
-        let (rx, fill) = (rings.rx, rings.fill);
-        let socket = rings.rx_socket;
-        let counted = Arc::new(Counted {
-            queue,
-            worker,
-            socket: own_handle,
-            received: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-        });
+        let (rx, tx, counted) = sides(umem, rings, &shape, (queue, worker))?;
         self.counted.push(Arc::downgrade(&counted));
-        let chunks = (config.rx_frames, rx_chunks);
-        let new = RxPort::new(umem, layout, chunks, socket, rx, fill, counted);
-        self.rx.push(new);
+        self.rx.push(rx);
+        if sends {
+            self.tx = Some(tx);
+        }
         Ok(())
     }
 }

@@ -14,10 +14,11 @@ use nix::libc::{self, xdp_desc};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use xsk_rs::Socket;
-use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, SocketConfig};
+use xsk_rs::config::{Interface, LibxdpFlags, SocketConfig};
 
 use super::metadata;
 use super::ring::{Consumer, Producer, Which};
+use super::shape::PortShape;
 use super::socket_spec::SocketSpec;
 use super::umem::{Umem, os_error, ring_size};
 use super::zero_copy::ZeroCopy;
@@ -90,7 +91,7 @@ impl Rings {
         // Once for all attempts to bind: registering pins the UMEM.
         let socket = match wanted.completer {
             Some(completer) => {
-                let socket = metadata::register(umem, wanted, completer);
+                let socket = metadata::register(umem, wanted, Some(completer));
                 Some(Arc::new(socket.map_err(|source| wanted.error(source))?))
             }
             None => None,
@@ -139,14 +140,7 @@ impl Rings {
         socket: Option<&Arc<OwnedFd>>,
         zero_copy: &ZeroCopy,
     ) -> Result<io::Result<Self>, OpenError> {
-        let mode = match zero_copy {
-            ZeroCopy::On => BindFlags::XDP_ZEROCOPY,
-            ZeroCopy::Off(_) => BindFlags::XDP_COPY,
-        };
-        let mut flags = mode | BindFlags::XDP_USE_NEED_WAKEUP;
-        if wanted.multi_buffer {
-            flags |= BindFlags::XDP_USE_SG;
-        }
+        let flags = wanted.flags(zero_copy);
         if let Some(socket) = socket {
             let bound = metadata::bind(socket, wanted, flags.bits());
             let side = || OpenSocket::new(socket.as_raw_fd(), socket.clone());
@@ -186,6 +180,24 @@ impl Rings {
             .and_then(|_| Self::map(rx, tx, wanted, zero_copy)))
     }
 
+    /// Makes the rings of a socket that another process has bound for this one.
+    pub(super) fn of_bound(socket: OwnedFd, shape: &PortShape) -> io::Result<Self> {
+        let socket = Arc::new(socket);
+        let side = || OpenSocket::new(socket.as_raw_fd(), socket.clone());
+        let (rx_socket, tx_socket) = (side(), side());
+        let socket = socket.as_fd();
+        Ok(Self {
+            rx: Consumer::map(socket, Which::Rx, shape.rx_ring)?,
+            fill: Producer::map(socket, Which::Fill, shape.fill_ring)?,
+            tx: Producer::map(socket, Which::Tx, shape.tx_ring)?,
+            completion: Consumer::map(socket, Which::Completion, shape.completion_ring)?,
+            rx_socket,
+            tx_socket,
+            zero_copy: ZeroCopy::Off("a veth always copies".into()),
+            has_metadata: false,
+        })
+    }
+
     /// Makes the rings of a bound socket, of which there is one handle for each side.
     fn map(
         rx_socket: OpenSocket,
@@ -221,13 +233,13 @@ impl Rings {
         })
     }
 
-    /// Raises the octets in flight that the kernel allows a copying socket. Without the privilege the system's limit stays,
-    /// which costs some throughput.
-    pub(super) fn allow_in_flight(&self, octets: usize) {
-        let _ = setsockopt(&self.fd(), sockopt::SndBufForce, &octets);
-    }
-
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.rx_socket.as_fd()
     }
+}
+
+/// Raises the octets in flight that the kernel allows a copying socket. Without the privilege the system's limit stays, which costs
+/// some throughput.
+pub(super) fn allow_in_flight(socket: BorrowedFd<'_>, octets: usize) {
+    let _ = setsockopt(&socket, sockopt::SndBufForce, &octets);
 }

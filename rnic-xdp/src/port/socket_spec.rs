@@ -3,6 +3,7 @@
 use std::io;
 
 use nix::libc;
+use xsk_rs::config::BindFlags;
 
 use super::umem::UmemRings;
 use super::zero_copy::ZeroCopy;
@@ -46,6 +47,19 @@ pub(super) struct SocketSpec<'a> {
 }
 
 impl SocketSpec<'_> {
+    /// Returns the flags to bind it with.
+    pub(super) fn flags(&self, zero_copy: &ZeroCopy) -> BindFlags {
+        let mode = match zero_copy {
+            ZeroCopy::On => BindFlags::XDP_ZEROCOPY,
+            ZeroCopy::Off(_) => BindFlags::XDP_COPY,
+        };
+        let mut flags = mode | BindFlags::XDP_USE_NEED_WAKEUP;
+        if self.multi_buffer {
+            flags |= BindFlags::XDP_USE_SG;
+        }
+        flags
+    }
+
     /// Returns the error for a refusal by the kernel.
     pub(super) fn error(&self, source: io::Error) -> OpenError {
         let (netdev, queue) = (self.netdev.to_string(), self.queue);

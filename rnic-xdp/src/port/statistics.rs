@@ -86,6 +86,17 @@ pub(super) struct Counted {
 }
 
 impl Counted {
+    /// Begins to count for a queue and its worker.
+    pub(super) fn new(queue: u32, worker: usize, socket: OwnedFd) -> Self {
+        Self {
+            queue,
+            worker,
+            socket,
+            received: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
     fn read(&self) -> io::Result<QueueStatistics> {
         let kernel = of_socket(&self.socket)?;
         Ok(QueueStatistics {

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::io;
 use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::{ptr, slice};
 
@@ -17,9 +18,6 @@ use crate::drivers::{LINK_HEADER, XDP_HEADROOM};
 use crate::error::OpenError;
 
 const HUGE_PAGE: u32 = 2 << 20;
-
-/// The most chunks of a frame: the kernel copies it to a packet with a linear part and 17 fragments.
-const MOST_CHUNKS: u32 = 17;
 
 /// The layout of frames in chunks of UMEM.
 ///
@@ -36,6 +34,8 @@ pub(crate) struct FrameLayout {
 impl FrameLayout {
     /// The sizes of a chunk, the smallest first. The kernel has none of more than a page.
     pub(crate) const CHUNKS: [u32; 2] = [2048, 4096];
+    /// The most chunks of a frame: the kernel copies it to a packet with a linear part and 17 fragments.
+    pub(super) const MOST_CHUNKS: u32 = 17;
 
     /// Returns the smallest chunks for a link's MTU, and as many as it needs.
     pub(crate) fn for_mtu(mtu: u32) -> Self {
@@ -47,7 +47,7 @@ impl FrameLayout {
         Self {
             chunks: octets
                 .div_ceil(u64::from(small.chunk))
-                .min(u64::from(MOST_CHUNKS)) as u32,
+                .min(u64::from(Self::MOST_CHUNKS)) as u32,
             ..small
         }
     }
@@ -139,6 +139,18 @@ impl Umem {
                 octets,
                 huge,
             })
+        })
+    }
+
+    /// Maps one whose memory another process may map too. `memory` must have the octets for as long as it is mapped: nobody may
+    /// be able to shorten it.
+    pub(super) fn map(memory: &OwnedFd, octets: usize, huge: bool) -> io::Result<Self> {
+        let map = MmapOptions::new().len(octets).populate().map_raw(memory)?;
+        Ok(Self {
+            start: map.as_mut_ptr().expose_provenance(),
+            memory: Memory::Plain(Arc::new(map)),
+            octets,
+            huge,
         })
     }
 
@@ -288,7 +300,7 @@ pub(super) fn os_error(error: &(dyn Error + 'static)) -> io::Error {
     }
 }
 
-fn huge_pages_are_2_mib() -> bool {
+pub(super) fn huge_pages_are_2_mib() -> bool {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let size = meminfo
         .lines()

@@ -1,0 +1,194 @@
+//! Local addresses and TCP ports: which of them a device has, and their reservation in the kernel.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, getsockname, setsockopt, socket,
+    sockopt,
+};
+use rnic_core::engine::{NetError, Peers};
+
+use crate::netlink::{
+    Groups, Link, NetlinkError, Policy, PolicySocket, RouteSocket, addresses, link_by_index,
+};
+use crate::policies::KnownPolicies;
+use crate::routes::DeviceRoute;
+
+/// The local addresses of a device and of the VLANs on it. TCP ports are reserved in the network namespace of the calling thread, which
+/// must be the device's.
+#[derive(Debug)]
+pub(crate) struct Locals {
+    netdev: String,
+    device: u32,
+    max_mtu: u32,
+    routes: Mutex<RouteSocket>,
+    /// None if the kernel has no IPsec.
+    policies: Option<Mutex<PolicySocket>>,
+    pub(crate) ignores_ipsec: bool,
+}
+
+impl Locals {
+    /// Looks at a device, in the network namespace of this thread. `max_mtu` bounds the MTU of routes.
+    pub(crate) fn new(link: &Link, max_mtu: u32) -> Result<Self, NetlinkError> {
+        Ok(Self {
+            netdev: link.name.clone(),
+            device: link.index,
+            max_mtu,
+            routes: Mutex::new(RouteSocket::open()?),
+            policies: PolicySocket::open(Groups::NONE)?.map(Mutex::new),
+            ignores_ipsec: false,
+        })
+    }
+
+    /// Returns the name of the device.
+    pub(crate) fn netdev(&self) -> &str {
+        &self.netdev
+    }
+
+    /// Fails if an IPsec policy protects what a listener would receive.
+    pub(crate) fn check_listener(&self, local: SocketAddr, peers: &Peers) -> Result<(), NetError> {
+        self.check_policies(local, |policies| policies.on_listener(local, peers))
+    }
+
+    /// Fails if an IPsec policy protects a connection.
+    pub(crate) fn check_connection(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<(), NetError> {
+        self.check_policies(remote, |policies| policies.on_connection(local, remote))
+    }
+
+    /// Fails if `find` finds a policy.
+    fn check_policies(
+        &self,
+        address: SocketAddr,
+        find: impl FnOnce(&KnownPolicies) -> Option<&Policy>,
+    ) -> Result<(), NetError> {
+        let Some(policies) = self.policies.as_ref().filter(|_| !self.ignores_ipsec) else {
+            return Ok(());
+        };
+        let mut policies = policies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = KnownPolicies::read(&mut policies, &mut routes, self.device);
+        // If they cannot be read, one may apply.
+        let known = known.map_err(|error| other(address, error))?;
+        match find(&known) {
+            Some(policy) => Err(NetError::Protected {
+                address,
+                policy: policy.to_string(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Binds a kernel socket, which reserves the port.
+    pub(crate) fn bind(&self, wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), NetError> {
+        bound(wanted, self.device).map_err(|errno| match errno {
+            Errno::EADDRINUSE => NetError::InUse(wanted),
+            Errno::EADDRNOTAVAIL => NetError::NotLocal(wanted, self.netdev.clone()),
+            Errno::EACCES => other(wanted, "ports below 1024 need CAP_NET_BIND_SERVICE"),
+            errno => other(wanted, errno.desc()),
+        })
+    }
+
+    /// Returns the VLANs in which frames for an address arrive, 0 for untagged. Fails unless the address is one of the device
+    /// or of a VLAN on it. Frames of a VLAN may also arrive untagged: a device that strips tags (`rxvlan`), or a veth whose
+    /// other end leaves them to it, does so before the steering program sees the frame.
+    pub(crate) fn vlans_of(&self, local: SocketAddr) -> Result<Vec<u16>, NetError> {
+        if local.ip().is_unspecified() {
+            return Ok(vec![0]);
+        }
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |error: NetlinkError| other(local, error);
+        let only = scope(local, self.device);
+        let mut vlans = Vec::new();
+        for own in addresses(&mut routes).map_err(failed)? {
+            if own.address != local.ip() || only.is_some_and(|only| only != own.index) {
+                continue;
+            }
+            let link = link_by_index(&mut routes, own.index).map_err(failed)?;
+            let vlan = link.and_then(|link| link.vlan_on(self.device));
+            if own.index == self.device || vlan.is_some() {
+                vlans.push(0);
+                vlans.extend(vlan);
+            }
+        }
+        if vlans.is_empty() {
+            return Err(NetError::NotLocal(local, self.netdev.clone()));
+        }
+        vlans.sort_unstable();
+        vlans.dedup();
+        Ok(vlans)
+    }
+
+    /// Returns the local address to reach a destination from.
+    pub(crate) fn source_for(
+        &self,
+        remote: SocketAddr,
+        wanted: Option<SocketAddr>,
+    ) -> Result<SocketAddr, NetError> {
+        let stated = wanted
+            .map(|local| local.ip())
+            .filter(|ip| !ip.is_unspecified());
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let route = DeviceRoute::find(&mut routes, self.device, self.max_mtu, remote.ip(), stated);
+        let route = route.map_err(|error| other(remote, error))?;
+        let no_route = || NetError::NoRoute(remote, self.netdev.clone());
+        let route = route.ok_or_else(no_route)?;
+        let source = stated.or(route.source).ok_or_else(no_route)?;
+        Ok(SocketAddr::new(
+            source,
+            wanted.map_or(0, |local| local.port()),
+        ))
+    }
+}
+
+/// Returns the link of a link-local address: its scope, or `device`.
+fn scope(address: SocketAddr, device: u32) -> Option<u32> {
+    match address {
+        SocketAddr::V6(address) if address.ip().is_unicast_link_local() => {
+            Some(match address.scope_id() {
+                0 => device,
+                scope => scope,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Binds a TCP socket to an address, on `device` if it is link-local. Port 0 chooses one.
+fn bound(wanted: SocketAddr, device: u32) -> Result<(OwnedFd, SocketAddr), Errno> {
+    let family = match wanted {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    if wanted.is_ipv6() {
+        // Steering entries are of one family each.
+        setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+    }
+    let mut with_scope = wanted;
+    if let (SocketAddr::V6(address), Some(link)) = (&mut with_scope, scope(wanted, device)) {
+        address.set_scope_id(link);
+    }
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(with_scope))?;
+    let name: SockaddrStorage = getsockname(socket.as_raw_fd())?;
+    let port = match (name.as_sockaddr_in(), name.as_sockaddr_in6()) {
+        (Some(v4), _) => v4.port(),
+        (_, Some(v6)) => v6.port(),
+        _ => return Err(Errno::EAFNOSUPPORT),
+    };
+    // Without the scope of a link-local address: headers do not carry it.
+    Ok((socket, SocketAddr::new(wanted.ip(), port)))
+}
+
+pub(crate) fn other(address: SocketAddr, reason: impl ToString) -> NetError {
+    NetError::Other {
+        address,
+        reason: reason.to_string(),
+    }
+}

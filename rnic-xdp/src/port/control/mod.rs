@@ -1,0 +1,7 @@
+//! The thread that serves the workers of a port, and the channels between them.
+
+mod handle;
+mod thread;
+
+pub(crate) use handle::{Control, ControlHandle, FollowedWorker, Joining, Request, WorkerNotice};
+pub(super) use thread::start;
