@@ -157,6 +157,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::XdpPort;
+    use super::super::umem::UmemRings;
     use super::*;
     use crate::netlink::{RouteSocket, link_by_name};
     use crate::testing::{Namespace, VethEnd, is_root, veth_pair};
