@@ -49,6 +49,14 @@ pub enum OpenError {
         /// The device.
         netdev: String,
     },
+    /// The manager of the device gives no port.
+    #[error("rnicd gives no port of {netdev}: {reason}")]
+    Refused {
+        /// The device.
+        netdev: String,
+        /// What it says, with the remedy.
+        reason: String,
+    },
     /// Another XDP program is attached.
     #[error(
         "{netdev} has another XDP program attached: \"{name}\" (id {program}, {attachment}); stop the software \

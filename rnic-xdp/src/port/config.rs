@@ -64,7 +64,7 @@ impl PortConfig {
     }
 
     /// Checks the values.
-    pub(super) fn check(&self) -> Result<(), OpenError> {
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
         let fields = [
             ("rx_frames", self.rx_frames),
             ("tx_frames", self.tx_frames),

@@ -68,6 +68,11 @@ impl PortShape {
         (chunks * self.chunk as usize).next_multiple_of(HUGE_PAGE)
     }
 
+    /// Returns the largest IP datagram that fits a frame.
+    pub fn max_mtu(&self) -> u32 {
+        self.layout().max_mtu()
+    }
+
     pub(super) fn layout(&self) -> FrameLayout {
         FrameLayout {
             chunk: self.chunk,

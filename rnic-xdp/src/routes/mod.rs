@@ -194,6 +194,11 @@ impl Routes {
         self.changed_to.take()
     }
 
+    /// Returns whether the device can send, as far as known.
+    pub(crate) fn link_state(&self) -> LinkState {
+        self.state
+    }
+
     /// Returns when to [`poll`](Self::poll) without a notification.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let at_once = (!self.queue.is_empty()).then_some(Instant::ZERO);
