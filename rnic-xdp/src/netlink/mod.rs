@@ -13,6 +13,7 @@ mod neighbour;
 mod policy;
 mod route;
 mod socket;
+mod xdp;
 
 pub(crate) use address::{Address, addresses};
 pub use error::NetlinkError;
@@ -20,9 +21,12 @@ pub(crate) use firewall::firewall_tables;
 pub(crate) use generic::{Generic, QueueNapi, RssSettings, XdpFeatures};
 #[cfg(test)]
 pub(crate) use link::Vlan;
-pub(crate) use link::{AttachedXdp, Link, LinkChange, link_by_index, link_by_name, links};
+pub(crate) use link::{
+    AttachedXdp, Link, LinkChange, XdpAttachment, link_by_index, link_by_name, links,
+};
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};
 pub(crate) use policy::{Policies, Policy, PolicySocket};
 pub(crate) use route::{Route, route};
 pub(crate) use socket::{Groups, RouteSocket, Socket};
+pub(crate) use xdp::{XdpMode, set_xdp};
