@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* The layout of the steering maps, shared by steer.bpf.c and rnic-xdp/src/steering/layout.rs. */
+/* The layout of the steering maps, shared by the programs and rnic-xdp/src/steering/layout.rs. */
 #ifndef RNIC_STEER_H
 #define RNIC_STEER_H
 
@@ -15,7 +15,7 @@
 /* The most ranges of peers' addresses to which entries are limited at once. */
 #define STEER_MAX_PEERS 65536
 
-/* Values of steer_map. */
+/* Values of steer_target.peers. */
 #define STEER_ALL_PEERS 1
 #define STEER_SOME_PEERS 2 /* those in steer_peers */
 
@@ -28,6 +28,12 @@
 /* Upper bound of receive queues; set to the device's number when loaded. */
 #define STEER_MAX_QUEUES 64
 
+/* Entries of steer_devices: the device itself, and the clients that share it. */
+#define STEER_MAX_DEVICES 1024
+
+/* The index of the device itself in steer_devices. */
+#define STEER_NIC 0
+
 /* Key of steer_map. An all-zero address stands for any local address of the family. */
 struct steer_key {
 	__be32 address[4]; /* IPv4 in the first, the rest zero */
@@ -35,6 +41,12 @@ struct steer_key {
 	__u8 family;      /* STEER_IPV4 or STEER_IPV6 */
 	__u8 reserved;    /* zero */
 	__u32 vlan;       /* the VLAN that the address belongs to; 0 where that is any */
+};
+
+/* Value of steer_map. */
+struct steer_target {
+	__u32 peers; /* STEER_ALL_PEERS or STEER_SOME_PEERS */
+	__u32 port;  /* of the client that has the entry: an index of steer_devices; 0: the socket of the receive queue */
 };
 
 /* Key of steer_peers: a prefix of peers' addresses to which an entry of steer_map is limited. */
@@ -55,6 +67,7 @@ struct steer_port {
 	__u8 any_address;  /* not 0: any local address of the family, in any VLAN */
 	__u16 vlan;        /* as in the key */
 	__u32 others;
+	__u32 port;        /* as in steer_target */
 };
 
 /*
@@ -76,7 +89,10 @@ enum steer_verdict {
 	STEER_TRUNCATED = 5,    /* shorter than its headers say: passed */
 	STEER_OTHER_HOST = 6,   /* steered, but to a MAC address that is not ours, or in a VLAN without a device here: passed */
 	STEER_STRANGER = 7,     /* steered for other peers only: passed */
-	STEER_VERDICTS = 8,
+	STEER_TO_PORT = 8,      /* to the client that leased its destination */
+	STEER_NO_PORT = 9,      /* to a client whose device is gone: passed */
+	STEER_LOOPBACK = 10,    /* from or to a loopback address, which must not come from a network: passed */
+	STEER_VERDICTS = 11,
 };
 
 #endif

@@ -68,6 +68,9 @@ fn explain(counter: &str) -> &'static str {
         "strangers" => {
             "to the kernel: for a steered port, from peers that may not connect (--allow)"
         }
+        "to_ports" => "to the clients that share the interface",
+        "no_port" => "to the kernel: for a client whose interface is gone",
+        "loopback" => "to the kernel: from or to a loopback address",
         "truncated" => "to the kernel: shorter than their headers say",
         "other_host" => {
             "to the kernel: for a steered port, but to another host's MAC address or VLAN"

@@ -1,6 +1,7 @@
 //! Why a device could not be opened, with the remedy in each message.
 
 use std::io;
+use std::path::PathBuf;
 
 use nix::libc;
 
@@ -199,6 +200,57 @@ pub enum OpenError {
         value: String,
         /// What it must be.
         rule: &'static str,
+    },
+    /// The device does not send what programs redirect to it.
+    #[error(
+        "{netdev} cannot be shared natively: it sends no frames that XDP programs redirect to it; use the generic mode, \
+         or another device (a veth does if its other end has an XDP program, or GRO: `ethtool -K DEV gro on`)"
+    )]
+    NoRedirect {
+        /// The device.
+        netdev: String,
+    },
+    /// The device is shared in another mode.
+    #[error(
+        "{netdev} is shared in {mode} mode by a former process, and its clients may still use it; choose that mode, or end \
+         the clients and then the sharing"
+    )]
+    OtherMode {
+        /// The device.
+        netdev: String,
+        /// How its program is attached.
+        mode: &'static str,
+    },
+    /// There is no file system for pins.
+    #[error("{path} is not on a BPF file system; `mount -t bpf bpf /sys/fs/bpf` makes one")]
+    NoBpffs {
+        /// Where the pins are to be.
+        path: PathBuf,
+    },
+    /// Another version has pinned its maps.
+    #[error(
+        "the maps in {path} are of another version of rnic ({found}, not {wanted}); end all clients of that version, detach \
+         its program (`ip link set dev {netdev} xdp off`), and remove {path}"
+    )]
+    OtherLayout {
+        /// The device.
+        netdev: String,
+        /// The directory of the pins.
+        path: PathBuf,
+        /// The version found.
+        found: String,
+        /// Our version.
+        wanted: &'static str,
+    },
+    /// A pin cannot be made, read or removed.
+    #[error("cannot {doing} {path}: {source}; it takes root, and a directory that is rnic's alone")]
+    Pin {
+        /// What was to be done.
+        doing: &'static str,
+        /// The pin.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
     },
     /// A netlink request failed.
     #[error(transparent)]

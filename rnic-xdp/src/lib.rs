@@ -14,6 +14,7 @@ mod port;
 mod process;
 mod reserve;
 mod routes;
+pub mod sharing;
 pub mod steering;
 pub mod testing;
 mod tx_checksum;
@@ -36,4 +37,18 @@ pub use worker::Worker;
 #[allow(clippy::undocumented_unsafe_blocks)]
 pub mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
+}
+
+/// The program that says what a client may send, compiled from `ebpf/police.bpf.c`.
+#[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all)]
+#[allow(clippy::undocumented_unsafe_blocks)]
+pub mod police_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/police.skel.rs"));
+}
+
+/// The program on a client's end, compiled from `ebpf/port.bpf.c`.
+#[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all)]
+#[allow(clippy::undocumented_unsafe_blocks)]
+pub(crate) mod port_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/port.skel.rs"));
 }

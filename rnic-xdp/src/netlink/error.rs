@@ -37,4 +37,12 @@ impl NetlinkError {
             _ => None,
         }
     }
+
+    /// Returns the kernel's error.
+    pub(crate) fn into_io(self) -> io::Error {
+        match self {
+            Self::Socket { source, .. } | Self::Refused { source, .. } => source,
+            Self::BadReply { .. } => io::Error::other(self),
+        }
+    }
 }

@@ -121,6 +121,11 @@ impl XdpFeatures {
         self.mask & 0x2 != 0
     }
 
+    /// Returns whether it sends frames that programs redirect to it.
+    pub(crate) fn transmits_redirected(self) -> bool {
+        self.mask & 0x4 != 0
+    }
+
     /// Returns whether AF_XDP works without copying.
     pub(crate) fn zero_copy(self) -> bool {
         self.mask & 0x8 != 0

@@ -24,7 +24,7 @@ const IFLA_VLAN_PROTOCOL: u16 = 5;
 pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_LINK_NETNSID: u16 = 37;
-const IFLA_XDP: u16 = 43;
+pub(super) const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
@@ -47,6 +47,16 @@ pub(super) struct InterfaceInfo {
     pub(super) index: i32,
     pub(super) flags: u32,
     pub(super) change: u32,
+}
+
+impl InterfaceInfo {
+    /// Names a device.
+    pub(super) fn of(index: u32) -> Self {
+        Self {
+            index: index as i32,
+            ..Self::default()
+        }
+    }
 }
 
 /// A VLAN device.
@@ -269,10 +279,7 @@ pub(crate) fn link_by_index(
     socket: &mut RouteSocket,
     index: u32,
 ) -> Result<Option<Link>, NetlinkError> {
-    let info = InterfaceInfo {
-        index: index as i32,
-        ..Default::default()
-    };
+    let info = InterfaceInfo::of(index);
     one(socket, |flags| Builder::new(GET_LINK, flags, &info))
 }
 

@@ -14,6 +14,7 @@ mod policy;
 mod route;
 mod socket;
 mod veth;
+mod xdp;
 
 pub(crate) use address::{Address, addresses};
 pub use error::NetlinkError;
@@ -21,10 +22,13 @@ pub(crate) use firewall::firewall_tables;
 pub(crate) use generic::{Generic, QueueNapi, RssSettings, XdpFeatures};
 #[cfg(test)]
 pub(crate) use link::Vlan;
-pub(crate) use link::{AttachedXdp, Link, LinkChange, link_by_index, link_by_name, links};
+pub(crate) use link::{
+    AttachedXdp, Link, LinkChange, XdpAttachment, link_by_index, link_by_name, links,
+};
 pub(crate) use message::Message;
 pub(crate) use neighbour::{Neighbour, ask_for_neighbour, neighbour};
 pub(crate) use policy::{Policies, Policy, PolicySocket};
 pub(crate) use route::{Route, route};
 pub(crate) use socket::{Groups, RouteSocket, Socket};
 pub(crate) use veth::{make_veth, remove_link, start_silent};
+pub(crate) use xdp::{XdpMode, set_xdp};

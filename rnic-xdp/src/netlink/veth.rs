@@ -57,10 +57,7 @@ pub(crate) fn make_veth(
 /// Starts a device on which the kernel itself says nothing: it gets no IPv6 address.
 pub(crate) fn start_silent(socket: &mut RouteSocket, index: u32) -> Result<(), NetlinkError> {
     let mode = attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
-    let info = InterfaceInfo {
-        index: index as i32,
-        ..Default::default()
-    };
+    let info = InterfaceInfo::of(index);
     let silence =
         |flags| Builder::new(SET_LINK, flags, &info).nested(IFLA_AF_SPEC, &[(AF_INET6, &mode)]);
     let acknowledged = ReplyMode::Acknowledgement(0);
@@ -83,10 +80,7 @@ pub(crate) fn start_silent(socket: &mut RouteSocket, index: u32) -> Result<(), N
 
 /// Removes a device; of a veth pair both ends.
 pub(crate) fn remove_link(socket: &mut RouteSocket, index: u32) -> Result<(), NetlinkError> {
-    let info = InterfaceInfo {
-        index: index as i32,
-        ..Default::default()
-    };
+    let info = InterfaceInfo::of(index);
     let build = |flags| Builder::new(DELETE_LINK, flags, &info);
     let reply = ReplyMode::Acknowledgement(0);
     socket.0.request("remove a device", reply, build).map(drop)

@@ -6,16 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys;
 
+use crate::netlink::XdpMode;
 use crate::process::Maker;
-
-/// How the program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum In {
-    /// In the driver, or not at all.
-    Driver,
-    /// In the kernel's stack.
-    Stack,
-}
 
 /// The attachment of a program to a device. The kernel ends it with the last descriptor, at the latest when the process ends.
 #[derive(Debug)]
@@ -48,14 +40,18 @@ impl Attachment {
 }
 
 /// Attaches a program to a device. libbpf-rs attaches with a link too, but lets the kernel choose the mode.
-pub(super) fn attach(program: BorrowedFd<'_>, device: u32, mode: In) -> io::Result<Attachment> {
+pub(super) fn attach(
+    program: BorrowedFd<'_>,
+    device: u32,
+    mode: XdpMode,
+) -> io::Result<Attachment> {
     // SAFETY: all-zero is a valid value of this plain C structure of integers, pointers that may be null, and a
     // union of the same.
     let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
     options.sz = size_of_val(&options) as _;
     options.flags = match mode {
-        In::Driver => libbpf_sys::XDP_FLAGS_DRV_MODE,
-        In::Stack => libbpf_sys::XDP_FLAGS_SKB_MODE,
+        XdpMode::Driver => libbpf_sys::XDP_FLAGS_DRV_MODE,
+        XdpMode::Stack => libbpf_sys::XDP_FLAGS_SKB_MODE,
     };
     let device = i32::try_from(device).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the call reads `options`, which lives through it, and keeps no pointer to it.

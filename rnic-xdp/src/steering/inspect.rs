@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, loaded_programs};
 
-use super::layout::{self, KeyOctets, SteeringCounters};
+use super::layout::{self, KeyOctets, SteeringCounters, TargetWords};
 use super::maps::{io_error, map_from, read_counters};
 use crate::netlink::{NetlinkError, RouteSocket, link_by_name};
 
@@ -57,9 +57,11 @@ pub fn counters(netdev: &str) -> Result<SteeringCounters, SteeringError> {
 pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
     let map = attached_map(netdev, "steer_map")?;
     let read = || -> io::Result<Vec<SocketAddr>> {
-        let map = HashMap::<MapData, KeyOctets, u32>::try_from(map).map_err(io_error)?;
+        let map = HashMap::<MapData, KeyOctets, TargetWords>::try_from(map).map_err(io_error)?;
         let keys = map.keys().filter_map(Result::ok);
-        let mut entries: Vec<_> = keys.filter_map(|key| layout::local(&key)).collect();
+        let mut entries: Vec<_> = keys
+            .filter_map(|key| Some(layout::entry(&key)?.local))
+            .collect();
         entries.sort();
         // An address in several VLANs has an entry for each.
         entries.dedup();

@@ -9,12 +9,12 @@ const IPV4: u8 = 4;
 const IPV6: u8 = 6;
 
 /// An entry of the steering maps: a local address and port, and the VLAN of its frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Entry {
     /// An unspecified address stands for all of its family, in all VLANs.
-    pub(crate) local: SocketAddr,
+    pub local: SocketAddr,
     /// The VLAN that the address belongs to; 0 is none.
-    pub(crate) vlan: u16,
+    pub vlan: u16,
 }
 
 /// The octets of a key in the map: address, port in network order, family, a zero, VLAN.
@@ -38,9 +38,15 @@ pub(crate) fn key(entry: &Entry) -> KeyOctets {
     octets
 }
 
-/// The values in the map of entries: for all peers, or for those in the map of peers.
+/// The words of a value in the map of entries: which peers, and the port of the client.
+pub(crate) type TargetWords = [u32; 2];
+
+/// Which peers may connect to an entry: all, or those in the map of peers.
 pub(crate) const ALL_PEERS: u32 = 1;
 pub(crate) const SOME_PEERS: u32 = 2;
+
+/// The number of the port of entries whose frames go to the socket of their receive queue.
+pub(crate) const OWN_SOCKETS: u32 = 0;
 
 /// A key of the map of peers behind its number of bits: the key of an entry, and the address.
 pub(crate) type PeerOctets = [u8; 40];
@@ -60,6 +66,13 @@ pub(crate) fn peers(entry: &Entry, prefix: Prefix) -> Option<(u32, PeerOctets)> 
     Some((24 * 8 + u32::from(prefix.bits()), octets))
 }
 
+/// Returns the key of the entry to which a key of the map of peers belongs.
+pub(crate) fn entry_of(peers: &PeerOctets) -> KeyOctets {
+    let mut key = [0; 24];
+    key.copy_from_slice(&peers[..24]);
+    key
+}
+
 /// The octets of a value in the map of links: two MAC addresses, and whether there is such a VLAN.
 pub(crate) type LinkOctets = [u8; 16];
 
@@ -74,8 +87,15 @@ pub(crate) fn link(macs: Option<[MacAddr; 2]>) -> LinkOctets {
     octets
 }
 
-/// The octets of a value in the map by port: address, family, whether any address, VLAN, number of others.
-pub(crate) type PortOctets = [u8; 24];
+/// Returns the MAC addresses in a value of the map of links, if there is such a VLAN.
+pub(crate) fn macs(octets: &LinkOctets) -> Option<[MacAddr; 2]> {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, known @ ..] = *octets;
+    let macs = [[a, b, c, d, e, f], [g, h, i, j, k, l]];
+    (known != [0; 4]).then_some(macs.map(MacAddr))
+}
+
+/// The octets of a value in the map by port: address, family, whether any address, VLAN, number of others, port of the client.
+pub(crate) type PortOctets = [u8; 28];
 
 /// The value in the map by port: one entry of the port, with which the program compares at once, and the number of others,
 /// which it looks up.
@@ -88,40 +108,59 @@ pub(crate) struct PortEntries {
     any_address: bool,
     vlan: u16,
     others: u32,
+    /// The client that has the entry to compare with.
+    port: u32,
 }
 
 impl PortEntries {
     /// Reads a value of the map.
     pub(crate) fn read(octets: &PortOctets) -> Self {
-        let [address @ .., family, any_address, e, f, a, b, c, d] = *octets;
+        let [
+            address @ ..,
+            family,
+            any_address,
+            e,
+            f,
+            a,
+            b,
+            c,
+            d,
+            g,
+            h,
+            i,
+            j,
+        ] = *octets;
         Self {
             address,
             family,
             any_address: any_address != 0,
             vlan: u16::from_ne_bytes([e, f]),
             others: u32::from_ne_bytes([a, b, c, d]),
+            port: u32::from_ne_bytes([g, h, i, j]),
         }
     }
 
     /// Returns the octets of the value in the map.
     pub(crate) fn octets(&self) -> PortOctets {
-        let mut octets = [0; 24];
+        let mut octets = [0; 28];
         octets[..16].copy_from_slice(&self.address);
         octets[16] = self.family;
         octets[17] = u8::from(self.any_address);
         octets[18..20].copy_from_slice(&self.vlan.to_ne_bytes());
-        octets[20..].copy_from_slice(&self.others.to_ne_bytes());
+        octets[20..24].copy_from_slice(&self.others.to_ne_bytes());
+        octets[24..].copy_from_slice(&self.port.to_ne_bytes());
         octets
     }
 
-    /// Returns it with one more entry.
-    pub(crate) fn with(self, entry: &Entry) -> Self {
+    /// Returns it with one more entry, of the client with this port.
+    pub(crate) fn with(self, entry: &Entry, port: u32) -> Self {
         if !self.is_hidden() {
             let others = self.others + 1;
             return Self { others, ..self };
         }
         Self {
             others: self.others,
+            port,
             ..Self::of(entry)
         }
     }
@@ -158,6 +197,7 @@ impl PortEntries {
             any_address: entry.local.ip().is_unspecified(),
             vlan: entry.vlan,
             others: 0,
+            port: OWN_SOCKETS,
         }
     }
 
@@ -172,8 +212,8 @@ impl PortEntries {
     }
 }
 
-/// Returns the local address and port of a key. Returns `None` for an unknown family.
-pub(crate) fn local(key: &KeyOctets) -> Option<SocketAddr> {
+/// Returns the entry of a key. Returns `None` for an unknown family.
+pub(crate) fn entry(key: &KeyOctets) -> Option<Entry> {
     let port = u16::from_be_bytes([key[16], key[17]]);
     let [a, b, c, d, ..] = *key;
     let address = match key[18] {
@@ -181,7 +221,11 @@ pub(crate) fn local(key: &KeyOctets) -> Option<SocketAddr> {
         IPV6 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&key[..16]).ok()?)),
         _ => return None,
     };
-    Some(SocketAddr::new(address, port))
+    let vlan = u32::from_ne_bytes([key[20], key[21], key[22], key[23]]);
+    Some(Entry {
+        local: SocketAddr::new(address, port),
+        vlan: vlan.try_into().ok()?,
+    })
 }
 
 /// The steering program's counters of received frames.
@@ -204,10 +248,17 @@ pub struct SteeringCounters {
     pub other_host: u64,
     /// For a steered port, from a peer that may not connect there: passed to the kernel, which answers with RST.
     pub strangers: u64,
+    /// Redirected to a client that shares the device.
+    pub to_ports: u64,
+    /// For a client whose device is gone: passed to the kernel.
+    pub no_port: u64,
+    /// On a shared device, from or to a loopback address, which must not come from a network: passed to the kernel, which
+    /// drops them.
+    pub loopback: u64,
 }
 
 /// Number of counters.
-pub(crate) const VERDICTS: u32 = 8;
+pub(crate) const VERDICTS: u32 = 11;
 
 impl SteeringCounters {
     pub(crate) fn from_values(values: [u64; VERDICTS as usize]) -> Self {
@@ -220,6 +271,9 @@ impl SteeringCounters {
             truncated,
             other_host,
             strangers,
+            to_ports,
+            no_port,
+            loopback,
         ] = values;
         Self {
             redirected,
@@ -230,6 +284,9 @@ impl SteeringCounters {
             truncated,
             other_host,
             strangers,
+            to_ports,
+            no_port,
+            loopback,
         }
     }
 
@@ -244,6 +301,9 @@ impl SteeringCounters {
             ("truncated", self.truncated),
             ("other_host", self.other_host),
             ("strangers", self.strangers),
+            ("to_ports", self.to_ports),
+            ("no_port", self.no_port),
+            ("loopback", self.loopback),
         ]
         .into_iter()
     }
@@ -253,7 +313,7 @@ impl SteeringCounters {
 mod tests {
     use super::*;
 
-    fn entry(local: &str, vlan: u16) -> Entry {
+    fn entry_at(local: &str, vlan: u16) -> Entry {
         let local = local.parse().unwrap();
         Entry { local, vlan }
     }
@@ -261,15 +321,15 @@ mod tests {
     #[test]
     fn keys_read_back() {
         for text in ["10.1.2.3:4420", "0.0.0.0:1", "[fd00::1]:65535", "[::]:7"] {
-            let entry = entry(text, 42);
-            assert_eq!(local(&key(&entry)), Some(entry.local));
+            let written = entry_at(text, 42);
+            assert_eq!(entry(&key(&written)), Some(written));
         }
-        assert_eq!(local(&[0; 24]), None);
+        assert_eq!(entry(&[0; 24]), None);
     }
 
     #[test]
     fn keys_have_the_layout_of_the_c_structure() {
-        let key = key(&entry("[102:304:506:708:90a:b0c:d0e:f10]:4370", 0xabc));
+        let key = key(&entry_at("[102:304:506:708:90a:b0c:d0e:f10]:4370", 0xabc));
         let expected = [
             1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0x11, 0x12, 6, 0,
         ];
@@ -282,7 +342,7 @@ mod tests {
 
     #[test]
     fn peers_have_the_layout_of_the_c_structure() {
-        let entry = entry("192.0.2.1:4370", 0xabc);
+        let entry = entry_at("192.0.2.1:4370", 0xabc);
         let (bits, octets) = peers(&entry, "10.77.0.0/16".parse().unwrap()).unwrap();
         assert_eq!((bits, &octets[..24]), (24 * 8 + 16, &key(&entry)[..]));
         assert_eq!(octets[24..], [&[10, 77][..], &[0; 14]].concat());
@@ -300,29 +360,42 @@ mod tests {
         assert_eq!(octets[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
         assert_eq!(octets[12..], 1u32.to_ne_bytes());
         assert_eq!(link(None), [0; 16]);
+        assert_eq!(
+            (super::macs(&octets), super::macs(&[0; 16])),
+            (Some(macs), None)
+        );
         use crate::skeleton::types::steer_link;
         assert_eq!(size_of::<steer_link>(), octets.len());
         assert_eq!(std::mem::offset_of!(steer_link, known), 12);
     }
 
     #[test]
+    fn targets_have_the_layout_of_the_c_structure() {
+        use crate::skeleton::types::steer_target;
+        assert_eq!(size_of::<steer_target>(), size_of::<TargetWords>());
+        assert_eq!(std::mem::offset_of!(steer_target, port), 4);
+    }
+
+    #[test]
     fn port_entries_have_the_layout_of_the_c_structure() {
-        let any = entry("0.0.0.0:1", 0);
-        let first = entry("[102:304:506:708:90a:b0c:d0e:f10]:1", 0xabc);
+        let any = entry_at("0.0.0.0:1", 0);
+        let first = entry_at("[102:304:506:708:90a:b0c:d0e:f10]:1", 0xabc);
         let other_vlan = Entry { vlan: 7, ..first };
-        let one = PortEntries::default().with(&first);
-        let entries = one.with(&any);
+        let one = PortEntries::default().with(&first, 9);
+        let entries = one.with(&any, 7);
         assert_eq!(entries.without(&any), one);
-        assert_eq!(one.with(&other_vlan).without(&other_vlan), one);
+        assert_eq!(one.with(&other_vlan, 7).without(&other_vlan), one);
         let hidden = entries.without(&first);
         assert!(hidden.is_hidden());
-        assert_eq!(hidden.with(&first), entries);
+        assert_eq!(hidden.with(&first, 9), entries);
         let octets = entries.octets();
         let mut expected = [
-            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 6, 0, 0, 0, 0, 0, 0, 0,
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0,
         ];
         expected[18..20].copy_from_slice(&0xabc_u16.to_ne_bytes());
-        expected[20..].copy_from_slice(&1u32.to_ne_bytes());
+        expected[20..24].copy_from_slice(&1u32.to_ne_bytes());
+        expected[24..].copy_from_slice(&9u32.to_ne_bytes());
         assert_eq!(octets, expected);
         assert_eq!(PortEntries::read(&octets), entries);
         use crate::skeleton::types::steer_port;
@@ -331,7 +404,8 @@ mod tests {
         assert_eq!(std::mem::offset_of!(steer_port, any_address), 17);
         assert_eq!(std::mem::offset_of!(steer_port, vlan), 18);
         assert_eq!(std::mem::offset_of!(steer_port, others), 20);
-        let any = PortEntries::default().with(&any);
+        assert_eq!(std::mem::offset_of!(steer_port, port), 24);
+        let any = PortEntries::default().with(&any, 0);
         assert_eq!(any.octets()[..20], [&[0; 16][..], &[4, 1, 0, 0]].concat());
     }
 }

@@ -11,6 +11,7 @@ use aya::maps::{Array, MapData};
 use rnic_core::wire::ethernet::MacAddr;
 
 use super::layout::{self, LinkOctets};
+use super::load::Maps;
 use super::maps::io_error;
 use crate::netlink::{Link, LinkChange, NetlinkError, RouteSocket, links};
 
@@ -44,12 +45,19 @@ impl std::fmt::Debug for SteeredLinks {
 }
 
 impl SteeredLinks {
-    pub(super) fn new(device: u32, map: Array<MapData, LinkOctets>) -> Self {
-        Self(Arc::new(Mutex::new(Links {
+    /// Makes it for the map of these, which is empty or that of a former process.
+    pub(crate) fn new(device: u32, maps: &Maps) -> io::Result<Self> {
+        let map: Array<MapData, LinkOctets> = maps.get("steer_links")?;
+        let mut written = Table::new();
+        for (vlan, octets) in (0..).zip(map.iter()) {
+            let macs = layout::macs(&octets.map_err(io_error)?);
+            written.extend(macs.map(|macs| (vlan, macs)));
+        }
+        Ok(Self(Arc::new(Mutex::new(Links {
             map,
             known: Known::new(device),
-            written: Table::new(),
-        })))
+            written,
+        }))))
     }
 
     /// Reads all links from the kernel, and updates the program's map.

@@ -12,7 +12,7 @@ pub(super) fn map_from(data: MapData) -> io::Result<Map> {
 }
 
 /// Reads the counters of all CPUs.
-pub(super) fn read_counters(map: &PerCpuArray<MapData, u64>) -> io::Result<SteeringCounters> {
+pub(crate) fn read_counters(map: &PerCpuArray<MapData, u64>) -> io::Result<SteeringCounters> {
     let mut values = [0; VERDICTS as usize];
     for (index, value) in (0..VERDICTS).zip(&mut values) {
         let per_cpu = map.get(&index, 0).map_err(io_error)?;
@@ -22,7 +22,7 @@ pub(super) fn read_counters(map: &PerCpuArray<MapData, u64>) -> io::Result<Steer
 }
 
 /// Returns the kernel's error number inside an error of aya.
-pub(super) fn io_error(error: MapError) -> io::Error {
+pub(crate) fn io_error(error: MapError) -> io::Error {
     match error {
         MapError::SyscallError(error) => error.io_error,
         MapError::IoError(error) => error,

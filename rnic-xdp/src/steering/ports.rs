@@ -4,12 +4,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, MapData};
+use aya::maps::{Array, HashMap, MapData, MapError};
 use rnic_core::engine::Peers;
 
 use super::layout::{
-    self, ALL_PEERS, Entry, KeyOctets, PeerOctets, PortEntries, PortOctets, SOME_PEERS, key,
+    self, ALL_PEERS, Entry, KeyOctets, OWN_SOCKETS, PeerOctets, PortEntries, PortOctets,
+    SOME_PEERS, TargetWords, key,
 };
+use super::load::Maps;
 use super::maps::io_error;
 
 /// Adds an entry only if there is none yet (`BPF_NOEXIST`), because the entries of a port are counted. There is one if two
@@ -18,10 +20,10 @@ const NEW: u64 = 1;
 
 /// The steered ports of a device, shared by all that add to them.
 #[derive(Clone)]
-pub(crate) struct SteeredPorts(Arc<Mutex<Maps>>);
+pub(crate) struct SteeredPorts(Arc<Mutex<Tables>>);
 
-struct Maps {
-    entries: HashMap<MapData, KeyOctets, u32>,
+struct Tables {
+    entries: HashMap<MapData, KeyOctets, TargetWords>,
     /// The map by port, which the program reads before the map of entries.
     ports: Array<MapData, PortOctets>,
     /// The peers to which entries are limited.
@@ -35,26 +37,28 @@ impl std::fmt::Debug for SteeredPorts {
 }
 
 impl SteeredPorts {
-    pub(super) fn new(
-        entries: HashMap<MapData, KeyOctets, u32>,
-        ports: Array<MapData, PortOctets>,
-        peers: LpmTrie<MapData, PeerOctets, u32>,
-    ) -> Self {
-        Self(Arc::new(Mutex::new(Maps {
-            entries,
-            ports,
-            peers,
-        })))
+    pub(crate) fn new(maps: &Maps) -> io::Result<Self> {
+        Ok(Self(Arc::new(Mutex::new(Tables {
+            entries: maps.get("steer_map")?,
+            ports: maps.get("steer_ports")?,
+            peers: maps.get("steer_peers")?,
+        }))))
     }
 
-    /// Steers segments of these peers to an entry.
+    /// Steers segments of these peers to an entry, and from there to the sockets of this process.
     pub(crate) fn add(&self, entry: &Entry, peers: &Peers) -> io::Result<()> {
+        self.add_for(OWN_SOCKETS, entry, peers)
+    }
+
+    /// Steers segments of these peers to an entry, and from there to the client with this port.
+    pub(crate) fn add_for(&self, port: u32, entry: &Entry, peers: &Peers) -> io::Result<()> {
         let mut maps = self.lock();
-        let value = match peers.limits() {
+        let which = match peers.limits() {
             None => ALL_PEERS,
             Some(_) => SOME_PEERS,
         };
         let entries = &mut maps.entries;
+        let value = [which, port];
         entries.insert(key(entry), value, NEW).map_err(io_error)?;
         let written = maps.add_peers(entry, peers);
         let written = written.and_then(|()| maps.add_to_port(entry, value));
@@ -75,7 +79,41 @@ impl SteeredPorts {
         written.and(removed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Maps> {
+    /// Removes an entry whose peers are not known here.
+    pub(crate) fn remove_with_peers(&self, entry: &Entry) -> io::Result<()> {
+        let mut maps = self.lock();
+        let written = maps.remove_from_port(entry);
+        let key = key(entry);
+        let limited = maps.entries.get(&key, 0).map_err(io_error)?[0] == SOME_PEERS;
+        let removed = maps.entries.remove(&key).map_err(io_error);
+        let swept = match limited {
+            true => maps.sweep_peers(&key),
+            false => Ok(()),
+        };
+        written.and(removed).and(swept)
+    }
+
+    /// Returns all entries, each with the port of the client that has it.
+    pub(crate) fn list(&self) -> io::Result<Vec<(u32, Entry)>> {
+        let maps = self.lock();
+        let mut found = Vec::new();
+        for each in maps.entries.iter() {
+            let (key, [_, port]) = each.map_err(io_error)?;
+            found.extend(layout::entry(&key).map(|entry| (port, entry)));
+        }
+        Ok(found)
+    }
+
+    /// Returns the port of the client that has an entry, if there is such an entry.
+    pub(crate) fn port_of(&self, entry: &Entry) -> io::Result<Option<u32>> {
+        match self.lock().entries.get(&key(entry), 0) {
+            Ok([_, port]) => Ok(Some(port)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(io_error(error)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -85,7 +123,7 @@ fn keys_of(entry: &Entry, peers: &Peers) -> impl Iterator<Item = (u32, PeerOctet
     limits.filter_map(|prefix| layout::peers(entry, *prefix))
 }
 
-impl Maps {
+impl Tables {
     /// Writes the peers to which an entry is limited.
     fn add_peers(&mut self, entry: &Entry, peers: &Peers) -> io::Result<()> {
         for (bits, octets) in keys_of(entry, peers) {
@@ -102,13 +140,26 @@ impl Maps {
         }
     }
 
+    /// Removes all peers of the entry with this key.
+    fn sweep_peers(&mut self, key: &KeyOctets) -> io::Result<()> {
+        let mut of_entry = Vec::new();
+        for peer in self.peers.keys() {
+            let peer = peer.map_err(io_error)?;
+            of_entry.extend((layout::entry_of(&peer.data()) == *key).then_some(peer));
+        }
+        for peer in of_entry {
+            self.peers.remove(&peer).map_err(io_error)?;
+        }
+        Ok(())
+    }
+
     /// Adds an entry to the value of its port.
-    fn add_to_port(&mut self, entry: &Entry, value: u32) -> io::Result<()> {
+    fn add_to_port(&mut self, entry: &Entry, [which, port]: TargetWords) -> io::Result<()> {
         let before = self.port(entry)?;
-        if value != ALL_PEERS {
+        if which != ALL_PEERS {
             return self.set_port(entry, before.with_limited());
         }
-        let after = before.with(entry);
+        let after = before.with(entry, port);
         if before.is_hidden() {
             // The program may read a value that is half written, so the address changes only while it is hidden.
             self.set_port(entry, after.hidden())?;

@@ -6,3 +6,4 @@ mod headers;
 mod host;
 mod oracle;
 mod program;
+mod shared;

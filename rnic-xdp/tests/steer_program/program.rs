@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
+use aya::programs::loaded_programs;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, ProgramInput};
+use libbpf_rs::{MapCore, MapFlags, Program, ProgramInput};
 use rnic_core::wire::packet::{Checksums, parse};
 use rnic_xdp::skeleton::{SteerSkel, SteerSkelBuilder};
 use rnic_xdp::testing::{Namespace, is_root};
@@ -19,7 +20,7 @@ use crate::oracle::{Verdict, oracle};
 pub(crate) const XDP_PASS: u32 = 2;
 pub(crate) const XDP_REDIRECT: u32 = 4;
 /// The number of counters.
-const VERDICTS: usize = 8;
+const VERDICTS: usize = 11;
 
 /// The program in the kernel, with a socket for queue 0.
 pub(crate) struct Rig<'obj> {
@@ -28,8 +29,10 @@ pub(crate) struct Rig<'obj> {
 }
 
 impl<'obj> Rig<'obj> {
-    fn load(object: &'obj mut MaybeUninit<libbpf_rs::OpenObject>) -> Self {
-        let open = SteerSkelBuilder::default().open(object).unwrap();
+    fn load(object: &'obj mut MaybeUninit<libbpf_rs::OpenObject>, shared: bool) -> Self {
+        let mut open = SteerSkelBuilder::default().open(object).unwrap();
+        let constants = open.maps.rodata_data.as_deref_mut().unwrap();
+        constants.steer_shared = u32::from(shared);
         let skeleton = open.load().unwrap();
         for (vlan, macs) in links() {
             let link = [&macs.concat()[..], &1u32.to_ne_bytes()].concat();
@@ -45,23 +48,29 @@ impl<'obj> Rig<'obj> {
 
     /// Adds an entry. The first one of a port also goes to the map by port, with which the program compares.
     pub(crate) fn steer(&mut self, local: &str, vlan: u16) {
+        self.steer_to(local, vlan, 0);
+    }
+
+    /// Adds an entry for the client with this port.
+    pub(crate) fn steer_to(&mut self, local: &str, vlan: u16, client: u32) {
         let local: SocketAddr = local.parse().unwrap();
         let of_port = |other: &&(SocketAddr, u16)| other.0.port() == local.port();
         let before = self.steered.iter().filter(of_port).count() as u32;
         let key = key(local, vlan);
         let map = &self.skeleton.maps.steer_map;
-        map.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY)
-            .unwrap();
+        let target = [1u32, client].map(u32::to_ne_bytes).concat();
+        map.update(&key, &target, MapFlags::ANY).unwrap();
         let (ports, number) = (&self.skeleton.maps.steer_ports, u32::from(local.port()));
         let number = number.to_ne_bytes();
         let mut port = ports.lookup(&number, MapFlags::ANY).unwrap().unwrap();
-        assert_eq!(port.len(), 24);
+        assert_eq!(port.len(), 28);
         if before == 0 {
             port[..16].copy_from_slice(&key[..16]);
             port[16..18].copy_from_slice(&[key[18], u8::from(local.ip().is_unspecified())]);
             port[18..20].copy_from_slice(&vlan.to_ne_bytes());
+            port[24..].copy_from_slice(&client.to_ne_bytes());
         } else {
-            port[20..].copy_from_slice(&before.to_ne_bytes());
+            port[20..24].copy_from_slice(&before.to_ne_bytes());
         }
         ports.update(&number, &port, MapFlags::ANY).unwrap();
         self.steered.insert((local, vlan));
@@ -69,6 +78,11 @@ impl<'obj> Rig<'obj> {
 
     /// Adds an entry without a VLAN for some peers only: those whose addresses begin with these octets.
     pub(crate) fn steer_for(&mut self, local: &str, peers: &[&[u8]]) {
+        self.steer_to_for(local, 0, peers);
+    }
+
+    /// Adds such an entry for the client with this port.
+    pub(crate) fn steer_to_for(&mut self, local: &str, client: u32, peers: &[&[u8]]) {
         let local: SocketAddr = local.parse().unwrap();
         let key = key(local, 0);
         let maps = &self.skeleton.maps;
@@ -81,7 +95,7 @@ impl<'obj> Rig<'obj> {
                 .update(&range, &value, MapFlags::ANY)
                 .unwrap();
         }
-        let value = 2u32.to_ne_bytes();
+        let value = [2u32, client].map(u32::to_ne_bytes).concat();
         maps.steer_map.update(&key, &value, MapFlags::ANY).unwrap();
         let number = u32::from(local.port()).to_ne_bytes();
         let mut port = maps
@@ -93,6 +107,15 @@ impl<'obj> Rig<'obj> {
         maps.steer_ports
             .update(&number, &port, MapFlags::ANY)
             .unwrap();
+    }
+
+    /// Returns the number of instructions that the verifier has left of the program.
+    pub(crate) fn translated(&self) -> u32 {
+        let program = self.skeleton.progs.rnic_steer.as_fd();
+        let id = Program::id_from_fd(program).unwrap();
+        let mut all = loaded_programs().map(Result::unwrap);
+        let info = all.find(|info| info.id() == id).unwrap();
+        info.size_translated().unwrap() / 8
     }
 
     fn counters(&self) -> Vec<u64> {
@@ -194,8 +217,17 @@ fn key(local: SocketAddr, vlan: u16) -> [u8; 24] {
     key
 }
 
-/// Runs a test with the loaded program and a socket in its map.
+/// Runs a test with the loaded program for one process, and a socket in its map.
 pub(crate) fn with_rig(test: &str, body: impl FnOnce(&mut Rig<'_>) + Send) {
+    with_program(test, false, body);
+}
+
+/// Runs a test with the loaded program for many clients, and a socket in its map.
+pub(crate) fn with_shared_rig(test: &str, body: impl FnOnce(&mut Rig<'_>) + Send) {
+    with_program(test, true, body);
+}
+
+fn with_program(test: &str, shared: bool, body: impl FnOnce(&mut Rig<'_>) + Send) {
     if !is_root(test) {
         return;
     }
@@ -210,7 +242,7 @@ pub(crate) fn with_rig(test: &str, body: impl FnOnce(&mut Rig<'_>) + Send) {
         #[allow(unsafe_code)]
         let (_tx, rx, _rings) = unsafe { Socket::new(config, &umem, &interface, 0) }.unwrap();
         let mut object = MaybeUninit::uninit();
-        let mut rig = Rig::load(&mut object);
+        let mut rig = Rig::load(&mut object, shared);
         let fd = rx.fd().as_raw_fd();
         let sockets = &rig.skeleton.maps.steer_sockets;
         let slot = 0u32.to_ne_bytes();

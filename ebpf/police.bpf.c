@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0
+/*
+ * Stands on the host's end of each client's veth pair, and lets out only what this client may send. Frames for an address of this
+ * host turn around to the client that leased it; all others go to the NIC. Never edits a frame, and passes none to the kernel.
+ */
+#include "parse.h"
+#include "tables.h"
+#include "police.h"
+
+#define TCP_DATA_OFFSET 12 /* in the header; the upper half of the octet, in words */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STEER_MAX_DEVICES);
+	__type(key, __u32);
+	__type(value, struct police_client);
+} police_clients SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, POLICE_MAX_ADDRESSES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct police_address);
+	__type(value, __u32);
+} police_addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, POLICE_MAX_PEERS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct police_peer);
+	__type(value, __u32);
+} police_peers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, STEER_MAX_DEVICES);
+	__type(key, __u32);
+	__type(value, struct police_counters);
+} police_counters SEC(".maps");
+
+/* A frame, and what its headers say. */
+struct frame {
+	__u32 len;
+	struct headers headers;
+};
+
+static __always_inline void count(__u32 port, __u32 verdict, __u32 len)
+{
+	struct police_counters *counters = bpf_map_lookup_elem(&police_counters, &port);
+
+	if (counters && verdict < POLICE_VERDICTS) {
+		counters->by_verdict[verdict].frames += 1;
+		counters->by_verdict[verdict].octets += len;
+	}
+}
+
+/* Reads the headers: the destination's address and port, and the source's. Returns POLICE_TO_NIC to go on. */
+static __always_inline int read(struct xdp_md *context, struct frame *frame, struct steer_key *to, struct steer_key *from)
+{
+	int verdict = parse(context, to, from->address, &frame->headers);
+
+	if (verdict == STEER_TRUNCATED)
+		return POLICE_TRUNCATED;
+	if (verdict == STEER_FRAGMENT)
+		return POLICE_FRAGMENT;
+	if (verdict != STEER_REDIRECTED)
+		return POLICE_NOT_TCP;
+	if (to->family == STEER_IPV4 && frame->headers.ip_header_len != sizeof(struct iphdr))
+		return POLICE_OPTIONS;
+	__builtin_memcpy(from->port, frame->headers.source_port, sizeof(from->port));
+	from->family = to->family;
+	from->vlan = to->vlan;
+	return POLICE_TO_NIC;
+}
+
+/* Checks the Ethernet header and all lengths. Returns POLICE_TO_NIC to go on. */
+static __always_inline int check_frame(struct xdp_md *context, const struct frame *frame, __u32 vlan, __u32 mtu)
+{
+	const struct headers *headers = &frame->headers;
+	__u32 tcp_at = headers->ip_at + headers->ip_header_len;
+	__u8 room, *data_offset = octets(context, tcp_at + TCP_DATA_OFFSET, &room, sizeof(room));
+	__u32 tcp_header_len;
+
+	if (headers->destination_mac[0] & bpf_htons(0x0100))
+		return POLICE_GROUP;
+	if (!is_ours(vlan, headers->source_mac))
+		return POLICE_SOURCE_MAC;
+	if (!data_offset)
+		return POLICE_LENGTH;
+	tcp_header_len = (*data_offset >> 4) * 4;
+	if (tcp_header_len < 20 || headers->ip_header_len + tcp_header_len > headers->ip_len ||
+	    headers->ip_at + headers->ip_len > frame->len)
+		return POLICE_LENGTH;
+	return headers->ip_len <= mtu ? POLICE_TO_NIC : POLICE_MTU;
+}
+
+/* Returns whether an address is one of many hosts, or of none. */
+static __always_inline int is_of_no_host(__u8 family, const __be32 *address)
+{
+	if (!(address[0] | address[1] | address[2] | address[3]))
+		return 1;
+	if (family == STEER_IPV4)
+		return (address[0] & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || address[0] == 0xffffffff;
+	return (address[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
+}
+
+/* Returns whether an address is this host's in its VLAN. */
+static __always_inline int is_local(const struct steer_key *key)
+{
+	struct police_address address = { .family = key->family, .vlan = key->vlan };
+
+	if (is_loopback(key->family, key->address))
+		return 1;
+	__builtin_memcpy(address.address, key->address, sizeof(address.address));
+	return bpf_map_lookup_elem(&police_addresses, &address) != NULL;
+}
+
+/* Returns whether a client has leased an address and port: its own entry, or one for any address. */
+static __always_inline int has_leased(__u32 port, const struct steer_key *key)
+{
+	struct steer_key entry = *key;
+	struct steer_target target;
+
+	return find(&entry, 1, &target) && target.port == port;
+}
+
+static __always_inline int may_send_to(const struct police_client *client, const struct steer_key *to)
+{
+	struct police_peer peer = { .bits = 8 * (sizeof(peer) - sizeof(peer.bits)), .port = client->port, .family = to->family };
+
+	if (client->flags & POLICE_ALL_PEERS)
+		return 1;
+	__builtin_memcpy(peer.address, to->address, sizeof(peer.address));
+	return bpf_map_lookup_elem(&police_peers, &peer) != NULL;
+}
+
+/* Takes the tokens for a frame. Returns whether there were enough. */
+static __always_inline int take(struct police_client *client, __u32 len)
+{
+	__u64 now, elapsed, full = client->burst * POLICE_NANO, cost = len * POLICE_NANO;
+
+	if (!client->rate)
+		return 1;
+	now = bpf_ktime_get_ns();
+	elapsed = now - client->refilled;
+	client->refilled = now;
+	if (elapsed < client->fill_time) /* which also keeps the product in its range */
+		client->tokens += elapsed * client->rate;
+	else
+		client->tokens = full;
+	if (client->tokens > full)
+		client->tokens = full;
+	if (client->tokens < cost)
+		return 0;
+	client->tokens -= cost;
+	return 1;
+}
+
+/* Checks who sends to whom. Returns POLICE_TO_NIC to go on. */
+static __always_inline int check_ends(struct police_client *client, const struct steer_key *to, const struct steer_key *from)
+{
+	if (is_of_no_host(to->family, to->address))
+		return POLICE_DESTINATION;
+	if (!is_local(from))
+		return POLICE_SOURCE;
+	if (!has_leased(client->port, from))
+		return POLICE_NOT_LEASED;
+	return may_send_to(client, to) ? POLICE_TO_NIC : POLICE_PEER;
+}
+
+/* Finds the device for a frame. Returns POLICE_TO_NIC, POLICE_TO_PORT, or why there is none. */
+static __always_inline int route(struct steer_key *to, const struct steer_key *from, __u32 *device)
+{
+	struct steer_target target;
+
+	*device = STEER_NIC;
+	if (!is_local(to))
+		return is_loopback(from->family, from->address) ? POLICE_LOOPBACK : POLICE_TO_NIC;
+	if (!find(to, 1, &target) || target.port == STEER_NIC)
+		return POLICE_NOBODY;
+	if (let_in(target.peers, to, from->address) != STEER_REDIRECTED)
+		return POLICE_STRANGER;
+	*device = target.port;
+	return POLICE_TO_PORT;
+}
+
+/* Returns POLICE_TO_NIC or POLICE_TO_PORT, and the device, or why the frame is dropped. */
+static __always_inline int judge(struct xdp_md *context, struct police_client *client, __u32 len, __u32 *device)
+{
+	struct steer_key to = {}, from = {};
+	struct frame frame = { .len = len };
+	int verdict = read(context, &frame, &to, &from);
+
+	if (verdict != POLICE_TO_NIC)
+		return verdict;
+	verdict = check_frame(context, &frame, to.vlan, client->mtu);
+	if (verdict != POLICE_TO_NIC)
+		return verdict;
+	verdict = check_ends(client, &to, &from);
+	if (verdict != POLICE_TO_NIC)
+		return verdict;
+	if (!take(client, len))
+		return POLICE_RATE;
+	return route(&to, &from, device);
+}
+
+SEC("xdp.frags")
+int rnic_police(struct xdp_md *context)
+{
+	__u32 index = context->ingress_ifindex, len = bpf_xdp_get_buff_len(context), device = STEER_NIC;
+	struct police_client *client = bpf_map_lookup_elem(&police_clients, &index);
+	int verdict, action = XDP_DROP;
+
+	if (!client) {
+		count(0, POLICE_UNKNOWN, len);
+		return XDP_DROP;
+	}
+	verdict = judge(context, client, len, &device);
+	if (verdict == POLICE_TO_NIC || verdict == POLICE_TO_PORT) {
+		action = bpf_redirect_map(&steer_devices, device, XDP_DROP);
+		if (action != XDP_REDIRECT)
+			verdict = POLICE_NO_DEVICE;
+	}
+	count(client->port, verdict, len);
+	return action;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* The layout of the maps of clients, shared by police.bpf.c and rnic-xdp/src/sharing/layout.rs. */
+#ifndef RNIC_POLICE_H
+#define RNIC_POLICE_H
+
+#include <linux/types.h>
+
+#include "steer.h"
+
+/* The most addresses that this host has, those in VLANs included. */
+#define POLICE_MAX_ADDRESSES 65536
+
+/* The most ranges of addresses to which clients are limited. */
+#define POLICE_MAX_PEERS 65536
+
+/* Nanoseconds in a second, and the parts of a token, so that no time of a refill is lost. */
+#define POLICE_NANO 1000000000ULL
+
+/* Bits of police_client.flags. */
+#define POLICE_ALL_PEERS 1 /* may send to every address; otherwise to those in police_peers */
+
+/*
+ * Value of police_clients, by the index of the host's end of its veth pair. One NAPI context runs the program for a device, so
+ * the tokens need no lock.
+ */
+struct police_client {
+	__u32 port;      /* its number: index of steer_devices, 1 or more */
+	__u32 mtu;       /* the most octets of an IP packet */
+	__u32 flags;
+	__u32 reserved;  /* zero */
+	__u64 rate;      /* octets of frames a second; 0: any number */
+	__u64 burst;     /* octets that it may send at once: the most tokens */
+	__u64 fill_time; /* nanoseconds in which no tokens become the most */
+	__u64 tokens;    /* in parts of an octet: POLICE_NANO are one */
+	__u64 refilled;  /* when the tokens were counted, in nanoseconds of CLOCK_MONOTONIC */
+};
+
+/* Key of police_addresses: an address of this host. Loopback addresses need none. */
+struct police_address {
+	__be32 address[4]; /* as in steer_key */
+	__u32 family;      /* as in steer_key */
+	__u32 vlan;        /* that it belongs to; 0 is none */
+};
+
+/* Key of police_peers: a prefix of addresses to which a client may send. */
+struct police_peer {
+	__u32 bits;        /* that count: 64 for port and family, and the first ones of the address */
+	__u32 port;        /* of the client */
+	__u32 family;      /* as in steer_key */
+	__be32 address[4]; /* as in steer_key */
+};
+
+/* The verdict on a frame that a client sends, in the order of the checks. All but the first two drop it. */
+enum police_verdict {
+	POLICE_TO_NIC = 0,        /* sent to the network */
+	POLICE_TO_PORT = 1,       /* turned around to a client of this host */
+	POLICE_UNKNOWN = 2,       /* the device is no client's; counted for port 0 */
+	POLICE_TRUNCATED = 3,     /* shorter than its headers say */
+	POLICE_OPTIONS = 4,       /* IPv4 with options */
+	POLICE_FRAGMENT = 5,      /* an IP fragment */
+	POLICE_NOT_TCP = 6,       /* another protocol, or IPv6 with extension headers */
+	POLICE_GROUP = 7,         /* to a group MAC address */
+	POLICE_SOURCE_MAC = 8,    /* from a MAC address or VLAN that is not this host's */
+	POLICE_LENGTH = 9,        /* the lengths in the IP and TCP headers do not fit the frame or each other */
+	POLICE_MTU = 10,          /* longer than the MTU */
+	POLICE_DESTINATION = 11,  /* to a multicast, broadcast or unspecified address */
+	POLICE_SOURCE = 12,       /* from an address that is not this host's in the VLAN */
+	POLICE_NOT_LEASED = 13,   /* from an address and port that the client has not leased */
+	POLICE_PEER = 14,         /* to an address to which the client may not send */
+	POLICE_RATE = 15,         /* over its rate */
+	POLICE_LOOPBACK = 16,     /* from a loopback address to one that is not this host's */
+	POLICE_NOBODY = 17,       /* to an address of this host, at a port that no client has leased */
+	POLICE_STRANGER = 18,     /* to a client of this host, at a port that it leased for other peers only */
+	POLICE_NO_DEVICE = 19,    /* the device where it goes is gone */
+	POLICE_VERDICTS = 20,
+};
+
+/* Value of police_counters, by port: one slot per CPU. */
+struct police_counters {
+	struct {
+		__u64 frames;
+		__u64 octets; /* of whole frames */
+	} by_verdict[POLICE_VERDICTS];
+};
+
+#endif

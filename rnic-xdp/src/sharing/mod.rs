@@ -1,0 +1,253 @@
+//! A device that many clients share: its programs, and their maps of clients and leases.
+//!
+//! A client has a *port*: a veth pair, whose one end lies beside the device and whose other end is the client's. The steering
+//! program on the device sends the segments for a lease (a local address and TCP port) to the client that has it. A program on the
+//! host's end of each pair sends out what this client may send, and a third one on the client's end puts all into its AF_XDP
+//! socket. The programs are attached over netlink and the maps are pinned, so all goes on without this process.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use aya::maps::{MapData, PerCpuArray, XskMap};
+use libbpf_rs::skel::SkelBuilder;
+use rnic_core::engine::Peers;
+
+use crate::error::OpenError;
+use crate::netlink::{Link, RouteSocket, link_by_index, link_by_name};
+use crate::port_skeleton::PortSkelBuilder;
+use crate::steering::{
+    Entry, Maps, Mode, ModeChoice, SteeredLinks, SteeredPorts, SteeringCounters, io_error, load,
+    read_counters, refused,
+};
+
+mod addresses;
+mod attachment;
+mod clients;
+mod counters;
+mod error;
+mod layout;
+mod opening;
+mod pins;
+mod policy;
+
+use addresses::Addresses;
+use attachment::{attach, replace};
+use clients::Clients;
+pub use clients::SharedClient;
+pub use counters::{Count, PoliceCounters, PoliceVerdict};
+pub use error::SharingError;
+use opening::{NIC, Opened, detach, open};
+use pins::Pins;
+pub use policy::ClientPolicy;
+
+/// A device that many clients share. Dropping it leaves everything in place; [`SharedSteering::close`] ends it. All methods but
+/// [`SharedSteering::attach_port`] must be called in the network namespace of the device.
+pub struct SharedSteering {
+    link: Link,
+    mode: Mode,
+    pins: Pins,
+    maps: Maps,
+    /// The program for the host's ends.
+    police: OwnedFd,
+    links: SteeredLinks,
+    ports: SteeredPorts,
+    clients: Clients,
+    addresses: Addresses,
+    counters: PerCpuArray<MapData, u64>,
+}
+
+impl std::fmt::Debug for SharedSteering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let netdev = &self.link.name;
+        f.debug_struct("SharedSteering")
+            .field("netdev", netdev)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SharedSteering {
+    /// Loads the programs, attaches the steering program to a device, and pins all under a directory of the BPF file system that
+    /// is this device's alone. If a former process did so, its maps go on: clients, leases and counters are there, and the
+    /// programs are replaced by those of this process, without losing a frame.
+    ///
+    /// It follows the MAC addresses and VLANs of the device from [`SharedSteering::read_links`] on only.
+    pub fn open(netdev: &str, choice: ModeChoice, pins: &Path) -> Result<Self, OpenError> {
+        let absent = || OpenError::NoSuchDevice {
+            netdev: netdev.to_string(),
+        };
+        let link = link_by_name(&mut RouteSocket::open()?, netdev)?.ok_or_else(absent)?;
+        let pins = Pins::at(netdev, pins)?;
+        let opened = open(&link, choice, &pins)?;
+        Self::keep(link, pins, opened).map_err(|source| OpenError::System {
+            doing: "keep the maps of a shared device",
+            source,
+        })
+    }
+
+    fn keep(link: Link, pins: Pins, opened: Opened) -> io::Result<Self> {
+        let Opened {
+            maps,
+            police,
+            mode,
+            links,
+            clients,
+        } = opened;
+        Ok(Self {
+            link,
+            mode,
+            pins,
+            police,
+            links,
+            clients,
+            ports: SteeredPorts::new(&maps)?,
+            addresses: Addresses::new(&maps)?,
+            counters: maps.get("steer_counters")?,
+            maps,
+        })
+    }
+
+    /// Ends the sharing: removes all clients, detaches the program from the device, and removes the pins. The programs on clients'
+    /// devices stay, and drop all frames.
+    pub fn close(mut self) -> Result<(), SharingError> {
+        let clients: Vec<_> = self.clients()?.iter().map(|client| client.port).collect();
+        for port in clients {
+            self.remove_client(port)?;
+        }
+        let cleared = self.clients.clear_device(NIC);
+        cleared.map_err(SharingError::system("end the redirects to the device"))?;
+        detach(&self.link, &self.maps)?;
+        Ok(self.pins.remove()?)
+    }
+
+    /// Returns the XDP mode in use.
+    pub fn mode(&self) -> &Mode {
+        &self.mode
+    }
+
+    /// Reads the MAC addresses and VLANs of the device anew: to be called when a link has changed.
+    pub fn read_links(&self) -> Result<(), SharingError> {
+        let read = RouteSocket::open().and_then(|mut socket| self.links.read(&mut socket));
+        let written = read.map_err(OpenError::from)?;
+        written.map_err(SharingError::system(
+            "write the MAC addresses of the device",
+        ))
+    }
+
+    /// Says which addresses this host has, each with its VLAN (0 is none). Loopback addresses need not be among them.
+    pub fn set_addresses(&mut self, addresses: &[(IpAddr, u16)]) -> Result<(), SharingError> {
+        let set = self.addresses.set(addresses);
+        set.map_err(SharingError::system("write the addresses of this host"))
+    }
+
+    /// Gives a client a port: a number from 1 to 1023, and the index of the host's end of its veth pair. Nothing comes from there
+    /// before [`SharedSteering::attach_police`]. Its counters begin at zero.
+    pub fn add_client(
+        &mut self,
+        port: u32,
+        ifindex: u32,
+        policy: &ClientPolicy,
+    ) -> Result<(), SharingError> {
+        self.clients.add(port, ifindex, policy)
+    }
+
+    /// Removes a client with its leases and peers, as far as they are there. The program on its device stays, and drops all.
+    pub fn remove_client(&mut self, port: u32) -> Result<(), SharingError> {
+        self.clients.remove(port)?;
+        for (owner, entry) in self.leases()? {
+            if owner == port {
+                self.remove_lease(port, &entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the clients by port, those of former processes included, whether their devices still exist or not.
+    pub fn clients(&self) -> Result<Vec<SharedClient>, SharingError> {
+        let list = self.clients.list();
+        list.map_err(SharingError::system("read the map of clients"))
+    }
+
+    /// Attaches the program that says what clients may send to the host's end of a veth pair, in the same mode as that on the
+    /// device. Until then what comes from there goes to the kernel.
+    pub fn attach_police(&self, ifindex: u32) -> Result<(), SharingError> {
+        let link = link_at(ifindex)?;
+        if let Some(attached) = link.xdp {
+            replace(&link, attached, &self.maps, Some(self.police.as_fd()))?;
+            return Ok(());
+        }
+        let choice = match self.mode {
+            Mode::Native => ModeChoice::Native,
+            Mode::Generic { .. } => ModeChoice::Generic,
+        };
+        Ok(attach(&link, choice, self.police.as_fd()).map(drop)?)
+    }
+
+    /// Attaches the program that puts all that arrives at the client's end of a veth pair into a socket, which is bound to queue 0
+    /// of that device. Must be called in the network namespace of that end.
+    pub fn attach_port(ifindex: u32, socket: &impl AsRawFd) -> Result<(), SharingError> {
+        let link = link_at(ifindex)?;
+        let mut object = std::mem::MaybeUninit::uninit();
+        let open = PortSkelBuilder::default().open(&mut object);
+        let loaded = load(open.map_err(refused)?, &Maps::default(), None)?;
+        let failed = SharingError::system("hand the client's socket to its program");
+        let mut sockets: XskMap<_> = loaded.maps.get("port_socket").map_err(&failed)?;
+        let set = sockets.set(0, socket.as_raw_fd(), 0);
+        set.map_err(io_error).map_err(&failed)?;
+        Ok(attach(&link, ModeChoice::Native, loaded.program.as_fd()).map(drop)?)
+    }
+
+    /// Leases a local address and TCP port to a client: from there it may send, and segments of these peers come to it. The port
+    /// must be reserved in the kernel, which also keeps two clients from leases that overlap.
+    pub fn add_lease(
+        &mut self,
+        port: u32,
+        entry: &Entry,
+        peers: &Peers,
+    ) -> Result<(), SharingError> {
+        self.clients.check(port)?;
+        let failed = SharingError::system("add a lease");
+        let owner = self.ports.port_of(entry).map_err(&failed)?;
+        if let Some(port) = owner {
+            let Entry { local, vlan } = *entry;
+            return Err(SharingError::LeaseTaken { local, vlan, port });
+        }
+        let added = self.ports.add_for(port, entry, peers);
+        added.map_err(failed)
+    }
+
+    /// Ends a lease of a client.
+    pub fn remove_lease(&mut self, port: u32, entry: &Entry) -> Result<(), SharingError> {
+        let failed = SharingError::system("remove a lease");
+        if self.ports.port_of(entry).map_err(&failed)? != Some(port) {
+            let Entry { local, vlan } = *entry;
+            return Err(SharingError::NotLeased { port, local, vlan });
+        }
+        self.ports.remove_with_peers(entry).map_err(failed)
+    }
+
+    /// Lists the leases, each with the port of its client, as the programs see them.
+    pub fn leases(&self) -> Result<Vec<(u32, Entry)>, SharingError> {
+        let list = self.ports.list();
+        list.map_err(SharingError::system("read the map of leases"))
+    }
+
+    /// Returns what became of the frames that a client sent; port 0 has those from devices that are no client's.
+    pub fn counters(&self, port: u32) -> Result<PoliceCounters, SharingError> {
+        self.clients.counters(port)
+    }
+
+    /// Returns what became of the frames that the device received.
+    pub fn steering_counters(&self) -> Result<SteeringCounters, SharingError> {
+        let read = read_counters(&self.counters);
+        read.map_err(SharingError::system("read the counters of the device"))
+    }
+}
+
+/// Returns the device with an index in this network namespace.
+fn link_at(ifindex: u32) -> Result<Link, SharingError> {
+    let found = RouteSocket::open().and_then(|mut socket| link_by_index(&mut socket, ifindex));
+    let found = found.map_err(OpenError::from)?;
+    found.ok_or(SharingError::NoSuchDevice { ifindex })
+}

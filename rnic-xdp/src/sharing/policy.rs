@@ -1,0 +1,61 @@
+//! What a client of a shared device may do.
+
+use rnic_core::engine::Peers;
+
+use super::error::SharingError;
+
+/// The most entries of the map of devices: the device itself, and its clients.
+const MAX_DEVICES: u32 = 1024;
+
+/// The octets of an Ethernet header with a VLAN tag.
+const ETHERNET: u64 = 18;
+
+/// The most octets a second, and in a burst, with which the program can compute.
+const MAX_RATE: u64 = 1 << 40;
+const MAX_BURST: u64 = 1 << 32;
+
+/// What a client of a shared device may send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientPolicy {
+    /// The most octets of an IP packet.
+    pub mtu: u32,
+    /// The most octets of frames (with Ethernet headers) a second. Without a rate there is no limit.
+    pub rate: Option<u64>,
+    /// With a rate: the octets that it may send at once after a pause.
+    pub burst: u64,
+    /// The addresses to which it may send, those of this host included.
+    pub peers: Peers,
+}
+
+impl ClientPolicy {
+    /// Returns an error for values with which the client could send nothing, or that the program cannot compute with.
+    pub(super) fn check(&self) -> Result<(), SharingError> {
+        let Some(rate) = self.rate else {
+            return Ok(());
+        };
+        let least = u64::from(self.mtu) + ETHERNET;
+        if !(1..=MAX_RATE).contains(&rate) {
+            return Err(SharingError::Rate {
+                rate,
+                most: MAX_RATE,
+            });
+        }
+        if !(least..=MAX_BURST).contains(&self.burst) {
+            return Err(SharingError::Burst {
+                burst: self.burst,
+                least,
+                most: MAX_BURST,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Returns an error for a number that no port can have.
+pub(super) fn check_port(port: u32) -> Result<(), SharingError> {
+    let most = MAX_DEVICES - 1;
+    match port {
+        port if (1..=most).contains(&port) => Ok(()),
+        _ => Err(SharingError::PortNumber { port, most }),
+    }
+}

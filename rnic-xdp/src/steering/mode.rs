@@ -1,0 +1,120 @@
+//! XDP modes: in the driver, or in the kernel's stack.
+
+use std::io;
+
+use nix::libc;
+
+use super::below::Below;
+use super::occupied::occupied_now;
+use crate::drivers::Driver;
+use crate::error::OpenError;
+use crate::netlink::{Link, XdpMode};
+
+/// Which XDP mode to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ModeChoice {
+    /// Native, or generic if the driver has no XDP.
+    #[default]
+    Auto,
+    /// In the driver only.
+    Native,
+    /// In the kernel's stack: works with every device, slower on real NICs.
+    Generic,
+}
+
+/// The XDP mode in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// In the kernel's stack.
+    Generic {
+        /// Why it is not in the driver.
+        reason: String,
+    },
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Native => f.write_str("native"),
+            Self::Generic { reason } => write!(f, "generic ({reason})"),
+        }
+    }
+}
+
+/// Attaches a program by `attach_in`, in the first mode that the choice and the device allow. Returns what that made.
+pub(crate) fn attach_in_mode<T>(
+    link: &Link,
+    choice: ModeChoice,
+    attach_in: impl Fn(XdpMode) -> io::Result<T>,
+) -> Result<(T, Mode), OpenError> {
+    let below = Below::of(link)?;
+    let reason = match (choice, &below) {
+        (ModeChoice::Generic, _) => "as configured".to_string(),
+        (ModeChoice::Auto, Some(below)) => below.reason(),
+        (ModeChoice::Native, Some(below)) => {
+            return Err(OpenError::IsMaster {
+                netdev: link.name.clone(),
+                reason: below.reason(),
+                below: below.names(),
+            });
+        }
+        (ModeChoice::Native | ModeChoice::Auto, None) => match attach_in(XdpMode::Driver) {
+            Ok(attached) => return Ok((attached, Mode::Native)),
+            Err(error) if choice == ModeChoice::Auto && means_no_native(&error) => {
+                no_native(link, &error)
+            }
+            Err(error) => return Err(attach_error(link, error)),
+        },
+    };
+    let reason = match below.and_then(|below| below.losses()) {
+        Some((lost, remedy)) => format!("{reason}; {lost}: {remedy}"),
+        None => reason,
+    };
+    match attach_in(XdpMode::Stack) {
+        Ok(attached) => Ok((attached, Mode::Generic { reason })),
+        Err(error) => Err(attach_error(link, error)),
+    }
+}
+
+/// Linux' own "operation not supported", which some drivers return.
+const ENOTSUPP: i32 = 524;
+
+fn means_no_native(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EOPNOTSUPP | libc::EINVAL | ENOTSUPP)
+    )
+}
+
+/// Says why a program does not run in the driver.
+fn no_native(link: &Link, error: &io::Error) -> String {
+    let limit = Driver::of(link).refuses_xdp_at(link.mtu);
+    limit.unwrap_or_else(|| format!("its driver refuses native XDP: {error}"))
+}
+
+/// Makes the error for a program that could not be attached.
+pub(crate) fn attach_error(link: &Link, error: io::Error) -> OpenError {
+    let netdev = link.name.clone();
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted {
+            doing: "attach an XDP program",
+        },
+        Some(libc::EBUSY | libc::EEXIST) => occupied_now(link, error),
+        Some(libc::ENOSPC) => OpenError::TooFewQueues { netdev },
+        Some(libc::ERANGE) => OpenError::MtuTooLarge {
+            netdev,
+            mtu: link.mtu,
+        },
+        Some(libc::ENODEV) => OpenError::NoSuchDevice { netdev },
+        _ if means_no_native(&error) => OpenError::NoNative {
+            netdev,
+            reason: no_native(link, &error),
+        },
+        _ => OpenError::Attach {
+            netdev,
+            source: error,
+        },
+    }
+}

@@ -1,0 +1,8 @@
+//! The program that says what clients may send, in the kernel, frame by frame.
+
+mod destinations;
+mod frames;
+mod headers;
+mod program;
+mod rate;
+mod sources;

@@ -1,0 +1,261 @@
+//! The program in the kernel, run on one frame at a time.
+
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, ProgramInput};
+use rnic_xdp::police_skeleton::{PoliceSkel, PoliceSkelBuilder};
+use rnic_xdp::sharing::PoliceVerdict;
+use rnic_xdp::testing::is_root;
+
+use crate::frames::{OURS, VLAN, VLANS};
+
+const XDP_DROP: u32 = 1;
+const XDP_REDIRECT: u32 = 4;
+/// The device on which the kernel says that the frames of these tests arrive: the loopback's, the first of each namespace.
+const DEVICE: u32 = 1;
+/// The client whose frames are tested, and another one.
+pub(crate) const CLIENT: u32 = 5;
+pub(crate) const OTHER: u32 = 6;
+/// The index of the NIC in the map of devices.
+pub(crate) const NIC: u32 = 0;
+
+/// What the client may send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    pub(crate) mtu: u32,
+    pub(crate) all_peers: bool,
+    pub(crate) rate: u64,
+    pub(crate) burst: u64,
+    pub(crate) fill_time: u64,
+    /// Billionths of octets.
+    pub(crate) tokens: u64,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub(crate) refilled: u64,
+}
+
+/// Anything, as long as it is right.
+pub(crate) const FREE: Policy = Policy {
+    mtu: 1500,
+    all_peers: true,
+    rate: 0,
+    burst: 0,
+    fill_time: 0,
+    tokens: 0,
+    refilled: 0,
+};
+
+/// The program in the kernel, with its tables.
+pub(crate) struct Rig<'obj> {
+    pub(crate) skeleton: PoliceSkel<'obj>,
+}
+
+impl Rig<'_> {
+    pub(crate) fn set_client(&self, policy: Policy) {
+        let words = [CLIENT, policy.mtu, u32::from(policy.all_peers), 0];
+        let Policy {
+            rate,
+            burst,
+            fill_time,
+            tokens,
+            refilled,
+            ..
+        } = policy;
+        let long = [rate, burst, fill_time, tokens, refilled].map(u64::to_ne_bytes);
+        let value = [words.map(u32::to_ne_bytes).concat(), long.concat()].concat();
+        let clients = &self.skeleton.maps.police_clients;
+        let key = DEVICE.to_ne_bytes();
+        clients.update(&key, &value, MapFlags::ANY).unwrap();
+    }
+
+    /// Returns the tokens of the client, and when they were counted.
+    pub(crate) fn tokens(&self) -> (u64, u64) {
+        let clients = &self.skeleton.maps.police_clients;
+        let value = clients.lookup(&DEVICE.to_ne_bytes(), MapFlags::ANY);
+        let value = value.unwrap().unwrap();
+        let word = |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap());
+        (word(40), word(48))
+    }
+
+    /// Leases an address and port to a client, for all peers or for those whose addresses begin with these octets.
+    pub(crate) fn lease(&self, client: u32, local: &str, vlan: u16, peers: Option<&[&[u8]]>) {
+        let local: SocketAddr = local.parse().unwrap();
+        let (address, family) = octets(local.ip());
+        let number = local.port().to_be_bytes();
+        let vlan = u32::from(vlan).to_ne_bytes();
+        let key = [&address[..], &number, &[family, 0], &vlan].concat();
+        let maps = &self.skeleton.maps;
+        for peer in peers.unwrap_or_default() {
+            let bits = 24 * 8 + 8 * peer.len() as u32;
+            let mut range = [&bits.to_ne_bytes()[..], &key, peer].concat();
+            range.resize(44, 0);
+            let one = 1u32.to_ne_bytes();
+            maps.steer_peers
+                .update(&range, &one, MapFlags::ANY)
+                .unwrap();
+        }
+        let which = if peers.is_some() { 2 } else { 1 };
+        let target = [which, client].map(u32::to_ne_bytes).concat();
+        maps.steer_map.update(&key, &target, MapFlags::ANY).unwrap();
+        // The map by port says that there are others, so that the program looks into the map of entries.
+        let mut port = [0; 28];
+        port[20] = 1;
+        let number = u32::from(local.port()).to_ne_bytes();
+        maps.steer_ports
+            .update(&number, &port, MapFlags::ANY)
+            .unwrap();
+    }
+
+    /// Lets the client send to addresses that begin with these octets.
+    pub(crate) fn permit(&self, client: u32, is_ipv4: bool, prefix: &[u8]) {
+        let bits = 64 + 8 * prefix.len() as u32;
+        let family = if is_ipv4 { 4 } else { 6 };
+        let mut key = [bits, client, family].map(u32::to_ne_bytes).concat();
+        key.extend(prefix);
+        key.resize(28, 0);
+        let peers = &self.skeleton.maps.police_peers;
+        let one = 1u32.to_ne_bytes();
+        peers.update(&key, &one, MapFlags::ANY).unwrap();
+    }
+
+    /// Connects an index of the map of devices to a device, or to none.
+    pub(crate) fn connect(&self, index: u32, connected: bool) {
+        let device = [u32::from(connected), 0].map(u32::to_ne_bytes).concat();
+        let devices = &self.skeleton.maps.steer_devices;
+        let key = index.to_ne_bytes();
+        devices.update(&key, &device, MapFlags::ANY).unwrap();
+    }
+
+    fn add_address(&self, address: &str, vlan: u16) {
+        let (address, family) = octets(address.parse().unwrap());
+        let words = [u32::from(family), u32::from(vlan)].map(u32::to_ne_bytes);
+        let key = [&address[..], &words.concat()].concat();
+        let addresses = &self.skeleton.maps.police_addresses;
+        let one = 1u32.to_ne_bytes();
+        addresses.update(&key, &one, MapFlags::ANY).unwrap();
+    }
+
+    fn add_link(&self, vlan: u16, macs: [[u8; 6]; 2]) {
+        let link = [&macs.concat()[..], &1u32.to_ne_bytes()].concat();
+        let links = &self.skeleton.maps.steer_links;
+        let key = u32::from(vlan).to_ne_bytes();
+        links.update(&key, &link, MapFlags::ANY).unwrap();
+    }
+
+    /// Returns the counts of a port: frames and octets by verdict.
+    fn counters(&self, port: u32) -> Vec<u64> {
+        let counters = &self.skeleton.maps.police_counters;
+        let values = counters.lookup_percpu(&port.to_ne_bytes(), MapFlags::ANY);
+        let mut sums = vec![0; 2 * PoliceVerdict::ALL.len()];
+        for value in values.unwrap().unwrap() {
+            for (sum, word) in sums.iter_mut().zip(value.chunks_exact(8)) {
+                *sum += u64::from_ne_bytes(word.try_into().unwrap());
+            }
+        }
+        sums
+    }
+
+    /// Runs the program on a frame, of which the first buffer has `linear` octets if stated. Returns the verdict, as counted for
+    /// the client, or for none if it is unknown.
+    pub(crate) fn run(&self, frame: &[u8], linear: Option<usize>) -> PoliceVerdict {
+        let before = [0, CLIENT].map(|port| self.counters(port));
+        // data and data_end of struct xdp_md, from 0 on; the rest is zero.
+        let mut context = [0; 24];
+        let len = linear.unwrap_or(0) as u32;
+        context[4..8].copy_from_slice(&len.to_ne_bytes());
+        let mut out = vec![0; frame.len() + 64];
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: linear.is_none().then_some(&mut out[..]),
+            context_in: linear.map(|_| &mut context[..]),
+            ..Default::default()
+        };
+        let output = self.skeleton.progs.rnic_police.test_run(input).unwrap();
+        if let Some(data) = output.data {
+            assert!(data == frame, "the program edits no frame");
+        }
+        let after = [0, CLIENT].map(|port| self.counters(port));
+        let mut found = None;
+        for verdict in PoliceVerdict::ALL {
+            let at = 2 * verdict as usize;
+            let grown = |port: usize, at: usize| after[port][at] - before[port][at];
+            let owner = usize::from(verdict != PoliceVerdict::Unknown);
+            assert_eq!((grown(1 - owner, at), grown(1 - owner, at + 1)), (0, 0));
+            match (grown(owner, at), grown(owner, at + 1)) {
+                (0, 0) => {}
+                (1, octets) if octets == frame.len() as u64 && found.is_none() => {
+                    found = Some(verdict);
+                }
+                other => panic!("{verdict:?} counts {other:?} for one frame"),
+            }
+        }
+        let verdict = found.expect("each frame is counted");
+        let action = match verdict {
+            PoliceVerdict::ToNic | PoliceVerdict::ToPort => XDP_REDIRECT,
+            _ => XDP_DROP,
+        };
+        assert_eq!(output.return_value, action, "{verdict:?}");
+        verdict
+    }
+
+    /// Runs the program on a frame, and compares the verdict.
+    pub(crate) fn expect(&self, frame: &[u8], verdict: PoliceVerdict) {
+        let head = &frame[..frame.len().min(100)];
+        assert_eq!(self.run(frame, None), verdict, "{head:02x?}");
+    }
+}
+
+fn octets(address: IpAddr) -> ([u8; 16], u8) {
+    match address {
+        IpAddr::V4(address) => {
+            let mut octets = [0; 16];
+            octets[..4].copy_from_slice(&address.octets());
+            (octets, 4)
+        }
+        IpAddr::V6(address) => (address.octets(), 6),
+    }
+}
+
+/// Runs a test with the loaded program, a host with addresses, and two clients with leases and devices.
+pub(crate) fn with_rig(test: &str, body: impl FnOnce(&Rig<'_>)) {
+    if !is_root(test) {
+        return;
+    }
+    let mut object = MaybeUninit::uninit();
+    let open = PoliceSkelBuilder::default().open(&mut object).unwrap();
+    let rig = Rig {
+        skeleton: open.load().unwrap(),
+    };
+    rig.add_link(0, [OURS, OURS]);
+    rig.add_link(VLAN, [VLANS, OURS]);
+    for address in ["10.1.2.3", "10.1.2.4", "fd00::1"] {
+        rig.add_address(address, 0);
+    }
+    rig.add_address("10.1.100.3", VLAN);
+    rig.set_client(FREE);
+    for index in [NIC, CLIENT, OTHER] {
+        rig.connect(index, true);
+    }
+    for local in [
+        "10.1.2.3:4420",
+        "[fd00::1]:4420",
+        "0.0.0.0:7",
+        "[::]:8",
+        "127.0.0.1:9000",
+        "[::1]:9000",
+    ] {
+        rig.lease(CLIENT, local, 0, None);
+    }
+    rig.lease(CLIENT, "10.1.100.3:4420", VLAN, None);
+    for local in [
+        "10.1.2.3:5000",
+        "[fd00::1]:5000",
+        "127.0.0.1:9001",
+        "[::1]:9001",
+    ] {
+        rig.lease(OTHER, local, 0, None);
+    }
+    rig.lease(OTHER, "10.1.100.3:5000", VLAN, None);
+    body(&rig);
+}

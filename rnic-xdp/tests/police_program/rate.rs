@@ -1,0 +1,111 @@
+//! How much a client may send.
+
+use nix::time::{ClockId, clock_gettime};
+use rnic_xdp::sharing::PoliceVerdict::{Rate, ToNic, ToPort};
+
+use crate::frames::{allowed, segment};
+use crate::program::{FREE, Policy, with_rig};
+
+const NANO: u64 = 1_000_000_000;
+/// Frames of this length are counted in these tests.
+const FRAME: u64 = 14 + 20 + 20 + 12 + 100;
+
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+    now.tv_sec() as u64 * NANO + now.tv_nsec() as u64
+}
+
+/// A client with tokens for so many octets, which get no more within this test.
+fn with_tokens(tokens: u64) -> Policy {
+    Policy {
+        rate: 1,
+        burst: 4000,
+        fill_time: 4000 * NANO,
+        tokens: tokens * NANO,
+        refilled: now(),
+        ..FREE
+    }
+}
+
+#[test]
+fn a_burst_goes_out_and_no_more() {
+    with_rig("a_burst_goes_out_and_no_more", |rig| {
+        let frame = allowed()[0].octets();
+        assert_eq!(frame.len() as u64, FRAME);
+        // Octets that come for the time of the test make no frame.
+        for frames in [0, 1, 5] {
+            rig.set_client(with_tokens(frames * FRAME));
+            for _ in 0..frames {
+                rig.expect(&frame, ToNic);
+            }
+            rig.expect(&frame, Rate);
+            rig.expect(&frame, Rate);
+        }
+        // What does not go out takes no tokens: a shorter frame still fits.
+        rig.set_client(with_tokens(FRAME - 20));
+        rig.expect(&frame, Rate);
+        rig.expect(&frame[..20], rnic_xdp::sharing::PoliceVerdict::Truncated);
+        let mut shorter = allowed()[0];
+        shorter.payload -= 30;
+        rig.expect(&shorter.octets(), ToNic);
+        rig.expect(&shorter.octets(), Rate);
+    });
+}
+
+#[test]
+fn the_rate_holds_on_this_host_too() {
+    with_rig("the_rate_holds_on_this_host_too", |rig| {
+        let frame = segment("10.1.2.3:4420", "10.1.2.3:5000").octets();
+        rig.set_client(with_tokens(FRAME));
+        rig.expect(&frame, ToPort);
+        rig.expect(&frame, Rate);
+    });
+}
+
+/// Tokens come at the rate, to a billionth of an octet, and never more than a burst.
+#[test]
+fn tokens_come_with_time() {
+    with_rig("tokens_come_with_time", |rig| {
+        let frame = allowed()[0].octets();
+        let policy = Policy {
+            rate: 12_345_677,
+            burst: 1 << 32,
+            fill_time: ((1 << 32) * NANO).div_ceil(12_345_677),
+            tokens: 7,
+            refilled: now() - NANO,
+            ..FREE
+        };
+        rig.set_client(policy);
+        let (mut tokens, mut refilled) = (policy.tokens, policy.refilled);
+        for _ in 0..100 {
+            rig.expect(&frame, ToNic);
+            let (left, then) = rig.tokens();
+            let come = (then - refilled) * policy.rate;
+            assert_eq!(left, tokens + come - FRAME * NANO);
+            (tokens, refilled) = (left, then);
+        }
+        // After a long pause, and after one in which the burst is nearly full.
+        for refilled in [0, now() - policy.fill_time.min(now()) / 2] {
+            let full = Policy {
+                burst: 4000,
+                fill_time: (4000 * NANO).div_ceil(policy.rate),
+                refilled,
+                tokens: 3999 * NANO,
+                ..policy
+            };
+            rig.set_client(full);
+            rig.expect(&frame, ToNic);
+            assert_eq!(rig.tokens().0, (4000 - FRAME) * NANO);
+        }
+    });
+}
+
+#[test]
+fn a_client_without_a_rate_needs_no_tokens() {
+    with_rig("a_client_without_a_rate_needs_no_tokens", |rig| {
+        for _ in 0..100 {
+            rig.expect(&allowed()[0].octets(), ToNic);
+        }
+        assert_eq!(rig.tokens(), (0, 0));
+    });
+}

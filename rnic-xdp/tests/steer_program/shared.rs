@@ -1,0 +1,150 @@
+//! The program of a device that many clients share.
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::frames::{Ipv4, ON_VLAN, PLAIN, ipv4, ipv6};
+use crate::host::{OTHERS, VLAN};
+use crate::program::{Rig, XDP_PASS, XDP_REDIRECT, with_rig, with_shared_rig};
+
+const REDIRECTED: (u32, usize) = (XDP_REDIRECT, 0);
+const NOT_STEERED: (u32, usize) = (XDP_PASS, 2);
+const OTHER_HOST: (u32, usize) = (XDP_PASS, 6);
+const STRANGER: (u32, usize) = (XDP_PASS, 7);
+const TO_PORT: (u32, usize) = (XDP_REDIRECT, 8);
+const NO_PORT: (u32, usize) = (XDP_PASS, 9);
+const LOOPBACK: (u32, usize) = (XDP_PASS, 10);
+
+/// Gives the client with this port a device: that of the loopback, which any namespace has.
+fn connect(rig: &Rig<'_>, client: u32) {
+    let device = [1u32, 0].map(u32::to_ne_bytes).concat();
+    let devices = &rig.skeleton.maps.steer_devices;
+    let told = devices.update(&client.to_ne_bytes(), &device, MapFlags::ANY);
+    told.unwrap();
+}
+
+/// Each frame goes to its own client: of two, only one has a device at a time.
+#[test]
+fn frames_go_to_the_client_that_has_the_entry() {
+    with_shared_rig("frames_go_to_the_client_that_has_the_entry", |rig| {
+        rig.steer_to("10.1.2.3:6000", 0, 5);
+        rig.steer_to("10.1.2.4:6000", 0, 6);
+        rig.steer_to("0.0.0.0:6001", 0, 5);
+        rig.steer_to("[fd00::1]:6000", 0, 6);
+        rig.steer_to("10.1.100.3:6002", VLAN, 6);
+        let second = Ipv4 {
+            destination: [10, 1, 2, 4],
+            ..PLAIN
+        };
+        let of_five = [ipv4(&[], &PLAIN, 6000, 9), ipv4(&[], &second, 6001, 9)];
+        let of_six = [
+            ipv4(&[], &second, 6000, 9000),
+            ipv6(&[], 6, "fd00::1", 6000, 9),
+            ipv4(&[0x8100], &ON_VLAN, 6002, 9),
+        ];
+        let expect = |frames: &[Vec<u8>], expected| {
+            for frame in frames {
+                assert_eq!(rig.run(frame), expected, "{:02x?}", &frame[..60]);
+            }
+        };
+        expect(&of_five, NO_PORT);
+        connect(rig, 5);
+        expect(&of_five, TO_PORT);
+        expect(&of_six, NO_PORT);
+        connect(rig, 6);
+        expect(&of_six, TO_PORT);
+        // Another address, another VLAN, another host.
+        assert_eq!(rig.run(&ipv4(&[], &PLAIN, 6002, 9)), NOT_STEERED);
+        let mut frame = ipv4(&[], &PLAIN, 6000, 9);
+        frame[..6].copy_from_slice(&OTHERS);
+        assert_eq!(rig.run(&frame), OTHER_HOST);
+        // An entry without a client goes to the socket of the queue.
+        assert_eq!(rig.run(&ipv4(&[], &PLAIN, 4420, 9)), REDIRECTED);
+        // A number that no client can have.
+        rig.steer_to("10.1.2.3:6003", 0, 1024);
+        assert_eq!(rig.run(&ipv4(&[], &PLAIN, 6003, 9)), NO_PORT);
+    });
+}
+
+#[test]
+fn clients_entries_have_limits_too() {
+    with_shared_rig("clients_entries_have_limits_too", |rig| {
+        connect(rig, 5);
+        // All frames come from 10.9.9.9 or fd00::99.
+        rig.steer_to_for("10.1.2.3:6000", 5, &[&[10, 9]]);
+        rig.steer_to_for("10.1.2.3:6001", 5, &[&[10, 8]]);
+        rig.steer_to_for("[::]:6000", 5, &[&[0xfd]]);
+        assert_eq!(rig.run(&ipv4(&[], &PLAIN, 6000, 9)), TO_PORT);
+        assert_eq!(rig.run(&ipv4(&[], &PLAIN, 6001, 9)), STRANGER);
+        assert_eq!(rig.run(&ipv6(&[], 6, "fd00::1", 6000, 9)), TO_PORT);
+    });
+}
+
+/// Clients lease ports at loopback addresses for each other; no frame from a network may come there.
+#[test]
+fn loopback_addresses_from_the_network_are_never_steered() {
+    with_shared_rig(
+        "loopback_addresses_from_the_network_are_never_steered",
+        |rig| {
+            connect(rig, 5);
+            rig.steer_to("127.0.0.1:6000", 0, 5);
+            rig.steer_to("0.0.0.0:6001", 0, 5);
+            rig.steer_to("[::1]:6000", 0, 5);
+            rig.steer_to("[::]:6001", 0, 5);
+            for port in [6000, 6001, 80] {
+                for destination in [[127, 0, 0, 1], [127, 255, 0, 9]] {
+                    let ip = Ipv4 {
+                        destination,
+                        ..PLAIN
+                    };
+                    assert_eq!(rig.run(&ipv4(&[], &ip, port, 9)), LOOPBACK);
+                }
+                assert_eq!(rig.run(&ipv6(&[], 6, "::1", port, 9)), LOOPBACK);
+            }
+            // From such an address.
+            let mut frame = ipv4(&[], &PLAIN, 6001, 9);
+            assert_eq!(rig.run(&frame), TO_PORT);
+            frame[26..30].copy_from_slice(&[127, 0, 0, 1]);
+            assert_eq!(rig.run(&frame), LOOPBACK);
+            let mut frame = ipv6(&[], 6, "fd00::1", 6001, 9);
+            assert_eq!(rig.run(&frame), TO_PORT);
+            frame[22..38].fill(0);
+            assert_eq!(rig.run(&frame), TO_PORT);
+            frame[37] = 1;
+            assert_eq!(rig.run(&frame), LOOPBACK);
+            // Addresses that look alike are others.
+            for destination in [[126, 0, 0, 1], [128, 0, 0, 1]] {
+                let ip = Ipv4 {
+                    destination,
+                    ..PLAIN
+                };
+                assert_eq!(rig.run(&ipv4(&[], &ip, 6001, 9)), TO_PORT);
+            }
+            assert_eq!(rig.run(&ipv6(&[], 6, "1::1", 6001, 9)), TO_PORT);
+        },
+    );
+}
+
+/// A process that has the device for itself pays nothing for what clients need: the verifier has removed it.
+#[test]
+fn exclusive_use_has_no_code_for_clients() {
+    with_rig("exclusive_use_has_no_code_for_clients", |rig| {
+        rig.steer_to("127.0.0.1:6000", 0, 5);
+        let ip = Ipv4 {
+            destination: [127, 0, 0, 1],
+            ..PLAIN
+        };
+        // To the socket, whatever client the entry names.
+        connect(rig, 5);
+        assert_eq!(rig.run(&ipv4(&[], &ip, 6000, 9)), REDIRECTED);
+        let exclusive = rig.translated();
+        let shared = std::sync::Mutex::new(0);
+        with_shared_rig("exclusive_use_has_no_code_for_clients", |rig| {
+            *shared.lock().unwrap() = rig.translated();
+        });
+        let shared = shared.into_inner().unwrap();
+        assert!(
+            exclusive + 30 <= shared,
+            "{exclusive} and {shared} instructions"
+        );
+    });
+}
