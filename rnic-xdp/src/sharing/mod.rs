@@ -126,6 +126,11 @@ impl SharedSteering {
         &self.mode
     }
 
+    /// Returns the MAC addresses and VLANs of the device as the programs see them, for whoever follows them.
+    pub(crate) fn links(&self) -> SteeredLinks {
+        self.links.clone()
+    }
+
     /// Reads the MAC addresses and VLANs of the device anew: to be called when a link has changed.
     pub fn read_links(&self) -> Result<(), SharingError> {
         let read = RouteSocket::open().and_then(|mut socket| self.links.read(&mut socket));
