@@ -27,11 +27,12 @@ const FOUNDATION: [&str; 7] = [
 ];
 
 /// Where `unsafe` may stand: files, or directories with all that is in them.
-const UNSAFE: [&str; 7] = [
+const UNSAFE: [&str; 8] = [
     "rnic-core/src/memory",
     "rnic-core/src/wire/crc/lanes",
     "rnic-core/src/wire/crc/wide",
     "rnic-xdp/src/icmp/filter",
+    "rnic-xdp/src/manager/groups",
     "rnic-xdp/src/placement/ioctl",
     "rnic-xdp/src/port",
     "rnic-xdp/src/steering/attach",

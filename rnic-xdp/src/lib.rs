@@ -6,6 +6,7 @@ mod drivers;
 mod error;
 pub mod facts;
 mod icmp;
+pub mod manager;
 mod netlink;
 mod placement;
 mod policies;
@@ -27,6 +28,7 @@ pub use port::{
     TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
 };
 pub use reserve::XdpNet;
+pub use routes::LinkState;
 pub use tx_checksum::{TxChecksum, TxOffload};
 pub use worker::Worker;
 

@@ -12,6 +12,7 @@ use aya::maps::lpm_trie::LpmTrie;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, XskMap};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::libc;
+use serde::{Deserialize, Serialize};
 
 use crate::drivers::Driver;
 use crate::error::OpenError;
@@ -51,7 +52,8 @@ pub enum ModeChoice {
 }
 
 /// The XDP mode in use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// In the driver.
     Native,
