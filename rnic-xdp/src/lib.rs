@@ -7,6 +7,7 @@ mod error;
 pub mod facts;
 mod icmp;
 mod locals;
+pub mod manager;
 mod netlink;
 mod placement;
 mod policies;
@@ -29,6 +30,7 @@ pub use port::{
     QueueStatistics, RxPort, RxSide, TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
 };
 pub use reserve::XdpNet;
+pub use routes::LinkState;
 pub use tx_checksum::{TxChecksum, TxOffload};
 pub use worker::Worker;
 

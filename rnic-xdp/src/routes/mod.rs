@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rnic_core::connection::NextHop;
 use rnic_core::time::Instant;
+use serde::{Deserialize, Serialize};
 use tracing::debug;
 
 use crate::netlink::{
@@ -42,8 +43,9 @@ pub(crate) enum Update {
 }
 
 /// Whether the device can send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkState {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkState {
     /// It is up, and has a carrier.
     Active,
     /// It is down, or has no carrier.

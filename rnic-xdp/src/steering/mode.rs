@@ -3,6 +3,7 @@
 use std::io;
 
 use nix::libc;
+use serde::{Deserialize, Serialize};
 
 use super::below::Below;
 use super::occupied::occupied_now;
@@ -23,7 +24,8 @@ pub enum ModeChoice {
 }
 
 /// The XDP mode in use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// In the driver.
     Native,

@@ -1,0 +1,18 @@
+//! What an application and the Privileged Resource Manager, `rnicd`, say to each other (RFC 5041 section 8.3.2).
+//!
+//! rnicd gives clients without any right a share of a network device: a *port*. They ask for it over a Unix socket, and get
+//! descriptors: the port's AF_XDP socket and UMEM, and the sockets that reserve TCP ports. Frames never pass rnicd.
+//!
+//! A message is a JSON object in a datagram of a `SOCK_SEQPACKET` socket, at most 64 KiB long. [`protocol`] has the messages,
+//! [`channel`] the transport.
+
+pub mod channel;
+mod checks;
+mod convert;
+mod groups;
+mod peers;
+pub mod protocol;
+mod token;
+
+pub use checks::is_device_name;
+pub use token::Token;

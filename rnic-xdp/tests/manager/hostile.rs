@@ -1,0 +1,148 @@
+//! The transport, when the other end does not keep to the protocol.
+
+use std::io::{IoSlice, PipeReader, Read, pipe};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rnic_xdp::manager::channel::{Channel, ChannelError, MAX_DESCRIPTORS};
+use rnic_xdp::manager::protocol::{DecodeError, FromDaemon, MAX_MESSAGE, Message, Request};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::channel::pair;
+use crate::values::{from_daemon, hello, requests};
+
+/// Sends any octets with any descriptors.
+fn send(socket: &OwnedFd, octets: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    let mut room = vec![MaybeUninit::uninit(); 1024];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    if !descriptors.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    }
+    let sent = sendmsg(
+        socket,
+        &[IoSlice::new(octets)],
+        &mut control,
+        SendFlags::empty(),
+    );
+    assert_eq!(sent, Ok(octets.len()));
+}
+
+/// Sends octets with so many copies of a pipe's end, and returns the other end: it ends when all copies are closed.
+fn send_with_pipe(socket: &OwnedFd, octets: &[u8], copies: usize) -> PipeReader {
+    let (read, write) = pipe().unwrap();
+    send(socket, octets, &vec![write.as_fd(); copies]);
+    read
+}
+
+fn ends(mut read: PipeReader) {
+    assert_eq!(read.read(&mut [0]).unwrap(), 0);
+}
+
+fn ends_of_rnicd() -> (OwnedFd, Channel) {
+    let (wild, rnicd) = pair();
+    (wild, rnicd.into())
+}
+
+#[test]
+fn a_message_that_is_too_long_is_an_error() {
+    let (wild, rnicd) = ends_of_rnicd();
+    let mut octets = hello().encode().unwrap();
+    octets.resize(MAX_MESSAGE, b' ');
+    send(&wild, &octets, &[]);
+    assert_eq!(rnicd.receive::<Request>().unwrap().0, hello());
+    octets.push(b' ');
+    let read = send_with_pipe(&wild, &octets, 1);
+    let error = rnicd.receive::<Request>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the other end sent a message of more than 65536 octets"
+    );
+    ends(read);
+}
+
+#[test]
+fn descriptors_that_nobody_asked_for_are_closed() {
+    let (wild, rnicd) = ends_of_rnicd();
+    for (request, json) in requests() {
+        let read = send_with_pipe(&wild, json.as_bytes(), 1);
+        let error = rnicd.receive::<Request>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the other end sent 1 descriptors with a message that has 0",
+            "{request:?}"
+        );
+        ends(read);
+    }
+    // Those of what is no message too.
+    let read = send_with_pipe(&wild, b"{}", MAX_DESCRIPTORS);
+    let error = rnicd.receive::<Request>().unwrap_err();
+    assert!(matches!(error, ChannelError::Decode(_)), "{error}");
+    ends(read);
+}
+
+#[test]
+fn a_client_gets_as_many_descriptors_as_belong_to_a_message() {
+    let (wild, client) = ends_of_rnicd();
+    for (message, json) in from_daemon() {
+        let expected = message.descriptors();
+        for came in (0..=MAX_DESCRIPTORS).filter(|came| *came != expected) {
+            let read = send_with_pipe(&wild, json.as_bytes(), came);
+            let error = client.receive::<FromDaemon>().unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("the other end sent {came} descriptors with a message that has {expected}")
+            );
+            ends(read);
+        }
+    }
+}
+
+#[test]
+fn more_descriptors_than_there_may_be_are_closed() {
+    let (wild, rnicd) = ends_of_rnicd();
+    let octets = hello().encode().unwrap();
+    for copies in [MAX_DESCRIPTORS + 1, 2 * MAX_DESCRIPTORS, 200] {
+        let read = send_with_pipe(&wild, &octets, copies);
+        let error = rnicd.receive::<Request>().unwrap_err();
+        assert!(matches!(error, ChannelError::DescriptorsLost), "{error}");
+        ends(read);
+    }
+    // Nothing of that is left in the next message.
+    send(&wild, &octets, &[]);
+    assert_eq!(rnicd.receive::<Request>().unwrap().0, hello());
+}
+
+#[test]
+fn an_empty_message_is_an_end() {
+    let (wild, rnicd) = ends_of_rnicd();
+    send(&wild, &[], &[]);
+    let error = rnicd.receive::<Request>().unwrap_err();
+    assert!(matches!(error, ChannelError::Closed), "{error}");
+}
+
+/// Each part of a message, and each message with an octet spoilt.
+#[test]
+fn half_and_spoilt_messages_are_refused_and_the_next_is_read() {
+    let (wild, rnicd) = ends_of_rnicd();
+    for (request, json) in requests() {
+        let json = json.as_bytes();
+        for len in 1..json.len() {
+            send(&wild, &json[..len], &[]);
+            let error = rnicd.receive::<Request>().unwrap_err();
+            let malformed = matches!(
+                error,
+                ChannelError::Decode(DecodeError::Malformed { id: 0, .. })
+            );
+            assert!(malformed, "{error}");
+        }
+        for at in 0..json.len() {
+            let mut spoilt = json.to_vec();
+            spoilt[at] = 0xff;
+            send(&wild, &spoilt, &[]);
+            let error = rnicd.receive::<Request>().unwrap_err();
+            assert!(matches!(error, ChannelError::Decode(_)), "{error}");
+        }
+        send(&wild, json, &[]);
+        assert_eq!(rnicd.receive::<Request>().unwrap().0, request);
+    }
+}

@@ -1,0 +1,223 @@
+//! One message of each type.
+
+use rnic_core::engine::Peers;
+use rnic_xdp::LinkState;
+use rnic_xdp::manager::Token;
+use rnic_xdp::manager::protocol::{
+    Answer, Ask, BigSegment, FromDaemon, Grant, Hop, Notice, Policy, Reason, Refused, Reply,
+    Request, RingSizes,
+};
+use rnic_xdp::steering::Mode;
+
+pub(crate) const TOKEN: &str = "000102030405060708090a0b0c0d0e0f";
+
+pub(crate) fn token() -> Token {
+    serde_json::from_value(TOKEN.into()).unwrap()
+}
+
+pub(crate) fn hello() -> Request {
+    Request {
+        id: 1,
+        ask: Ask::Hello {
+            version: 1,
+            program: "rping".into(),
+        },
+    }
+}
+
+/// A request of each type, with its JSON.
+pub(crate) fn requests() -> Vec<(Request, String)> {
+    let asks = [
+        (
+            hello().ask,
+            r#""type":"hello","version":1,"program":"rping""#.to_owned(),
+        ),
+        (
+            Ask::OpenPort {
+                netdev: "eth1".into(),
+                rx_frames: 512,
+                tx_frames: 4096,
+                tx_ring: 128,
+            },
+            r#""type":"open_port","netdev":"eth1","rx_frames":512,"tx_frames":4096,"tx_ring":128"#.into(),
+        ),
+        (
+            Ask::Adopt {
+                port: 7,
+                token: token(),
+            },
+            format!(r#""type":"adopt","port":7,"token":"{TOKEN}""#),
+        ),
+        (
+            Ask::Listen {
+                port: 7,
+                local: "0.0.0.0:7174".parse().unwrap(),
+                peers: Peers::all(),
+            },
+            r#""type":"listen","port":7,"local":"0.0.0.0:7174","peers":null"#.into(),
+        ),
+        (
+            Ask::Listen {
+                port: 7,
+                local: "[fe80::1%3]:0".parse().unwrap(),
+                peers: Peers::only(["192.0.2.0/24", "2001:db8::1"].map(|text| text.parse().unwrap())),
+            },
+            r#""type":"listen","port":7,"local":"[fe80::1%3]:0","peers":["192.0.2.0/24","2001:db8::1"]"#.into(),
+        ),
+        (
+            Ask::Connect {
+                port: 7,
+                remote: "192.0.2.2:7174".parse().unwrap(),
+                local: None,
+            },
+            r#""type":"connect","port":7,"remote":"192.0.2.2:7174","local":null"#.into(),
+        ),
+        (
+            Ask::Connect {
+                port: 7,
+                remote: "192.0.2.2:7174".parse().unwrap(),
+                local: Some("192.0.2.1:0".parse().unwrap()),
+            },
+            r#""type":"connect","port":7,"remote":"192.0.2.2:7174","local":"192.0.2.1:0""#.into(),
+        ),
+        (
+            Ask::Release {
+                port: 7,
+                local: "192.0.2.1:7174".parse().unwrap(),
+            },
+            r#""type":"release","port":7,"local":"192.0.2.1:7174""#.into(),
+        ),
+        (
+            Ask::Follow {
+                port: 7,
+                destination: "192.0.2.2".parse().unwrap(),
+            },
+            r#""type":"follow","port":7,"destination":"192.0.2.2""#.into(),
+        ),
+        (
+            Ask::Forget {
+                port: 7,
+                destination: "2001:db8::2".parse().unwrap(),
+            },
+            r#""type":"forget","port":7,"destination":"2001:db8::2""#.into(),
+        ),
+    ];
+    let whole =
+        |(ask, json): (Ask, String)| (Request { id: 9, ask }, format!(r#"{{"id":9,{json}}}"#));
+    asks.map(whole).into()
+}
+
+pub(crate) fn grant() -> Grant {
+    Grant {
+        port: 7,
+        token: token(),
+        netdev: "eth1".into(),
+        chunk: 4096,
+        chunks: 3,
+        rx_chunks: 4096,
+        tx_chunks: 4096,
+        rings: RingSizes {
+            fill: 4096,
+            completion: 8192,
+            rx: 2048,
+            tx: 128,
+        },
+        mtu: 9000,
+        link_mtu: 9000,
+        mode: Mode::Generic {
+            reason: "no XDP".into(),
+        },
+        copied: Some("a veth copies".into()),
+        huge_pages: true,
+    }
+}
+
+fn answers() -> Vec<(Answer, String)> {
+    let protected = Refused {
+        policy: Some(Policy {
+            address: "192.0.2.1:0".parse().unwrap(),
+            text: "dir out".into(),
+        }),
+        ..Refused::new(Reason::Protected, "no")
+    };
+    vec![
+        (
+            Answer::Welcome {
+                version: 1,
+                devices: vec!["eth1".into(), "eth2".into()],
+            },
+            r#""type":"welcome","version":1,"devices":["eth1","eth2"]"#.into(),
+        ),
+        (
+            Answer::Port(grant()),
+            format!(
+                r#""type":"port","port":7,"token":"{TOKEN}","netdev":"eth1","chunk":4096,"chunks":3,"rx_chunks":4096,"tx_chunks":4096,"rings":{{"fill":4096,"completion":8192,"rx":2048,"tx":128}},"mtu":9000,"link_mtu":9000,"mode":{{"generic":{{"reason":"no XDP"}}}},"copied":"a veth copies","huge_pages":true"#
+            ),
+        ),
+        (Answer::Adopted, r#""type":"adopted""#.into()),
+        (
+            Answer::Lease {
+                local: "192.0.2.1:7174".parse().unwrap(),
+            },
+            r#""type":"lease","local":"192.0.2.1:7174""#.into(),
+        ),
+        (Answer::Released, r#""type":"released""#.into()),
+        (
+            Answer::Refused(Refused::new(Reason::NoSuchDevice, "no eth9")),
+            r#""type":"refused","reason":"no_such_device","message":"no eth9""#.into(),
+        ),
+        (
+            Answer::Refused(protected),
+            r#""type":"refused","reason":"protected","message":"no","policy":{"address":"192.0.2.1:0","text":"dir out"}"#.into(),
+        ),
+    ]
+}
+
+fn notices() -> Vec<(Notice, String)> {
+    let (port, destination) = (7, "192.0.2.2".parse().unwrap());
+    let hop = Hop {
+        source_mac: [2, 0, 0, 0, 0, 1],
+        destination_mac: [2, 0, 0, 0, 0, 255],
+        vlan: Some(5),
+        mtu: 9000,
+    };
+    let segment = BigSegment {
+        local: "192.0.2.1:1".parse().unwrap(),
+        remote: "192.0.2.2:2".parse().unwrap(),
+        seq: u32::MAX,
+        mtu: 1280,
+    };
+    vec![
+        (
+            Notice::NextHop { port, destination, hop: Some(hop) },
+            r#"{"type":"next_hop","port":7,"destination":"192.0.2.2","hop":{"source_mac":[2,0,0,0,0,1],"destination_mac":[2,0,0,0,0,255],"vlan":5,"mtu":9000}}"#.into(),
+        ),
+        (
+            Notice::NextHop { port, destination, hop: None },
+            r#"{"type":"next_hop","port":7,"destination":"192.0.2.2","hop":null}"#.into(),
+        ),
+        (
+            Notice::Link { port, state: LinkState::Inactive },
+            r#"{"type":"link","port":7,"state":"inactive"}"#.into(),
+        ),
+        (
+            Notice::TooBig { port, segment },
+            r#"{"type":"too_big","port":7,"segment":{"local":"192.0.2.1:1","remote":"192.0.2.2:2","seq":4294967295,"mtu":1280}}"#.into(),
+        ),
+        (
+            Notice::Revoked { port, local: "192.0.2.1:7174".parse().unwrap() },
+            r#"{"type":"revoked","port":7,"local":"192.0.2.1:7174"}"#.into(),
+        ),
+    ]
+}
+
+/// A message of rnicd of each type, with its JSON.
+pub(crate) fn from_daemon() -> Vec<(FromDaemon, String)> {
+    let answer = |(answer, json): (Answer, String)| {
+        let reply = Reply { id: 9, answer };
+        (FromDaemon::Answer(reply), format!(r#"{{"id":9,{json}}}"#))
+    };
+    let notice = |(notice, json)| (FromDaemon::Notice(notice), json);
+    let answers = answers().into_iter().map(answer);
+    answers.chain(notices().into_iter().map(notice)).collect()
+}

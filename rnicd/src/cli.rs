@@ -1,0 +1,74 @@
+//! The command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::{ArgGroup, Parser};
+use rnicd::config::{PATH, socket_path};
+
+/// Gives unprivileged programs shares of network devices, as its configuration allows.
+///
+/// Exit codes: 0 done, 1 the configuration is wrong, 2 wrong command line.
+#[derive(Debug, Parser)]
+#[command(name = "rnicd", version, group = ArgGroup::new("what").required(true))]
+pub(crate) struct Cli {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = PATH)]
+    config: PathBuf,
+
+    /// Say what is wrong with the configuration, or with FILE; print nothing if it is right
+    #[arg(long, value_name = "FILE", num_args = 0..=1, group = "what")]
+    check: Option<Option<PathBuf>>,
+
+    /// Print the whole configuration, defaults included
+    #[arg(long, group = "what")]
+    pub(crate) show_config: bool,
+
+    /// The Unix socket to listen at, whatever the configuration says
+    #[arg(long, value_name = "PATH", value_parser = socket_path)]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+impl Cli {
+    /// Returns the configuration to read.
+    pub(crate) fn file(&self) -> &Path {
+        let checked = self.check.as_ref().and_then(Option::as_ref);
+        checked.unwrap_or(&self.config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_file_is_named_by_either_option() {
+        let file = |line: &str| {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            cli.file().display().to_string()
+        };
+        assert_eq!(file("rnicd --check"), "/etc/rnic/rnicd.toml");
+        assert_eq!(file("rnicd --check a.toml"), "a.toml");
+        assert_eq!(file("rnicd --check --config b.toml"), "b.toml");
+        assert_eq!(file("rnicd --config b.toml --check a.toml"), "a.toml");
+        assert_eq!(file("rnicd --show-config --config b.toml"), "b.toml");
+    }
+
+    #[test]
+    fn there_must_be_something_to_do() {
+        for line in [
+            "rnicd",
+            "rnicd --config a.toml",
+            "rnicd --check --show-config",
+            "rnicd --check --socket run/rnicd.sock",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

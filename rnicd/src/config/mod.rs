@@ -1,0 +1,306 @@
+//! The configuration: `/etc/rnic/rnicd.toml`.
+
+mod fault;
+mod rule;
+mod table;
+mod value;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rnic_xdp::manager::{is_device_name, protocol};
+use rnic_xdp::steering::ModeChoice;
+use toml::de::{DeTable, DeValue};
+
+pub use fault::{Fault, Faults, Origin, Setting};
+pub use rule::{Limits, Rule};
+use table::{Reader, Table};
+use value::toml_string;
+pub use value::{AllowedPeers, Count, Devices, Memory, Rate, TcpPorts, Value};
+
+/// Where the configuration is, unless the command line says otherwise.
+pub const PATH: &str = "/etc/rnic/rnicd.toml";
+
+/// The most octets of the path of a Unix socket on Linux.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}; --config names another file", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
+    /// The file says what makes no sense.
+    #[error(transparent)]
+    Faulty(#[from] Faults),
+}
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The file.
+    pub file: Arc<Path>,
+    /// The Unix socket at which clients connect.
+    pub socket: Setting<PathBuf>,
+    /// The group whose members may connect.
+    pub socket_group: Setting<String>,
+    /// The devices that rnicd shares out.
+    pub devices: Vec<Device>,
+    /// What users may have of whom no other rule says it.
+    pub defaults: Limits,
+    /// Rules for groups.
+    pub groups: Vec<Subject>,
+    /// Rules for users.
+    pub users: Vec<Subject>,
+}
+
+/// A device that rnicd shares out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: Setting<String>,
+    /// Its XDP mode.
+    pub mode: ModeChoice,
+}
+
+/// A rule, and for whom it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// For whom.
+    pub who: Setting<Who>,
+    /// What it says.
+    pub rule: Rule,
+}
+
+/// A user or a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// By its name.
+    Name(String),
+    /// By its number.
+    Id(u32),
+}
+
+impl Config {
+    /// Makes the configuration of an empty file.
+    pub fn new(file: &Path) -> Self {
+        Self {
+            file: file.into(),
+            socket: Setting::built_in(protocol::SOCKET.into()),
+            socket_group: Setting::built_in("rnic".to_owned()),
+            devices: Vec::new(),
+            defaults: Limits::default(),
+            groups: Vec::new(),
+            users: Vec::new(),
+        }
+    }
+
+    /// Reads a file.
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
+            file: file.to_owned(),
+            source,
+        })?;
+        Ok(Self::parse(&text, file)?)
+    }
+
+    /// Reads the text of a file, and finds everything that is wrong with it.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, Faults> {
+        let mut config = Self::new(file);
+        let mut reader = Reader::new(text, Arc::clone(&config.file));
+        let (root, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            let at = error.span().map_or(0, |span| span.start);
+            // What follows the first line only repeats what was expected.
+            let what = error.message().replace('\n', "; ");
+            reader.fault(at, format!("this is no TOML: {what}"));
+        }
+        // What is left of a broken file would bring up faults that it does not have.
+        if errors.is_empty() {
+            config.take(&mut reader, root.get_ref());
+        }
+        reader.faults.check()?;
+        Ok(config)
+    }
+
+    fn take(&mut self, reader: &mut Reader<'_>, root: &DeTable<'_>) {
+        let known = [
+            "socket",
+            "socket_group",
+            "device",
+            "defaults",
+            "group",
+            "user",
+        ];
+        let root = Table::new(reader, "the file", root, 0, &known);
+        let path = |value: &DeValue<'_>| socket_path(value.as_str()?).ok();
+        if let Some(socket) = root.read(reader, "socket", SOCKET_FORM, path) {
+            self.socket = socket;
+        }
+        let form = "the name of a group, such as \"rnic\"";
+        if let Some(group) = root.read(reader, "socket_group", form, name) {
+            self.socket_group = group;
+        }
+        for (table, at) in root.tables(reader, "device") {
+            let table = Table::new(reader, "[[device]]", table, at, &["name", "xdp_mode"]);
+            self.take_device(reader, &table);
+        }
+        if let Some((table, at)) = root.table(reader, "defaults") {
+            let table = Table::new(reader, "[defaults]", table, at, &Rule::KEYS);
+            let rule = Rule::read(reader, &table);
+            self.defaults = Limits::default().overruled_by(&rule);
+        }
+        for (table, at) in root.tables(reader, "group") {
+            self.groups
+                .extend(subject(reader, "[[group]]", table, at, "gid"));
+        }
+        for (table, at) in root.tables(reader, "user") {
+            self.users
+                .extend(subject(reader, "[[user]]", table, at, "uid"));
+        }
+    }
+
+    fn take_device(&mut self, reader: &mut Reader<'_>, table: &Table<'_, '_>) {
+        let form = "the name of a network device, such as \"eth1\"";
+        let named = |value: &DeValue<'_>| name(value).filter(|name| is_device_name(name));
+        let form_of_mode = "\"auto\", \"native\" or \"generic\"";
+        let mode = table.read(reader, "xdp_mode", form_of_mode, |value| {
+            let name = value.as_str()?;
+            MODES
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, mode)| *mode)
+        });
+        let Some(name) = table.read(reader, "name", form, named) else {
+            if table.get("name").is_none() {
+                reader.fault(
+                    table.at,
+                    format!("[[device]] has no name; it must be {form}"),
+                );
+            }
+            return;
+        };
+        if let Some(first) = self
+            .devices
+            .iter()
+            .find(|device| device.name.value == name.value)
+        {
+            let what = format!(
+                "[[device]] {:?} is there twice, first at {}; remove one",
+                name.value, first.name.origin
+            );
+            return reader.fault(table.at, what);
+        }
+        let mode = mode.map_or(ModeChoice::Auto, |mode| mode.value);
+        self.devices.push(Device { name, mode });
+    }
+}
+
+/// The words for XDP modes.
+const MODES: [(&str, ModeChoice); 3] = [
+    ("auto", ModeChoice::Auto),
+    ("native", ModeChoice::Native),
+    ("generic", ModeChoice::Generic),
+];
+
+fn name(value: &DeValue<'_>) -> Option<String> {
+    let text = value.as_str().filter(|text| !text.is_empty())?;
+    Some(text.to_owned())
+}
+
+/// What the path of a socket must be.
+const SOCKET_FORM: &str =
+    "an absolute path of at most 107 octets, such as \"/run/rnic/rnicd.sock\"";
+
+/// Returns the path of a Unix socket, if this can be one; else what it must be.
+pub fn socket_path(text: &str) -> Result<PathBuf, String> {
+    let fits = text.starts_with('/') && text.len() <= MAX_SOCKET_PATH && !text.contains('\0');
+    if fits {
+        Ok(text.into())
+    } else {
+        Err(format!("it must be {SOCKET_FORM}"))
+    }
+}
+
+/// Reads a rule for a user or a group, which it names, or gives as a number under the key `id`.
+fn subject(
+    reader: &mut Reader<'_>,
+    title: &'static str,
+    table: &DeTable<'_>,
+    at: usize,
+    id: &'static str,
+) -> Option<Subject> {
+    let mut known = vec!["name", id];
+    known.extend(Rule::KEYS);
+    let table = Table::new(reader, title, table, at, &known);
+    let rule = Rule::read(reader, &table);
+    let form = format!("a number, such as {id} = 1000");
+    let number = |value: &DeValue<'_>| match Count::read(value) {
+        // The last one stands for "no change" in system calls.
+        Some(Count(number)) => u32::try_from(number).ok().filter(|id| *id != u32::MAX),
+        None => None,
+    };
+    let by_name = table.read(reader, "name", "a name, such as \"alice\"", |value| {
+        name(value).map(Who::Name)
+    });
+    let by_id = table.read(reader, id, &form, |value| number(value).map(Who::Id));
+    let who = match (table.get("name"), table.get(id)) {
+        (Some(_), None) => by_name?,
+        (None, Some(_)) => by_id?,
+        (Some(_), Some(_)) => {
+            reader.fault(at, format!("{title} has both name and {id}; remove one"));
+            return None;
+        }
+        (None, None) => {
+            reader.fault(
+                at,
+                format!("{title} has neither name nor {id}; say for whom it is"),
+            );
+            return None;
+        }
+    };
+    Some(Subject { who, rule })
+}
+
+/// As a file that says all of it, defaults included.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let socket = self.socket.value.display().to_string();
+        writeln!(f, "socket = {}", toml_string(&socket))?;
+        writeln!(
+            f,
+            "socket_group = {}",
+            toml_string(&self.socket_group.value)
+        )?;
+        for device in &self.devices {
+            let mode = MODES.iter().find(|(_, mode)| *mode == device.mode);
+            let mode = mode.map_or("auto", |(name, _)| name);
+            writeln!(
+                f,
+                "\n[[device]]\nname = {}",
+                toml_string(&device.name.value)
+            )?;
+            writeln!(f, "xdp_mode = {}", toml_string(mode))?;
+        }
+        write!(f, "\n[defaults]\n{}", self.defaults)?;
+        for (title, id, subjects) in [("group", "gid", &self.groups), ("user", "uid", &self.users)]
+        {
+            for subject in subjects {
+                write!(f, "\n[[{title}]]\n")?;
+                match &subject.who.value {
+                    Who::Name(name) => writeln!(f, "name = {}", toml_string(name))?,
+                    Who::Id(number) => writeln!(f, "{id} = {number}")?,
+                }
+                write!(f, "{}", subject.rule)?;
+            }
+        }
+        Ok(())
+    }
+}

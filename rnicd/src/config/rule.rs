@@ -1,0 +1,203 @@
+//! Rules, and the limits that follow from them.
+
+use std::fmt;
+
+use rnic_core::engine::Peers;
+
+use super::fault::Setting;
+use super::table::{Reader, Table};
+use super::value::{AllowedPeers, Count, Devices, Memory, Rate, TcpPorts, Value};
+
+/// What a user may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The devices of which it may have ports.
+    pub devices: Setting<Devices>,
+    /// The most ports.
+    pub ports: Setting<Count>,
+    /// The most frames of all its ports.
+    pub frames: Setting<Count>,
+    /// The TCP ports on which it may listen.
+    pub listen: Setting<TcpPorts>,
+    /// The most listeners.
+    pub listeners: Setting<Count>,
+    /// The most TCP ports to connect from.
+    pub connections: Setting<Count>,
+    /// The most that each of its ports sends in a second.
+    pub rate: Setting<Rate>,
+    /// The peers with which it may speak.
+    pub peers: Setting<AllowedPeers>,
+    /// The most memory of hugepages for frames.
+    pub hugepages: Setting<Memory>,
+}
+
+/// These defaults stand nowhere else in the code; `rnicd.toml` shows them, and a test compares.
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            devices: Setting::built_in(Devices(None)),
+            ports: Setting::built_in(Count(4)),
+            // Of four ports as `PortConfig` makes them by default.
+            frames: Setting::built_in(Count(32_768)),
+            listen: Setting::built_in(TcpPorts(vec![1024..=65535])),
+            listeners: Setting::built_in(Count(64)),
+            connections: Setting::built_in(Count(1024)),
+            rate: Setting::built_in(Rate(None)),
+            peers: Setting::built_in(AllowedPeers(Peers::all())),
+            // These frames in chunks of 4 KiB.
+            hugepages: Setting::built_in(Memory(128 << 20)),
+        }
+    }
+}
+
+impl Limits {
+    /// Returns these limits, but what a rule says where it says anything.
+    pub fn overruled_by(self, rule: &Rule) -> Self {
+        fn or<T: Clone>(rule: &Option<Setting<T>>, limit: Setting<T>) -> Setting<T> {
+            rule.clone().unwrap_or(limit)
+        }
+        Self {
+            devices: or(&rule.devices, self.devices),
+            ports: or(&rule.ports, self.ports),
+            frames: or(&rule.frames, self.frames),
+            listen: or(&rule.listen, self.listen),
+            listeners: or(&rule.listeners, self.listeners),
+            connections: or(&rule.connections, self.connections),
+            rate: or(&rule.rate, self.rate),
+            peers: or(&rule.peers, self.peers),
+            hugepages: or(&rule.hugepages, self.hugepages),
+        }
+    }
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Rule::from(self.clone()).fmt(f)
+    }
+}
+
+/// What a rule says: nothing of the keys that it does not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// See [`Limits::devices`].
+    pub devices: Option<Setting<Devices>>,
+    /// See [`Limits::ports`].
+    pub ports: Option<Setting<Count>>,
+    /// See [`Limits::frames`].
+    pub frames: Option<Setting<Count>>,
+    /// See [`Limits::listen`].
+    pub listen: Option<Setting<TcpPorts>>,
+    /// See [`Limits::listeners`].
+    pub listeners: Option<Setting<Count>>,
+    /// See [`Limits::connections`].
+    pub connections: Option<Setting<Count>>,
+    /// See [`Limits::rate`].
+    pub rate: Option<Setting<Rate>>,
+    /// See [`Limits::peers`].
+    pub peers: Option<Setting<AllowedPeers>>,
+    /// See [`Limits::hugepages`].
+    pub hugepages: Option<Setting<Memory>>,
+}
+
+impl From<Limits> for Rule {
+    fn from(limits: Limits) -> Self {
+        Self {
+            devices: Some(limits.devices),
+            ports: Some(limits.ports),
+            frames: Some(limits.frames),
+            listen: Some(limits.listen),
+            listeners: Some(limits.listeners),
+            connections: Some(limits.connections),
+            rate: Some(limits.rate),
+            peers: Some(limits.peers),
+            hugepages: Some(limits.hugepages),
+        }
+    }
+}
+
+impl Rule {
+    /// The keys of a rule.
+    pub(super) const KEYS: [&'static str; 9] = [
+        "devices",
+        "ports",
+        "frames",
+        "listen",
+        "listeners",
+        "connections",
+        "rate",
+        "peers",
+        "hugepages",
+    ];
+
+    pub(super) fn read(reader: &mut Reader<'_>, table: &Table<'_, '_>) -> Self {
+        Self {
+            devices: table.value(reader, "devices"),
+            ports: table.value(reader, "ports"),
+            frames: table.value(reader, "frames"),
+            listen: table.value(reader, "listen"),
+            listeners: table.value(reader, "listeners"),
+            connections: table.value(reader, "connections"),
+            rate: table.value(reader, "rate"),
+            peers: table.value(reader, "peers"),
+            hugepages: table.value(reader, "hugepages"),
+        }
+    }
+
+    /// Returns the most generous of both, key by key.
+    pub fn most(self, other: Self) -> Self {
+        fn most<T: Value>(
+            one: Option<Setting<T>>,
+            other: Option<Setting<T>>,
+        ) -> Option<Setting<T>> {
+            let (one, other) = match (one, other) {
+                (Some(one), Some(other)) => (one, other),
+                (one, other) => return one.or(other),
+            };
+            let value = one.value.clone().most(other.value.clone());
+            Some(match value {
+                value if value == one.value => one,
+                value if value == other.value => other,
+                value => Setting {
+                    value,
+                    origin: one.origin.join(other.origin),
+                },
+            })
+        }
+        Self {
+            devices: most(self.devices, other.devices),
+            ports: most(self.ports, other.ports),
+            frames: most(self.frames, other.frames),
+            listen: most(self.listen, other.listen),
+            listeners: most(self.listeners, other.listeners),
+            connections: most(self.connections, other.connections),
+            rate: most(self.rate, other.rate),
+            peers: most(self.peers, other.peers),
+            hugepages: most(self.hugepages, other.hugepages),
+        }
+    }
+}
+
+/// As TOML: a line for each key.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fn line<T: Value>(
+            f: &mut fmt::Formatter<'_>,
+            key: &str,
+            setting: &Option<Setting<T>>,
+        ) -> fmt::Result {
+            match setting {
+                Some(setting) => writeln!(f, "{key} = {}", setting.value),
+                None => Ok(()),
+            }
+        }
+        line(f, "devices", &self.devices)?;
+        line(f, "ports", &self.ports)?;
+        line(f, "frames", &self.frames)?;
+        line(f, "listen", &self.listen)?;
+        line(f, "listeners", &self.listeners)?;
+        line(f, "connections", &self.connections)?;
+        line(f, "rate", &self.rate)?;
+        line(f, "peers", &self.peers)?;
+        line(f, "hugepages", &self.hugepages)
+    }
+}

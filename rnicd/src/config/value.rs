@@ -1,0 +1,284 @@
+//! The values of rules: how each is written, read, and which of two is the more generous.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use rnic_core::engine::{Peers, Prefix};
+use rnic_xdp::manager::is_device_name;
+use toml::de::{DeArray, DeValue};
+
+/// A value of a rule. `Display` writes it as TOML.
+pub trait Value: fmt::Display + PartialEq + Clone {
+    /// What a value must be, with an example: the rest of "it must be ...".
+    const FORM: &'static str;
+
+    /// Reads the value, if it is one.
+    fn read(value: &DeValue<'_>) -> Option<Self>;
+
+    /// Returns what the more generous of both allows; if each allows something that the other does not, both together.
+    fn most(self, other: Self) -> Self;
+}
+
+/// A number of things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64);
+
+impl Value for Count {
+    const FORM: &'static str = "a number from 0 to 4294967295, such as 4";
+
+    fn read(value: &DeValue<'_>) -> Option<Self> {
+        let number = value.as_integer()?;
+        let count = u32::from_str_radix(number.as_str(), number.radix()).ok()?;
+        Some(Self(count.into()))
+    }
+
+    fn most(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Units by their names, the smallest first.
+type Units = [(&'static str, u64)];
+
+/// Reads a number and a unit.
+fn scaled(text: &str, units: &Units) -> Option<u64> {
+    let end = text.find(|char: char| !char.is_ascii_digit())?;
+    let (number, unit) = text.split_at(end);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
+/// Writes a number in the largest unit in which it is whole.
+fn write_scaled(f: &mut fmt::Formatter<'_>, number: u64, units: &Units) -> fmt::Result {
+    let fits = |(_, factor): &&(&str, u64)| number.is_multiple_of(*factor);
+    let (name, factor) = units.iter().rev().find(fits).unwrap_or(&units[0]);
+    write!(f, "\"{}{name}\"", number / factor)
+}
+
+/// An amount of memory, in octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory(pub u64);
+
+const OCTETS: &Units = &[
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+];
+
+impl Value for Memory {
+    const FORM: &'static str = "an amount of memory in B, KiB, MiB, GiB or TiB, such as \"256MiB\"";
+
+    fn read(value: &DeValue<'_>) -> Option<Self> {
+        scaled(value.as_str()?, OCTETS).map(Self)
+    }
+
+    fn most(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Zero is whole in every unit.
+        let units = if self.0 == 0 { &OCTETS[..1] } else { OCTETS };
+        write_scaled(f, self.0, units)
+    }
+}
+
+/// The most bits in a second, or no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate(pub Option<u64>);
+
+const BITS: &Units = &[
+    ("bit", 1),
+    ("kbit", 1_000),
+    ("Mbit", 1_000_000),
+    ("Gbit", 1_000_000_000),
+    ("Tbit", 1_000_000_000_000),
+];
+
+impl Value for Rate {
+    const FORM: &'static str =
+        "a rate in bit, kbit, Mbit, Gbit or Tbit each second, such as \"10Gbit\", or \"none\"";
+
+    fn read(value: &DeValue<'_>) -> Option<Self> {
+        match value.as_str()? {
+            "none" => Some(Self(None)),
+            // A rate of nothing would be a port that cannot send at all.
+            text => scaled(text, BITS)
+                .filter(|bits| *bits > 0)
+                .map(Some)
+                .map(Self),
+        }
+    }
+
+    fn most(self, other: Self) -> Self {
+        Self(self.0.zip(other.0).map(|(one, two)| one.max(two)))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("\"none\""),
+            Some(bits) => write_scaled(f, bits, BITS),
+        }
+    }
+}
+
+/// Reads a list of strings and numbers, or `None` in the place of "all".
+fn list<T>(
+    value: &DeValue<'_>,
+    read: impl Fn(&DeValue<'_>) -> Option<T>,
+) -> Option<Option<Vec<T>>> {
+    if value.as_str() == Some("all") {
+        return Some(None);
+    }
+    let elements: &DeArray<'_> = value.as_array()?;
+    let read: Option<Vec<T>> = elements
+        .iter()
+        .map(|element| read(element.get_ref()))
+        .collect();
+    read.map(Some)
+}
+
+/// Writes what [`list`] reads.
+fn write_list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, list: Option<&[T]>) -> fmt::Result {
+    let Some(list) = list else {
+        return f.write_str("\"all\"");
+    };
+    let elements = list.iter().map(|element| toml_string(&element.to_string()));
+    write!(f, "[{}]", elements.collect::<Vec<_>>().join(", "))
+}
+
+/// Returns a text as TOML.
+pub(super) fn toml_string(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+fn united<T: PartialEq>(one: Option<Vec<T>>, other: Option<Vec<T>>) -> Option<Vec<T>> {
+    let (mut one, other) = one.zip(other)?;
+    for element in other {
+        if !one.contains(&element) {
+            one.push(element);
+        }
+    }
+    Some(one)
+}
+
+/// The names of devices, or all devices that rnicd has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Devices(pub Option<Vec<String>>);
+
+impl Devices {
+    /// Whether this device is one of them.
+    pub fn contains(&self, netdev: &str) -> bool {
+        let names = self.0.as_ref();
+        names.is_none_or(|names| names.iter().any(|name| name == netdev))
+    }
+}
+
+impl Value for Devices {
+    const FORM: &'static str = "a list of devices, such as [\"eth1\"], or \"all\"";
+
+    fn read(value: &DeValue<'_>) -> Option<Self> {
+        let name = |value: &DeValue<'_>| {
+            let name = value.as_str().filter(|name| is_device_name(name));
+            name.map(str::to_owned)
+        };
+        list(value, name).map(Self)
+    }
+
+    fn most(self, other: Self) -> Self {
+        Self(united(self.0, other.0))
+    }
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_list(f, self.0.as_deref())
+    }
+}
+
+/// TCP ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpPorts(pub Vec<RangeInclusive<u16>>);
+
+impl TcpPorts {
+    /// Whether this TCP port is one of them.
+    pub fn contains(&self, port: u16) -> bool {
+        self.0.iter().any(|range| range.contains(&port))
+    }
+}
+
+impl Value for TcpPorts {
+    const FORM: &'static str =
+        "a list of TCP ports from 1 to 65535 and ranges, such as [7174, \"8000-8999\"]";
+
+    fn read(value: &DeValue<'_>) -> Option<Self> {
+        let range = |value: &DeValue<'_>| {
+            let (first, last) = match (value.as_integer(), value.as_str()) {
+                (Some(number), _) => {
+                    let port = u16::from_str_radix(number.as_str(), number.radix()).ok()?;
+                    (port, port)
+                }
+                (None, Some(text)) => {
+                    let (first, last) = text.split_once('-').unwrap_or((text, text));
+                    (first.trim().parse().ok()?, last.trim().parse().ok()?)
+                }
+                (None, None) => return None,
+            };
+            (first > 0 && first <= last).then_some(first..=last)
+        };
+        // "all" would hide that the ports below 1024 are among them.
+        list(value, range)?.map(Self)
+    }
+
+    fn most(self, other: Self) -> Self {
+        Self(united(Some(self.0), Some(other.0)).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for TcpPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |range: &RangeInclusive<u16>| match (range.start(), range.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("\"{first}-{last}\""),
+        };
+        let ranges: Vec<_> = self.0.iter().map(text).collect();
+        write!(f, "[{}]", ranges.join(", "))
+    }
+}
+
+/// The peers with which a client may speak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedPeers(pub Peers);
+
+impl Value for AllowedPeers {
+    const FORM: &'static str = "a list of addresses and prefixes, such as [\"192.0.2.0/24\", \"2001:db8::/32\"], or \"all\"";
+
+    fn read(value: &DeValue<'_>) -> Option<Self> {
+        let prefix = |value: &DeValue<'_>| value.as_str()?.parse::<Prefix>().ok();
+        let peers = list(value, prefix)?.map_or_else(Peers::all, Peers::only);
+        Some(Self(peers))
+    }
+
+    fn most(self, other: Self) -> Self {
+        let [one, other] = [self, other].map(|peers| peers.0.limits().map(<[Prefix]>::to_vec));
+        Self(united(one, other).map_or_else(Peers::all, Peers::only))
+    }
+}
+
+impl fmt::Display for AllowedPeers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_list(f, self.0.limits())
+    }
+}

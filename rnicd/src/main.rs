@@ -1,0 +1,47 @@
+//! rnicd, the Privileged Resource Manager.
+
+// As in rnic-ctl: these macros panic if the output has no reader.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod cli;
+mod log;
+
+use std::fmt;
+use std::io::{Write, stderr, stdout};
+use std::process::ExitCode;
+
+use clap::Parser;
+use rnicd::config::{Config, ConfigError, Setting};
+use rnicd::policy::Policy;
+
+use cli::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(why) = log::install() {
+        return fail(format_args!("rnicd: RUST_LOG is not understood: {why}"));
+    }
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(format_args!("{error}")),
+    }
+}
+
+fn fail(why: fmt::Arguments<'_>) -> ExitCode {
+    // If nobody reads it, the exit code still says it.
+    let _ = writeln!(stderr(), "{why}");
+    ExitCode::FAILURE
+}
+
+fn run(cli: &Cli) -> Result<(), ConfigError> {
+    let mut config = Config::read(cli.file())?;
+    if let Some(socket) = &cli.socket {
+        config.socket = Setting::built_in(socket.clone());
+    }
+    Policy::new(&config)?;
+    if cli.show_config {
+        // A reader that is gone wants no more.
+        let _ = write!(stdout(), "{config}");
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! The command, as an administrator calls it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, id};
+
+/// A file that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("rnicd-{name}-{}.toml", id()));
+        fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn name(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rnicd"));
+    command.env_remove("RUST_LOG");
+    command
+}
+
+/// The exit code, standard output and standard error.
+fn said(output: Output) -> (i32, String, String) {
+    let text = |octets| String::from_utf8(octets).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+fn rnicd(arguments: &[&str]) -> (i32, String, String) {
+    said(command().args(arguments).output().unwrap())
+}
+
+const NOTHING: (i32, String, String) = (0, String::new(), String::new());
+
+#[test]
+fn check_says_nothing_of_what_is_right_and_all_of_what_is_wrong() {
+    let right = Scratch::new("right", "socket_group = \"root\"\n");
+    assert_eq!(rnicd(&["--check", right.name()]), NOTHING);
+    assert_eq!(rnicd(&["--check", "--config", right.name()]), NOTHING);
+    let wrong = Scratch::new("wrong", "group = 1\n\n[defaults]\nportz = 2\n");
+    let name = wrong.name();
+    let expected = format!(
+        "{name}:1: group is no list of tables; write [[group]] above the keys of each\n\
+         {name}:4: unknown key \"portz\" in [defaults]; did you mean \"ports\"?\n"
+    );
+    assert_eq!(rnicd(&["--check", name]), (1, String::new(), expected));
+    let unknown = Scratch::new("unknown", "socket_group = \"nobody knows\"\n");
+    let (code, _, error) = rnicd(&["--check", unknown.name()]);
+    assert!(
+        code == 1 && error.contains(":1: there is no group \"nobody knows\""),
+        "{error}"
+    );
+    let (code, _, error) = rnicd(&["--check", "/nowhere/rnicd.toml"]);
+    assert_eq!(code, 1);
+    assert_eq!(
+        error,
+        "cannot read /nowhere/rnicd.toml: No such file or directory (os error 2); --config names another file\n"
+    );
+}
+
+#[test]
+fn what_is_shown_can_be_read_again() {
+    let file = Scratch::new(
+        "show",
+        "socket_group = \"root\"\n[[user]]\nuid = 7\nrate = \"1Gbit\"\n",
+    );
+    let (code, shown, error) = rnicd(&["--show-config", "--config", file.name()]);
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert!(
+        shown.contains("socket = \"/run/rnic/rnicd.sock\"\n") && shown.contains("\nports = 4\n")
+    );
+    let again = Scratch::new("again", &shown);
+    assert_eq!(rnicd(&["--show-config", "--config", again.name()]).1, shown);
+    let (_, elsewhere, _) = rnicd(&[
+        "--show-config",
+        "--config",
+        file.name(),
+        "--socket",
+        "/run/other",
+    ]);
+    assert_eq!(
+        elsewhere,
+        shown.replace("/run/rnic/rnicd.sock", "/run/other")
+    );
+}
+
+#[test]
+fn without_something_to_do_there_is_help() {
+    let (code, out, error) = rnicd(&[]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(
+        error.contains("--check") && error.contains("--show-config"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_log_that_nobody_understands_is_an_error() {
+    let mut command = command();
+    command.args(["--check"]).env("RUST_LOG", "rnic=loud");
+    let (code, _, error) = said(command.output().unwrap());
+    assert_eq!(code, 1);
+    assert!(
+        error.starts_with("rnicd: RUST_LOG is not understood: "),
+        "{error}"
+    );
+}

@@ -1,0 +1,471 @@
+//! What the configuration says, and what is said of it.
+
+use std::path::Path;
+
+use rnic_xdp::steering::ModeChoice;
+use rnicd::config::{Config, Limits, Rate, Who};
+use rnicd::policy::Policy;
+
+const FILE: &str = "/etc/rnic/rnicd.toml";
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, Path::new(FILE)).map_err(|faults| faults.to_string())
+}
+
+fn read(text: &str) -> Config {
+    parse(text).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+/// What is said of a text: the lines without the file's name.
+fn faults(text: &str) -> Vec<String> {
+    let faults = parse(text).expect_err(text);
+    let line = |line: &str| line.strip_prefix(FILE).expect(line)[1..].to_owned();
+    faults.lines().map(line).collect()
+}
+
+#[test]
+fn an_empty_file_is_the_defaults() {
+    let config = read("");
+    assert_eq!(config, Config::new(Path::new(FILE)));
+    assert_eq!(
+        config.to_string(),
+        r#"socket = "/run/rnic/rnicd.sock"
+socket_group = "rnic"
+
+[defaults]
+devices = "all"
+ports = 4
+frames = 32768
+listen = ["1024-65535"]
+listeners = 64
+connections = 1024
+rate = "none"
+peers = "all"
+hugepages = "128MiB"
+"#
+    );
+}
+
+#[test]
+fn the_sample_says_what_the_defaults_are() {
+    let sample = include_str!("../rnicd.toml");
+    assert_eq!(read(sample), read(""));
+    let uncommented = |mark: &str| {
+        let lines = sample.lines().map(|line| match line.strip_prefix(mark) {
+            Some(rest) if !rest.starts_with([' ', '#']) && !rest.is_empty() => rest,
+            _ => line,
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let defaults = uncommented("#");
+    assert_eq!(read(&defaults).to_string(), read("").to_string());
+    for line in read("").to_string().lines() {
+        assert!(defaults.contains(line), "the sample does not show {line}");
+    }
+    let examples = read(&uncommented("## "));
+    let counts = [
+        examples.devices.len(),
+        examples.groups.len(),
+        examples.users.len(),
+    ];
+    assert_eq!(counts, [1, 1, 1]);
+}
+
+const FULL: &str = r#"socket = '/run/a "b".sock'
+socket_group = "root"
+
+[[device]]
+name = "eth1"
+xdp_mode = "auto"
+
+[[device]]
+name = "eth2"
+xdp_mode = "native"
+
+[[device]]
+name = "eth3"
+xdp_mode = "generic"
+
+[defaults]
+devices = []
+ports = 0
+frames = 1
+listen = []
+listeners = 2
+connections = 3
+rate = "10Gbit"
+peers = []
+hugepages = "0B"
+
+[[group]]
+name = "root"
+devices = ["eth1"]
+ports = 5
+rate = "1500kbit"
+
+[[group]]
+gid = 1000
+devices = ["eth2", "eth1"]
+frames = 6
+listen = [7174, "8000-8999"]
+rate = "none"
+
+[[user]]
+name = "root"
+listen = [80]
+peers = ["192.0.2.0/24", "2001:db8::1"]
+hugepages = "3GiB"
+
+[[user]]
+uid = 1000
+rate = "1bit"
+hugepages = "1025B"
+"#;
+
+#[test]
+fn everything_that_can_be_said_is_read_and_shown() {
+    let config = read(FULL);
+    assert_eq!(config.to_string(), FULL);
+    let modes: Vec<_> = config.devices.iter().map(|device| device.mode).collect();
+    assert_eq!(
+        modes,
+        [ModeChoice::Auto, ModeChoice::Native, ModeChoice::Generic]
+    );
+    assert_eq!(config.users[1].who.value, Who::Id(1000));
+    assert_eq!(
+        config.users[1].rule.rate.as_ref().map(|rate| rate.value),
+        Some(Rate(Some(1)))
+    );
+    let origin = config.defaults.frames.origin.to_string();
+    assert_eq!(origin, "/etc/rnic/rnicd.toml:19");
+    assert_eq!(Limits::default().frames.origin.to_string(), "the default");
+}
+
+#[test]
+fn every_fault_has_its_line_and_a_remedy() {
+    for (text, expected) in [
+        (
+            "sokcet = 1",
+            "1: unknown key \"sokcet\" in the file; did you mean \"socket\"?",
+        ),
+        (
+            "\n\ncolour = 1",
+            "3: unknown key \"colour\" in the file; known are socket, socket_group, device, defaults, group, user",
+        ),
+        (
+            "[defaults]\nport = 1",
+            "2: unknown key \"port\" in [defaults]; did you mean \"ports\"?",
+        ),
+        (
+            "[[user]]\nuid = 1\nbandwidth_out = [1]",
+            "3: unknown key \"bandwidth_out\" in [[user]]; known are name, uid, devices, ports, frames, listen, listeners, \
+             connections, rate, peers, hugepages",
+        ),
+        (
+            "socket = \"run/x\"",
+            "1: socket in the file is wrong; it must be an absolute path of at most 107 octets, such as \"/run/rnic/rnicd.sock\"",
+        ),
+        (
+            "socket_group = 7",
+            "1: socket_group in the file is wrong; it must be the name of a group, such as \"rnic\"",
+        ),
+        (
+            "group = \"rnic\"",
+            "1: group is no list of tables; write [[group]] above the keys of each",
+        ),
+        (
+            "[group]",
+            "1: group is no list of tables; write [[group]] above the keys of each",
+        ),
+        (
+            "user = [1]",
+            "1: user is no list of tables; write [[user]] above the keys of each",
+        ),
+        (
+            "defaults = 1",
+            "1: defaults is no table; write [defaults] above its keys",
+        ),
+        (
+            "[[device]]\nxdp_mode = \"auto\"",
+            "1: [[device]] has no name; it must be the name of a network device, such as \"eth1\"",
+        ),
+        (
+            "[[device]]\nname = \"a/b\"",
+            "2: name in [[device]] is wrong; it must be the name of a network device, such as \"eth1\"",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\nxdp_mode = \"skb\"",
+            "3: xdp_mode in [[device]] is wrong; it must be \"auto\", \"native\" or \"generic\"",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\n[[device]]\nname = \"eth1\"",
+            "3: [[device]] \"eth1\" is there twice, first at /etc/rnic/rnicd.toml:2; remove one",
+        ),
+        (
+            "[[user]]\nports = 1",
+            "1: [[user]] has neither name nor uid; say for whom it is",
+        ),
+        (
+            "[[group]]\nname = \"a\"\ngid = 1",
+            "1: [[group]] has both name and gid; remove one",
+        ),
+        (
+            "[[group]]\ngid = 4294967295",
+            "2: gid in [[group]] is wrong; it must be a number, such as gid = 1000",
+        ),
+        (
+            "[[user]]\nname = \"\"",
+            "2: name in [[user]] is wrong; it must be a name, such as \"alice\"",
+        ),
+    ] {
+        assert_eq!(faults(text), [expected], "{text}");
+    }
+}
+
+#[test]
+fn every_value_has_its_form() {
+    let count = "a number from 0 to 4294967295, such as 4";
+    let rate =
+        "a rate in bit, kbit, Mbit, Gbit or Tbit each second, such as \"10Gbit\", or \"none\"";
+    let memory = "an amount of memory in B, KiB, MiB, GiB or TiB, such as \"256MiB\"";
+    let ports = "a list of TCP ports from 1 to 65535 and ranges, such as [7174, \"8000-8999\"]";
+    let devices = "a list of devices, such as [\"eth1\"], or \"all\"";
+    let peers = "a list of addresses and prefixes, such as [\"192.0.2.0/24\", \"2001:db8::/32\"], or \"all\"";
+    for (key, values, form) in [
+        (
+            "ports",
+            &["-1", "4294967296", "1.5", "\"4\"", "[4]", "{}"][..],
+            count,
+        ),
+        ("frames", &["true"], count),
+        ("listeners", &["1979-05-27"], count),
+        ("connections", &["nan"], count),
+        (
+            "rate",
+            &[
+                "10",
+                "\"10\"",
+                "\"10gbit\"",
+                "\"10 Gbit/s\"",
+                "\"0bit\"",
+                "\"-1Gbit\"",
+                "\"99999999999Tbit\"",
+                "\"all\"",
+            ],
+            rate,
+        ),
+        (
+            "hugepages",
+            &[
+                "64",
+                "\"64\"",
+                "\"64MB\"",
+                "\"MiB\"",
+                "\"99999999TiB\"",
+                "\"\"",
+            ],
+            memory,
+        ),
+        (
+            "listen",
+            &[
+                "7174",
+                "[0]",
+                "[65536]",
+                "[\"0-9\"]",
+                "[\"9-8\"]",
+                "[\"1-65536\"]",
+                "[\"-9\"]",
+                "[\"x\"]",
+                "\"all\"",
+                "[[1]]",
+            ],
+            ports,
+        ),
+        (
+            "devices",
+            &["\"eth1\"", "[1]", "[\"a b\"]", "[\"\"]"],
+            devices,
+        ),
+        (
+            "peers",
+            &["\"192.0.2.1\"", "[\"192.0.2.0/33\"]", "[1]"],
+            peers,
+        ),
+    ] {
+        for value in values {
+            let expected = format!("2: {key} in [defaults] is wrong; it must be {form}");
+            assert_eq!(
+                faults(&format!("[defaults]\n{key} = {value}")),
+                [expected],
+                "{key} = {value}"
+            );
+        }
+    }
+}
+
+#[test]
+fn all_faults_are_shown_at_once_in_the_order_of_lines() {
+    let text = "[[user]]\nname = 1\nport = 2\n[defaults]\nrate = 3\n[[group]]\n";
+    assert_eq!(
+        faults(text),
+        [
+            "2: name in [[user]] is wrong; it must be a name, such as \"alice\"",
+            "3: unknown key \"port\" in [[user]]; did you mean \"ports\"?",
+            "5: rate in [defaults] is wrong; it must be a rate in bit, kbit, Mbit, Gbit or Tbit each second, such as \"10Gbit\", \
+             or \"none\"",
+            "6: [[group]] has neither name nor gid; say for whom it is",
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_toml_is_said_with_its_line() {
+    for (text, line) in [
+        ("\n[defaults\nports = 1", "2: this is no TOML: "),
+        (
+            "socket = \"/a\"\nsocket = \"/b\"",
+            "2: this is no TOML: duplicate key",
+        ),
+        ("\n\nports = = 3", "3: this is no TOML: "),
+        ("a = \"", "1: this is no TOML: "),
+    ] {
+        let said = faults(text);
+        assert!(said[0].starts_with(line), "{text}: {said:?}");
+    }
+}
+
+fn policy(text: &str) -> Policy {
+    Policy::new(&read(&format!("socket_group = \"root\"\n{text}")))
+        .unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+#[test]
+fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
+    let policy = policy(
+        r#"
+        [[device]]
+        name = "eth1"
+        [[device]]
+        name = "eth2"
+        [defaults]
+        ports = 1
+        frames = 2
+        listeners = 3
+        [[group]]
+        gid = 100
+        ports = 4
+        connections = 5
+        rate = "1Gbit"
+        devices = ["eth1"]
+        listen = [1]
+        peers = ["192.0.2.0/24"]
+        hugepages = "1GiB"
+        [[group]]
+        gid = 101
+        ports = 6
+        connections = 4
+        rate = "2Gbit"
+        devices = ["eth2", "eth1"]
+        listen = [2]
+        peers = ["192.0.2.0/24", "192.0.3.0/24"]
+        hugepages = "1MiB"
+        [[group]]
+        gid = 102
+        rate = "none"
+        devices = "all"
+        peers = "all"
+        [[user]]
+        uid = 1000
+        ports = 2
+        rate = "3Gbit"
+        "#,
+    );
+    let shown = |uid, gids: &[u32]| {
+        let limits = policy.limits(uid, gids).to_string();
+        limits.replace('\n', "; ")
+    };
+    assert_eq!(
+        shown(7, &[7]),
+        "devices = \"all\"; ports = 1; frames = 2; listen = [\"1024-65535\"]; listeners = 3; connections = 1024; rate = \"none\"; \
+         peers = \"all\"; hugepages = \"128MiB\"; "
+    );
+    // A group's rule holds also where the defaults allow more.
+    assert_eq!(
+        shown(7, &[7, 100]),
+        "devices = [\"eth1\"]; ports = 4; frames = 2; listen = [1]; listeners = 3; connections = 5; rate = \"1Gbit\"; \
+         peers = [\"192.0.2.0/24\"]; hugepages = \"1GiB\"; "
+    );
+    let both = "ports = 6; frames = 2; listen = [1, 2]; listeners = 3; connections = 5; rate = \"2Gbit\"; \
+                peers = [\"192.0.2.0/24\", \"192.0.3.0/24\"]; hugepages = \"1GiB\"; ";
+    assert_eq!(
+        shown(7, &[100, 101]),
+        format!("devices = [\"eth1\", \"eth2\"]; {both}")
+    );
+    assert_eq!(
+        shown(7, &[100, 101, 102]),
+        "devices = \"all\"; ports = 6; frames = 2; listen = [1, 2]; listeners = 3; connections = 5; rate = \"none\"; \
+         peers = \"all\"; hugepages = \"1GiB\"; "
+    );
+    assert_eq!(
+        shown(1000, &[100, 101]),
+        format!("devices = [\"eth1\", \"eth2\"]; {both}")
+            .replace("ports = 6", "ports = 2")
+            .replace("2Gbit", "3Gbit")
+    );
+    // Who has set it: the rule whose value counts, or all that have a part in it.
+    let limits = policy.limits(1000, &[100, 101]);
+    let origins = [
+        limits.ports.origin.to_string(),
+        limits.hugepages.origin.to_string(),
+        limits.listen.origin.to_string(),
+    ];
+    assert_eq!(
+        origins,
+        [
+            "/etc/rnic/rnicd.toml:36",
+            "/etc/rnic/rnicd.toml:19",
+            "/etc/rnic/rnicd.toml:17,26"
+        ]
+    );
+}
+
+#[test]
+fn names_become_numbers() {
+    let policy =
+        policy("[[user]]\nname = \"root\"\nports = 9\n[[group]]\nname = \"root\"\nframes = 8");
+    assert_eq!(policy.socket_gid(), 0);
+    assert_eq!(policy.limits(0, &[5]).ports.value.0, 9);
+    assert_eq!(policy.limits(5, &[5, 0]).frames.value.0, 8);
+    assert_eq!(policy.limits(5, &[5]), Limits::default());
+}
+
+#[test]
+fn names_that_this_host_does_not_know_are_faults() {
+    let said = |text: &str| Policy::new(&read(text)).unwrap_err().to_string();
+    let text = r#"socket_group = "no such"
+[[device]]
+name = "eth1"
+[defaults]
+devices = ["eth2"]
+[[group]]
+name = "none either"
+devices = ["eth1", "eth3"]
+[[user]]
+name = "nor he"
+[[user]]
+uid = 0
+[[user]]
+name = "root"
+"#;
+    let expected = [
+        "1: there is no group \"no such\"; make one (`groupadd --system no such`), or name another",
+        "5: no [[device]] has the name \"eth2\"; add it, or remove it here",
+        "7: there is no group \"none either\"; make one (`groupadd --system none either`), or name another",
+        "8: no [[device]] has the name \"eth3\"; add it, or remove it here",
+        "10: there is no user \"nor he\"; make one (`useradd nor he`), or remove the rule",
+        "14: [[user]] for 0 is there twice, first at /etc/rnic/rnicd.toml:12; make them one",
+    ];
+    let expected = expected.map(|line| format!("{FILE}:{line}"));
+    assert_eq!(said(text), expected.join("\n"));
+}
