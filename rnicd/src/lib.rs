@@ -3,7 +3,13 @@
 
 // From the ground up; each file imports only from those below it:
 // config/fault, config/value < config/table < config/rule < config/mod < policy, quota, notify
+mod client;
 pub mod config;
 pub mod notify;
 pub mod policy;
 pub mod quota;
+mod record;
+mod requests;
+pub mod serve;
+mod server;
+mod shared;

@@ -9,10 +9,18 @@
 pub mod channel;
 mod checks;
 mod convert;
+mod device;
 mod groups;
+mod net;
+mod open;
 mod peers;
 pub mod protocol;
+mod reservation;
+mod session;
 mod token;
 
 pub use checks::is_device_name;
+pub use device::{DeviceEvent, SharedDevice};
+pub use net::ManagedNet;
+pub use open::Manager;
 pub use token::Token;

@@ -143,6 +143,9 @@ pub enum Ask {
         port: u32,
         /// What was granted with it.
         token: Token,
+        /// What the client still has of what it leased; rnicd ends the other leases of the port.
+        #[serde(default)]
+        leases: Vec<SocketAddr>,
     },
     /// A TCP port to listen on, answered by `Lease`.
     Listen {
@@ -297,6 +300,9 @@ pub struct Grant {
     pub copied: Option<String>,
     /// Whether the UMEM lies on hugepages.
     pub huge_pages: bool,
+    /// Whether frames may come from a kernel on the same host, whose segments can have partial checksums.
+    #[serde(default)]
+    pub partial_checksums: bool,
 }
 
 /// Entries of the rings of an AF_XDP socket: powers of two.

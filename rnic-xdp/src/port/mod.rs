@@ -35,7 +35,7 @@ mod zero_copy;
 pub use busy_poll::BusyPoll;
 pub(crate) use busy_poll::deferred;
 pub use config::{PortConfig, ZeroCopyChoice};
-pub(crate) use control::{Control, ControlHandle, WorkerNotice};
+pub(crate) use control::{Control, ControlHandle, FollowedWorker, Joining, Request, WorkerNotice};
 use device::OpenDevice;
 pub use granted::GrantedPort;
 pub use making::MadePort;

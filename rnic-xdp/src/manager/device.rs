@@ -1,0 +1,406 @@
+//! A network device that is shared: what rnicd needs of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rnic_core::connection::NextHop;
+use rnic_core::engine::{NetError, Peers};
+use rnic_core::time::Instant;
+use rnic_core::wire::icmp::TooBig;
+use tracing::{info, warn};
+
+use super::reservation::disarm;
+use crate::clock::clock;
+use crate::error::OpenError;
+use crate::icmp::Icmp;
+use crate::locals::{Locals, other};
+use crate::netlink::{
+    Address, Groups, Link, LinkChange, Message, RouteSocket, Socket, addresses, link_by_name, links,
+};
+use crate::port::{MadePort, PortShape};
+use crate::routes::{LinkState, Routes, Update};
+use crate::sharing::{ClientPolicy, SharedSteering, SharingError};
+use crate::steering::{Entry, Mode, ModeChoice};
+
+/// What happened to a device or to a port of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// The next hop to a destination that is followed; `None`: it is unreachable.
+    NextHop(IpAddr, Option<NextHop>),
+    /// Whether the device can send.
+    Link(LinkState),
+    /// A router reported that a segment was too big.
+    TooBig(TooBig),
+    /// Nobody has the socket of this port any more. Its leases are gone.
+    PortEnded(u32),
+}
+
+/// A device that is shared.
+pub struct SharedDevice {
+    link: Link,
+    steering: SharedSteering,
+    locals: Locals,
+    routes: Routes,
+    icmp: Icmp,
+    requests: RouteSocket,
+    changes: Socket,
+    /// The number of the port whose host end has this index.
+    ports: HashMap<u32, u32>,
+    events: VecDeque<DeviceEvent>,
+}
+
+impl SharedDevice {
+    /// Takes a device, in the network namespace of this thread, and shares it from now on. What a former process left under `pins`
+    /// is taken over: ports and leases go on.
+    pub fn open(netdev: &str, mode: ModeChoice, pins: &Path) -> Result<Self, OpenError> {
+        let mut requests = RouteSocket::open()?;
+        let name = || netdev.to_string();
+        let link = link_by_name(&mut requests, netdev)?;
+        let link = link.ok_or_else(|| OpenError::NoSuchDevice { netdev: name() })?;
+        if !link.up {
+            return Err(OpenError::Down { netdev: name() });
+        }
+        let failed = |source| OpenError::System {
+            doing: "follow the network devices of this host",
+            source,
+        };
+        // Changes are followed before anything is read, so that none is missed.
+        let changes = Socket::open(None, Groups::ALL).map_err(failed)?;
+        let steering = SharedSteering::open(netdev, mode, pins)?;
+        let clients = steering.clients().map_err(sharing)?.into_iter();
+        let mut device = Self {
+            locals: Locals::new(&link, link.mtu)?,
+            routes: Routes::open(&link, link.mtu, Some(steering.links()))?,
+            icmp: Icmp::open()?,
+            requests,
+            changes,
+            ports: clients
+                .map(|client| (client.ifindex, client.port))
+                .collect(),
+            steering,
+            link,
+            events: VecDeque::new(),
+        };
+        device.read_again();
+        Ok(device)
+    }
+
+    /// Stops sharing the device: its programs and maps go, and nothing more arrives at its ports.
+    pub fn close(self) -> Result<(), SharingError> {
+        self.steering.close()
+    }
+
+    /// Returns its name.
+    pub fn netdev(&self) -> &str {
+        &self.link.name
+    }
+
+    /// Returns its MTU when it was opened.
+    pub fn mtu(&self) -> u32 {
+        self.link.mtu
+    }
+
+    /// Returns the XDP mode of the steering program.
+    pub fn mode(&self) -> &Mode {
+        self.steering.mode()
+    }
+
+    /// Returns whether frames may come from a kernel on this host, whose segments can have partial checksums.
+    pub fn has_partial_checksums(&self) -> bool {
+        self.link.joins_kernels()
+    }
+
+    /// Returns whether it can send.
+    pub fn link_state(&self) -> LinkState {
+        self.routes.link_state()
+    }
+
+    /// Returns the numbers of the ports that exist.
+    pub fn ports(&self) -> impl Iterator<Item = u32> {
+        self.ports.values().copied()
+    }
+
+    /// Returns what ports have leased.
+    pub fn leases(&self) -> Result<Vec<(u32, SocketAddr)>, SharingError> {
+        let leases = self.steering.leases()?;
+        let mut leases: Vec<_> = leases
+            .into_iter()
+            .map(|(port, entry)| (port, entry.local))
+            .collect();
+        leases.sort_unstable();
+        leases.dedup();
+        Ok(leases)
+    }
+
+    /// Returns the name of the host end of a port.
+    fn host_end(&self, number: u32) -> String {
+        format!("rnic{}-{number}", self.link.index)
+    }
+
+    /// Makes a port with this number, and lets its client send what the policy allows.
+    pub fn make_port(
+        &mut self,
+        number: u32,
+        shape: &PortShape,
+        policy: &ClientPolicy,
+    ) -> Result<MadePort, OpenError> {
+        let name = self.host_end(number);
+        let made = MadePort::make(&name, self.link.mtu, shape, |client_end, socket| {
+            SharedSteering::attach_port(client_end, &socket).map_err(sharing)
+        })?;
+        // If one of these fails, the veth pair ends with the socket.
+        self.steering
+            .attach_police(made.host_end)
+            .map_err(sharing)?;
+        let added = self.steering.add_client(number, made.host_end, policy);
+        added.map_err(sharing)?;
+        self.ports.insert(made.host_end, number);
+        Ok(made)
+    }
+
+    /// Takes a port away from its client: nothing is sent or received there any more when this returns.
+    pub fn end_port(&mut self, number: u32) -> Result<(), SharingError> {
+        self.ports.retain(|_, port| *port != number);
+        self.steering.remove_client(number)
+    }
+
+    /// Reserves a local port to listen on for a port, and steers it there. TCP port 0 chooses one.
+    pub fn listen(
+        &mut self,
+        port: u32,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, OwnedFd), NetError> {
+        let vlans = self.vlans_of(local)?;
+        let (socket, local) = self.locals.bind(local)?;
+        self.locals.check_listener(local, peers)?;
+        self.steer(port, (local, socket), &vlans, peers)
+    }
+
+    /// Reserves a local port to connect from for a port, and steers it there.
+    pub fn connect(
+        &mut self,
+        port: u32,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<(SocketAddr, OwnedFd), NetError> {
+        let wanted = match self.is_of_this_host(remote.ip()) {
+            // As the kernel does, from the same address.
+            true => local
+                .filter(|local| !local.ip().is_unspecified())
+                .unwrap_or_else(|| {
+                    SocketAddr::new(remote.ip(), local.map_or(0, |local| local.port()))
+                }),
+            false => self.locals.source_for(remote, local)?,
+        };
+        let vlans = self.vlans_of(wanted)?;
+        let (socket, local) = self.locals.bind(wanted)?;
+        self.locals.check_connection(local, remote)?;
+        self.steer(port, (local, socket), &vlans, &Peers::all())
+    }
+
+    /// Steers a reserved local port to a port.
+    fn steer(
+        &mut self,
+        port: u32,
+        (local, socket): (SocketAddr, OwnedFd),
+        vlans: &[u16],
+        peers: &Peers,
+    ) -> Result<(SocketAddr, OwnedFd), NetError> {
+        let harmless = disarm(&socket);
+        harmless.map_err(|error| other(local, format!("cannot disarm its socket: {error}")))?;
+        for (done, &vlan) in vlans.iter().enumerate() {
+            let added = self.steering.add_lease(port, &Entry { local, vlan }, peers);
+            let Err(error) = added else {
+                continue;
+            };
+            for &vlan in &vlans[..done] {
+                // What remains goes with the port.
+                let _ = self.steering.remove_lease(port, &Entry { local, vlan });
+            }
+            return Err(match error {
+                SharingError::LeaseTaken { .. } => NetError::InUse(local),
+                error => other(local, error),
+            });
+        }
+        Ok((local, socket))
+    }
+
+    /// Ends a lease: nothing more is steered there when this returns.
+    pub fn release(&mut self, port: u32, local: SocketAddr) -> Result<(), SharingError> {
+        let leases = self.steering.leases()?;
+        let of_port = leases.into_iter().filter(|(of, _)| *of == port);
+        for (_, entry) in of_port.filter(|(_, entry)| entry.local == local) {
+            self.steering.remove_lease(port, &entry)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the VLANs in which frames for an address arrive.
+    fn vlans_of(&self, local: SocketAddr) -> Result<Vec<u16>, NetError> {
+        match local.ip().is_loopback() {
+            true => Ok(vec![0]),
+            false => self.locals.vlans_of(local),
+        }
+    }
+
+    fn is_of_this_host(&self, address: IpAddr) -> bool {
+        let at_any_port = SocketAddr::new(address, 0);
+        address.is_loopback()
+            || (!address.is_unspecified() && self.locals.vlans_of(at_any_port).is_ok())
+    }
+
+    /// Reports the next hop to a destination, and each of its changes.
+    pub fn follow(&mut self, destination: IpAddr) {
+        if !self.is_of_this_host(destination) {
+            return self.routes.request(destination);
+        }
+        let vlans = self.vlans_of(SocketAddr::new(destination, 0));
+        let vlan = vlans.ok().and_then(|vlans| vlans.last().copied());
+        let hop = NextHop {
+            source_mac: self.link.mac,
+            destination_mac: self.link.mac,
+            vlan: vlan.filter(|vlan| *vlan != 0),
+            mtu: self.link.mtu.try_into().unwrap_or(u16::MAX),
+        };
+        self.events
+            .push_back(DeviceEvent::NextHop(destination, Some(hop)));
+    }
+
+    /// Reports no more of a destination.
+    pub fn forget(&mut self, destination: IpAddr) {
+        self.routes.forget(destination);
+    }
+
+    /// Handles what the kernel has reported.
+    pub fn poll(&mut self) {
+        let now = Instant::from_nanos(clock());
+        self.routes.poll(now);
+        match self.changes.notifications() {
+            Ok(Some(messages)) => self.handle_changes(&messages),
+            // Some were lost.
+            Ok(None) | Err(_) => self.read_again(),
+        }
+        if let Some(state) = self.routes.poll_device() {
+            self.events.push_back(DeviceEvent::Link(state));
+        }
+        while let Some(update) = self.routes.poll_update() {
+            let (destination, hop) = match update {
+                Update::Set(destination, hop) => (destination, Some(hop)),
+                Update::Unreachable(destination) => (destination, None),
+            };
+            let event = DeviceEvent::NextHop(destination, hop);
+            self.events.push_back(event);
+        }
+        let events = &mut self.events;
+        self.icmp
+            .poll(|too_big| events.push_back(DeviceEvent::TooBig(too_big)));
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.events.pop_front()
+    }
+
+    /// Returns how long [`poll`](Self::poll) can wait if no descriptor is readable.
+    pub fn timeout(&self) -> Option<Duration> {
+        let now = Instant::from_nanos(clock());
+        self.routes.next_timeout().map(|at| at.since(now))
+    }
+
+    /// Returns what to wait on.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.routes.as_fd(), self.changes.as_fd()]
+            .into_iter()
+            .chain(self.icmp.fds())
+    }
+
+    fn handle_changes(&mut self, messages: &[Message]) {
+        for message in messages {
+            if let Some(LinkChange::Gone(index)) = LinkChange::from_message(message) {
+                self.lose_port(index);
+            }
+        }
+        if messages.iter().any(concerns_addresses) {
+            self.read_addresses();
+        }
+    }
+
+    /// Reads what notifications would have told.
+    fn read_again(&mut self) {
+        self.read_addresses();
+        let Ok(there) = links(&mut self.requests) else {
+            return warn!(
+                "cannot list the network devices; ports that have ended are noticed later"
+            );
+        };
+        let is_there = |index: u32, name: &str| {
+            let mut links = there.iter();
+            links.any(|link| link.index == index && link.name == name)
+        };
+        let ports = self.ports.iter();
+        let lost = ports.filter(|(index, port)| !is_there(**index, &self.host_end(**port)));
+        let lost: Vec<_> = lost.map(|(index, _)| *index).collect();
+        for index in lost {
+            self.lose_port(index);
+        }
+    }
+
+    fn lose_port(&mut self, host_end: u32) {
+        let Some(number) = self.ports.remove(&host_end) else {
+            return;
+        };
+        if let Err(error) = self.steering.remove_client(number) {
+            warn!(
+                "{}: entries of port {number} stay in the maps: {error}",
+                self.link.name
+            );
+        }
+        info!("{}: port {number} has ended", self.link.name);
+        self.events.push_back(DeviceEvent::PortEnded(number));
+    }
+
+    /// Tells the programs the addresses of this host.
+    fn read_addresses(&mut self) {
+        let told = self.tell_addresses();
+        if let Err(error) = told {
+            warn!(
+                "{}: cannot follow the addresses of this host: {error}",
+                self.link.name
+            );
+        }
+    }
+
+    fn tell_addresses(&mut self) -> Result<(), OpenError> {
+        let links = links(&mut self.requests)?;
+        let mut own = Vec::new();
+        for address in addresses(&mut self.requests)? {
+            let link = links.iter().find(|link| link.index == address.index);
+            let vlan = link.and_then(|link| link.vlan_on(self.link.index));
+            if address.index == self.link.index {
+                own.push((address.address, 0));
+            } else if let Some(vlan) = vlan {
+                own.push((address.address, vlan));
+            }
+        }
+        self.steering.set_addresses(&own).map_err(sharing)
+    }
+}
+
+fn sharing(error: SharingError) -> OpenError {
+    match error {
+        SharingError::Open(error) => error,
+        error => OpenError::System {
+            doing: "share a device",
+            source: io::Error::other(error.to_string()),
+        },
+    }
+}
+
+fn concerns_addresses(message: &Message) -> bool {
+    Address::is_address_message(message) || Link::is_link_message(message)
+}

@@ -1,0 +1,99 @@
+//! Local ports of a granted port: rnicd reserves them, and has them steered here.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded};
+use rnic_core::connection::PortLease;
+use rnic_core::engine::{Net, NetError, Peers};
+
+use super::protocol::Ask;
+use super::session::{Errand, Reserved};
+use crate::port::ControlHandle;
+use crate::process::Maker;
+
+/// How long to wait for rnicd, which may be about to start again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The address services of a granted port.
+#[derive(Clone)]
+pub struct ManagedNet {
+    pub(super) netdev: String,
+    pub(super) port: u32,
+    pub(super) errands: Sender<Errand>,
+    pub(super) control: ControlHandle,
+}
+
+/// A local port. It is given back when this is dropped.
+struct Lease {
+    net: ManagedNet,
+    reserved: Option<Reserved>,
+    maker: Maker,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(reserved) = self.reserved.take()
+            && !self.maker.is_forked()
+        {
+            self.net.send(Errand::Release(reserved));
+        }
+    }
+}
+
+impl ManagedNet {
+    fn send(&self, errand: Errand) {
+        // If the thread has ended, the port has, and its leases with it.
+        if self.errands.send(errand).is_ok() {
+            self.control.wake();
+        }
+    }
+
+    fn reserve(&self, address: SocketAddr, ask: Ask) -> Result<(SocketAddr, PortLease), NetError> {
+        let (reply, answer) = bounded(1);
+        self.send(Errand::Reserve(ask, reply));
+        let silent = |_| NetError::Other {
+            address,
+            reason: "rnicd does not answer; `systemctl status rnicd` shows its state".into(),
+        };
+        let answer = answer.recv_timeout(PATIENCE).map_err(silent)?;
+        let reserved = answer.map_err(|refused| refused.net_error(address, &self.netdev))?;
+        let local = reserved.0;
+        let lease = Lease {
+            net: self.clone(),
+            reserved: Some(reserved),
+            maker: Maker::this(),
+        };
+        Ok((local, Arc::new(lease)))
+    }
+}
+
+impl Net for ManagedNet {
+    fn listen_to(
+        &self,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let ask = Ask::Listen {
+            port: self.port,
+            local,
+            peers: peers.clone(),
+        };
+        self.reserve(local, ask)
+    }
+
+    fn active(
+        &self,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        _engine: u16,
+    ) -> Result<(SocketAddr, PortLease), NetError> {
+        let ask = Ask::Connect {
+            port: self.port,
+            remote,
+            local,
+        };
+        self.reserve(remote, ask)
+    }
+}

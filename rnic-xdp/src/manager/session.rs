@@ -1,0 +1,404 @@
+//! The client's thread that speaks with rnicd: for the worker, about next hops and the link, and for the application, about leases.
+//!
+//! Frames do not depend on rnicd. If it goes away, requests wait, and connections go on. When it is back, the thread connects
+//! again, and shows what it holds.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use rnic_core::engine::NextHopRequest;
+use rnic_core::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::channel::{Channel, ChannelError};
+use super::protocol::{Answer, Ask, FromDaemon, Notice, Reason, Refused, Reply, Request, VERSION};
+use super::token::Token;
+use crate::bell::Bell;
+use crate::clock::clock;
+use crate::port::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};
+use crate::routes::{LinkState, Update};
+
+/// How long to wait before connecting again.
+const CONNECT_EVERY: Duration = Duration::from_millis(200);
+/// How long to wait for rnicd to accept a connection: the worker's notices wait as well.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// How soon to look again whether the worker has taken its notices.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Messages read at a time, so that requests have their turn.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// What the application's side asks of the thread.
+pub(super) enum Errand {
+    /// Reserve a local port.
+    Reserve(Ask, Sender<Result<Reserved, Refused>>),
+    /// Give a local port back. The socket that reserves it stays open until nothing is steered here any more.
+    Release(Reserved),
+}
+
+/// A reserved local port: its address, and the socket that holds it.
+pub(super) type Reserved = (SocketAddr, OwnedFd);
+
+/// A request that was not answered yet.
+enum Waiting {
+    Hello,
+    Adopt,
+    Reserve(Ask, Sender<Result<Reserved, Refused>>),
+    Release(Reserved),
+    /// One of those that are answered only if they are refused.
+    Follow,
+}
+
+/// A port, and what its client has of it.
+pub(super) struct Session {
+    pub(super) path: PathBuf,
+    pub(super) program: String,
+    pub(super) port: u32,
+    pub(super) token: Token,
+    pub(super) errands: Receiver<Errand>,
+    connection: Option<Connection>,
+    connect_at: Instant,
+    worker: Option<FollowedWorker>,
+    destinations: HashSet<IpAddr>,
+    leases: HashSet<SocketAddr>,
+    /// What waits for a connection.
+    postponed: VecDeque<Waiting>,
+    /// rnicd does not know the port any more.
+    ended: bool,
+}
+
+/// A connection to rnicd.
+struct Connection {
+    channel: Channel,
+    next_id: u64,
+    /// Requests that rnicd has not taken yet.
+    outgoing: VecDeque<Request>,
+    waiting: HashMap<u64, Waiting>,
+}
+
+impl Connection {
+    fn new(channel: Channel, next_id: u64) -> Self {
+        Self {
+            channel,
+            next_id,
+            outgoing: VecDeque::new(),
+            waiting: HashMap::new(),
+        }
+    }
+
+    fn ask(&mut self, ask: Ask, waiting: Waiting) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.outgoing.push_back(Request { id, ask });
+        if !matches!(waiting, Waiting::Follow) {
+            self.waiting.insert(id, waiting);
+        }
+    }
+
+    /// Sends what rnicd takes now.
+    fn flush(&mut self) -> Result<(), ChannelError> {
+        while let Some(request) = self.outgoing.front() {
+            match self.channel.send(request, &[]) {
+                Ok(()) => drop(self.outgoing.pop_front()),
+                Err(ChannelError::TimedOut { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Goes on with a connection on which the port was granted.
+    pub(super) fn new(
+        (path, program): (PathBuf, String),
+        (port, token): (u32, Token),
+        (channel, next_id): (Channel, u64),
+        errands: Receiver<Errand>,
+    ) -> Self {
+        Self {
+            path,
+            program,
+            port,
+            token,
+            errands,
+            connection: Some(Connection::new(channel, next_id)),
+            connect_at: Instant::ZERO,
+            worker: None,
+            destinations: HashSet::new(),
+            leases: HashSet::new(),
+            postponed: VecDeque::new(),
+            ended: false,
+        }
+    }
+
+    /// Serves until the port closes.
+    pub(super) fn run(mut self, requests: &Receiver<WorkerRequest>, bell: &Bell) {
+        while self.serve_worker(requests) {
+            self.serve_application();
+            self.connect_again();
+            if let Err(error) = self.exchange() {
+                self.lose_connection(&error);
+            }
+            self.sleep(bell);
+        }
+    }
+
+    /// Carries out what the worker asks for. Returns false once the port closes.
+    fn serve_worker(&mut self, requests: &Receiver<WorkerRequest>) -> bool {
+        for request in requests.try_iter() {
+            match request {
+                WorkerRequest::Join(Joining { worker, joined }) => {
+                    self.worker = Some(worker);
+                    // A worker that has ended needs no answer.
+                    let _ = joined.send(Ok(()));
+                }
+                WorkerRequest::NextHop(_, NextHopRequest::Follow(destination)) => {
+                    self.destinations.insert(destination);
+                    self.follow(destination);
+                }
+                WorkerRequest::NextHop(_, NextHopRequest::Forget(destination)) => {
+                    self.destinations.remove(&destination);
+                    let port = self.port;
+                    if let Some(connection) = &mut self.connection {
+                        connection.ask(Ask::Forget { port, destination }, Waiting::Follow);
+                    }
+                }
+                // No rules are installed for a granted port: it has one queue.
+                WorkerRequest::Release(rule) => drop(rule),
+                WorkerRequest::End => return false,
+            }
+        }
+        true
+    }
+
+    fn follow(&mut self, destination: IpAddr) {
+        let port = self.port;
+        if let Some(connection) = &mut self.connection {
+            connection.ask(Ask::Follow { port, destination }, Waiting::Follow);
+        }
+    }
+
+    fn serve_application(&mut self) {
+        while let Ok(errand) = self.errands.try_recv() {
+            let waiting = match errand {
+                Errand::Reserve(ask, reply) => Waiting::Reserve(ask, reply),
+                Errand::Release(reserved) => Waiting::Release(reserved),
+            };
+            self.begin(waiting);
+        }
+    }
+
+    /// Asks rnicd, now or when it is back.
+    fn begin(&mut self, waiting: Waiting) {
+        if self.ended {
+            return refuse(waiting, &port_is_gone());
+        }
+        let Some(connection) = &mut self.connection else {
+            return self.postponed.push_back(waiting);
+        };
+        let ask = match &waiting {
+            Waiting::Reserve(ask, _) => ask.clone(),
+            Waiting::Release((local, _)) => Ask::Release {
+                port: self.port,
+                local: *local,
+            },
+            // Both belong to one connection.
+            Waiting::Hello | Waiting::Adopt | Waiting::Follow => return,
+        };
+        connection.ask(ask, waiting);
+    }
+
+    /// Connects again, if it is time.
+    fn connect_again(&mut self) {
+        let now = Instant::from_nanos(clock());
+        if self.ended || self.connection.is_some() || now < self.connect_at {
+            return;
+        }
+        self.connect_at = now + CONNECT_EVERY;
+        let channel = Channel::connect(&self.path, CONNECT_WITHIN);
+        let channel = channel.and_then(|channel| channel.set_nonblocking().map(|()| channel));
+        let channel = match channel {
+            Ok(channel) => channel,
+            Err(error) => return debug!("rnicd is still away: {error}"),
+        };
+        info!("connected to rnicd again");
+        let mut connection = Connection::new(channel, 1);
+        let (version, program) = (VERSION, self.program.clone());
+        connection.ask(Ask::Hello { version, program }, Waiting::Hello);
+        let adopt = Ask::Adopt {
+            port: self.port,
+            token: self.token,
+            leases: self.leases.iter().copied().collect(),
+        };
+        connection.ask(adopt, Waiting::Adopt);
+        self.connection = Some(connection);
+        for destination in self.destinations.clone() {
+            self.follow(destination);
+        }
+        for waiting in std::mem::take(&mut self.postponed) {
+            self.begin(waiting);
+        }
+    }
+
+    fn lose_connection(&mut self, error: &ChannelError) {
+        let Some(lost) = self.connection.take() else {
+            return;
+        };
+        warn!("lost the connection to rnicd: {error}; connections of RDMA go on");
+        let mut again: Vec<_> = lost.waiting.into_iter().collect();
+        again.sort_by_key(|(id, _)| *id);
+        let again = again.into_iter().map(|(_, waiting)| waiting);
+        self.postponed.extend(
+            again.filter(|waiting| matches!(waiting, Waiting::Reserve(..) | Waiting::Release(_))),
+        );
+    }
+
+    /// Sends and receives messages.
+    fn exchange(&mut self) -> Result<(), ChannelError> {
+        if let Some(connection) = &mut self.connection {
+            connection.flush()?;
+        }
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(connection) = self.connection.as_ref().filter(|_| self.has_room()) else {
+                return Ok(());
+            };
+            match connection.channel.receive() {
+                Ok((message, descriptors)) => self.handle(message, descriptors),
+                Err(ChannelError::TimedOut { .. }) => return Ok(()),
+                // A newer rnicd may say more than this client understands.
+                Err(ChannelError::Decode(error)) => debug!("rnicd: {error}"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.worker.as_ref().is_none_or(FollowedWorker::has_room)
+    }
+
+    fn tell(&self, notice: WorkerNotice) {
+        if let Some(worker) = &self.worker {
+            worker.tell(notice);
+        }
+    }
+
+    fn handle(&mut self, message: FromDaemon, descriptors: Vec<OwnedFd>) {
+        match message {
+            FromDaemon::Answer(Reply { id, answer }) => {
+                let connection = self.connection.as_mut();
+                match connection.and_then(|connection| connection.waiting.remove(&id)) {
+                    Some(waiting) => self.handle_answer(waiting, answer, descriptors),
+                    None => debug!("rnicd did not do what was asked for: {answer:?}"),
+                }
+            }
+            FromDaemon::Notice(notice) => self.handle_notice(notice),
+        }
+    }
+
+    fn handle_answer(&mut self, waiting: Waiting, answer: Answer, descriptors: Vec<OwnedFd>) {
+        match (waiting, answer) {
+            (Waiting::Adopt, Answer::Adopted) => debug!("rnicd knows the port again"),
+            (Waiting::Adopt, Answer::Refused(refused)) => {
+                warn!("rnicd does not know the port any more: {}", refused.message);
+                self.end();
+            }
+            (Waiting::Reserve(_, reply), Answer::Lease { local }) => {
+                let Some(socket) = descriptors.into_iter().next() else {
+                    return;
+                };
+                self.leases.insert(local);
+                // Nobody waits any more: it is given back.
+                if let Err(refused) = reply.send(Ok((local, socket)))
+                    && let Ok(reserved) = refused.into_inner()
+                {
+                    self.begin(Waiting::Release(reserved));
+                }
+            }
+            (Waiting::Release((local, socket)), _) => {
+                self.leases.remove(&local);
+                drop(socket);
+            }
+            (waiting, Answer::Refused(refused)) => refuse(waiting, &refused),
+            (Waiting::Hello, _) => {}
+            (waiting, _) => refuse(
+                waiting,
+                &Refused::new(Reason::Other, "rnicd gave a wrong answer"),
+            ),
+        }
+    }
+
+    fn handle_notice(&mut self, notice: Notice) {
+        match notice {
+            Notice::NextHop {
+                destination, hop, ..
+            } => self.tell(WorkerNotice::NextHop(match hop {
+                Some(hop) => Update::Set(destination, hop.into()),
+                None => Update::Unreachable(destination),
+            })),
+            Notice::Link {
+                state: LinkState::Gone,
+                ..
+            } => self.end(),
+            Notice::Link { state, .. } => self.tell(WorkerNotice::Link(state)),
+            Notice::TooBig { segment, .. } => self.tell(WorkerNotice::TooBig(segment.into())),
+            Notice::Revoked { local, .. } => {
+                warn!("rnicd has revoked {local}: nothing is sent from there any more");
+                self.leases.remove(&local);
+            }
+        }
+    }
+
+    /// Ends the port: rnicd has taken it away.
+    fn end(&mut self) {
+        self.ended = true;
+        self.tell(WorkerNotice::Link(LinkState::Gone));
+        let lost = self.connection.take();
+        let waiting = lost.into_iter().flat_map(|lost| lost.waiting.into_values());
+        for waiting in waiting.chain(std::mem::take(&mut self.postponed)) {
+            refuse(waiting, &port_is_gone());
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&self, bell: &Bell) {
+        let mut fds = vec![PollFd::new(bell.as_fd(), PollFlags::POLLIN)];
+        let mut timeout = None;
+        match &self.connection {
+            Some(connection) => {
+                let mut events = PollFlags::empty();
+                events.set(PollFlags::POLLOUT, !connection.outgoing.is_empty());
+                match self.has_room() {
+                    true => events |= PollFlags::POLLIN,
+                    false => timeout = Some(LOOK_AGAIN),
+                }
+                fds.push(PollFd::new(connection.channel.as_fd(), events));
+            }
+            None if self.ended => {}
+            None => timeout = Some(CONNECT_EVERY),
+        }
+        // A signal wakes it too.
+        let _ = ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None);
+        bell.silence();
+    }
+}
+
+fn refuse(waiting: Waiting, refused: &Refused) {
+    if let Waiting::Reserve(_, reply) = waiting {
+        // Whoever asked may have given up.
+        let _ = reply.send(Err(refused.clone()));
+    }
+}
+
+fn port_is_gone() -> Refused {
+    Refused::new(
+        Reason::NotPermitted,
+        "rnicd has taken the port away; open the device again, or ask the administrator (`journalctl -u rnicd`)",
+    )
+}

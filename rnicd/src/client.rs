@@ -1,0 +1,113 @@
+//! A connection of a client.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rnic_xdp::manager::channel::{Channel, ChannelError, Peer};
+use rnic_xdp::manager::protocol::{Answer, FromDaemon, Notice, Reply, Request};
+
+/// Notices about segments that were too big, at most, for a client that does not read.
+const MOST_NOTICES: usize = 64;
+
+/// A connected client. It is sent nothing that it has not asked for beyond what is bounded: it may not read at all.
+pub(crate) struct Client {
+    channel: Channel,
+    /// Who it is.
+    pub(crate) peer: Peer,
+    /// The name of its program, once it has said hello.
+    pub(crate) program: Option<String>,
+    outgoing: VecDeque<(FromDaemon, Vec<OwnedFd>)>,
+    /// Destinations of ports whose next hop has changed since it was told.
+    pub(crate) changed: BTreeSet<(u32, IpAddr)>,
+    /// Ports whose link has changed since it was told.
+    pub(crate) links_changed: BTreeSet<u32>,
+}
+
+/// What a client does next.
+pub(crate) enum Received {
+    /// It asks for something.
+    Request(Request),
+    /// Nothing now.
+    Nothing,
+    /// Its connection has ended, or it does not keep to the protocol.
+    End(ChannelError),
+}
+
+impl Client {
+    /// Takes over a connection that was accepted.
+    pub(crate) fn new(socket: OwnedFd) -> Result<Self, ChannelError> {
+        let channel = Channel::from(socket);
+        channel.set_nonblocking()?;
+        Ok(Self {
+            peer: channel.peer()?,
+            channel,
+            program: None,
+            outgoing: VecDeque::new(),
+            changed: BTreeSet::new(),
+            links_changed: BTreeSet::new(),
+        })
+    }
+
+    /// Returns whether it has taken all replies. Only then is another request read: what it is sent stays bounded.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
+    /// Returns whether something is to be sent.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.outgoing.is_empty() || !self.changed.is_empty() || !self.links_changed.is_empty()
+    }
+
+    /// Reads a request.
+    pub(crate) fn receive(&mut self) -> Received {
+        match self.channel.receive::<Request>() {
+            Ok((request, _)) => Received::Request(request),
+            Err(ChannelError::TimedOut { .. }) => Received::Nothing,
+            Err(ChannelError::Decode(error)) => {
+                self.outgoing.push_back((error.answer(), Vec::new()));
+                Received::Nothing
+            }
+            Err(error) => Received::End(error),
+        }
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(&mut self, id: u64, answer: Answer, descriptors: Vec<OwnedFd>) {
+        let reply = FromDaemon::Answer(Reply { id, answer });
+        self.outgoing.push_back((reply, descriptors));
+    }
+
+    /// Says something that the client may miss.
+    pub(crate) fn mention(&mut self, notice: Notice) {
+        if self.outgoing.len() < MOST_NOTICES {
+            self.outgoing
+                .push_back((FromDaemon::Notice(notice), Vec::new()));
+        }
+    }
+
+    /// Says something that the client must not miss.
+    pub(crate) fn tell(&mut self, notice: Notice) {
+        self.outgoing
+            .push_back((FromDaemon::Notice(notice), Vec::new()));
+    }
+
+    /// Sends what the client takes now.
+    pub(crate) fn flush(&mut self) -> Result<(), ChannelError> {
+        while let Some((message, descriptors)) = self.outgoing.front() {
+            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            match self.channel.send(message, &descriptors) {
+                Ok(()) => drop(self.outgoing.pop_front()),
+                Err(ChannelError::TimedOut { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

@@ -1,0 +1,91 @@
+//! What must be known of a port when rnicd starts again: whose it is. It lies in a file that only root can read, as long as the
+//! port exists.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rnic_xdp::manager::Token;
+use serde::{Deserialize, Serialize};
+
+/// Whose a port is, and what was granted with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The number of the port.
+    pub(crate) port: u32,
+    /// What shows that it is the client's.
+    pub(crate) token: Token,
+    /// The user of the client.
+    pub(crate) uid: u32,
+    /// The groups of the client, the primary one first.
+    pub(crate) gids: Vec<u32>,
+    /// The name of its program.
+    pub(crate) program: String,
+    /// Frames, those to be sent and those that circulate at first.
+    pub(crate) frames: u32,
+    /// Octets of its UMEM on hugepages.
+    pub(crate) huge_octets: u64,
+}
+
+/// The records of the ports of a device.
+#[derive(Debug)]
+pub(crate) struct Records {
+    directory: PathBuf,
+}
+
+impl Records {
+    /// Uses a directory, which is made if need be. Only root may enter it.
+    pub(crate) fn open(directory: PathBuf) -> io::Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)?;
+        Ok(Self { directory })
+    }
+
+    fn path(&self, port: u32) -> PathBuf {
+        self.directory.join(format!("{port}.json"))
+    }
+
+    /// Keeps a record. A reader finds all of it or nothing.
+    pub(crate) fn keep(&self, record: &Record) -> io::Result<()> {
+        let path = self.path(record.port);
+        let part = path.with_extension("part");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&part)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        fs::rename(part, path)
+    }
+
+    /// Forgets the record of a port. It may be gone already.
+    pub(crate) fn forget(&self, port: u32) {
+        let _ = fs::remove_file(self.path(port));
+    }
+
+    /// Reads all records. A file that is none is an error that names it.
+    pub(crate) fn read(&self) -> io::Result<Vec<Record>> {
+        let mut records = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let path = entry?.path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                records.push(read(&path)?);
+            }
+        }
+        Ok(records)
+    }
+}
+
+fn read(path: &Path) -> io::Result<Record> {
+    let octets = fs::read(path)?;
+    serde_json::from_slice(&octets).map_err(|error| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{} is no record of a port: {error}", path.display()),
+        )
+    })
+}

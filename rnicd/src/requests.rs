@@ -1,0 +1,429 @@
+//! What clients ask for. Everything that they send is untrusted.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rnic_core::engine::{NetError, Peers};
+use rnic_xdp::manager::Token;
+use rnic_xdp::manager::protocol::{
+    Answer, Ask, Grant, Reason, Refused, Request, RingSizes, VERSION,
+};
+use rnic_xdp::sharing::ClientPolicy;
+use rnic_xdp::{OpenError, PortConfig, PortShape};
+use tracing::{debug, info, warn};
+
+use crate::config::Limits;
+use crate::quota::{QuotaError, Resource, Taken};
+use crate::record::Record;
+use crate::server::Server;
+use crate::shared::{ClientKey, Port, Shared};
+
+/// The most destinations that a port follows. Each costs the kernel a lookup whenever routes change.
+const MOST_DESTINATIONS: usize = 4096;
+/// The most ports of all devices: the programs' maps have room for them.
+const MOST_PORTS: u32 = 1023;
+/// Time that a port may send at its rate at once, in parts of a second.
+const BURST_PART: u64 = 100;
+/// The least octets that a port with a rate may send at once: some of the longest frames.
+const LEAST_BURST: u64 = 256 << 10;
+
+/// An answer with its descriptors.
+type Answered = Result<(Answer, Vec<OwnedFd>), Refused>;
+
+impl Server {
+    /// Carries out a request of a client, and answers it.
+    pub(crate) fn handle(&mut self, key: ClientKey, Request { id, ask }: Request) {
+        let silent = matches!(ask, Ask::Follow { .. } | Ask::Forget { .. });
+        let answered = self.carry_out(key, ask);
+        let Some(client) = self.clients.get_mut(key) else {
+            return;
+        };
+        match answered {
+            Ok(_) if silent => {}
+            Ok((answer, descriptors)) => client.answer(id, answer, descriptors),
+            Err(refused) => {
+                let (uid, pid) = (client.peer.uid, client.peer.pid);
+                debug!("refused to pid {pid} (uid {uid}): {}", refused.message);
+                client.answer(id, Answer::Refused(refused), Vec::new());
+            }
+        }
+    }
+
+    fn carry_out(&mut self, key: ClientKey, ask: Ask) -> Answered {
+        if let Ask::Hello { version, program } = ask {
+            return self.welcome(key, version, program);
+        }
+        if self.clients[key].program.is_none() {
+            let why = "the first message of a connection is \"hello\"";
+            return Err(Refused::new(Reason::Malformed, why));
+        }
+        match ask {
+            Ask::Hello { .. } => Err(Refused::new(Reason::Malformed, "hello was said already")),
+            Ask::OpenPort {
+                netdev,
+                rx_frames,
+                tx_frames,
+                tx_ring,
+            } => {
+                let config = PortConfig {
+                    rx_frames,
+                    tx_frames,
+                    tx_ring,
+                    ..PortConfig::new(netdev)
+                };
+                self.open_port(key, &config)
+            }
+            Ask::Adopt {
+                port,
+                token,
+                leases,
+            } => self.adopt(key, port, token, &leases),
+            Ask::Listen { port, local, peers } => self.listen(key, port, local, &peers),
+            Ask::Connect {
+                port,
+                remote,
+                local,
+            } => self.connect(key, port, remote, local),
+            Ask::Release { port, local } => self.release(key, port, local),
+            Ask::Follow { port, destination } => self.follow(key, port, destination),
+            Ask::Forget { port, destination } => {
+                self.port_of(key, port)?.forget(port, destination);
+                nothing()
+            }
+        }
+    }
+
+    fn welcome(&mut self, key: ClientKey, version: u32, program: String) -> Answered {
+        let limits = self.limits(key);
+        let client = &mut self.clients[key];
+        let (uid, pid) = (client.peer.uid, client.peer.pid);
+        debug!("{program} (pid {pid}, uid {uid}) has connected");
+        client.program = Some(program);
+        let names = self.devices.iter().map(|shared| shared.device.netdev());
+        let devices = names.filter(|name| limits.devices.value.contains(name));
+        let welcome = Answer::Welcome {
+            version: version.min(VERSION),
+            devices: devices.map(str::to_owned).collect(),
+        };
+        Ok((welcome, Vec::new()))
+    }
+
+    fn limits(&self, key: ClientKey) -> Limits {
+        let peer = &self.clients[key].peer;
+        self.policy.limits(peer.uid, &peer.gids)
+    }
+
+    /// Returns the device of a port, if the client has that port.
+    fn port_of(&mut self, key: ClientKey, port: u32) -> Result<&mut Shared, Refused> {
+        let mut devices = self.devices.iter_mut();
+        let shared = devices.find(|shared| {
+            let of_client = shared.ports.get(&port).map(|port| port.client);
+            of_client == Some(Some(key))
+        });
+        shared.ok_or_else(|| not_yours(port))
+    }
+
+    fn open_port(&mut self, key: ClientKey, config: &PortConfig) -> Answered {
+        let limits = self.limits(key);
+        let peer = self.clients[key].peer.clone();
+        let program = self.clients[key].program.clone().unwrap_or_default();
+        let netdev = &config.netdev;
+        let allowed = limits.devices.value.contains(netdev);
+        let names = self.devices.iter().map(|shared| shared.device.netdev());
+        let found = names
+            .enumerate()
+            .find(|(_, name)| allowed && name == netdev);
+        let Some((index, _)) = found else {
+            let why = format!(
+                "rnicd shares no {netdev} with uid {}; `rnicd --show-config` lists devices and rules",
+                peer.uid
+            );
+            return Err(Refused::new(Reason::NoSuchDevice, why));
+        };
+        let number = self.free_number().ok_or_else(|| {
+            Refused::new(
+                Reason::Quota,
+                format!("all {MOST_PORTS} ports are in use; close some"),
+            )
+        })?;
+        let shared = &mut self.devices[index];
+        let shape = PortShape::for_mtu(config, shared.device.mtu());
+        let frames = shape.rx_chunks + shape.tx_chunks;
+        let quotas = &self.quotas;
+        let held = vec![
+            quotas
+                .try_take(peer.uid, Resource::Ports, 1, &limits)
+                .map_err(over)?,
+            quotas
+                .try_take(peer.uid, Resource::Frames, frames.into(), &limits)
+                .map_err(over)?,
+            quotas
+                .try_take(
+                    peer.uid,
+                    Resource::Hugepages,
+                    shape.octets() as u64,
+                    &limits,
+                )
+                .map_err(over)?,
+        ];
+        let token = Token::random().map_err(|error| {
+            Refused::new(
+                Reason::Other,
+                format!("the kernel has no random numbers: {error}"),
+            )
+        })?;
+        let record = Record {
+            port: number,
+            token,
+            uid: peer.uid,
+            gids: peer.gids,
+            program,
+            frames,
+            huge_octets: shape.octets() as u64,
+        };
+        let made = shared
+            .device
+            .make_port(number, &shape, &policy(&limits, shared.device.mtu()));
+        let made = made.map_err(|error| refusal(&error))?;
+        if let Err(error) = shared.records.keep(&record) {
+            let _ = shared.device.end_port(number);
+            let why = format!("rnicd cannot keep a record of the port: {error}");
+            return Err(Refused::new(Reason::Other, why));
+        }
+        info!(
+            "{netdev}: port {number} for {} (pid {}, uid {})",
+            record.program, peer.pid, peer.uid
+        );
+        let grant = grant(shared, &shape, (number, token), made.huge_pages);
+        let port = Port {
+            record,
+            client: Some(key),
+            held,
+            leases: Default::default(),
+            follows: Default::default(),
+        };
+        shared.ports.insert(number, port);
+        Ok((Answer::Port(grant), vec![made.socket, made.umem]))
+    }
+
+    /// Returns the lowest number that no port has.
+    fn free_number(&self) -> Option<u32> {
+        let is_free = |number: &u32| {
+            let mut devices = self.devices.iter();
+            !devices.any(|shared| shared.ports.contains_key(number))
+        };
+        (1..=MOST_PORTS).find(is_free)
+    }
+
+    /// Gives a port back to the client that shows its token, with those of its leases that the client still has.
+    fn adopt(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        token: Token,
+        leases: &[SocketAddr],
+    ) -> Answered {
+        let mut devices = self.devices.iter_mut();
+        let shared = devices.find(|shared| shared.ports.contains_key(&number));
+        let shared = shared.ok_or_else(|| not_yours(number))?;
+        let Some(port) = shared.ports.get_mut(&number) else {
+            return Err(not_yours(number));
+        };
+        if port.record.token != token {
+            warn!(
+                "{}: somebody else asked for port {number}",
+                shared.device.netdev()
+            );
+            return Err(not_yours(number));
+        }
+        port.client = Some(key);
+        let lost: Vec<_> = port.leases.keys().copied().collect();
+        for local in lost.into_iter().filter(|local| !leases.contains(local)) {
+            release(shared, number, local)?;
+        }
+        info!(
+            "{}: port {number} is connected again",
+            shared.device.netdev()
+        );
+        Ok((Answer::Adopted, Vec::new()))
+    }
+
+    fn listen(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        local: SocketAddr,
+        peers: &Peers,
+    ) -> Answered {
+        let limits = self.limits(key);
+        let uid = self.clients[key].peer.uid;
+        if local.port() != 0 && !limits.listen.value.contains(local.port()) {
+            let setting = &limits.listen;
+            let why = format!(
+                "uid {uid} may listen on {}, not on {}; {} says so",
+                setting.value,
+                local.port(),
+                setting.origin
+            );
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        let quotas = self.quotas.clone();
+        let shared = self.port_of(key, number)?;
+        let held = quotas
+            .try_take(uid, Resource::Listeners, 1, &limits)
+            .map_err(over)?;
+        let reserved = shared.device.listen(number, local, peers);
+        lease(shared, number, reserved, held)
+    }
+
+    fn connect(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Answered {
+        let limits = self.limits(key);
+        let uid = self.clients[key].peer.uid;
+        let wanted = local.map_or(0, |local| local.port());
+        if wanted != 0 && !limits.listen.value.contains(wanted) {
+            let setting = &limits.listen;
+            let why = format!(
+                "uid {uid} may choose from the TCP ports {}, not {wanted}; {} says so",
+                setting.value, setting.origin
+            );
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        if !limits.peers.value.0.contains(remote.ip()) {
+            let why = format!(
+                "uid {uid} may not connect to {}; {} says so",
+                remote.ip(),
+                limits.peers.origin
+            );
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        let quotas = self.quotas.clone();
+        let shared = self.port_of(key, number)?;
+        let held = quotas
+            .try_take(uid, Resource::Connections, 1, &limits)
+            .map_err(over)?;
+        let reserved = shared.device.connect(number, remote, local);
+        lease(shared, number, reserved, held)
+    }
+
+    fn release(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
+        let shared = self.port_of(key, number)?;
+        release(shared, number, local)?;
+        Ok((Answer::Released, Vec::new()))
+    }
+
+    fn follow(&mut self, key: ClientKey, number: u32, destination: IpAddr) -> Answered {
+        let shared = self.port_of(key, number)?;
+        let followed = shared
+            .ports
+            .get(&number)
+            .map_or(0, |port| port.follows.len());
+        if followed >= MOST_DESTINATIONS {
+            let why = format!(
+                "a port follows at most {MOST_DESTINATIONS} destinations; close connections"
+            );
+            return Err(Refused::new(Reason::Quota, why));
+        }
+        if shared.follow(number, destination).is_some() {
+            self.clients[key].changed.insert((number, destination));
+        }
+        nothing()
+    }
+}
+
+/// The answer that is not sent.
+fn nothing() -> Answered {
+    Ok((Answer::Released, Vec::new()))
+}
+
+fn over(error: QuotaError) -> Refused {
+    Refused::new(Reason::Quota, error.to_string())
+}
+
+fn not_yours(port: u32) -> Refused {
+    let why = format!("port {port} is not one of this connection");
+    Refused::new(Reason::NotPermitted, why)
+}
+
+/// Keeps a lease, and answers with it.
+fn lease(
+    shared: &mut Shared,
+    number: u32,
+    reserved: Result<(SocketAddr, OwnedFd), NetError>,
+    held: Taken,
+) -> Answered {
+    let (local, socket) = reserved.map_err(Refused::from)?;
+    if let Some(port) = shared.ports.get_mut(&number) {
+        port.leases.insert(local, held);
+    }
+    Ok((Answer::Lease { local }, vec![socket]))
+}
+
+/// Ends a lease of a port. It is no error if the port does not have it.
+fn release(shared: &mut Shared, number: u32, local: SocketAddr) -> Result<(), Refused> {
+    let Some(port) = shared.ports.get_mut(&number) else {
+        return Ok(());
+    };
+    if port.leases.contains_key(&local) {
+        let released = shared.device.release(number, local);
+        released.map_err(|error| {
+            Refused::new(
+                Reason::Other,
+                format!("{local} cannot be released: {error}"),
+            )
+        })?;
+        port.leases.remove(&local);
+    }
+    Ok(())
+}
+
+/// Returns what the programs let a client send.
+fn policy(limits: &Limits, mtu: u32) -> ClientPolicy {
+    let rate = limits.rate.value.0.map(|bits| (bits / 8).max(1));
+    ClientPolicy {
+        mtu,
+        rate,
+        burst: rate.map_or(0, |rate| (rate / BURST_PART).max(LEAST_BURST)),
+        peers: limits.peers.value.0.clone(),
+    }
+}
+
+fn grant(
+    shared: &Shared,
+    shape: &PortShape,
+    (port, token): (u32, Token),
+    huge_pages: bool,
+) -> Grant {
+    let device = &shared.device;
+    let mtu = device.mtu();
+    Grant {
+        port,
+        token,
+        netdev: device.netdev().to_owned(),
+        chunk: shape.chunk,
+        chunks: shape.chunks,
+        rx_chunks: shape.rx_chunks,
+        tx_chunks: shape.tx_chunks,
+        rings: RingSizes {
+            fill: shape.fill_ring,
+            completion: shape.completion_ring,
+            rx: shape.rx_ring,
+            tx: shape.tx_ring,
+        },
+        mtu: mtu.min(shape.max_mtu()),
+        link_mtu: mtu,
+        mode: device.mode().clone(),
+        copied: Some("a port of rnicd copies".into()),
+        huge_pages,
+        partial_checksums: device.has_partial_checksums(),
+    }
+}
+
+fn refusal(error: &OpenError) -> Refused {
+    Refused::new(Reason::Other, format!("rnicd cannot make a port: {error}"))
+}

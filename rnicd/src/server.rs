@@ -1,0 +1,303 @@
+//! The loop: connections, requests, and what the kernel reports of devices. One thread does all of it, one request of a client at
+//! a time, so that none holds up the others for long.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use rnic_xdp::LinkState;
+use rnic_xdp::manager::protocol::Notice;
+use rnic_xdp::manager::{DeviceEvent, channel::ChannelError};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use slab::Slab;
+use tracing::{debug, info, warn};
+
+use crate::client::{Client, Received};
+use crate::policy::Policy;
+use crate::quota::Quotas;
+use crate::shared::{ClientKey, Shared};
+
+/// Connections accepted at a time, so that clients have their turn.
+const ACCEPTED_PER_TURN: usize = 16;
+/// The most connections: each costs a descriptor.
+const MOST_CLIENTS: usize = 4096;
+
+/// What rnicd has.
+pub(crate) struct Server {
+    listener: OwnedFd,
+    pub(crate) devices: Vec<Shared>,
+    pub(crate) clients: Slab<Client>,
+    pub(crate) quotas: Quotas,
+    pub(crate) policy: Policy,
+}
+
+/// What the loop was woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Signal,
+    Listener,
+    Device(usize),
+    Client(ClientKey),
+}
+
+impl Server {
+    /// Serves the clients that connect to `listener`, which does not block.
+    pub(crate) fn new(listener: OwnedFd, quotas: Quotas, policy: Policy) -> Self {
+        Self {
+            listener,
+            devices: Vec::new(),
+            clients: Slab::new(),
+            quotas,
+            policy,
+        }
+    }
+
+    /// Waits for something to do, for as long as `at_most`, and does it. Returns whether `signal` is readable.
+    pub(crate) fn turn(
+        &mut self,
+        signal: BorrowedFd<'_>,
+        at_most: Option<Duration>,
+    ) -> io::Result<bool> {
+        let ready = self.wait(signal, at_most)?;
+        let mut signalled = false;
+        for device in 0..self.devices.len() {
+            self.serve_device(device);
+        }
+        self.drop_lost_devices();
+        for source in ready {
+            match source {
+                Source::Signal => signalled = true,
+                Source::Listener => self.accept(),
+                Source::Device(_) => {}
+                Source::Client(key) => self.serve_client(key),
+            }
+        }
+        let keys: Vec<_> = self.clients.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.flush(key);
+        }
+        Ok(signalled)
+    }
+
+    /// Stops sharing some devices: their ports end.
+    pub(crate) fn stop_sharing(&mut self, which: impl Fn(&str) -> bool) {
+        let devices = std::mem::take(&mut self.devices);
+        let is_to_end = |shared: &Shared| which(shared.device.netdev());
+        let (ended, kept): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_to_end);
+        self.devices = kept;
+        for shared in ended {
+            let name = shared.device.netdev().to_owned();
+            self.say_gone(&shared);
+            match shared.device.close() {
+                Ok(()) => info!("{name} is shared no more"),
+                Err(error) => warn!("{name} is shared no more, but: {error}"),
+            }
+        }
+    }
+
+    /// Tells the clients of a device that their ports have ended.
+    fn say_gone(&mut self, shared: &Shared) {
+        for (&port, owner) in &shared.ports {
+            shared.records.forget(port);
+            let client = owner.client.and_then(|key| self.clients.get_mut(key));
+            if let Some(client) = client {
+                let state = LinkState::Gone;
+                client.tell(Notice::Link { port, state });
+            }
+        }
+    }
+
+    /// Waits. Returns what is ready.
+    fn wait(&self, signal: BorrowedFd<'_>, at_most: Option<Duration>) -> io::Result<Vec<Source>> {
+        let mut sources = vec![Source::Signal];
+        let mut fds = vec![PollFd::new(signal, PollFlags::POLLIN)];
+        if self.clients.len() < MOST_CLIENTS {
+            sources.push(Source::Listener);
+            fds.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
+        }
+        for (number, shared) in self.devices.iter().enumerate() {
+            for fd in shared.device.fds() {
+                sources.push(Source::Device(number));
+                fds.push(PollFd::new(fd, PollFlags::POLLIN));
+            }
+        }
+        for (key, client) in &self.clients {
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::POLLIN, client.is_ready());
+            events.set(PollFlags::POLLOUT, client.has_news());
+            sources.push(Source::Client(key));
+            fds.push(PollFd::new(client.as_fd(), events));
+        }
+        let devices = self.devices.iter();
+        let timers = devices.filter_map(|shared| shared.device.timeout());
+        let timeout = timers.chain(at_most).min();
+        match ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+        let both = fds.iter().zip(sources);
+        let ready = both.filter(|(fd, _)| is_ready(fd));
+        Ok(ready.map(|(_, source)| source).collect())
+    }
+
+    /// Gives up devices that were removed. They are opened again when they are back.
+    fn drop_lost_devices(&mut self) {
+        let is_gone = |shared: &Shared| shared.device.link_state() == LinkState::Gone;
+        while let Some(at) = self.devices.iter().position(is_gone) {
+            let shared = self.devices.swap_remove(at);
+            warn!("{} is gone, and its ports with it", shared.device.netdev());
+            self.say_gone(&shared);
+            // The program went with the device; the maps have no use any more.
+            let _ = shared.device.close();
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTED_PER_TURN {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+                Err(error) => return warn!("cannot accept a connection: {error}"),
+            };
+            match Client::new(socket) {
+                Ok(client) => drop(self.clients.insert(client)),
+                Err(error) => warn!("cannot serve a connection: {error}"),
+            }
+        }
+    }
+
+    /// Handles a request of a client.
+    fn serve_client(&mut self, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.is_ready()) else {
+            return;
+        };
+        match client.receive() {
+            Received::Request(request) => self.handle(key, request),
+            Received::Nothing => {}
+            Received::End(error) => self.disconnect(key, &error),
+        }
+    }
+
+    /// Sends a client what it takes now.
+    fn flush(&mut self, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.has_news()) else {
+            return;
+        };
+        if client.is_ready() {
+            self.say_changes(key);
+        }
+        let Some(client) = self.clients.get_mut(key) else {
+            return;
+        };
+        if let Err(error) = client.flush() {
+            self.disconnect(key, &error);
+        }
+    }
+
+    /// Puts into words what has changed for a client since it was told.
+    fn say_changes(&mut self, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key) else {
+            return;
+        };
+        for (port, destination) in std::mem::take(&mut client.changed) {
+            let mut devices = self.devices.iter();
+            let shared = devices.find(|shared| shared.ports.contains_key(&port));
+            let followed = shared.and_then(|shared| shared.destinations.get(&destination));
+            if let Some(hop) = followed.and_then(|followed| followed.hop) {
+                let hop = hop.map(Into::into);
+                client.tell(Notice::NextHop {
+                    port,
+                    destination,
+                    hop,
+                });
+            }
+        }
+        for port in std::mem::take(&mut client.links_changed) {
+            let mut devices = self.devices.iter();
+            if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&port)) {
+                let state = shared.device.link_state();
+                client.tell(Notice::Link { port, state });
+            }
+        }
+    }
+
+    /// Ends a connection. The ports of the client go on as long as it has their sockets; it may connect again.
+    pub(crate) fn disconnect(&mut self, key: ClientKey, error: &ChannelError) {
+        let Some(client) = self.clients.try_remove(key) else {
+            return;
+        };
+        let peer = &client.peer;
+        let name = client.program.as_deref().unwrap_or("?");
+        match error {
+            ChannelError::Closed => debug!("{name} (pid {}, uid {}) has left", peer.pid, peer.uid),
+            error => info!("{name} (pid {}, uid {}): {error}", peer.pid, peer.uid),
+        }
+        let ports = self
+            .devices
+            .iter_mut()
+            .flat_map(|shared| shared.ports.values_mut());
+        for port in ports.filter(|port| port.client == Some(key)) {
+            port.client = None;
+        }
+    }
+
+    /// Passes on what the kernel reports of a device.
+    fn serve_device(&mut self, number: usize) {
+        let Some(shared) = self.devices.get_mut(number) else {
+            return;
+        };
+        shared.device.poll();
+        while let Some(event) = shared.device.poll_event() {
+            match event {
+                DeviceEvent::NextHop(destination, hop) => {
+                    for port in shared.set_hop(destination, hop) {
+                        if let Some(client) = client_of(shared, &mut self.clients, port) {
+                            client.changed.insert((port, destination));
+                        }
+                    }
+                }
+                DeviceEvent::Link(state) => {
+                    info!("{} is {}", shared.device.netdev(), words(state));
+                    let ports: Vec<_> = shared.ports.keys().copied().collect();
+                    for port in ports {
+                        if let Some(client) = client_of(shared, &mut self.clients, port) {
+                            client.links_changed.insert(port);
+                        }
+                    }
+                }
+                DeviceEvent::TooBig(too_big) => {
+                    if let Some(port) = shared.lessee(too_big.local)
+                        && let Some(client) = client_of(shared, &mut self.clients, port)
+                    {
+                        let segment = too_big.into();
+                        client.mention(Notice::TooBig { port, segment });
+                    }
+                }
+                DeviceEvent::PortEnded(port) => drop(shared.remove(port)),
+            }
+        }
+    }
+}
+
+/// Returns the client that has a port, if it is connected.
+fn client_of<'a>(
+    shared: &Shared,
+    clients: &'a mut Slab<Client>,
+    port: u32,
+) -> Option<&'a mut Client> {
+    clients.get_mut(shared.ports.get(&port)?.client?)
+}
+
+/// Returns a state of a device in words.
+fn words(state: LinkState) -> &'static str {
+    match state {
+        LinkState::Active => "up",
+        LinkState::Inactive => "down, or has no carrier",
+        LinkState::Gone => "gone",
+    }
+}

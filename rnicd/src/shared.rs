@@ -1,0 +1,113 @@
+//! A device and its ports: who has them, what they have leased, and which next hops they follow.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use rnic_core::connection::NextHop;
+use rnic_xdp::manager::SharedDevice;
+
+use crate::quota::Taken;
+use crate::record::{Record, Records};
+
+/// The key of a client among all that are connected.
+pub(crate) type ClientKey = usize;
+
+/// A port.
+pub(crate) struct Port {
+    /// Whose it is.
+    pub(crate) record: Record,
+    /// Its client, unless that is not connected now.
+    pub(crate) client: Option<ClientKey>,
+    /// What it has of its user's quota.
+    pub(crate) held: Vec<Taken>,
+    /// What it has leased, each with its part of the quota.
+    pub(crate) leases: HashMap<SocketAddr, Taken>,
+    /// The destinations that it follows.
+    pub(crate) follows: BTreeSet<IpAddr>,
+}
+
+/// A destination that some port follows.
+#[derive(Default)]
+pub(crate) struct Followed {
+    /// The ports.
+    pub(crate) ports: BTreeSet<u32>,
+    /// The next hop as last reported; `Some(None)`: it is unreachable.
+    pub(crate) hop: Option<Option<NextHop>>,
+}
+
+/// A device that is shared, and its ports by their numbers.
+pub(crate) struct Shared {
+    /// The device.
+    pub(crate) device: SharedDevice,
+    /// What outlives rnicd of its ports.
+    pub(crate) records: Records,
+    /// Its ports.
+    pub(crate) ports: BTreeMap<u32, Port>,
+    /// The destinations that its ports follow.
+    pub(crate) destinations: HashMap<IpAddr, Followed>,
+}
+
+impl Shared {
+    /// Makes a port follow a destination. Returns the next hop if it is known.
+    pub(crate) fn follow(&mut self, number: u32, destination: IpAddr) -> Option<Option<NextHop>> {
+        if let Some(port) = self.ports.get_mut(&number) {
+            port.follows.insert(destination);
+        }
+        let followed = self.destinations.entry(destination).or_default();
+        followed.ports.insert(number);
+        match followed.hop {
+            Some(Some(hop)) => Some(Some(hop)),
+            // Unreachable before: the kernel tries again for whoever asks.
+            other => {
+                self.device.follow(destination);
+                other
+            }
+        }
+    }
+
+    /// Makes a port follow a destination no more.
+    pub(crate) fn forget(&mut self, number: u32, destination: IpAddr) {
+        if let Some(port) = self.ports.get_mut(&number) {
+            port.follows.remove(&destination);
+        }
+        let Some(followed) = self.destinations.get_mut(&destination) else {
+            return;
+        };
+        followed.ports.remove(&number);
+        if followed.ports.is_empty() {
+            self.destinations.remove(&destination);
+            self.device.forget(destination);
+        }
+    }
+
+    /// Takes in a next hop. Returns the ports that follow the destination.
+    pub(crate) fn set_hop(&mut self, destination: IpAddr, hop: Option<NextHop>) -> BTreeSet<u32> {
+        let Some(followed) = self.destinations.get_mut(&destination) else {
+            return BTreeSet::new();
+        };
+        followed.hop = Some(hop);
+        followed.ports.clone()
+    }
+
+    /// Forgets a port that has ended. Returns what is known of it.
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Port> {
+        let port = self.ports.get(&number)?;
+        for destination in port.follows.clone() {
+            self.forget(number, destination);
+        }
+        self.records.forget(number);
+        self.ports.remove(&number)
+    }
+
+    /// Returns the port that has leased a local address and TCP port.
+    pub(crate) fn lessee(&self, local: SocketAddr) -> Option<u32> {
+        let any: IpAddr = match local {
+            SocketAddr::V4(_) => [0; 4].into(),
+            SocketAddr::V6(_) => [0; 16].into(),
+        };
+        let entries = [local, SocketAddr::new(any, local.port())];
+        let has = |port: &Port| entries.iter().any(|entry| port.leases.contains_key(entry));
+        let found = self.ports.iter().find(|(_, port)| has(port));
+        found.map(|(number, _)| *number)
+    }
+}
