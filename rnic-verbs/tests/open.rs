@@ -126,6 +126,9 @@ fn two_devices_opened_by_name_connect_and_write() {
     let near = east.run(|| Device::open("east")).unwrap();
     let far = west.run(|| Device::open("west")).unwrap();
     assert!(near.is_inline() && far.is_inline());
+    // Each has a secret of its own, which its STags are chosen with.
+    let first_stag = |device| End::new(device).mr.remote(0).stag;
+    assert_ne!(first_stag(&near), first_stag(&far));
     connect_and_write((&east, &near), (&west, &far));
     for (device, netdev) in [(&near, "east"), (&far, "west")] {
         let port = device.port().unwrap();
@@ -165,10 +168,10 @@ fn threads_are_as_many_as_configured_and_pinned_if_asked() {
         return;
     }
     let (east, west) = namespaces(4);
-    let near = open(&east, "east", threads(Some(2), true));
+    let near = open(&east, "east", threads(Some(3), true));
     let far = open(&west, "west", threads(None, false));
     let cpus = std::thread::available_parallelism().unwrap().get();
-    for (device, workers) in [(&near, 2), (&far, cpus.min(4))] {
+    for (device, workers) in [(&near, 3), (&far, cpus.min(4))] {
         assert!(!device.is_inline());
         assert_eq!(device.workers(), workers);
         let report = device.port().unwrap().report();
@@ -178,7 +181,7 @@ fn threads_are_as_many_as_configured_and_pinned_if_asked() {
 
     let all = cpus_allowed(Path::new("/proc/thread-self"));
     let may_use = sched_getaffinity(Pid::from_raw(0)).unwrap();
-    let pinned = cpus_near(None).into_iter().cycle().take(2);
+    let pinned = cpus_near(None).into_iter().cycle().take(3);
     let pinned = pinned.map(|cpu| match may_use.is_set(cpu).unwrap() {
         true => cpu.to_string(),
         false => all.clone(),
