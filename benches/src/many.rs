@@ -44,8 +44,8 @@ struct ManyEnd {
 }
 
 impl ManyEnd {
-    fn open(host: &Host, secret: u8, connections: usize) -> Result<Self, Failure> {
-        let device = host.run(|| open_device(host, secret, connections as u32))?;
+    fn open(host: &Host, connections: usize) -> Result<Self, Failure> {
+        let device = host.run(|| open_device(host, connections as u32))?;
         let (pd, cq) = (device.pd(), device.cq(1 << 15)?);
         let region = Arc::new(Region::allocate(REGION, HugePages::Prefer)?);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -97,8 +97,8 @@ pub(crate) fn measure(
     connections: usize,
     duration: Duration,
 ) -> Result<Figures, Failure> {
-    let mut client = ManyEnd::open(&bed.client, 1, connections)?;
-    let mut server = ManyEnd::open(&bed.server, 2, connections)?;
+    let mut client = ManyEnd::open(&bed.client, connections)?;
+    let mut server = ManyEnd::open(&bed.server, connections)?;
     let listener = bed
         .server
         .run(|| server.device.listen(bed.server.at(PORT)))?;

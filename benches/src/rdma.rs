@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rnic_core::engine::{EngineConfig, link};
-use rnic_core::memory::table::StagTable;
 use rnic_verbs::{
-    Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, Driver, HugePages, Mr, Qp,
-    QpCaps, Region, RemoteAddress, SendRequest, WcOpcode,
+    Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, DeviceConfig, HugePages,
+    Mr, Qp, QpCaps, Region, RemoteAddress, SendRequest, WcOpcode,
 };
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
 use crate::bed::{Bed, Cores, Host};
 use crate::effort::{Effort, REGION, Shape, idle};
@@ -41,8 +38,8 @@ struct RdmaEnd {
 }
 
 impl RdmaEnd {
-    fn open(host: &Host, secret: u8) -> Result<Self, Failure> {
-        let device = host.run(|| open_device(host, secret, 1))?;
+    fn open(host: &Host) -> Result<Self, Failure> {
+        let device = host.run(|| open_device(host, 1))?;
         let pd = device.pd();
         let cq = device.cq(256)?;
         let caps = QpCaps {
@@ -162,23 +159,18 @@ impl RdmaEnd {
 }
 
 /// Returns a device that its user drives, with room for so many queue pairs.
-pub(crate) fn open_device(host: &Host, secret: u8, qps: u32) -> Result<Device, Failure> {
-    let port = XdpPort::open(&PortConfig::new(host.netdev))?;
-    let net = Arc::new(XdpNet::new(&port)?);
-    let (bell, waker) = bell()?;
-    // Nobody guesses STags or sequence numbers on this link.
-    let (table_seed, secret) = ([secret; 32], [!secret; 32]);
-    let (host_end, engine_end) = link(Arc::new(StagTable::new(64, table_seed)), qps, waker);
-    let worker = Worker::new(port, EngineConfig::default(), secret, engine_end, bell)?;
-    Ok(Device::new(host_end, net, Driver::Inline(Box::new(worker))))
+pub(crate) fn open_device(host: &Host, qps: u32) -> Result<Device, Failure> {
+    let config = DeviceConfig {
+        stags: 64,
+        queue_pairs: qps,
+        ..DeviceConfig::new(host.netdev)
+    };
+    Ok(Device::open_with(&config)?)
 }
 
 /// Returns a connected pair, client and server.
 fn connect(bed: &Bed) -> Result<(RdmaEnd, RdmaEnd), Failure> {
-    let (mut client, mut server) = (
-        RdmaEnd::open(&bed.client, 1)?,
-        RdmaEnd::open(&bed.server, 2)?,
-    );
+    let (mut client, mut server) = (RdmaEnd::open(&bed.client)?, RdmaEnd::open(&bed.server)?);
     let listener = bed
         .server
         .run(|| server.device.listen(bed.server.at(PORT)))?;

@@ -52,6 +52,16 @@ const LOGS: [&str; 10] = [
     "rnicd/src/log",
 ];
 
+/// The files that know what carries the frames of a device: in rnic-verbs only those that open it.
+const PORTS: [&str; 6] = [
+    "rnic-ctl/src",
+    "rnic-verbs/src/config",
+    "rnic-verbs/src/lib",
+    "rnic-verbs/src/open",
+    "rnic-verbs/src/open_error",
+    "rnic-verbs/src/port",
+];
+
 fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
@@ -184,6 +194,11 @@ fn unsafe_stands_where_it_is_allowed() {
 #[test]
 fn nothing_is_logged_on_the_way_of_a_frame() {
     confined(&["tracing", "tracing_subscriber"], &LOGS);
+}
+
+#[test]
+fn verbs_know_the_port_only_where_a_device_is_opened() {
+    confined(&["rnic_xdp"], &PORTS);
 }
 
 /// The floors of rnic-core, from the ground up. A module may import the floors below, and, unless it is a protocol

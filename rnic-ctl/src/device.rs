@@ -3,16 +3,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use std::sync::Arc;
-
 use clap::{Args, ValueEnum};
-use rnic_core::engine::{EngineConfig, Turn, links};
-use rnic_core::memory::table::StagTable;
-use rnic_core::tcp::{CongestionAlgorithm, TcpConfig};
 use rnic_core::testing::in_memory;
-use rnic_verbs::{Device, Driver, Peers, Prefix};
-use rnic_xdp::steering::ModeChoice;
-use rnic_xdp::{PortConfig, PortStatistics, Worker, XdpNet, XdpPort, bell, cpus_near};
+use rnic_verbs::{
+    CongestionAlgorithm, Device, DeviceConfig, Driver, Driving, EngineConfig, ModeChoice,
+    OpenError, Peers, Prefix, TcpConfig,
+};
+use rnic_xdp::cpus_near;
 
 use crate::failure::{Doing, Failure, Outcome};
 
@@ -103,29 +100,7 @@ impl From<XdpMode> for ModeChoice {
     }
 }
 
-/// The number of STags of a device.
-const STAGS: usize = 4096;
-/// The number of queue pairs of a device.
-const QUEUE_PAIRS: u32 = 1024;
-
-/// An open device.
-pub(crate) struct Opened {
-    pub device: Device,
-    /// A description for people.
-    pub description: String,
-    /// The counters of its queues, if it has any.
-    pub queues: Option<PortStatistics>,
-}
-
 impl DeviceArgs {
-    fn how(&self, workers: usize) -> String {
-        match workers {
-            _ if !self.thread => "driven by polling".into(),
-            1 => "driven by a thread of its own".into(),
-            _ => format!("driven by {workers} threads of its own"),
-        }
-    }
-
     /// Returns the peers that may connect to a server.
     pub(crate) fn peers(&self) -> Peers {
         match self.allow.as_slice() {
@@ -134,59 +109,23 @@ impl DeviceArgs {
         }
     }
 
-    /// Returns the most workers that may be used.
-    fn most_workers(&self) -> u32 {
-        let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
-        if self.thread {
-            self.workers.unwrap_or_else(cpus)
-        } else {
-            1
-        }
-    }
-
     /// Opens the interface.
-    pub(crate) fn open(&self) -> Outcome<Opened> {
+    pub(crate) fn open(&self) -> Outcome<Device> {
         let Some(netdev) = &self.netdev else {
             let why = "no interface was named; `--netdev IF` does (`ip link` lists them)";
             return Err(Failure::usage("open a device", why));
         };
-        let what = format!("open {netdev}");
-        let missing = |why: &dyn std::fmt::Display| Failure::environment(&what, why);
-        let config = PortConfig {
-            mode: self.xdp_mode.into(),
-            busy_poll: self.busy_poll,
-            ..PortConfig::new(netdev)
+        let mut config = DeviceConfig {
+            engine: self.engine(),
+            driving: self.driving(),
+            ignore_ipsec: self.ignore_ipsec,
+            ..DeviceConfig::new(netdev)
         };
-        let shares = XdpPort::open_shares(&config, self.most_workers());
-        let shares = shares.map_err(|why| missing(&why))?;
-        let Some(first) = shares.first() else {
-            return Err(missing(&"it has no receive queue"));
-        };
-        let node = first.report().numa_node;
-        let queues = first.statistics();
-        let net = XdpNet::new(first).map_err(|why| missing(&why))?;
-        let net = if self.ignore_ipsec {
-            net.ignore_ipsec()
-        } else {
-            net
-        };
-        let description = format!("{}, {}", first.report(), self.how(shares.len()));
-
-        let bells: Result<Vec<_>, _> = shares.iter().map(|_| bell()).collect();
-        let (bells, wakers): (Vec<_>, Vec<_>) =
-            bells.map_err(|why| missing(&why))?.into_iter().unzip();
-        let table = Arc::new(StagTable::new(STAGS, secret()?));
-        let (hosts, ends): (Vec<_>, Vec<_>) =
-            links(&table, QUEUE_PAIRS, wakers).into_iter().unzip();
-        let ends = ends.into_iter().zip(bells).collect();
-        let workers = Worker::for_shares(shares, &self.engine(), secret()?, ends);
-        let workers = workers.map_err(|why| missing(&why))?.into_iter();
-        let turns = workers.map(|worker| Box::new(worker) as _).collect();
-        let driver = self.driver(turns, node)?;
-        Ok(Opened {
-            device: Device::with_workers(hosts, Arc::new(net), driver),
-            description,
-            queues: Some(queues),
+        config.port.mode = self.xdp_mode.into();
+        config.port.busy_poll = self.busy_poll;
+        Device::open_with(&config).map_err(|error| match error {
+            OpenError::Threads(why) => Failure::operation("open a device", why),
+            why => Failure::environment(format_args!("open {netdev}"), why),
         })
     }
 
@@ -201,36 +140,46 @@ impl DeviceArgs {
         }
     }
 
-    /// Makes a driver of these: threads, or the application for a single one. `node` is the interface's NUMA node.
-    fn driver(&self, mut turns: Vec<Box<dyn Turn>>, node: Option<u32>) -> Outcome<Driver> {
-        let cpus = if self.pin {
-            cpus_near(node)
-        } else {
-            Vec::new()
-        };
-        match turns.pop() {
-            Some(turn) if !self.thread => Ok(Driver::Inline(turn)),
-            last => {
-                turns.extend(last);
-                let idle = Duration::from_millis(self.idle);
-                Driver::spawn_all(turns, idle, &cpus).doing("open a device")
-            }
+    fn driving(&self) -> Driving {
+        if !self.thread {
+            return Driving::Inline;
+        }
+        Driving::Threads {
+            most: self.workers,
+            idle: Duration::from_millis(self.idle),
+            pin: self.pin,
         }
     }
 
     /// Opens two devices of this process that are joined in memory. Returns them and the address of the second.
-    pub(crate) fn open_in_memory(&self) -> Outcome<([Opened; 2], IpAddr)> {
+    pub(crate) fn open_in_memory(&self) -> Outcome<([Device; 2], IpAddr)> {
         let (first, second) = in_memory::pair_with(&self.engine(), [secret()?, secret()?]);
         let address = second.address;
         let open = |end: in_memory::InMemoryDevice| {
-            let driver = self.driver(vec![Box::new(end.worker)], None)?;
-            Ok(Opened {
-                device: Device::new(end.host, end.net, driver),
-                description: format!("in memory, {}", self.how(1)),
-                queues: None,
-            })
+            let turn = Box::new(end.worker);
+            let driver = match self.driving() {
+                Driving::Inline => Driver::Inline(turn),
+                Driving::Threads { idle, pin, .. } => {
+                    let cpus = if pin { cpus_near(None) } else { Vec::new() };
+                    Driver::spawn_all(vec![turn], idle, &cpus).doing("open a device")?
+                }
+            };
+            Ok(Device::new(end.host, end.net, driver))
         };
         Ok(([open(first)?, open(second)?], address))
+    }
+}
+
+/// Describes a device for people: what it is on, and what drives it.
+pub(crate) fn describe(device: &Device) -> String {
+    let on = match device.port() {
+        Some(port) => port.report().to_string(),
+        None => "in memory".into(),
+    };
+    match device.workers() {
+        _ if device.is_inline() => format!("{on}, driven by polling"),
+        1 => format!("{on}, driven by a thread of its own"),
+        workers => format!("{on}, driven by {workers} threads of its own"),
     }
 }
 

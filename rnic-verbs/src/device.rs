@@ -16,6 +16,7 @@ use rnic_core::verbs::{cq::MAX_CQS, srq::MAX_SRQS};
 use crate::driver::{Driver, settle};
 use crate::error::Error;
 use crate::events::{Boxes, Router};
+use crate::port::Port;
 
 /// How long the application's thread sleeps at a time while it drives the engine inline.
 const LONGEST_IDLE: Duration = Duration::from_millis(50);
@@ -33,6 +34,8 @@ pub(crate) struct Inner {
     /// The links to the engines: one, or several that share the work of the device.
     hosts: Box<[HostEnd]>,
     pub(crate) net: Arc<dyn Net>,
+    /// None in memory.
+    port: Option<Port>,
     pub(crate) router: Router,
     inline: Option<Mutex<Box<dyn Turn>>>,
     numbers: Mutex<Numbers>,
@@ -87,6 +90,20 @@ impl Device {
     /// pairs are distributed over them in turn. A queue pair that accepts a connection moves to the worker that received the
     /// request. Each completion queue has a ring for each worker. Panics without any link.
     pub fn with_workers(hosts: Vec<HostEnd>, net: Arc<dyn Net>, driver: Driver) -> Self {
+        Self::make(hosts, net, driver, None)
+    }
+
+    /// Makes a device of several workers on a network interface.
+    pub(crate) fn on_port(
+        hosts: Vec<HostEnd>,
+        net: Arc<dyn Net>,
+        driver: Driver,
+        port: Port,
+    ) -> Self {
+        Self::make(hosts, net, driver, Some(port))
+    }
+
+    fn make(hosts: Vec<HostEnd>, net: Arc<dyn Net>, driver: Driver, port: Option<Port>) -> Self {
         let host = hosts.first().expect("a device has a worker");
         let (inline, thread) = match driver {
             Driver::Inline(turn) => (Some(Mutex::new(turn)), None),
@@ -103,6 +120,7 @@ impl Device {
                 router: Router::new(host.events.clone()),
                 hosts: hosts.into(),
                 net,
+                port,
                 inline,
                 numbers: Mutex::new(numbers),
                 next_pd: AtomicU32::new(1),
@@ -112,6 +130,11 @@ impl Device {
                 thread,
             }),
         }
+    }
+
+    /// Returns the network interface that was opened. A device in memory has none.
+    pub fn port(&self) -> Option<&Port> {
+        self.inner.port.as_ref()
     }
 
     /// Returns whether the application drives the engine by polling.

@@ -1,7 +1,8 @@
 //! The verbs that an application links: devices, protection domains, memory regions, completion queues, queue
 //! pairs, and connections between them.
 //!
-//! A [`Device`] stands for one engine or several. Either threads drive them, or the application does by [polling](Cq::poll).
+//! A [`Device`] is [opened](Device::open) on a network interface. It stands for one engine or several. Either threads drive
+//! them, or the application does by [polling](Cq::poll), which is the default; a [`DeviceConfig`] says which.
 //! From it come a [`Pd`], which [registers](Pd::register) memory as an [`Mr`] and makes [`Qp`]s, [windows](Mw) and [fast
 //! registrations](FastMr), and [`Cq`]s, which receive the completions of requests. Several [`Qp`]s can take their receives from
 //! one [`Srq`]. A [`Qp`] [connects](Qp::connect) to a peer, or [accepts](ConnectRequest::accept) one that connected to a
@@ -15,10 +16,40 @@
 //!
 //! What happens to devices, listeners and connections goes to the log (`tracing`, level debug), off the way of a frame.
 //!
-//! # Example
+//! # Examples
 //!
-//! The server accepts a connection, and states in its private data where a piece of its memory is. The client writes to it.
-//! Here two engines are joined in memory; on a NIC, `rnic_xdp` provides the link, the network and the worker.
+//! A client opens an interface and connects:
+//!
+//! ```no_run
+//! use rnic_verbs::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Device::open("eth1")?;
+//! let (pd, cq) = (device.pd(), device.cq(256)?);
+//! let mut qp = pd.qp(&cq, &cq, QpCaps::default())?;
+//! qp.connect_blocking("192.0.2.1:4420".parse()?, None, ConnectionOptions::default())?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Where cores are free, threads of the device's own are better:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use rnic_verbs::*;
+//!
+//! # fn main() -> Result<(), OpenError> {
+//! let config = DeviceConfig {
+//!     driving: Driving::Threads { most: None, idle: Duration::from_millis(10), pin: true },
+//!     ..DeviceConfig::new("eth1")
+//! };
+//! let device = Device::open_with(&config)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A server accepts a connection, and states in its private data where a piece of its memory is. The client writes to it.
+//! Two engines that are joined in memory take the place of two hosts here.
 //!
 //! ```
 //! use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -77,12 +108,13 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, state < binding, error < driver, events, private_data, request, ring < device
-// < async_events, cq, pd < srq < qp < listener, memory < window
+// address, async_event, port, state < binding, error < driver, events, open_error, private_data, request, ring
+// < config, device < async_events, cq, open, pd < srq < qp < listener, memory < window
 mod address;
 mod async_event;
 mod async_events;
 mod binding;
+mod config;
 mod cq;
 mod device;
 mod driver;
@@ -90,7 +122,10 @@ mod error;
 mod events;
 mod listener;
 mod memory;
+mod open;
+mod open_error;
 mod pd;
+mod port;
 mod private_data;
 mod qp;
 mod request;
@@ -103,6 +138,7 @@ pub use address::{RemoteAddress, Sge};
 pub use async_event::AsyncEvent;
 pub use async_events::AsyncEvents;
 pub use binding::Binding;
+pub use config::{DeviceConfig, Driving};
 pub use cq::{Completion, Cq};
 pub use device::Device;
 pub use driver::Driver;
@@ -110,7 +146,9 @@ pub use error::{ConnectError, Error, PostError, PostSendsError};
 pub use events::{ConnectionEvent, Established};
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Registration};
+pub use open_error::OpenError;
 pub use pd::Pd;
+pub use port::Port;
 pub use qp::{Qp, QpCaps};
 pub use request::SendRequest;
 pub use srq::{Srq, SrqCaps};
@@ -118,14 +156,16 @@ pub use state::QpState;
 pub use window::{FastMr, Mw};
 
 pub use rnic_core::connection::{ConnectionOptions, EndReason, ReadDepths, Refusal, Refusals};
-pub use rnic_core::engine::{Peers, Prefix};
+pub use rnic_core::engine::{EngineConfig, Peers, Prefix};
 pub use rnic_core::ids::SrqId;
 pub use rnic_core::ids::{CqId, QpNumber};
 pub use rnic_core::memory::region::{HugePages, Region};
 pub use rnic_core::memory::table::Access;
-pub use rnic_core::tcp::{Keepalive, TcpFacts};
+pub use rnic_core::tcp::{CongestionAlgorithm, Keepalive, TcpConfig, TcpFacts};
 pub use rnic_core::verbs::srq::SrqLimit;
 pub use rnic_core::verbs::status::WcStatus;
 pub use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, WcOpcode};
 pub use rnic_core::wire::ddp::Stag;
 pub use rnic_core::wire::rdmap::TerminateControl;
+pub use rnic_xdp::steering::ModeChoice;
+pub use rnic_xdp::{PortConfig, PortReport, PortStatistics, TxChecksum, ZeroCopyChoice};

@@ -5,8 +5,7 @@
 mod kernel_tcp;
 
 use kernel_tcp::{device, write_to_kernel};
-use rnic_verbs::Device;
-use rnic_xdp::PortConfig;
+use rnic_verbs::{Device, DeviceConfig};
 use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
 
 /// `east` - router - `west`, where the router has a smaller MTU on the second link.
@@ -82,7 +81,7 @@ fn segments_shrink_to_the_mtu_that_a_router_reports() {
     for (wide, narrow) in [(1500, 1300), (9000, 1500), (9000, 5000), (9000, 8500)] {
         let path = Path::new(wide, narrow);
         for address in ["10.88.0.2:4420", "[fd88::2]:4421"] {
-            let device = device(&path.east, &PortConfig::new("east"));
+            let device = device(&path.east, &DeviceConfig::new("east"));
             let found = write_through(&path, &device, address);
             assert_eq!(found, (0, 1), "{address}, {wide} to {narrow}");
             // The next connection begins with the smaller MTU.
@@ -100,7 +99,7 @@ fn a_router_that_reports_nothing_is_detected() {
     let path = Path::new(1500, 1300);
     // The router may not send anything of its own, so no ICMP message reaches us.
     path.router.ip("rule add iif lo prohibit").unwrap();
-    let device = device(&path.east, &PortConfig::new("east"));
+    let device = device(&path.east, &DeviceConfig::new("east"));
     let (timeouts, reductions) = write_through(&path, &device, "10.88.0.2:4420");
     assert!(timeouts >= 3 && reductions == 1, "{timeouts} {reductions}");
 }

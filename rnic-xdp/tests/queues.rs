@@ -4,13 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rnic_core::engine::{EngineConfig, links};
-use rnic_core::memory::table::StagTable;
 use rnic_verbs::{
-    Access, ConnectionOptions, Cq, Device, Driver, HugePages, Mr, Qp, QpCaps, Region, SendRequest,
+    Access, ConnectionOptions, Cq, Device, DeviceConfig, Driving, HugePages, Mr, Qp, QpCaps,
+    Region, SendRequest,
 };
 use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
 mod common;
 
@@ -20,22 +18,17 @@ const QUEUES: u32 = 4;
 const LEN: usize = 300_000;
 
 /// A device of several workers, in a namespace.
-fn device(namespace: &Namespace, netdev: &str, seed: u8, workers: u32) -> Device {
-    namespace.run(|| {
-        let shares = XdpPort::open_shares(&PortConfig::new(netdev), workers).unwrap();
-        let net = Arc::new(XdpNet::new(&shares[0]).unwrap());
-        let bells = shares.iter().map(|_| bell().unwrap());
-        let (bells, wakers): (Vec<_>, Vec<_>) = bells.unzip();
-        let table = Arc::new(StagTable::new(1024, [seed; 32]));
-        let (hosts, ends): (Vec<_>, Vec<_>) = links(&table, 256, wakers).into_iter().unzip();
-        let ends = ends.into_iter().zip(bells).collect();
-        let config = EngineConfig::default();
-        let workers = Worker::for_shares(shares, &config, [seed + 1; 32], ends).unwrap();
-        let turns = workers.into_iter().map(|worker| Box::new(worker) as _);
-        // There may be fewer CPUs than workers: those without work sleep at once.
-        let driver = Driver::spawn_all(turns.collect(), Duration::ZERO, &[]).unwrap();
-        Device::with_workers(hosts, net, driver)
-    })
+fn device(namespace: &Namespace, netdev: &str, workers: u32) -> Device {
+    let config = DeviceConfig {
+        driving: Driving::Threads {
+            most: Some(workers),
+            // There may be fewer CPUs than workers: those without work sleep at once.
+            idle: Duration::ZERO,
+            pin: false,
+        },
+        ..DeviceConfig::new(netdev)
+    };
+    namespace.run(|| Device::open_with(&config)).unwrap()
 }
 
 /// A queue pair with its completion queue and its memory.
@@ -159,10 +152,7 @@ fn every_worker_carries_connections_of_its_own_both_ways() {
         return;
     }
     let (east, west) = common::pair("queue", QUEUES);
-    let (client, server) = (
-        device(&east, "east", 1, QUEUES),
-        device(&west, "west", 101, QUEUES),
-    );
+    let (client, server) = (device(&east, "east", QUEUES), device(&west, "west", QUEUES));
     let side = |namespace, device, address| Side {
         namespace,
         device,
@@ -197,10 +187,7 @@ fn segments_on_another_queue_reach_the_worker_of_their_connection() {
     }
     let (east, west) = common::pair("queue", QUEUES);
     // A single worker sends through one queue, so all that it sends comes to the first worker of the other side.
-    let (client, server) = (
-        device(&east, "east", 1, QUEUES),
-        device(&west, "west", 101, 1),
-    );
+    let (client, server) = (device(&east, "east", QUEUES), device(&west, "west", 1));
     let east = Side {
         namespace: &east,
         device: &client,
@@ -271,10 +258,7 @@ fn connections_survive_a_change_of_their_queue() {
         return;
     }
     let (east, middle, west) = bridged();
-    let (client, server) = (
-        device(&east, "east", 1, QUEUES),
-        device(&west, "west", 101, QUEUES),
-    );
+    let (client, server) = (device(&east, "east", QUEUES), device(&west, "west", QUEUES));
     let (near, far) = (
         Side {
             namespace: &east,
@@ -338,10 +322,7 @@ fn connections_go_on_over_queues_that_come_later() {
     let (east, middle, west) = bridged();
     set_queues(&middle, "to-east", 2);
     set_queues(&east, "east", 2);
-    let (client, server) = (
-        device(&east, "east", 1, QUEUES),
-        device(&west, "west", 101, QUEUES),
-    );
+    let (client, server) = (device(&east, "east", QUEUES), device(&west, "west", QUEUES));
     assert_eq!((client.workers(), sockets(&east)), (2, 2));
     let ends = [(&east, &client, "10.77.0.1"), (&west, &server, "10.77.0.2")];
     let [near, far] = ends.map(|(namespace, device, address)| Side {

@@ -17,6 +17,7 @@ use rnic_core::wire::{
     error::PacketError,
     packet::{Checksums, parse},
 };
+use rnic_verbs::DeviceConfig;
 use rnic_xdp::testing::{Namespace, disable_offloads, is_root};
 use rnic_xdp::{PortConfig, TxChecksum, TxOffload, XdpPort, ZeroCopyChoice};
 
@@ -50,8 +51,10 @@ fn the_kernels_tcp_takes_what_the_device_completed() {
     disable_offloads(&east, "east").unwrap();
     disable_offloads(&west, "west").unwrap();
     for completer in [TxChecksum::Device, TxChecksum::Kernel] {
+        let mut config = DeviceConfig::new("east");
+        config.port.tx_checksum = completer;
         for address in ["10.77.0.2:4420", "[fd77::2]:4421"] {
-            let device = device(&east, &config("east", completer));
+            let device = device(&east, &config);
             let sent = write_to_kernel(&device, &east, &west, address);
             assert_eq!(checksum_errors(&west), 0, "{completer:?} {address}");
             assert_eq!(sent.timeouts, 0, "{completer:?} {address}");

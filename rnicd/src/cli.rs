@@ -7,9 +7,12 @@ use rnicd::config::{PATH, socket_path};
 
 /// Gives unprivileged programs shares of network devices, as its configuration allows.
 ///
-/// Exit codes: 0 done, 1 the configuration is wrong, 2 wrong command line.
+/// It serves until SIGTERM; SIGHUP reads the configuration again. Ports and their connections go on without it, and the next rnicd takes
+/// them over.
+///
+/// Exit codes: 0 done, 1 the configuration is wrong or rnicd cannot serve, 2 wrong command line.
 #[derive(Debug, Parser)]
-#[command(name = "rnicd", version, group = ArgGroup::new("what").required(true))]
+#[command(name = "rnicd", version, group = ArgGroup::new("what"))]
 pub(crate) struct Cli {
     /// The configuration
     #[arg(long, value_name = "FILE", default_value = PATH)]
@@ -17,7 +20,7 @@ pub(crate) struct Cli {
 
     /// Say what is wrong with the configuration, or with FILE; print nothing if it is right
     #[arg(long, value_name = "FILE", num_args = 0..=1, group = "what")]
-    check: Option<Option<PathBuf>>,
+    pub(crate) check: Option<Option<PathBuf>>,
 
     /// Print the whole configuration, defaults included
     #[arg(long, group = "what")]
@@ -26,6 +29,14 @@ pub(crate) struct Cli {
     /// The Unix socket to listen at, whatever the configuration says
     #[arg(long, value_name = "PATH", value_parser = socket_path)]
     pub(crate) socket: Option<PathBuf>,
+
+    /// The directory of the records of ports; it must not outlive the system
+    #[arg(long, value_name = "DIR", default_value = "/run/rnic")]
+    pub(crate) state: PathBuf,
+
+    /// The directory of a BPF file system where the maps of each device are pinned
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/rnic")]
+    pub(crate) pins: PathBuf,
 }
 
 impl Cli {
@@ -61,10 +72,8 @@ mod tests {
     }
 
     #[test]
-    fn there_must_be_something_to_do() {
+    fn what_makes_no_sense_is_refused() {
         for line in [
-            "rnicd",
-            "rnicd --config a.toml",
             "rnicd --check --show-config",
             "rnicd --check --socket run/rnicd.sock",
         ] {

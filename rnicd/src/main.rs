@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use rnicd::config::{Config, ConfigError, Setting};
 use rnicd::policy::Policy;
+use rnicd::serve::{Places, ServeError, serve};
 
 use cli::Cli;
 
@@ -33,12 +34,20 @@ fn fail(why: fmt::Arguments<'_>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run(cli: &Cli) -> Result<(), ConfigError> {
+fn run(cli: &Cli) -> Result<(), ServeError> {
+    if cli.check.is_none() && !cli.show_config {
+        return serve(&Places {
+            config: cli.file().to_owned(),
+            socket: cli.socket.clone(),
+            state: cli.state.clone(),
+            pins: cli.pins.clone(),
+        });
+    }
     let mut config = Config::read(cli.file())?;
     if let Some(socket) = &cli.socket {
         config.socket = Setting::built_in(socket.clone());
     }
-    Policy::new(&config)?;
+    Policy::new(&config).map_err(ConfigError::from)?;
     if cli.show_config {
         // A reader that is gone wants no more.
         let _ = write!(stdout(), "{config}");

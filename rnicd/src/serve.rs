@@ -19,7 +19,7 @@ use rnic_xdp::sharing::SharingError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Device};
+use crate::config::{Config, ConfigError, Device};
 use crate::notify::{self, ActivationError};
 use crate::policy::Policy;
 use crate::quota::{Quotas, Resource};
@@ -50,10 +50,7 @@ pub struct Places {
 pub enum ServeError {
     /// The configuration is not there or has faults.
     #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
-    /// The configuration names what is not there.
-    #[error(transparent)]
-    Policy(#[from] crate::config::Faults),
+    Config(#[from] ConfigError),
     /// What systemd passed is no socket for clients.
     #[error(transparent)]
     Activation(#[from] ActivationError),
@@ -116,7 +113,7 @@ pub fn serve(places: &Places) -> Result<(), ServeError> {
     let activated = notify::activated_socket()?;
     let signals = Signals::new().map_err(system("handle signals"))?;
     let config = Config::read(&places.config)?;
-    let policy = Policy::new(&config)?;
+    let policy = Policy::new(&config).map_err(ConfigError::from)?;
     let listener = listener(places, activated, &config, &policy)?;
     let mut server = Server::new(listener, Quotas::default(), policy);
     let mut wanted = Wanted {
@@ -159,7 +156,8 @@ fn say(told: io::Result<()>) {
 /// Reads the configuration again. With a fault in it, the old one stays.
 fn reload(places: &Places, server: &mut Server, wanted: &mut Wanted<'_>) {
     let read = Config::read(&places.config).map_err(ServeError::from);
-    let read = read.and_then(|config| Ok((Policy::new(&config)?, config)));
+    let read =
+        read.and_then(|config| Ok((Policy::new(&config).map_err(ConfigError::from)?, config)));
     match read {
         Ok((policy, config)) => {
             info!("{} was read again", places.config.display());

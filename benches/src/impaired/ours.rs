@@ -7,13 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rnic_core::counters::TcpCounters;
-use rnic_core::engine::{EngineConfig, link};
-use rnic_core::memory::table::StagTable;
 use rnic_verbs::{
-    Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, Driver, HugePages, Mr, Qp,
-    QpCaps, Region, RemoteAddress, SendRequest, WcOpcode,
+    Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, DeviceConfig, HugePages,
+    Mr, Qp, QpCaps, Region, RemoteAddress, SendRequest, WcOpcode,
 };
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
 use super::bed::{ImpairedBed, ImpairedHost};
 use super::pattern;
@@ -266,17 +263,8 @@ impl Ours {
 }
 
 fn open_device(host: &ImpairedHost) -> Result<Device, Failure> {
-    let config = PortConfig {
-        // Room for all frames that arrive while this thread has no processor: none that the box captures may be lost here.
-        rx_frames: 4096,
-        ..PortConfig::new(host.netdev)
-    };
-    let port = XdpPort::open(&config)?;
-    let net = Arc::new(XdpNet::new(&port)?);
-    let (bell, waker) = bell()?;
-    // Nobody guesses STags or sequence numbers on this link.
-    let secret = [7; 32];
-    let (host_end, engine_end) = link(Arc::new(StagTable::new(64, secret)), 16, waker);
-    let worker = Worker::new(port, EngineConfig::default(), secret, engine_end, bell)?;
-    Ok(Device::new(host_end, net, Driver::Inline(Box::new(worker))))
+    let mut config = DeviceConfig::new(host.netdev);
+    // Room for all frames that arrive while this thread has no processor: none that the box captures may be lost here.
+    config.port.rx_frames = 4096;
+    Ok(Device::open_with(&config)?)
 }

@@ -22,6 +22,9 @@ use super::workers::Workers;
 use crate::ids::{PdId, StreamId};
 use crate::wire::ddp::{Stag, TaggedOffset};
 
+/// The most STags of a table.
+pub const MAX_STAGS: u32 = 1 << 20;
+
 /// Why memory was not registered or not revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
@@ -197,9 +200,9 @@ pub struct StagTable {
 }
 
 impl StagTable {
-    /// Returns a table of `capacity` STags (rounded up to a power of two, 2^20 at most). `seed` must be unpredictable.
+    /// Returns a table of `capacity` STags (rounded up to a power of two, [`MAX_STAGS`] at most). `seed` must be unpredictable.
     pub fn new(capacity: usize, seed: [u8; 32]) -> Self {
-        let capacity = capacity.clamp(1, 1 << 20).next_power_of_two();
+        let capacity = capacity.clamp(1, MAX_STAGS as usize).next_power_of_two();
         let ledger = Ledger {
             random: Random::new(seed),
             free: (0..capacity as u32).collect(),

@@ -19,15 +19,9 @@ mod step;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_core::engine::{EngineConfig, link};
-use rnic_core::memory::table::StagTable;
-use rnic_verbs::{
-    ConnectError, ConnectionOptions, Device, Driver, Established, Listener, ReadDepths,
-};
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
+use rnic_verbs::{ConnectError, ConnectionOptions, Device, Established, Listener, ReadDepths};
 
 use outcome::Outcome;
 use plan::{Connection, pattern};
@@ -53,7 +47,7 @@ fn run() -> Outcome {
     };
     let address: SocketAddr = address.parse()?;
     let connections = plan::read(&std::fs::read_to_string(plan)?, "ours")?;
-    let device = open(netdev)?;
+    let device = Device::open(netdev)?;
     let memory = Memory::new()?;
     let listener = match role.as_str() {
         "listen" => Some(device.listen(address)?),
@@ -83,24 +77,6 @@ fn run() -> Outcome {
     }
     println!("done={}", connections.len());
     Ok(())
-}
-
-fn open(netdev: &str) -> Outcome<Device> {
-    let secret = || -> Outcome<[u8; 32]> {
-        let mut octets = [0; 32];
-        getrandom::fill(&mut octets).map_err(|why| why.to_string())?;
-        Ok(octets)
-    };
-    let port = XdpPort::open(&PortConfig::new(netdev))?;
-    let net = XdpNet::new(&port)?;
-    let (bell, waker) = bell()?;
-    let (host, end) = link(Arc::new(StagTable::new(256, secret()?)), 64, waker);
-    let worker = Worker::new(port, EngineConfig::default(), secret()?, end, bell)?;
-    Ok(Device::new(
-        host,
-        Arc::new(net),
-        Driver::Inline(Box::new(worker)),
-    ))
 }
 
 fn private_data(length: usize) -> Vec<u8> {

@@ -7,7 +7,6 @@ use rnic_verbs::Device;
 use rnic_xdp::QueueStatistics;
 use serde_json::{Map, Value, json};
 
-use crate::device::Opened;
 use crate::failure::{Doing, Failure, Outcome};
 
 /// How long to wait for an engine, which replies at once or never.
@@ -21,11 +20,13 @@ pub(super) struct WorkerCounters {
 }
 
 /// Reads the counters of all workers. A worker in memory has no queues.
-pub(super) fn of_workers(opened: &Opened) -> Outcome<Vec<WorkerCounters>> {
+pub(super) fn of_workers(device: &Device) -> Outcome<Vec<WorkerCounters>> {
     const WHAT: &str = "ask the workers for their counters";
-    let device: &Device = &opened.device;
-    let queues = match &opened.queues {
-        Some(queues) => queues.read().doing("read what was counted of the queues")?,
+    let queues = match device.port() {
+        Some(port) => {
+            let read = port.statistics().read();
+            read.doing("read what was counted of the queues")?
+        }
         None => Vec::new(),
     };
     let ask = |number| {

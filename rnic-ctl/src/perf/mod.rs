@@ -33,7 +33,7 @@ use self::progress::Progress;
 use self::report::{RULE, Row, Unit, columns};
 use self::session::Session;
 use crate::connect::resolve;
-use crate::device::{Opened, secret};
+use crate::device::{describe, secret};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::listen::Listening;
@@ -47,19 +47,19 @@ pub(crate) fn run(args: &PerfArgs, json: bool, interrupt: &Interrupt) -> Outcome
         in_memory(args, &plan, &mut report, interrupt)?;
     } else if let Some(host) = &args.host {
         let server = resolve(host, args.port, args.local)?;
-        let opened = args.device.open()?;
-        client(&opened, server, args.local, &plan, &mut report, interrupt)?;
+        let device = args.device.open()?;
+        client(&device, server, args.local, &plan, &mut report, interrupt)?;
     } else {
-        let opened = args.device.open()?;
+        let device = args.device.open()?;
         let peers = args.device.peers();
-        let listening = Listening::on(&opened.device, args.local, args.port, &peers)?;
+        let listening = Listening::on(&device, args.local, args.port, &peers)?;
         report.line(RULE)?;
         report.listening(format_args!(
             " listening on {listening}, waiting for a client"
         ))?;
         let limits = Limits::of(args);
         server(
-            &opened,
+            &device,
             (&listening, &limits),
             plan.test,
             &mut report,
@@ -74,7 +74,7 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
     report.line(
         "Both sides run in this process, over a link in memory: no NIC, no kernel, no XDP.",
     )?;
-    let listening = Listening::on(&far.device, Some(address), args.port, &Peers::all())?;
+    let listening = Listening::on(&far, Some(address), args.port, &Peers::all())?;
     let address = listening.local_address();
     std::thread::scope(|scope| {
         let test = plan.test;
@@ -104,18 +104,18 @@ fn in_memory(args: &PerfArgs, plan: &Plan, report: &mut Report, interrupt: &Inte
 }
 
 fn server(
-    opened: &Opened,
+    device: &Device,
     (listening, limits): (&Listening, &Limits),
     test: Test,
     report: &mut Report,
     interrupt: &Interrupt,
 ) -> Outcome {
-    let mut session = session::accept(&opened.device, listening, test, limits, interrupt)?;
-    let begun = report.begin(opened, &session, "server");
+    let mut session = session::accept(device, listening, test, limits, interrupt)?;
+    let begun = report.begin(device, &session, "server");
     match begun.and_then(|()| serve::serve(&mut session, interrupt, |row| report.row(row))) {
         Ok(()) => {
-            report.connections(&opened.device)?;
-            report.counters(opened)?;
+            report.connections(device)?;
+            report.counters(device)?;
             session.close(interrupt, false)
         }
         Err(failure) => {
@@ -126,7 +126,7 @@ fn server(
 }
 
 fn client(
-    opened: &Opened,
+    device: &Device,
     server: SocketAddr,
     local: Option<IpAddr>,
     plan: &Plan,
@@ -144,13 +144,12 @@ fn client(
         use_srq: plan.use_srq,
         buffer: NO_BUFFER,
     };
-    let device: &Device = &opened.device;
     let mut session = session::connect(device, server, local, hello, interrupt)?;
-    let begun = report.begin(opened, &session, "client");
+    let begun = report.begin(device, &session, "client");
     match begun.and_then(|()| measure(&mut session, plan, report, interrupt)) {
         Ok(()) => {
             report.connections(device)?;
-            report.counters(opened)?;
+            report.counters(device)?;
             session.close(interrupt, true)
         }
         Err(failure) => {
@@ -338,12 +337,13 @@ impl Report {
         self.line(line)
     }
 
-    fn begin(&mut self, opened: &Opened, session: &Session, role: &str) -> Outcome {
+    fn begin(&mut self, device: &Device, session: &Session, role: &str) -> Outcome {
         let hello = &session.hello;
+        let described = describe(device);
         self.info = json!({
             "test": self.test.name(),
             "role": role,
-            "device": opened.description,
+            "device": described,
             "memory": session.memory,
             "qps": hello.qps,
             "tx_depth": hello.depth,
@@ -358,7 +358,7 @@ impl Report {
         };
         self.line(RULE)?;
         self.line(format_args!("                    {}", self.test.title()))?;
-        self.line(format_args!(" Device          : {}", opened.description))?;
+        self.line(format_args!(" Device          : {described}"))?;
         self.line(format_args!(" Memory          : {}", session.memory))?;
         self.line(format_args!(" Number of qps   : {}", hello.qps))?;
         if !self.test.is_latency() {
@@ -392,12 +392,12 @@ impl Report {
     }
 
     /// Prints the counters of each worker, if that was asked for.
-    fn counters(&mut self, opened: &Opened) -> Outcome {
+    fn counters(&mut self, device: &Device) -> Outcome {
         if !self.counters {
             return Ok(());
         }
         self.line(RULE)?;
-        for worker in counters::of_workers(opened)? {
+        for worker in counters::of_workers(device)? {
             for line in counters::to_lines(&worker) {
                 self.line(line)?;
             }

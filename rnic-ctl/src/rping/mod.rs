@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 pub(crate) use self::args::RpingArgs;
 use self::end::{End, Summary};
 use crate::connect::resolve;
+use crate::device::describe;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::listen::Listening;
@@ -30,23 +31,23 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
     let summary = if args.in_memory {
         in_memory(args, interrupt)?
     } else if args.server {
-        let opened = args.device.open()?;
+        let device = args.device.open()?;
         let peers = args.device.peers();
-        let listening = Listening::on(&opened.device, args.local()?, args.port, &peers)?;
+        let listening = Listening::on(&device, args.local()?, args.port, &peers)?;
         args.show(format_args!(
             "listening on {listening}, {}",
-            opened.description
+            describe(&device)
         ))?;
-        server::run(&opened.device, &listening, args, interrupt)?
+        server::run(&device, &listening, args, interrupt)?
     } else {
         let host = args.address.as_deref().unwrap_or_default();
         let server = resolve(host, args.port, args.source)?;
-        let opened = args.device.open()?;
+        let device = args.device.open()?;
         args.debug(format_args!(
             "connecting to {server}, {}",
-            opened.description
+            describe(&device)
         ));
-        client::run(&opened.device, server, args, interrupt)?
+        client::run(&device, server, args, interrupt)?
     };
     print(args, &summary)
 }
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &RpingArgs, json: bool, interrupt: &Interrupt) -> Outcom
 fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
     let ([near, far], address) = args.device.open_in_memory()?;
     args.debug("both sides run in this process, over a link in memory");
-    let listening = Listening::on(&far.device, Some(address), args.port, &Peers::all())?;
+    let listening = Listening::on(&far, Some(address), args.port, &Peers::all())?;
     let address = listening.local_address();
     std::thread::scope(|scope| {
         // The diagnostics are for the side that the command line names.
@@ -80,10 +81,9 @@ fn in_memory(args: &RpingArgs, interrupt: &Interrupt) -> Outcome<Summary> {
             )
         };
         let serving = scope.spawn(move || {
-            interrupt.guard(|| server::run(&far.device, &listening, &at_server, interrupt))
+            interrupt.guard(|| server::run(&far, &listening, &at_server, interrupt))
         });
-        let as_client =
-            interrupt.guard(|| client::run(&near.device, address, &at_client, interrupt));
+        let as_client = interrupt.guard(|| client::run(&near, address, &at_client, interrupt));
         // Dropping it sends what ends its connections.
         drop(near);
         let as_server = serving

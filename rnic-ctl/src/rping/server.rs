@@ -177,13 +177,12 @@ mod tests {
         };
         let ([near, far], address) = args.device.open_in_memory().unwrap();
         let to = SocketAddr::new(address, 7174);
-        let listening =
-            Listening::on(&far.device, Some(address), to.port(), &Peers::all()).unwrap();
+        let listening = Listening::on(&far, Some(address), to.port(), &Peers::all()).unwrap();
         std::thread::scope(|scope| {
             let interrupt = Interrupt::default();
             let args = &args;
-            let serving = scope.spawn(move || run(&far.device, &listening, args, &interrupt));
-            let mut peer = Peer::new(&near.device, &Interrupt::default()).unwrap().qp;
+            let serving = scope.spawn(move || run(&far, &listening, args, &interrupt));
+            let mut peer = Peer::new(&near, &Interrupt::default()).unwrap().qp;
             peer.connect(to, None, options(args)).unwrap();
             client(peer);
             serving.join().unwrap().unwrap_err()
@@ -208,21 +207,21 @@ mod tests {
             panic!()
         };
         let ([near, far], address) = args.device.open_in_memory().unwrap();
-        let listener = far.device.listen(SocketAddr::new(address, 0)).unwrap();
+        let listener = far.listen(SocketAddr::new(address, 0)).unwrap();
         let interrupt = Interrupt::default();
-        let mut client = Peer::new(&near.device, &interrupt).unwrap().qp;
+        let mut client = Peer::new(&near, &interrupt).unwrap().qp;
         let to = listener.local_address();
         client.connect(to, None, options(&args)).unwrap();
         let request = listener.next_request(PATIENCE).unwrap().unwrap();
         drop(client);
         let gone = || {
-            let snapshot = far.device.snapshot(PATIENCE).unwrap().unwrap();
+            let snapshot = far.snapshot(PATIENCE).unwrap().unwrap();
             snapshot.connections.is_empty()
         };
         while !gone() {
             std::thread::yield_now();
         }
-        let mut server = Peer::new(&far.device, &interrupt).unwrap();
+        let mut server = Peer::new(&far, &interrupt).unwrap();
         request.accept(&mut server.qp, options(&args)).unwrap();
         assert!(matches!(
             server.receive(),

@@ -44,7 +44,7 @@ impl QueueStatistics {
 }
 
 /// Reads the counters of each queue of a device, from any thread, as long as the device is open.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct PortStatistics(Arc<Mutex<Vec<Weak<Counted>>>>);
 
 impl PortStatistics {

@@ -6,31 +6,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rnic_core::counters::TcpCounters;
-use rnic_core::engine::{EngineConfig, link};
-use rnic_core::memory::table::StagTable;
 use rnic_core::testing::raw_peer::startup;
 use rnic_core::wire::ddp::DdpSegment;
 use rnic_core::wire::mpa::{Enhanced, Fpdu, StartupFrame, StartupKind};
 use rnic_verbs::{
-    ConnectionOptions, Device, Driver, HugePages, QpCaps, Region, RemoteAddress, SendRequest, Stag,
+    ConnectionOptions, Device, DeviceConfig, HugePages, QpCaps, Region, RemoteAddress, SendRequest,
+    Stag,
 };
 use rnic_xdp::testing::Namespace;
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
 const SOON: Duration = Duration::from_secs(30);
 const LEN: usize = 1 << 20;
 
 /// Opens a device on a port, driven inline.
-pub(crate) fn device(namespace: &Namespace, config: &PortConfig) -> Device {
-    namespace.run(|| {
-        let port = XdpPort::open(config).unwrap();
-        let net = Arc::new(XdpNet::new(&port).unwrap());
-        let (bell, waker) = bell().unwrap();
-        let table = Arc::new(StagTable::new(64, [1; 32]));
-        let (host, end) = link(table, 16, waker);
-        let worker = Worker::new(port, EngineConfig::default(), [2; 32], end, bell).unwrap();
-        Device::new(host, net, Driver::Inline(Box::new(worker)))
-    })
+pub(crate) fn device(namespace: &Namespace, config: &DeviceConfig) -> Device {
+    namespace.run(|| Device::open_with(config)).unwrap()
 }
 
 /// The peer on the kernel's TCP: accepts one connection, and returns the payload of the Write to it.

@@ -5,14 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rnic_core::engine::{EngineConfig, link};
-use rnic_core::memory::table::StagTable;
 use rnic_verbs::{
-    Access, ConnectionOptions, Cq, Device, Driver, HugePages, Listener, Mr, Pd, Qp, QpCaps, Region,
-    SendRequest,
+    Access, ConnectionOptions, Cq, Device, DeviceConfig, Driving, HugePages, Listener, Mr, Pd, Qp,
+    QpCaps, Region, SendRequest,
 };
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
-use rnic_xdp::{PortConfig, Worker, XdpNet, XdpPort, bell};
 
 /// How long to wait for what must happen, on a busy machine too.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -25,21 +22,21 @@ pub(crate) enum Runs {
     Inline,
 }
 
-/// A device on a port, in a namespace.
-pub(crate) fn device(namespace: &Namespace, config: &PortConfig, seed: u8, runs: Runs) -> Device {
-    namespace.run(|| {
-        let port = XdpPort::open(config).unwrap();
-        let net = Arc::new(XdpNet::new(&port).unwrap());
-        let (bell, waker) = bell().unwrap();
-        let table = Arc::new(StagTable::new(1024, [seed; 32]));
-        let (host, end) = link(table, 256, waker);
-        let worker = Worker::new(port, EngineConfig::default(), [seed + 1; 32], end, bell).unwrap();
-        let driver = match runs {
-            Runs::Thread(idle) => Driver::spawn(Box::new(worker), idle).unwrap(),
-            Runs::Inline => Driver::Inline(Box::new(worker)),
-        };
-        Device::new(host, net, driver)
-    })
+/// A device on an interface, in a namespace.
+pub(crate) fn device(namespace: &Namespace, netdev: &str, runs: Runs) -> Device {
+    let driving = match runs {
+        Runs::Thread(idle) => Driving::Threads {
+            most: Some(1),
+            idle,
+            pin: false,
+        },
+        Runs::Inline => Driving::Inline,
+    };
+    let config = DeviceConfig {
+        driving,
+        ..DeviceConfig::new(netdev)
+    };
+    namespace.run(|| Device::open_with(&config)).unwrap()
 }
 
 /// A queue pair with its completion queue and its memory.
@@ -93,8 +90,8 @@ impl Rig {
                 .unwrap();
         }
         Self {
-            client: device(&east, &PortConfig::new("east"), 1, runs),
-            server: device(&west, &PortConfig::new("west"), 101, runs),
+            client: device(&east, "east", runs),
+            server: device(&west, "west", runs),
             east,
             west,
         }

@@ -45,8 +45,11 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
             Ask::Adopt {
                 port: 7,
                 token: token(),
+                leases: vec!["192.0.2.1:7174".parse().unwrap()],
             },
-            format!(r#""type":"adopt","port":7,"token":"{TOKEN}""#),
+            format!(
+                r#""type":"adopt","port":7,"token":"{TOKEN}","leases":["192.0.2.1:7174"]"#
+            ),
         ),
         (
             Ask::Listen {
@@ -129,6 +132,7 @@ pub(crate) fn grant() -> Grant {
         },
         copied: Some("a veth copies".into()),
         huge_pages: true,
+        partial_checksums: true,
     }
 }
 
@@ -151,7 +155,7 @@ fn answers() -> Vec<(Answer, String)> {
         (
             Answer::Port(grant()),
             format!(
-                r#""type":"port","port":7,"token":"{TOKEN}","netdev":"eth1","chunk":4096,"chunks":3,"rx_chunks":4096,"tx_chunks":4096,"rings":{{"fill":4096,"completion":8192,"rx":2048,"tx":128}},"mtu":9000,"link_mtu":9000,"mode":{{"generic":{{"reason":"no XDP"}}}},"copied":"a veth copies","huge_pages":true"#
+                r#""type":"port","port":7,"token":"{TOKEN}","netdev":"eth1","chunk":4096,"chunks":3,"rx_chunks":4096,"tx_chunks":4096,"rings":{{"fill":4096,"completion":8192,"rx":2048,"tx":128}},"mtu":9000,"link_mtu":9000,"mode":{{"generic":{{"reason":"no XDP"}}}},"copied":"a veth copies","huge_pages":true,"partial_checksums":true"#
             ),
         ),
         (Answer::Adopted, r#""type":"adopted""#.into()),

@@ -1,0 +1,107 @@
+//! The configuration of a device on a network interface.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rnic_core::engine::EngineConfig;
+use rnic_core::memory::table::MAX_STAGS;
+use rnic_xdp::PortConfig;
+use rnic_xdp::manager::protocol::SOCKET;
+
+use crate::open_error::OpenError;
+
+/// The most queue pairs that a device may be configured for: as many as STags.
+const MAX_QUEUE_PAIRS: u32 = MAX_STAGS;
+
+/// The most threads that a device may be configured for: far more than any interface has queues.
+const MAX_WORKERS: u32 = 1024;
+
+/// The configuration of a device on a network interface.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// The interface, how it is attached to, and its frames.
+    pub port: PortConfig,
+    /// TCP's settings and the most connections, for each worker. `mtu` and `partial_checksums` become those of the interface.
+    pub engine: EngineConfig,
+    /// Who runs the engines.
+    pub driving: Driving,
+    /// The most STags at once: of memory regions, windows and fast registrations together. From 1 to 1048576, rounded up to a
+    /// power of two.
+    pub stags: u32,
+    /// The most queue pairs at once, from 1 to 1048576.
+    pub queue_pairs: u32,
+    /// Where the daemon rnicd listens, which is asked for a port of the interface first. `None`: have the interface alone, and ask
+    /// nobody. The default is `RNICD_SOCKET` of the environment, or /run/rnic/rnicd.sock.
+    pub manager: Option<PathBuf>,
+    /// Connect and listen unprotected even if an IPsec policy of the host demands protection.
+    pub ignore_ipsec: bool,
+}
+
+/// Who runs the engines of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Driving {
+    /// The application: [`Cq::poll`](crate::Cq::poll) and everything that waits run the engine. Best where cores are few.
+    #[default]
+    Inline,
+    /// Threads of the device. Each is a worker with an engine and a share of the receive queues. Best where cores are free.
+    Threads {
+        /// The most threads, from 1 to 1024. There are never more than receive queues. `None` stands for the number of CPUs.
+        most: Option<u32>,
+        /// How long a thread without work goes on polling before it sleeps.
+        idle: Duration,
+        /// Pin each thread to a CPU, of the interface's NUMA node if there are several.
+        pin: bool,
+    },
+}
+
+impl Driving {
+    /// Returns the most workers that may be used.
+    pub(crate) fn most_workers(&self) -> u32 {
+        let cpus = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        match *self {
+            Self::Inline => 1,
+            Self::Threads { most, .. } => most.unwrap_or_else(cpus),
+        }
+    }
+}
+
+impl DeviceConfig {
+    /// Makes the default configuration for an interface: driven inline, with 4096 STags and 1024 queue pairs.
+    pub fn new(netdev: impl Into<String>) -> Self {
+        Self {
+            port: PortConfig::new(netdev),
+            engine: EngineConfig::default(),
+            driving: Driving::default(),
+            stags: 4096,
+            queue_pairs: 1024,
+            manager: Some(
+                std::env::var_os("RNICD_SOCKET").map_or_else(|| SOCKET.into(), Into::into),
+            ),
+            ignore_ipsec: false,
+        }
+    }
+
+    /// Checks the values that opening the interface does not check.
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        within("stags", self.stags, 1..=MAX_STAGS)?;
+        within("queue_pairs", self.queue_pairs, 1..=MAX_QUEUE_PAIRS)?;
+        match self.driving {
+            Driving::Threads {
+                most: Some(most), ..
+            } => within("driving.most", most, 1..=MAX_WORKERS),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn within(field: &'static str, value: u32, range: RangeInclusive<u32>) -> Result<(), OpenError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(OpenError::Config {
+        field,
+        value,
+        range,
+    })
+}

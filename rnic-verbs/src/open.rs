@@ -1,0 +1,137 @@
+//! Opening a device: an interface, a worker with an engine for each of its shares, and what drives them.
+
+use std::sync::Arc;
+
+use rnic_core::engine::{Net, Turn, links};
+use rnic_core::memory::table::StagTable;
+use rnic_xdp::manager::Manager;
+use rnic_xdp::{Worker, XdpNet, XdpPort, bell, cpus_near};
+
+use crate::config::{DeviceConfig, Driving};
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::open_error::{NotShared, OpenError};
+use crate::port::Port;
+
+impl Device {
+    /// Opens a network interface of this thread's network namespace, with the defaults: the application drives it by polling.
+    pub fn open(netdev: &str) -> Result<Self, OpenError> {
+        Self::open_with(&DeviceConfig::new(netdev))
+    }
+
+    /// Opens a network interface.
+    ///
+    /// If the daemon rnicd shares the interface with this user, it gives the process a port of it, for which no privilege and no
+    /// particular network namespace is needed.
+    ///
+    /// Otherwise the process has the receive queues of an interface of this thread's network namespace for itself until the device is
+    /// closed, and needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN. Frames that are not for this device's connections
+    /// still go to the kernel.
+    pub fn open_with(config: &DeviceConfig) -> Result<Self, OpenError> {
+        config.check()?;
+        let interface = Interface::open(config)?;
+        interface.into_device(config)
+    }
+}
+
+/// An open interface: what carries the frames of a device, and its address services.
+struct Interface {
+    /// A share for each worker, one at least.
+    shares: Vec<XdpPort>,
+    net: Arc<dyn Net>,
+    port: Port,
+}
+
+impl Interface {
+    /// Gets a port of an interface from rnicd, or else takes all its queues.
+    fn open(config: &DeviceConfig) -> Result<Self, OpenError> {
+        let netdev = &config.port.netdev;
+        let manager = config.manager.as_deref().map(Manager::connect);
+        let refused = match manager {
+            Some(Ok(manager)) if manager.offers(netdev) => return Self::ask(manager, config),
+            Some(Ok(_)) => NotShared::Here,
+            Some(Err(error)) => NotShared::NoManager(error),
+            None => return Self::take(config),
+        };
+        Self::take(config).map_err(|error| match error {
+            OpenError::Port(rnic_xdp::OpenError::NotPermitted { .. }) => OpenError::Unprivileged {
+                netdev: netdev.clone(),
+                refused,
+            },
+            error => error,
+        })
+    }
+
+    /// Gets a port of an interface from rnicd.
+    fn ask(manager: Manager, config: &DeviceConfig) -> Result<Self, OpenError> {
+        let (port, net) = manager.open(&config.port)?;
+        Ok(Self {
+            port: Port::of(&port),
+            shares: vec![port],
+            net: Arc::new(net),
+        })
+    }
+
+    /// Takes all queues of an interface.
+    fn take(config: &DeviceConfig) -> Result<Self, OpenError> {
+        let shares = XdpPort::open_shares(&config.port, config.driving.most_workers())?;
+        let Some(first) = shares.first() else {
+            let netdev = config.port.netdev.clone();
+            return Err(rnic_xdp::OpenError::TooFewQueues { netdev }.into());
+        };
+        let net = XdpNet::new(first)?;
+        let net = if config.ignore_ipsec {
+            net.ignore_ipsec()
+        } else {
+            net
+        };
+        Ok(Self {
+            port: Port::of(first),
+            shares,
+            net: Arc::new(net),
+        })
+    }
+
+    /// Starts a worker for each share.
+    fn into_device(self, config: &DeviceConfig) -> Result<Device, OpenError> {
+        let Self { shares, net, port } = self;
+        let bells: Result<Vec<_>, _> = shares.iter().map(|_| bell()).collect();
+        let (bells, wakers): (Vec<_>, Vec<_>) = bells.map_err(OpenError::Bell)?.into_iter().unzip();
+        let table = Arc::new(StagTable::new(config.stags as usize, secret()?));
+        let links = links(&table, config.queue_pairs, wakers);
+        let (hosts, ends): (Vec<_>, Vec<_>) = links.into_iter().unzip();
+        let ends = ends.into_iter().zip(bells).collect();
+        let workers = Worker::for_shares(shares, &config.engine, secret()?, ends)?;
+        let driver = driver(config.driving, workers, port.report().numa_node)?;
+        Ok(Device::on_port(hosts, net, driver, port))
+    }
+}
+
+/// Makes what drives the workers of an interface on this NUMA node.
+fn driver(
+    driving: Driving,
+    workers: Vec<Worker>,
+    numa_node: Option<u32>,
+) -> Result<Driver, OpenError> {
+    let mut turns: Vec<Box<dyn Turn>> = Vec::with_capacity(workers.len());
+    turns.extend(workers.into_iter().map(|worker| Box::new(worker) as _));
+    match driving {
+        // Its only worker: see `most_workers`.
+        Driving::Inline => Ok(Driver::Inline(turns.remove(0))),
+        Driving::Threads { idle, pin, .. } => {
+            let cpus = if pin {
+                cpus_near(numa_node)
+            } else {
+                Vec::new()
+            };
+            Driver::spawn_all(turns, idle, &cpus).map_err(OpenError::Threads)
+        }
+    }
+}
+
+/// Returns unpredictable octets.
+fn secret() -> Result<[u8; 32], OpenError> {
+    let mut octets = [0; 32];
+    getrandom::fill(&mut octets).map_err(|why| OpenError::Random(why.into()))?;
+    Ok(octets)
+}

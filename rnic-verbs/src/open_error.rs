@@ -1,0 +1,59 @@
+//! Why a device could not be opened, with the remedy in each message.
+
+use std::io;
+use std::ops::RangeInclusive;
+
+use rnic_xdp::manager::channel::ChannelError;
+
+use crate::error::Error;
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A value of the configuration is out of its range.
+    #[error("{field} = {value} is not possible: choose from {} to {}", range.start(), range.end())]
+    Config {
+        /// The field of [`DeviceConfig`](crate::DeviceConfig).
+        field: &'static str,
+        /// What it was set to.
+        value: u32,
+        /// What is possible.
+        range: RangeInclusive<u32>,
+    },
+    /// The interface could not be opened, or what follows its routes could not be started.
+    #[error(transparent)]
+    Port(#[from] rnic_xdp::OpenError),
+    /// The process may not have the interface for itself, and gets no port of it.
+    #[error("not permitted to open {netdev} alone, which takes root, and {refused}")]
+    Unprivileged {
+        /// The interface.
+        netdev: String,
+        /// Why there is no port of it.
+        refused: NotShared,
+    },
+    /// There is nothing to wake a sleeping worker with.
+    #[error(
+        "cannot make the eventfd that wakes a worker: {0}; raise the limit of open files (`ulimit -n`, LimitNOFILE= of systemd)"
+    )]
+    Bell(io::Error),
+    /// STags and sequence numbers would be predictable.
+    #[error(
+        "cannot get random numbers from the kernel: {0}; let this process call getrandom (a seccomp filter may forbid it)"
+    )]
+    Random(io::Error),
+    /// The threads that were to drive the device could not be started.
+    #[error(transparent)]
+    Threads(Error),
+}
+
+/// Why there is no port of an interface.
+#[derive(Debug, thiserror::Error)]
+pub enum NotShared {
+    /// rnicd does not share it with this user.
+    #[error("rnicd does not share it with this user: the administrator can (/etc/rnic/rnicd.toml)")]
+    Here,
+    /// rnicd does not answer.
+    #[error(transparent)]
+    NoManager(ChannelError),
+}

@@ -1,0 +1,310 @@
+//! Devices opened on the network interfaces of a veth pair.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sched::sched_getaffinity;
+use nix::unistd::Pid;
+use rnic_core::engine::NetError;
+use rnic_core::memory::table::TableError;
+use rnic_core::testing::in_memory;
+use rnic_verbs::{
+    Access, ConnectionOptions, Cq, Device, DeviceConfig, Driver, Driving, Error, HugePages, Mr,
+    OpenError, PortConfig, Qp, QpCaps, Region, SendRequest,
+};
+use rnic_xdp::cpus_near;
+use rnic_xdp::testing::{Namespace, VethEnd, is_root, veth_pair};
+
+const SOON: Duration = Duration::from_secs(30);
+const ADDRESS: &str = "10.77.0.2:4420";
+
+fn namespaces(queues: u32) -> (Namespace, Namespace) {
+    let new = || Namespace::new("open").unwrap();
+    let (east, west) = (new(), new());
+    let end = |namespace, name, addresses| VethEnd {
+        namespace,
+        name,
+        addresses,
+    };
+    let ends = (
+        end(&east, "east", "10.77.0.1/24"),
+        end(&west, "west", "10.77.0.2/24"),
+    );
+    veth_pair(ends.0, ends.1, queues).unwrap();
+    (east, west)
+}
+
+/// Threads without work sleep at once: there may be fewer CPUs than threads.
+fn threads(most: Option<u32>, pin: bool) -> Driving {
+    let idle = Duration::ZERO;
+    Driving::Threads { most, idle, pin }
+}
+
+fn open(namespace: &Namespace, netdev: &str, driving: Driving) -> Device {
+    let config = DeviceConfig {
+        driving,
+        ..DeviceConfig::new(netdev)
+    };
+    namespace.run(|| Device::open_with(&config)).unwrap()
+}
+
+/// A queue pair with its completion queue and 64 KiB of memory.
+struct End {
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+impl End {
+    const OCTETS: usize = 1 << 16;
+
+    fn new(device: &Device) -> Self {
+        let (pd, cq) = (device.pd(), device.cq(16).unwrap());
+        let qp = pd.qp(&cq, &cq, QpCaps::default()).unwrap();
+        let region = Arc::new(Region::allocate(Self::OCTETS, HugePages::None).unwrap());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let mr = pd.register(&region, access).unwrap();
+        Self { cq, qp, mr }
+    }
+}
+
+/// Drives both devices, if they are driven inline, until something is there.
+fn until<T>(devices: [&Device; 2], what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        for device in devices {
+            device.drive();
+        }
+        assert!(Instant::now() < deadline, "{what} does not happen");
+    }
+}
+
+/// Connects two devices, writes from one to the other, and checks every octet.
+fn connect_and_write((east, near): (&Namespace, &Device), (west, far): (&Namespace, &Device)) {
+    let devices = [near, far];
+    let address: SocketAddr = ADDRESS.parse().unwrap();
+    let listener = west.run(|| far.listen(address)).unwrap();
+    let (mut client, mut server) = (End::new(near), End::new(far));
+    let options = ConnectionOptions::default;
+    east.run(|| client.qp.connect(address, None, options()))
+        .unwrap();
+    let request = until(devices, "a request", || {
+        listener.next_request(Duration::ZERO).unwrap()
+    });
+    request.accept(&mut server.qp, options()).unwrap();
+    for qp in [&mut client.qp, &mut server.qp] {
+        until(devices, "a connection", || {
+            qp.next_event(Duration::ZERO).unwrap()
+        });
+    }
+    let octets: Vec<u8> = (0..End::OCTETS)
+        .map(|at| (at * 7 + at / 251) as u8)
+        .collect();
+    client.mr.write(0, &octets).unwrap();
+    let all = [client.mr.sge(0, End::OCTETS as u32)];
+    let write = SendRequest::write(server.mr.remote(0)).memory(&all);
+    client.qp.post_send(&write).unwrap();
+    let done = until(devices, "a write", || client.cq.poll_one());
+    assert!(done.is_success(), "{done:?}");
+    let mut found = vec![0; End::OCTETS];
+    server.mr.read(0, &mut found).unwrap();
+    assert!(found == octets, "what was written is there");
+}
+
+#[test]
+fn two_devices_opened_by_name_connect_and_write() {
+    if !is_root("two_devices_opened_by_name_connect_and_write") {
+        return;
+    }
+    let (east, west) = namespaces(1);
+    let near = east.run(|| Device::open("east")).unwrap();
+    let far = west.run(|| Device::open("west")).unwrap();
+    assert!(near.is_inline() && far.is_inline());
+    // Each has a secret of its own, which its STags are chosen with.
+    let first_stag = |device| End::new(device).mr.remote(0).stag;
+    assert_ne!(first_stag(&near), first_stag(&far));
+    connect_and_write((&east, &near), (&west, &far));
+    for (device, netdev) in [(&near, "east"), (&far, "west")] {
+        let port = device.port().unwrap();
+        assert_eq!(port.report().netdev, netdev);
+        let queues = port.statistics().read().unwrap();
+        let received: u64 = queues.iter().map(|queue| queue.frames_received).sum();
+        assert!(received > 0, "{netdev}: {queues:?}");
+    }
+}
+
+/// Returns the CPUs on which each worker thread of this process may run, sorted.
+fn cpus_of_workers() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let tasks = tasks.map(|task| task.unwrap().path());
+    let workers = tasks.filter(|task| {
+        let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+        name.starts_with("rnic-worker-")
+    });
+    let mut found: Vec<_> = workers.map(|task| cpus_allowed(&task)).collect();
+    found.sort();
+    found
+}
+
+/// Returns the CPUs on which a thread may run, such as "0-3,8".
+fn cpus_allowed(task: &Path) -> String {
+    let status = fs::read_to_string(task.join("status")).unwrap();
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.unwrap().trim().to_owned()
+}
+
+/// The only test here whose devices have threads: it looks at all worker threads of the process.
+#[test]
+fn threads_are_as_many_as_configured_and_pinned_if_asked() {
+    if !is_root("threads_are_as_many_as_configured_and_pinned_if_asked") {
+        return;
+    }
+    let (east, west) = namespaces(4);
+    let near = open(&east, "east", threads(Some(3), true));
+    let far = open(&west, "west", threads(None, false));
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    for (device, workers) in [(&near, 3), (&far, cpus.min(4))] {
+        assert!(!device.is_inline());
+        assert_eq!(device.workers(), workers);
+        let report = device.port().unwrap().report();
+        assert_eq!((report.queues, report.workers), (4, workers as u32));
+    }
+    connect_and_write((&east, &near), (&west, &far));
+
+    let all = cpus_allowed(Path::new("/proc/thread-self"));
+    let may_use = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let pinned = cpus_near(None).into_iter().cycle().take(3);
+    let pinned = pinned.map(|cpu| match may_use.is_set(cpu).unwrap() {
+        true => cpu.to_string(),
+        false => all.clone(),
+    });
+    let free = (0..far.workers()).map(|_| all.clone());
+    let mut expected: Vec<_> = pinned.chain(free).collect();
+    expected.sort();
+    // A thread pins itself when it begins to run.
+    until([&near, &far], "pinning", || {
+        (cpus_of_workers() == expected).then_some(())
+    });
+}
+
+#[test]
+fn limits_are_those_configured() {
+    if !is_root("limits_are_those_configured") {
+        return;
+    }
+    let (east, _west) = namespaces(1);
+    let config = DeviceConfig {
+        stags: 2,
+        queue_pairs: 3,
+        ..DeviceConfig::new("east")
+    };
+    let device = east.run(|| Device::open_with(&config)).unwrap();
+    let (pd, cq) = (device.pd(), device.cq(16).unwrap());
+    let region = Arc::new(Region::allocate(4096, HugePages::None).unwrap());
+    let register = || pd.register(&region, Access::LOCAL_WRITE);
+    let _mrs = [register().unwrap(), register().unwrap()];
+    let full = register().err().unwrap();
+    assert!(
+        matches!(full, Error::Registration(TableError::Full(2))),
+        "{full}"
+    );
+    let qp = || pd.qp(&cq, &cq, QpCaps::default());
+    let _qps = [qp().unwrap(), qp().unwrap(), qp().unwrap()];
+    let full = qp().err().unwrap();
+    assert!(matches!(full, Error::NoQueuePair(3)), "{full}");
+}
+
+#[test]
+fn a_policy_that_demands_protection_is_ignored_if_asked() {
+    if !is_root("a_policy_that_demands_protection_is_ignored_if_asked") {
+        return;
+    }
+    let (east, _west) = namespaces(1);
+    let add = "xfrm policy add src 10.77.0.1 dst 10.77.0.2 proto tcp dir out \
+               tmpl proto esp mode transport";
+    if east.ip(add).is_err() {
+        eprintln!("SKIPPED: a kernel without IPsec has no policies");
+        return;
+    }
+    for ignore_ipsec in [false, true] {
+        let config = DeviceConfig {
+            ignore_ipsec,
+            ..DeviceConfig::new("east")
+        };
+        let device = east.run(|| Device::open_with(&config)).unwrap();
+        let to: SocketAddr = ADDRESS.parse().unwrap();
+        let mut end = End::new(&device);
+        let options = ConnectionOptions::default();
+        let connected = east.run(|| end.qp.connect(to, None, options));
+        match connected {
+            Ok(()) => assert!(ignore_ipsec),
+            Err(Error::Net(NetError::Protected { .. })) => assert!(!ignore_ipsec),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_refusal_names_what_is_wrong_and_the_remedy() {
+    let default = || DeviceConfig::new("no-such-device");
+    for (config, expected) in [
+        (
+            DeviceConfig {
+                stags: 0,
+                ..default()
+            },
+            "stags = 0 is not possible: choose from 1 to 1048576",
+        ),
+        (
+            DeviceConfig {
+                queue_pairs: 1_048_577,
+                ..default()
+            },
+            "queue_pairs = 1048577 is not possible: choose from 1 to 1048576",
+        ),
+        (
+            DeviceConfig {
+                driving: threads(Some(0), false),
+                ..default()
+            },
+            "driving.most = 0 is not possible: choose from 1 to 1024",
+        ),
+        (
+            DeviceConfig {
+                port: PortConfig {
+                    rx_frames: 33,
+                    ..default().port
+                },
+                ..default()
+            },
+            "rx_frames = 33 is not possible: a power of two from 32 to 1048576 is needed",
+        ),
+        (
+            default(),
+            "there is no network device no-such-device here; `ip link` lists those of this network namespace",
+        ),
+    ] {
+        let error = Device::open_with(&config).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+    let error = Device::open("no-such-device").unwrap_err();
+    assert!(matches!(
+        error,
+        OpenError::Port(rnic_xdp::OpenError::NoSuchDevice { netdev }) if netdev == "no-such-device"
+    ));
+}
+
+#[test]
+fn a_device_in_memory_has_no_port() {
+    let (end, _) = in_memory::pair([[1; 32], [2; 32]]);
+    let device = Device::new(end.host, end.net, Driver::Inline(Box::new(end.worker)));
+    assert!(device.port().is_none());
+}
