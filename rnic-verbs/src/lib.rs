@@ -167,5 +167,8 @@ pub use rnic_core::verbs::status::WcStatus;
 pub use rnic_core::verbs::wr::{MAX_INLINE, MAX_SGE, WcOpcode};
 pub use rnic_core::wire::ddp::Stag;
 pub use rnic_core::wire::rdmap::TerminateControl;
-pub use rnic_xdp::steering::ModeChoice;
-pub use rnic_xdp::{PortConfig, PortReport, PortStatistics, TxChecksum, ZeroCopyChoice};
+pub use rnic_xdp::steering::{Mode, ModeChoice};
+pub use rnic_xdp::{
+    BusyPoll, PortConfig, PortReport, PortStatistics, QueueStatistics, TxChecksum, TxOffload,
+    ZeroCopy, ZeroCopyChoice,
+};

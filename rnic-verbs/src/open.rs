@@ -113,10 +113,10 @@ fn driver(
     workers: Vec<Worker>,
     numa_node: Option<u32>,
 ) -> Result<Driver, OpenError> {
-    let mut turns: Vec<Box<dyn Turn>> = Vec::with_capacity(workers.len());
-    turns.extend(workers.into_iter().map(|worker| Box::new(worker) as _));
+    let turns = workers.into_iter().map(|worker| Box::new(worker) as _);
+    let mut turns: Vec<Box<dyn Turn>> = turns.collect();
     match driving {
-        // Its only worker: see `most_workers`.
+        // There is one worker: see `most_workers`.
         Driving::Inline => Ok(Driver::Inline(turns.remove(0))),
         Driving::Threads { idle, pin, .. } => {
             let cpus = if pin {
