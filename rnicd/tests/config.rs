@@ -332,6 +332,9 @@ fn what_is_no_toml_is_said_with_its_line() {
     ] {
         let said = faults(text);
         assert!(said[0].starts_with(line), "{text}: {said:?}");
+        // What is left of the file is not looked at.
+        let all = said.iter().all(|line| line.contains("this is no TOML"));
+        assert!(all, "{text}: {said:?}");
     }
 }
 

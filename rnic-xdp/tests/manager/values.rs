@@ -68,6 +68,14 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
             r#""type":"listen","port":7,"local":"[fe80::1%3]:0","peers":["192.0.2.0/24","2001:db8::1"]"#.into(),
         ),
         (
+            Ask::Listen {
+                port: 7,
+                local: "0.0.0.0:7174".parse().unwrap(),
+                peers: Peers::only([]),
+            },
+            r#""type":"listen","port":7,"local":"0.0.0.0:7174","peers":[]"#.into(),
+        ),
+        (
             Ask::Connect {
                 port: 7,
                 remote: "192.0.2.2:7174".parse().unwrap(),

@@ -17,8 +17,8 @@ use toml::de::{DeTable, DeValue};
 pub use fault::{Fault, Faults, Origin, Setting};
 pub use rule::{Limits, Rule};
 use table::{Reader, Table};
-use value::toml_string;
-pub use value::{AllowedPeers, Count, Devices, Memory, Rate, TcpPorts, Value};
+pub use value::{AllowedPeers, Count, Devices, Memory, Rate, TcpPorts};
+use value::{Value, toml_string};
 
 /// Where the configuration is, unless the command line says otherwise.
 pub const PATH: &str = "/etc/rnic/rnicd.toml";

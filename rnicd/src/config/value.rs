@@ -8,7 +8,7 @@ use rnic_xdp::manager::is_device_name;
 use toml::de::{DeArray, DeValue};
 
 /// A value of a rule. `Display` writes it as TOML.
-pub trait Value: fmt::Display + PartialEq + Clone {
+pub(super) trait Value: fmt::Display + PartialEq + Clone {
     /// What a value must be, with an example: the rest of "it must be ...".
     const FORM: &'static str;
 
