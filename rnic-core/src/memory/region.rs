@@ -55,17 +55,6 @@ pub enum RegionError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The kernel does not let this process lock that much memory.
-    #[error(
-        "cannot lock {len} octets in memory: {source}; raise the limit (`ulimit -l`, LimitMEMLOCK= in a systemd \
-         unit), grant CAP_IPC_LOCK, or reserve hugepages (`sysctl vm.nr_hugepages`), which need no locking"
-    )]
-    Lock {
-        /// Octets asked for.
-        len: usize,
-        /// What the kernel said.
-        source: io::Error,
-    },
     /// An access that does not lie in the region.
     #[error("octets {offset}..+{len} were accessed in a region of {region} octets")]
     OutOfRange {
@@ -98,21 +87,18 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a zeroed region of `len` octets, populated and locked in memory.
+    /// Makes a zeroed region of `len` octets, populated, and locked in memory if this process may lock so much:
+    /// [`is_locked`](Self::is_locked) and [`report`](Self::report) tell.
     pub fn allocate(len: usize, pages: HugePages) -> Result<Self, RegionError> {
         let mut region = Self::allocate_unlocked(len, pages)?;
         if !region.locked {
-            region
-                .mapping
-                .lock()
-                .map_err(|source| RegionError::Lock { len, source })?;
-            region.locked = true;
+            region.locked = region.mapping.lock().is_ok();
         }
         Ok(region)
     }
 
-    /// Allocates a region without locking it, for a process that may not: ordinary pages then may be swapped out, and an access
-    /// to them may wait for the disk.
+    /// Makes a zeroed region without locking it: ordinary pages may be swapped out then, and an access to them may wait for the
+    /// disk.
     pub fn allocate_unlocked(len: usize, pages: HugePages) -> Result<Self, RegionError> {
         if len == 0 {
             return Err(RegionError::Empty);
@@ -181,7 +167,7 @@ impl Region {
         let locked = if self.locked {
             "locked"
         } else {
-            "not locked: they may be swapped out"
+            "not locked, so they may be swapped out (`ulimit -l` or CAP_IPC_LOCK allows locking)"
         };
         format!("{} octets on {pages}{missed}; {locked}", self.len)
     }
