@@ -198,7 +198,7 @@ impl Server {
         let port = Port {
             record,
             client: Some(key),
-            held,
+            _held: held,
             leases: Default::default(),
             follows: Default::default(),
         };

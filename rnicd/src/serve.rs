@@ -273,7 +273,7 @@ fn open(places: &Places, device: &Device, quotas: &Quotas) -> Result<Shared, Sha
         ];
         let port = Port {
             client: None,
-            held,
+            _held: held,
             leases: Default::default(),
             follows: Default::default(),
             record,

@@ -18,8 +18,8 @@ pub(crate) struct Port {
     pub(crate) record: Record,
     /// Its client, unless that is not connected now.
     pub(crate) client: Option<ClientKey>,
-    /// What it has of its user's quota.
-    pub(crate) held: Vec<Taken>,
+    /// What it has of its user's quota, until it is dropped.
+    pub(crate) _held: Vec<Taken>,
     /// What it has leased, each with its part of the quota.
     pub(crate) leases: HashMap<SocketAddr, Taken>,
     /// The destinations that it follows.

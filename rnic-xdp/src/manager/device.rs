@@ -19,7 +19,8 @@ use crate::error::OpenError;
 use crate::icmp::Icmp;
 use crate::locals::{Locals, other};
 use crate::netlink::{
-    Address, Groups, Link, LinkChange, Message, RouteSocket, Socket, addresses, link_by_name, links,
+    Address, Groups, Link, LinkChange, Message, RouteSocket, Socket, addresses, link_by_name,
+    links, remove_link,
 };
 use crate::port::{MadePort, PortShape};
 use crate::routes::{LinkState, Routes, Update};
@@ -89,9 +90,13 @@ impl SharedDevice {
         Ok(device)
     }
 
-    /// Stops sharing the device: its programs and maps go, and nothing more arrives at its ports.
-    pub fn close(self) -> Result<(), SharingError> {
-        self.steering.close()
+    /// Stops sharing the device: its programs, maps and ports go.
+    pub fn close(mut self) -> Result<(), SharingError> {
+        let closed = self.steering.close();
+        for &host_end in self.ports.keys() {
+            remove_host_end(&mut self.requests, host_end);
+        }
+        closed
     }
 
     /// Returns its name.
@@ -149,6 +154,10 @@ impl SharedDevice {
         policy: &ClientPolicy,
     ) -> Result<MadePort, OpenError> {
         let name = self.host_end(number);
+        // That of a port which was taken from its client by an rnicd that ended before it had removed it.
+        if let Some(stale) = link_by_name(&mut self.requests, &name)? {
+            remove_host_end(&mut self.requests, stale.index);
+        }
         let made = MadePort::make(&name, self.link.mtu, shape, |client_end, socket| {
             SharedSteering::attach_port(client_end, &socket).map_err(sharing)
         })?;
@@ -164,8 +173,16 @@ impl SharedDevice {
 
     /// Takes a port away from its client: nothing is sent or received there any more when this returns.
     pub fn end_port(&mut self, number: u32) -> Result<(), SharingError> {
-        self.ports.retain(|_, port| *port != number);
-        self.steering.remove_client(number)
+        self.steering.remove_client(number)?;
+        let requests = &mut self.requests;
+        self.ports.retain(|host_end, port| {
+            let stays = *port != number;
+            if !stays {
+                remove_host_end(requests, *host_end);
+            }
+            stays
+        });
+        Ok(())
     }
 
     /// Reserves a local port to listen on for a port, and steers it there. TCP port 0 chooses one.
@@ -306,8 +323,12 @@ impl SharedDevice {
         self.events.pop_front()
     }
 
-    /// Returns how long [`poll`](Self::poll) can wait if no descriptor is readable.
+    /// Returns how long [`poll`](Self::poll) can wait if no descriptor is readable: not at all if there are events, as after
+    /// [`follow`](Self::follow) of an address of this host.
     pub fn timeout(&self) -> Option<Duration> {
+        if !self.events.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let now = Instant::from_nanos(clock());
         self.routes.next_timeout().map(|at| at.since(now))
     }
@@ -388,6 +409,14 @@ impl SharedDevice {
             }
         }
         self.steering.set_addresses(&own).map_err(sharing)
+    }
+}
+
+/// Removes the veth pair of a port whose client may still have its socket.
+fn remove_host_end(requests: &mut RouteSocket, host_end: u32) {
+    if let Err(error) = remove_link(requests, host_end) {
+        // It goes with the client.
+        info!("the veth pair {host_end} cannot be removed now: {error}");
     }
 }
 
