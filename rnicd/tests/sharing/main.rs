@@ -1,0 +1,12 @@
+//! rnicd with clients that have no right at all, and a peer that has an interface to itself: in two network namespaces, with the
+//! real kernel.
+
+mod client;
+mod deaths;
+mod exchange;
+mod leftovers;
+mod peer;
+mod play;
+mod restarts;
+mod rig;
+mod transfers;

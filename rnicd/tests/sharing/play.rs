@@ -1,0 +1,161 @@
+//! A client: a process without any right, which does what it is told line by line.
+
+use std::io::{BufRead, Write, stdin, stdout};
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use rnic_verbs::{Device, Listener};
+
+use crate::exchange::{Initiator, Outcome, respond, talk_to_oneself, words};
+
+/// What begins a line that is an answer: the test harness prints as well.
+pub(crate) const ANSWER: &str = "> ";
+
+/// What a client has.
+#[derive(Default)]
+struct Player {
+    connections: Vec<Initiator>,
+    listeners: Vec<Listener>,
+    devices: Vec<Device>,
+}
+
+#[test]
+#[ignore = "a process that other tests start"]
+fn client() {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in stdin().lock().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let mut player = Player::default();
+    while let Ok(line) = lines.recv() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let answer = match player.carry_out(&words, &lines) {
+            Ok(answer) => format!("ok {answer}"),
+            Err(why) => format!("error {}", why.replace('\n', " ")),
+        };
+        let mut out = stdout();
+        // Whoever started it may be gone.
+        let _ = writeln!(out, "\n{ANSWER}{answer}");
+        let _ = out.flush();
+    }
+}
+
+impl Player {
+    fn carry_out(&mut self, line: &[&str], lines: &Receiver<String>) -> Outcome<String> {
+        match *line {
+            ["open", netdev] => {
+                self.devices.push(Device::open(netdev).map_err(words)?);
+                self.done()
+            }
+            ["listen", local] => {
+                let listener = self.last_device()?.listen(parse(local)?).map_err(words)?;
+                let local = listener.local_address();
+                self.listeners.push(listener);
+                Ok(local.to_string())
+            }
+            ["connect", to] => self.connect(parse(to)?, None),
+            ["connect", to, from] => self.connect(parse(to)?, Some(parse(from)?)),
+            ["rounds", count, seed] => self.rounds(parse(count)?, parse(seed)?),
+            ["stream", seed] => self.stream(parse(seed)?, lines),
+            ["serve"] => self.serve(lines),
+            ["talk", to, seed] => self.talk(parse(to)?, parse(seed)?),
+            ["close"] => {
+                let ends = std::mem::take(&mut self.connections);
+                ends.into_iter().try_for_each(Initiator::close)?;
+                self.done()
+            }
+            ["unlisten-first"] => {
+                self.listeners.remove(0);
+                self.drive()
+            }
+            ["unlisten"] => {
+                self.listeners.clear();
+                self.drive()
+            }
+            ["drop"] => {
+                self.connections.clear();
+                self.listeners.clear();
+                self.devices.clear();
+                self.done()
+            }
+            _ => Err(format!("there is no command {line:?}")),
+        }
+    }
+
+    fn done(&self) -> Outcome<String> {
+        Ok(String::new())
+    }
+
+    /// Has the engines take in what was dropped: they run only when this process does.
+    fn drive(&self) -> Outcome<String> {
+        for device in &self.devices {
+            device.drive();
+        }
+        self.done()
+    }
+
+    fn device(&self, number: usize) -> Outcome<&Device> {
+        self.devices.get(number).ok_or("no device is open".into())
+    }
+
+    fn last_device(&self) -> Outcome<&Device> {
+        self.devices.last().ok_or("no device is open".into())
+    }
+
+    fn connect(&mut self, to: SocketAddr, from: Option<SocketAddr>) -> Outcome<String> {
+        let connection = Initiator::connect(self.device(0)?, to, from)?;
+        self.connections.push(connection);
+        self.done()
+    }
+
+    fn rounds(&mut self, count: u64, seed: u64) -> Outcome<String> {
+        for number in 0..count {
+            for connection in &mut self.connections {
+                connection.round(seed + number)?;
+            }
+        }
+        self.done()
+    }
+
+    /// Goes on with rounds until the next line comes. Returns their number.
+    fn stream(&mut self, seed: u64, lines: &Receiver<String>) -> Outcome<String> {
+        let mut count = 0;
+        while let Err(TryRecvError::Empty) = lines.try_recv() {
+            self.rounds(1, seed + count)?;
+            count += 1;
+        }
+        Ok(count.to_string())
+    }
+
+    /// Serves until the next line comes. Returns how many have connected.
+    fn serve(&mut self, lines: &Receiver<String>) -> Outcome<String> {
+        let stop = AtomicBool::new(false);
+        let device = self.last_device()?;
+        let served = std::thread::scope(|scope| {
+            let served = scope.spawn(|| respond(device, &self.listeners, &stop));
+            // An error is the end of the lines.
+            let _ = lines.recv();
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            served.join().map_err(|_| "serving panics".to_owned())?
+        });
+        served.map(|count| count.to_string())
+    }
+
+    /// Connects the first device to a listener of the last one: the same, if there is only one.
+    fn talk(&mut self, to: SocketAddr, seed: u64) -> Outcome<String> {
+        let listener = self.listeners.pop().ok_or("nothing listens")?;
+        let pair = (self.last_device()?, listener);
+        talk_to_oneself(self.device(0)?, pair, to, seed)?;
+        self.done()
+    }
+}
+
+fn parse<T: std::str::FromStr>(text: &str) -> Outcome<T> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not what belongs there"))
+}

@@ -1,0 +1,171 @@
+//! rnicd ends and starts again under its clients, and reads its configuration again.
+
+use nix::sys::signal::Signal;
+use rnic_xdp::testing::is_root;
+
+use crate::client::{ALICE, BOB, Client};
+use crate::peer::{PORT, Peer};
+use crate::rig::{PEER_NIC, Rig};
+
+/// rnicd is killed this often, while clients transfer without a pause.
+fn survive(restarts: u32) {
+    let mut rig = Rig::new(1500, "");
+    let _peer = Peer::serve(&rig.far, PEER_NIC);
+    let to_peer = format!("connect 10.9.0.2:{PORT}");
+    let mut streaming = rig.open_client(ALICE);
+    streaming.must(&to_peer);
+    streaming.tell("stream 1");
+    let (mut server, mut local) = (rig.open_client(ALICE), rig.open_client(BOB));
+    let listener = server.must("listen 10.9.0.1:5000");
+    server.tell("serve");
+    local.must(&format!("connect {listener}"));
+    local.tell("stream 2");
+    let mut other = rig.open_client(BOB);
+
+    for restart in 0..restarts {
+        rig.kill();
+        if restart % 2 == 0 {
+            // What it asks for while rnicd is away it gets afterwards.
+            other.tell(&to_peer);
+            rig.start();
+            other.answer().unwrap();
+        } else {
+            rig.start();
+            other.must(&to_peer);
+        }
+        other.must("rounds 2 3");
+        other.must("close");
+        let mut new = rig.open_client(BOB);
+        new.must(&to_peer);
+        new.must("rounds 2 4");
+        // The others have gone on meanwhile.
+        for client in [&mut streaming, &mut local] {
+            let rounds: u64 = client.ask("and").unwrap().parse().unwrap();
+            assert!(rounds > 0);
+            client.tell(&format!("stream {restart}"));
+        }
+    }
+    for client in [&mut streaming, &mut local] {
+        client.must("that will do");
+        client.must("close");
+    }
+    assert_eq!(server.ask("that will do"), Ok("1".into()));
+    drop((streaming, server, local, other));
+    rig.wait_until_clean(&[5000]);
+}
+
+#[test]
+fn connections_survive_that_rnicd_is_killed() {
+    if is_root("connections_survive_that_rnicd_is_killed") {
+        survive(10);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn connections_survive_that_rnicd_is_killed_a_hundred_times() {
+    if is_root("connections_survive_that_rnicd_is_killed_a_hundred_times") {
+        survive(100);
+    }
+}
+
+#[test]
+fn what_a_client_gave_up_while_rnicd_was_away_is_swept() {
+    if !is_root("what_a_client_gave_up_while_rnicd_was_away_is_swept") {
+        return;
+    }
+    let mut rig = Rig::new(1500, "");
+    let (mut kept, mut gone) = (rig.open_client(ALICE), rig.open_client(BOB));
+    for port in [5000, 5001] {
+        kept.must(&format!("listen 10.9.0.1:{port}"));
+    }
+    gone.must("listen 10.9.0.1:5002");
+    assert_eq!(
+        rig.leases(),
+        ["10.9.0.1:5000", "10.9.0.1:5001", "10.9.0.1:5002"]
+    );
+    rig.kill();
+    kept.must("unlisten-first");
+    gone.kill();
+    rig.start();
+    rig.until("only what is still in use is leased", || {
+        (rig.leases() == ["10.9.0.1:5001"]).then_some(())
+    });
+    // A new client may have what the others had.
+    let mut new = rig.open_client(BOB);
+    for port in [5000, 5002] {
+        new.must(&format!("listen 10.9.0.1:{port}"));
+    }
+    let taken = new.ask("listen 10.9.0.1:5001").unwrap_err();
+    assert!(taken.contains("5001"), "{taken}");
+    drop((kept, new));
+    rig.wait_until_clean(&[5000, 5001, 5002]);
+}
+
+#[test]
+fn a_client_that_dies_without_rnicd_leaves_nothing() {
+    if !is_root("a_client_that_dies_without_rnicd_leaves_nothing") {
+        return;
+    }
+    let mut rig = Rig::new(1500, "[defaults]\npeers = [\"10.9.0.0/24\"]\n");
+    let _peer = Peer::serve(&rig.far, PEER_NIC);
+    let mut client = rig.open_client(ALICE);
+    client.must(&format!("connect 10.9.0.2:{PORT} 10.9.0.1:5003"));
+    client.must("listen 10.9.0.1:5004");
+    client.must("rounds 1 1");
+    assert!(!rig.leftovers(&[5003, 5004]).is_empty());
+    rig.kill();
+    client.kill();
+    rig.until("the kernel has removed the port", || {
+        rig.devices().is_empty().then_some(())
+    });
+    rig.start();
+    rig.wait_until_clean(&[5003, 5004]);
+}
+
+/// Returns whether a client may listen there, be it free or not.
+fn may_listen(client: &mut Client, port: u16) -> bool {
+    let answer = client.ask(&format!("listen 10.9.0.1:{port}"));
+    client.must("unlisten");
+    answer.map_or_else(|why| !why.contains("may listen on"), |_| true)
+}
+
+#[test]
+fn a_changed_configuration_counts_at_once_and_a_broken_one_does_not() {
+    if !is_root("a_changed_configuration_counts_at_once_and_a_broken_one_does_not") {
+        return;
+    }
+    let rig = Rig::new(1500, "[defaults]\nlisten = [5000]\n");
+    let _peer = Peer::serve(&rig.far, PEER_NIC);
+    let mut client = rig.open_client(ALICE);
+    client.must(&format!("connect 10.9.0.2:{PORT}"));
+    assert!(may_listen(&mut client, 5000) && !may_listen(&mut client, 5001));
+
+    rig.configure("[defaults]\nlisten = [5001]\n");
+    rig.signal(Signal::SIGHUP);
+    rig.until_log("was read again");
+    assert!(!may_listen(&mut client, 5000) && may_listen(&mut client, 5001));
+
+    rig.configure("[defaults]\nlisten = \"everywhere\"\n");
+    rig.signal(Signal::SIGHUP);
+    rig.until_log("the configuration stays as it was");
+    assert!(rig.log().contains("rnicd.toml:5: "), "{}", rig.log());
+    assert!(!may_listen(&mut client, 5000) && may_listen(&mut client, 5001));
+    client.must("rounds 3 5");
+
+    // A device that is shared no more is taken away from its clients.
+    rig.write_configuration("socket_group = \"nogroup\"\n");
+    rig.signal(Signal::SIGHUP);
+    rig.until_log("nic is shared no more");
+    let error = client.ask("rounds 1 6").unwrap_err();
+    assert!(!error.is_empty());
+    assert!(!rig.shares_device());
+    rig.configure("");
+    rig.signal(Signal::SIGHUP);
+    rig.until("the device is shared again", || {
+        rig.shares_device().then_some(())
+    });
+    let mut new = rig.open_client(ALICE);
+    new.must(&format!("connect 10.9.0.2:{PORT}"));
+    new.must("rounds 3 7");
+}

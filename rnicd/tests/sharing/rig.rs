@@ -1,0 +1,250 @@
+//! Two hosts that a veth pair joins: one has an rnicd and its clients, the other the peer.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, id};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rnic_xdp::manager::Manager;
+use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
+
+use crate::client::{Client, GROUP};
+use crate::exchange::SOON;
+
+/// The shared device, and the peer's.
+pub(crate) const NIC: &str = "nic";
+pub(crate) const PEER_NIC: &str = "peer0";
+/// A VLAN on both.
+pub(crate) const VLAN: u16 = 7;
+
+/// Where its BPF file system is mounted.
+const BPFFS: &str = "bpf";
+
+/// All that a test needs. Nothing of it is left when it is dropped.
+pub(crate) struct Rig {
+    rnicd: Option<Child>,
+    /// What rnicd had open before it had any client.
+    pub(crate) descriptors: usize,
+    pub(crate) host: Arc<Namespace>,
+    pub(crate) far: Arc<Namespace>,
+    directory: PathBuf,
+}
+
+impl Rig {
+    /// Starts rnicd on a device of this MTU. `rules` are added to its configuration.
+    pub(crate) fn new(mtu: u32, rules: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("rnicd-{}-{number}", id()));
+        let new = || Arc::new(Namespace::new("share").unwrap());
+        let (host, far) = (new(), new());
+        join(&host, &far, mtu);
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+        // Where this program lies, other users may not come.
+        fs::copy(std::env::current_exe().unwrap(), directory.join("client")).unwrap();
+        mount(&directory.join(BPFFS));
+        let mut rig = Self {
+            rnicd: None,
+            descriptors: 0,
+            host,
+            far,
+            directory,
+        };
+        rig.configure(rules);
+        rig.start();
+        rig.descriptors = rig.count_descriptors();
+        rig
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Returns where rnicd listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("socket")
+    }
+
+    /// Returns where the maps of the shared device are pinned.
+    pub(crate) fn pins(&self) -> PathBuf {
+        self.path(BPFFS).join("pins").join(NIC)
+    }
+
+    /// Returns where the records of ports are.
+    pub(crate) fn records(&self) -> PathBuf {
+        self.path("state").join("ports").join(NIC)
+    }
+
+    /// Adds a VLAN to both devices, with addresses. Returns false if this kernel has none.
+    pub(crate) fn add_vlan(&self) -> bool {
+        for (namespace, name, last) in [(&self.host, NIC, 1), (&self.far, PEER_NIC, 2)] {
+            let vlan = format!("{name}.{VLAN}");
+            let add = format!("link add link {name} name {vlan} type vlan id {VLAN}");
+            if let Err(error) = namespace.ip(&add) {
+                eprintln!("SKIPPED: no VLAN can be made: {error}");
+                return false;
+            }
+            let address = format!("addr add 10.9.{VLAN}.{last}/24 dev {vlan}");
+            namespace.ip(&address).unwrap();
+            namespace.ip(&format!("link set dev {vlan} up")).unwrap();
+        }
+        true
+    }
+
+    /// Writes the configuration.
+    pub(crate) fn configure(&self, rules: &str) {
+        let text = format!("socket_group = \"{GROUP}\"\n[[device]]\nname = \"{NIC}\"\n{rules}");
+        self.write_configuration(&text);
+    }
+
+    /// Writes a configuration as it is.
+    pub(crate) fn write_configuration(&self, text: &str) {
+        fs::write(self.path("rnicd.toml"), text).unwrap();
+    }
+
+    /// Returns what rnicd has said since it was first started.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// Starts rnicd, and waits until it serves.
+    pub(crate) fn start(&mut self) {
+        assert!(self.rnicd.is_none(), "rnicd runs already");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rnicd"));
+        command
+            .arg("--config")
+            .arg(self.path("rnicd.toml"))
+            .arg("--socket")
+            .arg(self.socket())
+            .arg("--state")
+            .arg(self.path("state"))
+            .arg("--pins")
+            .arg(self.path(BPFFS).join("pins"))
+            .env("RUST_LOG", "info")
+            .stderr(append(&self.path("log")));
+        // A process begins in the network namespace of the thread that starts it.
+        let child = self.host.run(|| command.spawn()).unwrap();
+        self.rnicd = Some(child);
+        self.until("rnicd serves", || self.shares_device().then_some(()));
+    }
+
+    /// Returns whether rnicd offers the device.
+    pub(crate) fn shares_device(&self) -> bool {
+        Manager::connect(&self.socket()).is_ok_and(|manager| manager.offers(NIC))
+    }
+
+    /// Ends rnicd with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let mut rnicd = self.rnicd.take().unwrap();
+        rnicd.kill().unwrap();
+        rnicd.wait().unwrap();
+    }
+
+    /// Sends rnicd a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    /// Returns its process id.
+    pub(crate) fn pid(&self) -> Pid {
+        let rnicd = self.rnicd.as_ref().expect("rnicd runs");
+        Pid::from_raw(rnicd.id().try_into().unwrap())
+    }
+
+    /// Returns how many descriptors rnicd has open, without those of connections that were closed before.
+    pub(crate) fn count_descriptors(&self) -> usize {
+        // It has noticed the end of earlier connections once it has answered on a later one.
+        let _later = Manager::connect(&self.socket()).unwrap();
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        open.unwrap().count() - 1
+    }
+
+    /// Starts a client of a user.
+    pub(crate) fn client(&self, uid: u32) -> Client {
+        Client::start(&self.path("client"), &self.socket(), uid)
+    }
+
+    /// Starts a client of a user that has opened the device.
+    pub(crate) fn open_client(&self, uid: u32) -> Client {
+        let mut client = self.client(uid);
+        client.must(&format!("open {NIC}"));
+        client
+    }
+
+    /// Waits until rnicd has said something.
+    pub(crate) fn until_log(&self, text: &str) {
+        self.until(&format!("rnicd says {text:?}"), || {
+            self.log().contains(text).then_some(())
+        });
+    }
+
+    /// Waits until something is so, and returns it. If it never is, the test fails with what rnicd has said.
+    pub(crate) fn until<T>(&self, what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + SOON;
+        loop {
+            if let Some(found) = find() {
+                return found;
+            }
+            if Instant::now() > deadline {
+                panic!("it never is so that {what}; rnicd:\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(mut rnicd) = self.rnicd.take() {
+            let _ = rnicd.kill();
+            let _ = rnicd.wait();
+        }
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.path("log")).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(60)..];
+            eprintln!("the last that rnicd said:\n{}", last.join("\n"));
+        }
+        let _ = Command::new("umount").arg(self.path(BPFFS)).status();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Joins the hosts, with addresses of both families.
+fn join(host: &Namespace, far: &Namespace, mtu: u32) {
+    let end = |namespace, name, addresses| VethEnd {
+        namespace,
+        name,
+        addresses,
+    };
+    let near = end(host, NIC, "10.9.0.1/24 fd09::1/64");
+    let other = end(far, PEER_NIC, "10.9.0.2/24 fd09::2/64");
+    veth_pair(near, other, 1).unwrap();
+    // A veth sends what programs redirect to it only to an end that has a program, or GRO.
+    let mut gro = far.command("ethtool");
+    gro.args(["-K", PEER_NIC, "gro", "on"]);
+    assert!(gro.status().unwrap().success(), "{gro:?}");
+    for (namespace, name) in [(host, NIC), (far, PEER_NIC)] {
+        namespace
+            .ip(&format!("link set dev {name} mtu {mtu}"))
+            .unwrap();
+    }
+}
+
+fn mount(directory: &Path) {
+    fs::create_dir(directory).unwrap();
+    let mut command = Command::new("mount");
+    command.args(["-t", "bpf", "bpf"]).arg(directory);
+    assert!(command.status().unwrap().success(), "{command:?}");
+}
+
+fn append(path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).open(path).unwrap()
+}

@@ -1,0 +1,114 @@
+//! What clients do: they connect, listen, and speak with each other and with themselves.
+
+use std::net::SocketAddr;
+
+use rnic_xdp::testing::is_root;
+
+use crate::client::{ALICE, BOB};
+use crate::exchange::Initiator;
+use crate::peer::{PORT, Peer, open};
+use crate::rig::{NIC, PEER_NIC, Rig, VLAN};
+
+/// A client connects to the peer at each address, and the peer to the client.
+fn both_ways(mtu: u32) {
+    let rig = Rig::new(mtu, "");
+    let mut near = vec!["10.9.0.1".to_owned(), "[fd09::1]".into()];
+    let mut far = vec!["10.9.0.2".to_owned(), "[fd09::2]".into()];
+    if rig.add_vlan() {
+        near.push(format!("10.9.{VLAN}.1"));
+        far.push(format!("10.9.{VLAN}.2"));
+    }
+    let peer = Peer::serve(&rig.far, PEER_NIC);
+    for (seed, address) in far.iter().enumerate() {
+        let mut client = rig.open_client(ALICE);
+        client.must(&format!("connect {address}:{PORT}"));
+        client.must(&format!("rounds 20 {}", 100 * seed));
+        client.must("close");
+    }
+    assert_eq!(peer.end(), far.len());
+
+    let device = open(&rig.far, PEER_NIC);
+    for address in near {
+        let mut client = rig.open_client(BOB);
+        let local = client.must(&format!("listen {address}:5000"));
+        client.tell("serve");
+        let local: SocketAddr = local.parse().unwrap();
+        let connect = || Initiator::connect(&device, local, None);
+        let mut end = rig.far.run(connect).unwrap();
+        for seed in 0..20 {
+            end.round(seed).unwrap();
+        }
+        end.close().unwrap();
+        assert_eq!(client.ask("that will do"), Ok("1".into()));
+    }
+    rig.wait_until_clean(&[5000]);
+}
+
+#[test]
+fn a_client_connects_and_is_connected_to() {
+    if is_root("a_client_connects_and_is_connected_to") {
+        both_ways(1500);
+    }
+}
+
+#[test]
+fn a_client_uses_jumbo_frames() {
+    if is_root("a_client_uses_jumbo_frames") {
+        both_ways(9000);
+    }
+}
+
+#[test]
+fn clients_of_one_host_speak_with_each_other() {
+    if !is_root("clients_of_one_host_speak_with_each_other") {
+        return;
+    }
+    let rig = Rig::new(1500, "");
+    for address in ["10.9.0.1", "[fd09::1]", "127.0.0.1", "[::1]"] {
+        let (mut server, mut client) = (rig.open_client(ALICE), rig.open_client(BOB));
+        let local = server.must(&format!("listen {address}:0"));
+        server.tell("serve");
+        client.must(&format!("connect {local}"));
+        client.must("rounds 20 7");
+        client.must("close");
+        assert_eq!(server.ask("that will do"), Ok("1".into()));
+    }
+    let sent = rig.host.ip("-s -j link show dev nic").unwrap();
+    assert!(!sent.is_empty());
+    rig.wait_until_clean(&[]);
+}
+
+#[test]
+fn a_program_speaks_with_itself() {
+    if !is_root("a_program_speaks_with_itself") {
+        return;
+    }
+    let rig = Rig::new(1500, "");
+    for devices in [1, 2] {
+        for address in ["10.9.0.1", "127.0.0.1", "[::1]"] {
+            let mut client = rig.open_client(ALICE);
+            if devices == 2 {
+                client.must(&format!("open {NIC}"));
+            }
+            let local = client.must(&format!("listen {address}:0"));
+            client.must(&format!("talk {local} {devices}"));
+        }
+    }
+    rig.wait_until_clean(&[]);
+}
+
+#[test]
+fn nobody_listens_at_a_local_port() {
+    if !is_root("nobody_listens_at_a_local_port") {
+        return;
+    }
+    let rig = Rig::new(1500, "");
+    let mut client = rig.open_client(ALICE);
+    for address in ["10.9.0.1", "127.0.0.1", "[::1]"] {
+        let error = client.ask(&format!("connect {address}:5001")).unwrap_err();
+        assert!(!error.is_empty(), "{error}");
+    }
+    // It can still connect where somebody listens.
+    let local = client.must("listen 127.0.0.1:0");
+    client.must(&format!("talk {local} 3"));
+}
