@@ -228,7 +228,10 @@ impl SharedDevice {
         vlans: &[u16],
         peers: &Peers,
     ) -> Result<(SocketAddr, OwnedFd), NetError> {
-        let harmless = disarm(&socket);
+        let mut ends = self.ports.iter();
+        let host_end = ends.find_map(|(end, number)| (*number == port).then_some(*end));
+        let host_end = host_end.ok_or_else(|| other(local, "the port has ended"))?;
+        let harmless = disarm(&socket, host_end);
         harmless.map_err(|error| other(local, format!("cannot disarm its socket: {error}")))?;
         for (done, &vlan) in vlans.iter().enumerate() {
             let added = self.steering.add_lease(port, &Entry { local, vlan }, peers);
