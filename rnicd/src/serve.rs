@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use rnic_xdp::OpenError;
 use rnic_xdp::manager::SharedDevice;
@@ -22,7 +23,7 @@ use tracing::{error, info, warn};
 use crate::config::{Config, ConfigError, Device};
 use crate::notify::{self, ActivationError};
 use crate::policy::Policy;
-use crate::quota::{Quotas, Resource};
+use crate::quota::{self, Quotas};
 use crate::record::Records;
 use crate::server::Server;
 use crate::shared::{Port, Shared};
@@ -111,6 +112,7 @@ impl Signals {
 /// Serves until SIGTERM or SIGINT. SIGHUP reads the configuration again.
 pub fn serve(places: &Places) -> Result<(), ServeError> {
     let activated = notify::activated_socket()?;
+    allow_descriptors();
     let signals = Signals::new().map_err(system("handle signals"))?;
     let config = Config::read(&places.config)?;
     let policy = Policy::new(&config).map_err(ConfigError::from)?;
@@ -144,6 +146,15 @@ pub fn serve(places: &Places) -> Result<(), ServeError> {
     info!("ends; ports and their connections go on");
     say(notify::stopping());
     Ok(())
+}
+
+/// Raises the limit of descriptors as far as it goes: each connection has one.
+fn allow_descriptors() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        warn!("cannot raise the limit of descriptors: {error}");
+    }
 }
 
 /// Notes that systemd could not be told something.
@@ -267,9 +278,9 @@ fn open(places: &Places, device: &Device, quotas: &Quotas) -> Result<Shared, Sha
         }
         let take = |resource, amount| quotas.adopt(record.uid, resource, amount);
         let held = vec![
-            take(Resource::Ports, 1),
-            take(Resource::Frames, record.frames.into()),
-            take(Resource::Hugepages, record.huge_octets),
+            take(quota::Resource::Ports, 1),
+            take(quota::Resource::Frames, record.frames.into()),
+            take(quota::Resource::Hugepages, record.huge_octets),
         ];
         let port = Port {
             client: None,
@@ -283,7 +294,7 @@ fn open(places: &Places, device: &Device, quotas: &Quotas) -> Result<Shared, Sha
     for (number, local) in device.leases()? {
         if let Some(port) = shared_ports.get_mut(&number) {
             // Which of them listen is not known any more.
-            let taken = quotas.adopt(port.record.uid, Resource::Connections, 1);
+            let taken = quotas.adopt(port.record.uid, quota::Resource::Connections, 1);
             port.leases.insert(local, taken);
         }
     }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
@@ -25,9 +25,16 @@ const ACCEPTED_PER_TURN: usize = 16;
 /// The most connections: each costs a descriptor.
 const MOST_CLIENTS: usize = 4096;
 
+/// The most connections of one user, so that others have theirs.
+const MOST_OF_USER: usize = 256;
+/// How long to accept none when the kernel has no descriptor for one.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// What rnicd has.
 pub(crate) struct Server {
     listener: OwnedFd,
+    /// Until when no connection is accepted.
+    pause: Option<Instant>,
     pub(crate) devices: Vec<Shared>,
     pub(crate) clients: Slab<Client>,
     pub(crate) quotas: Quotas,
@@ -48,6 +55,7 @@ impl Server {
     pub(crate) fn new(listener: OwnedFd, quotas: Quotas, policy: Policy) -> Self {
         Self {
             listener,
+            pause: None,
             devices: Vec::new(),
             clients: Slab::new(),
             quotas,
@@ -114,7 +122,11 @@ impl Server {
     fn wait(&self, signal: BorrowedFd<'_>, at_most: Option<Duration>) -> io::Result<Vec<Source>> {
         let mut sources = vec![Source::Signal];
         let mut fds = vec![PollFd::new(signal, PollFlags::POLLIN)];
-        if self.clients.len() < MOST_CLIENTS {
+        let pause = self
+            .pause
+            .map(|until| until.saturating_duration_since(Instant::now()));
+        let pause = pause.filter(|pause| !pause.is_zero());
+        if self.clients.len() < MOST_CLIENTS && pause.is_none() {
             sources.push(Source::Listener);
             fds.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
         }
@@ -133,7 +145,7 @@ impl Server {
         }
         let devices = self.devices.iter();
         let timers = devices.filter_map(|shared| shared.device.timeout());
-        let timeout = timers.chain(at_most).min();
+        let timeout = timers.chain(at_most).chain(pause).min();
         match ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
@@ -162,12 +174,36 @@ impl Server {
             let socket = match accept_with(&self.listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
-                Err(error) => return warn!("cannot accept a connection: {error}"),
+                Err(error) => return self.pause_accepting(error),
             };
+            self.pause = None;
             match Client::new(socket) {
-                Ok(client) => drop(self.clients.insert(client)),
+                Ok(client) => self.admit(client),
                 Err(error) => warn!("cannot serve a connection: {error}"),
             }
+        }
+    }
+
+    /// Waits before the next connection, which stays in line: whoever ends frees a descriptor.
+    fn pause_accepting(&mut self, error: Errno) {
+        if self.pause.is_none() {
+            warn!("cannot accept connections now: {error}");
+        }
+        self.pause = Some(Instant::now() + PAUSE);
+    }
+
+    /// Keeps a connection, unless its user has too many.
+    fn admit(&mut self, client: Client) {
+        let uid = client.peer.uid;
+        let of_user = self
+            .clients
+            .iter()
+            .filter(|(_, other)| other.peer.uid == uid);
+        if of_user.count() < MOST_OF_USER {
+            self.clients.insert(client);
+        } else {
+            // At this level only: it can be said as often as somebody connects.
+            debug!("uid {uid} has {MOST_OF_USER} connections already, and gets no other");
         }
     }
 

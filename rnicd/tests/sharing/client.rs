@@ -1,5 +1,6 @@
 //! Starts clients, and speaks with them.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -24,21 +25,15 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Starts a process that executes this test program, which lies where everybody can read it.
-    pub(crate) fn start(program: &Path, socket: &Path, uid: u32) -> Self {
-        Self::start_as(program, socket, uid, "play::client")
-    }
-
-    /// Starts one of the tests of this program.
-    pub(crate) fn start_as(program: &Path, socket: &Path, uid: u32, test: &str) -> Self {
+    /// Starts a program with its arguments. It must lie where everybody can read it.
+    pub(crate) fn start(program: &[&OsStr], socket: &Path, uid: u32) -> Self {
         let mut command = Command::new("setpriv");
         command
             .args(["--reuid", &uid.to_string(), "--regid", &GID.to_string()])
             .args(["--clear-groups", "--bounding-set=-all", "--no-new-privs"])
             .args(["prlimit", "--memlock=8388608:8388608"])
             .args(["unshare", "-Unm"])
-            .arg(program)
-            .args(["--exact", test, "--ignored", "--nocapture"])
+            .args(program)
             .env("RNICD_SOCKET", socket)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -60,6 +55,11 @@ impl Client {
             stdin,
             answers,
         }
+    }
+
+    /// Returns its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Tells it something.

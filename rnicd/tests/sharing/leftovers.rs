@@ -4,7 +4,8 @@ use std::fs;
 use std::net::TcpListener;
 
 use aya::maps::lpm_trie::LpmTrie;
-use aya::maps::{DevMap, HashMap, Map, MapData};
+use aya::maps::{DevMap, HashMap, Map, MapData, PerCpuArray};
+use rnic_xdp::sharing::PoliceVerdict;
 use rnic_xdp::steering;
 
 use crate::rig::{NIC, Rig};
@@ -14,6 +15,8 @@ const MOST_PORTS: u32 = 1023;
 type ClientOctets = [u8; 56];
 type PolicePeer = [u8; 24];
 type SteerPeer = [u8; 40];
+/// Frames and octets of each verdict.
+type CounterWords = [u64; 2 * PoliceVerdict::ALL.len()];
 
 impl Rig {
     /// Waits until nothing is left of the clients that were there, and these local TCP ports can be had again.
@@ -51,6 +54,25 @@ impl Rig {
     pub(crate) fn leases(&self) -> Vec<String> {
         let leases = self.host.run(|| steering::entries(NIC).unwrap());
         leases.iter().map(ToString::to_string).collect()
+    }
+
+    /// What became of the frames that a port sent: those verdicts that there were, with their numbers.
+    pub(crate) fn verdicts(&self, port: u32) -> Vec<(PoliceVerdict, u64)> {
+        let map: PerCpuArray<_, CounterWords> = self.map("police_counters", Map::PerCpuArray);
+        let cpus = map.get(&port, 0).unwrap();
+        let frames = |verdict: &PoliceVerdict| {
+            let of_cpu = |words: &CounterWords| words[2 * *verdict as usize];
+            (*verdict, cpus.iter().map(of_cpu).sum::<u64>())
+        };
+        let counts = PoliceVerdict::ALL.iter().map(frames);
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// How many frames of ports were dropped because their source is no address of the host.
+    pub(crate) fn dropped_for_source(&self) -> u64 {
+        let verdicts = (1..=MOST_PORTS).flat_map(|port| self.verdicts(port));
+        let dropped = verdicts.filter(|(verdict, _)| *verdict == PoliceVerdict::Source);
+        dropped.map(|(_, count)| count).sum()
     }
 
     fn map_entries(&self) -> Vec<String> {

@@ -1,9 +1,11 @@
 //! rnicd with clients that have no right at all, and a peer that has an interface to itself: in two network namespaces, with the
 //! real kernel.
 
+mod changes;
 mod client;
 mod deaths;
 mod exchange;
+mod hostile;
 mod leftovers;
 mod peer;
 mod play;

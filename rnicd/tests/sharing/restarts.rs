@@ -9,7 +9,11 @@ use crate::rig::{PEER_NIC, Rig};
 
 /// rnicd is killed this often, while clients transfer without a pause.
 fn survive(restarts: u32) {
-    let mut rig = Rig::new(1500, "");
+    // The kernel takes its time to remove the ports of clients that have ended.
+    let mut rig = Rig::new(
+        1500,
+        "[defaults]\nports = 100\nframes = 1000000\nhugepages = \"1GiB\"\n",
+    );
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let to_peer = format!("connect 10.9.0.2:{PORT}");
     let mut streaming = rig.open_client(ALICE);

@@ -1,5 +1,6 @@
 //! Two hosts that a veth pair joins: one has an rnicd and its clients, the other the peer.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,11 @@ impl Rig {
         rig.start();
         rig.descriptors = rig.count_descriptors();
         rig
+    }
+
+    /// Makes the devices again after they were removed.
+    pub(crate) fn join(&self, mtu: u32) {
+        join(&self.host, &self.far, mtu);
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -165,9 +171,31 @@ impl Rig {
         open.unwrap().count() - 1
     }
 
+    /// Limits how many descriptors rnicd may have open.
+    pub(crate) fn limit_descriptors(&self, most: usize) {
+        let mut command = Command::new("prlimit");
+        command.args([format!("--pid={}", self.pid()), format!("--nofile={most}:")]);
+        assert!(command.status().unwrap().success(), "{command:?}");
+    }
+
     /// Starts a client of a user.
     pub(crate) fn client(&self, uid: u32) -> Client {
-        Client::start(&self.path("client"), &self.socket(), uid)
+        let program = self.path("client");
+        let arguments = ["--exact", "play::client", "--ignored", "--nocapture"];
+        let program = [program.as_os_str()].into_iter();
+        let program: Vec<_> = program.chain(arguments.map(OsStr::new)).collect();
+        Client::start(&program, &self.socket(), uid)
+    }
+
+    /// Starts a client of a user that means harm.
+    pub(crate) fn attacker(&self, uid: u32) -> Client {
+        let script = [include_str!("attacks.py").as_ref()];
+        let program: Vec<&OsStr> = ["python3", "-c"]
+            .map(OsStr::new)
+            .into_iter()
+            .chain(script)
+            .collect();
+        Client::start(&program, &self.socket(), uid)
     }
 
     /// Starts a client of a user that has opened the device.
@@ -175,6 +203,26 @@ impl Rig {
         let mut client = self.client(uid);
         client.must(&format!("open {NIC}"));
         client
+    }
+
+    /// Returns the MAC address of a device.
+    pub(crate) fn mac(&self, namespace: &Namespace, netdev: &str) -> String {
+        let link = namespace.ip(&format!("-o link show dev {netdev}")).unwrap();
+        let mac = link.split_once("link/ether ").unwrap().1;
+        mac.split(' ').next().unwrap().to_owned()
+    }
+
+    /// Returns how many TCP segments the kernels of both hosts have received.
+    pub(crate) fn segments(&self) -> [String; 2] {
+        [&self.host, &self.far].map(|namespace| {
+            // The directory of the thread's namespace, not of the process's.
+            let snmp = namespace.run(|| fs::read_to_string("/proc/thread-self/net/snmp"));
+            let counts = snmp.unwrap();
+            let tcp = counts.lines().filter(|line| line.starts_with("Tcp:"));
+            // The tenth of the second line; RFC 4022 calls it tcpInSegs.
+            let received = tcp.last().unwrap().split(' ').nth(10);
+            received.unwrap().to_owned()
+        })
     }
 
     /// Waits until rnicd has said something.

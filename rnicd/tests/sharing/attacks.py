@@ -1,0 +1,391 @@
+"""A client of rnicd that means harm. It does what it is told line by line, and answers each line."""
+
+import array
+import ctypes
+import json
+import mmap
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+
+AF_XDP, SOL_XDP, XDP_MMAP_OFFSETS = 44, 283, 1
+RX_RING, TX_RING, FILL_RING, COMPLETION_RING = 0, 0x80000000, 0x100000000, 0x180000000
+TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ, SO_DETACH_FILTER = 19, 20, 21, 27
+MOST_MESSAGE = 64 << 10
+
+HELD = []  # what must stay open
+
+
+def connect():
+    there = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        there.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 60, 0))
+    there.connect(os.environ["RNICD_SOCKET"])
+    return there
+
+
+class Connection:
+    """A connection that keeps to the protocol."""
+
+    def __init__(self):
+        self.socket, self.last = connect(), 0
+        assert self.ask("hello", version=1, program="attacks")[0]["type"] == "welcome"
+
+    def tell(self, kind, **fields):
+        self.last += 1
+        self.socket.send(json.dumps({"id": self.last, "type": kind, **fields}).encode())
+
+    def ask(self, kind, **fields):
+        """Returns an answer and its descriptors."""
+        self.tell(kind, **fields)
+        while True:
+            octets, descriptors, _, _ = socket.recv_fds(self.socket, MOST_MESSAGE, 4)
+            assert octets, "rnicd has closed the connection"
+            answer = json.loads(octets)
+            if answer.get("id") == self.last:
+                return answer, descriptors
+
+    def open_port(self):
+        answer, descriptors = self.ask("open_port", netdev="nic", rx_frames=64, tx_frames=128, tx_ring=64)
+        assert answer["type"] == "port", answer
+        return answer, descriptors
+
+
+def garbage(seed, count):
+    """Datagrams that are no messages, each on a connection of its own."""
+    random.seed(int(seed))
+    good = [
+        b'{"id":1,"type":"hello","version":1,"program":"attacks"}',
+        b'{"id":2,"type":"open_port","netdev":"nic","rx_frames":64,"tx_frames":128,"tx_ring":64}',
+        b'{"id":3,"type":"adopt","port":1,"token":"00112233445566778899aabbccddeeff","leases":[]}',
+        b'{"id":4,"type":"listen","port":1,"local":"10.9.0.1:5000","peers":null}',
+    ]
+    for _ in range(int(count)):
+        there = connect()
+        there.setblocking(False)
+        for _ in range(random.randrange(4)):
+            octets = bytearray(random.choice(good))
+            way = random.randrange(6)
+            if way == 0:
+                octets = octets[: random.randrange(len(octets))]
+            elif way == 1:
+                octets[random.randrange(len(octets))] = random.randrange(256)
+            elif way == 2:
+                octets = bytearray(random.randbytes(random.randrange(2000)))
+            elif way == 3:
+                octets = bytearray(b'{"id":' + b"[" * random.randrange(1000, 60000))
+            rights = [sys.stdin.fileno()] * random.randrange(1, 20) if way == 4 else []
+            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", rights))] if rights else []
+            try:
+                there.sendmsg([octets], control)
+            except OSError:
+                break  # closed for what came before
+        there.close()
+
+
+def crowd(count):
+    """Connections that say nothing. Returns how many are not closed at once."""
+    made = []
+    for _ in range(int(count)):
+        made.append(connect())
+    HELD.extend(made)
+    # An answer to the last one shows that rnicd has been through all of them.
+    try:
+        Connection()
+    except (AssertionError, OSError):
+        pass
+    for one in made:
+        one.setblocking(False)
+    return sum(is_open(one) for one in made)
+
+
+def stand_in_line(count):
+    """Connections that rnicd need not have accepted."""
+    HELD.extend([connect() for _ in range(int(count))])
+
+
+def is_open(one):
+    try:
+        return bool(one.recv(1))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def disperse():
+    HELD.clear()
+
+
+def refusals(port):
+    """Asks for what is another's. Returns the kinds of the answers."""
+    rude = connect()
+    rude.send(json.dumps({"id": 1, "type": "open_port", "netdev": "nic", "rx_frames": 64, "tx_frames": 128, "tx_ring": 64}).encode())
+    kinds = [json.loads(rude.recv(MOST_MESSAGE))["type"]]
+    there, port = Connection(), int(port)
+    local = "10.9.0.1:5000"
+    for kind, fields in [
+        ("adopt", {"token": "0" * 32, "leases": []}),
+        ("adopt", {"token": "%032x" % random.getrandbits(128), "leases": []}),
+        ("listen", {"local": local, "peers": None}),
+        ("connect", {"remote": "10.9.0.2:4420", "local": None}),
+        ("release", {"local": local}),
+        ("follow", {"destination": "10.9.0.2"}),
+        ("forget", {"destination": "10.9.0.2"}),
+    ]:
+        kinds.append(there.ask(kind, port=port, **fields)[0]["type"])
+    return " ".join(kinds)
+
+
+def leases(most):
+    """Leases until it is refused, releases all, and does so again: the quota is whole again. Returns how many it had."""
+    there = Connection()
+    port = there.open_port()[0]["port"]
+    counts = []
+    for _ in range(3):
+        had = []
+        while len(had) <= int(most):
+            answer, descriptors = there.ask("listen", port=port, local="10.9.0.1:0", peers=None)
+            if answer["type"] == "refused":
+                assert answer["reason"] == "quota", answer
+                break
+            had.append((answer["local"], descriptors))
+        counts.append(len(had))
+        for local, descriptors in had:
+            there.ask("release", port=port, local=local)
+            for descriptor in descriptors:
+                os.close(descriptor)
+    return " ".join(map(str, counts))
+
+
+def flood(count):
+    """Asks without reading any answer, until rnicd takes no more. What was asked for stays."""
+    for kind, fields in [
+        ("follow", lambda n: {"destination": "10.%d.%d.%d" % (n >> 16 & 255, n >> 8 & 255, n & 255)}),
+        ("follow", lambda n: {"destination": "10.9.0.1"}),
+        ("listen", lambda n: {"local": "10.9.0.1:0", "peers": None}),
+        ("hello", lambda n: {"version": 1, "program": "again"}),
+    ]:
+        there = Connection()
+        port = there.open_port()
+        there.socket.setblocking(False)
+        for number in range(int(count)):
+            try:
+                there.tell(kind, port=port[0]["port"], **fields(number))
+            except BlockingIOError:
+                break
+        HELD.append((there, port))
+
+
+def hand_over():
+    """Gives a port to another process, and lets go of it. Returns the port and the process."""
+    there = Connection()
+    grant, (xdp, memory) = there.open_port()
+    heir = subprocess.Popen(["sleep", "1000"], stdin=xdp, stdout=memory)
+    for descriptor in (xdp, memory):
+        os.close(descriptor)
+    there.socket.close()
+    return "%d %d" % (grant["port"], heir.pid)
+
+
+def attempt(what):
+    try:
+        what()
+    except OSError:
+        pass
+
+
+def abuse(remote, local):
+    """Tries to reach somebody with the sockets that reserve TCP ports. Returns which limits on them could be removed."""
+    there = Connection()
+    port = there.open_port()[0]["port"]
+    host, service = remote.rsplit(":", 1)
+    to, tcp, own = (host.strip("[]"), int(service)), socket.IPPROTO_TCP, socket.SOL_SOCKET
+    freed = set()
+
+    def reserve():
+        answer, (descriptor,) = there.ask("listen", port=port, local=local, peers=None)
+        assert answer["type"] == "lease", answer
+        one = socket.socket(fileno=descriptor)
+        one.setblocking(False)
+        HELD.append((there, one))
+        return one
+
+    def remove_limits(one):
+        for name, level, option, value in [
+            ("repair", tcp, TCP_REPAIR, 0),
+            ("repair", tcp, TCP_REPAIR, -1),
+            ("filter", own, SO_DETACH_FILTER, 0),
+            ("device", own, socket.SO_BINDTODEVICE, b"nic\0"),
+            ("device", own, socket.SO_BINDTODEVICE, b"\0"),
+        ]:
+            try:
+                one.setsockopt(level, option, value)
+                freed.add(name)
+            except OSError:
+                pass
+
+    def listen(one):
+        one.listen(8)
+
+    def send_early(one):
+        attempt(lambda: one.send(b"hello"))
+        one.sendto(b"hello", socket.MSG_FASTOPEN, to)
+
+    def send(queue):
+        def send(one):
+            one.setsockopt(tcp, TCP_REPAIR_QUEUE, queue)
+            attempt(lambda: one.setsockopt(tcp, TCP_QUEUE_SEQ, 1000))
+            attempt(lambda: one.connect(to))
+            one.send(b"hello")
+            one.setsockopt(tcp, TCP_REPAIR_QUEUE, 0)
+            one.send(b"hello")
+
+        return send
+
+    def end(one):
+        one.setsockopt(tcp, TCP_REPAIR_QUEUE, 2)
+        attempt(lambda: one.connect(to))
+        one.send(b"hello")
+        one.setsockopt(tcp, TCP_REPAIR_QUEUE, 0)
+        one.shutdown(socket.SHUT_WR)
+
+    def keep_alive(one):
+        one.connect(to)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            one.setsockopt(tcp, option, 1)
+        one.setsockopt(own, socket.SO_KEEPALIVE, 1)
+
+    def disconnect(one):
+        one.connect_ex(to)
+        libc_address = b"\0" * 16  # AF_UNSPEC ends the connection
+        ctypes.CDLL(None).connect(one.fileno(), libc_address, 16)
+        one.connect(to)
+
+    def close(one):
+        attempt(lambda: one.connect(to))
+        one.setsockopt(own, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.close()
+
+    for way in (listen, send_early, send(1), send(2), end, keep_alive, disconnect, close):
+        one = reserve()
+        remove_limits(one)
+        attempt(lambda: way(one))
+    return " ".join(sorted(freed)) or "nothing"
+
+
+class Rings:
+    """The rings and the memory of a port, without any of rnic's code."""
+
+    def __init__(self, grant, descriptors):
+        self.grant, (xdp, memory) = grant, descriptors
+        self.socket = socket.socket(AF_XDP, socket.SOCK_RAW, 0, fileno=xdp)
+        chunks = grant["rx_chunks"] + grant["tx_chunks"]
+        self.memory = mmap.mmap(memory, chunks * grant["chunk"])
+        offsets = struct.unpack("16Q", self.socket.getsockopt(SOL_XDP, XDP_MMAP_OFFSETS, 128))
+        self.offsets = dict(zip(("rx", "tx", "fill", "completion"), (offsets[at : at + 4] for at in range(0, 16, 4))))
+        at = {"rx": RX_RING, "tx": TX_RING, "fill": FILL_RING, "completion": COMPLETION_RING}
+        self.rings = {}
+        for name, (_, _, entries, _) in self.offsets.items():
+            width = 16 if name in ("rx", "tx") else 8
+            octets = entries + grant["rings"][name] * width
+            self.rings[name] = mmap.mmap(xdp, octets, offset=at[name])
+        self.sent = 0
+
+    def send(self, frame):
+        place = (self.grant["rx_chunks"] + self.sent % 32) * self.grant["chunk"]
+        self.memory[place : place + len(frame)] = frame
+        ring, (producer, consumer, entries, _) = self.rings["tx"], self.offsets["tx"]
+        at = entries + self.sent % self.grant["rings"]["tx"] * 16
+        ring[at : at + 16] = struct.pack("QII", place, len(frame), 0)
+        self.sent += 1
+        ring[producer : producer + 4] = struct.pack("I", self.sent)
+        while struct.unpack("I", ring[consumer : consumer + 4])[0] != self.sent:
+            attempt(lambda: self.socket.send(b"", socket.MSG_DONTWAIT))
+        completion, (producer, consumer, _, _) = self.rings["completion"], self.offsets["completion"]
+        completion[consumer : consumer + 4] = completion[producer : producer + 4]
+
+    def scribble(self, rounds):
+        for _ in range(rounds):
+            name = random.choice(list(self.rings))
+            ring = self.rings[name]
+            for _ in range(random.randrange(1, 64)):
+                ring[random.randrange(len(ring))] = random.randrange(256)
+            at = random.randrange(len(self.memory) - 4096)
+            self.memory[at : at + 4096] = random.randbytes(4096)
+            attempt(lambda: self.socket.send(b"", socket.MSG_DONTWAIT))
+            attempt(lambda: self.socket.recv(1, socket.MSG_DONTWAIT))
+
+
+def ipv4(source, destination, protocol, payload, fragment=0, options=b""):
+    header = struct.pack(
+        "!BBHHHBBH4s4s", 0x45 + len(options) // 4, 0, 20 + len(options) + len(payload), 1, fragment, 64, protocol, 0,
+        socket.inet_aton(source), socket.inet_aton(destination),
+    ) + options
+    total = sum(struct.unpack("!%dH" % (len(header) // 2), header))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return header[:10] + struct.pack("!H", ~total & 0xFFFF) + header[12:] + payload
+
+
+def tcp(source, destination):
+    return struct.pack("!HHIIBBHHH", source, destination, 1, 0, 5 << 4, 2, 1000, 0, 0)
+
+
+def frames(own_mac, peer_mac):
+    """Sends one frame of each kind. Returns the port, whose counters say what became of them."""
+    there = Connection()
+    grant, descriptors = there.open_port()
+    lease, reserved = there.ask("listen", port=grant["port"], local="10.9.0.1:5005", peers=None)
+    assert lease["type"] == "lease", lease
+    own, peer = (bytes.fromhex(mac.replace(":", "")) for mac in (own_mac, peer_mac))
+    ip, arp = b"\x08\x00", b"\x08\x06"
+    near, far = "10.9.0.1", "10.9.0.2"
+    segment = tcp(5005, 4421)
+    good = ipv4(near, far, 6, segment)
+    rings = Rings(grant, descriptors)
+    for frame in [
+        peer + own + ip + good,  # to_nic
+        peer + bytes([2, 1, 2, 3, 4, 5]) + ip + good,  # source_mac
+        peer + own + b"\x81\x00\x00\x09" + ip + good,  # source_mac, of that VLAN
+        peer + own + ip + ipv4("10.9.0.77", far, 6, segment),  # source
+        peer + own + ip + ipv4(near, far, 6, tcp(5006, 4421)),  # not_leased
+        peer + own + ip + ipv4(near, "10.9.0.1", 6, tcp(5005, 5999)),  # nobody
+        peer + own + ip + ipv4(near, "224.0.0.1", 6, segment),  # destination
+        peer + own + ip + ipv4(near, far, 17, struct.pack("!HHHH", 5005, 53, 8, 0)),  # not_tcp
+        peer + own + arp + struct.pack("!HHBBH", 1, 0x800, 6, 4, 2) + own + socket.inet_aton(far) + peer + socket.inet_aton(near),  # not_tcp
+        peer + own + ip + ipv4(near, far, 6, segment, fragment=0x2000),  # fragment
+        peer + own + ip + ipv4(near, far, 6, segment, options=b"\x01\x01\x01\x01"),  # options
+        b"\xff" * 6 + own + ip + good,  # group
+        b"\x01\x00\x5e\x00\x00\x01" + own + ip + good,  # group
+        peer + own + ip + good[:20],  # truncated
+        peer + own + ip + good[:2] + b"\x05\xdc" + good[4:],  # length
+    ]:
+        rings.send(frame)
+    HELD.append((there, rings, reserved))
+    return grant["port"]
+
+
+def scribble(seed, rounds):
+    """Fills the rings and the memory of a port with garbage."""
+    random.seed(int(seed))
+    there = Connection()
+    grant, descriptors = there.open_port()
+    rings = Rings(grant, descriptors)
+    HELD.append((there, rings))
+    rings.scribble(int(rounds))
+
+
+COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, leases, flood, hand_over, abuse, frames, scribble]
+
+for line in sys.stdin:
+    command, *words = line.split()
+    by_name = {known.__name__: known for known in COMMANDS}
+    try:
+        answer = "ok %s" % (by_name[command](*words),)
+    except Exception as error:  # what it does wrong is the test's to judge
+        answer = "error %s: %r" % (type(error).__name__, error)
+    print("\n> " + answer.replace("\n", " "), flush=True)

@@ -1,0 +1,131 @@
+//! The device changes under rnicd and its clients.
+
+use rnic_xdp::testing::is_root;
+
+use crate::client::{ALICE, Client};
+use crate::peer::{PORT, Peer};
+use crate::rig::{NIC, PEER_NIC, Rig};
+
+/// A client that transfers without a pause.
+fn streaming(rig: &Rig, from: &str) -> Client {
+    let mut client = rig.open_client(ALICE);
+    client.must(&format!("connect 10.9.0.2:{PORT} {from}"));
+    client.tell("stream 1");
+    client
+}
+
+/// Has a client go on after a change.
+fn goes_on(client: &mut Client) {
+    client.must("and");
+    client.must("rounds 20 2");
+    client.tell("stream 3");
+}
+
+#[test]
+fn a_device_goes_down_and_up() {
+    if !is_root("a_device_goes_down_and_up") {
+        return;
+    }
+    let rig = Rig::new(1500, "");
+    let _peer = Peer::serve(&rig.far, PEER_NIC);
+    let mut client = streaming(&rig, "0.0.0.0:0");
+    for _ in 0..3 {
+        let downs = rig.log().matches("nic is down").count();
+        rig.host.ip("link set dev nic down").unwrap();
+        rig.until("rnicd says that the device is down", || {
+            (rig.log().matches("nic is down").count() > downs).then_some(())
+        });
+        rig.host.ip("link set dev nic up").unwrap();
+        goes_on(&mut client);
+    }
+    // Ports are made, too.
+    goes_on(&mut streaming(&rig, "0.0.0.0:0"));
+}
+
+#[test]
+fn the_mtu_changes() {
+    if !is_root("the_mtu_changes") {
+        return;
+    }
+    let rig = Rig::new(1500, "");
+    let _peer = Peer::serve(&rig.far, PEER_NIC);
+    let mut client = streaming(&rig, "0.0.0.0:0");
+    for mtu in [1300, 1500, 1280, 1400, 3000] {
+        for (namespace, netdev) in [(&rig.host, NIC), (&rig.far, PEER_NIC)] {
+            let set = format!("link set dev {netdev} mtu {mtu}");
+            namespace.ip(&set).unwrap();
+        }
+        goes_on(&mut client);
+        goes_on(&mut streaming(&rig, "0.0.0.0:0"));
+    }
+}
+
+#[test]
+fn an_address_goes_and_comes_back() {
+    if !is_root("an_address_goes_and_comes_back") {
+        return;
+    }
+    let rig = Rig::new(1500, "");
+    let _peer = Peer::serve(&rig.far, PEER_NIC);
+    let mut other = streaming(&rig, "0.0.0.0:0");
+    let mut client = rig.open_client(ALICE);
+    let from = "10.9.0.3:5000";
+    let error = client
+        .ask(&format!("connect 10.9.0.2:{PORT} {from}"))
+        .unwrap_err();
+    assert!(error.contains("10.9.0.3"), "{error}");
+    for _ in 0..3 {
+        rig.host.ip("addr add 10.9.0.3/24 dev nic").unwrap();
+        let connected = client.ask(&format!("connect 10.9.0.2:{PORT} 10.9.0.3:0"));
+        connected.unwrap();
+        client.must("rounds 3 1");
+        rig.host.ip("addr del 10.9.0.3/24 dev nic").unwrap();
+        let before = rig.dropped_for_source();
+        client.tell("rounds 3 2");
+        rig.until("what the client sends is dropped", || {
+            (rig.dropped_for_source() > before).then_some(())
+        });
+        rig.host.ip("addr add 10.9.0.3/24 dev nic").unwrap();
+        client.answer().unwrap();
+        client.must("close");
+        rig.host.ip("addr del 10.9.0.3/24 dev nic").unwrap();
+        goes_on(&mut other);
+    }
+}
+
+#[test]
+fn a_device_is_removed_and_comes_back() {
+    if !is_root("a_device_is_removed_and_comes_back") {
+        return;
+    }
+    let rig = Rig::new(1500, "[defaults]\nports = 2\n");
+    let mut peer = Peer::serve(&rig.far, PEER_NIC);
+    for time in 1..=3 {
+        let mut client = streaming(&rig, "0.0.0.0:0");
+        client.must("and");
+        let mut idle = rig.open_client(ALICE);
+        rig.host.ip("link del dev nic").unwrap();
+        rig.until("rnicd says that the device is gone", || {
+            let log = rig.log();
+            let said = log.matches("nic is gone, and its ports with it");
+            (said.count() == time).then_some(())
+        });
+        let error = client.ask("rounds 1 2").unwrap_err();
+        assert!(!error.is_empty());
+        let error = idle.ask("listen 10.9.0.1:5000").unwrap_err();
+        assert!(error.contains("rnicd has taken the port away"), "{error}");
+        drop(peer);
+        rig.join(1500);
+        peer = Peer::serve(&rig.far, PEER_NIC);
+        rig.until("the device is shared again", || {
+            rig.shares_device().then_some(())
+        });
+        // What it had is not counted any more: two ports are all that it may have.
+        client.must("drop");
+        client.must(&format!("open {NIC}"));
+        client.must(&format!("connect 10.9.0.2:{PORT}"));
+        client.must("rounds 3 3");
+        drop((client, idle));
+        rig.wait_until_clean(&[]);
+    }
+}
