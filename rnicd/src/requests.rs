@@ -329,7 +329,7 @@ impl Server {
             );
             return Err(Refused::new(Reason::Quota, why));
         }
-        if shared.follow(number, destination).is_some() {
+        if shared.follow(number, destination) {
             self.clients[key].changed.insert((number, destination));
         }
         nothing()

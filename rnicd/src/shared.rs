@@ -48,21 +48,20 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Makes a port follow a destination. Returns the next hop if it is known.
-    pub(crate) fn follow(&mut self, number: u32, destination: IpAddr) -> Option<Option<NextHop>> {
+    /// Makes a port follow a destination. Returns whether the next hop is known.
+    pub(crate) fn follow(&mut self, number: u32, destination: IpAddr) -> bool {
         if let Some(port) = self.ports.get_mut(&number) {
             port.follows.insert(destination);
         }
         let followed = self.destinations.entry(destination).or_default();
         followed.ports.insert(number);
-        match followed.hop {
-            Some(Some(hop)) => Some(Some(hop)),
-            // Unreachable before: the kernel tries again for whoever asks.
-            other => {
-                self.device.follow(destination);
-                other
-            }
+        let is_known = matches!(followed.hop, Some(Some(_)));
+        if !is_known {
+            // If it was unreachable before, that counts no more: the kernel tries again for whoever asks.
+            followed.hop = None;
+            self.device.follow(destination);
         }
+        is_known
     }
 
     /// Makes a port follow a destination no more.

@@ -101,8 +101,17 @@ impl Initiator {
         to: SocketAddr,
         from: Option<SocketAddr>,
     ) -> Outcome<Self> {
-        let begun = Begun::connect(device, to, from)?;
-        begun.finish()
+        Self::connect_within(device, to, from, SOON)
+    }
+
+    /// Connects, and gives up after some time.
+    pub(crate) fn connect_within(
+        device: &Device,
+        to: SocketAddr,
+        from: Option<SocketAddr>,
+        limit: Duration,
+    ) -> Outcome<Self> {
+        Begun::connect(device, to, from, limit)?.finish()
     }
 
     /// Writes octets that follow from the seed, reads them back, and compares.
@@ -163,10 +172,18 @@ struct Begun {
 }
 
 impl Begun {
-    fn connect(device: &Device, to: SocketAddr, from: Option<SocketAddr>) -> Outcome<Self> {
+    fn connect(
+        device: &Device,
+        to: SocketAddr,
+        from: Option<SocketAddr>,
+        limit: Duration,
+    ) -> Outcome<Self> {
         let (pd, cq) = (device.pd(), device.cq(16).map_err(words)?);
         let mut qp = pd.qp(&cq, &cq, QpCaps::default()).map_err(words)?;
-        let options = ConnectionOptions::default();
+        let options = ConnectionOptions {
+            connect_timeout: limit,
+            ..ConnectionOptions::default()
+        };
         qp.connect(to, from, options).map_err(words)?;
         Ok(Self { cq, qp, pd })
     }
@@ -199,7 +216,7 @@ pub(crate) fn talk_to_oneself(
     seed: u64,
 ) -> Outcome<()> {
     let (pd, cq) = (other.pd(), other.cq(16).map_err(words)?);
-    let begun = Begun::connect(device, to, None)?;
+    let begun = Begun::connect(device, to, None, SOON)?;
     let listeners = [listener];
     let until = Instant::now() + SOON;
     let responder = loop {

@@ -93,7 +93,11 @@ fn leases_are_counted() {
 fn a_client_that_floods_and_reads_nothing_harms_nobody() {
     if is_root("a_client_that_floods_and_reads_nothing_harms_nobody") {
         attack("", &[], |rig, attacker| {
-            attacker.must("flood 100000");
+            const MANY: u32 = 100_000;
+            let taken = attacker.must(&format!("flood {MANY}"));
+            // What it does not read bounds what is read of it.
+            let bounded = |taken: &str| taken.parse::<u32>().unwrap() < MANY;
+            assert!(taken.split(' ').all(bounded), "{taken}");
             // It can be stopped with all that still on its way.
             let pid = Pid::from_raw(attacker.pid().try_into().unwrap());
             kill(pid, Signal::SIGSTOP).unwrap();

@@ -218,9 +218,9 @@ impl Rig {
             // The directory of the thread's namespace, not of the process's.
             let snmp = namespace.run(|| fs::read_to_string("/proc/thread-self/net/snmp"));
             let counts = snmp.unwrap();
-            let tcp = counts.lines().filter(|line| line.starts_with("Tcp:"));
+            let mut tcp = counts.lines().filter(|line| line.starts_with("Tcp:"));
             // The tenth of the second line; RFC 4022 calls it tcpInSegs.
-            let received = tcp.last().unwrap().split(' ').nth(10);
+            let received = tcp.next_back().unwrap().split(' ').nth(10);
             received.unwrap().to_owned()
         })
     }

@@ -73,8 +73,6 @@ fn clients_of_one_host_speak_with_each_other() {
         client.must("close");
         assert_eq!(server.ask("that will do"), Ok("1".into()));
     }
-    let sent = rig.host.ip("-s -j link show dev nic").unwrap();
-    assert!(!sent.is_empty());
     rig.wait_until_clean(&[]);
 }
 
@@ -105,8 +103,8 @@ fn nobody_listens_at_a_local_port() {
     let rig = Rig::new(1500, "");
     let mut client = rig.open_client(ALICE);
     for address in ["10.9.0.1", "127.0.0.1", "[::1]"] {
-        let error = client.ask(&format!("connect {address}:5001")).unwrap_err();
-        assert!(!error.is_empty(), "{error}");
+        let error = client.ask(&format!("try {address}:5001")).unwrap_err();
+        assert!(error.contains("the peer does not answer"), "{error}");
     }
     // It can still connect where somebody listens.
     let local = client.must("listen 127.0.0.1:0");
