@@ -161,6 +161,24 @@ def leases(most):
     return " ".join(map(str, counts))
 
 
+def lease_two():
+    """Leases two TCP ports, and keeps the port for coming back."""
+    there = Connection()
+    grant, descriptors = there.open_port()
+    for local in ("10.9.0.1:5000", "10.9.0.1:5001"):
+        descriptors += there.ask("listen", port=grant["port"], local=local, peers=None)[1]
+    HELD.append((grant, descriptors))
+
+
+def come_back():
+    """Connects again, and says that it has only one of the two: it never got the other."""
+    grant, _ = HELD[-1]
+    there = Connection()
+    HELD.append(there)
+    answer, _ = there.ask("adopt", port=grant["port"], token=grant["token"], leases=["10.9.0.1:5001"])
+    return answer["type"]
+
+
 def flood(count):
     """Asks without reading any answer, until rnicd takes no more for a second. Returns how much it took of each kind."""
     taken = []
@@ -383,7 +401,7 @@ def scribble(seed, rounds):
     rings.scribble(int(rounds))
 
 
-COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, leases, flood, hand_over, abuse, frames, scribble]
+COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, leases, lease_two, come_back, flood, hand_over, abuse, frames, scribble]
 
 for line in sys.stdin:
     command, *words = line.split()

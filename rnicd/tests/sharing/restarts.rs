@@ -107,6 +107,21 @@ fn what_a_client_gave_up_while_rnicd_was_away_is_swept() {
 }
 
 #[test]
+fn a_lease_of_which_the_client_knows_nothing_is_swept() {
+    if !is_root("a_lease_of_which_the_client_knows_nothing_is_swept") {
+        return;
+    }
+    let mut rig = Rig::new(1500, "");
+    let mut client = rig.attacker(ALICE);
+    client.must("lease_two");
+    rig.kill();
+    rig.start();
+    assert_eq!(rig.leases(), ["10.9.0.1:5000", "10.9.0.1:5001"]);
+    assert_eq!(client.must("come_back"), "adopted");
+    assert_eq!(rig.leases(), ["10.9.0.1:5001"]);
+}
+
+#[test]
 fn a_client_that_dies_without_rnicd_leaves_nothing() {
     if !is_root("a_client_that_dies_without_rnicd_leaves_nothing") {
         return;
