@@ -50,11 +50,16 @@ fn the_mtu_changes() {
     let rig = Rig::new(1500, "");
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let mut client = streaming(&rig, "0.0.0.0:0");
+    let mut follower = rig.script(ALICE);
+    follower.must("follow 10.9.0.2");
+    follower.must("until_mtu 1500");
     for mtu in [1300, 1500, 1280, 1400, 3000] {
         for (namespace, netdev) in [(&rig.host, NIC), (&rig.far, PEER_NIC)] {
             let set = format!("link set dev {netdev} mtu {mtu}");
             namespace.ip(&set).unwrap();
         }
+        // Ports have the MTU that the device had when rnicd took it.
+        follower.must(&format!("until_mtu {}", mtu.min(1500)));
         goes_on(&mut client);
         goes_on(&mut streaming(&rig, "0.0.0.0:0"));
     }

@@ -18,7 +18,7 @@ fn attack(rules: &str, leases: &[u16], attack: impl FnOnce(&Rig, &mut Client)) {
     let mut honest = rig.open_client(ALICE);
     honest.must(&format!("connect 10.9.0.2:{PORT}"));
     honest.tell("stream 1");
-    let mut attacker = rig.attacker(BOB);
+    let mut attacker = rig.script(BOB);
     attack(&rig, &mut attacker);
     let rounds: u64 = honest.ask("and").unwrap().parse().unwrap();
     assert!(rounds > 0);

@@ -112,7 +112,7 @@ fn a_lease_of_which_the_client_knows_nothing_is_swept() {
         return;
     }
     let mut rig = Rig::new(1500, "");
-    let mut client = rig.attacker(ALICE);
+    let mut client = rig.script(ALICE);
     client.must("lease_two");
     rig.kill();
     rig.start();

@@ -187,9 +187,9 @@ impl Rig {
         Client::start(&program, &self.socket(), uid)
     }
 
-    /// Starts a client of a user that means harm.
-    pub(crate) fn attacker(&self, uid: u32) -> Client {
-        let script = [include_str!("attacks.py").as_ref()];
+    /// Starts a client of a user that has none of our code, and no manners.
+    pub(crate) fn script(&self, uid: u32) -> Client {
+        let script = [include_str!("script.py").as_ref()];
         let program: Vec<&OsStr> = ["python3", "-c"]
             .map(OsStr::new)
             .into_iter()

@@ -1,4 +1,4 @@
-"""A client of rnicd that means harm. It does what it is told line by line, and answers each line."""
+"""A client of rnicd without any of rnic's code, which may mean harm. It does what it is told line by line, and answers each."""
 
 import array
 import ctypes
@@ -32,7 +32,7 @@ class Connection:
 
     def __init__(self):
         self.socket, self.last = connect(), 0
-        assert self.ask("hello", version=1, program="attacks")[0]["type"] == "welcome"
+        assert self.ask("hello", version=1, program="script")[0]["type"] == "welcome"
 
     def tell(self, kind, **fields):
         self.last += 1
@@ -58,7 +58,7 @@ def garbage(seed, count):
     """Datagrams that are no messages, each on a connection of its own."""
     random.seed(int(seed))
     good = [
-        b'{"id":1,"type":"hello","version":1,"program":"attacks"}',
+        b'{"id":1,"type":"hello","version":1,"program":"script"}',
         b'{"id":2,"type":"open_port","netdev":"nic","rx_frames":64,"tx_frames":128,"tx_ring":64}',
         b'{"id":3,"type":"adopt","port":1,"token":"00112233445566778899aabbccddeeff","leases":[]}',
         b'{"id":4,"type":"listen","port":1,"local":"10.9.0.1:5000","peers":null}',
@@ -177,6 +177,23 @@ def come_back():
     HELD.append(there)
     answer, _ = there.ask("adopt", port=grant["port"], token=grant["token"], leases=["10.9.0.1:5001"])
     return answer["type"]
+
+
+def follow(destination):
+    """Follows the next hop to a destination."""
+    there = Connection()
+    port = there.open_port()
+    there.tell("follow", port=port[0]["port"], destination=destination)
+    HELD.append((there, port))
+
+
+def until_mtu(mtu):
+    """Reads what rnicd reports of what is followed, until the next hop has this MTU."""
+    there, _ = HELD[-1]
+    while True:
+        notice = json.loads(there.socket.recv(MOST_MESSAGE))
+        if notice["type"] == "next_hop" and notice["hop"] and notice["hop"]["mtu"] == int(mtu):
+            return
 
 
 def flood(count):
@@ -401,7 +418,7 @@ def scribble(seed, rounds):
     rings.scribble(int(rounds))
 
 
-COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, leases, lease_two, come_back, flood, hand_over, abuse, frames, scribble]
+COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, leases, lease_two, come_back, follow, until_mtu, flood, hand_over, abuse, frames, scribble]
 
 for line in sys.stdin:
     command, *words = line.split()
