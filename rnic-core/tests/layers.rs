@@ -27,39 +27,43 @@ const FOUNDATION: [&str; 7] = [
 ];
 
 /// Where `unsafe` may stand: files, or directories with all that is in them.
-const UNSAFE: [&str; 8] = [
+const UNSAFE: [&str; 9] = [
     "rnic-core/src/memory",
     "rnic-core/src/wire/crc/lanes",
     "rnic-core/src/wire/crc/wide",
     "rnic-xdp/src/icmp/filter",
     "rnic-xdp/src/manager/groups",
+    "rnic-xdp/src/manager/reservation",
     "rnic-xdp/src/placement/ioctl",
     "rnic-xdp/src/port",
     "rnic-xdp/src/steering/attach",
 ];
 
 /// The files that write to the log: none of these is on the path of a frame.
-const LOGS: [&str; 10] = [
+const LOGS: [&str; 12] = [
     "rnic-core/src/connection/refusals",
     "rnic-ctl/src/log",
     "rnic-verbs/src/events",
     "rnic-verbs/src/listener",
     "rnic-verbs/src/qp",
+    "rnic-xdp/src/manager/device",
+    "rnic-xdp/src/manager/session",
     "rnic-xdp/src/port/control",
     "rnic-xdp/src/port/mod",
     "rnic-xdp/src/reserve",
     "rnic-xdp/src/routes/mod",
-    "rnicd/src/log",
+    "rnicd/src",
 ];
 
-/// The files that know what carries the frames of a device: in rnic-verbs only those that open it.
-const PORTS: [&str; 6] = [
+/// The files that know what carries the frames of a device: in rnic-verbs only those that open it. rnicd gives out the devices.
+const PORTS: [&str; 7] = [
     "rnic-ctl/src",
     "rnic-verbs/src/config",
     "rnic-verbs/src/lib",
     "rnic-verbs/src/open",
     "rnic-verbs/src/open_error",
     "rnic-verbs/src/port",
+    "rnicd/src",
 ];
 
 fn workspace() -> &'static Path {

@@ -20,9 +20,6 @@ use super::umem::{FrameLayout, Umem};
 
 /// Frames taken from a ring at once.
 const BATCH: usize = 64;
-/// The kernel publishes a batch of received frames before it releases their entries in the fill ring. With one entry for each
-/// frame there would be no room to give a frame back until then.
-pub(super) const FILL_ENTRIES_PER_FRAME: u32 = 2;
 
 /// The receive side of all queues of a device.
 #[derive(Debug)]
@@ -119,7 +116,7 @@ impl Drop for Joined<'_> {
 }
 
 impl RxPort {
-    /// Takes over the first `chunks` of a UMEM, which are in no ring yet. The fill ring has [twice](FILL_ENTRIES_PER_FRAME) the
+    /// Takes over the first `chunks` of a UMEM, which are in no ring yet. The fill ring has [twice](super::shape::FILL_ENTRIES_PER_FRAME) the
     /// room. `circulating` of them go to the fill ring at once.
     pub(super) fn new(
         umem: Umem,

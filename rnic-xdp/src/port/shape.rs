@@ -2,8 +2,11 @@
 
 use super::circulation;
 use super::config::PortConfig;
-use super::rx;
 use super::umem::{FrameLayout, UmemRings};
+
+/// The kernel publishes a batch of received frames before it releases their entries in the fill ring. With one entry for each
+/// frame there would be no room to give a frame back until then.
+pub(super) const FILL_ENTRIES_PER_FRAME: u32 = 2;
 
 /// The sizes of a UMEM and of the rings of its socket. The first chunks receive, those behind them send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ impl PortShape {
             rx_frames: config.rx_frames,
             rx_chunks,
             tx_chunks,
-            fill_ring: rx_chunks * rx::FILL_ENTRIES_PER_FRAME,
+            fill_ring: rx_chunks * FILL_ENTRIES_PER_FRAME,
             // It also holds frames in flight in a device that copies.
             completion_ring: if sends {
                 config.tx_frames
@@ -108,7 +111,7 @@ impl PortShape {
         } else if self.rx_chunks > self.rx_ring
             || self.rx_frames > self.rx_chunks
             || self.rx_frames == 0
-            || self.rx_chunks.saturating_mul(rx::FILL_ENTRIES_PER_FRAME) > self.fill_ring
+            || self.rx_chunks.saturating_mul(FILL_ENTRIES_PER_FRAME) > self.fill_ring
         {
             Some("the rings have room for all chunks that receive")
         } else if self.tx_chunks < self.chunks || self.tx_chunks > most {
