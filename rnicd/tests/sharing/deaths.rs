@@ -24,7 +24,7 @@ fn kill(clients: u16) {
         let port = FIRST_PORT + number % PORTS;
         let way = [
             format!("open {NIC}"),
-            format!("listen 10.9.0.1:{port}"),
+            format!("listen 10.9.0.1:{port} 10.9.0.2"),
             format!("connect 10.9.0.2:{PORT}"),
             "rounds 2 7".to_owned(),
             "unlisten".to_owned(),

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
-use rnic_verbs::{Device, Listener};
+use rnic_verbs::{Device, Listener, Peers};
 
 use crate::exchange::{Initiator, Outcome, respond, talk_to_oneself, words};
 
@@ -56,12 +56,8 @@ impl Player {
                 self.devices.push(Device::open(netdev).map_err(words)?);
                 self.done()
             }
-            ["listen", local] => {
-                let listener = self.last_device()?.listen(parse(local)?).map_err(words)?;
-                let local = listener.local_address();
-                self.listeners.push(listener);
-                Ok(local.to_string())
-            }
+            ["listen", local] => self.listen(parse(local)?, Peers::all()),
+            ["listen", local, peers] => self.listen(parse(local)?, Peers::only([parse(peers)?])),
             ["try", to] => {
                 let soon = Duration::from_secs(2);
                 let connected = Initiator::connect_within(self.device(0)?, parse(to)?, None, soon);
@@ -114,6 +110,14 @@ impl Player {
 
     fn last_device(&self) -> Outcome<&Device> {
         self.devices.last().ok_or("no device is open".into())
+    }
+
+    fn listen(&mut self, local: SocketAddr, peers: Peers) -> Outcome<String> {
+        let device = self.last_device()?;
+        let listener = device.listen_to(local, peers).map_err(words)?;
+        let local = listener.local_address();
+        self.listeners.push(listener);
+        Ok(local.to_string())
     }
 
     fn connect(&mut self, to: SocketAddr, from: Option<SocketAddr>) -> Outcome<String> {
