@@ -225,7 +225,12 @@ impl Server {
     ) -> Answered {
         let mut devices = self.devices.iter_mut();
         let shared = devices.find(|shared| shared.ports.contains_key(&number));
-        let shared = shared.ok_or_else(|| not_yours(number))?;
+        let Some(shared) = shared else {
+            return Err(match self.waits_for_devices {
+                true => not_yet(number),
+                false => not_yours(number),
+            });
+        };
         let Some(port) = shared.ports.get_mut(&number) else {
             return Err(not_yours(number));
         };
@@ -348,6 +353,11 @@ fn over(error: QuotaError) -> Refused {
 fn not_yours(port: u32) -> Refused {
     let why = format!("port {port} is not one of this connection");
     Refused::new(Reason::NotPermitted, why)
+}
+
+fn not_yet(port: u32) -> Refused {
+    let why = format!("port {port} may be one of a device that is not shared now; ask again");
+    Refused::new(Reason::NotReady, why)
 }
 
 /// Keeps a lease, and answers with it.

@@ -255,6 +255,8 @@ impl Wanted<'_> {
                 }
             }
         }
+        let mut devices = self.devices.iter();
+        server.waits_for_devices = devices.any(|device| self.is_missing(server, device));
     }
 }
 

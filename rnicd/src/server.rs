@@ -33,6 +33,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What rnicd has.
 pub(crate) struct Server {
     listener: OwnedFd,
+    /// Some device that the configuration names is not shared now: its ports are not known.
+    pub(crate) waits_for_devices: bool,
     /// Until when no connection is accepted.
     pause: Option<Instant>,
     pub(crate) devices: Vec<Shared>,
@@ -55,6 +57,7 @@ impl Server {
     pub(crate) fn new(listener: OwnedFd, quotas: Quotas, policy: Policy) -> Self {
         Self {
             listener,
+            waits_for_devices: false,
             pause: None,
             devices: Vec::new(),
             clients: Slab::new(),

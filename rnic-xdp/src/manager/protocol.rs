@@ -394,6 +394,8 @@ pub enum Reason {
     NoSuchDevice,
     /// An IPsec policy of the host demands protection.
     Protected,
+    /// rnicd cannot say yet: ask again on a new connection.
+    NotReady,
     /// The request makes no sense.
     Malformed,
     /// Anything else, or a reason that this version does not know.

@@ -305,6 +305,9 @@ impl Session {
     fn handle_answer(&mut self, waiting: Waiting, answer: Answer, descriptors: Vec<OwnedFd>) {
         match (waiting, answer) {
             (Waiting::Adopt, Answer::Adopted) => debug!("rnicd knows the port again"),
+            (Waiting::Adopt, Answer::Refused(refused)) if refused.reason == Reason::NotReady => {
+                self.lose_connection(&ChannelError::Closed);
+            }
             (Waiting::Adopt, Answer::Refused(refused)) => {
                 warn!("rnicd does not know the port any more: {}", refused.message);
                 self.end();

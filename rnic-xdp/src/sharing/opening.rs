@@ -98,8 +98,13 @@ fn replace_police(opened: &Opened) -> Result<(), OpenError> {
     for client in clients {
         let link = link_by_index(&mut socket, client.ifindex)?;
         let attached = link.as_ref().and_then(|link| Some((link, link.xdp?)));
-        if let Some((link, attached)) = attached {
-            replace(link, attached, &opened.maps, Some(opened.police.as_fd()))?;
+        let Some((link, attached)) = attached else {
+            continue;
+        };
+        let replaced = replace(link, attached, &opened.maps, Some(opened.police.as_fd()));
+        // A client may end at any time, and its device with it.
+        if replaced.is_err() && link_by_index(&mut socket, client.ifindex)?.is_some() {
+            replaced?;
         }
     }
     Ok(())

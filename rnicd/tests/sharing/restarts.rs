@@ -107,6 +107,28 @@ fn what_a_client_gave_up_while_rnicd_was_away_is_swept() {
 }
 
 #[test]
+fn a_client_waits_for_a_device_that_rnicd_cannot_share_yet() {
+    if !is_root("a_client_waits_for_a_device_that_rnicd_cannot_share_yet") {
+        return;
+    }
+    let mut rig = Rig::new(1500, "");
+    let _peer = Peer::serve(&rig.far, PEER_NIC);
+    let mut client = rig.open_client(ALICE);
+    client.must(&format!("connect 10.9.0.2:{PORT}"));
+    rig.kill();
+    rig.host.ip("link set dev nic down").unwrap();
+    rig.launch();
+    rig.until_log("nic cannot be shared now");
+    rig.until_log("may be one of a device that is not shared now");
+    rig.host.ip("link set dev nic up").unwrap();
+    rig.until("rnicd shares it", || rig.shares_device().then_some(()));
+    client.must("rounds 3 1");
+    client.must("listen 10.9.0.1:5000");
+    drop(client);
+    rig.wait_until_clean(&[5000]);
+}
+
+#[test]
 fn a_lease_of_which_the_client_knows_nothing_is_swept() {
     if !is_root("a_lease_of_which_the_client_knows_nothing_is_swept") {
         return;

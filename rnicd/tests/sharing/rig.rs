@@ -121,6 +121,12 @@ impl Rig {
 
     /// Starts rnicd, and waits until it serves.
     pub(crate) fn start(&mut self) {
+        self.launch();
+        self.until("rnicd serves", || self.shares_device().then_some(()));
+    }
+
+    /// Starts rnicd.
+    pub(crate) fn launch(&mut self) {
         assert!(self.rnicd.is_none(), "rnicd runs already");
         let mut command = Command::new(env!("CARGO_BIN_EXE_rnicd"));
         command
@@ -132,12 +138,11 @@ impl Rig {
             .arg(self.path("state"))
             .arg("--pins")
             .arg(self.path(BPFFS).join("pins"))
-            .env("RUST_LOG", "info")
+            .env("RUST_LOG", "info,rnicd::requests=debug")
             .stderr(append(&self.path("log")));
         // A process begins in the network namespace of the thread that starts it.
         let child = self.host.run(|| command.spawn()).unwrap();
         self.rnicd = Some(child);
-        self.until("rnicd serves", || self.shares_device().then_some(()));
     }
 
     /// Returns whether rnicd offers the device.
@@ -256,7 +261,11 @@ impl Drop for Rig {
         if std::thread::panicking() {
             let log = fs::read_to_string(self.path("log")).unwrap_or_default();
             let lines: Vec<_> = log.lines().collect();
-            let last = &lines[lines.len().saturating_sub(60)..];
+            let (before, last) = lines.split_at(lines.len().saturating_sub(60));
+            let bad = before
+                .iter()
+                .filter(|line| !line.contains(" INFO ") && !line.contains(" DEBUG "));
+            bad.for_each(|line| eprintln!("{line}"));
             eprintln!("the last that rnicd said:\n{}", last.join("\n"));
         }
         let _ = Command::new("umount").arg(self.path(BPFFS)).status();
