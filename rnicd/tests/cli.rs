@@ -100,13 +100,14 @@ fn what_is_shown_can_be_read_again() {
 }
 
 #[test]
-fn without_something_to_do_there_is_help() {
-    let (code, out, error) = rnicd(&[]);
+fn it_does_not_serve_what_it_does_not_understand() {
+    let (code, out, error) = rnicd(&["--serve"]);
     assert_eq!((code, out.as_str()), (2, ""));
-    assert!(
-        error.contains("--check") && error.contains("--show-config"),
-        "{error}"
-    );
+    assert!(error.contains("--serve"), "{error}");
+    let wrong = Scratch::new("unserved", "sockets = 1\n");
+    let (code, out, error) = rnicd(&["--config", wrong.name()]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(error.contains(":1: unknown key \"sockets\""), "{error}");
 }
 
 #[test]
