@@ -79,7 +79,11 @@ impl Endpoint {
             // SAFETY: the ring is that of this UMEM.
             let count = unsafe { self.completion.consume(&mut done) };
             self.free.extend_from_slice(&done[..count]);
-            !self.free.is_empty() || self.tx.wakeup().is_err()
+            if self.free.is_empty() {
+                // It may be busy, and is tried again.
+                let _ = self.tx.wakeup();
+            }
+            !self.free.is_empty()
         });
         let mut frame = self.free.pop().unwrap();
         // SAFETY: the frame is free, so only this borrows it.

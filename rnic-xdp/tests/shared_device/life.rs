@@ -6,7 +6,7 @@ use std::thread;
 
 use aya::programs::loaded_programs;
 use rnic_core::engine::Peers;
-use rnic_xdp::sharing::{ClientPolicy, SharedClient};
+use rnic_xdp::sharing::{ClientPolicy, SharedClient, SharedSteering};
 use rnic_xdp::steering::{Entry, ModeChoice};
 use rnic_xdp::testing::is_root;
 
@@ -41,7 +41,6 @@ fn all_goes_on_without_the_process() {
 
 /// The child: shares the device, and is killed as it is.
 fn share(pins: &str) {
-    use rnic_xdp::sharing::SharedSteering;
     let index = std::env::var(CLIENT).unwrap().parse().unwrap();
     let mut shared = SharedSteering::open("nic0", ModeChoice::Native, pins.as_ref()).unwrap();
     shared.set_addresses(&[([10, 77, 0, 1].into(), 0)]).unwrap();
@@ -164,7 +163,7 @@ fn another_process_finds_clients_and_leases() {
     let peers = found[0].policy.peers.clone();
     let first = client(1, index, ClientPolicy { peers, ..limited });
     assert_eq!(found, [first, client(1023, other, free())]);
-    let leases = |shared: &rnic_xdp::sharing::SharedSteering| {
+    let leases = |shared: &SharedSteering| {
         let mut found = shared.leases().unwrap();
         found.sort();
         found
@@ -213,8 +212,8 @@ fn nothing_stays_when_the_sharing_ends() {
     assert!(!shown.contains("xdp"), "{shown}");
     eventually("the steering program is gone", || !is_loaded(programs[0]));
     // The client cannot send any more. Its program goes with its device.
-    let ran = |bed: &Bed| bed.host.ip("-s link show dev h1").unwrap();
-    assert!(ran(&bed).contains("xdp"));
+    let shown = bed.host.ip("link show dev h1").unwrap();
+    assert!(shown.contains("xdp"), "{shown}");
     one.send(&frame("10.77.0.1:4420", REMOTE, 0));
     drop((first, one));
     eventually("the client's program is gone", || !is_loaded(programs[1]));

@@ -8,7 +8,7 @@ use rnic_xdp::testing::is_root;
 use crate::bed::{Bed, REMOTE, at, frame, free};
 use crate::endpoint::{Endpoint, eventually};
 
-/// Sends frames to a client and from it, and compares them. Others are between them if they come out of order or twice.
+/// Sends frames to a client and from it. Each must be the next one that arrives: none is lost, changed or doubled.
 pub(crate) fn exchange(wire: &mut Endpoint, client: &mut Endpoint, local: &str) {
     for number in 0..200 {
         let there = frame(REMOTE, local, number);
