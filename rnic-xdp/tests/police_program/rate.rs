@@ -101,6 +101,29 @@ fn tokens_come_with_time() {
     });
 }
 
+/// The tokens of a long pause at a high rate are more than the program can count: whatever is left of their number, it must not
+/// look at it. Sixteen pauses leave sixteen numbers, from all parts of the range.
+#[test]
+fn a_long_pause_at_a_high_rate_fills_the_burst() {
+    with_rig("a_long_pause_at_a_high_rate_fills_the_burst", |rig| {
+        let frame = allowed()[0].octets();
+        let (rate, burst) = (1 << 40, 1 << 32);
+        for part in 0..16 {
+            let policy = Policy {
+                rate,
+                burst,
+                fill_time: (burst * NANO).div_ceil(rate),
+                tokens: 0,
+                refilled: part << 20,
+                ..FREE
+            };
+            rig.set_client(policy);
+            rig.expect(&frame, ToNic);
+            assert_eq!(rig.tokens().0, (burst - FRAME) * NANO);
+        }
+    });
+}
+
 #[test]
 fn a_client_without_a_rate_needs_no_tokens() {
     with_rig("a_client_without_a_rate_needs_no_tokens", |rig| {

@@ -1,11 +1,13 @@
 //! What outlives a process, what the next one finds, and what stays when the sharing ends.
 
-use std::process::Command;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use aya::programs::loaded_programs;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use rnic_core::engine::Peers;
+use rnic_xdp::OpenError;
 use rnic_xdp::sharing::{ClientPolicy, SharedClient, SharedSteering};
 use rnic_xdp::steering::{Entry, ModeChoice};
 use rnic_xdp::testing::is_root;
@@ -86,17 +88,18 @@ fn another_process_takes_over_without_losing_a_frame() {
     let programs = |bed: &Bed| ["nic0", "h1"].map(|netdev| program_on(bed, netdev));
     let sent = thread::scope(|scope| {
         let sender = scope.spawn(|| flow(&mut wire, &mut one, &end));
-        let mut before = programs(&bed);
-        for _ in 0..20 {
-            shared = bed.open(ModeChoice::Auto).unwrap();
-            let after = programs(&bed);
-            assert!(
-                before.iter().all(|id| !after.contains(id)),
-                "{before:?} {after:?}"
-            );
-            before = after;
-        }
+        let mut seen = vec![programs(&bed)];
+        let opened = (0..20)
+            .map(|_| bed.open(ModeChoice::Auto))
+            .try_for_each(|opened| {
+                shared = opened?;
+                seen.push(programs(&bed));
+                Ok::<_, OpenError>(())
+            });
         end.store(true, Ordering::Relaxed);
+        opened.unwrap();
+        let ids: BTreeSet<_> = seen.iter().flatten().collect();
+        assert_eq!(ids.len(), 2 * 21, "each time both are new: {seen:?}");
         sender.join().unwrap()
     });
     let counters = bed.host.run(|| shared.counters(1)).unwrap();
@@ -175,6 +178,8 @@ fn another_process_finds_clients_and_leases() {
     assert_eq!(leases(&shared), [(1023, at(4421))]);
     let found: Vec<_> = shared.clients().unwrap();
     assert_eq!(found, [client(1023, other, free())]);
+    // The device itself, and the other client's.
+    assert_eq!(entries(&bed, "steer_devices"), 2);
     assert_eq!(entries(&bed, "police_peers"), 0);
     assert_eq!(entries(&bed, "steer_peers"), 2);
     shared.remove_lease(1023, &at(4421)).unwrap();
@@ -187,9 +192,11 @@ fn another_process_finds_clients_and_leases() {
 
 /// Returns the number of entries of a pinned map.
 fn entries(bed: &Bed, name: &str) -> usize {
-    use libbpf_rs::{MapCore, MapHandle};
     let path = bed.bpffs.pins().join("layout-1").join(name);
-    MapHandle::from_pinned_path(path).unwrap().keys().count()
+    let map = MapHandle::from_pinned_path(path).unwrap();
+    // An array has all keys, with or without an entry.
+    let is_there = |key: &Vec<u8>| map.lookup(key, MapFlags::ANY).unwrap().is_some();
+    map.keys().filter(is_there).count()
 }
 
 #[test]
@@ -234,19 +241,7 @@ fn a_program_that_was_detached_is_attached_again() {
     let mut shared = bed.open(ModeChoice::Native).unwrap();
     let (_first, mut one, index) = bed.client(1);
     bed.add(&mut shared, 1, index, 4420);
-    let detached = Command::new("ip")
-        .args([
-            "-n",
-            bed.host.name(),
-            "link",
-            "set",
-            "dev",
-            "nic0",
-            "xdp",
-            "off",
-        ])
-        .status();
-    assert!(detached.unwrap().success());
+    bed.host.ip("link set dev nic0 xdp off").unwrap();
     // A process that was killed while it made new pins leaves those.
     std::fs::create_dir(bed.bpffs.pins().join("unfinished")).unwrap();
     let _shared = bed.open(ModeChoice::Native).unwrap();

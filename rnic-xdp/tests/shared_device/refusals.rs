@@ -77,7 +77,18 @@ fn a_device_that_cannot_be_shared_is_refused() {
         "{error}"
     );
     assert!(!pins.with_file_name("other").exists());
+
+    // Nor if both have pins.
     drop(shared);
+    bed.host.ip("link set dev nic0 xdp off").unwrap();
+    let others = bed.open_at(ModeChoice::Native, &pins.with_file_name("other"));
+    let error = text(open());
+    assert!(
+        error.contains("another rnic process drives nic0"),
+        "{error}"
+    );
+    bed.host.run(|| others.unwrap().close()).unwrap();
+    open().unwrap();
 }
 
 #[test]
