@@ -92,7 +92,8 @@ static __always_inline int check_frame(struct xdp_md *context, const struct fram
 	if (tcp_header_len < 20 || headers->ip_header_len + tcp_header_len > headers->ip_len ||
 	    headers->ip_at + headers->ip_len > frame->len)
 		return POLICE_LENGTH;
-	return headers->ip_len <= mtu ? POLICE_TO_NIC : POLICE_MTU;
+	/* What lies behind the packet would leave with it. */
+	return frame->len - headers->ip_at <= mtu ? POLICE_TO_NIC : POLICE_MTU;
 }
 
 /* Returns whether an address is one of many hosts, or of none. */

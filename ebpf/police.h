@@ -21,11 +21,12 @@
 
 /*
  * Value of police_clients, by the index of the host's end of its veth pair. One NAPI context runs the program for a device, so
- * the tokens need no lock.
+ * the tokens need no lock. In generic mode several CPUs can, if the client sends from several threads: the rate is not exact
+ * then.
  */
 struct police_client {
 	__u32 port;      /* its number: index of steer_devices, 1 or more */
-	__u32 mtu;       /* the most octets of an IP packet */
+	__u32 mtu;       /* the most octets behind the Ethernet header */
 	__u32 flags;
 	__u32 reserved;  /* zero */
 	__u64 rate;      /* octets of frames a second; 0: any number */
@@ -62,7 +63,7 @@ enum police_verdict {
 	POLICE_GROUP = 7,         /* to a group MAC address */
 	POLICE_SOURCE_MAC = 8,    /* from a MAC address or VLAN that is not this host's */
 	POLICE_LENGTH = 9,        /* the lengths in the IP and TCP headers do not fit the frame or each other */
-	POLICE_MTU = 10,          /* longer than the MTU */
+	POLICE_MTU = 10,          /* longer than the MTU, with what lies behind the packet */
 	POLICE_DESTINATION = 11,  /* to a multicast, broadcast or unspecified address */
 	POLICE_SOURCE = 12,       /* from an address that is not this host's in the VLAN */
 	POLICE_NOT_LEASED = 13,   /* from an address and port that the client has not leased */

@@ -75,8 +75,10 @@ pub enum OpenError {
         /// The keyword of `ip link` that detaches it.
         detach: &'static str,
     },
-    /// The kernel did not accept the steering program.
-    #[error("the kernel did not load the steering program; it needs Linux 5.18 or later: {reason}")]
+    /// The kernel did not accept a program.
+    #[error(
+        "the kernel did not load an XDP program of rnic; it needs Linux 5.18 or later: {reason}"
+    )]
     Load {
         /// The messages of libbpf and the verifier.
         reason: String,
@@ -124,7 +126,7 @@ pub enum OpenError {
         mtu: u32,
     },
     /// The program could not be attached for another reason.
-    #[error("cannot attach the steering program to {netdev}: {source}")]
+    #[error("cannot attach an XDP program to {netdev}: {source}")]
     Attach {
         /// The device.
         netdev: String,

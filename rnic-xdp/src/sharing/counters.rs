@@ -24,7 +24,7 @@ pub enum PoliceVerdict {
     SourceMac,
     /// The lengths in the IP and TCP headers do not fit the frame or each other.
     Length,
-    /// Longer than the MTU.
+    /// Longer than the MTU, with what lies behind the packet.
     Mtu,
     /// To a multicast, broadcast or unspecified address.
     Destination,

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use aya::maps::MapData;
@@ -45,7 +46,7 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// Makes the directory, if it is not there.
+    /// Looks at a directory, which need not exist. Returns an error if it is not on a BPF file system.
     pub(super) fn at(netdev: &str, directory: &Path) -> Result<Self, OpenError> {
         let there = directory.ancestors().find(|path| path.exists());
         let found = there.and_then(|path| statfs(path).ok());
@@ -53,7 +54,6 @@ impl Pins {
             let path = directory.to_owned();
             return Err(OpenError::NoBpffs { path });
         }
-        fs::create_dir_all(directory).map_err(failed("make", directory))?;
         Ok(Self {
             netdev: netdev.to_owned(),
             directory: directory.to_owned(),
@@ -62,6 +62,9 @@ impl Pins {
 
     /// Opens the maps that a former process pinned, if there are any.
     pub(super) fn maps(&self) -> Result<Option<Maps>, OpenError> {
+        if !self.directory.exists() {
+            return Ok(None);
+        }
         let listed =
             fs::read_dir(&self.directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let listed = listed.map_err(failed("list", &self.directory))?;
@@ -84,10 +87,7 @@ impl Pins {
             let path = self.path(name);
             let mut open = || -> io::Result<_> {
                 let map = MapData::from_pin(&path).map_err(io_error)?;
-                maps.insert(
-                    name,
-                    std::os::fd::AsFd::as_fd(map.fd()).try_clone_to_owned()?,
-                );
+                maps.insert(name, map.fd().as_fd().try_clone_to_owned()?);
                 Ok(())
             };
             open().map_err(failed("open", &path))?;
@@ -99,7 +99,7 @@ impl Pins {
     pub(super) fn begin(&self) -> Result<PathBuf, OpenError> {
         let unfinished = self.directory.join(UNFINISHED);
         remove(&unfinished)?;
-        fs::create_dir(&unfinished).map_err(failed("make", &unfinished))?;
+        fs::create_dir_all(&unfinished).map_err(failed("make", &unfinished))?;
         Ok(unfinished)
     }
 

@@ -17,7 +17,7 @@ const MAX_BURST: u64 = 1 << 32;
 /// What a client of a shared device may send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientPolicy {
-    /// The most octets of an IP packet.
+    /// The most octets behind the Ethernet header.
     pub mtu: u32,
     /// The most octets of frames (with Ethernet headers) a second. Without a rate there is no limit.
     pub rate: Option<u64>,

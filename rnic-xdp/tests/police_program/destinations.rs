@@ -5,7 +5,8 @@ use rnic_xdp::sharing::PoliceVerdict::{
 };
 
 use crate::frames::{Segment, VLAN, VLANS, allowed, segment};
-use crate::program::{CLIENT, FREE, NIC, OTHER, Policy, with_rig};
+use crate::host::{CLIENT, OTHER};
+use crate::program::{FREE, NIC, Policy, with_rig};
 
 #[test]
 fn frames_for_no_host_do_not_go_out() {

@@ -203,6 +203,12 @@ fn packets_over_the_mtu_do_not_go_out() {
                 rig.expect(&Segment { payload, ..segment }.octets(), verdict);
             }
             rig.set_client(FREE);
+            // What lies behind the packet leaves with it.
+            let mut frame = segment.octets();
+            frame.resize(segment.ip_at() + 1500, 0);
+            rig.expect(&frame, ToNic);
+            frame.push(0);
+            rig.expect(&frame, Mtu);
         }
     });
 }

@@ -3,6 +3,8 @@
 mod destinations;
 mod frames;
 mod headers;
+mod host;
+mod oracle;
 mod program;
 mod rate;
 mod sources;

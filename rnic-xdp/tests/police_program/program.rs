@@ -9,15 +9,12 @@ use rnic_xdp::police_skeleton::{PoliceSkel, PoliceSkelBuilder};
 use rnic_xdp::sharing::PoliceVerdict;
 use rnic_xdp::testing::is_root;
 
-use crate::frames::{OURS, VLAN, VLANS};
+use crate::host::{ADDRESSES, CLIENT, LEASES, LINKS, OTHER};
 
 const XDP_DROP: u32 = 1;
 const XDP_REDIRECT: u32 = 4;
 /// The device on which the kernel says that the frames of these tests arrive: the loopback's, the first of each namespace.
 const DEVICE: u32 = 1;
-/// The client whose frames are tested, and another one.
-pub(crate) const CLIENT: u32 = 5;
-pub(crate) const OTHER: u32 = 6;
 /// The index of the NIC in the map of devices.
 pub(crate) const NIC: u32 = 0;
 
@@ -227,35 +224,18 @@ pub(crate) fn with_rig(test: &str, body: impl FnOnce(&Rig<'_>)) {
     let rig = Rig {
         skeleton: open.load().unwrap(),
     };
-    rig.add_link(0, [OURS, OURS]);
-    rig.add_link(VLAN, [VLANS, OURS]);
-    for address in ["10.1.2.3", "10.1.2.4", "fd00::1"] {
-        rig.add_address(address, 0);
+    for (vlan, macs) in LINKS {
+        rig.add_link(vlan, macs);
     }
-    rig.add_address("10.1.100.3", VLAN);
+    for (address, vlan) in ADDRESSES {
+        rig.add_address(address, vlan);
+    }
+    for (client, local, vlan) in LEASES {
+        rig.lease(client, local, vlan, None);
+    }
     rig.set_client(FREE);
     for index in [NIC, CLIENT, OTHER] {
         rig.connect(index, true);
     }
-    for local in [
-        "10.1.2.3:4420",
-        "[fd00::1]:4420",
-        "0.0.0.0:7",
-        "[::]:8",
-        "127.0.0.1:9000",
-        "[::1]:9000",
-    ] {
-        rig.lease(CLIENT, local, 0, None);
-    }
-    rig.lease(CLIENT, "10.1.100.3:4420", VLAN, None);
-    for local in [
-        "10.1.2.3:5000",
-        "[fd00::1]:5000",
-        "127.0.0.1:9001",
-        "[::1]:9001",
-    ] {
-        rig.lease(OTHER, local, 0, None);
-    }
-    rig.lease(OTHER, "10.1.100.3:5000", VLAN, None);
     body(&rig);
 }

@@ -1,7 +1,7 @@
 //! How much a client may send.
 
 use nix::time::{ClockId, clock_gettime};
-use rnic_xdp::sharing::PoliceVerdict::{Rate, ToNic, ToPort};
+use rnic_xdp::sharing::PoliceVerdict::{Rate, ToNic, ToPort, Truncated};
 
 use crate::frames::{allowed, segment};
 use crate::program::{FREE, Policy, with_rig};
@@ -44,7 +44,7 @@ fn a_burst_goes_out_and_no_more() {
         // What does not go out takes no tokens: a shorter frame still fits.
         rig.set_client(with_tokens(FRAME - 20));
         rig.expect(&frame, Rate);
-        rig.expect(&frame[..20], rnic_xdp::sharing::PoliceVerdict::Truncated);
+        rig.expect(&frame[..20], Truncated);
         let mut shorter = allowed()[0];
         shorter.payload -= 30;
         rig.expect(&shorter.octets(), ToNic);
@@ -84,18 +84,42 @@ fn tokens_come_with_time() {
             assert_eq!(left, tokens + come - FRAME * NANO);
             (tokens, refilled) = (left, then);
         }
-        // After a long pause, and after one in which the burst is nearly full.
-        for refilled in [0, now() - policy.fill_time.min(now()) / 2] {
+        // After a pause in which all would have come, and after a shorter one, when most were there already.
+        for refilled in [0, now() - 2 * NANO] {
             let full = Policy {
+                rate: 1000,
                 burst: 4000,
-                fill_time: (4000 * NANO).div_ceil(policy.rate),
-                refilled,
+                fill_time: 4 * NANO,
                 tokens: 3999 * NANO,
-                ..policy
+                refilled,
+                ..FREE
             };
             rig.set_client(full);
             rig.expect(&frame, ToNic);
             assert_eq!(rig.tokens().0, (4000 - FRAME) * NANO);
+        }
+    });
+}
+
+/// The tokens of a long pause at a high rate are more than the program can count: whatever is left of their number, it must not
+/// look at it. Sixteen pauses leave sixteen numbers, from all parts of the range.
+#[test]
+fn a_long_pause_at_a_high_rate_fills_the_burst() {
+    with_rig("a_long_pause_at_a_high_rate_fills_the_burst", |rig| {
+        let frame = allowed()[0].octets();
+        let (rate, burst) = (1 << 40, 1 << 32);
+        for part in 0..16 {
+            let policy = Policy {
+                rate,
+                burst,
+                fill_time: (burst * NANO).div_ceil(rate),
+                tokens: 0,
+                refilled: part << 20,
+                ..FREE
+            };
+            rig.set_client(policy);
+            rig.expect(&frame, ToNic);
+            assert_eq!(rig.tokens().0, (burst - FRAME) * NANO);
         }
     });
 }
