@@ -2,12 +2,23 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::completion::{CompletionArgs, ManArgs};
 use crate::doctor::DoctorArgs;
+use crate::objects::client::ClientArgs;
+use crate::objects::dev::DevArgs;
+use crate::objects::lease::LeaseArgs;
+use crate::objects::monitor::MonitorArgs;
+use crate::objects::port::PortArgs;
+use crate::objects::stat::StatArgs;
+use crate::objects::user::UserArgs;
 use crate::perf::args::PerfArgs;
 use crate::rping::RpingArgs;
 use crate::steering::SteeringArgs;
 
-/// RDMA in user space: measure and diagnose it.
+/// RDMA in user space: administer, measure and diagnose it.
+///
+/// dev, port, lease, client, user, stat and monitor ask rnicd, and print a line for each object, as `rdma` and `ip` do. Objects and
+/// verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
 ///
 /// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
 /// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
@@ -15,11 +26,19 @@ use crate::steering::SteeringArgs;
 /// RUST_LOG=rnic=debug in the environment logs on standard error what happens to connections, listeners and the device, and
 /// why.
 #[derive(Debug, Parser)]
-#[command(name = "rnic-ctl", version)]
+#[command(name = "rnic-ctl", version, infer_subcommands = true)]
 pub(crate) struct Cli {
     /// Print JSON
     #[arg(short, long, global = true)]
     pub json: bool,
+
+    /// Of rnicd's objects: with -j, one value on a line, indented
+    #[arg(short, long)]
+    pub pretty: bool,
+
+    /// Of rnicd's objects: print details
+    #[arg(short, long)]
+    pub details: bool,
 
     #[command(subcommand)]
     pub command: Command,
@@ -28,10 +47,26 @@ pub(crate) struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    #[command(alias = "d", infer_subcommands = true)]
+    Dev(DevArgs),
+    #[command(alias = "p", infer_subcommands = true)]
+    Port(PortArgs),
+    #[command(infer_subcommands = true)]
+    Lease(LeaseArgs),
+    #[command(alias = "c", infer_subcommands = true)]
+    Client(ClientArgs),
+    #[command(infer_subcommands = true)]
+    User(UserArgs),
+    #[command(aliases = ["s", "st"], infer_subcommands = true)]
+    Stat(StatArgs),
+    #[command(alias = "m")]
+    Monitor(MonitorArgs),
     Perf(Box<PerfArgs>),
     Rping(RpingArgs),
     Doctor(DoctorArgs),
     Steering(SteeringArgs),
+    Completion(CompletionArgs),
+    Man(ManArgs),
 }
 
 #[cfg(test)]
@@ -125,6 +160,46 @@ mod tests {
             "rnic-ctl perf write-bw --in-memory 192.0.2.1",
         ] {
             assert!(plan(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn objects_and_verbs_can_be_abbreviated() {
+        let shown = |line: &str| format!("{:?}", parse(line).unwrap().command);
+        for (short, long) in [
+            ("p s", "port show"),
+            ("p s 3", "port show 3"),
+            ("d s eth0", "dev show eth0"),
+            ("l r 1 192.0.2.1:1", "lease revoke 1 192.0.2.1:1"),
+            ("le list", "lease show"),
+            ("c k 7", "client kill 7"),
+            ("cl k --pid 7", "client kill --pid 7"),
+            ("u l", "user show"),
+            ("s w 1", "stat watch 1"),
+            ("m", "monitor"),
+        ] {
+            assert_eq!(
+                shown(&format!("rnic-ctl {short}")),
+                shown(&format!("rnic-ctl {long}"))
+            );
+        }
+        assert!(matches!(
+            parse("rnic-ctl perf -a write-bw").unwrap().command,
+            Command::Perf(_)
+        ));
+        assert!(parse("rnic-ctl client kill").is_err());
+        assert!(parse("rnic-ctl client kill 1 --pid 2").is_err());
+        assert!(parse("rnic-ctl lease revoke 1 192.0.2.1").is_err());
+    }
+
+    #[test]
+    fn options_stand_before_or_behind_the_object() {
+        for line in [
+            "-jpd port show",
+            "port -j -p -d show",
+            "port show -jpd --socket /a",
+        ] {
+            parse(&format!("rnic-ctl {line}")).unwrap();
         }
     }
 

@@ -1,11 +1,12 @@
-//! rnic-ctl: measures and diagnoses rnic.
+//! rnic-ctl: administers, measures and diagnoses rnic.
 
 // These macros panic if the output has no reader; `out` does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 // From the ground up; each file imports only from those below it:
-// failure < out, interrupt, device < connect, listen, log, doctor, steering < perf, rping < cli
+// failure < out, interrupt, device < completion, connect, listen, log, doctor, steering, objects < perf, rping < cli
 mod cli;
+mod completion;
 mod connect;
 mod device;
 mod doctor;
@@ -13,6 +14,7 @@ mod failure;
 mod interrupt;
 mod listen;
 mod log;
+mod objects;
 mod out;
 mod perf;
 mod rping;
@@ -20,12 +22,13 @@ mod steering;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use serde_json::json;
 
 use cli::{Cli, Command};
 use failure::{Failure, Kind, Outcome};
 use interrupt::Interrupt;
+use objects::Style;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -60,11 +63,25 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
+    let style = Style {
+        json: cli.json,
+        pretty: cli.pretty,
+        details: cli.details,
+    };
     match &cli.command {
+        Command::Dev(args) => objects::dev::run(args, style)?,
+        Command::Port(args) => objects::port::run(args, style)?,
+        Command::Lease(args) => objects::lease::run(args, style)?,
+        Command::Client(args) => objects::client::run(args)?,
+        Command::User(args) => objects::user::run(args, style)?,
+        Command::Stat(args) => objects::stat::run(args, style, interrupt)?,
+        Command::Monitor(args) => objects::monitor::run(args, style, interrupt)?,
         Command::Perf(args) => perf::run(args, cli.json, interrupt)?,
         Command::Rping(args) => rping::run(args, cli.json, interrupt)?,
         Command::Doctor(args) => return doctor::run(args, cli.json),
         Command::Steering(args) => steering::run(args, cli.json)?,
+        Command::Completion(args) => completion::completion(args, Cli::command())?,
+        Command::Man(args) => completion::man(args, Cli::command())?,
     }
     Ok(ExitCode::SUCCESS)
 }

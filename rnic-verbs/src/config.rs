@@ -7,7 +7,7 @@ use std::time::Duration;
 use rnic_core::engine::EngineConfig;
 use rnic_core::memory::table::MAX_STAGS;
 use rnic_xdp::PortConfig;
-use rnic_xdp::manager::protocol::SOCKET;
+use rnic_xdp::manager::channel::default_socket;
 
 use crate::open_error::OpenError;
 
@@ -75,9 +75,7 @@ impl DeviceConfig {
             driving: Driving::default(),
             stags: 4096,
             queue_pairs: 1024,
-            manager: Some(
-                std::env::var_os("RNICD_SOCKET").map_or_else(|| SOCKET.into(), Into::into),
-            ),
+            manager: Some(default_socket()),
             ignore_ipsec: false,
         }
     }

@@ -3,12 +3,16 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, SystemTime};
 
 use rnic_xdp::manager::channel::{Channel, ChannelError, Peer};
-use rnic_xdp::manager::protocol::{Answer, FromDaemon, Notice, Reply, Request};
+use rnic_xdp::manager::protocol::{DecodeError, FromDaemon, Notice, Reply, Request};
+use rnic_xdp::manager::states::Event;
 
 /// Notices about segments that were too big, at most, for a client that does not read.
 const MOST_NOTICES: usize = 64;
+/// Events, at most, for a client that does not read.
+const MOST_EVENTS: usize = 256;
 
 /// A connected client. It is sent nothing that it has not asked for beyond what is bounded: it may not read at all.
 pub(crate) struct Client {
@@ -22,12 +26,16 @@ pub(crate) struct Client {
     pub(crate) changed: BTreeSet<(u32, IpAddr)>,
     /// Ports whose link has changed since it was told.
     pub(crate) links_changed: BTreeSet<u32>,
+    /// If it is sent events: how many it has missed since it was told.
+    missed: Option<u64>,
 }
 
 /// What a client does next.
 pub(crate) enum Received {
     /// It asks for something.
     Request(Request),
+    /// Something that is no request. The connection can be used on.
+    Malformed(DecodeError),
     /// Nothing now.
     Nothing,
     /// Its connection has ended, or it does not keep to the protocol.
@@ -46,6 +54,7 @@ impl Client {
             outgoing: VecDeque::new(),
             changed: BTreeSet::new(),
             links_changed: BTreeSet::new(),
+            missed: None,
         })
     }
 
@@ -64,18 +73,29 @@ impl Client {
         match self.channel.receive::<Request>() {
             Ok((request, _)) => Received::Request(request),
             Err(ChannelError::TimedOut { .. }) => Received::Nothing,
-            Err(ChannelError::Decode(error)) => {
-                self.outgoing.push_back((error.answer(), Vec::new()));
-                Received::Nothing
-            }
+            Err(ChannelError::Decode(error)) => Received::Malformed(error),
             Err(error) => Received::End(error),
         }
     }
 
     /// Answers a request.
-    pub(crate) fn answer(&mut self, id: u64, answer: Answer, descriptors: Vec<OwnedFd>) {
-        let reply = FromDaemon::Answer(Reply { id, answer });
+    pub(crate) fn answer(&mut self, reply: Reply, descriptors: Vec<OwnedFd>) {
+        let reply = FromDaemon::Answer(reply);
         self.outgoing.push_back((reply, descriptors));
+    }
+
+    /// Is sent events from now on.
+    pub(crate) fn monitor(&mut self) {
+        self.missed.get_or_insert(0);
+    }
+
+    /// Says an event, if the client has asked for events and reads them; else it is counted.
+    pub(crate) fn announce(&mut self, event: &Notice) {
+        match &mut self.missed {
+            Some(0) if self.outgoing.len() < MOST_EVENTS => self.tell(event.clone()),
+            Some(missed) => *missed += 1,
+            None => {}
+        }
     }
 
     /// Says something that the client may miss.
@@ -94,7 +114,11 @@ impl Client {
 
     /// Sends what the client takes now.
     pub(crate) fn flush(&mut self) -> Result<(), ChannelError> {
-        while let Some((message, descriptors)) = self.outgoing.front() {
+        loop {
+            self.say_missed();
+            let Some((message, descriptors)) = self.outgoing.front() else {
+                return Ok(());
+            };
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             match self.channel.send(message, &descriptors) {
                 Ok(()) => drop(self.outgoing.pop_front()),
@@ -102,8 +126,33 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
     }
+
+    /// Says how many events were missed, behind those that were not.
+    fn say_missed(&mut self) {
+        if let Some(missed @ 1..) = &mut self.missed
+            && self.outgoing.is_empty()
+        {
+            let events = std::mem::take(missed);
+            self.tell(event(Event::Missed { events }));
+        }
+    }
+}
+
+/// Makes the notice of an event that happens now.
+pub(crate) fn event(event: Event) -> Notice {
+    let at = u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX);
+    Notice::Event { at, event }
+}
+
+/// Returns the seconds since 1970-01-01 UTC.
+pub(crate) fn now() -> u64 {
+    since_1970().as_secs()
+}
+
+fn since_1970() -> Duration {
+    // A clock that is wrong by that much says 1970.
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 impl AsFd for Client {

@@ -2,8 +2,9 @@
 //! how much, and what systemd and rnicd say to each other.
 
 // From the ground up; each file imports only from those below it:
-// config/fault, config/value < config/table < config/rule < config/mod < policy, quota, notify, record, client < shared < server < requests
-// < serve
+// config/fault, config/value < config/table < config/rule < config/mod < policy, quota, notify, record, client < shared < server
+// < administration < requests < serve
+mod administration;
 mod client;
 pub mod config;
 pub mod notify;

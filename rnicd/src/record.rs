@@ -22,6 +22,12 @@ pub(crate) struct Record {
     pub(crate) gids: Vec<u32>,
     /// The name of its program.
     pub(crate) program: String,
+    /// The process of the client when it opened the port or came back last.
+    #[serde(default)]
+    pub(crate) pid: i32,
+    /// When the port was opened, in seconds since 1970-01-01 UTC.
+    #[serde(default)]
+    pub(crate) since: u64,
     /// Frames, those to be sent and those that circulate at first.
     pub(crate) frames: u32,
     /// Octets of its UMEM on hugepages.

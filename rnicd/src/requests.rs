@@ -6,17 +6,20 @@ use std::os::fd::OwnedFd;
 use rnic_core::engine::{NetError, Peers};
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
-    Answer, Ask, Grant, Reason, Refused, Request, RingSizes, VERSION,
+    Answer, Ask, Grant, Reason, Refused, Reply, Request, RingSizes, VERSION,
 };
+use rnic_xdp::manager::states::Event;
 use rnic_xdp::sharing::ClientPolicy;
 use rnic_xdp::{OpenError, PortConfig, PortShape};
 use tracing::{debug, info, warn};
 
+use crate::administration::{Answered, release};
+use crate::client::now;
 use crate::config::Limits;
 use crate::quota::{QuotaError, Resource, Taken};
 use crate::record::Record;
 use crate::server::Server;
-use crate::shared::{ClientKey, Port, Shared};
+use crate::shared::{ClientKey, Lease, Port, Shared};
 
 /// The most destinations that a port follows. Each costs the kernel a lookup whenever routes change.
 const MOST_DESTINATIONS: usize = 4096;
@@ -27,25 +30,43 @@ const BURST_PART: u64 = 100;
 /// The least octets that a port with a rate may send at once: some of the longest frames.
 const LEAST_BURST: u64 = 256 << 10;
 
-/// An answer with its descriptors.
-type Answered = Result<(Answer, Vec<OwnedFd>), Refused>;
-
 impl Server {
     /// Carries out a request of a client, and answers it.
     pub(crate) fn handle(&mut self, key: ClientKey, Request { id, ask }: Request) {
         let silent = matches!(ask, Ask::Follow { .. } | Ask::Forget { .. });
         let answered = self.carry_out(key, ask);
+        let (answer, descriptors) = match answered {
+            Ok(_) if silent => return,
+            Ok(answered) => answered,
+            Err(refused) => (Answer::Refused(refused), Vec::new()),
+        };
+        self.answer(key, Reply { id, answer }, descriptors);
+    }
+
+    /// Sends a client an answer.
+    pub(crate) fn answer(&mut self, key: ClientKey, reply: Reply, descriptors: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(key) else {
             return;
         };
-        match answered {
-            Ok(_) if silent => {}
-            Ok((answer, descriptors)) => client.answer(id, answer, descriptors),
-            Err(refused) => {
+        let refusal = match &reply.answer {
+            Answer::Refused(Refused {
+                reason, message, ..
+            }) => {
                 let (uid, pid) = (client.peer.uid, client.peer.pid);
-                debug!("refused to pid {pid} (uid {uid}): {}", refused.message);
-                client.answer(id, Answer::Refused(refused), Vec::new());
+                debug!("refused to pid {pid} (uid {uid}): {message}");
+                Some(Event::Refused {
+                    uid,
+                    pid,
+                    program: client.program.clone().unwrap_or_default(),
+                    reason: *reason,
+                    message: message.clone(),
+                })
             }
+            _ => None,
+        };
+        client.answer(reply, descriptors);
+        if let Some(refusal) = refusal {
+            self.announce(refusal);
         }
     }
 
@@ -90,6 +111,10 @@ impl Server {
                 self.port_of(key, port)?.forget(port, destination);
                 nothing()
             }
+            Ask::Show(show) => self.show(key, show),
+            Ask::EndPort { port } => self.end_port(key, port),
+            Ask::Revoke { port, local } => self.revoke(key, port, local),
+            Ask::Monitor => self.monitor(key),
         }
     }
 
@@ -178,6 +203,8 @@ impl Server {
             uid: peer.uid,
             gids: peer.gids,
             program,
+            pid: peer.pid,
+            since: now(),
             frames,
             huge_octets: shape.octets() as u64,
         };
@@ -195,6 +222,13 @@ impl Server {
             record.program, peer.pid, peer.uid
         );
         let grant = grant(shared, &shape, (number, token), made.huge_pages);
+        let opened = Event::PortOpened {
+            port: number,
+            netdev: netdev.clone(),
+            uid: record.uid,
+            pid: record.pid,
+            program: record.program.clone(),
+        };
         let port = Port {
             record,
             client: Some(key),
@@ -203,6 +237,7 @@ impl Server {
             follows: Default::default(),
         };
         shared.ports.insert(number, port);
+        self.announce(opened);
         Ok((Answer::Port(grant), vec![made.socket, made.umem]))
     }
 
@@ -242,14 +277,20 @@ impl Server {
             return Err(not_yours(number));
         }
         port.client = Some(key);
-        let lost: Vec<_> = port.leases.keys().copied().collect();
-        for local in lost.into_iter().filter(|local| !leases.contains(local)) {
+        // A process that was forked may have it now. The record can do without that.
+        port.record.pid = self.clients[key].peer.pid;
+        let held = port.leases.keys().copied();
+        let lost: Vec<_> = held.filter(|local| !leases.contains(local)).collect();
+        for &local in &lost {
             release(shared, number, local)?;
         }
         info!(
             "{}: port {number} is connected again",
             shared.device.netdev()
         );
+        for local in lost {
+            self.lease_ended(number, local, false);
+        }
         Ok((Answer::Adopted, Vec::new()))
     }
 
@@ -278,7 +319,7 @@ impl Server {
             .try_take(uid, Resource::Listeners, 1, &limits)
             .map_err(over)?;
         let reserved = shared.device.listen(number, local, peers);
-        lease(shared, number, reserved, held)
+        self.lease(number, reserved, held)
     }
 
     fn connect(
@@ -313,12 +354,35 @@ impl Server {
             .try_take(uid, Resource::Connections, 1, &limits)
             .map_err(over)?;
         let reserved = shared.device.connect(number, remote, local);
-        lease(shared, number, reserved, held)
+        self.lease(number, reserved, held)
+    }
+
+    /// Keeps a lease, and answers with it.
+    fn lease(
+        &mut self,
+        number: u32,
+        reserved: Result<(SocketAddr, OwnedFd), NetError>,
+        held: Taken,
+    ) -> Answered {
+        let (local, socket) = reserved.map_err(Refused::from)?;
+        let mut devices = self.devices.iter_mut();
+        if let Some(port) = devices.find_map(|shared| shared.ports.get_mut(&number)) {
+            let since = Some(now());
+            let lease = Lease { _held: held, since };
+            port.leases.insert(local, lease);
+        }
+        self.announce(Event::LeaseAdded {
+            port: number,
+            local,
+        });
+        Ok((Answer::Lease { local }, vec![socket]))
     }
 
     fn release(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
         let shared = self.port_of(key, number)?;
-        release(shared, number, local)?;
+        if release(shared, number, local)? {
+            self.lease_ended(number, local, false);
+        }
         Ok((Answer::Released, Vec::new()))
     }
 
@@ -358,38 +422,6 @@ fn not_yours(port: u32) -> Refused {
 fn not_yet(port: u32) -> Refused {
     let why = format!("port {port} may be one of a device that is not shared now; ask again");
     Refused::new(Reason::NotReady, why)
-}
-
-/// Keeps a lease, and answers with it.
-fn lease(
-    shared: &mut Shared,
-    number: u32,
-    reserved: Result<(SocketAddr, OwnedFd), NetError>,
-    held: Taken,
-) -> Answered {
-    let (local, socket) = reserved.map_err(Refused::from)?;
-    if let Some(port) = shared.ports.get_mut(&number) {
-        port.leases.insert(local, held);
-    }
-    Ok((Answer::Lease { local }, vec![socket]))
-}
-
-/// Ends a lease of a port. It is no error if the port does not have it.
-fn release(shared: &mut Shared, number: u32, local: SocketAddr) -> Result<(), Refused> {
-    let Some(port) = shared.ports.get_mut(&number) else {
-        return Ok(());
-    };
-    if port.leases.contains_key(&local) {
-        let released = shared.device.release(number, local);
-        released.map_err(|error| {
-            Refused::new(
-                Reason::Other,
-                format!("{local} cannot be released: {error}"),
-            )
-        })?;
-        port.leases.remove(&local);
-    }
-    Ok(())
 }
 
 /// Returns what the programs let a client send.

@@ -16,6 +16,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use rnic_xdp::OpenError;
 use rnic_xdp::manager::SharedDevice;
+use rnic_xdp::manager::states::Event;
 use rnic_xdp::sharing::SharingError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{error, info, warn};
@@ -26,7 +27,7 @@ use crate::policy::Policy;
 use crate::quota::{self, Quotas};
 use crate::record::Records;
 use crate::server::Server;
-use crate::shared::{Port, Shared};
+use crate::shared::{Lease, Port, Shared};
 
 /// How often to look again for a device that is not there.
 const LOOK_FOR_DEVICES_EVERY: Duration = Duration::from_secs(2);
@@ -244,6 +245,9 @@ impl Wanted<'_> {
                     );
                     self.complaints
                         .retain(|complaint| !complaint.starts_with(name));
+                    server.announce(Event::DeviceShared {
+                        netdev: name.clone(),
+                    });
                     server.devices.push(shared);
                 }
                 Err(why) => {
@@ -296,8 +300,11 @@ fn open(places: &Places, device: &Device, quotas: &Quotas) -> Result<Shared, Sha
     for (number, local) in device.leases()? {
         if let Some(port) = shared_ports.get_mut(&number) {
             // Which of them listen is not known any more.
-            let taken = quotas.adopt(port.record.uid, quota::Resource::Connections, 1);
-            port.leases.insert(local, taken);
+            let lease = Lease {
+                _held: quotas.adopt(port.record.uid, quota::Resource::Connections, 1),
+                since: None,
+            };
+            port.leases.insert(local, lease);
         }
     }
     // Nobody could show that such a port is its own.

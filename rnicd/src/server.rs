@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use rnic_xdp::LinkState;
-use rnic_xdp::manager::protocol::Notice;
+use rnic_xdp::manager::protocol::{FromDaemon, Notice};
+use rnic_xdp::manager::states::{Event, PortEnd};
 use rnic_xdp::manager::{DeviceEvent, channel::ChannelError};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use slab::Slab;
 use tracing::{debug, info, warn};
 
-use crate::client::{Client, Received};
+use crate::client::{Client, Received, event};
 use crate::policy::Policy;
 use crate::quota::Quotas;
 use crate::shared::{ClientKey, Shared};
@@ -109,10 +110,28 @@ impl Server {
         }
     }
 
+    /// Tells those who want to know what happens.
+    pub(crate) fn announce(&mut self, what: Event) {
+        let notice = event(what);
+        for (_, client) in &mut self.clients {
+            client.announce(&notice);
+        }
+    }
+
     /// Tells the clients of a device that their ports have ended.
     fn say_gone(&mut self, shared: &Shared) {
+        let netdev = || shared.device.netdev().to_owned();
+        self.announce(Event::DeviceChanged {
+            netdev: netdev(),
+            state: LinkState::Gone,
+        });
         for (&port, owner) in &shared.ports {
             shared.records.forget(port);
+            self.announce(Event::PortEnded {
+                port,
+                netdev: netdev(),
+                why: PortEnd::DeviceGone,
+            });
             let client = owner.client.and_then(|key| self.clients.get_mut(key));
             if let Some(client) = client {
                 let state = LinkState::Gone;
@@ -217,6 +236,11 @@ impl Server {
         };
         match client.receive() {
             Received::Request(request) => self.handle(key, request),
+            Received::Malformed(error) => {
+                if let FromDaemon::Answer(reply) = error.answer() {
+                    self.answer(key, reply, Vec::new());
+                }
+            }
             Received::Nothing => {}
             Received::End(error) => self.disconnect(key, &error),
         }
@@ -291,34 +315,53 @@ impl Server {
             return;
         };
         shared.device.poll();
+        let mut happened = Vec::new();
         while let Some(event) = shared.device.poll_event() {
-            match event {
-                DeviceEvent::NextHop(destination, hop) => {
-                    for port in shared.set_hop(destination, hop) {
-                        if let Some(client) = client_of(shared, &mut self.clients, port) {
-                            client.changed.insert((port, destination));
-                        }
-                    }
+            happened.extend(pass_on(shared, &mut self.clients, event));
+        }
+        for event in happened {
+            self.announce(event);
+        }
+    }
+}
+
+/// Passes on what the kernel reports of a device. Returns what others want to know of it.
+fn pass_on(shared: &mut Shared, clients: &mut Slab<Client>, event: DeviceEvent) -> Option<Event> {
+    let netdev = || shared.device.netdev().to_owned();
+    match event {
+        DeviceEvent::NextHop(destination, hop) => {
+            for port in shared.set_hop(destination, hop) {
+                if let Some(client) = client_of(shared, clients, port) {
+                    client.changed.insert((port, destination));
                 }
-                DeviceEvent::Link(state) => {
-                    info!("{} is {}", shared.device.netdev(), words(state));
-                    let ports: Vec<_> = shared.ports.keys().copied().collect();
-                    for port in ports {
-                        if let Some(client) = client_of(shared, &mut self.clients, port) {
-                            client.links_changed.insert(port);
-                        }
-                    }
-                }
-                DeviceEvent::TooBig(too_big) => {
-                    if let Some(port) = shared.lessee(too_big.local)
-                        && let Some(client) = client_of(shared, &mut self.clients, port)
-                    {
-                        let segment = too_big.into();
-                        client.mention(Notice::TooBig { port, segment });
-                    }
-                }
-                DeviceEvent::PortEnded(port) => drop(shared.remove(port)),
             }
+            None
+        }
+        DeviceEvent::Link(state) => {
+            let netdev = netdev();
+            info!("{netdev} is {}", words(state));
+            for &port in shared.ports.keys() {
+                if let Some(client) = client_of(shared, clients, port) {
+                    client.links_changed.insert(port);
+                }
+            }
+            // One that is gone is given up, which is announced.
+            (state != LinkState::Gone).then_some(Event::DeviceChanged { netdev, state })
+        }
+        DeviceEvent::TooBig(too_big) => {
+            if let Some(port) = shared.lessee(too_big.local)
+                && let Some(client) = client_of(shared, clients, port)
+            {
+                let segment = too_big.into();
+                client.mention(Notice::TooBig { port, segment });
+            }
+            None
+        }
+        DeviceEvent::PortEnded(port) => {
+            let netdev = netdev();
+            let why = PortEnd::Left;
+            let ended = shared.remove(port);
+            ended.map(|_| Event::PortEnded { port, netdev, why })
         }
     }
 }

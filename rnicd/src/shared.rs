@@ -12,16 +12,24 @@ use crate::record::{Record, Records};
 /// The key of a client among all that are connected.
 pub(crate) type ClientKey = usize;
 
+/// A lease of a port.
+pub(crate) struct Lease {
+    /// Its part of the quota.
+    pub(crate) _held: Taken,
+    /// When it was leased, in seconds since 1970-01-01 UTC, unless a former rnicd did it.
+    pub(crate) since: Option<u64>,
+}
+
 /// A port.
 pub(crate) struct Port {
     /// Whose it is.
     pub(crate) record: Record,
     /// Its client, unless that is not connected now.
     pub(crate) client: Option<ClientKey>,
-    /// What it has of its user's quota, until it is dropped.
+    /// What it has of its user's quota.
     pub(crate) _held: Vec<Taken>,
-    /// What it has leased, each with its part of the quota.
-    pub(crate) leases: HashMap<SocketAddr, Taken>,
+    /// What it has leased.
+    pub(crate) leases: BTreeMap<SocketAddr, Lease>,
     /// The destinations that it follows.
     pub(crate) follows: BTreeSet<IpAddr>,
 }

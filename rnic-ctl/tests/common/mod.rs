@@ -49,7 +49,8 @@ impl Running {
     /// Waits for a line of standard output that contains `words`.
     pub(crate) fn until_it_says(mut self, words: &str) -> Self {
         let child = self.child.as_mut().unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let said = self.said.take();
+        let mut said = said.unwrap_or_else(|| BufReader::new(child.stdout.take().unwrap()));
         while !self.first.contains(words) {
             let read = said.read_line(&mut self.first).unwrap();
             if read == 0 {

@@ -17,10 +17,15 @@ use rustix::net::{
 };
 
 use super::groups::peer_groups;
-use super::protocol::{DecodeError, MAX_MESSAGE, Message};
+use super::protocol::{DecodeError, MAX_MESSAGE, Message, SOCKET};
 
 /// The most descriptors that come with a message.
 pub const MAX_DESCRIPTORS: usize = 4;
+
+/// Returns where rnicd listens: what `RNICD_SOCKET` of the environment says, or [`SOCKET`].
+pub fn default_socket() -> PathBuf {
+    std::env::var_os("RNICD_SOCKET").map_or_else(|| SOCKET.into(), Into::into)
+}
 
 /// The process at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,7 +287,7 @@ impl Channel {
     }
 }
 
-fn io_error(doing: &'static str, error: impl Into<io::Error>) -> ChannelError {
+pub(super) fn io_error(doing: &'static str, error: impl Into<io::Error>) -> ChannelError {
     let source = error.into();
     ChannelError::Io { doing, source }
 }

@@ -7,6 +7,7 @@ use crate::steering::Mode;
 use super::protocol::{
     Answer, Ask, FromDaemon, Grant, Hop, Message, Notice, Refused, Reply, Request,
 };
+use super::states::MAX_OBJECTS;
 
 /// The most octets of a device's name (`IFNAMSIZ` of Linux, without the zero at the end).
 const MAX_NAME: usize = 15;
@@ -15,7 +16,7 @@ const MAX_PROGRAM: usize = 256;
 /// The most octets of an explanation.
 const MAX_TEXT: usize = 4096;
 /// The most elements of a list. The longest, of IPv6 prefixes, fits into a message.
-const MAX_LIST: usize = 1024;
+const MAX_LIST: usize = MAX_OBJECTS;
 /// The numbers of frames and ring entries that a port can have, as in `PortConfig`.
 const FRAMES: std::ops::RangeInclusive<u32> = 32..=1 << 20;
 /// The most chunks of a UMEM's half: eight times the most frames that circulate at first.
@@ -83,6 +84,10 @@ impl Message for Request {
         "release",
         "follow",
         "forget",
+        "show",
+        "end_port",
+        "revoke",
+        "monitor",
     ];
 
     fn descriptors(&self) -> usize {
@@ -120,17 +125,22 @@ impl Message for Request {
             Ask::Connect { remote, .. } => rule(remote.port() != 0, || {
                 format!("no peer has TCP port 0: {remote}")
             }),
-            Ask::Adopt { .. } | Ask::Release { .. } | Ask::Follow { .. } | Ask::Forget { .. } => {
-                Ok(())
-            }
+            Ask::Adopt { .. }
+            | Ask::Release { .. }
+            | Ask::Follow { .. }
+            | Ask::Forget { .. }
+            | Ask::Show(_)
+            | Ask::EndPort { .. }
+            | Ask::Revoke { .. }
+            | Ask::Monitor => Ok(()),
         }
     }
 }
 
 impl Message for FromDaemon {
     const TYPES: &'static [&'static str] = &[
-        "welcome", "port", "adopted", "lease", "released", "refused", "next_hop", "link",
-        "too_big", "revoked",
+        "welcome", "port", "adopted", "lease", "released", "devices", "ports", "leases", "users",
+        "done", "refused", "next_hop", "link", "too_big", "revoked", "event",
     ];
 
     fn descriptors(&self) -> usize {
@@ -141,6 +151,11 @@ impl Message for FromDaemon {
                 Answer::Welcome { .. }
                 | Answer::Adopted
                 | Answer::Released
+                | Answer::Devices(_)
+                | Answer::Ports(_)
+                | Answer::Leases(_)
+                | Answer::Users(_)
+                | Answer::Done
                 | Answer::Refused(_) => 0,
             },
             Self::Notice(_) => 0,
@@ -172,7 +187,11 @@ fn check_answer(answer: &Answer) -> Result<(), String> {
         }
         Answer::Port(grant) => check_grant(grant),
         Answer::Refused(refused) => check_refused(refused),
-        Answer::Adopted | Answer::Lease { .. } | Answer::Released => Ok(()),
+        Answer::Devices(page) => list("list", page.list.len()),
+        Answer::Ports(page) => list("list", page.list.len()),
+        Answer::Leases(page) => list("list", page.list.len()),
+        Answer::Users(page) => list("list", page.list.len()),
+        Answer::Adopted | Answer::Lease { .. } | Answer::Released | Answer::Done => Ok(()),
     }
 }
 

@@ -14,18 +14,19 @@ use rnic_core::wire::icmp::TooBig;
 use tracing::{info, warn};
 
 use super::reservation::disarm;
+use super::states::KernelLink;
 use crate::clock::clock;
 use crate::error::OpenError;
 use crate::icmp::Icmp;
 use crate::locals::{Locals, other};
 use crate::netlink::{
-    Address, Groups, Link, LinkChange, Message, RouteSocket, Socket, addresses, link_by_name,
-    links, remove_link,
+    Address, Groups, Link, LinkChange, Message, RouteSocket, Socket, addresses, link_by_index,
+    link_by_name, links, remove_link,
 };
 use crate::port::{MadePort, PortShape};
 use crate::routes::{LinkState, Routes, Update};
-use crate::sharing::{ClientPolicy, SharedSteering, SharingError};
-use crate::steering::{Entry, Mode, ModeChoice};
+use crate::sharing::{ClientPolicy, PoliceCounters, SharedSteering, SharingError};
+use crate::steering::{Entry, Mode, ModeChoice, SteeringCounters};
 
 /// What happened to a device or to a port of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,6 +184,29 @@ impl SharedDevice {
             stays
         });
         Ok(())
+    }
+
+    /// Returns what the kernel says of the device now. It is `None` if the device is gone.
+    pub fn kernel_link(&mut self) -> Result<Option<KernelLink>, OpenError> {
+        let link = link_by_index(&mut self.requests, self.link.index)?;
+        Ok(link.map(kernel_link))
+    }
+
+    /// Returns what the kernel says of the host end of a port now. It is `None` if the port is gone.
+    pub fn kernel_host_end(&mut self, number: u32) -> Result<Option<KernelLink>, OpenError> {
+        let name = self.host_end(number);
+        let link = link_by_name(&mut self.requests, &name)?;
+        Ok(link.map(kernel_link))
+    }
+
+    /// Returns what became of the frames that the device received.
+    pub fn steering_counters(&self) -> Result<SteeringCounters, SharingError> {
+        self.steering.steering_counters()
+    }
+
+    /// Returns what became of the frames that the client of a port sent.
+    pub fn port_counters(&self, number: u32) -> Result<PoliceCounters, SharingError> {
+        self.steering.counters(number)
     }
 
     /// Reserves a local port to listen on for a port, and steers it there. TCP port 0 chooses one.
@@ -430,6 +454,24 @@ fn sharing(error: SharingError) -> OpenError {
             doing: "share a device",
             source: io::Error::other(error.to_string()),
         },
+    }
+}
+
+fn kernel_link(link: Link) -> KernelLink {
+    let counted = link.statistics;
+    KernelLink {
+        name: link.name,
+        ifindex: link.index,
+        up: link.up,
+        mtu: link.mtu,
+        program: link.xdp.map(|xdp| xdp.program),
+        xdp: link.xdp.map(|xdp| xdp.attachment.words().0.to_owned()),
+        rx_packets: counted.rx_packets,
+        rx_octets: counted.rx_octets,
+        rx_dropped: counted.rx_dropped,
+        tx_packets: counted.tx_packets,
+        tx_octets: counted.tx_octets,
+        tx_dropped: counted.tx_dropped,
     }
 }
 

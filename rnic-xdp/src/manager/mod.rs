@@ -6,19 +6,24 @@
 //! A message is a JSON object in a datagram of a `SOCK_SEQPACKET` socket, at most 64 KiB long. [`protocol`] has the messages,
 //! [`channel`] the transport.
 
+mod administrator;
 pub mod channel;
 mod checks;
 mod convert;
 mod device;
+mod dialogue;
 mod groups;
 mod net;
 mod open;
 mod peers;
 pub mod protocol;
+mod refused;
 mod reservation;
 mod session;
+pub mod states;
 mod token;
 
+pub use administrator::{Administrator, AskError, TimedEvent};
 pub use checks::is_device_name;
 pub use device::{DeviceEvent, SharedDevice};
 pub use net::ManagedNet;

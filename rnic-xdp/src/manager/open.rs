@@ -3,13 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crossbeam_channel::unbounded;
 
-use super::channel::{Channel, ChannelError};
+use super::channel::ChannelError;
+use super::dialogue::{Dialogue, program};
 use super::net::ManagedNet;
-use super::protocol::{Answer, Ask, FromDaemon, Grant, Reply, Request, VERSION};
+use super::protocol::{Answer, Ask, Grant};
 use super::session::Session;
 use crate::error::OpenError;
 use crate::port::{
@@ -17,37 +17,29 @@ use crate::port::{
 };
 use crate::tx_checksum::TxOffload;
 
-/// How long rnicd may take for each step.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// rnicd, connected, and what it offers.
 pub struct Manager {
-    channel: Channel,
+    dialogue: Dialogue,
     path: std::path::PathBuf,
     program: String,
     devices: Vec<String>,
-    next_id: u64,
 }
 
 impl Manager {
     /// Connects to the rnicd that listens at a path.
     pub fn connect(path: &Path) -> Result<Self, ChannelError> {
-        let channel = Channel::connect(path, PATIENCE)?;
-        let mut manager = Self {
-            channel,
+        let program = program();
+        let (dialogue, answer) = Dialogue::connect(path, &program)?;
+        let devices = match answer {
+            Answer::Welcome { devices, .. } => devices,
+            _ => Vec::new(),
+        };
+        Ok(Self {
+            dialogue,
             path: path.to_owned(),
-            program: program(),
-            devices: Vec::new(),
-            next_id: 1,
-        };
-        let hello = Ask::Hello {
-            version: VERSION,
-            program: manager.program.clone(),
-        };
-        if let (Answer::Welcome { devices, .. }, _) = manager.ask(hello)? {
-            manager.devices = devices;
-        }
-        Ok(manager)
+            program,
+            devices,
+        })
     }
 
     /// Returns whether this user may have ports of a device.
@@ -69,7 +61,8 @@ impl Manager {
             netdev: netdev(),
             reason,
         };
-        let answer = self.ask(ask);
+        // Notices on a port that the worker is not there for yet: it gets the state when it asks.
+        let answer = self.dialogue.ask(ask, |_| ());
         let (answer, descriptors) = answer.map_err(|error| refused(error.to_string()))?;
         let grant = match answer {
             Answer::Port(grant) => grant,
@@ -87,14 +80,15 @@ impl Manager {
             report(&grant),
             grant.partial_checksums,
         )?;
-        let nonblocking = self.channel.set_nonblocking();
+        let Dialogue { channel, next_id } = self.dialogue;
+        let nonblocking = channel.set_nonblocking();
         nonblocking.map_err(|error| refused(error.to_string()))?;
 
         let (errands, receiver) = unbounded();
         let session = Session::new(
             (self.path, self.program),
             (grant.port, grant.token),
-            (self.channel, self.next_id),
+            (channel, next_id),
             receiver,
         );
         let policies = Arc::default();
@@ -108,22 +102,6 @@ impl Manager {
             control: control.handle().clone(),
         };
         Ok((XdpPort::granted(port, control), net))
-    }
-
-    /// Asks for something, and waits for the answer.
-    fn ask(&mut self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), ChannelError> {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.channel.send(&Request { id, ask }, &[])?;
-        loop {
-            match self.channel.receive()? {
-                (FromDaemon::Answer(Reply { id: of, answer }), descriptors) if of == id => {
-                    return Ok((answer, descriptors));
-                }
-                // Notices on a port that the worker is not there for yet: it gets the state when it asks.
-                _ => {}
-            }
-        }
     }
 }
 
@@ -161,18 +139,4 @@ fn report(grant: &Grant) -> PortReport {
         link_mtu: grant.link_mtu,
         mtu: grant.mtu,
     }
-}
-
-/// Returns the name of this program, for rnicd's log.
-fn program() -> String {
-    let name = std::env::current_exe().ok();
-    let name = name.as_deref().and_then(Path::file_name);
-    let name = name.map(|name| name.to_string_lossy().into_owned());
-    let printable = |name: String| {
-        name.chars()
-            .filter(|char| !char.is_control())
-            .take(64)
-            .collect()
-    };
-    name.map_or_else(|| "?".to_owned(), printable)
 }

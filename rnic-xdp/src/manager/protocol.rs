@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::peers;
+pub use super::refused::{Policy, Reason, Refused};
+use super::states::{DeviceState, Event, LeaseState, Page, PortState, UserState};
 use super::token::Token;
 use crate::routes::LinkState;
 use crate::steering::Mode;
@@ -187,6 +189,53 @@ pub enum Ask {
         /// The destination.
         destination: IpAddr,
     },
+    /// What is there, answered by `Devices`, `Ports`, `Leases` or `Users`. Root sees all; other users see their own ports and
+    /// leases.
+    Show(Show),
+    /// Root only: the end of a port, answered by `Done` once nothing is sent or received there any more.
+    EndPort {
+        /// The port.
+        port: u32,
+    },
+    /// Root only: the end of a lease, answered by `Done` once nothing is steered there and nothing is sent from there any more.
+    Revoke {
+        /// The port that has it.
+        port: u32,
+        /// What was leased.
+        local: SocketAddr,
+    },
+    /// Root only: report each `Event` from now on, answered by `Done`.
+    Monitor,
+}
+
+/// What to show: the objects behind the one that is named, which was the last of the page before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum Show {
+    /// Devices, by name.
+    Devices {
+        /// The name of a device.
+        #[serde(default)]
+        after: Option<String>,
+    },
+    /// Ports, by number.
+    Ports {
+        /// The number of a port.
+        #[serde(default)]
+        after: Option<u32>,
+    },
+    /// Leases, by the number of their port and by their address.
+    Leases {
+        /// The port and the address of a lease.
+        #[serde(default)]
+        after: Option<(u32, SocketAddr)>,
+    },
+    /// Users that have ports or are connected, by number.
+    Users {
+        /// The number of a user.
+        #[serde(default)]
+        after: Option<u32>,
+    },
 }
 
 /// What rnicd sends: an answer, or a notice, which has no `id`.
@@ -231,11 +280,21 @@ pub enum Answer {
     },
     /// To `Release`.
     Released,
+    /// To `Show` of devices.
+    Devices(Page<DeviceState>),
+    /// To `Show` of ports.
+    Ports(Page<PortState>),
+    /// To `Show` of leases.
+    Leases(Page<LeaseState>),
+    /// To `Show` of users.
+    Users(Page<UserState>),
+    /// To `EndPort`, `Revoke` and `Monitor`.
+    Done,
     /// To anything.
     Refused(Refused),
 }
 
-/// What rnicd reports without being asked.
+/// What rnicd reports without being asked for it each time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Notice {
@@ -268,6 +327,14 @@ pub enum Notice {
         port: u32,
         /// What was leased.
         local: SocketAddr,
+    },
+    /// Something has happened, for those that asked for `Monitor`.
+    Event {
+        /// When, in milliseconds since 1970-01-01 UTC.
+        at: u64,
+        /// What.
+        #[serde(flatten)]
+        event: Event,
     },
 }
 
@@ -342,63 +409,4 @@ pub struct BigSegment {
     pub seq: u32,
     /// Octets of the largest IP packet that fits.
     pub mtu: u16,
-}
-
-/// Why a request was not met.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
-    /// For programs.
-    pub reason: Reason,
-    /// For people, with the remedy.
-    pub message: String,
-    /// The policy that forbids it, if [`Reason::Protected`] is the reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<Policy>,
-}
-
-impl Refused {
-    /// Makes a refusal.
-    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: message.into(),
-            policy: None,
-        }
-    }
-}
-
-/// An IPsec policy of the host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Policy {
-    /// The local address, or the peer's, that it does not let go unprotected.
-    pub address: SocketAddr,
-    /// The policy, in the words of `ip xfrm policy`.
-    pub text: String,
-}
-
-/// What kind of refusal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// Another socket has the local address and TCP port.
-    InUse,
-    /// The address is not this host's.
-    NotLocal,
-    /// There is no route to the peer.
-    NoRoute,
-    /// The client has all that it may have.
-    Quota,
-    /// The client may not have that, or the port is another's.
-    NotPermitted,
-    /// rnicd has no such device.
-    NoSuchDevice,
-    /// An IPsec policy of the host demands protection.
-    Protected,
-    /// rnicd cannot say yet: ask again on a new connection.
-    NotReady,
-    /// The request makes no sense.
-    Malformed,
-    /// Anything else, or a reason that this version does not know.
-    #[serde(other)]
-    Other,
 }

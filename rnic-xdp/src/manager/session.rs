@@ -355,6 +355,8 @@ impl Session {
                 warn!("rnicd has revoked {local}: nothing is sent from there any more");
                 self.leases.remove(&local);
             }
+            // For those that asked for them.
+            Notice::Event { .. } => {}
         }
     }
 

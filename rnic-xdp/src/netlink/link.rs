@@ -23,6 +23,7 @@ const IFLA_VLAN_ID: u16 = 1;
 const IFLA_VLAN_PROTOCOL: u16 = 5;
 pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_STATS64: u16 = 23;
 const IFLA_LINK_NETNSID: u16 = 37;
 pub(super) const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
@@ -98,6 +99,41 @@ pub(crate) struct AttachedXdp {
     pub(crate) attachment: XdpAttachment,
 }
 
+/// What a device has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LinkStatistics {
+    pub(crate) rx_packets: u64,
+    pub(crate) tx_packets: u64,
+    pub(crate) rx_octets: u64,
+    pub(crate) tx_octets: u64,
+    pub(crate) rx_dropped: u64,
+    pub(crate) tx_dropped: u64,
+}
+
+impl LinkStatistics {
+    /// Reads the first part of `struct rtnl_link_stats64`.
+    fn from_values(values: [u64; 8]) -> Self {
+        let [
+            rx_packets,
+            tx_packets,
+            rx_octets,
+            tx_octets,
+            _rx_errors,
+            _tx_errors,
+            rx_dropped,
+            tx_dropped,
+        ] = values;
+        Self {
+            rx_packets,
+            tx_packets,
+            rx_octets,
+            tx_octets,
+            rx_dropped,
+            tx_dropped,
+        }
+    }
+}
+
 /// A network device.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
@@ -119,6 +155,7 @@ pub(crate) struct Link {
     pub(crate) xdp: Option<AttachedXdp>,
     /// Bus and name of the hardware device: ("pci", "0000:01:00.0").
     pub(crate) hardware: Option<(String, String)>,
+    pub(crate) statistics: LinkStatistics,
 }
 
 impl Link {
@@ -153,6 +190,9 @@ impl Link {
             hardware: attributes
                 .string(IFLA_PARENT_DEV_BUS_NAME)
                 .zip(attributes.string(IFLA_PARENT_DEV_NAME)),
+            statistics: LinkStatistics::from_values(
+                attributes.value(IFLA_STATS64).unwrap_or_default(),
+            ),
         })
     }
 
@@ -194,6 +234,7 @@ impl Link {
             tx_queues: 1,
             xdp: None,
             hardware: None,
+            statistics: LinkStatistics::default(),
         }
     }
 

@@ -3,4 +3,5 @@
 mod channel;
 mod hostile;
 mod messages;
+mod states;
 mod values;

@@ -69,6 +69,10 @@ fn a_field_that_the_writer_does_not_know_has_a_default() {
             r#"{"id":9,"type":"connect","port":7,"remote":"192.0.2.2:7174"}"#,
             r#"{"id":9,"type":"connect","port":7,"remote":"192.0.2.2:7174","local":null}"#,
         ),
+        (
+            r#"{"id":9,"type":"show","what":"leases"}"#,
+            r#"{"id":9,"type":"show","what":"leases","after":null}"#,
+        ),
     ] {
         assert_eq!(decode(without), decode(with));
         decode(with).unwrap();

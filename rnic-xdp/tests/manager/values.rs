@@ -5,9 +5,12 @@ use rnic_xdp::LinkState;
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
     Answer, Ask, BigSegment, FromDaemon, Grant, Hop, Notice, Policy, Reason, Refused, Reply,
-    Request, RingSizes,
+    Request, RingSizes, Show,
 };
+use rnic_xdp::manager::states::Event;
 use rnic_xdp::steering::Mode;
+
+use crate::states;
 
 pub(crate) const TOKEN: &str = "000102030405060708090a0b0c0d0e0f";
 
@@ -112,6 +115,38 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
             },
             r#""type":"forget","port":7,"destination":"2001:db8::2""#.into(),
         ),
+        (
+            Ask::Show(Show::Devices { after: None }),
+            r#""type":"show","what":"devices","after":null"#.into(),
+        ),
+        (
+            Ask::Show(Show::Devices { after: Some("eth1".into()) }),
+            r#""type":"show","what":"devices","after":"eth1""#.into(),
+        ),
+        (
+            Ask::Show(Show::Ports { after: Some(7) }),
+            r#""type":"show","what":"ports","after":7"#.into(),
+        ),
+        (
+            Ask::Show(Show::Leases { after: Some((7, "192.0.2.1:7174".parse().unwrap())) }),
+            r#""type":"show","what":"leases","after":[7,"192.0.2.1:7174"]"#.into(),
+        ),
+        (
+            Ask::Show(Show::Users { after: Some(0) }),
+            r#""type":"show","what":"users","after":0"#.into(),
+        ),
+        (
+            Ask::EndPort { port: 7 },
+            r#""type":"end_port","port":7"#.into(),
+        ),
+        (
+            Ask::Revoke {
+                port: 7,
+                local: "[2001:db8::1]:7174".parse().unwrap(),
+            },
+            r#""type":"revoke","port":7,"local":"[2001:db8::1]:7174""#.into(),
+        ),
+        (Ask::Monitor, r#""type":"monitor""#.into()),
     ];
     let whole =
         |(ask, json): (Ask, String)| (Request { id: 9, ask }, format!(r#"{{"id":9,{json}}}"#));
@@ -175,6 +210,23 @@ fn answers() -> Vec<(Answer, String)> {
         ),
         (Answer::Released, r#""type":"released""#.into()),
         (
+            Answer::Devices(states::devices()),
+            format!(r#""type":"devices",{}"#, states::DEVICES),
+        ),
+        (
+            Answer::Ports(states::ports()),
+            format!(r#""type":"ports",{}"#, states::PORTS),
+        ),
+        (
+            Answer::Leases(states::leases()),
+            format!(r#""type":"leases",{}"#, states::LEASES),
+        ),
+        (
+            Answer::Users(states::users()),
+            format!(r#""type":"users",{}"#, states::USERS),
+        ),
+        (Answer::Done, r#""type":"done""#.into()),
+        (
             Answer::Refused(Refused::new(Reason::NoSuchDevice, "no eth9")),
             r#""type":"refused","reason":"no_such_device","message":"no eth9""#.into(),
         ),
@@ -230,6 +282,19 @@ pub(crate) fn from_daemon() -> Vec<(FromDaemon, String)> {
         (FromDaemon::Answer(reply), format!(r#"{{"id":9,{json}}}"#))
     };
     let notice = |(notice, json)| (FromDaemon::Notice(notice), json);
+    let event = |(event, json): (Event, &str)| {
+        let json = format!(r#"{{"type":"event","at":1700000000007,{json}}}"#);
+        (
+            Notice::Event {
+                at: 1_700_000_000_007,
+                event,
+            },
+            json,
+        )
+    };
     let answers = answers().into_iter().map(answer);
-    answers.chain(notices().into_iter().map(notice)).collect()
+    let notices = notices()
+        .into_iter()
+        .chain(states::events().into_iter().map(event));
+    answers.chain(notices.map(notice)).collect()
 }

@@ -1,0 +1,98 @@
+//! Reaching rnicd, and printing what it says.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rnic_xdp::manager::channel::{ChannelError, default_socket};
+use rnic_xdp::manager::protocol::Reason;
+use rnic_xdp::manager::{Administrator, AskError};
+use serde_json::Value;
+
+use super::line::Line;
+use crate::failure::{Failure, Outcome};
+use crate::out;
+
+/// Where rnicd is, and how to print.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Access {
+    /// The Unix socket of rnicd. The default is RNICD_SOCKET of the environment, or /run/rnic/rnicd.sock
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+
+    /// With -j: one value on a line, indented
+    #[arg(short, long, global = true)]
+    pretty: bool,
+
+    /// Print details. JSON always has them
+    #[arg(short, long, global = true)]
+    details: bool,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    /// As JSON.
+    pub(crate) json: bool,
+    /// JSON of several lines.
+    pub(crate) pretty: bool,
+    /// Text with details.
+    pub(crate) details: bool,
+}
+
+impl Access {
+    /// Connects to rnicd.
+    pub(super) fn connect(&self) -> Outcome<Administrator> {
+        let path = self.socket.clone().unwrap_or_else(default_socket);
+        Administrator::connect(&path).map_err(failed("connect to rnicd"))
+    }
+
+    /// Adds the options behind the object to those in front of it.
+    pub(super) fn style(&self, style: Style) -> Style {
+        Style {
+            json: style.json,
+            pretty: style.pretty || self.pretty,
+            details: style.details || self.details,
+        }
+    }
+
+    /// Prints a list of objects.
+    pub(super) fn print(&self, style: Style, lines: &[Line]) -> Outcome {
+        let style = self.style(style);
+        if style.json {
+            return style.value(&lines.iter().map(Line::json).collect());
+        }
+        lines
+            .iter()
+            .try_for_each(|line| out::line(line.text(style.details)))
+    }
+}
+
+impl Style {
+    /// Prints one object of a sequence that has no end.
+    pub(super) fn print(self, line: &Line) -> Outcome {
+        match self.json {
+            true => self.value(&line.json()),
+            false => out::line(line.text(self.details)),
+        }
+    }
+
+    fn value(self, json: &Value) -> Outcome {
+        match self.pretty {
+            true => out::line(format_args!("{json:#}")),
+            false => out::line(json),
+        }
+    }
+}
+
+/// Returns what makes a failure of what rnicd did not do.
+pub(super) fn failed(what: &'static str) -> impl Fn(AskError) -> Failure {
+    move |error| match &error {
+        AskError::Channel(ChannelError::NoDaemon { .. } | ChannelError::NotPermitted { .. }) => {
+            Failure::environment(what, error)
+        }
+        AskError::Refused(refused) if refused.reason == Reason::NotPermitted => {
+            Failure::environment(what, error)
+        }
+        _ => Failure::operation(what, error),
+    }
+}

@@ -1,0 +1,98 @@
+//! `rnic-ctl dev`: the devices that rnicd shares.
+
+use clap::{Args, Subcommand};
+use rnic_xdp::LinkState;
+use rnic_xdp::manager::states::{DeviceState, KernelLink};
+use rnic_xdp::steering::Mode;
+
+use super::access::{Access, Style, failed};
+use super::line::Line;
+use crate::failure::{Failure, Outcome};
+
+/// Shows the devices that rnicd shares.
+///
+/// A line has whether the device can send, its XDP mode, its MTU, and how many ports and leases it has. With -d also what became of
+/// the frames received, and what the kernel says of the device.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DevArgs {
+    #[command(flatten)]
+    access: Access,
+
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Verb {
+    /// Show the devices, or one of them
+    #[command(visible_alias = "list")]
+    Show {
+        /// The device
+        dev: Option<String>,
+    },
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &DevArgs, style: Style) -> Outcome {
+    let wanted = args
+        .verb
+        .as_ref()
+        .and_then(|Verb::Show { dev }| dev.as_deref());
+    let devices = args.access.connect()?.devices();
+    let mut devices = devices.map_err(failed("show the devices"))?;
+    if let Some(wanted) = wanted {
+        devices.retain(|device| device.netdev == wanted);
+        if devices.is_empty() {
+            let why =
+                format!("rnicd does not share {wanted}; `rnic-ctl dev show` lists what it shares");
+            return Err(Failure::operation("show the devices", why));
+        }
+    }
+    let lines: Vec<_> = devices.iter().map(line).collect();
+    args.access.print(style, &lines)
+}
+
+fn line(device: &DeviceState) -> Line {
+    let (xdp, reason) = match &device.mode {
+        Mode::Native => ("native", None),
+        Mode::Generic { reason } => ("generic", Some(reason.as_str())),
+    };
+    let mut line = Line::default()
+        .with("dev", device.netdev.as_str())
+        .with("state", state(device.state))
+        .with("xdp", xdp)
+        .detail("xdp_reason", reason)
+        .with("mtu", device.mtu)
+        .with("ports", device.ports)
+        .with("leases", device.leases);
+    for steered in &device.received {
+        line = line.detail(format!("received.{}", steered.reason), steered.frames);
+    }
+    kernel(line, "kernel", device.kernel.as_ref())
+}
+
+/// Returns a state of a device in a word.
+pub(super) fn state(state: LinkState) -> &'static str {
+    match state {
+        LinkState::Active => "up",
+        LinkState::Inactive => "down",
+        LinkState::Gone => "gone",
+    }
+}
+
+/// Adds what the kernel says of a device.
+pub(super) fn kernel(line: Line, key: &str, link: Option<&KernelLink>) -> Line {
+    let at = |inner: &str| format!("{key}.{inner}");
+    line.detail(at("dev"), link.map(|link| link.name.as_str()))
+        .detail(at("ifindex"), link.map(|link| link.ifindex))
+        .detail(at("up"), link.map(|link| link.up))
+        .detail(at("mtu"), link.map(|link| link.mtu))
+        .detail(at("xdp_program"), link.and_then(|link| link.program))
+        .detail(at("xdp_mode"), link.and_then(|link| link.xdp.as_deref()))
+        .detail(at("rx_packets"), link.map(|link| link.rx_packets))
+        .detail(at("rx_octets"), link.map(|link| link.rx_octets))
+        .detail(at("rx_dropped"), link.map(|link| link.rx_dropped))
+        .detail(at("tx_packets"), link.map(|link| link.tx_packets))
+        .detail(at("tx_octets"), link.map(|link| link.tx_octets))
+        .detail(at("tx_dropped"), link.map(|link| link.tx_dropped))
+}

@@ -1,0 +1,71 @@
+//! `rnic-ctl lease`: the local addresses and TCP ports that ports of rnicd have leased.
+
+use std::net::SocketAddr;
+
+use clap::{Args, Subcommand};
+use rnic_xdp::manager::states::LeaseState;
+
+use super::access::{Access, Style, failed};
+use super::line::Line;
+use super::words::{Users, time};
+use crate::failure::Outcome;
+
+/// Shows or revokes leases, the local addresses and TCP ports of ports.
+///
+/// From a lease a port may send, and what arrives there is the port's. Users other than root see their own.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LeaseArgs {
+    #[command(flatten)]
+    access: Access,
+
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Verb {
+    /// Show the leases, or those of one port
+    #[command(visible_alias = "list")]
+    Show {
+        /// The number of the port
+        port: Option<u32>,
+    },
+    /// Take a lease away from its port, as root: nothing arrives there and nothing is sent from there any more
+    Revoke {
+        /// The number of the port
+        port: u32,
+        /// What it has leased, such as 192.0.2.1:4420 or [2001:db8::1]:4420
+        #[arg(value_name = "ADDR")]
+        local: SocketAddr,
+    },
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &LeaseArgs, style: Style) -> Outcome {
+    let wanted = match args.verb {
+        Some(Verb::Revoke { port, local }) => {
+            let revoked = args.access.connect()?.revoke(port, local);
+            return revoked.map_err(failed("revoke a lease"));
+        }
+        Some(Verb::Show { port }) => port,
+        None => None,
+    };
+    let leases = args.access.connect()?.leases();
+    let leases = leases.map_err(failed("show the leases"))?.into_iter();
+    let mut users = Users::default();
+    let lines: Vec<_> = leases
+        .filter(|lease| wanted.is_none_or(|port| port == lease.port))
+        .map(|lease| line(&lease, &mut users))
+        .collect();
+    args.access.print(style, &lines)
+}
+
+fn line(lease: &LeaseState, users: &mut Users) -> Line {
+    Line::default()
+        .with("lease", lease.local.to_string())
+        .with("port", lease.port)
+        .with("dev", lease.netdev.as_str())
+        .with("user", users.name(lease.uid))
+        .with("uid", lease.uid)
+        .with("since", lease.since.map(|since| time(since * 1000)))
+}

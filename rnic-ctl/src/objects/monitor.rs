@@ -1,0 +1,110 @@
+//! `rnic-ctl monitor`: what happens to the devices, ports and leases of rnicd.
+
+use std::time::Duration;
+
+use clap::Args;
+use rnic_xdp::manager::TimedEvent;
+use rnic_xdp::manager::states::{Event, PortEnd};
+use serde_json::Value;
+
+use super::access::{Access, Style, failed};
+use super::dev::state;
+use super::line::Line;
+use super::words::{Users, time};
+use crate::failure::Outcome;
+use crate::interrupt::Interrupt;
+
+/// How soon Ctrl-C is noticed at the latest.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Shows what happens until Ctrl-C, as root.
+///
+/// It shows ports opened and ended, leases added and ended, devices that go up and down, and what clients were refused. The first line
+/// says that it listens. If it reads too slowly, a line says how many events it has missed.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MonitorArgs {
+    #[command(flatten)]
+    access: Access,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &MonitorArgs, style: Style, interrupt: &Interrupt) -> Outcome {
+    let style = args.access.style(style);
+    let mut administrator = args.access.connect()?;
+    administrator
+        .monitor()
+        .map_err(failed("follow what happens"))?;
+    style.print(&Line::default().with("event", "listening"))?;
+    let mut users = Users::default();
+    while !interrupt.is_signalled() {
+        let event = administrator.next_event(PATIENCE);
+        if let Some(event) = event.map_err(failed("follow what happens"))? {
+            style.print(&line(&event, &mut users))?;
+        }
+    }
+    Ok(())
+}
+
+fn line((at, event): &TimedEvent, users: &mut Users) -> Line {
+    let line = |event: &str| Line::default().with("event", event).with("at", time(*at));
+    match event {
+        Event::PortOpened {
+            port,
+            netdev,
+            uid,
+            pid,
+            program,
+        } => line("port_opened")
+            .with("port", *port)
+            .with("dev", netdev.as_str())
+            .with("user", users.name(*uid))
+            .with("uid", *uid)
+            .with("pid", *pid)
+            .with("program", program.as_str()),
+        Event::PortEnded { port, netdev, why } => line("port_ended")
+            .with("port", *port)
+            .with("dev", netdev.as_str())
+            .with("why", why_ended(*why)),
+        Event::LeaseAdded { port, local } => line("lease_added")
+            .with("port", *port)
+            .with("lease", local.to_string()),
+        Event::LeaseEnded {
+            port,
+            local,
+            revoked,
+        } => line("lease_ended")
+            .with("port", *port)
+            .with("lease", local.to_string())
+            .with("revoked", *revoked),
+        Event::DeviceShared { netdev } => line("device_shared").with("dev", netdev.as_str()),
+        Event::DeviceChanged { netdev, state: now } => line("device_changed")
+            .with("dev", netdev.as_str())
+            .with("state", state(*now)),
+        Event::Refused {
+            uid,
+            pid,
+            program,
+            reason,
+            message,
+        } => line("refused")
+            .with("user", users.name(*uid))
+            .with("uid", *uid)
+            .with("pid", *pid)
+            .with("program", program.as_str())
+            .with(
+                "reason",
+                serde_json::to_value(reason).unwrap_or(Value::Null),
+            )
+            .with("message", message.as_str()),
+        Event::Missed { events } => line("missed").with("events", *events),
+    }
+}
+
+fn why_ended(why: PortEnd) -> &'static str {
+    match why {
+        PortEnd::Left => "client_left",
+        PortEnd::Killed => "killed",
+        PortEnd::DeviceGone => "device_gone",
+        PortEnd::Other => "other",
+    }
+}

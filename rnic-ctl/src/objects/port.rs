@@ -1,0 +1,91 @@
+//! `rnic-ctl port`: the ports of rnicd, which are clients' shares of devices.
+
+use clap::{Args, Subcommand};
+use rnic_xdp::manager::states::PortState;
+
+use super::access::{Access, Style, failed};
+use super::dev::kernel;
+use super::line::Line;
+use super::words::{Users, time};
+use crate::failure::{Failure, Outcome};
+
+/// Shows the ports of rnicd, which are clients' shares of devices.
+///
+/// A line has whose the port is, and since when. With -d also what became of the frames that the client sent, and what the kernel says
+/// of the host end of the port. Users other than root see their own.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PortArgs {
+    #[command(flatten)]
+    access: Access,
+
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Verb {
+    /// Show the ports, or one of them
+    #[command(visible_alias = "list")]
+    Show {
+        /// The number of the port
+        port: Option<u32>,
+    },
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &PortArgs, style: Style) -> Outcome {
+    let wanted = args.verb.as_ref().and_then(|Verb::Show { port }| *port);
+    let ports = ports(&args.access, wanted)?;
+    let mut users = Users::default();
+    let lines: Vec<_> = ports.iter().map(|port| line(port, &mut users)).collect();
+    args.access.print(style, &lines)
+}
+
+/// Asks for all ports, or for one.
+fn ports(access: &Access, wanted: Option<u32>) -> Outcome<Vec<PortState>> {
+    let ports = access.connect()?.ports();
+    select(ports.map_err(failed("show the ports"))?, wanted)
+}
+
+/// Leaves one port of all, if one is wanted.
+pub(super) fn select(mut ports: Vec<PortState>, wanted: Option<u32>) -> Outcome<Vec<PortState>> {
+    if let Some(wanted) = wanted {
+        ports.retain(|port| port.port == wanted);
+        if ports.is_empty() {
+            let why =
+                format!("you see no port {wanted}; `rnic-ctl port show` lists those that you see");
+            return Err(Failure::operation("show the ports", why));
+        }
+    }
+    Ok(ports)
+}
+
+fn line(port: &PortState, users: &mut Users) -> Line {
+    let line = Line::default()
+        .with("port", port.port)
+        .with("dev", port.netdev.as_str())
+        .with("user", users.name(port.uid))
+        .with("uid", port.uid)
+        .with("program", port.program.as_str())
+        .with("pid", port.pid)
+        .with("connected", port.connected)
+        .with("leases", port.leases)
+        .with("frames", port.frames)
+        .with("hugepages", port.huge_octets)
+        .with("since", time(port.since * 1000));
+    let line = counters(line, port, Line::detail);
+    kernel(line, "host_end", port.host_end.as_ref())
+}
+
+/// Adds the counters of what the client sent, each by `add`.
+pub(super) fn counters(
+    mut line: Line,
+    port: &PortState,
+    add: impl Fn(Line, String, u64) -> Line,
+) -> Line {
+    for sent in &port.sent {
+        line = add(line, format!("sent.{}.frames", sent.verdict), sent.frames);
+        line = add(line, format!("sent.{}.octets", sent.verdict), sent.octets);
+    }
+    line
+}

@@ -1,0 +1,114 @@
+//! What `rnic-ctl monitor` shows.
+
+use std::time::Duration;
+
+use rnic_xdp::manager::states::Event;
+use rnic_xdp::manager::{Administrator, AskError};
+use rnic_xdp::testing::is_root;
+use serde_json::{Value, json};
+
+use crate::common::Running;
+use crate::world::{World, succeed};
+
+#[test]
+fn the_monitor_shows_what_happens_in_order() {
+    if !is_root("the_monitor_shows_what_happens_in_order") {
+        return;
+    }
+    let world = World::new("");
+    let monitor = Running::start(world.root("-j monitor")).until_it_says("listening");
+    let server = world.nobody("rping -s -a 10.77.0.1 --netdev nic");
+    let server = Running::start(server).until_it_says("listening on");
+    succeed(&mut world.root("lease revoke 1 10.77.0.1:7174"));
+    assert!(!world.nobody("dev").output().unwrap().status.success());
+    drop(server);
+    world.until("the port ends with its client", || {
+        (world.ask("port") == json!([])).then_some(())
+    });
+    let server = world.nobody("rping -s -a 10.77.0.1 --netdev nic");
+    let _server = Running::start(server).until_it_says("listening on");
+    succeed(&mut world.root("client kill 1"));
+    for (change, state) in [("down", "down"), ("up", "up")] {
+        world.host.ip(&format!("link set nic {change}")).unwrap();
+        world.until("rnicd sees the link change", || {
+            (world.ask("dev")[0]["state"] == state).then_some(())
+        });
+    }
+    world.host.ip("link del nic").unwrap();
+    world.until("rnicd sees that the device is gone", || {
+        (world.ask("dev") == json!([])).then_some(())
+    });
+    let monitor = monitor.until_it_says("\"gone\"");
+    monitor.interrupt();
+    let said = monitor.succeed("monitor");
+    let events = said.lines().map(|line| {
+        let mut event: Value = serde_json::from_str(line).unwrap();
+        let fields = event.as_object_mut().unwrap();
+        for varying in ["at", "pid"] {
+            fields.remove(varying);
+        }
+        event
+    });
+    let opened = json!({ "event": "port_opened", "port": 1, "dev": "nic", "user": "nobody", "uid": 65534, "program": "rnic-ctl" });
+    let lease = "10.77.0.1:7174";
+    let leased = json!({ "event": "lease_added", "port": 1, "lease": lease });
+    let changed = |state| json!({ "event": "device_changed", "dev": "nic", "state": state });
+    let ended = |why| json!({ "event": "port_ended", "port": 1, "dev": "nic", "why": why });
+    let refused = json!({
+        "event": "refused", "user": "nobody", "uid": 65534, "program": "rnic-ctl", "reason": "not_permitted",
+        "message": "uid 65534 may not see the devices: only root may (`sudo`)",
+    });
+    let expected = [
+        json!({ "event": "listening" }),
+        opened.clone(),
+        leased.clone(),
+        json!({ "event": "lease_ended", "port": 1, "lease": lease, "revoked": true }),
+        refused,
+        ended("client_left"),
+        opened,
+        leased,
+        ended("killed"),
+        changed("down"),
+        changed("up"),
+        changed("gone"),
+    ];
+    let events: Vec<_> = events.collect();
+    assert_eq!(events, expected);
+}
+
+#[test]
+fn a_reader_that_is_too_slow_learns_how_much_it_missed() {
+    if !is_root("a_reader_that_is_too_slow_learns_how_much_it_missed") {
+        return;
+    }
+    const EVENTS: u64 = 3000;
+    let world = World::new("");
+    let connect = || Administrator::connect(&world.socket()).unwrap();
+    let (mut slow, mut other) = (connect(), connect());
+    slow.monitor().unwrap();
+    for _ in 0..EVENTS {
+        let refused = other.end_port(77);
+        assert!(matches!(refused, Err(AskError::Refused(_))), "{refused:?}");
+    }
+    let (mut came, mut missed) = (0, 0);
+    world.until("all events are accounted for", || {
+        match slow.next_event(Duration::from_secs(1)).unwrap() {
+            Some((_, Event::Refused { .. })) if missed == 0 => came += 1,
+            Some((_, Event::Missed { events })) => missed += events,
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+        (came + missed >= EVENTS).then_some(())
+    });
+    assert_eq!(came + missed, EVENTS);
+    assert!(
+        missed > 0 && came > 256,
+        "{came} came, {missed} were missed"
+    );
+    // It can be used on.
+    let _ = other.end_port(78);
+    let next = world.until("the next event", || {
+        slow.next_event(Duration::from_secs(1)).unwrap()
+    });
+    assert!(matches!(next.1, Event::Refused { .. }), "{next:?}");
+}

@@ -1,0 +1,9 @@
+//! The objects of rnicd, shown and ended by the command, with a real rnicd in a network namespace.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod ending;
+mod events;
+mod lists;
+mod transcript;
+mod world;

@@ -1,0 +1,173 @@
+//! What every command prints, compared with `transcript.txt`. `RNIC_WRITE_TRANSCRIPT=1` writes that file anew.
+
+use std::fmt::Write;
+use std::fs;
+use std::process::Command;
+
+use rnic_xdp::testing::is_root;
+use serde_json::Value;
+
+use crate::common::{Running, text};
+use crate::world::World;
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/objects/transcript.txt");
+
+/// Keys whose values differ from run to run. The kernel itself sends and receives on the device.
+const VARYING: [&str; 12] = [
+    "pid",
+    "since",
+    "received_not_tcp",
+    "kernel_ifindex",
+    "kernel_xdp_program",
+    "kernel_rx_packets",
+    "kernel_rx_octets",
+    "kernel_tx_packets",
+    "kernel_tx_octets",
+    "host_end_dev",
+    "host_end_ifindex",
+    "host_end_xdp_program",
+];
+
+fn replaced_in_text(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let mut key = "";
+        let words = line.split(' ').map(|word| {
+            let varies = VARYING.contains(&key);
+            key = word;
+            if varies { "#" } else { word }
+        });
+        words.collect::<Vec<_>>().join(" ") + "\n"
+    });
+    lines.collect()
+}
+
+/// `outer`: the keys of the objects around it, as text has them.
+fn replace_in_json(value: &mut Value, outer: &str) {
+    match value {
+        Value::Array(elements) => {
+            let elements = elements.iter_mut();
+            elements.for_each(|element| replace_in_json(element, outer));
+        }
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let key = format!("{outer}{key}");
+                match VARYING.contains(&key.as_str()) {
+                    true => *value = "#".into(),
+                    false => replace_in_json(value, &format!("{key}_")),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Returns JSON with the values replaced, in the lines that it had.
+fn replaced_in_json(text: &str, pretty: bool) -> String {
+    let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let mut out = String::new();
+    for value in values {
+        let mut value = value.unwrap();
+        replace_in_json(&mut value, "");
+        match pretty {
+            true => writeln!(out, "{value:#}").unwrap(),
+            false => writeln!(out, "{value}").unwrap(),
+        }
+    }
+    assert_eq!(out.lines().count(), text.lines().count(), "{text}");
+    out
+}
+
+/// Runs a command, and writes down what it prints.
+fn record(transcript: &mut String, prompt: &str, line: &str, command: Command) {
+    let output = Running::start(command).finish(line);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    // Errors are always indented.
+    let is_pretty = line.starts_with("-jp") || !output.status.success();
+    let printed = match line.starts_with("-j") {
+        true => replaced_in_json(&stdout, is_pretty),
+        false => replaced_in_text(&stdout),
+    };
+    writeln!(transcript, "{prompt} rnic-ctl {line}").unwrap();
+    transcript.push_str(&printed);
+    transcript.push_str(&stderr);
+    match output.status.code() {
+        Some(0) => {}
+        code => writeln!(transcript, "exit code {}", code.unwrap()).unwrap(),
+    }
+    transcript.push('\n');
+}
+
+#[test]
+fn every_command_prints_what_it_did() {
+    if !is_root("every_command_prints_what_it_did") {
+        return;
+    }
+    let world = World::new("[[user]]\nname = \"nobody\"\nports = 2\n");
+    let server = world.nobody("rping -s -a 10.77.0.1 --netdev nic");
+    let _server = Running::start(server).until_it_says("listening on");
+    let mut transcript = String::new();
+    let place = world.place();
+    for line in [
+        "dev show",
+        "-d d s nic",
+        "-j dev",
+        "dev show eth9",
+        "port show",
+        "-d p s 1",
+        "-jp port show 1",
+        "port show 9",
+        "lease",
+        "-j l s 1",
+        "lease show 9",
+        "user show nobody",
+        "-d u s 65534",
+        "-jp user show nobody",
+        "user show no-such-user",
+        "stat",
+        "-d stat show 1",
+        "-j s s",
+        "stat watch -n 1",
+        "-j stat watch 1 -n 1",
+        "lease revoke 1 10.77.0.1:7175",
+        "lease revoke 9 10.77.0.1:7174",
+        "-j client kill 9",
+        "client kill --pid 1",
+        "port show --socket /nowhere",
+        "client",
+        "port kill",
+    ] {
+        record(&mut transcript, "#", line, world.root(line));
+    }
+    for line in [
+        "port show",
+        "-j lease show",
+        "stat show",
+        "dev show",
+        "user show",
+        "monitor",
+        "lease revoke 1 10.77.0.1:7174",
+        "-jp client kill 1",
+    ] {
+        record(&mut transcript, "$", line, world.nobody(line));
+    }
+    for line in ["-j port show", "lease"] {
+        record(&mut transcript, "other$", line, world.user(12345, line));
+    }
+    for line in [
+        "lease revoke 1 10.77.0.1:7174",
+        "lease",
+        "client kill 1",
+        "-j port",
+    ] {
+        record(&mut transcript, "#", line, world.root(line));
+    }
+    let transcript = transcript.replace(&place, "/PLACE");
+    if std::env::var_os("RNIC_WRITE_TRANSCRIPT").is_some() {
+        fs::write(FILE, &transcript).unwrap();
+    }
+    let expected = fs::read_to_string(FILE).unwrap();
+    for (line, (found, expected)) in transcript.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(found, expected, "line {} of {FILE}", line + 1);
+    }
+    assert_eq!(transcript, expected);
+}

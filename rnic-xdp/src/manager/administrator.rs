@@ -1,0 +1,173 @@
+//! What an administrator asks of rnicd.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use super::channel::{ChannelError, io_error};
+use super::dialogue::{Dialogue, program};
+use super::protocol::{Answer, Ask, FromDaemon, Notice, Refused, Show};
+use super::states::{DeviceState, Event, LeaseState, Page, PortState, UserState};
+
+/// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd repeats itself if there are more.
+const MOST_PAGES: usize = 4096;
+
+/// Why rnicd did not do what an administrator asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// rnicd cannot be reached, or not any more.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// It refuses.
+    #[error("{}", .0.message)]
+    Refused(Refused),
+    /// It gave an answer to something else.
+    #[error("rnicd gave a wrong answer; upgrade the older one of rnicd and this program")]
+    WrongAnswer,
+}
+
+/// An event, and when it happened: milliseconds since 1970-01-01 UTC.
+pub type TimedEvent = (u64, Event);
+
+/// A connection to rnicd that holds nothing there. Root may ask for all of this; other users see their own ports and leases.
+pub struct Administrator {
+    dialogue: Dialogue,
+    /// Events that came ahead of an answer.
+    events: VecDeque<TimedEvent>,
+}
+
+impl Administrator {
+    /// Connects to the rnicd that listens at a path.
+    pub fn connect(path: &Path) -> Result<Self, AskError> {
+        let (dialogue, welcome) = Dialogue::connect(path, &program())?;
+        let events = VecDeque::new();
+        match welcome {
+            Answer::Welcome { .. } => Ok(Self { dialogue, events }),
+            Answer::Refused(refused) => Err(AskError::Refused(refused)),
+            _ => Err(AskError::WrongAnswer),
+        }
+    }
+
+    /// Returns the devices that rnicd shares, by name.
+    pub fn devices(&mut self) -> Result<Vec<DeviceState>, AskError> {
+        let show = |last: Option<&DeviceState>| Show::Devices {
+            after: last.map(|device| device.netdev.clone()),
+        };
+        self.all(show, |answer| match answer {
+            Answer::Devices(page) => Some(page),
+            _ => None,
+        })
+    }
+
+    /// Returns the ports, by number.
+    pub fn ports(&mut self) -> Result<Vec<PortState>, AskError> {
+        let show = |last: Option<&PortState>| Show::Ports {
+            after: last.map(|port| port.port),
+        };
+        self.all(show, |answer| match answer {
+            Answer::Ports(page) => Some(page),
+            _ => None,
+        })
+    }
+
+    /// Returns the leases, by port and address.
+    pub fn leases(&mut self) -> Result<Vec<LeaseState>, AskError> {
+        let show = |last: Option<&LeaseState>| Show::Leases {
+            after: last.map(|lease| (lease.port, lease.local)),
+        };
+        self.all(show, |answer| match answer {
+            Answer::Leases(page) => Some(page),
+            _ => None,
+        })
+    }
+
+    /// Returns the users that have ports or are connected, by number.
+    pub fn users(&mut self) -> Result<Vec<UserState>, AskError> {
+        let show = |last: Option<&UserState>| Show::Users {
+            after: last.map(|user| user.uid),
+        };
+        self.all(show, |answer| match answer {
+            Answer::Users(page) => Some(page),
+            _ => None,
+        })
+    }
+
+    /// Ends a port. When this returns, nothing is sent or received there any more.
+    pub fn end_port(&mut self, port: u32) -> Result<(), AskError> {
+        self.done(Ask::EndPort { port })
+    }
+
+    /// Ends a lease. When this returns, nothing is steered there and nothing is sent from there any more.
+    pub fn revoke(&mut self, port: u32, local: SocketAddr) -> Result<(), AskError> {
+        self.done(Ask::Revoke { port, local })
+    }
+
+    /// Asks for the events from now on.
+    pub fn monitor(&mut self) -> Result<(), AskError> {
+        self.done(Ask::Monitor)
+    }
+
+    /// Waits for the next event after [`monitor`](Self::monitor), as long as stated or until a signal comes.
+    pub fn next_event(&mut self, within: Duration) -> Result<Option<TimedEvent>, AskError> {
+        if let Some(event) = self.events.pop_front() {
+            return Ok(Some(event));
+        }
+        let channel = &self.dialogue.channel;
+        let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+        match ppoll(&mut fds, Some(TimeSpec::from_duration(within)), None) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(io_error("wait for rnicd", error).into()),
+        }
+        match channel.receive() {
+            Ok((FromDaemon::Notice(Notice::Event { at, event }), _)) => Ok(Some((at, event))),
+            // What a newer rnicd says, and this version does not know.
+            Ok(_) | Err(ChannelError::Decode(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn ask(&mut self, ask: Ask) -> Result<Answer, AskError> {
+        let Self { dialogue, events } = self;
+        let keep = |notice| {
+            if let Notice::Event { at, event } = notice {
+                events.push_back((at, event));
+            }
+        };
+        match dialogue.ask(ask, keep)?.0 {
+            Answer::Refused(refused) => Err(AskError::Refused(refused)),
+            answer => Ok(answer),
+        }
+    }
+
+    fn done(&mut self, ask: Ask) -> Result<(), AskError> {
+        match self.ask(ask)? {
+            Answer::Done => Ok(()),
+            _ => Err(AskError::WrongAnswer),
+        }
+    }
+
+    /// Reads a list page by page.
+    fn all<T>(
+        &mut self,
+        show: impl Fn(Option<&T>) -> Show,
+        page: impl Fn(Answer) -> Option<Page<T>>,
+    ) -> Result<Vec<T>, AskError> {
+        let mut all = Vec::new();
+        for _ in 0..MOST_PAGES {
+            let answer = self.ask(Ask::Show(show(all.last())))?;
+            let Page { list, more } = page(answer).ok_or(AskError::WrongAnswer)?;
+            all.extend(list);
+            if !more {
+                return Ok(all);
+            }
+        }
+        Err(AskError::WrongAnswer)
+    }
+}

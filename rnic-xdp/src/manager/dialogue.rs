@@ -1,0 +1,68 @@
+//! Requests to rnicd, one after the other, each with its answer.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use super::channel::{Channel, ChannelError};
+use super::protocol::{Answer, Ask, FromDaemon, Notice, Reply, Request, VERSION};
+
+/// How long rnicd may take for each step.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection on which requests wait for their answers.
+pub(super) struct Dialogue {
+    pub(super) channel: Channel,
+    pub(super) next_id: u64,
+}
+
+impl Dialogue {
+    /// Connects to the rnicd that listens at a path. Returns its answer to the greeting as well.
+    pub(super) fn connect(path: &Path, program: &str) -> Result<(Self, Answer), ChannelError> {
+        let channel = Channel::connect(path, PATIENCE)?;
+        let mut dialogue = Self {
+            channel,
+            next_id: 1,
+        };
+        let hello = Ask::Hello {
+            version: VERSION,
+            program: program.to_owned(),
+        };
+        let (answer, _) = dialogue.ask(hello, |_| ())?;
+        Ok((dialogue, answer))
+    }
+
+    /// Asks for something, and waits for the answer. Notices that come before that are passed to `notice`.
+    pub(super) fn ask(
+        &mut self,
+        ask: Ask,
+        mut notice: impl FnMut(Notice),
+    ) -> Result<(Answer, Vec<OwnedFd>), ChannelError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.channel.send(&Request { id, ask }, &[])?;
+        loop {
+            match self.channel.receive()? {
+                (FromDaemon::Answer(Reply { id: of, answer }), descriptors) if of == id => {
+                    return Ok((answer, descriptors));
+                }
+                (FromDaemon::Answer(_), _) => {}
+                (FromDaemon::Notice(said), _) => notice(said),
+            }
+        }
+    }
+}
+
+/// Returns the name of this program, for rnicd's log.
+pub(super) fn program() -> String {
+    let name = std::env::current_exe().ok();
+    let name = name.as_deref().and_then(Path::file_name);
+    let name = name.map(|name| name.to_string_lossy().into_owned());
+    let printable = |name: String| {
+        name.chars()
+            .filter(|char| !char.is_control())
+            .take(64)
+            .collect()
+    };
+    name.map_or_else(|| "?".to_owned(), printable)
+}

@@ -1,0 +1,297 @@
+//! What rnicd shows: its devices, ports, leases and users, and what happens to them.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::refused::Reason;
+use crate::routes::LinkState;
+use crate::steering::Mode;
+
+/// The most octets of the objects of a page, which leaves room for the rest of the message.
+const MAX_OCTETS: usize = 60 << 10;
+
+/// The most objects of a page.
+pub(super) const MAX_OBJECTS: usize = 1024;
+
+/// A part of a list that may be too long for a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page<T> {
+    /// The objects, in order.
+    pub list: Vec<T>,
+    /// Whether there are others behind them.
+    pub more: bool,
+}
+
+impl<T: Serialize> Page<T> {
+    /// Takes as many objects as a message has room for, one at least if there is one. None but those and the next one are made.
+    pub fn of(objects: impl IntoIterator<Item = T>) -> Self {
+        let (mut list, mut octets) = (Vec::new(), 0);
+        for object in objects {
+            // A value that is no JSON cannot be sent either.
+            octets += serde_json::to_vec(&object).map_or(0, |json| json.len() + 1);
+            if !list.is_empty() && (octets > MAX_OCTETS || list.len() == MAX_OBJECTS) {
+                return Self { list, more: true };
+            }
+            list.push(object);
+        }
+        Self { list, more: false }
+    }
+}
+
+/// A device that rnicd shares.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceState {
+    /// Its name.
+    pub netdev: String,
+    /// Whether it can send.
+    pub state: LinkState,
+    /// The XDP mode of the steering program.
+    pub mode: Mode,
+    /// The MTU for which ports are made: that of the device when rnicd opened it.
+    pub mtu: u32,
+    /// How many ports it has.
+    pub ports: u32,
+    /// How many leases its ports have.
+    pub leases: u32,
+    /// What became of the frames that it received.
+    pub received: Vec<SteeredFrames>,
+    /// What the kernel says of the device; without it, the kernel has no such device now.
+    pub kernel: Option<KernelLink>,
+}
+
+/// Frames with which the steering program did the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SteeredFrames {
+    /// What it did, or why, as in [`SteeringCounters`](crate::steering::SteeringCounters).
+    pub reason: String,
+    /// How many.
+    pub frames: u64,
+}
+
+/// A network device in the words of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelLink {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub ifindex: u32,
+    /// Whether it is up.
+    pub up: bool,
+    /// Its MTU.
+    pub mtu: u32,
+    /// The id of the XDP program that is attached.
+    pub program: Option<u32>,
+    /// How it is attached: "native", "generic", "offloaded" or "in several modes".
+    pub xdp: Option<String>,
+    /// Packets that it received.
+    pub rx_packets: u64,
+    /// Octets that it received.
+    pub rx_octets: u64,
+    /// Packets that were dropped on the way in.
+    pub rx_dropped: u64,
+    /// Packets that it sent.
+    pub tx_packets: u64,
+    /// Octets that it sent.
+    pub tx_octets: u64,
+    /// Packets that were dropped on the way out.
+    pub tx_dropped: u64,
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortState {
+    /// Its number.
+    pub port: u32,
+    /// Its device.
+    pub netdev: String,
+    /// The user of its client.
+    pub uid: u32,
+    /// The program of its client.
+    pub program: String,
+    /// The process of its client when the port was opened or came back last, as rnicd sees it: 0 if it cannot.
+    pub pid: i32,
+    /// Whether its client is connected to rnicd. Frames do not depend on that.
+    pub connected: bool,
+    /// Frames: those to be sent, and those that circulate at first.
+    pub frames: u32,
+    /// Octets of its UMEM. They count as hugepages of the user, also if there were not enough hugepages for them.
+    pub huge_octets: u64,
+    /// How many leases it has.
+    pub leases: u32,
+    /// When it was opened, in seconds since 1970-01-01 UTC.
+    pub since: u64,
+    /// What became of the frames that its client sent.
+    pub sent: Vec<SentFrames>,
+    /// The host end of its veth pair, which sends what the client receives; without it, the kernel has no such device now.
+    pub host_end: Option<KernelLink>,
+}
+
+/// Frames of a client with which the program on the host end did the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentFrames {
+    /// What it did, or why: the name of a [`PoliceVerdict`](crate::sharing::PoliceVerdict).
+    pub verdict: String,
+    /// How many.
+    pub frames: u64,
+    /// Their octets, Ethernet headers included.
+    pub octets: u64,
+}
+
+/// A lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseState {
+    /// The port that has it.
+    pub port: u32,
+    /// What was leased.
+    pub local: SocketAddr,
+    /// The device of the port.
+    pub netdev: String,
+    /// The user of the port's client.
+    pub uid: u32,
+    /// When it was leased, in seconds since 1970-01-01 UTC. It is not known of leases that are older than this rnicd.
+    pub since: Option<u64>,
+}
+
+/// A user that has ports or is connected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserState {
+    /// Its number.
+    pub uid: u32,
+    /// How many connections to rnicd it has.
+    pub connections: u32,
+    /// What it holds, and may hold.
+    pub resources: Vec<Holding>,
+}
+
+/// What a user holds of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holding {
+    /// The resource, by its key in the configuration.
+    pub resource: String,
+    /// How much it holds.
+    pub held: u64,
+    /// How much it may hold.
+    pub limit: u64,
+    /// Who has set the limit.
+    pub set_by: String,
+}
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A port was opened.
+    PortOpened {
+        /// Its number.
+        port: u32,
+        /// Its device.
+        netdev: String,
+        /// The user of its client.
+        uid: u32,
+        /// The process of its client.
+        pid: i32,
+        /// The program of its client.
+        program: String,
+    },
+    /// A port has ended, and its leases with it.
+    PortEnded {
+        /// Its number.
+        port: u32,
+        /// Its device.
+        netdev: String,
+        /// Why.
+        why: PortEnd,
+    },
+    /// A port has leased an address and TCP port.
+    LeaseAdded {
+        /// The port.
+        port: u32,
+        /// What was leased.
+        local: SocketAddr,
+    },
+    /// A lease has ended before its port.
+    LeaseEnded {
+        /// The port.
+        port: u32,
+        /// What was leased.
+        local: SocketAddr,
+        /// An administrator has revoked it.
+        revoked: bool,
+    },
+    /// A device is shared from now on.
+    DeviceShared {
+        /// Its name.
+        netdev: String,
+    },
+    /// Whether a device can send has changed, or it is gone or shared no more.
+    DeviceChanged {
+        /// Its name.
+        netdev: String,
+        /// What it is now.
+        state: LinkState,
+    },
+    /// A client was refused something.
+    Refused {
+        /// The user of the client.
+        uid: u32,
+        /// The process of the client.
+        pid: i32,
+        /// The program of the client; it is empty if the client has not said it.
+        program: String,
+        /// Why, for programs.
+        reason: Reason,
+        /// Why, for people.
+        message: String,
+    },
+    /// The reader was too slow for some events.
+    Missed {
+        /// How many.
+        events: u64,
+    },
+}
+
+/// Why a port has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortEnd {
+    /// Nobody has its socket any more.
+    Left,
+    /// An administrator has ended it.
+    Killed,
+    /// Its device is gone, or shared no more.
+    DeviceGone,
+    /// Anything that this version does not know.
+    #[serde(other)]
+    Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_fit_a_message_and_are_not_made_in_vain() {
+        let text = "x".repeat(1000);
+        let mut made = 0;
+        let objects = std::iter::repeat_with(|| {
+            made += 1;
+            text.clone()
+        });
+        let page = Page::of(objects.take(10_000));
+        assert!(page.more);
+        // 1000 octets, two quotes and a comma.
+        assert_eq!((page.list.len(), made), (61_440 / 1003, 61_440 / 1003 + 1));
+        assert_eq!(Page::of(vec![0; 1025]).list.len(), 1024);
+        assert!(Page::of(vec![0; 1025]).more);
+        assert!(!Page::of(vec![0; 1024]).more);
+        assert_eq!(Page::of([text.repeat(100)]).list.len(), 1);
+        assert_eq!(
+            Page::of([""; 0]),
+            Page {
+                list: Vec::new(),
+                more: false
+            }
+        );
+    }
+}

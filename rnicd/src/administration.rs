@@ -1,0 +1,307 @@
+//! What administrators ask for: what is there, its end, and what happens. Other users see what is their own.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Bound;
+use std::os::fd::OwnedFd;
+
+use rnic_xdp::LinkState;
+use rnic_xdp::manager::protocol::{Answer, Notice, Reason, Refused, Show};
+use rnic_xdp::manager::states::{
+    DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd, PortState, SentFrames,
+    SteeredFrames, UserState,
+};
+use tracing::{info, warn};
+
+use crate::quota::Resource;
+use crate::server::Server;
+use crate::shared::{ClientKey, Shared};
+
+/// The most characters of who has set a limit: a path can be long.
+const MAX_ORIGIN: usize = 512;
+
+/// An answer with its descriptors.
+pub(crate) type Answered = Result<(Answer, Vec<OwnedFd>), Refused>;
+
+impl Server {
+    /// Answers with a page of what is there.
+    pub(crate) fn show(&mut self, key: ClientKey, show: Show) -> Answered {
+        let uid = self.clients[key].peer.uid;
+        // Root sees all.
+        let sees = |owner: u32| uid == 0 || uid == owner;
+        let answer = match show {
+            Show::Devices { after } => {
+                self.check_root(key, "see the devices")?;
+                Answer::Devices(self.device_states(after))
+            }
+            Show::Ports { after } => Answer::Ports(self.port_states(after, sees)),
+            Show::Leases { after } => Answer::Leases(self.lease_states(after, sees)),
+            Show::Users { after } => {
+                self.check_root(key, "see the users")?;
+                Answer::Users(self.user_states(after))
+            }
+        };
+        Ok((answer, Vec::new()))
+    }
+
+    /// Ends a port, whoever has it.
+    pub(crate) fn end_port(&mut self, key: ClientKey, number: u32) -> Answered {
+        self.check_root(key, "end ports")?;
+        let shared = self.device_of(number)?;
+        shared.device.end_port(number).map_err(|error| {
+            let why = format!("port {number} cannot be ended: {error}");
+            Refused::new(Reason::Other, why)
+        })?;
+        let netdev = shared.device.netdev().to_owned();
+        info!("{netdev}: port {number} was ended by an administrator");
+        let owner = shared.remove(number).and_then(|port| port.client);
+        if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
+            client.tell(Notice::Link {
+                port: number,
+                state: LinkState::Gone,
+            });
+        }
+        self.announce(Event::PortEnded {
+            port: number,
+            netdev,
+            why: PortEnd::Killed,
+        });
+        done()
+    }
+
+    /// Ends a lease, whoever has it.
+    pub(crate) fn revoke(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
+        self.check_root(key, "revoke leases")?;
+        let shared = self.device_of(number)?;
+        if !release(shared, number, local)? {
+            let why = format!(
+                "port {number} has not leased {local}; `rnic-ctl lease show` lists what is leased"
+            );
+            return Err(Refused::new(Reason::Other, why));
+        }
+        info!("port {number}: {local} was revoked by an administrator");
+        let owner = shared.ports.get(&number).and_then(|port| port.client);
+        if let Some(client) = owner.and_then(|owner| self.clients.get_mut(owner)) {
+            client.tell(Notice::Revoked {
+                port: number,
+                local,
+            });
+        }
+        self.lease_ended(number, local, true);
+        done()
+    }
+
+    /// Sends a client events from now on.
+    pub(crate) fn monitor(&mut self, key: ClientKey) -> Answered {
+        self.check_root(key, "follow what happens")?;
+        self.clients[key].monitor();
+        done()
+    }
+
+    pub(crate) fn lease_ended(&mut self, port: u32, local: SocketAddr, revoked: bool) {
+        self.announce(Event::LeaseEnded {
+            port,
+            local,
+            revoked,
+        });
+    }
+
+    fn check_root(&self, key: ClientKey, doing: &str) -> Result<(), Refused> {
+        match self.clients[key].peer.uid {
+            0 => Ok(()),
+            uid => {
+                let why = format!("uid {uid} may not {doing}: only root may (`sudo`)");
+                Err(Refused::new(Reason::NotPermitted, why))
+            }
+        }
+    }
+
+    /// Returns the device of a port.
+    fn device_of(&mut self, number: u32) -> Result<&mut Shared, Refused> {
+        let mut devices = self.devices.iter_mut();
+        let found = devices.find(|shared| shared.ports.contains_key(&number));
+        found.ok_or_else(|| {
+            let why = format!("there is no port {number}; `rnic-ctl port show` lists the ports");
+            Refused::new(Reason::Other, why)
+        })
+    }
+
+    fn device_states(&mut self, after: Option<String>) -> Page<DeviceState> {
+        let mut devices: BTreeMap<_, _> = self
+            .devices
+            .iter_mut()
+            .map(|shared| (shared.device.netdev().to_owned(), shared))
+            .collect();
+        let behind = (behind(after), Bound::Unbounded);
+        Page::of(
+            devices
+                .range_mut::<String, _>(behind)
+                .map(|(_, shared)| device_state(shared)),
+        )
+    }
+
+    fn port_states(&mut self, after: Option<u32>, sees: impl Fn(u32) -> bool) -> Page<PortState> {
+        let mut numbers = BTreeMap::new();
+        for (index, shared) in self.devices.iter().enumerate() {
+            let ports = shared.ports.range((behind(after), Bound::Unbounded));
+            let seen = ports.filter(|(_, port)| sees(port.record.uid));
+            numbers.extend(seen.map(|(&number, _)| (number, index)));
+        }
+        let devices = &mut self.devices;
+        Page::of(
+            numbers
+                .into_iter()
+                .filter_map(|(number, index)| port_state(&mut devices[index], number)),
+        )
+    }
+
+    fn lease_states(
+        &self,
+        after: Option<(u32, SocketAddr)>,
+        sees: impl Fn(u32) -> bool,
+    ) -> Page<LeaseState> {
+        let mut ports = BTreeMap::new();
+        let first = after.map_or(0, |(port, _)| port);
+        for shared in &self.devices {
+            let netdev = shared.device.netdev();
+            let behind = shared.ports.range(first..);
+            let seen = behind.filter(|(_, port)| sees(port.record.uid));
+            ports.extend(seen.map(|(&number, port)| (number, (netdev, port))));
+        }
+        let leases = ports.into_iter().flat_map(|(number, (netdev, port))| {
+            let last = after.filter(|(of, _)| *of == number);
+            let last = last.map(|(_, local)| local);
+            let leases = port.leases.range((behind(last), Bound::Unbounded));
+            leases.map(move |(&local, lease)| LeaseState {
+                port: number,
+                local,
+                netdev: netdev.to_owned(),
+                uid: port.record.uid,
+                since: lease.since,
+            })
+        });
+        Page::of(leases)
+    }
+
+    fn user_states(&self, after: Option<u32>) -> Page<UserState> {
+        // The groups decide on the limits; those of a connection are newer than those of a port.
+        let mut users = BTreeMap::new();
+        let ports = self.devices.iter().flat_map(|shared| shared.ports.values());
+        users.extend(ports.map(|port| (port.record.uid, &port.record.gids)));
+        let peers = self.clients.iter().map(|(_, client)| &client.peer);
+        users.extend(peers.map(|peer| (peer.uid, &peer.gids)));
+        let behind = users.range((behind(after), Bound::Unbounded));
+        Page::of(behind.map(|(&uid, gids)| self.user_state(uid, gids)))
+    }
+
+    fn user_state(&self, uid: u32, gids: &[u32]) -> UserState {
+        let limits = self.policy.limits(uid, gids);
+        let holding = |resource: Resource| {
+            let limit = resource.limit(&limits);
+            let set_by = limit.origin.to_string();
+            Holding {
+                resource: resource.key().to_owned(),
+                held: self.quotas.held(uid, resource),
+                limit: limit.value,
+                set_by: set_by.chars().take(MAX_ORIGIN).collect(),
+            }
+        };
+        let clients = self.clients.iter();
+        let own = clients.filter(|(_, client)| client.peer.uid == uid);
+        UserState {
+            uid,
+            connections: own.count() as u32,
+            resources: Resource::ALL.map(holding).into(),
+        }
+    }
+}
+
+/// Ends a lease of a port. Returns whether the port had it.
+pub(crate) fn release(
+    shared: &mut Shared,
+    number: u32,
+    local: SocketAddr,
+) -> Result<bool, Refused> {
+    let Some(port) = shared.ports.get_mut(&number) else {
+        return Ok(false);
+    };
+    if !port.leases.contains_key(&local) {
+        return Ok(false);
+    }
+    let released = shared.device.release(number, local);
+    released.map_err(|error| {
+        let why = format!("{local} cannot be released: {error}");
+        Refused::new(Reason::Other, why)
+    })?;
+    port.leases.remove(&local);
+    Ok(true)
+}
+
+fn done() -> Answered {
+    Ok((Answer::Done, Vec::new()))
+}
+
+fn behind<T>(last: Option<T>) -> Bound<T> {
+    last.map_or(Bound::Unbounded, Bound::Excluded)
+}
+
+fn device_state(shared: &mut Shared) -> DeviceState {
+    let leases: usize = shared.ports.values().map(|port| port.leases.len()).sum();
+    let device = &mut shared.device;
+    let counters = device.steering_counters();
+    let received = found(device.netdev(), counters).map_or_else(Vec::new, |counters| {
+        let frames = |(reason, frames): (&str, u64)| SteeredFrames {
+            reason: reason.to_owned(),
+            frames,
+        };
+        counters.entries().map(frames).collect()
+    });
+    let kernel = device.kernel_link();
+    DeviceState {
+        netdev: device.netdev().to_owned(),
+        state: device.link_state(),
+        mode: device.mode().clone(),
+        mtu: device.mtu(),
+        ports: shared.ports.len() as u32,
+        leases: leases as u32,
+        received,
+        kernel: found(device.netdev(), kernel).flatten(),
+    }
+}
+
+fn port_state(shared: &mut Shared, number: u32) -> Option<PortState> {
+    let device = &mut shared.device;
+    let counters = device.port_counters(number);
+    let sent = found(device.netdev(), counters).map_or_else(Vec::new, |counters| {
+        let counts = counters.entries().map(|(verdict, count)| SentFrames {
+            verdict: verdict.name().to_owned(),
+            frames: count.frames,
+            octets: count.octets,
+        });
+        counts.collect()
+    });
+    let host_end: Result<Option<KernelLink>, _> = device.kernel_host_end(number);
+    let host_end = found(device.netdev(), host_end).flatten();
+    let netdev = device.netdev().to_owned();
+    let port = shared.ports.get(&number)?;
+    let record = &port.record;
+    Some(PortState {
+        port: number,
+        netdev,
+        uid: record.uid,
+        program: record.program.clone(),
+        pid: record.pid,
+        connected: port.client.is_some(),
+        frames: record.frames,
+        huge_octets: record.huge_octets,
+        leases: port.leases.len() as u32,
+        since: record.since,
+        sent,
+        host_end,
+    })
+}
+
+/// Returns what the kernel was asked for; notes an error: the rest is shown without it.
+fn found<T, E: std::fmt::Display>(netdev: &str, read: Result<T, E>) -> Option<T> {
+    read.inspect_err(|error| warn!("{netdev}: {error}")).ok()
+}
