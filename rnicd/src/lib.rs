@@ -3,7 +3,7 @@
 
 // From the ground up; each file imports only from those below it:
 // config/fault, config/value < config/table < config/rule < config/mod < policy, quota, notify, record, client < shared < server < requests
-// < serve
+// < serve < unshare
 mod client;
 pub mod config;
 pub mod notify;
@@ -14,3 +14,4 @@ mod requests;
 pub mod serve;
 mod server;
 mod shared;
+pub mod unshare;
