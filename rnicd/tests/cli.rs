@@ -100,13 +100,11 @@ fn what_is_shown_can_be_read_again() {
 }
 
 #[test]
-fn without_something_to_do_there_is_help() {
-    let (code, out, error) = rnicd(&[]);
-    assert_eq!((code, out.as_str()), (2, ""));
-    assert!(
-        error.contains("--check") && error.contains("--show-config"),
-        "{error}"
-    );
+fn without_a_configuration_it_does_not_serve() {
+    let absent = "/nonexistent/rnicd.toml";
+    let (code, out, error) = rnicd(&["--config", absent]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(error.contains(absent), "{error}");
 }
 
 #[test]
