@@ -165,6 +165,7 @@ static __always_inline int check_ends(struct police_client *client, const struct
 		return POLICE_DESTINATION;
 	if (!is_local(from))
 		return POLICE_SOURCE;
+	// rfc: 5040-116, 5041-94, 5042-2 what could affect others takes a lease, which the resource manager gives
 	if (!has_leased(client->port, from))
 		return POLICE_NOT_LEASED;
 	return may_send_to(client, to) ? POLICE_TO_NIC : POLICE_PEER;

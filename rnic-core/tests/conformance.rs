@@ -8,7 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates whose code and tests are read.
-const CRATES: [&str; 3] = ["rnic-core", "rnic-verbs", "rnic-xdp"];
+const CRATES: [&str; 4] = ["rnic-core", "rnic-verbs", "rnic-xdp", "rnicd"];
+
+/// The directory of the programs in the kernel, which are code as well.
+const PROGRAMS: &str = "ebpf";
 
 /// A number of the register: `5041-58`, `5041-s3` for what an RFC only recommends, `5041-72b` for the second point of a
 /// list that stands under one MUST.
@@ -205,6 +208,11 @@ impl Citations {
                 let name = file.strip_prefix(root).unwrap_or(&file);
                 citations.add(&name.display().to_string(), is_test, &text);
             }
+        }
+        for file in files(&root.join(PROGRAMS), "c") {
+            let text = fs::read_to_string(&file).unwrap();
+            let name = file.strip_prefix(root).unwrap_or(&file);
+            citations.add(&name.display().to_string(), false, &text);
         }
         citations
     }

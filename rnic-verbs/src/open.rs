@@ -58,6 +58,16 @@ impl Interface {
                 netdev: netdev.clone(),
                 refused,
             },
+            // A shared interface looks like that to whoever gets no port of it.
+            OpenError::Port(
+                alone @ (rnic_xdp::OpenError::NoSuchDevice { .. }
+                | rnic_xdp::OpenError::OtherProgram { .. }
+                | rnic_xdp::OpenError::AlreadyDriven { .. }),
+            ) if refused.is_by_rnicd() => OpenError::NoPort {
+                netdev: netdev.clone(),
+                refused,
+                alone: Box::new(alone),
+            },
             error => error,
         })
     }

@@ -32,6 +32,16 @@ pub enum OpenError {
         /// Why there is no port of it.
         refused: NotShared,
     },
+    /// The process gets no port of the interface, and cannot have it for itself: it is not there, or somebody has it.
+    #[error("there is no port of {netdev}: {refused}; and it cannot be had alone: {alone}")]
+    NoPort {
+        /// The interface.
+        netdev: String,
+        /// Why there is no port of it.
+        refused: NotShared,
+        /// Why it cannot be had alone.
+        alone: Box<rnic_xdp::OpenError>,
+    },
     /// There is nothing to wake a sleeping worker with.
     #[error(
         "cannot make the eventfd that wakes a worker: {0}; raise the limit of open files (`ulimit -n`, LimitNOFILE= of systemd)"
@@ -56,4 +66,11 @@ pub enum NotShared {
     /// rnicd does not answer.
     #[error(transparent)]
     NoManager(ChannelError),
+}
+
+impl NotShared {
+    /// Whether there is an rnicd that could share it.
+    pub(crate) fn is_by_rnicd(&self) -> bool {
+        !matches!(self, Self::NoManager(ChannelError::NoDaemon { .. }))
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -307,4 +308,29 @@ fn a_device_in_memory_has_no_port() {
     let (end, _) = in_memory::pair([[1; 32], [2; 32]]);
     let device = Device::new(end.host, end.net, Driver::Inline(Box::new(end.worker)));
     assert!(device.port().is_none());
+}
+
+/// An interface of the host is not to be seen in a container. Where rnicd gives no port of it, that is said first.
+#[test]
+fn why_there_is_no_port_is_said_too() {
+    let path = std::env::temp_dir().join(format!("rnic-open-{}", std::process::id()));
+    let _no_rnicd = UnixListener::bind(&path).unwrap();
+    let config = DeviceConfig {
+        manager: Some(path.clone()),
+        ..DeviceConfig::new("nowhere")
+    };
+    let error = Device::open_with(&config).err().unwrap();
+    fs::remove_file(&path).unwrap();
+    let alone =
+        "there is no network device nowhere here; `ip link` lists those of this network namespace";
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "there is no port of nowhere: cannot connect to rnicd: Protocol wrong type for socket (os error 91); and it cannot be \
+             had alone: {alone}"
+        )
+    );
+    // Nobody listens any more.
+    let error = Device::open_with(&config).err().unwrap();
+    assert_eq!(error.to_string(), alone);
 }

@@ -26,6 +26,10 @@ pub(crate) struct Cli {
     #[arg(long, group = "what")]
     pub(crate) show_config: bool,
 
+    /// Stop sharing all devices and leave nothing of it: end all ports, detach the programs, and remove their maps. No rnicd may run
+    #[arg(long, group = "what")]
+    pub(crate) unshare: bool,
+
     /// The Unix socket to listen at, whatever the configuration says
     #[arg(long, value_name = "PATH", value_parser = socket_path)]
     pub(crate) socket: Option<PathBuf>,
@@ -75,6 +79,7 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         for line in [
             "rnicd --check --show-config",
+            "rnicd --check --unshare",
             "rnicd --check --socket run/rnicd.sock",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");

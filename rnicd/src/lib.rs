@@ -3,7 +3,7 @@
 
 // From the ground up; each file imports only from those below it:
 // config/fault, config/value < config/table < config/rule < config/mod < policy, quota, notify, record, client < shared < server
-// < administration < requests < serve
+// < administration < requests < serve < unshare
 mod administration;
 mod client;
 pub mod config;
@@ -15,3 +15,4 @@ mod requests;
 pub mod serve;
 mod server;
 mod shared;
+pub mod unshare;

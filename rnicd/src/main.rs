@@ -14,6 +14,7 @@ use clap::Parser;
 use rnicd::config::{Config, ConfigError, Setting};
 use rnicd::policy::Policy;
 use rnicd::serve::{Places, ServeError, serve};
+use rnicd::unshare::unshare;
 
 use cli::Cli;
 
@@ -22,7 +23,20 @@ fn main() -> ExitCode {
     if let Err(why) = log::install() {
         return fail(format_args!("rnicd: RUST_LOG is not understood: {why}"));
     }
-    match run(&cli) {
+    let places = Places {
+        config: cli.file().to_owned(),
+        socket: cli.socket.clone(),
+        state: cli.state.clone(),
+        pins: cli.pins.clone(),
+    };
+    if cli.unshare {
+        return finish(unshare(&places));
+    }
+    finish(run(&cli, &places))
+}
+
+fn finish<E: fmt::Display>(result: Result<(), E>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(format_args!("{error}")),
     }
@@ -34,14 +48,9 @@ fn fail(why: fmt::Arguments<'_>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run(cli: &Cli) -> Result<(), ServeError> {
+fn run(cli: &Cli, places: &Places) -> Result<(), ServeError> {
     if cli.check.is_none() && !cli.show_config {
-        return serve(&Places {
-            config: cli.file().to_owned(),
-            socket: cli.socket.clone(),
-            state: cli.state.clone(),
-            pins: cli.pins.clone(),
-        });
+        return serve(places);
     }
     let mut config = Config::read(cli.file())?;
     if let Some(socket) = &cli.socket {

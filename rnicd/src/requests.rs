@@ -174,6 +174,8 @@ impl Server {
         let shared = &mut self.devices[index];
         let shape = PortShape::for_mtu(config, shared.device.mtu());
         let frames = shape.rx_chunks + shape.tx_chunks;
+        // rfc: 5040-117, 5041-95, 5042-3, 5042-14 what is scarce is given out here
+        // rfc: 5040-s9, 5041-s14, 5042-s7 nobody is given more than a fair share
         let quotas = &self.quotas;
         let held = vec![
             quotas
@@ -269,6 +271,7 @@ impl Server {
         let Some(port) = shared.ports.get_mut(&number) else {
             return Err(not_yours(number));
         };
+        // rfc: 5040-118, 5041-96, 5042-4 no two clients are trusted to be one, whoever their users are
         if port.record.token != token {
             warn!(
                 "{}: somebody else asked for port {number}",

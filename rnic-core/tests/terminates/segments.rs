@@ -348,6 +348,38 @@ fn a_read_request_of_the_wrong_length() {
     scene(1).wrong("far too long", &longest, (1, 2, 5), Quotes::Segment);
 }
 
+/// A peer fills the queue of its Read Requests. That of another stream still has all its room.
+#[test]
+fn the_reads_of_a_stream_take_no_room_from_those_of_another() {
+    // rfc: 5040-121, 5042-18 streams share no queue of Read Requests
+    let mut scene = scene(1);
+    scene.assert_bystanders_unhurt("before");
+    let request = read_of(scene.open.stag, 0, LEN);
+    let peer = scene.peer;
+    scene.sim.raw[peer].send_ddp(nothing(), &[]);
+    scene.sim.run_now();
+    // The window has no room for the responses, so that as many requests wait as may.
+    scene.sim.raw[peer].window = 0;
+    scene.sim.raw[peer].acknowledge();
+    scene.sim.run_now();
+    for msn in 1..=u32::from(IRD) {
+        let octets = fpdu(&read_request(msn, &request), true);
+        scene.sim.raw[peer].send(&octets);
+    }
+    scene.sim.run_now();
+    assert_eq!(scene.sim.hosts[0].end_of(scene.qp.number), None);
+    let (_, reader) = &mut scene.bystanders;
+    for id in 0..u64::from(IRD) {
+        let into = scene.sim.hosts[1].share(&[0; LEN], Access::LOCAL_WRITE);
+        let wr = read(id, &into, scene.open.stag, LEN);
+        scene.sim.hosts[1].post_send(reader, wr);
+    }
+    let reads = completions(&mut scene.sim, reader, IRD.into(), SECOND);
+    let read = reads.iter().filter(|c| c.opcode() == Ok(WcOpcode::Read));
+    assert!(reads.iter().all(|c| c.status() == WcStatus::Success));
+    assert_eq!(read.count(), usize::from(IRD));
+}
+
 // rfc: 5040-81, 5040-s8, 5042-s6
 #[test]
 fn more_reads_than_agreed() {

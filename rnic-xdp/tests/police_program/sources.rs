@@ -54,6 +54,7 @@ fn forged_addresses_do_not_go_out() {
     });
 }
 
+// rfc: 5040-116, 5041-94, 5042-2 nobody acts in the place of others
 #[test]
 fn ports_of_others_and_of_nobody_do_not_go_out() {
     with_rig("ports_of_others_and_of_nobody_do_not_go_out", |rig| {

@@ -1,0 +1,108 @@
+//! Takes back what goes on without rnicd: programs, their maps, and the records of ports. For a host on which rnicd is not to run
+//! any more.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rnic_xdp::OpenError;
+use rnic_xdp::manager::channel::Channel;
+use rnic_xdp::manager::protocol;
+use rnic_xdp::sharing::{SharedSteering, SharingError};
+use rnic_xdp::steering::ModeChoice;
+
+use crate::config::Config;
+use crate::serve::Places;
+
+/// How long to wait for an rnicd that may be there.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why something is still shared.
+#[derive(Debug, thiserror::Error)]
+pub enum UnshareError {
+    /// rnicd serves, and would go on sharing.
+    #[error("another rnicd serves {}; end it first (`systemctl stop rnicd.socket rnicd`)", path.display())]
+    Running {
+        /// Its socket.
+        path: PathBuf,
+    },
+    /// The programs or maps of a device stay.
+    #[error("{netdev} is still shared: {source}")]
+    Device {
+        /// The device.
+        netdev: String,
+        /// Why.
+        source: SharingError,
+    },
+    /// A directory cannot be read or removed.
+    #[error("cannot remove {}: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's error.
+        source: io::Error,
+    },
+}
+
+/// Ends the sharing of every device that rnicd has shared under these places, and all ports. It is no error if there is none.
+pub fn unshare(places: &Places) -> Result<(), UnshareError> {
+    let path = socket(places);
+    if Channel::connect(&path, PATIENCE).is_ok() {
+        return Err(UnshareError::Running { path });
+    }
+    for pins in directories(&places.pins)? {
+        end_device(&pins)?;
+        remove(&pins)?;
+    }
+    remove(&places.pins)?;
+    remove(&places.state.join("ports"))
+}
+
+/// Returns where rnicd would serve. A configuration with faults must not be in the way.
+fn socket(places: &Places) -> PathBuf {
+    let configured = || Config::read(&places.config).map(|config| config.socket.value);
+    let socket = places.socket.clone().or_else(|| configured().ok());
+    socket.unwrap_or_else(|| protocol::SOCKET.into())
+}
+
+/// Detaches the programs of a device, and removes their pins.
+fn end_device(pins: &Path) -> Result<(), UnshareError> {
+    let netdev = pins.file_name().unwrap_or_default().to_string_lossy();
+    let opened = SharedSteering::open(&netdev, ModeChoice::Auto, pins);
+    let ended = match opened {
+        // The program went with the device.
+        Err(OpenError::NoSuchDevice { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(steering) => steering.close(),
+    };
+    ended.map_err(|source| UnshareError::Device {
+        netdev: netdev.into_owned(),
+        source,
+    })
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> UnshareError {
+    move |source| UnshareError::Directory {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Returns what is in a directory, which need not exist.
+fn directories(path: &Path) -> Result<Vec<PathBuf>, UnshareError> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed(path))?,
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    paths.collect::<io::Result<_>>().map_err(failed(path))
+}
+
+/// Removes a directory with all that is in it, if it exists.
+fn remove(path: &Path) -> Result<(), UnshareError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path)(error)),
+        _ => Ok(()),
+    }
+}

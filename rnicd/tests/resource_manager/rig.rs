@@ -1,0 +1,245 @@
+//! A whole rnicd on a device of its own, and clients that speak with it.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, id};
+use std::time::Duration;
+
+use rnic_core::engine::Peers;
+use rnic_xdp::manager::channel::Channel;
+use rnic_xdp::manager::protocol::{
+    Answer, Ask, FromDaemon, Grant, Reason, Reply, Request, VERSION,
+};
+use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
+
+/// How long to wait for what must happen, on a busy machine too.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// What clients may have. Two ports of the least size have 576 frames.
+pub(crate) const RULES: &str = r#"
+socket_group = "root"
+[[device]]
+name = "nic"
+[defaults]
+ports = 2
+frames = 600
+listen = ["7000-7009"]
+listeners = 1
+connections = 1
+peers = ["10.77.0.0/24"]
+"#;
+
+/// A directory with a BPF file system in it.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("rnicd-{name}-{}", id()));
+        fs::create_dir_all(path.join("bpf")).unwrap();
+        let scratch = Self(path);
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "bpf", "bpf"]).arg(scratch.path("bpf"));
+        assert!(mount.status().unwrap().success());
+        scratch
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.path("bpf")).status();
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// rnicd on a device of its own. What it leaves goes with the namespaces and the directory.
+pub(crate) struct Rnicd {
+    process: Child,
+    pub(crate) scratch: Scratch,
+    pub(crate) namespaces: [Namespace; 2],
+}
+
+impl Rnicd {
+    pub(crate) fn start(name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let namespaces = ["rm", "rp"].map(|name| Namespace::new(name).unwrap());
+        let end = |at: usize, name, addresses| VethEnd {
+            namespace: &namespaces[at],
+            name,
+            addresses,
+        };
+        let (nic, peer) = (
+            end(0, "nic", "10.77.0.1/24"),
+            end(1, "peer", "10.77.0.2/24"),
+        );
+        veth_pair(nic, peer, 1).unwrap();
+        // Without it, a veth takes no frames that programs redirect to its other end.
+        let mut gro = namespaces[1].command("ethtool");
+        assert!(
+            gro.args(["-K", "peer", "gro", "on"])
+                .status()
+                .unwrap()
+                .success()
+        );
+        fs::write(scratch.path("rnicd.toml"), RULES).unwrap();
+        let process = run(&scratch, &namespaces[0]);
+        Self {
+            process,
+            scratch,
+            namespaces,
+        }
+    }
+
+    /// Kills it, and returns where it was.
+    pub(crate) fn kill(&mut self) -> (&Scratch, &Namespace) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        (&self.scratch, &self.namespaces[0])
+    }
+
+    /// Runs another after it was killed.
+    pub(crate) fn start_again(&mut self) {
+        self.process = run(&self.scratch, &self.namespaces[0]);
+    }
+
+    /// Runs the command on the same places, and returns its exit code and what it said.
+    pub(crate) fn command(&self, option: &str) -> (Option<i32>, String) {
+        let mut command = command(&self.scratch);
+        command.arg(option);
+        let output = self.namespaces[0].run(|| command.output()).unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        let mut client = Client::connect(&self.scratch.path("socket"));
+        let hello = Ask::Hello {
+            version: VERSION,
+            program: "a test".into(),
+        };
+        let welcome = client.ask(hello).0;
+        assert!(matches!(welcome, Answer::Welcome { devices, .. } if devices == ["nic"]));
+        client
+    }
+}
+
+/// The command with all its places.
+fn command(scratch: &Scratch) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rnicd"));
+    command.env_remove("LISTEN_FDS").env_remove("RUST_LOG");
+    for (option, place) in [
+        ("--config", "rnicd.toml"),
+        ("--socket", "socket"),
+        ("--state", "state"),
+        ("--pins", "bpf/rnic"),
+    ] {
+        command.arg(option).arg(scratch.path(place));
+    }
+    command
+}
+
+/// Runs rnicd. Returns when it is ready.
+fn run(scratch: &Scratch, namespace: &Namespace) -> Child {
+    let ready = scratch.path("notify");
+    let _ = fs::remove_file(&ready);
+    let systemd = UnixDatagram::bind(&ready).unwrap();
+    systemd.set_read_timeout(Some(SOON)).unwrap();
+    let mut command = command(scratch);
+    command.env("NOTIFY_SOCKET", &ready);
+    let process = namespace.run(|| command.spawn()).unwrap();
+    let mut said = [0; 256];
+    let len = systemd
+        .recv(&mut said)
+        .expect("rnicd says that it is ready");
+    let said = String::from_utf8_lossy(&said[..len]);
+    assert_eq!(said, "READY=1\nSTATUS=shares nic\n");
+    process
+}
+
+impl Drop for Rnicd {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub(crate) struct Client {
+    channel: Channel,
+    asked: u64,
+}
+
+impl Client {
+    pub(crate) fn connect(path: &Path) -> Self {
+        let channel = Channel::connect(path, SOON).unwrap();
+        Self { channel, asked: 0 }
+    }
+
+    pub(crate) fn ask(&mut self, ask: Ask) -> (Answer, Vec<OwnedFd>) {
+        self.asked += 1;
+        let request = Request {
+            id: self.asked,
+            ask,
+        };
+        self.channel.send(&request, &[]).unwrap();
+        loop {
+            let (message, descriptors) = self.channel.receive().unwrap();
+            if let FromDaemon::Answer(Reply { id, answer }) = message {
+                assert_eq!(id, self.asked);
+                return (answer, descriptors);
+            }
+        }
+    }
+
+    /// Asks for what is refused, and returns why.
+    pub(crate) fn is_refused(&mut self, ask: Ask, reason: Reason) -> String {
+        match self.ask(ask).0 {
+            Answer::Refused(refused) if refused.reason == reason => refused.message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn open(&mut self) -> (Grant, Vec<OwnedFd>) {
+        match self.ask(port_of_frames(32)) {
+            (Answer::Port(grant), descriptors) => (grant, descriptors),
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn lease(&mut self, ask: Ask) -> (SocketAddr, Vec<OwnedFd>) {
+        match self.ask(ask) {
+            (Answer::Lease { local }, descriptors) => (local, descriptors),
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(crate) fn port_of_frames(frames: u32) -> Ask {
+    Ask::OpenPort {
+        netdev: "nic".into(),
+        rx_frames: frames,
+        tx_frames: frames,
+        tx_ring: 32,
+    }
+}
+
+pub(crate) fn listen(port: u32, local: &str) -> Ask {
+    Ask::Listen {
+        port,
+        local: local.parse().unwrap(),
+        peers: Peers::all(),
+    }
+}
+
+pub(crate) fn connect(port: u32, remote: &str) -> Ask {
+    Ask::Connect {
+        port,
+        remote: remote.parse().unwrap(),
+        local: None,
+    }
+}

@@ -1,0 +1,52 @@
+//! `rnicd --unshare` leaves nothing of what rnicd has made.
+
+use rnic_xdp::testing::is_root;
+
+use crate::rig::{Rnicd, listen};
+
+#[test]
+fn nothing_is_left_of_a_shared_device() {
+    if !is_root("nothing_is_left_of_a_shared_device") {
+        return;
+    }
+    let mut rnicd = Rnicd::start("unshare");
+    let mut client = rnicd.client();
+    let (grant, _of_client) = client.open();
+    let (_, _reserved) = client.lease(listen(grant.port, "10.77.0.1:7000"));
+    let (code, said) = rnicd.command("--unshare");
+    assert_eq!(code, Some(1));
+    let expected = "another rnicd serves ";
+    assert!(said.starts_with(expected), "{said}");
+
+    let (scratch, host) = rnicd.kill();
+    let pins = scratch.path("bpf/rnic");
+    let records = scratch.path("state/ports");
+    let has_program = || {
+        host.ip("-d link show dev nic")
+            .unwrap()
+            .contains("prog/xdp")
+    };
+    assert!(has_program() && pins.join("nic").exists() && records.join("nic/1.json").exists());
+    assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));
+    let (scratch, host) = (&rnicd.scratch, &rnicd.namespaces[0]);
+    let link = host.ip("-d link show dev nic").unwrap();
+    assert!(!link.contains("prog/xdp"), "{link}");
+    assert!(!scratch.path("bpf/rnic").exists() && !scratch.path("state/ports").exists());
+    // There is nothing left to do, which is no error.
+    assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));
+    rnicd.start_again();
+}
+
+#[test]
+fn what_is_left_of_a_device_that_is_gone_goes_too() {
+    if !is_root("what_is_left_of_a_device_that_is_gone_goes_too") {
+        return;
+    }
+    let mut rnicd = Rnicd::start("gone");
+    let (scratch, host) = rnicd.kill();
+    let pins = scratch.path("bpf/rnic");
+    assert!(pins.join("nic").exists());
+    host.ip("link del dev nic").unwrap();
+    assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));
+    assert!(!rnicd.scratch.path("bpf/rnic").exists());
+}
