@@ -9,7 +9,10 @@ from nic_cases import ROOT, case, expect
 # By the file in rnic-xdp/tests.
 TESTS = ("opening", "steer_program", "waking")
 # They take a minute or two each there.
-LONG_TESTS = ("addresses", "device", "multi_buffer", "path_mtu", "port", "queues", "tx_checksum")
+LONG_TESTS = (
+    "addresses", "device", "made_port", "manager", "multi_buffer", "path_mtu", "police_program", "port", "queues", "shared_device",
+    "tx_checksum",
+)
 LEFT_OUT = {
     "rnic_xdp": "a unit test starts programs 2000 times, which takes longer there than all others; most need no kernel",
     "engine": "it moves more than a gibibyte",
