@@ -10,6 +10,7 @@ import nic
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CTL = pathlib.Path(os.environ.get("RNIC_CTL") or
                    pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release" / "rnic-ctl")
+RNICD = CTL.with_name("rnicd")
 CASES = []
 
 
@@ -78,12 +79,12 @@ class Nics:
     def serve(self, what, options="", timeout=60, side="west"):
         """rnic-ctl as a server on a side, listening."""
         interface, _ = nic.SIDES[side]
-        return listening(self.bed, side, f"{CTL} {what} --netdev {interface} {options}", timeout)
+        return listening(self.bed, side, f"{self.ctl} {what} --netdev {interface} {options}", timeout)
 
     def perf(self, test, options="", server="", host=nic.WEST, timeout=60, netdev="nic0"):
         """A measurement of the client in the east with the server in the west; its report, as JSON."""
         serving = self.serve(f"perf {test}", server, timeout)
-        done = self.east(f"{CTL} -j perf {test} --netdev {netdev} {options} {host}", timeout)
+        done = self.east(f"{self.ctl} -j perf {test} --netdev {netdev} {options} {host}", timeout)
         served = self.end(serving) if done.code else serving.wait()
         expect(done.code == 0 and served.code == 0,
                f"perf {test} {options} ends with {done.code}, its server with {served.code}:", done.output, served.output)
@@ -102,10 +103,10 @@ class Nics:
             job.kill()
         return job.wait()
 
-    def kill(self, side):
-        """Ends rnic-ctl on a side as `kill -9` does."""
+    def kill(self, side, program="rnic-ctl"):
+        """Ends a program on a side as `kill -9` does."""
         self.bed.guest.run(f"""for pid in $(ip netns pids {side}); do
-            [ "$(cat /proc/$pid/comm)" != rnic-ctl ] || kill -9 $pid
+            [ "$(cat /proc/$pid/comm)" != {program} ] || kill -9 $pid
         done""").checked()
 
     def wait(self, holds, what, seconds=20):

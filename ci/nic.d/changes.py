@@ -53,18 +53,28 @@ def _(nics):
     nics.perf("write-bw", "--verify -s 4096 -n 40")
 
 
-@case("the driver is unbound")
-def _(nics):
-    # Longer than the unbinding takes on a busy machine; the sides end as soon as the device is gone.
-    serving, client = traffic(nics, seconds=60)
-    driver = nics.west("""set -e
+def unbind(nics):
+    """Takes the driver of the west's NIC away; returns what brings it back."""
+    bind, name = nics.west("""set -e
         name=$(basename $(readlink -f /sys/class/net/nic1/device))
         driver=$(readlink -f /sys/class/net/nic1/device/driver)
         echo $name >$driver/unbind
         echo $driver/bind $name""").checked().split()
+
+    def bind_again():
+        nics.bed.guest.run(f"echo {name} >{bind}").checked()
+        nics.bed.bind_again("west")
+
+    return bind_again
+
+
+@case("the driver is unbound")
+def _(nics):
+    # Longer than the unbinding takes on a busy machine; the sides end as soon as the device is gone.
+    serving, client = traffic(nics, seconds=60)
+    bind_again = unbind(nics)
     done, served = client.wait(), serving.wait()
-    nics.bed.guest.run(f"echo {driver[1]} >{driver[0]}").checked()
-    nics.bed.bind_again("west")
+    bind_again()
     expect(done.code == 1 and served.code == 1, "the sides do not end with an error:", done, served)
     expect("nic1" in served.output, "the server's message does not name the interface:", served.output)
     nics.wait_for_carrier()

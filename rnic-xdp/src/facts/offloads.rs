@@ -1,8 +1,8 @@
-//! Offloads that merge received segments.
+//! Offloads that change received segments.
 
 use super::fact::Fact;
 use crate::drivers::{Driver, Merging};
-use crate::netlink::{Generic, Link};
+use crate::netlink::{Generic, Link, RouteSocket, links};
 use crate::steering::Below;
 
 const NONE: &str = "none that merges received segments";
@@ -47,10 +47,25 @@ pub(super) fn offloads(link: &Link) -> Vec<Fact> {
             }
         });
     }
+    if let Some(vlan) = on("rx-vlan-hw-parse").then(|| vlan_on(link)).flatten() {
+        // Before its route is known, a SYN is answered on the way it came.
+        let found = format!(
+            "RX VLAN offload is on: it removes tags before the program sees them, and a SYN in {vlan} is answered without one"
+        );
+        facts.push(Fact::fail(name, found, turn_off("rxvlan")));
+    }
     if facts.is_empty() {
         facts.push(Fact::ok(name, NONE));
     }
     facts
+}
+
+/// Returns the name of a VLAN device on a device.
+fn vlan_on(link: &Link) -> Option<String> {
+    let all = RouteSocket::open().and_then(|mut socket| links(&mut socket));
+    let mut all = all.ok()?.into_iter();
+    let vlan = all.find(|other| other.vlan_on(link.index).is_some())?;
+    Some(vlan.name)
 }
 
 #[cfg(test)]

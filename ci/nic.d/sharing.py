@@ -1,0 +1,208 @@
+"""rnicd shares the NICs: users without any right get ports, for which the drivers must send what XDP programs redirect to them."""
+
+import contextlib
+import json
+
+import nic
+from changes import traffic, unbind
+from kernel import kernel_talks
+from nic_cases import CTL, EACH, RNICD, Nics, case, expect
+from operations import set_mtu, vlan
+
+# Of the guest, for the sockets, configurations, records and pins of both sides.
+DIRECTORY = "/tmp/sharing"
+# Runs rnic-ctl as nobody, with rnicd of the side on which it is called. The directories above the program may be closed to nobody.
+CLIENT = f"{DIRECTORY}/client"
+PREPARE = f"""set -e
+    [ ! -e {CLIENT} ] || exit 0
+    mkdir -p {DIRECTORY}/bpf
+    mount -t bpf bpf {DIRECTORY}/bpf
+    touch {DIRECTORY}/rnic-ctl
+    mount --bind {CTL} {DIRECTORY}/rnic-ctl
+    cat >{CLIENT} <<END
+#!/bin/sh
+ulimit -l 8192
+export RNICD_SOCKET={DIRECTORY}/\\$(ip netns identify)/socket
+exec setpriv --reuid nobody --regid nogroup --clear-groups --inh-caps=-all --bounding-set=-all {DIRECTORY}/rnic-ctl "\\$@"
+END
+    chmod 755 {CLIENT}
+"""
+
+
+class Sharing(Nics):
+    """Both sides, each with an rnicd; rnic-ctl is started as nobody."""
+
+    def __init__(self, bed):
+        super().__init__(bed)
+        self.ctl = CLIENT
+        self._rnicd = {}
+
+    def options(self, side):
+        place = f"{DIRECTORY}/{side}"
+        return f"--config {place}/rnicd.toml --socket {place}/socket --state {place} --pins {DIRECTORY}/bpf/{side}"
+
+    def start(self, side):
+        """Starts rnicd, and waits until it shares the NIC."""
+        interface, _ = nic.SIDES[side]
+        self.bed.run(side, f"""mkdir -p {DIRECTORY}/{side}
+            printf 'socket_group = "nogroup"\\n[[device]]\\nname = "{interface}"\\n' >{DIRECTORY}/{side}/rnicd.toml""").checked()
+        self._rnicd[side] = self.bed.spawn(side, f"exec {RNICD} {self.options(side)}", 600)
+        self.expect_shared(side)
+
+    def expect_shared(self, side, times=1):
+        """Waits until rnicd has begun so many times to share the NIC."""
+        job, (interface, _) = self._rnicd[side], nic.SIDES[side]
+
+        def is_so():
+            return job.output().count(f" shares {interface}:") == times or not job.running()
+
+        self.wait(is_so, f"rnicd has begun {times} times to share {interface}", 40)
+        expect(job.running(), "rnicd ended early:", job.wait().output if not job.running() else "")
+
+    def stop(self, side):
+        """Ends rnicd and all that it leaves for the next one. Returns what the removal printed, and what is left."""
+        self.end(self._rnicd[side])
+        return self.bed.run(side, f"""{RNICD} --unshare {self.options(side)}
+            ip -o link show | grep -e 'rnic[0-9]*-' -e xdp
+            find {DIRECTORY}/bpf/{side} {DIRECTORY}/{side}/ports -type f 2>/dev/null""").output
+
+    def stop_all(self):
+        left = {side: self.stop(side) for side in self._rnicd}
+        return {side: output for side, output in left.items() if output}
+
+    def replace(self, side):
+        """Ends rnicd as `kill -9` does, and starts the next one."""
+        self.kill(side, "rnicd")
+        done = self._rnicd[side].wait()
+        expect(done.code == 137, "rnicd was not killed:", done)
+        self.start(side)
+
+    def ask(self, side, what):
+        """The answer of rnicd to an administrator."""
+        done = self.bed.run(side, f"RNICD_SOCKET={DIRECTORY}/{side}/socket {CTL} -j -d {what}")
+        expect(done.code == 0, f"rnic-ctl {what} ends with {done.code}:", done.output)
+        return json.loads(done.output)
+
+    def leases(self, side):
+        """The leases of a side's clients, each with its port."""
+        return [(each["port"], each["lease"]) for each in self.ask(side, "lease show")]
+
+
+@contextlib.contextmanager
+def shared(nics, mtu=1500):
+    """Both NICs shared, at an MTU. Nothing of it is left behind."""
+    nics.bed.guest.run(PREPARE).checked()
+    sharing = Sharing(nics.bed)
+    set_mtu(nics, mtu)
+    try:
+        for side in nic.SIDES:
+            sharing.start(side)
+        sharing.wait_for_carrier()
+        yield sharing
+    finally:
+        left = sharing.stop_all()
+        set_mtu(nics, 1500)
+    expect(not left, "this is left behind:", left)
+
+
+def expect_port(report):
+    device = report["test_info"]["device"]
+    expect("a port of rnicd" in device, "it was no port of rnicd:", device)
+
+
+def operations(sharing, options="-s 20000 -n 40", host=nic.WEST):
+    for test in ("write-bw", "read-bw", "send-bw"):
+        expect_port(sharing.perf(test, f"--verify {options}", host=host))
+
+
+@contextlib.contextmanager
+def two_clients(sharing):
+    """Two servers and their clients, each a port. The clients verify each message until the `with` ends."""
+    tests = {"read-bw": "-p 7001", "send-bw": "-p 7002"}
+    jobs = [sharing.serve(f"perf {test}", port, 300) for test, port in tests.items()]
+    try:
+        for test, port in tests.items():
+            command = f"{sharing.ctl} perf {test} --netdev nic0 --verify -s 4096 -D 600 {port} {nic.WEST}"
+            client = sharing.bed.spawn("east", f"exec {command}", 300)
+            jobs.insert(0, client)
+            # The table's head is printed behind the connection's exchange.
+            sharing.wait(lambda: "#bytes" in client.output() or not client.running(), "a client connects", 60)
+        yield
+    finally:
+        done = [sharing.end(job) for job in jobs]
+    expect([each.code for each in done[:2]] == [130, 130], "a client fails before it is stopped:", *done)
+
+
+def expect_progress(sharing):
+    """Each port goes on sending, and nothing of it is dropped."""
+
+    def sent():
+        ports = [port["sent"] for side in nic.SIDES for port in sharing.ask(side, "stat show")]
+        for port in ports:
+            dropped = {why: count for why, count in port.items() if why not in ("to_nic", "to_port") and count["frames"]}
+            expect(not dropped, "frames of a client were dropped:", dropped)
+        return [port["to_nic"]["frames"] for port in ports]
+
+    before = sent()
+    expect(len(before) == 4, "there are not two ports on each side:", before)
+    sharing.wait(lambda: all(now > then for now, then in zip(sent(), before)), "each port sends")
+
+
+@case("ports of rnicd", kinds=EACH, long=True)
+def _(nics):
+    with shared(nics) as sharing:
+        operations(sharing)
+
+
+@case("ports of rnicd, MTU 9000", kinds=EACH, long=True)
+def _(nics):
+    with shared(nics, 9000) as sharing:
+        operations(sharing)
+
+
+@case("ports of rnicd in a VLAN", long=True)
+def _(nics):
+    with shared(nics) as sharing, vlan(nics) as west:
+        operations(sharing, host=west)
+
+
+@case("two ports of rnicd, and the kernel's TCP and ping beside them", long=True)
+def _(nics):
+    with shared(nics) as sharing, two_clients(sharing):
+        kernel_talks(nics, "while rnicd shares the NICs")
+        expect_progress(sharing)
+
+
+# The one case of the ordinary run: it reads, sends and writes.
+@case("two ports of rnicd, which is killed with -9")
+def _(nics):
+    with shared(nics) as sharing:
+        with two_clients(sharing):
+            for side in nic.SIDES:
+                before = sharing.leases(side)
+                sharing.replace(side)
+                after = sharing.leases(side)
+                expect(before and before == after, f"{side}: the next rnicd has other leases:", before, after)
+            expect_progress(sharing)
+        expect_port(sharing.perf("write-bw", "--verify -s 4096 -n 40"))
+
+
+@case("the link of shared NICs goes down and comes up", long=True)
+def _(nics):
+    with shared(nics) as sharing, two_clients(sharing):
+        sharing.west("ip link set dev nic1 down; sleep 1; ip link set dev nic1 up").checked()
+        sharing.wait_for_carrier()
+        expect_progress(sharing)
+
+
+@case("the driver of a shared NIC is unbound", long=True)
+def _(nics):
+    with shared(nics) as sharing:
+        serving, client = traffic(sharing, seconds=60)
+        bind_again = unbind(sharing)
+        done, served = client.wait(), serving.wait()
+        expect(done.code == 1 and served.code == 1, "the sides do not end with an error:", done, served)
+        bind_again()
+        sharing.expect_shared("west", times=2)
+        sharing.wait_for_carrier()
+        expect_port(sharing.perf("write-bw", "--verify -s 4096 -n 40"))
