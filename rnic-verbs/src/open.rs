@@ -58,7 +58,7 @@ impl Interface {
                 netdev: netdev.clone(),
                 refused,
             },
-            // A shared interface looks like that to whoever gets no port of it.
+            // A user without a port of a shared interface gets these errors.
             OpenError::Port(
                 alone @ (rnic_xdp::OpenError::NoSuchDevice { .. }
                 | rnic_xdp::OpenError::OtherProgram { .. }

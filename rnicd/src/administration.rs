@@ -44,7 +44,7 @@ impl Server {
         Ok((answer, Vec::new()))
     }
 
-    /// Ends a port, whoever has it.
+    /// Ends the port of any client.
     pub(crate) fn end_port(&mut self, key: ClientKey, number: u32) -> Answered {
         self.check_root(key, "end ports")?;
         let shared = self.device_of(number)?;
@@ -69,7 +69,7 @@ impl Server {
         done()
     }
 
-    /// Ends a lease, whoever has it.
+    /// Ends the lease of any client.
     pub(crate) fn revoke(&mut self, key: ClientKey, number: u32, local: SocketAddr) -> Answered {
         self.check_root(key, "revoke leases")?;
         let shared = self.device_of(number)?;

@@ -271,7 +271,7 @@ impl Server {
         let Some(port) = shared.ports.get_mut(&number) else {
             return Err(not_yours(number));
         };
-        // rfc: 5040-118, 5041-96, 5042-4 no two clients are trusted to be one, whoever their users are
+        // rfc: 5040-118, 5041-96, 5042-4 each client is trusted alone, also beside others of the same user
         if port.record.token != token {
             warn!(
                 "{}: somebody else asked for port {number}",

@@ -97,7 +97,7 @@ fn a_client_gets_nothing_of_another() {
         let why = stranger.is_refused(ask, Reason::NotPermitted);
         assert_eq!(why, format!("port {port} is not one of this connection"));
     }
-    // The owner still has it all; whoever shows its token is the owner.
+    // The owner still has it all. A client that shows the token is the owner.
     assert_eq!(owner.ask(Ask::Release { port, local }).0, Answer::Released);
     assert_eq!(stranger.ask(adopt(grant.token)).0, Answer::Adopted);
     stranger.lease(listen(port, "10.77.0.1:7001"));
