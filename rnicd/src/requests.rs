@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rnic_core::engine::{NetError, Peers};
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
-    Answer, Ask, Grant, Reason, Refused, Reply, Request, RingSizes, VERSION,
+    Answer, Ask, Grant, Notice, Reason, Refused, Reply, Request, RingSizes, VERSION,
 };
 use rnic_xdp::manager::states::Event;
 use rnic_xdp::sharing::ClientPolicy;
@@ -284,6 +284,14 @@ impl Server {
         port.record.pid = self.clients[key].peer.pid;
         let held = port.leases.keys().copied();
         let lost: Vec<_> = held.filter(|local| !leases.contains(local)).collect();
+        // Whoever revoked these may have ended before it had said so.
+        let revoked = leases
+            .iter()
+            .filter(|local| !port.leases.contains_key(*local));
+        for &local in revoked {
+            let port = number;
+            self.clients[key].tell(Notice::Revoked { port, local });
+        }
         for &local in &lost {
             release(shared, number, local)?;
         }

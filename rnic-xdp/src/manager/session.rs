@@ -199,6 +199,12 @@ impl Session {
         if self.ended {
             return refuse(waiting, &port_is_gone());
         }
+        // What was revoked is rnicd's already.
+        if let Waiting::Release((local, _)) = &waiting
+            && !self.leases.contains(local)
+        {
+            return;
+        }
         let Some(connection) = &mut self.connection else {
             return self.postponed.push_back(waiting);
         };
@@ -352,8 +358,9 @@ impl Session {
             Notice::Link { state, .. } => self.tell(WorkerNotice::Link(state)),
             Notice::TooBig { segment, .. } => self.tell(WorkerNotice::TooBig(segment.into())),
             Notice::Revoked { local, .. } => {
-                warn!("rnicd has revoked {local}: nothing is sent from there any more");
+                warn!("an administrator has revoked {local}: its listener and connections end");
                 self.leases.remove(&local);
+                self.tell(WorkerNotice::Revoked(local));
             }
             // For those that asked for them.
             Notice::Event { .. } => {}

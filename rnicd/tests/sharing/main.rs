@@ -10,5 +10,6 @@ mod leftovers;
 mod peer;
 mod play;
 mod restarts;
+mod revoked;
 mod rig;
 mod transfers;
