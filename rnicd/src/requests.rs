@@ -106,6 +106,11 @@ impl Server {
                 local,
             } => self.connect(key, port, remote, local),
             Ask::Release { port, local } => self.release(key, port, local),
+            Ask::Admit {
+                port,
+                local,
+                remote,
+            } => self.admit_peer(key, port, local, remote),
             Ask::Follow { port, destination } => self.follow(key, port, destination),
             Ask::Forget { port, destination } => {
                 self.port_of(key, port)?.forget(port, destination);
@@ -395,6 +400,23 @@ impl Server {
             self.lease_ended(number, local, false);
         }
         Ok((Answer::Released, Vec::new()))
+    }
+
+    /// Says whether the host's policies, as they are now, let a peer connect to what a client has leased.
+    fn admit_peer(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Answered {
+        let shared = self.port_of(key, number)?;
+        if shared.lessee(local) != Some(number) {
+            let why = format!("port {number} has not leased {local}");
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        shared.device.check_connection(local, remote)?;
+        Ok((Answer::Done, Vec::new()))
     }
 
     fn follow(&mut self, key: ClientKey, number: u32, destination: IpAddr) -> Answered {

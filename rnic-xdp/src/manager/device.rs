@@ -244,6 +244,11 @@ impl SharedDevice {
         self.steer(port, (local, socket), &vlans, &Peers::all())
     }
 
+    /// Fails if an IPsec policy of the host protects a connection.
+    pub fn check_connection(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
+        self.locals.check_connection(local, remote)
+    }
+
     /// Steers a reserved local port to a port.
     fn steer(
         &mut self,

@@ -9,6 +9,7 @@ mod hostile;
 mod leftovers;
 mod peer;
 mod play;
+mod policy;
 mod restarts;
 mod revoked;
 mod rig;
