@@ -75,8 +75,9 @@ impl SharedDevice {
         let steering = SharedSteering::open(netdev, mode, pins)?;
         let clients = steering.clients().map_err(sharing)?.into_iter();
         let mut device = Self {
-            locals: Locals::new(&link, link.mtu)?,
-            routes: Routes::open(&link, link.mtu, Some(steering.links()))?,
+            // What the device has is the bound for routes, whatever it was when ports were made.
+            locals: Locals::new(&link, u32::MAX)?,
+            routes: Routes::open(&link, u32::MAX, Some(steering.links()))?,
             icmp: Icmp::open()?,
             requests,
             changes,
@@ -105,7 +106,7 @@ impl SharedDevice {
         &self.link.name
     }
 
-    /// Returns its MTU when it was opened.
+    /// Returns its MTU, which ports get that are made now.
     pub fn mtu(&self) -> u32 {
         self.link.mtu
     }
@@ -374,8 +375,12 @@ impl SharedDevice {
 
     fn handle_changes(&mut self, messages: &[Message]) {
         for message in messages {
-            if let Some(LinkChange::Gone(index)) = LinkChange::from_message(message) {
-                self.lose_port(index);
+            match LinkChange::from_message(message) {
+                Some(LinkChange::Gone(index)) => self.lose_port(index),
+                Some(LinkChange::Is(link)) if link.index == self.link.index => {
+                    self.set_mtu(link.mtu);
+                }
+                _ => {}
             }
         }
         if messages.iter().any(concerns_addresses) {
@@ -391,6 +396,9 @@ impl SharedDevice {
                 "cannot list the network devices; ports that have ended are noticed later"
             );
         };
+        if let Some(link) = there.iter().find(|link| link.index == self.link.index) {
+            self.set_mtu(link.mtu);
+        }
         let is_there = |index: u32, name: &str| {
             let mut links = there.iter();
             links.any(|link| link.index == index && link.name == name)
@@ -400,6 +408,14 @@ impl SharedDevice {
         let lost: Vec<_> = lost.map(|(index, _)| *index).collect();
         for index in lost {
             self.lose_port(index);
+        }
+    }
+
+    /// Gives ports that are made from now on another MTU. Those that there are keep theirs, because of the size of their frames.
+    fn set_mtu(&mut self, mtu: u32) {
+        if self.link.mtu != mtu {
+            self.link.mtu = mtu;
+            info!("{}: new ports have an MTU of {mtu}", self.link.name);
         }
     }
 

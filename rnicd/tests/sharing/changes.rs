@@ -1,5 +1,7 @@
 //! The device changes under rnicd and its clients.
 
+use rnic_xdp::manager::Administrator;
+use rnic_xdp::manager::states::PortState;
 use rnic_xdp::testing::is_root;
 
 use crate::client::{ALICE, Client};
@@ -42,6 +44,17 @@ fn a_device_goes_down_and_up() {
     goes_on(&mut streaming(&rig, "0.0.0.0:0"));
 }
 
+/// Returns the MTU of a client's port.
+fn mtu_of(rig: &Rig, client: &Client) -> u32 {
+    let ports = Administrator::connect(&rig.socket())
+        .unwrap()
+        .ports()
+        .unwrap();
+    let own = |port: &&PortState| port.pid == client.pid() as i32;
+    let port = ports.iter().find(own).unwrap();
+    port.host_end.as_ref().unwrap().mtu
+}
+
 #[test]
 fn the_mtu_changes() {
     if !is_root("the_mtu_changes") {
@@ -58,10 +71,12 @@ fn the_mtu_changes() {
             let set = format!("link set dev {netdev} mtu {mtu}");
             namespace.ip(&set).unwrap();
         }
-        // Ports have the MTU that the device had when rnicd took it.
-        follower.must(&format!("until_mtu {}", mtu.min(1500)));
+        follower.must(&format!("until_mtu {mtu}"));
         goes_on(&mut client);
-        goes_on(&mut streaming(&rig, "0.0.0.0:0"));
+        // A port has the MTU that the device had when it was made.
+        let mut new = streaming(&rig, "0.0.0.0:0");
+        goes_on(&mut new);
+        assert_eq!([mtu_of(&rig, &client), mtu_of(&rig, &new)], [1500, mtu]);
     }
 }
 
