@@ -11,7 +11,7 @@ use rnic_core::connection::NextHop;
 use rnic_core::engine::{NetError, Peers};
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::TooBig;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::reservation::disarm;
 use super::states::KernelLink;
@@ -27,6 +27,9 @@ use crate::port::{MadePort, PortShape};
 use crate::routes::{LinkState, Routes, Update};
 use crate::sharing::{ClientPolicy, PoliceCounters, SharedSteering, SharingError};
 use crate::steering::{Entry, Mode, ModeChoice, SteeringCounters};
+
+/// How often to look for new queues of a veth, which does not announce them.
+const QUEUES_EVERY: Duration = Duration::from_secs(1);
 
 /// What happened to a device or to a port of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +56,8 @@ pub struct SharedDevice {
     /// The number of the port whose host end has this index.
     ports: HashMap<u32, u32>,
     events: VecDeque<DeviceEvent>,
+    /// When to look for new queues, if the device has to be looked at.
+    queues_at: Option<Instant>,
 }
 
 impl SharedDevice {
@@ -84,6 +89,7 @@ impl SharedDevice {
             ports: clients
                 .map(|client| (client.ifindex, client.port))
                 .collect(),
+            queues_at: steering.forgets_queues().then_some(Instant::ZERO),
             steering,
             link,
             events: VecDeque::new(),
@@ -330,6 +336,7 @@ impl SharedDevice {
     pub fn poll(&mut self) {
         let now = Instant::from_nanos(clock());
         self.routes.poll(now);
+        self.follow_queues(now);
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(&messages),
             // Some were lost.
@@ -363,7 +370,8 @@ impl SharedDevice {
             return Some(Duration::ZERO);
         }
         let now = Instant::from_nanos(clock());
-        self.routes.next_timeout().map(|at| at.since(now))
+        let timers = [self.routes.next_timeout(), self.queues_at];
+        timers.into_iter().flatten().min().map(|at| at.since(now))
     }
 
     /// Returns what to wait on.
@@ -371,6 +379,23 @@ impl SharedDevice {
         [self.routes.as_fd(), self.changes.as_fd()]
             .into_iter()
             .chain(self.icmp.fds())
+    }
+
+    /// Looks whether the device has got queues on which it does not run the steering program.
+    fn follow_queues(&mut self, now: Instant) {
+        if self.queues_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.queues_at = Some(now + QUEUES_EVERY);
+        let netdev = &self.link.name;
+        match self.steering.cover() {
+            Ok(Some(queues)) => {
+                info!("{netdev} has {queues} receive queues now, and is steered on all")
+            }
+            Ok(None) => {}
+            // It is tried again.
+            Err(error) => debug!("{netdev} is not steered on its new queues: {error}"),
+        }
     }
 
     fn handle_changes(&mut self, messages: &[Message]) {

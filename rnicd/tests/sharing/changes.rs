@@ -147,3 +147,34 @@ fn a_device_is_removed_and_comes_back() {
         rig.wait_until_clean(&[]);
     }
 }
+
+/// The kernel spreads the connections that it opens over all queues.
+#[test]
+fn queues_are_added() {
+    if !is_root("queues_are_added") {
+        return;
+    }
+    let mut rig = Rig::new(1500, "");
+    rig.have_queues(4);
+    let mut server = rig.open_client(ALICE);
+    server.must("listen 10.9.0.1:7000");
+    server.tell("serve");
+    let reaches = |count: u32| {
+        let connect = format!(
+            "import socket
+for _ in range({count}): socket.create_connection(('10.9.0.1', 7000), 30)"
+        );
+        let mut client = rig.far.command("python3");
+        client
+            .args(["-c", &connect])
+            .output()
+            .unwrap()
+            .status
+            .success()
+    };
+    assert!(reaches(1));
+    rig.set_queues(4);
+    // On a queue without the program, the kernel refuses.
+    rig.until("every queue is steered", || reaches(50).then_some(()));
+    rig.until_log("nic has 4 receive queues now");
+}
