@@ -486,7 +486,7 @@ impl SharedDevice {
 }
 
 /// Removes the veth pair of a port whose client may still have its socket.
-fn remove_host_end(requests: &mut RouteSocket, host_end: u32) {
+pub(super) fn remove_host_end(requests: &mut RouteSocket, host_end: u32) {
     if let Err(error) = remove_link(requests, host_end) {
         // It goes with the client.
         info!("the veth pair {host_end} cannot be removed now: {error}");

@@ -197,6 +197,15 @@ impl SharedSteering {
         list.map_err(SharingError::system("read the map of clients"))
     }
 
+    /// Lists the clients that a former process left under these pins, whether the device still exists or not.
+    pub fn clients_left(netdev: &str, pins: &Path) -> Result<Vec<SharedClient>, SharingError> {
+        let Some(maps) = Pins::at(netdev, pins)?.maps()? else {
+            return Ok(Vec::new());
+        };
+        let list = Clients::new(&maps).and_then(|clients| clients.list());
+        list.map_err(SharingError::system("read the map of clients"))
+    }
+
     /// Attaches the program that says what clients may send to the host's end of a veth pair, in the same mode as that on the
     /// device. Until then what comes from there goes to the kernel.
     pub fn attach_police(&self, ifindex: u32) -> Result<(), SharingError> {
