@@ -182,20 +182,12 @@ impl Server {
         // rfc: 5040-117, 5041-95, 5042-3, 5042-14 what is scarce is given out here
         // rfc: 5040-s9, 5041-s14, 5042-s7 nobody is given more than a fair share
         let quotas = &self.quotas;
-        let held = vec![
+        let mut held = vec![
             quotas
                 .try_take(peer.uid, Resource::Ports, 1, &limits)
                 .map_err(over)?,
             quotas
                 .try_take(peer.uid, Resource::Frames, frames.into(), &limits)
-                .map_err(over)?,
-            quotas
-                .try_take(
-                    peer.uid,
-                    Resource::Hugepages,
-                    shape.octets() as u64,
-                    &limits,
-                )
                 .map_err(over)?,
         ];
         let token = Token::random().map_err(|error| {
@@ -204,6 +196,23 @@ impl Server {
                 format!("the kernel has no random numbers: {error}"),
             )
         })?;
+        let made = shared
+            .device
+            .make_port(number, &shape, &policy(&limits, shared.device.mtu()));
+        let made = made.map_err(|error| refusal(&error))?;
+        // Only now is it known where the memory lies.
+        let huge_octets = if made.huge_pages {
+            shape.octets() as u64
+        } else {
+            0
+        };
+        if made.huge_pages {
+            let taken = quotas.try_take(peer.uid, Resource::Hugepages, huge_octets, &limits);
+            held.push(taken.map_err(|error| {
+                let _ = shared.device.end_port(number);
+                over(error)
+            })?);
+        }
         let record = Record {
             port: number,
             token,
@@ -213,12 +222,8 @@ impl Server {
             pid: peer.pid,
             since: now(),
             frames,
-            huge_octets: shape.octets() as u64,
+            huge_octets,
         };
-        let made = shared
-            .device
-            .make_port(number, &shape, &policy(&limits, shared.device.mtu()));
-        let made = made.map_err(|error| refusal(&error))?;
         if let Err(error) = shared.records.keep(&record) {
             let _ = shared.device.end_port(number);
             let why = format!("rnicd cannot keep a record of the port: {error}");

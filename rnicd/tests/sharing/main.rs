@@ -7,6 +7,7 @@ mod deaths;
 mod exchange;
 mod hostile;
 mod leftovers;
+mod memory;
 mod peer;
 mod play;
 mod policy;
