@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * Stands on the host's end of each client's veth pair, and lets out only what this client may send. Frames for an address of this
- * host turn around to the client that leased it; all others go to the NIC. Never edits a frame, and passes none to the kernel.
+ * host turn around to the client that leased it; all others go to the NIC. Passes none to the kernel. The only frame that it edits
+ * is a SYN that no client of this host accepts: it goes back to its sender as the RST that answers it.
  */
+#include <linux/tcp.h>
+
 #include "parse.h"
 #include "tables.h"
 #include "police.h"
 
 #define TCP_DATA_OFFSET 12 /* in the header; the upper half of the octet, in words */
+#define TCP_DATA_OFFSET_FIELD bpf_htonl(0xf0000000) /* in the word of the flags */
+#define TCP_SEQ_TO_WINDOW 12 /* octets of the header from the sequence number to the window */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -207,6 +212,65 @@ static __always_inline int judge(struct xdp_md *context, struct police_client *c
 	return route(&to, &from, device);
 }
 
+/* Exchanges two neighbouring fields. Returns whether the frame has them. */
+static __always_inline int swap(struct xdp_md *context, __u32 at, __u32 len)
+{
+	__u8 fields[2 * sizeof(struct in6_addr)];
+
+	return !bpf_xdp_load_bytes(context, at, fields, 2 * len) &&
+	       !bpf_xdp_store_bytes(context, at, fields + len, len) &&
+	       !bpf_xdp_store_bytes(context, at + len, fields, len);
+}
+
+/* Turns the header of a SYN into that of the RST in answer (RFC 9293 section 3.10.7.1). The addresses do not change the checksum. */
+static __always_inline void make_reset(struct tcphdr *tcp)
+{
+	__be32 before[TCP_SEQ_TO_WINDOW / sizeof(__be32)];
+	__be16 source = tcp->source;
+	__u32 sum;
+
+	__builtin_memcpy(before, &tcp->seq, sizeof(before));
+	tcp->source = tcp->dest;
+	tcp->dest = source;
+	tcp->ack_seq = bpf_htonl(bpf_ntohl(tcp->seq) + 1);
+	tcp->seq = 0;
+	tcp_flag_word(tcp) = (tcp_flag_word(tcp) & TCP_DATA_OFFSET_FIELD) | TCP_FLAG_RST | TCP_FLAG_ACK;
+	sum = bpf_csum_diff(before, sizeof(before), &tcp->seq, sizeof(before), (__u16)~tcp->check);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	tcp->check = ~sum;
+}
+
+/*
+ * Turns a frame that goes to no client into its answer, if it is a SYN without data: else a program that connects to where nobody
+ * listens would wait in vain. No other frame is answered, so that an answer is no longer than its cause and never causes another.
+ * Returns whether the frame is to go back. It is a function of its own so that other frames do not pay for it.
+ */
+static __noinline int refuse(struct xdp_md *context)
+{
+	struct steer_key to = {};
+	__be32 from[4] = {};
+	struct headers headers;
+	struct tcphdr tcp;
+	__u32 tcp_at;
+
+	if (parse(context, &to, from, &headers) != STEER_REDIRECTED)
+		return 0;
+	tcp_at = headers.ip_at + headers.ip_header_len;
+	if (bpf_xdp_load_bytes(context, tcp_at, &tcp, sizeof(tcp)))
+		return 0;
+	if ((tcp_flag_word(&tcp) & (TCP_FLAG_SYN | TCP_FLAG_ACK | TCP_FLAG_RST | TCP_FLAG_FIN)) != TCP_FLAG_SYN ||
+	    headers.ip_header_len + tcp.doff * 4 != headers.ip_len)
+		return 0;
+	make_reset(&tcp);
+	if (bpf_xdp_store_bytes(context, tcp_at, &tcp, sizeof(tcp)) || !swap(context, 0, ETH_ALEN))
+		return 0;
+	/* The addresses are the last of the IP header. */
+	if (to.family == STEER_IPV4)
+		return swap(context, tcp_at - 2 * sizeof(struct in_addr), sizeof(struct in_addr));
+	return swap(context, tcp_at - 2 * sizeof(struct in6_addr), sizeof(struct in6_addr));
+}
+
 SEC("xdp.frags")
 int rnic_police(struct xdp_md *context)
 {
@@ -223,6 +287,8 @@ int rnic_police(struct xdp_md *context)
 		action = bpf_redirect_map(&steer_devices, device, XDP_DROP);
 		if (action != XDP_REDIRECT)
 			verdict = POLICE_NO_DEVICE;
+	} else if ((verdict == POLICE_NOBODY || verdict == POLICE_STRANGER) && refuse(context)) {
+		action = XDP_TX;
 	}
 	count(client->port, verdict, len);
 	return action;

@@ -51,7 +51,10 @@ struct police_peer {
 	__be32 address[4]; /* as in steer_key */
 };
 
-/* The verdict on a frame that a client sends, in the order of the checks. All but the first two drop it. */
+/*
+ * The verdict on a frame that a client sends, in the order of the checks. All but the first two drop it, but a SYN for nobody or from
+ * a stranger goes back to its sender as the RST that answers it.
+ */
 enum police_verdict {
 	POLICE_TO_NIC = 0,        /* sent to the network */
 	POLICE_TO_PORT = 1,       /* turned around to a client of this host */

@@ -241,6 +241,7 @@ impl World {
             Event::Port { .. }
             | Event::SharedReceives(_)
             | Event::CompletionOverrun { .. }
+            | Event::ListenerEnded { .. }
             | Event::DeviceGone
             | Event::WorkerEnded => {
                 panic!("{event:?}")

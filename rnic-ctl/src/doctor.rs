@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use crate::failure::Outcome;
 use crate::out;
 
+mod sharing;
+
 /// Checks what this host and an interface can do, and says how to mend what fails. The exit code is 1 if a check fails.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -25,11 +27,24 @@ pub(crate) struct DoctorArgs {
 /// Runs the command.
 pub(crate) fn run(args: &DoctorArgs, json: bool) -> Outcome<ExitCode> {
     let netdev = &args.netdev;
-    let host = facts::host();
+    let mut host = facts::host();
     let mut device = facts::device(netdev);
-    let drives_now = rnic_xdp::steering::counters(netdev).is_ok();
-    if !args.no_trial && !drives_now && !has_failures(&device) {
-        facts::trial(netdev, &mut device);
+    match sharing::manager_of(netdev) {
+        Ok(manager) => {
+            sharing::settle(&mut host);
+            sharing::settle(&mut device);
+            device.push(sharing::offered(netdev));
+            if !args.no_trial {
+                device.push(sharing::trial(manager, netdev));
+            }
+        }
+        Err(why) => {
+            device.push(sharing::not_offered(&why, !has_failures(&host)));
+            let drives_now = rnic_xdp::steering::counters(netdev).is_ok();
+            if !args.no_trial && !drives_now && !has_failures(&device) {
+                facts::trial(netdev, &mut device);
+            }
+        }
     }
     let fails = has_failures(&host) || has_failures(&device);
     if json {

@@ -19,9 +19,12 @@ pub enum Error {
     WorkerGone(#[from] WorkerGone),
     /// The network device is gone for good.
     #[error(
-        "the network device is gone: it was removed, or moved to another network namespace; open the device again where it is"
+        "the network device is gone: it was removed, moved to another network namespace, or taken away by rnicd; open the device again where it is"
     )]
     DeviceGone,
+    /// The listener gets no more connection requests.
+    #[error("nothing listens there any more: {0}")]
+    ListenerEnded(EndReason),
     /// A queue could not be made.
     #[error("cannot make a queue: {0}")]
     Queue(#[from] RingError),

@@ -61,6 +61,14 @@ pub(crate) struct Pending {
     pub(crate) mpa_revision: u8,
 }
 
+/// What has come to a listener.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerBox {
+    pub(crate) requests: VecDeque<Pending>,
+    /// Why no more come.
+    pub(crate) ended: Option<EndReason>,
+}
+
 #[derive(Debug)]
 pub(crate) struct QpBox {
     stream: StreamId,
@@ -91,7 +99,7 @@ impl QpBox {
 #[derive(Debug, Default)]
 pub(crate) struct Boxes {
     pub(crate) qps: HashMap<QpNumber, QpBox>,
-    pub(crate) listeners: HashMap<ListenerId, VecDeque<Pending>>,
+    pub(crate) listeners: HashMap<ListenerId, ListenerBox>,
     /// Asynchronous events, if there is a reader.
     asynchronous: Option<VecDeque<AsyncEvent>>,
     /// A thread, the pump, waits for events on behalf of all.
@@ -125,10 +133,10 @@ impl Boxes {
                 ord,
                 mpa_revision,
             } => {
-                let Some(queue) = self.listeners.get_mut(&listener) else {
+                let Some(mailbox) = self.listeners.get_mut(&listener) else {
                     return;
                 };
-                queue.push_back(Pending {
+                mailbox.requests.push_back(Pending {
                     request,
                     peer,
                     local,
@@ -139,8 +147,8 @@ impl Boxes {
                 });
             }
             Event::RequestGone { request } => {
-                for queue in self.listeners.values_mut() {
-                    queue.retain(|pending| {
+                for mailbox in self.listeners.values_mut() {
+                    mailbox.requests.retain(|pending| {
                         let is_gone = pending.request == request;
                         if is_gone {
                             debug!(
@@ -193,6 +201,11 @@ impl Boxes {
             Event::Port { active: true } => self.tell(AsyncEvent::PortActive),
             Event::Port { active: false } => self.tell(AsyncEvent::PortError),
             Event::SharedReceives(event) => self.tell(event.into()),
+            Event::ListenerEnded { listener, reason } => {
+                if let Some(mailbox) = self.listeners.get_mut(&listener) {
+                    mailbox.ended = Some(reason);
+                }
+            }
             Event::WorkerEnded => self.worker_gone = true,
             Event::DeviceGone => self.without_device += 1,
             Event::CompletionOverrun { cq, qp } => self.tell(AsyncEvent::CqError { cq, qp }),
@@ -302,6 +315,7 @@ fn log(event: &Event) {
         Event::SharedReceives(event) => debug!("{}", AsyncEvent::from(*event)),
         Event::Port { active: true } => info!("the device has its link again"),
         Event::Port { active: false } => warn!("the device has lost its link"),
+        Event::ListenerEnded { reason, .. } => warn!("a listener has ended: {reason}"),
         Event::DeviceGone => warn!("{}", EndReason::DeviceGone),
         Event::WorkerEnded => warn!("a worker of the device has ended"),
     }

@@ -11,7 +11,7 @@ use tracing::debug;
 
 use crate::device::{Device, Inner, LONGEST_WAIT};
 use crate::error::Error;
-use crate::events::Pending;
+use crate::events::{Boxes, Pending};
 use crate::private_data::check_private_data;
 use crate::qp::Qp;
 
@@ -62,7 +62,8 @@ impl Device {
         Ok(listener)
     }
 
-    /// Returns the next connection request to any of these listeners of this device. Waits for `timeout` at most.
+    /// Returns the next connection request to any of these listeners of this device. Waits for `timeout` at most. Fails, once no
+    /// request waits, if one of the listeners has [ended](Error::ListenerEnded).
     pub fn next_request(
         &self,
         listeners: &[Listener],
@@ -75,12 +76,8 @@ impl Device {
             let left = deadline.map_or(LONGEST_WAIT, |at| {
                 at.saturating_duration_since(Instant::now())
             });
-            let pending = device.wait(left, |boxes| {
-                listeners
-                    .iter()
-                    .find_map(|listener| boxes.listeners.get_mut(&listener.id)?.pop_front())
-            })?;
-            let request = pending.map(|pending| ConnectRequest {
+            let found = device.wait(left, |boxes| next_of(boxes, listeners))?;
+            let request = found.transpose()?.map(|pending| ConnectRequest {
                 device: device.clone(),
                 pending,
                 decided: false,
@@ -100,13 +97,25 @@ impl Device {
     }
 }
 
+/// Returns the next request to any of these listeners, or why one of them gets no more.
+fn next_of(boxes: &mut Boxes, listeners: &[Listener]) -> Option<Result<Pending, Error>> {
+    let ids = || listeners.iter().map(|listener| listener.id);
+    let request = ids().find_map(|id| boxes.listeners.get_mut(&id)?.requests.pop_front());
+    let ended = || ids().find_map(|id| boxes.listeners.get(&id)?.ended.clone());
+    match request {
+        Some(request) => Some(Ok(request)),
+        None => ended().map(|reason| Err(Error::ListenerEnded(reason))),
+    }
+}
+
 impl Listener {
     /// Returns the local address and port.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// Returns the next connection request. Waits for `timeout` at most.
+    /// Returns the next connection request. Waits for `timeout` at most. Fails if the listener has
+    /// [ended](Error::ListenerEnded).
     pub fn next_request(&self, timeout: Duration) -> Result<Option<ConnectRequest>, Error> {
         self.device
             .next_request(std::slice::from_ref(self), timeout)

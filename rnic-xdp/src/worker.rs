@@ -148,6 +148,11 @@ impl Worker {
                 batch.finish(&mut port.tx);
                 port.tx.kick();
             }
+            WorkerNotice::Revoked(lease) => {
+                let mut batch = driver.begin(now);
+                batch.revoke(lease);
+                batch.finish(&mut port.tx);
+            }
             WorkerNotice::Queues(queues) => port.rx.add(queues),
         }
     }

@@ -69,7 +69,7 @@ impl Resource {
         match self {
             Self::Ports => "close a port",
             Self::Frames => "ask for fewer frames, or close a port",
-            Self::Hugepages => "ask for fewer frames, or for ordinary pages",
+            Self::Hugepages => "ask for fewer frames, or close a port",
             Self::Listeners => "close a listener",
             Self::Connections => "end a connection",
         }
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(
             say(0, Resource::Hugepages, 2 << 20),
             "user root (uid 0) may hold hugepages = 3MiB (set by /etc/rnic/rnicd.toml:4), holds 2MiB and wants 2MiB more; ask for \
-             fewer frames, or for ordinary pages, or ask the administrator for more"
+             fewer frames, or close a port, or ask the administrator for more"
         );
         assert_eq!(
             say(0, Resource::Frames, 32_769),

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rnic_core::engine::{NetError, Peers};
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
-    Answer, Ask, Grant, Reason, Refused, Reply, Request, RingSizes, VERSION,
+    Answer, Ask, Grant, Notice, Reason, Refused, Reply, Request, RingSizes, VERSION,
 };
 use rnic_xdp::manager::states::Event;
 use rnic_xdp::sharing::ClientPolicy;
@@ -106,6 +106,11 @@ impl Server {
                 local,
             } => self.connect(key, port, remote, local),
             Ask::Release { port, local } => self.release(key, port, local),
+            Ask::Admit {
+                port,
+                local,
+                remote,
+            } => self.admit_peer(key, port, local, remote),
             Ask::Follow { port, destination } => self.follow(key, port, destination),
             Ask::Forget { port, destination } => {
                 self.port_of(key, port)?.forget(port, destination);
@@ -177,20 +182,12 @@ impl Server {
         // rfc: 5040-117, 5041-95, 5042-3, 5042-14 what is scarce is given out here
         // rfc: 5040-s9, 5041-s14, 5042-s7 nobody is given more than a fair share
         let quotas = &self.quotas;
-        let held = vec![
+        let mut held = vec![
             quotas
                 .try_take(peer.uid, Resource::Ports, 1, &limits)
                 .map_err(over)?,
             quotas
                 .try_take(peer.uid, Resource::Frames, frames.into(), &limits)
-                .map_err(over)?,
-            quotas
-                .try_take(
-                    peer.uid,
-                    Resource::Hugepages,
-                    shape.octets() as u64,
-                    &limits,
-                )
                 .map_err(over)?,
         ];
         let token = Token::random().map_err(|error| {
@@ -199,6 +196,23 @@ impl Server {
                 format!("the kernel has no random numbers: {error}"),
             )
         })?;
+        let made = shared
+            .device
+            .make_port(number, &shape, &policy(&limits, shared.device.mtu()));
+        let made = made.map_err(|error| refusal(&error))?;
+        // Only now is it known where the memory lies.
+        let huge_octets = if made.huge_pages {
+            shape.octets() as u64
+        } else {
+            0
+        };
+        if made.huge_pages {
+            let taken = quotas.try_take(peer.uid, Resource::Hugepages, huge_octets, &limits);
+            held.push(taken.map_err(|error| {
+                let _ = shared.device.end_port(number);
+                over(error)
+            })?);
+        }
         let record = Record {
             port: number,
             token,
@@ -208,12 +222,8 @@ impl Server {
             pid: peer.pid,
             since: now(),
             frames,
-            huge_octets: shape.octets() as u64,
+            huge_octets,
         };
-        let made = shared
-            .device
-            .make_port(number, &shape, &policy(&limits, shared.device.mtu()));
-        let made = made.map_err(|error| refusal(&error))?;
         if let Err(error) = shared.records.keep(&record) {
             let _ = shared.device.end_port(number);
             let why = format!("rnicd cannot keep a record of the port: {error}");
@@ -284,6 +294,14 @@ impl Server {
         port.record.pid = self.clients[key].peer.pid;
         let held = port.leases.keys().copied();
         let lost: Vec<_> = held.filter(|local| !leases.contains(local)).collect();
+        // Whoever revoked these may have ended before it had said so.
+        let revoked = leases
+            .iter()
+            .filter(|local| !port.leases.contains_key(*local));
+        for &local in revoked {
+            let port = number;
+            self.clients[key].tell(Notice::Revoked { port, local });
+        }
         for &local in &lost {
             release(shared, number, local)?;
         }
@@ -387,6 +405,23 @@ impl Server {
             self.lease_ended(number, local, false);
         }
         Ok((Answer::Released, Vec::new()))
+    }
+
+    /// Says whether the host's policies, as they are now, let a peer connect to what a client has leased.
+    fn admit_peer(
+        &mut self,
+        key: ClientKey,
+        number: u32,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Answered {
+        let shared = self.port_of(key, number)?;
+        if shared.lessee(local) != Some(number) {
+            let why = format!("port {number} has not leased {local}");
+            return Err(Refused::new(Reason::NotPermitted, why));
+        }
+        shared.device.check_connection(local, remote)?;
+        Ok((Answer::Done, Vec::new()))
     }
 
     fn follow(&mut self, key: ClientKey, number: u32, destination: IpAddr) -> Answered {

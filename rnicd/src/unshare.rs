@@ -6,11 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rnic_xdp::OpenError;
 use rnic_xdp::manager::channel::Channel;
-use rnic_xdp::manager::protocol;
-use rnic_xdp::sharing::{SharedSteering, SharingError};
-use rnic_xdp::steering::ModeChoice;
+use rnic_xdp::manager::{protocol, unshare as unshare_device};
+use rnic_xdp::sharing::SharingError;
 
 use crate::config::Config;
 use crate::serve::Places;
@@ -66,16 +64,10 @@ fn socket(places: &Places) -> PathBuf {
     socket.unwrap_or_else(|| protocol::SOCKET.into())
 }
 
-/// Detaches the programs of a device, and removes their pins.
+/// Ends the ports of a device, detaches its program, and removes the pins.
 fn end_device(pins: &Path) -> Result<(), UnshareError> {
     let netdev = pins.file_name().unwrap_or_default().to_string_lossy();
-    let opened = SharedSteering::open(&netdev, ModeChoice::Auto, pins);
-    let ended = match opened {
-        // The program went with the device.
-        Err(OpenError::NoSuchDevice { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-        Ok(steering) => steering.close(),
-    };
+    let ended = unshare_device(&netdev, pins);
     ended.map_err(|source| UnshareError::Device {
         netdev: netdev.into_owned(),
         source,

@@ -34,8 +34,16 @@ pub enum EndReason {
     #[error("MPA start-up failed: {0}")]
     Startup(String),
     /// The network device is gone for good.
-    #[error("the network device is gone: it was removed, or moved to another network namespace")]
+    #[error(
+        "the network device is gone: it was removed, moved to another network namespace, or taken away by rnicd"
+    )]
     DeviceGone,
+    /// An administrator has taken the local address and port away.
+    #[error("the lease of {lease} was revoked by an administrator")]
+    Revoked {
+        /// The address and port as they were leased; of a listener the address can be unspecified.
+        lease: SocketAddr,
+    },
     /// The queue pair does not exist or is in use.
     #[error("the queue pair is not idle")]
     QpNotIdle,
@@ -152,6 +160,13 @@ pub enum Event {
         /// Whether the link is up.
         active: bool,
     },
+    /// A listener has ended. No more connection requests come from it.
+    ListenerEnded {
+        /// The listener.
+        listener: ListenerId,
+        /// Why.
+        reason: EndReason,
+    },
     /// The device is gone for good. All connections have ended, and no other can be made.
     DeviceGone,
     /// A shared receive queue runs low, or a stream uses more of it than it should.
@@ -167,6 +182,7 @@ impl Event {
             Self::ConnectRequest { .. }
             | Self::RequestGone { .. }
             | Self::Port { .. }
+            | Self::ListenerEnded { .. }
             | Self::DeviceGone
             | Self::WorkerEnded
             | Self::SharedReceives(SrqEvent::LimitReached { .. }) => None,

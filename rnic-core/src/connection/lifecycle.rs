@@ -128,7 +128,7 @@ impl Connection {
 
     /// Ends the connection with a RST, for this reason. If the RST cannot leave for some time, the connection ends
     /// without it.
-    pub(super) fn fail(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
+    pub(crate) fn fail(&mut self, reason: EndReason, context: &mut Context<'_, '_>) {
         self.end(reason, context);
         self.tcp.abort();
         self.deadline = Some(context.now + CLOSE_TIMEOUT);
@@ -150,11 +150,6 @@ impl Connection {
     /// Ends the connection now, for the application.
     pub(crate) fn abort(&mut self, context: &mut Context<'_, '_>) {
         self.give_up(EndReason::Local, context);
-    }
-
-    /// Ends the connection because the device is gone.
-    pub(crate) fn lose_device(&mut self, context: &mut Context<'_, '_>) {
-        self.fail(EndReason::DeviceGone, context);
     }
 
     /// Resets the connection of a queue pair that the application destroyed. No event follows. What the queue pair had

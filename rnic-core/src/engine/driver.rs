@@ -1,6 +1,6 @@
 //! One turn of a worker, without the device: what all implementations of [`Turn`](super::link::Turn) share.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::connection::NextHop;
 use crate::engine::{Engine, EngineConfig, EngineEnd, NextHopRequest};
@@ -171,6 +171,12 @@ impl Batch<'_> {
     pub fn lose_device(&mut self) {
         self.busy = true;
         self.engine.lose_device(self.now, &self.guard);
+    }
+
+    /// Ends all listeners and connections of a lease: it was revoked.
+    pub fn revoke(&mut self, lease: SocketAddr) {
+        self.busy = true;
+        self.engine.revoke(self.now, &self.guard, lease);
     }
 
     /// Says that more frames have arrived than this turn handles. After a pause of this process they may hold the

@@ -29,9 +29,11 @@ mod timers;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use crate::connection::{Connection, Context, Event, FlowKey, NextHop, Notice, Stage, Wants};
+use crate::connection::{
+    Connection, Context, EndReason, Event, FlowKey, NextHop, Notice, Stage, Wants,
+};
 use crate::counters::Counters;
 use crate::fast_paths::FastPaths;
 use crate::ids::{ListenerId, RequestId};
@@ -430,15 +432,43 @@ impl Engine {
     /// Ends all connections at once, because the device is gone for good. No other can begin.
     pub fn lose_device(&mut self, now: Instant, guard: &Guard<'_>) {
         self.device_gone = true;
-        let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
-        for index in all {
-            self.with_connection(index, now, guard, Connection::lose_device);
-            // Its RST cannot leave.
+        self.cut_off(now, guard, &EndReason::DeviceGone, |_| true);
+        self.events.push_back(Event::DeviceGone);
+    }
+
+    /// Ends all listeners and connections of a lease at once, because nothing can be sent from there any more.
+    pub fn revoke(&mut self, now: Instant, guard: &Guard<'_>, lease: SocketAddr) {
+        let reason = EndReason::Revoked { lease };
+        for (listener, _) in self.listeners.extract_if(|_, ended| ended.local == lease) {
+            let reason = reason.clone();
+            let ended = Event::ListenerEnded { listener, reason };
+            self.events.push_back(ended);
+        }
+        self.cut_off(now, guard, &reason, |local| {
+            let any_address = lease.ip().is_unspecified() && lease.is_ipv4() == local.is_ipv4();
+            lease.port() == local.port() && (any_address || lease.ip() == local.ip())
+        });
+    }
+
+    /// Ends the connections from some local addresses. What they would still send cannot leave.
+    fn cut_off(
+        &mut self,
+        now: Instant,
+        guard: &Guard<'_>,
+        reason: &EndReason,
+        which: impl Fn(SocketAddr) -> bool,
+    ) {
+        let connections = self.connections.iter();
+        let ending = connections.filter(|(_, connection)| which(connection.key().local));
+        let ending: Vec<usize> = ending.map(|(index, _)| index).collect();
+        for index in ending {
+            self.with_connection(index, now, guard, |connection, context| {
+                connection.fail(reason.clone(), context);
+            });
             if self.connections.contains(index) {
                 self.forget(index);
             }
         }
-        self.events.push_back(Event::DeviceGone);
     }
 
     /// Whether no connection owes its peer anything: each is over, or only waits out its TIME-WAIT.

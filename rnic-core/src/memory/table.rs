@@ -3,7 +3,7 @@
 //! Workers read it without a lock, inside a batch (see [`epoch`](super::epoch)). A slot is written only while it
 //! is invalid and no reader that it concerns can still have seen it valid, so its fields never change under a
 //! reader: applications write it after every worker has passed a quiescent point, and the worker of a stream, which
-//! alone uses the STags of that stream, between two of its lookups (see [`binding`]).
+//! alone uses the STags of that stream, between two of its lookups (see `binding`).
 
 mod binding;
 

@@ -10,7 +10,7 @@ use crate::wire::tcp::{Flags, TcpHeader, TcpSegment};
 
 impl Tcp {
     /// Handles a segment of this connection, and returns what of its data is new: the owner places or keeps it,
-    /// and calls [`took`](Self::took) for that. Frames that it acknowledges are released. An error says why nothing
+    /// and calls [`mark_received`](Self::mark_received) for that. Frames that it acknowledges are released. An error says why nothing
     /// of the segment was taken but, at most, its acknowledgment.
     ///
     /// `congested`: a router has marked it (CE, RFC 3168).

@@ -1,7 +1,7 @@
 //! TCP (RFC 9293) as pure logic: segments, the application's wishes and time go in, segments come out.
 //!
 //! A [`Tcp`] is one connection. It does not know what the stream carries, and copies none of it. It offers received octets to its
-//! owner, who places them and reports that with [`Tcp::took`]. The owner builds the frames to send; a frame is the retransmission
+//! owner, who places them and reports that with [`Tcp::mark_received`]. The owner builds the frames to send; a frame is the retransmission
 //! buffer until the peer has acknowledged it.
 //!
 //! Positions in either stream are offsets of 64 bits, 0 being the first octet after the SYN. Sequence numbers

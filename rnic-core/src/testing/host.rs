@@ -234,6 +234,15 @@ impl Host {
         batch.finish(&mut self.tx);
     }
 
+    /// Takes the lease of a local port away.
+    pub fn revoke_lease(&mut self, now: Instant, lease: SocketAddr) {
+        let mut batch = self.driver.begin(now);
+        batch.revoke(lease);
+        batch.finish(&mut self.tx);
+        let notices = std::iter::from_fn(|| self.end.events.next());
+        self.events.extend(notices.map(|notice| notice.event));
+    }
+
     /// Makes its device complete checksums from now on.
     pub fn complete_checksums(&mut self) {
         self.tx.complete_checksums();

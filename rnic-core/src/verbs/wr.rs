@@ -110,7 +110,7 @@ pub struct SendWr {
     pub remote_offset: u64,
     /// Immediate Data.
     pub immediate: [u8; IMMEDIATE_LEN],
-    /// Four [`Sge`]s, or inline data, or a [`Binding`](super::Binding). Of an atomic: one [`Sge`], and its operands behind
+    /// Four [`Sge`]s, or inline data, or a [`Binding`](crate::memory::binding::Binding). Of an atomic: one [`Sge`], and its operands behind
     /// it.
     // A literal length: rustc 1.95 fails where a closure of another crate captures a field of a named one.
     pub payload: [u8; 64],

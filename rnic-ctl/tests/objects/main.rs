@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod doctor;
 mod ending;
 mod events;
 mod lists;

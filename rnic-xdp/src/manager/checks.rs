@@ -82,6 +82,7 @@ impl Message for Request {
         "listen",
         "connect",
         "release",
+        "admit",
         "follow",
         "forget",
         "show",
@@ -122,9 +123,11 @@ impl Message for Request {
                 let limits = peers.limits().unwrap_or_default();
                 list("peers", limits.len())
             }
-            Ask::Connect { remote, .. } => rule(remote.port() != 0, || {
-                format!("no peer has TCP port 0: {remote}")
-            }),
+            Ask::Connect { remote, .. } | Ask::Admit { remote, .. } => {
+                rule(remote.port() != 0, || {
+                    format!("no peer has TCP port 0: {remote}")
+                })
+            }
             Ask::Adopt { .. }
             | Ask::Release { .. }
             | Ask::Follow { .. }

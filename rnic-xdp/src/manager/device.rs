@@ -11,7 +11,7 @@ use rnic_core::connection::NextHop;
 use rnic_core::engine::{NetError, Peers};
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::TooBig;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::reservation::disarm;
 use super::states::KernelLink;
@@ -27,6 +27,9 @@ use crate::port::{MadePort, PortShape};
 use crate::routes::{LinkState, Routes, Update};
 use crate::sharing::{ClientPolicy, PoliceCounters, SharedSteering, SharingError};
 use crate::steering::{Entry, Mode, ModeChoice, SteeringCounters};
+
+/// How often to look for new queues of a veth, which does not announce them.
+const QUEUES_EVERY: Duration = Duration::from_secs(1);
 
 /// What happened to a device or to a port of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +56,8 @@ pub struct SharedDevice {
     /// The number of the port whose host end has this index.
     ports: HashMap<u32, u32>,
     events: VecDeque<DeviceEvent>,
+    /// When to look for new queues, if the device has to be looked at.
+    queues_at: Option<Instant>,
 }
 
 impl SharedDevice {
@@ -75,14 +80,16 @@ impl SharedDevice {
         let steering = SharedSteering::open(netdev, mode, pins)?;
         let clients = steering.clients().map_err(sharing)?.into_iter();
         let mut device = Self {
-            locals: Locals::new(&link, link.mtu)?,
-            routes: Routes::open(&link, link.mtu, Some(steering.links()))?,
+            // What the device has is the bound for routes, whatever it was when ports were made.
+            locals: Locals::new(&link, u32::MAX)?,
+            routes: Routes::open(&link, u32::MAX, Some(steering.links()))?,
             icmp: Icmp::open()?,
             requests,
             changes,
             ports: clients
                 .map(|client| (client.ifindex, client.port))
                 .collect(),
+            queues_at: steering.forgets_queues().then_some(Instant::ZERO),
             steering,
             link,
             events: VecDeque::new(),
@@ -105,7 +112,7 @@ impl SharedDevice {
         &self.link.name
     }
 
-    /// Returns its MTU when it was opened.
+    /// Returns its MTU, which ports get that are made now.
     pub fn mtu(&self) -> u32 {
         self.link.mtu
     }
@@ -244,6 +251,11 @@ impl SharedDevice {
         self.steer(port, (local, socket), &vlans, &Peers::all())
     }
 
+    /// Fails if an IPsec policy of the host protects a connection.
+    pub fn check_connection(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
+        self.locals.check_connection(local, remote)
+    }
+
     /// Steers a reserved local port to a port.
     fn steer(
         &mut self,
@@ -324,6 +336,7 @@ impl SharedDevice {
     pub fn poll(&mut self) {
         let now = Instant::from_nanos(clock());
         self.routes.poll(now);
+        self.follow_queues(now);
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(&messages),
             // Some were lost.
@@ -357,7 +370,8 @@ impl SharedDevice {
             return Some(Duration::ZERO);
         }
         let now = Instant::from_nanos(clock());
-        self.routes.next_timeout().map(|at| at.since(now))
+        let timers = [self.routes.next_timeout(), self.queues_at];
+        timers.into_iter().flatten().min().map(|at| at.since(now))
     }
 
     /// Returns what to wait on.
@@ -367,10 +381,31 @@ impl SharedDevice {
             .chain(self.icmp.fds())
     }
 
+    /// Looks whether the device has got queues on which it does not run the steering program.
+    fn follow_queues(&mut self, now: Instant) {
+        if self.queues_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.queues_at = Some(now + QUEUES_EVERY);
+        let netdev = &self.link.name;
+        match self.steering.cover() {
+            Ok(Some(queues)) => {
+                info!("{netdev} has {queues} receive queues now, and is steered on all")
+            }
+            Ok(None) => {}
+            // It is tried again.
+            Err(error) => debug!("{netdev} is not steered on its new queues: {error}"),
+        }
+    }
+
     fn handle_changes(&mut self, messages: &[Message]) {
         for message in messages {
-            if let Some(LinkChange::Gone(index)) = LinkChange::from_message(message) {
-                self.lose_port(index);
+            match LinkChange::from_message(message) {
+                Some(LinkChange::Gone(index)) => self.lose_port(index),
+                Some(LinkChange::Is(link)) if link.index == self.link.index => {
+                    self.set_mtu(link.mtu);
+                }
+                _ => {}
             }
         }
         if messages.iter().any(concerns_addresses) {
@@ -386,6 +421,9 @@ impl SharedDevice {
                 "cannot list the network devices; ports that have ended are noticed later"
             );
         };
+        if let Some(link) = there.iter().find(|link| link.index == self.link.index) {
+            self.set_mtu(link.mtu);
+        }
         let is_there = |index: u32, name: &str| {
             let mut links = there.iter();
             links.any(|link| link.index == index && link.name == name)
@@ -395,6 +433,14 @@ impl SharedDevice {
         let lost: Vec<_> = lost.map(|(index, _)| *index).collect();
         for index in lost {
             self.lose_port(index);
+        }
+    }
+
+    /// Gives ports that are made from now on another MTU. Those that there are keep theirs, because of the size of their frames.
+    fn set_mtu(&mut self, mtu: u32) {
+        if self.link.mtu != mtu {
+            self.link.mtu = mtu;
+            info!("{}: new ports have an MTU of {mtu}", self.link.name);
         }
     }
 
@@ -440,7 +486,7 @@ impl SharedDevice {
 }
 
 /// Removes the veth pair of a port whose client may still have its socket.
-fn remove_host_end(requests: &mut RouteSocket, host_end: u32) {
+pub(super) fn remove_host_end(requests: &mut RouteSocket, host_end: u32) {
     if let Err(error) = remove_link(requests, host_end) {
         // It goes with the client.
         info!("the veth pair {host_end} cannot be removed now: {error}");

@@ -22,6 +22,7 @@ mod reservation;
 mod session;
 pub mod states;
 mod token;
+mod unshare;
 
 pub use administrator::{Administrator, AskError, TimedEvent};
 pub use checks::is_device_name;
@@ -29,3 +30,4 @@ pub use device::{DeviceEvent, SharedDevice};
 pub use net::ManagedNet;
 pub use open::Manager;
 pub use token::Token;
+pub use unshare::unshare;

@@ -8,13 +8,16 @@ use crossbeam_channel::{Sender, bounded};
 use rnic_core::connection::PortLease;
 use rnic_core::engine::{Net, NetError, Peers};
 
-use super::protocol::Ask;
+use super::protocol::{Ask, Reason};
 use super::session::{Errand, Reserved};
 use crate::port::ControlHandle;
 use crate::process::Maker;
 
 /// How long to wait for rnicd, which may be about to start again.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait before a peer is let in: connections that are driven by the same thread wait as well.
+const PATIENCE_OF_PEERS: Duration = Duration::from_secs(1);
 
 /// The address services of a granted port.
 #[derive(Clone)]
@@ -81,6 +84,21 @@ impl Net for ManagedNet {
             peers: peers.clone(),
         };
         self.reserve(local, ask)
+    }
+
+    /// Asks rnicd, because who has no rights cannot see the policies. While rnicd does not answer, nobody is kept out.
+    fn admits(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        let ask = Ask::Admit {
+            port: self.port,
+            local,
+            remote: peer,
+        };
+        let (reply, answer) = bounded(1);
+        self.send(Errand::Admit(ask, reply));
+        match answer.recv_timeout(PATIENCE_OF_PEERS) {
+            Ok(Err(refused)) => refused.reason != Reason::Protected,
+            Ok(Ok(())) | Err(_) => true,
+        }
     }
 
     fn active(

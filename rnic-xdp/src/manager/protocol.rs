@@ -175,6 +175,16 @@ pub enum Ask {
         /// What was leased.
         local: SocketAddr,
     },
+    /// Whether the host's policies let a peer connect to what is leased, as they are now. Answered by `Done`, or refused with
+    /// [`Reason::Protected`].
+    Admit {
+        /// The port that listens.
+        port: u32,
+        /// Where the peer has connected to.
+        local: SocketAddr,
+        /// The peer.
+        remote: SocketAddr,
+    },
     /// Report the next hop to a destination and each of its changes, as `NextHop`. Answered only if it is refused.
     Follow {
         /// The port that sends there.
@@ -288,7 +298,7 @@ pub enum Answer {
     Leases(Page<LeaseState>),
     /// To `Show` of users.
     Users(Page<UserState>),
-    /// To `EndPort`, `Revoke` and `Monitor`.
+    /// To `Admit`, `EndPort`, `Revoke` and `Monitor`.
     Done,
     /// To anything.
     Refused(Refused),

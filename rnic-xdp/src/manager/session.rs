@@ -39,6 +39,8 @@ pub(super) enum Errand {
     Reserve(Ask, Sender<Result<Reserved, Refused>>),
     /// Give a local port back. The socket that reserves it stays open until nothing is steered here any more.
     Release(Reserved),
+    /// Ask whether a peer may connect. Nobody answers while rnicd is away.
+    Admit(Ask, Sender<Result<(), Refused>>),
 }
 
 /// A reserved local port: its address, and the socket that holds it.
@@ -50,6 +52,7 @@ enum Waiting {
     Adopt,
     Reserve(Ask, Sender<Result<Reserved, Refused>>),
     Release(Reserved),
+    Admit(Ask, Sender<Result<(), Refused>>),
     /// One of those that are answered only if they are refused.
     Follow,
 }
@@ -189,6 +192,7 @@ impl Session {
             let waiting = match errand {
                 Errand::Reserve(ask, reply) => Waiting::Reserve(ask, reply),
                 Errand::Release(reserved) => Waiting::Release(reserved),
+                Errand::Admit(ask, reply) => Waiting::Admit(ask, reply),
             };
             self.begin(waiting);
         }
@@ -199,11 +203,17 @@ impl Session {
         if self.ended {
             return refuse(waiting, &port_is_gone());
         }
+        // What was revoked is rnicd's already.
+        if let Waiting::Release((local, _)) = &waiting
+            && !self.leases.contains(local)
+        {
+            return;
+        }
         let Some(connection) = &mut self.connection else {
-            return self.postponed.push_back(waiting);
+            return self.postpone(waiting);
         };
         let ask = match &waiting {
-            Waiting::Reserve(ask, _) => ask.clone(),
+            Waiting::Reserve(ask, _) | Waiting::Admit(ask, _) => ask.clone(),
             Waiting::Release((local, _)) => Ask::Release {
                 port: self.port,
                 local: *local,
@@ -212,6 +222,13 @@ impl Session {
             Waiting::Hello | Waiting::Adopt | Waiting::Follow => return,
         };
         connection.ask(ask, waiting);
+    }
+
+    /// Keeps what waits for the next connection.
+    fn postpone(&mut self, waiting: Waiting) {
+        if matches!(waiting, Waiting::Reserve(..) | Waiting::Release(_)) {
+            self.postponed.push_back(waiting);
+        }
     }
 
     /// Connects again, if it is time.
@@ -253,10 +270,9 @@ impl Session {
         warn!("lost the connection to rnicd: {error}; connections of RDMA go on");
         let mut again: Vec<_> = lost.waiting.into_iter().collect();
         again.sort_by_key(|(id, _)| *id);
-        let again = again.into_iter().map(|(_, waiting)| waiting);
-        self.postponed.extend(
-            again.filter(|waiting| matches!(waiting, Waiting::Reserve(..) | Waiting::Release(_))),
-        );
+        for (_, waiting) in again {
+            self.postpone(waiting);
+        }
     }
 
     /// Sends and receives messages.
@@ -328,6 +344,9 @@ impl Session {
                 self.leases.remove(&local);
                 drop(socket);
             }
+            (Waiting::Admit(_, reply), Answer::Done) => {
+                let _ = reply.send(Ok(()));
+            }
             (waiting, Answer::Refused(refused)) => refuse(waiting, &refused),
             (Waiting::Hello, _) => {}
             (waiting, _) => refuse(
@@ -352,8 +371,9 @@ impl Session {
             Notice::Link { state, .. } => self.tell(WorkerNotice::Link(state)),
             Notice::TooBig { segment, .. } => self.tell(WorkerNotice::TooBig(segment.into())),
             Notice::Revoked { local, .. } => {
-                warn!("rnicd has revoked {local}: nothing is sent from there any more");
+                warn!("an administrator has revoked {local}: its listener and connections end");
                 self.leases.remove(&local);
+                self.tell(WorkerNotice::Revoked(local));
             }
             // For those that asked for them.
             Notice::Event { .. } => {}
@@ -395,10 +415,12 @@ impl Session {
 }
 
 fn refuse(waiting: Waiting, refused: &Refused) {
-    if let Waiting::Reserve(_, reply) = waiting {
-        // Whoever asked may have given up.
-        let _ = reply.send(Err(refused.clone()));
-    }
+    // Whoever asked may have given up.
+    let _ = match waiting {
+        Waiting::Reserve(_, reply) => reply.send(Err(refused.clone())).is_ok(),
+        Waiting::Admit(_, reply) => reply.send(Err(refused.clone())).is_ok(),
+        Waiting::Hello | Waiting::Adopt | Waiting::Release(_) | Waiting::Follow => false,
+    };
 }
 
 fn port_is_gone() -> Refused {

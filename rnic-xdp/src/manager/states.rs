@@ -115,7 +115,7 @@ pub struct PortState {
     pub connected: bool,
     /// Frames: those to be sent, and those that circulate at first.
     pub frames: u32,
-    /// Octets of its UMEM. They count as hugepages of the user, also if there were not enough hugepages for them.
+    /// Octets of its UMEM that lie on hugepages: all, or none if there were not enough.
     pub huge_octets: u64,
     /// How many leases it has.
     pub leases: u32,

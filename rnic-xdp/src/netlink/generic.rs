@@ -4,6 +4,7 @@ use rustix::net::netlink;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::error::NetlinkError;
+use super::link::Link;
 use super::message::{Attributes, Builder, Message};
 use super::socket::{Groups, ReplyMode, Socket};
 
@@ -288,6 +289,15 @@ fn read_rss(attributes: Attributes<'_>) -> RssSettings {
 fn first<T>(messages: &[Message], read: impl Fn(Attributes<'_>) -> Option<T>) -> Option<T> {
     let (_, attributes) = messages.first()?.split::<GenericHeader>()?;
     read(attributes)
+}
+
+/// Returns the receive queues in use, as ethtool counts them, or those allocated if the driver does not report it.
+pub(crate) fn rx_queues(link: &Link) -> u32 {
+    let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
+    match counted {
+        Ok(channels) if channels.rx > 0 => channels.rx,
+        _ => link.rx_queues.max(1),
+    }
 }
 
 #[cfg(test)]

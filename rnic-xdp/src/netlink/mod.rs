@@ -19,7 +19,7 @@ mod xdp;
 pub(crate) use address::{Address, addresses};
 pub use error::NetlinkError;
 pub(crate) use firewall::firewall_tables;
-pub(crate) use generic::{Generic, QueueNapi, RssSettings, XdpFeatures};
+pub(crate) use generic::{Generic, QueueNapi, RssSettings, XdpFeatures, rx_queues};
 #[cfg(test)]
 pub(crate) use link::Vlan;
 pub(crate) use link::{

@@ -12,7 +12,7 @@ use super::umem::FrameLayout;
 use super::zero_copy::{ZeroCopy, zero_copy_layout};
 use crate::drivers::Driver;
 use crate::error::OpenError;
-use crate::netlink::{Generic, Link, RouteSocket};
+use crate::netlink::{Generic, Link, RouteSocket, rx_queues};
 use crate::placement::worker_of;
 use crate::steering::{Mode, Steering};
 
@@ -208,14 +208,5 @@ fn sending_queues(link: &Link) -> u32 {
     match counted {
         Ok(channels) if channels.tx > 0 => channels.tx,
         _ => link.tx_queues,
-    }
-}
-
-/// Returns the receive queues in use, as ethtool counts them, or those allocated if the driver does not report it.
-fn rx_queues(link: &Link) -> u32 {
-    let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
-    match counted {
-        Ok(channels) if channels.rx > 0 => channels.rx,
-        _ => link.rx_queues.max(1),
     }
 }

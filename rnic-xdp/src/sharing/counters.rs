@@ -38,9 +38,9 @@ pub enum PoliceVerdict {
     Rate,
     /// From a loopback address to one that is not this host's.
     Loopback,
-    /// To an address of this host, at a port that no client has leased.
+    /// To an address of this host, at a port that no client has leased. A SYN is answered with RST.
     Nobody,
-    /// To a client of this host, at a port that it leased for other peers only.
+    /// To a client of this host, at a port that it leased for other peers only. A SYN is answered with RST.
     Stranger,
     /// The device where it goes is gone.
     NoDevice,

@@ -15,7 +15,7 @@ use libbpf_rs::skel::SkelBuilder;
 use rnic_core::engine::Peers;
 
 use crate::error::OpenError;
-use crate::netlink::{Link, RouteSocket, link_by_index, link_by_name};
+use crate::netlink::{Link, RouteSocket, link_by_index, link_by_name, rx_queues};
 use crate::port_skeleton::PortSkelBuilder;
 use crate::steering::{
     Entry, Maps, Mode, ModeChoice, SteeredLinks, SteeredPorts, SteeringCounters, io_error, load,
@@ -38,7 +38,7 @@ use clients::Clients;
 pub use clients::SharedClient;
 pub use counters::{Count, PoliceCounters, PoliceVerdict};
 pub use error::SharingError;
-use opening::{NIC, Opened, detach, open};
+use opening::{NIC, Opened, detach, open, steer_again};
 use pins::Pins;
 pub use policy::ClientPolicy;
 
@@ -56,6 +56,8 @@ pub struct SharedSteering {
     clients: Clients,
     addresses: Addresses,
     counters: PerCpuArray<MapData, u64>,
+    /// The number of queues on which a veth runs the steering program; any other device runs it on all.
+    covered: Option<u32>,
 }
 
 impl std::fmt::Debug for SharedSteering {
@@ -94,7 +96,9 @@ impl SharedSteering {
             links,
             clients,
         } = opened;
+        let forgets_queues = mode == Mode::Native && link.kind.as_deref() == Some("veth");
         Ok(Self {
+            covered: forgets_queues.then(|| rx_queues(&link)),
             link,
             mode,
             pins,
@@ -106,6 +110,25 @@ impl SharedSteering {
             counters: maps.get("steer_counters")?,
             maps,
         })
+    }
+
+    /// Returns whether the device runs the program only on the queues that it had when the program was attached, so that somebody
+    /// has to [`cover`](Self::cover) those that are added.
+    pub(crate) fn forgets_queues(&self) -> bool {
+        self.covered.is_some()
+    }
+
+    /// Makes the steering program run on queues that were added to the device. Returns their number, if there are more than before.
+    pub(crate) fn cover(&mut self) -> Result<Option<u32>, OpenError> {
+        let queues = rx_queues(&self.link);
+        let Some(covered) = self.covered.filter(|covered| *covered != queues) else {
+            return Ok(None);
+        };
+        if covered < queues {
+            steer_again(&self.link, queues, &self.maps, &self.pins)?;
+        }
+        self.covered = Some(queues);
+        Ok((covered < queues).then_some(queues))
     }
 
     /// Ends the sharing: removes all clients, detaches the program from the device, and removes the pins. The programs on clients'
@@ -171,6 +194,15 @@ impl SharedSteering {
     /// Lists the clients by port, those of former processes included, whether their devices still exist or not.
     pub fn clients(&self) -> Result<Vec<SharedClient>, SharingError> {
         let list = self.clients.list();
+        list.map_err(SharingError::system("read the map of clients"))
+    }
+
+    /// Lists the clients that a former process left under these pins, whether the device still exists or not.
+    pub fn clients_left(netdev: &str, pins: &Path) -> Result<Vec<SharedClient>, SharingError> {
+        let Some(maps) = Pins::at(netdev, pins)?.maps()? else {
+            return Ok(Vec::new());
+        };
+        let list = Clients::new(&maps).and_then(|clients| clients.list());
         list.map_err(SharingError::system("read the map of clients"))
     }
 

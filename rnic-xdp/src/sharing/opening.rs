@@ -72,7 +72,7 @@ fn adopt(link: &Link, choice: ModeChoice, pins: &Pins, maps: &Maps) -> Result<Op
         None => attach(link, choice, programs.steer.as_fd()),
     })?;
     replace_police(&opened)?;
-    pins.replace_programs()?;
+    pins.replace_programs(&[STEER, POLICE])?;
     Ok(opened)
 }
 
@@ -108,6 +108,24 @@ fn replace_police(opened: &Opened) -> Result<(), OpenError> {
         }
     }
     Ok(())
+}
+
+/// Puts another copy of the steering program in the place of ours, for this number of queues.
+pub(super) fn steer_again(
+    link: &Link,
+    queues: u32,
+    maps: &Maps,
+    pins: &Pins,
+) -> Result<(), OpenError> {
+    let now = link_by_index(&mut RouteSocket::open()?, link.index)?;
+    // What is gone has no queues.
+    let Some(attached) = now.and_then(|link| link.xdp) else {
+        return Ok(());
+    };
+    let pin = pins.begin()?.join(STEER);
+    let steer = load_steer(queues, maps, Use::Shared(&pin))?;
+    replace(link, attached, maps, Some(steer.program.as_fd()))?;
+    pins.replace_programs(&[STEER])
 }
 
 /// Detaches our program from the shared device, if it is attached.

@@ -119,9 +119,9 @@ impl Pins {
     }
 
     /// Puts the programs that were pinned since [`Pins::begin`] in the place of those of a former process.
-    pub(super) fn replace_programs(&self) -> Result<(), OpenError> {
+    pub(super) fn replace_programs(&self, names: &[&str]) -> Result<(), OpenError> {
         let unfinished = self.directory.join(UNFINISHED);
-        for name in [STEER, POLICE] {
+        for name in names {
             let path = self.path(name);
             fs::rename(unfinished.join(name), &path).map_err(failed("rename a pin to", &path))?;
         }

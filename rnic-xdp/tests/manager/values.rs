@@ -146,6 +146,14 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
             },
             r#""type":"revoke","port":7,"local":"[2001:db8::1]:7174""#.into(),
         ),
+        (
+            Ask::Admit {
+                port: 7,
+                local: "192.0.2.1:7174".parse().unwrap(),
+                remote: "192.0.2.9:40000".parse().unwrap(),
+            },
+            r#""type":"admit","port":7,"local":"192.0.2.1:7174","remote":"192.0.2.9:40000""#.into(),
+        ),
         (Ask::Monitor, r#""type":"monitor""#.into()),
     ];
     let whole =

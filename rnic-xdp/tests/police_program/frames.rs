@@ -22,6 +22,8 @@ pub(crate) struct Segment {
     pub(crate) ip_options: usize,
     /// Words of TCP options.
     pub(crate) tcp_options: usize,
+    /// The octet of flags in the TCP header.
+    pub(crate) flags: u8,
     pub(crate) payload: usize,
 }
 
@@ -35,6 +37,7 @@ pub(crate) fn segment(source: &str, destination: &str) -> Segment {
         destination: destination.parse().unwrap(),
         ip_options: 0,
         tcp_options: 3,
+        flags: 0,
         payload: 100,
     }
 }
@@ -76,6 +79,7 @@ impl Segment {
         tcp[..2].copy_from_slice(&self.source.port().to_be_bytes());
         tcp[2..4].copy_from_slice(&self.destination.port().to_be_bytes());
         tcp[12] = ((5 + self.tcp_options) << 4) as u8;
+        tcp[13] = self.flags;
         frame.extend(tcp);
         frame
     }

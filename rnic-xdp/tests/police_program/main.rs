@@ -1,5 +1,6 @@
 //! The program that says what clients may send, in the kernel, frame by frame.
 
+mod answers;
 mod destinations;
 mod frames;
 mod headers;
@@ -7,4 +8,5 @@ mod host;
 mod oracle;
 mod program;
 mod rate;
+mod refusals;
 mod sources;

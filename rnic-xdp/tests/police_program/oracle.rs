@@ -7,6 +7,7 @@ use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 use rnic_xdp::sharing::PoliceVerdict::{self, *};
 
+use crate::answers::{SYN, answer_to};
 use crate::frames::{GATEWAY, OURS, Segment, VLAN, VLANS};
 use crate::host::{CLIENT, LINKS, is_local, owner};
 use crate::program::{FREE, with_rig};
@@ -143,7 +144,7 @@ fn any_end(is_ipv4: bool) -> impl Strategy<Value = SocketAddr> {
     ];
     let six = ["fd00::1", "fd00::1", "::1", "fd00::99", "::", "ff02::1"];
     let addresses = if is_ipv4 { four.to_vec() } else { six.to_vec() };
-    let ports = select(vec![4420, 4420, 5000, 7, 8, 9000, 9001, 80]);
+    let ports = select(vec![4420, 4420, 5000, 7, 8, 9000, 9001, 80, 80, 80]);
     (select(addresses), ports)
         .prop_map(|(address, port)| SocketAddr::new(address.parse().unwrap(), port))
 }
@@ -167,18 +168,23 @@ fn any_segment() -> impl Strategy<Value = Segment> {
     let sizes = (
         select(vec![0, 0, 0, 0, 1, 10]),
         0usize..=10,
-        select(vec![0, 1, 100, 1400, 1460, 3000]),
+        select(vec![0, 0, 0, 1, 100, 1400, 1460, 3000]),
     );
-    (ends, macs, vlan, sizes).prop_map(|((source, destination), macs, vlan, sizes)| Segment {
-        destination_mac: macs.0,
-        source_mac: macs.1,
-        vlan,
-        source,
-        destination,
-        ip_options: sizes.0,
-        tcp_options: sizes.1,
-        payload: sizes.2,
-    })
+    let flags = prop_oneof![Just(SYN), Just(SYN), any::<u8>()];
+    let all = (ends, macs, vlan, sizes, flags);
+    all.prop_map(
+        |((source, destination), macs, vlan, sizes, flags)| Segment {
+            destination_mac: macs.0,
+            source_mac: macs.1,
+            vlan,
+            source,
+            destination,
+            ip_options: sizes.0,
+            tcp_options: sizes.1,
+            flags,
+            payload: sizes.2,
+        },
+    )
 }
 
 /// Frames of these, some with octets changed in their headers, cut off, or with octets behind them.
@@ -211,14 +217,18 @@ fn random_frames_agree_with_the_oracle() {
             ..Config::default()
         });
         let seen = std::cell::RefCell::new(std::collections::HashSet::new());
+        let answered = std::cell::Cell::new(0);
         let test = |frame: Vec<u8>| {
             let expected = oracle(&frame);
             rig.expect(&frame, expected);
             seen.borrow_mut().insert(expected);
+            let is_answered = expected == Nobody && answer_to(&frame).is_some();
+            answered.set(answered.get() + u32::from(is_answered));
             Ok(())
         };
         runner.run(&any_frame(), test).unwrap();
         // All that do not depend on the client's limits or on what is gone.
         assert_eq!(seen.borrow().len(), 15, "{seen:?}");
+        assert!(answered.get() > 0, "{answered:?} SYNs for nobody");
     });
 }

@@ -27,7 +27,7 @@ pub struct Limits {
     pub rate: Setting<Rate>,
     /// The peers with which it may speak.
     pub peers: Setting<AllowedPeers>,
-    /// The most memory of hugepages for frames.
+    /// The most memory of hugepages for frames. Ordinary pages, where there are no free hugepages, do not count.
     pub hugepages: Setting<Memory>,
 }
 

@@ -4,7 +4,7 @@ mod rig;
 mod unshare;
 
 use rnic_xdp::manager::Token;
-use rnic_xdp::manager::protocol::{Answer, Ask, Reason};
+use rnic_xdp::manager::protocol::{Answer, Ask, Notice, Reason};
 use rnic_xdp::testing::is_root;
 
 use rig::{Rnicd, SOON, connect, listen, port_of_frames};
@@ -100,5 +100,7 @@ fn a_client_gets_nothing_of_another() {
     // The owner still has it all. A client that shows the token is the owner.
     assert_eq!(owner.ask(Ask::Release { port, local }).0, Answer::Released);
     assert_eq!(stranger.ask(adopt(grant.token)).0, Answer::Adopted);
+    // It shows a lease that it has no more: it was not told when that ended.
+    assert_eq!(stranger.notice(), Notice::Revoked { port, local });
     stranger.lease(listen(port, "10.77.0.1:7001"));
 }

@@ -1,5 +1,6 @@
 //! A whole rnicd on a device of its own, and clients that speak with it.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use rnic_core::engine::Peers;
 use rnic_xdp::manager::channel::Channel;
 use rnic_xdp::manager::protocol::{
-    Answer, Ask, FromDaemon, Grant, Reason, Reply, Request, VERSION,
+    Answer, Ask, FromDaemon, Grant, Notice, Reason, Reply, Request, VERSION,
 };
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
@@ -172,12 +173,29 @@ impl Drop for Rnicd {
 pub(crate) struct Client {
     channel: Channel,
     asked: u64,
+    notices: VecDeque<Notice>,
 }
 
 impl Client {
     pub(crate) fn connect(path: &Path) -> Self {
         let channel = Channel::connect(path, SOON).unwrap();
-        Self { channel, asked: 0 }
+        Self {
+            channel,
+            asked: 0,
+            notices: VecDeque::new(),
+        }
+    }
+
+    /// Returns what rnicd tells next without being asked.
+    pub(crate) fn notice(&mut self) -> Notice {
+        loop {
+            if let Some(notice) = self.notices.pop_front() {
+                return notice;
+            }
+            if let (FromDaemon::Notice(notice), _) = self.channel.receive().unwrap() {
+                return notice;
+            }
+        }
     }
 
     pub(crate) fn ask(&mut self, ask: Ask) -> (Answer, Vec<OwnedFd>) {
@@ -189,9 +207,12 @@ impl Client {
         self.channel.send(&request, &[]).unwrap();
         loop {
             let (message, descriptors) = self.channel.receive().unwrap();
-            if let FromDaemon::Answer(Reply { id, answer }) = message {
-                assert_eq!(id, self.asked);
-                return (answer, descriptors);
+            match message {
+                FromDaemon::Answer(Reply { id, answer }) => {
+                    assert_eq!(id, self.asked);
+                    return (answer, descriptors);
+                }
+                FromDaemon::Notice(notice) => self.notices.push_back(notice),
             }
         }
     }

@@ -1,8 +1,15 @@
 //! `rnicd --unshare` leaves nothing of what rnicd has made.
 
-use rnic_xdp::testing::is_root;
+use rnic_xdp::testing::{Namespace, is_root};
 
 use crate::rig::{Rnicd, listen};
+
+/// The veth pairs of ports.
+fn ports(host: &Namespace) -> Vec<String> {
+    let links = host.ip("-o link show type veth").unwrap();
+    let ports = links.lines().filter(|line| line.contains(": rnic"));
+    ports.map(str::to_owned).collect()
+}
 
 #[test]
 fn nothing_is_left_of_a_shared_device() {
@@ -31,6 +38,8 @@ fn nothing_is_left_of_a_shared_device() {
     let (scratch, host) = (&rnicd.scratch, &rnicd.namespaces[0]);
     let link = host.ip("-d link show dev nic").unwrap();
     assert!(!link.contains("prog/xdp"), "{link}");
+    // The client has its socket still.
+    assert_eq!(ports(host), [""; 0]);
     assert!(!scratch.path("bpf/rnic").exists() && !scratch.path("state/ports").exists());
     // There is nothing left to do, which is no error.
     assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));
@@ -43,10 +52,14 @@ fn what_is_left_of_a_device_that_is_gone_goes_too() {
         return;
     }
     let mut rnicd = Rnicd::start("gone");
+    let mut client = rnicd.client();
+    let _of_client = client.open();
     let (scratch, host) = rnicd.kill();
     let pins = scratch.path("bpf/rnic");
     assert!(pins.join("nic").exists());
     host.ip("link del dev nic").unwrap();
+    assert_eq!(ports(host).len(), 1);
     assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));
+    assert_eq!(ports(&rnicd.namespaces[0]), [""; 0]);
     assert!(!rnicd.scratch.path("bpf/rnic").exists());
 }

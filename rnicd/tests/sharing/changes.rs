@@ -1,5 +1,7 @@
 //! The device changes under rnicd and its clients.
 
+use rnic_xdp::manager::Administrator;
+use rnic_xdp::manager::states::PortState;
 use rnic_xdp::testing::is_root;
 
 use crate::client::{ALICE, Client};
@@ -42,6 +44,17 @@ fn a_device_goes_down_and_up() {
     goes_on(&mut streaming(&rig, "0.0.0.0:0"));
 }
 
+/// Returns the MTU of a client's port.
+fn mtu_of(rig: &Rig, client: &Client) -> u32 {
+    let ports = Administrator::connect(&rig.socket())
+        .unwrap()
+        .ports()
+        .unwrap();
+    let own = |port: &&PortState| port.pid == client.pid() as i32;
+    let port = ports.iter().find(own).unwrap();
+    port.host_end.as_ref().unwrap().mtu
+}
+
 #[test]
 fn the_mtu_changes() {
     if !is_root("the_mtu_changes") {
@@ -58,10 +71,12 @@ fn the_mtu_changes() {
             let set = format!("link set dev {netdev} mtu {mtu}");
             namespace.ip(&set).unwrap();
         }
-        // Ports have the MTU that the device had when rnicd took it.
-        follower.must(&format!("until_mtu {}", mtu.min(1500)));
+        follower.must(&format!("until_mtu {mtu}"));
         goes_on(&mut client);
-        goes_on(&mut streaming(&rig, "0.0.0.0:0"));
+        // A port has the MTU that the device had when it was made.
+        let mut new = streaming(&rig, "0.0.0.0:0");
+        goes_on(&mut new);
+        assert_eq!([mtu_of(&rig, &client), mtu_of(&rig, &new)], [1500, mtu]);
     }
 }
 
@@ -131,4 +146,35 @@ fn a_device_is_removed_and_comes_back() {
         drop((client, idle));
         rig.wait_until_clean(&[]);
     }
+}
+
+/// The kernel spreads the connections that it opens over all queues.
+#[test]
+fn queues_are_added() {
+    if !is_root("queues_are_added") {
+        return;
+    }
+    let mut rig = Rig::new(1500, "");
+    rig.have_queues(4);
+    let mut server = rig.open_client(ALICE);
+    server.must("listen 10.9.0.1:7000");
+    server.tell("serve");
+    let reaches = |count: u32| {
+        let connect = format!(
+            "import socket
+for _ in range({count}): socket.create_connection(('10.9.0.1', 7000), 30)"
+        );
+        let mut client = rig.far.command("python3");
+        client
+            .args(["-c", &connect])
+            .output()
+            .unwrap()
+            .status
+            .success()
+    };
+    assert!(reaches(1));
+    rig.set_queues(4);
+    // On a queue without the program, the kernel refuses.
+    rig.until("every queue is steered", || reaches(50).then_some(()));
+    rig.until_log("nic has 4 receive queues now");
 }

@@ -13,7 +13,7 @@ use rnic_verbs::{
 /// How long anything may take that happens at all.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// How long an end looks for requests before it looks whether it is to end.
-const TURN: Duration = Duration::from_millis(20);
+pub(crate) const TURN: Duration = Duration::from_millis(20);
 /// Octets of a round: many segments, and not a multiple of any segment's length.
 pub(crate) const OCTETS: usize = (1 << 16) + 13;
 

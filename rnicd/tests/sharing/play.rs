@@ -3,12 +3,12 @@
 use std::io::{BufRead, Write, stdin, stdout};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
 
 use rnic_verbs::{Device, Listener, Peers};
 
-use crate::exchange::{Initiator, Outcome, respond, talk_to_oneself, words};
+use crate::exchange::{Initiator, Outcome, TURN, respond, talk_to_oneself, words};
 
 /// What begins a line that is an answer: the test harness prints as well.
 pub(crate) const ANSWER: &str = "> ";
@@ -145,14 +145,14 @@ impl Player {
         Ok(count.to_string())
     }
 
-    /// Serves until the next line comes. Returns how many have connected.
+    /// Serves until the next line comes, or serving fails. Returns how many have connected.
     fn serve(&mut self, lines: &Receiver<String>) -> Outcome<String> {
         let stop = AtomicBool::new(false);
         let device = self.last_device()?;
         let served = std::thread::scope(|scope| {
             let served = scope.spawn(|| respond(device, &self.listeners, &stop));
-            // An error is the end of the lines.
-            let _ = lines.recv();
+            let is_quiet = || lines.recv_timeout(TURN) == Err(RecvTimeoutError::Timeout);
+            while !served.is_finished() && is_quiet() {}
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
             served.join().map_err(|_| "serving panics".to_owned())?
         });

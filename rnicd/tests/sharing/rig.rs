@@ -44,7 +44,7 @@ impl Rig {
         let directory = std::env::temp_dir().join(format!("rnicd-{}-{number}", id()));
         let new = || Arc::new(Namespace::new("share").unwrap());
         let (host, far) = (new(), new());
-        join(&host, &far, mtu);
+        join(&host, &far, mtu, 1);
         fs::create_dir(&directory).unwrap();
         fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
         // Where this program lies, other users may not come.
@@ -65,7 +65,26 @@ impl Rig {
 
     /// Makes the devices again after they were removed.
     pub(crate) fn join(&self, mtu: u32) {
-        join(&self.host, &self.far, mtu);
+        join(&self.host, &self.far, mtu, 1);
+    }
+
+    /// Makes the devices anew with room for a number of queues, of which one is in use, and rnicd, too.
+    pub(crate) fn have_queues(&mut self, most: u32) {
+        self.kill();
+        self.host.ip("link del dev nic").unwrap();
+        join(&self.host, &self.far, 1500, most);
+        self.set_queues(1);
+        self.start();
+    }
+
+    /// Sets the number of queues on which the device receives, and on which the peer sends. With a program it must not have fewer.
+    pub(crate) fn set_queues(&self, count: u32) {
+        let count = count.to_string();
+        for (namespace, netdev, way) in [(&self.host, NIC, "rx"), (&self.far, PEER_NIC, "tx")] {
+            let mut ethtool = namespace.command("ethtool");
+            ethtool.args(["-L", netdev, way, &count]);
+            assert!(ethtool.status().unwrap().success(), "{ethtool:?}");
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -274,7 +293,7 @@ impl Drop for Rig {
 }
 
 /// Joins the hosts, with addresses of both families.
-fn join(host: &Namespace, far: &Namespace, mtu: u32) {
+fn join(host: &Namespace, far: &Namespace, mtu: u32, queues: u32) {
     let end = |namespace, name, addresses| VethEnd {
         namespace,
         name,
@@ -282,7 +301,7 @@ fn join(host: &Namespace, far: &Namespace, mtu: u32) {
     };
     let near = end(host, NIC, "10.9.0.1/24 fd09::1/64");
     let other = end(far, PEER_NIC, "10.9.0.2/24 fd09::2/64");
-    veth_pair(near, other, 1).unwrap();
+    veth_pair(near, other, queues).unwrap();
     // A veth sends what programs redirect to it only to an end that has a program, or GRO.
     let mut gro = far.command("ethtool");
     gro.args(["-K", PEER_NIC, "gro", "on"]);

@@ -101,10 +101,19 @@ fn nobody_listens_at_a_local_port() {
         return;
     }
     let rig = Rig::new(1500, "");
-    let mut client = rig.open_client(ALICE);
-    for address in ["10.9.0.1", "127.0.0.1", "[::1]"] {
-        let error = client.ask(&format!("try {address}:5001")).unwrap_err();
-        assert!(error.contains("the peer does not answer"), "{error}");
+    let (mut server, mut client) = (rig.open_client(BOB), rig.open_client(ALICE));
+    for address in ["10.9.0.1", "127.0.0.1", "[fd09::1]", "[::1]"] {
+        // Where another client listens for others only.
+        let others = if address.starts_with('[') {
+            "2001:db8::/32"
+        } else {
+            "198.51.100.0/24"
+        };
+        let of_others = server.must(&format!("listen {address}:0 {others}"));
+        for to in [format!("{address}:5001"), of_others] {
+            let error = client.ask(&format!("try {to}")).unwrap_err();
+            assert!(error.contains("connection refused"), "{to}: {error}");
+        }
     }
     // It can still connect where somebody listens.
     let local = client.must("listen 127.0.0.1:0");

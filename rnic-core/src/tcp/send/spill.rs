@@ -90,7 +90,7 @@ impl Tcp {
         }
     }
 
-    /// Returns the octets of a [`Payload::Spilled`].
+    /// Returns the octets of a `Payload::Spilled`.
     pub fn spilled(&self, range: Range<u64>) -> &[u8] {
         self.send.spilled(range)
     }

@@ -1,5 +1,6 @@
 //! The channels between workers and the thread that serves them.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
@@ -41,6 +42,8 @@ pub(crate) enum WorkerNotice {
     Link(LinkState),
     /// An ICMP "packet too big".
     TooBig(TooBig),
+    /// An administrator has taken a local address and port away.
+    Revoked(SocketAddr),
     /// Queues that the administrator has added to the device.
     Queues(Vec<RxPort>),
 }
