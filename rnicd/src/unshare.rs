@@ -13,7 +13,7 @@ use rnic_xdp::sharing::{SharedSteering, SharingError};
 use rnic_xdp::steering::ModeChoice;
 
 use crate::config::Config;
-use crate::serve::Places;
+use crate::places::Places;
 
 /// How long to wait for an rnicd that may be there.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -56,6 +56,13 @@ pub fn unshare(places: &Places) -> Result<(), UnshareError> {
         remove(&pins)?;
     }
     remove(&places.pins)?;
+    match fs::remove_file(places.set()) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            let path = places.set();
+            return Err(UnshareError::Directory { path, source });
+        }
+        _ => {}
+    }
     remove(&places.state.join("ports"))
 }
 

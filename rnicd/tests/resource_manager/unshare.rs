@@ -21,6 +21,8 @@ fn nothing_is_left_of_a_shared_device() {
     let (scratch, host) = rnicd.kill();
     let pins = scratch.path("bpf/rnic");
     let records = scratch.path("state/ports");
+    let set = scratch.path("state/rnic-ctl.toml");
+    std::fs::write(&set, "# nothing").unwrap();
     let has_program = || {
         host.ip("-d link show dev nic")
             .unwrap()
@@ -31,6 +33,7 @@ fn nothing_is_left_of_a_shared_device() {
     let (scratch, host) = (&rnicd.scratch, &rnicd.namespaces[0]);
     let link = host.ip("-d link show dev nic").unwrap();
     assert!(!link.contains("prog/xdp"), "{link}");
+    assert!(!scratch.path("state/rnic-ctl.toml").exists());
     assert!(!scratch.path("bpf/rnic").exists() && !scratch.path("state/ports").exists());
     // There is nothing left to do, which is no error.
     assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));
