@@ -5,5 +5,7 @@ mod common;
 mod ending;
 mod events;
 mod lists;
+mod terminal;
+mod top;
 mod transcript;
 mod world;
