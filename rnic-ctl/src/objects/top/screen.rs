@@ -252,14 +252,12 @@ fn show(
         drawn.doing("draw on the terminal")?;
         // A signal interrupts this, and is no error.
         if event::poll(PATIENCE).unwrap_or(false) {
-            match event::read().doing("read the keyboard")? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    if shown.view.key(key, page) == Next::Quit {
-                        return Ok(());
-                    }
-                }
-                // What is drawn next has the new size.
-                _ => {}
+            // What else comes is drawn next: a new size.
+            if let Event::Key(key) = event::read().doing("read the keyboard")?
+                && key.kind != KeyEventKind::Release
+                && shown.view.key(key, page) == Next::Quit
+            {
+                return Ok(());
             }
         }
         match samples.try_recv() {
@@ -281,6 +279,13 @@ fn show(
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{LocalModes, tcgetattr};
+
     use super::*;
     use crate::objects::top::model::ClientRow;
 
@@ -362,5 +367,56 @@ mod tests {
         assert_eq!(shown.state(), ("filter: ali_".to_owned(), false));
         shown.update(Err(AskError::WrongAnswer));
         assert!(shown.state().0.starts_with("rnicd is away: "));
+    }
+
+    #[test]
+    #[ignore = "a part of the next test, which runs it in a terminal"]
+    fn panics_while_it_has_the_screen() {
+        let _screen = Screen::take().unwrap();
+        // Not of this thread: nothing is dropped by it.
+        let panicked = thread::spawn(|| panic!("as if by mistake")).join();
+        assert!(panicked.is_err());
+        std::process::abort();
+    }
+
+    #[test]
+    fn a_panic_is_read_on_the_screen_that_was_there_before() {
+        let own = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&own).unwrap();
+        unlockpt(&own).unwrap();
+        let modes = tcgetattr(&own).unwrap().local_modes;
+        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
+        let name = ptsname(&own, Vec::new()).unwrap();
+        let other = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(name.to_str().unwrap())
+            .unwrap();
+        let part = "objects::top::screen::tests::panics_while_it_has_the_screen";
+        let mut command = Command::new("setsid");
+        command.arg("--ctty").arg(std::env::current_exe().unwrap());
+        command.args(["--exact", part, "--ignored", "--nocapture"]);
+        command.stdin(other.try_clone().unwrap());
+        command
+            .stdout(Stdio::from(other.try_clone().unwrap()))
+            .stderr(other);
+        let mut child = command.spawn().unwrap();
+        // Else this process would keep the terminal open.
+        drop(command);
+        let (mut said, mut octets) = (Vec::new(), [0; 4096]);
+        let mut terminal = File::from(own);
+        // The end of the command is an error here.
+        while let Ok(read @ 1..) = terminal.read(&mut octets) {
+            said.extend_from_slice(&octets[..read]);
+        }
+        assert!(!child.wait().unwrap().success());
+        let said = String::from_utf8_lossy(&said);
+        let [taken, given_back, panicked] =
+            ["\x1b[?1049h", "\x1b[?1049l", "as if by mistake"].map(|text| said.find(text));
+        assert!(
+            taken.is_some() && taken < given_back && given_back < panicked,
+            "{said}"
+        );
+        assert_eq!(tcgetattr(&terminal).unwrap().local_modes, modes);
     }
 }
