@@ -10,6 +10,7 @@ use crate::objects::lease::LeaseArgs;
 use crate::objects::monitor::MonitorArgs;
 use crate::objects::port::PortArgs;
 use crate::objects::stat::StatArgs;
+use crate::objects::top::TopArgs;
 use crate::objects::user::UserArgs;
 use crate::perf::args::PerfArgs;
 use crate::rping::RpingArgs;
@@ -17,8 +18,8 @@ use crate::steering::SteeringArgs;
 
 /// RDMA in user space: administer, measure and diagnose it.
 ///
-/// dev, port, lease, client, user, stat and monitor ask rnicd, and print a line for each object, as `rdma` and `ip` do. Objects and
-/// verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
+/// dev, port, lease, client, user, stat, monitor and top ask rnicd; all but the last print a line for each object, as `rdma` and
+/// `ip` do. Objects and verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
 ///
 /// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
 /// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
@@ -61,6 +62,8 @@ pub(crate) enum Command {
     Stat(StatArgs),
     #[command(alias = "m")]
     Monitor(MonitorArgs),
+    #[command(alias = "t")]
+    Top(TopArgs),
     Perf(Box<PerfArgs>),
     Rping(RpingArgs),
     Doctor(DoctorArgs),
@@ -175,6 +178,11 @@ mod tests {
             ("c k 7", "client kill 7"),
             ("cl k --pid 7", "client kill --pid 7"),
             ("u l", "user show"),
+            ("u s", "user show"),
+            ("d a eth0", "dev add eth0"),
+            ("d d eth0", "dev del eth0"),
+            ("u set a rate 1Gbit", "user set a rate 1Gbit"),
+            ("t", "top"),
             ("s w 1", "stat watch 1"),
             ("m", "monitor"),
         ] {

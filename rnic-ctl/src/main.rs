@@ -76,6 +76,7 @@ fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
         Command::User(args) => objects::user::run(args, style)?,
         Command::Stat(args) => objects::stat::run(args, style, interrupt)?,
         Command::Monitor(args) => objects::monitor::run(args, style, interrupt)?,
+        Command::Top(args) => objects::top::run(args, style, interrupt)?,
         Command::Perf(args) => perf::run(args, cli.json, interrupt)?,
         Command::Rping(args) => rping::run(args, cli.json, interrupt)?,
         Command::Doctor(args) => return doctor::run(args, cli.json),

@@ -1,6 +1,7 @@
 //! What administrators ask for: what is there, its end, and what happens. Other users see what is their own.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
@@ -8,17 +9,20 @@ use std::os::fd::OwnedFd;
 use rnic_xdp::LinkState;
 use rnic_xdp::manager::protocol::{Answer, Notice, Reason, Refused, Show};
 use rnic_xdp::manager::states::{
-    DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd, PortState, SentFrames,
-    SteeredFrames, UserState,
+    Configured, DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd, PortState,
+    SentFrames, SteeredFrames, UserState,
 };
 use tracing::{info, warn};
 
+use crate::config::{Device, Origin, Setting, mode_name, words};
 use crate::quota::Resource;
 use crate::server::Server;
 use crate::shared::{ClientKey, Shared};
 
 /// The most characters of who has set a limit: a path can be long.
 const MAX_ORIGIN: usize = 512;
+/// The most characters of a value: a list can be long.
+const MAX_VALUE: usize = 2048;
 
 /// An answer with its descriptors.
 pub(crate) type Answered = Result<(Answer, Vec<OwnedFd>), Refused>;
@@ -106,7 +110,7 @@ impl Server {
         });
     }
 
-    fn check_root(&self, key: ClientKey, doing: &str) -> Result<(), Refused> {
+    pub(crate) fn check_root(&self, key: ClientKey, doing: &str) -> Result<(), Refused> {
         match self.clients[key].peer.uid {
             0 => Ok(()),
             uid => {
@@ -127,6 +131,7 @@ impl Server {
     }
 
     fn device_states(&mut self, after: Option<String>) -> Page<DeviceState> {
+        let settings = &self.settings;
         let mut devices: BTreeMap<_, _> = self
             .devices
             .iter_mut()
@@ -136,7 +141,7 @@ impl Server {
         Page::of(
             devices
                 .range_mut::<String, _>(behind)
-                .map(|(_, shared)| device_state(shared)),
+                .map(|(name, shared)| device_state(shared, settings.shared_device(name))),
         )
     }
 
@@ -195,15 +200,14 @@ impl Server {
     }
 
     fn user_state(&self, uid: u32, gids: &[u32]) -> UserState {
-        let limits = self.policy.limits(uid, gids);
+        let limits = self.settings.policy.limits(uid, gids);
         let holding = |resource: Resource| {
             let limit = resource.limit(&limits);
-            let set_by = limit.origin.to_string();
             Holding {
                 resource: resource.key().to_owned(),
                 held: self.quotas.held(uid, resource),
                 limit: limit.value,
-                set_by: set_by.chars().take(MAX_ORIGIN).collect(),
+                set_by: set_by(&limit.origin),
             }
         };
         let clients = self.clients.iter();
@@ -212,6 +216,12 @@ impl Server {
             uid,
             connections: own.count() as u32,
             resources: Resource::ALL.map(holding).into(),
+            settings: vec![
+                in_words("devices", &limits.devices),
+                in_words("listen", &limits.listen),
+                in_words("rate", &limits.rate),
+                in_words("peers", &limits.peers),
+            ],
         }
     }
 }
@@ -245,7 +255,32 @@ fn behind<T>(last: Option<T>) -> Bound<T> {
     last.map_or(Bound::Unbounded, Bound::Excluded)
 }
 
-fn device_state(shared: &mut Shared) -> DeviceState {
+/// Returns who has set something, in words.
+fn set_by(origin: &Origin) -> String {
+    origin.to_string().chars().take(MAX_ORIGIN).collect()
+}
+
+fn in_words(key: &str, setting: &Setting<impl Display>) -> Configured {
+    Configured {
+        key: key.to_owned(),
+        value: words(&setting.value).chars().take(MAX_VALUE).collect(),
+        set_by: set_by(&setting.origin),
+    }
+}
+
+/// Returns who has set that a device is shared.
+fn set_by_whom(device: &Device) -> String {
+    let shared = device.shared.as_ref();
+    set_by(shared.map_or(&device.name.origin, |shared| &shared.origin))
+}
+
+fn mode_of(device: &Device) -> Configured {
+    let Setting { value, origin } = device.mode();
+    let value = mode_name(value);
+    in_words("xdp_mode", &Setting { value, origin })
+}
+
+fn device_state(shared: &mut Shared, configured: Option<&Device>) -> DeviceState {
     let leases: usize = shared.ports.values().map(|port| port.leases.len()).sum();
     let device = &mut shared.device;
     let counters = device.steering_counters();
@@ -264,6 +299,8 @@ fn device_state(shared: &mut Shared) -> DeviceState {
         mtu: device.mtu(),
         ports: shared.ports.len() as u32,
         leases: leases as u32,
+        set_by: configured.map_or_else(String::new, set_by_whom),
+        settings: configured.into_iter().map(mode_of).collect(),
         received,
         kernel: found(device.netdev(), kernel).flatten(),
     }

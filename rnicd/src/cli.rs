@@ -18,15 +18,16 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE", default_value = PATH)]
     config: PathBuf,
 
-    /// Say what is wrong with the configuration, or with FILE; print nothing if it is right
+    /// Say what is wrong with the configuration, or with FILE, and with what rnic-ctl has set over it; print nothing if it is right
     #[arg(long, value_name = "FILE", num_args = 0..=1, group = "what")]
     pub(crate) check: Option<Option<PathBuf>>,
 
-    /// Print the whole configuration, defaults included
+    /// Print the whole configuration, defaults included, and which of it rnic-ctl has set
     #[arg(long, group = "what")]
     pub(crate) show_config: bool,
 
-    /// Stop sharing all devices and leave nothing of it: end all ports, detach the programs, and remove their maps. No rnicd may run
+    /// Stop sharing all devices and leave nothing of it: end all ports, detach the programs, and remove their maps, and what rnic-ctl
+    /// has set. No rnicd may run
     #[arg(long, group = "what")]
     pub(crate) unshare: bool,
 
@@ -34,7 +35,7 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "PATH", value_parser = socket_path)]
     pub(crate) socket: Option<PathBuf>,
 
-    /// The directory of the records of ports; it must not outlive the system
+    /// The directory of the records of ports, and of what rnic-ctl has set; it must not outlive the system
     #[arg(long, value_name = "DIR", default_value = "/run/rnic")]
     pub(crate) state: PathBuf,
 

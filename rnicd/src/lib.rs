@@ -2,17 +2,22 @@
 //! how much, and what systemd and rnicd say to each other.
 
 // From the ground up; each file imports only from those below it:
-// config/fault, config/value < config/table < config/rule < config/mod < policy, quota, notify, record, client < shared < server
-// < administration < requests < serve < unshare
+// config/fault, config/value < config/table < config/rule < config/mod < config/change < policy, places, quota, notify, record, client
+// < settings, shared < open, server < devices, administration < changes < requests < serve < unshare
 mod administration;
+mod changes;
 mod client;
 pub mod config;
+mod devices;
 pub mod notify;
+mod open;
+mod places;
 pub mod policy;
 pub mod quota;
 mod record;
 mod requests;
 pub mod serve;
 mod server;
+pub mod settings;
 mod shared;
 pub mod unshare;

@@ -11,9 +11,9 @@ use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rnicd::config::{Config, ConfigError, Setting};
-use rnicd::policy::Policy;
+use rnicd::config::Setting;
 use rnicd::serve::{Places, ServeError, serve};
+use rnicd::settings::Settings;
 use rnicd::unshare::unshare;
 
 use cli::Cli;
@@ -52,14 +52,13 @@ fn run(cli: &Cli, places: &Places) -> Result<(), ServeError> {
     if cli.check.is_none() && !cli.show_config {
         return serve(places);
     }
-    let mut config = Config::read(cli.file())?;
+    let mut config = Settings::read(places)?.config;
     if let Some(socket) = &cli.socket {
         config.socket = Setting::built_in(socket.clone());
     }
-    Policy::new(&config).map_err(ConfigError::from)?;
     if cli.show_config {
         // A reader that is gone wants no more.
-        let _ = write!(stdout(), "{config}");
+        let _ = write!(stdout(), "{config:#}");
     }
     Ok(())
 }

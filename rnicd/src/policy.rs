@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::path::Path;
+use std::sync::Arc;
 
 use nix::unistd::{Group, User};
 
@@ -19,22 +21,22 @@ pub struct Policy {
 impl Policy {
     /// Finds the numbers of the users and groups that a configuration names, and everything that is wrong with them.
     pub fn new(config: &Config) -> Result<Self, Faults> {
-        let mut faults = Faults {
-            file: config.file.clone(),
-            faults: Vec::new(),
+        let mut faults = Found {
+            file: &config.file,
+            faults: Faults::default(),
         };
         check_devices(config, &mut faults);
         let group = &config.socket_group;
         let socket_gid = match gid(&group.value) {
             Ok(gid) => gid,
             Err(what) => {
-                add(&mut faults, &group.origin, what);
+                faults.add(&group.origin, what);
                 0
             }
         };
         let groups = by_number(&config.groups, "[[group]]", gid, &mut faults);
         let users = by_number(&config.users, "[[user]]", uid, &mut faults);
-        faults.check()?;
+        faults.faults.check()?;
         Ok(Self {
             defaults: config.defaults.clone(),
             groups,
@@ -61,13 +63,20 @@ impl Policy {
     }
 }
 
-fn add(faults: &mut Faults, origin: &Origin, what: String) {
-    let line = match origin {
-        Origin::File { lines, .. } => lines[0],
+/// What was found wrong so far.
+struct Found<'a> {
+    /// The configuration.
+    file: &'a Arc<Path>,
+    faults: Faults,
+}
+
+impl Found<'_> {
+    fn add(&mut self, origin: &Origin, what: String) {
         // A default that does not suit this host: the file can say something else, from its first line on.
-        Origin::BuiltIn => 1,
-    };
-    faults.faults.push(Fault { line, what });
+        let (file, line) = origin.place().unwrap_or((self.file, 1));
+        let file = Arc::clone(file);
+        self.faults.faults.push(Fault { file, line, what });
+    }
 }
 
 /// Returns the rules by the numbers of whom they are for.
@@ -75,7 +84,7 @@ fn by_number(
     subjects: &[Subject],
     title: &str,
     find: impl Fn(&str) -> Result<u32, String>,
-    faults: &mut Faults,
+    faults: &mut Found<'_>,
 ) -> HashMap<u32, Rule> {
     let mut rules: HashMap<u32, (&Subject, Rule)> = HashMap::new();
     for subject in subjects {
@@ -92,16 +101,17 @@ fn by_number(
                 let first = &taken.get().0.who.origin;
                 let what =
                     format!("{title} for {number} is there twice, first at {first}; make them one");
-                add(faults, origin, what);
+                faults.add(origin, what);
             }
-            Err(what) => add(faults, origin, what),
+            Err(what) => faults.add(origin, what),
         }
     }
     let rules = rules.into_iter();
     rules.map(|(number, (_, rule))| (number, rule)).collect()
 }
 
-fn uid(name: &str) -> Result<u32, String> {
+/// Returns the number of a user.
+pub(crate) fn uid(name: &str) -> Result<u32, String> {
     match User::from_name(name) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
         Ok(None) => Err(format!(
@@ -124,7 +134,7 @@ fn gid(name: &str) -> Result<u32, String> {
 }
 
 /// Finds fault with rules for devices that rnicd does not have.
-fn check_devices(config: &Config, faults: &mut Faults) {
+fn check_devices(config: &Config, faults: &mut Found<'_>) {
     let rules = config.groups.iter().chain(&config.users);
     let lists = rules.filter_map(|subject| subject.rule.devices.as_ref());
     for Setting { value, origin } in lists.chain([&config.defaults.devices]) {
@@ -136,7 +146,7 @@ fn check_devices(config: &Config, faults: &mut Faults) {
             {
                 let what =
                     format!("no [[device]] has the name {name:?}; add it, or remove it here");
-                add(faults, origin, what);
+                faults.add(origin, what);
             }
         }
     }

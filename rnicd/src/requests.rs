@@ -120,6 +120,15 @@ impl Server {
             Ask::EndPort { port } => self.end_port(key, port),
             Ask::Revoke { port, local } => self.revoke(key, port, local),
             Ask::Monitor => self.monitor(key),
+            Ask::AddDevice { netdev, changes } => self.add_device(key, &netdev, &changes),
+            Ask::RemoveDevice { netdev, force } => self.remove_device(key, &netdev, force),
+            Ask::SetDevice {
+                netdev,
+                changes,
+                force,
+            } => self.set_device(key, &netdev, &changes, force),
+            Ask::SetUser { user, changes } => self.set_user(key, &user, &changes),
+            Ask::ResetUser { user } => self.reset_user(key, &user),
         }
     }
 
@@ -140,7 +149,7 @@ impl Server {
 
     fn limits(&self, key: ClientKey) -> Limits {
         let peer = &self.clients[key].peer;
-        self.policy.limits(peer.uid, &peer.gids)
+        self.settings.policy.limits(peer.uid, &peer.gids)
     }
 
     /// Returns the device of a port, if the client has that port.
@@ -273,7 +282,7 @@ impl Server {
         let mut devices = self.devices.iter_mut();
         let shared = devices.find(|shared| shared.ports.contains_key(&number));
         let Some(shared) = shared else {
-            return Err(match self.waits_for_devices {
+            return Err(match self.waits_for_devices() {
                 true => not_yet(number),
                 false => not_yours(number),
             });

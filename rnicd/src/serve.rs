@@ -9,43 +9,21 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
-use rnic_xdp::OpenError;
-use rnic_xdp::manager::SharedDevice;
-use rnic_xdp::manager::states::Event;
-use rnic_xdp::sharing::SharingError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::{error, info, warn};
 
-use crate::config::{Config, ConfigError, Device};
+use crate::config::ConfigError;
 use crate::notify::{self, ActivationError};
-use crate::policy::Policy;
-use crate::quota::{self, Quotas};
-use crate::record::Records;
+pub use crate::places::Places;
 use crate::server::Server;
-use crate::shared::{Lease, Port, Shared};
+use crate::settings::Settings;
 
-/// How often to look again for a device that is not there.
-const LOOK_FOR_DEVICES_EVERY: Duration = Duration::from_secs(2);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-
-/// Where things are.
-#[derive(Clone, Debug)]
-pub struct Places {
-    /// The configuration.
-    pub config: PathBuf,
-    /// The socket, if not where the configuration says.
-    pub socket: Option<PathBuf>,
-    /// The directory of the records of ports, which does not outlive the system.
-    pub state: PathBuf,
-    /// The directory on a BPF file system under which the programs' maps of each device are pinned.
-    pub pins: PathBuf,
-}
 
 /// Why rnicd does not run.
 #[derive(Debug, thiserror::Error)]
@@ -115,21 +93,18 @@ pub fn serve(places: &Places) -> Result<(), ServeError> {
     let activated = notify::activated_socket()?;
     allow_descriptors();
     let signals = Signals::new().map_err(system("handle signals"))?;
-    let config = Config::read(&places.config)?;
-    let policy = Policy::new(&config).map_err(ConfigError::from)?;
-    let listener = listener(places, activated, &config, &policy)?;
-    let mut server = Server::new(listener, Quotas::default(), policy);
-    let mut wanted = Wanted {
-        places,
-        devices: config.devices,
-        look_at: Instant::now(),
-        complaints: Vec::new(),
-    };
-    wanted.open(&mut server);
-    say(notify::ready(&wanted.status(&server)));
+    let settings = Settings::read_what_holds(places)?;
+    if let Some(why) = settings.damage() {
+        error!("{why}; until then {} alone counts", places.config.display());
+    }
+    let listener = listener(places, activated, &settings)?;
+    let mut server = Server::new(listener, places.clone(), settings);
+    server.open_missing();
+    let mut status = server.status();
+    say(notify::ready(&status));
     let watchdog = notify::watchdog_interval();
     while !signals.end.load(Ordering::Relaxed) {
-        let at_most = wanted.timeout(&server).into_iter().chain(watchdog).min();
+        let at_most = server.until_opening().into_iter().chain(watchdog).min();
         let turned = server.turn(signals.wake.as_fd(), at_most);
         if turned.map_err(system("wait for clients"))? {
             signals.silence();
@@ -139,10 +114,16 @@ pub fn serve(places: &Places) -> Result<(), ServeError> {
         }
         if signals.reload.swap(false, Ordering::Relaxed) {
             say(notify::reloading());
-            reload(places, &mut server, &mut wanted);
-            say(notify::ready(&wanted.status(&server)));
+            reload(&mut server);
+            status = server.status();
+            say(notify::ready(&status));
         }
-        wanted.open(&mut server);
+        server.open_missing();
+        let now = server.status();
+        if now != status {
+            say(notify::status(&now));
+            status = now;
+        }
     }
     info!("ends; ports and their connections go on");
     say(notify::stopping());
@@ -166,177 +147,33 @@ fn say(told: io::Result<()>) {
 }
 
 /// Reads the configuration again. With a fault in it, the old one stays.
-fn reload(places: &Places, server: &mut Server, wanted: &mut Wanted<'_>) {
-    let read = Config::read(&places.config).map_err(ServeError::from);
-    let read =
-        read.and_then(|config| Ok((Policy::new(&config).map_err(ConfigError::from)?, config)));
-    match read {
-        Ok((policy, config)) => {
-            info!("{} was read again", places.config.display());
-            server.policy = policy;
-            wanted.devices = config.devices;
-            let is_wanted = |name: &str| {
-                wanted
-                    .devices
-                    .iter()
-                    .any(|device| device.name.value == name)
-            };
-            server.stop_sharing(|name| !is_wanted(name));
-            wanted.look_at = Instant::now();
+fn reload(server: &mut Server) {
+    match Settings::read(&server.places) {
+        Ok(settings) => {
+            info!("{} was read again", server.places.config.display());
+            server.settings = settings;
+            server.share_what_is_wanted();
         }
         Err(why) => error!("the configuration stays as it was: {why}"),
     }
-}
-
-/// The devices that are to be shared.
-struct Wanted<'a> {
-    places: &'a Places,
-    devices: Vec<Device>,
-    look_at: Instant,
-    /// What was said of devices that are not there, so that it is not said again and again.
-    complaints: Vec<String>,
-}
-
-impl Wanted<'_> {
-    /// Returns a line for `systemctl status`.
-    fn status(&self, server: &Server) -> String {
-        let shared = server.devices.iter().map(|shared| shared.device.netdev());
-        let missing = self
-            .devices
-            .iter()
-            .filter(|device| self.is_missing(server, device));
-        let missing: Vec<_> = missing.map(|device| device.name.value.as_str()).collect();
-        let shared = shared.collect::<Vec<_>>().join(", ");
-        match missing.as_slice() {
-            [] => format!("shares {shared}"),
-            names => format!("shares {shared}; waits for {}", names.join(", ")),
-        }
-    }
-
-    fn is_missing(&self, server: &Server, device: &Device) -> bool {
-        let mut devices = server.devices.iter();
-        !devices.any(|shared| shared.device.netdev() == device.name.value)
-    }
-
-    /// Returns how long to wait before looking for devices again, if any are missing.
-    fn timeout(&self, server: &Server) -> Option<Duration> {
-        let mut devices = self.devices.iter();
-        let missing = devices.any(|device| self.is_missing(server, device));
-        missing.then(|| self.look_at.saturating_duration_since(Instant::now()))
-    }
-
-    /// Opens the devices that are missing, if it is time.
-    fn open(&mut self, server: &mut Server) {
-        if Instant::now() < self.look_at {
-            return;
-        }
-        self.look_at = Instant::now() + LOOK_FOR_DEVICES_EVERY;
-        for device in self.devices.clone() {
-            if !self.is_missing(server, &device) {
-                continue;
-            }
-            let name = &device.name.value;
-            match open(self.places, &device, &server.quotas) {
-                Ok(shared) => {
-                    info!(
-                        "shares {name}: XDP {}, {} ports",
-                        shared.device.mode(),
-                        shared.ports.len()
-                    );
-                    self.complaints
-                        .retain(|complaint| !complaint.starts_with(name));
-                    server.announce(Event::DeviceShared {
-                        netdev: name.clone(),
-                    });
-                    server.devices.push(shared);
-                }
-                Err(why) => {
-                    let complaint = format!("{name} cannot be shared now: {why}");
-                    if !self.complaints.contains(&complaint) {
-                        warn!("{complaint}");
-                        self.complaints.push(complaint);
-                    }
-                }
-            }
-        }
-        let mut devices = self.devices.iter();
-        server.waits_for_devices = devices.any(|device| self.is_missing(server, device));
-    }
-}
-
-/// Takes a device, with the ports that a former rnicd has made.
-fn open(places: &Places, device: &Device, quotas: &Quotas) -> Result<Shared, SharingError> {
-    let name = &device.name.value;
-    let failed = |doing| move |source| SharingError::Open(OpenError::System { doing, source });
-    fs::create_dir_all(&places.pins).map_err(failed("make the directory of the pinned maps"))?;
-    let mut device = SharedDevice::open(name, device.mode, &places.pins.join(name))?;
-    let records = Records::open(places.state.join("ports").join(name));
-    let records = records.map_err(failed("keep records of ports"))?;
-    let mut shared_ports = std::collections::BTreeMap::new();
-    let known = records
-        .read()
-        .map_err(failed("read the records of ports"))?;
-    let there: Vec<_> = device.ports().collect();
-    for record in known {
-        if !there.contains(&record.port) {
-            records.forget(record.port);
-            continue;
-        }
-        let take = |resource, amount| quotas.adopt(record.uid, resource, amount);
-        let held = vec![
-            take(quota::Resource::Ports, 1),
-            take(quota::Resource::Frames, record.frames.into()),
-            take(quota::Resource::Hugepages, record.huge_octets),
-        ];
-        let port = Port {
-            client: None,
-            _held: held,
-            leases: Default::default(),
-            follows: Default::default(),
-            record,
-        };
-        shared_ports.insert(port.record.port, port);
-    }
-    for (number, local) in device.leases()? {
-        if let Some(port) = shared_ports.get_mut(&number) {
-            // Which of them listen is not known any more.
-            let lease = Lease {
-                _held: quotas.adopt(port.record.uid, quota::Resource::Connections, 1),
-                since: None,
-            };
-            port.leases.insert(local, lease);
-        }
-    }
-    // Nobody could show that such a port is its own.
-    for number in there
-        .into_iter()
-        .filter(|number| !shared_ports.contains_key(number))
-    {
-        warn!("{name}: port {number} has no record and ends");
-        device.end_port(number)?;
-    }
-    Ok(Shared {
-        device,
-        records,
-        ports: shared_ports,
-        destinations: Default::default(),
-    })
 }
 
 /// Takes the socket that systemd listens on, or makes one that the group may connect to.
 fn listener(
     places: &Places,
     activated: Option<OwnedFd>,
-    config: &Config,
-    policy: &Policy,
+    settings: &Settings,
 ) -> Result<OwnedFd, ServeError> {
     if let Some(listener) = activated {
         fcntl(&listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|error| system("use the socket of systemd")(error.into()))?;
         return Ok(listener);
     }
-    let path = places.socket.as_ref().unwrap_or(&config.socket.value);
-    let made = listen(path, policy.socket_gid());
+    let path = places
+        .socket
+        .as_ref()
+        .unwrap_or(&settings.config.socket.value);
+    let made = listen(path, settings.policy.socket_gid());
     made.map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => ServeError::Running { path: path.clone() },
         _ => ServeError::Listen {

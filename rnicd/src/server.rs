@@ -17,8 +17,9 @@ use slab::Slab;
 use tracing::{debug, info, warn};
 
 use crate::client::{Client, Received, event};
-use crate::policy::Policy;
+use crate::places::Places;
 use crate::quota::Quotas;
+use crate::settings::Settings;
 use crate::shared::{ClientKey, Shared};
 
 /// Connections accepted at a time, so that clients have their turn.
@@ -34,14 +35,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What rnicd has.
 pub(crate) struct Server {
     listener: OwnedFd,
-    /// Some device that the configuration names is not shared now: its ports are not known.
-    pub(crate) waits_for_devices: bool,
     /// Until when no connection is accepted.
     pause: Option<Instant>,
     pub(crate) devices: Vec<Shared>,
     pub(crate) clients: Slab<Client>,
     pub(crate) quotas: Quotas,
-    pub(crate) policy: Policy,
+    pub(crate) places: Places,
+    pub(crate) settings: Settings,
+    /// When to look for devices that are missing.
+    pub(crate) look_at: Instant,
+    /// What was said of devices that are missing, so that it is not said again and again.
+    pub(crate) complaints: Vec<String>,
 }
 
 /// What the loop was woken for.
@@ -55,15 +59,17 @@ enum Source {
 
 impl Server {
     /// Serves the clients that connect to `listener`, which does not block.
-    pub(crate) fn new(listener: OwnedFd, quotas: Quotas, policy: Policy) -> Self {
+    pub(crate) fn new(listener: OwnedFd, places: Places, settings: Settings) -> Self {
         Self {
             listener,
-            waits_for_devices: false,
             pause: None,
             devices: Vec::new(),
             clients: Slab::new(),
-            quotas,
-            policy,
+            quotas: Quotas::default(),
+            places,
+            settings,
+            look_at: Instant::now(),
+            complaints: Vec::new(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use rnic_core::connection::NextHop;
 use rnic_xdp::manager::SharedDevice;
+use rnic_xdp::steering::ModeChoice;
 
 use crate::quota::Taken;
 use crate::record::{Record, Records};
@@ -47,6 +48,8 @@ pub(crate) struct Followed {
 pub(crate) struct Shared {
     /// The device.
     pub(crate) device: SharedDevice,
+    /// The XDP mode that it was to be opened in.
+    pub(crate) choice: ModeChoice,
     /// What outlives rnicd of its ports.
     pub(crate) records: Records,
     /// Its ports.

@@ -11,7 +11,7 @@ use rnic_xdp::manager::{protocol, unshare as unshare_device};
 use rnic_xdp::sharing::SharingError;
 
 use crate::config::Config;
-use crate::serve::Places;
+use crate::places::Places;
 
 /// How long to wait for an rnicd that may be there.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -54,6 +54,13 @@ pub fn unshare(places: &Places) -> Result<(), UnshareError> {
         remove(&pins)?;
     }
     remove(&places.pins)?;
+    match fs::remove_file(places.set()) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            let path = places.set();
+            return Err(UnshareError::Directory { path, source });
+        }
+        _ => {}
+    }
     remove(&places.state.join("ports"))
 }
 

@@ -100,6 +100,41 @@ fn what_is_shown_can_be_read_again() {
 }
 
 #[test]
+fn what_rnic_ctl_has_set_is_shown_over_the_configuration_and_marked() {
+    let file = Scratch::new(
+        "over",
+        "socket_group = \"root\"\n[[device]]\nname = \"eth1\"\n[[device]]\nname = \"eth3\"\nshared = false\n\
+         [[user]]\nname = \"root\"\nports = 7\nrate = \"1Gbit\"\n",
+    );
+    let state = std::env::temp_dir().join(format!("rnicd-set-{}", id()));
+    fs::create_dir_all(&state).unwrap();
+    let set = state.join("rnic-ctl.toml");
+    let text = "[[device]]\nname = \"eth1\"\nshared = false\n[[device]]\nname = \"eth2\"\nshared = true\n\
+                [[device]]\nname = \"eth9\"\nxdp_mode = \"native\"\n[[user]]\nuid = 0\nrate = \"2Gbit\"\n";
+    fs::write(&set, text).unwrap();
+    let shown = |options: &[&str]| {
+        let places = ["--config", file.name(), "--state", state.to_str().unwrap()];
+        rnicd(&[options, &places].concat())
+    };
+    let (code, said, error) = shown(&["--show-config"]);
+    fs::remove_dir_all(&state).unwrap();
+    assert_eq!((code, error.as_str()), (0, ""));
+    let place = set.display();
+    // One of which nothing says that it is shared is not there.
+    let devices = format!(
+        "\n[[device]]\nname = \"eth1\"\nshared = false # set by rnic-ctl in {place}:3\nxdp_mode = \"auto\"\n\
+         \n[[device]]\nname = \"eth3\"\nshared = false\nxdp_mode = \"auto\"\n\
+         \n[[device]]\nname = \"eth2\" # set by rnic-ctl in {place}:5\nshared = true # set by rnic-ctl in {place}:6\n\
+         xdp_mode = \"auto\"\n\n[defaults]\n"
+    );
+    assert!(said.contains(&devices), "{said}");
+    let user = format!(
+        "\n[[user]]\nname = \"root\"\nports = 7\nrate = \"2Gbit\" # set by rnic-ctl in {place}:12\n"
+    );
+    assert!(said.ends_with(&user), "{said}");
+}
+
+#[test]
 fn without_a_configuration_it_does_not_serve() {
     let (code, out, error) = rnicd(&["--config", "/nowhere/rnicd.toml"]);
     assert_eq!((code, out.as_str()), (1, ""));

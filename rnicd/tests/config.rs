@@ -76,14 +76,17 @@ socket_group = "root"
 
 [[device]]
 name = "eth1"
+shared = true
 xdp_mode = "auto"
 
 [[device]]
 name = "eth2"
+shared = false
 xdp_mode = "native"
 
 [[device]]
 name = "eth3"
+shared = true
 xdp_mode = "generic"
 
 [defaults]
@@ -126,7 +129,11 @@ hugepages = "1025B"
 fn everything_that_can_be_said_is_read_and_shown() {
     let config = read(FULL);
     assert_eq!(config.to_string(), FULL);
-    let modes: Vec<_> = config.devices.iter().map(|device| device.mode).collect();
+    let modes: Vec<_> = config
+        .devices
+        .iter()
+        .map(|device| device.mode().value)
+        .collect();
     assert_eq!(
         modes,
         [ModeChoice::Auto, ModeChoice::Native, ModeChoice::Generic]
@@ -137,7 +144,7 @@ fn everything_that_can_be_said_is_read_and_shown() {
         Some(Rate(Some(1)))
     );
     let origin = config.defaults.frames.origin.to_string();
-    assert_eq!(origin, "/etc/rnic/rnicd.toml:19");
+    assert_eq!(origin, "/etc/rnic/rnicd.toml:22");
     assert_eq!(Limits::default().frames.origin.to_string(), "the default");
 }
 
@@ -192,6 +199,10 @@ fn every_fault_has_its_line_and_a_remedy() {
         (
             "[[device]]\nname = \"a/b\"",
             "2: name in [[device]] is wrong; it must be the name of a network device, such as \"eth1\"",
+        ),
+        (
+            "[[device]]\nname = \"eth1\"\nshared = \"no\"",
+            "3: shared in [[device]] is wrong; it must be true or false",
         ),
         (
             "[[device]]\nname = \"eth1\"\nxdp_mode = \"skb\"",

@@ -1,6 +1,6 @@
 //! Reaching rnicd, and printing what it says.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rnic_xdp::manager::channel::{ChannelError, default_socket};
@@ -42,8 +42,7 @@ pub(crate) struct Style {
 impl Access {
     /// Connects to rnicd.
     pub(super) fn connect(&self) -> Outcome<Administrator> {
-        let path = self.socket.clone().unwrap_or_else(default_socket);
-        Administrator::connect(&path).map_err(failed("connect to rnicd"))
+        connect(self.socket.as_deref()).map_err(failed("connect to rnicd"))
     }
 
     /// Adds the options behind the object to those in front of it.
@@ -67,6 +66,12 @@ impl Access {
     }
 }
 
+/// Connects to the rnicd at a socket, or where it is by default.
+pub(super) fn connect(socket: Option<&Path>) -> Result<Administrator, AskError> {
+    let path = socket.map_or_else(default_socket, Path::to_owned);
+    Administrator::connect(&path)
+}
+
 impl Style {
     /// Prints one object of a sequence that has no end.
     pub(super) fn print(self, line: &Line) -> Outcome {
@@ -76,7 +81,7 @@ impl Style {
         }
     }
 
-    fn value(self, json: &Value) -> Outcome {
+    pub(super) fn value(self, json: &Value) -> Outcome {
         match self.pretty {
             true => out::line(format_args!("{json:#}")),
             false => out::line(json),

@@ -1,18 +1,21 @@
-//! `rnic-ctl dev`: the devices that rnicd shares.
+//! `rnic-ctl dev`: the devices that rnicd shares, and how.
 
 use clap::{Args, Subcommand};
 use rnic_xdp::LinkState;
-use rnic_xdp::manager::states::{DeviceState, KernelLink};
+use rnic_xdp::manager::states::{Configured, DeviceState, KernelLink};
 use rnic_xdp::steering::Mode;
 
 use super::access::{Access, Style, failed};
 use super::line::Line;
+use super::settings::{AnySettings, Settings};
 use crate::failure::{Failure, Outcome};
 
-/// Shows the devices that rnicd shares.
+/// Shows the devices that rnicd shares, and changes how it does.
 ///
 /// A line has whether the device can send, its XDP mode, its MTU, and how many ports and leases it has. With -d also what became of
-/// the frames received, and what the kernel says of the device.
+/// the frames received, what the kernel says of the device, and who has set that it is shared.
+///
+/// What root sets with add, del and set counts at once and over rnicd.toml, until the system ends; `rnicd --show-config` marks it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DevArgs {
     #[command(flatten)]
@@ -25,19 +28,65 @@ pub(crate) struct DevArgs {
 #[derive(Clone, Debug, Subcommand)]
 enum Verb {
     /// Show the devices, or one of them
-    #[command(visible_alias = "list")]
+    #[command(visible_alias = "list", alias = "s")]
     Show {
         /// The device
         dev: Option<String>,
+    },
+    /// Share a device: xdp_mode can be "auto", "native" or "generic"
+    Add {
+        /// The device
+        dev: String,
+        #[command(flatten)]
+        settings: AnySettings,
+    },
+    /// Share a device no more, also one that rnicd.toml has: `dev add` brings it back
+    Del {
+        /// The device
+        dev: String,
+        /// End its ports; without this, a device with ports stays
+        #[arg(long)]
+        force: bool,
+    },
+    /// Change how a device is shared. xdp_mode attaches the programs anew, for which there must be no ports
+    Set {
+        /// The device
+        dev: String,
+        #[command(flatten)]
+        settings: Settings,
+        /// End its ports if the change needs it
+        #[arg(long)]
+        force: bool,
     },
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &DevArgs, style: Style) -> Outcome {
-    let wanted = args
-        .verb
-        .as_ref()
-        .and_then(|Verb::Show { dev }| dev.as_deref());
+    match &args.verb {
+        None => show(args, None, style),
+        Some(Verb::Show { dev }) => show(args, dev.as_deref(), style),
+        Some(Verb::Add { dev, settings }) => {
+            let changes = settings.changes("add a device")?;
+            let added = args.access.connect()?.add_device(dev, changes);
+            added.map_err(failed("add a device"))
+        }
+        Some(Verb::Del { dev, force }) => {
+            let removed = args.access.connect()?.remove_device(dev, *force);
+            removed.map_err(failed("remove a device"))
+        }
+        Some(Verb::Set {
+            dev,
+            settings,
+            force,
+        }) => {
+            let changes = settings.changes("change a device")?;
+            let set = args.access.connect()?.set_device(dev, changes, *force);
+            set.map_err(failed("change a device"))
+        }
+    }
+}
+
+fn show(args: &DevArgs, wanted: Option<&str>, style: Style) -> Outcome {
     let devices = args.access.connect()?.devices();
     let mut devices = devices.map_err(failed("show the devices"))?;
     if let Some(wanted) = wanted {
@@ -64,7 +113,13 @@ fn line(device: &DeviceState) -> Line {
         .detail("xdp_reason", reason)
         .with("mtu", device.mtu)
         .with("ports", device.ports)
-        .with("leases", device.leases);
+        .with("leases", device.leases)
+        .detail("set_by", device.set_by.as_str());
+    for Configured { key, value, set_by } in &device.settings {
+        line = line
+            .detail(format!("{key}.configured"), value.as_str())
+            .detail(format!("{key}.set_by"), set_by.as_str());
+    }
     for steered in &device.received {
         line = line.detail(format!("received.{}", steered.reason), steered.frames);
     }

@@ -1,7 +1,7 @@
 //! The objects of rnicd: devices, ports, leases, clients and users, their counters, and what happens to them.
 
 // From the ground up:
-// words < line < access < dev, port, lease, client, user, stat, monitor
+// words < line < settings, access < dev, port, lease, client, user, monitor < rates < stat, top
 mod access;
 pub(crate) mod client;
 pub(crate) mod dev;
@@ -9,7 +9,10 @@ pub(crate) mod lease;
 mod line;
 pub(crate) mod monitor;
 pub(crate) mod port;
+mod rates;
+mod settings;
 pub(crate) mod stat;
+pub(crate) mod top;
 pub(crate) mod user;
 mod words;
 

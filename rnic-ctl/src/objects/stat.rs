@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use rnic_xdp::manager::Administrator;
 use rnic_xdp::manager::states::PortState;
-use rnic_xdp::sharing::PoliceVerdict;
 
 use super::access::{Access, Style, failed};
 use super::line::Line;
 use super::port::{counters, select};
+use super::rates::{Sums, key};
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
 
@@ -91,54 +91,6 @@ fn line(port: &PortState) -> Line {
     counters(line, port, Line::unless_zero)
 }
 
-/// The counters of a port, as its client sees them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sums {
-    tx_frames: u64,
-    tx_octets: u64,
-    rx_frames: u64,
-    rx_octets: u64,
-    /// Sent by the client, and not let out.
-    dropped_frames: u64,
-}
-
-impl Sums {
-    fn of(port: &PortState) -> Self {
-        let mut sums = Self::default();
-        let goes_out = [PoliceVerdict::ToNic, PoliceVerdict::ToPort].map(PoliceVerdict::name);
-        for sent in &port.sent {
-            if goes_out.contains(&sent.verdict.as_str()) {
-                sums.tx_frames += sent.frames;
-                sums.tx_octets += sent.octets;
-            } else {
-                sums.dropped_frames += sent.frames;
-            }
-        }
-        // What the host end sends is what the client receives.
-        if let Some(host_end) = &port.host_end {
-            sums.rx_frames = host_end.tx_packets;
-            sums.rx_octets = host_end.tx_octets;
-        }
-        sums
-    }
-
-    /// Returns what was counted in each second of a time.
-    fn rates(self, before: Self, time: Duration) -> Self {
-        let rate = |now: u64, before: u64| {
-            let counted = u128::from(now.saturating_sub(before));
-            let nanos = time.as_nanos().max(1);
-            u64::try_from(counted * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
-        };
-        Self {
-            tx_frames: rate(self.tx_frames, before.tx_frames),
-            tx_octets: rate(self.tx_octets, before.tx_octets),
-            rx_frames: rate(self.rx_frames, before.rx_frames),
-            rx_octets: rate(self.rx_octets, before.rx_octets),
-            dropped_frames: rate(self.dropped_frames, before.dropped_frames),
-        }
-    }
-}
-
 /// Shows rates, until a number of seconds is over or the user stops it.
 fn watch(
     administrator: &mut Administrator,
@@ -170,11 +122,6 @@ fn watch(
     Ok(())
 }
 
-/// What tells a port from a later one of the same number.
-fn key(port: &PortState) -> (u32, u64, i32) {
-    (port.port, port.since, port.pid)
-}
-
 fn rates_line(port: &PortState, rates: Sums) -> Line {
     Line::default()
         .with("port", port.port)
@@ -184,34 +131,4 @@ fn rates_line(port: &PortState, rates: Sums) -> Line {
         .with("rx_frames_per_second", rates.rx_frames)
         .with("rx_bits_per_second", rates.rx_octets.saturating_mul(8))
         .with("dropped_frames_per_second", rates.dropped_frames)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_are_for_a_second() {
-        let sums = |value| Sums {
-            tx_frames: value,
-            tx_octets: 2 * value,
-            rx_frames: 3 * value,
-            rx_octets: 4 * value,
-            dropped_frames: 5 * value,
-        };
-        let half = Duration::from_millis(500);
-        assert_eq!(sums(30).rates(sums(10), half), sums(40));
-        assert_eq!(sums(10).rates(sums(30), half), sums(0));
-        let most = sums(u64::MAX / 5).rates(sums(0), Duration::ZERO);
-        assert_eq!(
-            most,
-            Sums {
-                tx_frames: u64::MAX,
-                tx_octets: u64::MAX,
-                rx_frames: u64::MAX,
-                rx_octets: u64::MAX,
-                dropped_frames: u64::MAX,
-            }
-        );
-    }
 }

@@ -1,16 +1,20 @@
-//! `rnic-ctl user`: what users hold of rnicd, and may hold.
+//! `rnic-ctl user`: what users hold of rnicd, and may have.
 
 use clap::{Args, Subcommand};
-use rnic_xdp::manager::states::UserState;
+use rnic_xdp::manager::states::{Configured, UserState};
 
 use super::access::{Access, Style, failed};
 use super::line::Line;
+use super::settings::Settings;
 use super::words::Users;
 use crate::failure::{Failure, Outcome};
 
-/// Shows what users hold of each resource, and may hold.
+/// Shows what users hold of each resource, and may hold, and changes what they may.
 ///
 /// It shows the users that have ports or are connected. With -d also who has set the limits.
+///
+/// What root sets counts at once and over rnicd.toml, until the system ends, for new ports and leases: what users hold already stays
+/// as it was granted. `rnicd --show-config` marks it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UserArgs {
     #[command(flatten)]
@@ -23,19 +27,44 @@ pub(crate) struct UserArgs {
 #[derive(Clone, Debug, Subcommand)]
 enum Verb {
     /// Show the users, or one of them
-    #[command(visible_alias = "list")]
+    #[command(visible_alias = "list", alias = "s")]
     Show {
         /// The name or number of the user
         user: Option<String>,
+    },
+    /// Change what a user may have: devices, ports, frames, listen, listeners, connections, rate, peers, hugepages
+    Set {
+        /// The name or number of the user
+        user: String,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Take back all that was set for a user: rnicd.toml alone counts again
+    Del {
+        /// The name or number of the user
+        user: String,
     },
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &UserArgs, style: Style) -> Outcome {
-    let wanted = args
-        .verb
-        .as_ref()
-        .and_then(|Verb::Show { user }| user.as_deref());
+    const CHANGE: &str = "change what a user may have";
+    match &args.verb {
+        None => show(args, None, style),
+        Some(Verb::Show { user }) => show(args, user.as_deref(), style),
+        Some(Verb::Set { user, settings }) => {
+            let changes = settings.changes(CHANGE)?;
+            let set = args.access.connect()?.set_user(user, changes);
+            set.map_err(failed(CHANGE))
+        }
+        Some(Verb::Del { user }) => {
+            let reset = args.access.connect()?.reset_user(user);
+            reset.map_err(failed(CHANGE))
+        }
+    }
+}
+
+fn show(args: &UserArgs, wanted: Option<&str>, style: Style) -> Outcome {
     let users = args.access.connect()?.users();
     let mut users = users.map_err(failed("show the users"))?;
     let mut names = Users::default();
@@ -63,6 +92,11 @@ fn line(user: &UserState, names: &mut Users) -> Line {
             .with(at("held"), holding.held)
             .with(at("limit"), holding.limit)
             .detail(at("set_by"), holding.set_by.as_str());
+    }
+    for Configured { key, value, set_by } in &user.settings {
+        line = line
+            .with(format!("{key}.limit"), value.as_str())
+            .detail(format!("{key}.set_by"), set_by.as_str());
     }
     line
 }

@@ -6,5 +6,7 @@ mod doctor;
 mod ending;
 mod events;
 mod lists;
+mod terminal;
+mod top;
 mod transcript;
 mod world;

@@ -12,7 +12,7 @@ use nix::sys::time::TimeSpec;
 
 use super::channel::{ChannelError, io_error};
 use super::dialogue::{Dialogue, program};
-use super::protocol::{Answer, Ask, FromDaemon, Notice, Refused, Show};
+use super::protocol::{Answer, Ask, Change, FromDaemon, Notice, Refused, Show};
 use super::states::{DeviceState, Event, LeaseState, Page, PortState, UserState};
 
 /// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd repeats itself if there are more.
@@ -106,6 +106,45 @@ impl Administrator {
     /// Ends a lease. When this returns, nothing is steered there and nothing is sent from there any more.
     pub fn revoke(&mut self, port: u32, local: SocketAddr) -> Result<(), AskError> {
         self.done(Ask::Revoke { port, local })
+    }
+
+    /// Shares a device. When this returns, clients can have ports of it.
+    pub fn add_device(&mut self, netdev: &str, changes: Vec<Change>) -> Result<(), AskError> {
+        let netdev = netdev.to_owned();
+        self.done(Ask::AddDevice { netdev, changes })
+    }
+
+    /// Shares a device no more. Without `force` it must have no ports.
+    pub fn remove_device(&mut self, netdev: &str, force: bool) -> Result<(), AskError> {
+        let netdev = netdev.to_owned();
+        self.done(Ask::RemoveDevice { netdev, force })
+    }
+
+    /// Changes how a device is shared. Without `force` it must have no ports if the change would end them.
+    pub fn set_device(
+        &mut self,
+        netdev: &str,
+        changes: Vec<Change>,
+        force: bool,
+    ) -> Result<(), AskError> {
+        let netdev = netdev.to_owned();
+        self.done(Ask::SetDevice {
+            netdev,
+            changes,
+            force,
+        })
+    }
+
+    /// Changes what a user, by name or number, may have.
+    pub fn set_user(&mut self, user: &str, changes: Vec<Change>) -> Result<(), AskError> {
+        let user = user.to_owned();
+        self.done(Ask::SetUser { user, changes })
+    }
+
+    /// Takes back all that [`set_user`](Self::set_user) has changed for a user.
+    pub fn reset_user(&mut self, user: &str) -> Result<(), AskError> {
+        let user = user.to_owned();
+        self.done(Ask::ResetUser { user })
     }
 
     /// Asks for the events from now on.

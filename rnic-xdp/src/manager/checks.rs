@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::steering::Mode;
 
 use super::protocol::{
-    Answer, Ask, FromDaemon, Grant, Hop, Message, Notice, Refused, Reply, Request,
+    Answer, Ask, Change, FromDaemon, Grant, Hop, Message, Notice, Refused, Reply, Request,
 };
 use super::states::MAX_OBJECTS;
 
@@ -13,6 +13,12 @@ use super::states::MAX_OBJECTS;
 const MAX_NAME: usize = 15;
 /// The most octets of a program's name.
 const MAX_PROGRAM: usize = 256;
+/// The most octets of the name or number of a user (`LOGIN_NAME_MAX` of Linux).
+const MAX_USER: usize = 256;
+/// The most octets of the key of a setting.
+const MAX_KEY: usize = 64;
+/// The most changes of settings at once.
+const MAX_CHANGES: usize = 64;
 /// The most octets of an explanation.
 const MAX_TEXT: usize = 4096;
 /// The most elements of a list. The longest, of IPv6 prefixes, fits into a message.
@@ -67,6 +73,29 @@ fn text(field: &str, text: &str, most: usize) -> Result<(), String> {
     })
 }
 
+/// Checks text that stands in logs and files.
+fn plain(field: &str, value: &str, most: usize) -> Result<(), String> {
+    text(field, value, most)?;
+    rule(!value.chars().any(char::is_control), || {
+        format!("{field} has control characters")
+    })
+}
+
+fn check_changes(changes: &[Change]) -> Result<(), String> {
+    let count = changes.len();
+    rule(count <= MAX_CHANGES, || {
+        format!("changes has {count} elements; {MAX_CHANGES} are possible")
+    })?;
+    changes.iter().try_for_each(|change| {
+        plain("key", &change.key, MAX_KEY)?;
+        plain(
+            "value",
+            change.value.as_deref().unwrap_or_default(),
+            MAX_TEXT,
+        )
+    })
+}
+
 fn within(field: &str, value: u32, range: std::ops::RangeInclusive<u32>) -> Result<(), String> {
     rule(range.contains(&value), || {
         let (least, most) = (range.start(), range.end());
@@ -89,6 +118,11 @@ impl Message for Request {
         "end_port",
         "revoke",
         "monitor",
+        "add_device",
+        "remove_device",
+        "set_device",
+        "set_user",
+        "reset_user",
     ];
 
     fn descriptors(&self) -> usize {
@@ -103,10 +137,7 @@ impl Message for Request {
         match &self.ask {
             Ask::Hello { version, program } => {
                 within("version", *version, 1..=u32::MAX)?;
-                text("program", program, MAX_PROGRAM)?;
-                rule(!program.chars().any(char::is_control), || {
-                    "program has control characters".to_owned()
-                })
+                plain("program", program, MAX_PROGRAM)
             }
             Ask::OpenPort {
                 netdev,
@@ -128,6 +159,19 @@ impl Message for Request {
                     format!("no peer has TCP port 0: {remote}")
                 })
             }
+            Ask::AddDevice { netdev, changes }
+            | Ask::SetDevice {
+                netdev, changes, ..
+            } => {
+                device(netdev)?;
+                check_changes(changes)
+            }
+            Ask::RemoveDevice { netdev, .. } => device(netdev),
+            Ask::SetUser { user, changes } => {
+                plain("user", user, MAX_USER)?;
+                check_changes(changes)
+            }
+            Ask::ResetUser { user } => plain("user", user, MAX_USER),
             Ask::Adopt { .. }
             | Ask::Release { .. }
             | Ask::Follow { .. }

@@ -216,6 +216,54 @@ pub enum Ask {
     },
     /// Root only: report each `Event` from now on, answered by `Done`.
     Monitor,
+    /// Root only: share a device, answered by `Done` once it is shared.
+    AddDevice {
+        /// The device.
+        netdev: String,
+        /// How.
+        #[serde(default)]
+        changes: Vec<Change>,
+    },
+    /// Root only: share a device no more, answered by `Done`.
+    RemoveDevice {
+        /// The device.
+        netdev: String,
+        /// Whether its ports end; without it, the request is refused while there are any.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Root only: change how a device is shared, answered by `Done`.
+    SetDevice {
+        /// The device.
+        netdev: String,
+        /// What to change.
+        changes: Vec<Change>,
+        /// Whether its ports end if the change needs it; without it, such a request is refused while there are any.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Root only: change what a user may have, answered by `Done`.
+    SetUser {
+        /// Its name or number.
+        user: String,
+        /// What to change.
+        changes: Vec<Change>,
+    },
+    /// Root only: take back all that `SetUser` has changed for a user, answered by `Done`.
+    ResetUser {
+        /// Its name or number.
+        user: String,
+    },
+}
+
+/// A change of a setting, by its key in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The key.
+    pub key: String,
+    /// The value in words, lists with commas between their elements; without it, what the configuration says.
+    #[serde(default)]
+    pub value: Option<String>,
 }
 
 /// What to show: the objects behind the one that is named, which was the last of the page before.
@@ -298,7 +346,7 @@ pub enum Answer {
     Leases(Page<LeaseState>),
     /// To `Show` of users.
     Users(Page<UserState>),
-    /// To `Admit`, `EndPort`, `Revoke` and `Monitor`.
+    /// To `Admit`, `EndPort`, `Revoke`, `Monitor`, and whatever changes a setting.
     Done,
     /// To anything.
     Refused(Refused),

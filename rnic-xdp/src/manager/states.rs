@@ -54,10 +54,27 @@ pub struct DeviceState {
     pub ports: u32,
     /// How many leases its ports have.
     pub leases: u32,
+    /// Who has set that it is shared.
+    #[serde(default)]
+    pub set_by: String,
+    /// How it is to be shared.
+    #[serde(default)]
+    pub settings: Vec<Configured>,
     /// What became of the frames that it received.
     pub received: Vec<SteeredFrames>,
     /// What the kernel says of the device; without it, the kernel has no such device now.
     pub kernel: Option<KernelLink>,
+}
+
+/// A setting, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configured {
+    /// Its key in the configuration.
+    pub key: String,
+    /// Its value; a list has commas between its elements. What is too long is cut.
+    pub value: String,
+    /// Who has set it.
+    pub set_by: String,
 }
 
 /// Frames with which the steering program did the same.
@@ -162,6 +179,9 @@ pub struct UserState {
     pub connections: u32,
     /// What it holds, and may hold.
     pub resources: Vec<Holding>,
+    /// What else it may.
+    #[serde(default)]
+    pub settings: Vec<Configured>,
 }
 
 /// What a user holds of a resource.

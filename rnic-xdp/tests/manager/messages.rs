@@ -73,6 +73,14 @@ fn a_field_that_the_writer_does_not_know_has_a_default() {
             r#"{"id":9,"type":"show","what":"leases"}"#,
             r#"{"id":9,"type":"show","what":"leases","after":null}"#,
         ),
+        (
+            r#"{"id":9,"type":"remove_device","netdev":"eth1"}"#,
+            r#"{"id":9,"type":"remove_device","netdev":"eth1","force":false}"#,
+        ),
+        (
+            r#"{"id":9,"type":"set_user","user":"a","changes":[{"key":"rate"}]}"#,
+            r#"{"id":9,"type":"set_user","user":"a","changes":[{"key":"rate","value":null}]}"#,
+        ),
     ] {
         assert_eq!(decode(without), decode(with));
         decode(with).unwrap();
@@ -128,6 +136,7 @@ fn a_reason_that_is_new_is_any_other() {
 fn what_makes_no_sense_is_refused_with_its_reason() {
     let long = "x".repeat(257);
     let many = vec!["::/0"; 1025];
+    let changes = vec![json!({"key": "rate"}); 65];
     for (fields, reason) in [
         (json!({}), "it has no \"type\""),
         (json!({"type": 1}), "it has no \"type\""),
@@ -183,6 +192,34 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         (
             json!({"type": "adopt", "port": 1, "token": "1234"}),
             "a token has 32 hexadecimal digits",
+        ),
+        (
+            json!({"type": "add_device", "netdev": "a b"}),
+            "\"a b\" is no name of a network device",
+        ),
+        (
+            json!({"type": "remove_device", "netdev": ""}),
+            "\"\" is no name of a network device",
+        ),
+        (
+            json!({"type": "set_device", "netdev": "eth1", "changes": [{"key": "k".repeat(65)}]}),
+            "key has 65 octets; 64 are possible",
+        ),
+        (
+            json!({"type": "set_user", "user": "alice", "changes": changes}),
+            "changes has 65 elements; 64 are possible",
+        ),
+        (
+            json!({"type": "set_user", "user": "alice", "changes": [{"key": "rate", "value": "1\n[x]"}]}),
+            "value has control characters",
+        ),
+        (
+            json!({"type": "set_user", "user": "alice", "changes": [{"key": "listen", "value": "1".repeat(4097)}]}),
+            "value has 4097 octets; 4096 are possible",
+        ),
+        (
+            json!({"type": "reset_user", "user": "a\u{1b}[2J"}),
+            "user has control characters",
         ),
         (
             json!({"type": "follow", "port": 4294967296_u64, "destination": "::1"}),

@@ -3,8 +3,8 @@
 use rnic_xdp::LinkState;
 use rnic_xdp::manager::protocol::Reason;
 use rnic_xdp::manager::states::{
-    DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd, PortState, SentFrames,
-    SteeredFrames, UserState,
+    Configured, DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd, PortState,
+    SentFrames, SteeredFrames, UserState,
 };
 use rnic_xdp::steering::Mode;
 
@@ -25,7 +25,15 @@ fn kernel() -> KernelLink {
     }
 }
 
-pub(crate) const DEVICES: &str = r#""list":[{"netdev":"eth1","state":"active","mode":"native","mtu":1500,"ports":1,"leases":2,"received":[{"reason":"to_ports","frames":9}],"kernel":{"name":"eth1","ifindex":2,"up":true,"mtu":1500,"program":45,"xdp":"native","rx_packets":1,"rx_octets":64,"rx_dropped":0,"tx_packets":2,"tx_octets":128,"tx_dropped":18446744073709551615}}],"more":true"#;
+fn by_default(key: &str, value: &str) -> Configured {
+    Configured {
+        key: key.into(),
+        value: value.into(),
+        set_by: "the default".into(),
+    }
+}
+
+pub(crate) const DEVICES: &str = r#""list":[{"netdev":"eth1","state":"active","mode":"native","mtu":1500,"ports":1,"leases":2,"set_by":"/etc/rnic/rnicd.toml:2","settings":[{"key":"xdp_mode","value":"auto","set_by":"the default"}],"received":[{"reason":"to_ports","frames":9}],"kernel":{"name":"eth1","ifindex":2,"up":true,"mtu":1500,"program":45,"xdp":"native","rx_packets":1,"rx_octets":64,"rx_dropped":0,"tx_packets":2,"tx_octets":128,"tx_dropped":18446744073709551615}}],"more":true"#;
 
 pub(crate) fn devices() -> Page<DeviceState> {
     let device = DeviceState {
@@ -35,6 +43,8 @@ pub(crate) fn devices() -> Page<DeviceState> {
         mtu: 1500,
         ports: 1,
         leases: 2,
+        set_by: "/etc/rnic/rnicd.toml:2".into(),
+        settings: vec![by_default("xdp_mode", "auto")],
         received: vec![SteeredFrames {
             reason: "to_ports".into(),
             frames: 9,
@@ -93,7 +103,7 @@ pub(crate) fn leases() -> Page<LeaseState> {
     }
 }
 
-pub(crate) const USERS: &str = r#""list":[{"uid":1000,"connections":2,"resources":[{"resource":"ports","held":1,"limit":4,"set_by":"the default"}]}],"more":false"#;
+pub(crate) const USERS: &str = r#""list":[{"uid":1000,"connections":2,"resources":[{"resource":"ports","held":1,"limit":4,"set_by":"the default"}],"settings":[{"key":"rate","value":"none","set_by":"the default"}]}],"more":false"#;
 
 pub(crate) fn users() -> Page<UserState> {
     let holding = Holding {
@@ -106,6 +116,7 @@ pub(crate) fn users() -> Page<UserState> {
         uid: 1000,
         connections: 2,
         resources: vec![holding],
+        settings: vec![by_default("rate", "none")],
     };
     Page {
         list: vec![user],

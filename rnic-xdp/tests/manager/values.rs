@@ -4,8 +4,8 @@ use rnic_core::engine::Peers;
 use rnic_xdp::LinkState;
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
-    Answer, Ask, BigSegment, FromDaemon, Grant, Hop, Notice, Policy, Reason, Refused, Reply,
-    Request, RingSizes, Show,
+    Answer, Ask, BigSegment, Change, FromDaemon, Grant, Hop, Notice, Policy, Reason, Refused,
+    Reply, Request, RingSizes, Show,
 };
 use rnic_xdp::manager::states::Event;
 use rnic_xdp::steering::Mode;
@@ -155,10 +155,47 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
             r#""type":"admit","port":7,"local":"192.0.2.1:7174","remote":"192.0.2.9:40000""#.into(),
         ),
         (Ask::Monitor, r#""type":"monitor""#.into()),
+        (
+            Ask::AddDevice {
+                netdev: "eth1".into(),
+                changes: vec![change("xdp_mode", Some("native"))],
+            },
+            r#""type":"add_device","netdev":"eth1","changes":[{"key":"xdp_mode","value":"native"}]"#.into(),
+        ),
+        (
+            Ask::RemoveDevice { netdev: "eth1".into(), force: true },
+            r#""type":"remove_device","netdev":"eth1","force":true"#.into(),
+        ),
+        (
+            Ask::SetDevice {
+                netdev: "eth1".into(),
+                changes: vec![change("xdp_mode", None)],
+                force: false,
+            },
+            r#""type":"set_device","netdev":"eth1","changes":[{"key":"xdp_mode","value":null}],"force":false"#.into(),
+        ),
+        (
+            Ask::SetUser {
+                user: "alice".into(),
+                changes: vec![change("rate", Some("1Gbit")), change("ports", None)],
+            },
+            r#""type":"set_user","user":"alice","changes":[{"key":"rate","value":"1Gbit"},{"key":"ports","value":null}]"#.into(),
+        ),
+        (
+            Ask::ResetUser { user: "1000".into() },
+            r#""type":"reset_user","user":"1000""#.into(),
+        ),
     ];
     let whole =
         |(ask, json): (Ask, String)| (Request { id: 9, ask }, format!(r#"{{"id":9,{json}}}"#));
     asks.map(whole).into()
+}
+
+fn change(key: &str, value: Option<&str>) -> Change {
+    Change {
+        key: key.into(),
+        value: value.map(str::to_owned),
+    }
 }
 
 pub(crate) fn grant() -> Grant {

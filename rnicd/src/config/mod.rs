@@ -1,5 +1,6 @@
-//! The configuration: `/etc/rnic/rnicd.toml`.
+//! The configuration: `/etc/rnic/rnicd.toml`, and what `rnic-ctl` sets while rnicd runs.
 
+mod change;
 mod fault;
 mod rule;
 mod table;
@@ -16,8 +17,8 @@ use toml::de::{DeTable, DeValue};
 
 pub use fault::{Fault, Faults, Origin, Setting};
 pub use rule::{Limits, Rule};
-use table::{Reader, Table};
-pub use value::{AllowedPeers, Count, Devices, Memory, Rate, TcpPorts};
+use table::{Layer, Reader, Table};
+pub use value::{AllowedPeers, Count, Devices, Memory, Rate, TcpPorts, words};
 use value::{Value, toml_string};
 
 /// Where the configuration is, unless the command line says otherwise.
@@ -36,6 +37,14 @@ pub enum ConfigError {
         file: PathBuf,
         /// The kernel's error.
         source: std::io::Error,
+    },
+    /// What `rnic-ctl` has set does not hold.
+    #[error("what rnic-ctl has set does not count: {why}; correct {} or remove it, then reload rnicd (`systemctl reload rnicd`)", file.display())]
+    Set {
+        /// Why.
+        why: String,
+        /// The file that has it.
+        file: PathBuf,
     },
     /// The file says what makes no sense.
     #[error(transparent)]
@@ -66,8 +75,32 @@ pub struct Config {
 pub struct Device {
     /// Its name.
     pub name: Setting<String>,
-    /// Its XDP mode.
-    pub mode: ModeChoice,
+    /// Whether it is shared, if that is said.
+    pub shared: Option<Setting<bool>>,
+    /// Its XDP mode, if that is said.
+    pub mode: Option<Setting<ModeChoice>>,
+}
+
+impl Device {
+    /// Makes a device of which nothing is said.
+    pub fn new(name: Setting<String>) -> Self {
+        Self {
+            name,
+            shared: None,
+            mode: None,
+        }
+    }
+
+    /// Returns whether it is shared.
+    pub fn is_shared(&self) -> bool {
+        self.shared.as_ref().is_none_or(|shared| shared.value)
+    }
+
+    /// Returns its XDP mode, and who has set it.
+    pub fn mode(&self) -> Setting<ModeChoice> {
+        let mode = self.mode.clone();
+        mode.unwrap_or_else(|| Setting::built_in(ModeChoice::Auto))
+    }
 }
 
 /// A rule, and for whom it is.
@@ -113,8 +146,17 @@ impl Config {
 
     /// Reads the text of a file, and finds everything that is wrong with it.
     pub fn parse(text: &str, file: &Path) -> Result<Self, Faults> {
+        Self::parse_layer(text, file, Layer::Configuration)
+    }
+
+    /// Reads the text of a file of what `rnic-ctl` has set: of devices and users alone.
+    pub fn parse_set(text: &str, file: &Path) -> Result<Self, Faults> {
+        Self::parse_layer(text, file, Layer::RunTime)
+    }
+
+    fn parse_layer(text: &str, file: &Path, layer: Layer) -> Result<Self, Faults> {
         let mut config = Self::new(file);
-        let mut reader = Reader::new(text, Arc::clone(&config.file));
+        let mut reader = Reader::new(text, Arc::clone(&config.file), layer);
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
             let at = error.span().map_or(0, |span| span.start);
@@ -124,22 +166,18 @@ impl Config {
         }
         // What is left of a broken file would bring up faults that it does not have.
         if errors.is_empty() {
-            config.take(&mut reader, root.get_ref());
+            let known = match layer {
+                Layer::Configuration => KEYS.as_slice(),
+                Layer::RunTime => &["device", "user"],
+            };
+            let root = Table::new(&mut reader, "the file", root.get_ref(), 0, known);
+            config.take(&mut reader, &root);
         }
         reader.faults.check()?;
         Ok(config)
     }
 
-    fn take(&mut self, reader: &mut Reader<'_>, root: &DeTable<'_>) {
-        let known = [
-            "socket",
-            "socket_group",
-            "device",
-            "defaults",
-            "group",
-            "user",
-        ];
-        let root = Table::new(reader, "the file", root, 0, &known);
+    fn take(&mut self, reader: &mut Reader<'_>, root: &Table<'_, '_>) {
         let path = |value: &DeValue<'_>| socket_path(value.as_str()?).ok();
         if let Some(socket) = root.read(reader, "socket", SOCKET_FORM, path) {
             self.socket = socket;
@@ -149,7 +187,13 @@ impl Config {
             self.socket_group = group;
         }
         for (table, at) in root.tables(reader, "device") {
-            let table = Table::new(reader, "[[device]]", table, at, &["name", "xdp_mode"]);
+            let table = Table::new(
+                reader,
+                "[[device]]",
+                table,
+                at,
+                &["name", "shared", "xdp_mode"],
+            );
             self.take_device(reader, &table);
         }
         if let Some((table, at)) = root.table(reader, "defaults") {
@@ -178,6 +222,7 @@ impl Config {
                 .find(|(known, _)| *known == name)
                 .map(|(_, mode)| *mode)
         });
+        let shared = table.read(reader, "shared", "true or false", DeValue::as_bool);
         let Some(name) = table.read(reader, "name", form, named) else {
             if table.get("name").is_none() {
                 reader.fault(
@@ -198,10 +243,19 @@ impl Config {
             );
             return reader.fault(table.at, what);
         }
-        let mode = mode.map_or(ModeChoice::Auto, |mode| mode.value);
-        self.devices.push(Device { name, mode });
+        self.devices.push(Device { name, shared, mode });
     }
 }
+
+/// The keys of the file.
+const KEYS: [&str; 6] = [
+    "socket",
+    "socket_group",
+    "device",
+    "defaults",
+    "group",
+    "user",
+];
 
 /// The words for XDP modes.
 const MODES: [(&str, ModeChoice); 3] = [
@@ -209,6 +263,12 @@ const MODES: [(&str, ModeChoice); 3] = [
     ("native", ModeChoice::Native),
     ("generic", ModeChoice::Generic),
 ];
+
+/// Returns the word for an XDP mode.
+pub fn mode_name(mode: ModeChoice) -> &'static str {
+    let found = MODES.iter().find(|(_, known)| *known == mode);
+    found.map_or("auto", |(name, _)| name)
+}
 
 fn name(value: &DeValue<'_>) -> Option<String> {
     let text = value.as_str().filter(|text| !text.is_empty())?;
@@ -269,7 +329,7 @@ fn subject(
     Some(Subject { who, rule })
 }
 
-/// As a file that says all of it, defaults included.
+/// As a file that says all of it, defaults included; in the alternate form with what was set while rnicd runs.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let socket = self.socket.value.display().to_string();
@@ -280,16 +340,20 @@ impl fmt::Display for Config {
             toml_string(&self.socket_group.value)
         )?;
         for device in &self.devices {
-            let mode = MODES.iter().find(|(_, mode)| *mode == device.mode);
-            let mode = mode.map_or("auto", |(name, _)| name);
-            writeln!(
-                f,
-                "\n[[device]]\nname = {}",
-                toml_string(&device.name.value)
-            )?;
-            writeln!(f, "xdp_mode = {}", toml_string(mode))?;
+            let name = &device.name;
+            write!(f, "\n[[device]]\nname = {}", toml_string(&name.value))?;
+            name.origin.end_line(f)?;
+            write!(f, "shared = {}", device.is_shared())?;
+            let shared = device.shared.as_ref();
+            shared
+                .map_or(&Origin::BuiltIn, |shared| &shared.origin)
+                .end_line(f)?;
+            let mode = device.mode();
+            write!(f, "xdp_mode = {}", toml_string(mode_name(mode.value)))?;
+            mode.origin.end_line(f)?;
         }
-        write!(f, "\n[defaults]\n{}", self.defaults)?;
+        f.write_str("\n[defaults]\n")?;
+        self.defaults.fmt(f)?;
         for (title, id, subjects) in [("group", "gid", &self.groups), ("user", "uid", &self.users)]
         {
             for subject in subjects {
@@ -298,7 +362,7 @@ impl fmt::Display for Config {
                     Who::Name(name) => writeln!(f, "name = {}", toml_string(name))?,
                     Who::Id(number) => writeln!(f, "{id} = {number}")?,
                 }
-                write!(f, "{}", subject.rule)?;
+                subject.rule.fmt(f)?;
             }
         }
         Ok(())

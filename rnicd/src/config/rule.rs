@@ -143,6 +143,50 @@ impl Rule {
         }
     }
 
+    /// Returns a value of a key as TOML that a command line has in words.
+    pub(super) fn toml(key: &str, words: &str) -> Option<String> {
+        Some(match key {
+            "devices" => Devices::toml(words),
+            "ports" | "frames" | "listeners" | "connections" => Count::toml(words),
+            "listen" => TcpPorts::toml(words),
+            "rate" => Rate::toml(words),
+            "peers" => AllowedPeers::toml(words),
+            "hugepages" => Memory::toml(words),
+            _ => return None,
+        })
+    }
+
+    /// Returns what this rule says, and else what another one says.
+    pub fn over(self, other: Self) -> Self {
+        Self {
+            devices: self.devices.or(other.devices),
+            ports: self.ports.or(other.ports),
+            frames: self.frames.or(other.frames),
+            listen: self.listen.or(other.listen),
+            listeners: self.listeners.or(other.listeners),
+            connections: self.connections.or(other.connections),
+            rate: self.rate.or(other.rate),
+            peers: self.peers.or(other.peers),
+            hugepages: self.hugepages.or(other.hugepages),
+        }
+    }
+
+    /// Says nothing of a key any more.
+    pub(super) fn forget(&mut self, key: &str) {
+        match key {
+            "devices" => self.devices = None,
+            "ports" => self.ports = None,
+            "frames" => self.frames = None,
+            "listen" => self.listen = None,
+            "listeners" => self.listeners = None,
+            "connections" => self.connections = None,
+            "rate" => self.rate = None,
+            "peers" => self.peers = None,
+            "hugepages" => self.hugepages = None,
+            _ => {}
+        }
+    }
+
     /// Returns the most generous of both, key by key.
     pub fn most(self, other: Self) -> Self {
         fn most<T: Value>(
@@ -177,7 +221,7 @@ impl Rule {
     }
 }
 
-/// As TOML: a line for each key.
+/// As TOML: a line for each key; in the alternate form with what was set while rnicd runs.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn line<T: Value>(
@@ -186,7 +230,10 @@ impl fmt::Display for Rule {
             setting: &Option<Setting<T>>,
         ) -> fmt::Result {
             match setting {
-                Some(setting) => writeln!(f, "{key} = {}", setting.value),
+                Some(setting) => {
+                    write!(f, "{key} = {}", setting.value)?;
+                    setting.origin.end_line(f)
+                }
                 None => Ok(()),
             }
         }

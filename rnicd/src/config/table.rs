@@ -11,16 +11,28 @@ use super::value::Value;
 
 /// A file that is read, and what was found wrong with it so far.
 pub(super) struct Reader<'a> {
-    pub(super) text: &'a str,
+    text: &'a str,
+    file: Arc<Path>,
+    layer: Layer,
     pub(super) faults: Faults,
 }
 
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layer {
+    /// The configuration.
+    Configuration,
+    /// What `rnic-ctl` has set while rnicd runs.
+    RunTime,
+}
+
 impl<'a> Reader<'a> {
-    pub(super) fn new(text: &'a str, file: Arc<Path>) -> Self {
-        let faults = Vec::new();
+    pub(super) fn new(text: &'a str, file: Arc<Path>, layer: Layer) -> Self {
         Self {
             text,
-            faults: Faults { file, faults },
+            file,
+            layer,
+            faults: Faults::default(),
         }
     }
 
@@ -32,15 +44,22 @@ impl<'a> Reader<'a> {
 
     /// Notes that something is wrong at an octet.
     pub(super) fn fault(&mut self, at: usize, what: impl Into<String>) {
-        let (line, what) = (self.line(at), what.into());
-        self.faults.faults.push(Fault { line, what });
+        self.faults.faults.push(Fault {
+            file: Arc::clone(&self.file),
+            line: self.line(at),
+            what: what.into(),
+        });
     }
 
     /// Returns the origin of what stands at an octet.
     pub(super) fn origin(&self, at: usize) -> Origin {
-        Origin::File {
-            file: Arc::clone(&self.faults.file),
-            lines: vec![self.line(at)],
+        let (file, line) = (Arc::clone(&self.file), self.line(at));
+        match self.layer {
+            Layer::Configuration => {
+                let lines = vec![line];
+                Origin::File { file, lines }
+            }
+            Layer::RunTime => Origin::RunTime { file, line },
         }
     }
 }
@@ -66,8 +85,7 @@ impl<'t, 'i> Table<'t, 'i> {
         for key in table.keys() {
             let found = key.get_ref().as_ref();
             if !known.contains(&found) {
-                let what = format!("unknown key {found:?} in {name}; {}", remedy(found, known));
-                reader.fault(key.span().start, what);
+                reader.fault(key.span().start, unknown_key(found, name, known));
             }
         }
         Self { name, table, at }
@@ -142,6 +160,11 @@ impl<'t, 'i> Table<'t, 'i> {
         }
         tables.unwrap_or_default()
     }
+}
+
+/// Says that a table cannot have a key.
+pub(super) fn unknown_key(found: &str, table: &str, known: &[&str]) -> String {
+    format!("unknown key {found:?} in {table}; {}", remedy(found, known))
 }
 
 /// Says which key may have been meant.

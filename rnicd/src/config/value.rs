@@ -15,6 +15,11 @@ pub(super) trait Value: fmt::Display + PartialEq + Clone {
     /// Reads the value, if it is one.
     fn read(value: &DeValue<'_>) -> Option<Self>;
 
+    /// Returns a value as TOML that a command line has in words, lists with commas between their elements. It may be none.
+    fn toml(words: &str) -> String {
+        toml_string(words)
+    }
+
     /// Returns what the more generous of both allows; if each allows something that the other does not, both together.
     fn most(self, other: Self) -> Self;
 }
@@ -30,6 +35,13 @@ impl Value for Count {
         let number = value.as_integer()?;
         let count = u32::from_str_radix(number.as_str(), number.radix()).ok()?;
         Some(Self(count.into()))
+    }
+
+    fn toml(words: &str) -> String {
+        match words.parse::<u32>() {
+            Ok(number) => number.to_string(),
+            Err(_) => toml_string(words),
+        }
     }
 
     fn most(self, other: Self) -> Self {
@@ -159,6 +171,26 @@ fn write_list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, list: Option<&[T]>) -
     write!(f, "[{}]", elements.collect::<Vec<_>>().join(", "))
 }
 
+/// Returns a list as TOML, or "all".
+fn toml_list(words: &str) -> String {
+    if words == "all" {
+        return toml_string(words);
+    }
+    let elements = words.split(',').map(str::trim);
+    let elements = elements.filter(|element| !element.is_empty());
+    format!(
+        "[{}]",
+        elements.map(toml_string).collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// Returns a value in the words of a command line, which [`Value::toml`] understands.
+pub fn words(value: &impl fmt::Display) -> String {
+    let mut text = value.to_string();
+    text.retain(|char| !matches!(char, '"' | '[' | ']' | ' '));
+    text
+}
+
 /// Returns a text as TOML.
 pub(super) fn toml_string(text: &str) -> String {
     toml::Value::from(text).to_string()
@@ -195,6 +227,10 @@ impl Value for Devices {
             name.map(str::to_owned)
         };
         list(value, name).map(Self)
+    }
+
+    fn toml(words: &str) -> String {
+        toml_list(words)
     }
 
     fn most(self, other: Self) -> Self {
@@ -242,6 +278,10 @@ impl Value for TcpPorts {
         list(value, range)?.map(Self)
     }
 
+    fn toml(words: &str) -> String {
+        toml_list(words)
+    }
+
     fn most(self, other: Self) -> Self {
         Self(united(Some(self.0), Some(other.0)).unwrap_or_default())
     }
@@ -269,6 +309,10 @@ impl Value for AllowedPeers {
         let prefix = |value: &DeValue<'_>| value.as_str()?.parse::<Prefix>().ok();
         let peers = list(value, prefix)?.map_or_else(Peers::all, Peers::only);
         Some(Self(peers))
+    }
+
+    fn toml(words: &str) -> String {
+        toml_list(words)
     }
 
     fn most(self, other: Self) -> Self {

@@ -1,6 +1,7 @@
 //! What RFC 5041 section 8.3.2 demands of the Privileged Resource Manager, asked of a whole rnicd over its socket.
 
 mod rig;
+mod settings;
 mod unshare;
 
 use rnic_xdp::manager::Token;

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, id};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rnic_core::engine::Peers;
 use rnic_xdp::manager::channel::Channel;
 use rnic_xdp::manager::protocol::{
@@ -89,7 +91,7 @@ impl Rnicd {
                 .success()
         );
         fs::write(scratch.path("rnicd.toml"), RULES).unwrap();
-        let process = run(&scratch, &namespaces[0]);
+        let process = run(&scratch, &namespaces[0], "shares nic");
         Self {
             process,
             scratch,
@@ -106,7 +108,20 @@ impl Rnicd {
 
     /// Runs another after it was killed.
     pub(crate) fn start_again(&mut self) {
-        self.process = run(&self.scratch, &self.namespaces[0]);
+        self.start_as("shares nic");
+    }
+
+    /// Runs another, which says this of itself when it is ready.
+    pub(crate) fn start_as(&mut self, status: &str) {
+        self.process = run(&self.scratch, &self.namespaces[0], status);
+    }
+
+    /// Has it read its configuration again. Returns when it has.
+    pub(crate) fn reload(&self) {
+        let systemd = notified(&self.scratch);
+        let pid = Pid::from_raw(self.process.id().try_into().unwrap());
+        kill(pid, Signal::SIGHUP).unwrap();
+        while !receive(&systemd).starts_with("READY=1") {}
     }
 
     /// Runs the command on the same places, and returns its exit code and what it said.
@@ -125,7 +140,7 @@ impl Rnicd {
             program: "a test".into(),
         };
         let welcome = client.ask(hello).0;
-        assert!(matches!(welcome, Answer::Welcome { devices, .. } if devices == ["nic"]));
+        assert!(matches!(welcome, Answer::Welcome { .. }));
         client
     }
 }
@@ -145,22 +160,29 @@ fn command(scratch: &Scratch) -> Command {
     command
 }
 
-/// Runs rnicd. Returns when it is ready.
-fn run(scratch: &Scratch, namespace: &Namespace) -> Child {
-    let ready = scratch.path("notify");
-    let _ = fs::remove_file(&ready);
-    let systemd = UnixDatagram::bind(&ready).unwrap();
-    systemd.set_read_timeout(Some(SOON)).unwrap();
+/// Runs rnicd. Returns when it is ready, and says this of itself.
+fn run(scratch: &Scratch, namespace: &Namespace, status: &str) -> Child {
+    let systemd = notified(scratch);
     let mut command = command(scratch);
-    command.env("NOTIFY_SOCKET", &ready);
+    command.env("NOTIFY_SOCKET", scratch.path("notify"));
     let process = namespace.run(|| command.spawn()).unwrap();
-    let mut said = [0; 256];
-    let len = systemd
-        .recv(&mut said)
-        .expect("rnicd says that it is ready");
-    let said = String::from_utf8_lossy(&said[..len]);
-    assert_eq!(said, "READY=1\nSTATUS=shares nic\n");
+    assert_eq!(receive(&systemd), format!("READY=1\nSTATUS={status}\n"));
     process
+}
+
+/// Listens to what rnicd says of itself from now on.
+fn notified(scratch: &Scratch) -> UnixDatagram {
+    let path = scratch.path("notify");
+    let _ = fs::remove_file(&path);
+    let systemd = UnixDatagram::bind(&path).unwrap();
+    systemd.set_read_timeout(Some(SOON)).unwrap();
+    systemd
+}
+
+fn receive(systemd: &UnixDatagram) -> String {
+    let mut said = [0; 256];
+    let len = systemd.recv(&mut said).expect("rnicd says how it is");
+    String::from_utf8_lossy(&said[..len]).into_owned()
 }
 
 impl Drop for Rnicd {

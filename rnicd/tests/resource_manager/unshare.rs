@@ -28,6 +28,8 @@ fn nothing_is_left_of_a_shared_device() {
     let (scratch, host) = rnicd.kill();
     let pins = scratch.path("bpf/rnic");
     let records = scratch.path("state/ports");
+    let set = scratch.path("state/rnic-ctl.toml");
+    std::fs::write(&set, "# nothing").unwrap();
     let has_program = || {
         host.ip("-d link show dev nic")
             .unwrap()
@@ -40,6 +42,7 @@ fn nothing_is_left_of_a_shared_device() {
     assert!(!link.contains("prog/xdp"), "{link}");
     // The client has its socket still.
     assert_eq!(ports(host), [""; 0]);
+    assert!(!scratch.path("state/rnic-ctl.toml").exists());
     assert!(!scratch.path("bpf/rnic").exists() && !scratch.path("state/ports").exists());
     // There is nothing left to do, which is no error.
     assert_eq!(rnicd.command("--unshare"), (Some(0), String::new()));

@@ -81,6 +81,17 @@ fn what_is_anothers_is_refused() {
 }
 
 #[test]
+fn only_root_changes_settings() {
+    if is_root("only_root_changes_settings") {
+        attack("", &[], |rig, attacker| {
+            let reasons = attacker.must("administer");
+            assert_eq!(reasons, ["not_permitted"; 5].join(" "));
+            assert!(!rig.records().join("../../rnic-ctl.toml").exists());
+        });
+    }
+}
+
+#[test]
 fn leases_are_counted() {
     if is_root("leases_are_counted") {
         attack("[defaults]\nlisteners = 20\n", &[], |_, attacker| {

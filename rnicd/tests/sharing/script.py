@@ -140,6 +140,22 @@ def refusals(port):
     return " ".join(kinds)
 
 
+def administer():
+    """Asks for what only root may. Returns the reasons of the refusals."""
+    there = Connection()
+    changes = [{"key": "rate", "value": "none"}]
+    reasons = []
+    for kind, fields in [
+        ("add_device", {"netdev": "lo"}),
+        ("remove_device", {"netdev": "nic", "force": True}),
+        ("set_device", {"netdev": "nic", "changes": [{"key": "xdp_mode", "value": "generic"}], "force": True}),
+        ("set_user", {"user": str(os.getuid()), "changes": changes}),
+        ("reset_user", {"user": "0"}),
+    ]:
+        reasons.append(there.ask(kind, **fields)[0].get("reason"))
+    return " ".join(str(reason) for reason in reasons)
+
+
 def leases(most):
     """Leases until it is refused, releases all, and does so again: the quota is whole again. Returns how many it had."""
     there = Connection()
@@ -418,7 +434,7 @@ def scribble(seed, rounds):
     rings.scribble(int(rounds))
 
 
-COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, leases, lease_two, come_back, follow, until_mtu, flood, hand_over, abuse, frames, scribble]
+COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, administer, leases, lease_two, come_back, follow, until_mtu, flood, hand_over, abuse, frames, scribble]
 
 for line in sys.stdin:
     command, *words = line.split()

@@ -1,0 +1,94 @@
+//! The devices that are to be shared: which are missing, and opening them.
+
+use std::time::{Duration, Instant};
+
+use rnic_xdp::manager::states::Event;
+use tracing::{info, warn};
+
+use crate::open::open;
+use crate::server::Server;
+
+/// How often to look again for a device that is not there.
+const LOOK_FOR_DEVICES_EVERY: Duration = Duration::from_secs(2);
+
+impl Server {
+    /// Returns a line for `systemctl status`.
+    pub(crate) fn status(&self) -> String {
+        let shared = self.devices.iter().map(|shared| shared.device.netdev());
+        let shared = shared.collect::<Vec<_>>().join(", ");
+        let missing: Vec<_> = self.missing().collect();
+        match missing.as_slice() {
+            [] => format!("shares {shared}"),
+            names => format!("shares {shared}; waits for {}", names.join(", ")),
+        }
+    }
+
+    /// Returns whether a device is shared now.
+    pub(crate) fn shares(&self, netdev: &str) -> bool {
+        let mut devices = self.devices.iter();
+        devices.any(|shared| shared.device.netdev() == netdev)
+    }
+
+    /// Returns the names of devices that are to be shared and are not.
+    fn missing(&self) -> impl Iterator<Item = &str> {
+        let wanted = self.settings.shared_devices();
+        let names = wanted.map(|device| device.name.value.as_str());
+        names.filter(|name| !self.shares(name))
+    }
+
+    /// Returns whether some device that is to be shared is not: its ports are not known.
+    pub(crate) fn waits_for_devices(&self) -> bool {
+        self.missing().next().is_some()
+    }
+
+    /// Returns how long to wait before looking for devices again, if any are missing.
+    pub(crate) fn until_opening(&self) -> Option<Duration> {
+        let wait = self.look_at.saturating_duration_since(Instant::now());
+        self.waits_for_devices().then_some(wait)
+    }
+
+    /// Stops sharing what is not to be shared any more, and looks at once for what is.
+    pub(crate) fn share_what_is_wanted(&mut self) {
+        let wanted = self.settings.shared_devices();
+        let wanted: Vec<_> = wanted.map(|device| device.name.value.clone()).collect();
+        self.stop_sharing(|name| !wanted.iter().any(|wanted| wanted == name));
+        self.look_at = Instant::now();
+    }
+
+    /// Opens the devices that are missing, if it is time.
+    pub(crate) fn open_missing(&mut self) {
+        if Instant::now() < self.look_at {
+            return;
+        }
+        self.look_at = Instant::now() + LOOK_FOR_DEVICES_EVERY;
+        let missing: Vec<_> = self.missing().map(str::to_owned).collect();
+        for name in missing {
+            if let Err(complaint) = self.open_device(&name)
+                && !self.complaints.contains(&complaint)
+            {
+                warn!("{complaint}");
+                self.complaints.push(complaint);
+            }
+        }
+    }
+
+    /// Opens a device that is to be shared, or says why it cannot be shared.
+    pub(crate) fn open_device(&mut self, name: &str) -> Result<(), String> {
+        let device = self.settings.shared_device(name);
+        let mode = device.map(|device| device.mode().value).unwrap_or_default();
+        let opened = open(&self.places, name, mode, &self.quotas);
+        let shared = opened.map_err(|why| format!("{name} cannot be shared now: {why}"))?;
+        info!(
+            "shares {name}: XDP {}, {} ports",
+            shared.device.mode(),
+            shared.ports.len()
+        );
+        self.complaints
+            .retain(|complaint| !complaint.starts_with(name));
+        self.announce(Event::DeviceShared {
+            netdev: name.to_owned(),
+        });
+        self.devices.push(shared);
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! Opens a device for sharing, with the ports that a former rnicd has made.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use rnic_xdp::OpenError;
+use rnic_xdp::manager::SharedDevice;
+use rnic_xdp::sharing::SharingError;
+use rnic_xdp::steering::ModeChoice;
+use tracing::warn;
+
+use crate::places::Places;
+use crate::quota::{Quotas, Resource};
+use crate::record::Records;
+use crate::shared::{Lease, Port, Shared};
+
+/// Takes a device, with the ports that a former rnicd has made.
+pub(crate) fn open(
+    places: &Places,
+    name: &str,
+    choice: ModeChoice,
+    quotas: &Quotas,
+) -> Result<Shared, SharingError> {
+    let failed = |doing| move |source| SharingError::Open(OpenError::System { doing, source });
+    fs::create_dir_all(&places.pins).map_err(failed("make the directory of the pinned maps"))?;
+    let mut device = SharedDevice::open(name, choice, &places.pins.join(name))?;
+    let records = Records::open(places.state.join("ports").join(name));
+    let records = records.map_err(failed("keep records of ports"))?;
+    let mut shared_ports = BTreeMap::new();
+    let known = records
+        .read()
+        .map_err(failed("read the records of ports"))?;
+    let there: Vec<_> = device.ports().collect();
+    for record in known {
+        if !there.contains(&record.port) {
+            records.forget(record.port);
+            continue;
+        }
+        let take = |resource, amount| quotas.adopt(record.uid, resource, amount);
+        let held = vec![
+            take(Resource::Ports, 1),
+            take(Resource::Frames, record.frames.into()),
+            take(Resource::Hugepages, record.huge_octets),
+        ];
+        let port = Port {
+            client: None,
+            _held: held,
+            leases: Default::default(),
+            follows: Default::default(),
+            record,
+        };
+        shared_ports.insert(port.record.port, port);
+    }
+    for (number, local) in device.leases()? {
+        if let Some(port) = shared_ports.get_mut(&number) {
+            // Which of them listen is not known any more.
+            let lease = Lease {
+                _held: quotas.adopt(port.record.uid, Resource::Connections, 1),
+                since: None,
+            };
+            port.leases.insert(local, lease);
+        }
+    }
+    // Nobody could show that such a port is its own.
+    for number in there
+        .into_iter()
+        .filter(|number| !shared_ports.contains_key(number))
+    {
+        warn!("{name}: port {number} has no record and ends");
+        device.end_port(number)?;
+    }
+    Ok(Shared {
+        device,
+        choice,
+        records,
+        ports: shared_ports,
+        destinations: Default::default(),
+    })
+}
