@@ -3,10 +3,11 @@
 
 // From the ground up; each file imports only from those below it:
 // config/fault, config/value < config/table < config/rule < config/mod < policy, quota, notify, record, client < shared < server
-// < administration < requests < serve < unshare
+// < administration < inspection < requests < serve < unshare
 mod administration;
 mod client;
 pub mod config;
+mod inspection;
 pub mod notify;
 pub mod policy;
 pub mod quota;

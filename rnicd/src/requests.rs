@@ -115,6 +115,7 @@ impl Server {
             Ask::EndPort { port } => self.end_port(key, port),
             Ask::Revoke { port, local } => self.revoke(key, port, local),
             Ask::Monitor => self.monitor(key),
+            Ask::Inspect { port, what, within } => self.inspect(key, port, what, within),
         }
     }
 

@@ -206,6 +206,15 @@ pub enum Ask {
     },
     /// Root only: report each `Event` from now on, answered by `Done`.
     Monitor,
+    /// What the client of a port says of itself, answered by `Inspecting`. Root may ask of all ports, other users of their own.
+    Inspect {
+        /// The port.
+        port: u32,
+        /// What is wanted, in words that the client knows and rnicd need not: at most 32 small letters and underscores.
+        what: String,
+        /// How long the answer is waited for, in milliseconds: a minute at most.
+        within: u32,
+    },
 }
 
 /// What to show: the objects behind the one that is named, which was the last of the page before.
@@ -288,6 +297,9 @@ pub enum Answer {
     Leases(Page<LeaseState>),
     /// To `Show` of users.
     Users(Page<UserState>),
+    /// To `Inspect`, with one descriptor: a stream socket from which what the client says is read, until its end. rnicd has not seen
+    /// it.
+    Inspecting,
     /// To `EndPort`, `Revoke` and `Monitor`.
     Done,
     /// To anything.
@@ -327,6 +339,16 @@ pub enum Notice {
         port: u32,
         /// What was leased.
         local: SocketAddr,
+    },
+    /// An administrator, or the user, asks what the client says of itself; with one descriptor: a stream socket to write it to. It is
+    /// closed without a word if the client has none to say.
+    Describe {
+        /// The port.
+        port: u32,
+        /// What is wanted.
+        what: String,
+        /// How long the answer is waited for, in milliseconds.
+        within: u32,
     },
     /// Something has happened, for those that asked for `Monitor`.
     Event {

@@ -17,6 +17,7 @@ use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::channel::{Channel, ChannelError};
+use super::inspection::Inspection;
 use super::protocol::{Answer, Ask, FromDaemon, Notice, Reason, Refused, Reply, Request, VERSION};
 use super::token::Token;
 use crate::bell::Bell;
@@ -61,6 +62,8 @@ pub(super) struct Session {
     pub(super) port: u32,
     pub(super) token: Token,
     pub(super) errands: Receiver<Errand>,
+    /// Those who answer inspections, if there are any.
+    inspections: Option<Sender<Inspection>>,
     connection: Option<Connection>,
     connect_at: Instant,
     worker: Option<FollowedWorker>,
@@ -119,7 +122,7 @@ impl Session {
         (path, program): (PathBuf, String),
         (port, token): (u32, Token),
         (channel, next_id): (Channel, u64),
-        errands: Receiver<Errand>,
+        (errands, inspections): (Receiver<Errand>, Option<Sender<Inspection>>),
     ) -> Self {
         Self {
             path,
@@ -127,6 +130,7 @@ impl Session {
             port,
             token,
             errands,
+            inspections,
             connection: Some(Connection::new(channel, next_id)),
             connect_at: Instant::ZERO,
             worker: None,
@@ -298,7 +302,7 @@ impl Session {
                     None => debug!("rnicd did not do what was asked for: {answer:?}"),
                 }
             }
-            FromDaemon::Notice(notice) => self.handle_notice(notice),
+            FromDaemon::Notice(notice) => self.handle_notice(notice, descriptors),
         }
     }
 
@@ -337,7 +341,7 @@ impl Session {
         }
     }
 
-    fn handle_notice(&mut self, notice: Notice) {
+    fn handle_notice(&mut self, notice: Notice, descriptors: Vec<OwnedFd>) {
         match notice {
             Notice::NextHop {
                 destination, hop, ..
@@ -354,6 +358,21 @@ impl Session {
             Notice::Revoked { local, .. } => {
                 warn!("rnicd has revoked {local}: nothing is sent from there any more");
                 self.leases.remove(&local);
+            }
+            Notice::Describe { what, within, .. } => {
+                let inspections = self
+                    .inspections
+                    .as_ref()
+                    .zip(descriptors.into_iter().next());
+                if let Some((inspections, answer)) = inspections {
+                    let within = Duration::from_millis(within.into());
+                    // Without room, closing the socket says that there is no answer.
+                    let _ = inspections.try_send(Inspection {
+                        what,
+                        within,
+                        answer,
+                    });
+                }
             }
             // For those that asked for them.
             Notice::Event { .. } => {}
