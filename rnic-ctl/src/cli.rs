@@ -5,10 +5,12 @@ use clap::{Parser, Subcommand};
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::doctor::DoctorArgs;
 use crate::objects::client::ClientArgs;
+use crate::objects::conn::ConnArgs;
 use crate::objects::dev::DevArgs;
 use crate::objects::lease::LeaseArgs;
 use crate::objects::monitor::MonitorArgs;
 use crate::objects::port::PortArgs;
+use crate::objects::res::ResArgs;
 use crate::objects::stat::StatArgs;
 use crate::objects::user::UserArgs;
 use crate::perf::args::PerfArgs;
@@ -17,8 +19,8 @@ use crate::steering::SteeringArgs;
 
 /// RDMA in user space: administer, measure and diagnose it.
 ///
-/// dev, port, lease, client, user, stat and monitor ask rnicd, and print a line for each object, as `rdma` and `ip` do. Objects and
-/// verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
+/// dev, port, lease, client, user, stat and monitor ask rnicd, conn and res its clients, and print a line for each object, as `rdma`
+/// and `ip` do. Objects and verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
 ///
 /// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
 /// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
@@ -55,6 +57,10 @@ pub(crate) enum Command {
     Lease(LeaseArgs),
     #[command(alias = "c", infer_subcommands = true)]
     Client(ClientArgs),
+    #[command(infer_subcommands = true)]
+    Conn(ConnArgs),
+    #[command(alias = "r", infer_subcommands = true)]
+    Res(ResArgs),
     #[command(infer_subcommands = true)]
     User(UserArgs),
     #[command(aliases = ["s", "st"], infer_subcommands = true)]
@@ -175,6 +181,8 @@ mod tests {
             ("c k 7", "client kill 7"),
             ("cl k --pid 7", "client kill --pid 7"),
             ("u l", "user show"),
+            ("con s qpn 1", "conn show qpn 1"),
+            ("r s qp port 1", "res show qp port 1"),
             ("s w 1", "stat watch 1"),
             ("m", "monitor"),
         ] {

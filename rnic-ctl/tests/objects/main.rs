@@ -4,6 +4,7 @@
 mod common;
 mod ending;
 mod events;
+mod inspection;
 mod lists;
 mod transcript;
 mod world;
