@@ -5,10 +5,12 @@ use clap::{Parser, Subcommand};
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::doctor::DoctorArgs;
 use crate::objects::client::ClientArgs;
+use crate::objects::conn::ConnArgs;
 use crate::objects::dev::DevArgs;
 use crate::objects::lease::LeaseArgs;
 use crate::objects::monitor::MonitorArgs;
 use crate::objects::port::PortArgs;
+use crate::objects::res::ResArgs;
 use crate::objects::stat::StatArgs;
 use crate::objects::top::TopArgs;
 use crate::objects::user::UserArgs;
@@ -18,8 +20,8 @@ use crate::steering::SteeringArgs;
 
 /// RDMA in user space: administer, measure and diagnose it.
 ///
-/// dev, port, lease, client, user, stat, monitor and top ask rnicd; all but the last print a line for each object, as `rdma` and
-/// `ip` do. Objects and verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
+/// dev, port, lease, client, user, stat, monitor and top ask rnicd, conn and res its clients; all but top print a line for each
+/// object, as `rdma` and `ip` do. Objects and verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
 ///
 /// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
 /// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
@@ -56,6 +58,10 @@ pub(crate) enum Command {
     Lease(LeaseArgs),
     #[command(alias = "c", infer_subcommands = true)]
     Client(ClientArgs),
+    #[command(infer_subcommands = true)]
+    Conn(ConnArgs),
+    #[command(alias = "r", infer_subcommands = true)]
+    Res(ResArgs),
     #[command(infer_subcommands = true)]
     User(UserArgs),
     #[command(aliases = ["s", "st"], infer_subcommands = true)]
@@ -183,6 +189,8 @@ mod tests {
             ("d d eth0", "dev del eth0"),
             ("u set a rate 1Gbit", "user set a rate 1Gbit"),
             ("t", "top"),
+            ("con s qpn 1", "conn show qpn 1"),
+            ("r s qp port 1", "res show qp port 1"),
             ("s w 1", "stat watch 1"),
             ("m", "monitor"),
         ] {

@@ -73,6 +73,8 @@ fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
         Command::Port(args) => objects::port::run(args, style)?,
         Command::Lease(args) => objects::lease::run(args, style)?,
         Command::Client(args) => objects::client::run(args)?,
+        Command::Conn(args) => return objects::conn::run(args, style),
+        Command::Res(args) => return objects::res::run(args, style),
         Command::User(args) => objects::user::run(args, style)?,
         Command::Stat(args) => objects::stat::run(args, style, interrupt)?,
         Command::Monitor(args) => objects::monitor::run(args, style, interrupt)?,

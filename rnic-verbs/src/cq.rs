@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rnic_core::engine::{Command, WorkerGone};
 use rnic_core::ids::{CqId, QpNumber};
-use rnic_core::memory::ring::Consumer;
+use rnic_core::memory::ring::{Consumer, level::Level};
 use rnic_core::verbs::{
     cq::{Arming, CqError},
     status::WcStatus,
@@ -160,6 +160,7 @@ impl Drop for CqHandle {
         let id = self.id;
         // Without a worker there is nothing to destroy.
         let _ = self.device.inner.send_all(|| Command::DestroyCq(id));
+        self.device.inner.objects.lock().cqs.remove(&self.id);
         self.device.inner.return_cq(self.id);
     }
 }
@@ -239,6 +240,8 @@ impl Device {
             id,
             device: self.clone(),
         });
+        let levels = lanes.iter().map(|lane| Level::from(&lane.ring)).collect();
+        self.inner.objects.lock().cqs.insert(id, levels);
         for (worker, producer) in producers.into_iter().enumerate() {
             let create = Command::CreateCq {
                 cq: id,
@@ -411,6 +414,10 @@ impl Cq {
             // The engine has the queue as long as this exists.
             Some(Err(_)) | None => Err(WorkerGone.into()),
             Some(Ok(())) => {
+                device
+                    .objects
+                    .lock()
+                    .resize_cq(cq, worker, (&consumer).into());
                 lane.newer.push_back(consumer);
                 Ok(())
             }

@@ -16,6 +16,8 @@ use rnic_core::verbs::{cq::MAX_CQS, srq::MAX_SRQS};
 use crate::driver::{Driver, settle};
 use crate::error::Error;
 use crate::events::{Boxes, Router};
+use crate::inspector::Inspector;
+use crate::objects::Objects;
 use crate::port::Port;
 
 /// How long the application's thread sleeps at a time while it drives the engine inline.
@@ -36,7 +38,8 @@ pub(crate) struct Inner {
     pub(crate) net: Arc<dyn Net>,
     /// None in memory.
     port: Option<Port>,
-    pub(crate) router: Router,
+    pub(crate) router: Arc<Router>,
+    pub(crate) objects: Arc<Objects>,
     inline: Option<Mutex<Box<dyn Turn>>>,
     numbers: Mutex<Numbers>,
     next_pd: AtomicU32,
@@ -117,7 +120,8 @@ impl Device {
         };
         Self {
             inner: Arc::new(Inner {
-                router: Router::new(host.events.clone()),
+                router: Arc::new(Router::new(host.events.clone())),
+                objects: Arc::default(),
                 hosts: hosts.into(),
                 net,
                 port,
@@ -193,6 +197,12 @@ impl Inner {
     /// Returns the STag table, which all workers share.
     pub(crate) fn table(&self) -> &Arc<StagTable> {
         &self.hosts[0].table
+    }
+
+    /// Returns what can answer for the device without keeping it open.
+    pub(crate) fn inspector(&self) -> Inspector {
+        let hosts = self.hosts.iter().cloned();
+        Inspector::new(hosts.collect(), self.router.clone(), self.objects.clone())
     }
 
     /// Returns the worker whose turn it is to get more work.

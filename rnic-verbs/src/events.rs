@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 
 use crate::async_event::AsyncEvent;
 use crate::error::Error;
+use crate::objects::QpFacts;
 use crate::state::{QpState, SharedState};
 
 /// An established connection.
@@ -69,17 +70,32 @@ pub(crate) struct ListenerBox {
     pub(crate) ended: Option<EndReason>,
 }
 
+/// The ends of a connection, and what was agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// IRD and ORD, once it is established.
+    pub(crate) depths: Option<(u16, u16)>,
+}
+
 #[derive(Debug)]
 pub(crate) struct QpBox {
     stream: StreamId,
+    /// What it was made of, for an administrator.
+    pub(crate) made_of: Arc<QpFacts>,
+    /// Its connection, or the last one.
+    pub(crate) ends: Option<Ends>,
     pub(crate) events: VecDeque<ConnectionEvent>,
     pub(crate) state: SharedState,
 }
 
 impl QpBox {
-    pub(crate) fn new(stream: StreamId, state: SharedState) -> Self {
+    pub(crate) fn new(stream: StreamId, state: SharedState, made_of: QpFacts) -> Self {
         Self {
             stream,
+            made_of: Arc::new(made_of),
+            ends: None,
             events: VecDeque::new(),
             state,
         }
@@ -260,6 +276,19 @@ impl Boxes {
 
     fn deliver_to(&mut self, qp: QpNumber, event: ConnectionEvent) {
         if let Some(mailbox) = self.qps.get_mut(&qp) {
+            match &event {
+                ConnectionEvent::Established(established) => {
+                    mailbox.ends = Some(Ends {
+                        local: established.local,
+                        remote: established.peer,
+                        depths: Some((established.ird, established.ord)),
+                    });
+                }
+                ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed(_) => {
+                    mailbox.ends = None;
+                }
+                ConnectionEvent::Disconnected(_) => {}
+            }
             mailbox.state.set(match &event {
                 ConnectionEvent::Established(_) => QpState::Rts,
                 ConnectionEvent::Rejected { .. } | ConnectionEvent::Failed(_) => QpState::Init,

@@ -108,8 +108,8 @@
 //! ```
 
 // From the ground up; each file imports only from those below it:
-// address, async_event, port, state < binding, error < driver, events, open_error, private_data, request, ring
-// < config, device < async_events, cq, open, pd < srq < qp < listener, memory < window
+// address, async_event, objects, port, resource, state < binding, error < driver, events, open_error, private_data, request, ring
+// < config, inspector < device < async_events, cq, open, pd < srq < qp < listener, memory < window
 mod address;
 mod async_event;
 mod async_events;
@@ -120,8 +120,10 @@ mod device;
 mod driver;
 mod error;
 mod events;
+mod inspector;
 mod listener;
 mod memory;
+mod objects;
 mod open;
 mod open_error;
 mod pd;
@@ -129,6 +131,7 @@ mod port;
 mod private_data;
 mod qp;
 mod request;
+pub mod resource;
 mod ring;
 mod srq;
 mod state;

@@ -44,6 +44,7 @@ impl Device {
             .boxes()
             .listeners
             .insert(id, Default::default());
+        self.inner.objects.lock().listeners.insert(id, local);
         // Dropping this removes the mailbox again if a later step fails.
         let listener = Listener {
             device: self.clone(),
@@ -144,7 +145,8 @@ impl Drop for Listener {
         // A worker that has ended does not listen.
         let id = self.id;
         let _ = self.device.inner.send_all(|| Command::Unlisten(id));
-        self.device.inner.router.boxes().listeners.remove(&self.id);
+        self.device.inner.router.boxes().listeners.remove(&id);
+        self.device.inner.objects.lock().listeners.remove(&id);
     }
 }
 
@@ -204,7 +206,7 @@ impl ConnectRequest {
         let moved = qp.move_to(self.worker())?;
         self.decided = true;
         debug!("{}: accepts {}", qp.number(), self.peer());
-        qp.begin_connecting();
+        qp.begin_connecting(self.local(), self.peer());
         let (request, qp, engine) = (self.pending.request, qp.number(), qp.worker() as u16);
         let accept = if moved {
             Command::Accept {

@@ -2,16 +2,22 @@
 
 use std::sync::Arc;
 
+use crossbeam_channel::{Receiver, bounded};
 use rnic_core::engine::{Net, Turn, links};
 use rnic_core::memory::table::StagTable;
-use rnic_xdp::manager::Manager;
+use rnic_xdp::manager::{Inspection, Manager};
 use rnic_xdp::{Worker, XdpNet, XdpPort, bell, cpus_near};
 
 use crate::config::{DeviceConfig, Driving};
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::error::Error;
+use crate::inspector::Inspector;
 use crate::open_error::{NotShared, OpenError};
 use crate::port::Port;
+
+/// Inspections that may wait. rnicd sends no more.
+const MOST_INSPECTIONS: usize = 4;
 
 impl Device {
     /// Opens a network interface of this thread's network namespace, with the defaults: the application drives it by polling.
@@ -40,6 +46,8 @@ struct Interface {
     shares: Vec<XdpPort>,
     net: Arc<dyn Net>,
     port: Port,
+    /// What rnicd is asked about a port of it.
+    inspections: Option<Receiver<Inspection>>,
 }
 
 impl Interface {
@@ -74,11 +82,13 @@ impl Interface {
 
     /// Gets a port of an interface from rnicd.
     fn ask(manager: Manager, config: &DeviceConfig) -> Result<Self, OpenError> {
-        let (port, net) = manager.open(&config.port)?;
+        let (sender, inspections) = bounded(MOST_INSPECTIONS);
+        let (port, net) = manager.with_inspections(sender).open(&config.port)?;
         Ok(Self {
             port: Port::of(&port),
             shares: vec![port],
             net: Arc::new(net),
+            inspections: Some(inspections),
         })
     }
 
@@ -99,12 +109,18 @@ impl Interface {
             port: Port::of(first),
             shares,
             net: Arc::new(net),
+            inspections: None,
         })
     }
 
     /// Starts a worker for each share.
     fn into_device(self, config: &DeviceConfig) -> Result<Device, OpenError> {
-        let Self { shares, net, port } = self;
+        let Self {
+            shares,
+            net,
+            port,
+            inspections,
+        } = self;
         let bells: Result<Vec<_>, _> = shares.iter().map(|_| bell()).collect();
         let (bells, wakers): (Vec<_>, Vec<_>) = bells.map_err(OpenError::Bell)?.into_iter().unzip();
         let table = Arc::new(StagTable::new(config.stags as usize, secret()?));
@@ -113,8 +129,31 @@ impl Interface {
         let ends = ends.into_iter().zip(bells).collect();
         let workers = Worker::for_shares(shares, &config.engine, secret()?, ends)?;
         let driver = driver(config.driving, workers, port.report().numa_node)?;
-        Ok(Device::on_port(hosts, net, driver, port))
+        let device = Device::on_port(hosts, net, driver, port);
+        if let Some(inspections) = inspections {
+            answer(inspections, device.inner.inspector())?;
+        }
+        Ok(device)
     }
+}
+
+/// Starts a thread that answers inspections. It ends after the device was closed, when none can come any more.
+fn answer(inspections: Receiver<Inspection>, mut inspector: Inspector) -> Result<(), OpenError> {
+    let answer = move || {
+        for Inspection {
+            what,
+            within,
+            answer,
+        } in inspections
+        {
+            // Whoever asked may have given up.
+            let _ = inspector.reply(&what, within, answer);
+        }
+    };
+    let thread = std::thread::Builder::new().name("rnic-inspector".into());
+    let started = thread.spawn(answer);
+    started.map_err(|error| OpenError::Threads(Error::Thread(error)))?;
+    Ok(())
 }
 
 /// Makes what drives the workers of an interface on this NUMA node.

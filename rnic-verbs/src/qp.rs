@@ -7,7 +7,7 @@ use std::time::Duration;
 use rnic_core::connection::ConnectionOptions;
 use rnic_core::engine::Command;
 use rnic_core::ids::{QpNumber, StreamId};
-use rnic_core::memory::ring::Producer;
+use rnic_core::memory::ring::{Producer, level::Level};
 use rnic_core::verbs::{
     qp::{self, QueuePair},
     srq::ReceiveQueue,
@@ -19,7 +19,8 @@ use crate::address::Sge;
 use crate::cq::{Cq, CqHandle};
 use crate::device::{Device, Inner};
 use crate::error::{ConnectError, Error, PostError, PostSendsError};
-use crate::events::{ConnectionEvent, Established, QpBox};
+use crate::events::{ConnectionEvent, Ends, Established, QpBox};
+use crate::objects::{QpFacts, ReceiveFacts};
 use crate::pd::Pd;
 use crate::private_data::check_private_data;
 use crate::request::{SendRequest, receive};
@@ -146,7 +147,17 @@ impl Pd {
             signal_all: caps.signal_all,
         };
         let state = SharedState::default();
-        let mailbox = QpBox::new(stream, state.clone());
+        let facts = QpFacts {
+            pd: self.id,
+            send_cq: send_cq.handle.id,
+            recv_cq: recv_cq.handle.id,
+            sq: Level::from(&sq),
+            receives: match &receives {
+                Receives::Own(rq) => ReceiveFacts::Own(Level::from(rq)),
+                Receives::Shared(srq) => ReceiveFacts::Shared(srq.id),
+            },
+        };
+        let mailbox = QpBox::new(stream, state.clone(), facts);
         device.router.boxes().qps.insert(number, mailbox);
         // Dropping this returns the number if a later step fails.
         let cqs = [send_cq.handle.clone(), recv_cq.handle.clone()];
@@ -292,7 +303,7 @@ impl Qp {
             "{}: connects from {local} to {remote}, MPA revision {}",
             self.number, options.mpa_revision
         );
-        self.begin_connecting();
+        self.begin_connecting(local, remote);
         self.command(Command::Connect {
             qp: self.number,
             local,
@@ -390,9 +401,14 @@ impl Qp {
     }
 
     /// Moves it to Connecting, and drops the events of an earlier attempt.
-    pub(crate) fn begin_connecting(&self) {
+    pub(crate) fn begin_connecting(&self, local: SocketAddr, remote: SocketAddr) {
         if let Some(mailbox) = self.inner().router.boxes().qps.get_mut(&self.number) {
             mailbox.events.clear();
+            mailbox.ends = Some(Ends {
+                local,
+                remote,
+                depths: None,
+            });
             mailbox.state.set(QpState::Connecting);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rnic_core::engine::Command;
 use rnic_core::ids::{PdId, SrqId};
-use rnic_core::memory::ring::Producer;
+use rnic_core::memory::ring::{Producer, level::Level};
 use rnic_core::verbs::{
     srq::{SharedReceives, SrqLimit},
     wr::{MAX_SGE, RecvWr},
@@ -13,6 +13,7 @@ use rnic_core::verbs::{
 use crate::address::Sge;
 use crate::device::{Device, Inner};
 use crate::error::{Error, PostError};
+use crate::objects::SrqFacts;
 use crate::pd::Pd;
 use crate::request::receive;
 use crate::ring::ring;
@@ -44,7 +45,7 @@ impl Default for SrqCaps {
 /// drops it.
 #[derive(Debug)]
 pub(crate) struct SrqHandle {
-    id: SrqId,
+    pub(crate) id: SrqId,
     pub(crate) worker: usize,
     device: Device,
 }
@@ -57,6 +58,7 @@ impl Drop for SrqHandle {
         // A worker that has ended has nothing to destroy.
         let destroy = Command::DestroySrq(self.id);
         let _ = self.device.inner.send(self.worker, destroy);
+        self.device.inner.objects.lock().srqs.remove(&self.id);
         self.device.inner.return_srq(self.id);
     }
 }
@@ -90,6 +92,11 @@ impl Pd {
             worker: device.next_worker(),
             device: self.device.clone(),
         });
+        let facts = SrqFacts {
+            pd: self.id,
+            receives: Level::from(&producer),
+        };
+        device.objects.lock().srqs.insert(id, facts);
         let ring = consumer;
         device.send(handle.worker, Command::CreateSrq { srq: id, ring })?;
         Ok(Srq {

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime};
 
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use rnic_xdp::manager::channel::{Channel, ChannelError, Peer};
 use rnic_xdp::manager::protocol::{DecodeError, FromDaemon, Notice, Reply, Request};
 use rnic_xdp::manager::states::Event;
@@ -13,6 +15,9 @@ use rnic_xdp::manager::states::Event;
 const MOST_NOTICES: usize = 64;
 /// Events, at most, for a client that does not read.
 const MOST_EVENTS: usize = 256;
+
+/// Inspections, at most, that a client has not taken or not answered. Each holds descriptors.
+const MOST_INSPECTIONS: usize = 4;
 
 /// A connected client. It is sent nothing that it has not asked for beyond what is bounded: it may not read at all.
 pub(crate) struct Client {
@@ -26,6 +31,8 @@ pub(crate) struct Client {
     pub(crate) changed: BTreeSet<(u32, IpAddr)>,
     /// Ports whose link has changed since it was told.
     pub(crate) links_changed: BTreeSet<u32>,
+    /// The sockets of inspections, as their readers have them, until the client has closed its own.
+    inspections: Vec<OwnedFd>,
     /// If it is sent events: how many it has missed since it was told.
     missed: Option<u64>,
 }
@@ -54,6 +61,7 @@ impl Client {
             outgoing: VecDeque::new(),
             changed: BTreeSet::new(),
             links_changed: BTreeSet::new(),
+            inspections: Vec::new(),
             missed: None,
         })
     }
@@ -104,6 +112,38 @@ impl Client {
             self.outgoing
                 .push_back((FromDaemon::Notice(notice), Vec::new()));
         }
+    }
+
+    /// Returns whether another inspection may be sent.
+    pub(crate) fn may_be_inspected(&mut self) -> bool {
+        self.forget_inspections();
+        self.inspections.len() < MOST_INSPECTIONS
+    }
+
+    /// Sends an inspection with the client's socket. `watch` is a copy of the reader's.
+    pub(crate) fn inspect(&mut self, notice: Notice, theirs: OwnedFd, watch: OwnedFd) {
+        self.inspections.push(watch);
+        self.outgoing
+            .push_back((FromDaemon::Notice(notice), vec![theirs]));
+    }
+
+    /// The sockets of inspections, which hang up when the client has closed its own.
+    pub(crate) fn inspections(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.inspections.iter().map(AsFd::as_fd)
+    }
+
+    /// Closes the sockets of inspections that are over.
+    pub(crate) fn forget_inspections(&mut self) {
+        self.inspections.retain(|socket| {
+            let mut fds = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+            let polled = ppoll(
+                &mut fds,
+                Some(TimeSpec::from_duration(Duration::ZERO)),
+                None,
+            );
+            // A hang-up is reported unasked.
+            polled != Ok(1)
+        });
     }
 
     /// Says something that the client must not miss.

@@ -3,12 +3,13 @@
 
 // From the ground up; each file imports only from those below it:
 // config/fault, config/value < config/table < config/rule < config/mod < config/change < policy, places, quota, notify, record, client
-// < settings, shared < open, server < devices, administration < changes < requests < serve < unshare
+// < settings, shared < open, server < devices, administration < changes, inspection < requests < serve < unshare
 mod administration;
 mod changes;
 mod client;
 pub mod config;
 mod devices;
+mod inspection;
 pub mod notify;
 mod open;
 mod places;

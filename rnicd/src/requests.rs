@@ -129,6 +129,7 @@ impl Server {
             } => self.set_device(key, &netdev, &changes, force),
             Ask::SetUser { user, changes } => self.set_user(key, &user, &changes),
             Ask::ResetUser { user } => self.reset_user(key, &user),
+            Ask::Inspect { port, what, within } => self.inspect(key, port, what, within),
         }
     }
 

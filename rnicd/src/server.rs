@@ -55,6 +55,8 @@ enum Source {
     Listener,
     Device(usize),
     Client(ClientKey),
+    /// A client has closed the socket of an inspection.
+    Inspected(ClientKey),
 }
 
 impl Server {
@@ -91,6 +93,11 @@ impl Server {
                 Source::Listener => self.accept(),
                 Source::Device(_) => {}
                 Source::Client(key) => self.serve_client(key),
+                Source::Inspected(key) => {
+                    if let Some(client) = self.clients.get_mut(key) {
+                        client.forget_inspections();
+                    }
+                }
             }
         }
         let keys: Vec<_> = self.clients.iter().map(|(key, _)| key).collect();
@@ -170,6 +177,10 @@ impl Server {
             events.set(PollFlags::POLLOUT, client.has_news());
             sources.push(Source::Client(key));
             fds.push(PollFd::new(client.as_fd(), events));
+            for socket in client.inspections() {
+                sources.push(Source::Inspected(key));
+                fds.push(PollFd::new(socket, PollFlags::empty()));
+            }
         }
         let devices = self.devices.iter();
         let timers = devices.filter_map(|shared| shared.device.timeout());

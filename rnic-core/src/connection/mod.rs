@@ -37,7 +37,7 @@ use crate::wire::tcp::TcpSegment;
 
 pub(crate) use self::context::{Context, Scheduled, Upcoming, Wants};
 pub use self::event::{EndReason, Event, Notice, ReadDepths};
-pub use self::facts::ConnectionFacts;
+pub use self::facts::{ConnectionFacts, MpaFacts};
 pub(crate) use self::fast::{CoalescedRun, IdleSend, PredictedSegment, WholeMessage};
 pub(crate) use self::flow::without_scope;
 pub use self::flow::{FlowKey, PortLease};
@@ -478,10 +478,18 @@ impl Connection {
             Phase::Streaming(_) => "streaming",
             Phase::Closing => "closing",
         };
+        let (qp, mpa) = match &self.phase {
+            Phase::Connecting(connecting) => (Some(connecting.end.number()), None),
+            Phase::Streaming(stream) => (Some(stream.user.number()), Some(stream.facts())),
+            Phase::Responding { .. } | Phase::Waiting { .. } | Phase::Closing => (None, None),
+        };
         ConnectionFacts {
             local: self.key.local,
             remote: self.key.remote,
             state: format!("{:?}, {phase}", self.tcp.state()),
+            phase,
+            qp,
+            mpa,
             tcp: self.tcp.facts(now),
             buffered: self.buffered(),
         }

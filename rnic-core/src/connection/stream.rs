@@ -20,6 +20,7 @@ use crate::wire::ddp::{DdpHeader, DdpSegment, QueueNumber};
 use crate::wire::mpa::Fpdu;
 
 use super::context::{Context, Upcoming};
+use super::facts::MpaFacts;
 use super::terminate::{self, StreamError};
 use super::upper::{LocalEnd, RdmapUser, User, message};
 use super::{EndReason, Event};
@@ -483,6 +484,16 @@ impl Stream {
             self.fail(&error, context);
             false
         })
+    }
+
+    /// Returns what was agreed on in MPA start-up, for an administrator.
+    pub(super) fn facts(&self) -> MpaFacts {
+        MpaFacts {
+            revision: self.ddp.llp_version(),
+            crc: self.crc,
+            markers: self.has_markers(),
+            peer_markers: self.marked_from.is_some(),
+        }
     }
 
     /// Whether FPDUs have CRCs.

@@ -557,6 +557,7 @@ impl<T> std::fmt::Debug for Consumer<T> {
     }
 }
 
+pub mod level;
 mod octets;
 #[cfg(test)]
 mod tests;

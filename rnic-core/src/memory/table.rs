@@ -6,6 +6,7 @@
 //! alone uses the STags of that stream, between two of its lookups (see `binding`).
 
 mod binding;
+pub mod list;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -151,7 +152,7 @@ impl StagSlot {
 #[derive(Debug)]
 enum Kind {
     /// Memory registered from the start. It is held, so that it stays mapped while a worker can write to it.
-    Region { _held: Arc<Region> },
+    Region(Arc<Region>),
     /// Memory that work requests register, in parts and anew.
     Fast(Arc<Region>),
     /// A memory window, which is bound to parts of regions. Those hold their memory.
@@ -255,7 +256,7 @@ impl StagTable {
         let (Scope::Domain(pd) | Scope::Stream(pd, _)) = scope;
         let start = region.as_ptr().wrapping_add(range.start);
         let mut ledger = self.lock();
-        let stag = self.add(&mut ledger, pd, Kind::Region { _held: region })?;
+        let stag = self.add(&mut ledger, pd, Kind::Region(region))?;
         // rfc: 5040-109, 5041-79, 5041-80 rights, protection domain and range are set
         let entry = StagEntry {
             access: access | Access::LOCAL_READ,

@@ -14,9 +14,21 @@ enum Shown {
     UnlessZero,
 }
 
+/// Where text has a part of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Behind the rest, and behind its own name.
+    Behind,
+    /// With `-d`, on a line of its own.
+    Below,
+}
+
 /// An object. A key with a dot in it, such as "kernel.mtu", is "kernel_mtu" in text, and in JSON "mtu" in the object "kernel".
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line(Vec<(String, Value, Shown)>);
+pub(super) struct Line(
+    Vec<(String, Value, Shown)>,
+    Vec<(&'static str, Line, Place)>,
+);
 
 impl Line {
     /// Adds a value. Text has none that is null.
@@ -32,6 +44,24 @@ impl Line {
     /// Adds a number that text has with `-d`, or if it is not zero.
     pub(super) fn unless_zero(self, key: impl Into<String>, value: u64) -> Self {
         self.add(key, value, Shown::UnlessZero)
+    }
+
+    /// Leaves values out.
+    pub(super) fn without(mut self, keys: &[&str]) -> Self {
+        self.0.retain(|(key, _, _)| !keys.contains(&key.as_str()));
+        self
+    }
+
+    /// Adds an object that is part of this one, such as what somebody else says.
+    pub(super) fn behind(mut self, name: &'static str, part: Line) -> Self {
+        self.1.push((name, part, Place::Behind));
+        self
+    }
+
+    /// Adds an object that is part of this one, of which text has a line of its own with `-d`.
+    pub(super) fn below(mut self, name: &'static str, part: Line) -> Self {
+        self.1.push((name, part, Place::Below));
+        self
     }
 
     fn add(mut self, key: impl Into<String>, value: impl Into<Value>, shown: Shown) -> Self {
@@ -51,7 +81,16 @@ impl Line {
         let shown = shown.filter(|(_, value, shown)| is_shown(value, *shown));
         let words =
             shown.map(|(key, value, _)| format!("{} {}", key.replace('.', "_"), word(value)));
-        words.collect::<Vec<_>>().join(" ")
+        let mut text = words.collect::<Vec<_>>().join(" ");
+        for (name, part, place) in &self.1 {
+            let part = part.text(details);
+            match place {
+                Place::Behind => text.push_str(&format!(" {name}: {part}")),
+                Place::Below if details => text.push_str(&format!("\n\t{part}")),
+                Place::Below => {}
+            }
+        }
+        text
     }
 
     /// Returns the object as JSON.
@@ -63,6 +102,9 @@ impl Line {
                 .split('.')
                 .fold(&mut object, |object, key| &mut object[key]);
             *slot = value.clone();
+        }
+        for (name, part, _) in &self.1 {
+            object[*name] = part.json();
         }
         object
     }
@@ -112,6 +154,17 @@ mod tests {
             line().json().to_string(),
             r#"{"port":7,"program":"a b","up":true,"gone":null,"kernel":{"mtu":1500,"up":false},"sent":{"rate":{"frames":0},"to_nic":{"frames":3}}}"#
         );
+    }
+
+    #[test]
+    fn parts_stand_behind_or_below() {
+        let part = || Line::default().with("rtt", 7).detail("mss", 9);
+        let said = Line::default().with("qpn", 1).below("tcp", part());
+        let line = Line::default().with("port", 7).behind("client", said);
+        assert_eq!(line.text(false), "port 7 client: qpn 1");
+        assert_eq!(line.text(true), "port 7 client: qpn 1\n\trtt 7 mss 9");
+        let json = r#"{"port":7,"client":{"qpn":1,"tcp":{"rtt":7,"mss":9}}}"#;
+        assert_eq!(line.json().to_string(), json);
     }
 
     #[test]

@@ -1,15 +1,20 @@
-//! The objects of rnicd: devices, ports, leases, clients and users, their counters, and what happens to them.
+//! The objects of rnicd: devices, ports, leases, clients and users, their counters, and what happens to them; and what clients say of
+//! their own objects and connections.
 
 // From the ground up:
-// words < line < settings, access < dev, port, lease, client, user, monitor < rates < stat, top
+// words < line < settings, access < dev, port, lease, client, user, monitor, filter < rates, said < stat, top, conn, res
 mod access;
 pub(crate) mod client;
+pub(crate) mod conn;
 pub(crate) mod dev;
+mod filter;
 pub(crate) mod lease;
 mod line;
 pub(crate) mod monitor;
 pub(crate) mod port;
 mod rates;
+pub(crate) mod res;
+mod said;
 mod settings;
 pub(crate) mod stat;
 pub(crate) mod top;

@@ -5,6 +5,7 @@ mod common;
 mod doctor;
 mod ending;
 mod events;
+mod inspection;
 mod lists;
 mod terminal;
 mod top;

@@ -132,6 +132,16 @@ fn every_command_prints_what_it_did() {
         "-jp user show nobody",
         "user show no-such-user",
         "stat",
+        "res --timeout 20",
+        "-j res show port",
+        "res show qp --timeout 20",
+        "res show listener --timeout 20",
+        "-j r s listener user nobody --timeout 20",
+        "res show listener dev eth9 --timeout 20",
+        "res show pd colour red",
+        "res show cq port",
+        "conn show --timeout 20",
+        "conn show --timeout 0",
         "-d stat show 1",
         "-j s s",
         "stat watch -n 1",
@@ -175,6 +185,7 @@ fn every_command_prints_what_it_did() {
         "dev show",
         "user show",
         "monitor",
+        "-j res show listener --timeout 20",
         "lease revoke 1 10.77.0.1:7174",
         "-jp client kill 1",
         "dev add eth9",
@@ -186,7 +197,7 @@ fn every_command_prints_what_it_did() {
     ] {
         record(&mut transcript, "$", line, world.nobody(line));
     }
-    for line in ["-j port show", "lease"] {
+    for line in ["-j port show", "lease", "res show listener --timeout 20"] {
         record(&mut transcript, "other$", line, world.user(12345, line));
     }
     for line in [

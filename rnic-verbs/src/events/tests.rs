@@ -44,7 +44,10 @@ fn device() -> (Device, EngineEnd) {
     let (host, engine) = link(table, 1, Waker::noop().clone());
     let device = Device::new(host, Arc::new(Nowhere), Driver::Thread(Box::new(())));
     let boxes = &mut device.inner.router.boxes().qps;
-    boxes.insert(QP, QpBox::new(STREAM, SharedState::default()));
+    boxes.insert(
+        QP,
+        QpBox::new(STREAM, SharedState::default(), QpFacts::for_tests()),
+    );
     (device.clone(), engine)
 }
 
@@ -153,7 +156,7 @@ fn events_of_the_device_reach_their_reader() {
 /// Most queue pairs have no events: a mailbox takes memory only while it has some.
 #[test]
 fn an_empty_mailbox_takes_no_memory() {
-    let mut mailbox = QpBox::new(STREAM, SharedState::default());
+    let mut mailbox = QpBox::new(STREAM, SharedState::default(), QpFacts::for_tests());
     for _ in 0..2 {
         let event = ConnectionEvent::Failed(EndReason::Reset);
         mailbox.events.push_back(event);
@@ -196,9 +199,10 @@ fn events_that_nobody_reads_go_with_their_queue_pairs() {
         }
         let mut boxes = device.inner.router.boxes();
         boxes.remove_qp(QP);
-        boxes
-            .qps
-            .insert(QP, QpBox::new(STREAM, SharedState::default()));
+        boxes.qps.insert(
+            QP,
+            QpBox::new(STREAM, SharedState::default(), QpFacts::for_tests()),
+        );
     }
     for expected in [Some("PORT_ERR"), Some("PORT_ACTIVE"), None] {
         let event = events.next(Duration::ZERO).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,11 +12,15 @@ use nix::sys::time::TimeSpec;
 
 use super::channel::{ChannelError, io_error};
 use super::dialogue::{Dialogue, program};
-use super::protocol::{Answer, Ask, Change, FromDaemon, Notice, Refused, Show};
+use super::inspected::{self, Inspected, InspectionEnd};
+use super::protocol::{Answer, Ask, Change, FromDaemon, Notice, Reason, Refused, Show};
 use super::states::{DeviceState, Event, LeaseState, Page, PortState, UserState};
 
 /// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd repeats itself if there are more.
 const MOST_PAGES: usize = 4096;
+
+/// Inspections at a time: each takes a descriptor, and memory for what the client says.
+const INSPECTIONS: usize = 16;
 
 /// Why rnicd did not do what an administrator asked for.
 #[derive(Debug, thiserror::Error)]
@@ -152,6 +156,56 @@ impl Administrator {
         self.done(Ask::Monitor)
     }
 
+    /// Asks the clients of ports what they say of themselves, and waits for their answers, some at a time, for each as long as stated (a
+    /// minute at most). What they say is theirs, and may be anything.
+    pub fn inspect(
+        &mut self,
+        ports: &[u32],
+        what: &str,
+        within: Duration,
+    ) -> Result<Vec<Inspected>, AskError> {
+        let mut all = Vec::new();
+        for ports in ports.chunks(INSPECTIONS) {
+            let mut sockets = Vec::new();
+            for &port in ports {
+                match self.ask_for_socket(port, what, within) {
+                    Ok(socket) => sockets.push((port, socket)),
+                    // An rnicd that knows no inspections.
+                    Err(AskError::Refused(refused)) if refused.reason != Reason::Malformed => {
+                        all.push(Inspected {
+                            port,
+                            said: Vec::new(),
+                            end: InspectionEnd::Refused(refused),
+                        });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            all.extend(inspected::read(sockets, within));
+        }
+        all.sort_by_key(|inspected| inspected.port);
+        Ok(all)
+    }
+
+    fn ask_for_socket(
+        &mut self,
+        port: u32,
+        what: &str,
+        within: Duration,
+    ) -> Result<OwnedFd, AskError> {
+        let ask = Ask::Inspect {
+            port,
+            what: what.to_owned(),
+            within: within.as_millis().try_into().unwrap_or(u32::MAX),
+        };
+        match self.ask_for(ask)? {
+            (Answer::Inspecting, sockets) => {
+                sockets.into_iter().next().ok_or(AskError::WrongAnswer)
+            }
+            _ => Err(AskError::WrongAnswer),
+        }
+    }
+
     /// Waits for the next event after [`monitor`](Self::monitor), as long as stated or until a signal comes.
     pub fn next_event(&mut self, within: Duration) -> Result<Option<TimedEvent>, AskError> {
         if let Some(event) = self.events.pop_front() {
@@ -173,14 +227,19 @@ impl Administrator {
     }
 
     fn ask(&mut self, ask: Ask) -> Result<Answer, AskError> {
+        Ok(self.ask_for(ask)?.0)
+    }
+
+    /// Asks for an answer with its descriptors.
+    fn ask_for(&mut self, ask: Ask) -> Result<(Answer, Vec<OwnedFd>), AskError> {
         let Self { dialogue, events } = self;
         let keep = |notice| {
             if let Notice::Event { at, event } = notice {
                 events.push_back((at, event));
             }
         };
-        match dialogue.ask(ask, keep)?.0 {
-            Answer::Refused(refused) => Err(AskError::Refused(refused)),
+        match dialogue.ask(ask, keep)? {
+            (Answer::Refused(refused), _) => Err(AskError::Refused(refused)),
             answer => Ok(answer),
         }
     }

@@ -27,6 +27,10 @@ const MAX_LIST: usize = MAX_OBJECTS;
 const FRAMES: std::ops::RangeInclusive<u32> = 32..=1 << 20;
 /// The most chunks of a UMEM's half: eight times the most frames that circulate at first.
 const MAX_CHUNKS: u32 = 8 << 20;
+/// The most letters of what an inspection wants.
+const MAX_WHAT: usize = 32;
+/// The longest that an inspection waits, in milliseconds.
+const MAX_WITHIN: u32 = 60_000;
 /// The smallest MTU of an IPv4 link (RFC 791).
 const MIN_MTU: u32 = 68;
 /// The largest number of a VLAN (802.1Q).
@@ -103,6 +107,15 @@ fn within(field: &str, value: u32, range: std::ops::RangeInclusive<u32>) -> Resu
     })
 }
 
+fn inspection(what: &str, within_millis: u32) -> Result<(), String> {
+    let is_word = |what: &str| what.chars().all(|char| matches!(char, 'a'..='z' | '_'));
+    let fits = (1..=MAX_WHAT).contains(&what.len()) && is_word(what);
+    rule(fits, || {
+        format!("what is no word of at most {MAX_WHAT} small letters and underscores")
+    })?;
+    within("within", within_millis, 1..=MAX_WITHIN)
+}
+
 impl Message for Request {
     const TYPES: &'static [&'static str] = &[
         "hello",
@@ -123,6 +136,7 @@ impl Message for Request {
         "set_device",
         "set_user",
         "reset_user",
+        "inspect",
     ];
 
     fn descriptors(&self) -> usize {
@@ -172,6 +186,7 @@ impl Message for Request {
                 check_changes(changes)
             }
             Ask::ResetUser { user } => plain("user", user, MAX_USER),
+            Ask::Inspect { what, within, .. } => inspection(what, *within),
             Ask::Adopt { .. }
             | Ask::Release { .. }
             | Ask::Follow { .. }
@@ -186,15 +201,31 @@ impl Message for Request {
 
 impl Message for FromDaemon {
     const TYPES: &'static [&'static str] = &[
-        "welcome", "port", "adopted", "lease", "released", "devices", "ports", "leases", "users",
-        "done", "refused", "next_hop", "link", "too_big", "revoked", "event",
+        "welcome",
+        "port",
+        "adopted",
+        "lease",
+        "released",
+        "devices",
+        "ports",
+        "leases",
+        "users",
+        "inspecting",
+        "done",
+        "refused",
+        "next_hop",
+        "link",
+        "too_big",
+        "revoked",
+        "describe",
+        "event",
     ];
 
     fn descriptors(&self) -> usize {
         match self {
             Self::Answer(Reply { answer, .. }) => match answer {
                 Answer::Port(_) => 2,
-                Answer::Lease { .. } => 1,
+                Answer::Lease { .. } | Answer::Inspecting => 1,
                 Answer::Welcome { .. }
                 | Answer::Adopted
                 | Answer::Released
@@ -205,6 +236,7 @@ impl Message for FromDaemon {
                 | Answer::Done
                 | Answer::Refused(_) => 0,
             },
+            Self::Notice(Notice::Describe { .. }) => 1,
             Self::Notice(_) => 0,
         }
     }
@@ -220,6 +252,7 @@ impl Message for FromDaemon {
         match self {
             Self::Answer(reply) => check_answer(&reply.answer),
             Self::Notice(Notice::NextHop { hop: Some(hop), .. }) => check_hop(hop),
+            Self::Notice(Notice::Describe { what, within, .. }) => inspection(what, *within),
             Self::Notice(_) => Ok(()),
         }
     }
@@ -238,7 +271,11 @@ fn check_answer(answer: &Answer) -> Result<(), String> {
         Answer::Ports(page) => list("list", page.list.len()),
         Answer::Leases(page) => list("list", page.list.len()),
         Answer::Users(page) => list("list", page.list.len()),
-        Answer::Adopted | Answer::Lease { .. } | Answer::Released | Answer::Done => Ok(()),
+        Answer::Adopted
+        | Answer::Lease { .. }
+        | Answer::Released
+        | Answer::Inspecting
+        | Answer::Done => Ok(()),
     }
 }
 

@@ -4,10 +4,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Sender, unbounded};
 
 use super::channel::ChannelError;
 use super::dialogue::{Dialogue, program};
+use super::inspection::Inspection;
 use super::net::ManagedNet;
 use super::protocol::{Answer, Ask, Grant};
 use super::session::Session;
@@ -23,6 +24,7 @@ pub struct Manager {
     path: std::path::PathBuf,
     program: String,
     devices: Vec<String>,
+    inspections: Option<Sender<Inspection>>,
 }
 
 impl Manager {
@@ -39,7 +41,17 @@ impl Manager {
             path: path.to_owned(),
             program,
             devices,
+            inspections: None,
         })
+    }
+
+    /// Has [inspections](Inspection) of the port sent to somebody who answers them. One that the channel has no room for is not
+    /// answered, and without this none is.
+    pub fn with_inspections(self, inspections: Sender<Inspection>) -> Self {
+        Self {
+            inspections: Some(inspections),
+            ..self
+        }
     }
 
     /// Returns whether this user may have ports of a device.
@@ -89,7 +101,7 @@ impl Manager {
             (self.path, self.program),
             (grant.port, grant.token),
             (channel, next_id),
-            receiver,
+            (receiver, self.inspections),
         );
         let policies = Arc::default();
         let control = Control::start(policies, move |requests, bell| {

@@ -254,6 +254,15 @@ pub enum Ask {
         /// Its name or number.
         user: String,
     },
+    /// What the client of a port says of itself, answered by `Inspecting`. Root may ask of all ports, other users of their own.
+    Inspect {
+        /// The port.
+        port: u32,
+        /// What is wanted, in words that the client knows and rnicd need not: at most 32 small letters and underscores.
+        what: String,
+        /// How long the answer is waited for, in milliseconds: a minute at most.
+        within: u32,
+    },
 }
 
 /// A change of a setting, by its key in the configuration.
@@ -346,6 +355,9 @@ pub enum Answer {
     Leases(Page<LeaseState>),
     /// To `Show` of users.
     Users(Page<UserState>),
+    /// To `Inspect`, with one descriptor: a stream socket from which what the client says is read, until its end. rnicd has not seen
+    /// it.
+    Inspecting,
     /// To `Admit`, `EndPort`, `Revoke`, `Monitor`, and whatever changes a setting.
     Done,
     /// To anything.
@@ -385,6 +397,16 @@ pub enum Notice {
         port: u32,
         /// What was leased.
         local: SocketAddr,
+    },
+    /// An administrator, or the user, asks what the client says of itself; with one descriptor: a stream socket to write it to. It is
+    /// closed without a word if the client has none to say.
+    Describe {
+        /// The port.
+        port: u32,
+        /// What is wanted.
+        what: String,
+        /// How long the answer is waited for, in milliseconds.
+        within: u32,
     },
     /// Something has happened, for those that asked for `Monitor`.
     Event {

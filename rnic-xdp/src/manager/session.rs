@@ -17,6 +17,7 @@ use rnic_core::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::channel::{Channel, ChannelError};
+use super::inspection::Inspection;
 use super::protocol::{Answer, Ask, FromDaemon, Notice, Reason, Refused, Reply, Request, VERSION};
 use super::token::Token;
 use crate::bell::Bell;
@@ -64,6 +65,8 @@ pub(super) struct Session {
     pub(super) port: u32,
     pub(super) token: Token,
     pub(super) errands: Receiver<Errand>,
+    /// Those who answer inspections, if there are any.
+    inspections: Option<Sender<Inspection>>,
     connection: Option<Connection>,
     connect_at: Instant,
     worker: Option<FollowedWorker>,
@@ -122,7 +125,7 @@ impl Session {
         (path, program): (PathBuf, String),
         (port, token): (u32, Token),
         (channel, next_id): (Channel, u64),
-        errands: Receiver<Errand>,
+        (errands, inspections): (Receiver<Errand>, Option<Sender<Inspection>>),
     ) -> Self {
         Self {
             path,
@@ -130,6 +133,7 @@ impl Session {
             port,
             token,
             errands,
+            inspections,
             connection: Some(Connection::new(channel, next_id)),
             connect_at: Instant::ZERO,
             worker: None,
@@ -314,7 +318,7 @@ impl Session {
                     None => debug!("rnicd did not do what was asked for: {answer:?}"),
                 }
             }
-            FromDaemon::Notice(notice) => self.handle_notice(notice),
+            FromDaemon::Notice(notice) => self.handle_notice(notice, descriptors),
         }
     }
 
@@ -356,7 +360,7 @@ impl Session {
         }
     }
 
-    fn handle_notice(&mut self, notice: Notice) {
+    fn handle_notice(&mut self, notice: Notice, descriptors: Vec<OwnedFd>) {
         match notice {
             Notice::NextHop {
                 destination, hop, ..
@@ -374,6 +378,21 @@ impl Session {
                 warn!("an administrator has revoked {local}: its listener and connections end");
                 self.leases.remove(&local);
                 self.tell(WorkerNotice::Revoked(local));
+            }
+            Notice::Describe { what, within, .. } => {
+                let inspections = self
+                    .inspections
+                    .as_ref()
+                    .zip(descriptors.into_iter().next());
+                if let Some((inspections, answer)) = inspections {
+                    let within = Duration::from_millis(within.into());
+                    // Without room, closing the socket says that there is no answer.
+                    let _ = inspections.try_send(Inspection {
+                        what,
+                        within,
+                        answer,
+                    });
+                }
             }
             // For those that asked for them.
             Notice::Event { .. } => {}

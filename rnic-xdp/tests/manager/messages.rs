@@ -225,6 +225,18 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
             json!({"type": "follow", "port": 4294967296_u64, "destination": "::1"}),
             "invalid value: integer `4294967296`, expected u32",
         ),
+        (
+            json!({"type": "inspect", "port": 1, "what": "a\u{1b}", "within": 1}),
+            "what is no word of at most 32 small letters and underscores",
+        ),
+        (
+            json!({"type": "inspect", "port": 1, "what": "a".repeat(33), "within": 1}),
+            "what is no word of at most 32 small letters and underscores",
+        ),
+        (
+            json!({"type": "inspect", "port": 1, "what": "qp", "within": 60_001}),
+            "within is 60001; a number from 1 to 60000 is needed",
+        ),
     ] {
         let mut message = fields.clone();
         message["id"] = 5.into();
@@ -324,6 +336,12 @@ fn what_rnicd_says_is_checked_too() {
     };
     assert!(hop(1, 68) && hop(4094, 65535));
     assert!(!hop(0, 1500) && !hop(4095, 1500) && !hop(1, 67));
+    let describe = |what: &str, within: u32| {
+        let notice = json!({"type": "describe", "port": 1, "what": what, "within": within});
+        FromDaemon::decode(notice.to_string().as_bytes()).is_ok()
+    };
+    assert!(describe("any_thing", 60_000));
+    assert!(!describe("", 1) && !describe("QP", 1) && !describe("qp", 0));
 }
 
 #[test]

@@ -185,6 +185,10 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
             Ask::ResetUser { user: "1000".into() },
             r#""type":"reset_user","user":"1000""#.into(),
         ),
+        (
+            Ask::Inspect { port: 7, what: "qp".into(), within: 2000 },
+            r#""type":"inspect","port":7,"what":"qp","within":2000"#.into(),
+        ),
     ];
     let whole =
         |(ask, json): (Ask, String)| (Request { id: 9, ask }, format!(r#"{{"id":9,{json}}}"#));
@@ -270,6 +274,7 @@ fn answers() -> Vec<(Answer, String)> {
             Answer::Users(states::users()),
             format!(r#""type":"users",{}"#, states::USERS),
         ),
+        (Answer::Inspecting, r#""type":"inspecting""#.into()),
         (Answer::Done, r#""type":"done""#.into()),
         (
             Answer::Refused(Refused::new(Reason::NoSuchDevice, "no eth9")),
@@ -316,6 +321,10 @@ fn notices() -> Vec<(Notice, String)> {
         (
             Notice::Revoked { port, local: "192.0.2.1:7174".parse().unwrap() },
             r#"{"type":"revoked","port":7,"local":"192.0.2.1:7174"}"#.into(),
+        ),
+        (
+            Notice::Describe { port, what: "qp".into(), within: 2000 },
+            r#"{"type":"describe","port":7,"what":"qp","within":2000}"#.into(),
         ),
     ]
 }

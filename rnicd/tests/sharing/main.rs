@@ -6,6 +6,7 @@ mod client;
 mod deaths;
 mod exchange;
 mod hostile;
+mod inspection;
 mod leftovers;
 mod memory;
 mod peer;

@@ -235,6 +235,67 @@ def flood(count):
     return " ".join(map(str, taken))
 
 
+def open_one():
+    """Opens a port. Returns its number."""
+    there = Connection()
+    port = there.open_port()
+    HELD.append((there, port))
+    return port[0]["port"]
+
+
+def hang_up():
+    """Closes the connection of the last port, and keeps the port."""
+    there, _ = HELD[-1]
+    there.socket.close()
+
+
+def asked():
+    """Waits until somebody asks what this client says of itself. Returns the socket for the answer."""
+    there, _ = HELD[-1]
+    while True:
+        octets, descriptors, _, _ = socket.recv_fds(there.socket, MOST_MESSAGE, 4)
+        if json.loads(octets)["type"] == "describe":
+            return socket.socket(fileno=descriptors[0])
+
+
+def ignore(count):
+    """Takes so many questions, and answers none."""
+    HELD.append((HELD[-1][0], [asked() for _ in range(int(count))]))
+
+
+def forget():
+    """Lets go of the questions."""
+    for one in HELD.pop()[1]:
+        one.close()
+
+
+def pass_over():
+    """Takes a question, and closes its socket, as a client does that knows none."""
+    asked().close()
+
+
+def say(text):
+    """Answers a question with any text."""
+    with asked() as one:
+        one.sendall(bytes(text, "utf-8").decode("unicode_escape").encode("latin-1"))
+
+
+def go_on():
+    """Answers a question without an end. Returns whether it was made to stop."""
+    with asked() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
+        try:
+            while True:
+                one.sendall(b'{"type":"end_less"}\n' * 1000)
+        except (BrokenPipeError, ConnectionResetError):
+            return "stopped"
+
+
+def inspect(port, what):
+    """Asks what another client says of itself. Returns the kind of the answer."""
+    return Connection().ask("inspect", port=int(port), what=what, within=100)[0]["type"]
+
+
 def hand_over():
     """Gives a port to another process, and lets go of it. Returns the port and the process."""
     there = Connection()
@@ -434,7 +495,7 @@ def scribble(seed, rounds):
     rings.scribble(int(rounds))
 
 
-COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, administer, leases, lease_two, come_back, follow, until_mtu, flood, hand_over, abuse, frames, scribble]
+COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, administer, leases, lease_two, come_back, follow, until_mtu, flood, open_one, hang_up, ignore, forget, pass_over, say, go_on, inspect, hand_over, abuse, frames, scribble]
 
 for line in sys.stdin:
     command, *words = line.split()

@@ -1,0 +1,61 @@
+//! `rnic-ctl conn`: the connections of clients.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use rnic_verbs::resource::Resource;
+use serde_json::Value;
+
+use super::access::Style;
+use super::filter::Filter;
+use super::line::Line;
+use super::said::{self, Asking};
+use crate::failure::Outcome;
+
+/// Shows the connections of clients, as `ss` does those of the kernel.
+///
+/// A line has what rnicd knows of the client, and behind "client:" what the client says of its connection, which rnicd cannot check. With -d
+/// lines below have what was agreed on in MPA start-up, and TCP's facts as `ss -ti` names them: times in milliseconds, sizes in octets,
+/// rates in octets a second. A client whose program drives its connections by polling answers when it polls next. If a client does not
+/// answer, the exit code is 1, and -j has an object with "error" in its place. Users other than root see their own.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConnArgs {
+    #[command(flatten)]
+    asking: Asking,
+
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Verb {
+    /// Show the connections
+    #[command(visible_alias = "list")]
+    Show {
+        /// Show only what is so: dev NAME, port N, pid N, user NAME, qpn N, state STATE
+        #[arg(value_name = "FILTER")]
+        filter: Vec<String>,
+    },
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ConnArgs, style: Style) -> Outcome<ExitCode> {
+    let words = match &args.verb {
+        Some(Verb::Show { filter }) => filter.as_slice(),
+        None => &[],
+    };
+    let filter = Filter::parse(words)?;
+    said::show(&args.asking, style, ("connection", &filter), line)
+}
+
+fn line(resource: Resource) -> Option<Line> {
+    let Resource::Connection(connection) = resource else {
+        return None;
+    };
+    let brief = said::line(&*connection, &[]).without(&["mpa", "tcp"]);
+    let with_mpa = match connection.mpa {
+        Some(mpa) => brief.below("mpa", said::line(&mpa, &[])),
+        None => brief.with("mpa", Value::Null),
+    };
+    Some(with_mpa.below("tcp", said::line(&connection.tcp, &[])))
+}

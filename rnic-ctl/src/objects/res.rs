@@ -1,0 +1,94 @@
+//! `rnic-ctl res`: the RDMA objects of clients.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use rnic_verbs::resource::Resource;
+
+use super::access::Style;
+use super::filter::Filter;
+use super::line::Line;
+use super::said::{self, Asking};
+use crate::failure::Outcome;
+
+/// Shows the RDMA objects of clients, as `rdma resource` does those of adapters.
+///
+/// A line has what rnicd knows of the client, and behind "client:" what the client says of itself, which rnicd cannot check. A local
+/// address that it has not leased has "leased no". If a client does not answer, the exit code is 1, and -j has an object with "error"
+/// in its place. Users other than root see the objects of their own ports.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ResArgs {
+    #[command(flatten)]
+    asking: Asking,
+
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Verb {
+    /// Show how many objects each client has, or those of one kind
+    #[command(visible_alias = "list")]
+    Show {
+        /// The kind of objects
+        kind: Option<Kind>,
+        /// Show only what is so: dev NAME, port N, pid N, user NAME, qpn N, state STATE
+        #[arg(value_name = "FILTER")]
+        filter: Vec<String>,
+    },
+}
+
+/// Kinds of objects.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// Queue pairs
+    Qp,
+    /// Memory regions and windows
+    Mr,
+    /// Protection domains
+    Pd,
+    /// Completion queues
+    Cq,
+    /// Shared receive queues
+    Srq,
+    /// Listeners
+    Listener,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Qp => "qp",
+            Self::Mr => "mr",
+            Self::Pd => "pd",
+            Self::Cq => "cq",
+            Self::Srq => "srq",
+            Self::Listener => "listener",
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ResArgs, style: Style) -> Outcome<ExitCode> {
+    let (kind, words) = match &args.verb {
+        Some(Verb::Show { kind, filter }) => (*kind, filter.as_slice()),
+        None => (None, [].as_slice()),
+    };
+    let filter = Filter::parse(words)?;
+    let what = kind.map_or("summary", Kind::name);
+    said::show(&args.asking, style, (what, &filter), line)
+}
+
+fn line(resource: Resource) -> Option<Line> {
+    const QUEUES: &[&str] = &["sq_used", "sq_depth", "rq_used", "rq_depth", "ird", "ord"];
+    match resource {
+        Resource::Summary(counts) => Some(said::line(&counts, &[])),
+        Resource::Qp(qp) => Some(said::line(&qp, QUEUES)),
+        Resource::Mr(mr) => Some(said::line(&mr, &[])),
+        Resource::Pd(pd) => Some(said::line(&pd, &[])),
+        Resource::Cq(cq) => Some(said::line(&cq, &[])),
+        Resource::Srq(srq) => Some(said::line(&srq, &[])),
+        Resource::Listener(listener) => Some(said::line(&listener, &[])),
+        _ => None,
+    }
+}

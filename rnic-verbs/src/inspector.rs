@@ -1,0 +1,375 @@
+//! Answers what an administrator asks of a device. It stands beside the way of frames: it reads lists and levels of rings, and an
+//! engine's facts come from the worker as it takes its other commands.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
+use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
+use nix::sys::time::TimeVal;
+use rnic_core::connection::ConnectionFacts;
+use rnic_core::engine::{Command, HostEnd, Snapshot};
+use rnic_core::ids::{PdId, QpNumber};
+use rnic_core::memory::table::list::{StagFacts, StagKind};
+
+use crate::events::{Ends, Router};
+use crate::objects::{Objects, QpFacts, ReceiveFacts};
+use crate::resource::{
+    ConnectionResource, CqResource, ListenerResource, MpaResource, MrResource, PdResource,
+    QpResource, Resource, SrqResource, Summary, TcpResource,
+};
+use crate::state::QpState;
+
+/// Octets written at a time.
+const PIECE: usize = 32 << 10;
+
+/// What can answer for a device. It does not keep the device open.
+pub(crate) struct Inspector {
+    hosts: Box<[HostEnd]>,
+    router: Arc<Router>,
+    objects: Arc<Objects>,
+    /// What was asked of each worker and has not come yet. A worker that does not run is not asked again and again.
+    asked: Vec<Option<Receiver<Snapshot>>>,
+}
+
+/// A queue pair at one moment.
+struct QpNow {
+    number: QpNumber,
+    state: QpState,
+    made_of: Arc<QpFacts>,
+    ends: Option<Ends>,
+}
+
+/// Who reads an answer, and may be gone or not read.
+struct Reader {
+    socket: OwnedFd,
+    until: Instant,
+}
+
+impl Write for Reader {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        if Instant::now() > self.until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // No signal: the application may not expect it.
+        Ok(send(
+            self.socket.as_raw_fd(),
+            octets,
+            MsgFlags::MSG_NOSIGNAL,
+        )?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Inspector {
+    pub(crate) fn new(hosts: Box<[HostEnd]>, router: Arc<Router>, objects: Arc<Objects>) -> Self {
+        let asked = hosts.iter().map(|_| None).collect();
+        Self {
+            hosts,
+            router,
+            objects,
+            asked,
+        }
+    }
+
+    /// Answers on a stream socket, and closes it. `within`: how long the answer is waited for.
+    pub(crate) fn reply(
+        &mut self,
+        what: &str,
+        within: Duration,
+        socket: OwnedFd,
+    ) -> io::Result<()> {
+        let limit = TimeVal::new(within.as_secs() as i64, within.subsec_micros().into());
+        setsockopt(&socket, sockopt::SendTimeout, &limit)?;
+        let reader = Reader {
+            socket,
+            until: Instant::now() + 2 * within,
+        };
+        let mut writer = BufWriter::with_capacity(PIECE, reader);
+        // The rest of the time is for saying that engines do not run.
+        self.answer(what, within * 3 / 4, &mut writer)?;
+        writer.flush()
+    }
+
+    /// Writes what is wanted, a line for each object. `within`: how long engines may take.
+    fn answer(&mut self, what: &str, within: Duration, to: &mut impl Write) -> io::Result<()> {
+        let resources = match what {
+            "summary" => vec![Resource::Summary(self.summary())],
+            "pd" => self.pds().into_iter().map(pd).collect(),
+            "mr" => self.stags().into_iter().map(mr).collect(),
+            "cq" => self.cqs(),
+            "qp" => self.qps().iter().map(qp).collect(),
+            "srq" => self.srqs(),
+            "listener" => self.listeners(),
+            "connection" => self.connections(within),
+            _ => vec![Resource::Unknown],
+        };
+        for resource in resources.iter().chain([&Resource::End]) {
+            serde_json::to_writer(&mut *to, resource)?;
+            to.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+
+    fn summary(&self) -> Summary {
+        let (qps, mrs) = (self.qps().len() as u32, self.stags().len() as u32);
+        let pds = self.pds().len() as u32;
+        let lists = self.objects.lock();
+        Summary {
+            pd: pds,
+            cq: lists.cqs.len() as u32,
+            qp: qps,
+            srq: lists.srqs.len() as u32,
+            mr: mrs,
+            listener: lists.listeners.len() as u32,
+        }
+    }
+
+    fn stags(&self) -> Vec<StagFacts> {
+        // All workers share the table.
+        let host = self.hosts.first();
+        host.map_or_else(Vec::new, |host| host.table.list())
+    }
+
+    /// Returns the queue pairs, by number.
+    fn qps(&self) -> Vec<QpNow> {
+        let boxes = self.router.boxes();
+        let qps = boxes.qps.iter().map(|(&number, mailbox)| QpNow {
+            number,
+            state: mailbox.state.get(),
+            made_of: mailbox.made_of.clone(),
+            ends: mailbox.ends,
+        });
+        let mut qps: Vec<_> = qps.collect();
+        drop(boxes);
+        qps.sort_by_key(|qp| qp.number);
+        qps
+    }
+
+    /// Returns the protection domains with their users. One whose handle was dropped goes on as long as it has any.
+    fn pds(&self) -> BTreeMap<PdId, u32> {
+        let (qps, stags) = (self.qps(), self.stags());
+        let qps = qps.iter().map(|qp| qp.made_of.pd);
+        let stags = stags.iter().map(|stag| stag.pd);
+        let lists = self.objects.lock();
+        let mut pds: BTreeMap<_, _> = lists.pds.iter().map(|&pd| (pd, 0)).collect();
+        let srqs = lists.srqs.values().map(|srq| srq.pd);
+        for pd in qps.chain(stags).chain(srqs) {
+            *pds.entry(pd).or_default() += 1;
+        }
+        pds
+    }
+
+    fn cqs(&self) -> Vec<Resource> {
+        let qps = self.qps();
+        let users = count(qps.iter().flat_map(|qp| {
+            let QpFacts {
+                send_cq, recv_cq, ..
+            } = *qp.made_of;
+            let other = (recv_cq != send_cq).then_some(recv_cq);
+            std::iter::once(send_cq).chain(other)
+        }));
+        let lists = self.objects.lock();
+        let cqs = lists.cqs.iter().map(|(cq, levels)| CqResource {
+            cqn: cq.0,
+            used: levels.iter().map(|level| level.len()).sum(),
+            depth: levels.iter().map(|level| level.capacity()).sum(),
+            users: users.get(cq).copied().unwrap_or(0),
+        });
+        cqs.map(Resource::Cq).collect()
+    }
+
+    fn srqs(&self) -> Vec<Resource> {
+        let qps = self.qps();
+        let users = count(qps.iter().filter_map(|qp| match qp.made_of.receives {
+            ReceiveFacts::Shared(srq) => Some(srq),
+            ReceiveFacts::Own(_) => None,
+        }));
+        let lists = self.objects.lock();
+        let srqs = lists.srqs.iter().map(|(srq, facts)| SrqResource {
+            srqn: srq.0,
+            pdn: facts.pd.0,
+            used: facts.receives.len(),
+            depth: facts.receives.capacity(),
+            users: users.get(srq).copied().unwrap_or(0),
+        });
+        srqs.map(Resource::Srq).collect()
+    }
+
+    fn listeners(&self) -> Vec<Resource> {
+        let listeners = self.objects.lock().listeners.clone();
+        let boxes = self.router.boxes();
+        let waiting = |id| {
+            boxes
+                .listeners
+                .get(id)
+                .map_or(0, |listener| listener.requests.len() as u32)
+        };
+        let listeners = listeners.iter().map(|(id, &local)| ListenerResource {
+            local,
+            waiting: waiting(id),
+        });
+        listeners.map(Resource::Listener).collect()
+    }
+
+    fn connections(&mut self, within: Duration) -> Vec<Resource> {
+        let (snapshots, idle) = self.snapshots(within);
+        let qps = self.qps();
+        let depths = |connection: &ConnectionFacts| {
+            let at = qps.binary_search_by_key(&connection.qp?, |qp| qp.number);
+            let ends = at.ok().and_then(|at| qps[at].ends)?;
+            ends.depths
+        };
+        let connections = snapshots.iter().flat_map(|snapshot| &snapshot.connections);
+        let all = connections.map(|one| connection(one, depths(one)));
+        let engines = idle;
+        let idle = (engines > 0).then_some(Resource::Idle { engines });
+        all.chain(idle).collect()
+    }
+
+    /// Returns the state of each engine, and the number of those that did not say it.
+    fn snapshots(&mut self, within: Duration) -> (Vec<Snapshot>, u32) {
+        for (host, asked) in self.hosts.iter().zip(&mut self.asked) {
+            let waits = asked
+                .as_ref()
+                .is_some_and(|answer| matches!(answer.try_recv(), Err(TryRecvError::Empty)));
+            if !waits {
+                // What has come since the last time is old.
+                let (reply, answer) = bounded(1);
+                let sent = host.send(Command::Snapshot(reply));
+                *asked = sent.is_ok().then_some(answer);
+            }
+        }
+        let until = Instant::now() + within;
+        let (mut snapshots, mut idle) = (Vec::new(), 0);
+        for asked in &mut self.asked {
+            let Some(answer) = asked else { continue };
+            match answer.recv_deadline(until) {
+                Ok(snapshot) => snapshots.push(snapshot),
+                Err(RecvTimeoutError::Timeout) => {
+                    idle += 1;
+                    continue;
+                }
+                // A worker that has ended has no connections.
+                Err(RecvTimeoutError::Disconnected) => {}
+            }
+            *asked = None;
+        }
+        (snapshots, idle)
+    }
+}
+
+/// Returns how often each is there.
+fn count<K: Eq + Hash>(all: impl Iterator<Item = K>) -> HashMap<K, u32> {
+    let mut counts = HashMap::new();
+    for one in all {
+        *counts.entry(one).or_default() += 1;
+    }
+    counts
+}
+
+fn pd((pd, users): (PdId, u32)) -> Resource {
+    Resource::Pd(PdResource { pdn: pd.0, users })
+}
+
+fn mr(stag: StagFacts) -> Resource {
+    let kind = match stag.kind {
+        StagKind::Region => "region",
+        StagKind::Fast => "fast",
+        StagKind::Window => "window",
+    };
+    let (len, access) = stag.opens.unzip();
+    // One word, as the values of other keys.
+    let word = |text: String| text.replace(", ", ",").replace(' ', "-");
+    Resource::Mr(MrResource {
+        mrn: stag.slot,
+        kind: kind.into(),
+        pdn: stag.pd.0,
+        len: len.map(|len| len as u64),
+        access: access.map(|access| word(access.to_string())),
+        page_size: stag.page_size.map(|size| size as u64),
+    })
+}
+
+fn qp(qp: &QpNow) -> Resource {
+    let facts = &*qp.made_of;
+    let (rq, srq) = match &facts.receives {
+        ReceiveFacts::Own(rq) => (Some(rq), None),
+        ReceiveFacts::Shared(srq) => (None, Some(srq.0)),
+    };
+    let (ird, ord) = qp.ends.and_then(|ends| ends.depths).unzip();
+    Resource::Qp(QpResource {
+        qpn: qp.number.0,
+        state: qp.state.name().into(),
+        local: qp.ends.map(|ends| ends.local),
+        remote: qp.ends.map(|ends| ends.remote),
+        pdn: facts.pd.0,
+        scqn: facts.send_cq.0,
+        rcqn: facts.recv_cq.0,
+        srqn: srq,
+        sq_used: facts.sq.len(),
+        sq_depth: facts.sq.capacity(),
+        rq_used: rq.map(|rq| rq.len()),
+        rq_depth: rq.map(|rq| rq.capacity()),
+        ird,
+        ord,
+    })
+}
+
+fn connection(facts: &ConnectionFacts, depths: Option<(u16, u16)>) -> Resource {
+    let (ird, ord) = depths.unzip();
+    Resource::Connection(Box::new(ConnectionResource {
+        local: facts.local,
+        remote: facts.remote,
+        state: format!("{:?}", facts.tcp.state),
+        phase: facts.phase.into(),
+        qpn: facts.qp.map(|qp| qp.0),
+        mpa: facts.mpa.map(|mpa| MpaResource {
+            mpa: mpa.revision,
+            crc: mpa.crc,
+            markers: mpa.markers,
+            peer_markers: mpa.peer_markers,
+            ird,
+            ord,
+        }),
+        tcp: tcp(facts),
+    }))
+}
+
+fn tcp(facts: &ConnectionFacts) -> TcpResource {
+    let tcp = &facts.tcp;
+    let millis = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+    let (rtt, rttvar) = tcp.rtt.unzip();
+    TcpResource {
+        congestion: tcp.congestion.to_string(),
+        rtt: rtt.map(millis),
+        rttvar: rttvar.map(millis),
+        minrtt: tcp.min_rtt.map(millis),
+        rto: millis(tcp.rto),
+        mss: tcp.mss,
+        cwnd: tcp.cwnd,
+        ssthresh: tcp.ssthresh,
+        bytes_sent: tcp.counters.octets_sent,
+        bytes_acked: tcp.acked,
+        bytes_received: tcp.received,
+        retransmits: tcp.counters.retransmits,
+        unacked: tcp.unacked,
+        lost: tcp.lost,
+        send_window: tcp.send_window,
+        receive_window: tcp.receive_window,
+        pacing_rate: tcp.pacing_rate,
+        delivery_rate: tcp.delivery_rate.map(|rate| rate.octets_per_second),
+        last_sent: tcp.last_sent.map(millis),
+        last_received: millis(tcp.last_received),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! The objects of a device in the form in which its process describes them to `rnic-ctl`: a JSON object on each line. Either side may
+//! be of another version: a field that is missing has a default, and one that is not known is passed over.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// What a process says of its device. The last line is [`End`](Self::End): without it, something is missing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Resource {
+    /// How many objects there are.
+    Summary(Summary),
+    /// A protection domain.
+    Pd(PdResource),
+    /// A memory region or window.
+    Mr(MrResource),
+    /// A completion queue.
+    Cq(CqResource),
+    /// A queue pair.
+    Qp(QpResource),
+    /// A shared receive queue.
+    Srq(SrqResource),
+    /// A listener.
+    Listener(ListenerResource),
+    /// A connection.
+    Connection(Box<ConnectionResource>),
+    /// Engines that nobody drives now: nothing is known of their connections.
+    Idle {
+        /// How many.
+        engines: u32,
+    },
+    /// It does not know what was asked for.
+    Unknown,
+    /// All was said.
+    End,
+    /// Something that this version does not know.
+    #[serde(other)]
+    Newer,
+}
+
+/// How many objects there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    /// Protection domains.
+    pub pd: u32,
+    /// Completion queues.
+    pub cq: u32,
+    /// Queue pairs.
+    pub qp: u32,
+    /// Shared receive queues.
+    pub srq: u32,
+    /// Memory regions and windows.
+    pub mr: u32,
+    /// Listeners.
+    pub listener: u32,
+}
+
+/// A protection domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PdResource {
+    /// Its number.
+    pub pdn: u32,
+    /// Queue pairs, shared receive queues and registrations that belong to it.
+    pub users: u32,
+}
+
+/// A memory region or window.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MrResource {
+    /// Its number: the low bits of the index of its STag. The rest, which peers have to guess, is not said.
+    pub mrn: u32,
+    /// `region`, `fast` (for fast registrations) or `window`.
+    pub kind: String,
+    /// Its protection domain.
+    pub pdn: u32,
+    /// The octets that it opens, while it is valid.
+    pub len: Option<u64>,
+    /// What may be done to them.
+    pub access: Option<String>,
+    /// The pages of the memory, in octets. A window has none of its own.
+    pub page_size: Option<u64>,
+}
+
+/// A completion queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CqResource {
+    /// Its number.
+    pub cqn: u32,
+    /// Completions that have not been polled.
+    pub used: u32,
+    /// Completions that it has room for.
+    pub depth: u32,
+    /// Queue pairs that complete there.
+    pub users: u32,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QpResource {
+    /// Its number.
+    pub qpn: u32,
+    /// Its state, as ibverbs calls it.
+    pub state: String,
+    /// The local address of its connection, or of the last one.
+    pub local: Option<SocketAddr>,
+    /// The peer's.
+    pub remote: Option<SocketAddr>,
+    /// Its protection domain.
+    pub pdn: u32,
+    /// The completion queue of its send queue.
+    pub scqn: u32,
+    /// The completion queue of its receive queue.
+    pub rcqn: u32,
+    /// The shared receive queue that it takes its receives from.
+    pub srqn: Option<u32>,
+    /// Requests in the send queue that the engine has not taken.
+    pub sq_used: u32,
+    /// Requests that the send queue has room for.
+    pub sq_depth: u32,
+    /// Requests in its own receive queue.
+    pub rq_used: Option<u32>,
+    /// Requests that its own receive queue has room for.
+    pub rq_depth: Option<u32>,
+    /// Reads of the peer that this side takes at once, once connected.
+    pub ird: Option<u16>,
+    /// Reads that this side may have outstanding, once connected.
+    pub ord: Option<u16>,
+}
+
+/// A shared receive queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SrqResource {
+    /// Its number.
+    pub srqn: u32,
+    /// Its protection domain.
+    pub pdn: u32,
+    /// Requests that are posted.
+    pub used: u32,
+    /// Requests that it has room for.
+    pub depth: u32,
+    /// Queue pairs that take their receives from it.
+    pub users: u32,
+}
+
+/// A listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerResource {
+    /// Where it listens.
+    pub local: SocketAddr,
+    /// Connection requests that wait for the application.
+    #[serde(default)]
+    pub waiting: u32,
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionResource {
+    /// The local address.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// TCP's state.
+    #[serde(default)]
+    pub state: String,
+    /// The phase of the protocols above TCP.
+    #[serde(default)]
+    pub phase: String,
+    /// The queue pair, once there is one.
+    #[serde(default)]
+    pub qpn: Option<u32>,
+    /// What was agreed on in MPA start-up, while FPDUs flow.
+    #[serde(default)]
+    pub mpa: Option<MpaResource>,
+    /// TCP.
+    #[serde(default)]
+    pub tcp: TcpResource,
+}
+
+/// What the ends of a connection have agreed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MpaResource {
+    /// The revision of MPA.
+    pub mpa: u8,
+    /// Whether FPDUs have CRCs.
+    pub crc: bool,
+    /// Whether this side sends markers.
+    pub markers: bool,
+    /// Whether the peer sends markers.
+    pub peer_markers: bool,
+    /// Reads of the peer that this side takes at once.
+    pub ird: Option<u16>,
+    /// Reads that this side may have outstanding.
+    pub ord: Option<u16>,
+}
+
+/// TCP's facts of a connection, named as `ss -ti` names them. Times are in milliseconds, sizes in octets, rates in octets a second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TcpResource {
+    /// What steers the congestion window.
+    pub congestion: String,
+    /// The smoothed round-trip time, once measured.
+    pub rtt: Option<f64>,
+    /// Its variation.
+    pub rttvar: Option<f64>,
+    /// The least of the last minutes.
+    pub minrtt: Option<f64>,
+    /// The retransmission timeout.
+    pub rto: f64,
+    /// Payload of a full segment.
+    pub mss: u16,
+    /// The congestion window.
+    pub cwnd: u64,
+    /// The slow-start threshold, once there was a loss.
+    pub ssthresh: Option<u64>,
+    /// Octets sent for the first time.
+    pub bytes_sent: u64,
+    /// Octets that the peer has acknowledged.
+    pub bytes_acked: u64,
+    /// Octets received in order.
+    pub bytes_received: u64,
+    /// Segments sent again, from the beginning.
+    pub retransmits: u64,
+    /// Octets sent and not acknowledged.
+    pub unacked: u64,
+    /// Octets thought lost and not sent again yet.
+    pub lost: u64,
+    /// What the peer's window has room for beyond.
+    pub send_window: u64,
+    /// What the peer may send before it hears of more.
+    pub receive_window: u64,
+    /// What new data is paced at, if it is.
+    pub pacing_rate: Option<u64>,
+    /// How fast octets reached the peer in the last round trip.
+    pub delivery_rate: Option<u64>,
+    /// The time since data was last sent.
+    pub last_sent: Option<f64>,
+    /// The time since anything was received.
+    pub last_received: f64,
+}
