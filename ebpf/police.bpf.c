@@ -5,6 +5,7 @@
  */
 #include "parse.h"
 #include "tables.h"
+#include "tap.h"
 #include "police.h"
 
 #define TCP_DATA_OFFSET 12 /* in the header; the upper half of the octet, in words */
@@ -216,6 +217,7 @@ int rnic_police(struct xdp_md *context)
 
 	if (!client) {
 		count(0, POLICE_UNKNOWN, len);
+		tap(context, CAPTURE_SENT, 0, 0, XDP_DROP, POLICE_UNKNOWN);
 		return XDP_DROP;
 	}
 	verdict = judge(context, client, len, &device);
@@ -225,6 +227,7 @@ int rnic_police(struct xdp_md *context)
 			verdict = POLICE_NO_DEVICE;
 	}
 	count(client->port, verdict, len);
+	tap(context, CAPTURE_SENT, client->port, verdict == POLICE_TO_PORT ? device : 0, action, verdict);
 	return action;
 }
 
