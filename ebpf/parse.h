@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* How headers are read: what steer.bpf.c and police.bpf.c have in common. */
+/* How headers are read: what steer.bpf.c, police.bpf.c and capture.bpf.c have in common. */
 #ifndef RNIC_PARSE_H
 #define RNIC_PARSE_H
 
@@ -41,6 +41,10 @@ struct headers {
 	__u32 ip_len;        /* of header and payload, as the IP header says */
 };
 
+/* What frames are read from. capture.bpf.c has its own, with its own octets(). */
+#ifndef PARSE_SOURCE
+#define PARSE_SOURCE struct xdp_md
+
 /*
  * Returns octets of the frame from `at` on, in place or copied to `room`: only the first buffer of a frame can be read in place,
  * and a driver may put any number of octets there. Returns NULL if the frame is too short.
@@ -53,13 +57,14 @@ static __always_inline void *octets(struct xdp_md *context, __u32 at, void *room
 		return found;
 	return bpf_xdp_load_bytes(context, at, room, len) ? NULL : room;
 }
+#endif
 
 /*
  * Reads the VLAN and the MAC addresses of a frame, and moves on past the Ethernet header and a VLAN tag. Returns the
  * EtherType (host order), 0 if truncated. Frames with more tags, or with a provider's (802.1ad), are left to the kernel: they are
  * for devices on VLAN devices.
  */
-static __always_inline __u16 parse_ethernet(struct xdp_md *context, __u32 *at, struct steer_key *key,
+static __always_inline __u16 parse_ethernet(PARSE_SOURCE *context, __u32 *at, struct steer_key *key,
 					    struct headers *headers)
 {
 	struct ethhdr room __attribute__((aligned(4))), *ethernet = octets(context, *at, &room, sizeof(room));
@@ -87,7 +92,7 @@ static __always_inline __u16 parse_ethernet(struct xdp_md *context, __u32 *at, s
 }
 
 /* Fills in family and addresses, and moves on to the TCP header. Returns STEER_REDIRECTED to go on, or why the frame passes. */
-static __always_inline int parse_ipv4(struct xdp_md *context, __u32 *at, struct steer_key *key, __be32 *peer,
+static __always_inline int parse_ipv4(PARSE_SOURCE *context, __u32 *at, struct steer_key *key, __be32 *peer,
 				      struct headers *headers)
 {
 	struct iphdr room, *ip = octets(context, *at, &room, sizeof(room));
@@ -112,7 +117,7 @@ static __always_inline int parse_ipv4(struct xdp_md *context, __u32 *at, struct 
 	return STEER_REDIRECTED;
 }
 
-static __always_inline int parse_ipv6(struct xdp_md *context, __u32 *at, struct steer_key *key, __be32 *peer,
+static __always_inline int parse_ipv6(PARSE_SOURCE *context, __u32 *at, struct steer_key *key, __be32 *peer,
 				      struct headers *headers)
 {
 	struct ipv6hdr room, *ip = octets(context, *at, &room, sizeof(room));
@@ -139,7 +144,7 @@ static __always_inline int parse_ipv6(struct xdp_md *context, __u32 *at, struct 
  * Reads the destination of a frame into the key (address, VLAN and port), the address of its source, and the rest of its headers.
  * Returns STEER_REDIRECTED if it is a TCP segment, or why not.
  */
-static __always_inline int parse(struct xdp_md *context, struct steer_key *key, __be32 *peer, struct headers *headers)
+static __always_inline int parse(PARSE_SOURCE *context, struct steer_key *key, __be32 *peer, struct headers *headers)
 {
 	struct tcp_ports room, *ports;
 	__u32 at = 0;

@@ -8,6 +8,7 @@
 
 #include "parse.h"
 #include "tables.h"
+#include "tap.h"
 #include "police.h"
 
 #define TCP_DATA_OFFSET 12 /* in the header; the upper half of the octet, in words */
@@ -280,6 +281,7 @@ int rnic_police(struct xdp_md *context)
 
 	if (!client) {
 		count(0, POLICE_UNKNOWN, len);
+		tap(context, CAPTURE_SENT, 0, 0, XDP_DROP, POLICE_UNKNOWN);
 		return XDP_DROP;
 	}
 	verdict = judge(context, client, len, &device);
@@ -291,6 +293,7 @@ int rnic_police(struct xdp_md *context)
 		action = XDP_TX;
 	}
 	count(client->port, verdict, len);
+	tap(context, CAPTURE_SENT, client->port, verdict == POLICE_TO_PORT ? device : 0, action, verdict);
 	return action;
 }
 

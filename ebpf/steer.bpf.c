@@ -6,6 +6,7 @@
  */
 #include "parse.h"
 #include "tables.h"
+#include "tap.h"
 
 /* Not 0 if the device is shared. Otherwise the verifier removes all that is for clients. */
 const volatile __u32 steer_shared = 0;
@@ -70,10 +71,13 @@ int rnic_steer(struct xdp_md *context)
 	if (shared && target.port) {
 		action = bpf_redirect_map(&steer_devices, target.port, XDP_PASS);
 		count(action == XDP_REDIRECT ? STEER_TO_PORT : STEER_NO_PORT);
-		return action;
+	} else {
+		action = bpf_redirect_map(&steer_sockets, context->rx_queue_index, XDP_PASS);
+		count(action == XDP_REDIRECT ? STEER_REDIRECTED : STEER_NO_SOCKET);
 	}
-	action = bpf_redirect_map(&steer_sockets, context->rx_queue_index, XDP_PASS);
-	count(action == XDP_REDIRECT ? STEER_REDIRECTED : STEER_NO_SOCKET);
+	/* What passes, the kernel shows. */
+	if (action == XDP_REDIRECT)
+		tap(context, CAPTURE_RECEIVED, shared ? target.port : 0, 0, action, CAPTURE_NOT_JUDGED);
 	return action;
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use libbpf_cargo::SkeletonBuilder;
 
 /// Names of programs in `ebpf/`.
-const PROGRAMS: [&str; 3] = ["steer", "police", "port"];
+const PROGRAMS: [&str; 4] = ["steer", "police", "port", "capture"];
 
 fn main() {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));

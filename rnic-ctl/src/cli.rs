@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::capture::CaptureArgs;
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::doctor::DoctorArgs;
 use crate::objects::client::ClientArgs;
@@ -74,6 +75,7 @@ pub(crate) enum Command {
     Rping(RpingArgs),
     Doctor(DoctorArgs),
     Steering(SteeringArgs),
+    Capture(CaptureArgs),
     Completion(CompletionArgs),
     Man(ManArgs),
 }

@@ -4,7 +4,8 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 // From the ground up; each file imports only from those below it:
-// failure < out, interrupt, device < completion, connect, listen, log, doctor, steering, objects < perf, rping < cli
+// failure < out, interrupt, device < capture, completion, connect, listen, log, doctor, steering, objects < perf, rping < cli
+mod capture;
 mod cli;
 mod completion;
 mod connect;
@@ -83,6 +84,7 @@ fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
         Command::Rping(args) => rping::run(args, cli.json, interrupt)?,
         Command::Doctor(args) => return doctor::run(args, cli.json),
         Command::Steering(args) => steering::run(args, cli.json)?,
+        Command::Capture(args) => capture::run(args, cli.json, interrupt)?,
         Command::Completion(args) => completion::completion(args, Cli::command())?,
         Command::Man(args) => completion::man(args, Cli::command())?,
     }

@@ -1,6 +1,7 @@
 //! The device: XDP program, AF_XDP rings, worker loop, routes and neighbours.
 
 mod bell;
+pub mod capture;
 mod clock;
 mod drivers;
 mod error;
@@ -53,4 +54,11 @@ pub mod police_skeleton {
 #[allow(clippy::undocumented_unsafe_blocks)]
 pub(crate) mod port_skeleton {
     include!(concat!(env!("OUT_DIR"), "/port.skel.rs"));
+}
+
+/// The programs that show what AF_XDP sockets send, compiled from `ebpf/capture.bpf.c`.
+#[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all)]
+#[allow(clippy::undocumented_unsafe_blocks)]
+pub(crate) mod capture_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/capture.skel.rs"));
 }

@@ -12,10 +12,10 @@ use aya::maps::MapData;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::error::OpenError;
-use crate::steering::{Maps, io_error};
+use crate::steering::{Maps, WANTED, io_error};
 
-/// The layout of the maps. It changes with `ebpf/steer.h` and `ebpf/police.h`.
-const LAYOUT: &str = "layout-1";
+/// The layout of the maps. It changes with `ebpf/steer.h`, `ebpf/police.h` and `ebpf/capture.h`.
+const LAYOUT: &str = "layout-2";
 /// Where pins are made.
 const UNFINISHED: &str = "unfinished";
 
@@ -24,7 +24,7 @@ pub(super) const STEER: &str = "rnic_steer";
 pub(super) const POLICE: &str = "rnic_police";
 
 /// All maps of both programs.
-const MAPS: [&str; 11] = [
+const MAPS: [&str; 14] = [
     "steer_map",
     "steer_ports",
     "steer_links",
@@ -36,6 +36,9 @@ const MAPS: [&str; 11] = [
     "police_addresses",
     "police_peers",
     "police_counters",
+    "capture_frames",
+    "capture_lost",
+    WANTED,
 ];
 
 /// The directory of the pins of a device.
@@ -107,12 +110,12 @@ impl Pins {
     pub(super) fn finish(&self, maps: &Maps) -> Result<(), OpenError> {
         let unfinished = self.directory.join(UNFINISHED);
         for (name, map) in maps.iter() {
-            let path = unfinished.join(name);
-            let pin = || -> io::Result<_> {
+            let path = unfinished.join(pin(name));
+            let pinned = || -> io::Result<_> {
                 let map = MapData::from_fd(map.try_clone()?).map_err(io_error)?;
                 map.pin(&path).map_err(io::Error::other)
             };
-            pin().map_err(failed("pin a map at", &path))?;
+            pinned().map_err(failed("pin a map at", &path))?;
         }
         let place = self.directory.join(LAYOUT);
         fs::rename(&unfinished, &place).map_err(failed("rename pins to", &place))
@@ -134,8 +137,13 @@ impl Pins {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(LAYOUT).join(name)
+        self.directory.join(LAYOUT).join(pin(name))
     }
+}
+
+/// Returns the name of a pin. The BPF file system allows no dots in it.
+fn pin(name: &str) -> String {
+    name.trim_start_matches('.').replace('.', "_")
 }
 
 /// Removes a directory with all that is in it, if it is there.

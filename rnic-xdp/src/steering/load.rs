@@ -62,6 +62,9 @@ pub(crate) struct Loaded {
 /// The name of the map that holds the constants of a program ends so. Each program has its own.
 const CONSTANTS: &str = ".rodata";
 
+/// The map that says which frames somebody captures, which programs of a device have in common.
+pub(crate) const WANTED: &str = ".data.capture";
+
 /// Loads the one program of an object, with the maps that are given, and new ones otherwise. Pins it if there is a path.
 /// From then on aya handles the maps.
 pub(crate) fn load<'obj>(

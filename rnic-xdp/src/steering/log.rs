@@ -20,7 +20,7 @@ fn keep(_: PrintLevel, text: String) {
 }
 
 /// Starts to capture libbpf's warnings.
-pub(super) fn capture() {
+pub(crate) fn capture() {
     WARNINGS
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
