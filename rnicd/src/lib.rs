@@ -2,7 +2,7 @@
 //! how much, and what systemd and rnicd say to each other.
 
 // From the ground up; each file imports only from those below it:
-// config/fault, config/value < config/table < config/rule < config/mod < policy, quota, notify, record, client < shared < server
+// config/fault, config/value < config/table < config/rule < config/mod < policy, quota, notify, record, usage, client < shared < server
 // < administration < requests < serve < unshare
 mod administration;
 mod client;
@@ -16,3 +16,4 @@ pub mod serve;
 mod server;
 mod shared;
 pub mod unshare;
+mod usage;

@@ -27,7 +27,8 @@ use crate::policy::Policy;
 use crate::quota::{self, Quotas};
 use crate::record::Records;
 use crate::server::Server;
-use crate::shared::{Lease, Port, Shared};
+use crate::shared::{Lease, Port, Shared, found};
+use crate::usage::Usage;
 
 /// How often to look again for a device that is not there.
 const LOOK_FOR_DEVICES_EVERY: Duration = Duration::from_secs(2);
@@ -272,6 +273,8 @@ fn open(places: &Places, device: &Device, quotas: &Quotas) -> Result<Shared, Sha
     let mut device = SharedDevice::open(name, device.mode, &places.pins.join(name))?;
     let records = Records::open(places.state.join("ports").join(name));
     let records = records.map_err(failed("keep records of ports"))?;
+    let usage = Usage::open(places.state.join("usage").join(format!("{name}.json")));
+    let mut usage = usage.map_err(failed("read what users have sent"))?;
     let mut shared_ports = std::collections::BTreeMap::new();
     let known = records
         .read()
@@ -279,9 +282,15 @@ fn open(places: &Places, device: &Device, quotas: &Quotas) -> Result<Shared, Sha
     let there: Vec<_> = device.ports().collect();
     for record in known {
         if !there.contains(&record.port) {
+            // It ended when no rnicd ran.
+            let sent = found(name, device.port_counters(record.port));
+            usage.see_port(record.port, sent.as_ref(), None);
+            usage.end_port(record.port, record.uid);
+            usage.keep();
             records.forget(record.port);
             continue;
         }
+        usage.add_port(record.port, record.uid);
         let take = |resource, amount| quotas.adopt(record.uid, resource, amount);
         let held = vec![
             take(quota::Resource::Ports, 1),
@@ -318,6 +327,7 @@ fn open(places: &Places, device: &Device, quotas: &Quotas) -> Result<Shared, Sha
     Ok(Shared {
         device,
         records,
+        usage,
         ports: shared_ports,
         destinations: Default::default(),
     })

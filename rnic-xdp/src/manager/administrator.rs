@@ -13,7 +13,9 @@ use nix::sys::time::TimeSpec;
 use super::channel::{ChannelError, io_error};
 use super::dialogue::{Dialogue, program};
 use super::protocol::{Answer, Ask, FromDaemon, Notice, Refused, Show};
-use super::states::{DeviceState, Event, LeaseState, Page, PortState, UserState};
+use super::states::{
+    DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
+};
 
 /// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd repeats itself if there are more.
 const MOST_PAGES: usize = 4096;
@@ -96,6 +98,25 @@ impl Administrator {
             Answer::Users(page) => Some(page),
             _ => None,
         })
+    }
+
+    /// Returns what users have sent and received, by device and user.
+    pub fn usage(&mut self) -> Result<Vec<UsageState>, AskError> {
+        let show = |last: Option<&UsageState>| Show::Usage {
+            after: last.map(|usage| (usage.netdev.clone(), usage.uid)),
+        };
+        self.all(show, |answer| match answer {
+            Answer::Usage(page) => Some(page),
+            _ => None,
+        })
+    }
+
+    /// Returns what rnicd says of itself.
+    pub fn daemon(&mut self) -> Result<DaemonState, AskError> {
+        match self.ask(Ask::Show(Show::Daemon))? {
+            Answer::Daemon(daemon) => Ok(daemon),
+            _ => Err(AskError::WrongAnswer),
+        }
     }
 
     /// Ends a port. When this returns, nothing is sent or received there any more.

@@ -140,7 +140,7 @@ impl Message for Request {
 impl Message for FromDaemon {
     const TYPES: &'static [&'static str] = &[
         "welcome", "port", "adopted", "lease", "released", "devices", "ports", "leases", "users",
-        "done", "refused", "next_hop", "link", "too_big", "revoked", "event",
+        "usage", "daemon", "done", "refused", "next_hop", "link", "too_big", "revoked", "event",
     ];
 
     fn descriptors(&self) -> usize {
@@ -155,6 +155,8 @@ impl Message for FromDaemon {
                 | Answer::Ports(_)
                 | Answer::Leases(_)
                 | Answer::Users(_)
+                | Answer::Usage(_)
+                | Answer::Daemon(_)
                 | Answer::Done
                 | Answer::Refused(_) => 0,
             },
@@ -191,7 +193,12 @@ fn check_answer(answer: &Answer) -> Result<(), String> {
         Answer::Ports(page) => list("list", page.list.len()),
         Answer::Leases(page) => list("list", page.list.len()),
         Answer::Users(page) => list("list", page.list.len()),
-        Answer::Adopted | Answer::Lease { .. } | Answer::Released | Answer::Done => Ok(()),
+        Answer::Usage(page) => list("list", page.list.len()),
+        Answer::Adopted
+        | Answer::Lease { .. }
+        | Answer::Released
+        | Answer::Daemon(_)
+        | Answer::Done => Ok(()),
     }
 }
 
