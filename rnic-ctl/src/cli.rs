@@ -7,6 +7,7 @@ use crate::doctor::DoctorArgs;
 use crate::objects::client::ClientArgs;
 use crate::objects::dev::DevArgs;
 use crate::objects::lease::LeaseArgs;
+use crate::objects::metrics::MetricsArgs;
 use crate::objects::monitor::MonitorArgs;
 use crate::objects::port::PortArgs;
 use crate::objects::stat::StatArgs;
@@ -18,7 +19,7 @@ use crate::steering::SteeringArgs;
 /// RDMA in user space: administer, measure and diagnose it.
 ///
 /// dev, port, lease, client, user, stat and monitor ask rnicd, and print a line for each object, as `rdma` and `ip` do. Objects and
-/// verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
+/// verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`. metrics puts all of it in the form of Prometheus.
 ///
 /// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
 /// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
@@ -61,6 +62,7 @@ pub(crate) enum Command {
     Stat(StatArgs),
     #[command(alias = "m")]
     Monitor(MonitorArgs),
+    Metrics(MetricsArgs),
     Perf(Box<PerfArgs>),
     Rping(RpingArgs),
     Doctor(DoctorArgs),

@@ -75,6 +75,7 @@ fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
         Command::Client(args) => objects::client::run(args)?,
         Command::User(args) => objects::user::run(args, style)?,
         Command::Stat(args) => objects::stat::run(args, style, interrupt)?,
+        Command::Metrics(args) => objects::metrics::run(args, interrupt)?,
         Command::Monitor(args) => objects::monitor::run(args, style, interrupt)?,
         Command::Perf(args) => perf::run(args, cli.json, interrupt)?,
         Command::Rping(args) => rping::run(args, cli.json, interrupt)?,

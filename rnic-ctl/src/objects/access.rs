@@ -42,8 +42,13 @@ pub(crate) struct Style {
 impl Access {
     /// Connects to rnicd.
     pub(super) fn connect(&self) -> Outcome<Administrator> {
+        self.administrator().map_err(failed("connect to rnicd"))
+    }
+
+    /// Connects to rnicd, for those to whom it matters why that fails.
+    pub(super) fn administrator(&self) -> Result<Administrator, AskError> {
         let path = self.socket.clone().unwrap_or_else(default_socket);
-        Administrator::connect(&path).map_err(failed("connect to rnicd"))
+        Administrator::connect(&path)
     }
 
     /// Adds the options behind the object to those in front of it.

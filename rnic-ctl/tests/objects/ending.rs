@@ -7,7 +7,7 @@ use crate::common::{Running, text};
 use crate::world::{World, succeed};
 
 /// A client without rights, which transfers without end on port 1, and its server on the peer.
-fn transfer(world: &World, server: &str, client: &str) -> (Running, Running) {
+pub(crate) fn transfer(world: &World, server: &str, client: &str) -> (Running, Running) {
     let server = world.peers(&format!("{server} --netdev theirs"));
     let server = Running::start(server).until_it_says("listening on");
     let client = Running::start(world.nobody(&format!("{client} --netdev nic")));

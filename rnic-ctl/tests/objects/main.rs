@@ -4,6 +4,8 @@
 mod common;
 mod ending;
 mod events;
+mod exposition;
 mod lists;
+mod metrics;
 mod transcript;
 mod world;

@@ -103,7 +103,8 @@ impl World {
         self.rnicd = Some(self.start());
     }
 
-    fn stop(&mut self) {
+    /// Kills rnicd.
+    pub(crate) fn stop(&mut self) {
         if let Some(mut rnicd) = self.rnicd.take() {
             let _ = rnicd.kill();
             let _ = rnicd.wait();
