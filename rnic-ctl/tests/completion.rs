@@ -30,7 +30,9 @@ fn bash_completes_objects_and_verbs() {
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines.len(), 2, "{said}");
     assert_eq!(lines[0], "revoke");
-    for object in ["dev", "port", "lease", "client", "user", "stat", "monitor"] {
+    for object in [
+        "dev", "port", "lease", "client", "user", "stat", "monitor", "metrics",
+    ] {
         assert!(lines[1].split(' ').any(|word| word == object), "{said}");
     }
 }

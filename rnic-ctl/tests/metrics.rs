@@ -2,13 +2,16 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio, id};
+use std::time::Duration;
 
 use common::text;
 
+/// The longest time that anything may take, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(120);
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 fn command(line: &str) -> Command {
@@ -37,7 +40,9 @@ impl Exporter {
     }
 
     fn connect(&self) -> TcpStream {
-        TcpStream::connect(&self.place).unwrap()
+        let stream = TcpStream::connect(&self.place).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
     }
 
     /// Asks as a scraper does.
@@ -55,10 +60,12 @@ impl Drop for Exporter {
     }
 }
 
-/// What comes until the other end closes, in order or not.
+/// What comes until the other end closes, in order or by a reset.
 fn rest(mut stream: TcpStream) -> String {
     let mut octets = Vec::new();
-    let _ = stream.read_to_end(&mut octets);
+    if let Err(error) = stream.read_to_end(&mut octets) {
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    }
     text(&octets)
 }
 
