@@ -9,6 +9,7 @@ use crate::objects::client::ClientArgs;
 use crate::objects::conn::ConnArgs;
 use crate::objects::dev::DevArgs;
 use crate::objects::lease::LeaseArgs;
+use crate::objects::metrics::MetricsArgs;
 use crate::objects::monitor::MonitorArgs;
 use crate::objects::port::PortArgs;
 use crate::objects::res::ResArgs;
@@ -22,7 +23,8 @@ use crate::steering::SteeringArgs;
 /// RDMA in user space: administer, measure and diagnose it.
 ///
 /// dev, port, lease, client, user, stat, monitor and top ask rnicd, conn and res its clients; all but top print a line for each
-/// object, as `rdma` and `ip` do. Objects and verbs can be abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
+/// object, as `rdma` and `ip` do; metrics puts their counters in the form of Prometheus. Objects and verbs can be abbreviated:
+/// `rnic-ctl p s` is `rnic-ctl port show`.
 ///
 /// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
 /// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
@@ -71,6 +73,7 @@ pub(crate) enum Command {
     Monitor(MonitorArgs),
     #[command(alias = "t")]
     Top(TopArgs),
+    Metrics(MetricsArgs),
     Perf(Box<PerfArgs>),
     Rping(RpingArgs),
     Doctor(DoctorArgs),

@@ -78,6 +78,7 @@ fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
         Command::Res(args) => return objects::res::run(args, style),
         Command::User(args) => objects::user::run(args, style)?,
         Command::Stat(args) => objects::stat::run(args, style, interrupt)?,
+        Command::Metrics(args) => objects::metrics::run(args, interrupt)?,
         Command::Monitor(args) => objects::monitor::run(args, style, interrupt)?,
         Command::Top(args) => objects::top::run(args, style, interrupt)?,
         Command::Perf(args) => perf::run(args, cli.json, interrupt)?,

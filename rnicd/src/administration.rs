@@ -9,15 +9,15 @@ use std::os::fd::OwnedFd;
 use rnic_xdp::LinkState;
 use rnic_xdp::manager::protocol::{Answer, Notice, Reason, Refused, Show};
 use rnic_xdp::manager::states::{
-    Configured, DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd, PortState,
-    SentFrames, SteeredFrames, UserState,
+    Configured, DaemonState, DeviceState, Event, Holding, LeaseState, Page, PortEnd, PortState,
+    SentFrames, SteeredFrames, UsageState, UserState,
 };
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::config::{Device, Origin, Setting, mode_name, words};
 use crate::quota::Resource;
 use crate::server::Server;
-use crate::shared::{ClientKey, Shared};
+use crate::shared::{ClientKey, Shared, found};
 
 /// The most characters of who has set a limit: a path can be long.
 const MAX_ORIGIN: usize = 512;
@@ -44,6 +44,14 @@ impl Server {
                 self.check_root(key, "see the users")?;
                 Answer::Users(self.user_states(after))
             }
+            Show::Usage { after } => {
+                self.check_root(key, "see what users have sent")?;
+                Answer::Usage(self.usage_states(after))
+            }
+            Show::Daemon => Answer::Daemon(DaemonState {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                since: self.since,
+            }),
         };
         Ok((answer, Vec::new()))
     }
@@ -52,6 +60,8 @@ impl Server {
     pub(crate) fn end_port(&mut self, key: ClientKey, number: u32) -> Answered {
         self.check_root(key, "end ports")?;
         let shared = self.device_of(number)?;
+        // The host end, which counts what was received, goes with the port.
+        shared.look(number);
         shared.device.end_port(number).map_err(|error| {
             let why = format!("port {number} cannot be ended: {error}");
             Refused::new(Reason::Other, why)
@@ -199,6 +209,25 @@ impl Server {
         Page::of(behind.map(|(&uid, gids)| self.user_state(uid, gids)))
     }
 
+    /// What ports count and what ended ports had counted are read at once, so that no port is in both or in none.
+    fn usage_states(&mut self, after: Option<(String, Option<u32>)>) -> Page<UsageState> {
+        let mut owners = BTreeMap::new();
+        for (index, shared) in self.devices.iter().enumerate() {
+            let netdev = shared.device.netdev();
+            let of_device = shared.usage.owners().into_iter();
+            owners.extend(of_device.map(|owner| ((netdev.to_owned(), owner), index)));
+        }
+        let devices = &mut self.devices;
+        let behind = owners.range((behind(after), Bound::Unbounded));
+        let page =
+            Page::of(behind.map(|((_, owner), index)| usage_state(&mut devices[*index], *owner)));
+        // What was shown must not go back.
+        for shared in devices {
+            shared.usage.keep();
+        }
+        page
+    }
+
     fn user_state(&self, uid: u32, gids: &[u32]) -> UserState {
         let limits = self.settings.policy.limits(uid, gids);
         let holding = |resource: Resource| {
@@ -306,10 +335,20 @@ fn device_state(shared: &mut Shared, configured: Option<&Device>) -> DeviceState
     }
 }
 
+fn usage_state(shared: &mut Shared, owner: Option<u32>) -> UsageState {
+    let ports = shared.ports.iter();
+    let own = ports.filter(|(_, port)| shared.usage.owner(port.record.uid) == owner);
+    let own: Vec<_> = own.map(|(&number, _)| number).collect();
+    for &number in &own {
+        shared.look(number);
+    }
+    let traffic = shared.usage.of(owner, &own);
+    traffic.state(shared.device.netdev(), owner)
+}
+
 fn port_state(shared: &mut Shared, number: u32) -> Option<PortState> {
-    let device = &mut shared.device;
-    let counters = device.port_counters(number);
-    let sent = found(device.netdev(), counters).map_or_else(Vec::new, |counters| {
+    let (counters, host_end) = shared.look(number);
+    let sent = counters.map_or_else(Vec::new, |counters| {
         let counts = counters.entries().map(|(verdict, count)| SentFrames {
             verdict: verdict.name().to_owned(),
             frames: count.frames,
@@ -317,9 +356,7 @@ fn port_state(shared: &mut Shared, number: u32) -> Option<PortState> {
         });
         counts.collect()
     });
-    let host_end: Result<Option<KernelLink>, _> = device.kernel_host_end(number);
-    let host_end = found(device.netdev(), host_end).flatten();
-    let netdev = device.netdev().to_owned();
+    let netdev = shared.device.netdev().to_owned();
     let port = shared.ports.get(&number)?;
     let record = &port.record;
     Some(PortState {
@@ -336,9 +373,4 @@ fn port_state(shared: &mut Shared, number: u32) -> Option<PortState> {
         sent,
         host_end,
     })
-}
-
-/// Returns what the kernel was asked for; notes an error: the rest is shown without it.
-fn found<T, E: std::fmt::Display>(netdev: &str, read: Result<T, E>) -> Option<T> {
-    read.inspect_err(|error| warn!("{netdev}: {error}")).ok()
 }

@@ -31,6 +31,10 @@ pub(crate) struct Cli {
     #[arg(long, group = "what")]
     pub(crate) unshare: bool,
 
+    /// Write the manual pages into a directory
+    #[arg(long, value_name = "DIR", group = "what", hide = true)]
+    pub(crate) man: Option<PathBuf>,
+
     /// The Unix socket to listen at, whatever the configuration says
     #[arg(long, value_name = "PATH", value_parser = socket_path)]
     pub(crate) socket: Option<PathBuf>,

@@ -2,7 +2,7 @@
 //! how much, and what systemd and rnicd say to each other.
 
 // From the ground up; each file imports only from those below it:
-// config/fault, config/value < config/table < config/rule < config/mod < config/change < policy, places, quota, notify, record, client
+// config/fault, config/value < config/table < config/rule < config/mod < config/change < policy, places, quota, notify, record, usage, client
 // < settings, shared < open, server < devices, administration < changes, inspection < requests < serve < unshare
 mod administration;
 mod changes;
@@ -22,3 +22,4 @@ mod server;
 pub mod settings;
 mod shared;
 pub mod unshare;
+mod usage;

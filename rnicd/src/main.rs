@@ -5,12 +5,13 @@
 
 mod cli;
 mod log;
+mod manual;
 
 use std::fmt;
 use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use rnicd::config::Setting;
 use rnicd::serve::{Places, ServeError, serve};
 use rnicd::settings::Settings;
@@ -29,6 +30,15 @@ fn main() -> ExitCode {
         state: cli.state.clone(),
         pins: cli.pins.clone(),
     };
+    if let Some(directory) = &cli.man {
+        let why = |error| {
+            format!(
+                "cannot write manual pages to {}: {error}",
+                directory.display()
+            )
+        };
+        return finish(manual::write(directory, Cli::command()).map_err(why));
+    }
     if cli.unshare {
         return finish(unshare(&places));
     }

@@ -12,7 +12,8 @@ use tracing::warn;
 use crate::places::Places;
 use crate::quota::{Quotas, Resource};
 use crate::record::Records;
-use crate::shared::{Lease, Port, Shared};
+use crate::shared::{Lease, Port, Shared, found};
+use crate::usage::Usage;
 
 /// Takes a device, with the ports that a former rnicd has made.
 pub(crate) fn open(
@@ -26,6 +27,8 @@ pub(crate) fn open(
     let mut device = SharedDevice::open(name, choice, &places.pins.join(name))?;
     let records = Records::open(places.state.join("ports").join(name));
     let records = records.map_err(failed("keep records of ports"))?;
+    let usage = Usage::open(places.state.join("usage").join(format!("{name}.json")));
+    let mut usage = usage.map_err(failed("read what users have sent"))?;
     let mut shared_ports = BTreeMap::new();
     let known = records
         .read()
@@ -33,9 +36,15 @@ pub(crate) fn open(
     let there: Vec<_> = device.ports().collect();
     for record in known {
         if !there.contains(&record.port) {
+            // It ended when no rnicd ran.
+            let sent = found(name, device.port_counters(record.port));
+            usage.see_port(record.port, sent.as_ref(), None);
+            usage.end_port(record.port, record.uid);
+            usage.keep();
             records.forget(record.port);
             continue;
         }
+        usage.add_port(record.port, record.uid);
         let take = |resource, amount| quotas.adopt(record.uid, resource, amount);
         let held = vec![
             take(Resource::Ports, 1),
@@ -73,6 +82,7 @@ pub(crate) fn open(
         device,
         choice,
         records,
+        usage,
         ports: shared_ports,
         destinations: Default::default(),
     })

@@ -258,6 +258,8 @@ impl Server {
             leases: Default::default(),
             follows: Default::default(),
         };
+        shared.usage.add_port(number, port.record.uid);
+        shared.usage.keep();
         shared.ports.insert(number, port);
         self.announce(opened);
         Ok((Answer::Port(grant), vec![made.socket, made.umem]))

@@ -16,7 +16,7 @@ use rustix::net::{SocketFlags, accept_with};
 use slab::Slab;
 use tracing::{debug, info, warn};
 
-use crate::client::{Client, Received, event};
+use crate::client::{Client, Received, event, now};
 use crate::places::Places;
 use crate::quota::Quotas;
 use crate::settings::Settings;
@@ -35,6 +35,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What rnicd has.
 pub(crate) struct Server {
     listener: OwnedFd,
+    /// When it started, in seconds since 1970-01-01 UTC.
+    pub(crate) since: u64,
     /// Until when no connection is accepted.
     pause: Option<Instant>,
     pub(crate) devices: Vec<Shared>,
@@ -64,6 +66,7 @@ impl Server {
     pub(crate) fn new(listener: OwnedFd, places: Places, settings: Settings) -> Self {
         Self {
             listener,
+            since: now(),
             pause: None,
             devices: Vec::new(),
             clients: Slab::new(),
@@ -113,9 +116,9 @@ impl Server {
         let is_to_end = |shared: &Shared| which(shared.device.netdev());
         let (ended, kept): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_to_end);
         self.devices = kept;
-        for shared in ended {
+        for mut shared in ended {
             let name = shared.device.netdev().to_owned();
-            self.say_gone(&shared);
+            self.say_gone(&mut shared);
             match shared.device.close() {
                 Ok(()) => info!("{name} is shared no more"),
                 Err(error) => warn!("{name} is shared no more, but: {error}"),
@@ -132,7 +135,10 @@ impl Server {
     }
 
     /// Tells the clients of a device that their ports have ended.
-    fn say_gone(&mut self, shared: &Shared) {
+    fn say_gone(&mut self, shared: &mut Shared) {
+        for number in shared.ports.keys().copied().collect::<Vec<_>>() {
+            shared.close_books(number);
+        }
         let netdev = || shared.device.netdev().to_owned();
         self.announce(Event::DeviceChanged {
             netdev: netdev(),
@@ -199,9 +205,9 @@ impl Server {
     fn drop_lost_devices(&mut self) {
         let is_gone = |shared: &Shared| shared.device.link_state() == LinkState::Gone;
         while let Some(at) = self.devices.iter().position(is_gone) {
-            let shared = self.devices.swap_remove(at);
+            let mut shared = self.devices.swap_remove(at);
             warn!("{} is gone, and its ports with it", shared.device.netdev());
-            self.say_gone(&shared);
+            self.say_gone(&mut shared);
             // The program went with the device; the maps have no use any more.
             let _ = shared.device.close();
         }
@@ -317,12 +323,17 @@ impl Server {
             ChannelError::Closed => debug!("{name} (pid {}, uid {}) has left", peer.pid, peer.uid),
             error => info!("{name} (pid {}, uid {}): {error}", peer.pid, peer.uid),
         }
-        let ports = self
-            .devices
-            .iter_mut()
-            .flat_map(|shared| shared.ports.values_mut());
-        for port in ports.filter(|port| port.client == Some(key)) {
-            port.client = None;
+        for shared in &mut self.devices {
+            let ports = shared.ports.iter_mut();
+            let own = ports.filter(|(_, port)| port.client == Some(key));
+            let numbers = own.map(|(&number, port)| {
+                port.client = None;
+                number
+            });
+            // If its process has ended, its ports are about to: a moment later the kernel does not say what they received.
+            for number in numbers.collect::<Vec<_>>() {
+                shared.look(number);
+            }
         }
     }
 

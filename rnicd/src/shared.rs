@@ -5,10 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use rnic_core::connection::NextHop;
 use rnic_xdp::manager::SharedDevice;
+use rnic_xdp::manager::states::KernelLink;
+use rnic_xdp::sharing::PoliceCounters;
 use rnic_xdp::steering::ModeChoice;
+use tracing::warn;
 
 use crate::quota::Taken;
 use crate::record::{Record, Records};
+use crate::usage::Usage;
 
 /// The key of a client among all that are connected.
 pub(crate) type ClientKey = usize;
@@ -52,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) choice: ModeChoice,
     /// What outlives rnicd of its ports.
     pub(crate) records: Records,
+    /// What its users have sent and received.
+    pub(crate) usage: Usage,
     /// Its ports.
     pub(crate) ports: BTreeMap<u32, Port>,
     /// The destinations that its ports follow.
@@ -99,12 +105,33 @@ impl Shared {
         followed.ports.clone()
     }
 
+    /// Reads what a port counts: what its client has sent, and its host end, as far as the kernel has them.
+    pub(crate) fn look(&mut self, number: u32) -> (Option<PoliceCounters>, Option<KernelLink>) {
+        let device = &mut self.device;
+        let sent = found(device.netdev(), device.port_counters(number));
+        let host_end = device.kernel_host_end(number);
+        let host_end = found(device.netdev(), host_end).flatten();
+        self.usage
+            .see_port(number, sent.as_ref(), host_end.as_ref());
+        (sent, host_end)
+    }
+
+    /// Counts what a port had for its user, before or after its end.
+    pub(crate) fn close_books(&mut self, number: u32) {
+        if let Some(uid) = self.ports.get(&number).map(|port| port.record.uid) {
+            self.look(number);
+            self.usage.end_port(number, uid);
+            self.usage.keep();
+        }
+    }
+
     /// Forgets a port that has ended. Returns what is known of it.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Port> {
         let port = self.ports.get(&number)?;
         for destination in port.follows.clone() {
             self.forget(number, destination);
         }
+        self.close_books(number);
         self.records.forget(number);
         self.ports.remove(&number)
     }
@@ -120,4 +147,9 @@ impl Shared {
         let found = self.ports.iter().find(|(_, port)| has(port));
         found.map(|(number, _)| *number)
     }
+}
+
+/// Returns what the kernel was asked for; notes an error: the rest is shown without it.
+pub(crate) fn found<T, E: std::fmt::Display>(netdev: &str, read: Result<T, E>) -> Option<T> {
+    read.inspect_err(|error| warn!("{netdev}: {error}")).ok()
 }

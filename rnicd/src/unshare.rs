@@ -61,7 +61,9 @@ pub fn unshare(places: &Places) -> Result<(), UnshareError> {
         }
         _ => {}
     }
-    remove(&places.state.join("ports"))
+    remove(&places.state.join("ports"))?;
+    // The counters of the next sharing start at zero.
+    remove(&places.state.join("usage"))
 }
 
 /// Returns where rnicd would serve. A configuration with faults must not be in the way.

@@ -152,3 +152,25 @@ fn a_log_that_nobody_understands_is_an_error() {
         "{error}"
     );
 }
+
+#[test]
+fn the_manual_pages_have_each_option_and_each_key() {
+    let directory = std::env::temp_dir().join(format!("rnicd-man-{}", id()));
+    let name = directory.to_str().unwrap();
+    let write = || said(command().args(["--man", name]).output().unwrap());
+    let (code, _, stderr) = write();
+    assert!(code == 1 && stderr.contains(name), "{stderr}");
+    fs::create_dir(&directory).unwrap();
+    assert_eq!(write(), (0, String::new(), String::new()));
+    let page = |page: &str| fs::read_to_string(directory.join(page)).unwrap();
+    let (command, configuration) = (page("rnicd.8"), page("rnicd.toml.5"));
+    fs::remove_dir_all(&directory).unwrap();
+    for option in ["config", "check", r"show\-config", "unshare", "socket"] {
+        let option = format!("\n\\fB\\-\\-{option}\\fR");
+        assert!(command.contains(&option), "{option}: {command}");
+    }
+    for line in include_str!("../rnicd.toml").lines() {
+        let line = format!("\n\\&{line}\n");
+        assert!(configuration.contains(&line), "{line}");
+    }
+}

@@ -42,7 +42,12 @@ pub(crate) struct Style {
 impl Access {
     /// Connects to rnicd.
     pub(super) fn connect(&self) -> Outcome<Administrator> {
-        connect(self.socket.as_deref()).map_err(failed("connect to rnicd"))
+        self.administrator().map_err(failed("connect to rnicd"))
+    }
+
+    /// Connects to rnicd, for those to whom it matters why that fails.
+    pub(super) fn administrator(&self) -> Result<Administrator, AskError> {
+        connect(self.socket.as_deref())
     }
 
     /// Adds the options behind the object to those in front of it.

@@ -2,7 +2,7 @@
 //! their own objects and connections.
 
 // From the ground up:
-// words < line < settings, access < dev, port, lease, client, user, monitor, filter < rates, said < stat, top, conn, res
+// words < line < settings, access < dev, port, lease, client, user, monitor, filter < rates, said < stat, top, conn, res, metrics
 mod access;
 pub(crate) mod client;
 pub(crate) mod conn;
@@ -10,6 +10,7 @@ pub(crate) mod dev;
 mod filter;
 pub(crate) mod lease;
 mod line;
+pub(crate) mod metrics;
 pub(crate) mod monitor;
 pub(crate) mod port;
 mod rates;

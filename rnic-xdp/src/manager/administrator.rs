@@ -14,7 +14,9 @@ use super::channel::{ChannelError, io_error};
 use super::dialogue::{Dialogue, program};
 use super::inspected::{self, Inspected, InspectionEnd};
 use super::protocol::{Answer, Ask, Change, FromDaemon, Notice, Reason, Refused, Show};
-use super::states::{DeviceState, Event, LeaseState, Page, PortState, UserState};
+use super::states::{
+    DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
+};
 
 /// The most pages of a list: more than the leases of all TCP ports of many addresses take. rnicd repeats itself if there are more.
 const MOST_PAGES: usize = 4096;
@@ -100,6 +102,25 @@ impl Administrator {
             Answer::Users(page) => Some(page),
             _ => None,
         })
+    }
+
+    /// Returns what users have sent and received, by device and user.
+    pub fn usage(&mut self) -> Result<Vec<UsageState>, AskError> {
+        let show = |last: Option<&UsageState>| Show::Usage {
+            after: last.map(|usage| (usage.netdev.clone(), usage.uid)),
+        };
+        self.all(show, |answer| match answer {
+            Answer::Usage(page) => Some(page),
+            _ => None,
+        })
+    }
+
+    /// Returns what rnicd says of itself.
+    pub fn daemon(&mut self) -> Result<DaemonState, AskError> {
+        match self.ask(Ask::Show(Show::Daemon))? {
+            Answer::Daemon(daemon) => Ok(daemon),
+            _ => Err(AskError::WrongAnswer),
+        }
     }
 
     /// Ends a port. When this returns, nothing is sent or received there any more.

@@ -210,6 +210,8 @@ impl Message for FromDaemon {
         "ports",
         "leases",
         "users",
+        "usage",
+        "daemon",
         "inspecting",
         "done",
         "refused",
@@ -233,6 +235,8 @@ impl Message for FromDaemon {
                 | Answer::Ports(_)
                 | Answer::Leases(_)
                 | Answer::Users(_)
+                | Answer::Usage(_)
+                | Answer::Daemon(_)
                 | Answer::Done
                 | Answer::Refused(_) => 0,
             },
@@ -271,10 +275,12 @@ fn check_answer(answer: &Answer) -> Result<(), String> {
         Answer::Ports(page) => list("list", page.list.len()),
         Answer::Leases(page) => list("list", page.list.len()),
         Answer::Users(page) => list("list", page.list.len()),
+        Answer::Usage(page) => list("list", page.list.len()),
         Answer::Adopted
         | Answer::Lease { .. }
         | Answer::Released
         | Answer::Inspecting
+        | Answer::Daemon(_)
         | Answer::Done => Ok(()),
     }
 }

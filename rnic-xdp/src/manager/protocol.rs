@@ -12,7 +12,9 @@ use serde_json::Value;
 
 use super::peers;
 pub use super::refused::{Policy, Reason, Refused};
-use super::states::{DeviceState, Event, LeaseState, Page, PortState, UserState};
+use super::states::{
+    DaemonState, DeviceState, Event, LeaseState, Page, PortState, UsageState, UserState,
+};
 use super::token::Token;
 use crate::routes::LinkState;
 use crate::steering::Mode;
@@ -199,8 +201,8 @@ pub enum Ask {
         /// The destination.
         destination: IpAddr,
     },
-    /// What is there, answered by `Devices`, `Ports`, `Leases` or `Users`. Root sees all; other users see their own ports and
-    /// leases.
+    /// What is there, answered by `Daemon`, `Devices`, `Ports`, `Leases`, `Users` or `Usage`. Root sees all; other users see their
+    /// own ports and leases.
     Show(Show),
     /// Root only: the end of a port, answered by `Done` once nothing is sent or received there any more.
     EndPort {
@@ -279,6 +281,8 @@ pub struct Change {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Show {
+    /// rnicd itself.
+    Daemon,
     /// Devices, by name.
     Devices {
         /// The name of a device.
@@ -302,6 +306,12 @@ pub enum Show {
         /// The number of a user.
         #[serde(default)]
         after: Option<u32>,
+    },
+    /// What users have sent and received, by device and user; those who are not counted apart come first.
+    Usage {
+        /// The device and the user.
+        #[serde(default)]
+        after: Option<(String, Option<u32>)>,
     },
 }
 
@@ -355,6 +365,10 @@ pub enum Answer {
     Leases(Page<LeaseState>),
     /// To `Show` of users.
     Users(Page<UserState>),
+    /// To `Show` of what users have sent and received.
+    Usage(Page<UsageState>),
+    /// To `Show` of rnicd itself.
+    Daemon(DaemonState),
     /// To `Inspect`, with one descriptor: a stream socket from which what the client says is read, until its end. rnicd has not seen
     /// it.
     Inspecting,

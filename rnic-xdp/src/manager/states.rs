@@ -197,6 +197,31 @@ pub struct Holding {
     pub set_by: String,
 }
 
+/// What a user has sent and received through a device, by ports that are there and by ports that have ended. It grows only, as long
+/// as the system runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageState {
+    /// The device.
+    pub netdev: String,
+    /// The user. Without it, all those who came when rnicd counted as many users apart as it does at most.
+    pub uid: Option<u32>,
+    /// What became of the frames that the user's clients sent.
+    pub sent: Vec<SentFrames>,
+    /// Frames that they received. What a port received in the last moments before its end may be missing.
+    pub received_frames: u64,
+    /// Octets of these frames.
+    pub received_octets: u64,
+}
+
+/// rnicd itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonState {
+    /// Its version.
+    pub version: String,
+    /// When it started, in seconds since 1970-01-01 UTC.
+    pub since: u64,
+}
+
 /// What happens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]

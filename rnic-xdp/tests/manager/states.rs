@@ -4,7 +4,7 @@ use rnic_xdp::LinkState;
 use rnic_xdp::manager::protocol::Reason;
 use rnic_xdp::manager::states::{
     Configured, DeviceState, Event, Holding, KernelLink, LeaseState, Page, PortEnd, PortState,
-    SentFrames, SteeredFrames, UserState,
+    SentFrames, SteeredFrames, UsageState, UserState,
 };
 use rnic_xdp::steering::Mode;
 
@@ -121,6 +121,27 @@ pub(crate) fn users() -> Page<UserState> {
     Page {
         list: vec![user],
         more: false,
+    }
+}
+
+pub(crate) const USAGE: &str = r#""list":[{"netdev":"eth1","uid":null,"sent":[{"verdict":"to_nic","frames":3,"octets":180}],"received_frames":4,"received_octets":240}],"more":true"#;
+
+pub(crate) fn usage() -> Page<UsageState> {
+    let sent = SentFrames {
+        verdict: "to_nic".into(),
+        frames: 3,
+        octets: 180,
+    };
+    let usage = UsageState {
+        netdev: "eth1".into(),
+        uid: None,
+        sent: vec![sent],
+        received_frames: 4,
+        received_octets: 240,
+    };
+    Page {
+        list: vec![usage],
+        more: true,
     }
 }
 

@@ -7,7 +7,7 @@ use rnic_xdp::manager::protocol::{
     Answer, Ask, BigSegment, Change, FromDaemon, Grant, Hop, Notice, Policy, Reason, Refused,
     Reply, Request, RingSizes, Show,
 };
-use rnic_xdp::manager::states::Event;
+use rnic_xdp::manager::states::{DaemonState, Event};
 use rnic_xdp::steering::Mode;
 
 use crate::states;
@@ -135,6 +135,11 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
             Ask::Show(Show::Users { after: Some(0) }),
             r#""type":"show","what":"users","after":0"#.into(),
         ),
+        (
+            Ask::Show(Show::Usage { after: Some(("eth1".into(), None)) }),
+            r#""type":"show","what":"usage","after":["eth1",null]"#.into(),
+        ),
+        (Ask::Show(Show::Daemon), r#""type":"show","what":"daemon""#.into()),
         (
             Ask::EndPort { port: 7 },
             r#""type":"end_port","port":7"#.into(),
@@ -275,6 +280,14 @@ fn answers() -> Vec<(Answer, String)> {
             format!(r#""type":"users",{}"#, states::USERS),
         ),
         (Answer::Inspecting, r#""type":"inspecting""#.into()),
+        (
+            Answer::Usage(states::usage()),
+            format!(r#""type":"usage",{}"#, states::USAGE),
+        ),
+        (
+            Answer::Daemon(DaemonState { version: "0.1.0".into(), since: 1_700_000_000 }),
+            r#""type":"daemon","version":"0.1.0","since":1700000000"#.into(),
+        ),
         (Answer::Done, r#""type":"done""#.into()),
         (
             Answer::Refused(Refused::new(Reason::NoSuchDevice, "no eth9")),
