@@ -24,6 +24,15 @@ fn get(client: &mut Program, key: &str) -> String {
     client.line()
 }
 
+/// Tells the writers to stop when it is dropped, also by a test that has failed.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Puts values of one letter each until it is told to stop.
 fn write(client: &mut Program, letters: std::ops::RangeInclusive<char>, stop: &AtomicBool) {
     let mut letters = letters.cycle();
@@ -35,7 +44,7 @@ fn write(client: &mut Program, letters: std::ops::RangeInclusive<char>, stop: &A
     }
 }
 
-/// Gets the contested values many times. Returns how often a record was met that a put was changing.
+/// Gets the contested values many times, and fails if one is not what one put wrote.
 fn read(client: &mut Program) {
     for _ in 0..100 {
         client.tell(&format!("get {}", CONTESTED.repeat(8).join(" ")));
@@ -64,6 +73,7 @@ fn no_value_is_torn() {
     std::thread::scope(|scope| {
         let one = scope.spawn(|| write(&mut one, 'a'..='m', &stop));
         let other = scope.spawn(|| write(&mut other, 'n'..='z', &stop));
+        let stop = Stop(&stop);
         // Until puts have been met in the middle: else nothing would be shown.
         let until = Instant::now() + SOON;
         let mut met = 0;
@@ -74,7 +84,7 @@ fn no_value_is_torn() {
             let count = said.strip_suffix(" Reads met a put\n").unwrap();
             met = count.parse::<usize>().unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stop);
         one.join().unwrap();
         other.join().unwrap();
         assert!(met > 0, "no Read has met a put");
