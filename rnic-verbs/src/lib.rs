@@ -18,6 +18,9 @@
 //!
 //! # Examples
 //!
+//! `docs/programming.md` is an introduction. `rnic-verbs/examples` has three programs to read from top to bottom: `kv`, a key-value store
+//! whose values are read by RDMA Read, `copy`, which copies files by RDMA Write, and `rpc`, calls by Send with a shared receive queue.
+//!
 //! A client opens an interface and connects:
 //!
 //! ```no_run
