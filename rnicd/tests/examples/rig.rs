@@ -67,7 +67,7 @@ fn built(example: &str) -> PathBuf {
     let age = |path: &Path| fs::metadata(path).and_then(|data| data.modified());
     assert!(
         age(&program).is_ok_and(|built| built >= age(&source).unwrap()),
-        "{} is not there, or older than its source: build it with `cargo test -p rnic-verbs --examples --no-run`",
+        "{} is not there, or older than its source: build it with `cargo build --profile test -p rnic-verbs --examples`",
         program.display()
     );
     program
