@@ -90,3 +90,20 @@ fn a_send_that_nobody_acknowledges_fails_after_the_user_timeout() {
         );
     }
 }
+
+#[test]
+fn patience_ends_a_connection_to_a_peer_that_vanished() {
+    let (mut sim, mut raw) =
+        read_from_a_peer_that_vanished(&ConnectionOptions::with_patience(SECOND * 9));
+    let started = sim.now;
+    completions(&mut sim, &mut raw.qp, 1, SECOND * 100);
+    assert_eq!(
+        sim.hosts[0].end_of(raw.qp.number),
+        Some(EndReason::TimedOut)
+    );
+    let waited = sim.now.since(started);
+    assert!(
+        waited.abs_diff(SECOND * 9) < Duration::from_millis(1),
+        "{waited:?}"
+    );
+}

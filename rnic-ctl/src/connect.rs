@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, Keepalive, Qp};
+use rnic_verbs::{ConnectError, ConnectionEvent, ConnectionOptions, Established, Qp};
 
 use crate::failure::{Doing, Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -13,15 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Returns the options that all commands share: timeouts that detect a side that has gone.
 pub(crate) fn options() -> ConnectionOptions {
-    ConnectionOptions {
-        user_timeout: Some(PATIENCE),
-        keepalive: Some(Keepalive {
-            idle: PATIENCE / 3,
-            interval: PATIENCE / 6,
-            ..Keepalive::default()
-        }),
-        ..ConnectionOptions::default()
-    }
+    ConnectionOptions::with_patience(PATIENCE)
 }
 
 /// Resolves the address of a host, in the family of the local one.

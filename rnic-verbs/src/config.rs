@@ -80,6 +80,19 @@ impl DeviceConfig {
         }
     }
 
+    /// Makes the default configuration for an interface, driven by one thread on any CPU, which sleeps soon after it had nothing
+    /// to do: for a program that also waits for other things than its device, such as files or people, and so polls too rarely.
+    pub fn threaded(netdev: impl Into<String>) -> Self {
+        Self {
+            driving: Driving::Threads {
+                most: Some(1),
+                idle: Duration::from_micros(100),
+                pin: false,
+            },
+            ..Self::new(netdev)
+        }
+    }
+
     /// Checks the values that opening the interface does not check.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         within("stags", self.stags, 1..=MAX_STAGS)?;

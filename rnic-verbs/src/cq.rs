@@ -279,6 +279,15 @@ impl Cq {
         (self.poll(&mut one) == 1).then_some(one[0])
     }
 
+    /// Takes the oldest completion. Waits for it, `timeout` at most. A thread that has a CPU for itself gets it sooner by
+    /// [polling](Self::poll_one) without a pause.
+    pub fn next_completion(&mut self, timeout: Duration) -> Result<Option<Completion>, Error> {
+        if let Some(completion) = self.poll_one() {
+            return Ok(Some(completion));
+        }
+        Ok(self.wait(timeout)?.then(|| self.poll_one()).flatten())
+    }
+
     /// Takes completions as [`poll`](Self::poll) does, but does not run the device. For an application that runs it with
     /// [`Device::drive`] or by polling another queue.
     #[inline]

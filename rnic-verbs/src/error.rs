@@ -1,5 +1,6 @@
 //! The errors of this crate, and what to do about them.
 
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -8,6 +9,8 @@ use rnic_core::engine::{NetError, WorkerGone};
 use rnic_core::memory::region::RegionError;
 use rnic_core::memory::ring::RingError;
 use rnic_core::memory::table::TableError;
+use rnic_core::verbs::status::WcStatus;
+use rnic_core::verbs::wr::WcOpcode;
 
 use crate::state::QpState;
 
@@ -168,6 +171,30 @@ pub enum PostError {
     )]
     NoData,
 }
+
+/// Why a request did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestError {
+    /// What was asked for.
+    pub opcode: WcOpcode,
+    /// The status of its completion.
+    pub status: WcStatus,
+    /// Why the connection ended, if that is known.
+    pub reason: Option<EndReason>,
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.reason, self.status) {
+            // The request had no part in it.
+            (Some(reason), WcStatus::WrFlushed) => reason.fmt(f),
+            (Some(reason), status) => write!(f, "{:?} failed with {status}: {reason}", self.opcode),
+            (None, status) => write!(f, "{:?} failed with {status}", self.opcode),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {}
 
 /// Why connecting failed.
 #[derive(Debug, thiserror::Error)]

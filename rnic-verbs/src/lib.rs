@@ -18,6 +18,9 @@
 //!
 //! # Examples
 //!
+//! `docs/programming.md` is an introduction. `rnic-verbs/examples` has three programs to read from top to bottom: `kv`, a key-value store
+//! whose values are read by RDMA Read, `copy`, which copies files by RDMA Write, and `rpc`, calls by Send with a shared receive queue.
+//!
 //! A client opens an interface and connects:
 //!
 //! ```no_run
@@ -71,9 +74,7 @@
 //!     let mut qp = pd.qp(&cq, &cq, QpCaps::default())?;
 //!     let region = Arc::new(Region::allocate_unlocked(4096, HugePages::None)?);
 //!     let mr = pd.register(&region, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-//!     let RemoteAddress { stag, offset } = mr.remote(0);
-//!     let mut private_data = stag.0.to_be_bytes().to_vec();
-//!     private_data.extend(offset.to_be_bytes());
+//!     let private_data = mr.remote(0).to_octets().to_vec();
 //!
 //!     let request = listener.next_request(soon)?.expect("a client");
 //!     let options = ConnectionOptions { private_data, ..ConnectionOptions::default() };
@@ -88,17 +89,9 @@
 //! let (pd, mut cq) = (near.pd(), near.cq(16)?);
 //! let mut qp = pd.qp(&cq, &cq, QpCaps::default())?;
 //! let established = qp.connect_blocking(address, None, ConnectionOptions::default())?;
-//! let (stag, offset) = established.private_data.split_at(4);
-//! let there = RemoteAddress {
-//!     stag: Stag(u32::from_be_bytes(stag.try_into()?)),
-//!     offset: u64::from_be_bytes(offset.try_into()?),
-//! };
+//! let there = RemoteAddress::from_octets(established.private_data[..].try_into()?);
 //! qp.post_send(&SendRequest::write(there).inline(b"hello, memory").wr_id(7))?;
-//! let done = loop {
-//!     if let Some(completion) = cq.poll_one() {
-//!         break completion;
-//!     }
-//! };
+//! let done = cq.next_completion(soon)?.expect("a completion");
 //! assert_eq!((done.wr_id(), done.status()), (7, WcStatus::Success));
 //! qp.disconnect()?;
 //! qp.next_event(soon)?;
@@ -145,7 +138,7 @@ pub use config::{DeviceConfig, Driving};
 pub use cq::{Completion, Cq};
 pub use device::Device;
 pub use driver::Driver;
-pub use error::{ConnectError, Error, PostError, PostSendsError};
+pub use error::{ConnectError, Error, PostError, PostSendsError, RequestError};
 pub use events::{ConnectionEvent, Established};
 pub use listener::{ConnectRequest, Listener};
 pub use memory::{Mr, Registration};

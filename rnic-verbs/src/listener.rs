@@ -194,8 +194,8 @@ impl ConnectRequest {
     }
 
     /// Accepts with an idle queue pair, whose receives should be posted by now. With any other queue pair it fails, and the
-    /// peer is rejected. Of the options, `crc`, `ird`, `ord` and `private_data` apply. [`Qp::wait_established`] returns the
-    /// outcome.
+    /// peer is rejected. Of the options, `crc`, `ird`, `ord`, `private_data`, `keepalive` and `user_timeout` apply.
+    /// [`Qp::wait_established`] returns the outcome.
     pub fn accept(mut self, qp: &mut Qp, options: ConnectionOptions) -> Result<(), Error> {
         if !Arc::ptr_eq(&self.device, qp.inner()) {
             return Err(Error::OtherDevice("queue pair"));

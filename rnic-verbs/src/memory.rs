@@ -28,6 +28,12 @@ impl Device {
 }
 
 impl Pd {
+    /// Allocates a [region](Device::allocate) of `len` octets, on hugepages where they fit and are to be had, and registers it.
+    pub fn allocate(&self, len: usize, access: Access) -> Result<Mr, Error> {
+        let region = self.device.allocate(len, HugePages::default())?;
+        self.register(&Arc::new(region), access)
+    }
+
     /// Registers a whole region. Its tagged offsets are its virtual addresses.
     pub fn register(&self, region: &Arc<Region>, access: Access) -> Result<Mr, Error> {
         self.registration(region).access(access).register()
@@ -156,6 +162,16 @@ impl Mr {
     /// be mixed.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
         Ok(self.region.read(self.at(offset, to.len())?, to)?)
+    }
+
+    /// Returns a copy of `len` octets, from octet `offset` of the registration on. If a peer writes at the same time, old and new
+    /// octets may be mixed.
+    pub fn copy(&self, offset: usize, len: usize) -> Result<Vec<u8>, Error> {
+        // Checked before so much memory is asked for.
+        self.at(offset, len)?;
+        let mut octets = vec![0; len];
+        self.read(offset, &mut octets)?;
+        Ok(octets)
     }
 
     /// Copies octets in, from octet `offset` of the registration on.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rnic_core::connection::ConnectionOptions;
+use rnic_core::connection::{ConnectionOptions, EndReason};
 use rnic_core::engine::Command;
 use rnic_core::ids::{QpNumber, StreamId};
 use rnic_core::memory::ring::{Producer, level::Level};
@@ -16,9 +16,9 @@ use rnic_core::verbs::{
 use tracing::debug;
 
 use crate::address::Sge;
-use crate::cq::{Cq, CqHandle};
+use crate::cq::{Completion, Cq, CqHandle};
 use crate::device::{Device, Inner};
-use crate::error::{ConnectError, Error, PostError, PostSendsError};
+use crate::error::{ConnectError, Error, PostError, PostSendsError, RequestError};
 use crate::events::{ConnectionEvent, Ends, Established, QpBox};
 use crate::objects::{QpFacts, ReceiveFacts};
 use crate::pd::Pd;
@@ -27,6 +27,9 @@ use crate::request::{SendRequest, receive};
 use crate::ring::ring;
 use crate::srq::{Srq, SrqHandle};
 use crate::state::{QpState, SharedState};
+
+/// How long the reason of a failure may take to come after the completion.
+const LONGEST_NEWS: Duration = Duration::from_millis(500);
 
 /// The capacities of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -353,6 +356,34 @@ impl Qp {
         })
     }
 
+    /// Waits until the connection has ended or connecting has failed, and returns why: the reason that failed completions do not
+    /// tell. Returns `None` if neither happens within `timeout`, or if that event was read before.
+    pub fn wait_ended(&mut self, timeout: Duration) -> Result<Option<EndReason>, Error> {
+        loop {
+            match self.next_event(timeout)? {
+                Some(ConnectionEvent::Disconnected(reason) | ConnectionEvent::Failed(reason)) => {
+                    return Ok(Some(reason));
+                }
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Returns the completion of a request of this queue pair if that has succeeded. Requests fail when the connection does, so
+    /// the error says why it ended: that news may come a moment after the completion, and is waited for.
+    pub fn check(&mut self, completion: Completion) -> Result<Completion, RequestError> {
+        if completion.is_success() {
+            return Ok(completion);
+        }
+        Err(RequestError {
+            opcode: completion.opcode(),
+            status: completion.status(),
+            // Without a worker there is no reason to be had.
+            reason: self.wait_ended(LONGEST_NEWS).ok().flatten(),
+        })
+    }
+
     /// Ends the connection in order: everything posted to the send queue so far is sent first. The outcome is a
     /// [`Disconnected`](ConnectionEvent::Disconnected) event, or [`Failed`](ConnectionEvent::Failed) if the connection is not
     /// established yet. Fails if there is no connection and no unread event.
@@ -372,6 +403,13 @@ impl Qp {
             }
         }
         self.command(Command::Disconnect(self.number))
+    }
+
+    /// Ends the connection [in order](Self::disconnect), waits until it has ended, and returns why, as
+    /// [`wait_ended`](Self::wait_ended) does.
+    pub fn close(mut self, timeout: Duration) -> Result<Option<EndReason>, Error> {
+        self.disconnect()?;
+        self.wait_ended(timeout)
     }
 
     /// Ends the connection at once with a RST.

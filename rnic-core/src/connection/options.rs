@@ -65,3 +65,19 @@ impl Default for ConnectionOptions {
         }
     }
 }
+
+impl ConnectionOptions {
+    /// Returns the defaults, with a connection that ends once the peer has not answered for about this long: what it owes an
+    /// acknowledgment for (`user_timeout`), or probes sent to it when it is silent (`keepalive`).
+    pub fn with_patience(patience: Duration) -> Self {
+        Self {
+            user_timeout: Some(patience),
+            keepalive: Some(Keepalive {
+                idle: patience / 3,
+                interval: patience / 6,
+                ..Keepalive::default()
+            }),
+            ..Self::default()
+        }
+    }
+}

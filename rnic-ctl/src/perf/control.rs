@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rnic_verbs::{
-    AsyncEvent, AsyncEvents, Completion, ConnectionEvent, Cq, Device, HugePages, Mr, Pd, Qp,
-    QpCaps, Region, SendRequest, WcOpcode,
+    AsyncEvent, AsyncEvents, Completion, Cq, Device, HugePages, Mr, Pd, Qp, QpCaps, Region,
+    SendRequest, WcOpcode,
 };
 
 use super::message::{LEN, Message};
@@ -223,15 +223,9 @@ impl Control {
 /// Returns why a request of a queue pair failed: the end of its connection, or else the status of the request.
 pub(super) fn why_ended(qp: &mut Qp, completion: &Completion) -> Failure {
     let what = "connection to the other side";
-    let mut event = qp.next_event(Duration::from_millis(500));
-    if let Ok(Some(ConnectionEvent::Established(_))) = event {
-        event = qp.next_event(Duration::from_millis(500));
-    }
-    match event {
-        Ok(Some(ConnectionEvent::Disconnected(reason) | ConnectionEvent::Failed(reason))) => {
-            Failure::operation(what, reason)
-        }
-        Ok(_) => Failure::operation(
+    match qp.wait_ended(Duration::from_millis(500)) {
+        Ok(Some(reason)) => Failure::operation(what, reason),
+        Ok(None) => Failure::operation(
             what,
             format!("{:?} failed: {}", completion.opcode(), completion.status()),
         ),

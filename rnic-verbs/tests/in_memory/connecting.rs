@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use rnic_verbs::{
-    ConnectError, ConnectionOptions, EndReason, Error, Peers, Prefix, QpCaps, QpState, WcStatus,
+    ConnectError, ConnectionOptions, EndReason, Error, Peers, Prefix, QpCaps, QpState, SendRequest,
+    WcStatus,
 };
 
 use crate::fixture::{MIXED, SOON, Side, connected, devices};
@@ -89,6 +90,41 @@ fn an_abort_is_seen_as_a_reset() {
         (flushed.wr_id(), flushed.status()),
         (3, WcStatus::WrFlushed)
     );
+}
+
+#[test]
+fn a_wait_for_the_end_tells_it_once() {
+    let (mut near, mut far, _listener) = connected(MIXED);
+    let an_instant = Duration::from_millis(1);
+    // The far side's event that the connection is established, which nobody has read, is not its end.
+    assert_eq!(far.qp.wait_ended(an_instant).unwrap(), None);
+    assert_eq!(near.cq.next_completion(an_instant).unwrap(), None);
+    assert_eq!(near.qp.close(SOON).unwrap(), Some(EndReason::Local));
+    assert_eq!(far.end(), EndReason::Peer);
+    assert_eq!(far.qp.wait_ended(an_instant).unwrap(), None);
+}
+
+#[test]
+fn a_failed_request_says_why_its_connection_ended() {
+    let (mut near, mut far, _listener) = connected(MIXED);
+    far.qp.post_recv(3, &[]).unwrap();
+    near.qp.abort().unwrap();
+    assert_eq!(near.end(), EndReason::Local);
+    let flushed = far.completion();
+    let error = far.qp.check(flushed).unwrap_err();
+    assert_eq!(error.reason, Some(EndReason::Reset));
+    assert_eq!(error.to_string(), "connection reset by the peer");
+
+    let (mut near, far, _listener) = connected(MIXED);
+    let there = far.mr.remote(far.mr.len());
+    let sink = [near.mr.sge(0, 1)];
+    let read = SendRequest::read(there).memory(&sink);
+    near.qp.post_send(&read).unwrap();
+    let failed = near.completion();
+    let error = near.qp.check(failed).unwrap_err();
+    let words = error.to_string();
+    assert!(words.starts_with("Read failed with "), "{words}");
+    assert!(words.contains("the peer sent Terminate"), "{words}");
 }
 
 #[test]

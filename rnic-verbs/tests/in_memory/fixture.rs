@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rnic_core::testing::in_memory::{InMemoryDevice, pair};
 use rnic_verbs::{
-    Access, Completion, ConnectionEvent, ConnectionOptions, Cq, Device, Driver, EndReason,
-    HugePages, Listener, Mr, Pd, Qp, QpCaps, QpState, Region, WcStatus,
+    Access, Completion, ConnectionOptions, Cq, Device, Driver, EndReason, HugePages, Listener, Mr,
+    Pd, Qp, QpCaps, QpState, Region, WcStatus,
 };
 
 pub(crate) const SOON: Duration = Duration::from_secs(10);
@@ -65,14 +65,8 @@ impl Side {
 
     /// The next completion, which may be a failed one.
     pub(crate) fn completion(&mut self) -> Completion {
-        let until = Instant::now() + SOON;
-        while Instant::now() < until {
-            if let Some(completion) = self.cq.poll_one() {
-                return completion;
-            }
-            self.cq.wait(Duration::from_millis(20)).unwrap();
-        }
-        panic!("nothing completed");
+        let completion = self.cq.next_completion(SOON).unwrap();
+        completion.expect("something completes")
     }
 
     pub(crate) fn done(&mut self) -> Completion {
@@ -82,15 +76,8 @@ impl Side {
     }
 
     pub(crate) fn end(&mut self) -> EndReason {
-        loop {
-            match self.qp.next_event(SOON).unwrap() {
-                Some(ConnectionEvent::Disconnected(reason) | ConnectionEvent::Failed(reason)) => {
-                    return reason;
-                }
-                Some(_) => {}
-                None => panic!("the connection does not end"),
-            }
-        }
+        let reason = self.qp.wait_ended(SOON).unwrap();
+        reason.expect("the connection ends")
     }
 }
 
