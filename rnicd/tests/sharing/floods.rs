@@ -82,7 +82,6 @@ fn children_that_fight_for_one_port_harm_nobody() {
             let mut other = rig.open_client(ALICE);
             other.must("connect 10.9.0.2:4420");
             other.must("rounds 10 9");
-            // The children hold it: it is there as long as one of them lives.
             assert!(rig.devices().iter().any(|line| line.contains(&suffix)));
             assert_eq!(attacker.must("reap"), "5");
         });

@@ -141,7 +141,8 @@ impl Player {
         for number in 0..count {
             self.rounds(1, seed + number)?;
             for connection in &mut self.connections {
-                connection.echo(seed + number)?;
+                // Other octets than those that the peer's memory has from the round.
+                connection.echo(!(seed + number))?;
             }
         }
         self.done()

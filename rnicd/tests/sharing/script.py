@@ -515,9 +515,10 @@ def fork(count):
 
 
 def reap():
-    """Kills the children. Returns how many there were."""
+    """Kills the children, which must still run. Returns how many there were."""
     children = [held for held in HELD if isinstance(held, int)]
     for child in children:
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "a child has ended"
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     return len(children)
