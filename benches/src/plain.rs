@@ -54,11 +54,17 @@ impl Plain {
         // The directory of the thread's namespace, not of the process's.
         let devices = fs::read_to_string("/proc/thread-self/net/dev")?;
         let names = devices.lines().filter_map(|line| line.split_once(':'));
+        let mut ports = 0;
         for (name, _) in names {
             let name = name.trim();
             if is_host_end(name) {
                 replace(name, &self.outwards)?;
+                ports += 1;
             }
+        }
+        // Otherwise police would be measured in their place.
+        if ports == 0 {
+            return Err("there is no port whose program could be replaced".into());
         }
         Ok(())
     }
