@@ -1,17 +1,20 @@
 //! The test bed: two network namespaces joined by a veth pair, and threads on processors of their own.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 use rnic_core::wire::ethernet::MacAddr;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
 use crate::failure::Failure;
+use crate::plain::Plain;
+use crate::rnicd::Rnicd;
 
 /// How many processors drive the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub(crate) struct Host {
     pub(crate) netdev: &'static str,
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: MacAddr,
+    /// Where the rnicd listens that shares the device. `None`: whoever opens it has it alone.
+    pub(crate) manager: Option<PathBuf>,
 }
 
 impl Host {
@@ -52,13 +57,29 @@ impl Host {
         self.namespace.run(body)
     }
 
+    /// Returns the name of its network namespace.
+    pub(crate) fn namespace(&self) -> &str {
+        self.namespace.name()
+    }
+
     pub(crate) fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.address.into(), port)
     }
 }
 
+/// How the client's host uses its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Through ports of a real rnicd.
+    Ports,
+    /// The same, with redirects in the place of steer and police that check nothing.
+    Plain,
+}
+
 /// Two hosts.
 pub(crate) struct Bed {
+    rnicd: Option<Rnicd>,
+    plain: Option<Plain>,
     pub(crate) client: Host,
     pub(crate) server: Host,
     processors: Vec<usize>,
@@ -68,12 +89,17 @@ pub(crate) struct Bed {
 impl Bed {
     /// Makes the namespaces and the veth pair. Dropping it removes them.
     pub(crate) fn new() -> Result<Self, Failure> {
+        if !geteuid().is_root() {
+            let why = "run it as root: it makes network namespaces and opens AF_XDP sockets";
+            return Err(why.into());
+        }
         let host = |netdev, last| -> Result<Host, Failure> {
             Ok(Host {
                 namespace: Namespace::new("bench")?,
                 netdev,
                 address: Ipv4Addr::new(10, 77, 10, last),
                 mac: MacAddr([2, 0, 0, 0, 0, last]),
+                manager: None,
             })
         };
         let (client, server) = (host("rnic-client", 1)?, host("rnic-server", 2)?);
@@ -93,11 +119,45 @@ impl Bed {
             host.namespace.ip(&command)?;
         }
         Ok(Self {
+            rnicd: None,
+            plain: None,
             client,
             server,
             processors: processors()?,
             mtu: AtomicU16::new(1500),
         })
+    }
+
+    /// Makes them with an rnicd on the client's host.
+    pub(crate) fn shared(sharing: Sharing) -> Result<Self, Failure> {
+        let mut bed = Self::new()?;
+        // A veth sends what programs redirect to it only to an end that has a program, or GRO.
+        let mut ethtool = bed.server.namespace.command("ethtool");
+        ethtool.args(["-K", bed.server.netdev, "gro", "on"]);
+        succeed(ethtool)?;
+        let rnicd = Rnicd::start(bed.client.namespace(), bed.client.netdev)?;
+        bed.client.manager = Some(rnicd.socket());
+        if sharing == Sharing::Plain {
+            let plain = Plain::load(&rnicd.maps())?;
+            let netdev = bed.client.netdev;
+            bed.client.run(|| plain.replace_steer(netdev))?;
+            bed.plain = Some(plain);
+        }
+        bed.rnicd = Some(rnicd);
+        Ok(bed)
+    }
+
+    /// Prepares the devices that were opened since. To be called before each measurement.
+    pub(crate) fn settle(&self) -> Result<(), Failure> {
+        match &self.plain {
+            Some(plain) => self.client.run(|| plain.replace_police()),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the number of a processor.
+    pub(crate) fn processor(&self, thread: usize) -> usize {
+        self.processors[thread % self.processors.len()]
     }
 
     /// Returns whether there is a processor for each end.
@@ -185,7 +245,7 @@ impl Bed {
 
     fn pin(&self, thread: usize) -> Result<(), Failure> {
         let mut set = CpuSet::new();
-        set.set(self.processors[thread % self.processors.len()])?;
+        set.set(self.processor(thread))?;
         Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
     }
 }

@@ -2,8 +2,8 @@
 //! kernel's TCP, and the copies and CRCs alone. All are measured in one run, in turn.
 
 // From the ground up; each file imports only from those below it:
-// failure, heap, pool, stats < bed, engine, pace, stages < effort, machine, memory, quiet < octets, pingpong, short
-// < kernel, packed, raw, rdma < framed, instructions, many < fast_paths, plan < report; impaired stands on failure and stats
+// failure, heap, plain, pool, rnicd, stats < bed, engine, pace, stages < effort, machine, memory, quiet < octets, pingpong, short
+// < kernel, packed, raw, rdma < framed, instructions, many, shared < fast_paths, plan < report; impaired stands on failure and stats
 mod bed;
 mod effort;
 mod engine;
@@ -21,12 +21,15 @@ mod octets;
 mod pace;
 mod packed;
 mod pingpong;
+mod plain;
 mod plan;
 mod pool;
 mod quiet;
 mod raw;
 mod rdma;
 mod report;
+mod rnicd;
+mod shared;
 mod short;
 mod stages;
 mod stats;
@@ -40,15 +43,21 @@ use rnic_core::fast_paths::FastPaths;
 use crate::bed::{Bed, Cores};
 use crate::effort::{Effort, PING, Shape};
 use crate::failure::Failure;
-use crate::plan::Row;
+use crate::plan::{Goals, Measurement, Row};
 use crate::quiet::Quiet;
 use crate::report::Report;
+use crate::shared::client;
 use crate::stats::Samples;
 
 const USAGE: &str =
     "usage: rnic-bench [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE] [--plots DIR]
        rnic-bench --engine|--stages|--pings COUNT
+       rnic-bench shared|isolation [--quick] [--repetitions N] [--seconds S] [--only TEXT] [--json FILE]
        rnic-bench instructions|fast-paths|impaired|box --help
+
+  shared           measures a device that a real rnicd shares beside one that a client has alone, and beside the same way of
+                   the frames with redirects that check nothing
+  isolation        measures a client of a shared device beside neighbours: none, an honest one, hostile ones
 
   --quick          one short repetition: shows that everything works, not how fast
   --repetitions N  of each measurement, alternating (default 7)
@@ -81,7 +90,15 @@ struct Options {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
-    let commands = ["instructions", "fast-paths", "impaired", "box"];
+    let commands = [
+        "instructions",
+        "fast-paths",
+        "impaired",
+        "box",
+        "shared",
+        "isolation",
+        client::COMMAND,
+    ];
     let command = arguments.next_if(|first| commands.contains(&first.as_str()));
     match command.as_deref() {
         Some("instructions") => execute(
@@ -99,6 +116,21 @@ fn main() -> ExitCode {
             impaired::USAGE,
             impaired::run,
         ),
+        Some("shared") => execute(parse(arguments), USAGE, |options| {
+            measure(options, &Bed::new()?, plan::sharing()?, plan::SHARING_GOALS)
+        }),
+        Some("isolation") => execute(parse(arguments), USAGE, |options| {
+            measure(
+                options,
+                &Bed::new()?,
+                plan::isolation()?,
+                plan::ISOLATION_GOALS,
+            )
+        }),
+        // A process that `shared` and `isolation` start.
+        Some(client::COMMAND) => {
+            execute(client::ClientOptions::parse(arguments), USAGE, client::run)
+        }
         Some(_) => execute(
             impaired::ImpairedOptions::parse(arguments),
             impaired::USAGE,
@@ -191,9 +223,6 @@ fn run(options: &Options) -> Result<(), Failure> {
     if let Some(batches) = options.stages {
         return instructions::run_batches(batches, options.fast_paths);
     }
-    if !nix::unistd::geteuid().is_root() {
-        return Err("run it as root: it makes network namespaces and opens AF_XDP sockets".into());
-    }
     let bed = Bed::new()?;
     if let Some(round_trips) = options.pings {
         return play(
@@ -204,8 +233,18 @@ fn run(options: &Options) -> Result<(), Failure> {
             },
         );
     }
+    let plan = plan::everything(options.effort.connections)?;
+    measure(options, &bed, plan, plan::GOALS)
+}
+
+/// Measures what is wanted of a plan, in turn, and reports it.
+fn measure(
+    options: &Options,
+    bed: &Bed,
+    mut plan: Vec<Measurement>,
+    goals: Goals,
+) -> Result<(), Failure> {
     let mut machine = machine::describe();
-    let mut plan = plan::everything(options.effort.connections)?;
     let wanted = |row: &Row| {
         bed.allows(row.cores)
             && options
@@ -216,11 +255,11 @@ fn run(options: &Options) -> Result<(), Failure> {
     plan.retain(|measurement| measurement.rows.iter().any(wanted));
     let mut quiet = match options.quick {
         true => None,
-        false => Some(Quiet::survey(&bed)?),
+        false => Some(Quiet::survey(bed)?),
     };
     for repetition in 1..=options.repetitions {
         for measurement in &mut plan {
-            measurement.repeat(&bed, &options.effort, quiet.as_mut())?;
+            measurement.repeat(bed, &options.effort, quiet.as_mut())?;
         }
         eprintln!("repetition {repetition} of {} done", options.repetitions);
     }
@@ -233,6 +272,7 @@ fn run(options: &Options) -> Result<(), Failure> {
         machine: &machine,
         repetitions: options.repetitions,
         rows: &rows,
+        goals,
     };
     print!("{}", report.table());
     if let Some(file) = &options.json {

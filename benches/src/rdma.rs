@@ -29,8 +29,8 @@ const RECEIVES: u64 = 16;
 const PORT: u16 = 4791;
 
 /// One end of a connection.
-struct RdmaEnd {
-    device: Device,
+pub(crate) struct RdmaEnd {
+    pub(crate) device: Device,
     cq: Cq,
     qp: Qp,
     mr: Mr,
@@ -39,7 +39,8 @@ struct RdmaEnd {
 
 impl RdmaEnd {
     fn open(host: &Host) -> Result<Self, Failure> {
-        let device = host.run(|| open_device(host, 1))?;
+        // One queue pair, and one for a neighbour beside whom it is measured.
+        let device = host.run(|| open_device(host, 2))?;
         let pd = device.pd();
         let cq = device.cq(256)?;
         let caps = QpCaps {
@@ -163,13 +164,14 @@ pub(crate) fn open_device(host: &Host, qps: u32) -> Result<Device, Failure> {
     let config = DeviceConfig {
         stags: 64,
         queue_pairs: qps,
+        manager: host.manager.clone(),
         ..DeviceConfig::new(host.netdev)
     };
     Ok(Device::open_with(&config)?)
 }
 
 /// Returns a connected pair, client and server.
-fn connect(bed: &Bed) -> Result<(RdmaEnd, RdmaEnd), Failure> {
+pub(crate) fn connect(bed: &Bed) -> Result<(RdmaEnd, RdmaEnd), Failure> {
     let (mut client, mut server) = (RdmaEnd::open(&bed.client)?, RdmaEnd::open(&bed.server)?);
     let listener = bed
         .server
@@ -190,16 +192,27 @@ fn connect(bed: &Bed) -> Result<(RdmaEnd, RdmaEnd), Failure> {
             return Err("the two ends do not connect".into());
         }
     }
+    bed.settle()?;
     Ok((client, server))
 }
 
 /// Measures RDMA Writes, which complete when their last octets are acknowledged.
 pub(crate) fn bandwidth(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Bandwidth, Failure> {
-    let (mut client, server) = connect(bed)?;
+    let (mut client, mut server) = connect(bed)?;
+    bandwidth_between(bed, (&mut client, &mut server), shape, effort)
+}
+
+/// Measures RDMA Writes between two ends that are connected.
+pub(crate) fn bandwidth_between(
+    bed: &Bed,
+    (client, server): (&mut RdmaEnd, &mut RdmaEnd),
+    shape: Shape,
+    effort: &Effort,
+) -> Result<Bandwidth, Failure> {
     let to = server.mr.remote(0);
     match shape.cores {
         Cores::One => bed.on_one(|| {
-            write_for(&mut client, to, shape.size, effort.duration, || {
+            write_for(client, to, shape.size, effort.duration, || {
                 while server.device.drive() {}
             })
         }),
@@ -207,7 +220,7 @@ pub(crate) fn bandwidth(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Band
             let over = AtomicBool::new(false);
             let (bandwidth, ()) = bed.on_two(
                 || {
-                    let bandwidth = write_for(&mut client, to, shape.size, effort.duration, || {});
+                    let bandwidth = write_for(client, to, shape.size, effort.duration, || {});
                     over.store(true, Ordering::Release);
                     bandwidth
                 },
@@ -253,6 +266,16 @@ fn write_for(
 /// Measures round trips of Writes: each end watches its memory for the other's.
 pub(crate) fn write_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<Latency, Failure> {
     let (mut client, mut server) = connect(bed)?;
+    write_latency_between(bed, (&mut client, &mut server), shape, effort)
+}
+
+/// Measures round trips of Writes between two ends that have just been connected.
+pub(crate) fn write_latency_between(
+    bed: &Bed,
+    (client, server): (&mut RdmaEnd, &mut RdmaEnd),
+    shape: Shape,
+    effort: &Effort,
+) -> Result<Latency, Failure> {
     let octets = shape.size;
     let (to_server, to_client) = (server.mr.remote(0), client.mr.remote(0));
     let (mut mark, mut seen) = (0u8, 0u8);
@@ -272,8 +295,7 @@ pub(crate) fn write_latency(bed: &Bed, shape: Shape, effort: &Effort) -> Result<
     };
     let pong = |client: &mut RdmaEnd, mark| client.sees_mark(mark, octets);
     let game = PingPong { ping, pong, answer };
-    let cores = shape.cores;
-    ping_pong(bed, cores, effort, (&mut client, &mut server), game)
+    ping_pong(bed, shape.cores, effort, (client, server), game)
 }
 
 /// Measures round trips of Sends.

@@ -1,7 +1,9 @@
 //! What is measured, in which order, and the targets.
 
 mod alone;
+mod isolation;
 mod rows;
+mod sharing;
 mod targets;
 
 use crate::bed::{Bed, Cores};
@@ -12,8 +14,10 @@ use crate::pingpong::Latency;
 use crate::quiet::Quiet;
 use crate::stats::Samples;
 
+pub(crate) use self::isolation::{ISOLATION_GOALS, isolation};
 pub(crate) use self::rows::{Series, everything, plots};
-pub(crate) use self::targets::{COMPARISONS, TARGETS, find, ratio};
+pub(crate) use self::sharing::{SHARING_GOALS, sharing};
+pub(crate) use self::targets::{GOALS, Goals, find, ratio};
 
 /// A section that two modules fill.
 const ROUND_TRIPS: &str = "round trips of 64 octets";
@@ -31,6 +35,8 @@ pub(crate) enum Unit {
     Nanoseconds,
     /// Octets of memory.
     Octets,
+    /// A pure number.
+    One,
 }
 
 impl Unit {
@@ -41,6 +47,7 @@ impl Unit {
             Self::Microseconds => "us",
             Self::Nanoseconds => "ns/segment",
             Self::Octets => "octets",
+            Self::One => "1",
         }
     }
 
@@ -48,7 +55,7 @@ impl Unit {
     pub(crate) fn beside(self) -> &'static str {
         match self {
             Self::Gbps | Self::Mops => "mean",
-            Self::Microseconds | Self::Nanoseconds | Self::Octets => "p99",
+            Self::Microseconds | Self::Nanoseconds | Self::Octets | Self::One => "p99",
         }
     }
 }

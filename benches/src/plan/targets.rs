@@ -6,7 +6,7 @@ use crate::effort::{MESSAGE, PING};
 use crate::many;
 use crate::stats::Samples;
 
-const fn key(id: &'static str, mtu: u16, size: usize) -> Key {
+pub(super) const fn key(id: &'static str, mtu: u16, size: usize) -> Key {
     Key { id, mtu, size }
 }
 
@@ -29,12 +29,28 @@ pub(crate) struct Comparison {
     pub(crate) to: Key,
 }
 
-const fn comparison(title: &'static str, of: Key, to: Key) -> Comparison {
+pub(super) const fn comparison(title: &'static str, of: Key, to: Key) -> Comparison {
     Comparison { title, of, to }
 }
 
-/// Ratios without a target.
-pub(crate) const COMPARISONS: &[Comparison] = &[
+/// What a plan is measured for.
+#[derive(Clone, Copy)]
+pub(crate) struct Goals {
+    /// Ratios without a target.
+    pub(crate) comparisons: &'static [Comparison],
+    pub(crate) targets: &'static [Target],
+    /// What the limits of the targets are.
+    pub(crate) limit: &'static str,
+}
+
+/// The goals of rnic beside other systems.
+pub(crate) const GOALS: Goals = Goals {
+    comparisons: COMPARISONS,
+    targets: TARGETS,
+    limit: "that ratio of raw AF_XDP, or of bare octets, with the headers, the work on octets and an ACK a message that the protocols demand",
+};
+
+const COMPARISONS: &[Comparison] = &[
     comparison(
         "Write ÷ raw AF_XDP",
         bandwidth("write-bw"),
@@ -137,7 +153,8 @@ pub(crate) struct Target {
     pub(crate) bound: Bound,
     /// The rows that give the value that this machine could reach if the protocols cost nothing, in the places of `of` and
     /// `to`: raw AF_XDP, or memory alone, with only the headers, the work on octets and the ACKs that the protocols demand. There
-    /// is one ACK for each message (TCP asks for more), and none where a reply carries it.
+    /// is one ACK for each message (TCP asks for more), and none where a reply carries it. For a shared device: redirects that
+    /// check nothing.
     pub(crate) limit: Option<(Key, Option<Key>)>,
 }
 
@@ -150,7 +167,13 @@ impl Target {
     }
 }
 
-const fn ratio_target(title: &'static str, of: Key, to: Key, bound: Bound, limit: Key) -> Target {
+pub(super) const fn ratio_target(
+    title: &'static str,
+    of: Key,
+    to: Key,
+    bound: Bound,
+    limit: Key,
+) -> Target {
     Target {
         title,
         of,
@@ -160,8 +183,7 @@ const fn ratio_target(title: &'static str, of: Key, to: Key, bound: Bound, limit
     }
 }
 
-/// The targets.
-pub(crate) const TARGETS: &[Target] = &[
+const TARGETS: &[Target] = &[
     ratio_target(
         "engine receive ÷ CRC and copy",
         bandwidth("engine-rx"),

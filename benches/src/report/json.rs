@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::Report;
 use crate::bed::Cores;
-use crate::plan::{COMPARISONS, Key, Row, TARGETS, ratio};
+use crate::plan::{Key, Row, ratio};
 use crate::stats::Samples;
 
 impl Report<'_> {
@@ -32,7 +32,7 @@ impl Report<'_> {
     }
 
     fn ratios(&self, cores: Cores) -> Vec<Value> {
-        let ratios = COMPARISONS.iter().filter_map(|comparison| {
+        let ratios = self.goals.comparisons.iter().filter_map(|comparison| {
             let (value, each) = ratio(self.rows, comparison.of, Some(comparison.to), cores)?;
             Some(json!({
                 "title": comparison.title,
@@ -48,7 +48,7 @@ impl Report<'_> {
     }
 
     fn targets(&self, cores: Cores) -> Vec<Value> {
-        let targets = TARGETS.iter().filter_map(|target| {
+        let targets = self.goals.targets.iter().filter_map(|target| {
             let (value, each) = ratio(self.rows, target.of, target.to, cores)?;
             Some(json!({
                 "title": target.title,
@@ -98,6 +98,7 @@ fn add(row: &mut Value, prefix: &str, samples: &Samples) {
 mod tests {
     use super::super::tests::{machine, row};
     use super::*;
+    use crate::plan::GOALS;
 
     #[test]
     fn what_is_written_reads_the_same() {
@@ -112,6 +113,7 @@ mod tests {
             machine: &machine,
             repetitions: 3,
             rows: &rows,
+            goals: GOALS,
         };
         let text = report.json().to_string();
         let read: Value = serde_json::from_str(&text).unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::bed::Cores;
 use crate::failure::Failure;
-use crate::plan::{Key, Row, Series, find, plots};
+use crate::plan::{Goals, Key, Row, Series, find, plots};
 
 use self::plot::{Curve, Plot};
 
@@ -18,6 +18,7 @@ pub(crate) struct Report<'a> {
     pub(crate) machine: &'a [(&'static str, String)],
     pub(crate) repetitions: usize,
     pub(crate) rows: &'a [&'a Row],
+    pub(crate) goals: Goals,
 }
 
 impl Report<'_> {

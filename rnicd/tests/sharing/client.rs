@@ -17,7 +17,16 @@ const GID: u32 = 65534;
 pub(crate) const ALICE: u32 = 65533;
 pub(crate) const BOB: u32 = 65532;
 
-/// A process of a user: without capabilities, in user, network and mount namespaces of its own, with 8 MiB of locked memory.
+/// Where a process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// In the namespaces of whoever starts it.
+    Host,
+    /// In user, network and mount namespaces of its own.
+    Container,
+}
+
+/// A process of a user: without capabilities, with 8 MiB of locked memory.
 pub(crate) struct Client {
     child: Child,
     stdin: ChildStdin,
@@ -26,13 +35,17 @@ pub(crate) struct Client {
 
 impl Client {
     /// Starts a program with its arguments. It must lie where everybody can read it.
-    pub(crate) fn start(program: &[&OsStr], socket: &Path, uid: u32) -> Self {
+    pub(crate) fn start(program: &[&OsStr], socket: &Path, uid: u32, home: Home) -> Self {
+        let namespaces: &[&str] = match home {
+            Home::Host => &[],
+            Home::Container => &["unshare", "-Unm"],
+        };
         let mut command = Command::new("setpriv");
         command
             .args(["--reuid", &uid.to_string(), "--regid", &GID.to_string()])
             .args(["--clear-groups", "--bounding-set=-all", "--no-new-privs"])
             .args(["prlimit", "--memlock=8388608:8388608"])
-            .args(["unshare", "-Unm"])
+            .args(namespaces)
             .args(program)
             .env("RNICD_SOCKET", socket)
             .stdin(Stdio::piped())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rnic_verbs::{
     Access, ConnectionEvent, ConnectionOptions, Cq, Device, HugePages, Listener, Mr, Pd, Qp,
-    QpCaps, Region, RemoteAddress, SendRequest, Stag,
+    QpCaps, Region, RemoteAddress, SendRequest, Stag, WcOpcode,
 };
 
 /// How long anything may take that happens at all.
@@ -31,25 +31,25 @@ fn memory(pd: &Pd) -> Outcome<Mr> {
     pd.register(&region, access).map_err(words)
 }
 
-/// The end that offers its memory.
+/// The end that offers its memory, and sends back what is sent to it.
 pub(crate) struct Responder {
+    cq: Cq,
     qp: Qp,
     mr: Mr,
+    inbox: Mr,
 }
 
 impl Responder {
     /// Accepts the next connection request, if there is one within `timeout`, and tells the peer where the memory is.
-    fn accept(
-        device: &Device,
-        (pd, cq): (&Pd, &Cq),
-        listeners: &[Listener],
-        timeout: Duration,
-    ) -> Outcome<Option<Self>> {
+    fn accept(device: &Device, listeners: &[Listener], timeout: Duration) -> Outcome<Option<Self>> {
         let Some(request) = device.next_request(listeners, timeout).map_err(words)? else {
             return Ok(None);
         };
-        let mr = memory(pd)?;
-        let mut qp = pd.qp(cq, cq, QpCaps::default()).map_err(words)?;
+        let (pd, cq) = (device.pd(), device.cq(16).map_err(words)?);
+        let (mr, inbox) = (memory(&pd)?, memory(&pd)?);
+        let mut qp = pd.qp(&cq, &cq, QpCaps::default()).map_err(words)?;
+        let all = [inbox.sge(0, OCTETS as u32)];
+        qp.post_recv(0, &all).map_err(words)?;
         let there = mr.remote(0);
         let mut private_data = there.stag.0.to_be_bytes().to_vec();
         private_data.extend(there.offset.to_be_bytes());
@@ -58,7 +58,20 @@ impl Responder {
             ..ConnectionOptions::default()
         };
         request.accept(&mut qp, options).map_err(words)?;
-        Ok(Some(Self { qp, mr }))
+        Ok(Some(Self { cq, qp, mr, inbox }))
+    }
+
+    /// Sends back what was sent to it. There is one message at a time.
+    fn answer(&mut self) -> Outcome<()> {
+        while let Some(done) = self.cq.poll_one() {
+            if done.opcode() == WcOpcode::Recv && done.is_success() {
+                let all = [self.inbox.sge(0, OCTETS as u32)];
+                self.qp.post_recv(0, &all).map_err(words)?;
+                let echo = SendRequest::send().memory(&all);
+                self.qp.post_send(&echo).map_err(words)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether its connection has not ended.
@@ -74,13 +87,13 @@ pub(crate) fn respond(
     listeners: &[Listener],
     stop: &AtomicBool,
 ) -> Outcome<usize> {
-    let (pd, cq) = (device.pd(), device.cq(64).map_err(words)?);
     let (mut ends, mut count) = (Vec::new(), 0);
     while !stop.load(Ordering::Relaxed) {
-        let accepted = Responder::accept(device, (&pd, &cq), listeners, TURN)?;
+        let accepted = Responder::accept(device, listeners, TURN)?;
         count += usize::from(accepted.is_some());
         ends.extend(accepted);
         ends.retain_mut(Responder::goes_on);
+        ends.iter_mut().try_for_each(Responder::answer)?;
     }
     Ok(count)
 }
@@ -123,11 +136,30 @@ impl Initiator {
         self.carry_out(&SendRequest::write(self.there).memory(&all))?;
         let all = [self.sink.sge(0, OCTETS as u32)];
         self.carry_out(&SendRequest::read(self.there).memory(&all))?;
+        self.compare(&sent, seed)
+    }
+
+    /// Sends octets that follow from the seed, and compares what comes back.
+    pub(crate) fn echo(&mut self, seed: u64) -> Outcome<()> {
+        let sent = octets(seed);
+        self.source.write(0, &sent).map_err(words)?;
+        self.sink.write(0, &vec![0; OCTETS]).map_err(words)?;
+        let all = [self.sink.sge(0, OCTETS as u32)];
+        self.qp.post_recv(0, &all).map_err(words)?;
+        let all = [self.source.sge(0, OCTETS as u32)];
+        self.carry_out(&SendRequest::send().memory(&all))?;
+        // What came back, or that it was sent: one is done, the other is to come.
+        self.complete()?;
+        self.compare(&sent, seed)
+    }
+
+    /// Compares what has arrived with what was sent.
+    fn compare(&self, sent: &[u8], seed: u64) -> Outcome<()> {
         let mut found = vec![0; OCTETS];
         self.sink.read(0, &mut found).map_err(words)?;
         match found
             .iter()
-            .zip(&sent)
+            .zip(sent)
             .position(|(found, sent)| found != sent)
         {
             None => Ok(()),
@@ -137,6 +169,11 @@ impl Initiator {
 
     fn carry_out(&mut self, request: &SendRequest<'_>) -> Outcome<()> {
         self.qp.post_send(request).map_err(words)?;
+        self.complete()
+    }
+
+    /// Waits until a request is done.
+    fn complete(&mut self) -> Outcome<()> {
         let until = Instant::now() + SOON;
         let done = loop {
             if let Some(done) = self.cq.poll_one() {
@@ -215,13 +252,12 @@ pub(crate) fn talk_to_oneself(
     to: SocketAddr,
     seed: u64,
 ) -> Outcome<()> {
-    let (pd, cq) = (other.pd(), other.cq(16).map_err(words)?);
     let begun = Begun::connect(device, to, None, SOON)?;
     let listeners = [listener];
     let until = Instant::now() + SOON;
     let responder = loop {
         device.drive();
-        if let Some(responder) = Responder::accept(other, (&pd, &cq), &listeners, Duration::ZERO)? {
+        if let Some(responder) = Responder::accept(other, &listeners, Duration::ZERO)? {
             break responder;
         }
         if Instant::now() > until {

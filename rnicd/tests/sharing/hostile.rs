@@ -12,7 +12,7 @@ use crate::peer::{PORT, Peer};
 use crate::rig::{NIC, PEER_NIC, Rig};
 
 /// Has an attacker do something while an honest client transfers: that must not notice, and nothing may be left.
-fn attack(rules: &str, leases: &[u16], attack: impl FnOnce(&Rig, &mut Client)) {
+pub(crate) fn attack(rules: &str, leases: &[u16], attack: impl FnOnce(&Rig, &mut Client)) {
     let rig = Rig::new(1500, rules);
     let _peer = Peer::serve(&rig.far, PEER_NIC);
     let mut honest = rig.open_client(ALICE);

@@ -3,8 +3,10 @@
 
 mod changes;
 mod client;
+mod crowd;
 mod deaths;
 mod exchange;
+mod floods;
 mod hostile;
 mod inspection;
 mod leftovers;

@@ -66,6 +66,7 @@ impl Player {
             ["connect", to] => self.connect(parse(to)?, None),
             ["connect", to, from] => self.connect(parse(to)?, Some(parse(from)?)),
             ["rounds", count, seed] => self.rounds(parse(count)?, parse(seed)?),
+            ["mix", count, seed] => self.mix(parse(count)?, parse(seed)?),
             ["stream", seed] => self.stream(parse(seed)?, lines),
             ["serve"] => self.serve(lines),
             ["talk", to, seed] => self.talk(parse(to)?, parse(seed)?),
@@ -130,6 +131,18 @@ impl Player {
         for number in 0..count {
             for connection in &mut self.connections {
                 connection.round(seed + number)?;
+            }
+        }
+        self.done()
+    }
+
+    /// Rounds of all kinds: Writes and Reads, then Sends there and back.
+    fn mix(&mut self, count: u64, seed: u64) -> Outcome<String> {
+        for number in 0..count {
+            self.rounds(1, seed + number)?;
+            for connection in &mut self.connections {
+                // Other octets than those that the peer's memory has from the round.
+                connection.echo(!(seed + number))?;
             }
         }
         self.done()

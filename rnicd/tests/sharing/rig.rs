@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use rnic_xdp::manager::Manager;
 use rnic_xdp::testing::{Namespace, VethEnd, veth_pair};
 
-use crate::client::{Client, GROUP};
+use crate::client::{Client, GROUP, Home};
 use crate::exchange::SOON;
 
 /// The shared device, and the peer's.
@@ -202,24 +202,26 @@ impl Rig {
         assert!(command.status().unwrap().success(), "{command:?}");
     }
 
-    /// Starts a client of a user.
+    /// Starts a client of a user in a container.
     pub(crate) fn client(&self, uid: u32) -> Client {
+        self.client_in(Home::Container, uid)
+    }
+
+    /// Starts a client of a user.
+    pub(crate) fn client_in(&self, home: Home, uid: u32) -> Client {
         let program = self.path("client");
         let arguments = ["--exact", "play::client", "--ignored", "--nocapture"];
         let program = [program.as_os_str()].into_iter();
         let program: Vec<_> = program.chain(arguments.map(OsStr::new)).collect();
-        Client::start(&program, &self.socket(), uid)
+        let start = || Client::start(&program, &self.socket(), uid, home);
+        self.host.run(start)
     }
 
     /// Starts a client of a user that has none of our code, and no manners.
     pub(crate) fn script(&self, uid: u32) -> Client {
-        let script = [include_str!("script.py").as_ref()];
-        let program: Vec<&OsStr> = ["python3", "-c"]
-            .map(OsStr::new)
-            .into_iter()
-            .chain(script)
-            .collect();
-        Client::start(&program, &self.socket(), uid)
+        let script = [include_str!("rings.py"), include_str!("script.py")].concat();
+        let program = ["python3", "-c", &script].map(OsStr::new);
+        Client::start(&program, &self.socket(), uid, Home::Container)
     }
 
     /// Starts a client of a user that has opened the device.

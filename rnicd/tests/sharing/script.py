@@ -1,21 +1,22 @@
-"""A client of rnicd without any of rnic's code, which may mean harm. It does what it is told line by line, and answers each."""
+"""A client of rnicd without any of rnic's code, which may mean harm. It does what it is told line by line, and answers
+each. `rings.py` comes before it in the same text."""
 
 import array
 import ctypes
 import json
-import mmap
 import os
 import random
+import select
+import signal
 import socket
 import struct
 import subprocess
 import sys
 
-AF_XDP, SOL_XDP, XDP_MMAP_OFFSETS = 44, 283, 1
-RX_RING, TX_RING, FILL_RING, COMPLETION_RING = 0, 0x80000000, 0x100000000, 0x180000000
 TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ, SO_DETACH_FILTER = 19, 20, 21, 27
 MOST_MESSAGE = 64 << 10
 
+LINES = open(0, "rb", buffering=0)  # unbuffered, so that select sees each line
 HELD = []  # what must stay open
 
 
@@ -49,41 +50,66 @@ class Connection:
                 return answer, descriptors
 
     def open_port(self):
-        answer, descriptors = self.ask("open_port", netdev="nic", rx_frames=64, tx_frames=128, tx_ring=64)
+        answer, descriptors = self.ask("open_port", netdev=NETDEV, rx_frames=64, tx_frames=128, tx_ring=64)
         assert answer["type"] == "port", answer
         return answer, descriptors
+
+
+def reply(answer):
+    print("\n> " + answer.replace("\n", " "), flush=True)
+
+
+def until_next_line():
+    """Says that something has begun which goes on until the next line comes: a generator that ends then."""
+    reply("ok begun")
+    while not select.select([LINES], [], [], 0)[0]:
+        yield
 
 
 def garbage(seed, count):
     """Datagrams that are no messages, each on a connection of its own."""
     random.seed(int(seed))
+    for _ in range(int(count)):
+        spoil()
+
+
+def garbage_on():
+    """Garbage until the next line comes. Returns on how many connections."""
+    count = 0
+    for _ in until_next_line():
+        spoil()
+        count += 1
+    return count
+
+
+def spoil():
+    """Some datagrams that are no messages, on a connection of their own."""
     good = [
         b'{"id":1,"type":"hello","version":1,"program":"script"}',
         b'{"id":2,"type":"open_port","netdev":"nic","rx_frames":64,"tx_frames":128,"tx_ring":64}',
         b'{"id":3,"type":"adopt","port":1,"token":"00112233445566778899aabbccddeeff","leases":[]}',
         b'{"id":4,"type":"listen","port":1,"local":"10.9.0.1:5000","peers":null}',
     ]
-    for _ in range(int(count)):
-        there = connect()
-        there.setblocking(False)
-        for _ in range(random.randrange(4)):
-            octets = bytearray(random.choice(good))
-            way = random.randrange(6)
-            if way == 0:
-                octets = octets[: random.randrange(len(octets))]
-            elif way == 1:
-                octets[random.randrange(len(octets))] = random.randrange(256)
-            elif way == 2:
-                octets = bytearray(random.randbytes(random.randrange(2000)))
-            elif way == 3:
-                octets = bytearray(b'{"id":' + b"[" * random.randrange(1000, 60000))
-            rights = [sys.stdin.fileno()] * random.randrange(1, 20) if way == 4 else []
-            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", rights))] if rights else []
-            try:
-                there.sendmsg([octets], control)
-            except OSError:
-                break  # closed for what came before
-        there.close()
+    there = connect()
+    there.setblocking(False)
+    for _ in range(random.randrange(4)):
+        octets = bytearray(random.choice(good))
+        way = random.randrange(6)
+        if way == 0:
+            octets = octets[: random.randrange(len(octets))]
+        elif way == 1:
+            octets[random.randrange(len(octets))] = random.randrange(256)
+        elif way == 2:
+            octets = bytearray(random.randbytes(random.randrange(2000)))
+        elif way == 3:
+            octets = bytearray(b'{"id":' + b"[" * random.randrange(1000, 60000))
+        rights = [sys.stdin.fileno()] * random.randrange(1, 20) if way == 4 else []
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", rights))] if rights else []
+        try:
+            there.sendmsg([octets], control)
+        except OSError:
+            return  # closed for what came before
+    there.close()
 
 
 def crowd(count):
@@ -175,6 +201,20 @@ def leases(most):
             for descriptor in descriptors:
                 os.close(descriptor)
     return " ".join(map(str, counts))
+
+
+def leases_on():
+    """Leases and releases until the next line comes. Returns how often."""
+    there, count = Connection(), 0
+    port = there.open_port()[0]["port"]
+    for _ in until_next_line():
+        answer, descriptors = there.ask("listen", port=port, local=NEAR + ":0", peers=None)
+        assert answer["type"] == "lease", answer
+        there.ask("release", port=port, local=answer["local"])
+        for descriptor in descriptors:
+            os.close(descriptor)
+        count += 1
+    return count
 
 
 def lease_two():
@@ -307,13 +347,6 @@ def hand_over():
     return "%d %d" % (grant["port"], heir.pid)
 
 
-def attempt(what):
-    try:
-        what()
-    except OSError:
-        pass
-
-
 def abuse(remote, local):
     """Tries to reach somebody with the sockets that reserve TCP ports. Returns which limits on them could be removed."""
     there = Connection()
@@ -393,96 +426,60 @@ def abuse(remote, local):
     return " ".join(sorted(freed)) or "nothing"
 
 
-class Rings:
-    """The rings and the memory of a port, without any of rnic's code."""
-
-    def __init__(self, grant, descriptors):
-        self.grant, (xdp, memory) = grant, descriptors
-        self.socket = socket.socket(AF_XDP, socket.SOCK_RAW, 0, fileno=xdp)
-        chunks = grant["rx_chunks"] + grant["tx_chunks"]
-        self.memory = mmap.mmap(memory, chunks * grant["chunk"])
-        offsets = struct.unpack("16Q", self.socket.getsockopt(SOL_XDP, XDP_MMAP_OFFSETS, 128))
-        self.offsets = dict(zip(("rx", "tx", "fill", "completion"), (offsets[at : at + 4] for at in range(0, 16, 4))))
-        at = {"rx": RX_RING, "tx": TX_RING, "fill": FILL_RING, "completion": COMPLETION_RING}
-        self.rings = {}
-        for name, (_, _, entries, _) in self.offsets.items():
-            width = 16 if name in ("rx", "tx") else 8
-            octets = entries + grant["rings"][name] * width
-            self.rings[name] = mmap.mmap(xdp, octets, offset=at[name])
-        self.sent = 0
-
-    def send(self, frame):
-        place = (self.grant["rx_chunks"] + self.sent % 32) * self.grant["chunk"]
-        self.memory[place : place + len(frame)] = frame
-        ring, (producer, consumer, entries, _) = self.rings["tx"], self.offsets["tx"]
-        at = entries + self.sent % self.grant["rings"]["tx"] * 16
-        ring[at : at + 16] = struct.pack("QII", place, len(frame), 0)
-        self.sent += 1
-        ring[producer : producer + 4] = struct.pack("I", self.sent)
-        while struct.unpack("I", ring[consumer : consumer + 4])[0] != self.sent:
-            attempt(lambda: self.socket.send(b"", socket.MSG_DONTWAIT))
-        completion, (producer, consumer, _, _) = self.rings["completion"], self.offsets["completion"]
-        completion[consumer : consumer + 4] = completion[producer : producer + 4]
-
-    def scribble(self, rounds):
-        for _ in range(rounds):
-            name = random.choice(list(self.rings))
-            ring = self.rings[name]
-            for _ in range(random.randrange(1, 64)):
-                ring[random.randrange(len(ring))] = random.randrange(256)
-            at = random.randrange(len(self.memory) - 4096)
-            self.memory[at : at + 4096] = random.randbytes(4096)
-            attempt(lambda: self.socket.send(b"", socket.MSG_DONTWAIT))
-            attempt(lambda: self.socket.recv(1, socket.MSG_DONTWAIT))
-
-
-def ipv4(source, destination, protocol, payload, fragment=0, options=b""):
-    header = struct.pack(
-        "!BBHHHBBH4s4s", 0x45 + len(options) // 4, 0, 20 + len(options) + len(payload), 1, fragment, 64, protocol, 0,
-        socket.inet_aton(source), socket.inet_aton(destination),
-    ) + options
-    total = sum(struct.unpack("!%dH" % (len(header) // 2), header))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return header[:10] + struct.pack("!H", ~total & 0xFFFF) + header[12:] + payload
-
-
-def tcp(source, destination):
-    return struct.pack("!HHIIBBHHH", source, destination, 1, 0, 5 << 4, 2, 1000, 0, 0)
+def open_rings():
+    """Opens a port with a lease. Returns its rings."""
+    there = Connection()
+    grant, descriptors = there.open_port()
+    lease, reserved = there.ask("listen", port=grant["port"], local="%s:%d" % (NEAR, SOURCE_PORT), peers=None)
+    assert lease["type"] == "lease", lease
+    rings = Rings(grant, descriptors)
+    HELD.append((there, rings, reserved))
+    return rings
 
 
 def frames(own_mac, peer_mac):
     """Sends one frame of each kind. Returns the port, whose counters say what became of them."""
+    rings = open_rings()
+    for frame in specimens(own_mac, peer_mac):
+        rings.send(frame)
+    return rings.grant["port"]
+
+
+def deluge(kind, own_mac, peer_mac):
+    """Sends valid or forged frames as fast as the kernel takes them, until the next line comes. Returns the port, and how many."""
+    valid, *forged = specimens(own_mac, peer_mac)
+    rings = open_rings()
+    rings.fill({"valid": [valid], "forged": forged}[kind])
+    for _ in until_next_line():
+        rings.pour()
+    return "%d %d" % (rings.grant["port"], rings.taken())
+
+
+def fork(count):
+    """Has so many children fill the rings and the memory of one port with garbage, all at once, until they are killed. Returns
+    the port."""
     there = Connection()
     grant, descriptors = there.open_port()
-    lease, reserved = there.ask("listen", port=grant["port"], local="10.9.0.1:5005", peers=None)
-    assert lease["type"] == "lease", lease
-    own, peer = (bytes.fromhex(mac.replace(":", "")) for mac in (own_mac, peer_mac))
-    ip, arp = b"\x08\x00", b"\x08\x06"
-    near, far = "10.9.0.1", "10.9.0.2"
-    segment = tcp(5005, 4421)
-    good = ipv4(near, far, 6, segment)
     rings = Rings(grant, descriptors)
-    for frame in [
-        peer + own + ip + good,  # to_nic
-        peer + bytes([2, 1, 2, 3, 4, 5]) + ip + good,  # source_mac
-        peer + own + b"\x81\x00\x00\x09" + ip + good,  # source_mac, of that VLAN
-        peer + own + ip + ipv4("10.9.0.77", far, 6, segment),  # source
-        peer + own + ip + ipv4(near, far, 6, tcp(5006, 4421)),  # not_leased
-        peer + own + ip + ipv4(near, "10.9.0.1", 6, tcp(5005, 5999)),  # nobody
-        peer + own + ip + ipv4(near, "224.0.0.1", 6, segment),  # destination
-        peer + own + ip + ipv4(near, far, 17, struct.pack("!HHHH", 5005, 53, 8, 0)),  # not_tcp
-        peer + own + arp + struct.pack("!HHBBH", 1, 0x800, 6, 4, 2) + own + socket.inet_aton(far) + peer + socket.inet_aton(near),  # not_tcp
-        peer + own + ip + ipv4(near, far, 6, segment, fragment=0x2000),  # fragment
-        peer + own + ip + ipv4(near, far, 6, segment, options=b"\x01\x01\x01\x01"),  # options
-        b"\xff" * 6 + own + ip + good,  # group
-        b"\x01\x00\x5e\x00\x00\x01" + own + ip + good,  # group
-        peer + own + ip + good[:20],  # truncated
-        peer + own + ip + good[:2] + b"\x05\xdc" + good[4:],  # length
-    ]:
-        rings.send(frame)
-    HELD.append((there, rings, reserved))
+    HELD.append((there, rings))
+    for _ in range(int(count)):
+        child = os.fork()
+        if child == 0:
+            random.seed()
+            while True:
+                rings.scribble(1)
+        HELD.append(child)
     return grant["port"]
+
+
+def reap():
+    """Kills the children, which must still run. Returns how many there were."""
+    children = [held for held in HELD if isinstance(held, int)]
+    for child in children:
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "a child has ended"
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return len(children)
 
 
 def scribble(seed, rounds):
@@ -495,13 +492,12 @@ def scribble(seed, rounds):
     rings.scribble(int(rounds))
 
 
-COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, administer, leases, lease_two, come_back, follow, until_mtu, flood, open_one, hang_up, ignore, forget, pass_over, say, go_on, inspect, hand_over, abuse, frames, scribble]
+COMMANDS = [garbage, crowd, stand_in_line, disperse, refusals, administer, leases, lease_two, come_back, follow, until_mtu, flood, open_one, hang_up, ignore, forget, pass_over, say, go_on, inspect, hand_over, abuse, frames, scribble, garbage_on, leases_on, deluge, fork, reap]
 
-for line in sys.stdin:
-    command, *words = line.split()
+for line in iter(LINES.readline, b""):
+    command, *words = line.decode().split()
     by_name = {known.__name__: known for known in COMMANDS}
     try:
-        answer = "ok %s" % (by_name[command](*words),)
+        reply("ok %s" % (by_name[command](*words),))
     except Exception as error:  # what it does wrong is the test's to judge
-        answer = "error %s: %r" % (type(error).__name__, error)
-    print("\n> " + answer.replace("\n", " "), flush=True)
+        reply("error %s: %r" % (type(error).__name__, error))
