@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
@@ -33,6 +33,8 @@ pub(crate) struct Client {
     pub(crate) links_changed: BTreeSet<u32>,
     /// The sockets of inspections, as their readers have them, until the client has closed its own.
     inspections: Vec<OwnedFd>,
+    /// A request that waits, and until when. No other is read before it is answered.
+    pub(crate) waiting: Option<(Request, Instant)>,
     /// If it is sent events: how many it has missed since it was told.
     missed: Option<u64>,
 }
@@ -62,13 +64,15 @@ impl Client {
             changed: BTreeSet::new(),
             links_changed: BTreeSet::new(),
             inspections: Vec::new(),
+            waiting: None,
             missed: None,
         })
     }
 
-    /// Returns whether it has taken all replies. Only then is another request read: what it is sent stays bounded.
+    /// Returns whether all its requests are answered, and it has taken the replies. Only then is another request read: what it is
+    /// sent stays bounded.
     pub(crate) fn is_ready(&self) -> bool {
-        self.outgoing.is_empty()
+        self.outgoing.is_empty() && self.waiting.is_none()
     }
 
     /// Returns whether something is to be sent.

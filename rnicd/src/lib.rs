@@ -3,7 +3,7 @@
 
 // From the ground up; each file imports only from those below it:
 // config/fault, config/value < config/table < config/rule < config/mod < config/change < policy, places, quota, notify, record, usage, client
-// < settings, shared < open, server < devices, administration < changes, inspection < requests < serve < unshare
+// < settings, shared < open, server < devices, administration < changes, inspection < patience < requests < serve < unshare
 mod administration;
 mod changes;
 mod client;
@@ -12,6 +12,7 @@ mod devices;
 mod inspection;
 pub mod notify;
 mod open;
+mod patience;
 mod places;
 pub mod policy;
 pub mod quota;

@@ -32,15 +32,12 @@ const LEAST_BURST: u64 = 256 << 10;
 
 impl Server {
     /// Carries out a request of a client, and answers it.
-    pub(crate) fn handle(&mut self, key: ClientKey, Request { id, ask }: Request) {
-        let silent = matches!(ask, Ask::Follow { .. } | Ask::Forget { .. });
-        let answered = self.carry_out(key, ask);
-        let (answer, descriptors) = match answered {
-            Ok(_) if silent => return,
-            Ok(answered) => answered,
-            Err(refused) => (Answer::Refused(refused), Vec::new()),
-        };
-        self.answer(key, Reply { id, answer }, descriptors);
+    pub(crate) fn handle(&mut self, key: ClientKey, request: Request) {
+        let silent = matches!(request.ask, Ask::Follow { .. } | Ask::Forget { .. });
+        let answered = self.carry_out(key, request.ask.clone());
+        if !(silent && answered.is_ok()) {
+            self.answer_or_wait(key, request, answered);
+        }
     }
 
     /// Sends a client an answer.
@@ -70,7 +67,7 @@ impl Server {
         }
     }
 
-    fn carry_out(&mut self, key: ClientKey, ask: Ask) -> Answered {
+    pub(crate) fn carry_out(&mut self, key: ClientKey, ask: Ask) -> Answered {
         if let Ask::Hello { version, program } = ask {
             return self.welcome(key, version, program);
         }

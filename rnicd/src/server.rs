@@ -103,6 +103,7 @@ impl Server {
                 }
             }
         }
+        self.serve_waiting();
         let keys: Vec<_> = self.clients.iter().map(|(key, _)| key).collect();
         for key in keys {
             self.flush(key);
@@ -181,8 +182,11 @@ impl Server {
             let mut events = PollFlags::empty();
             events.set(PollFlags::POLLIN, client.is_ready());
             events.set(PollFlags::POLLOUT, client.has_news());
-            sources.push(Source::Client(key));
-            fds.push(PollFd::new(client.as_fd(), events));
+            // While its request waits, its end is not looked for: that would wake the loop again and again.
+            if !events.is_empty() || client.waiting.is_none() {
+                sources.push(Source::Client(key));
+                fds.push(PollFd::new(client.as_fd(), events));
+            }
             for socket in client.inspections() {
                 sources.push(Source::Inspected(key));
                 fds.push(PollFd::new(socket, PollFlags::empty()));
@@ -190,7 +194,11 @@ impl Server {
         }
         let devices = self.devices.iter();
         let timers = devices.filter_map(|shared| shared.device.timeout());
-        let timeout = timers.chain(at_most).chain(pause).min();
+        let timeout = timers
+            .chain(at_most)
+            .chain(pause)
+            .chain(self.patience())
+            .min();
         match ppoll(&mut fds, timeout.map(TimeSpec::from_duration), None) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),

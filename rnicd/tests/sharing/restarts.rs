@@ -5,7 +5,7 @@ use rnic_xdp::testing::is_root;
 
 use crate::client::{ALICE, BOB, Client};
 use crate::peer::{PORT, Peer};
-use crate::rig::{PEER_NIC, Rig};
+use crate::rig::{NIC, PEER_NIC, Rig};
 
 /// rnicd is killed this often, while clients transfer without a pause.
 fn survive(restarts: u32) {
@@ -162,6 +162,22 @@ fn a_client_that_dies_without_rnicd_leaves_nothing() {
     });
     rig.start();
     rig.wait_until_clean(&[5003, 5004]);
+}
+
+#[test]
+fn a_program_that_is_killed_and_started_again_has_what_it_had() {
+    if !is_root("a_program_that_is_killed_and_started_again_has_what_it_had") {
+        return;
+    }
+    let rig = Rig::new(1500, "[defaults]\nports = 1\n");
+    for _ in 0..20 {
+        let mut client = rig.open_client(ALICE);
+        client.must("listen 10.9.0.1:5000");
+        let other = rig.client(ALICE).ask(&format!("open {NIC}")).unwrap_err();
+        assert!(other.contains("may hold ports = 1"), "{other}");
+        client.kill();
+    }
+    rig.wait_until_clean(&[5000]);
 }
 
 /// Returns whether a client may listen there, be it free or not.

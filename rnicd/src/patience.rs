@@ -1,0 +1,74 @@
+//! Requests that wait for what a process had that has just ended: the kernel takes a moment to remove its ports. Without that, a
+//! program that is killed and started again at once would be refused its own TCP port.
+
+use std::time::{Duration, Instant};
+
+use rnic_xdp::manager::protocol::{Answer, Reason, Refused, Reply, Request};
+
+use crate::administration::Answered;
+use crate::server::Server;
+use crate::shared::ClientKey;
+
+/// How long a request waits. The kernel needs some tenths of a second.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Server {
+    /// Answers a request, unless it is to wait: until the end of this turn at least, when it is known who has left.
+    pub(crate) fn answer_or_wait(&mut self, key: ClientKey, request: Request, answered: Answered) {
+        match answered {
+            Err(refused) if may_wait(&refused) => {
+                self.clients[key].waiting = Some((request, Instant::now() + PATIENCE));
+            }
+            Ok((answer, descriptors)) => {
+                let id = request.id;
+                self.answer(key, Reply { id, answer }, descriptors);
+            }
+            Err(refused) => self.refuse(key, request.id, refused),
+        }
+    }
+
+    /// Carries out what has waited. What is refused again waits on while the kernel has ports of the same user to remove.
+    pub(crate) fn serve_waiting(&mut self) {
+        let waiting = self
+            .clients
+            .iter_mut()
+            .filter_map(|(key, client)| Some((key, client.waiting.take()?)));
+        for (key, (request, until)) in waiting.collect::<Vec<_>>() {
+            let is_last = Instant::now() >= until || !self.has_port_to_remove(key);
+            match self.carry_out(key, request.ask.clone()) {
+                Err(refused) if is_last => self.refuse(key, request.id, refused),
+                Err(refused) if may_wait(&refused) => {
+                    self.clients[key].waiting = Some((request, until));
+                }
+                answered => self.answer_or_wait(key, request, answered),
+            }
+        }
+    }
+
+    /// Returns how long the first of them may wait.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        let clients = self.clients.iter();
+        let untils =
+            clients.filter_map(|(_, client)| client.waiting.as_ref().map(|(_, until)| *until));
+        untils
+            .min()
+            .map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Returns whether a port of the user of this connection has no connection: most likely, its process has ended.
+    fn has_port_to_remove(&self, key: ClientKey) -> bool {
+        let uid = self.clients[key].peer.uid;
+        let mut ports = self.devices.iter().flat_map(|shared| shared.ports.values());
+        ports.any(|port| port.client.is_none() && port.record.uid == uid)
+    }
+
+    fn refuse(&mut self, key: ClientKey, id: u64, refused: Refused) {
+        let answer = Answer::Refused(refused);
+        self.answer(key, Reply { id, answer }, Vec::new());
+    }
+}
+
+/// Returns whether the end of a port can make a difference.
+fn may_wait(refused: &Refused) -> bool {
+    matches!(refused.reason, Reason::Quota | Reason::InUse)
+}
