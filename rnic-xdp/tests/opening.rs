@@ -217,7 +217,7 @@ fn a_killed_process_leaves_nothing() {
     assert!(has_program(&east, "east"));
     assert_eq!(east.run(|| steering::entries("east")).unwrap().len(), 1);
     let maps = steering_maps(&program_ids(&east, "east"));
-    assert_eq!(maps.len(), 8);
+    assert_eq!(maps.len(), 11);
 
     child.kill().unwrap();
     child.wait().unwrap();
