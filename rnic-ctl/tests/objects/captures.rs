@@ -93,15 +93,17 @@ fn frames_of_clients_are_captured_both_ways() {
         return;
     }
     let world = World::new("");
-    // The client comes while capturing.
-    let here = Capture::of_nic(&world, "", "here");
-    let server = world.nobody("perf write-bw -s 20000 -n 50 --local 10.77.0.1 --netdev nic");
+    // The peer has its device for itself, and is there before its frames are captured: of a process that comes later, the first may
+    // be missing. The client of rnicd comes later.
+    let server = world.peers("perf write-bw -s 20000 -n 50 --local 10.77.0.2 --netdev theirs");
     let server = Running::start(server).until_it_says("waiting for a client");
     let there = Capture::start(&world, world.peers("capture -i theirs"), "there");
-    let peer = world.peers("perf write-bw -s 20000 -n 50 10.77.0.1 --netdev theirs");
-    Running::start(peer).succeed("the peer");
-    let pid = server.id();
-    server.succeed("the client");
+    let here = Capture::of_nic(&world, "", "here");
+    let client = world.nobody("perf write-bw -s 20000 -n 50 10.77.0.2 --netdev nic");
+    let client = Running::start(client);
+    let pid = client.id();
+    client.succeed("the client");
+    server.succeed("the peer");
     let (here, there) = (here.end(), there.end());
 
     let (received, sent) = (here.count(IN), here.count(OUT));
@@ -109,7 +111,7 @@ fn frames_of_clients_are_captured_both_ways() {
     assert!(sent > 0);
     let expected = format!("{} frames captured, 0 lost", received + sent);
     assert_eq!(here.last, expected);
-    // The peer has its device for itself. It received what the client sent, and nothing else.
+    // The peer received what the client sent, and nothing else.
     let acknowledged = ["tcp.srcport", "tcp.seq_raw", "tcp.ack_raw", "tcp.len"];
     let one_way = |captured: &Captured, filter| captured.frames(filter, &acknowledged);
     assert_eq!(one_way(&here, OUT), one_way(&there, IN));
@@ -118,7 +120,7 @@ fn frames_of_clients_are_captured_both_ways() {
     assert_eq!(here.count("iwarp_mpa.req"), 2);
     assert_eq!(here.count("iwarp_mpa.rep"), 2);
     let payload: u64 = here
-        .frames(IN, &["tcp.len"])
+        .frames(OUT, &["tcp.len"])
         .iter()
         .map(|len| len.parse::<u64>().unwrap())
         .sum();
