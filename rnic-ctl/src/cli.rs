@@ -14,6 +14,7 @@ use crate::objects::monitor::MonitorArgs;
 use crate::objects::port::PortArgs;
 use crate::objects::res::ResArgs;
 use crate::objects::stat::StatArgs;
+use crate::objects::steer::SteerArgs;
 use crate::objects::top::TopArgs;
 use crate::objects::user::UserArgs;
 use crate::perf::args::PerfArgs;
@@ -22,9 +23,9 @@ use crate::steering::SteeringArgs;
 
 /// RDMA in user space: administer, measure and diagnose it.
 ///
-/// dev, port, lease, client, user, stat, monitor and top ask rnicd, conn and res its clients; all but top print a line for each
-/// object, as `rdma` and `ip` do; metrics puts their counters in the form of Prometheus. Objects and verbs can be abbreviated:
-/// `rnic-ctl p s` is `rnic-ctl port show`.
+/// dev, port, lease, client, user, stat, monitor and top ask rnicd, conn and res its clients, steer the kernel; all but top print
+/// a line for each object, as `rdma` and `ip` do; metrics puts their counters in the form of Prometheus. Objects and verbs can be
+/// abbreviated: `rnic-ctl p s` is `rnic-ctl port show`.
 ///
 /// Exit codes: 0 done, 1 the operation failed, 2 wrong command line, 3 this host or user lacks something (root, XDP, an
 /// interface), 130 interrupted, 141 nobody reads the output any more (as `| head` does).
@@ -77,6 +78,8 @@ pub(crate) enum Command {
     Perf(Box<PerfArgs>),
     Rping(RpingArgs),
     Doctor(DoctorArgs),
+    #[command(infer_subcommands = true)]
+    Steer(SteerArgs),
     Steering(SteeringArgs),
     Capture(CaptureArgs),
     Completion(CompletionArgs),
@@ -197,6 +200,7 @@ mod tests {
             ("con s qpn 1", "conn show qpn 1"),
             ("r s qp port 1", "res show qp port 1"),
             ("s w 1", "stat watch 1"),
+            ("steer s eth0", "steer show eth0"),
             ("m", "monitor"),
         ] {
             assert_eq!(

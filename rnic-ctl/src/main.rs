@@ -84,6 +84,7 @@ fn run(cli: &Cli, interrupt: &Interrupt) -> Outcome<ExitCode> {
         Command::Perf(args) => perf::run(args, cli.json, interrupt)?,
         Command::Rping(args) => rping::run(args, cli.json, interrupt)?,
         Command::Doctor(args) => return doctor::run(args, cli.json),
+        Command::Steer(args) => objects::steer::run(args, style)?,
         Command::Steering(args) => steering::run(args, cli.json)?,
         Command::Capture(args) => capture::run(args, cli.json, interrupt)?,
         Command::Completion(args) => completion::completion(args, Cli::command())?,

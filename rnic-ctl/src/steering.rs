@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 use crate::failure::{Failure, Outcome};
 use crate::out;
 
-/// Shows which local ports are steered to the rnic process of an interface, and counts of the frames received so far.
+/// Explains what became of the frames that an interface has received, and lists which local ports are steered to rnic.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SteeringArgs {
     /// The network interface

@@ -2,7 +2,7 @@
 //! their own objects and connections.
 
 // From the ground up:
-// words < line < settings, access < dev, port, lease, client, user, monitor, filter < rates, said < stat, top, conn, res, metrics
+// words < line < settings, access < dev, port, lease, client, user, monitor, steer, filter < rates, said < stat, top, conn, res, metrics
 mod access;
 pub(crate) mod client;
 pub(crate) mod conn;
@@ -18,6 +18,7 @@ pub(crate) mod res;
 mod said;
 mod settings;
 pub(crate) mod stat;
+pub(crate) mod steer;
 pub(crate) mod top;
 pub(crate) mod user;
 mod words;

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, loaded_programs};
 
-use super::layout::{self, KeyOctets, SteeringCounters, TargetWords};
+use super::layout::{self, Entry, KeyOctets, OWN_SOCKETS, SteeringCounters, TargetWords};
 use super::maps::{io_error, map_from, read_counters};
-use crate::netlink::{NetlinkError, RouteSocket, link_by_name};
+use crate::netlink::{NetlinkError, RouteSocket, link_by_name, links};
 
 /// The name of the program, by which other processes know it.
 pub(crate) const PROGRAM_NAME: &str = "rnic_steer";
@@ -53,21 +53,38 @@ pub fn counters(netdev: &str) -> Result<SteeringCounters, SteeringError> {
     read().map_err(|source| unreadable(netdev, source))
 }
 
-/// Returns the local addresses and ports that are steered to the process that drives a device.
+/// Returns the local addresses and ports that are steered to the process that drives a device, or to clients of rnicd.
 pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
+    let steered = steered(netdev)?;
+    let mut entries: Vec<_> = steered.into_iter().map(|(entry, _)| entry.local).collect();
+    // An address in several VLANs has an entry for each.
+    entries.dedup();
+    Ok(entries)
+}
+
+/// Returns the entries of a device in order, each with the number of the port to which its frames go; `None` is the process that has
+/// the device for itself.
+pub fn steered(netdev: &str) -> Result<Vec<(Entry, Option<u32>)>, SteeringError> {
     let map = attached_map(netdev, "steer_map")?;
-    let read = || -> io::Result<Vec<SocketAddr>> {
+    let read = || -> io::Result<Vec<_>> {
         let map = HashMap::<MapData, KeyOctets, TargetWords>::try_from(map).map_err(io_error)?;
-        let keys = map.keys().filter_map(Result::ok);
-        let mut entries: Vec<_> = keys
-            .filter_map(|key| Some(layout::entry(&key)?.local))
-            .collect();
-        entries.sort();
-        // An address in several VLANs has an entry for each.
-        entries.dedup();
-        Ok(entries)
+        let both = map.iter().filter_map(Result::ok);
+        let steered = both.filter_map(|(key, [_, port])| {
+            Some((layout::entry(&key)?, (port != OWN_SOCKETS).then_some(port)))
+        });
+        let mut steered: Vec<_> = steered.collect();
+        steered.sort();
+        Ok(steered)
     };
     read().map_err(|source| unreadable(netdev, source))
+}
+
+/// Returns the names of the devices of this network namespace that have the steering program.
+pub fn steered_devices() -> Result<Vec<String>, SteeringError> {
+    let links = links(&mut RouteSocket::open()?)?.into_iter();
+    let is_ours = |id| program_info(id).is_some_and(|info| info.name() == PROGRAM_NAME.as_bytes());
+    let ours = links.filter(|link| link.xdp.is_some_and(|xdp| is_ours(xdp.program)));
+    Ok(ours.map(|link| link.name).collect())
 }
 
 /// Looks up a program by its id. Returns `None` if it is gone or not accessible.

@@ -27,7 +27,7 @@ mod ports;
 use attach::Attachment;
 pub(crate) use below::{Below, above};
 pub(crate) use inspect::{PROGRAM_NAME, program_info};
-pub use inspect::{SteeringError, counters, entries};
+pub use inspect::{SteeringError, counters, entries, steered, steered_devices};
 pub use layout::{Entry, SteeringCounters};
 pub(crate) use links::SteeredLinks;
 pub(crate) use load::{Loaded, Maps, Use, WANTED, load, load_steer, refused};
