@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use rnic_xdp::manager::protocol::{Answer, Change, Reason, Refused};
+use rnic_xdp::manager::states::Event;
 use tracing::{info, warn};
 
 use crate::administration::Answered;
@@ -35,7 +36,7 @@ impl Server {
             self.switch_back(before);
             return Err(other(why));
         }
-        info!("{netdev} was added by an administrator");
+        self.changed(format!("{netdev} was added by an administrator"));
         done()
     }
 
@@ -53,7 +54,7 @@ impl Server {
         let settings =
             settings.map_err(|why| other(format!("{netdev} cannot be removed: {why}")))?;
         self.switch(settings)?;
-        info!("{netdev} was removed by an administrator");
+        self.changed(format!("{netdev} was removed by an administrator"));
         self.stop_sharing(|name| name == netdev);
         done()
     }
@@ -82,7 +83,10 @@ impl Server {
             self.check_unused(netdev, &remedy)?;
         }
         let before = self.switch(settings)?;
-        info!("{netdev}: an administrator has set {}", in_words(changes));
+        self.changed(format!(
+            "{netdev}: an administrator has set {}",
+            in_words(changes)
+        ));
         if anew {
             self.stop_sharing(|name| name == netdev);
             if let Err(why) = self.open_device(netdev) {
@@ -101,7 +105,10 @@ impl Server {
         let uid = number(user).map_err(other)?;
         let settings = self.settings.with(|set| set.change_user(uid, changes));
         self.switch(settings.map_err(other)?)?;
-        info!("uid {uid}: an administrator has set {}", in_words(changes));
+        self.changed(format!(
+            "uid {uid}: an administrator has set {}",
+            in_words(changes)
+        ));
         done()
     }
 
@@ -122,7 +129,9 @@ impl Server {
             return Err(other(why));
         }
         self.switch(settings)?;
-        info!("uid {uid}: an administrator has taken back what was set");
+        self.changed(format!(
+            "uid {uid}: an administrator has taken back what was set"
+        ));
         done()
     }
 
@@ -142,6 +151,12 @@ impl Server {
             warn!("{} has what could not be done: {error}", file.display());
         }
         self.settings = before;
+    }
+
+    /// Says that something was changed.
+    pub(crate) fn changed(&mut self, what: String) {
+        info!("{what}");
+        self.announce(Event::SettingsChanged { what });
     }
 
     /// Finds fault with a device that is not to be shared anyway.

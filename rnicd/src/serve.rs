@@ -150,7 +150,8 @@ fn say(told: io::Result<()>) {
 fn reload(server: &mut Server) {
     match Settings::read(&server.places) {
         Ok(settings) => {
-            info!("{} was read again", server.places.config.display());
+            let config = server.places.config.display();
+            server.changed(format!("{config} was read again"));
             server.settings = settings;
             server.share_what_is_wanted();
         }

@@ -76,6 +76,7 @@ fn line((at, event): &TimedEvent, users: &mut Users) -> Line {
             .with("port", *port)
             .with("lease", local.to_string())
             .with("revoked", *revoked),
+        Event::SettingsChanged { what } => line("settings_changed").with("what", what.as_str()),
         Event::DeviceShared { netdev } => line("device_shared").with("dev", netdev.as_str()),
         Event::DeviceChanged { netdev, state: now } => line("device_changed")
             .with("dev", netdev.as_str())

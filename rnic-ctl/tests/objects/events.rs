@@ -28,6 +28,7 @@ fn the_monitor_shows_what_happens_in_order() {
     let server = world.nobody("rping -s -a 10.77.0.1 --netdev nic");
     let _server = Running::start(server).until_it_says("listening on");
     succeed(&mut world.root("client kill 1"));
+    succeed(&mut world.root("user set nobody rate 1Gbit"));
     for (change, state) in [("down", "down"), ("up", "up")] {
         world.host.ip(&format!("link set nic {change}")).unwrap();
         world.until("rnicd sees the link change", || {
@@ -68,6 +69,7 @@ fn the_monitor_shows_what_happens_in_order() {
         opened,
         leased,
         ended("killed"),
+        json!({ "event": "settings_changed", "what": "uid 65534: an administrator has set rate = 1Gbit" }),
         changed("down"),
         changed("up"),
         changed("gone"),

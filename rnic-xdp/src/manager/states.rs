@@ -264,6 +264,11 @@ pub enum Event {
         /// An administrator has revoked it.
         revoked: bool,
     },
+    /// An administrator has changed a setting, or had the configuration read again.
+    SettingsChanged {
+        /// What was changed, in words.
+        what: String,
+    },
     /// A device is shared from now on.
     DeviceShared {
         /// Its name.

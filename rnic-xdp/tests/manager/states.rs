@@ -181,6 +181,12 @@ pub(crate) fn events() -> Vec<(Event, &'static str)> {
             r#""event":"lease_ended","port":7,"local":"192.0.2.1:7174","revoked":true"#,
         ),
         (
+            Event::SettingsChanged {
+                what: "uid 1000: rate = 1Gbit".into(),
+            },
+            r#""event":"settings_changed","what":"uid 1000: rate = 1Gbit""#,
+        ),
+        (
             Event::DeviceShared { netdev: netdev() },
             r#""event":"device_shared","netdev":"eth1""#,
         ),
