@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rnic_xdp::manager::Manager;
+use rnic_xdp::sharing::LAYOUT;
 
 use crate::failure::Failure;
 
@@ -15,8 +16,6 @@ use crate::failure::Failure;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The group that may connect.
 const GROUP: &str = "nogroup";
-/// The maps below the directory of a device's pins.
-const LAYOUT: &str = "layout-1";
 /// The user whose ports have a rate.
 pub(crate) const SLOW_USER: u32 = 65531;
 /// That rate: a tenth of a million of the smallest frames in a second.

@@ -39,6 +39,7 @@ pub use clients::SharedClient;
 pub use counters::{Count, PoliceCounters, PoliceVerdict};
 pub use error::SharingError;
 use opening::{NIC, Opened, detach, open, steer_again};
+pub use pins::LAYOUT;
 use pins::Pins;
 pub use policy::ClientPolicy;
 

@@ -14,8 +14,8 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use crate::error::OpenError;
 use crate::steering::{Maps, WANTED, io_error};
 
-/// The layout of the maps. It changes with `ebpf/steer.h`, `ebpf/police.h` and `ebpf/capture.h`.
-const LAYOUT: &str = "layout-2";
+/// The directory of the maps in that of a device's pins. Its number changes with `ebpf/steer.h`, `ebpf/police.h` and `ebpf/capture.h`.
+pub const LAYOUT: &str = "layout-2";
 /// Where pins are made.
 const UNFINISHED: &str = "unfinished";
 

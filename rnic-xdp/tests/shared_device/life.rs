@@ -8,7 +8,7 @@ use aya::programs::loaded_programs;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use rnic_core::engine::Peers;
 use rnic_xdp::OpenError;
-use rnic_xdp::sharing::{ClientPolicy, SharedClient, SharedSteering};
+use rnic_xdp::sharing::{ClientPolicy, LAYOUT, SharedClient, SharedSteering};
 use rnic_xdp::steering::{Entry, ModeChoice};
 use rnic_xdp::testing::is_root;
 
@@ -192,7 +192,7 @@ fn another_process_finds_clients_and_leases() {
 
 /// Returns the number of entries of a pinned map.
 fn entries(bed: &Bed, name: &str) -> usize {
-    let path = bed.bpffs.pins().join("layout-2").join(name);
+    let path = bed.bpffs.pins().join(LAYOUT).join(name);
     let map = MapHandle::from_pinned_path(path).unwrap();
     // An array has all keys, with or without an entry.
     let is_there = |key: &Vec<u8>| map.lookup(key, MapFlags::ANY).unwrap().is_some();

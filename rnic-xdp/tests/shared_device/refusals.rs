@@ -3,7 +3,7 @@
 use std::fs;
 
 use rnic_core::engine::Peers;
-use rnic_xdp::sharing::{ClientPolicy, SharingError};
+use rnic_xdp::sharing::{ClientPolicy, LAYOUT, SharingError};
 use rnic_xdp::steering::ModeChoice;
 use rnic_xdp::testing::is_root;
 use rnic_xdp::{PortConfig, XdpPort};
@@ -52,9 +52,9 @@ fn a_device_that_cannot_be_shared_is_refused() {
 
     fs::create_dir_all(pins.join("layout-0")).unwrap();
     let error = text(open());
-    let expected = "are of another version of rnic (layout-0, not layout-2)";
+    let expected = format!("are of another version of rnic (layout-0, not {LAYOUT})");
     assert!(
-        error.contains(expected) && error.contains("xdp off"),
+        error.contains(&expected) && error.contains("xdp off"),
         "{error}"
     );
     fs::remove_dir(pins.join("layout-0")).unwrap();

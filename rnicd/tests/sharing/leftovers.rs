@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use aya::maps::lpm_trie::LpmTrie;
 use aya::maps::{DevMap, HashMap, Map, MapData, PerCpuArray};
-use rnic_xdp::sharing::PoliceVerdict;
+use rnic_xdp::sharing::{LAYOUT, PoliceVerdict};
 use rnic_xdp::steering;
 
 use crate::rig::{NIC, Rig};
@@ -95,7 +95,7 @@ impl Rig {
     where
         M::Error: std::fmt::Debug,
     {
-        let path = self.pins().join("layout-2").join(name);
+        let path = self.pins().join(LAYOUT).join(name);
         M::try_from(kind(MapData::from_pin(path).unwrap())).unwrap()
     }
 
