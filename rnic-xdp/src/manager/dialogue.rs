@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::channel::{Channel, ChannelError};
 use super::protocol::{Answer, Ask, FromDaemon, Notice, Reply, Request, VERSION};
 
-/// How long rnicd may take for each step.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long rnicd may take for each step. Making a port waits for the lock of the kernel's network configuration several times, which
+/// takes seconds on an overloaded host.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection on which requests wait for their answers.
 pub(super) struct Dialogue {

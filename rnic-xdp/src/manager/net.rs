@@ -13,8 +13,8 @@ use super::session::{Errand, Reserved};
 use crate::port::ControlHandle;
 use crate::process::Maker;
 
-/// How long to wait for rnicd, which may be about to start again.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for rnicd, which may be about to start again, or wait for the kernel on an overloaded host.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long to wait before a peer is let in: connections that are driven by the same thread wait as well.
 const PATIENCE_OF_PEERS: Duration = Duration::from_secs(1);
