@@ -90,7 +90,7 @@ static __always_inline int check_frame(struct xdp_md *context, const struct fram
 
 	if (headers->destination_mac[0] & bpf_htons(0x0100))
 		return POLICE_GROUP;
-	if (!is_ours(vlan, headers->source_mac))
+	if (!is_ours(find_link(vlan), headers->source_mac))
 		return POLICE_SOURCE_MAC;
 	if (!data_offset)
 		return POLICE_LENGTH;
