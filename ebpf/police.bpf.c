@@ -90,7 +90,7 @@ static __always_inline int check_frame(struct xdp_md *context, const struct fram
 
 	if (headers->destination_mac[0] & bpf_htons(0x0100))
 		return POLICE_GROUP;
-	if (!is_ours(vlan, headers->source_mac))
+	if (!is_ours(find_link(vlan), headers->source_mac))
 		return POLICE_SOURCE_MAC;
 	if (!data_offset)
 		return POLICE_LENGTH;
@@ -142,10 +142,16 @@ static __always_inline int may_send_to(const struct police_client *client, const
 	return bpf_map_lookup_elem(&police_peers, &peer) != NULL;
 }
 
+/* Returns the octets of an Ethernet wire that a frame takes: small ones cost a network more than they are long. */
+static __always_inline __u32 on_the_wire(__u32 len)
+{
+	return (len > POLICE_SHORTEST ? len : POLICE_SHORTEST) + POLICE_FCS + POLICE_PREAMBLE + POLICE_GAP;
+}
+
 /* Takes the tokens for a frame. Returns whether there were enough. */
 static __always_inline int take(struct police_client *client, __u32 len)
 {
-	__u64 now, elapsed, full = client->burst * POLICE_NANO, cost = len * POLICE_NANO;
+	__u64 now, elapsed, full = client->burst * POLICE_NANO, cost = on_the_wire(len) * POLICE_NANO;
 
 	if (!client->rate)
 		return 1;

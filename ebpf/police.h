@@ -16,6 +16,15 @@
 /* Nanoseconds in a second, and the parts of a token, so that no time of a refill is lost. */
 #define POLICE_NANO 1000000000ULL
 
+/*
+ * What a frame takes of an Ethernet wire: its octets up to the shortest frame's, and behind them the frame check sequence; the preamble
+ * ahead, and the gap to the next one. A frame has neither check sequence nor padding here.
+ */
+#define POLICE_SHORTEST 60
+#define POLICE_FCS 4
+#define POLICE_PREAMBLE 8
+#define POLICE_GAP 12
+
 /* Bits of police_client.flags. */
 #define POLICE_ALL_PEERS 1 /* may send to every address; otherwise to those in police_peers */
 
@@ -29,8 +38,8 @@ struct police_client {
 	__u32 mtu;       /* the most octets behind the Ethernet header */
 	__u32 flags;
 	__u32 reserved;  /* zero */
-	__u64 rate;      /* octets of frames a second; 0: any number */
-	__u64 burst;     /* octets that it may send at once: the most tokens */
+	__u64 rate;      /* octets of the wire a second; 0: any number */
+	__u64 burst;     /* octets of the wire that it may send at once: the most tokens */
 	__u64 fill_time; /* nanoseconds in which no tokens become the most */
 	__u64 tokens;    /* in parts of an octet: POLICE_NANO are one */
 	__u64 refilled;  /* when the tokens were counted, in nanoseconds of CLOCK_MONOTONIC */

@@ -25,6 +25,14 @@ struct {
 	__type(value, __u64);
 } steer_counters SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STEER_MAX_UNTAGGED);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct steer_address);
+	__type(value, __u32);
+} steer_untagged SEC(".maps");
+
 static __always_inline void count(__u32 verdict)
 {
 	__u64 *counter = bpf_map_lookup_elem(&steer_counters, &verdict);
@@ -33,26 +41,49 @@ static __always_inline void count(__u32 verdict)
 		*counter += 1;
 }
 
+/*
+ * Completes the key of a frame with its VLAN, and returns what this host has there. Many NICs remove the tag ahead of the program, and
+ * most do not tell it the VLAN (bpf_xdp_metadata_rx_vlan_tag is there for few, and only in a program that is bound to the device).
+ * With such a NIC a frame without a tag is of the one VLAN that has its destination. With any other it was sent without one, and no
+ * entry in a VLAN is for it.
+ */
+static __always_inline struct steer_link *find_vlan(struct steer_key *key)
+{
+	struct steer_link *link = find_link(key->vlan);
+	struct steer_address address = { .family = key->family };
+	__u32 *vlan;
+
+	if (!link || link->known != STEER_UNTAGS)
+		return link;
+	__builtin_memcpy(address.address, key->address, sizeof(address.address));
+	vlan = bpf_map_lookup_elem(&steer_untagged, &address);
+	if (!vlan)
+		return link;
+	key->vlan = *vlan;
+	return find_link(*vlan);
+}
+
 /* Returns STEER_REDIRECTED if a frame goes to the target, or why it passes. */
 static __always_inline int judge(struct xdp_md *context, int shared, struct steer_target *target)
 {
 	struct steer_key key = {};
 	__be32 peer[4] = {};
 	struct headers headers;
+	struct steer_link *link;
 	int verdict = parse(context, &key, peer, &headers);
-	__u32 vlan = key.vlan;
 
 	if (verdict != STEER_REDIRECTED)
 		return verdict;
 	/* Clients lease these too, for what police turns around on this host. */
 	if (shared && (is_loopback(key.family, key.address) || is_loopback(key.family, peer)))
 		return STEER_LOOPBACK;
+	link = find_vlan(&key);
 	if (!find(&key, shared, target))
 		return STEER_NOT_STEERED;
 	verdict = let_in(target->peers, &key, peer);
 	if (verdict != STEER_REDIRECTED)
 		return verdict;
-	return is_ours(vlan, headers.destination_mac) ? STEER_REDIRECTED : STEER_OTHER_HOST;
+	return is_ours(link, headers.destination_mac) ? STEER_REDIRECTED : STEER_OTHER_HOST;
 }
 
 SEC("xdp.frags")

@@ -25,6 +25,9 @@
 /* VLAN identifiers; 0 stands for frames without a tag, and for those whose tag names no VLAN (802.1p). */
 #define STEER_VLANS 4096
 
+/* The most addresses in VLANs whose frames may arrive without their tag. */
+#define STEER_MAX_UNTAGGED 512
+
 /* Upper bound of receive queues; set to the device's number when loaded. */
 #define STEER_MAX_QUEUES 64
 
@@ -76,7 +79,20 @@ struct steer_port {
  */
 struct steer_link {
 	__be16 mac[2][3];
-	__u32 known; /* 0: this host has no such VLAN on the device, or it is down */
+	__u32 known; /* 0: this host has no such VLAN on the device, or it is down; else STEER_KNOWN or STEER_UNTAGS */
+};
+
+/* Values of steer_link.known. */
+#define STEER_KNOWN 1
+#define STEER_UNTAGS 2 /* of VLAN 0 only: also, the device removes tags ahead of the program, and steer_untagged has addresses */
+
+/*
+ * Key of steer_untagged: an address that this host has in one VLAN of the device and nowhere else on it. The value is that VLAN. A
+ * frame for it that arrives without a tag has had that VLAN's.
+ */
+struct steer_address {
+	__be32 address[4]; /* as in steer_key */
+	__u32 family;      /* as in steer_key */
 };
 
 /* The verdict on a frame: index into steer_counters, one slot per CPU. */

@@ -112,14 +112,18 @@ static __always_inline int is_mac(const __be16 *one, const __be16 *other)
 	return !((one[0] ^ other[0]) | (one[1] ^ other[1]) | (one[2] ^ other[2]));
 }
 
+/* Returns what this host has in a VLAN. It is NULL for a number that no VLAN has. */
+static __always_inline struct steer_link *find_link(__u32 vlan)
+{
+	return bpf_map_lookup_elem(&steer_links, &vlan);
+}
+
 /*
  * Returns whether a MAC address is this host's in a VLAN. Frames for other hosts arrive if a device is promiscuous or a switch
  * floods. Frames for a group are not TCP's.
  */
-static __always_inline int is_ours(__u32 vlan, const __be16 *mac)
+static __always_inline int is_ours(const struct steer_link *link, const __be16 *mac)
 {
-	struct steer_link *link = bpf_map_lookup_elem(&steer_links, &vlan);
-
 	return link && link->known && (is_mac(link->mac[0], mac) || is_mac(link->mac[1], mac));
 }
 

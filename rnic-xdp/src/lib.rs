@@ -20,6 +20,7 @@ pub mod sharing;
 pub mod steering;
 pub mod testing;
 mod tx_checksum;
+mod vlans;
 mod worker;
 
 pub use bell::{Bell, bell};
@@ -33,6 +34,7 @@ pub use port::{
 pub use reserve::XdpNet;
 pub use routes::LinkState;
 pub use tx_checksum::{TxChecksum, TxOffload};
+pub use vlans::Untagged;
 pub use worker::Worker;
 
 /// The steering program, compiled from `ebpf/steer.bpf.c`, as libbpf-cargo generates it.

@@ -1,5 +1,6 @@
 //! Local addresses and TCP ports: which of them a device has, and their reservation in the kernel.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -12,10 +13,12 @@ use nix::sys::socket::{
 use rnic_core::engine::{NetError, Peers};
 
 use crate::netlink::{
-    Groups, Link, NetlinkError, Policy, PolicySocket, RouteSocket, addresses, link_by_index,
+    Address, Groups, Link, NetlinkError, Policy, PolicySocket, RouteSocket, addresses,
+    link_by_index, links,
 };
 use crate::policies::KnownPolicies;
 use crate::routes::DeviceRoute;
+use crate::vlans::{Places, in_words, places, removes_tags};
 
 /// The local addresses of a device and of the VLANs on it. TCP ports are reserved in the network namespace of the calling thread, which
 /// must be the device's.
@@ -95,34 +98,88 @@ impl Locals {
         })
     }
 
-    /// Returns the VLANs in which frames for an address arrive, 0 for untagged. Fails unless the address is one of the device
-    /// or of a VLAN on it. Frames of a VLAN may also arrive untagged: a device that strips tags (`rxvlan`), or a veth whose
-    /// other end leaves them to it, does so before the steering program sees the frame.
-    pub(crate) fn vlans_of(&self, local: SocketAddr) -> Result<Vec<u16>, NetError> {
+    /// Returns where a device has an address: in which VLANs, and 0 for the device itself. Fails unless the address is one of the
+    /// device or of a VLAN on it. An unspecified address counts as the device's.
+    pub(crate) fn vlans_of(&self, local: SocketAddr) -> Result<BTreeSet<u16>, NetError> {
         if local.ip().is_unspecified() {
-            return Ok(vec![0]);
+            return Ok(BTreeSet::from([0]));
         }
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = |error: NetlinkError| other(local, error);
         let only = scope(local, self.device);
-        let mut vlans = Vec::new();
-        for own in addresses(&mut routes).map_err(failed)? {
-            if own.address != local.ip() || only.is_some_and(|only| only != own.index) {
-                continue;
-            }
-            let link = link_by_index(&mut routes, own.index).map_err(failed)?;
-            let vlan = link.and_then(|link| link.vlan_on(self.device));
-            if own.index == self.device || vlan.is_some() {
-                vlans.push(0);
-                vlans.extend(vlan);
-            }
+        let places = self.places(local, |own| only.is_none_or(|only| only == own.index))?;
+        let vlans = places.get(&local.ip());
+        vlans
+            .cloned()
+            .ok_or_else(|| NetError::NotLocal(local, self.netdev.clone()))
+    }
+
+    /// Returns the VLANs in which a listener gets its frames. Fails if none of them would show that it is for the listener.
+    pub(crate) fn vlans_of_listener(&self, local: SocketAddr) -> Result<BTreeSet<u16>, NetError> {
+        let vlans = self.vlans_of(local)?;
+        match self.confusion(local, &vlans)? {
+            Some(_) if vlans.contains(&0) => Ok(vlans),
+            Some(place) => Err(other(
+                local,
+                format!(
+                    "{} is {place}, which removes the tags, so that nothing tells them apart; keep the tags (`ethtool -K {} rxvlan \
+                     off`), or use another address",
+                    local.ip(),
+                    self.netdev
+                ),
+            )),
+            None => Ok(vlans),
         }
-        if vlans.is_empty() {
-            return Err(NetError::NotLocal(local, self.netdev.clone()));
+    }
+
+    /// Returns the VLANs in which a connection gets its frames, 0 for those without a tag. Its peer and ports tell them from others.
+    pub(crate) fn vlans_of_connection(&self, local: SocketAddr) -> Result<BTreeSet<u16>, NetError> {
+        let mut vlans = self.vlans_of(local)?;
+        if self.confusion(local, &vlans)?.is_some() {
+            vlans.insert(0);
         }
-        vlans.sort_unstable();
-        vlans.dedup();
         Ok(vlans)
+    }
+
+    /// Returns where an address is, if it is in several places and the device removes the tags that would tell them apart. `vlans`
+    /// are those of its link: a link-local address may be on other links, too.
+    fn confusion(
+        &self,
+        local: SocketAddr,
+        vlans: &BTreeSet<u16>,
+    ) -> Result<Option<String>, NetError> {
+        let words = match scope(local, self.device) {
+            None => in_words(&self.netdev, vlans),
+            Some(_) => {
+                let places = self.places(local, |_| true)?;
+                let vlans = places.get(&local.ip());
+                vlans.and_then(|vlans| in_words(&self.netdev, vlans))
+            }
+        };
+        let Some(words) = words else {
+            return Ok(None);
+        };
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let removes = links(&mut routes).and_then(|links| removes_tags(self.device, &links));
+        let removes = removes.map_err(|error| other(local, error))?;
+        Ok(removes.then_some(words))
+    }
+
+    /// Returns where the device has some of the addresses of this host.
+    fn places(
+        &self,
+        local: SocketAddr,
+        which: impl Fn(&Address) -> bool,
+    ) -> Result<Places, NetError> {
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = || -> Result<Places, NetlinkError> {
+            let mut own = addresses(&mut routes)?;
+            own.retain(|own| own.address == local.ip() && which(own));
+            let found = own.iter();
+            let links = found.map(|own| link_by_index(&mut routes, own.index));
+            let links = links.collect::<Result<Vec<_>, _>>()?;
+            let links: Vec<_> = links.into_iter().flatten().collect();
+            Ok(places(self.device, &links, &own))
+        };
+        read().map_err(|error| other(local, error))
     }
 
     /// Returns the local address to reach a destination from.

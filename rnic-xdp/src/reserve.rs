@@ -1,5 +1,6 @@
 //! Local ports: reserved in the kernel by a bound socket, and steered here.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -94,7 +95,7 @@ impl XdpNet {
         &self,
         socket: OwnedFd,
         local: SocketAddr,
-        vlans: &[u16],
+        vlans: &BTreeSet<u16>,
         peers: &Peers,
         rule: Option<FlowRule>,
     ) -> Result<(SocketAddr, PortLease), NetError> {
@@ -137,7 +138,7 @@ impl Net for XdpNet {
         local: SocketAddr,
         peers: &Peers,
     ) -> Result<(SocketAddr, PortLease), NetError> {
-        let vlans = self.locals.vlans_of(local)?;
+        let vlans = self.locals.vlans_of_listener(local)?;
         let (socket, local) = self.locals.bind(local)?;
         self.locals.check_listener(local, peers)?;
         self.steer(socket, local, &vlans, peers, None)
@@ -154,7 +155,7 @@ impl Net for XdpNet {
         engine: u16,
     ) -> Result<(SocketAddr, PortLease), NetError> {
         let wanted = self.locals.source_for(remote, local)?;
-        let vlans = self.locals.vlans_of(wanted)?;
+        let vlans = self.locals.vlans_of_connection(wanted)?;
         let flow = self.placement.flow(remote, engine.into());
         let suits = |local| wanted.port() != 0 || flow.arrival(remote, local) == Arrival::Here;
         let (socket, local) = until_it_suits(|| self.locals.bind(wanted), suits)?;

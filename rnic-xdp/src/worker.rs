@@ -84,7 +84,7 @@ impl Worker {
             ..config
         };
         let control = port.control().clone();
-        Ok(Self {
+        let mut worker = Self {
             notices: control.join(port.number(), bell.waker())?,
             control,
             driver: Driver::new(config, secret, end),
@@ -93,7 +93,10 @@ impl Worker {
             bell,
             link: LinkState::Active,
             started,
-        })
+        };
+        // What is known already counts from the first frame on.
+        worker.follow_notices(Instant::ZERO);
+        Ok(worker)
     }
 
     /// Reports what the port is.
@@ -141,6 +144,7 @@ impl Worker {
             WorkerNotice::NextHop(Update::Unreachable(destination)) => {
                 driver.set_unreachable(destination)
             }
+            WorkerNotice::Untagged(vlans) => driver.set_untagged(vlans),
             WorkerNotice::Link(state) => self.set_link(now, state),
             WorkerNotice::TooBig(too_big) => {
                 let mut batch = driver.begin(now);

@@ -179,11 +179,20 @@ fn fate(one: &mut XdpPort, west: &Namespace, mac: [u8; 6], vlan: Option<u16>) ->
     let mut octets = frame(4420, 10);
     octets[..6].copy_from_slice(&mac);
     if let Some(vlan) = vlan {
-        let tag = [[0x81, 0x00], vlan.to_be_bytes()].concat();
-        octets.splice(12..12, tag);
+        tag(&mut octets, vlan);
     }
+    fate_of(one, west, &octets)
+}
+
+/// Puts a frame into a VLAN.
+fn tag(octets: &mut Vec<u8>, vlan: u16) {
+    octets.splice(12..12, [[0x81, 0x00], vlan.to_be_bytes()].concat());
+}
+
+/// Sends a frame. Returns the name of the counter that it moved.
+fn fate_of(one: &mut XdpPort, west: &Namespace, octets: &[u8]) -> &'static str {
     let before = counters(west);
-    send(one, &octets);
+    send(one, octets);
     one.tx.kick();
     let mut moved = None;
     eventually("the program sees a frame", || {
@@ -239,4 +248,73 @@ fn only_frames_to_our_mac_address_and_vlan_are_steered() {
         fate(&mut one, &west, other, None) == "redirected"
     });
     assert_eq!(fate(&mut one, &west, ours, None), "other_host");
+}
+
+/// Makes a device remove tags, or leave them.
+fn remove_tags(namespace: &Namespace, netdev: &str, state: &str) {
+    let mut ethtool = namespace.command("ethtool");
+    let done = ethtool.args(["-K", netdev, "rxvlan", state]).status();
+    assert!(done.unwrap().success());
+}
+
+/// A frame for an address of a VLAN that arrives without a tag has lost it, or was sent without one: the device's offload says which.
+#[test]
+fn a_frame_without_a_tag_is_of_a_vlan_while_tags_are_removed() {
+    if !is_root("a_frame_without_a_tag_is_of_a_vlan_while_tags_are_removed") {
+        return;
+    }
+    let (east, west) = pair("untagged", 1);
+    let add = |vlan: u16| {
+        west.ip(&format!(
+            "link add link west name west.{vlan} type vlan id {vlan}"
+        ))?;
+        west.ip(&format!("addr add 10.77.7.2/24 dev west.{vlan}"))?;
+        west.ip(&format!("link set dev west.{vlan} up"))
+    };
+    if let Err(error) = add(7) {
+        return eprintln!("SKIPPED: no VLAN can be made: {error}");
+    }
+    let mut one = open(&east, "east").unwrap();
+    let (port, net) = open_net(&west, PortConfig::new("west"));
+    let (bell, waker) = bell().unwrap();
+    let (_host, end) = link(Arc::new(StagTable::new(64, [1; 32])), 16, waker);
+    let config = EngineConfig::default();
+    let _worker = west.run(|| Worker::new(port, config, [2; 32], end, bell));
+
+    let to: SocketAddr = "10.77.7.2:4420".parse().unwrap();
+    let untagged = frame_to(to);
+    let mut tagged = untagged.clone();
+    tag(&mut tagged, 7);
+    let lease = west.run(|| net.listen(to)).unwrap();
+    for (state, expected) in [
+        ("on", "redirected"),
+        ("off", "not_steered"),
+        ("on", "redirected"),
+    ] {
+        remove_tags(&west, "west", state);
+        eventually("the offload is known", || {
+            fate_of(&mut one, &west, &untagged) == expected
+        });
+        assert_eq!(fate_of(&mut one, &west, &tagged), "redirected");
+    }
+
+    // In two VLANs, the address does not say which it was.
+    add(8).unwrap();
+    eventually("the second VLAN is known", || {
+        fate_of(&mut one, &west, &untagged) == "not_steered"
+    });
+    drop(lease);
+    let refused = west.run(|| net.listen(to)).err().unwrap().to_string();
+    assert!(
+        refused.contains("in the VLANs 7 and 8 of west"),
+        "{refused}"
+    );
+    remove_tags(&west, "west", "off");
+    let mut lease = None;
+    eventually("the port is free", || {
+        lease = west.run(|| net.listen(to)).ok();
+        lease.is_some()
+    });
+    assert_eq!(fate_of(&mut one, &west, &untagged), "not_steered");
+    assert_eq!(fate_of(&mut one, &west, &tagged), "redirected");
 }

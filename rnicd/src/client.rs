@@ -31,6 +31,8 @@ pub(crate) struct Client {
     pub(crate) changed: BTreeSet<(u32, IpAddr)>,
     /// Ports whose link has changed since it was told.
     pub(crate) links_changed: BTreeSet<u32>,
+    /// Ports of whose device the addresses without tags have changed since it was told.
+    pub(crate) untagged_changed: BTreeSet<u32>,
     /// The sockets of inspections, as their readers have them, until the client has closed its own.
     inspections: Vec<OwnedFd>,
     /// A request that waits, and until when. No other is read before it is answered.
@@ -63,6 +65,7 @@ impl Client {
             outgoing: VecDeque::new(),
             changed: BTreeSet::new(),
             links_changed: BTreeSet::new(),
+            untagged_changed: BTreeSet::new(),
             inspections: Vec::new(),
             waiting: None,
             missed: None,
@@ -77,7 +80,10 @@ impl Client {
 
     /// Returns whether something is to be sent.
     pub(crate) fn has_news(&self) -> bool {
-        !self.outgoing.is_empty() || !self.changed.is_empty() || !self.links_changed.is_empty()
+        let changes = [&self.links_changed, &self.untagged_changed];
+        !self.outgoing.is_empty()
+            || !self.changed.is_empty()
+            || changes.iter().any(|ports| !ports.is_empty())
     }
 
     /// Reads a request.

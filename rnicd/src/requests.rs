@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use rnic_core::engine::{NetError, Peers};
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
-    Answer, Ask, Grant, Notice, Reason, Refused, Reply, Request, RingSizes, VERSION,
+    Answer, Ask, Grant, Notice, Reason, Refused, Reply, Request, RingSizes, UntaggedAddress,
+    VERSION,
 };
 use rnic_xdp::manager::states::Event;
 use rnic_xdp::sharing::ClientPolicy;
@@ -311,6 +312,11 @@ impl Server {
             let port = number;
             self.clients[key].tell(Notice::Revoked { port, local });
         }
+        let addresses = UntaggedAddress::list(shared.device.untagged());
+        self.clients[key].tell(Notice::Untagged {
+            port: number,
+            addresses,
+        });
         for &local in &lost {
             release(shared, number, local)?;
         }
@@ -510,6 +516,7 @@ fn grant(
         copied: Some("a port of rnicd copies".into()),
         huge_pages,
         partial_checksums: device.has_partial_checksums(),
+        untagged: UntaggedAddress::list(device.untagged()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use rnic_xdp::LinkState;
-use rnic_xdp::manager::protocol::{FromDaemon, Notice};
+use rnic_xdp::manager::protocol::{FromDaemon, Notice, UntaggedAddress};
 use rnic_xdp::manager::states::{Event, PortEnd};
 use rnic_xdp::manager::{DeviceEvent, channel::ChannelError};
 use rustix::io::Errno;
@@ -318,6 +318,13 @@ impl Server {
                 client.tell(Notice::Link { port, state });
             }
         }
+        for port in std::mem::take(&mut client.untagged_changed) {
+            let mut devices = self.devices.iter();
+            if let Some(shared) = devices.find(|shared| shared.ports.contains_key(&port)) {
+                let addresses = UntaggedAddress::list(shared.device.untagged());
+                client.tell(Notice::Untagged { port, addresses });
+            }
+        }
     }
 
     /// Ends a connection. The ports of the client go on as long as it has their sockets; it may connect again.
@@ -383,6 +390,14 @@ fn pass_on(shared: &mut Shared, clients: &mut Slab<Client>, event: DeviceEvent) 
             }
             // One that is gone is given up, which is announced.
             (state != LinkState::Gone).then_some(Event::DeviceChanged { netdev, state })
+        }
+        DeviceEvent::Untagged => {
+            for &port in shared.ports.keys() {
+                if let Some(client) = client_of(shared, clients, port) {
+                    client.untagged_changed.insert(port);
+                }
+            }
+            None
         }
         DeviceEvent::TooBig(too_big) => {
             if let Some(port) = shared.lessee(too_big.local)

@@ -2,7 +2,6 @@
 
 use crate::wire::{
     ethernet::MacAddr,
-    packet::Packet,
     template::{HeaderTemplate, NetHeader},
 };
 
@@ -39,8 +38,8 @@ impl Path {
     }
 
     /// Makes the path back over the link that a packet came from, for use until the route is known.
-    pub(crate) fn reply_to(packet: &Packet<'_>) -> Self {
-        Self::new(&NetHeader::reply_to(packet), true)
+    pub(crate) fn back(header: &NetHeader) -> Self {
+        Self::new(header, true)
     }
 
     fn new(header: &NetHeader, known: bool) -> Self {

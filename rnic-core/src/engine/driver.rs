@@ -1,5 +1,6 @@
 //! One turn of a worker, without the device: what all implementations of [`Turn`](super::link::Turn) share.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::connection::NextHop;
@@ -86,6 +87,11 @@ impl Driver {
     /// hop they know, and the next connection makes the engine ask again.
     pub fn set_unreachable(&mut self, destination: IpAddr) {
         self.engine.set_unreachable(destination);
+    }
+
+    /// Sets the VLANs of local addresses whose frames arrive [without their tag](Engine::set_untagged).
+    pub fn set_untagged(&mut self, vlans: BTreeMap<IpAddr, u16>) {
+        self.engine.set_untagged(vlans);
     }
 
     /// Records that the device has lost its link, or has it again. Connections wait for it as long as TCP does.

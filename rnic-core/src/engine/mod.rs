@@ -27,7 +27,7 @@ mod schedule;
 mod snapshot;
 mod timers;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -113,7 +113,8 @@ impl Default for EngineConfig {
 ///   [`has_backlog`](Self::has_backlog), [`next_timeout`](Self::next_timeout), [`is_settled`](Self::is_settled).
 /// - Commands, what the host asks for: [`handle_command`](Self::handle_command),
 ///   [`handle_doorbell`](Self::handle_doorbell), [`set_next_hop`](Self::set_next_hop),
-///   [`set_unreachable`](Self::set_unreachable), [`set_port`](Self::set_port), [`lose_device`](Self::lose_device).
+///   [`set_unreachable`](Self::set_unreachable), [`set_untagged`](Self::set_untagged), [`set_port`](Self::set_port),
+///   [`lose_device`](Self::lose_device).
 /// - `handle_*`, what comes from the network and with time: [`handle_frames`](Self::handle_frames),
 ///   [`handle_too_big`](Self::handle_too_big), [`handle_timeouts`](Self::handle_timeouts).
 /// - `poll_*`, what the engine has for others: [`poll_transmit`](Self::poll_transmit),
@@ -153,6 +154,8 @@ pub struct Engine {
     cqs: CqTable,
     srqs: SrqTable,
     next_hops: NextHops,
+    /// The VLANs of local addresses whose frames arrive without their tag.
+    untagged: BTreeMap<IpAddr, u16>,
     events: VecDeque<Event>,
     /// The device is gone for good.
     device_gone: bool,
@@ -190,6 +193,7 @@ impl Engine {
             cqs: CqTable::default(),
             srqs: SrqTable::default(),
             next_hops: NextHops::default(),
+            untagged: BTreeMap::new(),
             events: VecDeque::new(),
             device_gone: false,
             returned: Vec::new(),
@@ -422,6 +426,12 @@ impl Engine {
             self.connections[index].set_unreachable();
             self.schedule(index, Wants::TIMER);
         }
+    }
+
+    /// Sets the VLANs of local addresses whose frames arrive without their tag, because the device removes it. Who sends a
+    /// frame for such an address is answered in its VLAN.
+    pub fn set_untagged(&mut self, vlans: BTreeMap<IpAddr, u16>) {
+        self.untagged = vlans;
     }
 
     /// Records that the device has lost its link, or has it again.

@@ -151,7 +151,7 @@ impl Engine {
         (id, listener): (ListenerId, Listener),
         arrival: Arrival,
     ) -> usize {
-        let path = Path::reply_to(packet);
+        let path = Path::back(&self.way_back(packet));
         let config = self.tcp_config(key);
         let segment = &packet.segment;
         let mut connection = Connection::accept_syn(
@@ -214,11 +214,21 @@ impl Engine {
             return;
         }
         let Some(id) = tx.allocate() else { return };
-        let net = NetHeader::reply_to(packet);
+        let net = self.way_back(packet);
         let len = net.write(tx.bytes_mut(id), header, 0, 0);
         tx.transmit(id, len);
         tx.release(id);
         self.counters.engine.frames_sent += 1;
+    }
+
+    /// Returns the headers of what goes back over the link that a packet came from: in the VLAN of the packet, also if the
+    /// device has removed its tag.
+    fn way_back(&self, packet: &Packet<'_>) -> NetHeader {
+        let removed = || self.untagged.get(&packet.destination.ip()).copied();
+        NetHeader {
+            vlan: packet.vlan.or_else(removed),
+            ..NetHeader::reply_to(packet)
+        }
     }
 
     /// Returns the listener that a peer's SYN is for, or why there is none.

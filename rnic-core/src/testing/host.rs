@@ -524,6 +524,11 @@ impl Host {
         });
     }
 
+    /// Sets the VLANs of local addresses whose frames arrive without their tag.
+    pub fn set_untagged(&mut self, vlans: impl IntoIterator<Item = (IpAddr, u16)>) {
+        self.driver.set_untagged(vlans.into_iter().collect());
+    }
+
     /// Sets the MTU of the route to a destination.
     pub fn set_route(&mut self, destination: IpAddr, mtu: u16) {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);

@@ -2,8 +2,9 @@
 
 use super::fact::Fact;
 use crate::drivers::{Driver, Merging};
-use crate::netlink::{Generic, Link, RouteSocket, links};
+use crate::netlink::{Generic, Link, RouteSocket, addresses, links};
 use crate::steering::Below;
+use crate::vlans::{REMOVES_TAGS, first_confused, places};
 
 const NONE: &str = "none that merges received segments";
 
@@ -47,12 +48,11 @@ pub(super) fn offloads(link: &Link) -> Vec<Fact> {
             }
         });
     }
-    if let Some(vlan) = on("rx-vlan-hw-parse").then(|| vlan_on(link)).flatten() {
-        // Before its route is known, a SYN is answered on the way it came.
+    if let Some(confused) = on(REMOVES_TAGS).then(|| confused(link)).flatten() {
         let found = format!(
-            "RX VLAN offload is on: it removes tags before the program sees them, and a SYN in {vlan} is answered without one"
+            "RX VLAN offload is on: it removes tags before the program sees them, and {confused}, where frames cannot be told apart"
         );
-        facts.push(Fact::fail(name, found, turn_off("rxvlan")));
+        facts.push(Fact::warn(name, found, turn_off("rxvlan")));
     }
     if facts.is_empty() {
         facts.push(Fact::ok(name, NONE));
@@ -60,12 +60,12 @@ pub(super) fn offloads(link: &Link) -> Vec<Fact> {
     facts
 }
 
-/// Returns the name of a VLAN device on a device.
-fn vlan_on(link: &Link) -> Option<String> {
-    let all = RouteSocket::open().and_then(|mut socket| links(&mut socket));
-    let mut all = all.ok()?.into_iter();
-    let vlan = all.find(|other| other.vlan_on(link.index).is_some())?;
-    Some(vlan.name)
+/// Returns an address that is in several places of a device, in words.
+fn confused(link: &Link) -> Option<String> {
+    let mut socket = RouteSocket::open().ok()?;
+    let all = links(&mut socket).ok()?;
+    let places = places(link.index, &all, &addresses(&mut socket).ok()?);
+    first_confused(&link.name, &places)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::steering::Mode;
 
 use super::protocol::{
     Answer, Ask, Change, FromDaemon, Grant, Hop, Message, Notice, Refused, Reply, Request,
+    UntaggedAddress,
 };
 use super::states::MAX_OBJECTS;
 
@@ -217,6 +218,7 @@ impl Message for FromDaemon {
         "refused",
         "next_hop",
         "link",
+        "untagged",
         "too_big",
         "revoked",
         "describe",
@@ -256,6 +258,7 @@ impl Message for FromDaemon {
         match self {
             Self::Answer(reply) => check_answer(&reply.answer),
             Self::Notice(Notice::NextHop { hop: Some(hop), .. }) => check_hop(hop),
+            Self::Notice(Notice::Untagged { addresses, .. }) => check_untagged(addresses),
             Self::Notice(Notice::Describe { what, within, .. }) => inspection(what, *within),
             Self::Notice(_) => Ok(()),
         }
@@ -319,7 +322,14 @@ fn check_grant(grant: &Grant) -> Result<(), String> {
         text("the reason of the mode", reason, MAX_TEXT)?;
     }
     let copied = grant.copied.as_deref().unwrap_or_default();
-    text("copied", copied, MAX_TEXT)
+    text("copied", copied, MAX_TEXT)?;
+    check_untagged(&grant.untagged)
+}
+
+fn check_untagged(addresses: &[UntaggedAddress]) -> Result<(), String> {
+    list("untagged", addresses.len())?;
+    let mut vlans = addresses.iter().map(|each| each.vlan);
+    vlans.try_for_each(|vlan| within("vlan", vlan.into(), 1..=MAX_VLAN.into()))
 }
 
 fn check_hop(hop: &Hop) -> Result<(), String> {

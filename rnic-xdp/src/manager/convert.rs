@@ -8,7 +8,8 @@ use rnic_core::wire::ethernet::MacAddr;
 use rnic_core::wire::icmp::TooBig;
 use rnic_core::wire::tcp::Seq;
 
-use super::protocol::{BigSegment, Hop, Policy, Reason, Refused};
+use super::protocol::{BigSegment, Hop, Policy, Reason, Refused, UntaggedAddress};
+use crate::vlans::Untagged;
 
 impl From<NextHop> for Hop {
     fn from(hop: NextHop) -> Self {
@@ -51,6 +52,20 @@ impl From<BigSegment> for TooBig {
             seq: Seq(segment.seq),
             mtu: segment.mtu,
         }
+    }
+}
+
+impl UntaggedAddress {
+    /// Lists the addresses whose frames arrive without a tag.
+    pub fn list(untagged: &Untagged) -> Vec<Self> {
+        let each = |(&address, &vlan)| Self { address, vlan };
+        untagged.iter().map(each).collect()
+    }
+
+    /// Returns the addresses of a list.
+    pub(super) fn all(list: &[Self]) -> Untagged {
+        let each = |each: &Self| (each.address, each.vlan);
+        list.iter().map(each).collect()
     }
 }
 
@@ -115,6 +130,16 @@ mod tests {
             mtu: 1280,
         };
         assert_eq!(TooBig::from(BigSegment::from(segment)), segment);
+    }
+
+    #[test]
+    fn addresses_without_tags_come_back_whole() {
+        let all = [("192.0.2.1", 9), ("fe80::1", 4094)];
+        let untagged: Untagged = all
+            .map(|(address, vlan)| (address.parse().unwrap(), vlan))
+            .into();
+        let list = UntaggedAddress::list(&untagged);
+        assert_eq!(UntaggedAddress::all(&list), untagged);
     }
 
     #[test]

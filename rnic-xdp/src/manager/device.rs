@@ -1,6 +1,6 @@
 //! A network device that is shared: what rnicd needs of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,6 +27,7 @@ use crate::port::{MadePort, PortShape};
 use crate::routes::{LinkState, Routes, Update};
 use crate::sharing::{ClientPolicy, PoliceCounters, SharedSteering, SharingError};
 use crate::steering::{Entry, Mode, ModeChoice, SteeringCounters};
+use crate::vlans::{Untagged, places};
 
 /// How often to look for new queues of a veth, which does not announce them.
 const QUEUES_EVERY: Duration = Duration::from_secs(1);
@@ -38,6 +39,8 @@ pub enum DeviceEvent {
     NextHop(IpAddr, Option<NextHop>),
     /// Whether the device can send.
     Link(LinkState),
+    /// The local addresses whose frames arrive without a tag are others now.
+    Untagged,
     /// A router reported that a segment was too big.
     TooBig(TooBig),
     /// Nobody has the socket of this port any more. Its leases are gone.
@@ -132,6 +135,11 @@ impl SharedDevice {
         self.routes.link_state()
     }
 
+    /// Returns the local addresses whose frames arrive without the tag of their VLAN.
+    pub fn untagged(&self) -> &Untagged {
+        self.routes.untagged()
+    }
+
     /// Returns the numbers of the ports that exist.
     pub fn ports(&self) -> impl Iterator<Item = u32> {
         self.ports.values().copied()
@@ -223,7 +231,10 @@ impl SharedDevice {
         local: SocketAddr,
         peers: &Peers,
     ) -> Result<(SocketAddr, OwnedFd), NetError> {
-        let vlans = self.vlans_of(local)?;
+        let vlans = match local.ip().is_loopback() {
+            true => BTreeSet::from([0]),
+            false => self.locals.vlans_of_listener(local)?,
+        };
         let (socket, local) = self.locals.bind(local)?;
         self.locals.check_listener(local, peers)?;
         self.steer(port, (local, socket), &vlans, peers)
@@ -245,7 +256,10 @@ impl SharedDevice {
                 }),
             false => self.locals.source_for(remote, local)?,
         };
-        let vlans = self.vlans_of(wanted)?;
+        let vlans = match wanted.ip().is_loopback() {
+            true => BTreeSet::from([0]),
+            false => self.locals.vlans_of_connection(wanted)?,
+        };
         let (socket, local) = self.locals.bind(wanted)?;
         self.locals.check_connection(local, remote)?;
         self.steer(port, (local, socket), &vlans, &Peers::all())
@@ -261,7 +275,7 @@ impl SharedDevice {
         &mut self,
         port: u32,
         (local, socket): (SocketAddr, OwnedFd),
-        vlans: &[u16],
+        vlans: &BTreeSet<u16>,
         peers: &Peers,
     ) -> Result<(SocketAddr, OwnedFd), NetError> {
         let mut ends = self.ports.iter();
@@ -274,7 +288,7 @@ impl SharedDevice {
             let Err(error) = added else {
                 continue;
             };
-            for &vlan in &vlans[..done] {
+            for &vlan in vlans.iter().take(done) {
                 // What remains goes with the port.
                 let _ = self.steering.remove_lease(port, &Entry { local, vlan });
             }
@@ -296,14 +310,6 @@ impl SharedDevice {
         Ok(())
     }
 
-    /// Returns the VLANs in which frames for an address arrive.
-    fn vlans_of(&self, local: SocketAddr) -> Result<Vec<u16>, NetError> {
-        match local.ip().is_loopback() {
-            true => Ok(vec![0]),
-            false => self.locals.vlans_of(local),
-        }
-    }
-
     fn is_of_this_host(&self, address: IpAddr) -> bool {
         let at_any_port = SocketAddr::new(address, 0);
         address.is_loopback()
@@ -315,7 +321,8 @@ impl SharedDevice {
         if !self.is_of_this_host(destination) {
             return self.routes.request(destination);
         }
-        let vlans = self.vlans_of(SocketAddr::new(destination, 0));
+        // A loopback address is in none.
+        let vlans = self.locals.vlans_of(SocketAddr::new(destination, 0));
         let vlan = vlans.ok().and_then(|vlans| vlans.last().copied());
         let hop = NextHop {
             source_mac: self.link.mac,
@@ -344,6 +351,9 @@ impl SharedDevice {
         }
         if let Some(state) = self.routes.poll_device() {
             self.events.push_back(DeviceEvent::Link(state));
+        }
+        if self.routes.poll_untagged().is_some() {
+            self.events.push_back(DeviceEvent::Untagged);
         }
         while let Some(update) = self.routes.poll_update() {
             let (destination, hop) = match update {
@@ -471,16 +481,11 @@ impl SharedDevice {
 
     fn tell_addresses(&mut self) -> Result<(), OpenError> {
         let links = links(&mut self.requests)?;
-        let mut own = Vec::new();
-        for address in addresses(&mut self.requests)? {
-            let link = links.iter().find(|link| link.index == address.index);
-            let vlan = link.and_then(|link| link.vlan_on(self.link.index));
-            if address.index == self.link.index {
-                own.push((address.address, 0));
-            } else if let Some(vlan) = vlan {
-                own.push((address.address, vlan));
-            }
-        }
+        let places = places(self.link.index, &links, &addresses(&mut self.requests)?);
+        let each = |(address, vlans): (IpAddr, BTreeSet<u16>)| {
+            vlans.into_iter().map(move |vlan| (address, vlan))
+        };
+        let own: Vec<_> = places.into_iter().flat_map(each).collect();
         self.steering.set_addresses(&own).map_err(sharing)
     }
 }

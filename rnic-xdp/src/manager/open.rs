@@ -10,7 +10,7 @@ use super::channel::ChannelError;
 use super::dialogue::{Dialogue, program};
 use super::inspection::Inspection;
 use super::net::ManagedNet;
-use super::protocol::{Answer, Ask, Grant};
+use super::protocol::{Answer, Ask, Grant, UntaggedAddress};
 use super::session::Session;
 use crate::error::OpenError;
 use crate::port::{
@@ -99,7 +99,11 @@ impl Manager {
         let (errands, receiver) = unbounded();
         let session = Session::new(
             (self.path, self.program),
-            (grant.port, grant.token),
+            (
+                grant.port,
+                grant.token,
+                UntaggedAddress::all(&grant.untagged),
+            ),
             (channel, next_id),
             (receiver, self.inspections),
         );

@@ -398,6 +398,13 @@ pub enum Notice {
         /// Whether it can.
         state: LinkState,
     },
+    /// The local addresses whose frames arrive without a tag.
+    Untagged {
+        /// The port.
+        port: u32,
+        /// All of them.
+        addresses: Vec<UntaggedAddress>,
+    },
     /// A router reported that a segment was too big.
     TooBig {
         /// The port that sent it.
@@ -464,6 +471,9 @@ pub struct Grant {
     /// Whether frames may come from a kernel on the same host, whose segments can have partial checksums.
     #[serde(default)]
     pub partial_checksums: bool,
+    /// The local addresses whose frames arrive without a tag.
+    #[serde(default)]
+    pub untagged: Vec<UntaggedAddress>,
 }
 
 /// Entries of the rings of an AF_XDP socket: powers of two.
@@ -477,6 +487,15 @@ pub struct RingSizes {
     pub rx: u32,
     /// The transmit ring.
     pub tx: u32,
+}
+
+/// A local address whose frames arrive without a tag, because the device removes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UntaggedAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The VLAN of its frames.
+    pub vlan: u16,
 }
 
 /// A next hop, as JSON has it: [`NextHop`](rnic_core::connection::NextHop) in numbers.

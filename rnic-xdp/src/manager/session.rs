@@ -18,12 +18,15 @@ use tracing::{debug, info, warn};
 
 use super::channel::{Channel, ChannelError};
 use super::inspection::Inspection;
-use super::protocol::{Answer, Ask, FromDaemon, Notice, Reason, Refused, Reply, Request, VERSION};
+use super::protocol::{
+    Answer, Ask, FromDaemon, Notice, Reason, Refused, Reply, Request, UntaggedAddress, VERSION,
+};
 use super::token::Token;
 use crate::bell::Bell;
 use crate::clock::clock;
 use crate::port::{FollowedWorker, Joining, Request as WorkerRequest, WorkerNotice};
 use crate::routes::{LinkState, Update};
+use crate::vlans::Untagged;
 
 /// How long to wait before connecting again.
 const CONNECT_EVERY: Duration = Duration::from_millis(200);
@@ -70,6 +73,8 @@ pub(super) struct Session {
     connection: Option<Connection>,
     connect_at: Instant,
     worker: Option<FollowedWorker>,
+    /// The local addresses whose frames arrive without a tag.
+    untagged: Untagged,
     destinations: HashSet<IpAddr>,
     leases: HashSet<SocketAddr>,
     /// What waits for a connection.
@@ -123,7 +128,7 @@ impl Session {
     /// Goes on with a connection on which the port was granted.
     pub(super) fn new(
         (path, program): (PathBuf, String),
-        (port, token): (u32, Token),
+        (port, token, untagged): (u32, Token, Untagged),
         (channel, next_id): (Channel, u64),
         (errands, inspections): (Receiver<Errand>, Option<Sender<Inspection>>),
     ) -> Self {
@@ -137,6 +142,7 @@ impl Session {
             connection: Some(Connection::new(channel, next_id)),
             connect_at: Instant::ZERO,
             worker: None,
+            untagged,
             destinations: HashSet::new(),
             leases: HashSet::new(),
             postponed: VecDeque::new(),
@@ -161,6 +167,7 @@ impl Session {
         for request in requests.try_iter() {
             match request {
                 WorkerRequest::Join(Joining { worker, joined }) => {
+                    worker.tell(WorkerNotice::Untagged(self.untagged.clone()));
                     self.worker = Some(worker);
                     // A worker that has ended needs no answer.
                     let _ = joined.send(Ok(()));
@@ -373,6 +380,10 @@ impl Session {
                 ..
             } => self.end(),
             Notice::Link { state, .. } => self.tell(WorkerNotice::Link(state)),
+            Notice::Untagged { addresses, .. } => {
+                self.untagged = UntaggedAddress::all(&addresses);
+                self.tell(WorkerNotice::Untagged(self.untagged.clone()));
+            }
             Notice::TooBig { segment, .. } => self.tell(WorkerNotice::TooBig(segment.into())),
             Notice::Revoked { local, .. } => {
                 warn!("an administrator has revoked {local}: its listener and connections end");

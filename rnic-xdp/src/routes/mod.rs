@@ -19,6 +19,7 @@ use crate::netlink::{
 };
 
 use crate::steering::SteeredLinks;
+use crate::vlans::{Untagged, untagged};
 
 mod device_route;
 #[cfg(test)]
@@ -87,6 +88,11 @@ pub(crate) struct Routes {
     /// The steering program's table of links, if these routes keep it up to date, and whether to read all links again.
     links: Option<SteeredLinks>,
     links_unknown: bool,
+    /// The local addresses whose frames arrive without a tag, whether to read them again, and whether they have changed since they
+    /// were reported.
+    untagged: Untagged,
+    untagged_unknown: bool,
+    untagged_changed: bool,
     requests: RouteSocket,
     changes: Socket,
     destinations: HashMap<IpAddr, Destination>,
@@ -107,13 +113,16 @@ impl Routes {
         links: Option<SteeredLinks>,
     ) -> Result<Self, NetlinkError> {
         let changes = Socket::open(None, Groups::ALL);
-        Ok(Self {
+        let mut routes = Self {
             device: device.index,
             state: LinkState::of(device),
             changed_to: None,
             max_mtu,
             // They may have changed since they were read.
             links_unknown: true,
+            untagged: Untagged::new(),
+            untagged_unknown: true,
+            untagged_changed: false,
             refresh_at: links.is_some().then_some(Instant::ZERO),
             links,
             requests: RouteSocket::open()?,
@@ -125,7 +134,9 @@ impl Routes {
             queue: VecDeque::new(),
             updates: VecDeque::new(),
             retry_at: None,
-        })
+        };
+        routes.look_at_addresses(Instant::ZERO);
+        Ok(routes)
     }
 
     /// Requests the next hop of a destination. It comes as an update, with the next [`poll`](Self::poll) or when the neighbour
@@ -158,6 +169,7 @@ impl Routes {
             Ok(None) | Err(_) => {
                 self.refresh_at = Some(now);
                 self.links_unknown = true;
+                self.untagged_unknown = true;
             }
         }
         if self.state == LinkState::Gone {
@@ -166,6 +178,7 @@ impl Routes {
         if self.refresh_at.is_some_and(|at| at <= now) {
             self.refresh_at = None;
             self.look_at_links(now);
+            self.look_at_addresses(now);
             self.look_at_device();
             self.enqueue(|_| true);
         }
@@ -196,6 +209,17 @@ impl Routes {
         self.changed_to.take()
     }
 
+    /// Returns the local addresses whose frames arrive without a tag, if they have changed since the last call. At first there are
+    /// none.
+    pub(crate) fn poll_untagged(&mut self) -> Option<Untagged> {
+        std::mem::take(&mut self.untagged_changed).then(|| self.untagged.clone())
+    }
+
+    /// Returns the local addresses whose frames arrive without a tag.
+    pub(crate) fn untagged(&self) -> &Untagged {
+        &self.untagged
+    }
+
     /// Returns whether the device can send, as far as known.
     pub(crate) fn link_state(&self) -> LinkState {
         self.state
@@ -219,10 +243,11 @@ impl Routes {
                 self.set_state(LinkState::Gone);
             } else if let Some(neighbour) = Neighbour::from_message(message) {
                 last.insert((neighbour.link, neighbour.address), neighbour);
-            } else if Link::is_link_message(message)
-                || Address::is_address_message(message)
-                || Route::is_route_message(message)
-            {
+            } else if Link::is_link_message(message) || Address::is_address_message(message) {
+                // An offload that goes on or off is a change of the link.
+                self.untagged_unknown = true;
+                self.refresh_at.get_or_insert(now + SETTLE);
+            } else if Route::is_route_message(message) {
                 self.refresh_at.get_or_insert(now + SETTLE);
             }
         }
@@ -253,6 +278,24 @@ impl Routes {
         if !matches!(links.read(&mut self.requests), Ok(Ok(()))) {
             // The kernel lacks a resource.
             self.links_unknown = true;
+            self.refresh_at.get_or_insert(now + RETRY);
+        }
+    }
+
+    /// Reads which local addresses get their frames without a tag, if that may have changed.
+    fn look_at_addresses(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.untagged_unknown) {
+            return;
+        }
+        let told = untagged(&mut self.requests, self.device).map(|found| {
+            self.untagged_changed |= found != self.untagged;
+            self.untagged = found;
+            let links = self.links.as_ref();
+            links.map_or(Ok(()), |links| links.set_untagged(&self.untagged))
+        });
+        if !matches!(told, Ok(Ok(()))) {
+            // The kernel lacks a resource.
+            self.untagged_unknown = true;
             self.refresh_at.get_or_insert(now + RETRY);
         }
     }

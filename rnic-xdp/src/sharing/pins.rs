@@ -15,7 +15,7 @@ use crate::error::OpenError;
 use crate::steering::{Maps, WANTED, io_error};
 
 /// The directory of the maps in that of a device's pins. Its number changes with `ebpf/steer.h`, `ebpf/police.h` and `ebpf/capture.h`.
-pub const LAYOUT: &str = "layout-2";
+pub const LAYOUT: &str = "layout-3";
 /// Where pins are made.
 const UNFINISHED: &str = "unfinished";
 
@@ -24,10 +24,11 @@ pub(super) const STEER: &str = "rnic_steer";
 pub(super) const POLICE: &str = "rnic_police";
 
 /// All maps of both programs.
-const MAPS: [&str; 14] = [
+const MAPS: [&str; 15] = [
     "steer_map",
     "steer_ports",
     "steer_links",
+    "steer_untagged",
     "steer_peers",
     "steer_devices",
     "steer_sockets",

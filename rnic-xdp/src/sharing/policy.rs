@@ -7,8 +7,9 @@ use super::error::SharingError;
 /// The most entries of the map of devices: the device itself, and its clients.
 const MAX_DEVICES: u32 = 1024;
 
-/// The octets of an Ethernet header with a VLAN tag.
-const ETHERNET: u64 = 18;
+/// The octets of an Ethernet wire that a frame takes beside its IP packet: header with a VLAN tag, frame check sequence, preamble and
+/// gap.
+const ETHERNET: u64 = 18 + 4 + 8 + 12;
 
 /// The most octets a second, and in a burst, with which the program can compute.
 const MAX_RATE: u64 = 1 << 40;
@@ -19,9 +20,10 @@ const MAX_BURST: u64 = 1 << 32;
 pub struct ClientPolicy {
     /// The most octets behind the Ethernet header.
     pub mtu: u32,
-    /// The most octets of frames (with Ethernet headers) a second. Without a rate there is no limit.
+    /// The most octets of an Ethernet wire a second: each frame takes 64 at least, with its check sequence, and 20 for preamble and
+    /// gap. Without a rate there is no limit.
     pub rate: Option<u64>,
-    /// With a rate: the octets that it may send at once after a pause.
+    /// With a rate: the octets of the wire that it may send at once after a pause.
     pub burst: u64,
     /// The addresses to which it may send, those of this host included.
     pub peers: Peers,

@@ -76,22 +76,46 @@ pub(crate) fn entry_of(peers: &PeerOctets) -> KeyOctets {
 /// The octets of a value in the map of links: two MAC addresses, and whether there is such a VLAN.
 pub(crate) type LinkOctets = [u8; 16];
 
-/// Returns the value in the map of links for a VLAN: the MAC addresses of this host in it, if there is such a VLAN.
-pub(crate) fn link(macs: Option<[MacAddr; 2]>) -> LinkOctets {
+/// Values of `known` in the map of links.
+const KNOWN: u32 = 1;
+const UNTAGS: u32 = 2;
+
+/// Returns the value in the map of links for a VLAN: the MAC addresses of this host in it, if there is such a VLAN. `untags` says of
+/// VLAN 0 that tags are removed ahead of the program.
+pub(crate) fn link(macs: Option<[MacAddr; 2]>, untags: bool) -> LinkOctets {
     let mut octets = [0; 16];
     if let Some([own, below]) = macs {
         octets[..6].copy_from_slice(&own.0);
         octets[6..12].copy_from_slice(&below.0);
-        octets[12..].copy_from_slice(&1u32.to_ne_bytes());
+        let known = if untags { UNTAGS } else { KNOWN };
+        octets[12..].copy_from_slice(&known.to_ne_bytes());
     }
     octets
 }
 
-/// Returns the MAC addresses in a value of the map of links, if there is such a VLAN.
-pub(crate) fn macs(octets: &LinkOctets) -> Option<[MacAddr; 2]> {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, known @ ..] = *octets;
-    let macs = [[a, b, c, d, e, f], [g, h, i, j, k, l]];
-    (known != [0; 4]).then_some(macs.map(MacAddr))
+/// Returns whether a value in the map of links says that tags are removed ahead of the program.
+pub(crate) fn untags(octets: &LinkOctets) -> bool {
+    octets[12..] == UNTAGS.to_ne_bytes()
+}
+
+/// The octets of a key in the map of addresses whose frames arrive without a tag: address and family.
+pub(crate) type AddressOctets = [u8; 20];
+
+/// Returns the key of an address in the map of those whose frames arrive without a tag.
+pub(crate) fn address(address: IpAddr) -> AddressOctets {
+    let mut octets = [0; 20];
+    let family: u32 = match address {
+        IpAddr::V4(address) => {
+            octets[..4].copy_from_slice(&address.octets());
+            4
+        }
+        IpAddr::V6(address) => {
+            octets[..16].copy_from_slice(&address.octets());
+            6
+        }
+    };
+    octets[16..].copy_from_slice(&family.to_ne_bytes());
+    octets
 }
 
 /// The octets of a value in the map by port: address, family, whether any address, VLAN, number of others, port of the client.
@@ -356,17 +380,31 @@ mod tests {
     #[test]
     fn links_have_the_layout_of_the_c_structure() {
         let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]].map(MacAddr);
-        let octets = link(Some(macs));
+        let octets = link(Some(macs), false);
         assert_eq!(octets[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
         assert_eq!(octets[12..], 1u32.to_ne_bytes());
-        assert_eq!(link(None), [0; 16]);
-        assert_eq!(
-            (super::macs(&octets), super::macs(&[0; 16])),
-            (Some(macs), None)
-        );
+        let removing = link(Some(macs), true);
+        assert_eq!(removing[..12], octets[..12]);
+        assert_eq!(removing[12..], 2u32.to_ne_bytes());
+        assert_eq!((untags(&octets), untags(&removing)), (false, true));
+        assert_eq!((link(None, false), link(None, true)), ([0; 16], [0; 16]));
         use crate::skeleton::types::steer_link;
         assert_eq!(size_of::<steer_link>(), octets.len());
         assert_eq!(std::mem::offset_of!(steer_link, known), 12);
+    }
+
+    #[test]
+    fn addresses_have_the_layout_of_the_c_structure() {
+        let octets = address([10, 1, 2, 3].into());
+        assert_eq!(octets[..16], [&[10, 1, 2, 3][..], &[0; 12]].concat());
+        assert_eq!(octets[16..], 4u32.to_ne_bytes());
+        let octets = address("102:304:506:708:90a:b0c:d0e:f10".parse().unwrap());
+        let expected: Vec<u8> = (1..=16).collect();
+        assert_eq!(octets[..16], expected);
+        assert_eq!(octets[16..], 6u32.to_ne_bytes());
+        use crate::skeleton::types::steer_address;
+        assert_eq!(size_of::<steer_address>(), octets.len());
+        assert_eq!(std::mem::offset_of!(steer_address, family), 16);
     }
 
     #[test]

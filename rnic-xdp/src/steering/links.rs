@@ -1,19 +1,21 @@
 //! The MAC addresses and VLANs by which frames are this host's: the device's own, and those of VLAN devices on it.
 //!
 //! The kernel drops frames for another MAC address, or in a VLAN for which the host has no device. The steering program must
-//! pass such frames, so this module keeps its table of addresses and VLANs up to date.
+//! pass such frames, so this module keeps its table of addresses and VLANs up to date, and the one of the local addresses whose frames
+//! arrive without the tag of their VLAN.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aya::maps::{Array, MapData};
+use aya::maps::{Array, HashMap, MapData};
 use rnic_core::wire::ethernet::MacAddr;
 
-use super::layout::{self, LinkOctets};
+use super::layout::{self, AddressOctets, LinkOctets};
 use super::load::Maps;
 use super::maps::io_error;
 use crate::netlink::{Link, LinkChange, NetlinkError, RouteSocket, links};
+use crate::vlans::Untagged;
 
 /// The links of a device, shared by all that follow them.
 #[derive(Clone)]
@@ -22,8 +24,11 @@ pub(crate) struct SteeredLinks(Arc<Mutex<Links>>);
 struct Links {
     map: Array<MapData, LinkOctets>,
     known: Known,
-    /// The table in the program's map.
-    written: Table,
+    /// The table in the program's map, where there is something.
+    written: BTreeMap<u16, LinkOctets>,
+    untagged: HashMap<MapData, AddressOctets, u32>,
+    /// Whether there are addresses whose frames arrive without a tag.
+    untags: bool,
 }
 
 /// By VLAN, the MAC addresses of its own device and of the one below.
@@ -48,15 +53,19 @@ impl SteeredLinks {
     /// Makes it for the map of these, which is empty or that of a former process.
     pub(crate) fn new(device: u32, maps: &Maps) -> io::Result<Self> {
         let map: Array<MapData, LinkOctets> = maps.get("steer_links")?;
-        let mut written = Table::new();
+        let mut written = BTreeMap::new();
         for (vlan, octets) in (0..).zip(map.iter()) {
-            let macs = layout::macs(&octets.map_err(io_error)?);
-            written.extend(macs.map(|macs| (vlan, macs)));
+            let octets = octets.map_err(io_error)?;
+            if octets != layout::link(None, false) {
+                written.insert(vlan, octets);
+            }
         }
         Ok(Self(Arc::new(Mutex::new(Links {
             map,
             known: Known::new(device),
+            untags: written.get(&0).is_some_and(layout::untags),
             written,
+            untagged: maps.get("steer_untagged")?,
         }))))
     }
 
@@ -77,17 +86,33 @@ impl SteeredLinks {
         })
     }
 
+    /// Says which local addresses get their frames without a tag.
+    pub(crate) fn set_untagged(&self, vlans: &Untagged) -> io::Result<()> {
+        let mut links = self.lock();
+        links.untags = !vlans.is_empty();
+        links.write()?;
+        links.write_untagged(vlans)
+    }
+
     fn change(&self, change: impl FnOnce(&mut Known)) -> io::Result<()> {
-        let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.lock();
         change(&mut links.known);
         links.write()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Links> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Links {
     /// Writes what differs to the program's map.
     fn write(&mut self) -> io::Result<()> {
-        let table = self.known.table();
+        let value = |vlan, macs| layout::link(Some(macs), vlan == 0 && self.untags);
+        let known = self.known.table().into_iter();
+        let table: BTreeMap<_, _> = known
+            .map(|(vlan, macs)| (vlan, value(vlan, macs)))
+            .collect();
         let before = std::mem::take(&mut self.written);
         let vlans = before.keys().chain(table.keys());
         let changed: Vec<_> = vlans
@@ -95,10 +120,30 @@ impl Links {
             .filter(|vlan| before.get(vlan) != table.get(vlan))
             .collect();
         for vlan in changed {
-            let octets = layout::link(table.get(&vlan).copied());
+            let none = layout::link(None, false);
+            let octets = table.get(&vlan).copied().unwrap_or(none);
             self.map.set(vlan.into(), octets, 0).map_err(io_error)?;
         }
         self.written = table;
+        Ok(())
+    }
+
+    /// Makes the map hold these addresses, and no others.
+    fn write_untagged(&mut self, vlans: &Untagged) -> io::Result<()> {
+        let wanted = vlans.iter();
+        let wanted: BTreeMap<_, u32> = wanted
+            .map(|(address, vlan)| (layout::address(*address), (*vlan).into()))
+            .collect();
+        let present = self.untagged.iter().collect::<Result<BTreeMap<_, _>, _>>();
+        let present = present.map_err(io_error)?;
+        for old in present.keys().filter(|old| !wanted.contains_key(*old)) {
+            self.untagged.remove(old).map_err(io_error)?;
+        }
+        for (address, vlan) in wanted {
+            if present.get(&address) != Some(&vlan) {
+                self.untagged.insert(address, vlan, 0).map_err(io_error)?;
+            }
+        }
         Ok(())
     }
 }

@@ -336,6 +336,11 @@ fn what_rnicd_says_is_checked_too() {
     };
     assert!(hop(1, 68) && hop(4094, 65535));
     assert!(!hop(0, 1500) && !hop(4095, 1500) && !hop(1, 67));
+    let untagged = |vlan: u16| {
+        let notice = json!({"type": "untagged", "port": 1, "addresses": [{"address": "fe80::1", "vlan": vlan}]});
+        FromDaemon::decode(notice.to_string().as_bytes()).is_ok()
+    };
+    assert!(untagged(1) && untagged(4094) && !untagged(0) && !untagged(4095));
     let describe = |what: &str, within: u32| {
         let notice = json!({"type": "describe", "port": 1, "what": what, "within": within});
         FromDaemon::decode(notice.to_string().as_bytes()).is_ok()

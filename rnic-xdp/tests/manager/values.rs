@@ -5,7 +5,7 @@ use rnic_xdp::LinkState;
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
     Answer, Ask, BigSegment, Change, FromDaemon, Grant, Hop, Notice, Policy, Reason, Refused,
-    Reply, Request, RingSizes, Show,
+    Reply, Request, RingSizes, Show, UntaggedAddress,
 };
 use rnic_xdp::manager::states::{DaemonState, Event};
 use rnic_xdp::steering::Mode;
@@ -230,6 +230,7 @@ pub(crate) fn grant() -> Grant {
         copied: Some("a veth copies".into()),
         huge_pages: true,
         partial_checksums: true,
+        untagged: untagged(),
     }
 }
 
@@ -252,7 +253,7 @@ fn answers() -> Vec<(Answer, String)> {
         (
             Answer::Port(grant()),
             format!(
-                r#""type":"port","port":7,"token":"{TOKEN}","netdev":"eth1","chunk":4096,"chunks":3,"rx_chunks":4096,"tx_chunks":4096,"rings":{{"fill":4096,"completion":8192,"rx":2048,"tx":128}},"mtu":9000,"link_mtu":9000,"mode":{{"generic":{{"reason":"no XDP"}}}},"copied":"a veth copies","huge_pages":true,"partial_checksums":true"#
+                r#""type":"port","port":7,"token":"{TOKEN}","netdev":"eth1","chunk":4096,"chunks":3,"rx_chunks":4096,"tx_chunks":4096,"rings":{{"fill":4096,"completion":8192,"rx":2048,"tx":128}},"mtu":9000,"link_mtu":9000,"mode":{{"generic":{{"reason":"no XDP"}}}},"copied":"a veth copies","huge_pages":true,"partial_checksums":true,"untagged":[{{"address":"192.0.2.1","vlan":9}},{{"address":"2001:db8::1","vlan":4094}}]"#
             ),
         ),
         (Answer::Adopted, r#""type":"adopted""#.into()),
@@ -300,6 +301,16 @@ fn answers() -> Vec<(Answer, String)> {
     ]
 }
 
+/// Addresses whose frames arrive without a tag.
+fn untagged() -> Vec<UntaggedAddress> {
+    let all = [("192.0.2.1", 9), ("2001:db8::1", 4094)];
+    let each = |(address, vlan): (&str, u16)| UntaggedAddress {
+        address: address.parse().unwrap(),
+        vlan,
+    };
+    all.map(each).into()
+}
+
 fn notices() -> Vec<(Notice, String)> {
     let (port, destination) = (7, "192.0.2.2".parse().unwrap());
     let hop = Hop {
@@ -326,6 +337,10 @@ fn notices() -> Vec<(Notice, String)> {
         (
             Notice::Link { port, state: LinkState::Inactive },
             r#"{"type":"link","port":7,"state":"inactive"}"#.into(),
+        ),
+        (
+            Notice::Untagged { port, addresses: untagged() },
+            r#"{"type":"untagged","port":7,"addresses":[{"address":"192.0.2.1","vlan":9},{"address":"2001:db8::1","vlan":4094}]}"#.into(),
         ),
         (
             Notice::TooBig { port, segment },

@@ -3,12 +3,16 @@
 use nix::time::{ClockId, clock_gettime};
 use rnic_xdp::sharing::PoliceVerdict::{Rate, ToNic, ToPort, Truncated};
 
-use crate::frames::{allowed, segment};
+use crate::frames::{Segment, allowed, segment};
 use crate::program::{FREE, Policy, with_rig};
 
 const NANO: u64 = 1_000_000_000;
-/// Frames of this length are counted in these tests.
-const FRAME: u64 = 14 + 20 + 20 + 12 + 100;
+/// Frames of this length are sent in these tests.
+const LEN: u64 = 14 + 20 + 20 + 12 + 100;
+/// What a frame takes of the wire beside its octets: check sequence, preamble and gap.
+const BESIDE: u64 = 4 + 8 + 12;
+/// What these frames take of it.
+const FRAME: u64 = LEN + BESIDE;
 
 fn now() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
@@ -31,7 +35,7 @@ fn with_tokens(tokens: u64) -> Policy {
 fn a_burst_goes_out_and_no_more() {
     with_rig("a_burst_goes_out_and_no_more", |rig| {
         let frame = allowed()[0].octets();
-        assert_eq!(frame.len() as u64, FRAME);
+        assert_eq!(frame.len() as u64, LEN);
         // Octets that come for the time of the test make no frame.
         for frames in [0, 1, 5] {
             rig.set_client(with_tokens(frames * FRAME));
@@ -49,6 +53,32 @@ fn a_burst_goes_out_and_no_more() {
         shorter.payload -= 30;
         rig.expect(&shorter.octets(), ToNic);
         rig.expect(&shorter.octets(), Rate);
+    });
+}
+
+/// A network has no frames below 64 octets with the check sequence: what is shorter is padded.
+#[test]
+fn a_short_frame_takes_as_much_as_the_shortest_on_a_wire() {
+    let test = "a_short_frame_takes_as_much_as_the_shortest_on_a_wire";
+    with_rig(test, |rig| {
+        let whole = Segment {
+            tcp_options: 0,
+            payload: 0,
+            ..allowed()[0]
+        };
+        for payload in [0, 1, 5, 6, 7, 8, 100] {
+            let frame = Segment { payload, ..whole }.octets();
+            let len = 54 + payload as u64;
+            assert_eq!(frame.len() as u64, len);
+            let takes = len.max(60) + BESIDE;
+            rig.set_client(with_tokens(takes - 1));
+            rig.expect(&frame, Rate);
+            rig.set_client(with_tokens(takes));
+            rig.expect(&frame, ToNic);
+            assert!(rig.tokens().0 < NANO, "{payload}");
+        }
+        // On a wire of 1 Gbit/s, 1,488,095 such frames pass in a second.
+        assert_eq!(1_000_000_000 / 8 / (60 + BESIDE), 1_488_095);
     });
 }
 

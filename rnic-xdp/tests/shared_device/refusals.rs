@@ -114,7 +114,7 @@ fn clients_and_leases_that_cannot_be_are_refused() {
             burst,
             ..free()
         };
-        for (rate, burst) in [(0, 4000), (1 << 41, 4000), (1, 1517), (1, (1 << 32) + 1)] {
+        for (rate, burst) in [(0, 4000), (1 << 41, 4000), (1, 1541), (1, (1 << 32) + 1)] {
             assert!(shared.add_client(1, index, &limited(rate, burst)).is_err());
         }
         let error = text(shared.add_client(1, 9999, &free()));
@@ -126,7 +126,7 @@ fn clients_and_leases_that_cannot_be_are_refused() {
         // Nothing is left of those.
         assert!(shared.clients().unwrap().is_empty());
 
-        shared.add_client(1, index, &limited(1, 1518)).unwrap();
+        shared.add_client(1, index, &limited(1, 1542)).unwrap();
         let error = text(shared.add_client(1, index + 1, &free()));
         assert!(error.contains("port 1 is a client's already"), "{error}");
         let error = text(shared.add_client(2, index, &free()));

@@ -49,6 +49,82 @@ fn an_address_is_steered_in_its_vlan_only() {
     });
 }
 
+/// A device that removes tags shows frames of a VLAN without one. The address says which VLAN it was, and there alone the frame is
+/// for us.
+#[test]
+fn a_frame_that_lost_its_tag_is_of_the_vlan_of_its_destination() {
+    with_rig(
+        "a_frame_that_lost_its_tag_is_of_the_vlan_of_its_destination",
+        |rig| {
+            let of_vlan = [
+                ipv4(&[], &ON_VLAN, 4420, 9),
+                ipv4(&[], &ON_VLAN, 14, 9),
+                ipv6(&[], 6, "fd00:100::1", 15, 9),
+            ];
+            let lost = [("10.1.100.3", VLAN), ("fd00:100::1", VLAN)];
+            for removes in [false, true, false] {
+                rig.remove_tags(if removes { &lost } else { &[] });
+                for frame in &of_vlan {
+                    let expected = match removes {
+                        true => (XDP_REDIRECT, Verdict::Redirected as usize),
+                        // It was sent without a tag, and must not reach into the VLAN.
+                        false => (XDP_PASS, Verdict::NotSteered as usize),
+                    };
+                    assert_eq!(rig.run(frame), expected, "{removes}");
+                }
+                // Those of the device itself, and those with a tag, are what they were.
+                for frame in [
+                    ipv4(&[], &PLAIN, 14, 9),
+                    ipv6(&[], 6, "fd00::1", 15, 9),
+                    ipv4(&[0x8100], &ON_VLAN, 14, 9),
+                    ipv6(&[0x8100], 6, "fd00:100::1", 15, 9),
+                ] {
+                    assert_eq!(rig.check(&frame), Verdict::Redirected);
+                }
+                for frame in [
+                    ipv4(&[0x8100], &PLAIN, 14, 9),
+                    ipv6(&[0x8100], 6, "fd00::1", 15, 9),
+                ] {
+                    assert_eq!(rig.check(&frame), Verdict::NotSteered);
+                }
+            }
+        },
+    );
+}
+
+/// The VLAN's device may have a MAC address of its own, or be down.
+#[test]
+fn a_frame_that_lost_its_tag_is_for_a_mac_address_of_the_vlan() {
+    const REDIRECTED: (u32, usize) = (XDP_REDIRECT, 0);
+    const OTHER_HOST: (u32, usize) = (XDP_PASS, 6);
+    with_rig(
+        "a_frame_that_lost_its_tag_is_for_a_mac_address_of_the_vlan",
+        |rig| {
+            // 10.1.2.4 is in a VLAN that is down, where only a listener at any address would get its frames.
+            rig.remove_tags(&[("10.1.100.3", VLAN), ("10.1.2.4", VLAN + 1)]);
+            let down = Ipv4 {
+                destination: [10, 1, 2, 4],
+                ..PLAIN
+            };
+            for (ip, port, mac, expected) in [
+                (&ON_VLAN, 4420, OURS, REDIRECTED),
+                (&ON_VLAN, 4420, VLANS, REDIRECTED),
+                (&ON_VLAN, 4420, OTHERS, OTHER_HOST),
+                // Listeners at any address: compared with, and looked up.
+                (&ON_VLAN, 7, VLANS, REDIRECTED),
+                (&ON_VLAN, 12, VLANS, REDIRECTED),
+                (&PLAIN, 7, VLANS, OTHER_HOST),
+                (&PLAIN, 7, OURS, REDIRECTED),
+                (&down, 7, OURS, OTHER_HOST),
+            ] {
+                let mut frame = ipv4(&[], ip, port, 9);
+                frame[..6].copy_from_slice(&mac);
+                assert_eq!(rig.run(&frame), expected, "{port} {mac:02x?}");
+            }
+        },
+    );
+}
+
 /// A listener at any address also listens in the VLANs for which the host has a device, and in no other.
 #[test]
 fn any_address_is_one_of_ours_in_a_vlan_of_ours() {

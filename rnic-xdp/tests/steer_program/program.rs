@@ -109,6 +109,35 @@ impl<'obj> Rig<'obj> {
             .unwrap();
     }
 
+    /// Says that the device removes tags, and the VLANs of addresses whose frames it takes them from; without any, that it leaves
+    /// them.
+    pub(crate) fn remove_tags(&mut self, of: &[(&str, u16)]) {
+        let maps = &self.skeleton.maps;
+        let untagged = |address: &str| {
+            let local = SocketAddr::new(address.parse().unwrap(), 0);
+            let key = key(local, 0);
+            [&key[..16], &u32::from(key[18]).to_ne_bytes()].concat()
+        };
+        for (address, vlan) in of {
+            let vlan = u32::from(*vlan).to_ne_bytes();
+            let told = maps
+                .steer_untagged
+                .update(&untagged(address), &vlan, MapFlags::ANY);
+            told.unwrap();
+        }
+        let none = 0u32.to_ne_bytes();
+        let mut link = maps
+            .steer_links
+            .lookup(&none, MapFlags::ANY)
+            .unwrap()
+            .unwrap();
+        let known: u32 = if of.is_empty() { 1 } else { 2 };
+        link[12..].copy_from_slice(&known.to_ne_bytes());
+        maps.steer_links
+            .update(&none, &link, MapFlags::ANY)
+            .unwrap();
+    }
+
     /// Returns the number of instructions that the verifier has left of the program.
     pub(crate) fn translated(&self) -> u32 {
         let program = self.skeleton.progs.rnic_steer.as_fd();

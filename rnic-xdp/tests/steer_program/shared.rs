@@ -52,6 +52,14 @@ fn frames_go_to_the_client_that_has_the_entry() {
         expect(&of_six, NO_PORT);
         connect(rig, 6);
         expect(&of_six, TO_PORT);
+        // The device may remove tags.
+        rig.steer_to("10.1.100.3:6004", VLAN, 6);
+        let untagged = ipv4(&[], &ON_VLAN, 6004, 9);
+        assert_eq!(rig.run(&untagged), NOT_STEERED);
+        rig.remove_tags(&[("10.1.100.3", VLAN)]);
+        assert_eq!(rig.run(&untagged), TO_PORT);
+        rig.remove_tags(&[]);
+        assert_eq!(rig.run(&untagged), NOT_STEERED);
         // Another address, another VLAN, another host.
         assert_eq!(rig.run(&ipv4(&[], &PLAIN, 6002, 9)), NOT_STEERED);
         let mut frame = ipv4(&[], &PLAIN, 6000, 9);

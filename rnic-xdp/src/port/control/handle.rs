@@ -16,6 +16,7 @@ use crate::policies::KnownPolicies;
 use crate::port::rx::RxPort;
 use crate::process::Maker;
 use crate::routes::{LinkState, Update};
+use crate::vlans::Untagged;
 
 /// Requests that may wait: a flood of SYNs asks for as many next hops, and the kernel may block meanwhile.
 const MOST_REQUESTS: usize = 1024;
@@ -40,6 +41,8 @@ pub(crate) enum WorkerNotice {
     NextHop(Update),
     /// Whether the device can send.
     Link(LinkState),
+    /// The local addresses whose frames arrive without a tag.
+    Untagged(Untagged),
     /// An ICMP "packet too big".
     TooBig(TooBig),
     /// An administrator has taken a local address and port away.

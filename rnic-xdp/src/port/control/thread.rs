@@ -115,7 +115,12 @@ impl ControlThread {
         let (device, mtu) = (&self.device, self.device.report().mtu);
         let links = (worker.number == 0).then(|| device.steering().links());
         let routes = Routes::open(device.link(), mtu, links);
-        let routes = routes.map(|routes| self.workers.push(Followed { worker, routes }));
+        let routes = routes.map(|routes| {
+            let mut followed = Followed { worker, routes };
+            // Before it has any frame.
+            followed.tell_untagged();
+            self.workers.push(followed);
+        });
         // A worker that has ended needs no answer.
         let _ = joined.send(routes.map_err(OpenError::from));
     }
@@ -226,10 +231,20 @@ impl Followed {
         if let Some(state) = routes.poll_device() {
             worker.tell(WorkerNotice::Link(state));
         }
+        self.tell_untagged();
+        let Self { worker, routes } = self;
         while worker.has_room()
             && let Some(update) = routes.poll_update()
         {
             worker.tell(WorkerNotice::NextHop(update));
+        }
+    }
+
+    fn tell_untagged(&mut self) {
+        if self.worker.has_room()
+            && let Some(untagged) = self.routes.poll_untagged()
+        {
+            self.worker.tell(WorkerNotice::Untagged(untagged));
         }
     }
 }
