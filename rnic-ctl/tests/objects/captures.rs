@@ -229,7 +229,7 @@ fn a_capture_that_is_killed_leaves_nothing() {
         return;
     }
     let world = World::new("");
-    let pin = format!("{}/bpf/nic/layout-2/data_capture", world.place());
+    let pin = format!("{}/bpf/nic/layout-3/data_capture", world.place());
     let is_on = || {
         let mut bpftool = Command::new("bpftool");
         let dumped = text(&succeed(bpftool.args(["map", "dump", "pinned", &pin])).stdout);

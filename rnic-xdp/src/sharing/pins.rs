@@ -15,7 +15,7 @@ use crate::error::OpenError;
 use crate::steering::{Maps, WANTED, io_error};
 
 /// The layout of the maps. It changes with `ebpf/steer.h`, `ebpf/police.h` and `ebpf/capture.h`.
-const LAYOUT: &str = "layout-2";
+const LAYOUT: &str = "layout-3";
 /// Where pins are made.
 const UNFINISHED: &str = "unfinished";
 

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, loaded_programs};
 
-use super::layout::{self, KeyOctets, SteeringCounters, TargetWords};
+use super::layout::{self, KeyOctets, SteeringCounters, TargetWords, is_queue};
+use super::load::Maps;
 use super::maps::{io_error, map_from, read_counters};
 use crate::netlink::{NetlinkError, RouteSocket, link_by_name};
 
@@ -68,6 +69,13 @@ pub fn entries(netdev: &str) -> Result<Vec<SocketAddr>, SteeringError> {
         Ok(entries)
     };
     read().map_err(|source| unreadable(netdev, source))
+}
+
+/// Returns whether something is steered to a client whose port is a hardware queue, as the maps of a program have it.
+pub(crate) fn has_queue_ports(maps: &Maps) -> io::Result<bool> {
+    let map: HashMap<MapData, KeyOctets, TargetWords> = maps.get("steer_map")?;
+    let mut targets = map.iter().filter_map(Result::ok);
+    Ok(targets.any(|(_, [_, recipient])| is_queue(recipient)))
 }
 
 /// Looks up a program by its id. Returns `None` if it is gone or not accessible.

@@ -192,7 +192,7 @@ fn another_process_finds_clients_and_leases() {
 
 /// Returns the number of entries of a pinned map.
 fn entries(bed: &Bed, name: &str) -> usize {
-    let path = bed.bpffs.pins().join("layout-2").join(name);
+    let path = bed.bpffs.pins().join("layout-3").join(name);
     let map = MapHandle::from_pinned_path(path).unwrap();
     // An array has all keys, with or without an entry.
     let is_there = |key: &Vec<u8>| map.lookup(key, MapFlags::ANY).unwrap().is_some();

@@ -52,7 +52,7 @@ fn a_device_that_cannot_be_shared_is_refused() {
 
     fs::create_dir_all(pins.join("layout-0")).unwrap();
     let error = text(open());
-    let expected = "are of another version of rnic (layout-0, not layout-2)";
+    let expected = "are of another version of rnic (layout-0, not layout-3)";
     assert!(
         error.contains(expected) && error.contains("xdp off"),
         "{error}"

@@ -95,7 +95,7 @@ impl Rig {
     where
         M::Error: std::fmt::Debug,
     {
-        let path = self.pins().join("layout-2").join(name);
+        let path = self.pins().join("layout-3").join(name);
         M::try_from(kind(MapData::from_pin(path).unwrap())).unwrap()
     }
 
