@@ -191,7 +191,8 @@ static __always_inline int route(struct steer_key *to, const struct steer_key *f
 	*device = STEER_NIC;
 	if (!is_local(to))
 		return is_loopback(from->family, from->address) ? POLICE_LOOPBACK : POLICE_TO_NIC;
-	if (!find(to, 1, &target) || target.port == STEER_NIC)
+	/* A port that is a hardware queue has frames from the network alone. */
+	if (!find(to, 1, &target) || target.port == STEER_NIC || target.port > STEER_PORT_MASK)
 		return POLICE_NOBODY;
 	if (let_in(target.peers, to, from->address) != STEER_REDIRECTED)
 		return POLICE_STRANGER;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
- * Steers the TCP segments of reserved local ports, and passes everything else to the kernel untouched. Never edits a frame, never
- * drops one. A process that has the device for itself gets them in its AF_XDP sockets. If the device is shared, each client gets
- * those of its ports on the other end of a veth pair.
+ * Steers the TCP segments of reserved local ports, and passes everything else to the kernel untouched. Never edits a frame. A process
+ * that has the device for itself gets them in its AF_XDP sockets. If the device is shared, each client gets those of its ports on the
+ * other end of a veth pair, or, if its port is a hardware queue, in its socket: it has only what arrives at that queue. What arrives for
+ * it at another one is dropped, because the kernel would end the connection, and nothing else ever is.
  */
 #include "parse.h"
 #include "tables.h"
@@ -86,6 +87,25 @@ static __always_inline int judge(struct xdp_md *context, int shared, struct stee
 	return is_ours(link, headers.destination_mac) ? STEER_REDIRECTED : STEER_OTHER_HOST;
 }
 
+/* Sends a frame to the client of a shared device that has leased its destination. Returns the action. */
+static __always_inline int to_client(struct xdp_md *context, __u32 port)
+{
+	__u32 queue = port >> STEER_QUEUE_SHIFT;
+	int action;
+
+	/* The low bits of the flags are the action if the map has no such entry. */
+	if (!queue) {
+		action = bpf_redirect_map(&steer_devices, port, XDP_PASS);
+	} else if (queue - 1 == context->rx_queue_index) {
+		action = bpf_redirect_map(&steer_sockets, context->rx_queue_index, XDP_PASS);
+	} else {
+		count(STEER_WRONG_QUEUE);
+		return XDP_DROP;
+	}
+	count(action == XDP_REDIRECT ? STEER_TO_PORT : STEER_NO_PORT);
+	return action;
+}
+
 SEC("xdp.frags")
 int rnic_steer(struct xdp_md *context)
 {
@@ -98,17 +118,15 @@ int rnic_steer(struct xdp_md *context)
 		return XDP_PASS;
 	}
 
-	/* The low bits of the flags are the action if the map has no such entry. */
 	if (shared && target.port) {
-		action = bpf_redirect_map(&steer_devices, target.port, XDP_PASS);
-		count(action == XDP_REDIRECT ? STEER_TO_PORT : STEER_NO_PORT);
+		action = to_client(context, target.port);
 	} else {
 		action = bpf_redirect_map(&steer_sockets, context->rx_queue_index, XDP_PASS);
 		count(action == XDP_REDIRECT ? STEER_REDIRECTED : STEER_NO_SOCKET);
 	}
 	/* What passes, the kernel shows. */
-	if (action == XDP_REDIRECT)
-		tap(context, CAPTURE_RECEIVED, shared ? target.port : 0, 0, action, CAPTURE_NOT_JUDGED);
+	if (action != XDP_PASS)
+		tap(context, CAPTURE_RECEIVED, shared ? target.port & STEER_PORT_MASK : 0, 0, action, CAPTURE_NOT_JUDGED);
 	return action;
 }
 

@@ -37,6 +37,14 @@
 /* The index of the device itself in steer_devices. */
 #define STEER_NIC 0
 
+/*
+ * Who gets the frames of an entry, in the word "port": in the low bits the number of a client's port, which is an index of
+ * steer_devices, or 0 for the socket of the receive queue. If the port is a hardware queue of the device, the bits above are the
+ * number of that queue plus 1: an index of steer_sockets.
+ */
+#define STEER_PORT_MASK 0xffff
+#define STEER_QUEUE_SHIFT 16
+
 /* Key of steer_map. An all-zero address stands for any local address of the family. */
 struct steer_key {
 	__be32 address[4]; /* IPv4 in the first, the rest zero */
@@ -49,7 +57,7 @@ struct steer_key {
 /* Value of steer_map. */
 struct steer_target {
 	__u32 peers; /* STEER_ALL_PEERS or STEER_SOME_PEERS */
-	__u32 port;  /* of the client that has the entry: an index of steer_devices; 0: the socket of the receive queue */
+	__u32 port;  /* who gets the frames: see STEER_PORT_MASK */
 };
 
 /* Key of steer_peers: a prefix of peers' addresses to which an entry of steer_map is limited. */
@@ -108,7 +116,8 @@ enum steer_verdict {
 	STEER_TO_PORT = 8,      /* to the client that leased its destination */
 	STEER_NO_PORT = 9,      /* to a client whose device is gone: passed */
 	STEER_LOOPBACK = 10,    /* from or to a loopback address, which must not come from a network: passed */
-	STEER_VERDICTS = 11,
+	STEER_WRONG_QUEUE = 11, /* to a client that has a hardware queue, but from another queue: dropped */
+	STEER_VERDICTS = 12,
 };
 
 #endif

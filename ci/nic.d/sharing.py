@@ -32,9 +32,10 @@ END
 class Sharing(Nics):
     """Both sides, each with an rnicd; rnic-ctl is started as nobody."""
 
-    def __init__(self, bed):
+    def __init__(self, bed, rules=""):
         super().__init__(bed)
         self.ctl = CLIENT
+        self._rules = rules
         self._rnicd = {}
 
     def options(self, side):
@@ -45,7 +46,7 @@ class Sharing(Nics):
         """Starts rnicd, and waits until it shares the NIC."""
         interface, _ = nic.SIDES[side]
         self.bed.run(side, f"""mkdir -p {DIRECTORY}/{side}
-            printf 'socket_group = "nogroup"\\n[[device]]\\nname = "{interface}"\\n' >{DIRECTORY}/{side}/rnicd.toml""").checked()
+            printf 'socket_group = "nogroup"\\n[[device]]\\nname = "{interface}"\\n%b' '{self._rules.format(nic=interface)}' >{DIRECTORY}/{side}/rnicd.toml""").checked()
         self._rnicd[side] = self.bed.spawn(side, f"exec {RNICD} {self.options(side)}", 600)
         self.expect_shared(side)
 
@@ -89,10 +90,10 @@ class Sharing(Nics):
 
 
 @contextlib.contextmanager
-def shared(nics, mtu=1500):
-    """Both NICs shared, at an MTU. Nothing of it is left behind."""
+def shared(nics, mtu=1500, rules=""):
+    """Both NICs shared, at an MTU, with more lines of the configuration. Nothing of it is left behind."""
     nics.bed.guest.run(PREPARE).checked()
-    sharing = Sharing(nics.bed)
+    sharing = Sharing(nics.bed, rules)
     set_mtu(nics, mtu)
     try:
         for side in nic.SIDES:
@@ -207,3 +208,78 @@ def _(nics):
         sharing.expect_shared("west", times=2)
         sharing.wait_for_carrier()
         expect_port(sharing.perf("write-bw", "--verify -s 4096 -n 40"))
+
+
+def queue_client(sharing):
+    """A client of the west's server on TCP port 7002, which has queue 1 of nic0 and verifies until it is ended; and its port."""
+    before = {port["port"] for port in sharing.ask("east", "port show")}
+    job = sharing.bed.spawn("east", f"exec {sharing.ctl} perf send-bw --netdev nic0 --queue 1 --verify -s 4096 -D 600 -p 7002 {nic.WEST}", 300)
+    sharing.wait(lambda: "#bytes" in job.output() or not job.running(), "the client with the queue connects", 60)
+    expect(job.running(), "the client with the queue ends early:", job.output())
+    ports = [port for port in sharing.ask("east", "port show") if port["port"] not in before]
+    expect([(port.get("queue"), port.get("zero_copy")) for port in ports] == [(1, True)], "it is no queue with zero-copy:", ports)
+    return job, ports[0]
+
+
+def expect_killed(job, what):
+    done = job.wait()
+    expect(done.code == 137, f"{what} does not end the client by SIGKILL:", done)
+
+
+def queue_moves(sharing):
+    """Verified data both ways through queue 1 of nic0, without copying."""
+    for test in ("write-bw", "read-bw"):
+        device = sharing.perf(test, "--verify -s 20000 -n 40 --queue 1")["test_info"]["device"]
+        expect("zero-copy, queue 1 as a port of rnicd" in device, "it was no queue with zero-copy:", device)
+
+
+@case("a hardware queue as a port of rnicd", kinds=("igb", "virtio", "virtio-spare"))
+def _(nics):
+    rules = """[[user]]\\nname = "nobody"\\nqueues = ["{nic}:1"]\\n"""
+    with shared(nics, rules=rules) as sharing:
+        queue_moves(sharing)
+        servers = [sharing.serve("perf read-bw", "-p 7001", 600)]
+        other = sharing.bed.spawn("east", f"exec {sharing.ctl} perf read-bw --netdev nic0 --verify -s 4096 -D 600 -p 7001 {nic.WEST}", 300)
+        sharing.wait(lambda: "#bytes" in other.output() or not other.running(), "a client connects", 60)
+        try:
+            for way in ("kill -9", "the administrator", "rnicd --unshare"):
+                servers.append(sharing.serve("perf send-bw", "-p 7002", 300))
+                client, port = queue_client(sharing)
+                kernel_talks(nics, "beside a client that has a queue")
+                expect(other.running(), "the other client fails beside one that has a queue:", other.output())
+                if way == "kill -9":
+                    sharing.replace("east")
+                    expect([lease for number, lease in sharing.leases("east") if number == port["port"]], "the next rnicd has not the lease")
+                    sharing.bed.guest.run(f"kill -9 {port['pid']}").checked()
+                elif way == "the administrator":
+                    sharing.bed.run("east", f"RNICD_SOCKET={DIRECTORY}/east/socket {CTL} client kill {port['port']}").checked()
+                else:
+                    left = sharing.stop("east")
+                    expect(not left, "this is left behind:", left)
+                expect_killed(client, way)
+                sharing.end(servers.pop())
+                if way != "rnicd --unshare":
+                    expect(other.running(), "the other client fails with one that had a queue:", other.output())
+            sharing.start("east")
+            sharing.wait_for_carrier()
+            queue_moves(sharing)
+        finally:
+            for each in [other, *servers]:
+                sharing.end(each)
+
+
+@case("a hardware queue as a port of rnicd listens where RSS brings all to it")
+def _(nics):
+    rules = """[[user]]\\nname = "nobody"\\nqueues = ["{nic}:1"]\\n"""
+    with shared(nics, rules=rules) as sharing:
+        serve = f"{sharing.ctl} perf write-bw --netdev nic0 --queue 1"
+        refused = sharing.east(serve)
+        expect(refused.code != 0 and "takes no rule" in refused.output, "it is not refused:", refused)
+        sharing.east("ethtool -X nic0 start 1 equal 1").checked()
+        try:
+            serving = sharing.serve("perf write-bw", "--queue 1", 90, side="east")
+            done = sharing.west(f"{sharing.ctl} perf write-bw --netdev nic1 --verify -s 20000 -n 40 {nic.EAST}", 90)
+            served = serving.wait() if done.code == 0 else sharing.end(serving)
+            expect(done.code == 0 and served.code == 0, "the sides do not end well:", done, served)
+        finally:
+            sharing.east("ethtool -X nic0 default").checked()

@@ -20,6 +20,11 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "IF")]
     pub netdev: Option<String>,
 
+    /// Have this receive queue of the interface for oneself, as a port of rnicd: without copying if the driver can. An administrator
+    /// must have granted it (`queues` in rnicd.toml)
+    #[arg(long, value_name = "N", conflicts_with = "busy_poll", value_parser = clap::value_parser!(u32).range(..=65_534))]
+    pub queue: Option<u32>,
+
     /// Drive the device by threads of its own instead of the thread that waits: better where cores are free
     #[arg(long)]
     pub thread: bool,
@@ -121,6 +126,7 @@ impl DeviceArgs {
             ignore_ipsec: self.ignore_ipsec,
             ..DeviceConfig::new(netdev)
         };
+        config.port.queue = self.queue;
         config.port.mode = self.xdp_mode.into();
         config.port.busy_poll = self.busy_poll;
         Device::open_with(&config).map_err(|error| match error {

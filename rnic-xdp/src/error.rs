@@ -193,6 +193,16 @@ pub enum OpenError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The device has no such queue, or sends on fewer.
+    #[error("{netdev} has no queue {queue}: it has {queues}, from 0 on (`ethtool -l {netdev}`)")]
+    NoSuchQueue {
+        /// The device.
+        netdev: String,
+        /// The queue.
+        queue: u32,
+        /// How many queues receive and send.
+        queues: u32,
+    },
     /// A value of the configuration is not valid.
     #[error("{field} = {value} is not possible: {rule}")]
     Config {

@@ -28,8 +28,8 @@ pub use error::OpenError;
 pub use netlink::NetlinkError;
 pub use port::numa::cpus_near;
 pub use port::{
-    BusyPoll, Frame, GrantedPort, MadePort, PortConfig, PortReport, PortShape, PortStatistics,
-    QueueStatistics, RxPort, RxSide, TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
+    BusyPoll, Frame, GrantedPort, MadePort, MadeQueue, PortConfig, PortReport, PortShape,
+    PortStatistics, QueueStatistics, RxPort, RxSide, TxSide, XdpPort, ZeroCopy, ZeroCopyChoice,
 };
 pub use reserve::XdpNet;
 pub use routes::LinkState;

@@ -10,7 +10,7 @@ use rnic_xdp::LinkState;
 use rnic_xdp::manager::protocol::{Answer, Notice, Reason, Refused, Show};
 use rnic_xdp::manager::states::{
     Configured, DaemonState, DeviceState, Event, Holding, LeaseState, Page, PortEnd, PortState,
-    SentFrames, SteeredFrames, UsageState, UserState,
+    QueueState, SentFrames, SteeredFrames, UsageState, UserState,
 };
 use tracing::info;
 
@@ -247,6 +247,7 @@ impl Server {
             resources: Resource::ALL.map(holding).into(),
             settings: vec![
                 in_words("devices", &limits.devices),
+                in_words("queues", &limits.queues),
                 in_words("listen", &limits.listen),
                 in_words("rate", &limits.rate),
                 in_words("peers", &limits.peers),
@@ -372,5 +373,9 @@ fn port_state(shared: &mut Shared, number: u32) -> Option<PortState> {
         since: record.since,
         sent,
         host_end,
+        queue: record.queue.as_ref().map(|of| QueueState {
+            queue: of.queue,
+            copied: of.copied.clone(),
+        }),
     })
 }

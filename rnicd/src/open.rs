@@ -25,7 +25,7 @@ pub(crate) fn open(
     let failed = |doing| move |source| SharingError::Open(OpenError::System { doing, source });
     fs::create_dir_all(&places.pins).map_err(failed("make the directory of the pinned maps"))?;
     let mut device = SharedDevice::open(name, choice, &places.pins.join(name))?;
-    let records = Records::open(places.state.join("ports").join(name));
+    let records = Records::open(places.records(name));
     let records = records.map_err(failed("keep records of ports"))?;
     let usage = Usage::open(places.state.join("usage").join(format!("{name}.json")));
     let mut usage = usage.map_err(failed("read what users have sent"))?;
@@ -35,9 +35,15 @@ pub(crate) fn open(
         .map_err(failed("read the records of ports"))?;
     let there: Vec<_> = device.ports().collect();
     for record in known {
-        if !there.contains(&record.port) {
-            // It ended when no rnicd ran.
-            let sent = found(name, device.port_counters(record.port));
+        let is_there = match &record.queue {
+            Some(queue) => device.adopt_queue_port(record.port, queue)?,
+            None => there.contains(&record.port),
+        };
+        if !is_there {
+            // It ended when no rnicd ran. What a hardware queue sent was not counted.
+            let counts = record.queue.is_none();
+            let sent = counts.then(|| found(name, device.port_counters(record.port)));
+            let sent = sent.flatten();
             usage.see_port(record.port, sent.as_ref(), None);
             usage.end_port(record.port, record.uid);
             usage.keep();

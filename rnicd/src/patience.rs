@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rnic_xdp::manager::protocol::{Answer, Reason, Refused, Reply, Request};
+use rnic_xdp::manager::protocol::{Answer, Ask, Reason, Refused, Reply, Request};
 
 use crate::administration::Answered;
 use crate::server::Server;
@@ -11,6 +11,8 @@ use crate::shared::ClientKey;
 
 /// How long a request waits. The kernel needs some tenths of a second.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a hardware queue is tried again: a driver lets go of it some milliseconds after its socket has gone, and says nothing.
+const TRY_QUEUE_EVERY: Duration = Duration::from_millis(25);
 
 impl Server {
     /// Answers a request, unless it is to wait: until the end of this turn at least, when it is known who has left.
@@ -34,7 +36,8 @@ impl Server {
             .iter_mut()
             .filter_map(|(key, client)| Some((key, client.waiting.take()?)));
         for (key, (request, until)) in waiting.collect::<Vec<_>>() {
-            let is_last = Instant::now() >= until || !self.has_port_to_remove(key);
+            let hopes = is_for_queue(&request) || self.has_port_to_remove(key);
+            let is_last = Instant::now() >= until || !hopes;
             match self.carry_out(key, request.ask.clone()) {
                 Err(refused) if is_last => self.refuse(key, request.id, refused),
                 Err(refused) if may_wait(&refused) => {
@@ -45,14 +48,18 @@ impl Server {
         }
     }
 
-    /// Returns how long the first of them may wait.
+    /// Returns how long the loop may wait for their sake.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let clients = self.clients.iter();
-        let untils =
-            clients.filter_map(|(_, client)| client.waiting.as_ref().map(|(_, until)| *until));
-        untils
-            .min()
-            .map(|until| until.saturating_duration_since(Instant::now()))
+        let waits = clients.filter_map(|(_, client)| {
+            let (request, until) = client.waiting.as_ref()?;
+            let left = until.saturating_duration_since(Instant::now());
+            Some(match is_for_queue(request) {
+                true => left.min(TRY_QUEUE_EVERY),
+                false => left,
+            })
+        });
+        waits.min()
     }
 
     /// Returns whether a port of the user of this connection has no connection: most likely, its process has ended.
@@ -66,6 +73,11 @@ impl Server {
         let answer = Answer::Refused(refused);
         self.answer(key, Reply { id, answer }, Vec::new());
     }
+}
+
+/// Returns whether a request is for a hardware queue.
+fn is_for_queue(request: &Request) -> bool {
+    matches!(request.ask, Ask::OpenPort { queue: Some(_), .. })
 }
 
 /// Returns whether the end of a port can make a difference.

@@ -20,4 +20,9 @@ impl Places {
     pub fn set(&self) -> PathBuf {
         self.state.join("rnic-ctl.toml")
     }
+
+    /// Returns the directory of the records of a device's ports.
+    pub(crate) fn records(&self, netdev: &str) -> PathBuf {
+        self.state.join("ports").join(netdev)
+    }
 }

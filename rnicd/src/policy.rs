@@ -136,18 +136,23 @@ fn gid(name: &str) -> Result<u32, String> {
 /// Finds fault with rules for devices that rnicd does not have.
 fn check_devices(config: &Config, faults: &mut Found<'_>) {
     let rules = config.groups.iter().chain(&config.users);
-    let lists = rules.filter_map(|subject| subject.rule.devices.as_ref());
-    for Setting { value, origin } in lists.chain([&config.defaults.devices]) {
-        for name in value.0.iter().flatten() {
-            if !config
-                .devices
-                .iter()
-                .any(|device| device.name.value == *name)
-            {
-                let what =
-                    format!("no [[device]] has the name {name:?}; add it, or remove it here");
-                faults.add(origin, what);
-            }
+    let mut check = |name: &String, origin: &Origin| {
+        let mut devices = config.devices.iter();
+        if !devices.any(|device| device.name.value == *name) {
+            let what = format!("no [[device]] has the name {name:?}; add it, or remove it here");
+            faults.add(origin, what);
         }
+    };
+    let lists = rules
+        .clone()
+        .filter_map(|subject| subject.rule.devices.as_ref());
+    for Setting { value, origin } in lists.chain([&config.defaults.devices]) {
+        let names = value.0.iter().flatten();
+        names.for_each(|name| check(name, origin));
+    }
+    let lists = rules.filter_map(|subject| subject.rule.queues.as_ref());
+    for Setting { value, origin } in lists.chain([&config.defaults.queues]) {
+        let queues = value.0.iter();
+        queues.for_each(|queue| check(&queue.netdev, origin));
     }
 }

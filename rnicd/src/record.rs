@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rnic_xdp::manager::Token;
+use rnic_xdp::manager::{QueuePort, Token};
 use serde::{Deserialize, Serialize};
 
 /// Whose a port is, and what was granted with it.
@@ -32,6 +32,9 @@ pub(crate) struct Record {
     pub(crate) frames: u32,
     /// Octets of its UMEM on hugepages.
     pub(crate) huge_octets: u64,
+    /// The hardware queue that the port is.
+    #[serde(default)]
+    pub(crate) queue: Option<QueuePort>,
 }
 
 /// The records of the ports of a device.

@@ -4,19 +4,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use rnic_core::engine::{NetError, Peers};
+use rnic_xdp::PortConfig;
 use rnic_xdp::manager::Token;
 use rnic_xdp::manager::protocol::{
-    Answer, Ask, Grant, Notice, Reason, Refused, Reply, Request, RingSizes, UntaggedAddress,
-    VERSION,
+    Answer, Ask, Notice, Reason, Refused, Reply, Request, UntaggedAddress, VERSION,
 };
 use rnic_xdp::manager::states::Event;
-use rnic_xdp::sharing::ClientPolicy;
-use rnic_xdp::{OpenError, PortConfig, PortShape};
 use tracing::{debug, info, warn};
 
 use crate::administration::{Answered, release};
 use crate::client::now;
 use crate::config::Limits;
+use crate::made::{Made, check_queue, frames};
 use crate::quota::{QuotaError, Resource, Taken};
 use crate::record::Record;
 use crate::server::Server;
@@ -26,10 +25,6 @@ use crate::shared::{ClientKey, Lease, Port, Shared};
 const MOST_DESTINATIONS: usize = 4096;
 /// The most ports of all devices: the programs' maps have room for them.
 const MOST_PORTS: u32 = 1023;
-/// Time that a port may send at its rate at once, in parts of a second.
-const BURST_PART: u64 = 100;
-/// The least octets that a port with a rate may send at once: some of the longest frames.
-const LEAST_BURST: u64 = 256 << 10;
 
 impl Server {
     /// Carries out a request of a client, and answers it.
@@ -83,8 +78,10 @@ impl Server {
                 rx_frames,
                 tx_frames,
                 tx_ring,
+                queue,
             } => {
                 let config = PortConfig {
+                    queue,
                     rx_frames,
                     tx_frames,
                     tx_ring,
@@ -178,6 +175,8 @@ impl Server {
             );
             return Err(Refused::new(Reason::NoSuchDevice, why));
         };
+        let shared = &self.devices[index];
+        check_queue(shared, config, &limits, peer.uid)?;
         let number = self.free_number().ok_or_else(|| {
             Refused::new(
                 Reason::Quota,
@@ -185,8 +184,7 @@ impl Server {
             )
         })?;
         let shared = &mut self.devices[index];
-        let shape = PortShape::for_mtu(config, shared.device.mtu());
-        let frames = shape.rx_chunks + shape.tx_chunks;
+        let frames = frames(shared, config);
         // rfc: 5040-117, 5041-95, 5042-3, 5042-14 what is scarce is given out here
         // rfc: 5040-s9, 5041-s14, 5042-s7 nobody is given more than a fair share
         let quotas = &self.quotas;
@@ -204,22 +202,18 @@ impl Server {
                 format!("the kernel has no random numbers: {error}"),
             )
         })?;
-        let made = shared
-            .device
-            .make_port(number, &shape, &policy(&limits, shared.device.mtu()));
-        let made = made.map_err(|error| refusal(&error))?;
+        let made = Made::make(shared, number, config, &limits, peer.uid)?;
         // Only now is it known where the memory lies.
-        let huge_octets = if made.huge_pages {
-            shape.octets() as u64
-        } else {
-            0
-        };
-        if made.huge_pages {
+        let huge_octets = made.huge_octets();
+        if huge_octets > 0 {
             let taken = quotas.try_take(peer.uid, Resource::Hugepages, huge_octets, &limits);
-            held.push(taken.map_err(|error| {
-                let _ = shared.device.end_port(number);
-                over(error)
-            })?);
+            match taken {
+                Ok(taken) => held.push(taken),
+                Err(error) => {
+                    made.unmake(shared, number);
+                    return Err(over(error));
+                }
+            }
         }
         let record = Record {
             port: number,
@@ -231,9 +225,10 @@ impl Server {
             since: now(),
             frames,
             huge_octets,
+            queue: made.queue.clone(),
         };
         if let Err(error) = shared.records.keep(&record) {
-            let _ = shared.device.end_port(number);
+            made.unmake(shared, number);
             let why = format!("rnicd cannot keep a record of the port: {error}");
             return Err(Refused::new(Reason::Other, why));
         }
@@ -241,7 +236,7 @@ impl Server {
             "{netdev}: port {number} for {} (pid {}, uid {})",
             record.program, peer.pid, peer.uid
         );
-        let grant = grant(shared, &shape, (number, token), made.huge_pages);
+        let grant = made.grant(shared, number, token);
         let opened = Event::PortOpened {
             port: number,
             netdev: netdev.clone(),
@@ -260,7 +255,7 @@ impl Server {
         shared.usage.keep();
         shared.ports.insert(number, port);
         self.announce(opened);
-        Ok((Answer::Port(grant), vec![made.socket, made.umem]))
+        Ok((Answer::Port(grant), made.descriptors))
     }
 
     /// Returns the lowest number that no port has.
@@ -300,6 +295,7 @@ impl Server {
             return Err(not_yours(number));
         }
         port.client = Some(key);
+        shared.device.watch_port(number, false);
         // A process that was forked may have it now. The record can do without that.
         port.record.pid = self.clients[key].peer.pid;
         let held = port.leases.keys().copied();
@@ -475,51 +471,4 @@ fn not_yours(port: u32) -> Refused {
 fn not_yet(port: u32) -> Refused {
     let why = format!("port {port} may be one of a device that is not shared now; ask again");
     Refused::new(Reason::NotReady, why)
-}
-
-/// Returns what the programs let a client send.
-fn policy(limits: &Limits, mtu: u32) -> ClientPolicy {
-    let rate = limits.rate.value.0.map(|bits| (bits / 8).max(1));
-    ClientPolicy {
-        mtu,
-        rate,
-        burst: rate.map_or(0, |rate| (rate / BURST_PART).max(LEAST_BURST)),
-        peers: limits.peers.value.0.clone(),
-    }
-}
-
-fn grant(
-    shared: &Shared,
-    shape: &PortShape,
-    (port, token): (u32, Token),
-    huge_pages: bool,
-) -> Grant {
-    let device = &shared.device;
-    let mtu = device.mtu();
-    Grant {
-        port,
-        token,
-        netdev: device.netdev().to_owned(),
-        chunk: shape.chunk,
-        chunks: shape.chunks,
-        rx_chunks: shape.rx_chunks,
-        tx_chunks: shape.tx_chunks,
-        rings: RingSizes {
-            fill: shape.fill_ring,
-            completion: shape.completion_ring,
-            rx: shape.rx_ring,
-            tx: shape.tx_ring,
-        },
-        mtu: mtu.min(shape.max_mtu()),
-        link_mtu: mtu,
-        mode: device.mode().clone(),
-        copied: Some("a port of rnicd copies".into()),
-        huge_pages,
-        partial_checksums: device.has_partial_checksums(),
-        untagged: UntaggedAddress::list(device.untagged()),
-    }
-}
-
-fn refusal(error: &OpenError) -> Refused {
-    Refused::new(Reason::Other, format!("rnicd cannot make a port: {error}"))
 }

@@ -348,6 +348,7 @@ impl Server {
             // If its process has ended, its ports are about to: a moment later the kernel does not say what they received.
             for number in numbers.collect::<Vec<_>>() {
                 shared.look(number);
+                shared.device.watch_port(number, true);
             }
         }
     }

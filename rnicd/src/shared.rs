@@ -107,6 +107,11 @@ impl Shared {
 
     /// Reads what a port counts: what its client has sent, and its host end, as far as the kernel has them.
     pub(crate) fn look(&mut self, number: u32) -> (Option<PoliceCounters>, Option<KernelLink>) {
+        // What a hardware queue sends and receives comes by no program that counts it.
+        let port = self.ports.get(&number);
+        if port.is_some_and(|port| port.record.queue.is_some()) {
+            return (None, None);
+        }
         let device = &mut self.device;
         let sent = found(device.netdev(), device.port_counters(number));
         let host_end = device.kernel_host_end(number);

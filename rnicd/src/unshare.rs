@@ -12,6 +12,7 @@ use rnic_xdp::sharing::SharingError;
 
 use crate::config::Config;
 use crate::places::Places;
+use crate::record::{Record, Records};
 
 /// How long to wait for an rnicd that may be there.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -50,7 +51,7 @@ pub fn unshare(places: &Places) -> Result<(), UnshareError> {
         return Err(UnshareError::Running { path });
     }
     for pins in directories(&places.pins)? {
-        end_device(&pins)?;
+        end_device(places, &pins)?;
         remove(&pins)?;
     }
     remove(&places.pins)?;
@@ -74,9 +75,14 @@ fn socket(places: &Places) -> PathBuf {
 }
 
 /// Ends the ports of a device, detaches its program, and removes the pins.
-fn end_device(pins: &Path) -> Result<(), UnshareError> {
+fn end_device(places: &Places, pins: &Path) -> Result<(), UnshareError> {
     let netdev = pins.file_name().unwrap_or_default().to_string_lossy();
-    let ended = unshare_device(&netdev, pins);
+    let directory = places.records(&netdev);
+    let records = Records::open(directory.clone()).and_then(|records| records.read());
+    let records = records.map_err(failed(&directory))?;
+    let of_queue = |record: Record| Some((record.port, record.queue?));
+    let queues: Vec<_> = records.into_iter().filter_map(of_queue).collect();
+    let ended = unshare_device(&netdev, pins, &queues);
     ended.map_err(|source| UnshareError::Device {
         netdev: netdev.into_owned(),
         source,

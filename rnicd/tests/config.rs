@@ -34,6 +34,7 @@ socket_group = "rnic"
 
 [defaults]
 devices = "all"
+queues = []
 ports = 4
 frames = 32768
 listen = ["1024-65535"]
@@ -91,6 +92,7 @@ xdp_mode = "generic"
 
 [defaults]
 devices = []
+queues = []
 ports = 0
 frames = 1
 listen = []
@@ -144,7 +146,7 @@ fn everything_that_can_be_said_is_read_and_shown() {
         Some(Rate(Some(1)))
     );
     let origin = config.defaults.frames.origin.to_string();
-    assert_eq!(origin, "/etc/rnic/rnicd.toml:22");
+    assert_eq!(origin, "/etc/rnic/rnicd.toml:23");
     assert_eq!(Limits::default().frames.origin.to_string(), "the default");
 }
 
@@ -165,7 +167,7 @@ fn every_fault_has_its_line_and_a_remedy() {
         ),
         (
             "[[user]]\nuid = 1\nbandwidth_out = [1]",
-            "3: unknown key \"bandwidth_out\" in [[user]]; known are name, uid, devices, ports, frames, listen, listeners, \
+            "3: unknown key \"bandwidth_out\" in [[user]]; known are name, uid, devices, queues, ports, frames, listen, listeners, \
              connections, rate, peers, hugepages",
         ),
         (
@@ -299,6 +301,21 @@ fn every_value_has_its_form() {
             devices,
         ),
         (
+            "queues",
+            &[
+                "\"eth1:3\"",
+                "\"all\"",
+                "[3]",
+                "[\"eth1\"]",
+                "[\"eth1:\"]",
+                "[\":3\"]",
+                "[\"eth1:-1\"]",
+                "[\"eth1:65536\"]",
+                "[\"a b:3\"]",
+            ],
+            "a list of devices with the number of a queue each, such as [\"eth1:3\"], or []",
+        ),
+        (
             "peers",
             &["\"192.0.2.1\"", "[\"192.0.2.0/33\"]", "[1]"],
             peers,
@@ -401,29 +418,29 @@ fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
     };
     assert_eq!(
         shown(7, &[7]),
-        "devices = \"all\"; ports = 1; frames = 2; listen = [\"1024-65535\"]; listeners = 3; connections = 1024; rate = \"none\"; \
+        "devices = \"all\"; queues = []; ports = 1; frames = 2; listen = [\"1024-65535\"]; listeners = 3; connections = 1024; rate = \"none\"; \
          peers = \"all\"; hugepages = \"128MiB\"; "
     );
     // A group's rule holds also where the defaults allow more.
     assert_eq!(
         shown(7, &[7, 100]),
-        "devices = [\"eth1\"]; ports = 4; frames = 2; listen = [1]; listeners = 3; connections = 5; rate = \"1Gbit\"; \
+        "devices = [\"eth1\"]; queues = []; ports = 4; frames = 2; listen = [1]; listeners = 3; connections = 5; rate = \"1Gbit\"; \
          peers = [\"192.0.2.0/24\"]; hugepages = \"1GiB\"; "
     );
     let both = "ports = 6; frames = 2; listen = [1, 2]; listeners = 3; connections = 5; rate = \"2Gbit\"; \
                 peers = [\"192.0.2.0/24\", \"192.0.3.0/24\"]; hugepages = \"1GiB\"; ";
     assert_eq!(
         shown(7, &[100, 101]),
-        format!("devices = [\"eth1\", \"eth2\"]; {both}")
+        format!("devices = [\"eth1\", \"eth2\"]; queues = []; {both}")
     );
     assert_eq!(
         shown(7, &[100, 101, 102]),
-        "devices = \"all\"; ports = 6; frames = 2; listen = [1, 2]; listeners = 3; connections = 5; rate = \"none\"; \
+        "devices = \"all\"; queues = []; ports = 6; frames = 2; listen = [1, 2]; listeners = 3; connections = 5; rate = \"none\"; \
          peers = \"all\"; hugepages = \"1GiB\"; "
     );
     assert_eq!(
         shown(1000, &[100, 101]),
-        format!("devices = [\"eth1\", \"eth2\"]; {both}")
+        format!("devices = [\"eth1\", \"eth2\"]; queues = []; {both}")
             .replace("ports = 6", "ports = 2")
             .replace("2Gbit", "3Gbit")
     );
@@ -442,6 +459,22 @@ fn a_users_rule_comes_before_its_groups_and_these_before_the_defaults() {
             "/etc/rnic/rnicd.toml:17,26"
         ]
     );
+}
+
+#[test]
+fn queues_of_several_groups_are_granted_together() {
+    let policy = policy(
+        "[[device]]\nname = \"eth1\"\n[[group]]\ngid = 100\nqueues = [\"eth1:3\", \"eth1:0\"]\n\
+         [[group]]\ngid = 101\nqueues = [\"eth1:3\", \"eth1:4\"]\n[[user]]\nuid = 1000\nqueues = []\n",
+    );
+    let shown = |uid, gids: &[u32]| policy.limits(uid, gids).queues.value.to_string();
+    assert_eq!(shown(7, &[7]), "[]");
+    assert_eq!(shown(7, &[100]), "[\"eth1:3\", \"eth1:0\"]");
+    assert_eq!(
+        shown(7, &[100, 101]),
+        "[\"eth1:3\", \"eth1:0\", \"eth1:4\"]"
+    );
+    assert_eq!(shown(1000, &[100, 101]), "[]");
 }
 
 #[test]
@@ -471,6 +504,9 @@ name = "nor he"
 uid = 0
 [[user]]
 name = "root"
+[[user]]
+uid = 5
+queues = ["eth1:0", "eth4:1"]
 "#;
     let expected = [
         "1: there is no group \"no such\"; make one (`groupadd --system no such`), or name another",
@@ -479,6 +515,7 @@ name = "root"
         "8: no [[device]] has the name \"eth3\"; add it, or remove it here",
         "10: there is no user \"nor he\"; make one (`useradd nor he`), or remove the rule",
         "14: [[user]] for 0 is there twice, first at /etc/rnic/rnicd.toml:12; make them one",
+        "17: no [[device]] has the name \"eth4\"; add it, or remove it here",
     ];
     let expected = expected.map(|line| format!("{FILE}:{line}"));
     assert_eq!(said(text), expected.join("\n"));

@@ -1,7 +1,7 @@
 //! `rnic-ctl port`: the ports of rnicd, which are clients' shares of devices.
 
 use clap::{Args, Subcommand};
-use rnic_xdp::manager::states::PortState;
+use rnic_xdp::manager::states::{PortState, QueueState};
 
 use super::access::{Access, Style, failed};
 use super::dev::kernel;
@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 
 /// Shows the ports of rnicd, which are clients' shares of devices.
 ///
-/// A line has whose the port is, and since when. With -d also what became of the frames that the client sent, and what the kernel says
+/// A line has whose the port is, and since when; if it is a hardware queue of the device, also that, and whether its frames are copied. With -d also what became of the frames that the client sent, and what the kernel says
 /// of the host end of the port. Users other than root see their own.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PortArgs {
@@ -73,6 +73,18 @@ fn line(port: &PortState, users: &mut Users) -> Line {
         .with("frames", port.frames)
         .with("hugepages", port.huge_octets)
         .with("since", time(port.since * 1000));
+    let line = match &port.queue {
+        Some(QueueState { queue, copied }) => {
+            let line = line
+                .with("queue", *queue)
+                .with("zero_copy", copied.is_none());
+            match copied {
+                Some(why) => line.detail("copied", why.as_str()),
+                None => line,
+            }
+        }
+        None => line,
+    };
     let line = counters(line, port, Line::detail);
     kernel(line, "host_end", port.host_end.as_ref())
 }

@@ -28,12 +28,14 @@ pub use tap::Lost;
 pub use wanted::{Peers, Wanted};
 
 use crate::netlink::{Link, RouteSocket, link_by_index, link_by_name};
-use crate::steering::{Maps, PROGRAM_NAME, program_info};
+use crate::steering::{Maps, PROGRAM_NAME, has_queue_ports, program_info};
 use error::failed;
 use layout::WantedOctets;
 use sockets::{Place, Sockets};
 use tap::{Basket, Tap, maps_of};
 
+/// What is done with the maps of the steering program.
+const OPEN_MAPS: &str = "open the maps of the attached program";
 /// How soon another program of the device is noticed: it is that of a process that opens the device.
 const LOOK: Duration = Duration::from_millis(20);
 /// How late a frame may come to its ring, in nanoseconds.
@@ -166,6 +168,7 @@ impl Capture {
             self.follow(program)?;
             self.program = program;
         }
+        self.follow_sockets()?;
         self.looked = Some(Instant::now());
         Ok(())
     }
@@ -176,22 +179,32 @@ impl Capture {
             self.lost
                 .add(former.lost().map_err(failed("read what was lost"))?);
         }
-        let mut shared = false;
         if let Some(program) = program.and_then(ours) {
-            let maps =
-                maps_of(&program).map_err(failed("open the maps of the attached program"))?;
-            shared = is_shared(&maps);
+            let maps = maps_of(&program).map_err(failed(OPEN_MAPS))?;
             self.programs = Some(self.tap(&maps)?);
         }
-        if self.of_sockets && !shared && self.sockets.is_none() {
-            let mut sockets = Sockets::attach(&self.link.name, place(&self.link)?);
-            self.gaps.append(&mut sockets.gaps);
-            let tap = match sockets.is_empty() {
-                true => None,
-                false => Some(self.tap(&sockets.maps)?),
-            };
-            self.sockets = Some((sockets, tap));
+        Ok(())
+    }
+
+    /// Has the kernel show what sockets on the device itself send: those of a process that has it alone, or of a client that has a queue
+    /// of it.
+    fn follow_sockets(&mut self) -> Result<(), CaptureError> {
+        if !self.of_sockets || self.sockets.is_some() {
+            return Ok(());
         }
+        if let Some(program) = self.program.and_then(ours) {
+            let maps = maps_of(&program).map_err(failed(OPEN_MAPS))?;
+            if is_shared(&maps) && !has_queue_ports(&maps).map_err(failed(OPEN_MAPS))? {
+                return Ok(());
+            }
+        }
+        let mut sockets = Sockets::attach(&self.link.name, place(&self.link)?);
+        self.gaps.append(&mut sockets.gaps);
+        let tap = match sockets.is_empty() {
+            true => None,
+            false => Some(self.tap(&sockets.maps)?),
+        };
+        self.sockets = Some((sockets, tap));
         Ok(())
     }
 

@@ -53,7 +53,7 @@ impl Sockets {
             {
                 sockets.links.truncate(before);
                 sockets.gaps.push(format!(
-                    "what a process sends that has {netdev} for itself is not captured if it is in {mode} mode: this kernel has no \
+                    "what a process sends that has {netdev}, or a queue of it, for itself is not captured if it is in {mode} mode: this kernel has no \
                      program stand at its function {function} ({why}); what it receives is captured"
                 ));
             }

@@ -34,6 +34,8 @@ const MAX_WHAT: usize = 32;
 const MAX_WITHIN: u32 = 60_000;
 /// The smallest MTU of an IPv4 link (RFC 791).
 const MIN_MTU: u32 = 68;
+/// The largest number of a queue that the steering program's maps can hold.
+const MAX_QUEUE: u32 = 65_534;
 /// The largest number of a VLAN (802.1Q).
 const MAX_VLAN: u16 = 4094;
 
@@ -159,8 +161,10 @@ impl Message for Request {
                 rx_frames,
                 tx_frames,
                 tx_ring,
+                queue,
             } => {
                 device(netdev)?;
+                within("queue", queue.unwrap_or(0), 0..=MAX_QUEUE)?;
                 frames("rx_frames", *rx_frames)?;
                 frames("tx_frames", *tx_frames)?;
                 frames("tx_ring", *tx_ring)

@@ -3,22 +3,21 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use rnic_core::connection::NextHop;
-use rnic_core::engine::{NetError, Peers};
 use rnic_core::time::Instant;
 use rnic_core::wire::icmp::TooBig;
 use tracing::{debug, info, warn};
 
-use super::reservation::disarm;
+use super::queue_ports::{QueuePorts, end_port};
 use super::states::KernelLink;
 use crate::clock::clock;
 use crate::error::OpenError;
 use crate::icmp::Icmp;
-use crate::locals::{Locals, other};
+use crate::locals::Locals;
 use crate::netlink::{
     Address, Groups, Link, LinkChange, Message, RouteSocket, Socket, addresses, link_by_index,
     link_by_name, links, remove_link,
@@ -26,7 +25,7 @@ use crate::netlink::{
 use crate::port::{MadePort, PortShape};
 use crate::routes::{LinkState, Routes, Update};
 use crate::sharing::{ClientPolicy, PoliceCounters, SharedSteering, SharingError};
-use crate::steering::{Entry, Mode, ModeChoice, SteeringCounters};
+use crate::steering::{Mode, ModeChoice, SteeringCounters};
 use crate::vlans::{Untagged, places};
 
 /// How often to look for new queues of a veth, which does not announce them.
@@ -49,15 +48,19 @@ pub enum DeviceEvent {
 
 /// A device that is shared.
 pub struct SharedDevice {
-    link: Link,
-    steering: SharedSteering,
-    locals: Locals,
+    pub(super) link: Link,
+    pub(super) steering: SharedSteering,
+    pub(super) locals: Locals,
     routes: Routes,
     icmp: Icmp,
     requests: RouteSocket,
     changes: Socket,
     /// The number of the port whose host end has this index.
-    ports: HashMap<u32, u32>,
+    pub(super) ports: HashMap<u32, u32>,
+    /// Those that have no host end.
+    pub(super) queue_ports: QueuePorts,
+    /// The device has taken no rule that brings segments to a queue, and is not asked again.
+    pub(super) takes_no_rules: bool,
     events: VecDeque<DeviceEvent>,
     /// When to look for new queues, if the device has to be looked at.
     queues_at: Option<Instant>,
@@ -92,6 +95,8 @@ impl SharedDevice {
             ports: clients
                 .map(|client| (client.ifindex, client.port))
                 .collect(),
+            queue_ports: QueuePorts::default(),
+            takes_no_rules: false,
             queues_at: steering.forgets_queues().then_some(Instant::ZERO),
             steering,
             link,
@@ -101,8 +106,12 @@ impl SharedDevice {
         Ok(device)
     }
 
-    /// Stops sharing the device: its programs, maps and ports go.
+    /// Stops sharing the device: its programs, maps and ports go. The programs go last: drivers do not bear that a queue with a socket
+    /// loses its program. If the processes that have such a queue cannot be ended, they and the maps stay.
     pub fn close(mut self) -> Result<(), SharingError> {
+        if self.link_state() != LinkState::Gone {
+            self.end_queue_ports()?;
+        }
         let closed = self.steering.close();
         for &host_end in self.ports.keys() {
             remove_host_end(&mut self.requests, host_end);
@@ -187,8 +196,14 @@ impl SharedDevice {
         Ok(made)
     }
 
-    /// Takes a port away from its client: nothing is sent or received there any more when this returns.
+    /// Takes a port away from its client: nothing is sent or received there any more when this returns. If it is a hardware queue, that
+    /// takes the end of the client's processes, which is waited for.
     pub fn end_port(&mut self, number: u32) -> Result<(), SharingError> {
+        if let Some(port) = self.queue_ports.get(number) {
+            end_port(&self.link, &mut self.steering, number, port)?;
+            self.queue_ports.remove(number);
+            return Ok(());
+        }
         self.steering.remove_client(number)?;
         let requests = &mut self.requests;
         self.ports.retain(|host_end, port| {
@@ -224,93 +239,7 @@ impl SharedDevice {
         self.steering.counters(number)
     }
 
-    /// Reserves a local port to listen on for a port, and steers it there. TCP port 0 chooses one.
-    pub fn listen(
-        &mut self,
-        port: u32,
-        local: SocketAddr,
-        peers: &Peers,
-    ) -> Result<(SocketAddr, OwnedFd), NetError> {
-        let vlans = match local.ip().is_loopback() {
-            true => BTreeSet::from([0]),
-            false => self.locals.vlans_of_listener(local)?,
-        };
-        let (socket, local) = self.locals.bind(local)?;
-        self.locals.check_listener(local, peers)?;
-        self.steer(port, (local, socket), &vlans, peers)
-    }
-
-    /// Reserves a local port to connect from for a port, and steers it there.
-    pub fn connect(
-        &mut self,
-        port: u32,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-    ) -> Result<(SocketAddr, OwnedFd), NetError> {
-        let wanted = match self.is_of_this_host(remote.ip()) {
-            // As the kernel does, from the same address.
-            true => local
-                .filter(|local| !local.ip().is_unspecified())
-                .unwrap_or_else(|| {
-                    SocketAddr::new(remote.ip(), local.map_or(0, |local| local.port()))
-                }),
-            false => self.locals.source_for(remote, local)?,
-        };
-        let vlans = match wanted.ip().is_loopback() {
-            true => BTreeSet::from([0]),
-            false => self.locals.vlans_of_connection(wanted)?,
-        };
-        let (socket, local) = self.locals.bind(wanted)?;
-        self.locals.check_connection(local, remote)?;
-        self.steer(port, (local, socket), &vlans, &Peers::all())
-    }
-
-    /// Fails if an IPsec policy of the host protects a connection.
-    pub fn check_connection(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), NetError> {
-        self.locals.check_connection(local, remote)
-    }
-
-    /// Steers a reserved local port to a port.
-    fn steer(
-        &mut self,
-        port: u32,
-        (local, socket): (SocketAddr, OwnedFd),
-        vlans: &BTreeSet<u16>,
-        peers: &Peers,
-    ) -> Result<(SocketAddr, OwnedFd), NetError> {
-        let mut ends = self.ports.iter();
-        let host_end = ends.find_map(|(end, number)| (*number == port).then_some(*end));
-        let host_end = host_end.ok_or_else(|| other(local, "the port has ended"))?;
-        let harmless = disarm(&socket, host_end);
-        harmless.map_err(|error| other(local, format!("cannot disarm its socket: {error}")))?;
-        for (done, &vlan) in vlans.iter().enumerate() {
-            let added = self.steering.add_lease(port, &Entry { local, vlan }, peers);
-            let Err(error) = added else {
-                continue;
-            };
-            for &vlan in vlans.iter().take(done) {
-                // What remains goes with the port.
-                let _ = self.steering.remove_lease(port, &Entry { local, vlan });
-            }
-            return Err(match error {
-                SharingError::LeaseTaken { .. } => NetError::InUse(local),
-                error => other(local, error),
-            });
-        }
-        Ok((local, socket))
-    }
-
-    /// Ends a lease: nothing more is steered there when this returns.
-    pub fn release(&mut self, port: u32, local: SocketAddr) -> Result<(), SharingError> {
-        let leases = self.steering.leases()?;
-        let of_port = leases.into_iter().filter(|(of, _)| *of == port);
-        for (_, entry) in of_port.filter(|(_, entry)| entry.local == local) {
-            self.steering.remove_lease(port, &entry)?;
-        }
-        Ok(())
-    }
-
-    fn is_of_this_host(&self, address: IpAddr) -> bool {
+    pub(super) fn is_of_this_host(&self, address: IpAddr) -> bool {
         let at_any_port = SocketAddr::new(address, 0);
         address.is_loopback()
             || (!address.is_unspecified() && self.locals.vlans_of(at_any_port).is_ok())
@@ -344,6 +273,7 @@ impl SharedDevice {
         let now = Instant::from_nanos(clock());
         self.routes.poll(now);
         self.follow_queues(now);
+        self.look_for_queue_ports(now);
         match self.changes.notifications() {
             Ok(Some(messages)) => self.handle_changes(&messages),
             // Some were lost.
@@ -380,7 +310,8 @@ impl SharedDevice {
             return Some(Duration::ZERO);
         }
         let now = Instant::from_nanos(clock());
-        let timers = [self.routes.next_timeout(), self.queues_at];
+        let looks = self.queue_ports.look_at();
+        let timers = [self.routes.next_timeout(), self.queues_at, looks];
         timers.into_iter().flatten().min().map(|at| at.since(now))
     }
 
@@ -464,6 +395,11 @@ impl SharedDevice {
                 self.link.name
             );
         }
+        self.say_ended(number);
+    }
+
+    /// Reports that nobody has the socket of a port any more.
+    pub(super) fn say_ended(&mut self, number: u32) {
         info!("{}: port {number} has ended", self.link.name);
         self.events.push_back(DeviceEvent::PortEnded(number));
     }
@@ -498,7 +434,7 @@ pub(super) fn remove_host_end(requests: &mut RouteSocket, host_end: u32) {
     }
 }
 
-fn sharing(error: SharingError) -> OpenError {
+pub(super) fn sharing(error: SharingError) -> OpenError {
     match error {
         SharingError::Open(error) => error,
         error => OpenError::System {

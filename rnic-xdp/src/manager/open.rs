@@ -68,6 +68,7 @@ impl Manager {
             rx_frames: config.rx_frames,
             tx_frames: config.tx_frames,
             tx_ring: config.tx_ring,
+            queue: config.queue,
         };
         let refused = |reason: String| OpenError::Refused {
             netdev: netdev(),
@@ -81,6 +82,11 @@ impl Manager {
             Answer::Refused(why) => return Err(refused(why.message)),
             _ => return Err(refused("rnicd gave a wrong answer".into())),
         };
+        // Older ones pass over what they do not know.
+        if grant.queue != config.queue {
+            let why = "this rnicd knows no ports that are hardware queues; upgrade it, or leave the queue out";
+            return Err(refused(why.into()));
+        }
         let descriptors: [OwnedFd; 2] = descriptors
             .try_into()
             .map_err(|_| refused("rnicd sent no descriptors".into()))?;
@@ -141,6 +147,7 @@ fn report(grant: &Grant) -> PortReport {
         netdev: grant.netdev.clone(),
         mode: grant.mode.clone(),
         queues: 1,
+        queue: grant.queue,
         workers: 1,
         numa_node: None,
         busy_poll: BusyPoll::Off,

@@ -140,6 +140,9 @@ pub enum Ask {
         tx_frames: u32,
         /// Entries of the transmit ring.
         tx_ring: u32,
+        /// A hardware queue of the device, which the port then is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queue: Option<u32>,
     },
     /// A port that the client has from before the connection was lost, answered by `Adopted`.
     Adopt {
@@ -474,6 +477,9 @@ pub struct Grant {
     /// The local addresses whose frames arrive without a tag.
     #[serde(default)]
     pub untagged: Vec<UntaggedAddress>,
+    /// The hardware queue that the port is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
 }
 
 /// Entries of the rings of an AF_XDP socket: powers of two.

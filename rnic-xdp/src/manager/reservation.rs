@@ -12,8 +12,9 @@ const RETURN_CONSTANT: u16 = 0x06;
 /// Disarms a bound socket for good: whoever has it cannot make it send or accept a connection in this network namespace.
 ///
 /// In repair mode the kernel connects without a packet, and does not listen for real; only CAP_NET_ADMIN in this namespace ends
-/// that mode. It still retransmits and sends keepalive probes. So the socket is bound to `dead_end`, the index of the host end of the
-/// client's own port, where nothing gets further than the client; only CAP_NET_RAW ends that. Other sockets still cannot bind
+/// that mode. It still retransmits and sends keepalive probes. So the socket is bound to `dead_end`, the index of a device where that
+/// gives the client nothing that it does not have: the host end of its own port, where nothing gets further than the client, or the
+/// shared device, if the client has a queue of it and so sends there what it likes; only CAP_NET_RAW ends that. Other sockets still cannot bind
 /// to the port, unless they are bound to a device. A filter, which is locked, drops all that arrives.
 pub(super) fn disarm(socket: &OwnedFd, dead_end: u32) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &dead_end)?;

@@ -140,8 +140,21 @@ pub struct PortState {
     pub since: u64,
     /// What became of the frames that its client sent.
     pub sent: Vec<SentFrames>,
-    /// The host end of its veth pair, which sends what the client receives; without it, the kernel has no such device now.
+    /// The host end of its veth pair, which sends what the client receives; without it, the kernel has no such device now, or the port is
+    /// a hardware queue.
     pub host_end: Option<KernelLink>,
+    /// The hardware queue that it is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueState>,
+}
+
+/// A hardware queue that a port is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueState {
+    /// Its number.
+    pub queue: u32,
+    /// Why frames are copied; without it, they are not.
+    pub copied: Option<String>,
 }
 
 /// Frames of a client with which the program on the host end did the same.

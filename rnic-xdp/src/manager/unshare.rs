@@ -3,16 +3,33 @@
 use std::path::Path;
 
 use super::device::remove_host_end;
+use super::queue_ports::{QueuePort, end_port, has_socket};
 use crate::error::OpenError;
-use crate::netlink::{Link, RouteSocket, link_by_index};
+use crate::netlink::{Link, RouteSocket, link_by_index, link_by_name};
 use crate::sharing::{SharedClient, SharedSteering, SharingError};
 use crate::steering::ModeChoice;
 
-/// Ends what a former process shares of a device, under its pins: programs, maps, and all ports, whoever has them.
-pub fn unshare(netdev: &str, pins: &Path) -> Result<(), SharingError> {
+/// Ends what a former process shares of a device, under its pins: programs, maps, and all ports, whoever has them. Those that are
+/// hardware queues are named with their numbers; their clients' processes are ended first, and the rest stays if they cannot be.
+pub fn unshare(
+    netdev: &str,
+    pins: &Path,
+    queue_ports: &[(u32, QueuePort)],
+) -> Result<(), SharingError> {
     let clients = SharedSteering::clients_left(netdev, pins)?;
     match SharedSteering::open(netdev, ModeChoice::Auto, pins) {
-        Ok(steering) => steering.close()?,
+        Ok(mut steering) => {
+            let link = link_by_name(&mut RouteSocket::open().map_err(OpenError::from)?, netdev);
+            if let Some(link) = link.map_err(OpenError::from)? {
+                for (number, port) in queue_ports {
+                    if has_socket(&mut steering, port.queue)? {
+                        steering.adopt_queue(*number, port.queue)?;
+                        end_port(&link, &mut steering, *number, port)?;
+                    }
+                }
+            }
+            steering.close()?;
+        }
         // The program went with the device.
         Err(OpenError::NoSuchDevice { .. }) => {}
         Err(error) => return Err(error.into()),

@@ -18,12 +18,14 @@ mod ioctl;
 mod ntuple;
 mod records;
 mod rss;
+mod single;
 mod toeplitz;
 
 use ntuple::Rule;
 use records::{Flow, Records};
 use rss::Rss;
 pub(crate) use rss::UnpredictableQueue;
+pub(crate) use single::Queue;
 
 /// How an open device places flows.
 #[derive(Debug)]
@@ -140,7 +142,7 @@ pub(crate) fn rules_left_behind(link: &Link) -> io::Result<usize> {
 }
 
 /// Returns whether the device refuses rules for good, and not for lack of room.
-fn never_will(error: &io::Error) -> bool {
+pub(crate) fn never_will(error: &io::Error) -> bool {
     use nix::libc::{EINVAL, EPERM};
     matches!(error.raw_os_error(), Some(EOPNOTSUPP | EINVAL | EPERM))
 }

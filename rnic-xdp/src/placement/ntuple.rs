@@ -1,12 +1,13 @@
 //! Rules in the device that choose the receive queue of one flow (`ethtool -N`).
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 
 use nix::libc;
 use zerocopy::IntoBytes;
 
-use super::ioctl::{FlowSpec, RxnfcRequest};
+use super::ioctl::{FlowSpec, Match, RxnfcRequest};
 use super::records::{Flow, Record, Records};
 use crate::process::Maker;
 
@@ -48,26 +49,9 @@ impl Rule {
         records: &Records,
     ) -> io::Result<Self> {
         let record = records.add(flow)?;
-        let mut request = RxnfcRequest::new(INSERT);
-        request.rule = spec(flow);
-        request.rule.queue = queue.into();
-        request.rule.location = ANY_LOCATION;
-        let mut asked = request.ask(netdev);
-        // Some drivers do not choose, and refuse the request as invalid.
-        let choose = |error: &io::Error| {
-            matches!(
-                error.raw_os_error(),
-                Some(libc::EINVAL | libc::ENOSPC | libc::E2BIG)
-            )
-        };
-        if asked.as_ref().is_err_and(choose) {
-            request.rule.location = free_location(netdev)?;
-            asked = request.ask(netdev);
-        }
-        asked?;
         Ok(Self {
             netdev: netdev.to_owned(),
-            location: request.rule.location,
+            location: insert(netdev, flow, queue)?,
             maker: Maker::this(),
             _record: record,
         })
@@ -82,6 +66,61 @@ impl Drop for Rule {
         // The device may be gone, or the rule was removed already.
         let _ = delete(&self.netdev, self.location);
     }
+}
+
+/// Installs a rule that brings the segments of a flow to a receive queue. An end of it that is unspecified, or has port 0, is any. The
+/// rule stays until it is removed. Returns its location.
+pub(super) fn insert(netdev: &str, flow: Flow, queue: u32) -> io::Result<u32> {
+    let mut request = RxnfcRequest::new(INSERT);
+    request.rule = spec(flow);
+    request.rule.queue = queue.into();
+    request.rule.location = ANY_LOCATION;
+    let mut asked = request.ask(netdev);
+    // Some drivers do not choose, and refuse the request as invalid.
+    let choose = |error: &io::Error| {
+        matches!(
+            error.raw_os_error(),
+            Some(libc::EINVAL | libc::ENOSPC | libc::E2BIG)
+        )
+    };
+    if asked.as_ref().is_err_and(choose) {
+        request.rule.location = free_location(netdev)?;
+        asked = request.ask(netdev);
+    }
+    asked.map(|()| request.rule.location)
+}
+
+/// Removes the rules that bring segments for a local address and port to a queue, from whatever peers.
+pub(super) fn remove_to(netdev: &str, local: SocketAddr, queue: u32) -> io::Result<()> {
+    for location in used_locations(netdev)?.1 {
+        let mut request = RxnfcRequest::new(GET);
+        request.rule.location = location;
+        request.ask(netdev)?;
+        if is_to(&request.rule, local, queue) {
+            delete(netdev, location)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a rule brings segments for a local address and port to a queue, as [`insert`] makes it.
+fn is_to(rule: &FlowSpec, local: SocketAddr, queue: u32) -> bool {
+    let any: IpAddr = match local.ip() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let remote = SocketAddr::new(any, 0);
+    let expected = spec(Flow { remote, local });
+    let address = if local.is_ipv4() { 4..8 } else { 16..32 };
+    let port = if local.is_ipv4() { 10..12 } else { 34..36 };
+    let same = |one: &Match, other: &Match, part: &Range<usize>| {
+        one.0.as_bytes()[part.clone()] == other.0.as_bytes()[part.clone()]
+    };
+    rule.kind == expected.kind
+        && rule.queue == u64::from(queue)
+        && [address, port].iter().all(|part| {
+            same(&rule.value, &expected.value, part) && same(&rule.mask, &expected.mask, part)
+        })
 }
 
 fn delete(netdev: &str, location: u32) -> io::Result<()> {
@@ -130,22 +169,25 @@ fn last_free(size: u32, used: &[u32]) -> Option<u32> {
 /// Returns the fields of a segment to compare, and their masks.
 fn spec(flow: Flow) -> FlowSpec {
     let Flow { remote, local } = flow;
-    let address = |of: SocketAddr| match of {
-        SocketAddr::V4(of) => of.ip().octets().to_vec(),
-        SocketAddr::V6(of) => of.ip().octets().to_vec(),
+    let address = |of: SocketAddr| {
+        let octets = match of {
+            SocketAddr::V4(of) => of.ip().octets().to_vec(),
+            SocketAddr::V6(of) => of.ip().octets().to_vec(),
+        };
+        (octets, !of.ip().is_unspecified())
     };
+    let port = |of: SocketAddr| (of.port().to_be_bytes().to_vec(), of.port() != 0);
     // `struct ethtool_tcpip4_spec` and `ethtool_tcpip6_spec`: source before destination, addresses before ports.
-    let parts = [
-        address(remote),
-        address(local),
-        remote.port().to_be_bytes().to_vec(),
-        local.port().to_be_bytes().to_vec(),
-    ]
-    .concat();
+    let parts = [address(remote), address(local), port(remote), port(local)];
     let mut spec = FlowSpec::default();
     spec.kind = tcp_flow(local.ip());
-    spec.value.0.as_mut_bytes()[..parts.len()].copy_from_slice(&parts);
-    spec.mask.0.as_mut_bytes()[..parts.len()].fill(0xff);
+    let mut at = 0;
+    for (octets, counts) in parts {
+        let part = at..at + octets.len();
+        at = part.end;
+        spec.value.0.as_mut_bytes()[part.clone()].copy_from_slice(&octets);
+        spec.mask.0.as_mut_bytes()[part].fill(if counts { 0xff } else { 0 });
+    }
     spec
 }
 
@@ -174,6 +216,46 @@ mod tests {
         // A rule of the administrator, for all ports of a host.
         rule.mask.0[2] = 0;
         assert!(!is_of(&rule, ours));
+    }
+
+    #[test]
+    fn a_rule_for_a_local_port_is_recognized_whatever_its_peers() {
+        for (local, other, any) in [
+            ("192.0.2.2:258", "192.0.2.3:258", "0.0.0.0:0"),
+            ("[::2]:258", "[::3]:258", "[::]:0"),
+            ("0.0.0.0:258", "192.0.2.2:258", "0.0.0.0:0"),
+            ("[::]:258", "[::2]:258", "[::]:0"),
+        ] {
+            let peer = if local.starts_with('[') {
+                "[2001:db8::1]:1"
+            } else {
+                "192.0.2.1:1"
+            };
+            let to: SocketAddr = local.parse().unwrap();
+            for remote in [peer, any] {
+                let mut rule = spec(flow(remote, local));
+                (rule.queue, rule.location) = (3, 1000);
+                assert!(is_to(&rule, to, 3), "{remote} {local}");
+                assert!(!is_to(&rule, to, 2), "another queue");
+                assert!(!is_to(&rule, other.parse().unwrap(), 3), "{other}");
+                let next = SocketAddr::new(to.ip(), 259);
+                assert!(!is_to(&rule, next, 3), "another port");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_leaves_out_what_is_any() {
+        let FlowSpec { value, mask, .. } = spec(flow("0.0.0.0:0", "192.0.2.2:258"));
+        assert_eq!(
+            value.0.as_bytes()[..12],
+            [0, 0, 0, 0, 192, 0, 2, 2, 0, 0, 1, 2]
+        );
+        let counts = [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff];
+        assert_eq!(mask.0.as_bytes()[..12], counts);
+        let FlowSpec { mask, .. } = spec(flow("[::]:0", "[::]:258"));
+        assert_eq!(mask.0.as_bytes()[..34], [0; 34]);
+        assert_eq!(mask.0.as_bytes()[34..36], [0xff; 2]);
     }
 
     #[test]

@@ -95,6 +95,11 @@ impl Rss {
         self.table[hash as usize % self.table.len()]
     }
 
+    /// Returns whether all flows come to this queue.
+    pub(crate) fn is_all(&self, queue: u32) -> bool {
+        self.table.iter().all(|each| *each == queue)
+    }
+
     /// Returns whether another local port can bring a flow to one of these queues.
     pub(crate) fn can_reach(&self, wanted: impl Fn(u32) -> bool) -> bool {
         self.fields.destination_port && self.table.iter().any(|queue| wanted(*queue))
@@ -159,6 +164,7 @@ pub(crate) mod tests {
                 ports.map(|local| rss.queue(remote, local)).collect();
             assert_eq!(rss.can_reach(|queue| queue == 3), queues.len() == 4);
             assert!(!rss.can_reach(|queue| queue == 4));
+            assert!(!rss.is_all(3));
             queues.len()
         };
         assert_eq!(queues(0xf0), 4);

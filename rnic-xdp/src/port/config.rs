@@ -21,6 +21,9 @@ pub enum ZeroCopyChoice {
 pub struct PortConfig {
     /// The network device.
     pub netdev: String,
+    /// One receive queue of a device that rnicd shares, to have for oneself, where an administrator has granted it: without copying if
+    /// the driver can. Otherwise a port shares the device's queues with others.
+    pub queue: Option<u32>,
     /// Native or generic XDP.
     pub mode: ModeChoice,
     /// With or without copying.
@@ -51,6 +54,7 @@ impl PortConfig {
     pub fn new(netdev: impl Into<String>) -> Self {
         Self {
             netdev: netdev.into(),
+            queue: None,
             mode: ModeChoice::default(),
             zero_copy: ZeroCopyChoice::default(),
             rx_frames: 512,

@@ -78,6 +78,7 @@ impl OpenDevice {
             netdev: config.netdev.clone(),
             mode: steering.mode().clone(),
             queues,
+            queue: None,
             workers,
             numa_node,
             busy_poll,
@@ -158,7 +159,7 @@ fn attach(config: &PortConfig, link: &Link, queues: u32) -> Result<Steering, Ope
 }
 
 /// Returns the layout in which frames are not copied, or why they are.
-fn wanted_layout(
+pub(super) fn wanted_layout(
     config: &PortConfig,
     link: &Link,
     mode: &Mode,
@@ -178,7 +179,7 @@ fn wanted_layout(
     zero_copy_layout(Driver::of(link), features, link.mtu, config.multi_buffer)
 }
 
-fn copying_layout(config: &PortConfig, mtu: u32) -> FrameLayout {
+pub(super) fn copying_layout(config: &PortConfig, mtu: u32) -> FrameLayout {
     match config.multi_buffer {
         true => FrameLayout::for_mtu(mtu),
         false => FrameLayout::in_one_chunk(mtu),
@@ -203,7 +204,7 @@ fn of_all(opened: &[Opened]) -> ZeroCopy {
 }
 
 /// Returns the transmit queues in use: a socket on a queue beyond them sends nothing, and no error tells.
-fn sending_queues(link: &Link) -> u32 {
+pub(super) fn sending_queues(link: &Link) -> u32 {
     let counted = Generic::open().and_then(|mut socket| socket.channels(link.index));
     match counted {
         Ok(channels) if channels.tx > 0 => channels.tx,

@@ -37,9 +37,9 @@ impl GrantedPort {
         }
         let umem = Umem::map(&memory, shape.octets(), report.huge_pages);
         let umem = umem.map_err(failed("map the memory of a port"))?;
-        let rings = Rings::of_bound(socket, shape);
+        let rings = Rings::of_bound(socket, shape, &report.zero_copy);
         let rings = rings.map_err(failed("map the rings of a port"))?;
-        let (rx, tx, counted) = sides(umem, rings, shape, (0, 0))?;
+        let (rx, tx, counted) = sides(umem, rings, shape, (report.queue.unwrap_or(0), 0))?;
         Ok(Self {
             rx,
             tx,

@@ -75,15 +75,15 @@ fn on_own_thread<T: Send>(
 }
 
 /// The memory of a UMEM, which another process maps as well.
-struct Memory {
-    file: OwnedFd,
-    umem: Umem,
-    huge: bool,
+pub(super) struct Memory {
+    pub(super) file: OwnedFd,
+    pub(super) umem: Umem,
+    pub(super) huge: bool,
 }
 
 impl Memory {
     /// Makes the memory, on hugepages if there are enough.
-    fn make(shape: &PortShape) -> Result<Self, OpenError> {
+    pub(super) fn make(shape: &PortShape) -> Result<Self, OpenError> {
         if huge_pages_are_2_mib()
             && let Ok(made) = Self::on(shape, MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB)
         {

@@ -38,13 +38,7 @@ pub(super) fn register(
     wanted: &SocketSpec<'_>,
     completer: Option<Completer>,
 ) -> io::Result<OwnedFd> {
-    // SAFETY: no memory is involved.
-    let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it was just opened, and nothing else owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let socket = open()?;
     let (start, octets) = umem.area();
     let registration = libc::xdp_umem_reg {
         addr: start as u64,
@@ -61,6 +55,23 @@ pub(super) fn register(
     set(&socket, libc::XDP_RX_RING, &wanted.rx_ring)?;
     set(&socket, libc::XDP_TX_RING, &wanted.tx_ring)?;
     Ok(socket)
+}
+
+/// Opens a socket that has a receive ring and no UMEM, so that maps take it, and nothing arrives.
+pub(crate) fn unbound_socket() -> io::Result<OwnedFd> {
+    let socket = open()?;
+    set(&socket, libc::XDP_RX_RING, &1u32)?;
+    Ok(socket)
+}
+
+fn open() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was just opened, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
 /// Binds a socket to its queue. If that fails, it may be tried again.

@@ -19,6 +19,7 @@ mod granted;
 mod making;
 mod metadata;
 pub(crate) mod numa;
+mod on_queue;
 mod opening;
 mod report;
 mod ring;
@@ -39,6 +40,8 @@ pub(crate) use control::{Control, ControlHandle, FollowedWorker, Joining, Reques
 use device::OpenDevice;
 pub use granted::GrantedPort;
 pub use making::MadePort;
+pub(crate) use metadata::unbound_socket;
+pub use on_queue::MadeQueue;
 use opening::Opened;
 pub use report::PortReport;
 pub use rx::{Frame, RxPort, RxSide};
@@ -98,6 +101,14 @@ impl XdpPort {
     /// over the shares in turn, and each share sends through its first queue.
     pub fn open_shares(config: &PortConfig, workers: u32) -> Result<Vec<Self>, OpenError> {
         config.check()?;
+        if let Some(queue) = config.queue {
+            return Err(OpenError::Config {
+                field: "queue",
+                value: queue.to_string(),
+                rule: "single queues of a device are rnicd's to give, and none that shares this device is reached; without it the \
+                       whole device is opened",
+            });
+        }
         let netdev = || config.netdev.clone();
         let mut routes = RouteSocket::open()?;
         let link = link_by_name(&mut routes, &config.netdev)?

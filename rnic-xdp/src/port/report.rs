@@ -16,6 +16,8 @@ pub struct PortReport {
     pub mode: Mode,
     /// Receive queues.
     pub queues: u32,
+    /// The number of the queue, if it is one that this process has of a shared device.
+    pub queue: Option<u32>,
     /// Workers that share the queues.
     pub workers: u32,
     /// The NUMA node that the frames lie on, if there are several.
@@ -42,12 +44,15 @@ impl fmt::Display for PortReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: XDP {}, {}, {} queue{}, UMEM on {}, frames of {}{}, MTU {}",
+            "{}: XDP {}, {}, {}, UMEM on {}, frames of {}{}, MTU {}",
             self.netdev,
             self.mode,
             self.zero_copy,
-            self.queues,
-            if self.queues == 1 { "" } else { "s" },
+            match (self.queue, self.queues) {
+                (Some(queue), _) => format!("queue {queue} as a port of rnicd"),
+                (None, 1) => "1 queue".to_owned(),
+                (None, queues) => format!("{queues} queues"),
+            },
             if self.huge_pages {
                 "hugepages"
             } else {

@@ -181,7 +181,11 @@ impl Rings {
     }
 
     /// Makes the rings of a socket that another process has bound for this one.
-    pub(super) fn of_bound(socket: OwnedFd, shape: &PortShape) -> io::Result<Self> {
+    pub(super) fn of_bound(
+        socket: OwnedFd,
+        shape: &PortShape,
+        zero_copy: &ZeroCopy,
+    ) -> io::Result<Self> {
         let socket = Arc::new(socket);
         let side = || OpenSocket::new(socket.as_raw_fd(), socket.clone());
         let (rx_socket, tx_socket) = (side(), side());
@@ -193,7 +197,7 @@ impl Rings {
             completion: Consumer::map(socket, Which::Completion, shape.completion_ring)?,
             rx_socket,
             tx_socket,
-            zero_copy: ZeroCopy::Off("a veth always copies".into()),
+            zero_copy: zero_copy.clone(),
             has_metadata: false,
         })
     }

@@ -63,6 +63,28 @@ pub enum SharingError {
         /// The largest burst.
         most: u64,
     },
+    /// The device has got this queue since it was first shared.
+    #[error(
+        "queue {queue} was added after the device was shared, when it had {most}; share it anew (`rnic-ctl dev del`, `dev add`)"
+    )]
+    NewQueue {
+        /// The queue.
+        queue: u32,
+        /// How many queues the steering program knows.
+        most: u32,
+    },
+    /// Processes that have the socket of a hardware queue could not be ended.
+    #[error(
+        "port {port} receives nothing any more, but its socket is still open and can send: no process of uid {uid} is seen to have it;          look for one that has (`lsof | grep {inode}`) and end it"
+    )]
+    StillOpen {
+        /// The port.
+        port: u32,
+        /// The user of its client.
+        uid: u32,
+        /// The inode of the socket.
+        inode: u64,
+    },
     /// Another lease has this address and port.
     #[error("{local} in VLAN {vlan} is leased already, by port {port}")]
     LeaseTaken {

@@ -19,7 +19,7 @@ use crate::netlink::{Link, RouteSocket, link_by_index, link_by_name, rx_queues};
 use crate::port_skeleton::PortSkelBuilder;
 use crate::steering::{
     Entry, Maps, Mode, ModeChoice, SteeredLinks, SteeredPorts, SteeringCounters, io_error, load,
-    read_counters, refused,
+    read_counters, recipient, refused,
 };
 
 mod addresses;
@@ -31,6 +31,7 @@ mod layout;
 mod opening;
 mod pins;
 mod policy;
+mod queues;
 
 use addresses::Addresses;
 use attachment::{attach, replace};
@@ -42,6 +43,7 @@ use opening::{NIC, Opened, detach, open, steer_again};
 pub use pins::LAYOUT;
 use pins::Pins;
 pub use policy::ClientPolicy;
+use queues::Queues;
 
 /// A device that many clients share. Dropping it leaves everything in place; [`SharedSteering::close`] ends it. All methods but
 /// [`SharedSteering::attach_port`] must be called in the network namespace of the device.
@@ -55,6 +57,7 @@ pub struct SharedSteering {
     links: SteeredLinks,
     ports: SteeredPorts,
     clients: Clients,
+    queues: Queues,
     addresses: Addresses,
     counters: PerCpuArray<MapData, u64>,
     /// The number of queues on which a veth runs the steering program; any other device runs it on all.
@@ -106,6 +109,7 @@ impl SharedSteering {
             police,
             links,
             clients,
+            queues: Queues::new(&maps)?,
             ports: SteeredPorts::new(&maps)?,
             addresses: Addresses::new(&maps)?,
             counters: maps.get("steer_counters")?,
@@ -189,7 +193,38 @@ impl SharedSteering {
                 self.remove_lease(port, &entry)?;
             }
         }
+        self.queues.remove(port);
         Ok(())
+    }
+
+    /// Gives a client a port that is a hardware queue of the device, to which the socket is bound. What it sends does not come by the
+    /// programs.
+    pub(crate) fn add_queue(
+        &mut self,
+        port: u32,
+        queue: u32,
+        socket: &impl AsRawFd,
+    ) -> Result<(), SharingError> {
+        self.queues.add(port, queue, socket)
+    }
+
+    /// Takes such a port over from a former process.
+    pub(crate) fn adopt_queue(&mut self, port: u32, queue: u32) -> Result<(), SharingError> {
+        self.queues.adopt(port, queue)
+    }
+
+    /// Returns the hardware queue of a port, if it is one.
+    pub(crate) fn queue_of(&self, port: u32) -> Option<u32> {
+        self.queues.of(port)
+    }
+
+    /// Returns whether a client's socket on a queue is still there. It takes another AF_XDP socket to see that.
+    pub(crate) fn queue_has_socket(
+        &mut self,
+        queue: u32,
+        another: OwnedFd,
+    ) -> Result<bool, SharingError> {
+        self.queues.has_socket(queue, another)
     }
 
     /// Lists the clients by port, those of former processes included, whether their devices still exist or not.
@@ -244,14 +279,17 @@ impl SharedSteering {
         entry: &Entry,
         peers: &Peers,
     ) -> Result<(), SharingError> {
-        self.clients.check(port)?;
+        let queue = self.queues.of(port);
+        if queue.is_none() {
+            self.clients.check(port)?;
+        }
         let failed = SharingError::system("add a lease");
         let owner = self.ports.port_of(entry).map_err(&failed)?;
         if let Some(port) = owner {
             let Entry { local, vlan } = *entry;
             return Err(SharingError::LeaseTaken { local, vlan, port });
         }
-        let added = self.ports.add_for(port, entry, peers);
+        let added = self.ports.add_for(recipient(port, queue), entry, peers);
         added.map_err(failed)
     }
 

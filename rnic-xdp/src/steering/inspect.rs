@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use aya::programs::{ProgramInfo, loaded_programs};
 
-use super::layout::{self, Entry, KeyOctets, OWN_SOCKETS, SteeringCounters, TargetWords};
+use super::layout::{
+    self, Entry, KeyOctets, OWN_SOCKETS, SteeringCounters, TargetWords, is_queue, port_in,
+};
+use super::load::Maps;
 use super::maps::{io_error, map_from, read_counters};
 use crate::netlink::{NetlinkError, RouteSocket, link_by_name, links};
 
@@ -69,7 +72,8 @@ pub fn steered(netdev: &str) -> Result<Vec<(Entry, Option<u32>)>, SteeringError>
     let read = || -> io::Result<Vec<_>> {
         let map = HashMap::<MapData, KeyOctets, TargetWords>::try_from(map).map_err(io_error)?;
         let both = map.iter().filter_map(Result::ok);
-        let steered = both.filter_map(|(key, [_, port])| {
+        let steered = both.filter_map(|(key, [_, recipient])| {
+            let port = port_in(recipient);
             Some((layout::entry(&key)?, (port != OWN_SOCKETS).then_some(port)))
         });
         let mut steered: Vec<_> = steered.collect();
@@ -85,6 +89,13 @@ pub fn steered_devices() -> Result<Vec<String>, SteeringError> {
     let is_ours = |id| program_info(id).is_some_and(|info| info.name() == PROGRAM_NAME.as_bytes());
     let ours = links.filter(|link| link.xdp.is_some_and(|xdp| is_ours(xdp.program)));
     Ok(ours.map(|link| link.name).collect())
+}
+
+/// Returns whether something is steered to a client whose port is a hardware queue, as the maps of a program have it.
+pub(crate) fn has_queue_ports(maps: &Maps) -> io::Result<bool> {
+    let map: HashMap<MapData, KeyOctets, TargetWords> = maps.get("steer_map")?;
+    let mut targets = map.iter().filter_map(Result::ok);
+    Ok(targets.any(|(_, [_, recipient])| is_queue(recipient)))
 }
 
 /// Looks up a program by its id. Returns `None` if it is gone or not accessible.

@@ -48,6 +48,24 @@ pub(crate) const SOME_PEERS: u32 = 2;
 /// The number of the port of entries whose frames go to the socket of their receive queue.
 pub(crate) const OWN_SOCKETS: u32 = 0;
 
+/// Where the number of a queue begins in the word that says who gets the frames of an entry: below it is that of the port.
+const QUEUE_SHIFT: u32 = 16;
+
+/// Returns the word for a port of a client, which may be a hardware queue of the device.
+pub(crate) fn recipient(port: u32, queue: Option<u32>) -> u32 {
+    port | queue.map_or(0, |queue| (queue + 1) << QUEUE_SHIFT)
+}
+
+/// Returns the number of the port in such a word.
+pub(crate) fn port_in(recipient: u32) -> u32 {
+    recipient & ((1 << QUEUE_SHIFT) - 1)
+}
+
+/// Returns whether the port in such a word is a hardware queue.
+pub(crate) fn is_queue(recipient: u32) -> bool {
+    recipient >> QUEUE_SHIFT != 0
+}
+
 /// A key of the map of peers behind its number of bits: the key of an entry, and the address.
 pub(crate) type PeerOctets = [u8; 40];
 
@@ -279,10 +297,12 @@ pub struct SteeringCounters {
     /// On a shared device, from or to a loopback address, which must not come from a network: passed to the kernel, which
     /// drops them.
     pub loopback: u64,
+    /// For a client that has a hardware queue of the device, but from another queue: dropped.
+    pub wrong_queue: u64,
 }
 
 /// Number of counters.
-pub(crate) const VERDICTS: u32 = 11;
+pub(crate) const VERDICTS: u32 = 12;
 
 impl SteeringCounters {
     pub(crate) fn from_values(values: [u64; VERDICTS as usize]) -> Self {
@@ -298,6 +318,7 @@ impl SteeringCounters {
             to_ports,
             no_port,
             loopback,
+            wrong_queue,
         ] = values;
         Self {
             redirected,
@@ -311,6 +332,7 @@ impl SteeringCounters {
             to_ports,
             no_port,
             loopback,
+            wrong_queue,
         }
     }
 
@@ -328,6 +350,7 @@ impl SteeringCounters {
             ("to_ports", self.to_ports),
             ("no_port", self.no_port),
             ("loopback", self.loopback),
+            ("wrong_queue", self.wrong_queue),
         ]
         .into_iter()
     }

@@ -26,8 +26,9 @@ mod ports;
 
 use attach::Attachment;
 pub(crate) use below::{Below, above};
-pub(crate) use inspect::{PROGRAM_NAME, program_info};
+pub(crate) use inspect::{PROGRAM_NAME, has_queue_ports, program_info};
 pub use inspect::{SteeringError, counters, entries, steered, steered_devices};
+pub(crate) use layout::recipient;
 pub use layout::{Entry, SteeringCounters};
 pub(crate) use links::SteeredLinks;
 pub(crate) use load::{Loaded, Maps, Use, WANTED, load, load_steer, refused};

@@ -9,7 +9,7 @@ use rnic_core::engine::Peers;
 
 use super::layout::{
     self, ALL_PEERS, Entry, KeyOctets, OWN_SOCKETS, PeerOctets, PortEntries, PortOctets,
-    SOME_PEERS, TargetWords, key,
+    SOME_PEERS, TargetWords, key, port_in,
 };
 use super::load::Maps;
 use super::maps::io_error;
@@ -50,15 +50,15 @@ impl SteeredPorts {
         self.add_for(OWN_SOCKETS, entry, peers)
     }
 
-    /// Steers segments of these peers to an entry, and from there to the client with this port.
-    pub(crate) fn add_for(&self, port: u32, entry: &Entry, peers: &Peers) -> io::Result<()> {
+    /// Steers segments of these peers to an entry, and from there to this [recipient](layout::recipient).
+    pub(crate) fn add_for(&self, recipient: u32, entry: &Entry, peers: &Peers) -> io::Result<()> {
         let mut maps = self.lock();
         let which = match peers.limits() {
             None => ALL_PEERS,
             Some(_) => SOME_PEERS,
         };
         let entries = &mut maps.entries;
-        let value = [which, port];
+        let value = [which, recipient];
         entries.insert(key(entry), value, NEW).map_err(io_error)?;
         let written = maps.add_peers(entry, peers);
         let written = written.and_then(|()| maps.add_to_port(entry, value));
@@ -98,8 +98,8 @@ impl SteeredPorts {
         let maps = self.lock();
         let mut found = Vec::new();
         for each in maps.entries.iter() {
-            let (key, [_, port]) = each.map_err(io_error)?;
-            found.extend(layout::entry(&key).map(|entry| (port, entry)));
+            let (key, [_, recipient]) = each.map_err(io_error)?;
+            found.extend(layout::entry(&key).map(|entry| (port_in(recipient), entry)));
         }
         Ok(found)
     }
@@ -107,7 +107,7 @@ impl SteeredPorts {
     /// Returns the port of the client that has an entry, if there is such an entry.
     pub(crate) fn port_of(&self, entry: &Entry) -> io::Result<Option<u32>> {
         match self.lock().entries.get(&key(entry), 0) {
-            Ok([_, port]) => Ok(Some(port)),
+            Ok([_, recipient]) => Ok(Some(port_in(recipient))),
             Err(MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(io_error(error)),
         }

@@ -77,6 +77,7 @@ pub(crate) fn ports() -> Page<PortState> {
             octets: 300,
         }],
         host_end: None,
+        queue: None,
     };
     Page {
         list: vec![port],

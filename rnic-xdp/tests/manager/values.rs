@@ -41,8 +41,19 @@ pub(crate) fn requests() -> Vec<(Request, String)> {
                 rx_frames: 512,
                 tx_frames: 4096,
                 tx_ring: 128,
+                queue: None,
             },
             r#""type":"open_port","netdev":"eth1","rx_frames":512,"tx_frames":4096,"tx_ring":128"#.into(),
+        ),
+        (
+            Ask::OpenPort {
+                netdev: "eth1".into(),
+                rx_frames: 512,
+                tx_frames: 4096,
+                tx_ring: 128,
+                queue: Some(3),
+            },
+            r#""type":"open_port","netdev":"eth1","rx_frames":512,"tx_frames":4096,"tx_ring":128,"queue":3"#.into(),
         ),
         (
             Ask::Adopt {
@@ -231,6 +242,7 @@ pub(crate) fn grant() -> Grant {
         huge_pages: true,
         partial_checksums: true,
         untagged: untagged(),
+        queue: None,
     }
 }
 

@@ -114,6 +114,10 @@ fn frames_for_nobody_and_for_others_peers_are_dropped() {
             // An entry without a client is for a process that has the device for itself.
             rig.lease(0, "10.1.2.3:6000", 0, None);
             rig.expect(&segment("10.1.2.3:4420", "10.1.2.3:6000").octets(), Nobody);
+            // A port that is a hardware queue, whatever else has its number.
+            let on_queue = OTHER | 1 << 16;
+            rig.lease(on_queue, "10.1.2.3:6004", 0, None);
+            rig.expect(&segment("10.1.2.3:4420", "10.1.2.3:6004").octets(), Nobody);
             rig.lease(OTHER, "10.1.2.3:6001", 0, Some(&[&[10, 8]]));
             rig.lease(OTHER, "10.1.2.3:6002", 0, Some(&[&[10, 1, 2]]));
             rig.lease(OTHER, "0.0.0.0:6003", 0, Some(&[&[10, 8]]));

@@ -17,10 +17,11 @@ use xsk_rs::{Socket, Umem};
 use crate::host::{Steered, VLAN, is_for_us, is_steered, links};
 use crate::oracle::{Verdict, oracle};
 
+pub(crate) const XDP_DROP: u32 = 1;
 pub(crate) const XDP_PASS: u32 = 2;
 pub(crate) const XDP_REDIRECT: u32 = 4;
 /// The number of counters.
-const VERDICTS: usize = 11;
+const VERDICTS: usize = 12;
 
 /// The program in the kernel, with a socket for queue 0.
 pub(crate) struct Rig<'obj> {

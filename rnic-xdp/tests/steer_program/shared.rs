@@ -4,7 +4,7 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use crate::frames::{Ipv4, ON_VLAN, PLAIN, ipv4, ipv6};
 use crate::host::{OTHERS, VLAN};
-use crate::program::{Rig, XDP_PASS, XDP_REDIRECT, with_rig, with_shared_rig};
+use crate::program::{Rig, XDP_DROP, XDP_PASS, XDP_REDIRECT, with_rig, with_shared_rig};
 
 const REDIRECTED: (u32, usize) = (XDP_REDIRECT, 0);
 const NOT_STEERED: (u32, usize) = (XDP_PASS, 2);
@@ -13,6 +13,12 @@ const STRANGER: (u32, usize) = (XDP_PASS, 7);
 const TO_PORT: (u32, usize) = (XDP_REDIRECT, 8);
 const NO_PORT: (u32, usize) = (XDP_PASS, 9);
 const LOOPBACK: (u32, usize) = (XDP_PASS, 10);
+const WRONG_QUEUE: (u32, usize) = (XDP_DROP, 11);
+
+/// The word for a client whose port is a hardware queue.
+fn on_queue(port: u32, queue: u32) -> u32 {
+    port | (queue + 1) << 16
+}
 
 /// Gives the client with this port a device: that of the loopback, which any namespace has.
 fn connect(rig: &Rig<'_>, client: u32) {
@@ -128,6 +134,36 @@ fn loopback_addresses_from_the_network_are_never_steered() {
                 assert_eq!(rig.run(&ipv4(&[], &ip, 6001, 9)), TO_PORT);
             }
             assert_eq!(rig.run(&ipv6(&[], 6, "1::1", 6001, 9)), TO_PORT);
+        },
+    );
+}
+
+/// The frames of these tests arrive at queue 0, which has a socket.
+#[test]
+fn a_client_with_a_hardware_queue_has_what_arrives_there_alone() {
+    with_shared_rig(
+        "a_client_with_a_hardware_queue_has_what_arrives_there_alone",
+        |rig| {
+            // That of a port with this number would be another.
+            connect(rig, 5);
+            rig.steer_to("10.1.2.3:6000", 0, on_queue(5, 0));
+            rig.steer_to("10.1.2.3:6001", 0, on_queue(6, 1));
+            rig.steer_to("[fd00::1]:6000", 0, on_queue(5, 0));
+            rig.steer_to("[fd00::1]:6001", 0, on_queue(5, 65_534));
+            let four = |port| rig.run(&ipv4(&[], &PLAIN, port, 9));
+            let six = |port| rig.run(&ipv6(&[], 6, "fd00::1", port, 9));
+            assert_eq!((four(6000), six(6000)), (TO_PORT, TO_PORT));
+            assert_eq!((four(6001), six(6001)), (WRONG_QUEUE, WRONG_QUEUE));
+            // The others are as they were.
+            rig.steer_to("10.1.2.3:6002", 0, 5);
+            assert_eq!(rig.run(&ipv4(&[], &PLAIN, 6002, 9)), TO_PORT);
+            assert_eq!(rig.run(&ipv4(&[], &PLAIN, 4420, 9)), REDIRECTED);
+            // Nobody has the socket any more.
+            let sockets = &rig.skeleton.maps.steer_sockets;
+            sockets.delete(&0u32.to_ne_bytes()).unwrap();
+            assert_eq!(rig.run(&ipv4(&[], &PLAIN, 6000, 9)), NO_PORT);
+            assert_eq!(rig.run(&ipv4(&[], &PLAIN, 6001, 9)), WRONG_QUEUE);
+            assert_eq!(rig.run(&ipv4(&[], &PLAIN, 6002, 9)), TO_PORT);
         },
     );
 }

@@ -18,7 +18,7 @@ use toml::de::{DeTable, DeValue};
 pub use fault::{Fault, Faults, Origin, Setting};
 pub use rule::{Limits, Rule};
 use table::{Layer, Reader, Table};
-pub use value::{AllowedPeers, Count, Devices, Memory, Rate, TcpPorts, words};
+pub use value::{AllowedPeers, Count, Devices, Memory, Queue, Queues, Rate, TcpPorts, words};
 use value::{Value, toml_string};
 
 /// Where the configuration is, unless the command line says otherwise.

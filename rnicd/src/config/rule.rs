@@ -6,13 +6,15 @@ use rnic_core::engine::Peers;
 
 use super::fault::Setting;
 use super::table::{Reader, Table};
-use super::value::{AllowedPeers, Count, Devices, Memory, Rate, TcpPorts, Value};
+use super::value::{AllowedPeers, Count, Devices, Memory, Queues, Rate, TcpPorts, Value};
 
 /// What a user may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The devices of which it may have ports.
     pub devices: Setting<Devices>,
+    /// The hardware queues that it may have as ports.
+    pub queues: Setting<Queues>,
     /// The most ports.
     pub ports: Setting<Count>,
     /// The most frames of all its ports.
@@ -36,6 +38,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             devices: Setting::built_in(Devices(None)),
+            queues: Setting::built_in(Queues(Vec::new())),
             ports: Setting::built_in(Count(4)),
             // Of four ports as `PortConfig` makes them by default.
             frames: Setting::built_in(Count(32_768)),
@@ -58,6 +61,7 @@ impl Limits {
         }
         Self {
             devices: or(&rule.devices, self.devices),
+            queues: or(&rule.queues, self.queues),
             ports: or(&rule.ports, self.ports),
             frames: or(&rule.frames, self.frames),
             listen: or(&rule.listen, self.listen),
@@ -81,6 +85,8 @@ impl fmt::Display for Limits {
 pub struct Rule {
     /// See [`Limits::devices`].
     pub devices: Option<Setting<Devices>>,
+    /// See [`Limits::queues`].
+    pub queues: Option<Setting<Queues>>,
     /// See [`Limits::ports`].
     pub ports: Option<Setting<Count>>,
     /// See [`Limits::frames`].
@@ -103,6 +109,7 @@ impl From<Limits> for Rule {
     fn from(limits: Limits) -> Self {
         Self {
             devices: Some(limits.devices),
+            queues: Some(limits.queues),
             ports: Some(limits.ports),
             frames: Some(limits.frames),
             listen: Some(limits.listen),
@@ -117,8 +124,9 @@ impl From<Limits> for Rule {
 
 impl Rule {
     /// The keys of a rule.
-    pub(super) const KEYS: [&'static str; 9] = [
+    pub(super) const KEYS: [&'static str; 10] = [
         "devices",
+        "queues",
         "ports",
         "frames",
         "listen",
@@ -132,6 +140,7 @@ impl Rule {
     pub(super) fn read(reader: &mut Reader<'_>, table: &Table<'_, '_>) -> Self {
         Self {
             devices: table.value(reader, "devices"),
+            queues: table.value(reader, "queues"),
             ports: table.value(reader, "ports"),
             frames: table.value(reader, "frames"),
             listen: table.value(reader, "listen"),
@@ -147,6 +156,7 @@ impl Rule {
     pub(super) fn toml(key: &str, words: &str) -> Option<String> {
         Some(match key {
             "devices" => Devices::toml(words),
+            "queues" => Queues::toml(words),
             "ports" | "frames" | "listeners" | "connections" => Count::toml(words),
             "listen" => TcpPorts::toml(words),
             "rate" => Rate::toml(words),
@@ -160,6 +170,7 @@ impl Rule {
     pub fn over(self, other: Self) -> Self {
         Self {
             devices: self.devices.or(other.devices),
+            queues: self.queues.or(other.queues),
             ports: self.ports.or(other.ports),
             frames: self.frames.or(other.frames),
             listen: self.listen.or(other.listen),
@@ -175,6 +186,7 @@ impl Rule {
     pub(super) fn forget(&mut self, key: &str) {
         match key {
             "devices" => self.devices = None,
+            "queues" => self.queues = None,
             "ports" => self.ports = None,
             "frames" => self.frames = None,
             "listen" => self.listen = None,
@@ -209,6 +221,7 @@ impl Rule {
         }
         Self {
             devices: most(self.devices, other.devices),
+            queues: most(self.queues, other.queues),
             ports: most(self.ports, other.ports),
             frames: most(self.frames, other.frames),
             listen: most(self.listen, other.listen),
@@ -238,6 +251,7 @@ impl fmt::Display for Rule {
             }
         }
         line(f, "devices", &self.devices)?;
+        line(f, "queues", &self.queues)?;
         line(f, "ports", &self.ports)?;
         line(f, "frames", &self.frames)?;
         line(f, "listen", &self.listen)?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use rnic_core::engine::{Peers, Prefix};
 use rnic_xdp::manager::is_device_name;
@@ -241,6 +242,56 @@ impl Value for Devices {
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_list(f, self.0.as_deref())
+    }
+}
+
+/// Hardware queues of devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queues(pub Vec<Queue>);
+
+/// A receive queue of a device, with the transmit queue of the same number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// The device.
+    pub netdev: String,
+    /// The number, from 0 on.
+    pub number: u32,
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.netdev, self.number)
+    }
+}
+
+impl Value for Queues {
+    const FORM: &'static str =
+        "a list of devices with the number of a queue each, such as [\"eth1:3\"], or []";
+
+    fn read(value: &DeValue<'_>) -> Option<Self> {
+        let queue = |value: &DeValue<'_>| {
+            // A name can have colons.
+            let (netdev, number) = value.as_str()?.rsplit_once(':')?;
+            let number = u16::from_str(number).ok()?.into();
+            let netdev = is_device_name(netdev).then(|| netdev.to_owned())?;
+            Some(Queue { netdev, number })
+        };
+        // "all" would grant more than anybody wants to: nothing polices what is sent.
+        list(value, queue)?.map(Self)
+    }
+
+    fn toml(words: &str) -> String {
+        toml_list(words)
+    }
+
+    fn most(self, other: Self) -> Self {
+        Self(united(Some(self.0), Some(other.0)).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Queues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_list(f, Some(&self.0))
     }
 }
 

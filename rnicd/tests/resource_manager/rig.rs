@@ -268,6 +268,7 @@ pub(crate) fn port_of_frames(frames: u32) -> Ask {
         rx_frames: frames,
         tx_frames: frames,
         tx_ring: 32,
+        queue: None,
     }
 }
 

@@ -108,6 +108,12 @@ impl Client {
         let status = self.child.wait().unwrap();
         assert_eq!(status.signal(), Some(9), "it had ended before");
     }
+
+    /// Waits for its end by SIGKILL, which somebody else has sent.
+    pub(crate) fn must_be_killed(mut self) {
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9));
+    }
 }
 
 impl Drop for Client {

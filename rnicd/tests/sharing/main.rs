@@ -14,6 +14,7 @@ mod memory;
 mod peer;
 mod play;
 mod policy;
+mod queues;
 mod restarts;
 mod revoked;
 mod rig;

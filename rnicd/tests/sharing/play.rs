@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
 
-use rnic_verbs::{Device, Listener, Peers};
+use rnic_verbs::{Device, DeviceConfig, Listener, Peers};
 
 use crate::exchange::{Initiator, Outcome, TURN, respond, talk_to_oneself, words};
 
@@ -54,6 +54,13 @@ impl Player {
         match *line {
             ["open", netdev] => {
                 self.devices.push(Device::open(netdev).map_err(words)?);
+                self.done()
+            }
+            ["open", netdev, queue] => {
+                let mut config = DeviceConfig::new(netdev);
+                config.port.queue = Some(parse(queue)?);
+                self.devices
+                    .push(Device::open_with(&config).map_err(words)?);
                 self.done()
             }
             ["listen", local] => self.listen(parse(local)?, Peers::all()),

@@ -147,6 +147,17 @@ impl Rig {
     /// Starts rnicd.
     pub(crate) fn launch(&mut self) {
         assert!(self.rnicd.is_none(), "rnicd runs already");
+        let mut command = self.command();
+        command
+            .env("RUST_LOG", "info,rnicd::requests=debug")
+            .stderr(append(&self.path("log")));
+        // A process begins in the network namespace of the thread that starts it.
+        let child = self.host.run(|| command.spawn()).unwrap();
+        self.rnicd = Some(child);
+    }
+
+    /// Returns the command line of rnicd with the places of this test.
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rnicd"));
         command
             .arg("--config")
@@ -156,12 +167,8 @@ impl Rig {
             .arg("--state")
             .arg(self.path("state"))
             .arg("--pins")
-            .arg(self.path(BPFFS).join("pins"))
-            .env("RUST_LOG", "info,rnicd::requests=debug")
-            .stderr(append(&self.path("log")));
-        // A process begins in the network namespace of the thread that starts it.
-        let child = self.host.run(|| command.spawn()).unwrap();
-        self.rnicd = Some(child);
+            .arg(self.path(BPFFS).join("pins"));
+        command
     }
 
     /// Returns whether rnicd offers the device.

@@ -235,6 +235,7 @@ mod tests {
             since,
             sent: vec![sent("to_nic", frames), sent("rate", frames / 2)],
             host_end: Some(link(9, 3 * frames)),
+            queue: None,
         }
     }
 
