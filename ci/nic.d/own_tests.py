@@ -26,11 +26,14 @@ SKIPPED = {
 @functools.cache
 def programs():
     """The path of each test program, which is built if need be."""
-    command = ("cargo", "test", "--package", "rnic-xdp", "--no-run", "--locked", "--message-format=json")
+    # Built for the whole workspace, what `ci/test unit` has built is used again.
+    command = ("cargo", "test", "--workspace", "--no-run", "--locked", "--message-format=json")
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     expect(built.returncode == 0, "the tests of rnic-xdp cannot be built (see above)")
     messages = map(json.loads, built.stdout.splitlines())
-    found = {each["target"]["name"]: each["executable"] for each in messages if each.get("executable")}
+    manifest = str(ROOT / "rnic-xdp/Cargo.toml")
+    found = {each["target"]["name"]: each["executable"] for each in messages
+             if each.get("executable") and each.get("manifest_path") == manifest}
     unknown = found.keys() ^ ({*TESTS, *LONG_TESTS} | LEFT_OUT.keys())
     expect(not unknown, "ci/nic.d/own_tests.py and rnic-xdp/tests differ:", *sorted(unknown))
     return found
