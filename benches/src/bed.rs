@@ -47,7 +47,7 @@ pub(crate) struct Host {
     pub(crate) netdev: &'static str,
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: MacAddr,
-    /// Where the rnicd listens that shares the device. `None`: whoever opens it has it alone.
+    /// The socket of the rnicd that shares the device. `None`: no rnicd shares it, and the process that opens it has it alone.
     pub(crate) manager: Option<PathBuf>,
 }
 

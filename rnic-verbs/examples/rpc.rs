@@ -67,7 +67,7 @@ impl Server {
         self.srq.post_recv(n, &[place])
     }
 
-    /// When less than half of the receives is left, whoever has taken a quarter since the last of these calls gets none of the
+    /// When less than half of the receives is left, a client that has taken a quarter since the last of these calls gets none of the
     /// rest: that client does not keep to its credits. Its connection ends, and the others have receives.
     fn arm_limit(&self) -> Result<(), Error> {
         let (left, share) = (RECEIVES / 2, Some(RECEIVES / 4));

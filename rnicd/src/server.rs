@@ -237,7 +237,7 @@ impl Server {
         }
     }
 
-    /// Waits before the next connection, which stays in line: whoever ends frees a descriptor.
+    /// Waits before the next connection, which stays in line: a client that ends frees a descriptor.
     fn pause_accepting(&mut self, error: Errno) {
         if self.pause.is_none() {
             warn!("cannot accept connections now: {error}");

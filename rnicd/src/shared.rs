@@ -74,7 +74,7 @@ impl Shared {
         followed.ports.insert(number);
         let is_known = matches!(followed.hop, Some(Some(_)));
         if !is_known {
-            // If it was unreachable before, that counts no more: the kernel tries again for whoever asks.
+            // If it was unreachable before, that counts no more: the kernel tries again when somebody asks.
             followed.hop = None;
             self.device.follow(destination);
         }

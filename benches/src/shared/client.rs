@@ -83,7 +83,7 @@ pub(crate) fn run(options: &ClientOptions) -> Result<(), Failure> {
     say(READY)?;
     let mut line = String::new();
     if stdin().lock().read_line(&mut line)? == 0 {
-        return Ok(()); // whoever started it has ended
+        return Ok(()); // the process that started it has ended
     }
     let (start, duration) = line.trim().split_once(' ').ok_or("no start and duration")?;
     let start = SystemTime::UNIX_EPOCH + Duration::from_micros(start.parse()?);

@@ -1,4 +1,4 @@
-//! The peer of clients that are processes: it accepts whoever connects, and offers its memory.
+//! The peer of clients that are processes: it accepts each connection, and offers its memory.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -108,7 +108,7 @@ impl<W: Write> Pcapng<W> {
         self.block(STATISTICS, body)
     }
 
-    /// Hands all to whoever reads it.
+    /// Writes out what is buffered, so that a reader sees it.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }

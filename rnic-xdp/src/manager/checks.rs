@@ -1,4 +1,4 @@
-//! What the values of a message must be, whoever sent it.
+//! What the values of a message must be. Senders are not trusted.
 
 use serde_json::Value;
 

@@ -20,7 +20,7 @@ pub(crate) const BOB: u32 = 65532;
 /// Where a process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
-    /// In the namespaces of whoever starts it.
+    /// In the namespaces of the process that starts it.
     Host,
     /// In user, network and mount namespaces of its own.
     Container,

@@ -78,7 +78,7 @@ fn clients_that_are_killed_leave_nothing() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes a minute; `ci/test deaths` runs it"]
 fn a_thousand_clients_that_are_killed_leave_nothing() {
     if is_root("a_thousand_clients_that_are_killed_leave_nothing") {
         kill(1000);

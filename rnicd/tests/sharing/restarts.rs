@@ -66,7 +66,7 @@ fn connections_survive_that_rnicd_is_killed() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes a minute; `ci/test deaths` runs it"]
 fn connections_survive_that_rnicd_is_killed_a_hundred_times() {
     if is_root("connections_survive_that_rnicd_is_killed_a_hundred_times") {
         survive(100);

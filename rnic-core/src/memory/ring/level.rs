@@ -1,4 +1,4 @@
-//! How full a ring is, for whoever is neither of its ends.
+//! How full a ring is, for observers that are neither of its ends.
 
 use std::sync::atomic::Ordering;
 

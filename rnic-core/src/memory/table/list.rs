@@ -20,7 +20,7 @@ pub enum StagKind {
     Window,
 }
 
-/// A registration. Its STag is not in here: that opens the memory to whoever knows it.
+/// A registration. Its STag is not in here: who knows an STag can reach the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagFacts {
     /// The slot of the table: the low bits of the STag's index, which tell it from the others of the table.
